@@ -1,0 +1,249 @@
+//! The preloaded object: gets the buffer into a process before its `main` and before the static constructors of
+//! its executable.
+//!
+//! It is loaded by `LD_PRELOAD` into every image of a job, so it must be invisible: it has no dependency, refers
+//! to no symbol of any libc (one that asks for a newer libc than a container's would make every program there
+//! exit), exports nothing, never allocates, and speaks to the kernel by instruction, since sanitizers intercept
+//! libc's `mmap`. It runs in three cases:
+//!
+//! 1. the first image of a rank: `hostbuf exec` has opened the connection to the host's agent and handed it
+//!    through exec; the process votes, maps what wins, and goes on to `main` when all ranks of all hosts have;
+//! 2. any later image (a shell's child, a spawned process): it takes what is agreed, or ends with a clear error;
+//! 3. no agent answers (the job is over): the process runs without the buffer, and says nothing.
+
+#![no_std]
+#![allow(unsafe_code)]
+#![allow(dead_code, reason = "the shared files serve the library too")]
+
+#[path = "../../src/os"]
+mod os {
+    pub(crate) mod maps;
+    pub(crate) mod raw;
+}
+#[path = "../../src/buffer"]
+mod buffer {
+    pub(crate) mod ballot;
+    pub(crate) mod candidates;
+}
+mod environment;
+mod memory;
+mod text;
+#[path = "../../src/wire.rs"]
+mod wire;
+
+use buffer::ballot::{Holds, answer};
+use wire::{ENV_ADDRESS, ENV_CONNECTION, ENV_JOB, ENV_SIZE, Frame, Hello, Kind, Role, Territory, Winner};
+use environment::Environment;
+use os::raw::{self, Errno};
+use text::Line;
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static START: extern "C" fn() = hostbuf_preload_start;
+
+// Weak references: null unless a sanitizer's runtime is in the process.
+core::arch::global_asm!(
+    ".weak __tsan_init",
+    ".weak __msan_init",
+    ".pushsection .data.rel.ro,\"aw\"",
+    ".balign 8",
+    ".hidden hostbuf_sanitizers",
+    "hostbuf_sanitizers: .quad __tsan_init",
+    ".quad __msan_init",
+    ".popsection",
+);
+
+unsafe extern "C" {
+    #[link_name = "hostbuf_sanitizers"]
+    static SANITIZERS: [usize; 2];
+}
+
+fn territory() -> Territory {
+    // SAFETY: two words, written by the dynamic linker before any constructor runs.
+    let [thread, memory] = unsafe { SANITIZERS };
+    if thread == 0 && memory == 0 { Territory::Anywhere } else { Territory::Sanitized }
+}
+
+/// Named so that the linker can be told to begin with it.
+#[unsafe(no_mangle)]
+extern "C" fn hostbuf_preload_start() {
+    let Some(mut environment) = Environment::find() else { return };
+    let Some(job) = environment.value(ENV_JOB) else { return };
+    let mut name = [0u8; 107];
+    let Some(name) = name.get_mut(..job.len()) else { return };
+    name.copy_from_slice(job);
+    let connection = environment.value(ENV_CONNECTION).and_then(handed_over);
+    let agreed = match connection {
+        Some(fd) => {
+            // A child inherits the variable, and this number is another file to it.
+            environment.write(ENV_CONNECTION, b"-");
+            let agreed = take_part(fd);
+            raw::close(fd);
+            Some(agreed)
+        }
+        None => come_late(name),
+    };
+    publish(&mut environment, agreed);
+}
+
+/// `fd:pid` as `hostbuf exec` wrote it, when this is the process that it became and the descriptor is a
+/// connection to a process of the same user.
+fn handed_over(value: &[u8]) -> Option<i32> {
+    let colon = value.iter().position(|&b| b == b':')?;
+    let (fd, pid) = (text::number(&value[..colon])?, text::number(&value[colon + 1..])?);
+    let fd = i32::try_from(fd).ok()?;
+    (pid == u64::from(raw::pid()) && raw::peer_uid(fd) == Ok(raw::euid())).then_some(fd)
+}
+
+/// Writes the address and the size of the first buffer where `getenv` finds them.
+fn publish(environment: &mut Environment, agreed: Option<Winner>) {
+    let first = agreed.as_ref().and_then(|w| w.buffers.as_slice().first().map(|b| (w.address + b.offset, b.length)));
+    let (address, size) = first.unwrap_or_default();
+    environment.write(ENV_ADDRESS, Line::new(format_args!("{address:#018x}")).bytes());
+    environment.write(ENV_SIZE, Line::new(format_args!("{size:020}")).bytes());
+}
+
+/// Case 1. Returns when every rank of every host has mapped; ends the process otherwise.
+fn take_part(fd: i32) -> Winner {
+    let territory = territory();
+    if raw::send(fd, Frame::new(Kind::Ready).with(&[territory as u64]).bytes()).is_err() {
+        agent_ended();
+    }
+    let mut holds = Some(Holds::new(territory));
+    let mut agreed = None;
+    loop {
+        let (frame, descriptors) = next(fd).unwrap_or_else(|| agent_ended());
+        match (frame.kind(), &mut holds) {
+            (Some(Kind::Ballot | Kind::Search), Some(holds)) => {
+                if let Some(reply) = answer(holds, &frame) {
+                    // A failure to send shows in the next receive.
+                    let _ = raw::send(fd, reply.bytes());
+                }
+            }
+            (Some(Kind::Winner), holds @ Some(_)) => {
+                let (Some(winner), Some(holds)) = (Winner::parse(&frame), holds.take()) else { agent_ended() };
+                let mapped = holds.map(&winner, descriptors.as_slice());
+                descriptors.close();
+                let reply = match mapped {
+                    Ok(()) => Frame::new(Kind::Mapped),
+                    Err(Errno(e)) => Frame::new(Kind::Failed)
+                        .saying(Line::new(format_args!("mapping the buffer failed, error {e}")).bytes()),
+                };
+                let _ = raw::send(fd, reply.bytes());
+                agreed = Some(winner);
+            }
+            (Some(Kind::Go), None) => match agreed {
+                Some(winner) => return winner,
+                None => agent_ended(),
+            },
+            (Some(Kind::Fail), _) => {
+                if frame.words[1] != 0 {
+                    Line::new(format_args!("hostbuf: ")).and(frame.text()).say();
+                }
+                raw::exit(frame.words[0] as i32)
+            }
+            _ => descriptors.close(),
+        }
+    }
+}
+
+/// Case 2, or case 3 (`None`).
+fn come_late(name: &[u8]) -> Option<Winner> {
+    let fd = raw::connect(name).ok()?;
+    let winner = join(fd);
+    raw::close(fd);
+    winner
+}
+
+fn join(fd: i32) -> Option<Winner> {
+    // A name can be taken by anybody; another user's socket is no agent of ours.
+    if raw::peer_uid(fd) != Ok(raw::euid()) {
+        return None;
+    }
+    let hello = Hello { role: Role::Late, rank: 0, size: 0, local_rank: 0, local_size: 0, request: 0 };
+    raw::send(fd, hello.frame().bytes()).ok()?;
+    let (frame, descriptors) = next(fd)?;
+    let Some(winner) = (frame.kind() == Some(Kind::Winner)).then(|| Winner::parse(&frame)).flatten() else {
+        descriptors.close();
+        return None;
+    };
+    let mut holds = Holds::new(territory());
+    let result = holds.take(&winner);
+    if let Err(refusal) = &result {
+        let (start, end) = refusal.mapping;
+        let mut line = Line::new(format_args!(
+            "hostbuf: process {} cannot have the job's buffer at {:#x} ({} bytes): ",
+            raw::pid(),
+            winner.address,
+            winner.length
+        ));
+        line = if start == 0 {
+            line.and(Line::new(format_args!("the range is refused, error {}", refusal.errno.0)).bytes())
+        } else {
+            let path = if refusal.path().is_empty() { b"an anonymous mapping" } else { refusal.path() };
+            line.and(path).and(Line::new(format_args!(" stands at {start:#x}-{end:#x}")).bytes())
+        };
+        line = line.and(b". It is a later image of a rank: run it directly under `hostbuf exec`, so that it votes.");
+        line.say();
+        let _ = raw::send(fd, Frame::new(Kind::Failed).saying(line.bytes()).bytes());
+        raw::exit(1);
+    }
+    let mapped = holds.map(&winner, descriptors.as_slice());
+    descriptors.close();
+    if let Err(Errno(e)) = mapped {
+        Line::new(format_args!(
+            "hostbuf: process {} cannot map the job's buffer at {:#x}, error {e}",
+            raw::pid(),
+            winner.address
+        ))
+        .say();
+        raw::exit(1);
+    }
+    let _ = raw::send(fd, Frame::new(Kind::Mapped).bytes());
+    Some(winner)
+}
+
+fn agent_ended() -> ! {
+    Line::new(format_args!(
+        "hostbuf: the agent of this host ended before the buffer was agreed on (process {})",
+        raw::pid()
+    ))
+    .say();
+    raw::exit(1)
+}
+
+struct Descriptors {
+    list: [i32; raw::MAX_DESCRIPTORS],
+    count: usize,
+}
+
+impl Descriptors {
+    fn as_slice(&self) -> &[i32] {
+        &self.list[..self.count]
+    }
+
+    fn close(&self) {
+        for &fd in self.as_slice() {
+            raw::close(fd);
+        }
+    }
+}
+
+/// The next frame; `None` when the connection ended or spoke nonsense.
+fn next(fd: i32) -> Option<(Frame, Descriptors)> {
+    let mut packet = [0u8; Frame::SIZE];
+    let mut descriptors = Descriptors { list: [-1; raw::MAX_DESCRIPTORS], count: 0 };
+    let (length, count) = raw::receive(fd, &mut packet, &mut descriptors.list).ok()?;
+    descriptors.count = count;
+    let frame = Frame::parse(&packet[..length]);
+    if frame.is_none() {
+        descriptors.close();
+    }
+    Some((frame?, descriptors))
+}
+
+#[panic_handler]
+fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+    Line::new(format_args!("hostbuf: internal error before main (process {})", raw::pid())).say();
+    raw::exit(1)
+}

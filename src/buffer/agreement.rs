@@ -1,0 +1,269 @@
+//! One address for all: how the participants find it.
+//!
+//! A participant holds every candidate that it votes for, so what wins cannot be taken away between vote and use.
+//! Rounds of ballots over likely addresses come first, one small reduction each. Behind them stands an exact
+//! search: every participant names its own lowest hole at or above `x`, the greatest of these answers is the next
+//! `x`, until all name the same. No participant has a hole that begins below its own answer, so the first `x` that
+//! all name is the lowest common hole, and the search fails only when there is none. Each step is one reduction of
+//! one word, whatever the number of participants; each step that does not end the search passes at least one
+//! mapping of somebody's.
+
+use crate::buffer::ballot::{Holds, Refusal};
+use crate::buffer::candidates::{self, Ballot, SEARCH_FROM};
+use crate::error::{Error, Result};
+use crate::job::{Collective, Reduce};
+use crate::os::process;
+
+/// Everybody who must agree, as one.
+pub trait Electorate {
+    /// Puts `ballot` to the vote: what all participants hold afterwards, as a bit mask.
+    ///
+    /// # Errors
+    /// When a participant is lost.
+    fn vote(&mut self, ballot: &Ballot, length: usize) -> Result<u64>;
+
+    /// The greatest of the participants' lowest aligned holes at or above `from`; `None` when one has no hole.
+    ///
+    /// # Errors
+    /// When a participant is lost.
+    fn hole(&mut self, from: usize, length: usize, align: usize) -> Result<Option<usize>>;
+}
+
+/// What came out of an election.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// The address that everybody holds; `None` when there is no common hole.
+    pub address: Option<usize>,
+    /// How many reductions it took.
+    pub rounds: u32,
+}
+
+/// The most steps of one search. A step passes a mapping of somebody's, and nobody has more than
+/// `vm.max_map_count` (65 530 by default) of them; participants whose mappings interleave against each other by
+/// design could take more, and get the answer that there is no common hole.
+const SEARCH_STEPS: u32 = 100_000;
+
+/// Finds an address for `length` bytes at a multiple of `align` (a power of two) that every participant holds.
+/// Deterministic: every caller of the same electorate sees the same outcome.
+///
+/// # Errors
+/// Those of the electorate.
+pub fn elect(electorate: &mut impl Electorate, length: usize, align: usize) -> Result<Outcome> {
+    let mut rounds = 0;
+    let mut round = 0;
+    while let Some(ballot) = candidates::ballot(round, length, align) {
+        round += 1;
+        if ballot.as_slice().is_empty() {
+            continue;
+        }
+        rounds += 1;
+        let common = electorate.vote(&ballot, length)?;
+        if let Some(&address) = ballot.as_slice().get(common.trailing_zeros() as usize) {
+            return Ok(Outcome { address: Some(address), rounds });
+        }
+    }
+    for from in SEARCH_FROM {
+        let mut at = from.next_multiple_of(align);
+        for _ in 0..SEARCH_STEPS {
+            rounds += 1;
+            let Some(hole) = electorate.hole(at, length, align)? else { break };
+            if hole != at {
+                at = hole;
+                continue;
+            }
+            // Everybody has a hole here: hold it. Whoever lost it to a thread of its own sends us on.
+            rounds += 1;
+            if electorate.vote(&Ballot::of(&[at]), length)? & 1 == 1 {
+                return Ok(Outcome { address: Some(at), rounds });
+            }
+            at += align;
+        }
+    }
+    Ok(Outcome { address: None, rounds })
+}
+
+/// The ranks of a running program, each with its own holds: the electorate of
+/// [`HostBuffer::allocate`](crate::HostBuffer::allocate).
+pub(crate) struct Ranks<'a> {
+    pub(crate) group: &'a dyn Collective,
+    pub(crate) holds: Holds,
+    /// This rank's first refusal of all.
+    pub(crate) refusal: Option<String>,
+}
+
+impl Electorate for Ranks<'_> {
+    fn vote(&mut self, ballot: &Ballot, length: usize) -> Result<u64> {
+        let (mask, refusal) = self.holds.vote(ballot, length);
+        if self.refusal.is_none() {
+            self.refusal = refusal.map(|r| describe(&r, length));
+        }
+        let mut words = [mask];
+        self.group.all_reduce(&mut words, Reduce::And)?;
+        Ok(words[0])
+    }
+
+    fn hole(&mut self, from: usize, length: usize, align: usize) -> Result<Option<usize>> {
+        let mut words = [self.holds.hole(from, length, align).map_or(u64::MAX, |h| h as u64)];
+        self.group.all_reduce(&mut words, Reduce::Max)?;
+        Ok((words[0] != u64::MAX).then_some(words[0] as usize))
+    }
+}
+
+/// A refusal for people: the mapping, or the limit, that stands in the way.
+#[must_use]
+pub fn describe(refusal: &Refusal, length: usize) -> String {
+    let (start, end) = refusal.mapping;
+    reason(refusal.address, length, refusal.errno.0, (start, end), refusal.path())
+}
+
+/// The same from the operands that came over the wire.
+#[must_use]
+pub fn reason(address: usize, length: usize, errno: i32, mapping: (usize, usize), path: &[u8]) -> String {
+    let wanted = format!("{} at {address:#x}", crate::error::Bytes(length as u64));
+    if mapping.1 > mapping.0 {
+        let what =
+            if path.is_empty() { "an anonymous mapping".into() } else { String::from_utf8_lossy(path) };
+        return format!(
+            "{wanted} is taken by {what} at {:#x}-{:#x}. Look for what maps at a fixed address there, or ask for less",
+            mapping.0, mapping.1
+        );
+    }
+    let os = std::io::Error::from_raw_os_error(errno);
+    match errno {
+        libc::ENOMEM => format!(
+            "{wanted} is refused: {os}. The address space is limited: raise `ulimit -v`, or ask for less"
+        ),
+        libc::EEXIST => format!(
+            "{wanted} is outside what this program's sanitizer leaves to applications. Ask for at most 300 GiB"
+        ),
+        _ => format!("{wanted} is refused: {os}"),
+    }
+}
+
+/// The error of an election without a winner, for the lowest rank that refused anything; collective.
+pub(crate) fn disagreement(group: &dyn Collective, refusal: Option<String>) -> Error {
+    let refused = refusal
+        .map_or(Ok(()), |why| Err(Error::Disagreed { host: process::host_name(), rank: group.rank(), why }));
+    match crate::job::all_or_none(group, refused) {
+        Err(error) => error,
+        Ok(()) => Error::Disagreed {
+            host: process::host_name(),
+            rank: group.rank(),
+            why: "every rank has room, but nowhere in common: ask for less".into(),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::buffer::candidates::TOP;
+    use crate::os::maps::HoleSearch;
+    use proptest::prelude::*;
+
+    /// Participants as lists of mappings, ascending and disjoint.
+    struct Simulated {
+        spaces: Vec<Vec<(usize, usize)>>,
+        held: Option<usize>,
+    }
+
+    fn lowest(space: &[(usize, usize)], from: usize, length: usize, align: usize) -> Option<usize> {
+        let mut search = HoleSearch::new(from, length, align, TOP);
+        let _ = space.iter().all(|&(start, end)| search.pass(start, end));
+        search.found()
+    }
+
+    impl Electorate for Simulated {
+        fn vote(&mut self, ballot: &Ballot, length: usize) -> Result<u64> {
+            let mask = ballot.as_slice().iter().enumerate().fold(0, |mask, (i, &at)| {
+                let free = self.spaces.iter().all(|space| lowest(space, at, length, 1) == Some(at));
+                mask | u64::from(free) << i
+            });
+            self.held = ballot.as_slice().get(mask.trailing_zeros() as usize).copied();
+            Ok(mask)
+        }
+
+        fn hole(&mut self, from: usize, length: usize, align: usize) -> Result<Option<usize>> {
+            self.held = None;
+            let holes = self.spaces.iter().map(|space| lowest(space, from, length, align));
+            Ok(holes.collect::<Option<Vec<_>>>().and_then(|h| h.into_iter().max()))
+        }
+    }
+
+    /// The naive model: put all mappings of all participants into one list, and look for a hole in it.
+    fn common_hole(
+        spaces: &[Vec<(usize, usize)>],
+        from: usize,
+        length: usize,
+        align: usize,
+    ) -> Option<usize> {
+        let mut all: Vec<_> = spaces.iter().flatten().copied().collect();
+        all.sort_unstable();
+        lowest(&all, from, length, align)
+    }
+
+    const PAGE: usize = 1 << 21;
+
+    fn space(pages: &[(usize, usize)]) -> Vec<(usize, usize)> {
+        let mut at = 0;
+        let mut mapped = Vec::new();
+        for &(gap, length) in pages {
+            let start = at + gap * PAGE;
+            if start >= TOP {
+                break;
+            }
+            at = (start + length * PAGE).min(TOP);
+            mapped.push((start, at));
+        }
+        mapped
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(300))]
+
+        /// Random address spaces, dense enough that common holes are rare: the election succeeds exactly when the
+        /// naive model finds a hole, and what wins is free for everybody.
+        #[test]
+        fn succeeds_exactly_when_a_common_hole_exists(
+            layouts in prop::collection::vec(prop::collection::vec((0usize..1 << 20, 1usize..1 << 23), 1..40), 1..12),
+            pages in 1usize..1 << 21,
+            align in prop::sample::select(vec![PAGE, 1 << 30]),
+        ) {
+            let spaces: Vec<_> = layouts.iter().map(|l| space(l)).collect();
+            let length = pages * PAGE;
+            let expected = common_hole(&spaces, SEARCH_FROM[1], length, align);
+            let mut electorate = Simulated { spaces, held: None };
+            let outcome = elect(&mut electorate, length, align).unwrap();
+            prop_assert_eq!(outcome.address.is_some(), expected.is_some());
+            if let Some(address) = outcome.address {
+                prop_assert_eq!(electorate.held, Some(address), "everybody holds the winner");
+                prop_assert!(address.is_multiple_of(align));
+                for space in &electorate.spaces {
+                    prop_assert_eq!(lowest(space, address, length, 1), Some(address));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn finds_the_only_hole_of_thousands_of_participants() {
+        // Participant i leaves out only the hole and a page of its own; everything else is mapped.
+        let hole = 0x1234_0000_0000;
+        let spaces = (0..3000usize)
+            .map(|i| {
+                let own = 0x2000_0000_0000 + i * PAGE;
+                vec![(0, hole), (hole + PAGE, own), (own + PAGE, TOP)]
+            })
+            .collect();
+        let outcome = elect(&mut Simulated { spaces, held: None }, PAGE, PAGE).unwrap();
+        assert_eq!(outcome.address, Some(hole));
+        assert!(outcome.rounds < 20, "{} rounds", outcome.rounds);
+    }
+
+    #[test]
+    fn no_common_hole_is_no_address() {
+        let half = TOP / 2 / PAGE * PAGE;
+        let spaces = vec![vec![(0, half)], vec![(half, TOP)]];
+        assert_eq!(elect(&mut Simulated { spaces, held: None }, PAGE, PAGE).unwrap().address, None);
+    }
+}

@@ -1,0 +1,193 @@
+//! A buffer without a launcher: made collectively by a running program.
+
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use tracing::info_span;
+
+use crate::buffer::agreement::{self, Ranks};
+use crate::buffer::ballot::Holds;
+use crate::buffer::control::{Identity, Phase};
+use crate::buffer::handle::{HostBuffer, Job, Mapping};
+use crate::buffer::layout;
+use crate::buffer::options::Options;
+use crate::buffer::populate::Workers;
+use crate::buffer::segment::Segments;
+use crate::channel::{Channel, Message};
+use crate::error::{Error, Result};
+use crate::job::{Collective, Hosts, Reduce, all_or_none};
+use crate::os::{memory, process, socket};
+use crate::wire::{Frame, Kind, Territory, Winner};
+
+impl HostBuffer {
+    /// Makes a buffer as `options` say, one on each host of `group`, at one address on all of them. Collective: it
+    /// succeeds on all ranks or fails on all.
+    ///
+    /// The program is running already, so threads of it may map memory meanwhile; what is agreed is held from the
+    /// vote on, and cannot be lost.
+    ///
+    /// ```
+    /// # use hostbuf::{HostBuffer, Options, Pages, job::Solo};
+    /// let buffer = HostBuffer::allocate(&Solo, Options::new(8 << 20).pages(Pages::Small).name("table"))?;
+    /// assert_eq!(buffer.len(), 8 << 20);
+    /// # Ok::<(), hostbuf::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Invalid`]; [`Error::NoSpace`] and [`Error::Unsupported`] of whichever host cannot;
+    /// [`Error::Disagreed`] when the ranks ask for different things or no range is free on all.
+    pub fn allocate(group: &dyn Collective, options: Options) -> Result<HostBuffer> {
+        let _span = info_span!("allocate", buffer = %options.name, size = options.size).entered();
+        all_or_none(group, options.check())?;
+        same_request(group, &options)?;
+        let hosts = Hosts::of(group)?;
+        let mut random = [0; 2];
+        if group.rank() == 0 {
+            let job = process::random().map_err(Error::os("asking the kernel for a random number"))?;
+            random = [job as u64, (job >> 64) as u64];
+        }
+        group.all_reduce(&mut random, Reduce::Max)?;
+        let job = u128::from(random[0]) | u128::from(random[1]) << 64;
+
+        let mut phases = [0; Phase::COUNT];
+        let buffers = [options];
+        let created = hosts.leads().then(|| create(job, &buffers, &mut phases)).transpose();
+        let segments = all_or_none(group, created)?;
+
+        let begun = Instant::now();
+        let (mut winner, align) = layout::plan(&buffers);
+        // A sanitizer in this process shows as a symbol; here the C library's own view of the process is at hand.
+        let mut ranks = Ranks { group, holds: Holds::new(territory()), refusal: None };
+        let outcome = agreement::elect(&mut ranks, winner.length as usize, align as usize)?;
+        let Some(address) = outcome.address else {
+            return Err(agreement::disagreement(group, ranks.refusal));
+        };
+        winner.address = address as u64;
+        ranks.holds.keep(address);
+        phases[Phase::Agree as usize] = begun.elapsed().as_micros() as u64;
+
+        let begun = Instant::now();
+        let published = segments.as_ref().map_or(Ok(()), |segments| {
+            let mut identity = Identity::new(job);
+            identity.host = hosts.index as u32;
+            identity.hosts = hosts.count as u32;
+            identity.rounds = outcome.rounds;
+            identity.phases = phases;
+            segments.publish(identity, &winner)
+        });
+        all_or_none(group, published)?;
+        let descriptors = hand_over(&*hosts.local, job, &winner, segments);
+        let descriptors = all_or_none(group, descriptors)?;
+        let raw: Vec<i32> = descriptors.iter().map(std::os::fd::AsRawFd::as_raw_fd).collect();
+        let mapped = ranks.holds.map(&winner, &raw).map_err(|e| {
+            Error::os(format!("mapping the buffer at {address:#x}"))(std::io::Error::from_raw_os_error(e.0))
+        });
+        // Whoever mapped unmaps again when another rank could not.
+        // SAFETY: map() succeeded, so the whole range is this process's and nobody else unmaps it.
+        let mapping = mapped.map(|()| unsafe { Mapping::of(&winner) });
+        let mapping = all_or_none(group, mapping)?;
+        // SAFETY: mapped just now, and unmapped by `mapping`.
+        let opened = unsafe { Job::open(&winner, descriptors, Some(mapping)) };
+        let job = all_or_none(group, opened)?;
+        tracing::debug!(elapsed = ?begun.elapsed(), address = %format_args!("{address:#x}"), "mapped");
+        Ok(HostBuffer { job, index: 0 })
+    }
+}
+
+/// Where the sanitizers that leave only one window are in this process.
+fn territory() -> Territory {
+    let present = |name: &std::ffi::CStr| {
+        // SAFETY: looks a symbol up in what is loaded; nothing runs.
+        !unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }.is_null()
+    };
+    if present(c"__tsan_init") || present(c"__msan_init") {
+        Territory::Sanitized
+    } else {
+        Territory::Anywhere
+    }
+}
+
+/// A memory cgroup answers with a kill, so children try first; without one, threads do, since a fork of a large
+/// program is slow, and unwelcome to some network libraries.
+fn create(job: u128, buffers: &[Options], phases: &mut [u64; Phase::COUNT]) -> Result<Segments> {
+    let workers = if memory::cgroup_limited() { Workers::Children } else { Workers::Threads };
+    Segments::create(job, buffers, workers, phases, &mut |_, _| {})
+}
+
+fn same_request(group: &dyn Collective, options: &Options) -> Result<()> {
+    let mine = xxhash_rust::xxh3::xxh3_64(options.to_string().as_bytes());
+    let mut words = [mine, !mine];
+    group.all_reduce(&mut words, Reduce::Min)?;
+    if words[0] == !words[1] {
+        return Ok(());
+    }
+    Err(agreement::disagreement(group, Some(format!("it asks for \"{options}\", and not all ranks do"))))
+}
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The leader's descriptors to the ranks of its host, over a socket that lives as long as this takes.
+fn hand_over(
+    local: &dyn Collective,
+    job: u128,
+    winner: &Winner,
+    segments: Option<Segments>,
+) -> Result<Vec<OwnedFd>> {
+    if local.size() == 1 {
+        return Ok(segments.map(Segments::into_descriptors).unwrap_or_default());
+    }
+    let name = format!("hostbuf/allocate/{job:032x}");
+    let listener = segments.as_ref().map(|_| socket::listen_on(&name)).transpose();
+    let listener = all_or_none(local, listener.map_err(Error::os("listening on a socket")))?;
+    let result = match (&listener, segments) {
+        (Some(listener), Some(segments)) => {
+            serve(listener, local.size() - 1, winner, &segments).map(|()| segments.into_descriptors())
+        }
+        _ => fetch(&name),
+    };
+    all_or_none(local, result)
+}
+
+/// Gives the descriptors to `ranks` processes of this user; others are turned away.
+fn serve(listener: &OwnedFd, ranks: usize, winner: &Winner, segments: &Segments) -> Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    let mut served = 0;
+    while served < ranks {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            let why = format!("{} of {ranks} ranks of this host did not fetch the buffer", ranks - served);
+            return Err(Error::Collective { operation: "hand_over", why });
+        }
+        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
+        let mut fds = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
+        match poll(&mut fds, timeout) {
+            Ok(_) | Err(nix::Error::EINTR) => {}
+            Err(e) => return Err(Error::os("waiting for the ranks of this host")(e)),
+        }
+        while let Some(fd) = socket::accept(listener.as_fd()).map_err(Error::os("accepting a rank"))? {
+            let Ok(channel) = Channel::of(fd) else { continue };
+            // A rank that has gone meanwhile shows in the next collective step.
+            if channel.send(&winner.frame(), &segments.descriptors()).is_ok() {
+                served += 1;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn fetch(name: &str) -> Result<Vec<OwnedFd>> {
+    let failed = |why: String| Error::Collective { operation: "hand_over", why };
+    let channel = Channel::connect(name)
+        .map_err(|e| failed(format!("the leader of this host does not answer: {e}")))?;
+    socket::set_receive_timeout(channel.as_fd(), Some(PATIENCE)).map_err(Error::os("setting a timeout"))?;
+    match channel.receive().map_err(|e| failed(e.to_string()))? {
+        Message::Frame(frame, descriptors) if frame.kind() == Some(Kind::Winner) => Ok(descriptors),
+        Message::Frame(frame, _) => {
+            Err(failed(format!("the leader of this host sent {:?}", Frame::kind(&frame))))
+        }
+        _ => Err(failed("the leader of this host has gone".into())),
+    }
+}

@@ -1,0 +1,191 @@
+//! A bump allocator in the buffer.
+
+#![allow(unsafe_code)]
+
+use std::alloc::Layout;
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::ptr::NonNull;
+
+use allocator_api2::alloc::{AllocError, Allocator};
+
+use crate::buffer::control::{Control, Fill};
+use crate::buffer::handle::HostBuffer;
+use crate::buffer::portable::Portable;
+use crate::error::{Error, Result};
+
+/// Gives out the buffer's memory from its beginning, while it is being filled. Memory comes back only when the
+/// latest block is freed or grown; tables that are built once hardly notice.
+///
+/// It is an [`Allocator`], so `Vec`, `Box` and `hashbrown::HashMap` can live in the buffer ([`List`](crate::List),
+/// [`Map`](crate::Map)). The handle itself means the same in every process of the job: containers that keep it
+/// inside the buffer are as portable as their pointers.
+///
+/// Threads of the filling process may allocate at the same time. Once filling has ended, every allocation fails.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Arena<'b> {
+    start: NonNull<u8>,
+    length: u64,
+    control: Control,
+    index: u64,
+    generation: u64,
+    buffer: PhantomData<&'b HostBuffer>,
+}
+
+// SAFETY: all words are values; the memory is given out by an atomic mark, each block once.
+unsafe impl Send for Arena<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Arena<'_> {}
+
+/// An object that lies in the buffer: what [`Arena::place`] made. Shared from the beginning, so only `&T` is given.
+#[derive(Debug)]
+pub struct Placed<'b, T> {
+    at: NonNull<T>,
+    buffer: PhantomData<&'b T>,
+}
+
+impl<T> Clone for Placed<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Placed<'_, T> {}
+
+impl<'b, T> Placed<'b, T> {
+    /// Where it lies: the pointer to store in other objects of the buffer.
+    #[must_use]
+    pub fn as_ptr(self) -> NonNull<T> {
+        self.at
+    }
+
+    /// The object.
+    #[must_use]
+    pub fn get(self) -> &'b T {
+        // SAFETY: place() wrote a T there, nothing moves or frees it, and nobody gets `&mut` to it.
+        unsafe { self.at.as_ref() }
+    }
+}
+
+impl<T> Deref for Placed<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.get()
+    }
+}
+
+impl<'b> Arena<'b> {
+    pub(crate) fn of(buffer: &'b HostBuffer, generation: u64) -> Arena<'b> {
+        Arena {
+            start: buffer.as_ptr(),
+            length: buffer.len() as u64,
+            control: buffer.control(),
+            index: buffer.index as u64,
+            generation,
+            buffer: PhantomData,
+        }
+    }
+
+    /// Bytes that are left.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`].
+    pub fn left(&self) -> Result<u64> {
+        Ok(self.length.saturating_sub(self.control.high_water(self.index as usize)?))
+    }
+
+    /// Moves `value` into the buffer for good: it is never dropped.
+    ///
+    /// # Errors
+    /// [`Error::Full`]; [`Error::Fill`] when filling has ended.
+    pub fn place<T: Portable>(&self, mut value: T) -> Result<Placed<'b, T>> {
+        value.settle()?;
+        let at = self.take(Layout::new::<T>())?.cast::<T>();
+        // SAFETY: take() gave memory for a T that nobody else has.
+        unsafe { at.write(value) };
+        Ok(Placed { at, buffer: PhantomData })
+    }
+
+    /// Memory for `layout`: zeroed, nobody else's.
+    ///
+    /// # Errors
+    /// [`Error::Full`]; [`Error::Fill`] when filling has ended.
+    pub fn take(&self, layout: Layout) -> Result<NonNull<u8>> {
+        let index = self.index as usize;
+        if self.control.fill(index)? != Fill::Filling || self.control.generation(index)? != self.generation {
+            return Err(Error::Fill { why: "the arena is closed: filling has ended".into() });
+        }
+        let (start, size, align) = (self.start.as_ptr() as u64, layout.size() as u64, layout.align() as u64);
+        // Zero bytes need no place of their own, but a pointer inside.
+        let place = |mark: u64| {
+            let at = (start + mark).next_multiple_of(align) - start;
+            (at.checked_add(size)? <= self.length).then_some((at, at + size))
+        };
+        match self.control.move_high_water(index, |mark| place(mark).map(|(_, end)| end))? {
+            Some(before) => {
+                let (at, _) =
+                    place(before).ok_or(Error::Corrupt { word: "the high-water mark", found: before })?;
+                // SAFETY: at + size <= length, inside the mapping.
+                Ok(unsafe { self.start.add(at as usize) })
+            }
+            None => Err(Error::Full { asked: size, left: self.left()? }),
+        }
+    }
+
+    /// Moves the end of the latest block from `old` to `new` bytes behind `at`; `false` when it is not the latest.
+    fn resize_latest(&self, at: NonNull<u8>, old: usize, new: usize) -> bool {
+        let offset = at.as_ptr() as u64 - self.start.as_ptr() as u64;
+        let (old_end, new_end) = (offset + old as u64, offset + new as u64);
+        let resize = |mark| (mark == old_end && new_end <= self.length).then_some(new_end);
+        matches!(self.control.move_high_water(self.index as usize, resize), Ok(Some(_)))
+    }
+}
+
+// SAFETY: blocks are disjoint (the mark moves past each atomically), stay until the mapping goes ('b keeps it), and
+// copies of the handle are the same allocator.
+unsafe impl Allocator for Arena<'_> {
+    fn allocate(&self, layout: Layout) -> std::result::Result<NonNull<[u8]>, AllocError> {
+        let at = self.take(layout).map_err(|error| {
+            tracing::error!(%error, bytes = layout.size(), "allocation in the arena failed");
+            AllocError
+        })?;
+        Ok(NonNull::slice_from_raw_parts(at, layout.size()))
+    }
+
+    unsafe fn deallocate(&self, at: NonNull<u8>, layout: Layout) {
+        // A freed block is zeroed when it can be given out again, since take() promises zeroes.
+        // SAFETY: the block is the caller's until the mark moves below it.
+        unsafe {
+            if self.control.fill(self.index as usize).is_ok_and(|f| f == Fill::Filling)
+                && self.is_latest(at, layout.size())
+            {
+                at.write_bytes(0, layout.size());
+                self.resize_latest(at, layout.size(), 0);
+            }
+        }
+    }
+
+    unsafe fn grow(
+        &self,
+        at: NonNull<u8>,
+        old: Layout,
+        new: Layout,
+    ) -> std::result::Result<NonNull<[u8]>, AllocError> {
+        if new.align() <= old.align() && self.resize_latest(at, old.size(), new.size()) {
+            return Ok(NonNull::slice_from_raw_parts(at, new.size()));
+        }
+        let block = self.allocate(new)?;
+        // SAFETY: both blocks are valid for old.size() bytes, and the new one is apart from the old.
+        unsafe { std::ptr::copy_nonoverlapping(at.as_ptr(), block.cast().as_ptr(), old.size()) };
+        Ok(block)
+    }
+}
+
+impl Arena<'_> {
+    fn is_latest(&self, at: NonNull<u8>, size: usize) -> bool {
+        let end = at.as_ptr() as u64 - self.start.as_ptr() as u64 + size as u64;
+        self.control.high_water(self.index as usize).is_ok_and(|mark| mark == end)
+    }
+}

@@ -1,0 +1,127 @@
+//! Finding what the launcher made.
+
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tracing::info_span;
+
+use crate::buffer::agreement;
+use crate::buffer::ballot::Holds;
+use crate::buffer::handle::{HostBuffer, Job};
+use crate::channel::{Channel, Message};
+use crate::error::{Error, Result};
+use crate::os::maps;
+use crate::wire::{ENV_JOB, Hello, Kind, Role, Territory, Winner};
+
+/// What this process has attached to: once, for all of its threads, for as long as it runs. (Closing a descriptor of
+/// the control page would also drop the filler's lock, so there is only ever one.)
+static ATTACHED: Mutex<Option<Arc<Job>>> = Mutex::new(None);
+
+impl HostBuffer {
+    /// The first buffer that `hostbuf run` or `hostbuf exec` made for this process. It is mapped already, before
+    /// `main`, unless the program is static: then it is mapped now, at the agreed address.
+    ///
+    /// # Errors
+    /// [`Error::Attach`] when there is no launcher, its agent has gone, or the range is taken in a static program;
+    /// [`Error::Corrupt`].
+    pub fn attach() -> Result<HostBuffer> {
+        Ok(HostBuffer { job: attached()?, index: 0 })
+    }
+
+    /// The buffer of this name (`--buffer name=...`).
+    ///
+    /// # Errors
+    /// As [`attach`](HostBuffer::attach); [`Error::Attach`] when there is none of this name.
+    pub fn attach_named(name: &str) -> Result<HostBuffer> {
+        let job = attached()?;
+        let names: Vec<String> =
+            job.identity.buffers().iter().map(super::control::BufferIdentity::name).collect();
+        match names.iter().position(|n| n == name) {
+            Some(index) => Ok(HostBuffer { job, index }),
+            None => Err(Error::Attach {
+                why: format!("no buffer is named \"{name}\"; there is {}", names.join(", ")),
+            }),
+        }
+    }
+}
+
+fn attached() -> Result<Arc<Job>> {
+    let mut attached = ATTACHED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    if let Some(job) = &*attached {
+        return Ok(job.clone());
+    }
+    let job = attach_to(&std::env::var(ENV_JOB).map_err(|_| Error::Attach {
+        why: format!("{ENV_JOB} is not set: start the program with `hostbuf run` or `hostbuf exec`"),
+    })?)?;
+    *attached = Some(job.clone());
+    Ok(job)
+}
+
+fn attach_to(name: &str) -> Result<Arc<Job>> {
+    let _span = info_span!("attach").entered();
+    let failed = |why: String| Error::Attach { why };
+    let channel = Channel::connect(name).map_err(|e| match e.raw_os_error() {
+        Some(libc::ECONNREFUSED) => failed(
+            "the agent of this host does not answer: the job is over, or this process is in another network namespace than the launcher's".into(),
+        ),
+        _ => failed(format!("the agent of this host does not answer: {e}")),
+    })?;
+    let hello = Hello { role: Role::Library, rank: 0, size: 0, local_rank: 0, local_size: 0, request: 0 };
+    channel.send(&hello.frame(), &[]).map_err(|e| failed(format!("the agent of this host: {e}")))?;
+    // The agent answers at once, or when the agreement is reached; one that is stopped shall not hang us for ever.
+    crate::os::socket::set_receive_timeout(
+        std::os::fd::AsFd::as_fd(&channel),
+        Some(Duration::from_secs(120)),
+    )
+    .map_err(Error::os("setting a timeout"))?;
+    let (winner, descriptors) = match channel
+        .receive()
+        .map_err(|e| failed(format!("the agent of this host: {e}")))?
+    {
+        Message::Frame(frame, descriptors) if frame.kind() == Some(Kind::Winner) => {
+            (Winner::parse(&frame), descriptors)
+        }
+        Message::Frame(frame, _) if frame.kind() == Some(Kind::Fail) => {
+            return Err(failed(String::from_utf8_lossy(frame.text()).into_owned()));
+        }
+        Message::Nothing => return Err(failed("the agent of this host did not answer within 120 s".into())),
+        _ => return Err(failed("the agent of this host has gone".into())),
+    };
+    let winner = winner.ok_or(failed("the agent of this host sent a range that makes no sense".into()))?;
+    let [control, ..] = &descriptors[..] else { return Err(failed("the agent sent no memory".into())) };
+    if !is_mapped(&winner, control)? {
+        map(&winner, &descriptors)?;
+    }
+    // SAFETY: mapped by the preloaded object or just now, and never unmapped.
+    unsafe { Job::open(&winner, descriptors, None) }
+}
+
+/// Whether the control page stands where it should: then the preloaded object was here.
+fn is_mapped(winner: &Winner, control: &OwnedFd) -> Result<bool> {
+    let file = std::fs::read_link(format!("/proc/self/fd/{}", control.as_raw_fd()))
+        .map_err(Error::os("reading /proc/self/fd"))?;
+    let file = file.as_os_str().as_encoded_bytes();
+    let at = (winner.address + winner.control) as usize;
+    let mut mapped = false;
+    maps::each(|m| {
+        mapped = m.start <= at && at < m.end && m.path == &file[..file.len().min(maps::PATH_MAX)];
+        m.end <= at
+    })
+    .map_err(|e| Error::os("reading /proc/self/maps")(std::io::Error::from_raw_os_error(e.0)))?;
+    Ok(mapped)
+}
+
+fn map(winner: &Winner, descriptors: &[OwnedFd]) -> Result<()> {
+    let mut holds = Holds::new(Territory::Anywhere);
+    holds.take(winner).map_err(|refusal| Error::Attach {
+        why: format!("in this process, {}", agreement::describe(&refusal, winner.length as usize)),
+    })?;
+    let raw: Vec<i32> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
+    holds.map(winner, &raw).map_err(|e| {
+        let address = winner.address;
+        Error::os(format!("mapping the buffer at {address:#x}"))(std::io::Error::from_raw_os_error(e.0))
+    })
+}

@@ -1,0 +1,286 @@
+//! A participant's side of the agreement: it holds what it votes for.
+//!
+//! Compiled into the library and into the preloaded object: needs only `core` and never allocates.
+
+#![allow(unsafe_code)]
+
+use crate::buffer::candidates::{self, Ballot};
+use crate::os::maps;
+use crate::os::raw::{self, Errno};
+use crate::wire::{FLAG_DUMP, Frame, Kind, MAX_CANDIDATES, Territory, Winner};
+
+/// The address ranges that this process holds for the vote in progress: reserved, with no access.
+pub struct Holds {
+    length: usize,
+    addresses: [usize; MAX_CANDIDATES],
+    mask: u64,
+    territory: Territory,
+}
+
+/// Why a candidate could not be held.
+pub struct Refusal {
+    /// The candidate.
+    pub address: usize,
+    /// What `mmap` said.
+    pub errno: Errno,
+    /// The first mapping that stands in the way; zeros where none does (a limit, not a mapping).
+    pub mapping: (usize, usize),
+    path: [u8; maps::PATH_MAX],
+    path_length: usize,
+}
+
+impl Refusal {
+    fn find(address: usize, length: usize, errno: Errno) -> Refusal {
+        let mut refusal =
+            Refusal { address, errno, mapping: (0, 0), path: [0; maps::PATH_MAX], path_length: 0 };
+        // Without /proc the refusal stands all the same, only its reason is not known.
+        let _ = maps::each(|mapped| {
+            if mapped.end <= address {
+                return true;
+            }
+            if mapped.start < address + length {
+                refusal.mapping = (mapped.start, mapped.end);
+                refusal.path[..mapped.path.len()].copy_from_slice(mapped.path);
+                refusal.path_length = mapped.path.len();
+            }
+            false
+        });
+        refusal
+    }
+
+    /// The path of the mapping in the way, empty for anonymous memory.
+    #[must_use]
+    pub fn path(&self) -> &[u8] {
+        &self.path[..self.path_length]
+    }
+}
+
+impl Holds {
+    /// Holds nothing yet.
+    #[must_use]
+    pub fn new(territory: Territory) -> Holds {
+        Holds { length: 0, addresses: [0; MAX_CANDIDATES], mask: 0, territory }
+    }
+
+    /// Gives back what is held and holds each candidate of `ballot` that is free, `length` bytes each. Returns the
+    /// bit mask of what is held and the first refusal.
+    pub fn vote(&mut self, ballot: &Ballot, length: usize) -> (u64, Option<Refusal>) {
+        self.release();
+        self.length = length;
+        let mut first = None;
+        for (i, &address) in ballot.as_slice().iter().enumerate() {
+            let result =
+                if self.may(address, length) { raw::hold(address, length) } else { Err(Errno::EXIST) };
+            match result {
+                Ok(()) => {
+                    self.addresses[i] = address;
+                    self.mask |= 1 << i;
+                }
+                Err(errno) if first.is_none() => first = Some(Refusal::find(address, length, errno)),
+                Err(_) => {}
+            }
+        }
+        (self.mask, first)
+    }
+
+    fn may(&self, address: usize, length: usize) -> bool {
+        let window = candidates::SANITIZED;
+        self.territory == Territory::Anywhere
+            || (window.start <= address && length <= window.end.saturating_sub(address))
+    }
+
+    /// The lowest aligned hole of this process at or above `from`, where it may hold `length` bytes. What it holds
+    /// already is given back first, so that it does not stand in its own way.
+    pub fn hole(&mut self, from: usize, length: usize, align: usize) -> Option<usize> {
+        self.release();
+        let (from, top) = match self.territory {
+            Territory::Anywhere => (from, candidates::TOP),
+            Territory::Sanitized => (from.max(candidates::SANITIZED.start), candidates::SANITIZED.end),
+        };
+        maps::hole(from, length, align, top).ok().flatten()
+    }
+
+    /// Keeps the one at `address` and gives the others back; `false` when it is not held.
+    pub fn keep(&mut self, address: usize) -> bool {
+        let mut kept = false;
+        for i in 0..MAX_CANDIDATES {
+            if self.mask & 1 << i != 0 && self.addresses[i] == address {
+                kept = true;
+            } else {
+                self.drop_one(i);
+            }
+        }
+        kept
+    }
+
+    /// Forgets the one hold that is left without unmapping it: it has become a segment.
+    pub fn into_segment(mut self) {
+        self.mask = 0;
+    }
+
+    fn drop_one(&mut self, i: usize) {
+        if self.mask & 1 << i != 0 {
+            self.mask &= !(1 << i);
+            // SAFETY: bit i says that vote() reserved exactly this range with NOREPLACE, and nothing was mapped
+            // over it: that happens in map() below, which consumes the holds.
+            unsafe { raw::unmap(self.addresses[i], self.length) };
+        }
+    }
+
+    fn release(&mut self) {
+        for i in 0..MAX_CANDIDATES {
+            self.drop_one(i);
+        }
+    }
+
+    /// Takes `winner` as it is, without a vote: for a later image or a spawned process.
+    ///
+    /// # Errors
+    /// The refusal, when the range is not free here.
+    pub fn take(&mut self, winner: &Winner) -> Result<(), Refusal> {
+        let (_, refusal) = self.vote(&Ballot::of(&[winner.address as usize]), winner.length as usize);
+        refusal.map_or(Ok(()), Err)
+    }
+
+    /// Maps the control page (the first descriptor) and the buffers (the others, in order) over the hold at
+    /// `winner.address`, which must be the only one left. The gaps stay held, with no access: guards.
+    ///
+    /// # Errors
+    /// What `mmap` said; everything is unmapped then.
+    pub fn map(mut self, winner: &Winner, descriptors: &[i32]) -> Result<(), Errno> {
+        const NO_DESCRIPTOR: Errno = Errno(9);
+        if !self.keep(winner.address as usize) || self.length != winner.length as usize {
+            return Err(Errno::EXIST);
+        }
+        let [control, buffers @ ..] = descriptors else { return Err(NO_DESCRIPTOR) };
+        if buffers.len() != winner.buffers.as_slice().len() {
+            return Err(NO_DESCRIPTOR);
+        }
+        let rw = raw::PROT_READ | raw::PROT_WRITE;
+        let base = winner.address as usize;
+        // SAFETY: the whole range is this process's own hold, and Winner::parse checked that every part lies in it.
+        let mut result = unsafe {
+            raw::map_over(base + winner.control as usize, winner.control_length as usize, rw, *control, 0)
+        };
+        for (placement, &fd) in winner.buffers.as_slice().iter().zip(buffers) {
+            let (at, length) = (base + placement.offset as usize, placement.length as usize);
+            let more = (placement.flags & !FLAG_DUMP) as usize;
+            // SAFETY: as above.
+            result = result.and_then(|()| unsafe { raw::map_over(at, length, rw, fd, more) });
+            if result.is_ok() && placement.flags & FLAG_DUMP == 0 {
+                // SAFETY: MADV_DONTDUMP changes no content. A kernel that refuses it only writes larger cores.
+                let _ = unsafe { raw::advise(at, length, raw::MADV_DONTDUMP) };
+            }
+        }
+        match result {
+            Ok(()) => {
+                self.into_segment();
+                Ok(())
+            }
+            Err(errno) => {
+                self.release();
+                Err(errno)
+            }
+        }
+    }
+}
+
+impl Drop for Holds {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+/// Answers one question of the agent; `None` when `frame` asks nothing.
+#[must_use]
+pub fn answer(holds: &mut Holds, frame: &Frame) -> Option<Frame> {
+    match frame.kind()? {
+        Kind::Ballot => {
+            let [length, count] = *frame.words.first_chunk::<2>()?;
+            let mut addresses = [0; MAX_CANDIDATES];
+            let count = (count as usize).min(MAX_CANDIDATES);
+            for (address, &word) in addresses.iter_mut().zip(&frame.words[2..2 + count]) {
+                *address = word as usize;
+            }
+            let (mask, refusal) = holds.vote(&Ballot::of(&addresses[..count]), length as usize);
+            let votes = Frame::new(Kind::Votes);
+            Some(match refusal {
+                None => votes.with(&[mask]),
+                Some(r) => votes
+                    .with(&[mask, r.address as u64, r.errno.0 as u64, r.mapping.0 as u64, r.mapping.1 as u64])
+                    .saying(r.path()),
+            })
+        }
+        Kind::Search => {
+            let [length, from, align] = *frame.words.first_chunk::<3>()?;
+            let hole = holds.hole(from as usize, length as usize, (align as usize).next_power_of_two());
+            Some(Frame::new(Kind::Hole).with(&[hole.map_or(u64::MAX, |h| h as u64)]))
+        }
+        _ => None,
+    }
+}
+
+/// The frame that puts `ballot` to the vote.
+#[must_use]
+pub fn question(ballot: &Ballot, length: usize) -> Frame {
+    let mut frame = Frame::new(Kind::Ballot).with(&[length as u64, ballot.as_slice().len() as u64]);
+    for (word, &address) in frame.words[2..].iter_mut().zip(ballot.as_slice()) {
+        *word = address as u64;
+    }
+    frame
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LENGTH: usize = 1 << 21;
+
+    /// A hole found at run time, so that tests in one process do not meet.
+    fn free() -> usize {
+        maps::hole(
+            0x2800_0000_0000 + (raw::pid() as usize) << 24 & 0x2fff_ffff_ffff,
+            LENGTH,
+            LENGTH,
+            candidates::TOP,
+        )
+        .unwrap()
+        .unwrap()
+    }
+
+    #[test]
+    fn a_vote_holds_and_a_refusal_names_the_mapping() {
+        let (a, b) = (free(), free() + 64 * LENGTH);
+        let mut holds = Holds::new(Territory::Anywhere);
+        let ballot = Ballot::of(&[a, b]);
+        let (mask, refusal) = holds.vote(&ballot, LENGTH);
+        assert_eq!(mask, 0b11);
+        assert!(refusal.is_none());
+        // A second participant in the same address space finds both taken.
+        let mut other = Holds::new(Territory::Anywhere);
+        let (mask, refusal) = other.vote(&ballot, LENGTH);
+        let refusal = refusal.unwrap();
+        assert_eq!((mask, refusal.address, refusal.errno, refusal.mapping.0), (0, a, Errno::EXIST, a));
+        // Keeping one frees the other.
+        assert!(holds.keep(b));
+        assert_eq!(other.vote(&ballot, LENGTH).0, 0b01);
+        drop(holds);
+        assert_eq!(other.vote(&ballot, LENGTH).0, 0b11);
+    }
+
+    #[test]
+    fn a_sanitized_participant_votes_for_its_window_alone() {
+        let mut holds = Holds::new(Territory::Sanitized);
+        let (mask, _) = holds.vote(&Ballot::of(&[free()]), LENGTH);
+        assert_eq!(mask, 0);
+        let hole = holds.hole(0, LENGTH, LENGTH).unwrap();
+        assert!(candidates::SANITIZED.contains(&hole));
+    }
+
+    #[test]
+    fn the_hole_that_is_found_can_be_held() {
+        let mut holds = Holds::new(Territory::Anywhere);
+        let hole = holds.hole(candidates::SEARCH_FROM[1], LENGTH, LENGTH).unwrap();
+        assert_eq!(holds.vote(&Ballot::of(&[hole]), LENGTH).0, 1);
+    }
+}

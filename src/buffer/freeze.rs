@@ -1,0 +1,180 @@
+//! Making a buffer read-only for good.
+
+#![allow(unsafe_code)]
+
+use std::fs;
+use std::os::fd::AsRawFd;
+
+use nix::fcntl::SealFlag;
+use tracing::{info_span, warn};
+
+use crate::buffer::control::Fill;
+use crate::buffer::handle::HostBuffer;
+use crate::error::{Error, Result};
+use crate::job::{Collective, Hosts, Reduce, all_or_none};
+use crate::os::{memfd, process, raw};
+
+/// A buffer that the ranks can no longer write: their mappings are read-only, and a stray write faults.
+#[derive(Clone, Debug)]
+pub struct Frozen {
+    buffer: HostBuffer,
+    proof: Proof,
+}
+
+/// How sure it is that nobody on this host can write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Proof {
+    /// The kernel sealed the memory against writing, which it does only while no writable mapping exists anywhere.
+    Sealed,
+    /// The ranks that froze can no longer write, and nobody can map it writable any more, but somebody may still
+    /// hold a writable mapping from before.
+    Weaker {
+        /// Who, as far as `/proc` shows, or what else stood in the way.
+        why: String,
+    },
+}
+
+impl Frozen {
+    /// The buffer.
+    #[must_use]
+    pub fn buffer(&self) -> &HostBuffer {
+        &self.buffer
+    }
+
+    /// How sure it is.
+    #[must_use]
+    pub fn proof(&self) -> &Proof {
+        &self.proof
+    }
+
+    /// All bytes. `None` unless the kernel has [sealed](Proof::Sealed) them: then nobody can change them while a
+    /// slice exists.
+    #[must_use]
+    pub fn bytes(&self) -> Option<&[u8]> {
+        // SAFETY: mapped for reading as long as self lives, and by the seal no process can write to it.
+        let slice =
+            || unsafe { std::slice::from_raw_parts(self.buffer.as_ptr().as_ptr(), self.buffer.len()) };
+        (self.proof == Proof::Sealed).then(slice)
+    }
+}
+
+impl HostBuffer {
+    /// Makes the buffer read-only, in all ranks of `group` and, where the kernel can prove it, for everybody on every
+    /// host. Collective over all ranks that have the buffer mapped; a process that is not in `group` and still maps
+    /// it writable (a shell that started a rank, a child forked before) makes the proof [`Proof::Weaker`] on its
+    /// host, which names it. Children forked afterwards inherit read-only memory.
+    ///
+    /// # Errors
+    /// [`Error::Freeze`] when the buffer is not filled on every host, [`Error::Os`] when remapping fails; on all ranks.
+    pub fn freeze(&self, group: &dyn Collective) -> Result<Frozen> {
+        let _span = info_span!("freeze", buffer = %self.name()).entered();
+        let hosts = Hosts::of(group)?;
+        all_or_none(group, self.may_freeze())?;
+        // No new writable mapping from here on; then every rank gives up its own.
+        let sealed = if hosts.leads() { self.add_seal(SealFlag::F_SEAL_FUTURE_WRITE) } else { Ok(()) };
+        all_or_none(group, sealed)?;
+        all_or_none(group, self.remap_read_only())?;
+        let mut proof = Proof::Sealed;
+        if hosts.leads() {
+            proof = self.prove();
+        }
+        let proof = tell_host(&*hosts.local, proof)?;
+        group.barrier()?;
+        Ok(Frozen { buffer: self.clone(), proof })
+    }
+
+    fn may_freeze(&self) -> Result<()> {
+        match self.fill_state()? {
+            Fill::Full | Fill::Frozen => Ok(()),
+            Fill::Empty | Fill::Filling => Err(Error::Freeze {
+                why: format!(
+                    "buffer \"{}\" on {} is not filled: initialize and replicate it first",
+                    self.name(),
+                    process::host_name()
+                ),
+            }),
+        }
+    }
+
+    /// Adds a seal; one that is there already is fine.
+    fn add_seal(&self, seal: SealFlag) -> Result<()> {
+        let have = memfd::seals(self.fd()).map_err(Error::os("reading the seals of the buffer"))?;
+        if have.contains(seal) {
+            return Ok(());
+        }
+        memfd::seal(self.fd(), seal).map_err(Error::os(format!("sealing the buffer with {seal:?}")))
+    }
+
+    fn remap_read_only(&self) -> Result<()> {
+        let (at, length) = (self.as_ptr().as_ptr() as usize, self.len());
+        let more = if self.identity().lazy == 0 { libc::MAP_NORESERVE as usize } else { 0 };
+        // SAFETY: the same file over its own mapping: every byte stays what and where it is, so references remain
+        // valid; only the right to write goes.
+        unsafe { raw::map_over(at, length, raw::PROT_READ, self.fd().as_raw_fd(), more) }.map_err(|e| {
+            Error::os(format!("mapping {length} bytes at {at:#x} read-only"))(
+                std::io::Error::from_raw_os_error(e.0),
+            )
+        })?;
+        // SAFETY: keeps a range out of core files, as before the remapping.
+        let _ = unsafe { raw::advise(at, length, raw::MADV_DONTDUMP) };
+        Ok(())
+    }
+
+    /// Asks the kernel for the proof. For the host's leader.
+    fn prove(&self) -> Proof {
+        let proof = match self
+            .add_seal(SealFlag::F_SEAL_WRITE)
+            .and_then(|()| self.add_seal(SealFlag::F_SEAL_SEAL))
+        {
+            Ok(()) => Proof::Sealed,
+            Err(Error::Os { source, .. }) if source.raw_os_error() == Some(libc::EBUSY) => {
+                let holders = writers(self);
+                let who = if holders.is_empty() {
+                    "a process that is not visible from here".into()
+                } else {
+                    holders.join(", ")
+                };
+                Proof::Weaker { why: format!("still mapped writable on {} by {who}", process::host_name()) }
+            }
+            Err(error) => Proof::Weaker { why: error.to_string() },
+        };
+        if let Proof::Weaker { why } = &proof {
+            warn!(buffer = %self.name(), why, "the kernel could not prove that nobody writes");
+        }
+        self.control().set_fill(self.index, Fill::Frozen);
+        proof
+    }
+}
+
+/// The leader's proof to all ranks of the host.
+fn tell_host(local: &dyn Collective, proof: Proof) -> Result<Proof> {
+    let mut text = [0u8; 512];
+    if let Proof::Weaker { why } = &proof {
+        let length = why.len().min(text.len());
+        text[..length].copy_from_slice(&why.as_bytes()[..length]);
+    }
+    let mut weaker = [u64::from(proof != Proof::Sealed)];
+    local.all_reduce(&mut weaker, Reduce::Max)?;
+    if weaker[0] == 0 {
+        return Ok(Proof::Sealed);
+    }
+    local.broadcast(&mut text, 0)?;
+    let length = text.iter().position(|&b| b == 0).unwrap_or(text.len());
+    Ok(Proof::Weaker { why: String::from_utf8_lossy(&text[..length]).into_owned() })
+}
+
+/// The processes of this host that map the buffer writable, as far as they can be seen.
+fn writers(buffer: &HostBuffer) -> Vec<String> {
+    let inode = buffer.identity().inode.to_string();
+    let maps_it = |pid: i32| {
+        let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+        maps.lines().any(|line| {
+            let mut fields = line.split_ascii_whitespace().skip(1);
+            let rights = fields.next().unwrap_or("");
+            rights.contains('w') && fields.nth(2) == Some(&inode) && line.contains("hostbuf:")
+        })
+    };
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
+    pids.filter(|&pid| maps_it(pid)).map(|pid| format!("process {pid} ({})", process::name(pid))).collect()
+}

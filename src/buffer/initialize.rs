@@ -1,0 +1,197 @@
+//! Filling a buffer once.
+
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::ptr::NonNull;
+use std::time::Duration;
+
+use tracing::{info_span, warn};
+
+use crate::buffer::arena::{Arena, Placed};
+use crate::buffer::control::Fill;
+use crate::buffer::handle::HostBuffer;
+use crate::buffer::portable::Portable;
+use crate::error::{Error, Result};
+use crate::job::{Collective, all_or_none};
+use crate::os::memfd;
+
+/// How often one who waits looks whether the filler still lives.
+const LOOK: Duration = Duration::from_millis(100);
+
+impl HostBuffer {
+    /// Fills the buffer by `fill` in one rank of this host, whichever comes first; the others wait. All get the
+    /// object that `fill` placed.
+    ///
+    /// When the filler dies, or its `fill` fails or panics, one of those who wait takes over within a second, with
+    /// a zeroed arena and a new generation; `fill` may thus run in several processes one after another, never in
+    /// two at a time.
+    ///
+    /// ```
+    /// # use hostbuf::{HostBuffer, Options, job::Solo};
+    /// let buffer = HostBuffer::allocate(&Solo, Options::new(1 << 20))?;
+    /// let pi = buffer.initialize(|arena| arena.place(3.14159))?;
+    /// assert_eq!(*pi, 3.14159);
+    /// # Ok::<(), hostbuf::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// What `fill` returned, in the rank that ran it; [`Error::Fill`] when the object does not lie in this buffer or
+    /// the one that is there is of another type; [`Error::Corrupt`].
+    pub fn initialize<'b, T: Portable + Sync>(
+        &'b self,
+        fill: impl FnOnce(Arena<'b>) -> Result<Placed<'b, T>>,
+    ) -> Result<&'b T> {
+        let _threads = self.job.filling.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        loop {
+            let state = self.fill_state()?;
+            match state {
+                Fill::Full | Fill::Frozen => {
+                    return self
+                        .root::<T>()?
+                        .ok_or(Error::Fill { why: "it was filled without a root object".into() });
+                }
+                Fill::Empty | Fill::Filling => {}
+            }
+            if let Some(turn) = Turn::begin(self)? {
+                let placed = {
+                    let _span =
+                        info_span!("fill", buffer = %self.name(), generation = turn.generation).entered();
+                    fill(Arena::of(self, turn.generation))?
+                };
+                return turn.finish(placed);
+            }
+            self.control().wait_fill(self.index, state, LOOK);
+        }
+    }
+
+    /// The object that filled the buffer; `None` while it is not filled.
+    ///
+    /// # Errors
+    /// [`Error::Fill`] when it is of another type; [`Error::Corrupt`].
+    pub fn root<T: Portable + Sync>(&self) -> Result<Option<&T>> {
+        if !matches!(self.fill_state()?, Fill::Full | Fill::Frozen) {
+            return Ok(None);
+        }
+        let (root, found) = self.control().root(self.index)?;
+        let Some(at) = root.checked_sub(1) else { return Ok(None) };
+        if found != type_number::<T>() {
+            let why =
+                format!("the object in buffer \"{}\" is not a {}", self.name(), std::any::type_name::<T>());
+            return Err(Error::Fill { why });
+        }
+        // SAFETY: not followed before contains() and the alignment have been checked.
+        let at = unsafe { self.as_ptr().byte_add(at as usize) }.cast::<T>();
+        if !self.contains(at.as_ptr().cast(), size_of::<T>()) || !at.is_aligned() {
+            return Err(Error::Corrupt { word: "the root", found: root });
+        }
+        // SAFETY: a filler of this type placed a T there (the type's number agrees); Portable makes it mean the same
+        // here; it is shared and never `&mut` again.
+        Ok(Some(unsafe { at.as_ref() }))
+    }
+
+    /// Fills the buffer in `group`'s rank 0 and replicates it to the other hosts: one build for the whole job.
+    /// Collective.
+    ///
+    /// # Errors
+    /// As [`initialize`](HostBuffer::initialize) and [`replicate`](HostBuffer::replicate), on all ranks.
+    pub fn initialize_job<'b, T: Portable + Sync>(
+        &'b self,
+        group: &dyn Collective,
+        fill: impl FnOnce(Arena<'b>) -> Result<Placed<'b, T>>,
+    ) -> Result<&'b T> {
+        let filled = if group.rank() == 0 { self.initialize(fill).map(drop) } else { Ok(()) };
+        all_or_none(group, filled)?;
+        self.replicate(group, 0)?;
+        self.root()?.ok_or(Error::Fill { why: "it was filled without a root object".into() })
+    }
+}
+
+/// Types are told apart by name and layout: enough against mistakes.
+fn type_number<T>() -> u64 {
+    let mut hash = xxhash_rust::xxh3::Xxh3::new();
+    hash.update(std::any::type_name::<T>().as_bytes());
+    hash.update(&size_of::<T>().to_ne_bytes());
+    hash.update(&align_of::<T>().to_ne_bytes());
+    hash.digest()
+}
+
+/// A process's turn to fill: it holds the kernel's lock, which goes with the process, and ends empty unless it is
+/// finished.
+pub(crate) struct Turn<'b> {
+    buffer: &'b HostBuffer,
+    pub(crate) generation: u64,
+    finished: bool,
+}
+
+impl<'b> Turn<'b> {
+    /// Begins, with a zeroed arena and a new generation; `None` when another process has the turn or has ended it
+    /// well meanwhile.
+    pub(crate) fn begin(buffer: &'b HostBuffer) -> Result<Option<Turn<'b>>> {
+        let (control, index) = (buffer.control(), buffer.index);
+        let lock = buffer.job.control_fd.as_fd();
+        if !memfd::try_lock(lock, index as u64).map_err(Error::os("taking the filler's lock"))? {
+            return Ok(None);
+        }
+        let mut turn = Turn { buffer, generation: 0, finished: true };
+        let state = control.fill(index)?;
+        if !matches!(state, Fill::Empty | Fill::Filling) {
+            return Ok(None);
+        }
+        let generation = control.generation(index)?;
+        turn.finished = false;
+        turn.generation = generation + 1;
+        if generation > 0 {
+            warn!(buffer = %buffer.name(), generation = turn.generation, "a filler did not finish: filling again");
+            turn.zero()?;
+        }
+        control.set_high_water(index, 0);
+        control.set_root(index, 0, 0);
+        control.set_generation(index, turn.generation);
+        control.set_fill(index, Fill::Filling);
+        Ok(Some(turn))
+    }
+
+    /// The one before may have written anywhere.
+    fn zero(&self) -> Result<()> {
+        let identity = self.buffer.identity();
+        if identity.lazy != 0 {
+            let punched = memfd::punch(self.buffer.fd(), 0, identity.length);
+            return punched.map_err(Error::os("zeroing the buffer"));
+        }
+        // SAFETY: the whole mapping, which nobody else may use while this process has the turn.
+        unsafe { self.buffer.as_ptr().write_bytes(0, self.buffer.len()) };
+        Ok(())
+    }
+
+    fn finish<T: Portable + Sync>(self, placed: Placed<'b, T>) -> Result<&'b T> {
+        let at: NonNull<T> = placed.as_ptr();
+        if !self.buffer.contains(at.as_ptr().cast(), size_of::<T>()) {
+            return Err(Error::Fill { why: "the root object lies in another buffer".into() });
+        }
+        let offset = at.as_ptr() as u64 - self.buffer.as_ptr().as_ptr() as u64;
+        self.complete(offset + 1, type_number::<T>());
+        Ok(placed.get())
+    }
+
+    /// Ends well: `root` as [`Control::root`](crate::buffer::control::Control::root) has it.
+    pub(crate) fn complete(mut self, root: u64, root_type: u64) {
+        let (control, index) = (self.buffer.control(), self.buffer.index);
+        control.set_root(index, root, root_type);
+        self.finished = true;
+        control.set_fill(index, Fill::Full);
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if !self.finished {
+            // The next one sees a generation above 0 and zeroes.
+            self.buffer.control().set_fill(self.buffer.index, Fill::Empty);
+        }
+        let fd = self.buffer.job.control_fd.as_fd();
+        if let Err(error) = memfd::unlock(fd, self.buffer.index as u64) {
+            warn!(%error, fd = fd.as_raw_fd(), "the filler's lock stays until this process ends");
+        }
+    }
+}

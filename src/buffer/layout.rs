@@ -1,0 +1,78 @@
+//! Where a job's buffers lie in the range that is agreed on.
+//!
+//! ```text
+//! address                                                                    address + length
+//!   | buffer 0 ... | guard | buffer 1 ... | guard | ... | control page | guard |
+//!   ^ aligned to its pages         each aligned to 2 MiB at least
+//! ```
+//!
+//! The guards are held with no access, so a write beyond a buffer's end faults instead of reaching the next one.
+
+use crate::buffer::options::Options;
+use crate::wire::{FLAG_DUMP, Placement, Placements, Winner};
+
+/// The bytes of a control page.
+pub const CONTROL_LENGTH: u64 = 8192;
+const GUARD: u64 = 2 << 20;
+
+/// The plan for `buffers`: a [`Winner`] whose address is not known yet (0), and the alignment that its address needs.
+#[must_use]
+pub fn plan(buffers: &[Options]) -> (Winner, u64) {
+    let mut placements = Placements::default();
+    let mut at = 0u64;
+    let mut align = GUARD;
+    for buffer in buffers {
+        // Auto may end with pages of 1 GiB only when the size is a multiple of it.
+        let auto_1g = buffer.pages == crate::Pages::Auto && buffer.size.is_multiple_of(1 << 30);
+        let page = if auto_1g { 1 << 30 } else { buffer.pages.size().max(GUARD) };
+        align = align.max(page);
+        at = at.next_multiple_of(page);
+        let length = length_of(buffer);
+        let flags = buffer.mmap_flags as u32 as u64 | if buffer.dump { FLAG_DUMP } else { 0 };
+        assert!(
+            placements.push(Placement { offset: at, length, flags }),
+            "check_all() bounds the number of buffers"
+        );
+        at = (at + length).next_multiple_of(GUARD) + GUARD;
+    }
+    let length = (at + CONTROL_LENGTH).next_multiple_of(GUARD) + GUARD;
+    (Winner { address: 0, length, control: at, control_length: CONTROL_LENGTH, buffers: placements }, align)
+}
+
+/// The bytes that a buffer really takes: its size in whole pages.
+#[must_use]
+pub fn length_of(buffer: &Options) -> u64 {
+    // Auto does not know its pages yet: whole pages of 2 MiB serve them all once it is that large.
+    let page = match buffer.pages {
+        crate::Pages::Auto if buffer.size < 2 << 20 => crate::Pages::Small.size(),
+        pages => pages.size(),
+    };
+    buffer.size.next_multiple_of(page)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Pages;
+
+    #[test]
+    fn parts_are_aligned_and_apart() {
+        let sizes = [1, 4096, 3 << 20, 1 << 30, (1 << 30) + 1];
+        for pages in [Pages::Auto, Pages::Small, Pages::Transparent, Pages::Huge2M, Pages::Huge1G] {
+            let buffers: Vec<Options> = sizes
+                .iter()
+                .enumerate()
+                .map(|(i, &s)| Options::new(s).pages(pages).name(format!("b{i}")))
+                .collect();
+            let (winner, align) = plan(&buffers);
+            let mut end = 0;
+            for (placement, options) in winner.buffers.as_slice().iter().zip(&buffers) {
+                assert!(placement.offset >= end && placement.offset.is_multiple_of(GUARD));
+                assert!(placement.length >= options.size && align >= pages.size());
+                end = placement.offset + placement.length + 1;
+            }
+            assert!(winner.control >= end && winner.control + CONTROL_LENGTH < winner.length);
+            assert!(Winner::parse(&winner.frame()).is_some());
+        }
+    }
+}

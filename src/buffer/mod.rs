@@ -1,0 +1,26 @@
+//! The host buffer: agreement on the address, segments, control page, arena, freeze, replicate.
+
+pub mod agreement;
+mod allocate;
+mod arena;
+mod attach;
+pub mod ballot;
+pub mod candidates;
+pub mod control;
+mod freeze;
+mod handle;
+mod initialize;
+pub mod layout;
+pub mod options;
+pub mod populate;
+mod portable;
+mod replicate;
+pub mod segment;
+pub mod space;
+
+pub use arena::{Arena, Placed};
+pub use control::{Fill, Phase};
+pub use freeze::{Frozen, Proof};
+pub use handle::HostBuffer;
+pub use options::{Options, Pages};
+pub use portable::{List, Map, Portable};

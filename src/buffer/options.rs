@@ -1,0 +1,280 @@
+//! What a user asks for.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::error::{Bytes, Error, Result};
+use crate::os::memory;
+use crate::wire::MAX_BUFFERS;
+
+/// Which pages stand behind a buffer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pages {
+    /// The best that is there: 1 GiB from the reserved pool, 2 MiB from the pool, transparent 2 MiB, ordinary.
+    #[default]
+    Auto,
+    /// Ordinary pages (4 KiB on x86-64).
+    Small,
+    /// Transparent huge pages of 2 MiB.
+    Transparent,
+    /// Huge pages of 2 MiB from the reserved pool.
+    Huge2M,
+    /// Huge pages of 1 GiB from the reserved pool.
+    Huge1G,
+}
+
+impl Pages {
+    /// The bytes of a page; what [`Pages::Auto`] begins to align to.
+    #[must_use]
+    pub fn size(self) -> u64 {
+        match self {
+            Pages::Small => memory::page_size(),
+            Pages::Auto | Pages::Transparent | Pages::Huge2M => 2 << 20,
+            Pages::Huge1G => 1 << 30,
+        }
+    }
+
+    pub(crate) fn code(self) -> u64 {
+        self as u64
+    }
+
+    pub(crate) fn from_code(code: u64) -> Option<Pages> {
+        [Pages::Auto, Pages::Small, Pages::Transparent, Pages::Huge2M, Pages::Huge1G]
+            .into_iter()
+            .find(|p| p.code() == code)
+    }
+}
+
+impl fmt::Display for Pages {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Pages::Auto => "auto",
+            Pages::Small => "4k",
+            Pages::Transparent => "thp",
+            Pages::Huge2M => "2m",
+            Pages::Huge1G => "1g",
+        })
+    }
+}
+
+impl FromStr for Pages {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Pages> {
+        Ok(match text.to_ascii_lowercase().as_str() {
+            "auto" => Pages::Auto,
+            "4k" => Pages::Small,
+            "thp" => Pages::Transparent,
+            "2m" => Pages::Huge2M,
+            "1g" => Pages::Huge1G,
+            _ => {
+                return Err(Error::invalid(format!(
+                    "pages \"{text}\": one of auto, 4k, thp, 2m, 1g is meant"
+                )));
+            }
+        })
+    }
+}
+
+/// The longest name of a buffer, bytes.
+pub const NAME_MAX: usize = 31;
+/// The name of a buffer that was given none.
+pub const DEFAULT_NAME: &str = "default";
+
+/// One buffer: what [`HostBuffer::allocate`](crate::HostBuffer::allocate) and `hostbuf run` are asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Bytes that the user can use; rounded up to whole pages of what is obtained.
+    pub size: u64,
+    /// Which pages.
+    pub pages: Pages,
+    /// Leave pages to be taken at the first touch: no check that they are there, and SIGBUS or a kill when they
+    /// are not. Without it all pages are taken at creation.
+    pub lazy: bool,
+    /// Let the contents go into core files.
+    pub dump: bool,
+    /// Name, [`NAME_MAX`] bytes at most of letters, digits, `_`, `-` and `.`.
+    pub name: String,
+    /// Flags handed to `mmap` beside `MAP_SHARED | MAP_FIXED`, such as `MAP_LOCKED`.
+    pub mmap_flags: i32,
+}
+
+impl Options {
+    /// A buffer of `size` bytes, everything else as by default.
+    #[must_use]
+    pub fn new(size: u64) -> Options {
+        let name = DEFAULT_NAME.into();
+        Options { size, pages: Pages::Auto, lazy: false, dump: false, name, mmap_flags: 0 }
+    }
+
+    /// With these pages.
+    #[must_use]
+    pub fn pages(mut self, pages: Pages) -> Options {
+        self.pages = pages;
+        self
+    }
+
+    /// With pages taken at the first touch.
+    #[must_use]
+    pub fn lazy(mut self) -> Options {
+        self.lazy = true;
+        self
+    }
+
+    /// With the contents in core files.
+    #[must_use]
+    pub fn dump(mut self) -> Options {
+        self.dump = true;
+        self
+    }
+
+    /// With this name.
+    #[must_use]
+    pub fn name(mut self, name: impl Into<String>) -> Options {
+        self.name = name.into();
+        self
+    }
+
+    /// With these flags for `mmap` as well.
+    #[must_use]
+    pub fn mmap_flags(mut self, flags: i32) -> Options {
+        self.mmap_flags = flags;
+        self
+    }
+
+    /// # Errors
+    /// [`Error::Invalid`] for size 0 or beyond any address space, a bad name, or a flag that would undo the
+    /// sharing or the address.
+    pub fn check(&self) -> Result<()> {
+        if self.size == 0 {
+            return Err(Error::invalid("size 0: a buffer has at least one byte"));
+        }
+        if self.size > MAX_SIZE {
+            let (asked, most) = (Bytes(self.size), Bytes(MAX_SIZE));
+            return Err(Error::invalid(format!(
+                "size {asked}: no address space has room for more than {most}"
+            )));
+        }
+        let letters = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+        if self.name.is_empty() || self.name.len() > NAME_MAX || !self.name.chars().all(letters) {
+            return Err(Error::invalid(format!(
+                "name \"{}\": 1 to {NAME_MAX} letters, digits, '_', '-' or '.' are meant",
+                self.name
+            )));
+        }
+        let own =
+            libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_SHARED | libc::MAP_HUGETLB;
+        if self.mmap_flags & own != 0 {
+            return Err(Error::invalid(format!(
+                "mmap flags {:#x}: sharing and placing are not the user's",
+                self.mmap_flags
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// The largest sum of buffers: what the widest range of user space between its fixed inhabitants could take.
+pub const MAX_SIZE: u64 = 100 << 40;
+
+/// # Errors
+/// As [`Options::check`] for each; [`Error::Invalid`] for none, too many, a name that comes twice, or too much in all.
+pub fn check_all(buffers: &[Options]) -> Result<()> {
+    if buffers.is_empty() || buffers.len() > MAX_BUFFERS {
+        return Err(Error::invalid(format!("{} buffers: 1 to {MAX_BUFFERS} can be had", buffers.len())));
+    }
+    for (i, buffer) in buffers.iter().enumerate() {
+        buffer.check()?;
+        if buffers[..i].iter().any(|b| b.name == buffer.name) {
+            return Err(Error::invalid(format!("two buffers are named \"{}\"", buffer.name)));
+        }
+    }
+    let sum = buffers.iter().map(|b| b.size).fold(0u64, u64::saturating_add);
+    if sum > MAX_SIZE {
+        let (asked, most) = (Bytes(sum), Bytes(MAX_SIZE));
+        return Err(Error::invalid(format!(
+            "{asked} in all: no address space has room for more than {most}"
+        )));
+    }
+    Ok(())
+}
+
+/// `name=index,size=2G,pages=2m,lazy,dump`: how a buffer is written on a command line.
+impl FromStr for Options {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Options> {
+        let mut options = Options::new(0);
+        let mut sized = false;
+        for part in text.split(',') {
+            match part.split_once('=').unwrap_or((part, "")) {
+                ("name", name) => options.name = name.into(),
+                ("size", size) => {
+                    options.size = size.parse::<Bytes>().map_err(Error::invalid)?.0;
+                    sized = true;
+                }
+                ("pages", pages) => options.pages = pages.parse()?,
+                ("mmap-flags", flags) => {
+                    let digits = flags.trim_start_matches("0x");
+                    let radix = if digits.len() < flags.len() { 16 } else { 10 };
+                    options.mmap_flags = i32::from_str_radix(digits, radix)
+                        .map_err(|_| Error::invalid(format!("mmap flags \"{flags}\" are no number")))?;
+                }
+                ("lazy", "") => options.lazy = true,
+                ("dump", "") => options.dump = true,
+                _ => {
+                    return Err(Error::invalid(format!(
+                        "\"{part}\" in buffer \"{text}\": name=, size=, pages=, mmap-flags=, lazy and dump are known"
+                    )));
+                }
+            }
+        }
+        if !sized {
+            return Err(Error::invalid(format!("buffer \"{text}\" has no size=")));
+        }
+        options.check()?;
+        Ok(options)
+    }
+}
+
+/// The same text again.
+impl fmt::Display for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "name={},size={},pages={}", self.name, self.size, self.pages)?;
+        if self.mmap_flags != 0 {
+            write!(f, ",mmap-flags={:#x}", self.mmap_flags)?;
+        }
+        f.write_str(if self.lazy { ",lazy" } else { "" })?;
+        f.write_str(if self.dump { ",dump" } else { "" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_read_what_they_print() {
+        for text in
+            ["name=index,size=2147483648,pages=2m", "name=a,size=1,pages=auto,mmap-flags=0x2000,lazy,dump"]
+        {
+            assert_eq!(text.parse::<Options>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn bad_options_say_why() {
+        for (text, word) in [
+            ("size=0", "size 0"),
+            ("size=200T", "address space"),
+            ("name=x", "no size"),
+            ("size=1,name=a b", "name"),
+            ("size=1,pages=3m", "pages"),
+            ("size=1,colour=red", "colour"),
+            ("size=1,mmap-flags=0x10", "mmap flags"),
+        ] {
+            let error = text.parse::<Options>().unwrap_err().to_string();
+            assert!(error.contains(word), "{text}: {error}");
+        }
+    }
+}

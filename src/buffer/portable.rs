@@ -1,0 +1,180 @@
+//! What may live in a buffer and be read by every process that maps it.
+
+#![allow(unsafe_code)]
+
+use std::cell::UnsafeCell;
+use std::hash::{BuildHasher, Hash};
+use std::marker::PhantomData;
+use std::num;
+use std::ptr::NonNull;
+
+use allocator_api2::boxed::Box;
+use allocator_api2::vec::Vec;
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+
+use crate::buffer::arena::Arena;
+use crate::error::Result;
+
+/// A vector in a buffer.
+pub type List<'b, T> = Vec<T, Arena<'b>>;
+
+/// A hash map in a buffer. The hasher is the same in every process; a randomly seeded one would find nothing in
+/// any process but the one that filled the map.
+pub type Map<'b, K, V> = HashMap<K, V, FxBuildHasher, Arena<'b>>;
+
+/// Types whose bytes mean the same in every process of the job that maps the buffer.
+///
+/// # Safety
+/// A value must not lead, by any safe method, to memory outside the buffer: no reference to it, no box in the
+/// ordinary heap, no function pointer, no trait object, no file descriptor. Raw pointers and [`NonNull`] are
+/// allowed, since following them is unsafe already; what they point to should lie in the buffer. Programs that
+/// share values must be built with the same layout of the type, so in practice from one source by one compiler.
+/// Types with interior mutability must be safe to share between processes (atomics are).
+pub unsafe trait Portable {
+    /// Whether [`settle`](Portable::settle) does nothing.
+    const SETTLED: bool = true;
+
+    /// Makes a value portable that is so only in certain states: called by [`Arena::place`] before it moves into the
+    /// buffer.
+    ///
+    /// # Errors
+    /// [`Error::Full`](crate::Error::Full) when that needs memory.
+    fn settle(&mut self) -> Result<()> {
+        Ok(())
+    }
+}
+
+macro_rules! plain {
+    ($($t:ty),*) => { $(
+        // SAFETY: numbers and the like, without pointers.
+        unsafe impl Portable for $t {}
+    )* };
+}
+
+plain!(
+    (),
+    bool,
+    char,
+    u8,
+    u16,
+    u32,
+    u64,
+    u128,
+    usize,
+    i8,
+    i16,
+    i32,
+    i64,
+    i128,
+    isize,
+    f32,
+    f64,
+    num::NonZeroU8,
+    num::NonZeroU16,
+    num::NonZeroU32,
+    num::NonZeroU64,
+    num::NonZeroUsize,
+    std::sync::atomic::AtomicBool,
+    std::sync::atomic::AtomicU8,
+    std::sync::atomic::AtomicU16,
+    std::sync::atomic::AtomicU32,
+    std::sync::atomic::AtomicU64,
+    std::sync::atomic::AtomicUsize,
+    std::sync::atomic::AtomicI32,
+    std::sync::atomic::AtomicI64,
+    FxBuildHasher
+);
+
+// SAFETY: following a raw pointer is unsafe.
+unsafe impl<T: ?Sized> Portable for *const T {}
+// SAFETY: as above.
+unsafe impl<T: ?Sized> Portable for *mut T {}
+// SAFETY: as above.
+unsafe impl<T: ?Sized> Portable for NonNull<T> {}
+// SAFETY: no bytes at all.
+unsafe impl<T: ?Sized> Portable for PhantomData<T> {}
+// SAFETY: reaching inside is unsafe.
+unsafe impl<T: Portable> Portable for UnsafeCell<T> {}
+// SAFETY: an arena is an address in the buffer and one in the control page, both agreed.
+unsafe impl Portable for Arena<'_> {}
+
+fn settle_all<'a, T: Portable + 'a>(values: impl IntoIterator<Item = &'a mut T>) -> Result<()> {
+    if T::SETTLED { Ok(()) } else { values.into_iter().try_for_each(Portable::settle) }
+}
+
+// SAFETY: the values of T, and nothing else.
+unsafe impl<T: Portable> Portable for Option<T> {
+    const SETTLED: bool = T::SETTLED;
+
+    fn settle(&mut self) -> Result<()> {
+        settle_all(self)
+    }
+}
+
+// SAFETY: as above.
+unsafe impl<T: Portable, const N: usize> Portable for [T; N] {
+    const SETTLED: bool = T::SETTLED;
+
+    fn settle(&mut self) -> Result<()> {
+        settle_all(self)
+    }
+}
+
+// SAFETY: the block is in the buffer, or there is none and the pointer is never followed.
+unsafe impl<T: Portable> Portable for Vec<T, Arena<'_>> {
+    const SETTLED: bool = T::SETTLED;
+
+    fn settle(&mut self) -> Result<()> {
+        settle_all(self)
+    }
+}
+
+// SAFETY: the block is in the buffer.
+unsafe impl<T: Portable> Portable for Box<T, Arena<'_>> {
+    const SETTLED: bool = T::SETTLED;
+
+    fn settle(&mut self) -> Result<()> {
+        self.as_mut().settle()
+    }
+}
+
+// SAFETY: the table is in the buffer once there is one; settle() sees to it, since a map without a table points to
+// an empty one inside the executable, which lies elsewhere in every process.
+unsafe impl<K: Portable + Eq + Hash, V: Portable, S: Portable + BuildHasher> Portable
+    for HashMap<K, V, S, Arena<'_>>
+{
+    const SETTLED: bool = false;
+
+    fn settle(&mut self) -> Result<()> {
+        const { assert!(K::SETTLED, "a key that must be settled cannot be, inside a map") };
+        if self.capacity() == 0 {
+            self.try_reserve(1).map_err(|_| {
+                let left = self.allocator().left().unwrap_or(0);
+                crate::Error::Full { asked: size_of::<(K, V)>() as u64, left }
+            })?;
+        }
+        settle_all(self.values_mut())
+    }
+}
+
+macro_rules! tuple {
+    ($($name:ident),+) => {
+        // SAFETY: its members, and nothing else.
+        unsafe impl<$($name: Portable),+> Portable for ($($name,)+) {
+            const SETTLED: bool = true $(&& $name::SETTLED)+;
+
+            #[allow(non_snake_case)]
+            fn settle(&mut self) -> Result<()> {
+                let ($($name,)+) = self;
+                $($name.settle()?;)+
+                Ok(())
+            }
+        }
+    };
+}
+
+tuple!(A);
+tuple!(A, B);
+tuple!(A, B, C);
+tuple!(A, B, C, D);

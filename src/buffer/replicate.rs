@@ -1,0 +1,157 @@
+//! Sending a filled buffer to the other hosts, as bytes.
+
+#![allow(unsafe_code)]
+
+use std::time::Instant;
+
+use tracing::{info, info_span};
+
+use crate::buffer::control::Fill;
+use crate::buffer::handle::HostBuffer;
+use crate::buffer::initialize::Turn;
+use crate::error::{Bytes, Error, Result};
+use crate::job::{Collective, Hosts, Reduce, all_or_none};
+use crate::os::process;
+
+/// Bytes sent at a time: large enough for the network's full speed, small enough that checking one overlaps with
+/// the next one's way.
+const CHUNK: usize = 16 << 20;
+
+impl HostBuffer {
+    /// Sends the filled buffer of `root`'s host to all other hosts of `group`, where it must be empty: the bytes up
+    /// to the high-water mark, checksummed. Pointers inside stay valid, since the address is the same. Collective;
+    /// the hosts' leaders move the data.
+    ///
+    /// This is also where hosts that do not know each other (`hostbuf exec`) are compared.
+    ///
+    /// # Errors
+    /// [`Error::Disagreed`] when the hosts have different addresses or sizes; [`Error::Fill`] when `root`'s host is not
+    /// filled or another one is; [`Error::Replicate`] when a checksum differs (that host is empty again); on all
+    /// ranks.
+    ///
+    /// # Panics
+    /// When `root` is no rank of `group`.
+    pub fn replicate(&self, group: &dyn Collective, root: usize) -> Result<()> {
+        self.replicate_with(group, root, &mut |_, _| {})
+    }
+
+    /// The same; `progress` hears on `root`'s leader how many bytes of how many are sent.
+    ///
+    /// # Errors
+    /// As [`replicate`](HostBuffer::replicate).
+    ///
+    /// # Panics
+    /// As [`replicate`](HostBuffer::replicate).
+    pub fn replicate_with(
+        &self,
+        group: &dyn Collective,
+        root: usize,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<()> {
+        assert!(root < group.size(), "root {root} of {} ranks", group.size());
+        let _span = info_span!("replicate", buffer = %self.name()).entered();
+        let begun = Instant::now();
+        let hosts = Hosts::of(group)?;
+        self.compare(group, &hosts)?;
+        let source = hosts.host_of[root];
+        let ready = if hosts.leads() { self.ready(hosts.index == source) } else { Ok(None) };
+        let turn = all_or_none(group, ready)?;
+        // What the source says of itself: high-water mark, root object, its type.
+        let mut header = [0u64; 3];
+        if hosts.leads() && hosts.index == source {
+            let (at, kind) = self.control().root(self.index)?;
+            header = [self.high_water()?, at, kind];
+        }
+        group.all_reduce(&mut header, Reduce::Max)?;
+        let sent = if hosts.leads() { self.stream(&hosts, source, header[0], progress) } else { Ok(()) };
+        all_or_none(group, sent)?;
+        if let Some(turn) = turn {
+            self.control().set_high_water(self.index, header[0]);
+            turn.complete(header[1], header[2]);
+        }
+        group.barrier()?;
+        if group.rank() == root {
+            info!(bytes = header[0], hosts = hosts.count, elapsed = ?begun.elapsed(), "replicated");
+        }
+        Ok(())
+    }
+
+    /// One address, one size, on all hosts.
+    pub(crate) fn compare(&self, group: &dyn Collective, hosts: &Hosts) -> Result<()> {
+        let mine = [self.as_ptr().as_ptr() as u64, self.len() as u64];
+        let mut words = [mine[0], mine[1], !mine[0], !mine[1]];
+        group.all_reduce(&mut words, Reduce::Min)?;
+        if words[..2] == mine && words[2..] == [!mine[0], !mine[1]] {
+            return Ok(());
+        }
+        // The lowest rank that differs from rank 0 is the one to name.
+        let mut first = mine;
+        group.all_reduce(&mut first, Reduce::Min)?;
+        let differs = |&(address, length): &(u64, u64)| {
+            format!(
+                "its buffer \"{}\" is {} at {address:#x}, and another host's is not",
+                self.name(),
+                Bytes(length)
+            )
+        };
+        let _ = hosts;
+        Err(crate::buffer::agreement::disagreement(group, Some(differs(&(mine[0], mine[1])))))
+    }
+
+    /// On the source: filled. Elsewhere: this process's turn to fill.
+    fn ready(&self, is_source: bool) -> Result<Option<Turn<'_>>> {
+        let host = process::host_name();
+        let why = match (is_source, self.fill_state()?) {
+            (true, Fill::Full | Fill::Frozen) => return Ok(None),
+            (true, state) => format!(
+                "buffer \"{}\" on {host} is {}, and there is nothing to send",
+                self.name(),
+                state.name()
+            ),
+            (false, Fill::Full | Fill::Frozen) => {
+                format!("buffer \"{}\" on {host} is filled already, and would be overwritten", self.name())
+            }
+            (false, _) => match Turn::begin(self)? {
+                Some(turn) => return Ok(Some(turn)),
+                None => format!("buffer \"{}\" on {host} is being filled by another process", self.name()),
+            },
+        };
+        Err(Error::Fill { why })
+    }
+
+    /// Among the leaders: the bytes, then the comparison of what arrived.
+    fn stream(
+        &self,
+        hosts: &Hosts,
+        source: usize,
+        bytes: u64,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<()> {
+        if bytes > self.len() as u64 {
+            return Err(Error::Corrupt { word: "the high-water mark", found: bytes });
+        }
+        let mut hash = xxhash_rust::xxh3::Xxh3::new();
+        let mut at = 0;
+        while at < bytes as usize {
+            let length = CHUNK.min(bytes as usize - at);
+            // SAFETY: inside the mapping; on the source nobody writes (it is filled), elsewhere only this process may
+            // (it has the turn). MPI writes on all but the source, where the broadcast only reads.
+            let chunk = unsafe { std::slice::from_raw_parts_mut(self.as_ptr().as_ptr().add(at), length) };
+            hosts.leaders.broadcast(chunk, source)?;
+            hash.update(chunk);
+            at += length;
+            progress(at as u64, bytes);
+        }
+        let digest = hash.digest();
+        let mut words = [digest, !digest];
+        if hosts.index != source {
+            words = [u64::MAX; 2];
+        }
+        hosts.leaders.all_reduce(&mut words, Reduce::Min)?;
+        if words[0] == digest {
+            return Ok(());
+        }
+        let why = format!("checksum {digest:#018x} arrived, {:#018x} was sent", words[0]);
+        Err(Error::Replicate { host: process::host_name(), why })
+    }
+}

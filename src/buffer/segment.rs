@@ -1,0 +1,193 @@
+//! A host's memory files: one for the control page, one for each buffer.
+
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::time::Instant;
+
+use tracing::info_span;
+
+use crate::buffer::control::{BufferIdentity, Control, Identity, Phase};
+use crate::buffer::layout::{self, CONTROL_LENGTH};
+use crate::buffer::options::{Options, Pages};
+use crate::buffer::populate::{self, Workers};
+use crate::buffer::space;
+use crate::error::{Error, Result};
+use crate::os::memfd::{self, Backing};
+use crate::wire::Winner;
+
+/// The memory of a job on one host, held by its descriptors: mapped nowhere yet.
+#[derive(Debug)]
+pub struct Segments {
+    control: OwnedFd,
+    buffers: Vec<Segment>,
+}
+
+#[derive(Debug)]
+struct Segment {
+    fd: OwnedFd,
+    identity: BufferIdentity,
+}
+
+/// The memory file's name in `/proc/PID/maps`, by which `hostbuf stat` finds a job's buffers.
+#[must_use]
+pub fn file_name(job: u128, what: &str) -> String {
+    format!("hostbuf:{job:032x}:{what}")
+}
+
+/// The name of the control page's memory file behind the job's number.
+pub const CONTROL_NAME: &str = "/control";
+
+impl Segments {
+    /// Checks that there is room for all `buffers`, then makes their memory files and takes their pages. `progress`
+    /// hears the name of a buffer and how many bytes of it are done.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`], [`Error::NoSpace`], [`Error::Unsupported`]; nothing is left behind.
+    pub fn create(
+        job: u128,
+        buffers: &[Options],
+        workers: Workers,
+        phases: &mut [u64; Phase::COUNT],
+        progress: &mut dyn FnMut(&Options, u64),
+    ) -> Result<Segments> {
+        let begun = Instant::now();
+        let _span = info_span!("create", buffers = buffers.len()).entered();
+        let resolved: Vec<Pages> = buffers.iter().map(space::resolve).collect();
+        check_space(buffers, &resolved)?;
+        let control = memfd::create(&file_name(job, CONTROL_NAME), CONTROL_LENGTH, Backing::Shmem)
+            .map_err(Error::os("making the control page's memory file"))?;
+        let mut segments = Segments { control, buffers: Vec::new() };
+        for (options, &pages) in buffers.iter().zip(&resolved) {
+            let length = layout::length_of(options);
+            let backing = match pages {
+                Pages::Huge2M | Pages::Huge1G => Backing::Hugetlb(pages.size()),
+                _ => Backing::Shmem,
+            };
+            let fd = memfd::create(&file_name(job, &options.name), length, backing)
+                .map_err(Error::os(format!("making a memory file of {length} bytes on pages {pages}")))?;
+            let mut identity = BufferIdentity::new(&options.name, pages);
+            identity.size = options.size;
+            identity.length = length;
+            identity.lazy = u64::from(options.lazy);
+            identity.inode = memfd::inode(fd.as_fd()).map_err(Error::os("fstat of a memory file"))?;
+            segments.buffers.push(Segment { fd, identity });
+        }
+        phases[Phase::Create as usize] = micros(begun);
+        let begun = Instant::now();
+        let _span = info_span!("populate").entered();
+        for (segment, options) in segments.buffers.iter_mut().zip(buffers).filter(|(_, o)| !o.lazy) {
+            let pages = segment.identity.pages();
+            let strict = options.pages == Pages::Transparent;
+            let length = segment.identity.length;
+            let huge = populate::populate(segment.fd.as_fd(), length, pages, strict, workers, &mut |done| {
+                progress(options, done);
+            })?;
+            let obtained = if huge == 0 { Pages::Small } else { pages };
+            segment.identity = BufferIdentity { huge, ..segment.identity.with_pages(obtained) };
+        }
+        phases[Phase::Populate as usize] = micros(begun);
+        Ok(segments)
+    }
+
+    /// The control page's descriptor, then the buffers' in order.
+    #[must_use]
+    pub fn descriptors(&self) -> Vec<RawFd> {
+        std::iter::once(&self.control)
+            .chain(self.buffers.iter().map(|s| &s.fd))
+            .map(AsRawFd::as_raw_fd)
+            .collect()
+    }
+
+    /// The control page's descriptor.
+    #[must_use]
+    pub fn control(&self) -> BorrowedFd<'_> {
+        self.control.as_fd()
+    }
+
+    /// Writes the control page: `identity` completed with the buffers and `winner`, every buffer empty.
+    ///
+    /// # Errors
+    /// [`Error::Os`] when it cannot be mapped.
+    pub fn publish(&self, mut identity: Identity, winner: &Winner) -> Result<()> {
+        let page = ControlPage::map(self.control.as_fd())?;
+        identity.address = winner.address;
+        identity.length = winner.length;
+        identity.count = self.buffers.len() as u32;
+        for (i, (segment, placement)) in self.buffers.iter().zip(winner.buffers.as_slice()).enumerate() {
+            identity.buffers[i] = BufferIdentity { offset: placement.offset, ..segment.identity };
+            page.control().reset(i);
+        }
+        page.control().publish(identity);
+        Ok(())
+    }
+
+    /// All descriptors, given away: the control page's and the buffers'.
+    #[must_use]
+    pub fn into_descriptors(self) -> Vec<OwnedFd> {
+        std::iter::once(self.control).chain(self.buffers.into_iter().map(|s| s.fd)).collect()
+    }
+}
+
+/// Adds up what all buffers ask of ordinary pages and of each pool.
+fn check_space(buffers: &[Options], resolved: &[Pages]) -> Result<()> {
+    let sum = |wanted: &dyn Fn(Pages) -> bool| -> u64 {
+        let each = buffers.iter().zip(resolved).filter(|(o, p)| !o.lazy && wanted(**p));
+        each.map(|(o, _)| layout::length_of(o)).sum()
+    };
+    let ordinary = sum(&|p| matches!(p, Pages::Small | Pages::Transparent));
+    if ordinary > 0 {
+        space::check_ordinary(ordinary)?;
+    }
+    for pages in [Pages::Huge2M, Pages::Huge1G] {
+        // A lazy buffer on reserved pages still needs a pool of this size to exist: mmap reserves from it.
+        let asked = sum(&|p| p == pages);
+        if asked > 0 || buffers.iter().zip(resolved).any(|(_, p)| *p == pages) {
+            space::check_huge(asked, pages.size())?;
+        }
+    }
+    Ok(())
+}
+
+fn micros(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX)
+}
+
+/// A control page mapped anywhere, for as long as this lives.
+pub struct ControlPage {
+    at: *mut libc::c_void,
+}
+
+impl ControlPage {
+    /// # Errors
+    /// [`Error::Corrupt`] for a file of another length, [`Error::Os`].
+    pub fn map(fd: BorrowedFd<'_>) -> Result<ControlPage> {
+        let found = memfd::length(fd).map_err(Error::os("fstat of the control page"))?;
+        if found != CONTROL_LENGTH {
+            return Err(Error::Corrupt { word: "the control page's length", found });
+        }
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let at = unsafe {
+            let rw = libc::PROT_READ | libc::PROT_WRITE;
+            libc::mmap(std::ptr::null_mut(), CONTROL_LENGTH as usize, rw, libc::MAP_SHARED, fd.as_raw_fd(), 0)
+        };
+        if at == libc::MAP_FAILED {
+            return Err(Error::os("mapping the control page")(std::io::Error::last_os_error()));
+        }
+        Ok(ControlPage { at })
+    }
+
+    /// The page; good while this lives.
+    #[must_use]
+    pub fn control(&self) -> Control {
+        // SAFETY: mapped until drop, and the file cannot shrink (sealed; its length was checked).
+        unsafe { Control::at(self.at as usize) }
+    }
+}
+
+impl Drop for ControlPage {
+    fn drop(&mut self) {
+        // SAFETY: map() made it.
+        unsafe { libc::munmap(self.at, CONTROL_LENGTH as usize) };
+    }
+}

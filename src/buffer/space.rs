@@ -1,0 +1,106 @@
+//! Whether there is room, asked before anything is touched.
+
+use crate::buffer::options::{Options, Pages};
+use crate::error::{Bytes, Error, Result};
+use crate::os::{memory, process};
+
+/// What taking ordinary pages costs the kernel beside them (the index of the memory file and the page tables of the
+/// process that takes them): at most one byte in 256, and a little for that process itself.
+const OVERHEAD_SHIFT: u32 = 8;
+const OVERHEAD: u64 = 4 << 20;
+
+/// How many bytes of ordinary pages can be taken now, whole pages, with the kernel's own cost set aside.
+#[must_use]
+pub fn available(limit: &memory::Limit) -> u64 {
+    let net = limit.available.saturating_sub(OVERHEAD);
+    let page = memory::page_size();
+    (net - (net >> OVERHEAD_SHIFT)) / page * page
+}
+
+/// Checks that `ordinary` bytes of ordinary pages are there.
+///
+/// # Errors
+/// [`Error::NoSpace`] with what was asked, what is available, whose limit it is and what to do.
+pub fn check_ordinary(ordinary: u64) -> Result<()> {
+    let limit = memory::tightest();
+    let available = available(&limit);
+    if ordinary <= available {
+        return Ok(());
+    }
+    Err(no_space(ordinary, available, &limit))
+}
+
+/// The error for ordinary pages that `limit` does not give.
+#[must_use]
+pub fn no_space(asked: u64, available: u64, limit: &memory::Limit) -> Error {
+    Error::NoSpace {
+        host: process::host_name(),
+        asked,
+        available,
+        limit: format!("{} of {}", limit.name, Bytes(limit.limit)),
+        remedy: limit.remedy.clone(),
+    }
+}
+
+/// Checks that the pool of reserved pages of `page` bytes has `length` bytes.
+///
+/// # Errors
+/// [`Error::Unsupported`] when the kernel has no pages of this size; [`Error::NoSpace`] when the pool is too small.
+pub fn check_huge(length: u64, page: u64) -> Result<()> {
+    let Some(pool) = memory::huge_pool(page) else {
+        return Err(Error::Unsupported {
+            what: format!("pages of {}", Bytes(page)),
+            why: format!("the kernel on {} has none of this size; use --pages auto", process::host_name()),
+        });
+    };
+    if pool.free * page >= length {
+        return Ok(());
+    }
+    Err(Error::NoSpace {
+        host: process::host_name(),
+        asked: length,
+        available: pool.free * page,
+        limit: format!("the reserved pool of {} pages of {}", pool.total, Bytes(page)),
+        remedy: format!(
+            "reserve more (root: echo {} > /sys/kernel/mm/hugepages/hugepages-{}kB/nr_hugepages), or use --pages auto",
+            pool.total + (length - pool.free * page).div_ceil(page),
+            page / 1024
+        ),
+    })
+}
+
+/// Which pages [`Pages::Auto`] means for `options` on this host now.
+#[must_use]
+pub fn resolve(options: &Options) -> Pages {
+    if options.pages != Pages::Auto {
+        return options.pages;
+    }
+    let pool_has = |page: u64| {
+        memory::huge_pool(page).is_some_and(|p| p.free * page >= options.size.next_multiple_of(page))
+    };
+    if options.size.is_multiple_of(1 << 30) && pool_has(1 << 30) {
+        Pages::Huge1G
+    } else if options.size >= 2 << 20 && pool_has(2 << 20) {
+        Pages::Huge2M
+    } else if options.size >= 2 << 20 {
+        Pages::Transparent
+    } else {
+        Pages::Small
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_to_be_available_is_accepted() {
+        let limit = memory::tightest();
+        let available = available(&limit);
+        assert!(available > 0 && available < limit.available);
+        // Others take memory meanwhile, so a little less than the exact figure.
+        check_ordinary(available - available / 8).unwrap();
+        let Err(Error::NoSpace { asked, available, .. }) = check_ordinary(1 << 50) else { panic!() };
+        assert!(asked == 1 << 50 && available < asked);
+    }
+}

@@ -1,0 +1,97 @@
+//! A connection to a host's agent, or from one: frames over a packet socket, with both sides known to be one user.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+
+use crate::os::socket::{self, Peer, Received};
+use crate::wire::Frame;
+
+/// One end of a connection.
+#[derive(Debug)]
+pub struct Channel {
+    fd: OwnedFd,
+    peer: Peer,
+}
+
+/// What a [`Channel`] received.
+pub enum Message {
+    /// A frame, and the descriptors with it.
+    Frame(Box<Frame>, Vec<OwnedFd>),
+    /// Nothing yet (the connection does not block).
+    Nothing,
+    /// The peer has gone.
+    End,
+    /// The peer sent what is no frame.
+    Nonsense,
+}
+
+impl Channel {
+    /// Connects to the agent at the abstract name `name`; blocking.
+    ///
+    /// # Errors
+    /// As `connect(2)`; `PermissionDenied` when the name belongs to another user.
+    pub fn connect(name: &str) -> io::Result<Channel> {
+        Channel::of(socket::connect(name)?)
+    }
+
+    /// Takes over a connection.
+    ///
+    /// # Errors
+    /// `PermissionDenied` when the process at the other end belongs to another user.
+    pub fn of(fd: OwnedFd) -> io::Result<Channel> {
+        let peer = socket::peer(fd.as_fd())?;
+        let own = nix::unistd::geteuid().as_raw();
+        if peer.uid != own {
+            let why = format!("the socket belongs to user {}, and this is user {own}", peer.uid);
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+        }
+        Ok(Channel { fd, peer })
+    }
+
+    /// Who is at the other end.
+    #[must_use]
+    pub fn peer(&self) -> Peer {
+        self.peer
+    }
+
+    /// Sends a frame and descriptors.
+    ///
+    /// # Errors
+    /// As `sendmsg(2)`.
+    pub fn send(&self, frame: &Frame, descriptors: &[RawFd]) -> io::Result<()> {
+        socket::send(self.fd.as_fd(), frame.bytes(), descriptors)
+    }
+
+    /// Receives the next message.
+    ///
+    /// # Errors
+    /// As `recvmsg(2)`.
+    pub fn receive(&self) -> io::Result<Message> {
+        Ok(match socket::receive(self.fd.as_fd())? {
+            Received::Nothing => Message::Nothing,
+            Received::End => Message::End,
+            Received::Packet(packet, descriptors) => match Frame::parse(&packet) {
+                Some(frame) => Message::Frame(Box::new(frame), descriptors),
+                None => Message::Nonsense,
+            },
+        })
+    }
+
+    /// The connection's descriptor, given away.
+    #[must_use]
+    pub fn into_fd(self) -> OwnedFd {
+        self.fd
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl AsRawFd for Channel {
+    fn as_raw_fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+}

@@ -1,0 +1,228 @@
+//! What can go wrong, told to the person who has to mend it.
+
+use std::{fmt, io};
+
+/// The result of every operation here.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// An operation that failed, with its operands.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// This host, or this build, cannot do it.
+    Unsupported {
+        /// What was asked.
+        what: String,
+        /// Why it cannot be had here, and what to do.
+        why: String,
+    },
+    /// Not enough memory, found out before anything was touched (or by a child that was made to find out).
+    NoSpace {
+        /// The host that is short.
+        host: String,
+        /// Bytes asked.
+        asked: u64,
+        /// Bytes available.
+        available: u64,
+        /// Whose limit it is, and its size.
+        limit: String,
+        /// What to do.
+        remedy: String,
+    },
+    /// The participants found no common address, or asked for different things.
+    Disagreed {
+        /// The host that differs.
+        host: String,
+        /// The rank that differs.
+        rank: usize,
+        /// How: the mapping that stands in the way, or the two requests.
+        why: String,
+    },
+    /// An argument makes no sense.
+    Invalid {
+        /// Which, its value, and what would be right.
+        what: String,
+    },
+    /// The kernel refused.
+    Os {
+        /// What was being done, with operands.
+        doing: String,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// There is nothing to attach to, or it is not what was expected.
+    Attach {
+        /// Why, and what to do.
+        why: String,
+    },
+    /// A word of the control page does not make sense. Nothing was changed.
+    Corrupt {
+        /// Which word.
+        word: &'static str,
+        /// What was found there.
+        found: u64,
+    },
+    /// The arena has no room.
+    Full {
+        /// Bytes asked.
+        asked: u64,
+        /// Bytes left.
+        left: u64,
+    },
+    /// Filling did not end well in this process.
+    Fill {
+        /// What happened.
+        why: String,
+    },
+    /// The buffer could not be frozen at all.
+    Freeze {
+        /// What stood in the way.
+        why: String,
+    },
+    /// What arrived is not what was sent.
+    Replicate {
+        /// The host where it differs.
+        host: String,
+        /// How.
+        why: String,
+    },
+    /// A collective operation failed.
+    Collective {
+        /// Which.
+        operation: &'static str,
+        /// Why.
+        why: String,
+    },
+    /// Another rank of the same collective call failed; all ranks return this.
+    Elsewhere {
+        /// The host of the rank that failed.
+        host: String,
+        /// The rank that failed.
+        rank: usize,
+        /// Its error, as it would have printed it.
+        message: String,
+    },
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Unsupported { what, why } => write!(f, "{what} is not supported here: {why}"),
+            Error::NoSpace { host, asked, available, limit, remedy } => write!(
+                f,
+                "not enough memory on {host}: {} asked, {} available ({asked} and {available} bytes), limited by {limit}. {remedy}",
+                Bytes(*asked),
+                Bytes(*available)
+            ),
+            Error::Disagreed { host, rank, why } => {
+                write!(f, "no common address: rank {rank} on {host}: {why}")
+            }
+            Error::Invalid { what } => write!(f, "{what}"),
+            Error::Os { doing, source } => write!(f, "{doing}: {source}"),
+            Error::Attach { why } => write!(f, "cannot attach to a host buffer: {why}"),
+            Error::Corrupt { word, found } => {
+                write!(
+                    f,
+                    "the control page is damaged: {word} reads {found:#x}. Somebody wrote over it; the job must be started again"
+                )
+            }
+            Error::Full { asked, left } => write!(
+                f,
+                "the arena is full: {} asked, {} left. Ask for a larger buffer (--size)",
+                Bytes(*asked),
+                Bytes(*left)
+            ),
+            Error::Fill { why } => write!(f, "filling the buffer failed: {why}"),
+            Error::Freeze { why } => write!(f, "the buffer cannot be frozen: {why}"),
+            Error::Replicate { host, why } => write!(f, "replication to {host} failed: {why}"),
+            Error::Collective { operation, why } => {
+                write!(f, "collective operation {operation} failed: {why}")
+            }
+            Error::Elsewhere { host, rank, message } => write!(f, "rank {rank} on {host}: {message}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Os { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}
+
+impl Error {
+    /// Turns the kernel's refusal into an error that says what was being done.
+    pub(crate) fn os<E: Into<io::Error>>(doing: impl Into<String>) -> impl FnOnce(E) -> Error {
+        let doing = doing.into();
+        move |source| Error::Os { doing, source: source.into() }
+    }
+
+    pub(crate) fn invalid(what: impl Into<String>) -> Error {
+        Error::Invalid { what: what.into() }
+    }
+}
+
+/// A number of bytes for people: `2 GiB`, `1.5 MiB`, `17 bytes`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bytes(pub u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [(&str, u32); 4] = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
+        match UNITS.iter().find(|(_, shift)| self.0 >> shift > 0) {
+            Some((unit, shift)) if self.0.trailing_zeros() >= *shift => {
+                write!(f, "{} {unit}", self.0 >> shift)
+            }
+            Some((unit, shift)) => write!(f, "{:.1} {unit}", self.0 as f64 / (1u64 << shift) as f64),
+            None => write!(f, "{} bytes", self.0),
+        }
+    }
+}
+
+impl std::str::FromStr for Bytes {
+    type Err = String;
+
+    /// `4096`, `64k`, `512M`, `2G`, `1.5GiB`, `3T`: binary units, upper or lower case.
+    fn from_str(text: &str) -> std::result::Result<Bytes, String> {
+        let wrong = || format!("\"{text}\" is not a size; write for example 4096, 64K, 512M, 2G or 1.5T");
+        let trimmed = text.trim();
+        let digits = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
+        let (number, unit) = trimmed.split_at(digits);
+        let shift = match unit.trim().to_ascii_lowercase().trim_end_matches("ib").trim_end_matches('b') {
+            "" => 0,
+            "k" => 10,
+            "m" => 20,
+            "g" => 30,
+            "t" => 40,
+            _ => return Err(wrong()),
+        };
+        let too_large = || format!("\"{text}\" is more than any address space has");
+        if let Ok(whole) = number.parse::<u64>() {
+            return whole.checked_mul(1 << shift).map(Bytes).ok_or_else(too_large);
+        }
+        let value = number.parse::<f64>().map_err(|_| wrong())? * (1u64 << shift) as f64;
+        if value < 1.8e19 { Ok(Bytes(value as u64)) } else { Err(too_large()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_read_and_print() {
+        for (text, bytes) in
+            [("4096", 4096), ("64k", 65536), ("2G", 2 << 30), ("1.5GiB", 3 << 29), ("3 TB", 3 << 40)]
+        {
+            assert_eq!(text.parse::<Bytes>(), Ok(Bytes(bytes)), "{text}");
+        }
+        for text in ["", "G", "-1", "2X", "1e9", "99999999T", "2.2.2G"] {
+            assert!(text.parse::<Bytes>().is_err(), "{text}");
+        }
+        assert_eq!(Bytes(2 << 30).to_string(), "2 GiB");
+        assert_eq!(Bytes(3 << 29).to_string(), "1.5 GiB");
+        assert_eq!(Bytes(17).to_string(), "17 bytes");
+    }
+}

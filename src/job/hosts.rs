@@ -1,0 +1,53 @@
+//! The ranks of a job, host by host.
+
+use super::Collective;
+use crate::error::{Error, Result};
+use crate::os::process;
+
+/// A group, divided into hosts.
+pub struct Hosts {
+    /// The ranks of this host.
+    pub local: Box<dyn Collective>,
+    /// The leaders of all hosts, in the order of their ranks; on ranks that lead no host, the group of all those.
+    pub leaders: Box<dyn Collective>,
+    /// Which host this is, counted from 0 in the order of the leaders' ranks.
+    pub index: usize,
+    /// How many hosts there are.
+    pub count: usize,
+    /// For each rank of the whole group: the index of its host.
+    pub host_of: Vec<usize>,
+}
+
+impl Hosts {
+    /// Finds out who shares a host with whom: the same running kernel and the same network namespace.
+    ///
+    /// # Errors
+    /// [`Error::Collective`].
+    pub fn of(group: &dyn Collective) -> Result<Hosts> {
+        Hosts::by_identity(group, process::host_identity())
+    }
+
+    fn by_identity(group: &dyn Collective, identity: u64) -> Result<Hosts> {
+        let mut all = vec![0; 8 * group.size()];
+        group.all_gather(&identity.to_ne_bytes(), &mut all)?;
+        let identities: Vec<&[u8]> = all.chunks_exact(8).collect();
+        let leader_of = |rank: usize| identities.iter().position(|&i| i == identities[rank]).unwrap_or(rank);
+        let leaders: Vec<usize> = (0..group.size()).filter(|&rank| leader_of(rank) == rank).collect();
+        let host_of: Vec<usize> =
+            (0..group.size()).map(|rank| leaders.binary_search(&leader_of(rank)).unwrap_or(0)).collect();
+        let me = group.rank();
+        let index = *host_of
+            .get(me)
+            .ok_or(Error::Collective { operation: "all_gather", why: "no such rank".into() })?;
+        let local = group.split(index)?;
+        let leads = leader_of(me) == me;
+        let leaders_group = group.split(usize::from(!leads))?;
+        Ok(Hosts { local, leaders: leaders_group, index, count: leaders.len(), host_of })
+    }
+
+    /// Whether this rank acts for its host.
+    #[must_use]
+    pub fn leads(&self) -> bool {
+        self.local.rank() == 0
+    }
+}

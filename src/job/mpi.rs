@@ -1,0 +1,93 @@
+//! The ranks of an MPI communicator. The only file that names rsmpi.
+
+use std::time::Duration;
+
+use mpi::collective::SystemOperation;
+use mpi::request::{Request, Scope};
+use mpi::topology::SimpleCommunicator;
+use mpi::traits::{Communicator, CommunicatorCollectives, Root};
+
+use super::{Collective, Reduce};
+use crate::error::Result;
+
+/// An MPI communicator as a [`Collective`].
+///
+/// rsmpi keeps MPI's default: an error inside MPI ends the job.
+pub struct Mpi {
+    world: SimpleCommunicator,
+    gentle: bool,
+}
+
+impl Mpi {
+    /// A duplicate of `communicator`, so that no message of the program's can be mistaken for one of ours.
+    /// Collective over `communicator`.
+    pub fn new(communicator: &impl Communicator) -> Mpi {
+        Mpi { world: communicator.duplicate(), gentle: false }
+    }
+
+    /// The same, but waiting sleeps between looks instead of spinning: for a process that must leave the cores to
+    /// others.
+    pub fn gentle(communicator: &impl Communicator) -> Mpi {
+        Mpi { world: communicator.duplicate(), gentle: true }
+    }
+
+    fn wait<'a, D: ?Sized, S: Scope<'a>>(&self, mut request: Request<'a, D, S>) {
+        if !self.gentle {
+            request.wait_without_status();
+            return;
+        }
+        let mut pause = Duration::from_micros(20);
+        loop {
+            match request.test() {
+                Ok(_) => return,
+                Err(pending) => request = pending,
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 3 / 2).min(Duration::from_millis(2));
+        }
+    }
+}
+
+impl Collective for Mpi {
+    fn rank(&self) -> usize {
+        self.world.rank() as usize
+    }
+
+    fn size(&self) -> usize {
+        self.world.size() as usize
+    }
+
+    fn all_gather(&self, mine: &[u8], all: &mut [u8]) -> Result<()> {
+        mpi::request::scope(|scope| self.wait(self.world.immediate_all_gather_into(scope, mine, all)));
+        Ok(())
+    }
+
+    fn broadcast(&self, bytes: &mut [u8], root: usize) -> Result<()> {
+        // MPI counts in 32 bits.
+        for part in bytes.chunks_mut(1 << 30) {
+            let root = self.world.process_at_rank(root as i32);
+            mpi::request::scope(|scope| self.wait(root.immediate_broadcast_into(scope, part)));
+        }
+        Ok(())
+    }
+
+    fn split(&self, color: usize) -> Result<Box<dyn Collective>> {
+        let color = mpi::topology::Color::with_value(color as i32);
+        let part = self.world.split_by_color(color).expect("a defined color gives a communicator");
+        Ok(Box::new(Mpi { world: part, gentle: self.gentle }))
+    }
+
+    fn all_reduce(&self, words: &mut [u64], how: Reduce) -> Result<()> {
+        let operation = match how {
+            Reduce::Min => SystemOperation::min(),
+            Reduce::Max => SystemOperation::max(),
+            Reduce::Sum => SystemOperation::sum(),
+            Reduce::And => SystemOperation::bitwise_and(),
+        };
+        let mine = words.to_vec();
+        mpi::request::scope(|scope| {
+            self.wait(self.world.immediate_all_reduce_into(scope, &mine[..], words, operation));
+        });
+        Ok(())
+    }
+}

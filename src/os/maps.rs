@@ -1,0 +1,197 @@
+//! The mappings of this process, read from `/proc/self/maps` without allocating: the reader also runs before
+//! `main`, inside programs whose allocator is not up yet.
+
+use crate::os::raw::{self, Errno};
+
+/// One line of `/proc/self/maps`.
+#[derive(Clone, Copy, Debug)]
+pub struct Mapped<'a> {
+    /// First address.
+    pub start: usize,
+    /// The address behind the last byte.
+    pub end: usize,
+    /// What is mapped: a path, `[heap]`, or nothing for anonymous memory. Cut at [`PATH_MAX`] bytes.
+    pub path: &'a [u8],
+}
+
+/// How many bytes of a mapping's path are kept.
+pub const PATH_MAX: usize = 160;
+
+/// Parses the text of `/proc/self/maps` as it comes, in pieces of any size.
+pub struct Parser {
+    line: [u8; 128 + PATH_MAX],
+    length: usize,
+}
+
+impl Default for Parser {
+    fn default() -> Self {
+        Parser { line: [0; 128 + PATH_MAX], length: 0 }
+    }
+}
+
+impl Parser {
+    /// Takes the next piece of text and calls `each` for every line that it completes; stops when `each` says
+    /// `false`. Returns whether to go on.
+    pub fn feed(&mut self, piece: &[u8], each: &mut impl FnMut(Mapped<'_>) -> bool) -> bool {
+        for &byte in piece {
+            if byte == b'\n' {
+                let go_on = parse_line(&self.line[..self.length]).is_none_or(&mut *each);
+                self.length = 0;
+                if !go_on {
+                    return false;
+                }
+            } else if self.length < self.line.len() {
+                self.line[self.length] = byte;
+                self.length += 1;
+            }
+        }
+        true
+    }
+}
+
+fn hex(text: &[u8]) -> Option<(usize, &[u8])> {
+    let digits = text.iter().take_while(|b| b.is_ascii_hexdigit()).count();
+    if digits == 0 || digits > 16 {
+        return None;
+    }
+    let value = text[..digits].iter().fold(0usize, |value, &b| {
+        let digit = if b.is_ascii_digit() { b - b'0' } else { (b | 0x20) - b'a' + 10 };
+        value << 4 | usize::from(digit)
+    });
+    Some((value, &text[digits..]))
+}
+
+/// `start-end perms offset dev inode   path`
+fn parse_line(line: &[u8]) -> Option<Mapped<'_>> {
+    let (start, rest) = hex(line)?;
+    let (end, mut rest) = hex(rest.strip_prefix(b"-")?)?;
+    for _ in 0..4 {
+        rest = rest.trim_ascii_start();
+        let field = rest.iter().position(|&b| b == b' ').unwrap_or(rest.len());
+        rest = &rest[field..];
+    }
+    let path = rest.trim_ascii();
+    Some(Mapped { start, end, path: &path[..path.len().min(PATH_MAX)] })
+}
+
+/// Calls `each` for every mapping of this process, lowest first, until it says `false`.
+///
+/// # Errors
+/// As `open(2)` and `read(2)` of `/proc/self/maps`: `ENOENT` where `/proc` is not mounted.
+pub fn each(mut each: impl FnMut(Mapped<'_>) -> bool) -> Result<(), Errno> {
+    let fd = raw::open(b"/proc/self/maps\0")?;
+    let mut parser = Parser::default();
+    let mut piece = [0u8; 4096];
+    let result = loop {
+        match raw::read(fd, &mut piece) {
+            Ok(0) => break Ok(()),
+            Ok(n) if parser.feed(&piece[..n], &mut each) => {}
+            Ok(_) => break Ok(()),
+            Err(e) => break Err(e),
+        }
+    };
+    raw::close(fd);
+    result
+}
+
+/// The lowest multiple of `align` at or above `from` where `length` bytes below `top` are free of `mapped`,
+/// which must come in ascending order; `None` where there is no such hole.
+pub struct HoleSearch {
+    at: usize,
+    length: usize,
+    align: usize,
+    top: usize,
+}
+
+impl HoleSearch {
+    /// Begins a search; all four in bytes, `align` a power of two.
+    #[must_use]
+    pub fn new(from: usize, length: usize, align: usize, top: usize) -> Self {
+        HoleSearch { at: up(from, align), length, align, top }
+    }
+
+    /// Takes the next mapping; `false` when the hole below it is found already.
+    pub fn pass(&mut self, start: usize, end: usize) -> bool {
+        if start >= self.at && start - self.at >= self.length {
+            return false;
+        }
+        if end > self.at {
+            self.at = up(end, self.align);
+        }
+        true
+    }
+
+    /// The hole, when every mapping has passed.
+    #[must_use]
+    pub fn found(&self) -> Option<usize> {
+        (self.at <= self.top && self.top - self.at >= self.length).then_some(self.at)
+    }
+}
+
+fn up(address: usize, align: usize) -> usize {
+    address.checked_add(align - 1).map_or(usize::MAX & !(align - 1), |a| a & !(align - 1))
+}
+
+/// The lowest free aligned hole of this process at or above `from` and wholly below `top`.
+///
+/// # Errors
+/// As [`each`].
+pub fn hole(from: usize, length: usize, align: usize, top: usize) -> Result<Option<usize>, Errno> {
+    let mut search = HoleSearch::new(from, length, align, top);
+    each(|mapped| search.pass(mapped.start, mapped.end))?;
+    Ok(search.found())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parses_lines_cut_anywhere() {
+        let text =
+            b"00400000-0040b000 r-xp 00001000 fd:00 1234     /bin/a b\n7f00-7fff rw-p 0 0:0 0 \nrubbish\n";
+        for cut in 1..text.len() {
+            let mut parser = Parser::default();
+            let mut seen = Vec::new();
+            for piece in text.chunks(cut) {
+                assert!(parser.feed(piece, &mut |m| {
+                    seen.push((m.start, m.end, m.path.to_vec()));
+                    true
+                }));
+            }
+            assert_eq!(
+                seen,
+                [(0x40_0000, 0x40_b000, b"/bin/a b".to_vec()), (0x7f00, 0x7fff, Vec::new())],
+                "cut {cut}"
+            );
+        }
+    }
+
+    #[test]
+    fn hole_is_the_lowest_that_fits() {
+        let search = |from, length, mapped: &[(usize, usize)]| {
+            let mut search = HoleSearch::new(from, length, 0x1000, 0x10_0000);
+            let _ = mapped.iter().all(|&(start, end)| search.pass(start, end));
+            search.found()
+        };
+        assert_eq!(search(0, 0x1000, &[]), Some(0));
+        assert_eq!(search(1, 0x1000, &[]), Some(0x1000));
+        assert_eq!(search(0, 0x2000, &[(0x1000, 0x2000), (0x3000, 0x4000)]), Some(0x4000));
+        assert_eq!(search(0, 0x1000, &[(0x1000, 0x2000)]), Some(0));
+        assert_eq!(search(0xf_f000, 0x1000, &[(0x1000, 0x2000)]), Some(0xf_f000));
+        assert_eq!(search(0xf_f000, 0x2000, &[]), None);
+        assert_eq!(search(0x8000, 0x1000, &[(0x1000, usize::MAX)]), None);
+    }
+
+    #[test]
+    fn own_maps_hold_this_function() {
+        let here = own_maps_hold_this_function as *const () as usize;
+        let mut found = false;
+        each(|m| {
+            found |= (m.start..m.end).contains(&here);
+            true
+        })
+        .unwrap();
+        assert!(found);
+    }
+}

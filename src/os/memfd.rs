@@ -1,0 +1,127 @@
+//! Anonymous shared memory: no name in any file system, no limit of `/dev/shm`, gone with its last user.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+
+/// How a memory file is backed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backing {
+    /// Ordinary pages, which the kernel may join to transparent huge ones.
+    Shmem,
+    /// Pages of the reserved pool, of this many bytes.
+    Hugetlb(u64),
+}
+
+/// Makes a memory file of `length` bytes that can be neither shrunk nor grown, so no reader meets SIGBUS because
+/// somebody truncated it.
+///
+/// # Errors
+/// As `memfd_create(2)`, `ftruncate(2)` and `fcntl(2)`.
+pub fn create(name: &str, length: u64, backing: Backing) -> io::Result<OwnedFd> {
+    let mut flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+    if let Backing::Hugetlb(page) = backing {
+        let encoded = page.trailing_zeros() << libc::MFD_HUGE_SHIFT;
+        flags |= MFdFlags::MFD_HUGETLB | MFdFlags::from_bits_retain(encoded);
+    }
+    let name = CString::new(name)?;
+    let fd = memfd_create(name.as_c_str(), flags)?;
+    nix::unistd::ftruncate(&fd, i64::try_from(length).map_err(io::Error::other)?)?;
+    seal(fd.as_fd(), SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW)?;
+    Ok(fd)
+}
+
+/// Adds seals.
+///
+/// # Errors
+/// As `fcntl(F_ADD_SEALS)`: `EBUSY` for `F_SEAL_WRITE` while a writable mapping exists anywhere.
+pub fn seal(fd: BorrowedFd<'_>, seals: SealFlag) -> io::Result<()> {
+    fcntl(fd, FcntlArg::F_ADD_SEALS(seals))?;
+    Ok(())
+}
+
+/// The seals that a memory file has.
+///
+/// # Errors
+/// `EINVAL` when it takes none (a file of tmpfs).
+pub fn seals(fd: BorrowedFd<'_>) -> io::Result<SealFlag> {
+    Ok(SealFlag::from_bits_truncate(fcntl(fd, FcntlArg::F_GET_SEALS)?))
+}
+
+/// Whether this process may take the filler's lock on `fd`, and takes it. The lock belongs to the process: the
+/// kernel drops it when the process ends, however it ends, and a forked child does not inherit it.
+///
+/// # Errors
+/// As `fcntl(F_SETLK)`, except that a lock held elsewhere is `Ok(false)`.
+pub fn try_lock(fd: BorrowedFd<'_>, at: u64) -> io::Result<bool> {
+    match fcntl(fd, FcntlArg::F_SETLK(&lock(libc::F_WRLCK, at))) {
+        Ok(_) => Ok(true),
+        Err(nix::Error::EACCES | nix::Error::EAGAIN) => Ok(false),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// Gives the lock at `at` back.
+///
+/// # Errors
+/// As `fcntl(F_SETLK)`.
+pub fn unlock(fd: BorrowedFd<'_>, at: u64) -> io::Result<()> {
+    fcntl(fd, FcntlArg::F_SETLK(&lock(libc::F_UNLCK, at)))?;
+    Ok(())
+}
+
+/// The process that holds the lock at `at`, if any does: 0 when it lives in another PID namespace.
+///
+/// # Errors
+/// As `fcntl(F_GETLK)`.
+pub fn lock_holder(fd: BorrowedFd<'_>, at: u64) -> io::Result<Option<i32>> {
+    let mut lock = lock(libc::F_WRLCK, at);
+    fcntl(fd, FcntlArg::F_GETLK(&mut lock))?;
+    Ok((i32::from(lock.l_type) != libc::F_UNLCK).then_some(lock.l_pid))
+}
+
+fn lock(kind: i32, at: u64) -> libc::flock {
+    libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: at as libc::off_t,
+        l_len: 1,
+        l_pid: 0,
+    }
+}
+
+/// The inode number, which tells one memory file from another.
+///
+/// # Errors
+/// As `fstat(2)`.
+pub fn inode(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    Ok(nix::sys::stat::fstat(fd)?.st_ino)
+}
+
+/// Its length, bytes.
+///
+/// # Errors
+/// As `fstat(2)`.
+pub fn length(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    Ok(u64::try_from(nix::sys::stat::fstat(fd)?.st_size).unwrap_or(0))
+}
+
+/// Frees the pages of a range: it reads as zeros afterwards.
+///
+/// # Errors
+/// As `fallocate(2)`.
+pub fn punch(fd: BorrowedFd<'_>, offset: u64, length: u64) -> io::Result<()> {
+    use nix::fcntl::FallocateFlags;
+    let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
+    let big = |n: u64| i64::try_from(n).map_err(io::Error::other);
+    Ok(nix::fcntl::fallocate(fd, flags, big(offset)?, big(length)?)?)
+}
+
+/// The descriptor's number in `/proc/self/fd`, for messages.
+#[must_use]
+pub fn number(fd: BorrowedFd<'_>) -> i32 {
+    fd.as_raw_fd()
+}

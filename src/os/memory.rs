@@ -1,0 +1,235 @@
+//! How much memory a process of this host may take, and whose limit that is.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// One limit on memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limit {
+    /// What sets it, for a person: `the memory cgroup /batch/job_7`.
+    pub name: String,
+    /// Its size, bytes.
+    pub limit: u64,
+    /// What is left of it, bytes.
+    pub available: u64,
+    /// What to do when it is too small.
+    pub remedy: String,
+}
+
+/// The tightest limit on ordinary pages: the host's available memory and every memory cgroup above this process,
+/// of version 1 and 2.
+#[must_use]
+pub fn tightest() -> Limit {
+    let mut limits = cgroup_limits();
+    limits.push(host());
+    limits.into_iter().min_by_key(|l| l.available).expect("the host's own limit is always there")
+}
+
+/// Whether a memory cgroup limits this process to less than the host has: then going over it is not an error but
+/// a kill.
+#[must_use]
+pub fn cgroup_limited() -> bool {
+    let total = meminfo("MemTotal").unwrap_or(u64::MAX);
+    cgroup_limits().iter().any(|l| l.limit < total)
+}
+
+fn host() -> Limit {
+    Limit {
+        name: "this host's free memory (MemAvailable)".into(),
+        limit: meminfo("MemTotal").unwrap_or(u64::MAX),
+        available: meminfo("MemAvailable").unwrap_or(u64::MAX),
+        remedy: "ask for less, use more hosts, or end other programs here".into(),
+    }
+}
+
+/// A line of `/proc/meminfo`, bytes.
+#[must_use]
+pub fn meminfo(name: &str) -> Option<u64> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':'))?;
+    let mut words = line.split_ascii_whitespace();
+    let value: u64 = words.next()?.parse().ok()?;
+    Some(if words.next() == Some("kB") { value * 1024 } else { value })
+}
+
+fn number(path: &Path) -> Option<u64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+fn stat(dir: &Path, names: &[&str]) -> u64 {
+    let text = fs::read_to_string(dir.join("memory.stat")).unwrap_or_default();
+    let value = |name: &&str| {
+        text.lines().find_map(|l| l.strip_prefix(*name)?.strip_prefix(' ')?.parse::<u64>().ok()).unwrap_or(0)
+    };
+    names.iter().map(value).sum()
+}
+
+/// What is known of one folder of a memory cgroup. The page cache of files can be reclaimed, so it does not count
+/// as used; shared memory cannot (without swap), and is not among these figures of the kernel.
+fn limit_of(dir: &Path, path: &str, version: u32) -> Option<Limit> {
+    let (limit, used, reclaimable) = if version == 2 {
+        let names = ["inactive_file", "active_file", "slab_reclaimable"];
+        (number(&dir.join("memory.max"))?, number(&dir.join("memory.current"))?, stat(dir, &names))
+    } else {
+        let names = ["total_inactive_file", "total_active_file"];
+        let limit = number(&dir.join("memory.limit_in_bytes"))?;
+        // "No limit" is a number of pages that no machine has.
+        if limit >= 1 << 62 {
+            return None;
+        }
+        (limit, number(&dir.join("memory.usage_in_bytes"))?, stat(dir, &names))
+    };
+    Some(Limit {
+        name: format!("the memory cgroup {path}"),
+        limit,
+        available: limit.saturating_sub(used.saturating_sub(reclaimable)),
+        remedy: "ask the batch system for more memory (Slurm: --mem), or for a smaller buffer".into(),
+    })
+}
+
+fn cgroup_limits() -> Vec<Limit> {
+    let cgroups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let mut limits = Vec::new();
+    for (version, path) in memory_cgroups(&cgroups) {
+        let Some((mount, root)) = cgroup_mount(&mounts, version) else { continue };
+        limits.extend(
+            ancestors(&mount, &root, &path)
+                .into_iter()
+                .filter_map(|(dir, path)| limit_of(&dir, &path, version)),
+        );
+    }
+    limits
+}
+
+/// `hierarchy:controllers:path`, of which the memory controller's (version 1) and the unified one (2) count.
+fn memory_cgroups(cgroups: &str) -> Vec<(u32, String)> {
+    cgroups
+        .lines()
+        .filter_map(|line| {
+            let mut parts = line.splitn(3, ':');
+            let (hierarchy, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
+            if hierarchy == "0" && controllers.is_empty() {
+                Some((2, path.to_owned()))
+            } else {
+                controllers.split(',').any(|c| c == "memory").then(|| (1, path.to_owned()))
+            }
+        })
+        .collect()
+}
+
+/// Where a hierarchy is mounted, and which of its folders is the mount's root (not `/` inside a container).
+fn cgroup_mount(mountinfo: &str, version: u32) -> Option<(PathBuf, String)> {
+    mountinfo.lines().find_map(|line| {
+        let (left, right) = line.split_once(" - ")?;
+        let mut right = right.split(' ');
+        let (kind, _source, options) = (right.next()?, right.next()?, right.next()?);
+        let wanted = if version == 2 {
+            kind == "cgroup2"
+        } else {
+            kind == "cgroup" && options.split(',').any(|o| o == "memory")
+        };
+        let mut left = left.split(' ').skip(3);
+        let (root, mount) = (left.next()?, left.next()?);
+        wanted.then(|| (PathBuf::from(mount), root.to_owned()))
+    })
+}
+
+/// The folder of `path` and of all that is above it, as far as it can be seen from here.
+fn ancestors(mount: &Path, root: &str, path: &str) -> Vec<(PathBuf, String)> {
+    let inside = if root == "/" { path } else { path.strip_prefix(root).unwrap_or("/") };
+    let mut list = Vec::new();
+    let mut rest = inside.trim_matches('/');
+    loop {
+        list.push((mount.join(rest), format!("/{rest}")));
+        match rest.rsplit_once('/') {
+            Some((above, _)) => rest = above,
+            None if !rest.is_empty() => rest = "",
+            None => return list,
+        }
+    }
+}
+
+/// The state of one pool of reserved huge pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HugePool {
+    /// Pages that are free and not promised to anybody.
+    pub free: u64,
+    /// Pages in all.
+    pub total: u64,
+}
+
+/// The pool of pages of `page` bytes; `None` when the kernel has none of this size.
+#[must_use]
+pub fn huge_pool(page: u64) -> Option<HugePool> {
+    let dir = PathBuf::from(format!("/sys/kernel/mm/hugepages/hugepages-{}kB", page / 1024));
+    let free = number(&dir.join("free_hugepages"))?;
+    let promised = number(&dir.join("resv_hugepages")).unwrap_or(0);
+    let surplus_left = number(&dir.join("nr_overcommit_hugepages"))
+        .unwrap_or(0)
+        .saturating_sub(number(&dir.join("surplus_hugepages")).unwrap_or(0));
+    let total = number(&dir.join("nr_hugepages"))?;
+    Some(HugePool { free: free.saturating_sub(promised) + surplus_left, total })
+}
+
+/// The chosen word of a sysfs knob like `always [madvise] never`.
+#[must_use]
+pub fn chosen(path: &str) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    let (_, rest) = text.split_once('[')?;
+    Some(rest.split_once(']')?.0.to_owned())
+}
+
+/// The size of ordinary pages, bytes.
+#[must_use]
+pub fn page_size() -> u64 {
+    nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE).ok().flatten().map_or(4096, |n| n as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cgroup_paths_of_both_versions() {
+        let cgroups = "4:memory:/a/b\n3:cpu,cpuacct:/x\n0::/u\n";
+        assert_eq!(memory_cgroups(cgroups), [(1, "/a/b".into()), (2, "/u".into())]);
+        let mounts = "33 32 0:28 / /sys/fs/cgroup/memory rw,relatime shared:1 - cgroup cgroup rw,memory\n\
+                      42 32 0:38 /pod /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
+        assert_eq!(cgroup_mount(mounts, 1), Some(("/sys/fs/cgroup/memory".into(), "/".into())));
+        assert_eq!(cgroup_mount(mounts, 2), Some(("/sys/fs/cgroup/unified".into(), "/pod".into())));
+    }
+
+    #[test]
+    fn all_ancestors_count() {
+        let names = |root, path| {
+            ancestors(Path::new("/m"), root, path)
+                .into_iter()
+                .map(|(dir, _)| dir.display().to_string())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(names("/", "/a/b"), ["/m/a/b", "/m/a", "/m/"]);
+        assert_eq!(names("/", "/"), ["/m/"]);
+        assert_eq!(names("/pod", "/pod/c"), ["/m/c", "/m/"]);
+        assert_eq!(names("/pod", "/elsewhere"), ["/m/"]);
+    }
+
+    #[test]
+    fn reclaimable_cache_is_not_used() {
+        let dir = std::env::temp_dir().join(format!("hostbuf-cgroup-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        for (name, text) in [
+            ("memory.max", "1000\n"),
+            ("memory.current", "900\n"),
+            ("memory.stat", "anon 5\ninactive_file 300\nactive_file 100\nslab_reclaimable 50\n"),
+        ] {
+            fs::write(dir.join(name), text).unwrap();
+        }
+        let limit = limit_of(&dir, "/x", 2).unwrap();
+        fs::write(dir.join("memory.max"), "max\n").unwrap();
+        let unlimited = limit_of(&dir, "/x", 2);
+        fs::remove_dir_all(&dir).unwrap();
+        assert_eq!((limit.limit, limit.available), (1000, 550));
+        assert_eq!(unlimited, None);
+    }
+}

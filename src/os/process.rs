@@ -1,0 +1,94 @@
+//! Other processes: whether they live, and what identifies a host.
+
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
+
+/// A descriptor that becomes readable when process `pid` has ended. Unlike a number it never means another
+/// process later.
+///
+/// # Errors
+/// As `pidfd_open(2)`: `ESRCH` when there is no such process; `ENOSYS` before Linux 5.3.
+#[allow(unsafe_code)]
+pub fn pidfd(pid: i32) -> io::Result<OwnedFd> {
+    // SAFETY: no memory is passed; the descriptor that comes back is new and ours.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: as above.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+}
+
+/// Sends SIGKILL to this process when the thread that created it ends: for direct children of a main thread.
+///
+/// # Errors
+/// As `prctl(2)`.
+#[allow(unsafe_code)]
+pub fn die_with_parent(signal: i32) -> io::Result<()> {
+    // SAFETY: PR_SET_PDEATHSIG takes a number.
+    if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// When a process began, in clock ticks after boot: with its number it names a process for good.
+#[must_use]
+pub fn start_time(pid: i32) -> Option<u64> {
+    stat_field(pid, 19)?.parse().ok()
+}
+
+/// The parent of a process.
+#[must_use]
+pub fn parent(pid: i32) -> Option<i32> {
+    stat_field(pid, 1)?.parse().ok()
+}
+
+/// Field `n` behind the name in `/proc/PID/stat` (0: the state).
+fn stat_field(pid: i32, n: usize) -> Option<String> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let behind = &stat[stat.rfind(')')? + 1..];
+    behind.split_ascii_whitespace().nth(n).map(str::to_owned)
+}
+
+/// A process's short name (`comm`).
+#[must_use]
+pub fn name(pid: i32) -> String {
+    std::fs::read_to_string(format!("/proc/{pid}/comm")).map_or_else(|_| "?".into(), |s| s.trim_end().into())
+}
+
+/// The host's name, for messages.
+#[must_use]
+pub fn host_name() -> String {
+    hostname::get().map_or_else(|_| "?".into(), |name| name.to_string_lossy().into_owned())
+}
+
+/// What makes two processes neighbours who can share a buffer: the same running kernel and the same network
+/// namespace (an abstract socket does not reach into another). As a number to compare.
+#[must_use]
+pub fn host_identity() -> u64 {
+    let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let network = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
+    let mut hash = xxhash_rust::xxh3::Xxh3::new();
+    hash.update(&boot);
+    hash.update(network.as_os_str().as_encoded_bytes());
+    if boot.is_empty() {
+        hash.update(host_name().as_bytes());
+    }
+    hash.digest()
+}
+
+/// 128 random bits from the kernel.
+///
+/// # Errors
+/// As `getrandom(2)`.
+#[allow(unsafe_code)]
+pub fn random() -> io::Result<u128> {
+    let mut bytes = [0u8; 16];
+    // SAFETY: the pointer is valid for 16 bytes; up to 256 come whole once the pool is up.
+    let n = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    if n != 16 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(u128::from_ne_bytes(bytes))
+}

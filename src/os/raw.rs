@@ -1,0 +1,395 @@
+//! System calls by instruction, without libc: the only way in that no interceptor sees.
+//!
+//! ThreadSanitizer and MemorySanitizer replace libc's `mmap`: they clear the address hint and may end the
+//! process when a mapping lands outside the ranges they know. The preloaded object also must not name any libc
+//! symbol, or it could not be loaded beside an older libc. So this file needs nothing but `core`; it is
+//! compiled into the library and into the preloaded object alike.
+
+#![allow(unsafe_code)]
+
+use core::arch::asm;
+
+/// The error number of a failed system call, positive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Errno(pub i32);
+
+/// No such device or address, and the others that callers tell apart.
+impl Errno {
+    /// Interrupted by a signal: ask again.
+    pub const INTR: Errno = Errno(4);
+    /// The address range is taken (`MAP_FIXED_NOREPLACE`).
+    pub const EXIST: Errno = Errno(17);
+    /// Out of address space, of memory or of mappings.
+    pub const NOMEM: Errno = Errno(12);
+}
+
+#[cfg(target_arch = "x86_64")]
+mod number {
+    pub(super) const READ: usize = 0;
+    pub(super) const CLOSE: usize = 3;
+    pub(super) const MMAP: usize = 9;
+    pub(super) const MUNMAP: usize = 11;
+    pub(super) const MADVISE: usize = 28;
+    pub(super) const SOCKET: usize = 41;
+    pub(super) const CONNECT: usize = 42;
+    pub(super) const SENDMSG: usize = 46;
+    pub(super) const RECVMSG: usize = 47;
+    pub(super) const GETSOCKOPT: usize = 55;
+    pub(super) const WRITE: usize = 1;
+    pub(super) const GETPID: usize = 39;
+    pub(super) const GETEUID: usize = 107;
+    pub(super) const EXIT_GROUP: usize = 231;
+    pub(super) const OPENAT: usize = 257;
+}
+
+#[cfg(target_arch = "aarch64")]
+mod number {
+    pub(super) const READ: usize = 63;
+    pub(super) const CLOSE: usize = 57;
+    pub(super) const MMAP: usize = 222;
+    pub(super) const MUNMAP: usize = 215;
+    pub(super) const MADVISE: usize = 233;
+    pub(super) const SOCKET: usize = 198;
+    pub(super) const CONNECT: usize = 203;
+    pub(super) const SENDMSG: usize = 211;
+    pub(super) const RECVMSG: usize = 212;
+    pub(super) const GETSOCKOPT: usize = 209;
+    pub(super) const WRITE: usize = 64;
+    pub(super) const GETPID: usize = 172;
+    pub(super) const GETEUID: usize = 175;
+    pub(super) const EXIT_GROUP: usize = 94;
+    pub(super) const OPENAT: usize = 56;
+}
+
+/// # Safety
+/// As the system call `n` with these operands.
+#[cfg(target_arch = "x86_64")]
+unsafe fn syscall(n: usize, a: [usize; 6]) -> isize {
+    let result: isize;
+    // SAFETY: the kernel's calling convention; it clobbers rcx and r11 and nothing else. What the call does to
+    // memory is the caller's to answer for.
+    unsafe {
+        asm!("syscall", inlateout("rax") n as isize => result, in("rdi") a[0], in("rsi") a[1], in("rdx") a[2],
+             in("r10") a[3], in("r8") a[4], in("r9") a[5], lateout("rcx") _, lateout("r11") _, options(nostack));
+    }
+    result
+}
+
+/// # Safety
+/// As the system call `n` with these operands.
+#[cfg(target_arch = "aarch64")]
+unsafe fn syscall(n: usize, a: [usize; 6]) -> isize {
+    let result: isize;
+    // SAFETY: the kernel's calling convention; x0 carries the result. What the call does to memory is the
+    // caller's to answer for.
+    unsafe {
+        asm!("svc 0", in("x8") n, inlateout("x0") a[0] as isize => result, in("x1") a[1], in("x2") a[2],
+             in("x3") a[3], in("x4") a[4], in("x5") a[5], options(nostack));
+    }
+    result
+}
+
+fn checked(result: isize) -> Result<usize, Errno> {
+    if (-4095..0).contains(&result) { Err(Errno(-result as i32)) } else { Ok(result as usize) }
+}
+
+/// No access at all: a hold.
+pub const PROT_NONE: usize = 0;
+/// Readable.
+pub const PROT_READ: usize = 1;
+/// Writable.
+pub const PROT_WRITE: usize = 2;
+const MAP_SHARED: usize = 0x01;
+const MAP_PRIVATE: usize = 0x02;
+const MAP_FIXED: usize = 0x10;
+const MAP_ANONYMOUS: usize = 0x20;
+const MAP_NORESERVE: usize = 0x4000;
+const MAP_FIXED_NOREPLACE: usize = 0x10_0000;
+
+/// Reserves `[address, address + length)`, bytes, with no access and no memory behind it, if and only if all of
+/// it is free.
+///
+/// # Errors
+/// [`Errno::EXIST`] when a mapping stands there; others as `mmap(2)`. A kernel before 4.17 does not know
+/// `MAP_FIXED_NOREPLACE` and maps elsewhere: that mapping is removed and the answer is [`Errno::EXIST`].
+pub fn hold(address: usize, length: usize) -> Result<(), Errno> {
+    let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE;
+    // SAFETY: with NOREPLACE no existing mapping is touched.
+    let got = checked(unsafe { syscall(number::MMAP, [address, length, PROT_NONE, flags, usize::MAX, 0]) })?;
+    if got == address {
+        return Ok(());
+    }
+    // SAFETY: the range was made by the call above and nobody else knows of it.
+    unsafe { syscall(number::MUNMAP, [got, length, 0, 0, 0, 0]) };
+    Err(Errno::EXIST)
+}
+
+/// Gives a hold back.
+///
+/// # Safety
+/// Every mapping in `[address, address + length)` must be the caller's and unused.
+pub unsafe fn unmap(address: usize, length: usize) {
+    // SAFETY: by this function's contract. The only failures are for operands that no hold has.
+    unsafe { syscall(number::MUNMAP, [address, length, 0, 0, 0, 0]) };
+}
+
+/// Maps `length` bytes of the file `fd`, shared, over the caller's own hold. `more` is or-ed into the flags.
+///
+/// # Safety
+/// Every mapping in `[address, address + length)` must be the caller's, and no reference may point into it.
+///
+/// # Errors
+/// As `mmap(2)`; [`Errno::EXIST`] when the kernel put it elsewhere, which it must not.
+pub unsafe fn map_over(
+    address: usize,
+    length: usize,
+    protection: usize,
+    fd: i32,
+    more: usize,
+) -> Result<(), Errno> {
+    let flags = MAP_SHARED | MAP_FIXED | more;
+    // SAFETY: by this function's contract MAP_FIXED replaces only what the caller holds.
+    let got =
+        checked(unsafe { syscall(number::MMAP, [address, length, protection, flags, fd as usize, 0]) })?;
+    if got == address { Ok(()) } else { Err(Errno::EXIST) }
+}
+
+/// `madvise(2)` with an advice that changes no content (such as `MADV_DONTDUMP`).
+///
+/// # Errors
+/// As `madvise(2)`.
+///
+/// # Safety
+/// The advice must not discard or replace pages.
+pub unsafe fn advise(address: usize, length: usize, advice: usize) -> Result<(), Errno> {
+    // SAFETY: by this function's contract.
+    checked(unsafe { syscall(number::MADVISE, [address, length, advice, 0, 0, 0]) }).map(drop)
+}
+
+/// Keeps a range out of core files.
+pub const MADV_DONTDUMP: usize = 16;
+
+/// Opens `path`, which must end in a NUL byte, for reading, close-on-exec.
+///
+/// # Errors
+/// As `open(2)`.
+pub fn open(path: &[u8]) -> Result<i32, Errno> {
+    assert!(path.last() == Some(&0));
+    const AT_FDCWD: usize = -100isize as usize;
+    const O_CLOEXEC: usize = 0o2_000_000;
+    // SAFETY: path is NUL-terminated and outlives the call.
+    let fd =
+        checked(unsafe { syscall(number::OPENAT, [AT_FDCWD, path.as_ptr() as usize, O_CLOEXEC, 0, 0, 0]) })?;
+    Ok(fd as i32)
+}
+
+/// Reads into `buffer`, again after a signal. 0: the end.
+///
+/// # Errors
+/// As `read(2)`.
+pub fn read(fd: i32, buffer: &mut [u8]) -> Result<usize, Errno> {
+    loop {
+        // SAFETY: the kernel writes at most buffer.len() bytes into it.
+        let n = unsafe {
+            syscall(number::READ, [fd as usize, buffer.as_mut_ptr() as usize, buffer.len(), 0, 0, 0])
+        };
+        match checked(n) {
+            Err(Errno::INTR) => {}
+            other => return other,
+        }
+    }
+}
+
+/// Writes what it can of `bytes`; errors are dropped, since this only carries last words to standard error.
+pub fn say(fd: i32, bytes: &[u8]) {
+    // SAFETY: the kernel only reads the slice.
+    unsafe { syscall(number::WRITE, [fd as usize, bytes.as_ptr() as usize, bytes.len(), 0, 0, 0]) };
+}
+
+/// Closes a descriptor that the caller owns.
+pub fn close(fd: i32) {
+    // SAFETY: closing takes no memory; ownership of the number is the caller's to answer for.
+    unsafe { syscall(number::CLOSE, [fd as usize, 0, 0, 0, 0, 0]) };
+}
+
+/// The process id, as the kernel has it (no cache that a raw fork could spoil).
+#[must_use]
+pub fn pid() -> u32 {
+    // SAFETY: no operands.
+    (unsafe { syscall(number::GETPID, [0; 6]) }) as u32
+}
+
+/// The effective user id.
+#[must_use]
+pub fn euid() -> u32 {
+    // SAFETY: no operands.
+    (unsafe { syscall(number::GETEUID, [0; 6]) }) as u32
+}
+
+/// Ends the process, all threads of it, at once.
+pub fn exit(status: i32) -> ! {
+    loop {
+        // SAFETY: does not return.
+        unsafe { syscall(number::EXIT_GROUP, [status as usize, 0, 0, 0, 0, 0]) };
+    }
+}
+
+const AF_UNIX: u16 = 1;
+const SOCK_SEQPACKET_CLOEXEC: usize = 5 | 0o2_000_000;
+
+/// Connects to the abstract unix socket `name` (without the leading NUL), packets, close-on-exec.
+///
+/// # Errors
+/// As `socket(2)` and `connect(2)`; a name over 107 bytes is `EINVAL`.
+pub fn connect(name: &[u8]) -> Result<i32, Errno> {
+    #[repr(C)]
+    struct Address {
+        family: u16,
+        path: [u8; 108],
+    }
+    let mut address = Address { family: AF_UNIX, path: [0; 108] };
+    if name.len() > 107 {
+        return Err(Errno(22));
+    }
+    address.path[1..=name.len()].copy_from_slice(name);
+    let length = 2 + 1 + name.len();
+    // SAFETY: no memory is passed.
+    let fd = checked(unsafe {
+        syscall(number::SOCKET, [usize::from(AF_UNIX), SOCK_SEQPACKET_CLOEXEC, 0, 0, 0, 0])
+    })?;
+    loop {
+        // SAFETY: the address outlives the call and `length` lies inside it.
+        let n = unsafe {
+            syscall(number::CONNECT, [fd, core::ptr::from_ref(&address) as usize, length, 0, 0, 0])
+        };
+        match checked(n) {
+            Ok(_) => return Ok(fd as i32),
+            Err(Errno::INTR) => {}
+            Err(e) => {
+                close(fd as i32);
+                return Err(e);
+            }
+        }
+    }
+}
+
+/// The user id of the process at the other end of a unix socket, as it was when it connected or listened.
+///
+/// # Errors
+/// As `getsockopt(2)`, so for a descriptor that is no socket.
+pub fn peer_uid(fd: i32) -> Result<u32, Errno> {
+    let mut credentials = [0u32; 3];
+    let mut length = 12u32;
+    const SOL_SOCKET: usize = 1;
+    const SO_PEERCRED: usize = 17;
+    // SAFETY: both pointers are valid for the lengths given.
+    checked(unsafe {
+        let value = credentials.as_mut_ptr() as usize;
+        let size = core::ptr::from_mut(&mut length) as usize;
+        syscall(number::GETSOCKOPT, [fd as usize, SOL_SOCKET, SO_PEERCRED, value, size, 0])
+    })?;
+    Ok(credentials[1])
+}
+
+#[repr(C)]
+struct IoVec {
+    base: usize,
+    length: usize,
+}
+
+#[repr(C)]
+struct MsgHdr {
+    name: usize,
+    name_length: u32,
+    iov: usize,
+    iov_count: usize,
+    control: usize,
+    control_length: usize,
+    flags: i32,
+}
+
+/// Sends one packet, again after a signal; never raises SIGPIPE.
+///
+/// # Errors
+/// As `sendmsg(2)`.
+pub fn send(fd: i32, packet: &[u8]) -> Result<(), Errno> {
+    let iov = IoVec { base: packet.as_ptr() as usize, length: packet.len() };
+    let header = MsgHdr {
+        name: 0,
+        name_length: 0,
+        iov: core::ptr::from_ref(&iov) as usize,
+        iov_count: 1,
+        control: 0,
+        control_length: 0,
+        flags: 0,
+    };
+    const MSG_NOSIGNAL: usize = 0x4000;
+    loop {
+        // SAFETY: header and what it points at outlive the call; the kernel only reads.
+        let n = unsafe {
+            syscall(
+                number::SENDMSG,
+                [fd as usize, core::ptr::from_ref(&header) as usize, MSG_NOSIGNAL, 0, 0, 0],
+            )
+        };
+        match checked(n) {
+            Err(Errno::INTR) => {}
+            other => return other.map(drop),
+        }
+    }
+}
+
+/// The most descriptors that come with one packet.
+pub const MAX_DESCRIPTORS: usize = 24;
+
+/// Receives one packet and the descriptors that come with it (close-on-exec). Returns the packet's length, 0 at
+/// the end, and how many descriptors were written to `descriptors`.
+///
+/// # Errors
+/// As `recvmsg(2)`.
+pub fn receive(
+    fd: i32,
+    packet: &mut [u8],
+    descriptors: &mut [i32; MAX_DESCRIPTORS],
+) -> Result<(usize, usize), Errno> {
+    const MSG_CMSG_CLOEXEC: usize = 0x4000_0000;
+    const HEADER: usize = 16;
+    #[repr(C, align(8))]
+    struct Control([u8; HEADER + 4 * MAX_DESCRIPTORS]);
+    let mut control = Control([0; HEADER + 4 * MAX_DESCRIPTORS]);
+    let iov = IoVec { base: packet.as_mut_ptr() as usize, length: packet.len() };
+    let mut header = MsgHdr {
+        name: 0,
+        name_length: 0,
+        iov: core::ptr::from_ref(&iov) as usize,
+        iov_count: 1,
+        control: control.0.as_mut_ptr() as usize,
+        control_length: control.0.len(),
+        flags: 0,
+    };
+    let received = loop {
+        // SAFETY: every pointer in the header is valid for the length beside it.
+        let n = unsafe {
+            let header = core::ptr::from_mut(&mut header) as usize;
+            syscall(number::RECVMSG, [fd as usize, header, MSG_CMSG_CLOEXEC, 0, 0, 0])
+        };
+        match checked(n) {
+            Err(Errno::INTR) => {}
+            other => break other?,
+        }
+    };
+    let word = |at: usize| {
+        u32::from_ne_bytes([control.0[at], control.0[at + 1], control.0[at + 2], control.0[at + 3]])
+    };
+    let mut count = 0;
+    const SCM_RIGHTS: u32 = 1;
+    // A control message: length (8 bytes), level, type, then the descriptors. The kernel sends one such message.
+    if header.control_length >= HEADER && word(8) == 1 && word(12) == SCM_RIGHTS {
+        let length = (word(0) as usize).min(header.control_length);
+        while count < MAX_DESCRIPTORS && HEADER + 4 * (count + 1) <= length {
+            descriptors[count] = word(HEADER + 4 * count) as i32;
+            count += 1;
+        }
+    }
+    Ok((received, count))
+}

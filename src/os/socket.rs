@@ -1,0 +1,147 @@
+//! Abstract unix sockets of packets. A path would outlive kill -9; an abstract name goes with its last holder.
+//! Any user can bind any abstract name, so both sides ask the kernel who the other is.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::linux::net::SocketAddrExt;
+use std::time::Duration;
+
+use nix::cmsg_space;
+use nix::sys::socket::{
+    AddressFamily, Backlog, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr,
+    bind, getsockopt, listen, recvmsg, sendmsg, socket, sockopt,
+};
+
+use crate::os::raw;
+
+/// Listens on the abstract name `name`.
+///
+/// # Errors
+/// As `bind(2)`: `EADDRINUSE` when somebody has the name.
+pub fn listen_on(name: &str) -> io::Result<OwnedFd> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let fd = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
+    bind(fd.as_raw_fd(), &UnixAddr::new_abstract(name.as_bytes())?)?;
+    listen(&fd, Backlog::new(1024)?)?;
+    Ok(fd)
+}
+
+/// Takes the next connection; `None` when none waits.
+///
+/// # Errors
+/// As `accept4(2)`.
+#[allow(unsafe_code)]
+pub fn accept(listener: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    match nix::sys::socket::accept4(listener.as_raw_fd(), flags) {
+        // SAFETY: accept4 returned a new descriptor.
+        Ok(fd) => Ok(Some(unsafe { OwnedFd::from_raw_fd(fd) })),
+        Err(nix::Error::EAGAIN | nix::Error::EINTR | nix::Error::ECONNABORTED) => Ok(None),
+        Err(e) => Err(e.into()),
+    }
+}
+
+/// Connects to the abstract name `name`; the connection blocks.
+///
+/// # Errors
+/// As `connect(2)`: `ECONNREFUSED` when nobody listens there.
+#[allow(unsafe_code)]
+pub fn connect(name: &str) -> io::Result<OwnedFd> {
+    let fd = raw::connect(name.as_bytes()).map_err(|e| io::Error::from_raw_os_error(e.0))?;
+    // SAFETY: connect() returned a new descriptor.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Who is at the other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Process id in our PID namespace, 0 when it is not visible here.
+    pub pid: i32,
+    /// User id.
+    pub uid: u32,
+}
+
+/// Who is at the other end, as the kernel recorded it at connect or listen.
+///
+/// # Errors
+/// As `getsockopt(2)`.
+pub fn peer(fd: BorrowedFd<'_>) -> io::Result<Peer> {
+    let credentials = getsockopt(&fd, sockopt::PeerCredentials)?;
+    Ok(Peer { pid: credentials.pid(), uid: credentials.uid() })
+}
+
+/// The longest packet that is received; a longer one arrives cut.
+pub const PACKET_MAX: usize = 2048;
+
+/// Sends a packet and descriptors.
+///
+/// # Errors
+/// As `sendmsg(2)`: `EAGAIN` when the peer does not read.
+pub fn send(fd: BorrowedFd<'_>, packet: &[u8], descriptors: &[RawFd]) -> io::Result<()> {
+    let iov = [io::IoSlice::new(packet)];
+    let rights = [ControlMessage::ScmRights(descriptors)];
+    let control = if descriptors.is_empty() { &[] } else { &rights[..] };
+    loop {
+        match sendmsg::<()>(fd.as_raw_fd(), &iov, control, MsgFlags::MSG_NOSIGNAL, None) {
+            Err(nix::Error::EINTR) => {}
+            other => return other.map(drop).map_err(Into::into),
+        }
+    }
+}
+
+/// What came.
+pub enum Received {
+    /// A packet, and the descriptors with it.
+    Packet(Vec<u8>, Vec<OwnedFd>),
+    /// Nothing yet.
+    Nothing,
+    /// The peer has gone.
+    End,
+}
+
+/// Receives one packet.
+///
+/// # Errors
+/// As `recvmsg(2)`.
+#[allow(unsafe_code)]
+pub fn receive(fd: BorrowedFd<'_>) -> io::Result<Received> {
+    let mut packet = vec![0u8; PACKET_MAX];
+    let mut control = cmsg_space!([RawFd; raw::MAX_DESCRIPTORS]);
+    let mut descriptors = Vec::new();
+    let length = loop {
+        let mut iov = [io::IoSliceMut::new(&mut packet)];
+        match recvmsg::<()>(fd.as_raw_fd(), &mut iov, Some(&mut control), MsgFlags::MSG_CMSG_CLOEXEC) {
+            Ok(message) => {
+                for c in message.cmsgs()? {
+                    if let ControlMessageOwned::ScmRights(list) = c {
+                        // SAFETY: the kernel made these for us just now.
+                        descriptors.extend(list.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
+                    }
+                }
+                break message.bytes;
+            }
+            Err(nix::Error::EINTR) => {}
+            Err(nix::Error::EAGAIN) => return Ok(Received::Nothing),
+            Err(nix::Error::ECONNRESET) => return Ok(Received::End),
+            Err(e) => return Err(e.into()),
+        }
+    };
+    packet.truncate(length);
+    Ok(if length == 0 { Received::End } else { Received::Packet(packet, descriptors) })
+}
+
+/// Bounds how long a blocking receive on `fd` waits; `None`: for ever.
+///
+/// # Errors
+/// As `setsockopt(2)`.
+pub fn set_receive_timeout(fd: BorrowedFd<'_>, timeout: Option<Duration>) -> io::Result<()> {
+    let value = timeout.unwrap_or_default();
+    let value = nix::sys::time::TimeVal::new(value.as_secs() as i64, i64::from(value.subsec_micros()));
+    Ok(nix::sys::socket::setsockopt(&fd, sockopt::ReceiveTimeout, &value)?)
+}
+
+/// Whether `name` can be an abstract name at all.
+#[must_use]
+pub fn is_name(name: &str) -> bool {
+    std::os::unix::net::SocketAddr::from_abstract_name(name).is_ok()
+}

@@ -1,0 +1,380 @@
+//! What a participant and its host's agent say to each other, over an abstract unix socket of packets.
+//!
+//! Every packet is one [`Frame`] of [`Frame::SIZE`] bytes: a magic number, a kind, words and a text. Anything
+//! else (another length, another magic number, an unknown kind) is not a frame and ends the connection. The
+//! same file is compiled into the library, the agent and the preloaded object, so it needs only `core`.
+//!
+//! ```text
+//! participant                         agent
+//!   Hello (who, counted or late)  ->
+//!   Ready (in the real image)     ->
+//!                                 <-  Ballot (candidates)          again while there is no
+//!   Votes (what it could hold)    ->                               common candidate
+//!                                 <-  Search (from)                after the windows
+//!   Hole (its lowest hole)        ->
+//!                                 <-  Winner (layout + descriptors)
+//!   Mapped                        ->
+//!                                 <-  Go                           all ranks of all hosts have mapped
+//!   ... or at any time            <-  Fail (text, whether to print it)
+//!   Failed (text)                 ->
+//! ```
+
+/// The most buffers of one job.
+pub const MAX_BUFFERS: usize = 16;
+/// The most candidates of one ballot.
+pub const MAX_CANDIDATES: usize = 16;
+/// The environment variable that names the agent's socket.
+pub const ENV_JOB: &str = "HOSTBUF_JOB";
+/// The environment variable with the number of the connection that `hostbuf exec` opened.
+pub const ENV_CONNECTION: &str = "HOSTBUF_CONNECTION";
+/// The environment variable with the first buffer's address: 16 hexadecimal digits behind `0x`, written in place
+/// by the preloaded object once it is agreed.
+pub const ENV_ADDRESS: &str = "HOSTBUF_ADDRESS";
+/// The environment variable with the first buffer's size in bytes: digits padded to 20 places, written in place.
+pub const ENV_SIZE: &str = "HOSTBUF_SIZE";
+
+/// The environment variable with the rank on this host, for [`Role::Member`].
+pub const ENV_LOCAL_RANK: &str = "HOSTBUF_LOCAL_RANK";
+/// The environment variable with the number of ranks of this host.
+pub const ENV_LOCAL_SIZE: &str = "HOSTBUF_LOCAL_SIZE";
+
+/// What a frame says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub enum Kind {
+    /// From a participant: [`Hello`].
+    Hello = 1,
+    /// From a participant: its real image runs and can vote. Word 0: the [`Territory`].
+    Ready = 2,
+    /// To a participant: word 0 length, word 1 count, then the candidates.
+    Ballot = 3,
+    /// From a participant: word 0 bit mask of what it holds; words 1..4 and the text: the first refusal.
+    Votes = 4,
+    /// To a participant: word 0 length, word 1 from, word 2 align.
+    Search = 5,
+    /// From a participant: word 0 the hole, or `u64::MAX`.
+    Hole = 6,
+    /// To a participant, with one descriptor for the control page and one for each buffer: [`Winner`].
+    Winner = 7,
+    /// From a participant: everything is mapped.
+    Mapped = 8,
+    /// To a participant: run `main`.
+    Go = 9,
+    /// To a participant: word 0 exit status, word 1 whether to print the text.
+    Fail = 10,
+    /// From a participant: it cannot go on; the text says why.
+    Failed = 11,
+    /// From a member: its part of gathering number word 0; the text is the part.
+    Gather = 12,
+    /// To a member: the part of member word 1 in gathering number word 0.
+    Gathered = 13,
+}
+
+impl Kind {
+    fn from_number(n: u16) -> Option<Kind> {
+        use Kind::*;
+        [Hello, Ready, Ballot, Votes, Search, Hole, Winner, Mapped, Go, Fail, Failed, Gather, Gathered]
+            .into_iter()
+            .find(|&kind| kind as u16 == n)
+    }
+}
+
+const WORDS: usize = 64;
+const TEXT: usize = 496;
+const MAGIC: u32 = 0x3142_4248;
+
+/// One packet.
+#[derive(Clone)]
+#[repr(C)]
+pub struct Frame {
+    magic: u32,
+    kind: u16,
+    text_length: u16,
+    padding: u64,
+    /// Operands, as [`Kind`] says.
+    pub words: [u64; WORDS],
+    text: [u8; TEXT],
+}
+
+impl Frame {
+    /// The length of every packet, bytes.
+    pub const SIZE: usize = size_of::<Frame>();
+    /// How many bytes of text a frame carries at most.
+    pub const TEXT_MAX: usize = TEXT;
+
+    /// A frame with all words zero and no text.
+    #[must_use]
+    pub fn new(kind: Kind) -> Frame {
+        Frame {
+            magic: MAGIC,
+            kind: kind as u16,
+            text_length: 0,
+            padding: 0,
+            words: [0; WORDS],
+            text: [0; TEXT],
+        }
+    }
+
+    /// The same frame with `words` at its beginning.
+    #[must_use]
+    pub fn with(mut self, words: &[u64]) -> Frame {
+        self.words[..words.len()].copy_from_slice(words);
+        self
+    }
+
+    /// The same frame with `text`, cut at [`Frame::TEXT_MAX`] bytes.
+    #[must_use]
+    pub fn saying(mut self, text: &[u8]) -> Frame {
+        let length = text.len().min(TEXT);
+        self.text[..length].copy_from_slice(&text[..length]);
+        self.text_length = length as u16;
+        self
+    }
+
+    /// What it says, `None` when the kind is unknown.
+    #[must_use]
+    pub fn kind(&self) -> Option<Kind> {
+        Kind::from_number(self.kind)
+    }
+
+    /// Its text.
+    #[must_use]
+    pub fn text(&self) -> &[u8] {
+        &self.text[..usize::from(self.text_length).min(TEXT)]
+    }
+
+    /// The bytes to send.
+    #[must_use]
+    #[allow(unsafe_code)]
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: repr(C) of integers only, with no padding between them (4+2+2+8+512+496 = 1024): every byte is
+        // initialised.
+        unsafe { core::slice::from_raw_parts(core::ptr::from_ref(self).cast(), Frame::SIZE) }
+    }
+
+    /// Reads a packet; `None` when it is not a frame.
+    #[must_use]
+    pub fn parse(packet: &[u8]) -> Option<Frame> {
+        if packet.len() != Frame::SIZE {
+            return None;
+        }
+        let mut frame = Frame::new(Kind::Hello);
+        frame.magic = u32::from_ne_bytes(packet[0..4].try_into().ok()?);
+        frame.kind = u16::from_ne_bytes(packet[4..6].try_into().ok()?);
+        frame.text_length = u16::from_ne_bytes(packet[6..8].try_into().ok()?);
+        for (word, bytes) in frame.words.iter_mut().zip(packet[16..].chunks_exact(8)) {
+            *word = u64::from_ne_bytes(bytes.try_into().ok()?);
+        }
+        frame.text.copy_from_slice(&packet[16 + 8 * WORDS..]);
+        (frame.magic == MAGIC && frame.kind().is_some() && usize::from(frame.text_length) <= TEXT)
+            .then_some(frame)
+    }
+}
+
+const _: () = assert!(Frame::SIZE == 1024);
+
+/// Where a participant may hold addresses at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Territory {
+    /// Anywhere that is free.
+    Anywhere = 0,
+    /// Only in the window that ThreadSanitizer and MemorySanitizer leave to applications.
+    Sanitized = 1,
+}
+
+/// How a participant introduces itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// Its part in the job.
+    pub role: Role,
+    /// Rank in the job's first world.
+    pub rank: u64,
+    /// How many ranks the job has, 0 when the engine does not say.
+    pub size: u64,
+    /// Rank on this host.
+    pub local_rank: u64,
+    /// How many ranks this host has.
+    pub local_size: u64,
+    /// A number that is the same in all participants that ask for the same buffers.
+    pub request: u64,
+}
+
+/// The part of a participant in the job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Role {
+    /// A rank of the job: it votes, and the job waits for it.
+    Rank = 1,
+    /// A later image, a child or a spawned process: it takes what is agreed.
+    Late = 2,
+    /// The library in a process, asking what the launcher made and for the descriptors.
+    Library = 3,
+    /// A rank that takes part in collective operations among the ranks of this host, through the agent.
+    Member = 4,
+}
+
+impl Hello {
+    /// As a frame.
+    #[must_use]
+    pub fn frame(&self) -> Frame {
+        let Hello { role, rank, size, local_rank, local_size, request } = *self;
+        Frame::new(Kind::Hello).with(&[role as u64, rank, size, local_rank, local_size, request])
+    }
+
+    /// From a frame of kind [`Kind::Hello`]; `None` when a word makes no sense.
+    #[must_use]
+    pub fn parse(frame: &Frame) -> Option<Hello> {
+        let [role, rank, size, local_rank, local_size, request] = *frame.words.first_chunk::<6>()?;
+        let role = match role {
+            1 => Role::Rank,
+            2 => Role::Late,
+            3 => Role::Library,
+            4 => Role::Member,
+            _ => return None,
+        };
+        let ranked = !matches!(role, Role::Rank | Role::Member)
+            || (local_rank < local_size
+                && local_size <= 1 << 20
+                && (size == 0 || (rank < size && size <= 1 << 40)));
+        ranked.then_some(Hello { role, rank, size, local_rank, local_size, request })
+    }
+}
+
+/// Where everything lies: the result of the agreement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Winner {
+    /// The agreed address: where the first buffer begins.
+    pub address: u64,
+    /// The bytes reserved there.
+    pub length: u64,
+    /// Where the control page begins, from `address`.
+    pub control: u64,
+    /// Its bytes.
+    pub control_length: u64,
+    /// The buffers.
+    pub buffers: Placements,
+}
+
+/// The buffers of a job, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Placements {
+    count: usize,
+    list: [Placement; MAX_BUFFERS],
+}
+
+/// One buffer in the agreed range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Placement {
+    /// Where it begins, from the agreed address, bytes.
+    pub offset: u64,
+    /// Its length, bytes.
+    pub length: u64,
+    /// What `mmap` gets beside `MAP_SHARED | MAP_FIXED`; bit 63: the pages go into core files.
+    pub flags: u64,
+}
+
+/// In [`Placement::flags`]: the pages go into core files.
+pub const FLAG_DUMP: u64 = 1 << 63;
+
+impl Placements {
+    /// Adds one; `false` when there are [`MAX_BUFFERS`] already.
+    pub fn push(&mut self, placement: Placement) -> bool {
+        let free = self.count < MAX_BUFFERS;
+        if free {
+            self.list[self.count] = placement;
+            self.count += 1;
+        }
+        free
+    }
+
+    /// All of them.
+    #[must_use]
+    pub fn as_slice(&self) -> &[Placement] {
+        &self.list[..self.count]
+    }
+}
+
+impl Winner {
+    /// As a frame.
+    #[must_use]
+    pub fn frame(&self) -> Frame {
+        let mut frame = Frame::new(Kind::Winner);
+        let head = [
+            self.address,
+            self.length,
+            self.control,
+            self.control_length,
+            self.buffers.as_slice().len() as u64,
+        ];
+        frame.words[..5].copy_from_slice(&head);
+        for (words, b) in frame.words[5..].chunks_exact_mut(3).zip(self.buffers.as_slice()) {
+            words.copy_from_slice(&[b.offset, b.length, b.flags]);
+        }
+        frame
+    }
+
+    /// From a frame of kind [`Kind::Winner`]; `None` unless every part lies inside the range.
+    #[must_use]
+    pub fn parse(frame: &Frame) -> Option<Winner> {
+        let [address, length, control, control_length, count] = *frame.words.first_chunk::<5>()?;
+        let inside = |offset: u64, bytes: u64| offset.checked_add(bytes).is_some_and(|end| end <= length);
+        address.checked_add(length)?;
+        if count as usize > MAX_BUFFERS || !inside(control, control_length) {
+            return None;
+        }
+        let mut buffers = Placements::default();
+        for words in frame.words[5..].chunks_exact(3).take(count as usize) {
+            let placement = Placement { offset: words[0], length: words[1], flags: words[2] };
+            if !inside(placement.offset, placement.length) || !buffers.push(placement) {
+                return None;
+            }
+        }
+        Some(Winner { address, length, control, control_length, buffers })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_survive_the_wire() {
+        let frame = Frame::new(Kind::Fail).with(&[1, 2]).saying(b"no room");
+        let back = Frame::parse(frame.bytes()).unwrap();
+        assert_eq!(
+            (back.kind(), back.text(), &back.words[..3]),
+            (Some(Kind::Fail), &b"no room"[..], &[1, 2, 0][..])
+        );
+    }
+
+    #[test]
+    fn every_flipped_byte_of_the_head_is_refused_or_harmless() {
+        let good = Frame::new(Kind::Fail).saying(b"text");
+        for at in 0..16 {
+            for bit in 0..8 {
+                let mut bytes = good.bytes().to_vec();
+                bytes[at] ^= 1 << bit;
+                if let Some(frame) = Frame::parse(&bytes) {
+                    assert!(frame.text().len() <= Frame::TEXT_MAX);
+                    assert!(at >= 4, "a wrong magic number passed");
+                }
+            }
+        }
+        assert!(Frame::parse(&good.bytes()[1..]).is_none());
+        assert!(Frame::parse(&[]).is_none());
+    }
+
+    #[test]
+    fn a_winner_outside_its_range_is_refused() {
+        let mut buffers = Placements::default();
+        assert!(buffers.push(Placement { offset: 0, length: 4096, flags: 0 }));
+        let winner = Winner { address: 1 << 40, length: 8192, control: 4096, control_length: 4096, buffers };
+        assert_eq!(Winner::parse(&winner.frame()), Some(winner));
+        for word in 0..6 {
+            let mut frame = winner.frame();
+            frame.words[word] = u64::MAX;
+            assert_eq!(Winner::parse(&frame), None, "word {word}");
+        }
+    }
+}
