@@ -1,1 +1,40 @@
-fn main() {}
+//! `hostbuf`: one buffer per host, at one address on every host of an MPI job.
+
+mod agent;
+mod arguments;
+mod exec;
+mod preload_file;
+mod run;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// One buffer per host, at one address on every host of an MPI job, shared by all its ranks.
+#[derive(Debug, Parser)]
+#[command(version, propagate_version = true, disable_help_subcommand = true)]
+struct CommandLine {
+    #[command(subcommand)]
+    command: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Run(Box<run::Arguments>),
+    Exec(exec::Arguments),
+}
+
+fn main() -> ExitCode {
+    // Not a verb for people: `hostbuf run` and `hostbuf exec` start it.
+    if std::env::args_os().nth(1).is_some_and(|a| a == "agent") {
+        return agent::main(std::env::args().skip(2), agent::alone);
+    }
+    tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::from_env("HOSTBUF_LOG"))
+        .with_writer(std::io::stderr)
+        .init();
+    match CommandLine::parse().command {
+        Verb::Run(arguments) => run::run(*arguments),
+        Verb::Exec(arguments) => exec::run(arguments),
+    }
+}

@@ -1,1 +1,10 @@
-fn main() {}
+//! `hostbuf-agent`: the agent of `hostbuf run` on one host, as a rank of an MPI job of its own. Built once for each
+//! MPI.
+
+mod agent;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    agent::main(std::env::args().skip(1), agent::over_mpi)
+}

@@ -140,18 +140,17 @@ pub fn reason(address: usize, length: usize, errno: i32, mapping: (usize, usize)
     }
 }
 
-/// The error of an election without a winner, for the lowest rank that refused anything; collective.
-pub(crate) fn disagreement(group: &dyn Collective, refusal: Option<String>) -> Error {
-    let refused = refusal
-        .map_or(Ok(()), |why| Err(Error::Disagreed { host: process::host_name(), rank: group.rank(), why }));
-    match crate::job::all_or_none(group, refused) {
-        Err(error) => error,
-        Ok(()) => Error::Disagreed {
-            host: process::host_name(),
-            rank: group.rank(),
-            why: "every rank has room, but nowhere in common: ask for less".into(),
-        },
-    }
+/// The error of an election without a winner: the lowest member of `group` that has a `refusal` (a rank of the job,
+/// and why it refused) is named on all. Collective.
+#[must_use]
+pub fn disagreement(group: &dyn Collective, refusal: Option<(usize, String)>) -> Error {
+    let host = process::host_name;
+    let refused = refusal.map_or(Ok(()), |(rank, why)| Err(Error::Disagreed { host: host(), rank, why }));
+    crate::job::all_or_none(group, refused).err().unwrap_or_else(|| Error::Disagreed {
+        host: host(),
+        rank: group.rank(),
+        why: "every rank has room, but nowhere in common: ask for less".into(),
+    })
 }
 
 #[cfg(test)]

@@ -63,7 +63,7 @@ impl HostBuffer {
         let mut ranks = Ranks { group, holds: Holds::new(territory()), refusal: None };
         let outcome = agreement::elect(&mut ranks, winner.length as usize, align as usize)?;
         let Some(address) = outcome.address else {
-            return Err(agreement::disagreement(group, ranks.refusal));
+            return Err(agreement::disagreement(group, ranks.refusal.map(|why| (group.rank(), why))));
         };
         winner.address = address as u64;
         ranks.holds.keep(address);
@@ -114,7 +114,13 @@ fn territory() -> Territory {
 /// program is slow, and unwelcome to some network libraries.
 fn create(job: u128, buffers: &[Options], phases: &mut [u64; Phase::COUNT]) -> Result<Segments> {
     let workers = if memory::cgroup_limited() { Workers::Children } else { Workers::Threads };
-    Segments::create(job, buffers, workers, phases, &mut |_, _| {})
+    let begun = Instant::now();
+    let mut segments = Segments::create(job, buffers)?;
+    phases[Phase::Create as usize] = begun.elapsed().as_micros() as u64;
+    let begun = Instant::now();
+    segments.populate(workers, &mut |_| {})?;
+    phases[Phase::Populate as usize] = begun.elapsed().as_micros() as u64;
+    Ok(segments)
 }
 
 fn same_request(group: &dyn Collective, options: &Options) -> Result<()> {
@@ -124,7 +130,8 @@ fn same_request(group: &dyn Collective, options: &Options) -> Result<()> {
     if words[0] == !words[1] {
         return Ok(());
     }
-    Err(agreement::disagreement(group, Some(format!("it asks for \"{options}\", and not all ranks do"))))
+    let why = format!("it asks for \"{options}\", and not all ranks do");
+    Err(agreement::disagreement(group, Some((group.rank(), why))))
 }
 
 const PATIENCE: Duration = Duration::from_secs(60);

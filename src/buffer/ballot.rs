@@ -191,18 +191,23 @@ impl Drop for Holds {
     }
 }
 
+/// The candidates that a frame of kind [`Kind::Ballot`] puts to the vote.
+#[must_use]
+pub fn candidates_of(frame: &Frame) -> Ballot {
+    let mut addresses = [0; MAX_CANDIDATES];
+    let count = (frame.words[1] as usize).min(MAX_CANDIDATES);
+    for (address, &word) in addresses.iter_mut().zip(&frame.words[2..2 + count]) {
+        *address = word as usize;
+    }
+    Ballot::of(&addresses[..count])
+}
+
 /// Answers one question of the agent; `None` when `frame` asks nothing.
 #[must_use]
 pub fn answer(holds: &mut Holds, frame: &Frame) -> Option<Frame> {
     match frame.kind()? {
         Kind::Ballot => {
-            let [length, count] = *frame.words.first_chunk::<2>()?;
-            let mut addresses = [0; MAX_CANDIDATES];
-            let count = (count as usize).min(MAX_CANDIDATES);
-            for (address, &word) in addresses.iter_mut().zip(&frame.words[2..2 + count]) {
-                *address = word as usize;
-            }
-            let (mask, refusal) = holds.vote(&Ballot::of(&addresses[..count]), length as usize);
+            let (mask, refusal) = holds.vote(&candidates_of(frame), frame.words[0] as usize);
             let votes = Frame::new(Kind::Votes);
             Some(match refusal {
                 None => votes.with(&[mask]),

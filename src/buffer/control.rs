@@ -50,7 +50,7 @@ pub struct Identity {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct BufferIdentity {
-    pub(crate) name: [u8; NAME_MAX + 1],
+    name: [u8; NAME_MAX + 1],
     /// From the agreed address, bytes.
     pub offset: u64,
     /// What the user asked for, bytes.
@@ -59,7 +59,7 @@ pub struct BufferIdentity {
     pub length: u64,
     /// The inode of the memory file.
     pub inode: u64,
-    pub(crate) pages: u64,
+    pages: u64,
     /// How many of its bytes stand on huge pages.
     pub huge: u64,
     /// Whether the pages are taken at the first touch.

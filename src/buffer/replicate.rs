@@ -52,7 +52,7 @@ impl HostBuffer {
         let _span = info_span!("replicate", buffer = %self.name()).entered();
         let begun = Instant::now();
         let hosts = Hosts::of(group)?;
-        self.compare(group, &hosts)?;
+        self.compare(group)?;
         let source = hosts.host_of[root];
         let ready = if hosts.leads() { self.ready(hosts.index == source) } else { Ok(None) };
         let turn = all_or_none(group, ready)?;
@@ -77,25 +77,18 @@ impl HostBuffer {
     }
 
     /// One address, one size, on all hosts.
-    pub(crate) fn compare(&self, group: &dyn Collective, hosts: &Hosts) -> Result<()> {
+    pub(crate) fn compare(&self, group: &dyn Collective) -> Result<()> {
         let mine = [self.as_ptr().as_ptr() as u64, self.len() as u64];
         let mut words = [mine[0], mine[1], !mine[0], !mine[1]];
         group.all_reduce(&mut words, Reduce::Min)?;
         if words[..2] == mine && words[2..] == [!mine[0], !mine[1]] {
             return Ok(());
         }
-        // The lowest rank that differs from rank 0 is the one to name.
-        let mut first = mine;
-        group.all_reduce(&mut first, Reduce::Min)?;
-        let differs = |&(address, length): &(u64, u64)| {
-            format!(
-                "its buffer \"{}\" is {} at {address:#x}, and another host's is not",
-                self.name(),
-                Bytes(length)
-            )
-        };
-        let _ = hosts;
-        Err(crate::buffer::agreement::disagreement(group, Some(differs(&(mine[0], mine[1])))))
+        let (name, length) = (self.name(), Bytes(mine[1]));
+        let why = format!("its buffer \"{name}\" is {length} at {:#x}, and another host's is not", mine[0]);
+        // The ranks that differ from the greatest, or else from the least, are the ones to name.
+        let differs = mine != [!words[2], !words[3]];
+        Err(crate::buffer::agreement::disagreement(group, differs.then(|| (group.rank(), why))))
     }
 
     /// On the source: filled. Elsewhere: this process's turn to fill.

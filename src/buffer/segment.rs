@@ -2,8 +2,8 @@
 
 #![allow(unsafe_code)]
 
+use std::sync::Arc;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::time::Instant;
 
 use tracing::info_span;
 
@@ -27,6 +27,8 @@ pub struct Segments {
 struct Segment {
     fd: OwnedFd,
     identity: BufferIdentity,
+    /// Transparent huge pages were demanded, not just preferred.
+    strict: bool,
 }
 
 /// The memory file's name in `/proc/PID/maps`, by which `hostbuf stat` finds a job's buffers.
@@ -39,19 +41,11 @@ pub fn file_name(job: u128, what: &str) -> String {
 pub const CONTROL_NAME: &str = "/control";
 
 impl Segments {
-    /// Checks that there is room for all `buffers`, then makes their memory files and takes their pages. `progress`
-    /// hears the name of a buffer and how many bytes of it are done.
+    /// Checks that there is room for all `buffers` and makes their memory files, which hold no page yet.
     ///
     /// # Errors
-    /// [`Error::Invalid`], [`Error::NoSpace`], [`Error::Unsupported`]; nothing is left behind.
-    pub fn create(
-        job: u128,
-        buffers: &[Options],
-        workers: Workers,
-        phases: &mut [u64; Phase::COUNT],
-        progress: &mut dyn FnMut(&Options, u64),
-    ) -> Result<Segments> {
-        let begun = Instant::now();
+    /// [`Error::NoSpace`], [`Error::Unsupported`], [`Error::Os`]; nothing is left behind.
+    pub fn create(job: u128, buffers: &[Options]) -> Result<Segments> {
         let _span = info_span!("create", buffers = buffers.len()).entered();
         let resolved: Vec<Pages> = buffers.iter().map(space::resolve).collect();
         check_space(buffers, &resolved)?;
@@ -71,23 +65,34 @@ impl Segments {
             identity.length = length;
             identity.lazy = u64::from(options.lazy);
             identity.inode = memfd::inode(fd.as_fd()).map_err(Error::os("fstat of a memory file"))?;
-            segments.buffers.push(Segment { fd, identity });
+            segments.buffers.push(Segment { fd, identity, strict: options.pages == Pages::Transparent });
         }
-        phases[Phase::Create as usize] = micros(begun);
-        let begun = Instant::now();
-        let _span = info_span!("populate").entered();
-        for (segment, options) in segments.buffers.iter_mut().zip(buffers).filter(|(_, o)| !o.lazy) {
-            let pages = segment.identity.pages();
-            let strict = options.pages == Pages::Transparent;
-            let length = segment.identity.length;
-            let huge = populate::populate(segment.fd.as_fd(), length, pages, strict, workers, &mut |done| {
-                progress(options, done);
-            })?;
-            let obtained = if huge == 0 { Pages::Small } else { pages };
-            segment.identity = BufferIdentity { huge, ..segment.identity.with_pages(obtained) };
-        }
-        phases[Phase::Populate as usize] = micros(begun);
         Ok(segments)
+    }
+
+    /// Takes the pages of all buffers that are not lazy. `progress` hears how many bytes of all are done.
+    ///
+    /// # Errors
+    /// As [`create`](Segments::create).
+    pub fn populate(&mut self, workers: Workers, progress: &mut dyn FnMut(u64)) -> Result<()> {
+        let _span = info_span!("populate", bytes = self.eager()).entered();
+        let mut before = 0;
+        for segment in self.buffers.iter_mut().filter(|s| s.identity.lazy == 0) {
+            let (length, pages) = (segment.identity.length, segment.identity.pages());
+            let mut tell = |done| progress(before + done);
+            let huge = populate::populate(segment.fd.as_fd(), length, pages, segment.strict, workers, &mut tell)?;
+            let obtained = if huge == 0 { Pages::Small } else { pages };
+            segment.identity = segment.identity.with_pages(obtained);
+            segment.identity.huge = huge;
+            before += length;
+        }
+        Ok(())
+    }
+
+    /// The bytes of all buffers that are not lazy.
+    #[must_use]
+    pub fn eager(&self) -> u64 {
+        self.buffers.iter().map(|s| &s.identity).filter(|i| i.lazy == 0).map(|i| i.length).sum()
     }
 
     /// The control page's descriptor, then the buffers' in order.
@@ -97,12 +102,6 @@ impl Segments {
             .chain(self.buffers.iter().map(|s| &s.fd))
             .map(AsRawFd::as_raw_fd)
             .collect()
-    }
-
-    /// The control page's descriptor.
-    #[must_use]
-    pub fn control(&self) -> BorrowedFd<'_> {
-        self.control.as_fd()
     }
 
     /// Writes the control page: `identity` completed with the buffers and `winner`, every buffer empty.
@@ -115,11 +114,21 @@ impl Segments {
         identity.length = winner.length;
         identity.count = self.buffers.len() as u32;
         for (i, (segment, placement)) in self.buffers.iter().zip(winner.buffers.as_slice()).enumerate() {
-            identity.buffers[i] = BufferIdentity { offset: placement.offset, ..segment.identity };
+            identity.buffers[i] = segment.identity;
+            identity.buffers[i].offset = placement.offset;
             page.control().reset(i);
         }
         page.control().publish(identity);
         Ok(())
+    }
+
+    /// Splits into what its maker keeps, to complete the control page, and what is handed out.
+    ///
+    /// # Errors
+    /// [`Error::Os`] when the control page cannot be mapped.
+    pub fn share(self) -> Result<(ControlPage, Arc<Vec<OwnedFd>>)> {
+        let page = ControlPage::map(self.control.as_fd())?;
+        Ok((page, Arc::new(self.into_descriptors())))
     }
 
     /// All descriptors, given away: the control page's and the buffers'.
@@ -149,9 +158,6 @@ fn check_space(buffers: &[Options], resolved: &[Pages]) -> Result<()> {
     Ok(())
 }
 
-fn micros(since: Instant) -> u64 {
-    u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX)
-}
 
 /// A control page mapped anywhere, for as long as this lives.
 pub struct ControlPage {
@@ -175,6 +181,17 @@ impl ControlPage {
             return Err(Error::os("mapping the control page")(std::io::Error::last_os_error()));
         }
         Ok(ControlPage { at })
+    }
+
+    /// Completes the times of the phases, before anybody else reads the page.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`].
+    pub fn set_phases(&self, phases: [u64; Phase::COUNT]) -> Result<()> {
+        let mut identity = self.control().identity()?;
+        identity.phases = phases;
+        self.control().publish(identity);
+        Ok(())
     }
 
     /// The page; good while this lives.

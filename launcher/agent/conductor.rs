@@ -1,0 +1,283 @@
+//! The agent's phases, one after another, together with the agents of the other hosts.
+
+use std::any::Any;
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::{Duration, Instant};
+
+use hostbuf::internal::wire::{Frame, Kind};
+use hostbuf::internal::{Ballot, Electorate, Identity, Segments, Workers, agreement, ballot, elect, layout};
+use hostbuf::job::{Collective, Reduce, all_or_none};
+use hostbuf::os::process;
+use hostbuf::{Error, Phase, Result};
+
+use super::report::Report;
+use super::spec::Spec;
+use super::station::{Answer, Event, Handle, Order};
+use super::Open;
+
+/// How long an agent whose ranks are not all here waits before it compares notes with the others again.
+const PACE: Duration = Duration::from_millis(10);
+/// How often progress is told.
+const TELL: Duration = Duration::from_millis(200);
+
+/// Goes through all phases; afterwards the station serves alone. The engine is ended when this returns.
+pub(super) fn conduct(spec: &Spec, open: Open, station: &Handle) {
+    let begun = Instant::now();
+    let fail = |error: &Error| station.order(Order::Fail { message: error.to_string() });
+    let mut phases = [0; Phase::COUNT];
+    // Whatever is wrong with this host is found out before the engine is asked, and told together with the others.
+    let created = Segments::create(spec.job, &spec.buffers);
+    phases[Phase::Create as usize] = micros(begun);
+    let (segments, opened) = std::thread::scope(|scope| {
+        // Taking the pages overlaps with the start of the engine and with the coming of the ranks.
+        let populating = scope.spawn(|| created.and_then(|segments| populate(segments, spec)));
+        let starting = Instant::now();
+        let opened = open();
+        phases[Phase::Engine as usize] = micros(starting);
+        if let (Ok((group, _)), true) = (&opened, spec.reports) {
+            Report::Ready { host: process::host_name(), agents: group.size() }.print();
+        }
+        (populating.join(), opened)
+    });
+    let (group, engine) = match opened {
+        Ok(opened) => opened,
+        Err(error) => {
+            Report::Failed { message: error.to_string() }.print();
+            return fail(&error);
+        }
+    };
+    let segments = segments.unwrap_or(Err(Error::Fill { why: "taking the pages panicked".into() }));
+    let segments = segments.map(|(segments, took)| {
+        phases[Phase::Populate as usize] = took;
+        segments
+    });
+    match agree(spec, &*group, station, segments, phases) {
+        Ok((address, rounds)) => {
+            if group.rank() == 0 && spec.reports {
+                Report::Agreed { address, rounds, microseconds: micros(begun) }.print();
+            }
+        }
+        Err(error) => {
+            if group.rank() == 0 && spec.reports {
+                Report::Failed { message: error.to_string() }.print();
+            }
+            fail(&error);
+        }
+    }
+    drop(group);
+    drop::<Box<dyn Any>>(engine);
+}
+
+fn micros(since: Instant) -> u64 {
+    since.elapsed().as_micros() as u64
+}
+
+fn populate(mut segments: Segments, spec: &Spec) -> Result<(Segments, u64)> {
+    let begun = Instant::now();
+    let mut told = begun;
+    let total = segments.eager();
+    segments.populate(Workers::Children, &mut |done| {
+        if spec.reports && told.elapsed() >= TELL {
+            told = Instant::now();
+            Report::Progress { host: process::host_name(), done, total }.print();
+        }
+    })?;
+    Ok((segments, micros(begun)))
+}
+
+/// Why the phases stopped here.
+enum Stop {
+    /// Something that only this agent knows so far.
+    Here(Error),
+    /// Another agent stopped; it will say why.
+    There,
+    /// All agents have the same error already.
+    Everywhere(Error),
+}
+
+fn agree(
+    spec: &Spec,
+    group: &dyn Collective,
+    station: &Handle,
+    segments: Result<Segments>,
+    phases: [u64; Phase::COUNT],
+) -> Result<(u64, u32)> {
+    let segments = all_or_none(group, segments)?;
+    let stop = match steps(spec, group, station, segments, phases) {
+        Ok(outcome) => return Ok(outcome),
+        Err(stop) => stop,
+    };
+    let told = match stop {
+        Stop::Everywhere(error) => return Err(error),
+        Stop::Here(error) => Err(error),
+        Stop::There => Ok(()),
+    };
+    all_or_none(group, told)?;
+    Err(Error::Collective { operation: "agree", why: "an agent stopped and did not say why".into() })
+}
+
+fn steps(
+    spec: &Spec,
+    group: &dyn Collective,
+    station: &Handle,
+    segments: Segments,
+    mut phases: [u64; Phase::COUNT],
+) -> std::result::Result<(u64, u32), Stop> {
+    let begun = Instant::now();
+    let ranks = gather(group, station)?;
+    phases[Phase::Gather as usize] = micros(begun);
+
+    let begun = Instant::now();
+    let (mut winner, align) = layout::plan(&spec.buffers);
+    let mut everybody = Everybody { group, station, ranks, refusal: None, stop: None };
+    let elected = elect(&mut everybody, winner.length as usize, align as usize);
+    let outcome = elected.map_err(|error| everybody.stop.take().unwrap_or(Stop::Everywhere(error)))?;
+    let Some(address) = outcome.address else {
+        return Err(Stop::Everywhere(agreement::disagreement(group, everybody.refusal)));
+    };
+    winner.address = address as u64;
+    phases[Phase::Agree as usize] = micros(begun);
+
+    let begun = Instant::now();
+    let mut identity = Identity::new(spec.job);
+    (identity.rounds, identity.phases) = (outcome.rounds, phases);
+    if spec.reports {
+        // Agents of `hostbuf exec` do not know each other.
+        (identity.host, identity.hosts) = (group.rank() as u32, group.size() as u32);
+    }
+    let shared = segments.publish(identity, &winner).and_then(|()| segments.share());
+    let (control, descriptors) = together(group, shared)?;
+    station.order(Order::Serve(winner, descriptors));
+    let mapped = if ranks == 0 { Ok(()) } else { event(station).map(drop) };
+    together(group, mapped)?;
+    phases[Phase::Map as usize] = micros(begun);
+    // Nobody has looked at the page yet: the ranks wait for Go.
+    together(group, control.set_phases(phases))?;
+    station.order(Order::Go);
+    Ok((winner.address, outcome.rounds))
+}
+
+/// Every agent's result: its own when all are well.
+fn together<T>(group: &dyn Collective, result: Result<T>) -> std::result::Result<T, Stop> {
+    let mut well = [u64::from(result.is_ok())];
+    group.all_reduce(&mut well, Reduce::Min).map_err(Stop::Everywhere)?;
+    match result {
+        Err(error) => Err(Stop::Here(error)),
+        Ok(_) if well[0] == 0 => Err(Stop::There),
+        Ok(value) => Ok(value),
+    }
+}
+
+/// The station's next event; the loss of a rank is an error.
+fn event(station: &Handle) -> Result<Event> {
+    match station.events.recv() {
+        Ok(Event::Lost(why)) => Err(Error::Attach { why }),
+        Ok(event) => Ok(event),
+        Err(_) => Err(Error::Attach { why: "the agent is ending".into() }),
+    }
+}
+
+/// Waits until the ranks of all hosts are there; returns how many this host has. A host may have none: the engine
+/// has put none there, so its agent learns from the others that all have come.
+fn gather(group: &dyn Collective, station: &Handle) -> std::result::Result<usize, Stop> {
+    let mut here: Option<(usize, u64)> = None;
+    loop {
+        let mut lost = None;
+        if here.is_none() {
+            match station.events.recv_timeout(PACE) {
+                Ok(Event::Present { ranks, size }) => here = Some((ranks, size)),
+                Ok(Event::Lost(why)) => lost = Some(Error::Attach { why }),
+                Ok(_) | Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    lost = Some(Error::Attach { why: "the agent is ending".into() });
+                }
+            }
+        } else if group.size() > 1 {
+            // The others are not there yet, or this is the first look; a rank of ours may be lost meanwhile.
+            if let Ok(Event::Lost(why)) = station.events.try_recv() {
+                lost = Some(Error::Attach { why });
+            }
+        }
+        let (ranks, size) = here.unwrap_or_default();
+        // An engine that does not tell the size of the job has no other hosts to ask about it.
+        let size = if size == 0 { ranks as u64 } else { size };
+        let mut words = [ranks as u64, size, u64::from(here.is_some()), u64::from(lost.is_some())];
+        group.all_reduce(&mut words, Reduce::Sum).map_err(Stop::Everywhere)?;
+        let [present, sizes, knowing, lost_anywhere] = words;
+        if let Some(error) = lost {
+            return Err(Stop::Here(error));
+        }
+        if lost_anywhere > 0 {
+            return Err(Stop::There);
+        }
+        // Whoever knows the size knows the same one.
+        if knowing > 0 && present * knowing >= sizes {
+            return Ok(ranks);
+        }
+        // A group of one has the whole job here (`hostbuf exec` on one of several hosts counts its own ranks).
+        if group.size() == 1 && here.is_some() {
+            return Ok(ranks);
+        }
+        if here.is_some() {
+            std::thread::sleep(PACE / 10);
+        }
+    }
+}
+
+/// The ranks of all hosts: those of this one through the station, the others through their agents.
+struct Everybody<'a> {
+    group: &'a dyn Collective,
+    station: &'a Handle,
+    ranks: usize,
+    refusal: Option<(usize, String)>,
+    stop: Option<Stop>,
+}
+
+impl Everybody<'_> {
+    fn ask(&mut self, question: Frame) -> Result<Answer> {
+        if self.ranks == 0 {
+            return Ok(Answer { mask: u64::MAX, hole: 0, refusal: None });
+        }
+        self.station.order(Order::Ask(question));
+        match event(self.station)? {
+            Event::Answered(answer) => Ok(answer),
+            _ => Err(Error::Attach { why: "the ranks answered what was not asked".into() }),
+        }
+    }
+
+    /// Notes why this agent stops; the answer for [`elect`] is any error.
+    fn stopping(&mut self, stop: Stop) -> Error {
+        self.stop = Some(stop);
+        Error::Collective { operation: "elect", why: "a participant is lost".into() }
+    }
+}
+
+impl Electorate for Everybody<'_> {
+    fn vote(&mut self, candidates: &Ballot, length: usize) -> Result<u64> {
+        let answer = self.ask(ballot::question(candidates, length));
+        let mask = answer.as_ref().map_or(0, |a| a.mask);
+        let mut words = [mask, if answer.is_ok() { u64::MAX } else { 0 }];
+        self.group.all_reduce(&mut words, Reduce::And)?;
+        match answer {
+            Err(error) => Err(self.stopping(Stop::Here(error))),
+            Ok(_) if words[1] == 0 => Err(self.stopping(Stop::There)),
+            Ok(answer) => {
+                self.refusal = self.refusal.take().or(answer.refusal);
+                Ok(words[0])
+            }
+        }
+    }
+
+    fn hole(&mut self, from: usize, length: usize, align: usize) -> Result<Option<usize>> {
+        let answer = self.ask(Frame::new(Kind::Search).with(&[length as u64, from as u64, align as u64]));
+        // A host without ranks has a hole everywhere.
+        let hole = answer.as_ref().map_or(0, |a| if self.ranks == 0 { from as u64 } else { a.hole });
+        let mut words = [hole, u64::from(answer.is_err())];
+        self.group.all_reduce(&mut words, Reduce::Max)?;
+        match answer {
+            Err(error) => Err(self.stopping(Stop::Here(error))),
+            Ok(_) if words[1] == 1 => Err(self.stopping(Stop::There)),
+            Ok(_) => Ok((words[0] != u64::MAX).then_some(words[0] as usize)),
+        }
+    }
+}

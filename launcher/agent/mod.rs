@@ -1,0 +1,71 @@
+//! A host's agent: it makes the host's memory, brings its ranks to one address with those of the other hosts, and
+//! then serves whoever attaches, until all have left.
+//!
+//! Two threads: the *station* talks to the processes of this host and never blocks; the *conductor* goes through
+//! the phases one after another and alone uses MPI, so that an MPI that hangs in its own shutdown harms nobody.
+
+mod conductor;
+mod report;
+mod spec;
+mod station;
+
+use std::process::ExitCode;
+
+use hostbuf::job::{Collective, Solo};
+use hostbuf::{Error, Result};
+
+pub(crate) use report::Report;
+pub(crate) use spec::{Lifeline, Spec};
+use station::Station;
+
+/// Opens the group of all agents of the job. Runs in the conductor's thread; the guard it returns ends the engine.
+pub(crate) type Open = fn() -> Result<(Box<dyn Collective>, Box<dyn std::any::Any>)>;
+
+/// This agent alone.
+#[allow(dead_code, reason = "each of the two binaries uses one way to open")]
+pub(crate) fn alone() -> Result<(Box<dyn Collective>, Box<dyn std::any::Any>)> {
+    Ok((Box::new(Solo), Box::new(())))
+}
+
+/// The agents as an MPI job.
+#[cfg(feature = "mpi")]
+#[allow(dead_code, reason = "each of the two binaries uses one way to open")]
+pub(crate) fn over_mpi() -> Result<(Box<dyn Collective>, Box<dyn std::any::Any>)> {
+    let universe = mpi::initialize().ok_or_else(|| Error::Unsupported {
+        what: "MPI".into(),
+        why: "it was initialised already in this agent".into(),
+    })?;
+    let group = hostbuf::job::Mpi::gentle(&universe.world());
+    Ok((Box::new(group), Box::new(universe)))
+}
+
+/// The whole life of an agent: `arguments` as [`Spec::arguments`] wrote them.
+pub(crate) fn main(arguments: impl Iterator<Item = String>, open: Open) -> ExitCode {
+    tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::from_env("HOSTBUF_LOG"))
+        .with_writer(std::io::stderr)
+        .init();
+    let spec = match Spec::parse(arguments) {
+        Ok(spec) => spec,
+        Err(error) => {
+            eprintln!("hostbuf-agent: {error}. It is started by `hostbuf run` and `hostbuf exec`, not by hand");
+            return ExitCode::from(2);
+        }
+    };
+    let failed = |error: &Error| {
+        Report::Failed { message: error.to_string() }.print();
+        ExitCode::FAILURE
+    };
+    let (station, handle) = match Station::open(&spec) {
+        Ok(both) => both,
+        Err(error) => return failed(&error),
+    };
+    let conductor = std::thread::spawn(move || conductor::conduct(&spec, open, &handle));
+    let status = station.serve();
+    // An engine that does not come back from its own shutdown is left behind; everything of ours is done.
+    let patience = std::time::Instant::now() + std::time::Duration::from_secs(2);
+    while !conductor.is_finished() && std::time::Instant::now() < patience {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    std::process::exit(status)
+}

@@ -1,0 +1,56 @@
+//! What an agent tells the launcher: one line of JSON each on standard output, which the engine forwards.
+
+use std::io::Write;
+
+use serde_json::{Value, json};
+
+/// One report.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Report {
+    /// The socket is there, memory enough too: ranks may come. How many agents there are.
+    Ready { host: String, agents: usize },
+    /// Pages taken so far, bytes.
+    Progress { host: String, done: u64, total: u64 },
+    /// All ranks of all hosts have the buffer.
+    Agreed { address: u64, rounds: u32, microseconds: u64 },
+    /// The job cannot have its buffer.
+    Failed { message: String },
+}
+
+impl Report {
+    /// Prints the line, whole, in one write.
+    pub(crate) fn print(&self) {
+        let value = match self {
+            Report::Ready { host, agents } => json!({"hostbuf": "ready", "host": host, "agents": agents}),
+            Report::Progress { host, done, total } => {
+                json!({"hostbuf": "progress", "host": host, "done": done, "total": total})
+            }
+            Report::Agreed { address, rounds, microseconds } => {
+                json!({"hostbuf": "agreed", "address": address, "rounds": rounds, "microseconds": microseconds})
+            }
+            Report::Failed { message } => json!({"hostbuf": "failed", "message": message}),
+        };
+        // With nobody to read, the launcher is gone, and its end is noticed elsewhere.
+        let _ = std::io::stdout().lock().write_all(format!("{value}\n").as_bytes());
+        let _ = std::io::stdout().lock().flush();
+    }
+
+    /// Reads a line; `None` when it is something else (an engine's own chatter).
+    #[allow(dead_code, reason = "the agent's binary only writes")]
+    pub(crate) fn parse(line: &str) -> Option<Report> {
+        let value: Value = serde_json::from_str(line.trim()).ok()?;
+        let text = |key: &str| value.get(key)?.as_str().map(str::to_owned);
+        let number = |key: &str| value.get(key)?.as_u64();
+        Some(match text("hostbuf")?.as_str() {
+            "ready" => Report::Ready { host: text("host")?, agents: usize::try_from(number("agents")?).ok()? },
+            "progress" => Report::Progress { host: text("host")?, done: number("done")?, total: number("total")? },
+            "agreed" => Report::Agreed {
+                address: number("address")?,
+                rounds: u32::try_from(number("rounds")?).ok()?,
+                microseconds: number("microseconds")?,
+            },
+            "failed" => Report::Failed { message: text("message")? },
+            _ => return None,
+        })
+    }
+}

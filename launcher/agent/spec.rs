@@ -1,0 +1,90 @@
+//! What an agent is told on its command line.
+
+use hostbuf::internal::check_all;
+use hostbuf::{Error, Options, Result};
+
+/// What an agent is to make, and for whom.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Spec {
+    /// The job's random number.
+    pub(crate) job: u128,
+    /// The abstract name of the agent's socket.
+    pub(crate) socket: String,
+    /// The buffers.
+    pub(crate) buffers: Vec<Options>,
+    /// The listening socket, when whoever started this agent has opened it.
+    pub(crate) listener: Option<i32>,
+    /// The process with which the agent ends, when that is not its parent.
+    pub(crate) lifeline: Option<Lifeline>,
+    /// Whether a launcher waits for reports; without one the ranks print what goes wrong.
+    pub(crate) reports: bool,
+}
+
+/// A process, named for good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lifeline {
+    pub(crate) pid: i32,
+    /// In clock ticks after boot.
+    pub(crate) start: u64,
+}
+
+impl Spec {
+    /// The command line for an agent.
+    pub(crate) fn arguments(&self) -> Vec<String> {
+        let mut list = vec![format!("--job={:032x}", self.job), format!("--socket={}", self.socket)];
+        list.extend(self.buffers.iter().map(|b| format!("--buffer={b}")));
+        list.extend(self.listener.map(|fd| format!("--listener={fd}")));
+        list.extend(self.lifeline.map(|l| format!("--lifeline={}:{}", l.pid, l.start)));
+        list.extend(self.reports.then(|| "--reports".to_owned()));
+        list
+    }
+
+    /// # Errors
+    /// [`Error::Invalid`] for anything that [`arguments`](Spec::arguments) does not write.
+    pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Spec> {
+        let mut spec =
+            Spec { job: 0, socket: String::new(), buffers: Vec::new(), listener: None, lifeline: None, reports: false };
+        let wrong = |argument: &str| Error::Invalid { what: format!("argument \"{argument}\" is unknown") };
+        for argument in arguments {
+            let (name, value) = argument.split_once('=').unwrap_or((&argument, ""));
+            match name {
+                "--job" => spec.job = u128::from_str_radix(value, 16).map_err(|_| wrong(&argument))?,
+                "--socket" => spec.socket = value.into(),
+                "--buffer" => spec.buffers.push(value.parse()?),
+                "--listener" => spec.listener = Some(value.parse().map_err(|_| wrong(&argument))?),
+                "--lifeline" => {
+                    let parts = value.split_once(':').and_then(|(p, s)| Some((p.parse().ok()?, s.parse().ok()?)));
+                    let (pid, start) = parts.ok_or_else(|| wrong(&argument))?;
+                    spec.lifeline = Some(Lifeline { pid, start });
+                }
+                "--reports" => spec.reports = true,
+                _ => return Err(wrong(&argument)),
+            }
+        }
+        check_all(&spec.buffers)?;
+        if spec.socket.is_empty() || !hostbuf::os::socket::is_name(&spec.socket) {
+            return Err(Error::Invalid { what: format!("\"{}\" is no name for a socket", spec.socket) });
+        }
+        Ok(spec)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_spec_reads_what_it_writes() {
+        let spec = Spec {
+            job: 0x1234_5678_9abc,
+            socket: "hostbuf/0/x".into(),
+            buffers: vec![Options::new(5).name("a"), Options::new(7).name("b").lazy()],
+            listener: Some(4),
+            lifeline: Some(Lifeline { pid: 12, start: 99 }),
+            reports: true,
+        };
+        assert_eq!(Spec::parse(spec.arguments().into_iter()).unwrap(), spec);
+        assert!(Spec::parse(["--what".to_owned()].into_iter()).is_err());
+        assert!(Spec::parse(std::iter::empty()).is_err());
+    }
+}

@@ -1,0 +1,646 @@
+//! The side of the agent that talks to the processes of its host. One thread, no blocking call but `poll`.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, Sender};
+
+use hostbuf::internal::wire::{Frame, Hello, Kind, Role, Territory, Winner};
+use hostbuf::internal::{Channel, Message};
+use hostbuf::os::{process, socket};
+use hostbuf::{Error, Result};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+use super::spec::Spec;
+
+/// The most connections whose owner has not yet said who it is; beyond it the oldest is closed.
+const MAX_STRANGERS: usize = 128;
+/// How many frames may wait for a peer that does not read.
+const MAX_BACKLOG: usize = 1 << 16;
+
+/// What the conductor wants.
+pub(super) enum Order {
+    /// Put this to all ranks of this host.
+    Ask(Frame),
+    /// Hand the memory out: to the ranks now, to whoever comes later.
+    Serve(Winner, Arc<Vec<OwnedFd>>),
+    /// Let all ranks run.
+    Go,
+    /// End the job: every rank gets this.
+    Fail { message: String },
+}
+
+/// What the station saw.
+pub(super) enum Event {
+    /// All ranks of this host are there and ready. How many, and how many the job has in all.
+    Present { ranks: usize, size: u64 },
+    /// All have answered: the lowest rank's refusal, what all hold, the greatest of their holes.
+    Answered(Answer),
+    /// All have mapped.
+    Mapped,
+    /// A rank is lost, or cannot go on.
+    Lost(String),
+}
+
+/// The answers of all ranks of a host as one.
+#[derive(Clone, Debug)]
+pub(super) struct Answer {
+    pub(super) mask: u64,
+    pub(super) hole: u64,
+    pub(super) refusal: Option<(usize, String)>,
+}
+
+/// The conductor's end.
+pub(super) struct Handle {
+    orders: Sender<Order>,
+    wake: Arc<EventFd>,
+    pub(super) events: Receiver<Event>,
+}
+
+impl Handle {
+    pub(super) fn order(&self, order: Order) {
+        // A station that has gone takes the whole process with it.
+        let _ = self.orders.send(order);
+        let _ = self.wake.write(1);
+    }
+}
+
+struct Peer {
+    channel: Option<Channel>,
+    process: Option<OwnedFd>,
+    pid: i32,
+    hello: Option<Hello>,
+    ready: Option<Territory>,
+    /// What it said last in answer to what was asked.
+    answer: Option<Frame>,
+    mapped: bool,
+    outbox: VecDeque<(Frame, bool)>,
+    served: bool,
+}
+
+/// How far the job is, as the ranks see it.
+enum Stage {
+    Gathering,
+    /// A question is out.
+    Asking(Kind),
+    /// Between questions.
+    Waiting,
+    Mapping,
+    Running,
+    Failed,
+}
+
+pub(super) struct Station {
+    listener: OwnedFd,
+    lifeline: Option<OwnedFd>,
+    terminate: nix::sys::signalfd::SignalFd,
+    peers: BTreeMap<u64, Peer>,
+    next: u64,
+    stage: Stage,
+    result: Option<(Winner, Arc<Vec<OwnedFd>>)>,
+    failure: String,
+    gathers: BTreeMap<u64, Vec<Option<Vec<u8>>>>,
+    print_failures: bool,
+    orders: Receiver<Order>,
+    wake: Arc<EventFd>,
+    events: Sender<Event>,
+}
+
+impl Station {
+    /// Listens. Begins to end with its parent, or with the process that the spec names.
+    pub(super) fn open(spec: &Spec) -> Result<(Station, Handle)> {
+        let os = |doing: &str| {
+            let doing = doing.to_owned();
+            move |source: io::Error| Error::Os { doing, source }
+        };
+        let signals: nix::sys::signal::SigSet =
+            [nix::sys::signal::Signal::SIGTERM, nix::sys::signal::Signal::SIGINT, nix::sys::signal::Signal::SIGHUP]
+                .into_iter()
+                .collect();
+        signals.thread_block().map_err(|e| os("blocking signals")(e.into()))?;
+        let flags = nix::sys::signalfd::SfdFlags::SFD_NONBLOCK | nix::sys::signalfd::SfdFlags::SFD_CLOEXEC;
+        let terminate = nix::sys::signalfd::SignalFd::with_flags(&signals, flags)
+            .map_err(|e| os("opening a signal descriptor")(e.into()))?;
+        let listener = match spec.listener {
+            Some(fd) => adopt(fd)?,
+            None => socket::listen_on(&spec.socket).map_err(os(&format!("listening on the socket @{}", spec.socket)))?,
+        };
+        let lifeline = lifeline(spec)?;
+        let (order_sender, orders) = mpsc::channel();
+        let (events, event_receiver) = mpsc::channel();
+        let wake = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
+            .map_err(|e| os("opening an event descriptor")(e.into()))?;
+        let wake = Arc::new(wake);
+        let handle = Handle { orders: order_sender, wake: wake.clone(), events: event_receiver };
+        let station = Station {
+            listener,
+            lifeline,
+            terminate,
+            peers: BTreeMap::new(),
+            next: 0,
+            stage: Stage::Gathering,
+            result: None,
+            failure: String::new(),
+            gathers: BTreeMap::new(),
+            print_failures: !spec.reports,
+            orders,
+            wake,
+            events,
+        };
+        Ok((station, handle))
+    }
+
+    /// Serves until all have left, or the job's daemon has gone. Returns the exit status.
+    pub(super) fn serve(mut self) -> i32 {
+        loop {
+            match self.turn() {
+                Ok(None) => {}
+                Ok(Some(status)) => return status,
+                Err(error) => {
+                    eprintln!("hostbuf-agent: {error}");
+                    return 1;
+                }
+            }
+        }
+    }
+
+    /// One turn: wait, then look at everything that woke us. `Some`: the exit status.
+    fn turn(&mut self) -> io::Result<Option<i32>> {
+        let woken = self.wait()?;
+        if woken.ended {
+            return Ok(Some(if matches!(self.stage, Stage::Running) { 0 } else { 1 }));
+        }
+        if woken.orders {
+            let _ = self.wake.read();
+            while let Ok(order) = self.orders.try_recv() {
+                self.obey(order);
+            }
+        }
+        for id in woken.departed {
+            self.departed(id);
+        }
+        for id in woken.readable {
+            self.read(id);
+        }
+        for id in woken.writable {
+            self.flush(id);
+        }
+        if woken.newcomers {
+            self.accept();
+        }
+        let attached = self.peers.values().any(|p| p.hello.is_some());
+        Ok(match self.stage {
+            Stage::Running if !attached => Some(0),
+            Stage::Failed if !attached => Some(1),
+            _ => None,
+        })
+    }
+
+    fn wait(&self) -> io::Result<Woken> {
+        enum Source {
+            Listener,
+            Wake,
+            End,
+            Channel(u64),
+            Process(u64),
+        }
+        let mut sources = vec![Source::Listener, Source::Wake, Source::End];
+        let mut fds = vec![
+            PollFd::new(self.listener.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.wake.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.terminate.as_fd(), PollFlags::POLLIN),
+        ];
+        if let Some(lifeline) = &self.lifeline {
+            sources.push(Source::End);
+            fds.push(PollFd::new(lifeline.as_fd(), PollFlags::POLLIN));
+        }
+        for (&id, peer) in &self.peers {
+            if let Some(channel) = &peer.channel {
+                let mut flags = PollFlags::POLLIN;
+                flags.set(PollFlags::POLLOUT, !peer.outbox.is_empty());
+                sources.push(Source::Channel(id));
+                fds.push(PollFd::new(channel.as_fd(), flags));
+            }
+            if let Some(process) = &peer.process {
+                sources.push(Source::Process(id));
+                fds.push(PollFd::new(process.as_fd(), PollFlags::POLLIN));
+            }
+        }
+        match poll(&mut fds, PollTimeout::NONE) {
+            Ok(_) | Err(nix::Error::EINTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+        let mut woken = Woken::default();
+        for (source, fd) in sources.iter().zip(&fds) {
+            let seen = fd.revents().unwrap_or(PollFlags::empty());
+            if seen.is_empty() {
+                continue;
+            }
+            match *source {
+                Source::Listener => woken.newcomers = true,
+                Source::Wake => woken.orders = true,
+                Source::End => woken.ended = true,
+                Source::Process(id) => woken.departed.push(id),
+                Source::Channel(id) => {
+                    if seen.contains(PollFlags::POLLOUT) {
+                        woken.writable.push(id);
+                    }
+                    if seen.intersects(PollFlags::POLLIN | PollFlags::POLLHUP | PollFlags::POLLERR) {
+                        woken.readable.push(id);
+                    }
+                }
+            }
+        }
+        Ok(woken)
+    }
+
+    fn accept(&mut self) {
+        // A bounded number a turn: those who are here already come first.
+        for _ in 0..64 {
+            let fd = match socket::accept(self.listener.as_fd()) {
+                Ok(Some(fd)) => fd,
+                Ok(None) => return,
+                Err(error) => {
+                    // Out of descriptors: make room, and try again in the next turn.
+                    tracing::warn!(%error, "accepting a connection");
+                    self.drop_oldest_stranger();
+                    return;
+                }
+            };
+            // Another user gets nothing, not even a reason.
+            let Ok(channel) = Channel::of(fd) else { continue };
+            let pid = channel.peer().pid;
+            let peer = Peer {
+                channel: Some(channel),
+                process: None,
+                pid,
+                hello: None,
+                ready: None,
+                answer: None,
+                mapped: false,
+                outbox: VecDeque::new(),
+                served: false,
+            };
+            self.peers.insert(self.next, peer);
+            self.next += 1;
+            if self.peers.values().filter(|p| p.hello.is_none()).count() > MAX_STRANGERS {
+                self.drop_oldest_stranger();
+            }
+        }
+    }
+
+    fn drop_oldest_stranger(&mut self) {
+        let oldest = self.peers.iter().find(|(_, p)| p.hello.is_none()).map(|(&id, _)| id);
+        oldest.map(|id| self.peers.remove(&id));
+    }
+
+    fn read(&mut self, id: u64) {
+        loop {
+            let Some(channel) = self.peers.get(&id).and_then(|p| p.channel.as_ref()) else { return };
+            match channel.receive() {
+                Ok(Message::Frame(frame, _)) => self.hear(id, &frame),
+                Ok(Message::Nothing) => return,
+                Ok(Message::Nonsense) => {
+                    tracing::warn!(pid = self.peers[&id].pid, "a peer sent what is no frame");
+                    return self.hung_up(id);
+                }
+                Ok(Message::End) | Err(_) => return self.hung_up(id),
+            }
+        }
+    }
+
+    fn hear(&mut self, id: u64, frame: &Frame) {
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        match (frame.kind(), peer.hello) {
+            (Some(Kind::Hello), None) => match Hello::parse(frame) {
+                Some(hello) => self.greet(id, hello),
+                None => self.hung_up(id),
+            },
+            (Some(Kind::Ready), Some(Hello { role: Role::Rank, .. })) => {
+                let sanitized = frame.words[0] == Territory::Sanitized as u64;
+                peer.ready = Some(if sanitized { Territory::Sanitized } else { Territory::Anywhere });
+                self.look_if_present();
+            }
+            (Some(kind @ (Kind::Votes | Kind::Hole)), Some(Hello { role: Role::Rank, .. })) => {
+                let asked = matches!(self.stage, Stage::Asking(k) if k == kind);
+                if asked {
+                    peer.answer = Some(frame.clone());
+                    self.look_if_answered();
+                }
+            }
+            (Some(Kind::Mapped), Some(hello)) => {
+                peer.mapped = true;
+                if hello.role == Role::Rank {
+                    self.look_if_mapped();
+                }
+            }
+            (Some(Kind::Failed), Some(hello)) => {
+                let why = String::from_utf8_lossy(frame.text()).into_owned();
+                if hello.role == Role::Rank {
+                    self.lost(id, why);
+                }
+            }
+            (Some(Kind::Gather), Some(hello)) if hello.role == Role::Member => self.gather(hello, frame),
+            _ => {
+                tracing::warn!(pid = peer.pid, kind = ?frame.kind(), "a peer said what makes no sense now");
+                self.hung_up(id);
+            }
+        }
+    }
+
+    fn greet(&mut self, id: u64, hello: Hello) {
+        let differs = |h: &Hello| {
+            h.local_rank == hello.local_rank || h.local_size != hello.local_size || h.request != hello.request
+        };
+        let other = self.ranks().find(|(_, h)| differs(h));
+        let other = other.map(|(_, h)| h);
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        peer.hello = Some(hello);
+        // Whoever takes part is watched by its process, which a closed connection does not end.
+        peer.process = process::pidfd(peer.pid).ok();
+        if matches!(self.stage, Stage::Failed) {
+            return self.refuse(id);
+        }
+        match hello.role {
+            Role::Rank if matches!(self.stage, Stage::Gathering) => {
+                if let Some(other) = other.filter(|o| o.request != hello.request) {
+                    let why = format!("it asks for other buffers than rank {} of the same job", other.rank);
+                    self.lost(id, why);
+                } else if let Some(other) = other {
+                    let why = format!(
+                        "it says that it is local rank {} of {}, and another said {} of {}: are these two jobs under one name?",
+                        hello.local_rank, hello.local_size, other.local_rank, other.local_size
+                    );
+                    self.lost(id, why);
+                }
+            }
+            // Somebody that the engine started later (MPI_Comm_spawn): it attaches, and is not counted.
+            Role::Rank | Role::Late | Role::Library => {
+                self.supply(id);
+            }
+            Role::Member => {}
+        }
+    }
+
+    fn ranks(&self) -> impl Iterator<Item = (&u64, Hello)> {
+        self.peers.iter().filter_map(|(id, p)| Some((id, p.hello.filter(|h| h.role == Role::Rank)?)))
+    }
+
+    fn look_if_present(&mut self) {
+        if !matches!(self.stage, Stage::Gathering) {
+            return;
+        }
+        let ranks: Vec<_> = self.ranks().map(|(id, h)| (*id, h)).collect();
+        let ready = ranks.iter().filter(|(id, _)| self.peers[id].ready.is_some()).count();
+        let Some((_, first)) = ranks.first() else { return };
+        if ready as u64 == first.local_size {
+            self.stage = Stage::Waiting;
+            let _ = self.events.send(Event::Present { ranks: ready, size: first.size });
+        }
+    }
+
+    fn look_if_answered(&mut self) {
+        let mut sum = Answer { mask: u64::MAX, hole: 0, refusal: None };
+        for (id, hello) in self.ranks() {
+            let Some(frame) = &self.peers[id].answer else { return };
+            if frame.kind() == Some(Kind::Hole) {
+                sum.hole = sum.hole.max(frame.words[0]);
+            } else {
+                sum.mask &= frame.words[0];
+                if frame.words[1] != 0 && sum.refusal.as_ref().is_none_or(|(rank, _)| hello.rank < *rank as u64) {
+                    sum.refusal = Some((hello.rank as usize, refusal(frame)));
+                }
+            }
+        }
+        self.stage = Stage::Waiting;
+        let _ = self.events.send(Event::Answered(sum));
+    }
+
+    fn look_if_mapped(&mut self) {
+        if matches!(self.stage, Stage::Mapping) && self.ranks().all(|(id, _)| self.peers[id].mapped) {
+            let _ = self.events.send(Event::Mapped);
+        }
+    }
+
+    fn gather(&mut self, hello: Hello, frame: &Frame) {
+        let size = hello.local_size as usize;
+        let sequence = frame.words[0];
+        let parts = self.gathers.entry(sequence).or_insert_with(|| vec![None; size]);
+        match parts.get_mut(hello.local_rank as usize) {
+            Some(part) => *part = Some(frame.text().to_vec()),
+            None => return,
+        }
+        if parts.iter().any(Option::is_none) {
+            return;
+        }
+        let parts = self.gathers.remove(&sequence).unwrap_or_default();
+        let members: Vec<u64> = self.members();
+        for id in members {
+            for (rank, part) in parts.iter().enumerate() {
+                let bytes = part.as_deref().unwrap_or(&[]);
+                self.send(id, Frame::new(Kind::Gathered).with(&[sequence, rank as u64]).saying(bytes), false);
+            }
+        }
+    }
+
+    fn members(&self) -> Vec<u64> {
+        let member = |p: &Peer| p.hello.is_some_and(|h| h.role == Role::Member);
+        self.peers.iter().filter(|(_, p)| member(p)).map(|(&id, _)| id).collect()
+    }
+
+    /// The connection has ended; the process may well live on without it.
+    fn hung_up(&mut self, id: u64) {
+        let running = matches!(self.stage, Stage::Running | Stage::Failed);
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        peer.channel = None;
+        peer.outbox.clear();
+        let Some(hello) = peer.hello else {
+            self.peers.remove(&id);
+            return;
+        };
+        match hello.role {
+            Role::Rank if !running => self.lost(id, "it ended before it had the buffer".into()),
+            Role::Member => self.member_left(id, hello),
+            _ => {}
+        }
+        if self.peers.get(&id).is_some_and(|p| p.process.is_none()) {
+            self.peers.remove(&id);
+        }
+    }
+
+    /// The process has ended.
+    fn departed(&mut self, id: u64) {
+        // What it said before it ended still counts.
+        self.read(id);
+        self.hung_up(id);
+        self.peers.remove(&id);
+        if matches!(self.stage, Stage::Asking(_)) {
+            self.look_if_answered();
+        }
+    }
+
+    fn member_left(&mut self, id: u64, hello: Hello) {
+        self.peers.remove(&id);
+        for other in self.members() {
+            let why = format!("local rank {} has left", hello.local_rank);
+            // Only an error to those who still wait for it; others never read this.
+            self.send(other, Frame::new(Kind::Fail).with(&[1, 0]).saying(why.as_bytes()), false);
+        }
+    }
+
+    fn lost(&mut self, id: u64, why: String) {
+        let Some(peer) = self.peers.get(&id) else { return };
+        let who = peer.hello.map_or(0, |h| h.rank);
+        let message = format!("rank {who} on {} (process {}): {why}", process::host_name(), peer.pid);
+        let _ = self.events.send(Event::Lost(message));
+    }
+
+    fn obey(&mut self, order: Order) {
+        let ranks: Vec<u64> = self.ranks().map(|(&id, _)| id).collect();
+        match order {
+            Order::Ask(frame) => {
+                let answer = if frame.kind() == Some(Kind::Search) { Kind::Hole } else { Kind::Votes };
+                self.stage = Stage::Asking(answer);
+                for id in ranks {
+                    if let Some(peer) = self.peers.get_mut(&id) {
+                        peer.answer = None;
+                    }
+                    self.send(id, frame.clone(), false);
+                }
+            }
+            Order::Serve(winner, descriptors) => {
+                self.stage = Stage::Mapping;
+                self.result = Some((winner, descriptors));
+                for id in ranks {
+                    self.supply(id);
+                }
+                self.look_if_mapped();
+            }
+            Order::Go => {
+                self.stage = Stage::Running;
+                for id in ranks {
+                    self.send(id, Frame::new(Kind::Go), false);
+                }
+                let waiting: Vec<u64> = self.peers.iter().filter(|(_, p)| !p.served).map(|(&id, _)| id).collect();
+                for id in waiting {
+                    self.supply(id);
+                }
+            }
+            Order::Fail { message } => {
+                self.stage = Stage::Failed;
+                self.failure = message;
+                let all: Vec<u64> = self.peers.iter().filter(|(_, p)| p.hello.is_some()).map(|(&id, _)| id).collect();
+                for id in all {
+                    self.refuse(id);
+                }
+            }
+        }
+    }
+
+    /// Gives the memory to a peer, when there is some: before all have agreed only to ranks.
+    fn supply(&mut self, id: u64) {
+        let running = matches!(self.stage, Stage::Running);
+        let Some((winner, _)) = &self.result else { return };
+        let frame = winner.frame();
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let Some(hello) = peer.hello.filter(|h| h.role != Role::Member) else { return };
+        if peer.served || (!running && hello.role != Role::Rank) {
+            return;
+        }
+        peer.served = true;
+        self.send(id, frame, true);
+        if running && hello.role == Role::Rank {
+            self.send(id, Frame::new(Kind::Go), false);
+        }
+    }
+
+    /// Tells a peer that the job has failed. One rank of the host prints why when there is no launcher to do it.
+    fn refuse(&mut self, id: u64) {
+        let lowest = self.ranks().map(|(_, h)| h.local_rank).min();
+        let hello = self.peers.get(&id).and_then(|p| p.hello);
+        let prints = self.print_failures && hello.is_some_and(|h| h.role == Role::Rank && Some(h.local_rank) == lowest);
+        let frame = Frame::new(Kind::Fail).with(&[1, u64::from(prints)]).saying(self.failure.as_bytes());
+        self.send(id, frame, false);
+    }
+
+    fn send(&mut self, id: u64, frame: Frame, with_memory: bool) {
+        if let Some(peer) = self.peers.get_mut(&id) {
+            peer.outbox.push_back((frame, with_memory));
+            if peer.outbox.len() > MAX_BACKLOG {
+                return self.hung_up(id);
+            }
+        }
+        self.flush(id);
+    }
+
+    fn flush(&mut self, id: u64) {
+        let memory: Vec<RawFd> =
+            self.result.iter().flat_map(|(_, fds)| fds.iter()).map(AsRawFd::as_raw_fd).collect();
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let Some(channel) = &peer.channel else { return };
+        while let Some((frame, with_memory)) = peer.outbox.front() {
+            match channel.send(frame, if *with_memory { &memory } else { &[] }) {
+                Ok(()) => drop(peer.outbox.pop_front()),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+                // Its end shows when it is read from.
+                Err(_) => return peer.outbox.clear(),
+            }
+        }
+    }
+}
+
+#[derive(Default)]
+struct Woken {
+    newcomers: bool,
+    orders: bool,
+    ended: bool,
+    departed: Vec<u64>,
+    readable: Vec<u64>,
+    writable: Vec<u64>,
+}
+
+/// A rank's refusal in words, from [`Kind::Votes`].
+fn refusal(frame: &Frame) -> String {
+    let [_, address, errno, start, end] = *frame.words.first_chunk::<5>().expect("a frame has 64 words");
+    let mapping = (start as usize, end as usize);
+    hostbuf::internal::agreement::reason(address as usize, 0, errno as i32, mapping, frame.text())
+}
+
+/// A listening socket that was inherited.
+#[allow(unsafe_code)]
+fn adopt(fd: RawFd) -> Result<OwnedFd> {
+    let is_listener = |fd| {
+        // SAFETY: only asks; a number that is no descriptor gives an error.
+        let borrowed = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
+        nix::sys::socket::getsockopt(&borrowed, nix::sys::socket::sockopt::AcceptConn).unwrap_or(false)
+    };
+    if fd < 3 || !is_listener(fd) {
+        return Err(Error::Invalid { what: format!("descriptor {fd} is no listening socket") });
+    }
+    // SAFETY: it is open, and whoever started us handed it over; nobody else here knows the number.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    nix::fcntl::fcntl(&fd, nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::FD_CLOEXEC))
+        .map_err(|e| Error::Os { doing: "setting close-on-exec".into(), source: e.into() })?;
+    Ok(fd)
+}
+
+/// The process with which the agent ends, as a descriptor; an error when it has gone already.
+fn lifeline(spec: &Spec) -> Result<Option<OwnedFd>> {
+    let gone = || Error::Attach { why: "the process that this agent serves has ended".into() };
+    let (pid, known) = match spec.lifeline {
+        Some(l) => (l.pid, Some(l.start)),
+        None => (nix::unistd::getppid().as_raw(), None),
+    };
+    let fd = process::pidfd(pid).map_err(|e| match e.raw_os_error() {
+        Some(libc::ESRCH) => gone(),
+        _ => Error::Os { doing: format!("watching process {pid}"), source: e },
+    })?;
+    // Only now is it certain that the descriptor means the process that is meant.
+    let same = match known {
+        Some(start) => process::start_time(pid) == Some(start),
+        None => nix::unistd::getppid().as_raw() == pid,
+    };
+    if same { Ok(Some(fd)) } else { Err(gone()) }
+}

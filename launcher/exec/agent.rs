@@ -1,0 +1,113 @@
+//! Without `hostbuf run`, the first rank on a host starts the host's agent.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use hostbuf::internal::Channel;
+use hostbuf::os::{process, socket};
+use hostbuf::{Error, Options, Result};
+
+use super::PATIENCE;
+use super::rank::{Place, job_key};
+use crate::agent::{Lifeline, Spec};
+
+/// The connection to this host's agent, which is started if need be, and the name of its socket.
+///
+/// # Errors
+/// [`Error::Attach`] when the name is another user's, or the agent does not come.
+pub(super) fn find_or_start(buffers: &[Options], place: Place) -> Result<(Channel, String)> {
+    let random = process::random().map_err(|e| Error::Os { doing: "asking for a random number".into(), source: e })?;
+    let key = match job_key() {
+        Some(key) => key,
+        None if place.local_size == 1 => format!("alone/{random:032x}"),
+        None => {
+            let why = "the engine tells no name for the job (neither PMIX_NAMESPACE nor SLURM_JOB_ID, and no Hydra \
+                       proxy is above this process): use `hostbuf run`";
+            return Err(Error::Attach { why: why.into() });
+        }
+    };
+    // A name has little room.
+    let name = format!("hostbuf/{}/{:032x}", nix::unistd::geteuid(), hash(key.as_bytes()));
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match Channel::connect(&name) {
+            Ok(channel) => return Ok((channel, name)),
+            Err(e) if e.raw_os_error() == Some(libc::ECONNREFUSED) => {}
+            Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
+                let why = format!("somebody else has taken the name @{name} of this job's agent: {e}");
+                return Err(Error::Attach { why });
+            }
+            Err(e) => return Err(Error::Attach { why: format!("the agent of this host at @{name}: {e}") }),
+        }
+        // Whoever binds the name starts the agent; the others find it.
+        match socket::listen_on(&name) {
+            Ok(listener) => start(random, &name, buffers, &listener)?,
+            Err(e) if e.kind() == std::io::ErrorKind::AddrInUse && Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Err(e) => return Err(Error::Os { doing: format!("listening on @{name}"), source: e }),
+        }
+    }
+}
+
+/// A number for what is asked, so that ranks which ask for different buffers under one name are found out.
+pub(super) fn request(buffers: &[Options]) -> u64 {
+    let text = buffers.iter().map(ToString::to_string).collect::<Vec<_>>().join("/");
+    hash(text.as_bytes()) as u64
+}
+
+/// 128 bits of the key: collisions between jobs of one user on one host are then no matter.
+fn hash(key: &[u8]) -> u128 {
+    let half = |basis: u64| key.iter().fold(basis, |h, &b| (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23));
+    u128::from(half(0xcbf2_9ce4_8422_2325)) << 64 | u128::from(half(0x8422_2325_cbf2_9ce4))
+}
+
+/// Starts the agent in a session of its own, no child of this process, with none of its streams. It ends with the
+/// process that started this rank, which on every engine is the job's daemon.
+fn start(job: u128, name: &str, buffers: &[Options], listener: &OwnedFd) -> Result<()> {
+    let failed = |e: std::io::Error| Error::Os { doing: "starting the agent of this host".into(), source: e };
+    let daemon = nix::unistd::getppid().as_raw();
+    let lifeline = process::start_time(daemon).map(|start| Lifeline { pid: daemon, start });
+    // Inherited through exec: the number stays the same, so it must not collide with the standard streams.
+    let fd = listener.as_raw_fd();
+    let spec = Spec {
+        job,
+        socket: name.into(),
+        buffers: buffers.to_vec(),
+        listener: Some(fd),
+        lifeline,
+        reports: false,
+    };
+    let mut command = Command::new(std::env::current_exe().map_err(failed)?);
+    command.arg("agent").args(spec.arguments());
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    inherit(&mut command, fd);
+    let status = command.status().map_err(failed)?;
+    if status.success() {
+        return Ok(());
+    }
+    Err(Error::Attach { why: format!("the agent of this host could not be started: {status}") })
+}
+
+#[allow(unsafe_code)]
+fn inherit(command: &mut Command, fd: i32) {
+    // SAFETY: between fork and exec only system calls: the flag of one descriptor, and a second fork whose parent
+    // ends, so that the agent is nobody's child here.
+    unsafe {
+        command.pre_exec(move || {
+            if libc::fcntl(fd, libc::F_SETFD, 0) != 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+            match libc::fork() {
+                -1 => Err(std::io::Error::last_os_error()),
+                0 => {
+                    libc::setsid();
+                    Ok(())
+                }
+                _ => libc::_exit(0),
+            }
+        });
+    }
+}

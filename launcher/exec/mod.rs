@@ -1,0 +1,248 @@
+//! `hostbuf exec`: the prefix in front of a rank's program. It brings the rank to its host's agent and becomes the
+//! program; the preloaded object does the rest inside it, before its `main`.
+
+mod agent;
+mod program;
+mod rank;
+
+use std::ffi::OsString;
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+use hostbuf::internal::wire::{
+    ENV_ADDRESS, ENV_CONNECTION, ENV_JOB, ENV_LOCAL_RANK, ENV_LOCAL_SIZE, ENV_SIZE, Frame, Hello, Kind, Role,
+    Territory, Winner,
+};
+use hostbuf::internal::{Ballot, Channel, Holds, Message, ballot};
+use hostbuf::{Error, Result};
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+
+use crate::arguments::BufferArguments;
+use crate::preload_file;
+use program::Program;
+use rank::Place;
+
+/// Prefix for the programs of an existing job script: `mpirun <anything> hostbuf exec --size 2G -- ./app`
+#[derive(Debug, clap::Args)]
+#[command(after_help = "The first rank on a host starts the host's agent; the ranks of the host agree on one address. \
+Hosts are compared at the first collective call (replicate). A statically linked program, or one with file \
+capabilities, cannot be preloaded: it gets the buffer when it links the library and calls HostBuffer::attach().")]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    buffers: BufferArguments,
+    /// The socket of the agents that `hostbuf run` has started
+    #[arg(long, hide = true)]
+    socket: Option<String>,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    command: Vec<OsString>,
+}
+
+/// How long a rank waits for its host's agent to answer at all.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) fn run(arguments: Arguments) -> ExitCode {
+    let place = Place::find();
+    let program = match Program::find(&arguments.command[0]) {
+        Ok(program) => Ok(program),
+        Err((why, status)) => Err((Error::Invalid { what: why }, status)),
+    };
+    let connection = connect(&arguments, place);
+    match (program, connection) {
+        (Ok(program), Ok((channel, name))) => match become_program(&arguments, &program, place, channel, &name) {
+            Ok(never) => match never {},
+            Err((error, status)) => say(place, &error, status),
+        },
+        (Err((error, status)), connection) => {
+            // The others shall not wait for a rank that will never be.
+            if let Ok((channel, _)) = connection {
+                give_up(&channel, &error);
+            }
+            say(place, &error, status)
+        }
+        (Ok(_), Err(error)) => say(place, &error, 1),
+    }
+}
+
+fn say(place: Place, error: &Error, status: u8) -> ExitCode {
+    // A program that is not there is missing for every rank of the host: one line is enough.
+    if place.local_rank == 0 || status == 1 {
+        eprintln!("hostbuf exec: {error}");
+    }
+    ExitCode::from(status)
+}
+
+fn give_up(channel: &Channel, error: &Error) {
+    let _ = channel.send(&Frame::new(Kind::Failed).saying(error.to_string().as_bytes()), &[]);
+}
+
+/// Connects to the agent and introduces this rank.
+fn connect(arguments: &Arguments, place: Place) -> Result<(Channel, String)> {
+    let Place { rank, size, local_rank, local_size } = place;
+    let mut hello = Hello { role: Role::Rank, rank, size, local_rank, local_size, request: 0 };
+    let (channel, name) = match &arguments.socket {
+        Some(name) => (wait_for(name)?, name.clone()),
+        None => {
+            let buffers = arguments.buffers.options()?;
+            hello.request = agent::request(&buffers);
+            agent::find_or_start(&buffers, place)?
+        }
+    };
+    channel.send(&hello.frame(), &[]).map_err(|e| Error::Attach { why: format!("the agent of this host: {e}") })?;
+    Ok((channel, name))
+}
+
+/// The agent that `hostbuf run` has started here; it may still be on its way.
+fn wait_for(name: &str) -> Result<Channel> {
+    let deadline = Instant::now() + PATIENCE;
+    let mut pause = Duration::from_millis(1);
+    loop {
+        match Channel::connect(name) {
+            Ok(channel) => return Ok(channel),
+            Err(e) if e.raw_os_error() == Some(libc::ECONNREFUSED) && Instant::now() < deadline => {
+                std::thread::sleep(pause);
+                pause = (pause * 2).min(Duration::from_millis(50));
+            }
+            Err(e) => {
+                let why = format!(
+                    "no agent of the job answers on {} at @{name}: {e}. The engine has put a rank where `hostbuf run` \
+                     has no agent (name all hosts with --host), or this rank is in a network namespace of its own",
+                    hostbuf::os::process::host_name()
+                );
+                return Err(Error::Attach { why });
+            }
+        }
+    }
+}
+
+enum Never {}
+
+/// Runs the program in this process's place.
+fn become_program(
+    arguments: &Arguments,
+    program: &Program,
+    place: Place,
+    channel: Channel,
+    name: &str,
+) -> std::result::Result<Never, (Error, u8)> {
+    let mut command = Command::new(&program.path);
+    command.arg0(&arguments.command[0]).args(&arguments.command[1..]);
+    command.env(ENV_JOB, name);
+    command.env(ENV_LOCAL_RANK, place.local_rank.to_string()).env(ENV_LOCAL_SIZE, place.local_size.to_string());
+    // Room for what the preloaded object writes in place.
+    command.env(ENV_ADDRESS, format!("{:#018x}", 0)).env(ENV_SIZE, format!("{:020}", 0));
+    let preload = preload_file::path().map_err(|e| (e, 1))?;
+    let mut list = OsString::new();
+    if let Some(asan) = &program.asan {
+        list.push(asan);
+        list.push(":");
+    }
+    list.push(preload);
+    if let Some(theirs) = std::env::var_os("LD_PRELOAD").filter(|l| !l.is_empty()) {
+        list.push(":");
+        list.push(theirs);
+    }
+    command.env("LD_PRELOAD", list);
+    if program.asan.is_none() {
+        // A later image may be one of gcc's AddressSanitizer, which refuses anything preloaded before its runtime.
+        let theirs = std::env::var("ASAN_OPTIONS").map(|o| o + ":").unwrap_or_default();
+        command.env("ASAN_OPTIONS", theirs + "verify_asan_link_order=0");
+    }
+    if let Some(why) = &program.not_preloadable {
+        tracing::info!(why, "voting in the program's place");
+        vote_for(program, &channel)?;
+        drop(channel);
+        command.env(ENV_CONNECTION, "-");
+        let error = command.exec();
+        return Err((Error::Os { doing: format!("starting {}", program.path.display()), source: error }, 126));
+    }
+    // Above the numbers that scripts and shells use by themselves.
+    let high = fcntl(channel.as_fd(), FcntlArg::F_DUPFD_CLOEXEC(500)).or_else(|_| fcntl(channel.as_fd(), FcntlArg::F_DUPFD_CLOEXEC(3)));
+    let kept = high.map_err(|e| (Error::Os { doing: "moving the connection".into(), source: e.into() }, 1))?;
+    command.env(ENV_CONNECTION, format!("{kept}:{}", std::process::id()));
+    let through = |flag| {
+        // A number that fcntl just gave; only its flag changes.
+        fcntl(borrow(kept), FcntlArg::F_SETFD(flag))
+    };
+    through(FdFlag::empty()).map_err(|e| (Error::Os { doing: "handing the connection on".into(), source: e.into() }, 1))?;
+    let source = command.exec();
+    let error = Error::Os { doing: format!("starting {}", program.path.display()), source };
+    give_up(&channel, &error);
+    Err((error, 126))
+}
+
+#[allow(unsafe_code)]
+fn borrow(fd: i32) -> std::os::fd::BorrowedFd<'static> {
+    // SAFETY: the descriptor was made by this process and stays open until it execs or ends.
+    unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) }
+}
+
+/// Votes for a program that cannot vote by itself: by what it will map at fixed addresses, and by what is free in a
+/// process like this one. Returns when all ranks may run.
+fn vote_for(program: &Program, channel: &Channel) -> std::result::Result<(), (Error, u8)> {
+    let failed = |why: String| (Error::Attach { why }, 1);
+    let gone = || failed("the agent of this host ended before the buffer was agreed on".into());
+    let send = |frame: &Frame| channel.send(frame, &[]).map_err(|_| gone());
+    send(&Frame::new(Kind::Ready).with(&[Territory::Anywhere as u64]))?;
+    let mut holds = Holds::new(Territory::Anywhere);
+    loop {
+        let Ok(Message::Frame(frame, _)) = channel.receive() else { return Err(gone()) };
+        match frame.kind() {
+            Some(Kind::Ballot) => {
+                let length = frame.words[0] as usize;
+                let mut reply = ballot::answer(&mut holds, &frame).ok_or_else(gone)?;
+                let candidates = ballot::candidates_of(&frame);
+                strike(program, &candidates, length, &mut reply);
+                send(&reply)?;
+            }
+            Some(Kind::Search) => {
+                let hole = search(program, &mut holds, &frame);
+                send(&Frame::new(Kind::Hole).with(&[hole.map_or(u64::MAX, |h| h as u64)]))?;
+            }
+            Some(Kind::Winner) => {
+                Winner::parse(&frame).ok_or_else(gone)?;
+                send(&Frame::new(Kind::Mapped))?;
+            }
+            Some(Kind::Go) => return Ok(()),
+            Some(Kind::Fail) => {
+                if frame.words[1] != 0 {
+                    eprintln!("hostbuf: {}", String::from_utf8_lossy(frame.text()));
+                }
+                std::process::exit(frame.words[0] as i32);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Takes the candidates back that the program's own segments will cover.
+fn strike(program: &Program, candidates: &Ballot, length: usize, reply: &mut Frame) {
+    for (i, &address) in candidates.as_slice().iter().enumerate() {
+        let covered = program.segments.iter().find(|&&(start, end)| start < address + length && address < end);
+        if let (Some(&(start, end)), true) = (covered, reply.words[0] & 1 << i != 0) {
+            reply.words[0] &= !(1 << i);
+            if reply.words[1] == 0 {
+                let path = program.path.as_os_str().as_encoded_bytes();
+                *reply = reply.clone().saying(path);
+                let refusal = [address as u64, libc::EEXIST as u64, start as u64, end as u64];
+                reply.words[1..5].copy_from_slice(&refusal);
+            }
+        }
+    }
+}
+
+/// The lowest hole that is clear of the program's segments too.
+fn search(program: &Program, holds: &mut Holds, frame: &Frame) -> Option<usize> {
+    let [length, mut from, align] = [0, 1, 2].map(|i| frame.words[i] as usize);
+    let align = align.next_power_of_two();
+    loop {
+        let hole = holds.hole(from, length, align)?;
+        match program.segments.iter().find(|&&(start, end)| start < hole + length && hole < end) {
+            Some(&(_, end)) => from = end.next_multiple_of(align),
+            None => return Some(hole),
+        }
+    }
+}
+

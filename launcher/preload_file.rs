@@ -1,0 +1,88 @@
+//! The preloaded object as a file: `LD_PRELOAD` wants a path.
+//!
+//! The command carries the object inside itself, so `cargo install` is enough. An installation puts it beside the
+//! command; otherwise it is written, once for each version, into the user's cache.
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use hostbuf::{Error, Result};
+
+/// The object, as the build script made it.
+const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libhostbuf_preload.so"));
+
+/// Where the object lies as a file that is byte for byte this one.
+///
+/// # Errors
+/// [`Error::Os`] when it is nowhere and cannot be written either.
+pub(crate) fn path() -> Result<PathBuf> {
+    let name = format!("libhostbuf_preload-{:016x}.so", digest());
+    if let Some(installed) = installed() {
+        return Ok(installed);
+    }
+    let mut last = io::Error::other("no folder to write to");
+    for dir in folders() {
+        let path = dir.join(&name);
+        if is_ours(&path) {
+            return Ok(path);
+        }
+        match write(&dir, &path) {
+            Ok(()) => return Ok(path),
+            Err(error) => last = error,
+        }
+    }
+    Err(Error::Os { doing: "writing the preloaded object into $XDG_CACHE_HOME, ~/.cache or /tmp".into(), source: last })
+}
+
+fn digest() -> u64 {
+    // FNV-1a: only tells versions apart, the contents are compared anyway.
+    OBJECT.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &b| (hash ^ u64::from(b)).wrapping_mul(0x100_0000_01b3))
+}
+
+/// `lib/hostbuf/` beside the `bin/` that this command is in.
+fn installed() -> Option<PathBuf> {
+    let executable = std::env::current_exe().ok()?;
+    let path = executable.parent()?.parent()?.join("lib/hostbuf/libhostbuf_preload.so");
+    is_ours(&path).then_some(path)
+}
+
+/// Whether a file can be trusted to be the object: the same bytes, and nobody else could change them.
+fn is_ours(path: &Path) -> bool {
+    let own = nix::unistd::geteuid().as_raw();
+    let trusted = |m: &fs::Metadata| m.is_file() && (m.uid() == own || m.uid() == 0) && m.mode() & 0o022 == 0;
+    fs::symlink_metadata(path).is_ok_and(|m| trusted(&m)) && fs::read(path).is_ok_and(|bytes| bytes == OBJECT)
+}
+
+fn folders() -> Vec<PathBuf> {
+    let own = nix::unistd::geteuid();
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|p| p.is_absolute());
+    let home = std::env::var_os("HOME").map(|h| PathBuf::from(h).join(".cache"));
+    let user = nix::unistd::User::from_uid(own).ok().flatten().map(|u| u.dir.join(".cache"));
+    let mut list: Vec<PathBuf> = [cache, home, user].into_iter().flatten().map(|p| p.join("hostbuf")).collect();
+    list.push(std::env::temp_dir().join(format!("hostbuf-{own}")));
+    list
+}
+
+/// Writes the object so that it appears whole or not at all, whoever else writes it at the same time: as a file
+/// without a name, which gets one when it is complete.
+fn write(dir: &Path, path: &Path) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    let metadata = fs::symlink_metadata(dir)?;
+    if !metadata.is_dir() || metadata.uid() != nix::unistd::geteuid().as_raw() {
+        return Err(io::Error::other(format!("{} belongs to somebody else", dir.display())));
+    }
+    let mut file = fs::File::options().write(true).mode(0o500).custom_flags(libc::O_TMPFILE).open(dir)?;
+    file.write_all(OBJECT)?;
+    let nameless = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let follow = nix::fcntl::AtFlags::AT_SYMLINK_FOLLOW;
+    let cwd = nix::fcntl::AT_FDCWD;
+    match nix::unistd::linkat(cwd, nameless.as_str(), cwd, path, follow) {
+        Ok(()) => Ok(()),
+        // Somebody else was faster; or something else stands there.
+        Err(nix::Error::EEXIST) if is_ours(path) => Ok(()),
+        Err(e) => Err(e.into()),
+    }
+}

@@ -1,0 +1,117 @@
+//! The hosts of a job, as a user writes them.
+
+use std::path::Path;
+
+use hostbuf::{Error, Result};
+
+/// One host and how many ranks it takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Host {
+    pub(super) name: String,
+    pub(super) slots: usize,
+}
+
+/// `h0:2,h1:2`; without a number one rank.
+///
+/// # Errors
+/// [`Error::Invalid`].
+pub(super) fn parse(list: &str) -> Result<Vec<Host>> {
+    let hosts: Result<Vec<Host>> = list.split(',').filter(|h| !h.is_empty()).map(one).collect();
+    let hosts = hosts?;
+    if hosts.is_empty() {
+        return Err(Error::Invalid { what: format!("hosts \"{list}\": none is named") });
+    }
+    Ok(joined(hosts))
+}
+
+fn one(text: &str) -> Result<Host> {
+    let wrong = || Error::Invalid { what: format!("host \"{text}\": a name, or name:ranks, is meant") };
+    let (name, slots) = match text.rsplit_once(':') {
+        Some((name, slots)) => (name, slots.parse().map_err(|_| wrong())?),
+        None => (text, 1),
+    };
+    if name.is_empty() || slots == 0 || name.starts_with('-') || name.contains(char::is_whitespace) {
+        return Err(wrong());
+    }
+    Ok(Host { name: name.into(), slots })
+}
+
+/// The same host named twice has the slots of both.
+fn joined(hosts: Vec<Host>) -> Vec<Host> {
+    let mut list: Vec<Host> = Vec::new();
+    for host in hosts {
+        match list.iter_mut().find(|h| h.name == host.name) {
+            Some(known) => known.slots += host.slots,
+            None => list.push(host),
+        }
+    }
+    list
+}
+
+/// A host file: `h0 slots=2` (Open MPI) or `h0:2` (Hydra), one a line, `#` begins a comment.
+///
+/// # Errors
+/// [`Error::Invalid`], [`Error::Os`].
+pub(super) fn from_file(path: &Path) -> Result<Vec<Host>> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|source| Error::Os { doing: format!("reading the host file {}", path.display()), source })?;
+    let mut hosts = Vec::new();
+    for line in text.lines() {
+        let line = line.split('#').next().unwrap_or("").trim();
+        let mut words = line.split_ascii_whitespace();
+        let Some(first) = words.next() else { continue };
+        let mut host = one(first)?;
+        for word in words {
+            if let Some(slots) = word.strip_prefix("slots=") {
+                let wrong = || Error::Invalid { what: format!("\"{word}\" in {}", path.display()) };
+                host.slots = slots.parse().ok().filter(|&s| s > 0).ok_or_else(wrong)?;
+            }
+        }
+        hosts.push(host);
+    }
+    if hosts.is_empty() {
+        return Err(Error::Invalid { what: format!("the host file {} names no host", path.display()) });
+    }
+    Ok(joined(hosts))
+}
+
+/// As for `--host`.
+pub(super) fn list(hosts: &[Host]) -> String {
+    hosts.iter().map(|h| format!("{}:{}", h.name, h.slots)).collect::<Vec<_>>().join(",")
+}
+
+/// Where `ranks` ranks land when the engine fills the hosts in order, as all do by default.
+pub(super) fn used(hosts: &[Host], ranks: usize) -> Vec<Host> {
+    let mut left = ranks;
+    let mut list = Vec::new();
+    for host in hosts {
+        if left == 0 {
+            break;
+        }
+        list.push(host.clone());
+        left = left.saturating_sub(host.slots);
+    }
+    list
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_and_files() {
+        let hosts = parse("h0:2,h1,h0:1").unwrap();
+        assert_eq!(list(&hosts), "h0:3,h1:1");
+        assert_eq!(list(&used(&hosts, 3)), "h0:3");
+        assert_eq!(list(&used(&hosts, 4)), "h0:3,h1:1");
+        for bad in ["", ",", "h0:0", "h0:x", ":2", "-x:1", "a b"] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+        let path = std::env::temp_dir().join(format!("hostbuf-hosts-{}", std::process::id()));
+        std::fs::write(&path, "# all\nh0 slots=2\nh1:3 # two\n\nh2\n").unwrap();
+        let hosts = from_file(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(list(&hosts), "h0:2,h1:3,h2:1");
+        assert!(from_file(Path::new("/no/such/file")).is_err());
+    }
+}

@@ -1,0 +1,113 @@
+//! `hostbuf run`: starts an agent on every host, then the program's ranks, each under `hostbuf exec`.
+
+mod engine;
+mod hosts;
+mod plan;
+mod progress;
+mod supervise;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use hostbuf::os::process;
+use hostbuf::{Error, Result};
+
+use crate::agent::Spec;
+use crate::arguments::BufferArguments;
+use engine::{Choice, Engine};
+use plan::{Context, Plan};
+
+/// Start a program's ranks with a buffer on each host: hostbuf run -n 8 --host h0:4,h1:4 --size 2G -- ./app
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Several programs: hostbuf run -n 2 --size 2G -- ./a : -n 2 -- ./b
+
+The engine gets the hosts as given, or finds them itself in an allocation. Its own options go through --launcher-arg. \
+Standard streams, signals (INT, TERM, TSTP, CONT, USR1, USR2) and the exit status pass through as with the engine \
+itself. A statically linked program, or one with file capabilities, cannot be preloaded: it gets the buffer when it \
+links the library and calls HostBuffer::attach().")]
+pub(crate) struct Arguments {
+    /// How many ranks; all slots of the hosts when not given
+    #[arg(short = 'n', long = "ranks", value_name = "N", visible_short_alias = 'c')]
+    ranks: Option<usize>,
+    /// Hosts and the ranks each takes: h0:2,h1:2
+    #[arg(long, value_name = "LIST", conflicts_with = "hostfile")]
+    host: Option<String>,
+    /// Hosts from a file: "h0 slots=2" or "h0:2", one a line
+    #[arg(long, value_name = "FILE")]
+    hostfile: Option<PathBuf>,
+    #[command(flatten)]
+    buffers: BufferArguments,
+    /// What starts the processes
+    #[arg(long, value_enum, default_value_t)]
+    launcher: Choice,
+    /// An option for the engine, again for each: --launcher-arg --mca --launcher-arg btl --launcher-arg tcp,self
+    #[arg(long = "launcher-arg", value_name = "ARG", allow_hyphen_values = true)]
+    launcher_args: Vec<OsString>,
+    /// The engine's own command, when PATH has several
+    #[arg(long, value_name = "PATH")]
+    mpirun: Option<PathBuf>,
+    /// The agent, when it is not where `hostbuf` is
+    #[arg(long, value_name = "PATH")]
+    agent: Option<PathBuf>,
+    /// No progress, no notes; errors only
+    #[arg(short, long)]
+    quiet: bool,
+    /// Say what is started, and the address that was agreed on
+    #[arg(short, long)]
+    verbose: bool,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    command: Vec<OsString>,
+}
+
+pub(crate) fn run(arguments: Arguments) -> ExitCode {
+    match start(arguments) {
+        Ok(status) => ExitCode::from(status),
+        Err(error) => {
+            eprintln!("hostbuf run: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start(arguments: Arguments) -> Result<u8> {
+    let buffers = arguments.buffers.options()?;
+    if arguments.ranks == Some(0) {
+        return Err(Error::Invalid { what: "-n 0: a job has at least one rank".into() });
+    }
+    let hosts = match (&arguments.host, &arguments.hostfile) {
+        (Some(list), _) => hosts::parse(list)?,
+        (None, Some(file)) => hosts::from_file(file)?,
+        (None, None) => Vec::new(),
+    };
+    let engine = Engine::find(arguments.launcher, arguments.mpirun.as_deref())?;
+    if engine == Engine::Local && hosts.iter().any(|h| !is_here(&h.name)) {
+        return Err(Error::Unsupported {
+            what: "more than this host".into(),
+            why: "the engine is \"local\", since no mpirun was found in PATH and this is no Slurm allocation; install \
+                  an MPI, or name its mpirun with --mpirun"
+                .into(),
+        });
+    }
+    let agent = engine.agent(arguments.agent.as_deref())?;
+    let job = process::random().map_err(|source| Error::Os { doing: "asking for a random number".into(), source })?;
+    let spec = Spec {
+        job,
+        // Nobody can guess it, so nobody can take the name first.
+        socket: format!("hostbuf/{}/{job:032x}", nix::unistd::geteuid()),
+        buffers,
+        listener: None,
+        lifeline: None,
+        reports: true,
+    };
+    let contexts = Context::split(arguments.ranks, arguments.command)?;
+    let plan = Plan::new(&engine, &agent, &hosts, &contexts, &arguments.launcher_args, &spec)?;
+    let voice = supervise::Voice { quiet: arguments.quiet, verbose: arguments.verbose };
+    supervise::supervise(&engine, plan, voice)
+}
+
+fn is_here(name: &str) -> bool {
+    name == "localhost" || name == process::host_name()
+}

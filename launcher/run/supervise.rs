@@ -1,0 +1,429 @@
+//! The launcher while the job runs: it passes signals on, listens to the agents, and sees to it that both jobs end
+//! together.
+
+use std::io::Read;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use hostbuf::os::process;
+use hostbuf::{Error, Result};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal, kill, raise};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::unistd::Pid;
+
+use super::engine::Engine;
+use super::plan::{Line, Plan};
+use super::progress::Progress;
+use crate::agent::Report;
+
+/// How much the launcher says.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Voice {
+    pub(super) quiet: bool,
+    pub(super) verbose: bool,
+}
+
+/// How long a job gets to end by itself after it was asked to, before it is killed.
+const GRACE: Duration = Duration::from_secs(5);
+/// How long agents get to notice that all their ranks have left.
+const NOTICE: Duration = Duration::from_millis(500);
+
+const FORWARDED: [Signal; 6] =
+    [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGUSR1, Signal::SIGUSR2, Signal::SIGCONT];
+
+/// Runs both jobs; returns the exit status of the program's.
+///
+/// # Errors
+/// When a job cannot be started, or the agents say why there is no buffer.
+pub(super) fn supervise(engine: &Engine, plan: Plan, voice: Voice) -> Result<u8> {
+    let mut signals = SigSet::from_iter(FORWARDED);
+    signals.add(Signal::SIGTSTP);
+    signals.add(Signal::SIGCHLD);
+    let os = |doing: &str| {
+        let doing = doing.to_owned();
+        move |e: nix::Error| Error::Os { doing, source: e.into() }
+    };
+    let before = signals.thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_BLOCK).map_err(os("blocking signals"))?;
+    let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
+    let signal_fd = SignalFd::with_flags(&signals, flags).map_err(os("opening a signal descriptor"))?;
+    let mut launcher = Launcher {
+        engine,
+        voice,
+        signals: signal_fd,
+        before,
+        agents: None,
+        agent_lines: Lines::default(),
+        agent_noise: Lines::default(),
+        ranks: Vec::new(),
+        ready: 0,
+        expected: plan.agent_count,
+        agreed: false,
+        failure: None,
+        status: None,
+        stopping: None,
+        progress: Progress::new(voice.quiet),
+    };
+    let status = launcher.run(plan);
+    launcher.end();
+    status
+}
+
+struct Launcher<'a> {
+    engine: &'a Engine,
+    voice: Voice,
+    signals: SignalFd,
+    before: SigSet,
+    agents: Option<Child>,
+    agent_lines: Lines,
+    agent_noise: Lines,
+    ranks: Vec<Child>,
+    ready: usize,
+    expected: Option<usize>,
+    agreed: bool,
+    /// Why the job cannot have its buffer.
+    failure: Option<String>,
+    /// How the program's job ended: the first of its processes that failed, else success.
+    status: Option<ExitStatus>,
+    /// Since when the program's job is being ended, and whether it was killed.
+    stopping: Option<(Instant, bool)>,
+    progress: Progress,
+}
+
+impl Launcher<'_> {
+    fn run(&mut self, plan: Plan) -> Result<u8> {
+        self.note(&plan.agents);
+        let mut agents = self.spawn(&plan.agents, true)?;
+        self.agent_lines = Lines::of(agents.stdout.take().map(OwnedFd::from));
+        self.agent_noise = Lines::of(agents.stderr.take().map(OwnedFd::from));
+        self.agents = Some(agents);
+        let mut waiting = Some(plan.ranks);
+        loop {
+            if waiting.is_some() && self.expected.is_some_and(|n| self.ready >= n) && self.failure.is_none() {
+                let lines = waiting.take().unwrap_or_default();
+                self.note(&lines[0]);
+                for line in &lines {
+                    let child = self.spawn(line, false)?;
+                    self.ranks.push(child);
+                }
+            }
+            self.reap()?;
+            if let Some(why) = &self.failure {
+                if self.ranks.is_empty() {
+                    return Err(Error::Attach { why: why.clone() }).map_err(spoken);
+                }
+            } else if self.agents.is_none() && !self.agreed {
+                self.failure = Some(self.agents_died());
+                self.stop();
+                continue;
+            }
+            if waiting.is_none() && self.ranks.is_empty() {
+                return Ok(self.verdict());
+            }
+            self.escalate();
+            self.wait()?;
+        }
+    }
+
+    /// The program's exit status as a shell has it; a death by signal is passed on as one.
+    fn verdict(&self) -> u8 {
+        let Some(status) = self.status else { return 0 };
+        match (status.code(), status.signal()) {
+            (Some(code), _) => code as u8,
+            (None, signal) => 128u8.wrapping_add(signal.unwrap_or(0) as u8),
+        }
+    }
+
+    fn agents_died(&mut self) -> String {
+        self.agent_noise.drain();
+        let noise = self.agent_noise.seen.iter().map(|l| l.trim());
+        let said: Vec<&str> = noise.filter(|l| l.chars().any(char::is_alphanumeric)).take(4).collect();
+        let said = if said.is_empty() { "it did not say why".into() } else { said.join(" ") };
+        format!("{} could not start an agent on every host: {said}", self.engine.name())
+    }
+
+    fn note(&self, line: &Line) {
+        if self.voice.verbose {
+            let words: Vec<_> = line.words.iter().map(|w| w.to_string_lossy()).collect();
+            eprintln!("hostbuf: starting {}", words.join(" "));
+        }
+    }
+
+    #[allow(unsafe_code)]
+    fn spawn(&self, line: &Line, agents: bool) -> Result<Child> {
+        let mut words = line.words.clone();
+        let script = match &line.script {
+            None => None,
+            Some((text, place)) => {
+                let file = script(text)?;
+                words[*place] = format!("/proc/self/fd/{}", file.as_raw_fd()).into();
+                Some(file)
+            }
+        };
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).envs(line.variables.iter().cloned());
+        if agents {
+            // No stdin: it is the program's. A group of their own: a terminal's Ctrl-C is for the program.
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        } else if !self.ranks.is_empty() {
+            // As with mpirun, only rank 0 reads.
+            command.stdin(Stdio::null());
+        }
+        let before = self.before;
+        let parent = nix::unistd::getpid();
+        let kept = script.as_ref().map(AsRawFd::as_raw_fd);
+        // SAFETY: between fork and exec only system calls.
+        unsafe {
+            command.pre_exec(move || {
+                before.thread_set_mask()?;
+                // A launcher that is killed takes both jobs along. It fires when the thread that forked ends: the
+                // main thread, which lives as long as the process.
+                process::die_with_parent(libc::SIGTERM)?;
+                if nix::unistd::getppid() != parent {
+                    return Err(std::io::Error::other("the launcher has ended"));
+                }
+                if let Some(fd) = kept {
+                    if libc::fcntl(fd, libc::F_SETFD, 0) != 0 {
+                        return Err(std::io::Error::last_os_error());
+                    }
+                }
+                Ok(())
+            });
+        }
+        let program = words[0].to_string_lossy().into_owned();
+        command.spawn().map_err(|source| Error::Os { doing: format!("starting {program}"), source })
+    }
+
+    /// Sleeps until something happens, and looks at what it is.
+    fn wait(&mut self) -> Result<()> {
+        let timeout = if self.stopping.is_some() { PollTimeout::from(100u8) } else { PollTimeout::NONE };
+        let mut fds = vec![PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
+        fds.extend([&self.agent_lines, &self.agent_noise].into_iter().filter_map(Lines::poll_fd));
+        match poll(&mut fds, timeout) {
+            Ok(_) | Err(nix::Error::EINTR) => {}
+            Err(e) => return Err(Error::Os { doing: "waiting".into(), source: e.into() }),
+        }
+        drop(fds);
+        self.hear_signals();
+        for line in self.agent_lines.read() {
+            self.hear(&line);
+        }
+        self.agent_noise.read();
+        Ok(())
+    }
+
+    fn hear_signals(&mut self) {
+        while let Ok(Some(info)) = self.signals.read_signal() {
+            let Ok(signal) = Signal::try_from(info.ssi_signo as i32) else { continue };
+            // The terminal sends to the whole foreground group: the program's job has it already.
+            let from_terminal = info.ssi_code == libc::SI_KERNEL;
+            match signal {
+                Signal::SIGCHLD => {}
+                Signal::SIGTSTP => {
+                    self.forward(signal, from_terminal);
+                    let _ = raise(Signal::SIGSTOP);
+                    // Running again: whoever continued us meant all of us.
+                    self.forward(Signal::SIGCONT, from_terminal);
+                }
+                _ => {
+                    self.forward(signal, from_terminal);
+                    let ends = matches!(signal, Signal::SIGINT | Signal::SIGTERM | Signal::SIGHUP);
+                    if ends && self.ranks.is_empty() {
+                        self.failure = Some(format!("ended by {signal} before the program was started"));
+                    }
+                }
+            }
+        }
+    }
+
+    fn forward(&self, signal: Signal, from_terminal: bool) {
+        if from_terminal {
+            return;
+        }
+        for child in &self.ranks {
+            let _ = kill(Pid::from_raw(child.id() as i32), signal);
+        }
+    }
+
+    fn hear(&mut self, line: &str) {
+        match Report::parse(line) {
+            Some(Report::Ready { agents, .. }) => {
+                self.ready += 1;
+                self.expected = Some(agents);
+            }
+            Some(Report::Progress { host, done, total }) => self.progress.tell(host, done, total),
+            Some(Report::Agreed { address, rounds, microseconds }) => {
+                self.agreed = true;
+                self.progress.end();
+                if self.voice.verbose {
+                    eprintln!("hostbuf: all ranks agreed on {address:#x} ({rounds} rounds, {microseconds} µs since the agents began)");
+                }
+            }
+            Some(Report::Failed { message }) => {
+                self.progress.end();
+                if self.failure.is_none() {
+                    self.failure = Some(message);
+                    self.stop();
+                }
+            }
+            None => {
+                if self.voice.verbose {
+                    eprintln!("hostbuf: an agent said: {line}");
+                }
+            }
+        }
+    }
+
+    /// Collects what has ended.
+    fn reap(&mut self) -> Result<()> {
+        let failed = |source| Error::Os { doing: "waiting for a child".into(), source };
+        let local = *self.engine == Engine::Local;
+        let mut left = Vec::new();
+        let mut died = false;
+        for mut child in std::mem::take(&mut self.ranks) {
+            match child.try_wait().map_err(failed)? {
+                None => left.push(child),
+                Some(status) => {
+                    died |= !status.success();
+                    if self.status.is_none_or(|s| s.success()) {
+                        self.status = Some(status);
+                    }
+                }
+            }
+        }
+        self.ranks = left;
+        if local && died {
+            // As an mpirun does: a rank that fails ends the job.
+            self.stop();
+        }
+        if let Some(agents) = &mut self.agents {
+            if agents.try_wait().map_err(failed)?.is_some() {
+                self.agents = None;
+                for line in self.agent_lines.drain() {
+                    self.hear(&line);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks the program's job to end.
+    fn stop(&mut self) {
+        if self.stopping.is_none() {
+            self.stopping = Some((Instant::now(), false));
+            self.forward(Signal::SIGTERM, false);
+        }
+    }
+
+    fn escalate(&mut self) {
+        if let Some((since, killed @ false)) = &mut self.stopping {
+            if since.elapsed() > GRACE {
+                *killed = true;
+                self.forward(Signal::SIGKILL, false);
+            }
+        }
+    }
+
+    /// Both jobs end, whatever happened.
+    fn end(&mut self) {
+        self.progress.end();
+        for child in &mut self.ranks {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        let Some(mut agents) = self.agents.take() else { return };
+        let pid = Pid::from_raw(agents.id() as i32);
+        let patience = |limit: Duration, agents: &mut Child| {
+            let begun = Instant::now();
+            while begun.elapsed() < limit {
+                if !matches!(agents.try_wait(), Ok(None)) {
+                    return true;
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            false
+        };
+        let leaving = self.agreed && self.failure.is_none() && patience(NOTICE, &mut agents);
+        if leaving || (kill(pid, Signal::SIGTERM).is_ok() && patience(GRACE, &mut agents)) {
+            return;
+        }
+        let _ = agents.kill();
+        let _ = agents.wait();
+    }
+}
+
+/// The error is the agents' own sentence.
+fn spoken(error: Error) -> Error {
+    match error {
+        Error::Attach { why } => Error::Invalid { what: why },
+        other => other,
+    }
+}
+
+/// A file that only a descriptor names.
+fn script(text: &str) -> Result<OwnedFd> {
+    let doing = |e: std::io::Error| Error::Os { doing: "writing a list of programs".into(), source: e };
+    let flags = nix::sys::memfd::MFdFlags::MFD_CLOEXEC;
+    let fd = nix::sys::memfd::memfd_create(c"hostbuf-programs", flags).map_err(|e| doing(e.into()))?;
+    nix::unistd::write(&fd, text.as_bytes()).map_err(|e| doing(e.into()))?;
+    Ok(fd)
+}
+
+/// What comes through a pipe, line by line.
+#[derive(Default)]
+struct Lines {
+    pipe: Option<std::fs::File>,
+    partial: Vec<u8>,
+    seen: Vec<String>,
+}
+
+impl Lines {
+    fn of(pipe: Option<OwnedFd>) -> Lines {
+        if let Some(fd) = &pipe {
+            let flags = nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK);
+            let _ = nix::fcntl::fcntl(fd, flags);
+        }
+        Lines { pipe: pipe.map(Into::into), ..Lines::default() }
+    }
+
+    fn poll_fd(&self) -> Option<PollFd<'_>> {
+        Some(PollFd::new(self.pipe.as_ref()?.as_fd(), PollFlags::POLLIN))
+    }
+
+    /// The lines that are complete now.
+    fn read(&mut self) -> Vec<String> {
+        let mut buffer = [0u8; 4096];
+        while let Some(pipe) = &mut self.pipe {
+            match pipe.read(&mut buffer) {
+                Ok(0) => self.pipe = None,
+                Ok(n) => self.partial.extend_from_slice(&buffer[..n]),
+                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => break,
+                Err(_) => self.pipe = None,
+            }
+        }
+        let mut lines = Vec::new();
+        while let Some(end) = self.partial.iter().position(|&b| b == b'\n') {
+            let line: Vec<u8> = self.partial.drain(..=end).collect();
+            lines.push(String::from_utf8_lossy(&line).trim_end().to_owned());
+        }
+        // Enough to explain a failure; an engine that talks for hours fills no memory.
+        self.seen.extend(lines.iter().cloned());
+        let surplus = self.seen.len().saturating_sub(64);
+        self.seen.drain(..surplus);
+        lines
+    }
+
+    /// Everything that is left in the pipe.
+    fn drain(&mut self) -> Vec<String> {
+        let mut lines = self.read();
+        if !self.partial.is_empty() {
+            let rest = String::from_utf8_lossy(&std::mem::take(&mut self.partial)).into_owned();
+            self.seen.push(rest.clone());
+            lines.push(rest);
+        }
+        lines
+    }
+}

@@ -1,0 +1,303 @@
+//! What the processes show, put together by job and buffer.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use hostbuf::internal::CONTROL_NAME;
+use hostbuf::{Fill, Phase};
+use nix::fcntl::SealFlag;
+use serde_json::{Value, json};
+
+use super::control::{Snapshot, Source, State};
+use super::scan::{Area, FileId, Process};
+
+/// One job of one user on this host.
+pub struct Job {
+    /// Its random number.
+    pub number: u128,
+    /// Whose it is.
+    pub uid: u32,
+    /// What its control page says, or why that is not known.
+    pub control: Result<Snapshot, String>,
+    /// The processes that have something of it mapped.
+    pub ranks: Vec<Member>,
+    /// The processes that only hold its files.
+    pub agents: Vec<Member>,
+    /// Its buffers, in the order of the control page.
+    pub buffers: Vec<Buffer>,
+}
+
+/// A process of a job.
+pub struct Member {
+    /// Its number.
+    pub pid: i32,
+    /// Its name.
+    pub name: String,
+    /// Whether one of its ancestors has the job mapped too: a child that a rank forked or started.
+    pub child: bool,
+}
+
+/// One buffer of a job.
+pub struct Buffer {
+    /// Its name.
+    pub name: String,
+    /// Where the first byte is.
+    pub address: Option<u64>,
+    /// Bytes asked for, if the control page says so.
+    pub size: Option<u64>,
+    /// Bytes mapped.
+    pub length: u64,
+    /// The pages obtained and how many bytes of the buffer stand on huge ones, from the control page.
+    pub pages: Option<(String, u64)>,
+    /// Whether pages are taken at the first touch.
+    pub lazy: Option<bool>,
+    /// The mutable words.
+    pub state: Option<State>,
+    /// Whether the kernel refuses all writing; not known when nobody holds a descriptor.
+    pub sealed: Option<bool>,
+    /// Memory that the file has taken; not known when nobody holds a descriptor.
+    pub taken: Option<u64>,
+    /// The mappings, and the process that each belongs to.
+    pub areas: Vec<(i32, Area)>,
+}
+
+impl Buffer {
+    /// The proportional shares of all processes together.
+    pub fn pss(&self) -> u64 {
+        let sharers = self.areas.iter().filter(|(_, a)| a.shared_hugetlb > 0).count().max(1) as u64;
+        self.areas.iter().map(|(_, a)| share(a, sharers)).sum()
+    }
+
+    /// What all processes together have touched: what they would take without sharing.
+    pub fn rss(&self) -> u64 {
+        self.areas.iter().map(|(_, a)| touched(a)).sum()
+    }
+
+    /// Whether it stands on pages of the reserved pool.
+    pub fn is_hugetlb(&self) -> bool {
+        self.areas.iter().any(|(_, a)| a.shared_hugetlb + a.private_hugetlb > 0)
+    }
+
+    /// The most that any process reaches through page tables of huge pages.
+    pub fn huge_mapped(&self) -> u64 {
+        self.areas.iter().map(|(_, a)| a.huge + a.shared_hugetlb + a.private_hugetlb).max().unwrap_or(0)
+    }
+}
+
+/// A process's share of an area. The kernel keeps pages of the reserved pool out of PSS and only says whether they
+/// are shared, so an equal part among all `sharers` is counted.
+fn share(area: &Area, sharers: u64) -> u64 {
+    area.pss + area.private_hugetlb + area.shared_hugetlb / sharers
+}
+
+fn touched(area: &Area) -> u64 {
+    area.rss + area.private_hugetlb + area.shared_hugetlb
+}
+
+impl Job {
+    /// How many ranks there are, and how many children of theirs.
+    pub fn counts(&self) -> (usize, usize) {
+        let children = self.ranks.iter().filter(|r| r.child).count();
+        (self.ranks.len() - children, children)
+    }
+
+    /// Everything in the control page that is damaged, or why it is not there.
+    pub fn troubles(&self) -> Vec<String> {
+        let mut troubles: Vec<String> = self.control.as_ref().err().cloned().into_iter().collect();
+        for buffer in &self.buffers {
+            let Some(state) = &buffer.state else { continue };
+            let words = [state.fill.as_ref().err(), state.generation.as_ref().err(), state.high_water.as_ref().err()];
+            troubles.extend(words.into_iter().flatten().map(|why| format!("buffer {}: {why}", buffer.name)));
+        }
+        troubles
+    }
+}
+
+/// The jobs of all `processes`, by user and number.
+pub fn jobs(processes: &[Process]) -> Vec<Job> {
+    let names = |p: &Process| -> BTreeSet<u128> {
+        p.areas.iter().map(|a| a.name.job).chain(p.held.iter().map(|h| h.name.job)).collect()
+    };
+    let mut members: BTreeMap<(u32, u128), Vec<&Process>> = BTreeMap::new();
+    for process in processes {
+        for job in names(process) {
+            members.entry((process.uid, job)).or_default().push(process);
+        }
+    }
+    members.into_iter().map(|((uid, number), processes)| job(uid, number, &processes)).collect()
+}
+
+fn job(uid: u32, number: u128, processes: &[&Process]) -> Job {
+    let maps = |p: &Process| p.areas.iter().any(|a| a.name.job == number);
+    let mapping: BTreeSet<i32> = processes.iter().filter(|p| maps(p)).map(|p| p.pid).collect();
+    let member = |p: &&&Process| Member {
+        pid: p.pid,
+        name: p.name.clone(),
+        child: p.ancestors.iter().any(|a| mapping.contains(a)),
+    };
+    let control = control(number, processes);
+    let buffers = buffers(number, processes, control.as_ref().ok());
+    Job {
+        number,
+        uid,
+        control,
+        ranks: processes.iter().filter(|p| maps(p)).map(|p| member(&p)).collect(),
+        agents: processes.iter().filter(|p| !maps(p)).map(|p| member(&p)).collect(),
+        buffers,
+    }
+}
+
+/// Reads the control page the first way that works.
+fn control(number: u128, processes: &[&Process]) -> Result<Snapshot, String> {
+    let is_it = |name: &super::scan::FileName| name.job == number && name.what == CONTROL_NAME;
+    let held = processes.iter().flat_map(|p| p.held.iter().filter(|h| is_it(&h.name)));
+    for held in held {
+        if let Ok(read) = Source::File(&held.path).read() {
+            return read;
+        }
+    }
+    for process in processes {
+        for area in process.areas.iter().filter(|a| is_it(&a.name)) {
+            let file = format!("/proc/{}/map_files/{:x}-{:x}", process.pid, area.start, area.end);
+            let ways = [Source::File(&PathBuf::from(file)), Source::Memory(process.pid, area.start)]
+                .iter()
+                .find_map(|way| way.read().ok());
+            if let Some(read) = ways {
+                return read;
+            }
+        }
+    }
+    Err("the control page cannot be read: no process that may be looked into holds it open (the agent has gone), \
+         and their memory may not be read (only root may)"
+        .into())
+}
+
+fn buffers(number: u128, processes: &[&Process], snapshot: Option<&Snapshot>) -> Vec<Buffer> {
+    let mut files: BTreeMap<FileId, String> = BTreeMap::new();
+    for process in processes {
+        let areas = process.areas.iter().map(|a| (&a.name, a.file));
+        for (name, file) in areas.chain(process.held.iter().map(|h| (&h.name, h.file))) {
+            if name.job == number && name.what != CONTROL_NAME {
+                files.insert(file, name.what.clone());
+            }
+        }
+    }
+    let mut buffers: Vec<(usize, Buffer)> = files
+        .into_iter()
+        .map(|(file, name)| {
+            let known = snapshot.and_then(|s| {
+                let index = s.identity.buffers().iter().position(|b| b.inode == file.inode && b.name() == name)?;
+                Some((index, s))
+            });
+            (known.map_or(usize::MAX, |(index, _)| index), buffer(name, file, processes, known))
+        })
+        .collect();
+    buffers.sort_by(|a, b| (a.0, &a.1.name).cmp(&(b.0, &b.1.name)));
+    buffers.into_iter().map(|(_, buffer)| buffer).collect()
+}
+
+fn buffer(name: String, file: FileId, processes: &[&Process], known: Option<(usize, &Snapshot)>) -> Buffer {
+    let areas: Vec<(i32, Area)> = processes
+        .iter()
+        .flat_map(|p| p.areas.iter().filter(|a| a.file == file).map(|a| (p.pid, a.clone())))
+        .collect();
+    let held: Vec<_> = processes.iter().flat_map(|p| p.held.iter().filter(|h| h.file == file)).collect();
+    let seen = areas.iter().map(|(_, a)| a.end - a.start + a.offset).max().unwrap_or(0);
+    let entry = known.map(|(index, s)| s.identity.buffers()[index]);
+    Buffer {
+        name,
+        address: known
+            .map(|(index, s)| s.identity.address.wrapping_add(s.identity.buffers()[index].offset))
+            .or_else(|| areas.first().map(|(_, a)| a.start.wrapping_sub(a.offset))),
+        size: entry.map(|e| e.size),
+        length: entry.map_or(seen, |e| e.length),
+        pages: entry.map(|e| (e.pages().to_string(), e.huge)),
+        lazy: entry.map(|e| e.lazy != 0),
+        state: known.map(|(index, s)| s.states[index].clone()),
+        sealed: held.iter().find_map(|h| sealed(&h.path)),
+        taken: held.iter().map(|h| h.taken).max(),
+        areas,
+    }
+}
+
+/// Whether the kernel refuses every write to a memory file.
+fn sealed(path: &std::path::Path) -> Option<bool> {
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::OpenOptionsExt;
+    let file = std::fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
+    Some(hostbuf::os::memfd::seals(file.as_fd()).ok()?.contains(SealFlag::F_SEAL_WRITE))
+}
+
+/// All of it for programs. Sizes are bytes, addresses text in hexadecimal; `null` is what could not be read.
+pub fn json(jobs: &[Job]) -> Value {
+    json!({ "host": hostbuf::os::process::host_name(), "jobs": jobs.iter().map(job_json).collect::<Vec<_>>() })
+}
+
+fn job_json(job: &Job) -> Value {
+    let identity = job.control.as_ref().ok().map(|s| &s.identity);
+    let phases = identity.map(|i| {
+        Phase::ALL.into_iter().map(|p| (p.name().to_owned(), i.phases[p as usize].into())).collect::<serde_json::Map<_, _>>()
+    });
+    let members = |list: &[Member]| -> Vec<Value> {
+        list.iter().map(|m| json!({ "pid": m.pid, "name": m.name, "child": m.child })).collect()
+    };
+    json!({
+        "job": format!("{:032x}", job.number),
+        "uid": job.uid,
+        "user": user(job.uid),
+        "host_index": identity.map(|i| i.host),
+        "hosts": identity.map(|i| i.hosts),
+        "address": identity.map(|i| format!("{:#x}", i.address)),
+        "reserved_bytes": identity.map(|i| i.length),
+        "agreement_rounds": identity.map(|i| i.rounds),
+        "phases_us": phases,
+        "troubles": job.troubles(),
+        "ranks": members(&job.ranks),
+        "agents": members(&job.agents),
+        "buffers": job.buffers.iter().map(|b| buffer_json(job, b)).collect::<Vec<_>>(),
+    })
+}
+
+fn buffer_json(job: &Job, buffer: &Buffer) -> Value {
+    let state = buffer.state.as_ref();
+    let sharers = buffer.areas.iter().filter(|(_, a)| a.shared_hugetlb > 0).count().max(1) as u64;
+    let mappings = |(pid, a): &(i32, Area)| {
+        json!({
+            "pid": pid,
+            "address": format!("{:#x}", a.start),
+            "writable": a.writable,
+            "pss_bytes": share(a, sharers),
+            "rss_bytes": touched(a),
+        })
+    };
+    let (ranks, _) = job.counts();
+    let one = buffer.taken.unwrap_or(buffer.length);
+    json!({
+        "name": buffer.name,
+        "address": buffer.address.map(|a| format!("{a:#x}")),
+        "size_bytes": buffer.size,
+        "length_bytes": buffer.length,
+        "pages": buffer.pages.as_ref().map(|(pages, _)| pages),
+        "huge_bytes": buffer.pages.as_ref().map(|(_, huge)| huge),
+        "huge_mapped_bytes": buffer.huge_mapped(),
+        "page_bytes": buffer.areas.iter().map(|(_, a)| a.page).max(),
+        "lazy": buffer.lazy,
+        "fill": state.and_then(|s| s.fill.as_ref().ok()).map(|f: &Fill| f.name()),
+        "sealed": buffer.sealed,
+        "generation": state.and_then(|s| s.generation.as_ref().ok()),
+        "high_water_bytes": state.and_then(|s| s.high_water.as_ref().ok()),
+        "taken_bytes": buffer.taken,
+        "pss_bytes": buffer.pss(),
+        "pss_source": if buffer.is_hugetlb() { "equal shares of hugetlb pages" } else { "smaps" },
+        "rss_bytes": buffer.rss(),
+        "private_copies": ranks,
+        "private_copies_bytes": one.saturating_mul(ranks as u64),
+        "mappings": buffer.areas.iter().map(mappings).collect::<Vec<_>>(),
+    })
+}
+
+/// A user's name, or the number.
+pub fn user(uid: u32) -> String {
+    let found = nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(uid)).ok().flatten();
+    found.map_or_else(|| uid.to_string(), |user| user.name)
+}

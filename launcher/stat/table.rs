@@ -1,0 +1,162 @@
+//! The report for people.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use hostbuf::os::process;
+use hostbuf::{Bytes, Phase};
+
+use super::report::{Buffer, Job, Member, user};
+
+/// All jobs, or one line that says there is none.
+pub fn text(jobs: &[Job]) -> String {
+    if jobs.is_empty() {
+        let whose = if nix::unistd::geteuid().is_root() { "" } else { " of this user" };
+        return format!("no host buffers{whose} on {}\n", process::host_name());
+    }
+    jobs.iter().map(job).collect::<Vec<_>>().join("\n")
+}
+
+fn job(job: &Job) -> String {
+    let mut text = format!("job {:032x}  user {}  on {}", job.number, user(job.uid), process::host_name());
+    if let Ok(snapshot) = &job.control {
+        let identity = &snapshot.identity;
+        match identity.hosts {
+            0 => {}
+            hosts => write!(text, "  (host {} of {hosts})", u64::from(identity.host) + 1).expect("to memory"),
+        }
+    }
+    text.push('\n');
+    for trouble in job.troubles() {
+        writeln!(text, "  ! {trouble}").expect("to memory");
+    }
+    text.push_str(&align(&rows(job)));
+    let (ranks, children) = job.counts();
+    writeln!(text, "  {}: {}", plural(ranks, "rank", "ranks"), people(&job.ranks, false)).expect("to memory");
+    if children > 0 {
+        let count = plural(children, "child of a rank", "children of ranks");
+        writeln!(text, "  {count}: {}", people(&job.ranks, true)).expect("to memory");
+    }
+    if !job.agents.is_empty() {
+        let count = plural(job.agents.len(), "agent", "agents");
+        writeln!(text, "  {count}: {}", people(&job.agents, false)).expect("to memory");
+    }
+    if let Ok(snapshot) = &job.control {
+        let phases = Phase::ALL.into_iter().map(|p| {
+            let took = Duration::from_micros(snapshot.identity.phases[p as usize]);
+            format!("{} {}", p.name(), duration(took))
+        });
+        writeln!(text, "  phases: {}", phases.collect::<Vec<_>>().join(", ")).expect("to memory");
+    }
+    text
+}
+
+const HEAD: [&str; 10] =
+    ["BUFFER", "ADDRESS", "SIZE", "PAGES", "HUGE", "FILL", "GEN", "USED", "PSS OF ALL", "PRIVATE COPIES WOULD TAKE"];
+
+fn rows(job: &Job) -> Vec<Vec<String>> {
+    let mut rows = vec![HEAD.map(str::to_owned).to_vec()];
+    rows.extend(job.buffers.iter().map(|b| row(job, b)));
+    rows
+}
+
+fn row(job: &Job, buffer: &Buffer) -> Vec<String> {
+    let unknown = || "?".to_owned();
+    let state = buffer.state.as_ref();
+    let number = |n: &u64| n.to_string();
+    let mut fill = state.and_then(|s| s.fill.as_ref().ok()).map_or_else(unknown, |f| f.name().to_owned());
+    if buffer.sealed == Some(true) {
+        fill.push_str(", sealed");
+    }
+    let mut pages = buffer.pages.as_ref().map_or_else(unknown, |(pages, _)| pages.clone());
+    if buffer.lazy == Some(true) {
+        pages.push_str(", lazy");
+    }
+    // A lazy buffer's huge pages are known only from who has touched them.
+    let huge = buffer.pages.as_ref().map_or(0, |(_, huge)| *huge).max(buffer.huge_mapped());
+    let (ranks, _) = job.counts();
+    let one = buffer.taken.unwrap_or(buffer.length);
+    let pss = match buffer.taken {
+        Some(taken) if taken < buffer.length => format!("{} ({} taken)", Bytes(buffer.pss()), Bytes(taken)),
+        _ => Bytes(buffer.pss()).to_string(),
+    };
+    vec![
+        buffer.name.clone(),
+        buffer.address.map_or_else(unknown, |a| format!("{a:#x}")),
+        Bytes(buffer.size.unwrap_or(buffer.length)).to_string(),
+        pages,
+        Bytes(huge).to_string(),
+        fill,
+        state.and_then(|s| s.generation.as_ref().ok()).map_or_else(unknown, number),
+        state.and_then(|s| s.high_water.as_ref().ok()).map_or_else(unknown, |n| Bytes(*n).to_string()),
+        pss,
+        format!("{} ({ranks} x {})", Bytes(one.saturating_mul(ranks as u64)), Bytes(one)),
+    ]
+}
+
+/// Columns side by side, two spaces apart.
+fn align(rows: &[Vec<String>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |c: usize| rows.iter().filter_map(|r| r.get(c)).map(|t| t.chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&widths).map(|(text, width)| format!("  {text:<width$}"));
+        format!("{}\n", cells.collect::<String>().trim_end())
+    };
+    rows.iter().map(line).collect()
+}
+
+fn plural(count: usize, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
+/// Names with their processes: `app 17 18 19, sh 12`.
+fn people(members: &[Member], children: bool) -> String {
+    let mut names: Vec<(&str, Vec<String>)> = Vec::new();
+    for member in members.iter().filter(|m| m.child == children) {
+        match names.iter_mut().find(|(name, _)| *name == member.name) {
+            Some((_, pids)) => pids.push(member.pid.to_string()),
+            None => names.push((&member.name, vec![member.pid.to_string()])),
+        }
+    }
+    if names.is_empty() {
+        return "none".into();
+    }
+    names.iter().map(|(name, pids)| format!("{name} {}", pids.join(" "))).collect::<Vec<_>>().join(", ")
+}
+
+fn duration(time: Duration) -> String {
+    match time.as_micros() {
+        0 => "0".into(),
+        n @ 1..1000 => format!("{n} µs"),
+        n @ 1000..1_000_000 => format!("{:.1} ms", n as f64 / 1e3),
+        n => format!("{:.2} s", n as f64 / 1e6),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_stand_below_each_other() {
+        let row = |cells: &[&str]| cells.iter().map(|&c| c.to_owned()).collect::<Vec<_>>();
+        let text = align(&[row(&["A", "BB"]), row(&["long", "x"])]);
+        assert_eq!(text, "  A     BB\n  long  x\n");
+    }
+
+    #[test]
+    fn people_are_grouped_by_name() {
+        let member = |pid, name: &str, child| Member { pid, name: name.into(), child };
+        let members = [member(1, "app", false), member(2, "sh", true), member(3, "app", false)];
+        assert_eq!(people(&members, false), "app 1 3");
+        assert_eq!(people(&members, true), "sh 2");
+        assert_eq!(people(&members[1..2], false), "none");
+    }
+
+    #[test]
+    fn durations_have_units() {
+        let text = |micros| duration(Duration::from_micros(micros));
+        assert_eq!([text(0), text(17), text(1500), text(2_500_000)], ["0", "17 µs", "1.5 ms", "2.50 s"]);
+    }
+}
