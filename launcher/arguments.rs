@@ -37,7 +37,9 @@ impl BufferArguments {
                 list.push(options);
             }
             None if self.buffer.is_empty() => {
-                return Err(Error::Invalid { what: "no buffer is asked for: give --size 2G or --buffer name=x,size=2G".into() });
+                return Err(Error::Invalid {
+                    what: "no buffer is asked for: give --size 2G or --buffer name=x,size=2G".into(),
+                });
             }
             None if self.pages.is_some() || self.lazy || self.dump => {
                 return Err(Error::Invalid {

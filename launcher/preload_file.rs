@@ -34,7 +34,10 @@ pub(crate) fn path() -> Result<PathBuf> {
             Err(error) => last = error,
         }
     }
-    Err(Error::Os { doing: "writing the preloaded object into $XDG_CACHE_HOME, ~/.cache or /tmp".into(), source: last })
+    Err(Error::Os {
+        doing: "writing the preloaded object into $XDG_CACHE_HOME, ~/.cache or /tmp".into(),
+        source: last,
+    })
 }
 
 fn digest() -> u64 {
@@ -61,7 +64,8 @@ fn folders() -> Vec<PathBuf> {
     let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|p| p.is_absolute());
     let home = std::env::var_os("HOME").map(|h| PathBuf::from(h).join(".cache"));
     let user = nix::unistd::User::from_uid(own).ok().flatten().map(|u| u.dir.join(".cache"));
-    let mut list: Vec<PathBuf> = [cache, home, user].into_iter().flatten().map(|p| p.join("hostbuf")).collect();
+    let mut list: Vec<PathBuf> =
+        [cache, home, user].into_iter().flatten().map(|p| p.join("hostbuf")).collect();
     list.push(std::env::temp_dir().join(format!("hostbuf-{own}")));
     list
 }

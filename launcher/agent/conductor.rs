@@ -10,10 +10,10 @@ use hostbuf::job::{Collective, Reduce, all_or_none};
 use hostbuf::os::process;
 use hostbuf::{Error, Phase, Result};
 
+use super::Open;
 use super::report::Report;
 use super::spec::Spec;
 use super::station::{Answer, Event, Handle, Order};
-use super::Open;
 
 /// How long an agent whose ranks are not all here waits before it compares notes with the others again.
 const PACE: Duration = Duration::from_millis(10);

@@ -5,8 +5,8 @@
 //! the phases one after another and alone uses MPI, so that an MPI that hangs in its own shutdown harms nobody.
 
 mod conductor;
-mod report;
-mod spec;
+pub(crate) mod report;
+pub(crate) mod spec;
 mod station;
 
 use std::process::ExitCode;
@@ -14,8 +14,8 @@ use std::process::ExitCode;
 use hostbuf::job::{Collective, Solo};
 use hostbuf::{Error, Result};
 
-pub(crate) use report::Report;
-pub(crate) use spec::{Lifeline, Spec};
+use report::Report;
+use spec::Spec;
 use station::Station;
 
 /// Opens the group of all agents of the job. Runs in the conductor's thread; the guard it returns ends the engine.
@@ -48,7 +48,9 @@ pub(crate) fn main(arguments: impl Iterator<Item = String>, open: Open) -> ExitC
     let spec = match Spec::parse(arguments) {
         Ok(spec) => spec,
         Err(error) => {
-            eprintln!("hostbuf-agent: {error}. It is started by `hostbuf run` and `hostbuf exec`, not by hand");
+            eprintln!(
+                "hostbuf-agent: {error}. It is started by `hostbuf run` and `hostbuf exec`, not by hand"
+            );
             return ExitCode::from(2);
         }
     };

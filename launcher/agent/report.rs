@@ -42,8 +42,12 @@ impl Report {
         let text = |key: &str| value.get(key)?.as_str().map(str::to_owned);
         let number = |key: &str| value.get(key)?.as_u64();
         Some(match text("hostbuf")?.as_str() {
-            "ready" => Report::Ready { host: text("host")?, agents: usize::try_from(number("agents")?).ok()? },
-            "progress" => Report::Progress { host: text("host")?, done: number("done")?, total: number("total")? },
+            "ready" => {
+                Report::Ready { host: text("host")?, agents: usize::try_from(number("agents")?).ok()? }
+            }
+            "progress" => {
+                Report::Progress { host: text("host")?, done: number("done")?, total: number("total")? }
+            }
             "agreed" => Report::Agreed {
                 address: number("address")?,
                 rounds: u32::try_from(number("rounds")?).ok()?,

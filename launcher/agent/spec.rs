@@ -30,6 +30,7 @@ pub(crate) struct Lifeline {
 
 impl Spec {
     /// The command line for an agent.
+    #[allow(dead_code, reason = "hostbuf-agent only reads it")]
     pub(crate) fn arguments(&self) -> Vec<String> {
         let mut list = vec![format!("--job={:032x}", self.job), format!("--socket={}", self.socket)];
         list.extend(self.buffers.iter().map(|b| format!("--buffer={b}")));
@@ -42,8 +43,14 @@ impl Spec {
     /// # Errors
     /// [`Error::Invalid`] for anything that [`arguments`](Spec::arguments) does not write.
     pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Spec> {
-        let mut spec =
-            Spec { job: 0, socket: String::new(), buffers: Vec::new(), listener: None, lifeline: None, reports: false };
+        let mut spec = Spec {
+            job: 0,
+            socket: String::new(),
+            buffers: Vec::new(),
+            listener: None,
+            lifeline: None,
+            reports: false,
+        };
         let wrong = |argument: &str| Error::Invalid { what: format!("argument \"{argument}\" is unknown") };
         for argument in arguments {
             let (name, value) = argument.split_once('=').unwrap_or((&argument, ""));
@@ -53,7 +60,8 @@ impl Spec {
                 "--buffer" => spec.buffers.push(value.parse()?),
                 "--listener" => spec.listener = Some(value.parse().map_err(|_| wrong(&argument))?),
                 "--lifeline" => {
-                    let parts = value.split_once(':').and_then(|(p, s)| Some((p.parse().ok()?, s.parse().ok()?)));
+                    let parts =
+                        value.split_once(':').and_then(|(p, s)| Some((p.parse().ok()?, s.parse().ok()?)));
                     let (pid, start) = parts.ok_or_else(|| wrong(&argument))?;
                     spec.lifeline = Some(Lifeline { pid, start });
                 }

@@ -115,17 +115,21 @@ impl Station {
             let doing = doing.to_owned();
             move |source: io::Error| Error::Os { doing, source }
         };
-        let signals: nix::sys::signal::SigSet =
-            [nix::sys::signal::Signal::SIGTERM, nix::sys::signal::Signal::SIGINT, nix::sys::signal::Signal::SIGHUP]
-                .into_iter()
-                .collect();
+        let signals: nix::sys::signal::SigSet = [
+            nix::sys::signal::Signal::SIGTERM,
+            nix::sys::signal::Signal::SIGINT,
+            nix::sys::signal::Signal::SIGHUP,
+        ]
+        .into_iter()
+        .collect();
         signals.thread_block().map_err(|e| os("blocking signals")(e.into()))?;
         let flags = nix::sys::signalfd::SfdFlags::SFD_NONBLOCK | nix::sys::signalfd::SfdFlags::SFD_CLOEXEC;
         let terminate = nix::sys::signalfd::SignalFd::with_flags(&signals, flags)
             .map_err(|e| os("opening a signal descriptor")(e.into()))?;
         let listener = match spec.listener {
             Some(fd) => adopt(fd)?,
-            None => socket::listen_on(&spec.socket).map_err(os(&format!("listening on the socket @{}", spec.socket)))?,
+            None => socket::listen_on(&spec.socket)
+                .map_err(os(&format!("listening on the socket @{}", spec.socket)))?,
         };
         let lifeline = lifeline(spec)?;
         let (order_sender, orders) = mpsc::channel();
@@ -409,7 +413,9 @@ impl Station {
                 sum.hole = sum.hole.max(frame.words[0]);
             } else {
                 sum.mask &= frame.words[0];
-                if frame.words[1] != 0 && sum.refusal.as_ref().is_none_or(|(rank, _)| hello.rank < *rank as u64) {
+                if frame.words[1] != 0
+                    && sum.refusal.as_ref().is_none_or(|(rank, _)| hello.rank < *rank as u64)
+                {
                     sum.refusal = Some((hello.rank as usize, refusal(frame)));
                 }
             }
@@ -523,7 +529,8 @@ impl Station {
                 for id in ranks {
                     self.send(id, Frame::new(Kind::Go), false);
                 }
-                let waiting: Vec<u64> = self.peers.iter().filter(|(_, p)| !p.served).map(|(&id, _)| id).collect();
+                let waiting: Vec<u64> =
+                    self.peers.iter().filter(|(_, p)| !p.served).map(|(&id, _)| id).collect();
                 for id in waiting {
                     self.supply(id);
                 }
@@ -531,7 +538,8 @@ impl Station {
             Order::Fail { message } => {
                 self.stage = Stage::Failed;
                 self.failure = message;
-                let all: Vec<u64> = self.peers.iter().filter(|(_, p)| p.hello.is_some()).map(|(&id, _)| id).collect();
+                let all: Vec<u64> =
+                    self.peers.iter().filter(|(_, p)| p.hello.is_some()).map(|(&id, _)| id).collect();
                 for id in all {
                     self.refuse(id);
                 }
@@ -560,7 +568,8 @@ impl Station {
     fn refuse(&mut self, id: u64) {
         let lowest = self.ranks().map(|(_, h)| h.local_rank).min();
         let hello = self.peers.get(&id).and_then(|p| p.hello);
-        let prints = self.print_failures && hello.is_some_and(|h| h.role == Role::Rank && Some(h.local_rank) == lowest);
+        let prints = self.print_failures
+            && hello.is_some_and(|h| h.role == Role::Rank && Some(h.local_rank) == lowest);
         let frame = Frame::new(Kind::Fail).with(&[1, u64::from(prints)]).saying(self.failure.as_bytes());
         self.send(id, frame, false);
     }

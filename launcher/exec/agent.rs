@@ -11,14 +11,15 @@ use hostbuf::{Error, Options, Result};
 
 use super::PATIENCE;
 use super::rank::{Place, job_key};
-use crate::agent::{Lifeline, Spec};
+use crate::agent::spec::{Lifeline, Spec};
 
 /// The connection to this host's agent, which is started if need be, and the name of its socket.
 ///
 /// # Errors
 /// [`Error::Attach`] when the name is another user's, or the agent does not come.
 pub(super) fn find_or_start(buffers: &[Options], place: Place) -> Result<(Channel, String)> {
-    let random = process::random().map_err(|e| Error::Os { doing: "asking for a random number".into(), source: e })?;
+    let random =
+        process::random().map_err(|e| Error::Os { doing: "asking for a random number".into(), source: e })?;
     let key = match job_key() {
         Some(key) => key,
         None if place.local_size == 1 => format!("alone/{random:032x}"),
@@ -60,7 +61,9 @@ pub(super) fn request(buffers: &[Options]) -> u64 {
 
 /// 128 bits of the key: collisions between jobs of one user on one host are then no matter.
 fn hash(key: &[u8]) -> u128 {
-    let half = |basis: u64| key.iter().fold(basis, |h, &b| (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23));
+    let half = |basis: u64| {
+        key.iter().fold(basis, |h, &b| (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23))
+    };
     u128::from(half(0xcbf2_9ce4_8422_2325)) << 64 | u128::from(half(0x8422_2325_cbf2_9ce4))
 }
 

@@ -26,9 +26,11 @@ use rank::Place;
 
 /// Prefix for the programs of an existing job script: `mpirun <anything> hostbuf exec --size 2G -- ./app`
 #[derive(Debug, clap::Args)]
-#[command(after_help = "The first rank on a host starts the host's agent; the ranks of the host agree on one address. \
+#[command(
+    after_help = "The first rank on a host starts the host's agent; the ranks of the host agree on one address. \
 Hosts are compared at the first collective call (replicate). A statically linked program, or one with file \
-capabilities, cannot be preloaded: it gets the buffer when it links the library and calls HostBuffer::attach().")]
+capabilities, cannot be preloaded: it gets the buffer when it links the library and calls HostBuffer::attach()."
+)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     buffers: BufferArguments,
@@ -51,10 +53,12 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
     };
     let connection = connect(&arguments, place);
     match (program, connection) {
-        (Ok(program), Ok((channel, name))) => match become_program(&arguments, &program, place, channel, &name) {
-            Ok(never) => match never {},
-            Err((error, status)) => say(place, &error, status),
-        },
+        (Ok(program), Ok((channel, name))) => {
+            match become_program(&arguments, &program, place, channel, &name) {
+                Ok(never) => match never {},
+                Err((error, status)) => say(place, &error, status),
+            }
+        }
         (Err((error, status)), connection) => {
             // The others shall not wait for a rank that will never be.
             if let Ok((channel, _)) = connection {
@@ -90,7 +94,9 @@ fn connect(arguments: &Arguments, place: Place) -> Result<(Channel, String)> {
             agent::find_or_start(&buffers, place)?
         }
     };
-    channel.send(&hello.frame(), &[]).map_err(|e| Error::Attach { why: format!("the agent of this host: {e}") })?;
+    channel
+        .send(&hello.frame(), &[])
+        .map_err(|e| Error::Attach { why: format!("the agent of this host: {e}") })?;
     Ok((channel, name))
 }
 
@@ -130,7 +136,9 @@ fn become_program(
     let mut command = Command::new(&program.path);
     command.arg0(&arguments.command[0]).args(&arguments.command[1..]);
     command.env(ENV_JOB, name);
-    command.env(ENV_LOCAL_RANK, place.local_rank.to_string()).env(ENV_LOCAL_SIZE, place.local_size.to_string());
+    command
+        .env(ENV_LOCAL_RANK, place.local_rank.to_string())
+        .env(ENV_LOCAL_SIZE, place.local_size.to_string());
     // Room for what the preloaded object writes in place.
     command.env(ENV_ADDRESS, format!("{:#018x}", 0)).env(ENV_SIZE, format!("{:020}", 0));
     let preload = preload_file::path().map_err(|e| (e, 1))?;
@@ -156,17 +164,23 @@ fn become_program(
         drop(channel);
         command.env(ENV_CONNECTION, "-");
         let error = command.exec();
-        return Err((Error::Os { doing: format!("starting {}", program.path.display()), source: error }, 126));
+        return Err((
+            Error::Os { doing: format!("starting {}", program.path.display()), source: error },
+            126,
+        ));
     }
     // Above the numbers that scripts and shells use by themselves.
-    let high = fcntl(channel.as_fd(), FcntlArg::F_DUPFD_CLOEXEC(500)).or_else(|_| fcntl(channel.as_fd(), FcntlArg::F_DUPFD_CLOEXEC(3)));
-    let kept = high.map_err(|e| (Error::Os { doing: "moving the connection".into(), source: e.into() }, 1))?;
+    let high = fcntl(channel.as_fd(), FcntlArg::F_DUPFD_CLOEXEC(500))
+        .or_else(|_| fcntl(channel.as_fd(), FcntlArg::F_DUPFD_CLOEXEC(3)));
+    let kept =
+        high.map_err(|e| (Error::Os { doing: "moving the connection".into(), source: e.into() }, 1))?;
     command.env(ENV_CONNECTION, format!("{kept}:{}", std::process::id()));
     let through = |flag| {
         // A number that fcntl just gave; only its flag changes.
         fcntl(borrow(kept), FcntlArg::F_SETFD(flag))
     };
-    through(FdFlag::empty()).map_err(|e| (Error::Os { doing: "handing the connection on".into(), source: e.into() }, 1))?;
+    through(FdFlag::empty())
+        .map_err(|e| (Error::Os { doing: "handing the connection on".into(), source: e.into() }, 1))?;
     let source = command.exec();
     let error = Error::Os { doing: format!("starting {}", program.path.display()), source };
     give_up(&channel, &error);
@@ -220,7 +234,8 @@ fn vote_for(program: &Program, channel: &Channel) -> std::result::Result<(), (Er
 /// Takes the candidates back that the program's own segments will cover.
 fn strike(program: &Program, candidates: &Ballot, length: usize, reply: &mut Frame) {
     for (i, &address) in candidates.as_slice().iter().enumerate() {
-        let covered = program.segments.iter().find(|&&(start, end)| start < address + length && address < end);
+        let covered =
+            program.segments.iter().find(|&&(start, end)| start < address + length && address < end);
         if let (Some(&(start, end)), true) = (covered, reply.words[0] & 1 << i != 0) {
             reply.words[0] &= !(1 << i);
             if reply.words[1] == 0 {
@@ -245,4 +260,3 @@ fn search(program: &Program, holds: &mut Holds, frame: &Frame) -> Option<usize> 
         }
     }
 }
-

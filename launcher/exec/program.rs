@@ -40,7 +40,9 @@ impl Program {
             }
             Err(e) => return Err((format!("program \"{shown}\" cannot be read: {e}"), 126)),
             Ok(m) if m.is_dir() => return Err((format!("program \"{shown}\" is a folder"), 126)),
-            Ok(_) if !is_executable(&path) => return Err((format!("program \"{shown}\" is not executable"), 126)),
+            Ok(_) if !is_executable(&path) => {
+                return Err((format!("program \"{shown}\" is not executable"), 126));
+            }
             Ok(_) => {}
         }
         Ok(Program::inspect(path))
@@ -72,7 +74,9 @@ fn interpreter(path: &Path) -> PathBuf {
     let mut image = path.to_owned();
     for _ in 0..4 {
         let mut head = [0u8; 256];
-        let Ok(n) = fs::File::open(&image).and_then(|mut f| std::io::Read::read(&mut f, &mut head)) else { break };
+        let Ok(n) = fs::File::open(&image).and_then(|mut f| std::io::Read::read(&mut f, &mut head)) else {
+            break;
+        };
         let Some(line) = head[..n].strip_prefix(b"#!") else { break };
         let line = line.split(|&b| b == b'\n').next().unwrap_or(&[]).trim_ascii();
         let name = line.split(|b| b.is_ascii_whitespace()).next().unwrap_or(&[]);
@@ -149,7 +153,8 @@ impl Elf {
         }
         let needed = dynamic.and_then(|(offset, length)| {
             let entries = (offset..offset.checked_add(length)?).step_by(16);
-            let entries: Vec<(usize, usize)> = entries.map_while(|at| Some((long(at)?, long(at + 8)?))).collect();
+            let entries: Vec<(usize, usize)> =
+                entries.map_while(|at| Some((long(at)?, long(at + 8)?))).collect();
             const DT_NEEDED: usize = 1;
             const DT_STRTAB: usize = 5;
             let strings = entries.iter().find(|e| e.0 == DT_STRTAB)?.1;

@@ -19,7 +19,12 @@ pub(super) struct Place {
 /// allocation leaves Slurm's variables standing, so the MPIs come before Slurm.
 const ENGINES: [[&str; 4]; 3] = [
     ["HOSTBUF_RANK", "HOSTBUF_SIZE", ENV_LOCAL_RANK, ENV_LOCAL_SIZE],
-    ["OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"],
+    [
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+    ],
     ["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"],
 ];
 

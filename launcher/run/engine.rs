@@ -75,12 +75,20 @@ impl Engine {
             return Ok(engine);
         }
         match choice {
-            Choice::Auto if mpirun.is_none() => Ok(srun().map_or(Engine::Local, |srun| Engine::Slurm { srun })),
+            Choice::Auto if mpirun.is_none() => {
+                Ok(srun().map_or(Engine::Local, |srun| Engine::Slurm { srun }))
+            }
             _ => {
                 let name = mpirun.map_or("no mpirun of this MPI is in PATH".into(), |m| {
                     format!("{} is no mpirun of Open MPI or MPICH that this can use", m.display())
                 });
-                none(&format!("--launcher {}", choice.to_possible_value().map_or("?".into(), |v| v.get_name().to_owned())), &name)
+                none(
+                    &format!(
+                        "--launcher {}",
+                        choice.to_possible_value().map_or("?".into(), |v| v.get_name().to_owned())
+                    ),
+                    &name,
+                )
             }
         }
     }
@@ -98,9 +106,10 @@ impl Engine {
             Engine::OpenMpi { major, .. } => vec![format!("hostbuf-agent-openmpi{major}")],
             Engine::Mpich { major, .. } => vec![format!("hostbuf-agent-mpich{major}")],
             // Any MPI that Slurm can start will do; see Engine::slurm_mpi.
-            Engine::Slurm { .. } => {
-                ["openmpi4", "openmpi5", "mpich4", "mpich5"].iter().map(|f| format!("hostbuf-agent-{f}")).collect()
-            }
+            Engine::Slurm { .. } => ["openmpi4", "openmpi5", "mpich4", "mpich5"]
+                .iter()
+                .map(|f| format!("hostbuf-agent-{f}"))
+                .collect(),
         };
         let executable = std::env::current_exe().unwrap_or_default();
         let bin = executable.parent().unwrap_or(Path::new("/"));
@@ -140,9 +149,9 @@ fn absolute(path: &Path) -> Result<PathBuf> {
 /// A program in `PATH`.
 pub(super) fn in_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|dir| dir.join(name)).find(|p| {
-        p.is_file() && nix::unistd::access(p, nix::unistd::AccessFlags::X_OK).is_ok()
-    })
+    std::env::split_paths(&path)
+        .map(|dir| dir.join(name))
+        .find(|p| p.is_file() && nix::unistd::access(p, nix::unistd::AccessFlags::X_OK).is_ok())
 }
 
 /// Which MPI an mpirun belongs to: by what it prints of its version.

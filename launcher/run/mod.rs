@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use hostbuf::os::process;
 use hostbuf::{Error, Result};
 
-use crate::agent::Spec;
+use crate::agent::spec::Spec;
 use crate::arguments::BufferArguments;
 use engine::{Choice, Engine};
 use plan::{Context, Plan};
@@ -92,7 +92,8 @@ fn start(arguments: Arguments) -> Result<u8> {
         });
     }
     let agent = engine.agent(arguments.agent.as_deref())?;
-    let job = process::random().map_err(|source| Error::Os { doing: "asking for a random number".into(), source })?;
+    let job = process::random()
+        .map_err(|source| Error::Os { doing: "asking for a random number".into(), source })?;
     let spec = Spec {
         job,
         // Nobody can guess it, so nobody can take the name first.

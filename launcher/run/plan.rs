@@ -7,7 +7,7 @@ use hostbuf::{Error, Result};
 
 use super::engine::Engine;
 use super::hosts::{self, Host};
-use crate::agent::Spec;
+use crate::agent::spec::Spec;
 
 /// One program of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,10 +24,13 @@ impl Context {
     pub(super) fn split(ranks: Option<usize>, command: Vec<OsString>) -> Result<Vec<Context>> {
         let mut list = Vec::new();
         for (i, part) in command.split(|word| word == ":").enumerate() {
-            let wrong = |what: &str| Error::Invalid { what: format!("program {} of this job: {what}", i + 1) };
+            let wrong =
+                |what: &str| Error::Invalid { what: format!("program {} of this job: {what}", i + 1) };
             let mut context = Context { ranks: if i == 0 { ranks } else { None }, command: part.to_vec() };
             if i > 0 {
-                if let Some(n) = part.first().filter(|w| *w == "-n" || *w == "-np" || *w == "--ranks").and(part.get(1)) {
+                if let Some(n) =
+                    part.first().filter(|w| *w == "-n" || *w == "-np" || *w == "--ranks").and(part.get(1))
+                {
                     let n = n.to_str().and_then(|n| n.parse().ok()).filter(|&n| n > 0);
                     context.ranks = Some(n.ok_or_else(|| wrong("-n wants a number"))?);
                     context.command.drain(..2);
@@ -81,13 +84,49 @@ pub(super) struct Plan {
 /// Options of the engines that say how many ranks go where: they are the program's, not the agents'. With each, how
 /// many words follow it.
 const PLACING: &[(&str, usize)] = &[
-    ("-N", 1), ("--npernode", 1), ("-npernode", 1), ("--map-by", 1), ("-map-by", 1), ("--rank-by", 1),
-    ("-rank-by", 1), ("--bind-to", 1), ("-bind-to", 1), ("--ppr", 1), ("--pernode", 0), ("-pernode", 0),
-    ("--bynode", 0), ("--byslot", 0), ("-ppn", 1), ("--ppn", 1), ("-perhost", 1), ("-bynode", 0),
-    ("--ntasks-per-node", 1), ("--distribution", 1), ("-m", 1), ("--cpu-bind", 1), ("--ntasks", 1), ("--nodes", 1),
-    ("-n", 1), ("-np", 1), ("--np", 1), ("--cpus-per-task", 1), ("-c", 1), ("--mpi", 1), ("--report-bindings", 0),
-    ("--rankfile", 1), ("-rf", 1), ("--cpus-per-proc", 1), ("--label", 0), ("-l", 0), ("--tag-output", 0),
-    ("-tag-output", 0), ("--multi-prog", 0), ("--input", 1), ("--output", 1), ("--error", 1), ("--signal", 1),
+    ("-N", 1),
+    ("--npernode", 1),
+    ("-npernode", 1),
+    ("--map-by", 1),
+    ("-map-by", 1),
+    ("--rank-by", 1),
+    ("-rank-by", 1),
+    ("--bind-to", 1),
+    ("-bind-to", 1),
+    ("--ppr", 1),
+    ("--pernode", 0),
+    ("-pernode", 0),
+    ("--bynode", 0),
+    ("--byslot", 0),
+    ("-ppn", 1),
+    ("--ppn", 1),
+    ("-perhost", 1),
+    ("-bynode", 0),
+    ("--ntasks-per-node", 1),
+    ("--distribution", 1),
+    ("-m", 1),
+    ("--cpu-bind", 1),
+    ("--ntasks", 1),
+    ("--nodes", 1),
+    ("-n", 1),
+    ("-np", 1),
+    ("--np", 1),
+    ("--cpus-per-task", 1),
+    ("-c", 1),
+    ("--mpi", 1),
+    ("--report-bindings", 0),
+    ("--rankfile", 1),
+    ("-rf", 1),
+    ("--cpus-per-proc", 1),
+    ("--label", 0),
+    ("-l", 0),
+    ("--tag-output", 0),
+    ("-tag-output", 0),
+    ("--multi-prog", 0),
+    ("--input", 1),
+    ("--output", 1),
+    ("--error", 1),
+    ("--signal", 1),
 ];
 
 /// The engine's options for the agents, and whether any was left out.
@@ -135,7 +174,13 @@ impl Plan {
         };
         let agent_hosts: Vec<Host> = agent_hosts.into_iter().map(|h| Host { slots: 1, ..h }).collect();
         let rank = |context: &Context| -> Vec<OsString> {
-            let head = [exec.clone().into_os_string(), "exec".into(), "--socket".into(), (&spec.socket).into(), "--".into()];
+            let head = [
+                exec.clone().into_os_string(),
+                "exec".into(),
+                "--socket".into(),
+                (&spec.socket).into(),
+                "--".into(),
+            ];
             head.into_iter().chain(context.command.iter().cloned()).collect()
         };
         let nodes = std::env::var("SLURM_JOB_NUM_NODES").or_else(|_| std::env::var("SLURM_NNODES")).ok();
@@ -166,7 +211,9 @@ impl Plan {
                 let names = |list: &[Host]| list.iter().map(|h| h.name.clone()).collect::<Vec<_>>().join(",");
                 let agents = Line::new(mpirun).words(&for_agents);
                 let agents = match (count, &nodes) {
-                    (Some(n), _) => agents.words(["-hosts", &names(&agent_hosts), "-ppn", "1", "-n", &n.to_string()]),
+                    (Some(n), _) => {
+                        agents.words(["-hosts", &names(&agent_hosts), "-ppn", "1", "-n", &n.to_string()])
+                    }
                     (None, Some(nodes)) => agents.words(["-ppn", "1", "-n", nodes]),
                     (None, None) => agents.words(["-n", "1"]),
                 };
@@ -184,7 +231,9 @@ impl Plan {
                 }
                 Plan { agents, agent_count: count, ranks: vec![ranks] }
             }
-            Engine::Slurm { srun } => slurm(srun, agent, hosts, contexts, arguments, &for_agents, nodes, spec, &rank),
+            Engine::Slurm { srun } => {
+                slurm(srun, agent, hosts, contexts, arguments, &for_agents, nodes, spec, &rank)
+            }
         };
         if std::env::var_os("SLURM_JOB_ID").is_some() {
             // Without it the second job of the allocation waits for the first to end.
@@ -201,13 +250,18 @@ fn local(agent: &Path, contexts: &[Context], exec: &Path, spec: &Spec) -> Plan {
     let size: usize = counted.iter().map(|(n, _)| n).sum();
     let each = counted.iter().flat_map(|&(n, context)| std::iter::repeat_n(context, n));
     let ranks = each.enumerate().map(|(rank, context)| {
-        let mut line = Line::new(exec).words(["exec", "--socket", &spec.socket, "--"]).words(&context.command);
+        let mut line =
+            Line::new(exec).words(["exec", "--socket", &spec.socket, "--"]).words(&context.command);
         for (name, value) in [("RANK", rank), ("SIZE", size), ("LOCAL_RANK", rank), ("LOCAL_SIZE", size)] {
             line.variables.push((format!("HOSTBUF_{name}"), value.to_string()));
         }
         line
     });
-    Plan { agents: Line::new(agent).words(["agent"]).words(spec.arguments()), agent_count: Some(1), ranks: ranks.collect() }
+    Plan {
+        agents: Line::new(agent).words(["agent"]).words(spec.arguments()),
+        agent_count: Some(1),
+        ranks: ranks.collect(),
+    }
 }
 
 #[allow(clippy::too_many_arguments, reason = "one engine's part of Plan::new, which has them all")]
@@ -235,7 +289,16 @@ fn slurm(
     let protocol = if mpich { "--mpi=pmi2" } else { "--mpi=pmix" };
     let agents = on_hosts(Line::new(srun).words(["--overlap", "--quiet"]).words(for_agents));
     let agents = agents
-        .words(["-N", &nodes, "-n", &nodes, "--ntasks-per-node=1", "--cpu-bind=none", "--input=none", protocol])
+        .words([
+            "-N",
+            &nodes,
+            "-n",
+            &nodes,
+            "--ntasks-per-node=1",
+            "--cpu-bind=none",
+            "--input=none",
+            protocol,
+        ])
         .words([agent])
         .words(spec.arguments());
     let mut ranks = on_hosts(Line::new(srun).words(["--overlap"]).words(arguments));
@@ -268,7 +331,13 @@ mod tests {
     use hostbuf::Options;
     use std::path::PathBuf;
 
-    fn plan(engine: &Engine, hosts: &str, ranks: Option<usize>, command: &[&str], arguments: &[&str]) -> Plan {
+    fn plan(
+        engine: &Engine,
+        hosts: &str,
+        ranks: Option<usize>,
+        command: &[&str],
+        arguments: &[&str],
+    ) -> Plan {
         let spec = Spec {
             job: 1,
             socket: "s".into(),
@@ -291,7 +360,10 @@ mod tests {
     fn open_mpi_places_agents_only_where_ranks_land() {
         let engine = Engine::OpenMpi { mpirun: PathBuf::from("mpirun"), major: 4 };
         let plan = plan(&engine, "h0:2,h1:2,h2:2", Some(3), &["./a", ":x"], &["--mca", "btl", "tcp,self"]);
-        assert!(text(&plan.agents).starts_with("mpirun --mca btl tcp,self --host h0:1,h1:1 -np 2 --bind-to none /agent"));
+        assert!(
+            text(&plan.agents)
+                .starts_with("mpirun --mca btl tcp,self --host h0:1,h1:1 -np 2 --bind-to none /agent")
+        );
         assert!(text(&plan.ranks[0]).contains("--host h0:2,h1:2,h2:2 -np 3"));
         assert!(text(&plan.ranks[0]).ends_with("exec --socket s -- ./a :x"));
     }
@@ -299,8 +371,13 @@ mod tests {
     #[test]
     fn placing_options_are_the_programs_alone_and_widen_the_agents() {
         let engine = Engine::OpenMpi { mpirun: PathBuf::from("mpirun"), major: 4 };
-        let plan = plan(&engine, "h0:2,h1:2", Some(2), &["./a"], &["--map-by", "node", "--bind-to=core", "-x", "A"]);
-        assert!(text(&plan.agents).starts_with("mpirun -x A --host h0:1,h1:1 -np 2"), "{}", text(&plan.agents));
+        let plan =
+            plan(&engine, "h0:2,h1:2", Some(2), &["./a"], &["--map-by", "node", "--bind-to=core", "-x", "A"]);
+        assert!(
+            text(&plan.agents).starts_with("mpirun -x A --host h0:1,h1:1 -np 2"),
+            "{}",
+            text(&plan.agents)
+        );
         assert!(text(&plan.ranks[0]).contains("--map-by node --bind-to=core -x A"));
     }
 
@@ -309,7 +386,10 @@ mod tests {
         let engine = Engine::Mpich { mpirun: PathBuf::from("mpiexec"), major: 4 };
         let plan = plan(&engine, "h0:2,h1:2", Some(1), &["./a", ":", "-n", "3", "--", "./b", "y"], &[]);
         let ranks = text(&plan.ranks[0]);
-        assert!(ranks.contains("-n 1") && ranks.contains("-- ./a : -n 3") && ranks.ends_with("-- ./b y"), "{ranks}");
+        assert!(
+            ranks.contains("-n 1") && ranks.contains("-- ./a : -n 3") && ranks.ends_with("-- ./b y"),
+            "{ranks}"
+        );
         for bad in [&["./a", ":", "./b"][..], &["./a", ":"], &["./a", ":", "-n", "x", "./b"]] {
             assert!(Context::split(Some(1), bad.iter().map(OsString::from).collect()).is_err());
         }

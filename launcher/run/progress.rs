@@ -34,8 +34,10 @@ impl Progress {
         let (done, total) = self.hosts.values().fold((0, 0), |sum, h| (sum.0 + h.0, sum.1 + h.1));
         if std::io::stderr().is_terminal() {
             let bar = self.bar.get_or_insert_with(|| {
-                let style = "hostbuf: taking memory [{bar:30}] {binary_bytes} of {binary_total_bytes}, {eta} left";
-                let style = ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar());
+                let style =
+                    "hostbuf: taking memory [{bar:30}] {binary_bytes} of {binary_total_bytes}, {eta} left";
+                let style =
+                    ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar());
                 ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr()).with_style(style)
             });
             bar.set_length(total);

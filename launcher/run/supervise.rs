@@ -17,7 +17,7 @@ use nix::unistd::Pid;
 use super::engine::Engine;
 use super::plan::{Line, Plan};
 use super::progress::Progress;
-use crate::agent::Report;
+use crate::agent::report::Report;
 
 /// How much the launcher says.
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +46,8 @@ pub(super) fn supervise(engine: &Engine, plan: Plan, voice: Voice) -> Result<u8>
         let doing = doing.to_owned();
         move |e: nix::Error| Error::Os { doing, source: e.into() }
     };
-    let before = signals.thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_BLOCK).map_err(os("blocking signals"))?;
+    let before =
+        signals.thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_BLOCK).map_err(os("blocking signals"))?;
     let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
     let signal_fd = SignalFd::with_flags(&signals, flags).map_err(os("opening a signal descriptor"))?;
     let mut launcher = Launcher {
@@ -258,7 +259,9 @@ impl Launcher<'_> {
                 self.agreed = true;
                 self.progress.end();
                 if self.voice.verbose {
-                    eprintln!("hostbuf: all ranks agreed on {address:#x} ({rounds} rounds, {microseconds} µs since the agents began)");
+                    eprintln!(
+                        "hostbuf: all ranks agreed on {address:#x} ({rounds} rounds, {microseconds} µs since the agents began)"
+                    );
                 }
             }
             Some(Report::Failed { message }) => {

@@ -2,8 +2,8 @@
 
 #![allow(unsafe_code)]
 
-use std::sync::Arc;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
 
 use tracing::info_span;
 
@@ -80,7 +80,8 @@ impl Segments {
         for segment in self.buffers.iter_mut().filter(|s| s.identity.lazy == 0) {
             let (length, pages) = (segment.identity.length, segment.identity.pages());
             let mut tell = |done| progress(before + done);
-            let huge = populate::populate(segment.fd.as_fd(), length, pages, segment.strict, workers, &mut tell)?;
+            let huge =
+                populate::populate(segment.fd.as_fd(), length, pages, segment.strict, workers, &mut tell)?;
             let obtained = if huge == 0 { Pages::Small } else { pages };
             segment.identity = segment.identity.with_pages(obtained);
             segment.identity.huge = huge;
@@ -157,7 +158,6 @@ fn check_space(buffers: &[Options], resolved: &[Pages]) -> Result<()> {
     }
     Ok(())
 }
-
 
 /// A control page mapped anywhere, for as long as this lives.
 pub struct ControlPage {

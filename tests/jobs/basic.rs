@@ -1,0 +1,37 @@
+//! A job runs, with every engine that is here.
+
+use crate::harness::{can_simulate, fixture, flavours, local, simulated};
+
+const ADDRESS: &str = "0x550000000000";
+
+#[test]
+fn local_ranks_share_one_buffer_before_their_constructors() {
+    let show = fixture("cc", "show.c", &[]).unwrap();
+    let outcome = local(4, "16M", &[], &[show.to_str().unwrap()]).ok();
+    let mut counts: Vec<u64> = Vec::new();
+    for line in outcome.lines("buffer ") {
+        let [address, size, count] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
+        assert_eq!((address, size), (ADDRESS, "16777216"));
+        counts.push(count.parse().unwrap());
+    }
+    // Every constructor has counted in the same memory; the last to look saw all four.
+    assert_eq!((counts.len(), counts.iter().max()), (4, Some(&4)), "{counts:?}");
+}
+
+#[test]
+fn every_mpi_gives_every_host_the_same_address() {
+    if !can_simulate() {
+        return;
+    }
+    let show = fixture("cc", "show.c", &[]).unwrap();
+    for flavour in flavours() {
+        let hosts = if flavour.starts_with("openmpi") { "--host h0:2,h1:2" } else { "--host h0:2,h1:2" };
+        let script = format!("$HOSTBUF run -n 4 {hosts} --mpirun $MPIRUN --size 4M -- {}", show.display());
+        let outcome = simulated(2, &flavour, &script).ok();
+        let lines = outcome.lines("buffer ");
+        assert_eq!(lines.len(), 4, "{flavour}: {outcome:?}");
+        for line in lines {
+            assert!(line.starts_with(&format!("{ADDRESS} 4194304 ")), "{flavour}: {line}");
+        }
+    }
+}
