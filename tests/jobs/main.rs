@@ -6,3 +6,4 @@
 mod harness;
 
 mod basic;
+mod slurm;

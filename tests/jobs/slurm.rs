@@ -1,0 +1,101 @@
+//! Slurm: an allocation on four simulated hosts, with consumable resources (`cons_tres`).
+
+use std::process::Command;
+
+use crate::harness::{Outcome, fixture, hostbuf, root, skip};
+
+/// A shell script inside an allocation of 4 hosts x 2 ranks; `None` where Slurm cannot run.
+fn in_allocation(script: &str) -> Option<Outcome> {
+    let simslurm = root().join("scripts/simslurm");
+    if Outcome::of(Command::new(&simslurm).arg("--check")).status != 0 {
+        skip("Slurm: slurmctld, slurmd and srun are not here, or this is not root (scripts/install-deps slurm)");
+        return None;
+    }
+    let mut command = Command::new(&simslurm);
+    command.args(["4", "--", "salloc", "--quiet", "-N4", "-n8", "bash", "-c", script]);
+    Some(Outcome::of(command.current_dir(root()).env("HOSTBUF", hostbuf())))
+}
+
+fn show() -> String {
+    fixture("cc", "show.c", &[]).unwrap().display().to_string()
+}
+
+/// Every one of `ranks` ranks has seen the buffer at the one address.
+#[track_caller]
+fn assert_shown(outcome: &Outcome, ranks: usize, bytes: u64) {
+    let lines = outcome.lines("buffer ");
+    assert_eq!(lines.len(), ranks, "{outcome:?}");
+    assert!(lines.iter().all(|l| l.starts_with(&format!("0x550000000000 {bytes} "))), "{outcome:?}");
+}
+
+#[test]
+fn srun_starts_agents_and_ranks_side_by_side_in_one_allocation() {
+    let script = format!("$HOSTBUF run --launcher slurm -n 8 --launcher-arg --mpi=pmix --size 4M -- {}", show());
+    if let Some(outcome) = in_allocation(&script) {
+        assert_shown(&outcome.ok(), 8, 4 << 20);
+    }
+}
+
+#[test]
+fn srun_runs_several_programs_as_one_job() {
+    let show = show();
+    let script =
+        format!("$HOSTBUF run --launcher slurm -n 2 --launcher-arg --mpi=pmix --size 4M -- {show} : -n 6 -- {show} 0 'a b'");
+    if let Some(outcome) = in_allocation(&script) {
+        assert_shown(&outcome.ok(), 8, 4 << 20);
+    }
+}
+
+#[test]
+fn both_mpiruns_take_the_hosts_from_the_allocation() {
+    for flavour in ["openmpi4", "mpich4"] {
+        let script = format!(
+            "eval \"$(scripts/mpienv {flavour})\" && $HOSTBUF run --mpirun $MPIRUN -n 8 --size 4M -- {}",
+            show()
+        );
+        if let Some(outcome) = in_allocation(&script) {
+            assert_shown(&outcome.ok(), 8, 4 << 20);
+        }
+    }
+}
+
+#[test]
+fn srun_with_the_prefix_needs_no_launcher() {
+    let script = format!("srun --mpi=pmix $HOSTBUF exec --size 4M -- {0} && srun $HOSTBUF exec --size 8M -- {0}", show());
+    if let Some(outcome) = in_allocation(&script) {
+        let outcome = outcome.ok();
+        let with = |bytes: u64| outcome.lines("buffer ").iter().filter(|l| l.contains(&format!(" {bytes} "))).count();
+        assert_eq!((with(4 << 20), with(8 << 20)), (8, 8), "{outcome:?}");
+    }
+}
+
+#[test]
+fn the_exit_status_of_a_rank_passes_through_srun() {
+    let script = format!("$HOSTBUF run --launcher slurm -n 8 --launcher-arg --mpi=pmix --size 4M -- {} 9", show());
+    if let Some(outcome) = in_allocation(&script) {
+        assert_eq!(outcome.status, 9, "{outcome:?}");
+    }
+}
+
+#[test]
+fn a_signal_for_the_step_reaches_the_ranks() {
+    // Slurm's --signal sends to the step's srun; the launcher passes it on as the engine would.
+    let script = "$HOSTBUF run --launcher slurm -n 2 --launcher-arg --mpi=none --size 4M -- \
+                  bash -c 'trap \"echo usr1; exit 0\" USR1; echo ready; while :; do read -t 0.1 <> <(:); done' > $SIMHOSTS_DIR/out &
+                  p=$!
+                  for i in $(seq 300); do [ $(grep -c ready $SIMHOSTS_DIR/out) = 2 ] && break; read -t 0.05 <> <(:); done
+                  kill -USR1 $p; wait $p; echo status $?; cat $SIMHOSTS_DIR/out";
+    if let Some(outcome) = in_allocation(script) {
+        assert!(outcome.stdout.contains("status 0"), "{outcome:?}");
+        assert_eq!(outcome.lines("usr1").len(), 2, "{outcome:?}");
+    }
+}
+
+#[test]
+fn outside_an_allocation_it_says_so_instead_of_queueing_twice() {
+    let mut command = Command::new(hostbuf());
+    command.args(["run", "--launcher", "slurm", "--size", "1M", "--", "true"]).env_remove("SLURM_JOB_ID");
+    let outcome = Outcome::of(&mut command);
+    assert_eq!((outcome.status, outcome.stderr.lines().count()), (1, 1), "{outcome:?}");
+    assert!(outcome.stderr.contains("not inside a Slurm allocation"), "{outcome:?}");
+}
