@@ -17,7 +17,7 @@ use std::process::ExitCode;
 ///
 /// It reads /proc and asks nobody, so it also works while a job is stopped, and after its launcher was killed.
 /// A user sees the own jobs; root sees all that can be read.
-#[derive(clap::Args)]
+#[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// Print JSON, with the unit in the name of each figure.
     #[arg(long)]

@@ -238,7 +238,7 @@ impl Everybody<'_> {
         if self.ranks == 0 {
             return Ok(Answer { mask: u64::MAX, hole: 0, refusal: None });
         }
-        self.station.order(Order::Ask(question));
+        self.station.order(Order::Ask(Box::new(question)));
         match event(self.station)? {
             Event::Answered(answer) => Ok(answer),
             _ => Err(Error::Attach { why: "the ranks answered what was not asked".into() }),

@@ -23,7 +23,7 @@ const MAX_BACKLOG: usize = 1 << 16;
 /// What the conductor wants.
 pub(super) enum Order {
     /// Put this to all ranks of this host.
-    Ask(Frame),
+    Ask(Box<Frame>),
     /// Hand the memory out: to the ranks now, to whoever comes later.
     Serve(Winner, Arc<Vec<OwnedFd>>),
     /// Let all ranks run.
@@ -513,7 +513,7 @@ impl Station {
                     if let Some(peer) = self.peers.get_mut(&id) {
                         peer.answer = None;
                     }
-                    self.send(id, frame.clone(), false);
+                    self.send(id, (*frame).clone(), false);
                 }
             }
             Order::Serve(winner, descriptors) => {

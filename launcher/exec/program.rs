@@ -79,7 +79,7 @@ fn interpreter(path: &Path) -> PathBuf {
         };
         let Some(line) = head[..n].strip_prefix(b"#!") else { break };
         let line = line.split(|&b| b == b'\n').next().unwrap_or(&[]).trim_ascii();
-        let name = line.split(|b| b.is_ascii_whitespace()).next().unwrap_or(&[]);
+        let name = line.split(u8::is_ascii_whitespace).next().unwrap_or(&[]);
         if name.is_empty() {
             break;
         }

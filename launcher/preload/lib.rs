@@ -177,7 +177,9 @@ fn join(fd: i32) -> Option<Winner> {
             winner.address,
             winner.length
         ));
-        line = if start == 0 {
+        line = if start == 0 && refusal.errno == Errno::NOMEM {
+            line.and(b"the address space is limited (`ulimit -v`)")
+        } else if start == 0 {
             line.and(Line::new(format_args!("the range is refused, error {}", refusal.errno.0)).bytes())
         } else {
             let path = if refusal.path().is_empty() { b"an anonymous mapping" } else { refusal.path() };

@@ -113,7 +113,7 @@ impl Launcher<'_> {
             self.reap()?;
             if let Some(why) = &self.failure {
                 if self.ranks.is_empty() {
-                    return Err(Error::Attach { why: why.clone() }).map_err(spoken);
+                    return Err(spoken(Error::Attach { why: why.clone() }));
                 }
             } else if self.agents.is_none() && !self.agreed {
                 self.failure = Some(self.agents_died());
@@ -185,10 +185,10 @@ impl Launcher<'_> {
                 if nix::unistd::getppid() != parent {
                     return Err(std::io::Error::other("the launcher has ended"));
                 }
-                if let Some(fd) = kept {
-                    if libc::fcntl(fd, libc::F_SETFD, 0) != 0 {
-                        return Err(std::io::Error::last_os_error());
-                    }
+                if let Some(fd) = kept
+                    && libc::fcntl(fd, libc::F_SETFD, 0) != 0
+                {
+                    return Err(std::io::Error::last_os_error());
                 }
                 Ok(())
             });
@@ -301,12 +301,12 @@ impl Launcher<'_> {
             // As an mpirun does: a rank that fails ends the job.
             self.stop();
         }
-        if let Some(agents) = &mut self.agents {
-            if agents.try_wait().map_err(failed)?.is_some() {
-                self.agents = None;
-                for line in self.agent_lines.drain() {
-                    self.hear(&line);
-                }
+        if let Some(agents) = &mut self.agents
+            && agents.try_wait().map_err(failed)?.is_some()
+        {
+            self.agents = None;
+            for line in self.agent_lines.drain() {
+                self.hear(&line);
             }
         }
         Ok(())
@@ -321,11 +321,11 @@ impl Launcher<'_> {
     }
 
     fn escalate(&mut self) {
-        if let Some((since, killed @ false)) = &mut self.stopping {
-            if since.elapsed() > GRACE {
-                *killed = true;
-                self.forward(Signal::SIGKILL, false);
-            }
+        if let Some((since, killed @ false)) = &mut self.stopping
+            && since.elapsed() > GRACE
+        {
+            *killed = true;
+            self.forward(Signal::SIGKILL, false);
         }
     }
 

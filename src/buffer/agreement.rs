@@ -119,7 +119,11 @@ pub fn describe(refusal: &Refusal, length: usize) -> String {
 /// The same from the operands that came over the wire.
 #[must_use]
 pub fn reason(address: usize, length: usize, errno: i32, mapping: (usize, usize), path: &[u8]) -> String {
-    let wanted = format!("{} at {address:#x}", crate::error::Bytes(length as u64));
+    let wanted = match length {
+        // The wire does not carry the length; the ranks all ask for the same.
+        0 => format!("the buffers' range at {address:#x}"),
+        _ => format!("{} at {address:#x}", crate::error::Bytes(length as u64)),
+    };
     if mapping.1 > mapping.0 {
         let what =
             if path.is_empty() { "an anonymous mapping".into() } else { String::from_utf8_lossy(path) };

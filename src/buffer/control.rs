@@ -449,8 +449,8 @@ mod tests {
     #[test]
     fn any_flipped_byte_is_an_error_and_never_another_value() {
         let (_memory, control) = page();
-        let words: fn(Control) -> Result<(Fill, u64, u64, u64)> =
-            |c| Ok((c.fill(0)?, c.generation(0)?, c.high_water(0)?, c.root(0)?.0));
+        let words =
+            |c: Control| -> Result<_> { Ok((c.fill(0)?, c.generation(0)?, c.high_water(0)?, c.root(0)?.0)) };
         let good = words(control).unwrap();
         let identity = control.identity().unwrap();
         for at in 0..CONTROL_LENGTH as usize {

@@ -28,7 +28,7 @@ pub fn plan(buffers: &[Options]) -> (Winner, u64) {
         align = align.max(page);
         at = at.next_multiple_of(page);
         let length = length_of(buffer);
-        let flags = buffer.mmap_flags as u32 as u64 | if buffer.dump { FLAG_DUMP } else { 0 };
+        let flags = u64::from(buffer.mmap_flags as u32) | if buffer.dump { FLAG_DUMP } else { 0 };
         assert!(
             placements.push(Placement { offset: at, length, flags }),
             "check_all() bounds the number of buffers"

@@ -25,8 +25,8 @@ fn every_mpi_gives_every_host_the_same_address() {
     }
     let show = fixture("cc", "show.c", &[]).unwrap();
     for flavour in flavours() {
-        let hosts = if flavour.starts_with("openmpi") { "--host h0:2,h1:2" } else { "--host h0:2,h1:2" };
-        let script = format!("$HOSTBUF run -n 4 {hosts} --mpirun $MPIRUN --size 4M -- {}", show.display());
+        let script =
+            format!("$HOSTBUF run -n 4 --host h0:2,h1:2 --mpirun $MPIRUN --size 4M -- {}", show.display());
         let outcome = simulated(2, &flavour, &script).ok();
         let lines = outcome.lines("buffer ");
         assert_eq!(lines.len(), 4, "{flavour}: {outcome:?}");

@@ -5,5 +5,7 @@
 
 mod harness;
 
+mod address;
 mod basic;
+mod faults;
 mod slurm;

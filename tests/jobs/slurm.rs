@@ -8,7 +8,9 @@ use crate::harness::{Outcome, fixture, hostbuf, root, skip};
 fn in_allocation(script: &str) -> Option<Outcome> {
     let simslurm = root().join("scripts/simslurm");
     if Outcome::of(Command::new(&simslurm).arg("--check")).status != 0 {
-        skip("Slurm: slurmctld, slurmd and srun are not here, or this is not root (scripts/install-deps slurm)");
+        skip(
+            "Slurm: slurmctld, slurmd and srun are not here, or this is not root (scripts/install-deps slurm)",
+        );
         return None;
     }
     let mut command = Command::new(&simslurm);
@@ -30,7 +32,8 @@ fn assert_shown(outcome: &Outcome, ranks: usize, bytes: u64) {
 
 #[test]
 fn srun_starts_agents_and_ranks_side_by_side_in_one_allocation() {
-    let script = format!("$HOSTBUF run --launcher slurm -n 8 --launcher-arg --mpi=pmix --size 4M -- {}", show());
+    let script =
+        format!("$HOSTBUF run --launcher slurm -n 8 --launcher-arg --mpi=pmix --size 4M -- {}", show());
     if let Some(outcome) = in_allocation(&script) {
         assert_shown(&outcome.ok(), 8, 4 << 20);
     }
@@ -39,8 +42,9 @@ fn srun_starts_agents_and_ranks_side_by_side_in_one_allocation() {
 #[test]
 fn srun_runs_several_programs_as_one_job() {
     let show = show();
-    let script =
-        format!("$HOSTBUF run --launcher slurm -n 2 --launcher-arg --mpi=pmix --size 4M -- {show} : -n 6 -- {show} 0 'a b'");
+    let script = format!(
+        "$HOSTBUF run --launcher slurm -n 2 --launcher-arg --mpi=pmix --size 4M -- {show} : -n 6 -- {show} 0 'a b'"
+    );
     if let Some(outcome) = in_allocation(&script) {
         assert_shown(&outcome.ok(), 8, 4 << 20);
     }
@@ -61,17 +65,23 @@ fn both_mpiruns_take_the_hosts_from_the_allocation() {
 
 #[test]
 fn srun_with_the_prefix_needs_no_launcher() {
-    let script = format!("srun --mpi=pmix $HOSTBUF exec --size 4M -- {0} && srun $HOSTBUF exec --size 8M -- {0}", show());
+    let script = format!(
+        "srun --mpi=pmix $HOSTBUF exec --size 4M -- {0} && srun $HOSTBUF exec --size 8M -- {0}",
+        show()
+    );
     if let Some(outcome) = in_allocation(&script) {
         let outcome = outcome.ok();
-        let with = |bytes: u64| outcome.lines("buffer ").iter().filter(|l| l.contains(&format!(" {bytes} "))).count();
+        let with = |bytes: u64| {
+            outcome.lines("buffer ").iter().filter(|l| l.contains(&format!(" {bytes} "))).count()
+        };
         assert_eq!((with(4 << 20), with(8 << 20)), (8, 8), "{outcome:?}");
     }
 }
 
 #[test]
 fn the_exit_status_of_a_rank_passes_through_srun() {
-    let script = format!("$HOSTBUF run --launcher slurm -n 8 --launcher-arg --mpi=pmix --size 4M -- {} 9", show());
+    let script =
+        format!("$HOSTBUF run --launcher slurm -n 8 --launcher-arg --mpi=pmix --size 4M -- {} 9", show());
     if let Some(outcome) = in_allocation(&script) {
         assert_eq!(outcome.status, 9, "{outcome:?}");
     }

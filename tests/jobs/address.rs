@@ -1,0 +1,566 @@
+//! One address for all ranks, whatever their programs are and whatever stands in the way.
+//!
+//! ```text
+//!            0x5500.. (sanitizers' window)   0x3000..   0x1700..   slots in these   everything else
+//!   ballot   first                           second     third      rounds 1 to 3    exact search
+//!   planted  .                               .          .          .                .
+//! ```
+
+use std::process::Command;
+
+use hostbuf::Options;
+use hostbuf::internal::{candidates, layout};
+
+use crate::harness::{Outcome, can_simulate, fixture, flavours, hostbuf, local, root, run, simulated, skip};
+
+const FIRST: &str = "0x550000000000";
+const TOP: usize = 0x7fff_ffff_f000;
+const LOWEST: usize = 0x1_0000;
+const SIZE: &str = "64M";
+
+/// The bytes that a job with one buffer of [`SIZE`] reserves, and their alignment.
+fn range() -> (usize, usize) {
+    let (winner, align) = layout::plan(&[Options::new(64 << 20)]);
+    (winner.length as usize, align as usize)
+}
+
+/// A fixture's path, or `None` with the reason said.
+pub fn build(compiler: &str, source: &str, flags: &[&str]) -> Option<String> {
+    match fixture(compiler, source, flags) {
+        Ok(path) => Some(path.to_str().expect("the repository's path is UTF-8").to_owned()),
+        Err(why) => {
+            skip(&format!("{source} by {compiler} {flags:?}: {}", why.lines().next().unwrap_or("")));
+            None
+        }
+    }
+}
+
+/// Whether `program` can be started here; says so if not.
+pub fn have(program: &str) -> bool {
+    let there = Command::new("sh").args(["-c", &format!("command -v {program}")]).output();
+    let there = there.is_ok_and(|o| o.status.success());
+    if !there {
+        skip(&format!("{program} is not here"));
+    }
+    there
+}
+
+/// Builds the example of this name for the profile of this test; with `is_static` against a static libc, into a
+/// folder of its own.
+pub fn example(name: &str, is_static: bool) -> Result<String, String> {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(["build", "--quiet", "--example", name]).current_dir(root());
+    let own = std::env::current_exe().expect("a test knows its path");
+    let profile = own.parent().and_then(|deps| deps.parent()).expect("target/<profile>/deps");
+    let mut place = profile.to_owned();
+    if profile.ends_with("release") {
+        command.arg("--release");
+    }
+    if is_static {
+        let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+        let dir = root().join("target/static");
+        command.args(["--no-default-features", "--target", &target, "--target-dir"]).arg(&dir);
+        command.env("RUSTFLAGS", "-C target-feature=+crt-static").env("CARGO_PROFILE_DEV_DEBUG", "0");
+        place = dir.join(target).join(profile.file_name().expect("a profile's folder"));
+    }
+    let outcome = Outcome::of(&mut command);
+    if outcome.status != 0 {
+        return Err(outcome.stderr);
+    }
+    Ok(place.join("examples").join(name).to_str().expect("the repository's path is UTF-8").to_owned())
+}
+
+/// Every rank said `prefix` and this address, and nobody said anything else.
+#[track_caller]
+fn all_at(outcome: &Outcome, prefix: &str, ranks: usize, address: &str) {
+    let lines = outcome.lines(prefix);
+    assert_eq!(lines.len(), ranks, "{outcome:?}");
+    assert!(lines.iter().all(|l| l.split(' ').next() == Some(address)), "{outcome:?}");
+    assert_eq!(outcome.stderr, "", "{outcome:?}");
+}
+
+// Sanitizers
+
+/// A program built so uses the buffer from two ranks, directly and behind shells.
+fn sanitized(compiler: &str, flags: &[&str]) {
+    let Some(sweep) = build(compiler, "sweep.c", &[flags, &["-pthread"]].concat()) else { return };
+    let outcome = local(2, "1M", &[], &[&sweep]).ok();
+    all_at(&outcome, "swept ", 2, FIRST);
+    assert!(outcome.stdout.contains(&format!("swept {FIRST} 2")), "one buffer for both: {outcome:?}");
+    for shell in ["./sweep; exit $?", "exec ./sweep"] {
+        let shell = shell.replace("./sweep", &sweep);
+        all_at(&local(2, "1M", &[], &["sh", "-c", &shell]).ok(), "swept ", 2, FIRST);
+    }
+}
+
+#[test]
+fn gccs_address_sanitizer() {
+    sanitized("gcc", &["-fsanitize=address"]);
+}
+
+#[test]
+fn gccs_address_sanitizer_with_a_static_runtime() {
+    sanitized("gcc", &["-fsanitize=address", "-static-libasan"]);
+}
+
+#[test]
+fn gccs_thread_sanitizer() {
+    sanitized("gcc", &["-fsanitize=thread"]);
+}
+
+#[test]
+fn gccs_undefined_behaviour_sanitizer() {
+    sanitized("gcc", &["-fsanitize=undefined"]);
+}
+
+#[test]
+fn gccs_leak_sanitizer() {
+    sanitized("gcc", &["-fsanitize=leak"]);
+}
+
+#[test]
+fn clangs_address_sanitizer() {
+    sanitized("clang", &["-fsanitize=address"]);
+}
+
+#[test]
+fn clangs_address_sanitizer_with_a_shared_runtime() {
+    let folder = Command::new("clang").arg("-print-runtime-dir").output().map(|o| o.stdout);
+    let folder = String::from_utf8(folder.unwrap_or_default()).unwrap_or_default();
+    // Debian's clang prints the folder of another layout.
+    let folder = folder.trim().replace("x86_64-pc-linux-gnu", "linux");
+    sanitized("clang", &["-fsanitize=address", "-shared-libasan", &format!("-Wl,-rpath,{folder}")]);
+}
+
+#[test]
+fn clangs_thread_sanitizer() {
+    sanitized("clang", &["-fsanitize=thread"]);
+}
+
+#[test]
+fn clangs_memory_sanitizer() {
+    sanitized("clang", &["-fsanitize=memory"]);
+}
+
+#[test]
+fn clangs_undefined_behaviour_sanitizer() {
+    sanitized("clang", &["-fsanitize=undefined"]);
+}
+
+#[test]
+fn a_sanitizer_still_finds_what_it_looks_for() {
+    // The preload list must not have switched it off: one byte behind a heap block.
+    let Some(overrun) = build("gcc", "overrun.c", &["-fsanitize=address"]) else { return };
+    let outcome = local(1, "1M", &[], &[&overrun]);
+    assert!(outcome.status != 0 && outcome.stderr.contains("heap-buffer-overflow"), "{outcome:?}");
+}
+
+#[test]
+fn a_thread_sanitized_rank_and_a_plain_one_meet_in_the_sanitizers_window() {
+    let Some(plain) = build("gcc", "plant.c", &[]) else { return };
+    for compiler in ["gcc", "clang"] {
+        let Some(sanitized) = build(compiler, "sweep.c", &["-fsanitize=thread", "-pthread"]) else {
+            continue;
+        };
+        // local() gives the first program one rank; the second is the plain one.
+        let programs = [&sanitized, ":", "-n", "1", "--", &plain];
+        let outcome = local(1, SIZE, &[], &programs).ok();
+        all_at(&outcome, "swept ", 1, FIRST);
+        all_at(&outcome, "main ", 1, FIRST);
+        // Something small at the beginning of the window in the plain rank: the next slot of the same window.
+        let outcome = planted(&[(1, FIRST.into())], 1, &programs).ok();
+        let line = outcome.lines("main ").concat();
+        let address = usize::from_str_radix(&line[2..], 16).unwrap();
+        assert!(candidates::SANITIZED.contains(&address) && line != FIRST, "{outcome:?}");
+        all_at(&outcome, "swept ", 1, &line);
+        // All of the window: then there is no address for both, and the error says who is in the way.
+        let window = candidates::SANITIZED;
+        let outcome = planted(&[(1, all_of(window.start, window.end))], 1, &programs);
+        nobody_ran(&outcome);
+        if compiler == "clang" {
+            assert!(outcome.stderr.contains("no common address: rank "), "{outcome:?}");
+        }
+    }
+}
+
+// Layouts and runtimes
+
+#[test]
+fn a_program_at_a_fixed_place() {
+    let Some(show) = build("gcc", "show.c", &["-no-pie"]) else { return };
+    all_at(&local(2, "4M", &[], &[&show]).ok(), "buffer ", 2, FIRST);
+}
+
+#[test]
+fn the_legacy_layout_of_an_unlimited_stack() {
+    let show = build("cc", "show.c", &[]).unwrap();
+    let fixed = build("cc", "show.c", &["-no-pie"]).unwrap();
+    for program in [show, fixed] {
+        let script = "ulimit -s unlimited || exit 77; exec \"$@\"";
+        let words =
+            ["-c", script, "bash", hostbuf().to_str().unwrap(), "run", "--launcher", "local", "-n", "2"]
+                .map(str::to_owned);
+        let mut command = Command::new("bash");
+        command.args(words).args(["--size", "4M", "--", &program]);
+        let outcome = Outcome::of(&mut command);
+        if outcome.status == 77 {
+            return skip("ulimit -s unlimited: the hard limit is lower");
+        }
+        all_at(&outcome.ok(), "buffer ", 2, FIRST);
+    }
+}
+
+#[test]
+fn no_randomness_in_the_layout() {
+    if !have("setarch") {
+        return;
+    }
+    let show = build("cc", "show.c", &[]).unwrap();
+    // The whole job, and then only the program behind its own prefix.
+    let mut command = Command::new("setarch");
+    command.arg("-R").arg(hostbuf()).args([
+        "run",
+        "--launcher",
+        "local",
+        "-n",
+        "2",
+        "--size",
+        "4M",
+        "--",
+        &show,
+    ]);
+    let outcome = Outcome::of(&mut command);
+    if outcome.stderr.contains("setarch:") {
+        return skip("setarch -R: personality() is not allowed here");
+    }
+    all_at(&outcome.ok(), "buffer ", 2, FIRST);
+    all_at(&local(2, "4M", &[], &["setarch", "-R", &show]).ok(), "buffer ", 2, FIRST);
+}
+
+/// What a runtime prints of its own maps: the line of the buffer.
+#[track_caller]
+fn mapped_in(outcome: &Outcome, ranks: usize) {
+    assert_eq!(outcome.stdout.matches("550000000000-").count(), ranks, "{outcome:?}");
+    assert_eq!(outcome.stdout.matches("/memfd:hostbuf:").count(), ranks, "{outcome:?}");
+    assert_eq!(outcome.stderr, "", "{outcome:?}");
+}
+
+#[test]
+fn java_with_each_collector() {
+    if !have("java") {
+        return;
+    }
+    let source = root().join("tests/fixtures/Maps.java");
+    let source = source.to_str().unwrap();
+    for collector in ["-XX:+UseSerialGC", "-XX:+UseG1GC", "-XX:+UseZGC"] {
+        // A single source file, compiled in memory; the heap is small, as two ranks share this machine.
+        mapped_in(&local(1, "4M", &[], &["java", collector, "-Xmx256m", source]).ok(), 1);
+    }
+}
+
+#[test]
+fn node() {
+    if !have("node") {
+        return;
+    }
+    let script = "console.log(require('fs').readFileSync('/proc/self/maps', 'utf8').split('\\n')\
+                  .filter(l => l.includes('/memfd:hostbuf:') && l.startsWith('55')).join('\\n'))";
+    mapped_in(&local(2, "4M", &[], &["node", "-e", script]).ok(), 2);
+}
+
+#[test]
+fn python() {
+    if !have("python3") {
+        return;
+    }
+    let script = "print(*(l for l in open('/proc/self/maps') if '/memfd:hostbuf:' in l and l[:2] == '55'))";
+    mapped_in(&local(2, "4M", &[], &["python3", "-c", script]).ok(), 2);
+}
+
+// Mappings in the way, in one rank or another, planted before our constructor runs
+
+/// Everything that is free from `start` to `end`, as plant.c reads it.
+fn all_of(start: usize, end: usize) -> String {
+    format!("{start:#x}-{end:#x}")
+}
+
+/// Everything except these ranges of one job's length each.
+fn all_but(holes: &[usize]) -> String {
+    let mut at = LOWEST;
+    let mut parts = Vec::new();
+    for &hole in holes {
+        parts.push(all_of(at, hole));
+        at = hole + range().0;
+    }
+    parts.push(all_of(at, TOP));
+    parts.join(",")
+}
+
+/// `hostbuf run` with the engine `local`, a rank's plants in its environment.
+fn planted(plants: &[(usize, String)], ranks: usize, program: &[&str]) -> Outcome {
+    let mut command = Command::new(hostbuf());
+    command
+        .args(["run", "--launcher", "local", "-n", &ranks.to_string(), "--size", SIZE, "--"])
+        .args(program);
+    for (rank, what) in plants {
+        command.env(format!("PLANT_{rank}"), what);
+    }
+    Outcome::of(&mut command)
+}
+
+/// Three ranks of the program that plants.
+fn three(plants: &[(usize, String)]) -> Outcome {
+    planted(plants, 3, &[&build("cc", "plant.c", &[]).unwrap()])
+}
+
+/// The job failed before main, with one line.
+#[track_caller]
+fn nobody_ran(outcome: &Outcome) {
+    assert_eq!(outcome.status, 1, "{outcome:?}");
+    assert_eq!(outcome.stdout, "", "a main ran: {outcome:?}");
+    assert_eq!(outcome.stderr.lines().count(), 1, "{outcome:?}");
+}
+
+/// ... and it names the host, the rank, and what is in the way.
+#[track_caller]
+fn names(outcome: &Outcome, rank: &str, what: &str) {
+    nobody_ran(outcome);
+    let host = hostbuf::os::process::host_name();
+    let who = format!("no common address: {rank} on {host}: ");
+    assert!(outcome.stderr.contains(&who) && outcome.stderr.contains(what), "{outcome:?}");
+    assert!(!outcome.stderr.contains(": 0 bytes"), "{outcome:?}");
+}
+
+#[test]
+fn a_mapping_at_the_first_candidate_in_one_rank_sends_all_to_the_second() {
+    for rank in 0..3 {
+        all_at(&three(&[(rank, FIRST.into())]).ok(), "main ", 3, "0x300000000000");
+    }
+}
+
+#[test]
+fn mappings_at_the_first_and_second_send_all_to_the_third() {
+    let both = format!("{FIRST},0x300000000000");
+    all_at(&three(&[(1, both)]).ok(), "main ", 3, "0x170000000000");
+    // The same when each stands in another rank.
+    let apart = [(0, FIRST.to_owned()), (2, "0x300000000000".to_owned())];
+    all_at(&three(&apart).ok(), "main ", 3, "0x170000000000");
+}
+
+#[test]
+fn a_mapping_at_the_end_of_a_candidate_is_in_the_way_too() {
+    let (length, _) = range();
+    let last_page = format!("{:#x}", 0x5500_0000_0000 + length - 4096);
+    all_at(&three(&[(2, last_page)]).ok(), "main ", 3, "0x300000000000");
+    let behind = format!("{:#x}", 0x5500_0000_0000 + length);
+    all_at(&three(&[(2, behind)]).ok(), "main ", 3, FIRST);
+}
+
+#[test]
+fn mappings_at_all_three_windows_leave_their_later_slots() {
+    let (length, align) = range();
+    let starts = [FIRST, "0x300000000000", "0x170000000000"].join(",");
+    let slot = candidates::ballot(1, length, align).unwrap().as_slice()[0];
+    all_at(&three(&[(1, starts)]).ok(), "main ", 3, &format!("{slot:#x}"));
+}
+
+/// Every address that is ever put to the vote.
+fn whole_ballots() -> Vec<usize> {
+    let (length, align) = range();
+    let ballots = (0..).map_while(|round| candidates::ballot(round, length, align));
+    ballots.flat_map(|b| b.as_slice().to_vec()).collect()
+}
+
+#[test]
+fn mappings_at_every_candidate_leave_it_to_the_exact_search() {
+    let list = |part: &[usize]| part.iter().map(|a| format!("{a:#x}")).collect::<Vec<_>>().join(",");
+    let all = whole_ballots();
+    assert!(all.len() > 30);
+    // The lowest hole above the legacy layouts: just behind the page at 0x170000000000.
+    let (_, align) = range();
+    let lowest = format!("{:#x}", (0x1700_0000_0000usize + 4096).next_multiple_of(align));
+    all_at(&three(&[(1, list(&all))]).ok(), "main ", 3, &lowest);
+    // Half of them in one rank, half in another.
+    let (odd, even): (Vec<_>, Vec<_>) = all.iter().copied().enumerate().partition(|(i, _)| i % 2 == 1);
+    let strip = |half: Vec<(usize, usize)>| half.into_iter().map(|(_, a)| a).collect::<Vec<_>>();
+    let plants = [(0, list(&strip(odd))), (2, list(&strip(even)))];
+    all_at(&three(&plants).ok(), "main ", 3, &lowest);
+}
+
+#[test]
+fn one_common_hole_in_address_spaces_that_are_full_is_found() {
+    // rank 0   ####A####C#############      each hole exactly as long as what is asked for
+    // rank 1   #########C####B########
+    // rank 2   (whatever it has)
+    let (length, align) = range();
+    for (own, common, other) in [
+        (0x1800_0000_0000, 0x2345_6760_0000, 0x4000_0000_0000),
+        (0x4000_0000_0000, 0x2345_6760_0000, 0x1800_0000_0000),
+        (0x1800_0000_0000, 0x0123_4560_0000, 0x4000_0000_0000),
+        (0x1800_0000_0000, 0x4000_0000_0000 + length, 0x4000_0000_0000 + 3 * length),
+    ] {
+        assert!([own, common, other].iter().all(|a: &usize| a.is_multiple_of(align)));
+        let holes = |mut pair: [usize; 2]| {
+            pair.sort_unstable();
+            all_but(&pair)
+        };
+        let outcome = three(&[(0, holes([own, common])), (1, holes([common, other]))]).ok();
+        all_at(&outcome, "main ", 3, &format!("{common:#x}"));
+    }
+}
+
+#[test]
+fn without_a_common_hole_no_rank_runs_and_the_mapping_is_named() {
+    let outcome = three(&[(1, all_but(&[0x1800_0000_0000])), (2, all_but(&[0x4000_0000_0000]))]);
+    names(&outcome, "rank 1", "is taken by an anonymous mapping at 0x");
+    // Two holes that overlap, but not by as much as is asked for.
+    let (length, align) = range();
+    let outcome = three(&[(0, all_but(&[0x4000_0000_0000])), (1, all_but(&[0x4000_0000_0000 + align]))]);
+    assert!(align < length);
+    names(&outcome, "rank 0", "is taken by an anonymous mapping at 0x");
+    // A hole that begins where nothing may begin.
+    let outcome = three(&[(0, all_but(&[0x4000_0000_0000 + 4096]))]);
+    names(&outcome, "rank 0", "is taken by an anonymous mapping at 0x");
+}
+
+#[test]
+fn the_prefix_says_the_same_when_there_is_no_hole() {
+    let plant = build("cc", "plant.c", &[]).unwrap();
+    let exec = |what: &str| {
+        let mut command = Command::new(hostbuf());
+        command.args(["exec", "--size", SIZE, "--", &plant]).env("PLANT_0", what);
+        Outcome::of(&mut command)
+    };
+    all_at(&exec(FIRST).ok(), "main ", 1, "0x300000000000");
+    all_at(&exec(&all_but(&[0x2345_6760_0000])).ok(), "main ", 1, "0x234567600000");
+    names(&exec(&all_but(&[])), "rank 0", "is taken by an anonymous mapping at 0x");
+    names(&exec("as=50000000"), "rank 0", "raise `ulimit -v`");
+}
+
+#[test]
+fn ranks_of_two_hosts_with_different_mappings_meet() {
+    if !can_simulate() {
+        return;
+    }
+    let plant = build("cc", "plant.c", &[]).unwrap();
+    for flavour in flavours().into_iter().filter(|f| f == "openmpi4" || f == "mpich4") {
+        let pass = if flavour == "openmpi4" {
+            "--launcher-arg -x --launcher-arg PLANT_0 --launcher-arg -x --launcher-arg PLANT_3"
+        } else {
+            ""
+        };
+        let script = |zero: &str, three: &str| {
+            format!(
+                "export PLANT_0={zero} PLANT_3={three}\n\
+                 $HOSTBUF run -n 4 --host h0:2,h1:2 --mpirun $MPIRUN {pass} --size {SIZE} -- {plant}"
+            )
+        };
+        let outcome = simulated(2, &flavour, &script(FIRST, "0x300000000000")).ok();
+        assert_eq!(outcome.lines("main "), ["0x170000000000"; 4], "{flavour}: {outcome:?}");
+        // Rank 3 sits on the second host: it is the one that is named, and nobody runs.
+        let outcome = simulated(2, &flavour, &script("0x1000000", &all_but(&[])));
+        assert_eq!((outcome.status, &outcome.stdout[..]), (1, ""), "{flavour}: {outcome:?}");
+        let said: Vec<_> = outcome.stderr.lines().filter(|l| l.contains("no common address")).collect();
+        assert!(said.len() == 1 && said[0].contains("rank 3 on h1: "), "{flavour}: {outcome:?}");
+    }
+}
+
+#[test]
+fn too_little_address_space_says_so() {
+    names(&three(&[(2, "as=50000000".into())]), "rank 2", "raise `ulimit -v`");
+    // Not the rank, but a child of it.
+    let show = build("cc", "show.c", &[]).unwrap();
+    let outcome = local(1, SIZE, &[], &["bash", "-c", &format!("ulimit -v 60000; {show}; exit $?")]);
+    assert_eq!((outcome.status, &outcome.stdout[..]), (1, ""), "{outcome:?}");
+    assert!(outcome.stderr.contains("the address space is limited (`ulimit -v`)"), "{outcome:?}");
+    assert_eq!(outcome.stderr.lines().count(), 1, "{outcome:?}");
+    // The whole job: the agent finds it out before any rank does.
+    let script = format!(
+        "ulimit -v 60000; exec {} run --launcher local -n 2 --size {SIZE} -- {show}",
+        hostbuf().display()
+    );
+    let outcome = Outcome::of(Command::new("bash").args(["-c", &script]));
+    nobody_ran(&outcome);
+    assert!(outcome.stderr.contains("ulimit -v"), "{outcome:?}");
+}
+
+#[test]
+fn plants_of_libraries_come_before_the_vote_as_well() {
+    let library = build("cc", "plant.c", &["-DLIBRARY", "-shared", "-fPIC"]).unwrap();
+    // A library that the program needs, and one that the user preloads: either constructor runs before ours.
+    let needed = build("cc", "show.c", &["-Wl,--no-as-needed", &library]).unwrap();
+    let outcome = planted(&[(1, FIRST.into())], 2, &[&needed]).ok();
+    all_at(&outcome, "buffer ", 2, "0x300000000000");
+    let show = build("cc", "show.c", &[]).unwrap();
+    let mut command = Command::new(hostbuf());
+    command.args(["run", "--launcher", "local", "-n", "2", "--size", SIZE, "--", &show]);
+    command.env("LD_PRELOAD", &library).env("PLANT_1", FIRST);
+    all_at(&Outcome::of(&mut command).ok(), "buffer ", 2, "0x300000000000");
+}
+
+#[test]
+fn a_later_image_that_cannot_have_the_address_ends_with_a_clear_error() {
+    // The shell votes and gets the first candidate; the program that it starts has something there.
+    let plant = build("cc", "plant.c", &[]).unwrap();
+    let outcome = planted(&[(0, FIRST.into())], 1, &["sh", "-c", &format!("{plant}; exit $?")]);
+    nobody_ran(&outcome);
+    for part in [FIRST, "an anonymous mapping stands at 0x550000000000-0x550000001000", "hostbuf exec"] {
+        assert!(outcome.stderr.contains(part), "{outcome:?}");
+    }
+}
+
+// Programs into which nothing can be preloaded
+
+#[test]
+fn static_programs_run_and_the_help_says_how_they_get_the_buffer() {
+    for flags in [&["-static"][..], &["-static-pie"]] {
+        let Some(show) = build("gcc", "show.c", flags) else { continue };
+        let outcome = local(2, "4M", &[], &[&show, "0"]).ok();
+        assert_eq!(outcome.stdout, "buffer (nil) 0 0\n".repeat(2), "{outcome:?}");
+        assert_eq!(outcome.stderr, "");
+        assert_eq!(local(2, "4M", &[], &[&show, "5"]).status, 5);
+    }
+    for command in ["run", "exec"] {
+        let help = run(&[command, "--help"]).ok().stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(help.contains("statically linked program"), "{help}");
+        assert!(help.contains("HostBuffer::attach()"), "{help}");
+    }
+}
+
+#[test]
+fn a_static_program_that_lies_at_the_first_candidate_sends_all_to_the_second() {
+    let flags = ["-static", "-no-pie", "-mcmodel=large", "-Wl,-Ttext-segment=0x550000000000"];
+    let static_flags = ["-static", "-no-pie", "-Wl,-Ttext-segment=0x550000000000", "-Wl,--no-relax"];
+    let placed = fixture("gcc", "show.c", &static_flags).or_else(|_| fixture("gcc", "show.c", &flags));
+    let placed = match placed {
+        Ok(path) => path,
+        // libc.a is compiled for the lowest 2 GiB: a program without it then.
+        Err(_) => match fixture(
+            "gcc",
+            "bare.c",
+            &["-static", "-nostdlib", "-no-pie", "-mcmodel=large", "-Wl,-Ttext-segment=0x550000000000"],
+        ) {
+            Ok(path) => path,
+            Err(why) => return skip(&format!("a static program at {FIRST}: {why}")),
+        },
+    };
+    let plain = build("cc", "show.c", &[]).unwrap();
+    let outcome = local(1, "4M", &[], &[placed.to_str().unwrap(), ":", "-n", "1", "--", &plain]).ok();
+    assert!(outcome.stdout.contains("buffer 0x300000000000 4194304 1"), "{outcome:?}");
+    assert_eq!(outcome.stderr, "");
+}
+
+#[test]
+fn a_static_rust_program_attaches_at_the_address_of_the_dynamic_rank() {
+    let dynamic = example("attach_probe", false).unwrap();
+    let linked = match example("attach_probe", true) {
+        Ok(path) => path,
+        Err(why) => return skip(&format!("a static Rust program: {}", why.lines().next().unwrap_or(""))),
+    };
+    let outcome = local(1, "4M", &[], &[&linked, ":", "-n", "1", "--", &dynamic]).ok();
+    let early = outcome.lines("early ");
+    assert!(early.contains(&"0x0".to_owned()) && early.contains(&FIRST.to_owned()), "{outcome:?}");
+    all_at(&outcome, "attached ", 2, FIRST);
+    // Three came by: the dynamic rank's constructor and main, the static one's main. One memory.
+    assert!(outcome.lines("attached ").iter().any(|l| l.ends_with(" 4194304 3")), "{outcome:?}");
+}

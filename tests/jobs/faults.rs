@@ -1,0 +1,398 @@
+//! Whatever is killed, and whenever: nothing of a job stays behind.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use hostbuf::os::process;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::harness::{
+    can_simulate, eventually, fixture, flavours, hostbuf, processes_with, root, simulated_command, skip,
+};
+
+/// How long a job may take to be gone.
+pub const SOON: Duration = Duration::from_secs(5);
+/// How long a job may take to get where a test wants it.
+pub const ARRIVAL: Duration = Duration::from_secs(30);
+
+/// The example `job_probe`, built if it is not there or older than this test.
+pub fn probe() -> String {
+    let test = std::env::current_exe().expect("the test knows its own path");
+    let profile = test.parent().and_then(Path::parent).expect("target/PROFILE/deps");
+    let probe = profile.join("examples/job_probe");
+    let age = |path: &Path| fs::metadata(path).and_then(|m| m.modified()).ok();
+    if age(&probe) < age(&test) || age(&probe) < age(&root().join("tests/fixtures/job_probe.rs")) {
+        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo.current_dir(root()).args(["build", "--quiet", "--example", "job_probe"]);
+        if profile.ends_with("release") {
+            cargo.arg("--release");
+        }
+        cargo.env("CARGO_TARGET_DIR", profile.parent().expect("target"));
+        assert!(cargo.status().expect("cargo starts").success(), "building job_probe");
+    }
+    probe.to_str().expect("UTF-8").to_owned()
+}
+
+/// A folder of one test's own that goes with it.
+pub struct Scratch(pub PathBuf);
+
+impl Scratch {
+    pub fn new(name: &str) -> Scratch {
+        let dir = root().join(format!("target/tmp/{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir_all(&dir).expect("target/ is writable");
+        Scratch(dir)
+    }
+
+    pub fn path(&self, name: &str) -> String {
+        self.0.join(name).to_str().expect("UTF-8").to_owned()
+    }
+
+    pub fn has(&self, name: &str) -> bool {
+        self.0.join(name).exists()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A job that runs beside the test, known by a mark that all its processes carry.
+pub struct Job {
+    pub mark: String,
+    pub dir: Scratch,
+    pub launcher: Child,
+    /// The agents' socket, once there is an agent.
+    pub socket: String,
+}
+
+impl Job {
+    /// `hostbuf run --launcher local` with one buffer of `size`, `more` before the `--`. In `program` DIR means the
+    /// job's own folder.
+    pub fn start(
+        mark: &str,
+        size: &str,
+        more: &[&str],
+        program: &[&str],
+        set: impl FnOnce(&mut Command, &Scratch),
+    ) -> Job {
+        let mark = format!("{mark}-{}", std::process::id());
+        let dir = Scratch::new(&mark);
+        let mut command = Command::new(hostbuf());
+        command
+            .args(["run", "--launcher", "local", "--buffer", &format!("name={mark},{size}")])
+            .args(more)
+            .arg("--");
+        let folder = dir.0.to_str().expect("UTF-8").to_owned();
+        command.args(program.iter().map(|word| if *word == "DIR" { folder.as_str() } else { word }));
+        fs::create_dir(dir.0.join("tmp")).expect("it is new");
+        command.env("TMPDIR", dir.0.join("tmp"));
+        let file = |name| File::create(dir.0.join(name)).expect("it is new");
+        command.stdin(Stdio::null()).stdout(file("out")).stderr(file("err"));
+        set(&mut command, &dir);
+        let launcher = command.spawn().expect("the launcher starts");
+        let mut job = Job { mark, dir, launcher, socket: String::new() };
+        eventually("an agent", ARRIVAL, || {
+            job.socket = socket_of(&job.mark).unwrap_or_default();
+            !job.socket.is_empty() || job.launcher.try_wait().expect("our child").is_some()
+        });
+        job
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.launcher.id() as i32
+    }
+
+    pub fn agent(&self) -> Option<i32> {
+        children(self.pid()).into_iter().find(|&p| words(p).get(1).is_some_and(|w| w == "agent"))
+    }
+
+    pub fn rank(&self, rank: usize) -> Option<i32> {
+        let variable = format!("HOSTBUF_RANK={rank}");
+        children(self.pid()).into_iter().find(|&p| environment(p).iter().any(|v| *v == variable))
+    }
+
+    pub fn err(&self) -> String {
+        fs::read_to_string(self.dir.0.join("err")).expect("it is there")
+    }
+
+    pub fn out(&self) -> String {
+        fs::read_to_string(self.dir.0.join("out")).expect("it is there")
+    }
+
+    /// How the launcher ended; it must, soon.
+    #[track_caller]
+    pub fn end(&mut self, limit: Duration) -> ExitStatus {
+        let mut status = None;
+        eventually("the launcher's end", limit, || {
+            status = self.launcher.try_wait().expect("our child");
+            status.is_some()
+        });
+        status.expect("just seen")
+    }
+
+    /// Everything of this job that is still there.
+    pub fn remains(&self) -> Vec<String> {
+        let mut list = remains(&self.mark, &self.socket);
+        let files = fs::read_dir(self.dir.0.join("tmp")).into_iter().flatten().flatten();
+        list.extend(files.map(|f| format!("file {}", f.path().display())));
+        list
+    }
+
+    #[track_caller]
+    pub fn leaves_nothing(&self, what: &str) {
+        let begun = Instant::now();
+        loop {
+            let remains = self.remains();
+            if remains.is_empty() {
+                return;
+            }
+            assert!(begun.elapsed() < SOON, "{what}: left behind: {remains:#?}\n{}", self.err());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        let _ = self.launcher.kill();
+        let _ = self.launcher.wait();
+    }
+}
+
+fn parts(pid: i32, file: &str) -> Vec<String> {
+    let bytes = fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    bytes
+        .split(|&b| b == 0)
+        .filter(|w| !w.is_empty())
+        .map(|w| String::from_utf8_lossy(w).into_owned())
+        .collect()
+}
+
+pub fn words(pid: i32) -> Vec<String> {
+    parts(pid, "cmdline")
+}
+
+pub fn environment(pid: i32) -> Vec<String> {
+    parts(pid, "environ")
+}
+
+fn pids() -> Vec<i32> {
+    let entries = fs::read_dir("/proc").expect("/proc is there").flatten();
+    entries.filter_map(|e| e.file_name().to_str()?.parse().ok()).collect()
+}
+
+pub fn children(parent: i32) -> Vec<i32> {
+    pids().into_iter().filter(|&p| process::parent(p) == Some(parent)).collect()
+}
+
+/// The socket of the job that has `mark` on its command lines.
+pub fn socket_of(mark: &str) -> Option<String> {
+    let agents = processes_with(mark).into_iter().map(|(pid, _)| words(pid));
+    agents.flatten().find_map(|w| w.strip_prefix("--socket=").map(str::to_owned))
+}
+
+/// Processes, sockets and memory of a job, wherever on this machine (simulated hosts included).
+pub fn remains(mark: &str, socket: &str) -> Vec<String> {
+    let mut list: BTreeSet<String> = BTreeSet::new();
+    for what in [mark, socket].into_iter().filter(|w| !w.is_empty()) {
+        list.extend(processes_with(what).into_iter().map(|(pid, line)| format!("process {pid} {line}")));
+    }
+    let job = socket.rsplit('/').next().unwrap_or("");
+    if job.is_empty() {
+        return list.into_iter().collect();
+    }
+    let memory = format!("hostbuf:{job}:");
+    let mut namespaces = BTreeSet::new();
+    for pid in pids() {
+        let Ok(namespace) = fs::read_link(format!("/proc/{pid}/ns/net")) else { continue };
+        if namespaces.insert(namespace) {
+            let sockets = fs::read_to_string(format!("/proc/{pid}/net/unix")).unwrap_or_default();
+            list.extend(sockets.lines().filter(|l| l.contains(socket)).map(|l| format!("socket {l}")));
+        }
+        let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+        list.extend(maps.lines().filter(|l| l.contains(&memory)).map(|l| format!("process {pid} maps {l}")));
+        for entry in fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
+            let target = fs::read_link(entry.path()).unwrap_or_default();
+            if target.to_string_lossy().contains(&memory) {
+                list.insert(format!("process {pid} holds {}", target.display()));
+            }
+        }
+    }
+    for dir in ["/dev/shm", "/tmp"] {
+        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if name.contains(job) || name.contains(mark) {
+                list.insert(format!("file {dir}/{name}"));
+            }
+        }
+    }
+    list.into_iter().collect()
+}
+
+pub fn slay(pid: i32) {
+    let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+}
+
+/// All subsets of `0..n` but the empty one, each in two orders where it has two.
+fn subsets(n: usize) -> Vec<Vec<usize>> {
+    let mut list = Vec::new();
+    for bits in 1..1u32 << n {
+        let subset: Vec<usize> = (0..n).filter(|i| bits >> i & 1 == 1).collect();
+        if subset.len() > 1 {
+            list.push(subset.iter().rev().copied().collect());
+        }
+        list.push(subset);
+    }
+    list
+}
+
+const NAMES: [&str; 4] = ["launcher", "agent", "rank 0", "rank 1"];
+
+/// Starts a job by `start`, which returns when it is where it should be; kills every subset of its processes; looks
+/// for what is left. `agreed`: whether the ranks run already, so that they can do without an agent.
+fn kill_every_subset(phase: &str, ranks: usize, agreed: bool, start: impl Fn() -> Job) {
+    for subset in subsets(2 + ranks) {
+        let names: Vec<&str> = subset.iter().map(|&i| NAMES[i]).collect();
+        let what = format!("{phase}, after {}", names.join(", then "));
+        let mut job = start();
+        let pid = |i: usize| match i {
+            0 => Some(job.pid()),
+            1 => job.agent(),
+            _ => job.rank(i - 2),
+        };
+        let victims: Vec<i32> =
+            subset.iter().map(|&i| pid(i).unwrap_or_else(|| panic!("{what}: no {}", NAMES[i]))).collect();
+        victims.into_iter().for_each(slay);
+        if !subset.contains(&0) {
+            if agreed && subset == [1] {
+                // The ranks have their buffer and go on; the user ends the job.
+                assert!(job.launcher.try_wait().expect("our child").is_none(), "{what}: the job goes on");
+                kill(Pid::from_raw(job.pid()), Signal::SIGTERM).expect("our child");
+            }
+            let status = job.end(SOON);
+            assert!(!status.success(), "{what}: {status}");
+            if !agreed {
+                let err = job.err();
+                assert_eq!(err.lines().count(), 1, "{what}: one line is enough:\n{err}");
+                assert!(err.starts_with("hostbuf"), "{what}: {err}");
+            }
+        }
+        job.leaves_nothing(&what);
+    }
+}
+
+/// The library that holds a rank back.
+fn hold() -> String {
+    let built = fixture("cc", "hold.c", &["-shared", "-fPIC"]).expect("a C compiler is there");
+    built.to_str().expect("UTF-8").to_owned()
+}
+
+/// Two ranks, of which rank 1 is held at `place` before its main.
+fn held(mark: &str, place: &'static str, then: &'static str) -> Job {
+    let job = Job::start(mark, "size=1M", &["-n", "2"], &["sleep", "1000"], |command, dir| {
+        command.env("LD_PRELOAD", hold()).env("HOLD_RANK", "1").env("HOLD_AT", place).env("HOLD_THEN", then);
+        command.env("HOLD_FILE", dir.path("held"));
+    });
+    eventually("rank 1 is held", ARRIVAL, || job.dir.has("held"));
+    job
+}
+
+#[test]
+fn killed_while_the_agent_takes_pages() {
+    // No rank is there yet, but the agent's children are: they are the third victim.
+    for subset in subsets(3) {
+        let mut job =
+            Job::start("populating", "size=3G,pages=4k", &["-n", "2"], &["sleep", "1000"], |_, _| {});
+        let mut workers = Vec::new();
+        eventually("the agent's children", ARRIVAL, || {
+            workers = job.agent().map(children).unwrap_or_default();
+            !workers.is_empty()
+        });
+        let agent = job.agent().expect("it takes pages");
+        let what = format!("populating, after {subset:?} of launcher, agent, its children");
+        for i in &subset {
+            match i {
+                0 => slay(job.pid()),
+                1 => slay(agent),
+                _ => workers.iter().copied().for_each(slay),
+            }
+        }
+        if !subset.contains(&0) {
+            let status = job.end(SOON);
+            let err = job.err();
+            assert_eq!((status.code(), err.lines().count()), (Some(1), 1), "{what}: {err}");
+            if subset == [2] {
+                assert!(err.contains("not enough memory"), "{what}: {err}");
+            }
+        }
+        job.leaves_nothing(&what);
+    }
+}
+
+#[test]
+fn killed_while_a_rank_is_missing() {
+    kill_every_subset("gathering", 2, false, || held("missing", "exec", ""));
+}
+
+#[test]
+fn killed_while_a_rank_is_connected_but_not_ready() {
+    kill_every_subset("gathering, connected", 2, false, || held("connected", "image", ""));
+}
+
+#[test]
+fn killed_while_the_ranks_vote() {
+    kill_every_subset("agreeing", 2, false, || held("voting", "ballot", ""));
+}
+
+#[test]
+fn killed_while_the_ranks_map() {
+    kill_every_subset("mapping", 2, false, || held("mapping", "winner", ""));
+}
+
+#[test]
+fn killed_while_the_ranks_run() {
+    let probe = probe();
+    kill_every_subset("running", 2, true, || {
+        let job = Job::start("running", "size=1M", &["-n", "2"], &[&probe, "stay", "DIR"], |_, _| {});
+        eventually("both ranks run", ARRIVAL, || job.dir.has("stay.0") && job.dir.has("stay.1"));
+        job
+    });
+}
+
+#[test]
+fn killed_while_a_rank_fills() {
+    let probe = probe();
+    kill_every_subset("filling", 2, true, || {
+        let job = Job::start("filling", "size=1M", &["-n", "2"], &[&probe, "fill-forever", "DIR"], |_, _| {});
+        eventually("a rank fills", ARRIVAL, || job.dir.has("filling.0") || job.dir.has("filling.1"));
+        job
+    });
+}
+
+#[test]
+fn a_rank_that_dies_before_it_has_the_buffer_takes_all_with_it_and_is_named() {
+    for place in ["exec", "image", "ballot", "winner"] {
+        let mut job = held("dies", place, "die");
+        let status = job.end(SOON);
+        let err = job.err();
+        // A rank that never came to its agent has told nobody its name: the launcher knows how it ended.
+        if place == "exec" {
+            assert!(!status.success(), "{place}: {status} {err}");
+        } else {
+            assert_eq!(status.code(), Some(1), "{place}: {status} {err}");
+            let host = process::host_name();
+            assert!(err.contains(&format!("rank 1 on {host}")), "{place}: {err}");
+            assert_eq!(err.lines().count(), 1, "{place}: {err}");
+        }
+        assert_eq!(job.out(), "", "{place}: no rank came to its main");
+        job.leaves_nothing(place);
+    }
+}
