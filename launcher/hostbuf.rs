@@ -2,9 +2,11 @@
 
 mod agent;
 mod arguments;
+mod doctor;
 mod exec;
 mod preload_file;
 mod run;
+mod stat;
 
 use std::process::ExitCode;
 
@@ -22,6 +24,14 @@ struct CommandLine {
 enum Verb {
     Run(Box<run::Arguments>),
     Exec(exec::Arguments),
+    Stat(stat::Arguments),
+    Doctor(doctor::Arguments),
+    /// Write the preloaded object where an installation has it
+    #[command(hide = true)]
+    Object {
+        /// The file
+        path: std::path::PathBuf,
+    },
 }
 
 fn main() -> ExitCode {
@@ -36,5 +46,14 @@ fn main() -> ExitCode {
     match CommandLine::parse().command {
         Verb::Run(arguments) => run::run(*arguments),
         Verb::Exec(arguments) => exec::run(arguments),
+        Verb::Stat(arguments) => stat::run(&arguments),
+        Verb::Doctor(arguments) => doctor::run(&arguments),
+        Verb::Object { path } => match preload_file::install(&path) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("hostbuf: {error}");
+                ExitCode::FAILURE
+            }
+        },
     }
 }

@@ -40,13 +40,26 @@ pub(crate) fn path() -> Result<PathBuf> {
     })
 }
 
+/// Writes the object to `path`, whole or not at all: for an installation.
+///
+/// # Errors
+/// [`Error::Os`].
+pub(crate) fn install(path: &Path) -> Result<()> {
+    let failed = |source| Error::Os { doing: format!("writing {}", path.display()), source };
+    let fresh = path.with_extension(format!("{}.new", std::process::id()));
+    let mut file =
+        fs::File::options().write(true).create_new(true).mode(0o755).open(&fresh).map_err(failed)?;
+    let written = file.write_all(OBJECT).and_then(|()| fs::rename(&fresh, path));
+    written.inspect_err(|_| drop(fs::remove_file(&fresh))).map_err(failed)
+}
+
 fn digest() -> u64 {
     // FNV-1a: only tells versions apart, the contents are compared anyway.
     OBJECT.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &b| (hash ^ u64::from(b)).wrapping_mul(0x100_0000_01b3))
 }
 
-/// `lib/hostbuf/` beside the `bin/` that this command is in.
-fn installed() -> Option<PathBuf> {
+/// `lib/hostbuf/` beside the `bin/` that this command is in: where that is so on one host it is so on all.
+pub(crate) fn installed() -> Option<PathBuf> {
     let executable = std::env::current_exe().ok()?;
     let path = executable.parent()?.parent()?.join("lib/hostbuf/libhostbuf_preload.so");
     is_ours(&path).then_some(path)

@@ -27,11 +27,7 @@ pub struct Arguments {
 /// Prints what there is. Nothing there is not an error.
 pub fn run(arguments: &Arguments) -> ExitCode {
     let jobs = report::jobs(&scan::processes());
-    let text = if arguments.json {
-        format!("{:#}\n", report::json(&jobs))
-    } else {
-        table::text(&jobs)
-    };
+    let text = if arguments.json { format!("{:#}\n", report::json(&jobs)) } else { table::text(&jobs) };
     // A reader that has gone (`hostbuf stat | head -1`) is not worth a word.
     let _ = std::io::stdout().write_all(text.as_bytes());
     ExitCode::SUCCESS

@@ -28,13 +28,14 @@ pub(super) fn conduct(spec: &Spec, open: Open, station: &Handle) {
     // Whatever is wrong with this host is found out before the engine is asked, and told together with the others.
     let created = Segments::create(spec.job, &spec.buffers);
     phases[Phase::Create as usize] = micros(begun);
+    let has_room = created.is_ok();
     let (segments, opened) = std::thread::scope(|scope| {
         // Taking the pages overlaps with the start of the engine and with the coming of the ranks.
         let populating = scope.spawn(|| created.and_then(|segments| populate(segments, spec)));
         let starting = Instant::now();
         let opened = open();
         phases[Phase::Engine as usize] = micros(starting);
-        if let (Ok((group, _)), true) = (&opened, spec.reports) {
+        if let (Ok((group, _)), true) = (&opened, spec.reports && has_room) {
             Report::Ready { host: process::host_name(), agents: group.size() }.print();
         }
         (populating.join(), opened)
@@ -147,7 +148,7 @@ fn steps(
     }
     let shared = segments.publish(identity, &winner).and_then(|()| segments.share());
     let (control, descriptors) = together(group, shared)?;
-    station.order(Order::Serve(winner, descriptors));
+    station.order(Order::Serve(Box::new(winner), descriptors));
     let mapped = if ranks == 0 { Ok(()) } else { event(station).map(drop) };
     together(group, mapped)?;
     phases[Phase::Map as usize] = micros(begun);

@@ -25,7 +25,7 @@ pub(super) enum Order {
     /// Put this to all ranks of this host.
     Ask(Box<Frame>),
     /// Hand the memory out: to the ranks now, to whoever comes later.
-    Serve(Winner, Arc<Vec<OwnedFd>>),
+    Serve(Box<Winner>, Arc<Vec<OwnedFd>>),
     /// Let all ranks run.
     Go,
     /// End the job: every rank gets this.
@@ -197,7 +197,8 @@ impl Station {
         let attached = self.peers.values().any(|p| p.hello.is_some());
         Ok(match self.stage {
             Stage::Running if !attached => Some(0),
-            Stage::Failed if !attached => Some(1),
+            // Under a launcher ranks may still be on their way, and shall hear it from here; the launcher ends this.
+            Stage::Failed if !attached && self.print_failures => Some(1),
             _ => None,
         })
     }
@@ -518,7 +519,7 @@ impl Station {
             }
             Order::Serve(winner, descriptors) => {
                 self.stage = Stage::Mapping;
-                self.result = Some((winner, descriptors));
+                self.result = Some((*winner, descriptors));
                 for id in ranks {
                     self.supply(id);
                 }

@@ -7,6 +7,7 @@ mod rank;
 
 use std::ffi::OsString;
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
@@ -147,10 +148,16 @@ fn become_program(
         list.push(asan);
         list.push(":");
     }
-    list.push(preload);
-    if let Some(theirs) = std::env::var_os("LD_PRELOAD").filter(|l| !l.is_empty()) {
+    list.push(&preload);
+    // What is there may begin with the object already: the engine hands it to all processes of the job.
+    let theirs = std::env::var_os("LD_PRELOAD").unwrap_or_default();
+    for other in theirs
+        .as_bytes()
+        .split(|b| b": ".contains(b))
+        .filter(|o| !o.is_empty() && *o != preload.as_os_str().as_bytes())
+    {
         list.push(":");
-        list.push(theirs);
+        list.push(std::ffi::OsStr::from_bytes(other));
     }
     command.env("LD_PRELOAD", list);
     if program.asan.is_none() {

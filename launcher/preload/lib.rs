@@ -81,9 +81,18 @@ extern "C" fn hostbuf_preload_start() {
             raw::close(fd);
             Some(agreed)
         }
+        None if is_the_prefix() => return,
         None => come_late(name),
     };
     publish(&mut environment, agreed);
+}
+
+/// Whether this process is `hostbuf exec` itself, which votes for nobody. (The engine hands the variables to every
+/// process of the job, so that processes spawned later have them too.)
+fn is_the_prefix() -> bool {
+    let mut path = [0u8; 4096];
+    let length = raw::read_link(b"/proc/self/exe\0", &mut path).unwrap_or(0);
+    path[..length].rsplit(|&b| b == b'/').next() == Some(b"hostbuf")
 }
 
 /// `fd:pid` as `hostbuf exec` wrote it, when this is the process that it became and the descriptor is a

@@ -3,11 +3,13 @@
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
+use hostbuf::internal::wire::{ENV_ADDRESS, ENV_JOB, ENV_SIZE};
 use hostbuf::{Error, Result};
 
 use super::engine::Engine;
 use super::hosts::{self, Host};
 use crate::agent::spec::Spec;
+use crate::preload_file;
 
 /// One program of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -185,6 +187,7 @@ impl Plan {
         };
         let nodes = std::env::var("SLURM_JOB_NUM_NODES").or_else(|_| std::env::var("SLURM_NNODES")).ok();
         let count = if agent_hosts.is_empty() { None } else { Some(agent_hosts.len()) };
+        let inherited = inherited(arguments, spec);
         let mut plan = match engine {
             Engine::Local => local(agent, contexts, &exec, spec),
             Engine::OpenMpi { mpirun, .. } => {
@@ -195,6 +198,9 @@ impl Plan {
                 };
                 let agents = agents.words(["--bind-to", "none"]).words([agent]).words(spec.arguments());
                 let mut ranks = Line::new(mpirun).words(arguments);
+                for (name, value) in inherited.iter().flatten() {
+                    ranks = ranks.words(["-x", &format!("{name}={value}")]);
+                }
                 for (i, context) in contexts.iter().enumerate() {
                     ranks = if i > 0 { ranks.words([":"]) } else { ranks };
                     if !hosts.is_empty() {
@@ -219,6 +225,9 @@ impl Plan {
                 };
                 let agents = agents.words(["-bind-to", "none"]).words([agent]).words(spec.arguments());
                 let mut ranks = Line::new(mpirun).words(arguments);
+                for (name, value) in inherited.iter().flatten() {
+                    ranks = ranks.words(["-genv", name, value]);
+                }
                 if !hosts.is_empty() {
                     ranks = ranks.words(["-hosts", &hosts::list(hosts)]);
                 }
@@ -243,6 +252,30 @@ impl Plan {
         }
         Ok(plan)
     }
+}
+
+/// What processes that the program spawns later (MPI_Comm_spawn) inherit through the engine: `hostbuf exec` is not in
+/// front of them. The ranks' own values are set by `hostbuf exec`. `None` where the user's options leave no room.
+fn inherited(arguments: &[OsString], spec: &Spec) -> Option<Vec<(&'static str, String)>> {
+    let mentions = |word: &str| arguments.iter().any(|a| a.to_string_lossy().contains(word));
+    // Open MPI refuses -x beside this list.
+    let list = "mca_base_env_list";
+    if mentions("LD_PRELOAD") || mentions(list) || std::env::var_os(format!("OMPI_MCA_{list}")).is_some() {
+        return None;
+    }
+    let mut variables = vec![
+        (ENV_JOB, spec.socket.clone()),
+        (ENV_ADDRESS, format!("{:#018x}", 0)),
+        (ENV_SIZE, format!("{:020}", 0)),
+    ];
+    if let Some(object) = preload_file::installed() {
+        let theirs = std::env::var("LD_PRELOAD")
+            .ok()
+            .filter(|l| !l.is_empty())
+            .map_or(String::new(), |l| format!(":{l}"));
+        variables.push(("LD_PRELOAD", format!("{}{theirs}", object.display())));
+    }
+    Some(variables)
 }
 
 fn local(agent: &Path, contexts: &[Context], exec: &Path, spec: &Spec) -> Plan {

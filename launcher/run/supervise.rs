@@ -65,6 +65,12 @@ pub(super) fn supervise(engine: &Engine, plan: Plan, voice: Voice) -> Result<u8>
         failure: None,
         status: None,
         stopping: None,
+        failing: None,
+        over: None,
+        spawned: Vec::new(),
+        first: None,
+        unstarted: None,
+        agents_status: None,
         progress: Progress::new(voice.quiet),
     };
     let status = launcher.run(plan);
@@ -90,6 +96,19 @@ struct Launcher<'a> {
     status: Option<ExitStatus>,
     /// Since when the program's job is being ended, and whether it was killed.
     stopping: Option<(Instant, bool)>,
+    /// Since when the program's job is about to end by itself.
+    failing: Option<Instant>,
+    /// Since when none of the program's processes is left.
+    over: Option<Instant>,
+    /// The process of each rank that this launcher started itself.
+    spawned: Vec<u32>,
+    /// The rank that ended first by a signal, and how, when this launcher started the ranks.
+    first: Option<(usize, ExitStatus)>,
+    /// The exit status of a `hostbuf exec` that found no program to run (126, 127), and whether it has said so: the
+    /// first rank of a host does.
+    unstarted: Option<(u8, bool)>,
+    /// How the agents' job ended.
+    agents_status: Option<ExitStatus>,
     progress: Progress,
 }
 
@@ -107,12 +126,19 @@ impl Launcher<'_> {
                 self.note(&lines[0]);
                 for line in &lines {
                     let child = self.spawn(line, false)?;
+                    self.spawned.push(child.id());
                     self.ranks.push(child);
                 }
             }
             self.reap()?;
             if let Some(why) = &self.failure {
                 if self.ranks.is_empty() {
+                    if let Some((code, said)) = self.unstarted {
+                        if !said {
+                            eprintln!("hostbuf run: {why}");
+                        }
+                        return Ok(code);
+                    }
                     return Err(spoken(Error::Attach { why: why.clone() }));
                 }
             } else if self.agents.is_none() && !self.agreed {
@@ -121,7 +147,18 @@ impl Launcher<'_> {
                 continue;
             }
             if waiting.is_none() && self.ranks.is_empty() {
-                return Ok(self.verdict());
+                // All have ended before they had the buffer? Then the agents know why, and say it now.
+                let over = *self.over.get_or_insert_with(Instant::now);
+                let late = over.elapsed() > NOTICE;
+                if late && !self.agreed && self.first.is_some() {
+                    // No rank has come to its agent.
+                    self.failure = self.lost();
+                    continue;
+                }
+                let said = self.unstarted.is_some_and(|(_, said)| said);
+                if late || said || self.agreed || self.agents.is_none() {
+                    return Ok(self.verdict());
+                }
             }
             self.escalate();
             self.wait()?;
@@ -137,11 +174,22 @@ impl Launcher<'_> {
         }
     }
 
+    /// The rank that was lost first, in words.
+    fn lost(&self) -> Option<String> {
+        let (rank, status) = self.first.as_ref()?;
+        let host = process::host_name();
+        Some(format!("rank {rank} on {host} ended ({status}) before all ranks had the buffer"))
+    }
+
     fn agents_died(&mut self) -> String {
         self.agent_noise.drain();
         let noise = self.agent_noise.seen.iter().map(|l| l.trim());
         let said: Vec<&str> = noise.filter(|l| l.chars().any(char::is_alphanumeric)).take(4).collect();
         let said = if said.is_empty() { "it did not say why".into() } else { said.join(" ") };
+        if self.ready > 0 {
+            let status = self.agents_status.map_or("?".into(), |s| s.to_string());
+            return format!("an agent of this job ended ({status}) before the buffer was agreed on: {said}");
+        }
         format!("{} could not start an agent on every host: {said}", self.engine.name())
     }
 
@@ -199,7 +247,8 @@ impl Launcher<'_> {
 
     /// Sleeps until something happens, and looks at what it is.
     fn wait(&mut self) -> Result<()> {
-        let timeout = if self.stopping.is_some() { PollTimeout::from(100u8) } else { PollTimeout::NONE };
+        let ending = self.stopping.is_some() || self.failing.is_some() || self.over.is_some();
+        let timeout = if ending { PollTimeout::from(100u8) } else { PollTimeout::NONE };
         let mut fds = vec![PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
         fds.extend([&self.agent_lines, &self.agent_noise].into_iter().filter_map(Lines::poll_fd));
         match poll(&mut fds, timeout) {
@@ -267,8 +316,10 @@ impl Launcher<'_> {
             Some(Report::Failed { message }) => {
                 self.progress.end();
                 if self.failure.is_none() {
-                    self.failure = Some(message);
-                    self.stop();
+                    // What the agent misses may be a rank that this launcher has ended since another one died.
+                    self.failure = self.lost().or(Some(message));
+                    // The agents tell their ranks; one that ends by itself has a better exit status.
+                    self.stop_soon();
                 }
             }
             None => {
@@ -290,6 +341,14 @@ impl Launcher<'_> {
                 None => left.push(child),
                 Some(status) => {
                     died |= !status.success();
+                    if let (false, Some(code @ (126 | 127))) = (self.agreed, status.code()) {
+                        let said = local && self.spawned.first() == Some(&child.id());
+                        self.unstarted = Some((code as u8, said || self.unstarted.is_some_and(|(_, s)| s)));
+                    }
+                    if local && status.signal().is_some() && self.first.is_none() && self.stopping.is_none() {
+                        let rank = self.spawned.iter().position(|&pid| pid == child.id());
+                        self.first = rank.map(|rank| (rank, status));
+                    }
                     if self.status.is_none_or(|s| s.success()) {
                         self.status = Some(status);
                     }
@@ -299,17 +358,23 @@ impl Launcher<'_> {
         self.ranks = left;
         if local && died {
             // As an mpirun does: a rank that fails ends the job.
-            self.stop();
+            if self.agreed || self.first.is_some() { self.stop() } else { self.stop_soon() }
         }
         if let Some(agents) = &mut self.agents
-            && agents.try_wait().map_err(failed)?.is_some()
+            && let Some(status) = agents.try_wait().map_err(failed)?
         {
+            self.agents_status = Some(status);
             self.agents = None;
             for line in self.agent_lines.drain() {
                 self.hear(&line);
             }
         }
         Ok(())
+    }
+
+    /// Asks the program's job to end if it does not do so by itself.
+    fn stop_soon(&mut self) {
+        self.failing.get_or_insert_with(Instant::now);
     }
 
     /// Asks the program's job to end.
@@ -321,6 +386,9 @@ impl Launcher<'_> {
     }
 
     fn escalate(&mut self) {
+        if self.failing.is_some_and(|since| since.elapsed() > NOTICE) {
+            self.stop();
+        }
         if let Some((since, killed @ false)) = &mut self.stopping
             && since.elapsed() > GRACE
         {

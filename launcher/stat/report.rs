@@ -106,14 +106,16 @@ impl Job {
         let mut troubles: Vec<String> = self.control.as_ref().err().cloned().into_iter().collect();
         for buffer in &self.buffers {
             let Some(state) = &buffer.state else { continue };
-            let words = [state.fill.as_ref().err(), state.generation.as_ref().err(), state.high_water.as_ref().err()];
+            let words =
+                [state.fill.as_ref().err(), state.generation.as_ref().err(), state.high_water.as_ref().err()];
             troubles.extend(words.into_iter().flatten().map(|why| format!("buffer {}: {why}", buffer.name)));
         }
         troubles
     }
 }
 
-/// The jobs of all `processes`, by user and number.
+/// The jobs of all `processes`, by user and number. A job comes once for each host of its that is seen from here:
+/// simulated hosts share a kernel, but no file.
 pub fn jobs(processes: &[Process]) -> Vec<Job> {
     let names = |p: &Process| -> BTreeSet<u128> {
         p.areas.iter().map(|a| a.name.job).chain(p.held.iter().map(|h| h.name.job)).collect()
@@ -124,7 +126,35 @@ pub fn jobs(processes: &[Process]) -> Vec<Job> {
             members.entry((process.uid, job)).or_default().push(process);
         }
     }
-    members.into_iter().map(|((uid, number), processes)| job(uid, number, &processes)).collect()
+    let mut jobs: Vec<Job> = members
+        .into_iter()
+        .flat_map(|((uid, number), processes)| {
+            by_host(number, processes).into_iter().map(move |processes| job(uid, number, &processes))
+        })
+        .collect();
+    let host = |job: &Job| job.control.as_ref().map_or(u32::MAX, |s| s.identity.host);
+    jobs.sort_by_key(|job| (job.uid, job.number, host(job)));
+    jobs
+}
+
+/// Processes of one job that have a file in common, directly or through others, are on one host of it.
+fn by_host(number: u128, processes: Vec<&Process>) -> Vec<Vec<&Process>> {
+    let mut hosts: Vec<(BTreeSet<FileId>, Vec<&Process>)> = Vec::new();
+    for process in processes {
+        let areas = process.areas.iter().filter(|a| a.name.job == number).map(|a| a.file);
+        let held = process.held.iter().filter(|h| h.name.job == number).map(|h| h.file);
+        let mut files: BTreeSet<FileId> = areas.chain(held).collect();
+        let mut members = Vec::new();
+        for (others, processes) in
+            hosts.extract_if(.., |(others, _)| !others.is_disjoint(&files)).collect::<Vec<_>>()
+        {
+            files.extend(others);
+            members.extend(processes);
+        }
+        members.push(process);
+        hosts.push((files, members));
+    }
+    hosts.into_iter().map(|(_, members)| members).collect()
 }
 
 fn job(uid: u32, number: u128, processes: &[&Process]) -> Job {
@@ -186,7 +216,8 @@ fn buffers(number: u128, processes: &[&Process], snapshot: Option<&Snapshot>) ->
         .into_iter()
         .map(|(file, name)| {
             let known = snapshot.and_then(|s| {
-                let index = s.identity.buffers().iter().position(|b| b.inode == file.inode && b.name() == name)?;
+                let index =
+                    s.identity.buffers().iter().position(|b| b.inode == file.inode && b.name() == name)?;
                 Some((index, s))
             });
             (known.map_or(usize::MAX, |(index, _)| index), buffer(name, file, processes, known))
@@ -236,7 +267,10 @@ pub fn json(jobs: &[Job]) -> Value {
 fn job_json(job: &Job) -> Value {
     let identity = job.control.as_ref().ok().map(|s| &s.identity);
     let phases = identity.map(|i| {
-        Phase::ALL.into_iter().map(|p| (p.name().to_owned(), i.phases[p as usize].into())).collect::<serde_json::Map<_, _>>()
+        Phase::ALL
+            .into_iter()
+            .map(|p| (p.name().to_owned(), i.phases[p as usize].into()))
+            .collect::<serde_json::Map<_, _>>()
     });
     let members = |list: &[Member]| -> Vec<Value> {
         list.iter().map(|m| json!({ "pid": m.pid, "name": m.name, "child": m.child })).collect()
@@ -300,4 +334,54 @@ fn buffer_json(job: &Job, buffer: &Buffer) -> Value {
 pub fn user(uid: u32) -> String {
     let found = nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(uid)).ok().flatten();
     found.map_or_else(|| uid.to_string(), |user| user.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::scan::{FileName, Held};
+    use super::*;
+
+    const JOB: u128 = 7;
+
+    fn area(what: &str, inode: u64, pss: u64) -> Area {
+        let job = format!("{JOB:032x}");
+        let text = format!(
+            "550000000000-550000400000 rw-s 00000000 00:01 {inode} /memfd:hostbuf:{job}:{what} (deleted)\n\
+             Rss: 4096 kB\nPss: {pss} kB\n"
+        );
+        super::super::scan::parse_smaps(&text).remove(0)
+    }
+
+    fn process(pid: i32, parent: i32, areas: Vec<Area>, held: &[u64]) -> Process {
+        let held = held.iter().map(|&inode| Held {
+            name: FileName { job: JOB, what: "index".into() },
+            file: FileId { device: (0, 1), inode },
+            path: "/nowhere".into(),
+            taken: 4 << 20,
+        });
+        Process { pid, name: "app".into(), uid: 0, ancestors: vec![parent, 1], areas, held: held.collect() }
+    }
+
+    #[test]
+    fn ranks_agents_and_children_of_two_hosts() {
+        let processes = [
+            process(10, 1, vec![], &[50]),
+            process(11, 10, vec![area("index", 50, 1024)], &[]),
+            process(12, 10, vec![area("index", 50, 1024)], &[]),
+            process(13, 12, vec![area("index", 50, 2048)], &[]),
+            process(20, 1, vec![area("index", 60, 4096)], &[]),
+        ];
+        let jobs = jobs(&processes);
+        assert_eq!(jobs.len(), 2);
+        let host = &jobs[0];
+        assert_eq!(host.counts(), (2, 1));
+        assert_eq!(host.agents.iter().map(|a| a.pid).collect::<Vec<_>>(), [10]);
+        let buffer = &host.buffers[0];
+        assert_eq!((buffer.pss(), buffer.rss(), buffer.taken), (4 << 20, 12 << 20, Some(4 << 20)));
+        assert_eq!((buffer.address, buffer.length), (Some(0x5500_0000_0000), 4 << 20));
+        assert!(host.control.is_err() && jobs[1].counts() == (1, 0));
+        let json = json(&jobs);
+        assert_eq!(json["jobs"][0]["buffers"][0]["private_copies_bytes"], 8 << 20);
+        assert_eq!(json["jobs"][0]["buffers"][0]["fill"], Value::Null);
+    }
 }

@@ -51,8 +51,18 @@ fn job(job: &Job) -> String {
     text
 }
 
-const HEAD: [&str; 10] =
-    ["BUFFER", "ADDRESS", "SIZE", "PAGES", "HUGE", "FILL", "GEN", "USED", "PSS OF ALL", "PRIVATE COPIES WOULD TAKE"];
+const HEAD: [&str; 10] = [
+    "BUFFER",
+    "ADDRESS",
+    "SIZE",
+    "PAGES",
+    "HUGE",
+    "FILL",
+    "GEN",
+    "USED",
+    "PSS OF ALL",
+    "PRIVATE COPIES WOULD TAKE",
+];
 
 fn rows(job: &Job) -> Vec<Vec<String>> {
     let mut rows = vec![HEAD.map(str::to_owned).to_vec()];

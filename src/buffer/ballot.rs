@@ -17,6 +17,9 @@ pub struct Holds {
     territory: Territory,
 }
 
+/// How many free ranges that cannot be held a search passes before it gives up.
+const HOLE_TRIES: usize = 1000;
+
 /// Why a candidate could not be held.
 pub struct Refusal {
     /// The candidate.
@@ -89,7 +92,7 @@ impl Holds {
             || (window.start <= address && length <= window.end.saturating_sub(address))
     }
 
-    /// The lowest aligned hole of this process at or above `from`, where it may hold `length` bytes. What it holds
+    /// The lowest aligned hole of this process at or above `from`, where it may and can hold `length` bytes. What it holds
     /// already is given back first, so that it does not stand in its own way.
     pub fn hole(&mut self, from: usize, length: usize, align: usize) -> Option<usize> {
         self.release();
@@ -97,7 +100,22 @@ impl Holds {
             Territory::Anywhere => (from, candidates::TOP),
             Territory::Sanitized => (from.max(candidates::SANITIZED.start), candidates::SANITIZED.end),
         };
-        maps::hole(from, length, align, top).ok().flatten()
+        let mut from = from;
+        for _ in 0..HOLE_TRIES {
+            let hole = maps::hole(from, length, align, top).ok().flatten()?;
+            match raw::hold(hole, length) {
+                Ok(()) => {
+                    // SAFETY: reserved in the line above, and nothing was mapped over it.
+                    unsafe { raw::unmap(hole, length) };
+                    return Some(hole);
+                }
+                // A limit of this process (`ulimit -v`, the number of mappings): no place will do.
+                Err(Errno::NOMEM) => return None,
+                // Below `vm.mmap_min_addr`, or another thread was faster.
+                Err(_) => from = hole.checked_add(align)?,
+            }
+        }
+        None
     }
 
     /// Keeps the one at `address` and gives the others back; `false` when it is not held.

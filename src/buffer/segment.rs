@@ -47,7 +47,7 @@ impl Segments {
     /// [`Error::NoSpace`], [`Error::Unsupported`], [`Error::Os`]; nothing is left behind.
     pub fn create(job: u128, buffers: &[Options]) -> Result<Segments> {
         let _span = info_span!("create", buffers = buffers.len()).entered();
-        let resolved: Vec<Pages> = buffers.iter().map(space::resolve).collect();
+        let resolved = space::resolve_all(buffers);
         check_space(buffers, &resolved)?;
         let control = memfd::create(&file_name(job, CONTROL_NAME), CONTROL_LENGTH, Backing::Shmem)
             .map_err(Error::os("making the control page's memory file"))?;
@@ -58,8 +58,11 @@ impl Segments {
                 Pages::Huge2M | Pages::Huge1G => Backing::Hugetlb(pages.size()),
                 _ => Backing::Shmem,
             };
-            let fd = memfd::create(&file_name(job, &options.name), length, backing)
-                .map_err(Error::os(format!("making a memory file of {length} bytes on pages {pages}")))?;
+            let fd = memfd::create(&file_name(job, &options.name), length, backing).map_err(|source| {
+                let hint =
+                    if source.raw_os_error() == Some(libc::EFBIG) { " (raise `ulimit -f`)" } else { "" };
+                Error::os(format!("making a memory file of {length} bytes on pages {pages}{hint}"))(source)
+            })?;
             let mut identity = BufferIdentity::new(&options.name, pages);
             identity.size = options.size;
             identity.length = length;
@@ -141,18 +144,19 @@ impl Segments {
 
 /// Adds up what all buffers ask of ordinary pages and of each pool.
 fn check_space(buffers: &[Options], resolved: &[Pages]) -> Result<()> {
-    let sum = |wanted: &dyn Fn(Pages) -> bool| -> u64 {
-        let each = buffers.iter().zip(resolved).filter(|(o, p)| !o.lazy && wanted(**p));
+    let sum = |wanted: &dyn Fn(&Options, Pages) -> bool| -> u64 {
+        let each = buffers.iter().zip(resolved).filter(|(o, p)| wanted(o, **p));
         each.map(|(o, _)| layout::length_of(o)).sum()
     };
-    let ordinary = sum(&|p| matches!(p, Pages::Small | Pages::Transparent));
+    space::check_address_space(sum(&|_, _| true))?;
+    let ordinary = sum(&|o, p| !o.lazy && matches!(p, Pages::Small | Pages::Transparent));
     if ordinary > 0 {
         space::check_ordinary(ordinary)?;
     }
     for pages in [Pages::Huge2M, Pages::Huge1G] {
-        // A lazy buffer on reserved pages still needs a pool of this size to exist: mmap reserves from it.
-        let asked = sum(&|p| p == pages);
-        if asked > 0 || buffers.iter().zip(resolved).any(|(_, p)| *p == pages) {
+        // A lazy buffer takes none of the pool yet, but mmap sets its pages aside.
+        let asked = sum(&|_, p| p == pages);
+        if asked > 0 {
             space::check_huge(asked, pages.size())?;
         }
     }

@@ -30,6 +30,17 @@ pub fn check_ordinary(ordinary: u64) -> Result<()> {
     Err(no_space(ordinary, available, &limit))
 }
 
+/// Checks that a process which is limited as this one can map `length` bytes at all.
+///
+/// # Errors
+/// [`Error::NoSpace`].
+pub fn check_address_space(length: u64) -> Result<()> {
+    match memory::address_space() {
+        Some(limit) if limit.available < length => Err(no_space(length, limit.available, &limit)),
+        _ => Ok(()),
+    }
+}
+
 /// The error for ordinary pages that `limit` does not give.
 #[must_use]
 pub fn no_space(asked: u64, available: u64, limit: &memory::Limit) -> Error {
@@ -69,14 +80,45 @@ pub fn check_huge(length: u64, page: u64) -> Result<()> {
     })
 }
 
-/// Which pages [`Pages::Auto`] means for `options` on this host now.
+/// Which pages [`Pages::Auto`] means for each of `buffers` on this host now. What is demanded of a pool comes first,
+/// then whoever is named first.
+#[must_use]
+pub fn resolve_all(buffers: &[Options]) -> Vec<Pages> {
+    let demanded = |page: u64| -> u64 {
+        let its = buffers.iter().filter(|o| o.pages != Pages::Auto && o.pages.size() == page);
+        its.filter(|o| o.pages != Pages::Transparent).map(|o| o.size.next_multiple_of(page)).sum()
+    };
+    let mut taken = [(2 << 20, demanded(2 << 20)), (1 << 30, demanded(1 << 30))];
+    let mut one = |options: &Options| {
+        let pages = resolve_one(options, &taken);
+        if options.pages == Pages::Auto {
+            for (page, bytes) in taken.iter_mut().filter(|(page, _)| pages == pool_of(*page)) {
+                *bytes += options.size.next_multiple_of(*page);
+            }
+        }
+        pages
+    };
+    buffers.iter().map(&mut one).collect()
+}
+
+/// The same for a buffer that is alone.
 #[must_use]
 pub fn resolve(options: &Options) -> Pages {
+    resolve_one(options, &[])
+}
+
+fn pool_of(page: u64) -> Pages {
+    if page == 1 << 30 { Pages::Huge1G } else { Pages::Huge2M }
+}
+
+fn resolve_one(options: &Options, taken: &[(u64, u64)]) -> Pages {
     if options.pages != Pages::Auto {
         return options.pages;
     }
     let pool_has = |page: u64| {
-        memory::huge_pool(page).is_some_and(|p| p.free * page >= options.size.next_multiple_of(page))
+        let taken: u64 = taken.iter().filter(|(p, _)| *p == page).map(|(_, bytes)| bytes).sum();
+        let free = memory::huge_pool(page).map_or(0, |p| p.free * page);
+        free >= options.size.next_multiple_of(page).saturating_add(taken)
     };
     if options.size.is_multiple_of(1 << 30) && pool_has(1 << 30) {
         Pages::Huge1G

@@ -20,8 +20,13 @@ pub enum Backing {
 /// somebody truncated it.
 ///
 /// # Errors
-/// As `memfd_create(2)`, `ftruncate(2)` and `fcntl(2)`.
+/// As `memfd_create(2)`, `ftruncate(2)` and `fcntl(2)`; `EFBIG` beyond `ulimit -f`, for which the kernel would also
+/// send SIGXFSZ.
 pub fn create(name: &str, length: u64, backing: Backing) -> io::Result<OwnedFd> {
+    let (most, _) = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_FSIZE)?;
+    if length > most {
+        return Err(io::Error::from_raw_os_error(libc::EFBIG));
+    }
     let mut flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
     if let Backing::Hugetlb(page) = backing {
         let encoded = page.trailing_zeros() << libc::MFD_HUGE_SHIFT;

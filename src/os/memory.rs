@@ -33,6 +33,21 @@ pub fn cgroup_limited() -> bool {
     cgroup_limits().iter().any(|l| l.limit < total)
 }
 
+/// What this process may still map, where `ulimit -v` limits it.
+#[must_use]
+pub fn address_space() -> Option<Limit> {
+    use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
+    let (limit, _) = getrlimit(Resource::RLIMIT_AS).ok().filter(|(soft, _)| *soft != RLIM_INFINITY)?;
+    let pages = fs::read_to_string("/proc/self/statm").ok()?;
+    let used = pages.split_ascii_whitespace().next()?.parse::<u64>().ok()? * page_size();
+    Some(Limit {
+        name: "the address space of a process (ulimit -v)".into(),
+        limit,
+        available: limit.saturating_sub(used),
+        remedy: "raise `ulimit -v`, or ask for less".into(),
+    })
+}
+
 fn host() -> Limit {
     Limit {
         name: "this host's free memory (MemAvailable)".into(),

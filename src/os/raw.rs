@@ -40,6 +40,7 @@ mod number {
     pub(super) const GETEUID: usize = 107;
     pub(super) const EXIT_GROUP: usize = 231;
     pub(super) const OPENAT: usize = 257;
+    pub(super) const READLINKAT: usize = 267;
 }
 
 #[cfg(target_arch = "aarch64")]
@@ -59,6 +60,7 @@ mod number {
     pub(super) const GETEUID: usize = 175;
     pub(super) const EXIT_GROUP: usize = 94;
     pub(super) const OPENAT: usize = 56;
+    pub(super) const READLINKAT: usize = 78;
 }
 
 /// # Safety
@@ -181,6 +183,18 @@ pub fn open(path: &[u8]) -> Result<i32, Errno> {
     let fd =
         checked(unsafe { syscall(number::OPENAT, [AT_FDCWD, path.as_ptr() as usize, O_CLOEXEC, 0, 0, 0]) })?;
     Ok(fd as i32)
+}
+
+/// Where the symbolic link `path`, which must end in a NUL byte, leads: how many bytes of `buffer` it fills.
+///
+/// # Errors
+/// As `readlink(2)`.
+pub fn read_link(path: &[u8], buffer: &mut [u8]) -> Result<usize, Errno> {
+    assert!(path.last() == Some(&0));
+    const AT_FDCWD: usize = -100isize as usize;
+    let (path, to) = (path.as_ptr() as usize, buffer.as_mut_ptr() as usize);
+    // SAFETY: path is NUL-terminated; the kernel writes at most buffer.len() bytes.
+    checked(unsafe { syscall(number::READLINKAT, [AT_FDCWD, path, to, buffer.len(), 0, 0]) })
 }
 
 /// Reads into `buffer`, again after a signal. 0: the end.

@@ -7,5 +7,8 @@ mod harness;
 
 mod address;
 mod basic;
+mod before_main;
+mod engines;
 mod faults;
 mod slurm;
+mod space;

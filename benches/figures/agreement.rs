@@ -1,0 +1,283 @@
+//! The agreement on an address, simulated: jobs of up to 100 000 processes whose address spaces are laid out as the
+//! kernel, language runtimes and sanitizers lay them out (docs/addresses.md), and how many rounds they need.
+//!
+//! A message is a question to a participant or its answer; the agents add them up host by host, so a participant
+//! sees two in each round, however large the job. Work is the mappings that a participant looks at.
+
+use hostbuf::internal::{Ballot, Electorate, elect};
+use hostbuf::os::maps::HoleSearch;
+
+use crate::Outcome;
+use crate::sample::{note, sample, timed};
+
+const GIB: u64 = 1 << 30;
+const TIB: u64 = 1 << 40;
+const PAGE: u64 = 4096;
+const TOP: u64 = 0x7fff_ffff_f000;
+
+/// SplitMix64: the same layouts in every run.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        (u128::from(self.next()) * u128::from(bound) >> 64) as u64
+    }
+
+    /// True in `percent` of a hundred cases.
+    fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+}
+
+/// What the processes of one job have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Program {
+    Plain,
+    /// At a fixed address, not position-independent.
+    Fixed,
+    /// `ulimit -s unlimited`, on kernels that then grow down, and on those that grow up.
+    UnlimitedStack,
+    Legacy,
+    Asan,
+    Tsan,
+    Msan,
+    /// Java with ZGC.
+    Zgc,
+    /// V8 places its code and heaps at random addresses of 46 bits.
+    Node,
+    Go,
+    /// A CUDA program: the driver's own ranges.
+    Cuda,
+}
+
+const PROGRAMS: [(Program, u64); 11] = [
+    (Program::Plain, 50),
+    (Program::Fixed, 8),
+    (Program::UnlimitedStack, 7),
+    (Program::Legacy, 7),
+    (Program::Asan, 4),
+    (Program::Tsan, 3),
+    (Program::Msan, 3),
+    (Program::Zgc, 5),
+    (Program::Node, 4),
+    (Program::Go, 4),
+    (Program::Cuda, 5),
+];
+
+/// A job: how its processes are laid out, and what they ask for.
+struct Job {
+    seed: u64,
+    participants: usize,
+    program: Program,
+    /// PMIx 5 puts segments of its server's into every client.
+    pmix: bool,
+    /// One process in a hundred has a mapping anywhere at all.
+    stray: bool,
+    length: usize,
+    align: usize,
+}
+
+impl Job {
+    fn random(seed: u64, participants: usize) -> Job {
+        let mut random = Random(seed);
+        let mut ticket = random.below(100);
+        let mut program = Program::Plain;
+        for (kind, weight) in PROGRAMS {
+            if ticket < weight {
+                program = kind;
+                break;
+            }
+            ticket -= weight;
+        }
+        // 16 MiB to 256 GiB (as much as a sanitizer leaves), every power of two as likely; now and then up to 4 TiB.
+        let sanitized = matches!(program, Program::Tsan | Program::Msan | Program::Asan);
+        let vast = random.chance(5) && !sanitized;
+        let length = if vast { (512 * GIB) << random.below(4) } else { (16 << 20) << random.below(15) };
+        let align = if length >= GIB && random.chance(20) { GIB } else { 2 << 20 };
+        let (pmix, stray) = (random.chance(30), random.chance(10));
+        Job {
+            seed: random.next(),
+            participants,
+            program,
+            pmix,
+            stray,
+            length: length as usize,
+            align: align as usize,
+        }
+    }
+
+    /// The mappings of one process, ascending.
+    fn space(&self, participant: usize, space: &mut Vec<(usize, usize)>) {
+        let mut random = Random(self.seed ^ (participant as u64 + 1).wrapping_mul(0xa076_1d64_78bd_642f));
+        space.clear();
+        let mut map = |start: u64, length: u64| {
+            let start = start.min(TOP - PAGE) & !(PAGE - 1);
+            space.push((start as usize, (start + length).next_multiple_of(PAGE).min(TOP) as usize));
+        };
+        // The executable and its heap: 28 random bits of pages above two thirds of the address space.
+        let executable = match self.program {
+            Program::Fixed => 0x40_0000,
+            _ => 0x5555_5555_4000 + random.below(1 << 28) * PAGE,
+        };
+        map(executable, (1 + random.below(64)) << 20);
+        map(executable + (128 << 20) + random.below(1 << 18) * PAGE, (1 + random.below(512)) << 20);
+        // The stack, libraries and anonymous memory: from the top down, or as the old layouts have it.
+        let stack = TOP - random.below(1 << 22) * PAGE - (8 << 20);
+        map(stack, 8 << 20);
+        let (mut at, up) = match self.program {
+            Program::UnlimitedStack => (0x1554_0000_0000 + random.below(1 << 26) * PAGE, false),
+            Program::Legacy => (0x2aaa_aaaa_b000 + random.below(1 << 28) * PAGE, true),
+            _ => (stack - (1 << 20) - random.below(1 << 28) * PAGE, false),
+        };
+        for _ in 0..20 + random.below(30) {
+            let most = if random.chance(10) { 19 } else { 9 };
+            let length = PAGE << random.below(most);
+            let gap = if random.chance(30) { random.below(1 << 10) * PAGE } else { 0 };
+            at = if up { at + gap } else { at - gap - length };
+            map(at, length);
+            at = if up { at + length } else { at };
+        }
+        match self.program {
+            Program::Asan => {
+                map(0x7fff_8000, 0x1000_7fff_8000 - 0x7fff_8000);
+                map(0x6000_0000_0000, 4 * TIB + 0x2000);
+            }
+            Program::Tsan => map(0x80_0000_0000, 0x5500_0000_0000 - 0x80_0000_0000),
+            Program::Msan => {
+                map(0x100_0000_0000, 0x5100_0000_0000 - 0x100_0000_0000);
+                map(0x6000_0000_0000, 0x1400_0000_0000);
+            }
+            Program::Zgc => (0..3).for_each(|i| map((4 << i) * TIB, (1 + random.below(64)) * GIB)),
+            Program::Node => {
+                for _ in 0..6 + random.below(10) {
+                    map(random.below(1 << 34) * PAGE, (1 + random.below(512)) << 20);
+                }
+            }
+            Program::Go => map(0xc0_0000_0000, (64 << 20) << random.below(8)),
+            Program::Cuda => {
+                map(0x2_04c0_0000, 0xfb40_0000);
+                map(TIB, 64 << 20);
+            }
+            _ => {}
+        }
+        if self.pmix {
+            // Chosen once by the server of each host; 64 processes share one.
+            let mut server =
+                Random(self.seed ^ (participant as u64 / 64 + 1).wrapping_mul(0xe703_7ed1_a0b4_28db));
+            for (start, room) in [(0x1fcc_0000_0000, 0x1d_0000_0000), (0x3f98_0000_0000, 0x3a_0000_0000)] {
+                map(start + server.below(room / PAGE) * PAGE, (1 + server.below(8)) << 20);
+            }
+        }
+        if self.stray && random.chance(1) {
+            map(random.below(TOP / PAGE - (1 << 18)) * PAGE, 1 << 30);
+        }
+        space.sort_unstable();
+        // Later mappings would have found other places; overlaps count as one.
+        space.dedup_by(|next, before| {
+            let joined = next.0 <= before.1;
+            if joined {
+                before.1 = before.1.max(next.1);
+            }
+            joined
+        });
+    }
+}
+
+/// The job's processes; they are laid out anew for every question, which is cheaper than keeping 100 000 of them.
+struct Simulated<'a> {
+    job: &'a Job,
+    space: Vec<(usize, usize)>,
+    messages: u64,
+    looked_at: u64,
+}
+
+impl Electorate for Simulated<'_> {
+    fn vote(&mut self, ballot: &Ballot, length: usize) -> hostbuf::Result<u64> {
+        let mut common = u64::MAX;
+        for participant in 0..self.job.participants {
+            self.job.space(participant, &mut self.space);
+            let mut mine = 0;
+            for (i, &at) in ballot.as_slice().iter().enumerate() {
+                let below = self.space.partition_point(|&(_, end)| end <= at);
+                let free = self.space.get(below).is_none_or(|&(start, _)| start >= at + length);
+                mine |= u64::from(free && at + length <= TOP as usize) << i;
+                self.looked_at += 1;
+            }
+            common &= mine;
+        }
+        self.messages += 2 * self.job.participants as u64;
+        Ok(common)
+    }
+
+    fn hole(&mut self, from: usize, length: usize, align: usize) -> hostbuf::Result<Option<usize>> {
+        let mut greatest = Some(0);
+        for participant in 0..self.job.participants {
+            self.job.space(participant, &mut self.space);
+            let mut search = HoleSearch::new(from, length, align, TOP as usize);
+            for &(start, end) in &self.space {
+                self.looked_at += 1;
+                if !search.pass(start, end) {
+                    break;
+                }
+            }
+            greatest = greatest.and_then(|g: usize| Some(g.max(search.found()?)));
+        }
+        self.messages += 2 * self.job.participants as u64;
+        Ok(greatest)
+    }
+}
+
+/// Jobs of 1, 10, ... `most` participants; `scale` is how many participants there are in all jobs of a size, bounded
+/// to 100 to 2000 jobs.
+pub(crate) fn simulate(most: usize, scale: usize) -> Outcome {
+    let mut participants = 1;
+    while participants <= most {
+        let jobs = (scale / participants).clamp(100, 2000);
+        let mut one = 0;
+        let mut worst = 0;
+        let mut without = 0;
+        let (mut messages, mut looked_at) = (0, 0);
+        let (elapsed, outcome) = timed(|| -> Outcome {
+            for i in 0..jobs {
+                let job = Job::random(((participants as u64) << 32) + i as u64, participants);
+                let mut electorate = Simulated { job: &job, space: Vec::new(), messages: 0, looked_at: 0 };
+                let outcome = elect(&mut electorate, job.length, job.align)?;
+                one += u32::from(outcome.rounds == 1 && outcome.address.is_some());
+                worst = worst.max(outcome.rounds);
+                without += u32::from(outcome.address.is_none());
+                messages += electorate.messages;
+                looked_at += electorate.looked_at;
+            }
+            Ok(())
+        });
+        outcome?;
+        let all = (jobs * participants) as f64;
+        let key = format!("agreement-{participants}");
+        sample(&key, "ours", f64::from(one) / jobs as f64);
+        sample(&key, "theirs", 1.0);
+        // Messages per participant: flat means as many as in a job of one.
+        let flat = format!("agreement-{participants}-work");
+        sample(&flat, "ours", messages as f64 / all);
+        sample(&flat, "theirs", 2.0);
+        note(
+            &key,
+            &format!(
+                "{jobs} jobs, at most {worst} rounds, {without} without an address; a participant sees {:.3} messages, \
+                 looks at {:.2} places and (simulated) needs {:.0} ns",
+                messages as f64 / all,
+                looked_at as f64 / all,
+                elapsed.as_secs_f64() * 1e9 / all
+            ),
+        );
+        participants *= 10;
+    }
+    Ok(())
+}

@@ -1,0 +1,59 @@
+//! Allocating and populating: [`HostBuffer::allocate`] against `MPI_Win_allocate_shared` whose parts all ranks touch at
+//! the same time, each its own.
+
+use hostbuf::job::Mpi;
+use hostbuf::{HostBuffer, Options, Pages};
+use mpi::traits::{Communicator, CommunicatorCollectives};
+
+use crate::Outcome;
+use crate::sample::{note, time, timed, turns};
+use crate::window::Window;
+
+/// On every rank of one host.
+pub(crate) fn compare(bytes: usize, repeats: usize, page: &str) -> Outcome {
+    let universe = mpi::initialize().ok_or("MPI does not start")?;
+    let world = universe.world();
+    let group = Mpi::new(&world);
+    let pages: Pages = page.parse()?;
+    let key = format!("allocate-{page}");
+    let first = world.rank() == 0;
+    // The first turn is not counted: it finds the libraries cold.
+    for repeat in 0..=repeats {
+        for side in turns(repeat) {
+            world.barrier();
+            let (elapsed, name) = if side == 0 {
+                let options = Options::new(bytes as u64).pages(pages);
+                let (elapsed, buffer) = timed(|| -> hostbuf::Result<HostBuffer> {
+                    let buffer = HostBuffer::allocate(&group, options)?;
+                    world.barrier();
+                    Ok(buffer)
+                });
+                let buffer = buffer?;
+                if first && repeat == 1 {
+                    let huge = buffer.huge_bytes() as f64 / bytes as f64 * 100.0;
+                    let phases = buffer.phases().into_iter().filter(|(_, took)| !took.is_zero());
+                    let phases: Vec<String> =
+                        phases.map(|(phase, took)| format!("{} {took:.1?}", phase.name())).collect();
+                    note(
+                        &key,
+                        &format!("{huge:.1} % on huge pages; phases of one call: {}", phases.join(", ")),
+                    );
+                }
+                (elapsed, "ours")
+            } else {
+                let (elapsed, window) = timed(|| {
+                    let window = Window::allocate(&world, bytes);
+                    window.touch();
+                    world.barrier();
+                    window
+                });
+                window.free();
+                (elapsed, "theirs")
+            };
+            if first && repeat > 0 {
+                time(&key, name, elapsed);
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,67 @@
+//! The benchmarks behind `scripts/bench`: every figure is a ratio of two things that are measured side by side in one
+//! run, in turns. A subcommand measures and prints samples; `report` makes the table of all of them.
+//!
+//! It uses MPI windows through rsmpi's foreign functions, since rsmpi has no other interface to them, and reads and
+//! writes shared memory through raw pointers, as the programs do that are measured here.
+
+#![allow(unsafe_code)]
+
+mod agreement;
+mod allocate;
+mod attach;
+mod launch;
+mod lookups;
+mod memory;
+mod replicate;
+mod report;
+mod sample;
+mod window;
+
+use std::process::ExitCode;
+
+pub(crate) type Outcome = Result<(), Box<dyn std::error::Error>>;
+
+const USAGE: &str = "usage: bench_mpi SUBCOMMAND [ARGUMENT...], as scripts/bench calls it";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let outcome = match words[..] {
+        // What the others start.
+        ["nothing"] => return ExitCode::SUCCESS,
+        ["trivial"] => launch::trivial(false),
+        ["stamps"] => launch::trivial(true),
+        ["hold", kind, bytes] => memory::hold(kind, number(bytes)),
+        ["attach-rank", key, count] => attach::rank(key, number(count)),
+        ["attach-child"] => attach::child(),
+        // What the script starts.
+        ["memory", hostbuf, pages, bytes, ranks] => {
+            memory::compare(hostbuf, pages, number(bytes), number(ranks))
+        }
+        ["lookups", bytes, repeats, ref pages @ ..] => {
+            lookups::compare(number(bytes), number(repeats), pages)
+        }
+        ["allocate", bytes, repeats, pages] => allocate::compare(number(bytes), number(repeats), pages),
+        ["launch", hostbuf, repeats, ref which @ ..] => launch::compare(hostbuf, number(repeats), which),
+        ["attach", hostbuf, rounds, children] => attach::compare(hostbuf, number(rounds), number(children)),
+        ["agreement", most, scale] => agreement::simulate(number(most), number(scale)),
+        ["replicate", bytes, repeats, pages] => replicate::compare(number(bytes), number(repeats), pages),
+        ["report", ref files @ ..] => return report::report(files),
+        _ => Err(USAGE.into()),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("bench_mpi {}: {error}", words.join(" "));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// An argument that is a number of something.
+fn number<T: TryFrom<u64> + Default>(text: &str) -> T {
+    text.parse::<u64>().ok().and_then(|n| T::try_from(n).ok()).unwrap_or_else(|| {
+        eprintln!("bench_mpi: \"{text}\" is not a number that fits");
+        std::process::exit(2);
+    })
+}

@@ -1,0 +1,162 @@
+//! Random 8-byte lookups: the buffer against private memory with transparent huge pages, and against an MPI window.
+//!
+//! The dependent chain is what is judged: every lookup's address comes from the lookup before, so each pays the
+//! whole way to memory and the page walk. The chain is one cycle through all words in an order that no prefetcher
+//! guesses. Sixteen chains at once, interleaved, are printed beside it.
+
+use hostbuf::job::Solo;
+use hostbuf::{HostBuffer, Options, Pages};
+use mpi::traits::Communicator;
+
+use crate::Outcome;
+use crate::sample::{note, sample, timed};
+use crate::window::Window;
+
+/// A table of words, each the index of another.
+struct Table {
+    name: String,
+    at: *mut u64,
+    /// Where the chain stands.
+    next: u64,
+}
+
+const LANES: u64 = 16;
+
+/// Measures tables of `bytes` (a power of two): the buffer on each of `pages`, private memory on huge and on small
+/// pages, and the window.
+pub(crate) fn compare(bytes: usize, repeats: usize, pages: &[&str]) -> Outcome {
+    let universe = mpi::initialize().ok_or("MPI does not start")?;
+    let world = universe.world();
+    if world.size() != 1 || !bytes.is_power_of_two() {
+        return Err("one rank and a power of two are meant".into());
+    }
+    let window = Window::allocate(&world, bytes);
+    let mut buffers = Vec::new();
+    let mut tables = vec![
+        Table { name: "private-thp".into(), at: private(bytes, libc::MADV_HUGEPAGE)?, next: 0 },
+        Table { name: "private-4k".into(), at: private(bytes, libc::MADV_NOHUGEPAGE)?, next: 0 },
+        Table { name: "window".into(), at: window.base.cast(), next: 0 },
+    ];
+    for &name in pages {
+        let pages: Pages = name.parse()?;
+        let buffer = HostBuffer::allocate(&Solo, Options::new(bytes as u64).pages(pages).name(name))?;
+        let huge = buffer.huge_bytes() as f64 / bytes as f64;
+        note(
+            &format!("lookup-{name}-private"),
+            &format!("{:.1} % of the buffer stand on huge pages", huge * 100.0),
+        );
+        tables.push(Table { name: format!("buffer-{name}"), at: buffer.as_ptr().as_ptr().cast(), next: 0 });
+        buffers.push(buffer);
+    }
+    let words = (bytes / 8) as u64;
+    for table in &mut tables {
+        fill(table.at, words);
+    }
+    let private_thp = "private-thp";
+    for repeat in 0..repeats {
+        for i in 0..tables.len() {
+            // The order turns round, so that nobody always follows the same one.
+            let count = tables.len();
+            let table = &mut tables[(i + repeat) % count];
+            let steps = 1 << 22;
+            let (elapsed, end) = timed(|| chain(table.at, table.next, steps));
+            table.next = end;
+            let each = elapsed.as_secs_f64() / steps as f64;
+            let (elapsed, sum) = timed(|| lanes(table.at, table.next, words, steps));
+            table.next = (table.next + sum) % words;
+            let each_lane = elapsed.as_secs_f64() / steps as f64;
+            tell(&table.name, private_thp, pages, each, each_lane);
+        }
+    }
+    drop(buffers);
+    window.free();
+    Ok(())
+}
+
+/// A table's time belongs to every row in which it stands.
+fn tell(name: &str, private_thp: &str, pages: &[&str], chain: f64, lanes: f64) {
+    for (kind, each) in [("lookup", chain), ("lookup16", lanes)] {
+        for page in pages {
+            if name == format!("buffer-{page}") {
+                sample(&format!("{kind}-{page}-private"), "ours", each);
+                sample(&format!("{kind}-{page}-window"), "ours", each);
+            } else if name == private_thp {
+                sample(&format!("{kind}-{page}-private"), "theirs", each);
+            } else if name == "window" {
+                sample(&format!("{kind}-{page}-window"), "theirs", each);
+            }
+        }
+        if name == private_thp {
+            sample(&format!("{kind}-private-4k"), "theirs", each);
+        } else if name == "private-4k" {
+            sample(&format!("{kind}-private-4k"), "ours", each);
+        }
+    }
+}
+
+/// Private memory at a multiple of 2 MiB, with this advice. It stays until the process ends.
+pub(crate) fn private(bytes: usize, advice: i32) -> Result<*mut u64, Box<dyn std::error::Error>> {
+    const HUGE: usize = 2 << 20;
+    // SAFETY: a new mapping that only this program knows.
+    unsafe {
+        let (rw, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        let area = libc::mmap(std::ptr::null_mut(), bytes + HUGE, rw, flags, -1, 0);
+        if area == libc::MAP_FAILED {
+            return Err(std::io::Error::last_os_error().into());
+        }
+        let at = (area as usize).next_multiple_of(HUGE) as *mut libc::c_void;
+        if libc::madvise(at, bytes, advice) != 0 {
+            return Err(std::io::Error::last_os_error().into());
+        }
+        Ok(at.cast())
+    }
+}
+
+/// Makes the words one cycle: a full-period congruential sequence, seen through a mixing permutation of the indices.
+fn fill(table: *mut u64, words: u64) {
+    let bits = words.trailing_zeros();
+    let mask = words - 1;
+    let shift = bits.div_ceil(2);
+    // An odd factor and its inverse modulo any power of two.
+    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mut inverse = FACTOR;
+    for _ in 0..6 {
+        inverse = inverse.wrapping_mul(2u64.wrapping_sub(FACTOR.wrapping_mul(inverse)));
+    }
+    // A shift of at least half the bits is its own inverse.
+    let mix = |x: u64| {
+        let y = (x ^ (x >> shift)).wrapping_mul(FACTOR) & mask;
+        y ^ (y >> shift)
+    };
+    let unmix = |x: u64| {
+        let y = (x ^ (x >> shift)).wrapping_mul(inverse) & mask;
+        y ^ (y >> shift)
+    };
+    for index in 0..words {
+        let next = unmix(index).wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x14057) & mask;
+        // SAFETY: index < words.
+        unsafe { table.add(index as usize).write(mix(next)) };
+    }
+}
+
+#[inline(never)]
+fn chain(table: *const u64, start: u64, steps: u64) -> u64 {
+    let mut at = start;
+    for _ in 0..steps {
+        // SAFETY: fill() wrote indices of the table only.
+        at = unsafe { table.add(at as usize).read() };
+    }
+    at
+}
+
+#[inline(never)]
+fn lanes(table: *const u64, start: u64, words: u64, steps: u64) -> u64 {
+    let mut at: [u64; LANES as usize] = std::array::from_fn(|i| (start + i as u64 * (words / LANES)) % words);
+    for _ in 0..steps / LANES {
+        for lane in &mut at {
+            // SAFETY: fill() wrote indices of the table only.
+            *lane = unsafe { table.add(*lane as usize).read() };
+        }
+    }
+    at.iter().fold(0, |sum, lane| (sum + lane) % words)
+}

@@ -1,0 +1,43 @@
+//! How the benchmarks tell what they measured: a line for each sample, which [`crate::report`] collects.
+
+use std::time::{Duration, Instant};
+
+/// Prints one sample of `side` (`ours` or `theirs`, or a name of a part) of the row `key`: seconds, bytes, or a plain
+/// number, as the row has it.
+pub(crate) fn sample(key: &str, side: &str, value: f64) {
+    println!("@ {key} {side} {value}");
+}
+
+/// Prints a sentence that the table gets as a note below the row.
+pub(crate) fn note(key: &str, text: &str) {
+    println!("# {key} {text}");
+}
+
+/// The same for a time.
+pub(crate) fn time(key: &str, side: &str, elapsed: Duration) {
+    sample(key, side, elapsed.as_secs_f64());
+}
+
+/// How long `work` takes.
+pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (Duration, T) {
+    let begun = Instant::now();
+    let result = work();
+    (begun.elapsed(), result)
+}
+
+/// The middle one; of an even number the mean of both in the middle. Not a number when there is none.
+pub(crate) fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    match sorted.len() {
+        0 => f64::NAN,
+        n if n % 2 == 1 => sorted[n / 2],
+        n => f64::midpoint(sorted[n / 2 - 1], sorted[n / 2]),
+    }
+}
+
+/// The order in which two sides take their turns: the other way round each time, so that neither profits from what
+/// the one before leaves behind.
+pub(crate) fn turns(repeat: usize) -> [usize; 2] {
+    [repeat % 2, 1 - repeat % 2]
+}

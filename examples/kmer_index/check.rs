@@ -1,0 +1,89 @@
+//! The same classification again in one process, by other means and in private memory: sorted lists instead of a
+//! hash table, every k-mer encoded on its own instead of from its neighbour, and nothing of the buffer.
+
+use crate::classify::{Contig, Verdict};
+use crate::fasta::Source;
+use crate::kmer::K;
+
+/// K-mers of contigs that are looked at together: what bounds the memory, at 16 bytes each.
+const TOGETHER: usize = 16 << 20;
+
+/// Bytes that [`verdicts`] takes at most.
+pub fn bytes_needed(genomes: &[Source], contigs: &[Contig]) -> u64 {
+    let longest = contigs.iter().map(|c| c.bases.len()).max().unwrap_or(0);
+    let all: usize = contigs.iter().map(|c| c.bases.len()).sum();
+    let genome = genomes.iter().map(Source::bases).max().unwrap_or(0);
+    (all.min(TOGETHER + longest) * size_of::<(u64, u32)>()) as u64 + genome * size_of::<u64>() as u64
+}
+
+/// The verdicts on all contigs.
+pub fn verdicts(genomes: &[Source], contigs: &[Contig]) -> Vec<Verdict> {
+    let mut all = vec![Verdict::default(); contigs.len()];
+    let mut begin = 0;
+    while begin < contigs.len() {
+        let mut words: Vec<(u64, u32)> = Vec::new();
+        let mut end = begin;
+        while end < contigs.len() && (end == begin || words.len() + contigs[end].bases.len() <= TOGETHER) {
+            let before = words.len();
+            words.extend(canonical(&contigs[end].bases).map(|kmer| (kmer, end as u32)));
+            all[end].kmers = (words.len() - before) as u64;
+            end += 1;
+        }
+        words.sort_unstable();
+        for (number, genome) in (0..).zip(genomes) {
+            let hits = hits(genome, &words, begin, end);
+            for (verdict, hits) in all[begin..end].iter_mut().zip(hits) {
+                verdict.count(number, hits);
+            }
+        }
+        begin = end;
+    }
+    all
+}
+
+/// How many of the sorted `words` of each contig are in `genome`.
+fn hits(genome: &Source, words: &[(u64, u32)], begin: usize, end: usize) -> Vec<u64> {
+    let mut index: Vec<u64> = genome.records.iter().flat_map(|r| canonical(&r.bases)).collect();
+    index.sort_unstable();
+    index.dedup();
+    let mut hits = vec![0; end - begin];
+    let mut known = index.iter().peekable();
+    for &(word, contig) in words {
+        while known.next_if(|&&k| k < word).is_some() {}
+        if known.peek() == Some(&&word) {
+            hits[contig as usize - begin] += 1;
+        }
+    }
+    hits
+}
+
+fn canonical(bases: &[u8]) -> impl Iterator<Item = u64> {
+    bases.windows(K).filter_map(|window| {
+        let (mut forward, mut reverse) = (0, 0);
+        for (i, base) in window.iter().enumerate() {
+            let (code, complement) = match base {
+                b'A' => (0, 3),
+                b'C' => (1, 2),
+                b'G' => (2, 1),
+                b'T' => (3, 0),
+                _ => return None,
+            };
+            forward |= code << (2 * (K - 1 - i));
+            reverse |= complement << (2 * i);
+        }
+        Some(forward.min(reverse))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kmer::kmers;
+
+    #[test]
+    fn both_ways_to_a_kmer_agree() {
+        let bases = b"ACGATTTGCAGGCATTACGGACATTTACAGGACCANTTTACCAGGATATACCAGGATTTACACATAGGACACCC";
+        assert!(canonical(bases).eq(kmers(bases).map(|(_, kmer)| kmer)));
+        assert_eq!(canonical(bases).count(), 12);
+    }
+}

@@ -1,0 +1,97 @@
+//! How much memory the index needs, asked before anything is allocated, and how much is there.
+
+use std::collections::HashSet;
+use std::fs;
+
+use crate::fasta::Source;
+use crate::index;
+use crate::kmer::{kmers, spread};
+
+/// What an index of the first so many genomes needs.
+#[derive(Clone, Copy, Debug)]
+pub struct Need {
+    /// Different k-mers, at most.
+    pub distinct: u64,
+    /// Bytes of the buffer, whole pages of 2 MiB.
+    pub bytes: u64,
+}
+
+/// Up to so many bases all k-mers are counted; beyond, one in [`SAMPLE`], chosen by its hash.
+const COUNTED: u64 = 4 << 20;
+const SAMPLE: u64 = 64;
+const PAGE: u64 = 2 << 20;
+
+/// The needs of the first genome, the first two, and so on. Related genomes share most k-mers, so they are counted;
+/// of a sample it is certain to six standard deviations.
+pub fn survey(genomes: &[Source]) -> Vec<Need> {
+    let one_in = if genomes.iter().map(Source::bases).sum::<u64>() <= COUNTED { 1 } else { SAMPLE };
+    let mut seen: HashSet<u64, rustc_hash::FxBuildHasher> = HashSet::default();
+    let mut needs = Vec::new();
+    for (i, genome) in genomes.iter().enumerate() {
+        for record in &genome.records {
+            // The hash's low bits choose: its high bits are the bucket.
+            let chosen = kmers(&record.bases).map(|(_, kmer)| kmer).filter(|&k| spread(k) % one_in == 0);
+            seen.extend(chosen);
+        }
+        let estimate = seen.len() as u64 * one_in;
+        let error = if one_in == 1 { 0.0 } else { 6.0 * ((estimate + one_in) as f64 * one_in as f64).sqrt() };
+        let distinct = estimate + error as u64;
+        let bytes = index::bytes_needed(&genomes[..=i], distinct).next_multiple_of(PAGE);
+        needs.push(Need { distinct, bytes });
+    }
+    needs
+}
+
+/// How many of the genomes fit into a buffer of `bytes`.
+pub fn fitting(needs: &[Need], bytes: u64) -> usize {
+    needs.iter().take_while(|need| need.bytes <= bytes).count()
+}
+
+/// The largest buffer for which this machine has memory, when `copies` hosts share it (simulated ones do) and `own`
+/// bytes are needed besides. A sixteenth stays free.
+pub fn room(copies: u64, own: u64) -> u64 {
+    (available() / 16 * 15).saturating_sub(own) / copies.max(1)
+}
+
+/// Bytes that programs here can still have.
+pub fn available() -> u64 {
+    let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+    // In a container, what its limit leaves.
+    let left = |limit, used| Some(number(limit)?.saturating_sub(number(used)?));
+    let limits = [
+        left("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+        left("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+        available_of_host(),
+    ];
+    limits.into_iter().flatten().min().unwrap_or(u64::MAX)
+}
+
+fn available_of_host() -> Option<u64> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
+    Some(line.trim().trim_end_matches("kB").trim_end().parse::<u64>().ok()? << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fasta::Record;
+
+    #[test]
+    fn a_sample_is_an_upper_bound_and_close() {
+        let mut seed = 1;
+        let mut bases = || {
+            seed = spread(seed + 1);
+            b"ACGT"[(seed >> 60 & 3) as usize]
+        };
+        let record = |bases| Record { name: "r".into(), bases };
+        let one: Vec<u8> = (0..5 << 20).map(|_| bases()).collect();
+        let source = |bases| Source { name: "s".into(), records: vec![record(bases)] };
+        let needs = survey(&[source(one.clone()), source(one)]);
+        let exact = (5 << 20) - 30;
+        assert!((exact..exact + exact / 30).contains(&needs[0].distinct), "{needs:?}");
+        assert_eq!(needs[0].distinct, needs[1].distinct);
+        assert!(needs[0].bytes < needs[1].bytes, "the text comes twice");
+        assert_eq!(fitting(&needs, needs[0].bytes), 1);
+    }
+}

@@ -1,0 +1,202 @@
+//! `hostbuf doctor`: what this host can do, tried for real where that is possible.
+//!
+//! Every line is one finding. What hostbuf can do without, or does another way, is a note; a shortfall that a
+//! command mends comes with the command. The exit status speaks only of what it cannot do without.
+
+mod addresses;
+mod child;
+mod devices;
+mod engines;
+mod kernel;
+mod limits;
+mod memory;
+mod pages;
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use hostbuf::{Bytes, Options};
+use serde_json::{Map, Value, json};
+
+/// Says what this host can do for hostbuf, and for each shortfall the command that mends it.
+///
+/// The exit status is 0 unless something is missing without which there can be no buffer here (with --size: no
+/// buffer of this size).
+#[derive(Debug, clap::Args)]
+pub struct Arguments {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Would a buffer of this size fit? For example 512M or 2G
+    #[arg(long, value_name = "SIZE")]
+    pub size: Option<Bytes>,
+}
+
+/// How good a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mark {
+    /// As it should be.
+    Ok,
+    /// Good to know; nothing has to be done.
+    Note,
+    /// Something is missing.
+    Lacks,
+}
+
+impl Mark {
+    fn name(self) -> &'static str {
+        match self {
+            Mark::Ok => "ok",
+            Mark::Note => "note",
+            Mark::Lacks => "lacks",
+        }
+    }
+}
+
+/// One finding.
+#[derive(Clone, Debug)]
+struct Line {
+    /// What was looked at; stable, for programs as well.
+    name: String,
+    mark: Mark,
+    says: String,
+    /// The commands that mend it.
+    mends: Vec<String>,
+    /// Whether there can be no buffer without it.
+    needed: bool,
+    /// Figures for programs, with the unit in the name.
+    values: Map<String, Value>,
+}
+
+impl Line {
+    fn new(name: impl Into<String>, mark: Mark, says: impl Into<String>) -> Line {
+        let (name, says) = (name.into(), says.into());
+        Line { name, mark, says, mends: Vec::new(), needed: false, values: Map::new() }
+    }
+
+    fn ok(name: impl Into<String>, says: impl Into<String>) -> Line {
+        Line::new(name, Mark::Ok, says)
+    }
+
+    fn note(name: impl Into<String>, says: impl Into<String>) -> Line {
+        Line::new(name, Mark::Note, says)
+    }
+
+    fn lacks(name: impl Into<String>, says: impl Into<String>) -> Line {
+        Line::new(name, Mark::Lacks, says)
+    }
+
+    fn mend(mut self, command: impl Into<String>) -> Line {
+        self.mends.push(command.into());
+        self
+    }
+
+    fn needed(mut self) -> Line {
+        self.needed = true;
+        self
+    }
+
+    fn value(mut self, key: &str, value: impl Into<Value>) -> Line {
+        self.values.insert(key.into(), value.into());
+        self
+    }
+}
+
+/// Looks at everything and prints it.
+pub fn run(arguments: &Arguments) -> ExitCode {
+    let size = arguments.size.map(|s| s.0);
+    if let Some(Err(error)) = size.map(|s| Options::new(s).check()) {
+        eprintln!("hostbuf doctor: {error}");
+        return ExitCode::from(2);
+    }
+    limits::survive_file_size();
+    let groups = [
+        ("memory", memory::lines(size)),
+        ("pages", pages::lines(size)),
+        ("kernel", kernel::lines()),
+        ("addresses", addresses::lines(size)),
+        ("limits", limits::lines(size)),
+        ("MPI", engines::lines()),
+        ("devices", devices::lines()),
+    ];
+    let usable = groups.iter().flat_map(|(_, lines)| lines).all(|l| !(l.needed && l.mark == Mark::Lacks));
+    let host = hostbuf::os::process::host_name();
+    let text = if arguments.json {
+        format!("{:#}\n", in_json(&host, usable, size, &groups))
+    } else {
+        in_words(&host, usable, size, &groups)
+    };
+    // A reader that has gone is not worth a word.
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    if usable { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn in_json(host: &str, usable: bool, size: Option<u64>, groups: &[(&str, Vec<Line>)]) -> Value {
+    let one = |group: &str, line: &Line| {
+        json!({
+            "group": group.to_lowercase(), "name": line.name, "mark": line.mark.name(), "needed": line.needed,
+            "says": line.says, "mends": line.mends, "values": line.values,
+        })
+    };
+    let checks: Vec<Value> =
+        groups.iter().flat_map(|(group, lines)| lines.iter().map(|line| one(group, line))).collect();
+    json!({ "host": host, "usable": usable, "size_bytes": size, "checks": checks })
+}
+
+fn in_words(host: &str, usable: bool, size: Option<u64>, groups: &[(&str, Vec<Line>)]) -> String {
+    let mut text = String::new();
+    let names = groups.iter().flat_map(|(_, lines)| lines).map(|l| l.name.chars().count());
+    let width = names.max().unwrap_or(0);
+    for (group, lines) in groups {
+        writeln!(text, "{group}").expect("to memory");
+        for line in lines {
+            writeln!(text, "  {:<5}  {:<width$}  {}", line.mark.name(), line.name, line.says)
+                .expect("to memory");
+            for mend in &line.mends {
+                writeln!(text, "  {:<5}  {:<width$}  -> {mend}", "", "").expect("to memory");
+            }
+        }
+    }
+    let what = size.map_or("buffers".into(), |size| format!("a buffer of {}", Bytes(size)));
+    let verdict = if usable { "can have" } else { "cannot have" };
+    writeln!(text, "{host} {verdict} {what}").expect("to memory");
+    text
+}
+
+/// A kernel's knob, without the line's end.
+fn knob(path: &str) -> Option<String> {
+    Some(std::fs::read_to_string(path).ok()?.trim().to_owned())
+}
+
+/// What the kernel called an error: its text without the number.
+fn reason(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or(&text).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_and_json_say_the_same() {
+        let lines = vec![
+            Line::ok("memfd", "works").needed(),
+            Line::lacks("memlock", "8 MiB").mend("ulimit -l unlimited").value("limit_bytes", 8 << 20),
+        ];
+        let groups = [("kernel", lines)];
+        let words = in_words("h0", true, Some(2 << 30), &groups);
+        assert!(words.contains("  ok     memfd    works\n"), "{words}");
+        assert!(words.contains("  lacks  memlock  8 MiB\n") && words.contains("-> ulimit -l unlimited\n"));
+        assert!(words.ends_with("h0 can have a buffer of 2 GiB\n"));
+        let json = in_json("h0", true, None, &groups);
+        assert_eq!(json["checks"][1]["values"]["limit_bytes"], 8 << 20);
+        assert_eq!(json["checks"][0]["mark"], "ok");
+    }
+
+    #[test]
+    fn reasons_have_no_number() {
+        assert_eq!(reason(&std::io::Error::from_raw_os_error(libc::ENOSYS)), "Function not implemented");
+    }
+}

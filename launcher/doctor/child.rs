@@ -1,0 +1,82 @@
+//! Looking at something that may crash, hang, or change the process: in a child that is thrown away.
+
+#![allow(unsafe_code)]
+
+use std::io::{Read, Write};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::waitpid;
+use nix::unistd::{ForkResult, fork};
+
+/// What `look` says in a child of this process, or why there is no answer within `patience`.
+pub fn ask(patience: Duration, look: impl FnOnce() -> String) -> Result<String, String> {
+    let (mut from, mut to) = std::io::pipe().map_err(|e| format!("no pipe: {e}"))?;
+    // SAFETY: this program has one thread here, so the child is as whole as its parent (and the C library keeps its
+    // allocator whole where there are more, as in tests); it leaves by _exit.
+    let child = match unsafe { fork() }.map_err(|e| format!("no child: {e}"))? {
+        ForkResult::Child => {
+            drop(from);
+            silence();
+            let said = to.write_all(look().as_bytes());
+            // SAFETY: ends the child at once, without running what the parent left to be run at its end.
+            unsafe { libc::_exit(i32::from(said.is_err())) }
+        }
+        ForkResult::Parent { child } => child,
+    };
+    drop(to);
+    let deadline = Instant::now() + patience;
+    let mut said = Vec::new();
+    let answer = loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let mut fds = [PollFd::new(from.as_fd(), PollFlags::POLLIN)];
+        match poll(&mut fds, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)) {
+            Ok(0) => break Err(format!("no answer within {} s", patience.as_secs())),
+            Ok(_) => {}
+            Err(nix::Error::EINTR) => continue,
+            Err(e) => break Err(e.to_string()),
+        }
+        let mut piece = [0u8; 4096];
+        match from.read(&mut piece) {
+            Ok(0) => break Ok(()),
+            Ok(n) => said.extend_from_slice(&piece[..n]),
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(e) => break Err(e.to_string()),
+        }
+    };
+    if answer.is_err() {
+        let _ = kill(child, Signal::SIGKILL);
+    }
+    let _ = waitpid(child, None);
+    answer?;
+    if said.is_empty() {
+        return Err("it crashed".into());
+    }
+    Ok(String::from_utf8_lossy(&said).into_owned())
+}
+
+/// Libraries that are loaded only to ask them something shall not write to the terminal.
+fn silence() {
+    if let Ok(null) = std::fs::OpenOptions::new().write(true).open("/dev/null") {
+        let _ = nix::unistd::dup2_stdout(&null);
+        let _ = nix::unistd::dup2_stderr(&null);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_crashes_and_hangs() {
+        let patience = Duration::from_secs(20);
+        assert_eq!(ask(patience, || "yes".into()), Ok("yes".into()));
+        assert_eq!(ask(patience, || std::process::abort()), Err("it crashed".into()));
+        let hangs = || loop {
+            nix::unistd::pause();
+        };
+        assert!(ask(Duration::from_millis(20), hangs).unwrap_err().contains("no answer"));
+    }
+}

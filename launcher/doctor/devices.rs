@@ -1,0 +1,222 @@
+//! GPUs and network cards. Nothing is linked: what is not there is a plain statement.
+
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::fs;
+use std::time::Duration;
+
+use super::{Line, child, knob};
+
+pub fn lines() -> Vec<Line> {
+    let mut lines = vec![cuda()];
+    lines.extend(rdma());
+    lines
+}
+
+/// A library that was loaded, for the life of the process that asked.
+struct Library(*mut c_void);
+
+impl Library {
+    fn open(name: &CStr) -> Option<Library> {
+        // SAFETY: loads a library by its name; its constructors run, which is why this is done in a child.
+        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        (!handle.is_null()).then_some(Library(handle))
+    }
+
+    fn symbol(&self, name: &CStr) -> Option<*mut c_void> {
+        // SAFETY: the handle is never closed.
+        let found = unsafe { libc::dlsym(self.0, name.as_ptr()) };
+        (!found.is_null()).then_some(found)
+    }
+}
+
+/// Asks the CUDA driver. The answer: `absent`, `error WHERE NUMBER TEXT`, or `ok VERSION DEVICES`.
+fn ask_driver() -> String {
+    let Some(library) = Library::open(c"libcuda.so.1") else { return "absent".into() };
+    let (Some(init), Some(version), Some(count)) = (
+        library.symbol(c"cuInit"),
+        library.symbol(c"cuDriverGetVersion"),
+        library.symbol(c"cuDeviceGetCount"),
+    ) else {
+        return "error libcuda.so.1 0 has not the functions of a CUDA driver".into();
+    };
+    // SAFETY: the driver's interface: CUresult cuInit(unsigned int).
+    let init = unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_uint) -> c_int>(init) };
+    type Ask = unsafe extern "C" fn(*mut c_int) -> c_int;
+    // SAFETY: CUresult cuDriverGetVersion(int *) and cuDeviceGetCount(int *).
+    let (version, count) = unsafe {
+        (std::mem::transmute::<*mut c_void, Ask>(version), std::mem::transmute::<*mut c_void, Ask>(count))
+    };
+    let (mut number, mut devices) = (0, 0);
+    // SAFETY: the pointers are valid for the calls; the driver is initialised before it is asked for devices.
+    let (started, _, counted) = unsafe { (init(0), version(&raw mut number), count(&raw mut devices)) };
+    match (started, counted) {
+        (0, 0) => format!("ok {number} {devices}"),
+        (0, error) => format!("error cuDeviceGetCount {error} {}", describe(&library, error)),
+        (error, _) => format!("error cuInit {error} {}", describe(&library, error)),
+    }
+}
+
+/// The driver's own words for an error.
+fn describe(library: &Library, error: c_int) -> String {
+    type Name = unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int;
+    let Some(symbol) = library.symbol(c"cuGetErrorString") else { return String::new() };
+    let mut text: *const c_char = std::ptr::null();
+    // SAFETY: CUresult cuGetErrorString(CUresult, const char **); the pointer is valid for the call.
+    let known = unsafe { std::mem::transmute::<*mut c_void, Name>(symbol)(error, &raw mut text) } == 0;
+    if !known || text.is_null() {
+        return String::new();
+    }
+    // SAFETY: by the driver's interface a constant text, terminated by NUL.
+    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+}
+
+fn cuda() -> Line {
+    let asked = child::ask(Duration::from_secs(60), ask_driver);
+    let driver = knob("/proc/driver/nvidia/version").and_then(|t| driver_version(&t));
+    cuda_line(asked, driver.as_deref())
+}
+
+fn cuda_line(asked: Result<String, String>, driver: Option<&str>) -> Line {
+    const NAME: &str = "CUDA";
+    let answer = match asked {
+        Ok(answer) => answer,
+        Err(why) => {
+            return Line::lacks(NAME, format!("asking the driver: {why}"))
+                .mend("nvidia-smi, and dmesg, say more");
+        }
+    };
+    let words: Vec<&str> = answer.splitn(4, ' ').collect();
+    let line = match words.as_slice() {
+        ["absent"] if driver.is_some() => Line::lacks(
+            NAME,
+            "a GPU driver runs here, but libcuda.so.1 is not found",
+        )
+        .mend("put libcuda.so.1 on LD_LIBRARY_PATH; containers: run with the GPU runtime (--gpus all, --nv)"),
+        ["absent"] => Line::ok(NAME, "no CUDA driver here, and none is needed"),
+        ["ok", version, devices] => {
+            let (version, devices) = (version.parse().unwrap_or(0), devices.parse().unwrap_or(0u32));
+            let kernel = driver.map_or(String::new(), |d| format!(", driver {d}"));
+            let gpus = if devices == 1 { "GPU" } else { "GPUs" };
+            let says = format!("{devices} {gpus}, CUDA {}{kernel}", cuda_version(version));
+            Line::ok(NAME, says).value("devices", devices).value("cuda_version", cuda_version(version))
+        }
+        ["error", place, number, rest @ ..] => {
+            let line = Line::note(
+                NAME,
+                format!("libcuda.so.1 is here, but {place} says {number}: {}", rest.join(" ")),
+            );
+            // 100: the driver is there and has no device; nothing to mend.
+            if *number == "100" {
+                line
+            } else {
+                line.mend("nvidia-smi says more; the driver and its library must match")
+            }
+        }
+        _ => Line::note(NAME, "the driver gave no answer that makes sense"),
+    };
+    line.value("driver_version", driver)
+}
+
+/// 12080 is CUDA 12.8.
+fn cuda_version(number: u32) -> String {
+    format!("{}.{}", number / 1000, number % 1000 / 10)
+}
+
+/// `NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.14  Thu ...`: the number is the first word of the kind.
+fn driver_version(text: &str) -> Option<String> {
+    let is_version = |w: &&str| w.contains('.') && w.chars().all(|c| c.is_ascii_digit() || c == '.');
+    text.lines().next()?.split_whitespace().find(is_version).map(str::to_owned)
+}
+
+const CARDS: &str = "/sys/class/infiniband";
+
+/// Whether there is a card that can register memory.
+pub fn has_rdma() -> bool {
+    !cards().is_empty()
+}
+
+fn cards() -> Vec<String> {
+    let entries = fs::read_dir(CARDS).into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries.filter_map(|e| e.file_name().into_string().ok()).collect();
+    names.sort();
+    names
+}
+
+fn rdma() -> Vec<Line> {
+    const LIBRARY: &str = "libibverbs";
+    let cards = cards();
+    if cards.is_empty() {
+        return vec![Line::ok("RDMA", "no network card for it here, and none is needed")];
+    }
+    let mut lines: Vec<Line> = cards.iter().map(|name| card(name)).collect();
+    let loaded = child::ask(Duration::from_secs(20), || match Library::open(c"libibverbs.so.1") {
+        Some(_) => "yes".into(),
+        None => "no".into(),
+    });
+    lines.push(match loaded.as_deref() {
+        Ok("yes") => Line::ok(LIBRARY, "libibverbs.so.1 loads"),
+        Ok(_) => Line::lacks(LIBRARY, "libibverbs.so.1 is not found: the cards cannot be used")
+            .mend("apt-get install libibverbs1 ibverbs-providers"),
+        Err(why) => Line::lacks(LIBRARY, format!("loading libibverbs.so.1: {why}")),
+    });
+    lines
+}
+
+/// A card and its ports, as the kernel shows them.
+fn card(name: &str) -> Line {
+    let folder = format!("{CARDS}/{name}/ports");
+    let entries = fs::read_dir(&folder).into_iter().flatten().flatten();
+    let mut ports: Vec<String> = entries.filter_map(|e| e.file_name().into_string().ok()).collect();
+    ports.sort();
+    let read =
+        |port: &str, what: &str| knob(&format!("{folder}/{port}/{what}")).unwrap_or_else(|| "?".into());
+    let active = ports.iter().any(|p| read(p, "state").contains("ACTIVE"));
+    let each: Vec<String> = ports
+        .iter()
+        .map(|p| {
+            let state = read(p, "state");
+            let state = state.split_once(": ").map_or(&*state, |(_, name)| name).to_lowercase();
+            format!("port {p} {state}, {}, {}", read(p, "link_layer"), read(p, "rate"))
+        })
+        .collect();
+    let name = format!("RDMA {name}");
+    let line = if active {
+        Line::ok(name, each.join("; "))
+    } else {
+        let line = Line::note(name, format!("no active port ({})", each.join("; ")));
+        line.mend("rdma link, and ip link set DEVICE up (RoCE) or a subnet manager (InfiniBand)")
+    };
+    line.value("ports", each)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::Mark;
+
+    #[test]
+    fn the_drivers_answers_become_lines() {
+        let line = |answer: &str, driver| cuda_line(Ok(answer.into()), driver);
+        assert_eq!(line("absent", None).mark, Mark::Ok);
+        assert_eq!(line("absent", Some("580.1")).mark, Mark::Lacks);
+        let good = line("ok 13000 2", Some("580.65.06"));
+        assert_eq!((good.mark, good.says.as_str()), (Mark::Ok, "2 GPUs, CUDA 13.0, driver 580.65.06"));
+        let none = line("error cuInit 100 no CUDA-capable device is detected", None);
+        assert!(
+            none.says.ends_with("cuInit says 100: no CUDA-capable device is detected")
+                && none.mends.is_empty()
+        );
+        assert_eq!(cuda_line(Err("it crashed".into()), None).mark, Mark::Lacks);
+    }
+
+    #[test]
+    fn versions_of_driver_and_cuda() {
+        assert_eq!(cuda_version(12080), "12.8");
+        let text = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.14  Thu Feb 22 01:44:30 UTC 2024\nGCC version: 12.2.0\n";
+        assert_eq!(driver_version(text).as_deref(), Some("550.54.14"));
+        let open = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build\n";
+        assert_eq!(driver_version(open).as_deref(), Some("580.65.06"));
+    }
+}

@@ -1,0 +1,200 @@
+//! What the kernel offers, tried for real.
+
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::time::Duration;
+
+use hostbuf::os::memfd::{self, Backing};
+use nix::fcntl::SealFlag;
+
+use super::{Line, child, knob, reason};
+
+pub fn lines() -> Vec<Line> {
+    let mut lines = vec![version(), memory_file(), process_descriptor()];
+    lines.extend([userfaultfd(), namespaces(), ptrace()]);
+    lines
+}
+
+/// Major and minor number at the head of a release like `6.1.0-13-amd64`.
+fn release(text: &str) -> Option<(u32, u32)> {
+    let mut parts = text.split(|c: char| !c.is_ascii_digit());
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
+const WANTED: [((u32, u32), &str); 4] = [
+    ((4, 17), "MAP_FIXED_NOREPLACE, to hold an address safely"),
+    ((5, 3), "pidfd, to notice the end of a process at once"),
+    ((5, 14), "MADV_POPULATE_WRITE, to take pages fast"),
+    ((6, 1), "MADV_COLLAPSE, to make transparent huge pages of a memory file"),
+];
+
+fn version() -> Line {
+    const NAME: &str = "version";
+    let Some(text) = nix::sys::utsname::uname().ok().map(|u| u.release().to_string_lossy().into_owned())
+    else {
+        return Line::note(NAME, "the kernel does not say its version");
+    };
+    let Some(found) = release(&text) else {
+        return Line::note(NAME, format!("Linux {text}, whatever that is")).value("release", text);
+    };
+    let missing: Vec<String> = WANTED
+        .iter()
+        .filter(|(since, _)| found < *since)
+        .map(|((major, minor), what)| format!("{what} (from {major}.{minor})"))
+        .collect();
+    let line = if missing.is_empty() {
+        Line::ok(NAME, format!("Linux {text}: has all that hostbuf can use"))
+    } else {
+        let line = Line::note(NAME, format!("Linux {text} is older than {}", missing.join(", ")));
+        line.mend("nothing has to be done: hostbuf does these another way, slower")
+    };
+    line.value("release", text)
+}
+
+/// A memory file, sealed against any change of its length and against writing, as hostbuf does it.
+fn memory_file() -> Line {
+    const NAME: &str = "memfd";
+    let seal_it = || {
+        let fd = memfd::create("hostbuf-doctor", 4096, Backing::Shmem)?;
+        memfd::seal(fd.as_fd(), SealFlag::F_SEAL_FUTURE_WRITE)?;
+        memfd::seal(fd.as_fd(), SealFlag::F_SEAL_WRITE)?;
+        let wrote = nix::unistd::write(&fd, b"x");
+        io::Result::Ok(wrote == Err(nix::Error::EPERM))
+    };
+    let line = match seal_it() {
+        Ok(true) => Line::ok(NAME, "memory files can be made, and a sealed one refuses writes"),
+        Ok(false) => Line::lacks(NAME, "a sealed memory file took a write: this kernel does not keep seals"),
+        Err(e) => {
+            let line = Line::lacks(NAME, format!("no sealed memory file can be made: {}", reason(&e)));
+            match knob("/proc/sys/vm/memfd_noexec").as_deref() {
+                _ if e.raw_os_error() == Some(libc::EFBIG) => line.mend("ulimit -f unlimited"),
+                Some("2") => line.mend("root: sysctl vm.memfd_noexec=1"),
+                _ => line.mend("allow memfd_create and fcntl in this container's seccomp profile"),
+            }
+        }
+    };
+    line.needed()
+}
+
+fn process_descriptor() -> Line {
+    const NAME: &str = "pidfd";
+    match hostbuf::os::process::pidfd(i32::try_from(std::process::id()).unwrap_or(1)) {
+        Ok(_) => Line::ok(NAME, "the end of a process is noticed at once, and never taken for another's"),
+        Err(e) => Line::note(NAME, format!("pidfd_open: {}", reason(&e)))
+            .mend("Linux 5.3, or allow pidfd_open in this container's seccomp profile"),
+    }
+}
+
+const USER_MODE_ONLY: libc::c_int = 1;
+
+/// Whether the kernel gives a userfaultfd for `flags`.
+fn fault_descriptor(flags: libc::c_int) -> io::Result<()> {
+    // SAFETY: userfaultfd(2) takes flags and gives a new descriptor; no memory is concerned.
+    let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | libc::O_NONBLOCK | flags) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: new, and nobody else's.
+    drop(unsafe { OwnedFd::from_raw_fd(i32::try_from(fd).map_err(io::Error::other)?) });
+    Ok(())
+}
+
+fn userfaultfd() -> Line {
+    const NAME: &str = "userfaultfd";
+    let (whole, user) = (fault_descriptor(0), fault_descriptor(USER_MODE_ONLY));
+    let knob = knob("/proc/sys/vm/unprivileged_userfaultfd");
+    let line = match (&whole, &user) {
+        (Ok(()), _) => Line::ok(NAME, "given to this user, for faults of the kernel too"),
+        (_, Ok(())) => Line::ok(NAME, "given to this user for faults of user mode, which is enough"),
+        (_, Err(e)) => {
+            let says = format!("refused ({}): memory that hostbuf did not make cannot be watched", reason(e));
+            let line = Line::note(NAME, says);
+            match e.raw_os_error() {
+                Some(libc::ENOSYS) => {
+                    line.mend("a kernel with CONFIG_USERFAULTFD=y (5.11 for other users than root)")
+                }
+                _ => line
+                    .mend("allow userfaultfd in this container's seccomp profile, or")
+                    .mend("root: sysctl vm.unprivileged_userfaultfd=1"),
+            }
+        }
+    };
+    line.value("all_faults", whole.is_ok())
+        .value("user_mode_only", user.is_ok())
+        .value("unprivileged_userfaultfd", knob)
+}
+
+/// User namespaces: only the simulated hosts of the demo and of the tests want them.
+fn namespaces() -> Line {
+    const NAME: &str = "user namespaces";
+    let made = child::ask(Duration::from_secs(5), || {
+        match nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWUSER | nix::sched::CloneFlags::CLONE_NEWNS)
+        {
+            Ok(()) => "yes".into(),
+            Err(e) => e.desc().to_owned(),
+        }
+    });
+    match made.as_deref().unwrap_or_else(|why| why) {
+        "yes" => Line::ok(NAME, "allowed: several hosts can be simulated on this one"),
+        why => {
+            let says = format!("refused ({why}): no simulated hosts here. Jobs do not need them");
+            let mut line = Line::note(NAME, says);
+            if knob("/proc/sys/kernel/unprivileged_userns_clone").as_deref() == Some("0") {
+                line = line.mend("root: sysctl kernel.unprivileged_userns_clone=1");
+            }
+            if knob("/proc/sys/kernel/apparmor_restrict_unprivileged_userns").as_deref() == Some("1") {
+                line = line.mend("root: sysctl kernel.apparmor_restrict_unprivileged_userns=0");
+            }
+            if knob("/proc/sys/user/max_user_namespaces").as_deref() == Some("0") {
+                line = line.mend("root: sysctl user.max_user_namespaces=10000");
+            }
+            line
+        }
+    }
+}
+
+/// `hostbuf stat` reads `/proc/PID/fd` and smaps, which Yama leaves alone; only a process's memory it does not.
+fn ptrace() -> Line {
+    const NAME: &str = "ptrace_scope";
+    match knob("/proc/sys/kernel/yama/ptrace_scope") {
+        None => Line::ok(NAME, "no Yama: a user's processes may look into one another"),
+        Some(scope) if scope == "0" => {
+            Line::ok(NAME, "0: a user's processes may look into one another").value("scope", scope)
+        }
+        Some(scope) => Line::note(
+            NAME,
+            format!(
+                "{scope}: hostbuf stat works, but cannot read the control page of a job whose agent has gone. A \
+                 single-copy transport of MPI (CMA) may be off too"
+            ),
+        )
+        .value("scope", scope)
+        .mend("only if that matters, root: sysctl kernel.yama.ptrace_scope=0"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_of_several_makers() {
+        for (text, expected) in [
+            ("6.1.0-13-amd64", Some((6, 1))),
+            ("5.15.0-1053-azure", Some((5, 15))),
+            ("4.18.0-513.el8.x86_64", Some((4, 18))),
+            ("6.8-rc1", Some((6, 8))),
+            ("next", None),
+        ] {
+            assert_eq!(release(text), expected, "{text}");
+        }
+        assert!((5, 14) < (6, 1) && (4, 17) < (5, 3));
+    }
+
+    #[test]
+    fn this_host_can_make_memory_files() {
+        assert_eq!(memory_file().mark, super::super::Mark::Ok);
+    }
+}

@@ -1,0 +1,134 @@
+//! What a process of this user may lock, open and leave behind.
+
+#![allow(unsafe_code)]
+
+use hostbuf::Bytes;
+use nix::sys::resource::{Resource, getrlimit};
+
+use super::{Line, knob};
+
+pub fn lines(size: Option<u64>) -> Vec<Line> {
+    vec![memlock(), file_size(size), descriptors(), core()]
+}
+
+fn amount(limit: u64) -> String {
+    if limit == libc::RLIM_INFINITY { "unlimited".into() } else { Bytes(limit).to_string() }
+}
+
+const CAP_IPC_LOCK: u32 = 14;
+
+/// Whether this process is exempt from the limit on locked memory.
+fn may_lock_anything() -> bool {
+    knob("/proc/self/status").is_some_and(|status| has_capability(&status, CAP_IPC_LOCK))
+}
+
+fn has_capability(status: &str, capability: u32) -> bool {
+    let effective = status.lines().find_map(|l| l.strip_prefix("CapEff:"));
+    effective
+        .and_then(|t| u64::from_str_radix(t.trim(), 16).ok())
+        .is_some_and(|set| set >> capability & 1 == 1)
+}
+
+fn memlock() -> Line {
+    const NAME: &str = "memlock (ulimit -l)";
+    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_MEMLOCK) else {
+        return Line::note(NAME, "the kernel does not say");
+    };
+    let figures = |line: Line| {
+        let number = |limit| (limit != libc::RLIM_INFINITY).then_some(limit);
+        line.value("soft_bytes", number(soft)).value("hard_bytes", number(hard))
+    };
+    if soft == libc::RLIM_INFINITY {
+        return figures(Line::ok(NAME, "unlimited"));
+    }
+    if may_lock_anything() {
+        let says = format!("{}, which does not bind this process (it has CAP_IPC_LOCK)", amount(soft));
+        return figures(Line::ok(NAME, says));
+    }
+    let use_of = "registering with a network card and mmap-flags with MAP_LOCKED count against it; buffers without these, and CUDA, do not";
+    let says = format!("{} for each user: {use_of}", amount(soft));
+    let line = if super::devices::has_rdma() { Line::lacks(NAME, says) } else { Line::note(NAME, says) };
+    let line = if hard == libc::RLIM_INFINITY {
+        line.mend("ulimit -l unlimited")
+    } else {
+        line.mend("/etc/security/limits.conf: * - memlock unlimited (and log in again)")
+            .mend("slurm.conf: PropagateResourceLimitsExcept=MEMLOCK, and LimitMEMLOCK=infinity in slurmd.service")
+            .mend("containers: --ulimit memlock=-1")
+    };
+    figures(line)
+}
+
+/// Makes a file beyond the limit an error of this program, and not its end: a small limit is to be reported.
+pub fn survive_file_size() {
+    use nix::sys::signal::{SigHandler, Signal, signal};
+    // SAFETY: no handler of ours is installed; the signal is only ignored.
+    let _ = unsafe { signal(Signal::SIGXFSZ, SigHandler::SigIgn) };
+}
+
+/// A memory file is a file: one beyond this limit ends the process that makes it (SIGXFSZ).
+fn file_size(size: Option<u64>) -> Line {
+    const NAME: &str = "file size (ulimit -f)";
+    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_FSIZE) else {
+        return Line::note(NAME, "the kernel does not say");
+    };
+    if soft == libc::RLIM_INFINITY {
+        return Line::ok(NAME, "unlimited");
+    }
+    let says = format!("{}: no buffer can be larger, since a memory file is a file", amount(soft));
+    let fits = size.is_some_and(|s| s <= soft);
+    let line = if fits { Line::note(NAME, says) } else { Line::lacks(NAME, says) };
+    let line = if size.is_some() && !fits { line.needed() } else { line };
+    let mend = if hard == libc::RLIM_INFINITY {
+        "ulimit -f unlimited"
+    } else {
+        "/etc/security/limits.conf: * - fsize unlimited"
+    };
+    line.value("soft_bytes", soft).mend(mend)
+}
+
+/// A host's agent has a connection to each of its ranks.
+fn descriptors() -> Line {
+    const NAME: &str = "descriptors (ulimit -n)";
+    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else {
+        return Line::note(NAME, "the kernel does not say");
+    };
+    let line = if soft >= 1024 {
+        Line::ok(NAME, format!("{soft}; an agent wants about one for each rank of its host"))
+    } else {
+        let says = format!("{soft}; an agent wants about one for each rank of its host, and some more");
+        let line = Line::lacks(NAME, says);
+        if hard >= 1024 {
+            line.mend(format!("ulimit -n {}", hard.min(65536)))
+        } else {
+            line.mend("/etc/security/limits.conf: * - nofile 65536 (and log in again)")
+        }
+    };
+    line.value("soft", soft).value("hard", hard)
+}
+
+fn core() -> Line {
+    const NAME: &str = "core files (ulimit -c)";
+    let Ok((soft, _)) = getrlimit(Resource::RLIMIT_CORE) else {
+        return Line::note(NAME, "the kernel does not say");
+    };
+    let number = (soft != libc::RLIM_INFINITY).then_some(soft);
+    let says = match soft {
+        0 => "none are written".into(),
+        limit => format!("{}; buffers are left out of them unless asked for (dump)", amount(limit)),
+    };
+    Line::ok(NAME, says).value("soft_bytes", number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capabilities_are_read_from_the_status() {
+        let status = |set: &str| format!("Name:\thostbuf\nCapPrm:\tffffffffffffffff\nCapEff:\t{set}\n");
+        assert!(has_capability(&status("0000000000004000"), CAP_IPC_LOCK));
+        assert!(has_capability(&status("000001ffffffffff"), CAP_IPC_LOCK));
+        assert!(!has_capability(&status("0000000000003fff"), CAP_IPC_LOCK));
+        assert!(!has_capability("", CAP_IPC_LOCK));
+    }
+}

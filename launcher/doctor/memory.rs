@@ -1,0 +1,192 @@
+//! How much memory there is, whose limit that is, and where it lies.
+
+use std::fs;
+
+use hostbuf::internal::{layout, space};
+use hostbuf::os::memory;
+use hostbuf::{Bytes, Error, Options, Pages};
+
+use super::{Line, knob};
+
+pub fn lines(size: Option<u64>) -> Vec<Line> {
+    let mut lines = vec![available(), cgroups(), overcommit(size), nodes(), small_file_system()];
+    lines.extend(size.map(fits));
+    lines
+}
+
+fn available() -> Line {
+    const NAME: &str = "available";
+    let limit = memory::tightest();
+    let bytes = space::available(&limit);
+    let says =
+        format!("{} on ordinary pages, limited by {} of {}", Bytes(bytes), limit.name, Bytes(limit.limit));
+    let line = if bytes == 0 { Line::lacks(NAME, says).mend(&*limit.remedy) } else { Line::ok(NAME, says) };
+    line.needed().value("available_bytes", bytes).value("limit_bytes", limit.limit).value("limit", limit.name)
+}
+
+fn cgroups() -> Line {
+    const NAME: &str = "memory cgroup";
+    let text = knob("/proc/self/cgroup").unwrap_or_default();
+    let which = match versions(&text).as_slice() {
+        [] => "no memory cgroup is known".to_owned(),
+        list => format!("version {}", list.join(" and ")),
+    };
+    if memory::cgroup_limited() {
+        let limit = memory::tightest();
+        let says = format!(
+            "{which}; one limits this process to less than the host has. The tightest limit now is {} of {}",
+            limit.name,
+            Bytes(limit.limit)
+        );
+        Line::note(NAME, says).mend("if that is too little: the batch system's --mem, or docker run --memory")
+    } else {
+        Line::ok(NAME, format!("{which}; none limits this process to less than the host has"))
+    }
+    .value("versions", versions(&text))
+}
+
+/// The versions of the cgroups that this process's memory is charged to.
+fn versions(text: &str) -> Vec<String> {
+    let mut versions: Vec<String> = text
+        .lines()
+        .filter_map(|line| {
+            let mut parts = line.splitn(3, ':');
+            let (number, controllers) = (parts.next()?, parts.next()?);
+            if number == "0" && controllers.is_empty() {
+                Some("2".into())
+            } else {
+                controllers.split(',').any(|c| c == "memory").then(|| "1".into())
+            }
+        })
+        .collect();
+    versions.sort_unstable();
+    versions.dedup();
+    versions
+}
+
+fn overcommit(size: Option<u64>) -> Line {
+    const NAME: &str = "vm.overcommit_memory";
+    let mode = knob("/proc/sys/vm/overcommit_memory").unwrap_or_else(|| "?".into());
+    if mode != "2" {
+        let line = Line::ok(NAME, format!("{mode}: addresses can be held without taking memory"));
+        return line.value("mode", mode);
+    }
+    let left = memory::meminfo("CommitLimit")
+        .unwrap_or(u64::MAX)
+        .saturating_sub(memory::meminfo("Committed_AS").unwrap_or(0));
+    let says = format!("2: the kernel promises no more than it has; {} of its promise are left", Bytes(left));
+    let line = if size.is_some_and(|s| s > left) {
+        Line::lacks(NAME, says).needed().mend("root: sysctl vm.overcommit_memory=0")
+    } else {
+        Line::note(NAME, says).mend("if that is too little, root: sysctl vm.overcommit_memory=0")
+    };
+    line.value("mode", mode).value("left_bytes", left)
+}
+
+fn nodes() -> Line {
+    const NAME: &str = "NUMA nodes";
+    let entries = fs::read_dir("/sys/devices/system/node").into_iter().flatten().flatten();
+    let mut nodes: Vec<u32> =
+        entries.filter_map(|e| e.file_name().to_str()?.strip_prefix("node")?.parse().ok()).collect();
+    nodes.sort_unstable();
+    let each: Vec<(u32, u64)> = nodes
+        .iter()
+        .map(|&n| {
+            let text = knob(&format!("/sys/devices/system/node/node{n}/meminfo")).unwrap_or_default();
+            (n, node_free(&text).unwrap_or(0))
+        })
+        .collect();
+    let line = match each.as_slice() {
+        [] => Line::note(NAME, "the kernel does not say: taken as one"),
+        [_] => Line::ok(NAME, "one: nothing to place"),
+        list => {
+            let free = list.iter().map(|(n, free)| format!("node {n} {} free", Bytes(*free)));
+            let says = format!(
+                "{}: {}. Pages go where the memory policy says",
+                list.len(),
+                free.collect::<Vec<_>>().join(", ")
+            );
+            Line::note(NAME, says).mend("to spread them: numactl --interleave=all hostbuf ...")
+        }
+    };
+    line.value("count", each.len())
+        .value("free_bytes", each.iter().map(|(_, free)| *free).collect::<Vec<_>>())
+}
+
+/// `Node 0 MemFree:  123 kB`, as bytes.
+fn node_free(text: &str) -> Option<u64> {
+    let line = text.lines().find_map(|l| l.split_once("MemFree:"))?.1;
+    Some(line.split_ascii_whitespace().next()?.parse::<u64>().ok()? * 1024)
+}
+
+/// Other ways to share memory are limited by it; memory files are not.
+fn small_file_system() -> Line {
+    const NAME: &str = "/dev/shm";
+    match nix::sys::statvfs::statvfs("/dev/shm") {
+        Ok(found) => {
+            let bytes = found.blocks().saturating_mul(found.fragment_size());
+            let says =
+                format!("{}, which does not matter: buffers are memory files, not files in it", Bytes(bytes));
+            Line::ok(NAME, says).value("size_bytes", bytes)
+        }
+        Err(_) => {
+            Line::ok(NAME, "not there, which does not matter: buffers are memory files, not files in it")
+        }
+    }
+}
+
+/// Whether a buffer of `size` bytes would fit, on which pages.
+fn fits(size: u64) -> Line {
+    const NAME: &str = "--size";
+    let options = Options::new(size);
+    let resolved = space::resolve(&options);
+    let check = |pages: Pages| {
+        let length = layout::length_of(&options.clone().pages(pages));
+        match pages {
+            Pages::Huge2M | Pages::Huge1G => space::check_huge(length, pages.size()),
+            _ => space::check_ordinary(length),
+        }
+    };
+    let all = [Pages::Small, Pages::Transparent, Pages::Huge2M, Pages::Huge1G];
+    let fitting: Vec<String> = all.into_iter().filter(|p| check(*p).is_ok()).map(|p| p.to_string()).collect();
+    let line = match check(resolved) {
+        Ok(()) => Line::ok(
+            NAME,
+            format!("{} fits on pages {}; auto takes {resolved}", Bytes(size), fitting.join(", ")),
+        ),
+        Err(Error::NoSpace { asked, available, limit, remedy, .. }) => {
+            let says =
+                format!("{} does not fit: {} available, limited by {limit}", Bytes(asked), Bytes(available));
+            Line::lacks(NAME, says).mend(remedy)
+        }
+        Err(error) => Line::lacks(NAME, error.to_string()),
+    };
+    line.needed().value("fits_on", fitting).value("auto", resolved.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::Mark;
+
+    #[test]
+    fn cgroup_versions() {
+        assert_eq!(versions("4:memory:/a\n1:cpu:/\n0::/\n"), ["1", "2"]);
+        assert_eq!(versions("0::/user.slice\n"), ["2"]);
+        assert!(versions("1:cpu:/\nrubbish\n").is_empty());
+    }
+
+    #[test]
+    fn free_memory_of_a_node() {
+        let text = "Node 0 MemTotal:       2048 kB\nNode 0 MemFree:         512 kB\n";
+        assert_eq!(node_free(text), Some(512 << 10));
+        assert_eq!(node_free("Node 0 MemFree: ?"), None);
+    }
+
+    #[test]
+    fn small_sizes_fit_and_huge_ones_do_not() {
+        assert_eq!(fits(1 << 20).mark, Mark::Ok);
+        let line = fits(1 << 46);
+        assert!(line.mark == Mark::Lacks && line.needed && line.says.contains("does not fit"), "{line:?}");
+    }
+}

@@ -1,0 +1,178 @@
+//! Which pages a buffer could stand on.
+
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::ptr::null_mut;
+
+use hostbuf::Bytes;
+use hostbuf::os::memfd::{self, Backing};
+use hostbuf::os::memory;
+
+use super::{Line, reason};
+
+const EXTENT: usize = 2 << 20;
+const MADV_COLLAPSE: libc::c_int = 25;
+
+pub fn lines(size: Option<u64>) -> Vec<Line> {
+    let transparent = transparent();
+    let have_transparent = transparent.mark == super::Mark::Ok;
+    vec![
+        transparent,
+        pool(2 << 20, size, have_transparent),
+        pool(1 << 30, size, have_transparent),
+        populate(),
+    ]
+}
+
+/// Two extents of a memory file, mapped at a multiple of 2 MiB.
+struct Trial {
+    area: *mut libc::c_void,
+    at: *mut libc::c_void,
+}
+
+const AREA: usize = 3 * EXTENT;
+
+impl Trial {
+    fn new() -> io::Result<Trial> {
+        let fd = memfd::create("hostbuf-doctor", 2 * EXTENT as u64, Backing::Shmem)?;
+        let none = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new mapping at an address of the kernel's choice, without access.
+        let area = unsafe { libc::mmap(null_mut(), AREA, libc::PROT_NONE, none, -1, 0) };
+        if area == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let trial = Trial { area, at: (area as usize).next_multiple_of(EXTENT) as *mut libc::c_void };
+        let rights = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+        // SAFETY: inside the area, which is this trial's alone. The mapping keeps the file.
+        let at = unsafe { libc::mmap(trial.at, 2 * EXTENT, rights, flags, fd.as_fd().as_raw_fd(), 0) };
+        if at == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(trial) }
+    }
+
+    /// Gives an advice about `length` bytes from the beginning.
+    fn advise(&self, length: usize, advice: libc::c_int) -> io::Result<()> {
+        assert!(length <= 2 * EXTENT);
+        // SAFETY: inside the mapping, to which no reference exists.
+        if unsafe { libc::madvise(self.at, length, advice) } == 0 {
+            Ok(())
+        } else {
+            Err(io::Error::last_os_error())
+        }
+    }
+
+    /// Writes a byte at the beginning of each extent.
+    fn touch(&self) {
+        for extent in 0..2 {
+            // SAFETY: inside the mapping, which is writable and this trial's alone.
+            unsafe { self.at.cast::<u8>().add(extent * EXTENT).write_volatile(1) };
+        }
+    }
+}
+
+impl Drop for Trial {
+    fn drop(&mut self) {
+        // SAFETY: new() made the area; nothing points into it any more.
+        unsafe { libc::munmap(self.area, AREA) };
+    }
+}
+
+/// Makes huge pages of a memory file as hostbuf does it, whatever the knob says.
+fn collapse() -> io::Result<()> {
+    let trial = Trial::new()?;
+    let _ = trial.advise(2 * EXTENT, libc::MADV_HUGEPAGE);
+    trial.touch();
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        match trial.advise(2 * EXTENT, MADV_COLLAPSE) {
+            Err(e) if tries < 10 && matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY)) => {}
+            other => return other,
+        }
+    }
+}
+
+fn transparent() -> Line {
+    const NAME: &str = "THP for memory files";
+    const KNOB: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
+    let knob = memory::chosen(KNOB);
+    let shown = knob.clone().unwrap_or_else(|| "absent".into());
+    let tried = collapse();
+    let line = match &tried {
+        Ok(()) => Line::ok(
+            NAME,
+            format!("4 MiB became huge pages when tried (MADV_COLLAPSE; shmem_enabled: {shown})"),
+        ),
+        Err(e) => {
+            let says = format!("not when tried: {} (shmem_enabled: {shown})", reason(e));
+            let touched = matches!(shown.as_str(), "always" | "within_size" | "advise" | "force");
+            match (e.raw_os_error(), touched) {
+                (Some(libc::EFBIG), _) => Line::note(NAME, says).mend("ulimit -f unlimited, then ask again"),
+                (Some(libc::EINVAL), true) => {
+                    Line::note(NAME, format!("{says}; the kernel gives them at the first touch instead"))
+                }
+                (Some(libc::EINVAL), false) if shown != "absent" => {
+                    Line::lacks(NAME, says).mend(format!("root: echo advise > {KNOB}, or Linux 6.1"))
+                }
+                (Some(libc::EAGAIN | libc::ENOMEM | libc::EBUSY), _) => Line::lacks(NAME, says)
+                    .mend("memory is in pieces, root: echo 1 > /proc/sys/vm/compact_memory"),
+                _ => Line::lacks(NAME, says)
+                    .mend("a kernel with CONFIG_TRANSPARENT_HUGEPAGE=y, or reserved pages (below)"),
+            }
+        }
+    };
+    line.value("shmem_enabled", knob).value("collapse_works", tried.is_ok())
+}
+
+/// A pool of reserved pages of `page` bytes.
+fn pool(page: u64, size: Option<u64>, have_transparent: bool) -> Line {
+    let name = format!("reserved pages of {}", Bytes(page));
+    let folder = format!("/sys/kernel/mm/hugepages/hugepages-{}kB", page >> 10);
+    let Some(pool) = memory::huge_pool(page) else {
+        return Line::note(name, "this kernel or processor has none of this size");
+    };
+    let wanted = size.unwrap_or(1 << 30).div_ceil(page);
+    let says = format!("{} free of {}", pool.free, pool.total);
+    let add = pool.total + wanted.saturating_sub(pool.free);
+    let command = match page {
+        0x20_0000 => format!("root: echo {add} > /proc/sys/vm/nr_hugepages"),
+        _ => format!("root: echo {add} > {folder}/nr_hugepages (or hugepagesz=1G hugepages={add} at boot)"),
+    };
+    // Pages for the pool come out of memory that is free.
+    let missing = wanted.saturating_sub(pool.free).saturating_mul(page);
+    let there = memory::meminfo("MemAvailable").is_some_and(|free| missing <= free);
+    let offer = |line: Line| {
+        if there { line.mend(format!("for {}, {command}", Bytes(wanted * page))) } else { line }
+    };
+    let enough = if size.is_some() { pool.free >= wanted } else { pool.free > 0 };
+    let line = if enough {
+        Line::ok(name, says)
+    } else if have_transparent || page > 2 << 20 {
+        let why = if have_transparent {
+            "transparent ones serve as well"
+        } else {
+            "those of 2 MiB serve nearly as well"
+        };
+        offer(Line::note(name, format!("{says}; {why}")))
+    } else {
+        offer(Line::lacks(name, format!("{says}: buffers stand on small pages")))
+    };
+    line.value("free", pool.free).value("total", pool.total).value("page_bytes", page)
+}
+
+/// Taking pages without touching them one by one, with an error where a touch would be a signal.
+fn populate() -> Line {
+    const NAME: &str = "MADV_POPULATE_WRITE";
+    match Trial::new().and_then(|trial| trial.advise(EXTENT, libc::MADV_POPULATE_WRITE)) {
+        Ok(()) => Line::ok(NAME, "pages are taken before use, so a full host is an error and never SIGBUS"),
+        Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
+            Line::note(NAME, "not known to this kernel: fallocate is used, which is slower")
+                .mend("Linux 5.14")
+        }
+        Err(e) if e.raw_os_error() == Some(libc::EFBIG) => {
+            Line::note(NAME, format!("not tried: {}", reason(&e))).mend("ulimit -f unlimited, then ask again")
+        }
+        Err(e) => Line::lacks(NAME, format!("{}: pages cannot be taken before use", reason(&e))),
+    }
+}

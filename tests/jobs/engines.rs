@@ -1,0 +1,128 @@
+//! What each engine must keep doing under `hostbuf run` and `hostbuf exec`.
+
+use crate::harness::{can_simulate, fixture, flavours, simulated, skip};
+
+fn show() -> String {
+    fixture("cc", "show.c", &[]).unwrap().display().to_string()
+}
+
+/// Runs `script` on `hosts` simulated hosts under every MPI that is here.
+fn under_every_mpi(hosts: usize, script: &str, mut check: impl FnMut(&str, crate::harness::Outcome)) {
+    if can_simulate() {
+        for flavour in flavours() {
+            check(&flavour, simulated(hosts, &flavour, script));
+        }
+    }
+}
+
+/// The ranks' option for hosts, which the engines do not call by one name.
+const HOSTS: &str = "hosts=-hosts; [ $MPI_ENGINE = openmpi ] && hosts=--host; ";
+
+#[test]
+fn the_prefix_alone_gives_every_host_of_an_mpirun_its_buffer() {
+    let script =
+        format!("{HOSTS} $MPIRUN $MPIRUN_FLAGS $hosts h0:2,h1:2 -np 4 $HOSTBUF exec --size 4M -- {}", show());
+    under_every_mpi(2, &script, |flavour, outcome| {
+        let outcome = outcome.ok();
+        let lines = outcome.lines("buffer ");
+        assert_eq!(lines.len(), 4, "{flavour}: {outcome:?}");
+        assert!(lines.iter().all(|l| l.starts_with("0x550000000000 4194304 ")), "{flavour}: {outcome:?}");
+    });
+}
+
+#[test]
+fn agents_come_only_where_ranks_land_and_a_host_file_does() {
+    // Two ranks on three hosts of two: only h0 has ranks. The hosts' own process lists tell where agents were.
+    let script = format!(
+        "printf 'h0 slots=2\\nh1 slots=2\\nh2 slots=2\\n' > $SIMHOSTS_DIR/list
+         $HOSTBUF run -v -n 2 --hostfile $SIMHOSTS_DIR/list --mpirun $MPIRUN --size 1M -- {} 2> $SIMHOSTS_DIR/said
+         s=$?; grep -c 'h1' $SIMHOSTS_DIR/said; grep starting.*agent $SIMHOSTS_DIR/said; exit $s",
+        show()
+    );
+    under_every_mpi(3, &script, |flavour, outcome| {
+        let outcome = outcome.ok();
+        assert_eq!(outcome.lines("buffer ").len(), 2, "{flavour}: {outcome:?}");
+        let agents = outcome.stdout.lines().find(|l| l.contains("hostbuf-agent")).expect("what was started");
+        assert!(agents.contains("h0") && !agents.contains("h1"), "{flavour}: {agents}");
+    });
+}
+
+#[test]
+fn surplus_agents_leave_when_the_ranks_are_somewhere_else() {
+    // The engine is told to go round; the launcher cannot know where to, so every host gets an agent.
+    if !can_simulate() {
+        return;
+    }
+    for flavour in flavours().iter().filter(|f| f.starts_with("openmpi")) {
+        let script = format!(
+            "$HOSTBUF run -n 2 --host h0:2,h1:2,h2:2 --mpirun $MPIRUN --launcher-arg --map-by --launcher-arg node \
+             --size 1M -- sh -c 'hostname; exec {}'",
+            show()
+        );
+        let outcome = simulated(3, flavour, &script).ok();
+        assert_eq!(outcome.lines("buffer 0x550000000000 1048576 ").len(), 2, "{flavour}: {outcome:?}");
+        assert!(outcome.stdout.contains("h0") && outcome.stdout.contains("h1"), "{flavour}: {outcome:?}");
+    }
+}
+
+#[test]
+fn several_programs_are_one_job() {
+    let script = format!(
+        "$HOSTBUF run -n 1 --host h0:2,h1:2 --mpirun $MPIRUN --size 1M -- {0} : -n 3 -- sh -c '{0}; exit 0'",
+        show()
+    );
+    under_every_mpi(2, &script, |flavour, outcome| {
+        let outcome = outcome.ok();
+        assert_eq!(outcome.lines("buffer 0x550000000000 1048576 ").len(), 4, "{flavour}: {outcome:?}");
+    });
+}
+
+#[test]
+fn stdin_goes_to_rank_0() {
+    // One host: Hydra itself does not come back from several when its stdin is a pipe and the program no MPI program.
+    let script = "echo 'one line' | $HOSTBUF run -n 2 --host h0:2 --mpirun $MPIRUN --size 1M -- \
+                  sh -c 'read line && echo \"read: $line\"; true'";
+    under_every_mpi(2, script, |flavour, outcome| {
+        assert_eq!(outcome.ok().lines("read: "), ["one line"], "{flavour}");
+    });
+}
+
+#[test]
+fn the_exit_status_goes_through() {
+    let script =
+        format!("$HOSTBUF run -n 2 --host h0:1,h1:1 --mpirun $MPIRUN --size 1M -- {} 7 < /dev/null", show());
+    under_every_mpi(2, &script, |flavour, outcome| assert_eq!(outcome.status, 7, "{flavour}: {outcome:?}"));
+}
+
+#[test]
+fn spawned_processes_attach_without_being_counted() {
+    if !can_simulate() {
+        return;
+    }
+    for flavour in flavours() {
+        let script = "out=target/fixtures/spawn-$MPI_FLAVOUR; $MPICC -O1 -o $out.$$ tests/fixtures/spawn.c && mv $out.$$ $out || exit 90
+                      $HOSTBUF run -n 1 --host h0:4 --mpirun $MPIRUN --size 1M -- $out";
+        let outcome = simulated(1, &flavour, script);
+        if outcome.status == 90 {
+            skip(&format!(
+                "MPI_Comm_spawn under {flavour}: its mpicc does not build here: {}",
+                outcome.stderr
+            ));
+            continue;
+        }
+        if flavour == "openmpi5" {
+            // Its daemons give spawned processes none of the job's variables, whatever -x says, so nothing can be
+            // preloaded into them.
+            assert_eq!(outcome.ok().lines("parent "), ["0x550000000000 1"]);
+            skip("MPI_Comm_spawn under openmpi5: spawned processes inherit no variable of the job there");
+            continue;
+        }
+        if flavour == "mpich4" && outcome.stderr.contains("Error in spawn call") {
+            skip("MPI_Comm_spawn under mpich4: Debian's MPICH cannot spawn, with or without hostbuf");
+            continue;
+        }
+        let outcome = outcome.ok();
+        assert_eq!(outcome.lines("parent "), ["0x550000000000 3"], "{flavour}: {outcome:?}");
+        assert_eq!(outcome.lines("child "), ["0x550000000000"; 2], "{flavour}: {outcome:?}");
+    }
+}

@@ -1,0 +1,351 @@
+//! More than the memory that is there: an error with what was asked, what is there, whose limit it is and what to do,
+//! before anything is touched; and what is said to be there can be had.
+
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::faults::{ARRIVAL, Job, SOON, children, probe};
+use crate::harness::{Outcome, can_simulate, eventually, flavours, hostbuf, local, root, simulated, skip};
+
+/// One line with all four parts; returns the bytes that it says are available.
+#[track_caller]
+fn refusal(outcome: &Outcome) -> u64 {
+    let err = &outcome.stderr;
+    let ours: Vec<&str> = err.lines().filter(|l| l.starts_with("hostbuf")).collect();
+    assert_eq!((outcome.status, ours.len()), (1, 1), "{outcome:?}");
+    assert_eq!(outcome.stdout, "", "no rank has run");
+    let parts = ["hostbuf run: not enough memory on ", " asked, ", " available (", ", limited by "];
+    assert!(parts.iter().all(|p| ours[0].contains(p)), "{err}");
+    let remedy = ours[0].rsplit(". ").next().unwrap_or("");
+    assert!(remedy.len() > 10, "no remedy: {err}");
+    let bytes = ours[0].split(" and ").nth(1).and_then(|r| r.split(' ').next()).and_then(|n| n.parse().ok());
+    bytes.unwrap_or_else(|| panic!("no bytes: {err}"))
+}
+
+#[test]
+fn more_than_the_host_has_is_refused_at_once() {
+    let begun = Instant::now();
+    let outcome = local(4, "50T", &[], &["true"]);
+    let available = refusal(&outcome);
+    assert!(begun.elapsed() < Duration::from_secs(2), "nothing was touched");
+    assert!(available > 0 && available < 50 << 40, "{available}");
+    assert!(outcome.stderr.contains("MemAvailable") || outcome.stderr.contains("cgroup"), "{outcome:?}");
+    // Several buffers are added up: each alone would fit.
+    let three_quarters = available / 4 * 3;
+    let buffers: Vec<String> = ["a", "b"].map(|n| format!("--buffer=name={n},size={three_quarters}")).to_vec();
+    let mut command = Command::new(hostbuf());
+    command.args(["run", "--launcher", "local", "-n", "2"]).args(buffers).args(["--", "true"]);
+    refusal(&Outcome::of(&mut command));
+}
+
+#[test]
+fn more_than_one_of_two_hosts_has_is_one_line_too() {
+    if !can_simulate() {
+        return;
+    }
+    for flavour in flavours().iter().filter(|f| f.ends_with('4')) {
+        let script = "$HOSTBUF run -n 4 --host h0:2,h1:2 --mpirun $MPIRUN --size 50T -- true";
+        let outcome = simulated(2, flavour, script);
+        refusal(&outcome);
+    }
+}
+
+/// A memory cgroup (version 1) below the one that this test is in; gone with this.
+struct Cgroup(PathBuf);
+
+impl Cgroup {
+    /// `None`, and says so, where that is not possible.
+    fn new(name: &str, limit: u64) -> Option<Cgroup> {
+        let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let path = own.lines().find_map(|l| l.split_once(":memory:")).map(|(_, path)| path.trim_start_matches('/'));
+        let Some(path) = path else {
+            skip("a memory cgroup of version 1: there is none here");
+            return None;
+        };
+        let parent = Path::new("/sys/fs/cgroup/memory").join(path);
+        match Cgroup::below(&parent, name, limit) {
+            Ok(cgroup) => Some(cgroup),
+            Err(error) => {
+                skip(&format!("a memory cgroup of version 1 below {}: {error}", parent.display()));
+                None
+            }
+        }
+    }
+
+    fn below(parent: &Path, name: &str, limit: u64) -> std::io::Result<Cgroup> {
+        let dir = parent.join(format!("hostbuf-test-{name}-{}", std::process::id()));
+        fs::create_dir(&dir)?;
+        let cgroup = Cgroup(dir);
+        cgroup.limit(limit)?;
+        Ok(cgroup)
+    }
+
+    fn limit(&self, bytes: u64) -> std::io::Result<()> {
+        fs::write(self.0.join("memory.limit_in_bytes"), bytes.to_string())
+    }
+
+    fn usage(&self) -> u64 {
+        let text = fs::read_to_string(self.0.join("memory.usage_in_bytes")).expect("it is there");
+        text.trim().parse().expect("a number")
+    }
+
+    /// `command` shall run inside.
+    #[allow(unsafe_code)]
+    fn enter<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        let procs = File::options().write(true).open(self.0.join("cgroup.procs")).expect("it is there");
+        // SAFETY: between fork and exec one system call.
+        unsafe {
+            command.pre_exec(move || {
+                nix::unistd::write(&procs, b"0").map_err(std::io::Error::from)?;
+                Ok(())
+            })
+        }
+    }
+
+    fn local(&self, size: u64, more: &[&str], program: &[&str]) -> Outcome {
+        let mut command = Command::new(hostbuf());
+        command.args(["run", "--launcher", "local", "-n", "1", "--size", &size.to_string()]);
+        Outcome::of(self.enter(command.args(more).arg("--").args(program)))
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        let begun = Instant::now();
+        // Charges and processes go a moment after the last one has ended.
+        while fs::remove_dir(&self.0).is_err() && begun.elapsed() < SOON {
+            for pid in fs::read_to_string(self.0.join("cgroup.procs")).unwrap_or_default().lines() {
+                crate::faults::slay(pid.parse().expect("a number"));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+#[test]
+fn a_cgroup_limits_and_an_exact_fit_fits() {
+    let probe = probe();
+    for (pages, limit) in [("4k", 200 << 20), ("thp", 200 << 20), ("auto", 333 << 20)] {
+        let Some(cgroup) = Cgroup::new(&format!("exact-{pages}"), limit) else { return };
+        let outcome = cgroup.local(10 << 30, &["--pages", pages], &["true"]);
+        let mut available = refusal(&outcome);
+        assert!(outcome.stderr.contains("hostbuf-test-exact"), "it names the cgroup: {outcome:?}");
+        assert!(available < limit && available > limit / 10 * 8, "{available} of {limit}");
+        // The cgroup's own use varies by some pages from run to run; a refusal says the new figure.
+        for attempt in 0.. {
+            let size = if pages == "4k" { available } else { available >> 21 << 21 };
+            let outcome = cgroup.local(size, &["--pages", pages], &[&probe, "touch"]);
+            if outcome.status == 0 {
+                assert!(outcome.stdout.contains("wrong None"), "{outcome:?}");
+                break;
+            }
+            assert!(attempt < 10, "{pages}: what is available can never be had: {outcome:?}");
+            available = refusal(&outcome);
+        }
+    }
+}
+
+#[test]
+fn the_cgroups_above_limit_too() {
+    let Some(outer) = Cgroup::new("outer", 100 << 20) else { return };
+    let inner = Cgroup::below(&outer.0, "inner", 1 << 30).expect("the outer one could be made");
+    let innermost = Cgroup::below(&inner.0, "innermost", 1 << 40).expect("the inner one could be made");
+    let outcome = innermost.local(500 << 20, &[], &["true"]);
+    let available = refusal(&outcome);
+    assert!(available < 100 << 20, "{available}");
+    let limit = outcome.stderr.split("limited by ").nth(1).unwrap_or("");
+    assert!(limit.contains("hostbuf-test-outer") && !limit.contains("inner"), "{outcome:?}");
+    innermost.local(50 << 20, &[], &[&probe(), "touch"]).ok();
+}
+
+#[test]
+fn a_cgroup_of_version_2_limits() {
+    let controllers = fs::read_to_string("/sys/fs/cgroup/cgroup.controllers")
+        .or_else(|_| fs::read_to_string("/sys/fs/cgroup/unified/cgroup.controllers"))
+        .unwrap_or_default();
+    if !controllers.split_whitespace().any(|c| c == "memory") {
+        return skip(
+            "a live memory cgroup of version 2: the controller belongs to version 1 here (its files are unit-tested)",
+        );
+    }
+    let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let path = own.lines().find_map(|l| l.strip_prefix("0::/")).unwrap_or("");
+    let parent = Path::new("/sys/fs/cgroup").join(path);
+    let dir = parent.join(format!("hostbuf-test-v2-{}", std::process::id()));
+    let made = fs::create_dir(&dir).and_then(|()| fs::write(dir.join("memory.max"), (200u64 << 20).to_string()));
+    if let Err(error) = made {
+        let _ = fs::remove_dir(&dir);
+        return skip(&format!("a live memory cgroup of version 2: {error}"));
+    }
+    let cgroup = Cgroup(dir);
+    assert!(refusal(&cgroup.local(1 << 30, &[], &["true"])) < 200 << 20);
+    cgroup.local(100 << 20, &[], &[&probe(), "touch"]).ok();
+}
+
+#[test]
+fn a_kill_by_the_cgroup_becomes_the_same_error() {
+    // The check finds enough room; then the limit falls, as if others took the memory meanwhile.
+    const GIB: u64 = 1 << 30;
+    let Some(cgroup) = Cgroup::new("kill", 4 * GIB) else { return };
+    for pages in ["4k", "thp"] {
+        cgroup.limit(4 * GIB).expect("it was possible before");
+        let size = format!("size=3G,pages={pages}");
+        let mut job = Job::start("kill", &size, &["-n", "2"], &["sleep", "1000"], |command, _| {
+            cgroup.enter(command);
+        });
+        eventually("the agent takes pages", ARRIVAL, || job.agent().is_some_and(|a| !children(a).is_empty()));
+        eventually("the limit falls", ARRIVAL, || cgroup.limit(cgroup.usage() + (64 << 20)).is_ok());
+        let status = job.end(2 * SOON);
+        let outcome = Outcome { status: status.code().unwrap_or(-1), stdout: job.out(), stderr: job.err() };
+        let outcome = Outcome {
+            // Taking so much takes long enough to be told.
+            stderr: outcome.stderr.lines().filter(|l| !l.contains(" taking memory: ")).map(|l| format!("{l}\n")).collect(),
+            ..outcome
+        };
+        refusal(&outcome);
+        assert!(outcome.stderr.contains("hostbuf-test-kill"), "{outcome:?}");
+        job.leaves_nothing(pages);
+    }
+}
+
+#[test]
+fn a_small_dev_shm_does_not_matter() {
+    let mut command = Command::new("unshare");
+    let script = format!(
+        "mount -t tmpfs -o size=64m tmpfs /dev/shm && exec {} run --launcher local -n 2 --size 300M --pages 4k -- {} touch",
+        hostbuf().display(),
+        probe()
+    );
+    command.args(["--mount", "--map-root-user", "--user", "sh", "-c", &script]);
+    if nix::unistd::geteuid().is_root() {
+        command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", &script]);
+    }
+    let outcome = Outcome::of(&mut command);
+    if outcome.stderr.contains("unshare") || outcome.stderr.contains("mount:") {
+        return skip(&format!("a small /dev/shm: {}", outcome.stderr.trim()));
+    }
+    assert_eq!(outcome.ok().lines("touched 314572800 ").len(), 2);
+}
+
+/// The pool of 2 MiB pages at a chosen size, alone with it; as before when this goes.
+struct Pool {
+    before: String,
+    _lock: File,
+}
+
+const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
+
+impl Pool {
+    fn of(pages: u64) -> Option<Pool> {
+        let lock = File::create(root().join("target/tmp/huge-pages.lock")).expect("target/tmp is there");
+        // A test that dies gives it back by that.
+        nix::fcntl::Flock::lock(lock.try_clone().expect("a descriptor"), nix::fcntl::FlockArg::LockExclusive)
+            .map(std::mem::forget)
+            .map_err(|(_, e)| e)
+            .expect("the lock can be waited for");
+        let before = fs::read_to_string(POOL).unwrap_or_default();
+        let pool = Pool { before, _lock: lock };
+        if let Err(error) = fs::write(POOL, pages.to_string()) {
+            skip(&format!("reserved huge pages: {POOL}: {error}"));
+            return None;
+        }
+        let got = fs::read_to_string(POOL).unwrap_or_default();
+        if got.trim() != pages.to_string() {
+            skip(&format!("reserved huge pages: asked the kernel for {pages}, got {}", got.trim()));
+            return None;
+        }
+        Some(pool)
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        let _ = fs::write(POOL, &self.before);
+    }
+}
+
+#[test]
+fn reserved_huge_pages_are_taken_where_they_are_and_demanded_where_they_are_not() {
+    let probe = probe();
+    let touch: &[&str] = &[&probe, "touch"];
+    if let Some(_pool) = Pool::of(0) {
+        let outcome = local(2, "40M", &["--pages", "2m"], touch);
+        assert_eq!(refusal(&outcome), 0);
+        assert!(outcome.stderr.contains("echo 20 > ") && outcome.stderr.contains("--pages auto"), "{outcome:?}");
+        // The ladder goes on below the pool.
+        assert_eq!(local(2, "40M", &[], touch).ok().lines("touched 41943040 pages thp ").len(), 2);
+    }
+    let Some(_pool) = Pool::of(20) else { return };
+    let all = "touched 41943040 pages 2m huge 41943040 wrong None";
+    // An exact fit of the pool, demanded and found; twice, so nothing of it stays taken.
+    for pages in ["2m", "2m", "auto"] {
+        let outcome = local(2, "40M", &["--pages", pages], touch).ok();
+        assert_eq!(outcome.lines(all).len(), 2, "{pages}: {outcome:?}");
+    }
+    let outcome = local(2, "42M", &["--pages", "2m"], touch);
+    assert_eq!(refusal(&outcome), 40 << 20);
+    assert!(outcome.stderr.contains("echo 21 > "), "{outcome:?}");
+    assert_eq!(local(1, "42M", &[], touch).ok().lines("touched 44040192 pages thp ").len(), 1);
+    // Lazy pages are set aside by the pool as soon as they are mapped.
+    let outcome = local(2, "40M", &["--pages", "2m", "--lazy"], touch).ok();
+    assert_eq!(outcome.lines("touched 41943040 pages 2m ").len(), 2, "{outcome:?}");
+    assert_eq!(refusal(&local(2, "42M", &["--pages", "2m", "--lazy"], touch)), 40 << 20);
+    // Two that fit only one by one: the second goes down the ladder.
+    let mut command = Command::new(hostbuf());
+    command.args(["run", "--launcher", "local", "-n", "1", "--buffer", "name=a,size=30M", "--buffer", "name=b,size=30M"]);
+    let outcome = Outcome::of(command.arg("--").args(touch)).ok();
+    assert_eq!(outcome.lines("touched 31457280 pages 2m ").len(), 1, "{outcome:?}");
+}
+
+#[test]
+fn transparent_huge_pages_on_demand() {
+    let outcome = local(2, "64M", &["--pages", "thp"], &[&probe(), "touch"]);
+    if outcome.status == 0 {
+        assert_eq!(outcome.lines("touched 67108864 pages thp huge 67108864 wrong None").len(), 2, "{outcome:?}");
+    } else {
+        assert!(outcome.stderr.contains("pages thp is not supported here"), "{outcome:?}");
+        skip("transparent huge pages on demand: this kernel does not collapse shared memory");
+    }
+}
+
+#[test]
+fn a_limited_address_space_is_found_out_before_anything_is_touched() {
+    let limited = |kilobytes: u64, more: &str, size: &str| {
+        let (hostbuf, probe) = (hostbuf().display().to_string(), probe());
+        let line = format!("{hostbuf} run --launcher local -n 2 --size {size} {more} -- {probe} touch");
+        Outcome::of(Command::new("sh").args(["-c", &format!("ulimit -v {kilobytes}; exec {line}")]))
+    };
+    for more in ["--pages 4k", "--lazy"] {
+        let outcome = limited(600_000, more, "1G");
+        let available = refusal(&outcome);
+        assert!(available < 600_000 * 1024, "{available}");
+        assert!(outcome.stderr.contains("ulimit -v"), "{outcome:?}");
+    }
+    limited(600_000, "", "100M").ok();
+}
+
+#[test]
+fn lazy_takes_no_page_before_it_is_touched() {
+    let probe = probe();
+    for (lazy, taken) in [(",lazy", 0), ("", 64 << 20)] {
+        let size = format!("size=64M{lazy}");
+        let job = Job::start("lazy", &size, &["-n", "1"], &[&probe, "stay", "DIR"], |_, _| {});
+        eventually("the rank runs", ARRIVAL, || job.dir.has("stay.0"));
+        let agent = job.agent().expect("it serves");
+        let held = fs::read_dir(format!("/proc/{agent}/fd")).expect("our own process").flatten();
+        let name = format!(":{} (deleted)", job.mark);
+        let memory: Vec<u64> = held
+            .filter(|f| fs::read_link(f.path()).is_ok_and(|l| l.to_string_lossy().ends_with(&name)))
+            .map(|f| fs::metadata(f.path()).expect("it is open").blocks() * 512)
+            .collect();
+        assert_eq!(memory, [taken], "{size}");
+    }
+    // More than there is can be asked for lazily.
+    let outcome = local(1, "1T", &["--lazy"], &["true"]);
+    assert_eq!(outcome.status, 0, "{outcome:?}");
+}
