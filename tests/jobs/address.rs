@@ -466,6 +466,27 @@ fn ranks_of_two_hosts_with_different_mappings_meet() {
 }
 
 #[test]
+fn the_prefix_under_mpirun_says_it_once() {
+    if !can_simulate() {
+        return;
+    }
+    let plant = build("cc", "plant.c", &[]).unwrap();
+    for flavour in flavours().into_iter().filter(|f| f == "openmpi4" || f == "mpich4") {
+        let pass = if flavour == "openmpi4" { "-x PLANT_1" } else { "" };
+        let script = |plants: &str| {
+            format!("export PLANT_1={plants}\ntimeout 30 $MPIRUN $MPIRUN_FLAGS {pass} -n 3 $HOSTBUF exec --size {SIZE} -- {plant}")
+        };
+        let outcome = simulated(1, &flavour, &script(FIRST)).ok();
+        assert_eq!(outcome.lines("main "), ["0x300000000000"; 3], "{flavour}: {outcome:?}");
+        let outcome = simulated(1, &flavour, &script(&all_but(&[])));
+        assert_ne!(outcome.status, 0, "{flavour}: {outcome:?}");
+        assert!(outcome.lines("main ").is_empty(), "a main ran under {flavour}: {outcome:?}");
+        let said = outcome.stderr.matches("no common address: rank 1 on ").count();
+        assert_eq!(said, 1, "{flavour}: {outcome:?}");
+    }
+}
+
+#[test]
 fn too_little_address_space_says_so() {
     names(&three(&[(2, "as=50000000".into())]), "rank 2", "raise `ulimit -v`");
     // Not the rank, but a child of it.
