@@ -40,8 +40,7 @@ pub fn read(path: &Path) -> Result<Source> {
     let os = |source| Error::Os { doing: format!("reading {}", path.display()), source };
     let file = File::open(path).map_err(os)?;
     let about = file.metadata().map_err(os)?;
-    let not_fasta =
-        |why: String| Error::Invalid { what: format!("{} is not FASTA: {why}", path.display()) };
+    let not_fasta = |why: String| Error::Invalid { what: format!("{} is not FASTA: {why}", path.display()) };
     if !about.is_file() {
         return Err(not_fasta("it is no ordinary file".into()));
     }

@@ -232,15 +232,16 @@ pub fn bytes_needed(genomes: &[Source], distinct: u64) -> u64 {
 /// When the arena is full.
 pub fn build<'b>(arena: Arena<'b>, genomes: &[Source], distinct: u64) -> Result<Placed<'b, Index>> {
     let buckets = distinct.max(1);
-    let layout = Layout::array::<Bucket>(buckets as usize).expect("the arena is smaller than any address space");
+    let layout =
+        Layout::array::<Bucket>(buckets as usize).expect("the arena is smaller than any address space");
     // Zeroed, so all buckets are null.
     let table = arena.take(layout)?.cast::<Bucket>().as_ptr();
     let mut builder =
         Builder { arena, table, buckets, free: ptr::null_mut(), left: 0, kmers: 0, occurrences: 0, lists: 0 };
     // Lists are linked from their ends.
     let mut first: *const Genome = ptr::null();
-    for (number, genome) in (0..).zip(genomes).rev() {
-        first = builder.genome(genome, number, first)?;
+    for (number, genome) in genomes.iter().enumerate().rev() {
+        first = builder.genome(genome, number as u64, first)?;
     }
     for genome in follow(first, |genome| genome.next) {
         builder.add(genome)?;
@@ -391,7 +392,8 @@ mod tests {
     use hostbuf::{HostBuffer, Options, job::Solo};
 
     fn source(name: &str, sequences: &[&str]) -> Source {
-        let record = |(i, s): (usize, &&str)| Sequence { name: format!("{name}.{i}"), bases: s.bytes().collect() };
+        let record =
+            |(i, s): (usize, &&str)| Sequence { name: format!("{name}.{i}"), bases: s.bytes().collect() };
         Source { name: name.into(), records: sequences.iter().enumerate().map(record).collect() }
     }
 
@@ -413,12 +415,22 @@ mod tests {
         index.look_up(&wanted, |i, node| {
             assert_eq!(node.kmer(), wanted[i]);
             let site = index.site(node).unwrap();
-            assert_eq!(kmers(site.text.as_bytes()).next(), Some((0, node.kmer())), "{}", letters(node.kmer()));
+            assert_eq!(
+                kmers(site.text.as_bytes()).next(),
+                Some((0, node.kmer())),
+                "{}",
+                letters(node.kmer())
+            );
             let owners: Vec<&str> = node.genomes().map(Genome::name).collect();
             match site.record {
-                "one.0" => assert_eq!((owners, &a[site.position as usize - 1..][..K]), (vec!["one"], site.text)),
+                "one.0" => {
+                    assert_eq!((owners, &a[site.position as usize - 1..][..K]), (vec!["one"], site.text))
+                }
                 "one.1" => {
-                    assert_eq!((owners, &b[site.position as usize - 1..][..K]), (vec!["two", "one"], site.text));
+                    assert_eq!(
+                        (owners, &b[site.position as usize - 1..][..K]),
+                        (vec!["two", "one"], site.text)
+                    );
                 }
                 other => panic!("{other}"),
             }

@@ -233,7 +233,11 @@ fn timed<T>(times: &mut Vec<(&'static str, Duration)>, name: &'static str, work:
 
 fn demo(team: &Team, arguments: Result<Arguments>) -> Result<()> {
     let group = &*team.group;
-    let say = |text: String| if team.leads() { report::print(&text) };
+    let say = |text: String| {
+        if team.leads() {
+            report::print(&text)
+        }
+    };
     let arguments = all_or_none(group, arguments)?;
     let members = team.members()?;
     let hosts = team::hosts(&members);
@@ -268,9 +272,9 @@ fn demo(team: &Team, arguments: Result<Arguments>) -> Result<()> {
     })?;
     timed(&mut times, "replicate", || buffer.replicate(group, 0))?;
     let frozen = timed(&mut times, "freeze", || buffer.freeze(group))?;
-    let root = buffer.root::<index::Index>().and_then(|root| {
-        root.ok_or(Error::Fill { why: "the buffer has no index".into() })
-    });
+    let root = buffer
+        .root::<index::Index>()
+        .and_then(|root| root.ok_or(Error::Fill { why: "the buffer has no index".into() }));
     let index = all_or_none(group, root)?;
     let used = all_or_none(group, buffer.high_water())?;
     say(report::index(index, used, genomes.iter().map(Source::bases).sum()));
@@ -298,7 +302,8 @@ fn demo(team: &Team, arguments: Result<Arguments>) -> Result<()> {
     say(report::pointer(delivery.as_ref(), &members));
 
     // A page that a rank has never touched does not count for it, so all are touched.
-    let touched = frozen.bytes().map(|bytes| bytes[..used as usize].iter().step_by(4096).map(|&b| u64::from(b)).sum());
+    let touched =
+        frozen.bytes().map(|bytes| bytes[..used as usize].iter().step_by(4096).map(|&b| u64::from(b)).sum());
     std::hint::black_box::<Option<u64>>(touched);
     group.barrier()?;
     let mine = report::pss(start..start + buffer.len() as u64);
@@ -312,7 +317,8 @@ fn demo(team: &Team, arguments: Result<Arguments>) -> Result<()> {
         all_or_none(&*team.patient, checked)
     })?;
     let launched = std::env::var_os("HOSTBUF_JOB").is_some();
-    let launch: Vec<_> = buffer.phases().into_iter().filter(|(_, t)| !t.is_zero()).map(|(p, t)| (p.name(), t)).collect();
+    let launch: Vec<_> =
+        buffer.phases().into_iter().filter(|(_, t)| !t.is_zero()).map(|(p, t)| (p.name(), t)).collect();
     say(report::phases(launched, &launch, &times));
     say(report::memory(pss[0], used, team.size(), hosts));
     say(checked);
@@ -323,12 +329,19 @@ fn demo(team: &Team, arguments: Result<Arguments>) -> Result<()> {
 fn compare(genomes: &[Source], contigs: &[Contig], verdicts: &[Verdict]) -> Result<String> {
     let (need, available) = (check::bytes_needed(genomes, contigs), survey::available());
     if need > available {
-        return Ok(format!("NOT checked: a private index takes {}, and {} are available\n", Bytes(need), Bytes(available)));
+        return Ok(format!(
+            "NOT checked: a private index takes {}, and {} are available\n",
+            Bytes(need),
+            Bytes(available)
+        ));
     }
     let expected = check::verdicts(genomes, contigs);
     let different = verdicts.iter().zip(&expected).position(|(a, b)| a != b);
     match different {
-        None => Ok(format!("checked: all {} contigs equal, by an index built privately in one process\n", count(contigs.len() as u64))),
+        None => Ok(format!(
+            "checked: all {} contigs equal, by an index built privately in one process\n",
+            count(contigs.len() as u64)
+        )),
         Some(i) => Err(invalid(format!(
             "contig {i} ({}) is {:?} by the shared index, and {:?} by a private one",
             contigs[i].name, verdicts[i], expected[i]

@@ -85,7 +85,8 @@ fn content_at(address: u64, buffer: &HostBuffer, index: &Index) -> Result<String
     // SAFETY: the address of a node in the sender's buffer; this host's buffer has the same bytes at the same address,
     // and nobody writes to them any more.
     let node = unsafe { &*at };
-    let site = index.site(node).ok_or(Error::Invalid { what: format!("the node at {address:#x} has no site") })?;
+    let site =
+        index.site(node).ok_or(Error::Invalid { what: format!("the node at {address:#x} has no site") })?;
     let (kmer, genome) = (letters(node.kmer()), site.genome);
     let mut content = format!("{kmer}, base {} of {genome} ({})", site.position, site.record);
     while content.len() > CONTENT {

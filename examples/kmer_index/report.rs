@@ -85,7 +85,9 @@ pub fn index(index: &Index, used: u64, bases: u64) -> String {
 pub fn frozen(frozen: &Frozen, sealed: &[bool]) -> String {
     let hosts = sealed.len();
     let proven = sealed.iter().filter(|s| **s).count();
-    let mut text = format!("frozen     on {proven} of {hosts} hosts the kernel has sealed it: nobody can write (F_SEAL_WRITE)\n");
+    let mut text = format!(
+        "frozen     on {proven} of {hosts} hosts the kernel has sealed it: nobody can write (F_SEAL_WRITE)\n"
+    );
     if let Proof::Weaker { why } = frozen.proof() {
         _ = writeln!(text, "           not here: {why}");
     }
@@ -126,7 +128,8 @@ pub fn memory(pss: u64, used: u64, ranks: usize, hosts: usize) -> String {
 /// File by file, what the contigs were classified as.
 pub fn contigs(files: &[Source], contigs: &[Contig], verdicts: &[Verdict], index: &Index) -> String {
     let width = files.iter().map(|f| f.name.len()).max().unwrap_or(0).max(4);
-    let mut text = format!("\n{:width$}  contigs       bases  classified as (contigs, share of the bases)\n", "file");
+    let mut text =
+        format!("\n{:width$}  contigs       bases  classified as (contigs, share of the bases)\n", "file");
     let names: Vec<&str> = index.genomes().map(Genome::name).collect();
     for (number, file) in files.iter().enumerate() {
         // Contigs and bases: of each genome, of several, of none.
@@ -148,7 +151,8 @@ pub fn contigs(files: &[Source], contigs: &[Contig], verdicts: &[Verdict], index
         };
         let mut order: Vec<usize> = (0..names.len()).filter(|&i| sums[i].0 > 0).collect();
         order.sort_by_key(|&i| std::cmp::Reverse(sums[i].1));
-        let mut classes: Vec<String> = order.iter().take(2).map(|&i| format!("{} {}", names[i], share(i))).collect();
+        let mut classes: Vec<String> =
+            order.iter().take(2).map(|&i| format!("{} {}", names[i], share(i))).collect();
         if order.len() > 2 {
             let rest = order[2..].iter().fold((0, 0), |a, &i| (a.0 + sums[i].0, a.1 + sums[i].1));
             sums.push(rest);

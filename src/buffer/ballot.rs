@@ -92,8 +92,8 @@ impl Holds {
             || (window.start <= address && length <= window.end.saturating_sub(address))
     }
 
-    /// The lowest aligned hole of this process at or above `from`, where it may and can hold `length` bytes. What it holds
-    /// already is given back first, so that it does not stand in its own way.
+    /// The lowest aligned hole of this process at or above `from`, where it may and can hold `length` bytes. What it
+    /// holds already is given back first, so that it does not stand in its own way.
     pub fn hole(&mut self, from: usize, length: usize, align: usize) -> Option<usize> {
         self.release();
         let (from, top) = match self.territory {

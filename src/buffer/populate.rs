@@ -61,12 +61,21 @@ pub fn populate(
         Workers::Threads => by_threads(fd, &slices, pages, strict, progress),
         Workers::Children => by_children(fd, &slices, pages, strict, progress)?,
     };
-    outcome.map_err(|errno| explain(errno, length, pages))
+    // What has been taken so far is still held, and counts as available.
+    let taken = || nix::sys::stat::fstat(fd).map_or(0, |s| s.st_blocks as u64 * 512);
+    outcome.map_err(|errno| explain(errno, length, pages, taken()))
 }
 
-fn explain(errno: i32, length: u64, pages: Pages) -> Error {
+fn explain(errno: i32, length: u64, pages: Pages, taken: u64) -> Error {
     let source = io::Error::from_raw_os_error(errno);
+    let no_space = |limit: &memory::Limit| {
+        space::no_space(length, space::available(limit).saturating_add(taken).min(length - 1), limit)
+    };
     match (errno, pages) {
+        // A collapse says so when a memory cgroup has no room for the huge page.
+        (libc::EBUSY, Pages::Transparent) if space::available(&memory::tightest()) < EXTENT => {
+            no_space(&memory::tightest())
+        }
         (libc::EINVAL | libc::EAGAIN | libc::EBUSY, Pages::Transparent) => Error::Unsupported {
             what: "pages thp".into(),
             why: format!(
@@ -84,10 +93,7 @@ fn explain(errno: i32, length: u64, pages: Pages) -> Error {
                 remedy: "somebody else took them meanwhile, or a hugetlb cgroup has a limit; try again, or use --pages auto".into(),
             })
         }
-        (libc::ENOMEM | libc::ENOSPC | libc::EFAULT, _) => {
-            let limit = memory::tightest();
-            space::no_space(length, space::available(&limit).min(length - 1), &limit)
-        }
+        (libc::ENOMEM | libc::ENOSPC | libc::EFAULT, _) => no_space(&memory::tightest()),
         _ => Error::Os { doing: format!("taking {} of memory", crate::error::Bytes(length)), source },
     }
 }

@@ -474,7 +474,9 @@ fn the_prefix_under_mpirun_says_it_once() {
     for flavour in flavours().into_iter().filter(|f| f == "openmpi4" || f == "mpich4") {
         let pass = if flavour == "openmpi4" { "-x PLANT_1" } else { "" };
         let script = |plants: &str| {
-            format!("export PLANT_1={plants}\ntimeout 30 $MPIRUN $MPIRUN_FLAGS {pass} -n 3 $HOSTBUF exec --size {SIZE} -- {plant}")
+            format!(
+                "export PLANT_1={plants}\ntimeout 30 $MPIRUN $MPIRUN_FLAGS {pass} -n 3 $HOSTBUF exec --size {SIZE} -- {plant}"
+            )
         };
         let outcome = simulated(1, &flavour, &script(FIRST)).ok();
         assert_eq!(outcome.lines("main "), ["0x300000000000"; 3], "{flavour}: {outcome:?}");

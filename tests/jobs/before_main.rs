@@ -154,7 +154,9 @@ fn a_program_of_a_job_that_is_over_runs_without_the_buffer() {
     let object = object();
     let orphan = |program: &mut Command| {
         // What a child inherits: the address is the one that was agreed on, and nothing is there now.
-        program.env("LD_PRELOAD", &object).env("HOSTBUF_JOB", format!("hostbuf/0/{:032x}", std::process::id()));
+        program
+            .env("LD_PRELOAD", &object)
+            .env("HOSTBUF_JOB", format!("hostbuf/0/{:032x}", std::process::id()));
         program.env("HOSTBUF_ADDRESS", "0x0000550000000000").env("HOSTBUF_SIZE", "00000000000001048576");
         Outcome::of(program)
     };
@@ -178,11 +180,18 @@ fn nonsense_in_the_variables_harms_nobody() {
         for connection in ["-", "", "0:1", "500:999999", "99999999999999999999:1", ":", "1:"] {
             for address in ["", "0x1", "0x0000000000000000"] {
                 let mut command = Command::new(&show);
-                command.env("LD_PRELOAD", &object).env("HOSTBUF_JOB", job).env("HOSTBUF_CONNECTION", connection);
+                command
+                    .env("LD_PRELOAD", &object)
+                    .env("HOSTBUF_JOB", job)
+                    .env("HOSTBUF_CONNECTION", connection);
                 // Too short to be written to: it must not be written beyond. The fixture would follow 0x1.
                 let name = if address == "0x1" { "HOSTBUF_SIZE" } else { "HOSTBUF_ADDRESS" };
                 let outcome = Outcome::of(command.env(name, address)).ok();
-                assert_eq!((&outcome.stdout[..15], &outcome.stderr[..]), ("buffer (nil) 0 ", ""), "{job:.9} {connection}");
+                assert_eq!(
+                    (&outcome.stdout[..15], &outcome.stderr[..]),
+                    ("buffer (nil) 0 ", ""),
+                    "{job:.9} {connection}"
+                );
             }
         }
     }
@@ -199,7 +208,9 @@ fn the_object_needs_no_library_and_no_version_of_one() {
     assert!(dynamic.contains("INIT_ARRAY") && !dynamic.contains("NEEDED"), "{dynamic}");
     assert!(!dynamic.contains("VERNEED") && !dynamic.contains("TEXTREL"), "{dynamic}");
     let symbols = readelf("--dyn-syms");
-    for line in symbols.lines().filter(|l| l.trim_start().split(':').next().is_some_and(|n| n.parse::<u32>().is_ok())) {
+    for line in
+        symbols.lines().filter(|l| l.trim_start().split(':').next().is_some_and(|n| n.parse::<u32>().is_ok()))
+    {
         let fields: Vec<&str> = line.split_whitespace().collect();
         // Number, value, size, type, binding, visibility, section, name: nothing is defined, nothing is required.
         assert!(fields[6] == "UND" && (fields[4] == "WEAK" || fields.len() == 7), "{line}");
@@ -246,7 +257,8 @@ fn the_environment_has_these_variables_more_and_no_other_change() {
 fn a_users_own_preload_list_and_sanitizer_options_are_kept() {
     let mut command = Command::new(hostbuf());
     command.args(["run", "--launcher", "local", "-n", "1", "--size", "1M", "--", "env", "-0"]);
-    let outcome = Outcome::of(command.env("ASAN_OPTIONS", "detect_leaks=0").env("LD_PRELOAD", "libm.so.6")).ok();
+    let outcome =
+        Outcome::of(command.env("ASAN_OPTIONS", "detect_leaks=0").env("LD_PRELOAD", "libm.so.6")).ok();
     let ranked = variables(&outcome);
     assert_eq!(ranked["ASAN_OPTIONS"], "detect_leaks=0:verify_asan_link_order=0");
     assert!(ranked["LD_PRELOAD"].ends_with(":libm.so.6"), "{ranked:?}");
@@ -290,7 +302,9 @@ fn standard_streams_pass_through() {
 
 #[test]
 fn the_exit_status_passes_through() {
-    for (script, status) in [("exit 0", 0), ("exit 7", 7), ("exit 255", 255), ("kill -9 $$", 137), ("kill -11 $$", 139)] {
+    for (script, status) in
+        [("exit 0", 0), ("exit 7", 7), ("exit 255", 255), ("kill -9 $$", 137), ("kill -11 $$", 139)]
+    {
         let outcome = local(1, "1M", &[], &["sh", "-c", script]);
         assert_eq!(outcome.status, status, "{script}: {outcome:?}");
         assert_eq!((&outcome.stdout[..], &outcome.stderr[..]), ("", ""));

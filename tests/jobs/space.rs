@@ -235,7 +235,7 @@ fn a_small_dev_shm_does_not_matter() {
 /// The pool of 2 MiB pages at a chosen size, alone with it; as before when this goes.
 struct Pool {
     before: String,
-    _lock: File,
+    _lock: nix::fcntl::Flock<File>,
 }
 
 const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
@@ -244,10 +244,8 @@ impl Pool {
     fn of(pages: u64) -> Option<Pool> {
         let lock = File::create(root().join("target/tmp/huge-pages.lock")).expect("target/tmp is there");
         // A test that dies gives it back by that.
-        nix::fcntl::Flock::lock(lock.try_clone().expect("a descriptor"), nix::fcntl::FlockArg::LockExclusive)
-            .map(std::mem::forget)
-            .map_err(|(_, e)| e)
-            .expect("the lock can be waited for");
+        let lock = nix::fcntl::Flock::lock(lock, nix::fcntl::FlockArg::LockExclusive);
+        let lock = lock.map_err(|(_, e)| e).expect("the lock can be waited for");
         let before = fs::read_to_string(POOL).unwrap_or_default();
         let pool = Pool { before, _lock: lock };
         if let Err(error) = fs::write(POOL, pages.to_string()) {
