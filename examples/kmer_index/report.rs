@@ -115,11 +115,13 @@ pub fn phases(launched: bool, launch: &[(&str, Duration)], here: &[(&str, Durati
 /// Memory of the buffer in all ranks together, and what private copies would take.
 pub fn memory(pss: u64, used: u64, ranks: usize, hosts: usize) -> String {
     let private = used * ranks as u64;
-    let hosts = if hosts == 1 { "1 host".into() } else { format!("{hosts} hosts") };
+    let several = |n: usize, what: &str| if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") };
     format!(
-        "memory     {:>9}  the index in all {ranks} ranks on {hosts} together (sum of PSS)\n           \
-         {:>9}  as {ranks} private copies: {:.1} times as much\n",
+        "memory     {:>9}  the index in all ranks together: {} on {} (sum of PSS)\n           \
+         {:>9}  the same as private copies, one a rank: {:.1} times as much\n",
         Bytes(pss).to_string(),
+        several(ranks, "rank"),
+        several(hosts, "host"),
         Bytes(private).to_string(),
         private as f64 / pss.max(1) as f64
     )

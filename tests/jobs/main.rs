@@ -12,3 +12,4 @@ mod engines;
 mod faults;
 mod slurm;
 mod space;
+mod arguments;

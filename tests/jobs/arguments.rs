@@ -1,0 +1,186 @@
+//! Arguments that make no sense: one clear line, the right exit status, and everything down. And arguments that do.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::faults::{SOON, probe, remains};
+use crate::harness::{Outcome, can_simulate, eventually, flavours, hostbuf, local, run, simulated, skip};
+
+/// One line on standard error, from us, with all of `words`.
+#[track_caller]
+fn one_line(outcome: &Outcome, status: i32, words: &[&str]) {
+    let err = &outcome.stderr;
+    assert_eq!((outcome.status, err.lines().count()), (status, 1), "{outcome:?}");
+    assert!(err.starts_with("hostbuf"), "{err}");
+    assert!(words.iter().all(|w| err.contains(w)), "{words:?}: {err}");
+    assert_eq!(outcome.stdout, "");
+}
+
+#[test]
+fn sizes_that_cannot_be() {
+    for (size, words) in [
+        ("0", ["size 0", "at least one byte"]),
+        ("200T", ["200 TiB", "no address space"]),
+        ("101T", ["101 TiB", "100 TiB"]),
+    ] {
+        one_line(&local(2, size, &[], &["true"]), 1, &words);
+        one_line(&run(&["exec", "--size", size, "--", "true"]), 1, &words);
+    }
+    // Each is possible, all together are not.
+    let buffers = ["--buffer=name=a,size=60T,lazy", "--buffer=name=b,size=60T,lazy"];
+    one_line(&run(&[&["run"], &buffers[..], &["--", "true"]].concat()), 1, &["120 TiB in all"]);
+}
+
+/// What the command line's own parser refuses: it may take more lines, the first of which says all.
+#[test]
+fn words_that_mean_nothing() {
+    for (arguments, words) in [
+        (&["--size", "rubbish"][..], &["rubbish", "2G"][..]),
+        (&["--size", "-5"], &["-5"]),
+        (&["--size", "1e9"], &["1e9"]),
+        (&["--size", "99999999T"], &["address space"]),
+        (&["--size", "1M", "--pages", "3m"], &["3m", "thp"]),
+        (&["--buffer", "name=a"], &["size="]),
+        (&["--buffer", "name=a b,size=1M"], &["a b"]),
+        (&["--buffer", "size=1M,colour=red"], &["colour"]),
+        (&["--size", "1M", "-n", "many"], &["many"]),
+        (&["--size", "1M", "--launcher", "pbs"], &["pbs", "openmpi"]),
+    ] {
+        let outcome = run(&[&["run"], arguments, &["--", "true"]].concat());
+        let first = outcome.stderr.lines().next().unwrap_or("");
+        assert_eq!((outcome.status, outcome.stdout.as_str()), (2, ""), "{outcome:?}");
+        assert!(words.iter().all(|w| outcome.stderr.contains(w)), "{words:?}: {first}");
+    }
+}
+
+#[test]
+fn buffers_that_cannot_be() {
+    let twice = ["run", "--buffer", "name=a,size=1M", "--buffer", "name=a,size=2M", "--", "true"];
+    one_line(&run(&twice), 1, &["two buffers", "\"a\""]);
+    let mut many: Vec<String> = vec!["run".into()];
+    many.extend((0..17).map(|i| format!("--buffer=name=b{i},size=1M")));
+    many.extend(["--".into(), "true".into()]);
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    one_line(&run(&many), 1, &["17 buffers", "1 to 16"]);
+    one_line(&run(&["run", "--", "true"]), 1, &["--size"]);
+    one_line(&run(&["run", "--pages", "2m", "--buffer", "name=a,size=1M", "--", "true"]), 1, &["--buffer"]);
+}
+
+#[test]
+fn programs_that_cannot_be() {
+    let folder = std::env::temp_dir();
+    let folder = folder.to_str().expect("UTF-8");
+    for ranks in [1, 4] {
+        one_line(&local(ranks, "1M", &[], &["/no/such/program"]), 127, &["/no/such/program", "does not exist"]);
+        one_line(&local(ranks, "1M", &[], &["no-such-program"]), 127, &["no-such-program", "PATH"]);
+        one_line(&local(ranks, "1M", &[], &[folder]), 126, &[folder, "folder"]);
+        one_line(&local(ranks, "1M", &[], &["/etc/hostname"]), 126, &["/etc/hostname", "executable"]);
+    }
+    one_line(&run(&["exec", "--size", "1M", "--", "/no/such/program"]), 127, &["does not exist"]);
+    one_line(&run(&["exec", "--size", "1M", "--", folder]), 126, &["folder"]);
+    // The first of two programs is well, and its ranks wait for the others.
+    let two = ["sleep", "1000", ":", "-n", "1", "--", "no-such-program"];
+    one_line(&local(2, "1M", &[], &two), 127, &["no-such-program"]);
+}
+
+#[test]
+fn ranks_and_hosts_that_cannot_be() {
+    let with = |more: &[&str]| run(&[&["run", "--size", "1M"], more, &["--", "true"]].concat());
+    one_line(&with(&["-n", "0"]), 1, &["-n 0"]);
+    one_line(&with(&["--launcher", "local", "--host", "elsewhere:2"]), 1, &["local", "--mpirun"]);
+    for hosts in ["", "h0:0", "h0:x", ":2", "a b"] {
+        one_line(&with(&["--launcher", "local", "--host", hosts]), 1, &["host"]);
+    }
+    one_line(&with(&["--hostfile", "/no/such/file"]), 1, &["/no/such/file", "No such file"]);
+    one_line(&with(&["--hostfile", "/dev/null"]), 1, &["/dev/null", "names no host"]);
+    let colons = ["sleep", "1", ":", ":", "-n", "1", "true"];
+    one_line(&local(1, "1M", &[], &colons), 1, &["program 2"]);
+    one_line(&local(1, "1M", &[], &["sleep", "1", ":", "true"]), 1, &["-n"]);
+}
+
+#[test]
+fn engines_that_are_not_there() {
+    let alone = |choice: &str| {
+        let mut command = Command::new(hostbuf());
+        command.env("PATH", "/nowhere").env_remove("SLURM_JOB_ID");
+        command.args(["run", "--launcher", choice, "-n", "2", "--size", "1M", "--", "/bin/true"]);
+        Outcome::of(&mut command)
+    };
+    one_line(&alone("slurm"), 1, &["--launcher slurm", "allocation", "salloc"]);
+    one_line(&alone("mpich"), 1, &["--launcher mpich", "mpirun"]);
+    one_line(&alone("openmpi"), 1, &["--launcher openmpi", "mpirun"]);
+    // Without any the ranks of this host are started by hostbuf itself.
+    assert_eq!(alone("auto").ok().stderr, "");
+    let wrong = run(&["run", "--mpirun", "/bin/true", "-n", "1", "--size", "1M", "--", "true"]);
+    one_line(&wrong, 1, &["/bin/true"]);
+}
+
+#[test]
+fn a_host_that_does_not_answer() {
+    if !can_simulate() {
+        return;
+    }
+    for flavour in ["openmpi4", "mpich4"] {
+        if !flavours().iter().any(|f| f == flavour) {
+            skip(&format!("a host that does not answer: {flavour} is not here"));
+            continue;
+        }
+        let mark = format!("silent-{flavour}-{}", std::process::id());
+        let begun = Instant::now();
+        let script = format!(
+            "$HOSTBUF run -n 2 --host h0:1,nosuchhost:1 --mpirun $MPIRUN --buffer name={mark},size=1M -- sleep 1000; \
+             echo status $?"
+        );
+        let outcome = simulated(2, flavour, &script);
+        let took = begun.elapsed();
+        assert!(took < Duration::from_secs(15), "{flavour}: {took:?}");
+        let status = outcome.lines("status ");
+        assert!(status.len() == 1 && status[0] != "0", "{flavour}: {outcome:?}");
+        let ours: Vec<&str> = outcome.stderr.lines().filter(|l| l.starts_with("hostbuf")).collect();
+        assert_eq!(ours.len(), 1, "{flavour}: {outcome:?}");
+        assert!(ours[0].contains("nosuchhost"), "{flavour}: it names the host: {outcome:?}");
+        eventually("everything is down", SOON, || remains(&format!("name={mark},"), "").is_empty());
+    }
+}
+
+#[test]
+fn a_size_is_rounded_up_and_usable_to_its_last_byte() {
+    let probe = probe();
+    for (size, pages, length) in
+        [("1", "auto", 4096), ("4097", "4k", 8192), ("5000000", "4k", 5_001_216), ("1.5M", "4k", 3 << 19), ("3M", "thp", 4 << 20)]
+    {
+        let outcome = local(2, size, &["--pages", pages], &[&probe, "touch"]).ok();
+        let lines = outcome.lines(&format!("touched {length} "));
+        assert_eq!(lines.len(), 2, "{size} {pages}: {outcome:?}");
+        assert!(lines.iter().all(|l| l.ends_with("wrong None")), "{outcome:?}");
+    }
+}
+
+#[test]
+fn several_buffers_and_several_programs() {
+    let script = "echo $HOSTBUF_SIZE; exit $0";
+    let mut command = Command::new(hostbuf());
+    command.args(["run", "--launcher", "local", "-n", "1"]);
+    command.args((0..16).map(|i| format!("--buffer=name=b{i},size={}K,pages=4k", 4 * (i + 1))));
+    command.args(["--", "sh", "-c", script, "0", ":", "-n", "2", "--", "sh", "-c", script, "0"]);
+    let outcome = Outcome::of(&mut command).ok();
+    assert_eq!(outcome.lines("0000").len(), 3, "{outcome:?}");
+    assert!(outcome.stdout.lines().all(|l| l == "00000000000000004096"), "the first buffer: {outcome:?}");
+}
+
+#[test]
+fn exit_statuses_go_through() {
+    for status in [1, 7, 126, 127, 255] {
+        let exits = format!("exit {status}");
+        let outcome = local(2, "1M", &[], &["sh", "-c", &exits]);
+        assert_eq!((outcome.status, outcome.stderr.as_str()), (status, ""), "{outcome:?}");
+    }
+    for (signal, status) in [("KILL", 137), ("SEGV", 139), ("USR1", 138)] {
+        let dies = format!("kill -{signal} $$");
+        let outcome = local(2, "1M", &[], &["sh", "-c", &dies]);
+        assert_eq!(outcome.status, status, "{outcome:?}");
+    }
+    // The one that failed counts, and ends the others.
+    let outcome = local(2, "1M", &[], &["sleep", "1000", ":", "-n", "1", "--", "sh", "-c", "exit 3"]);
+    assert_eq!(outcome.status, 3, "{outcome:?}");
+}
