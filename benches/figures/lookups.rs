@@ -21,6 +21,8 @@ struct Table {
 }
 
 const LANES: u64 = 16;
+/// Lookups in one turn: short turns, many of them, since a machine is never wholly quiet.
+const STEPS: u64 = 1 << 19;
 
 /// Measures tables of `bytes` (a power of two): the buffer on each of `pages`, private memory on huge and on small
 /// pages, and the window.
@@ -53,18 +55,24 @@ pub(crate) fn compare(bytes: usize, repeats: usize, pages: &[&str]) -> Outcome {
         fill(table.at, words);
     }
     let private_thp = "private-thp";
+    // What private memory and the window really stand on.
+    for field in ["AnonHugePages", "ShmemPmdMapped"] {
+        let text = std::fs::read_to_string("/proc/self/smaps_rollup")?;
+        let line = text.lines().find_map(|l| l.strip_prefix(field)).unwrap_or(": not told");
+        let words: Vec<&str> = line.split_ascii_whitespace().collect();
+        note("lookup-thp-private", &format!("{field} of the process {}", words.join(" ")));
+    }
     for repeat in 0..repeats {
         for i in 0..tables.len() {
             // The order turns round, so that nobody always follows the same one.
             let count = tables.len();
             let table = &mut tables[(i + repeat) % count];
-            let steps = 1 << 22;
-            let (elapsed, end) = timed(|| chain(table.at, table.next, steps));
+            let (elapsed, end) = timed(|| chain(table.at, table.next, STEPS));
             table.next = end;
-            let each = elapsed.as_secs_f64() / steps as f64;
-            let (elapsed, sum) = timed(|| lanes(table.at, table.next, words, steps));
+            let each = elapsed.as_secs_f64() / STEPS as f64;
+            let (elapsed, sum) = timed(|| lanes(table.at, table.next, words, STEPS));
             table.next = (table.next + sum) % words;
-            let each_lane = elapsed.as_secs_f64() / steps as f64;
+            let each_lane = elapsed.as_secs_f64() / STEPS as f64;
             tell(&table.name, private_thp, pages, each, each_lane);
         }
     }

@@ -31,7 +31,7 @@ pub enum Workers {
 
 const EXTENT: u64 = 2 << 20;
 /// How much is mapped at a time: the page tables of a window are given back before the next.
-const WINDOW: u64 = 128 << 20;
+const WINDOW: u64 = 32 << 20;
 
 /// What the workers tell: in memory that they share with the one who waits.
 #[derive(Default)]
@@ -293,8 +293,8 @@ fn work(
             if pages != Pages::Small {
                 tally.huge.fetch_add(length, Ordering::Relaxed);
             }
+            tally.done.fetch_add(length, Ordering::Relaxed);
         }
-        tally.done.fetch_add(length, Ordering::Relaxed);
         at += length;
     }
     Ok(())
@@ -319,6 +319,7 @@ fn collapse(window: &Window, length: u64, strict: bool, tally: &Tally) -> std::r
     while at < length {
         let here = window.at.wrapping_byte_add(at as usize);
         let extent = EXTENT.min(length - at);
+        tally.done.fetch_add(extent, Ordering::Relaxed);
         if extent < EXTENT {
             advise(here, extent, libc::MADV_POPULATE_WRITE)?;
             break;
