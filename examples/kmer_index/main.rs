@@ -171,7 +171,7 @@ fn choice(genomes: &[Source], needs: &[Need], taken: usize) -> String {
     if taken < genomes.len() {
         let left: Vec<&str> = genomes[taken..].iter().map(|g| &*g.name).collect();
         text += &format!(
-            "           only {taken} of {} fit into memory; left out: {}\n",
+            "           only these {taken} of {} fit; left out: {}\n",
             genomes.len(),
             left.join(", ")
         );

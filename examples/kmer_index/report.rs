@@ -72,7 +72,7 @@ pub fn index(index: &Index, used: u64, bases: u64) -> String {
     let (kmers, occurrences) = (count(index.kmers), count(index.occurrences));
     let per = |n: u64| used as f64 / n.max(1) as f64;
     format!(
-        "\nindex      {kmers} different {K}-mers at {occurrences} places, {} lists of genomes\n           \
+        "\nindex      {kmers} different {K}-mers at {occurrences} places; different lists of genomes: {}\n           \
          {} in the buffer: {:.1} bytes per k-mer, {:.1} per base\n",
         count(index.lists),
         Bytes(used),

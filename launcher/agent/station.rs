@@ -15,10 +15,15 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::spec::Spec;
 
-/// The most connections whose owner has not yet said who it is; beyond it the oldest is closed.
+/// The most connections whose owner has not yet said who it is; beyond it the oldest is closed of
+/// the process that has most of them.
 const MAX_STRANGERS: usize = 128;
 /// How many frames may wait for a peer that does not read.
-const MAX_BACKLOG: usize = 1 << 16;
+const MAX_BACKLOG: usize = 1 << 13;
+/// How many frames of one peer are heard in a turn: then it is the others' turn.
+const MAX_HEARD: usize = 64;
+/// How many gatherings may be under way: members that keep to the protocol are at most one apart.
+const MAX_GATHERS: usize = 64;
 
 /// What the conductor wants.
 pub(super) enum Order {
@@ -101,7 +106,10 @@ pub(super) struct Station {
     stage: Stage,
     result: Option<(Winner, Arc<Vec<OwnedFd>>)>,
     failure: String,
-    gathers: BTreeMap<u64, Vec<Option<Vec<u8>>>>,
+    /// The bytes that the last question was about.
+    asked: usize,
+    /// The parts that have come, by sequence and local rank.
+    gathers: BTreeMap<u64, BTreeMap<u64, Vec<u8>>>,
     print_failures: bool,
     orders: Receiver<Order>,
     wake: Arc<EventFd>,
@@ -147,6 +155,7 @@ impl Station {
             stage: Stage::Gathering,
             result: None,
             failure: String::new(),
+            asked: 0,
             gathers: BTreeMap::new(),
             print_failures: !spec.reports,
             orders,
@@ -186,7 +195,7 @@ impl Station {
             self.departed(id);
         }
         for id in woken.readable {
-            self.read(id);
+            self.read(id, MAX_HEARD);
         }
         for id in woken.writable {
             self.flush(id);
@@ -223,7 +232,9 @@ impl Station {
         }
         for (&id, peer) in &self.peers {
             if let Some(channel) = &peer.channel {
-                let mut flags = PollFlags::POLLIN;
+                // Who does not read what it asked for is not heard either.
+                let mut flags = PollFlags::empty();
+                flags.set(PollFlags::POLLIN, peer.outbox.len() < MAX_HEARD);
                 flags.set(PollFlags::POLLOUT, !peer.outbox.is_empty());
                 sources.push(Source::Channel(id));
                 fds.push(PollFd::new(channel.as_fd(), flags));
@@ -297,12 +308,18 @@ impl Station {
     }
 
     fn drop_oldest_stranger(&mut self) {
-        let oldest = self.peers.iter().find(|(_, p)| p.hello.is_none()).map(|(&id, _)| id);
+        let strangers = || self.peers.iter().filter(|(_, p)| p.hello.is_none());
+        let mut count: BTreeMap<i32, usize> = BTreeMap::new();
+        strangers().for_each(|(_, p)| *count.entry(p.pid).or_default() += 1);
+        // A rank that is about to introduce itself has one connection; who floods us has many.
+        let Some((&flooder, _)) = count.iter().max_by_key(|(_, n)| **n) else { return };
+        let oldest = strangers().find(|(_, p)| p.pid == flooder).map(|(&id, _)| id);
         oldest.map(|id| self.peers.remove(&id));
     }
 
-    fn read(&mut self, id: u64) {
-        loop {
+    /// Hears at most `most` frames of a peer.
+    fn read(&mut self, id: u64, most: usize) {
+        for _ in 0..most {
             let Some(channel) = self.peers.get(&id).and_then(|p| p.channel.as_ref()) else { return };
             match channel.receive() {
                 Ok(Message::Frame(frame, _)) => self.hear(id, &frame),
@@ -347,7 +364,7 @@ impl Station {
                     self.lost(id, why);
                 }
             }
-            (Some(Kind::Gather), Some(hello)) if hello.role == Role::Member => self.gather(hello, frame),
+            (Some(Kind::Gather), Some(hello)) if hello.role == Role::Member => self.gather(id, hello, frame),
             _ => {
                 tracing::warn!(pid = peer.pid, kind = ?frame.kind(), "a peer said what makes no sense now");
                 self.hung_up(id);
@@ -417,7 +434,7 @@ impl Station {
                 if frame.words[1] != 0
                     && sum.refusal.as_ref().is_none_or(|(rank, _)| hello.rank < *rank as u64)
                 {
-                    sum.refusal = Some((hello.rank as usize, refusal(frame)));
+                    sum.refusal = Some((hello.rank as usize, refusal(frame, self.asked)));
                 }
             }
         }
@@ -431,23 +448,21 @@ impl Station {
         }
     }
 
-    fn gather(&mut self, hello: Hello, frame: &Frame) {
-        let size = hello.local_size as usize;
+    fn gather(&mut self, id: u64, hello: Hello, frame: &Frame) {
         let sequence = frame.words[0];
-        let parts = self.gathers.entry(sequence).or_insert_with(|| vec![None; size]);
-        match parts.get_mut(hello.local_rank as usize) {
-            Some(part) => *part = Some(frame.text().to_vec()),
-            None => return,
+        if self.gathers.len() >= MAX_GATHERS && !self.gathers.contains_key(&sequence) {
+            return self.hung_up(id);
         }
-        if parts.iter().any(Option::is_none) {
+        let parts = self.gathers.entry(sequence).or_default();
+        parts.insert(hello.local_rank, frame.text().to_vec());
+        if (parts.len() as u64) < hello.local_size {
             return;
         }
         let parts = self.gathers.remove(&sequence).unwrap_or_default();
         let members: Vec<u64> = self.members();
         for id in members {
-            for (rank, part) in parts.iter().enumerate() {
-                let bytes = part.as_deref().unwrap_or(&[]);
-                self.send(id, Frame::new(Kind::Gathered).with(&[sequence, rank as u64]).saying(bytes), false);
+            for (&rank, part) in &parts {
+                self.send(id, Frame::new(Kind::Gathered).with(&[sequence, rank]).saying(part), false);
             }
         }
     }
@@ -480,7 +495,7 @@ impl Station {
     /// The process has ended.
     fn departed(&mut self, id: u64) {
         // What it said before it ended still counts.
-        self.read(id);
+        self.read(id, usize::MAX);
         self.hung_up(id);
         self.peers.remove(&id);
         if matches!(self.stage, Stage::Asking(_)) {
@@ -510,6 +525,7 @@ impl Station {
             Order::Ask(frame) => {
                 let answer = if frame.kind() == Some(Kind::Search) { Kind::Hole } else { Kind::Votes };
                 self.stage = Stage::Asking(answer);
+                self.asked = frame.words[0] as usize;
                 for id in ranks {
                     if let Some(peer) = self.peers.get_mut(&id) {
                         peer.answer = None;
@@ -612,10 +628,10 @@ struct Woken {
 }
 
 /// A rank's refusal in words, from [`Kind::Votes`].
-fn refusal(frame: &Frame) -> String {
+fn refusal(frame: &Frame, length: usize) -> String {
     let [_, address, errno, start, end] = *frame.words.first_chunk::<5>().expect("a frame has 64 words");
     let mapping = (start as usize, end as usize);
-    hostbuf::internal::agreement::reason(address as usize, 0, errno as i32, mapping, frame.text())
+    hostbuf::internal::agreement::reason(address as usize, length, errno as i32, mapping, frame.text())
 }
 
 /// A listening socket that was inherited.

@@ -18,7 +18,7 @@ pub(super) struct Place {
 /// Rank, size, local rank, local size, by the first engine whose variables are there. An mpirun inside a Slurm
 /// allocation leaves Slurm's variables standing, so the MPIs come before Slurm.
 const ENGINES: [[&str; 4]; 3] = [
-    ["HOSTBUF_RANK", "HOSTBUF_SIZE", ENV_LOCAL_RANK, ENV_LOCAL_SIZE],
+    ["HOSTBUF_RANK", "HOSTBUF_RANKS", ENV_LOCAL_RANK, ENV_LOCAL_SIZE],
     [
         "OMPI_COMM_WORLD_RANK",
         "OMPI_COMM_WORLD_SIZE",

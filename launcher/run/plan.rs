@@ -285,7 +285,7 @@ fn local(agent: &Path, contexts: &[Context], exec: &Path, spec: &Spec) -> Plan {
     let ranks = each.enumerate().map(|(rank, context)| {
         let mut line =
             Line::new(exec).words(["exec", "--socket", &spec.socket, "--"]).words(&context.command);
-        for (name, value) in [("RANK", rank), ("SIZE", size), ("LOCAL_RANK", rank), ("LOCAL_SIZE", size)] {
+        for (name, value) in [("RANK", rank), ("RANKS", size), ("LOCAL_RANK", rank), ("LOCAL_SIZE", size)] {
             line.variables.push((format!("HOSTBUF_{name}"), value.to_string()));
         }
         line
@@ -433,6 +433,6 @@ mod tests {
         let plan = plan(&Engine::Local, "", Some(2), &["./a", ":", "-n", "1", "./b"], &[]);
         assert_eq!(plan.ranks.len(), 3);
         assert!(plan.ranks[2].variables.contains(&("HOSTBUF_RANK".into(), "2".into())));
-        assert!(plan.ranks[0].variables.contains(&("HOSTBUF_SIZE".into(), "3".into())));
+        assert!(plan.ranks[0].variables.contains(&("HOSTBUF_RANKS".into(), "3".into())));
     }
 }

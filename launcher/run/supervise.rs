@@ -31,6 +31,16 @@ const GRACE: Duration = Duration::from_secs(5);
 /// How long agents get to notice that all their ranks have left.
 const NOTICE: Duration = Duration::from_millis(500);
 
+/// How long a host may take to be reached after all, once the engine's ssh has said that it cannot be.
+const REACH: Duration = Duration::from_secs(2);
+
+/// Whether a line is what ssh says when it gives up.
+fn cannot_reach(line: &str) -> bool {
+    line.starts_with("ssh: ")
+        || line.contains("Host key verification failed")
+        || line.contains("Permission denied (")
+}
+
 const FORWARDED: [Signal; 6] =
     [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGUSR1, Signal::SIGUSR2, Signal::SIGCONT];
 
@@ -66,6 +76,7 @@ pub(super) fn supervise(engine: &Engine, plan: Plan, voice: Voice) -> Result<u8>
         status: None,
         stopping: None,
         failing: None,
+        unreachable: None,
         over: None,
         spawned: Vec::new(),
         first: None,
@@ -96,6 +107,8 @@ struct Launcher<'a> {
     status: Option<ExitStatus>,
     /// Since when the program's job is being ended, and whether it was killed.
     stopping: Option<(Instant, bool)>,
+    /// Since when it is known that a host cannot be reached, of an engine that does not end by itself then.
+    unreachable: Option<Instant>,
     /// Since when the program's job is about to end by itself.
     failing: Option<Instant>,
     /// Since when none of the program's processes is left.
@@ -146,6 +159,11 @@ impl Launcher<'_> {
                 self.stop();
                 continue;
             }
+            if waiting.is_some() && self.unreachable.is_some_and(|since| since.elapsed() > REACH) {
+                // Hydra itself would wait for that host for ever.
+                self.failure = Some(self.no_agents());
+                continue;
+            }
             if waiting.is_none() && self.ranks.is_empty() {
                 // All have ended before they had the buffer? Then the agents know why, and say it now.
                 let over = *self.over.get_or_insert_with(Instant::now);
@@ -183,6 +201,10 @@ impl Launcher<'_> {
 
     fn agents_died(&mut self) -> String {
         self.agent_noise.drain();
+        self.no_agents()
+    }
+
+    fn no_agents(&self) -> String {
         let noise = self.agent_noise.seen.iter().map(|l| l.trim());
         let said: Vec<&str> = noise.filter(|l| l.chars().any(char::is_alphanumeric)).take(4).collect();
         let said = if said.is_empty() { "it did not say why".into() } else { said.join(" ") };
@@ -247,7 +269,7 @@ impl Launcher<'_> {
 
     /// Sleeps until something happens, and looks at what it is.
     fn wait(&mut self) -> Result<()> {
-        let ending = self.stopping.is_some() || self.failing.is_some() || self.over.is_some();
+        let ending = self.stopping.is_some() || self.failing.is_some() || self.over.is_some() || self.unreachable.is_some();
         let timeout = if ending { PollTimeout::from(100u8) } else { PollTimeout::NONE };
         let mut fds = vec![PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
         fds.extend([&self.agent_lines, &self.agent_noise].into_iter().filter_map(Lines::poll_fd));
@@ -260,7 +282,10 @@ impl Launcher<'_> {
         for line in self.agent_lines.read() {
             self.hear(&line);
         }
-        self.agent_noise.read();
+        let noise = self.agent_noise.read();
+        if matches!(self.engine, Engine::Mpich { .. }) && noise.iter().any(|line| cannot_reach(line)) {
+            self.unreachable.get_or_insert_with(Instant::now);
+        }
         Ok(())
     }
 
@@ -405,23 +430,31 @@ impl Launcher<'_> {
             let _ = child.wait();
         }
         let Some(mut agents) = self.agents.take() else { return };
+        // They leave when their ranks have; what they said last is still to be heard.
+        if self.failure.is_none() && self.patience(NOTICE, &mut agents) {
+            return;
+        }
         let pid = Pid::from_raw(agents.id() as i32);
-        let patience = |limit: Duration, agents: &mut Child| {
-            let begun = Instant::now();
-            while begun.elapsed() < limit {
-                if !matches!(agents.try_wait(), Ok(None)) {
-                    return true;
-                }
-                std::thread::sleep(Duration::from_millis(1));
-            }
-            false
-        };
-        let leaving = self.agreed && self.failure.is_none() && patience(NOTICE, &mut agents);
-        if leaving || (kill(pid, Signal::SIGTERM).is_ok() && patience(GRACE, &mut agents)) {
+        if kill(pid, Signal::SIGTERM).is_ok() && self.patience(GRACE, &mut agents) {
             return;
         }
         let _ = agents.kill();
         let _ = agents.wait();
+    }
+
+    /// Whether the agents end within `limit`; listens meanwhile.
+    fn patience(&mut self, limit: Duration, agents: &mut Child) -> bool {
+        let begun = Instant::now();
+        loop {
+            let ended = !matches!(agents.try_wait(), Ok(None));
+            for line in self.agent_lines.read() {
+                self.hear(&line);
+            }
+            if ended || begun.elapsed() >= limit {
+                return ended;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }
 

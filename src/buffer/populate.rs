@@ -236,6 +236,16 @@ impl Drop for SharedTally {
     }
 }
 
+/// The errno for a mapping that failed: for want of addresses, and not of memory, ENOMEM becomes a number of our own.
+fn no_addresses() -> i32 {
+    match nix::errno::Errno::last_raw() {
+        libc::ENOMEM => NO_ADDRESSES,
+        errno => errno,
+    }
+}
+
+const NO_ADDRESSES: i32 = libc::EOVERFLOW;
+
 /// A part of a file, mapped at a multiple of 2 MiB.
 struct Window {
     area: *mut libc::c_void,
@@ -253,7 +263,7 @@ impl Window {
             libc::mmap(std::ptr::null_mut(), area_length, libc::PROT_NONE, flags, -1, 0)
         };
         if area == libc::MAP_FAILED {
-            return Err(nix::errno::Errno::last_raw());
+            return Err(no_addresses());
         }
         let aligned = (area as usize).next_multiple_of(align) as *mut libc::c_void;
         let mut window = Window { area, area_length, at: aligned };
@@ -262,7 +272,7 @@ impl Window {
             let (rw, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
             libc::mmap(aligned, length, rw, flags, fd, offset as libc::off_t)
         };
-        if window.at == libc::MAP_FAILED { Err(nix::errno::Errno::last_raw()) } else { Ok(window) }
+        if window.at == libc::MAP_FAILED { Err(no_addresses()) } else { Ok(window) }
     }
 }
 

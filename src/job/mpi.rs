@@ -78,16 +78,33 @@ impl Collective for Mpi {
     }
 
     fn all_reduce(&self, words: &mut [u64], how: Reduce) -> Result<()> {
-        let operation = match how {
-            Reduce::Min => SystemOperation::min(),
-            Reduce::Max => SystemOperation::max(),
-            Reduce::Sum => SystemOperation::sum(),
-            Reduce::And => SystemOperation::bitwise_and(),
-        };
+        if matches!(how, Reduce::Min | Reduce::Max) {
+            return self.order(words, how);
+        }
+        let operation =
+            if how == Reduce::Sum { SystemOperation::sum() } else { SystemOperation::bitwise_and() };
         let mine = words.to_vec();
         mpi::request::scope(|scope| {
             self.wait(self.world.immediate_all_reduce_into(scope, &mine[..], words, operation));
         });
+        Ok(())
+    }
+}
+
+impl Mpi {
+    /// Least or greatest. MPICH 4.0.2 compares unsigned 64-bit words as signed ones: to it the greatest of 5 and 2^64-1
+    /// is 5. So they go as signed words whose order is the unsigned one: with the top bit turned.
+    fn order(&self, words: &mut [u64], how: Reduce) -> Result<()> {
+        const TOP: u64 = 1 << 63;
+        let operation = if how == Reduce::Min { SystemOperation::min() } else { SystemOperation::max() };
+        let mine: Vec<i64> = words.iter().map(|w| (w ^ TOP).cast_signed()).collect();
+        let mut all = mine.clone();
+        mpi::request::scope(|scope| {
+            self.wait(self.world.immediate_all_reduce_into(scope, &mine[..], &mut all[..], operation));
+        });
+        for (word, combined) in words.iter_mut().zip(all) {
+            *word = combined.cast_unsigned() ^ TOP;
+        }
         Ok(())
     }
 }

@@ -70,11 +70,16 @@ fn buffers_that_cannot_be() {
 fn programs_that_cannot_be() {
     let folder = std::env::temp_dir();
     let folder = folder.to_str().expect("UTF-8");
+    let text = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/hold.c");
     for ranks in [1, 4] {
-        one_line(&local(ranks, "1M", &[], &["/no/such/program"]), 127, &["/no/such/program", "does not exist"]);
+        one_line(
+            &local(ranks, "1M", &[], &["/no/such/program"]),
+            127,
+            &["/no/such/program", "does not exist"],
+        );
         one_line(&local(ranks, "1M", &[], &["no-such-program"]), 127, &["no-such-program", "PATH"]);
         one_line(&local(ranks, "1M", &[], &[folder]), 126, &[folder, "folder"]);
-        one_line(&local(ranks, "1M", &[], &["/etc/hostname"]), 126, &["/etc/hostname", "executable"]);
+        one_line(&local(ranks, "1M", &[], &[text]), 126, &[text, "executable"]);
     }
     one_line(&run(&["exec", "--size", "1M", "--", "/no/such/program"]), 127, &["does not exist"]);
     one_line(&run(&["exec", "--size", "1M", "--", folder]), 126, &["folder"]);
@@ -128,7 +133,7 @@ fn a_host_that_does_not_answer() {
         let mark = format!("silent-{flavour}-{}", std::process::id());
         let begun = Instant::now();
         let script = format!(
-            "$HOSTBUF run -n 2 --host h0:1,nosuchhost:1 --mpirun $MPIRUN --buffer name={mark},size=1M -- sleep 1000; \
+            "timeout 20 $HOSTBUF run -n 2 --host h0:1,nosuchhost:1 --mpirun $MPIRUN --buffer name={mark},size=1M -- sleep 1000; \
              echo status $?"
         );
         let outcome = simulated(2, flavour, &script);
@@ -146,9 +151,13 @@ fn a_host_that_does_not_answer() {
 #[test]
 fn a_size_is_rounded_up_and_usable_to_its_last_byte() {
     let probe = probe();
-    for (size, pages, length) in
-        [("1", "auto", 4096), ("4097", "4k", 8192), ("5000000", "4k", 5_001_216), ("1.5M", "4k", 3 << 19), ("3M", "thp", 4 << 20)]
-    {
+    for (size, pages, length) in [
+        ("1", "auto", 4096),
+        ("4097", "4k", 8192),
+        ("5000000", "4k", 5_001_216),
+        ("1.5M", "4k", 3 << 19),
+        ("3M", "thp", 4 << 20),
+    ] {
         let outcome = local(2, size, &["--pages", pages], &[&probe, "touch"]).ok();
         let lines = outcome.lines(&format!("touched {length} "));
         assert_eq!(lines.len(), 2, "{size} {pages}: {outcome:?}");

@@ -6,10 +6,11 @@
 mod harness;
 
 mod address;
+mod arguments;
 mod basic;
 mod before_main;
 mod engines;
 mod faults;
 mod slurm;
 mod space;
-mod arguments;
+mod filling;

@@ -36,7 +36,8 @@ fn more_than_the_host_has_is_refused_at_once() {
     assert!(outcome.stderr.contains("MemAvailable") || outcome.stderr.contains("cgroup"), "{outcome:?}");
     // Several buffers are added up: each alone would fit.
     let three_quarters = available / 4 * 3;
-    let buffers: Vec<String> = ["a", "b"].map(|n| format!("--buffer=name={n},size={three_quarters}")).to_vec();
+    let buffers: Vec<String> =
+        ["a", "b"].map(|n| format!("--buffer=name={n},size={three_quarters}")).to_vec();
     let mut command = Command::new(hostbuf());
     command.args(["run", "--launcher", "local", "-n", "2"]).args(buffers).args(["--", "true"]);
     refusal(&Outcome::of(&mut command));
@@ -61,7 +62,8 @@ impl Cgroup {
     /// `None`, and says so, where that is not possible.
     fn new(name: &str, limit: u64) -> Option<Cgroup> {
         let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-        let path = own.lines().find_map(|l| l.split_once(":memory:")).map(|(_, path)| path.trim_start_matches('/'));
+        let path =
+            own.lines().find_map(|l| l.split_once(":memory:")).map(|(_, path)| path.trim_start_matches('/'));
         let Some(path) = path else {
             skip("a memory cgroup of version 1: there is none here");
             return None;
@@ -176,7 +178,8 @@ fn a_cgroup_of_version_2_limits() {
     let path = own.lines().find_map(|l| l.strip_prefix("0::/")).unwrap_or("");
     let parent = Path::new("/sys/fs/cgroup").join(path);
     let dir = parent.join(format!("hostbuf-test-v2-{}", std::process::id()));
-    let made = fs::create_dir(&dir).and_then(|()| fs::write(dir.join("memory.max"), (200u64 << 20).to_string()));
+    let made =
+        fs::create_dir(&dir).and_then(|()| fs::write(dir.join("memory.max"), (200u64 << 20).to_string()));
     if let Err(error) = made {
         let _ = fs::remove_dir(&dir);
         return skip(&format!("a live memory cgroup of version 2: {error}"));
@@ -203,7 +206,12 @@ fn a_kill_by_the_cgroup_becomes_the_same_error() {
         let outcome = Outcome { status: status.code().unwrap_or(-1), stdout: job.out(), stderr: job.err() };
         let outcome = Outcome {
             // Taking so much takes long enough to be told.
-            stderr: outcome.stderr.lines().filter(|l| !l.contains(" taking memory: ")).map(|l| format!("{l}\n")).collect(),
+            stderr: outcome
+                .stderr
+                .lines()
+                .filter(|l| !l.contains(" taking memory: "))
+                .map(|l| format!("{l}\n"))
+                .collect(),
             ..outcome
         };
         refusal(&outcome);
@@ -274,7 +282,10 @@ fn reserved_huge_pages_are_taken_where_they_are_and_demanded_where_they_are_not(
     if let Some(_pool) = Pool::of(0) {
         let outcome = local(2, "40M", &["--pages", "2m"], touch);
         assert_eq!(refusal(&outcome), 0);
-        assert!(outcome.stderr.contains("echo 20 > ") && outcome.stderr.contains("--pages auto"), "{outcome:?}");
+        assert!(
+            outcome.stderr.contains("echo 20 > ") && outcome.stderr.contains("--pages auto"),
+            "{outcome:?}"
+        );
         // The ladder goes on below the pool.
         assert_eq!(local(2, "40M", &[], touch).ok().lines("touched 41943040 pages thp ").len(), 2);
     }
@@ -295,7 +306,17 @@ fn reserved_huge_pages_are_taken_where_they_are_and_demanded_where_they_are_not(
     assert_eq!(refusal(&local(2, "42M", &["--pages", "2m", "--lazy"], touch)), 40 << 20);
     // Two that fit only one by one: the second goes down the ladder.
     let mut command = Command::new(hostbuf());
-    command.args(["run", "--launcher", "local", "-n", "1", "--buffer", "name=a,size=30M", "--buffer", "name=b,size=30M"]);
+    command.args([
+        "run",
+        "--launcher",
+        "local",
+        "-n",
+        "1",
+        "--buffer",
+        "name=a,size=30M",
+        "--buffer",
+        "name=b,size=30M",
+    ]);
     let outcome = Outcome::of(command.arg("--").args(touch)).ok();
     assert_eq!(outcome.lines("touched 31457280 pages 2m ").len(), 1, "{outcome:?}");
 }
@@ -304,7 +325,11 @@ fn reserved_huge_pages_are_taken_where_they_are_and_demanded_where_they_are_not(
 fn transparent_huge_pages_on_demand() {
     let outcome = local(2, "64M", &["--pages", "thp"], &[&probe(), "touch"]);
     if outcome.status == 0 {
-        assert_eq!(outcome.lines("touched 67108864 pages thp huge 67108864 wrong None").len(), 2, "{outcome:?}");
+        assert_eq!(
+            outcome.lines("touched 67108864 pages thp huge 67108864 wrong None").len(),
+            2,
+            "{outcome:?}"
+        );
     } else {
         assert!(outcome.stderr.contains("pages thp is not supported here"), "{outcome:?}");
         skip("transparent huge pages on demand: this kernel does not collapse shared memory");

@@ -1,0 +1,158 @@
+//! Filling once, freezing for good, and a control page that somebody has written over.
+
+use std::fs;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::faults::{ARRIVAL, Job, SOON, probe, slay};
+use crate::harness::{Outcome, eventually, hostbuf, local};
+
+/// Ranks that outlive the programs they run: the job does not end when one of those is killed.
+fn under_shells(mark: &str, ranks: usize, what: &str) -> Job {
+    let script = format!("{} {what}; true", probe());
+    Job::start(mark, "size=8M", &["-n", &ranks.to_string()], &["sh", "-c", &script.replace("DIR", "$0"), "DIR"], |_, _| {})
+}
+
+#[test]
+fn a_filler_that_is_killed_is_followed_within_a_second_by_another() {
+    for size in ["", ",lazy"] {
+        let script = format!("{} takeover $0; true", probe());
+        let size = format!("size=8M{size}");
+        let mut job = Job::start("takeover", &size, &["-n", "3"], &["sh", "-c", &script, "DIR"], |_, _| {});
+        let filling = |job: &Job| (0..3).find_map(|r| fs::read_to_string(job.dir.path(&format!("filling.{r}"))).ok());
+        eventually("one fills", ARRIVAL, || filling(&job).is_some());
+        let filler: i32 = filling(&job).expect("just seen").parse().expect("its pid");
+        // The others wait.
+        let waiting = || crate::harness::processes_with(&job.mark).iter().filter(|(_, l)| l.contains("job_probe takeover")).count();
+        eventually("all three are there", ARRIVAL, || waiting() >= 3);
+        let begun = Instant::now();
+        slay(filler);
+        eventually("another has filled", ARRIVAL, || job.out().lines().count() == 2);
+        // Noticing takes at most 0.1 s; zeroing, filling and a busy machine may have the rest.
+        assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+        assert!(job.end(SOON).success(), "{}", job.err());
+        let out = job.out();
+        let mut lines: Vec<&str> = out.lines().collect();
+        lines.sort_unstable();
+        assert_eq!(lines, ["value 4711 generation 2 filled no", "value 4711 generation 2 filled zeroed"], "{}", job.err());
+        job.leaves_nothing("takeover");
+    }
+}
+
+#[test]
+fn every_filler_but_the_last_is_killed_and_nobody_hangs() {
+    // The first three of four are killed, one after another, by the time they fill.
+    let mut job = under_shells("one-by-one", 4, "fill-forever DIR");
+    for round in 0..4 {
+        let fillers = |job: &Job| -> Vec<i32> {
+            let read = (0..4).filter_map(|r| fs::read_to_string(job.dir.path(&format!("filling.{r}"))).ok());
+            read.map(|p| p.parse().expect("a pid")).collect()
+        };
+        eventually("one more fills", ARRIVAL, || fillers(&job).len() == round + 1);
+        let alive = |pid: &i32| fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|c| !c.is_empty());
+        let filler: Vec<i32> = fillers(&job).into_iter().filter(alive).collect();
+        assert_eq!(filler.len(), 1, "never two at a time");
+        slay(filler[0]);
+    }
+    assert!(job.end(SOON).success(), "{}", job.err());
+    job.leaves_nothing("one by one");
+}
+
+#[test]
+fn a_fill_that_fails_or_panics_is_done_again() {
+    for how in ["error", "panic"] {
+        for ranks in [1, 3] {
+            let outcome = local(ranks, "4M", &[], &[&probe(), "fail-first", "-", how]).ok();
+            let lines = outcome.lines("value 4711 generation 2 failures ");
+            assert_eq!(lines.len(), ranks, "{how}: {outcome:?}");
+            let failures: u32 = lines.iter().map(|l| l.parse::<u32>().expect("a number")).sum();
+            assert_eq!(failures, 1, "{how}: one rank was told: {outcome:?}");
+        }
+    }
+}
+
+#[test]
+fn maps_and_lists_are_read_by_another_process() {
+    for ranks in [2, 3] {
+        let outcome = local(ranks, "4M", &[], &[&probe(), "tables"]).ok();
+        let sum: u64 = (0..1000u64).map(|k| k % 7).map(|n| n * n.saturating_sub(1) / 2).sum();
+        let all = format!("found 1000 sum {sum} absent true empty 0 0 none None filled ");
+        let mut filled = outcome.lines(&all);
+        filled.sort();
+        assert_eq!(filled.len(), ranks, "{outcome:?}");
+        assert_eq!(filled.iter().filter(|f| *f == "true").count(), 1, "one rank filled: {outcome:?}");
+    }
+}
+
+#[test]
+fn frozen_memory_is_sealed_by_the_kernel_and_a_write_faults() {
+    let probe = probe();
+    // Shrink, grow, write, future write, seal.
+    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE | libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL;
+    for ranks in [1, 3] {
+        let outcome = local(ranks, "4M", &[], &[&probe, "freeze", "-", "plain"]).ok();
+        assert_eq!(outcome.lines("proof sealed").len(), ranks, "{outcome:?}");
+        for rank in 0..ranks {
+            // The forked child was ended by SIGSEGV when it wrote.
+            let line = format!("rank {rank} seals {seals:#x} child -{} before 0 bytes true", libc::SIGSEGV);
+            assert_eq!(outcome.lines(&line).len(), 1, "{line}: {outcome:?}");
+        }
+    }
+    for rank in [0, 1] {
+        let outcome = local(2, "4M", &[], &[&probe, "freeze", "-", &format!("write:{rank}")]);
+        assert_eq!(outcome.status, 128 + libc::SIGSEGV, "rank {rank} wrote: {outcome:?}");
+        assert!(!outcome.stdout.contains("written"), "{outcome:?}");
+    }
+}
+
+#[test]
+fn who_may_still_write_is_named() {
+    let probe = probe();
+    // A child from before the freeze keeps its writable mapping.
+    let outcome = local(2, "4M", &[], &[&probe, "freeze", "-", "child-before"]).ok();
+    let proofs = outcome.lines("proof weaker ");
+    assert_eq!(proofs.len(), 2, "{outcome:?}");
+    let child = outcome.stdout.lines().find_map(|l| l.strip_prefix("rank 0 ")?.split(" before ").nth(1)?.split(' ').next());
+    let named = format!("process {} (job_probe)", child.expect("it had one"));
+    assert!(proofs.iter().all(|p| p.contains(&named)), "{named}: {outcome:?}");
+    // The ranks themselves cannot write all the same, and nobody gets a slice.
+    assert!(outcome.stdout.lines().filter(|l| l.starts_with("rank")).all(|l| l.contains("child -11") && l.ends_with("bytes false")), "{outcome:?}");
+    // A shell that waits for the program has the buffer mapped too.
+    let script = format!("{probe} freeze - plain; true");
+    let outcome = local(1, "4M", &[], &["sh", "-c", &script]).ok();
+    let proofs = outcome.lines("proof weaker ");
+    assert!(proofs.len() == 1 && proofs[0].contains("(sh)"), "{outcome:?}");
+    // One that becomes the program has not.
+    let script = format!("exec {probe} freeze - plain");
+    assert_eq!(local(1, "4M", &[], &["sh", "-c", &script]).ok().lines("proof sealed").len(), 1);
+}
+
+/// A job of one rank that may take no longer than a minute.
+fn bounded(what: &str) -> Outcome {
+    let mut command = Command::new("timeout");
+    command.arg("60").arg(hostbuf()).args(["run", "--launcher", "local", "-n", "1", "--size", "1M", "--"]);
+    Outcome::of(command.args([&probe(), what]))
+}
+
+#[test]
+fn a_flipped_byte_of_the_identity_is_a_clear_error() {
+    let outcome = bounded("flip-identity").ok();
+    let line = outcome.lines("refused ");
+    let (refused, tried) = line.first().and_then(|l| l.split_once(" of ")).expect("it said so");
+    assert_eq!(refused, tried, "{outcome:?}");
+    assert_eq!(outcome.stderr, "");
+}
+
+#[test]
+fn a_flipped_byte_of_a_changing_word_is_never_a_crash_nor_a_loss() {
+    let outcome = bounded("flip-state").ok();
+    let line = outcome.lines("tried ").pop().expect("it said so");
+    assert!(line.contains(" bad 0 "), "{outcome:?}");
+    assert!(!line.ends_with("errors 0"), "some are noticed: {outcome:?}");
+}
+
+#[test]
+fn a_flipped_byte_under_one_who_waits_is_no_hang() {
+    let outcome = bounded("flip-waiting").ok();
+    assert_eq!(outcome.lines("waiter 2 filler 0 value Some(4711) soon true").len(), 1, "{outcome:?}");
+}
