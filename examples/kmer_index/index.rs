@@ -191,7 +191,7 @@ const BATCH: usize = 64;
 /// Which of `buckets` a k-mer belongs to.
 #[inline]
 fn bucket_of(kmer: u64, buckets: u64) -> usize {
-    (u128::from(spread(kmer)) * u128::from(buckets) >> 64) as usize
+    ((u128::from(spread(kmer)) * u128::from(buckets)) >> 64) as usize
 }
 
 #[inline]

@@ -235,7 +235,7 @@ fn demo(team: &Team, arguments: Result<Arguments>) -> Result<()> {
     let group = &*team.group;
     let say = |text: String| {
         if team.leads() {
-            report::print(&text)
+            report::print(&text);
         }
     };
     let arguments = all_or_none(group, arguments)?;
@@ -373,5 +373,43 @@ mod tests {
             let error = parse(text).unwrap_err().to_string();
             assert!(error.contains(word), "{text}: {error}");
         }
+    }
+
+    /// Two genomes with a stretch in common, and contigs of one, of the other, of both and of none.
+    fn small() -> (Vec<Source>, Vec<Contig>) {
+        let mut seed = 3;
+        let mut random = |length: usize| -> Vec<u8> {
+            let mut base = || {
+                seed = kmer::spread(seed + 1);
+                b"ACGT"[(seed >> 60 & 3) as usize]
+            };
+            (0..length).map(|_| base()).collect()
+        };
+        let [one, two, common, other] = [500, 400, 300, 200].map(&mut random);
+        let source = |name: &str, parts: &[&[u8]]| {
+            let record = fasta::Record { name: format!("{name}.1"), bases: parts.concat() };
+            Source { name: name.into(), records: vec![record] }
+        };
+        let contig = |bases: &[u8]| Contig { file: 0, name: "c".into(), bases: bases.into() };
+        let contigs = [&one[100..], &two[..200], &common, &other, &one[..20]].map(contig).into();
+        (vec![source("one", &[&one, &common]), source("two", &[&common, b"N", &two])], contigs)
+    }
+
+    #[test]
+    fn the_check_agrees_and_notices_a_difference() {
+        let (genomes, contigs) = small();
+        let need = survey::survey(&genomes)[1];
+        let buffer = HostBuffer::allocate(&hostbuf::job::Solo, Options::new(need.bytes)).unwrap();
+        let index = buffer.initialize(|arena| index::build(arena, &genomes, need.distinct)).unwrap();
+        let mut verdicts: Vec<Verdict> =
+            contigs.iter().map(|c| classify::classify(index, 2, &c.bases)).collect();
+        let seen: Vec<_> = verdicts.iter().map(|v| (v.kmers, v.best, v.genome, v.tied)).collect();
+        assert_eq!(
+            seen,
+            [(370, 370, 0, 1), (170, 170, 1, 1), (270, 270, 0, 2), (170, 0, 0, 0), (0, 0, 0, 0)]
+        );
+        assert!(compare(&genomes, &contigs, &verdicts).unwrap().contains("all 5 contigs equal"));
+        verdicts[1].best -= 1;
+        assert!(compare(&genomes, &contigs, &verdicts).unwrap_err().to_string().contains("contig 1 (c)"));
     }
 }

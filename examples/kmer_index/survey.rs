@@ -30,7 +30,8 @@ pub fn survey(genomes: &[Source]) -> Vec<Need> {
     for (i, genome) in genomes.iter().enumerate() {
         for record in &genome.records {
             // The hash's low bits choose: its high bits are the bucket.
-            let chosen = kmers(&record.bases).map(|(_, kmer)| kmer).filter(|&k| spread(k) % one_in == 0);
+            let chosen =
+                kmers(&record.bases).map(|(_, kmer)| kmer).filter(|&k| spread(k).is_multiple_of(one_in));
             seen.extend(chosen);
         }
         let estimate = seen.len() as u64 * one_in;

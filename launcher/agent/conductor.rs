@@ -5,10 +5,12 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 use hostbuf::internal::wire::{Frame, Kind};
-use hostbuf::internal::{Ballot, Electorate, Identity, Segments, Workers, agreement, ballot, elect, layout};
+use hostbuf::internal::{
+    Ballot, ControlPage, Electorate, Identity, Segments, Workers, agreement, ballot, elect, layout,
+};
 use hostbuf::job::{Collective, Reduce, all_or_none};
 use hostbuf::os::process;
-use hostbuf::{Error, Phase, Result};
+use hostbuf::{Error, Fill, Phase, Result};
 
 use super::Open;
 use super::report::Report;
@@ -155,7 +157,32 @@ fn steps(
     // Nobody has looked at the page yet: the ranks wait for Go.
     together(group, control.set_phases(phases))?;
     station.order(Order::Go);
+    if spec.reports {
+        // Ends with the process.
+        std::thread::spawn(move || watch(&control));
+    }
     Ok((winner.address, outcome.rounds))
+}
+
+/// Tells the launcher how far the filling of this host's buffers is, when it takes longer than a moment.
+fn watch(page: &ControlPage) {
+    let control = page.control();
+    let Ok(identity) = control.identity() else { return };
+    let host = process::host_name();
+    let mut told = vec![None; identity.buffers().len()];
+    loop {
+        std::thread::sleep(TELL);
+        for (i, told) in told.iter_mut().enumerate() {
+            // A damaged word is for those who use the buffer to find.
+            let (Ok(state), Ok(done)) = (control.fill(i), control.high_water(i)) else { continue };
+            let filling = state == Fill::Filling;
+            if *told != filling.then_some(done) && (filling || told.is_some()) {
+                let buffer = identity.buffers()[i].name();
+                Report::Filling { host: host.clone(), buffer, done, ended: !filling }.print();
+            }
+            *told = filling.then_some(done);
+        }
+    }
 }
 
 /// Every agent's result: its own when all are well.

@@ -11,6 +11,8 @@ pub(crate) enum Report {
     Ready { host: String, agents: usize },
     /// Pages taken so far, bytes.
     Progress { host: String, done: u64, total: u64 },
+    /// A buffer is being filled, by a filler or by replication: bytes so far, and whether that was the last of it.
+    Filling { host: String, buffer: String, done: u64, ended: bool },
     /// All ranks of all hosts have the buffer.
     Agreed { address: u64, rounds: u32, microseconds: u64 },
     /// The job cannot have its buffer.
@@ -24,6 +26,9 @@ impl Report {
             Report::Ready { host, agents } => json!({"hostbuf": "ready", "host": host, "agents": agents}),
             Report::Progress { host, done, total } => {
                 json!({"hostbuf": "progress", "host": host, "done": done, "total": total})
+            }
+            Report::Filling { host, buffer, done, ended } => {
+                json!({"hostbuf": "filling", "host": host, "buffer": buffer, "done": done, "ended": ended})
             }
             Report::Agreed { address, rounds, microseconds } => {
                 json!({"hostbuf": "agreed", "address": address, "rounds": rounds, "microseconds": microseconds})
@@ -48,6 +53,12 @@ impl Report {
             "progress" => {
                 Report::Progress { host: text("host")?, done: number("done")?, total: number("total")? }
             }
+            "filling" => Report::Filling {
+                host: text("host")?,
+                buffer: text("buffer")?,
+                done: number("done")?,
+                ended: value.get("ended")?.as_bool()?,
+            },
             "agreed" => Report::Agreed {
                 address: number("address")?,
                 rounds: u32::try_from(number("rounds")?).ok()?,

@@ -13,44 +13,103 @@ const LINE_EVERY: Duration = Duration::from_secs(2);
 
 /// The progress of all hosts as one.
 pub(super) struct Progress {
+    taking: Work,
+    /// By the name of the buffer.
+    filling: BTreeMap<String, Work>,
+    quiet: bool,
+}
+
+/// One kind of work, on all hosts that do it.
+struct Work {
+    what: String,
     begun: Instant,
-    hosts: BTreeMap<String, (u64, u64)>,
+    /// Bytes done, and in all where that is known, by host.
+    hosts: BTreeMap<String, (u64, Option<u64>)>,
     bar: Option<ProgressBar>,
     said: Option<Instant>,
-    quiet: bool,
 }
 
 impl Progress {
     pub(super) fn new(quiet: bool) -> Progress {
-        Progress { begun: Instant::now(), hosts: BTreeMap::new(), bar: None, said: None, quiet }
+        Progress { taking: Work::new("taking memory".into()), filling: BTreeMap::new(), quiet }
     }
 
-    /// One host's news, bytes.
-    pub(super) fn tell(&mut self, host: String, done: u64, total: u64) {
-        self.hosts.insert(host, (done, total));
-        if self.quiet || self.begun.elapsed() < SHORT {
+    /// One host's news of taking pages, bytes.
+    pub(super) fn taking(&mut self, host: String, done: u64, total: u64) {
+        if !self.quiet {
+            self.taking.tell(host, done, Some(total));
+        }
+    }
+
+    /// One host's news of a buffer that is being filled or replicated, bytes.
+    pub(super) fn filling(&mut self, buffer: &str, host: String, done: u64, ended: bool) {
+        if self.quiet {
             return;
         }
-        let (done, total) = self.hosts.values().fold((0, 0), |sum, h| (sum.0 + h.0, sum.1 + h.1));
-        if std::io::stderr().is_terminal() {
-            let bar = self.bar.get_or_insert_with(|| {
-                let style =
-                    "hostbuf: taking memory [{bar:30}] {binary_bytes} of {binary_total_bytes}, {eta} left";
-                let style =
-                    ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar());
-                ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr()).with_style(style)
-            });
-            bar.set_length(total);
-            bar.set_position(done);
-        } else if self.said.is_none_or(|s| s.elapsed() >= LINE_EVERY) {
-            self.said = Some(Instant::now());
-            let percent = done * 100 / total.max(1);
-            eprintln!("hostbuf: taking memory: {} of {} ({percent} %)", Bytes(done), Bytes(total));
+        let fresh = || Work::new(format!("filling buffer \"{buffer}\""));
+        let work = self.filling.entry(buffer.to_owned()).or_insert_with(fresh);
+        if !ended {
+            return work.tell(host, done, None);
+        }
+        work.hosts.remove(&host);
+        if work.hosts.is_empty() {
+            work.end();
+            self.filling.remove(buffer);
         }
     }
 
     /// The memory is there, or never will be.
+    pub(super) fn taken(&mut self) {
+        self.taking.end();
+    }
+
+    /// Everything ends.
     pub(super) fn end(&mut self) {
+        self.taking.end();
+        self.filling.values_mut().for_each(Work::end);
+    }
+}
+
+impl Work {
+    fn new(what: String) -> Work {
+        Work { what, begun: Instant::now(), hosts: BTreeMap::new(), bar: None, said: None }
+    }
+
+    fn tell(&mut self, host: String, done: u64, total: Option<u64>) {
+        self.hosts.insert(host, (done, total));
+        if self.begun.elapsed() < SHORT {
+            return;
+        }
+        let done: u64 = self.hosts.values().map(|h| h.0).sum();
+        let total: Option<u64> = self.hosts.values().map(|h| h.1).sum();
+        if std::io::stderr().is_terminal() {
+            let bar = self.bar.get_or_insert_with(|| {
+                let style = match total {
+                    Some(_) => "hostbuf: {msg} [{bar:30}] {binary_bytes} of {binary_total_bytes}, {eta} left",
+                    None => "hostbuf: {msg} {spinner} {binary_bytes}",
+                };
+                let style =
+                    ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar());
+                let bar = ProgressBar::with_draw_target(total, ProgressDrawTarget::stderr());
+                bar.with_style(style).with_message(self.what.clone())
+            });
+            if let Some(total) = total {
+                bar.set_length(total);
+            }
+            bar.set_position(done);
+        } else if self.said.is_none_or(|s| s.elapsed() >= LINE_EVERY) {
+            self.said = Some(Instant::now());
+            match total {
+                Some(total) => {
+                    let percent = done * 100 / total.max(1);
+                    eprintln!("hostbuf: {}: {} of {} ({percent} %)", self.what, Bytes(done), Bytes(total));
+                }
+                None => eprintln!("hostbuf: {}: {}", self.what, Bytes(done)),
+            }
+        }
+    }
+
+    fn end(&mut self) {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
         }

@@ -269,7 +269,10 @@ impl Launcher<'_> {
 
     /// Sleeps until something happens, and looks at what it is.
     fn wait(&mut self) -> Result<()> {
-        let ending = self.stopping.is_some() || self.failing.is_some() || self.over.is_some() || self.unreachable.is_some();
+        let ending = self.stopping.is_some()
+            || self.failing.is_some()
+            || self.over.is_some()
+            || self.unreachable.is_some();
         let timeout = if ending { PollTimeout::from(100u8) } else { PollTimeout::NONE };
         let mut fds = vec![PollFd::new(self.signals.as_fd(), PollFlags::POLLIN)];
         fds.extend([&self.agent_lines, &self.agent_noise].into_iter().filter_map(Lines::poll_fd));
@@ -328,10 +331,13 @@ impl Launcher<'_> {
                 self.ready += 1;
                 self.expected = Some(agents);
             }
-            Some(Report::Progress { host, done, total }) => self.progress.tell(host, done, total),
+            Some(Report::Progress { host, done, total }) => self.progress.taking(host, done, total),
+            Some(Report::Filling { host, buffer, done, ended }) => {
+                self.progress.filling(&buffer, host, done, ended);
+            }
             Some(Report::Agreed { address, rounds, microseconds }) => {
                 self.agreed = true;
-                self.progress.end();
+                self.progress.taken();
                 if self.voice.verbose {
                     eprintln!(
                         "hostbuf: all ranks agreed on {address:#x} ({rounds} rounds, {microseconds} µs since the agents began)"

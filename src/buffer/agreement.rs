@@ -49,6 +49,7 @@ const SEARCH_STEPS: u32 = 100_000;
 /// # Errors
 /// Those of the electorate.
 pub fn elect(electorate: &mut impl Electorate, length: usize, align: usize) -> Result<Outcome> {
+    let _span = tracing::info_span!("agree", length, align).entered();
     let mut rounds = 0;
     let mut round = 0;
     while let Some(ballot) = candidates::ballot(round, length, align) {

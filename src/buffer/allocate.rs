@@ -70,6 +70,7 @@ impl HostBuffer {
         phases[Phase::Agree as usize] = begun.elapsed().as_micros() as u64;
 
         let begun = Instant::now();
+        let _map = info_span!("map", address).entered();
         let published = segments.as_ref().map_or(Ok(()), |segments| {
             let mut identity = Identity::new(job);
             identity.host = hosts.index as u32;

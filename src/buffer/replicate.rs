@@ -133,6 +133,10 @@ impl HostBuffer {
             hosts.leaders.broadcast(chunk, source)?;
             hash.update(chunk);
             at += length;
+            if hosts.index != source {
+                // So that whoever watches sees how far it is.
+                self.control().set_high_water(self.index, at as u64);
+            }
             progress(at as u64, bytes);
         }
         let digest = hash.digest();

@@ -206,6 +206,11 @@ impl ControlPage {
     }
 }
 
+// SAFETY: the page is shared memory, read as atomics or copied and checked, whatever thread does it.
+unsafe impl Send for ControlPage {}
+// SAFETY: as above.
+unsafe impl Sync for ControlPage {}
+
 impl Drop for ControlPage {
     fn drop(&mut self) {
         // SAFETY: map() made it.

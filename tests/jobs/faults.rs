@@ -301,7 +301,7 @@ fn explained(err: &str, what: &str) {
 }
 
 /// The library that holds a rank back.
-fn hold() -> String {
+pub fn hold() -> String {
     let built = fixture("cc", "hold.c", &["-shared", "-fPIC"]).expect("a C compiler is there");
     built.to_str().expect("UTF-8").to_owned()
 }
@@ -576,4 +576,72 @@ fn killed_while_a_rank_of_two_hosts_is_missing() {
         hold()
     );
     over_two_hosts("gather", false, &options, "sleep 1000", |dir| dir.has("held"));
+}
+
+#[test]
+fn two_jobs_of_one_user_at_the_same_time_do_not_meet() {
+    let probe = probe();
+    let stay = |mark: &str| Job::start(mark, "size=1M", &["-n", "2"], &[&probe, "stay", "DIR"], |_, _| {});
+    let jobs = [stay("first"), stay("second")];
+    let addresses = jobs.each_ref().map(|job| {
+        eventually("both ranks run", ARRIVAL, || job.dir.has("stay.0") && job.dir.has("stay.1"));
+        [0, 1].map(|rank| buffer_of(job.rank(rank).expect("it runs"), &job.mark))
+    });
+    // One address for all, and another memory file for each job.
+    let [[(address, first), (b, c)], [(d, second), (e, f)]] = addresses;
+    assert!([&b, &d, &e].iter().all(|a| **a == address), "{address} {b} {d} {e}");
+    assert!(first == c && second == f && first != second, "{first} {c} {second} {f}");
+    assert_ne!(jobs[0].socket, jobs[1].socket);
+    // What ends one does not end the other.
+    let [mut one, mut other] = jobs;
+    slay(one.rank(0).expect("it runs"));
+    assert_eq!(one.end(SOON).code(), Some(137));
+    one.leaves_nothing("one of two jobs");
+    assert!(other.launcher.try_wait().expect("our child").is_none());
+    kill(Pid::from_raw(other.pid()), Signal::SIGTERM).expect("our child");
+    other.end(SOON);
+    other.leaves_nothing("the other of two jobs");
+}
+
+/// Where process `pid` maps the buffer named `name`, and the inode of its memory.
+fn buffer_of(pid: i32, name: &str) -> (String, String) {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).expect("it runs");
+    let line = maps.lines().find(|l| l.contains(&format!(":{name} "))).expect("it has the buffer");
+    let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+    (fields[0].to_owned(), fields[4].to_owned())
+}
+
+#[test]
+fn two_users_at_the_same_time_do_not_meet() {
+    if !nix::unistd::geteuid().is_root() {
+        return skip("two users: only root can become another");
+    }
+    let probe = probe();
+    let mine = Job::start("mine", "size=1M", &["-n", "2"], &[&probe, "stay", "DIR"], |_, _| {});
+    // HOME stays root's: nobody else can read it, nor the object that root has written there.
+    let theirs = Job::start("theirs", "size=1M", &["-n", "2"], &[&probe, "stay", "DIR"], |command, dir| {
+        use std::os::unix::fs::PermissionsExt;
+        use std::os::unix::process::CommandExt;
+        fs::set_permissions(&dir.0, fs::Permissions::from_mode(0o777)).expect("our own folder");
+        let cache = dir.path("cache");
+        fs::create_dir(&cache).expect("it is new");
+        fs::set_permissions(&cache, fs::Permissions::from_mode(0o777)).expect("our own folder");
+        command.env("HOME", "/root").env("TMPDIR", cache).uid(65534).gid(65534);
+    });
+    for job in [&mine, &theirs] {
+        eventually("both ranks run", ARRIVAL, || {
+            assert_eq!(job.err(), "");
+            job.dir.has("stay.0") && job.dir.has("stay.1")
+        });
+    }
+    let (address, inode) = buffer_of(mine.rank(1).expect("it runs"), &mine.mark);
+    let (other_address, other_inode) = buffer_of(theirs.rank(1).expect("it runs"), &theirs.mark);
+    assert_eq!(address, other_address);
+    assert_ne!(inode, other_inode);
+    assert!(mine.socket.starts_with("hostbuf/0/") && theirs.socket.starts_with("hostbuf/65534/"));
+    for mut job in [mine, theirs] {
+        kill(Pid::from_raw(job.pid()), Signal::SIGTERM).expect("our child");
+        job.end(SOON);
+        job.leaves_nothing("one of two users");
+    }
 }

@@ -10,7 +10,13 @@ use crate::harness::{Outcome, eventually, hostbuf, local};
 /// Ranks that outlive the programs they run: the job does not end when one of those is killed.
 fn under_shells(mark: &str, ranks: usize, what: &str) -> Job {
     let script = format!("{} {what}; true", probe());
-    Job::start(mark, "size=8M", &["-n", &ranks.to_string()], &["sh", "-c", &script.replace("DIR", "$0"), "DIR"], |_, _| {})
+    Job::start(
+        mark,
+        "size=8M",
+        &["-n", &ranks.to_string()],
+        &["sh", "-c", &script.replace("DIR", "$0"), "DIR"],
+        |_, _| {},
+    )
 }
 
 #[test]
@@ -19,11 +25,17 @@ fn a_filler_that_is_killed_is_followed_within_a_second_by_another() {
         let script = format!("{} takeover $0; true", probe());
         let size = format!("size=8M{size}");
         let mut job = Job::start("takeover", &size, &["-n", "3"], &["sh", "-c", &script, "DIR"], |_, _| {});
-        let filling = |job: &Job| (0..3).find_map(|r| fs::read_to_string(job.dir.path(&format!("filling.{r}"))).ok());
+        let filling =
+            |job: &Job| (0..3).find_map(|r| fs::read_to_string(job.dir.path(&format!("filling.{r}"))).ok());
         eventually("one fills", ARRIVAL, || filling(&job).is_some());
         let filler: i32 = filling(&job).expect("just seen").parse().expect("its pid");
         // The others wait.
-        let waiting = || crate::harness::processes_with(&job.mark).iter().filter(|(_, l)| l.contains("job_probe takeover")).count();
+        let waiting = || {
+            crate::harness::processes_with(&job.mark)
+                .iter()
+                .filter(|(_, l)| l.contains("job_probe takeover"))
+                .count()
+        };
         eventually("all three are there", ARRIVAL, || waiting() >= 3);
         let begun = Instant::now();
         slay(filler);
@@ -34,7 +46,12 @@ fn a_filler_that_is_killed_is_followed_within_a_second_by_another() {
         let out = job.out();
         let mut lines: Vec<&str> = out.lines().collect();
         lines.sort_unstable();
-        assert_eq!(lines, ["value 4711 generation 2 filled no", "value 4711 generation 2 filled zeroed"], "{}", job.err());
+        assert_eq!(
+            lines,
+            ["value 4711 generation 2 filled no", "value 4711 generation 2 filled zeroed"],
+            "{}",
+            job.err()
+        );
         job.leaves_nothing("takeover");
     }
 }
@@ -49,7 +66,8 @@ fn every_filler_but_the_last_is_killed_and_nobody_hangs() {
             read.map(|p| p.parse().expect("a pid")).collect()
         };
         eventually("one more fills", ARRIVAL, || fillers(&job).len() == round + 1);
-        let alive = |pid: &i32| fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|c| !c.is_empty());
+        let alive =
+            |pid: &i32| fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|c| !c.is_empty());
         let filler: Vec<i32> = fillers(&job).into_iter().filter(alive).collect();
         assert_eq!(filler.len(), 1, "never two at a time");
         slay(filler[0]);
@@ -88,7 +106,11 @@ fn maps_and_lists_are_read_by_another_process() {
 fn frozen_memory_is_sealed_by_the_kernel_and_a_write_faults() {
     let probe = probe();
     // Shrink, grow, write, future write, seal.
-    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE | libc::F_SEAL_FUTURE_WRITE | libc::F_SEAL_SEAL;
+    let seals = libc::F_SEAL_SHRINK
+        | libc::F_SEAL_GROW
+        | libc::F_SEAL_WRITE
+        | libc::F_SEAL_FUTURE_WRITE
+        | libc::F_SEAL_SEAL;
     for ranks in [1, 3] {
         let outcome = local(ranks, "4M", &[], &[&probe, "freeze", "-", "plain"]).ok();
         assert_eq!(outcome.lines("proof sealed").len(), ranks, "{outcome:?}");
@@ -112,11 +134,21 @@ fn who_may_still_write_is_named() {
     let outcome = local(2, "4M", &[], &[&probe, "freeze", "-", "child-before"]).ok();
     let proofs = outcome.lines("proof weaker ");
     assert_eq!(proofs.len(), 2, "{outcome:?}");
-    let child = outcome.stdout.lines().find_map(|l| l.strip_prefix("rank 0 ")?.split(" before ").nth(1)?.split(' ').next());
+    let child = outcome
+        .stdout
+        .lines()
+        .find_map(|l| l.strip_prefix("rank 0 ")?.split(" before ").nth(1)?.split(' ').next());
     let named = format!("process {} (job_probe)", child.expect("it had one"));
     assert!(proofs.iter().all(|p| p.contains(&named)), "{named}: {outcome:?}");
     // The ranks themselves cannot write all the same, and nobody gets a slice.
-    assert!(outcome.stdout.lines().filter(|l| l.starts_with("rank")).all(|l| l.contains("child -11") && l.ends_with("bytes false")), "{outcome:?}");
+    assert!(
+        outcome
+            .stdout
+            .lines()
+            .filter(|l| l.starts_with("rank"))
+            .all(|l| l.contains("child -11") && l.ends_with("bytes false")),
+        "{outcome:?}"
+    );
     // A shell that waits for the program has the buffer mapped too.
     let script = format!("{probe} freeze - plain; true");
     let outcome = local(1, "4M", &[], &["sh", "-c", &script]).ok();

@@ -11,6 +11,7 @@ mod basic;
 mod before_main;
 mod engines;
 mod faults;
+mod filling;
+mod hostile;
 mod slurm;
 mod space;
-mod filling;

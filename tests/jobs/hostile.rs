@@ -1,0 +1,322 @@
+//! The agent's socket is open to everybody on the host. Nothing that comes in there harms the job.
+
+use std::fs;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use hostbuf::internal::wire::{Frame, Hello, Kind, Role};
+use hostbuf::os::socket::{self, Received};
+
+use crate::faults::{ARRIVAL, Job, SOON, Scratch, hold, probe, slay};
+use crate::harness::{Outcome, eventually, hostbuf, skip};
+
+const ALL: [Kind; 13] = [
+    Kind::Hello,
+    Kind::Ready,
+    Kind::Ballot,
+    Kind::Votes,
+    Kind::Search,
+    Kind::Hole,
+    Kind::Winner,
+    Kind::Mapped,
+    Kind::Go,
+    Kind::Fail,
+    Kind::Failed,
+    Kind::Gather,
+    Kind::Gathered,
+];
+
+fn knock(name: &str) -> OwnedFd {
+    socket::connect(name).expect("the agent listens")
+}
+
+/// What is sent may be refused at any time: the agent has hung up.
+fn say(connection: &OwnedFd, packet: &[u8]) -> bool {
+    socket::send(connection.as_fd(), packet, &[]).is_ok()
+}
+
+fn hello(role: Role, local_size: u64) -> Frame {
+    Hello { role, rank: 0, size: local_size, local_rank: 0, local_size, request: 0 }.frame()
+}
+
+/// Everything that is no sentence, in all ways.
+fn talk_nonsense(name: &str) {
+    let good = hello(Role::Library, 0);
+    for length in [1, 2, 16, 512, 1023, 1025, 2048, 4096, 60_000] {
+        say(&knock(name), &vec![0u8; length]);
+        say(&knock(name), &vec![0xff; length]);
+        let mut long = good.bytes().to_vec();
+        long.resize(length, 7);
+        say(&knock(name), &long);
+    }
+    for at in 0..80 {
+        let mut bytes = good.bytes().to_vec();
+        bytes[at] ^= 0xff;
+        say(&knock(name), &bytes);
+    }
+    // Descriptors that nobody asked for.
+    let null = fs::File::open("/dev/null").expect("it is there");
+    let connection = knock(name);
+    for _ in 0..100 {
+        let _ = socket::send(connection.as_fd(), good.bytes(), &[null.as_raw_fd(); 16]);
+        let _ = socket::send(connection.as_fd(), b"half", &[null.as_raw_fd(); 16]);
+    }
+    // Sentences in an order that makes no sense; a rank's greeting is left out, since whoever runs as this user may
+    // take part in the job, and end it.
+    for first in [None, Some(Role::Late), Some(Role::Library), Some(Role::Member)] {
+        for kind in ALL {
+            let connection = knock(name);
+            if let Some(role) = first {
+                say(&connection, hello(role, 1).bytes());
+            }
+            let mut frame = Frame::new(kind).saying(&[b'%'; Frame::TEXT_MAX]);
+            if kind != Kind::Hello {
+                frame.words = [u64::MAX; 64];
+            }
+            say(&connection, frame.bytes());
+            say(&connection, frame.bytes());
+        }
+    }
+    // Greetings with numbers that are too large.
+    for words in [
+        [1, 0, u64::MAX, 0, u64::MAX, 0],
+        [4, 0, 0, u64::MAX, u64::MAX, 0],
+        [9, 0, 0, 0, 0, 0],
+        [4, 5, 4, 0, 1, 0],
+    ] {
+        say(&knock(name), Frame::new(Kind::Hello).with(&words).bytes());
+    }
+}
+
+/// A client that never speaks, one that never reads, and one that makes the agent keep things.
+fn be_a_burden(name: &str) -> Vec<OwnedFd> {
+    let mut kept: Vec<OwnedFd> = (0..200).map(|_| knock(name)).collect();
+    for _ in 0..8 {
+        // Every gathering of a group of one is answered at once; nobody reads the answers.
+        let deaf = knock(name);
+        nix::fcntl::fcntl(&deaf, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK))
+            .expect("it is open");
+        say(&deaf, hello(Role::Member, 1).bytes());
+        for sequence in 0..20_000 {
+            if !say(&deaf, Frame::new(Kind::Gather).with(&[1 << 40 | sequence]).saying(&[1; 496]).bytes()) {
+                break;
+            }
+        }
+        kept.push(deaf);
+        // Gatherings that will never be complete, of a group as large as can be said.
+        let eternal = knock(name);
+        nix::fcntl::fcntl(&eternal, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK))
+            .expect("it is open");
+        say(&eternal, hello(Role::Member, 1 << 20).bytes());
+        let begun = Instant::now();
+        for sequence in 0..2_000u64 {
+            let frame = Frame::new(Kind::Gather).with(&[1 << 50 | sequence]).saying(&[1; 496]);
+            while !say(&eternal, frame.bytes()) && begun.elapsed() < Duration::from_millis(200) {
+                std::thread::yield_now();
+            }
+        }
+        kept.push(eternal);
+    }
+    kept
+}
+
+/// The agent's own memory, bytes.
+fn weight(agent: i32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{agent}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).expect("the agent lives");
+    line.split_ascii_whitespace().next().expect("a number").parse::<u64>().expect("a number") * 1024
+}
+
+fn descriptors(agent: i32) -> usize {
+    fs::read_dir(format!("/proc/{agent}/fd")).expect("the agent lives").count()
+}
+
+/// Two ranks that run to a good end once `DIR/held.go` is there; rank 1 is held before it connects.
+fn waiting_job(mark: &str) -> Job {
+    let job = Job::start(mark, "size=4M", &["-n", "2"], &[&probe(), "tables"], |command, dir| {
+        command.env("LD_PRELOAD", hold()).env("HOLD_RANK", "1").env("HOLD_AT", "exec");
+        command.env("HOLD_FILE", dir.path("held"));
+    });
+    eventually("rank 1 is held", ARRIVAL, || job.dir.has("held"));
+    job
+}
+
+#[track_caller]
+fn ends_well(job: &mut Job) {
+    fs::write(job.dir.path("held.go"), "").expect("the folder is there");
+    let status = job.end(ARRIVAL);
+    assert!(status.success(), "{status}: {}", job.err());
+    assert_eq!(job.out().lines().filter(|l| l.starts_with("found 1000 ")).count(), 2, "{}", job.out());
+    assert_eq!(job.err(), "");
+    job.leaves_nothing("after all that");
+}
+
+/// Two ranks that run until they are killed.
+fn running_job(mark: &str) -> Job {
+    let job = Job::start(mark, "size=4M", &["-n", "2"], &[&probe(), "stay", "DIR"], |_, _| {});
+    eventually("both ranks run", ARRIVAL, || job.dir.has("stay.0") && job.dir.has("stay.1"));
+    job
+}
+
+/// Whoever has a right to the memory still gets it.
+#[track_caller]
+fn still_serves(name: &str) {
+    let client = knock(name);
+    assert!(say(&client, hello(Role::Library, 0).bytes()));
+    socket::set_receive_timeout(client.as_fd(), Some(Duration::from_secs(10))).expect("it is open");
+    match socket::receive(client.as_fd()) {
+        Ok(Received::Packet(packet, memory)) => {
+            assert_eq!(Frame::parse(&packet).and_then(|f| f.kind()), Some(Kind::Winner));
+            assert_eq!(memory.len(), 2);
+        }
+        _ => panic!("no answer"),
+    }
+}
+
+#[test]
+fn nonsense_while_the_job_starts_does_not_matter() {
+    let mut job = waiting_job("nonsense");
+    for _ in 0..5 {
+        talk_nonsense(&job.socket);
+    }
+    ends_well(&mut job);
+}
+
+#[test]
+fn nonsense_while_the_job_runs_does_not_matter() {
+    let job = running_job("nonsense-runs");
+    let agent = job.agent().expect("it serves");
+    for _ in 0..5 {
+        talk_nonsense(&job.socket);
+        // Late ranks get the memory too, and are not counted.
+        say(&knock(&job.socket), hello(Role::Rank, 1 << 20).bytes());
+    }
+    still_serves(&job.socket);
+    eventually("what was sent is forgotten", SOON, || descriptors(agent) < 50);
+    assert_eq!(job.agent(), Some(agent));
+}
+
+#[test]
+fn clients_that_never_speak_or_never_read_do_not_make_the_agent_grow() {
+    let mut job = waiting_job("burden");
+    let agent = job.agent().expect("it serves");
+    let before = weight(agent);
+    let kept = be_a_burden(&job.socket);
+    let grown = weight(agent).saturating_sub(before);
+    assert!(grown < 128 << 20, "grown by {} MiB", grown >> 20);
+    ends_well(&mut job);
+    drop(kept);
+}
+
+#[test]
+fn ten_thousand_connections_while_the_job_starts_and_while_it_runs() {
+    // 128 strangers are allowed; the oldest of the rest is closed. In rounds: this process may open 1024 files or so.
+    let mut job = waiting_job("crowd-starts");
+    let name = job.socket.clone();
+    let (stop, count) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    let mut round: Vec<OwnedFd> = Vec::new();
+                    while round.len() < 300 && !stop.load(Ordering::Relaxed) {
+                        let Ok(connection) = socket::connect(&name) else { break };
+                        if round.len() % 3 == 0 {
+                            say(&connection, b"rubbish");
+                        }
+                        round.push(connection);
+                        count.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+        // They are many before the ranks come, while they come and until they have left.
+        let half = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            eventually("half of them", ARRIVAL, || count.load(Ordering::Relaxed) >= 10_000);
+            assert!(descriptors(job.agent().expect("it lives")) < 250);
+            ends_well(&mut job);
+        }));
+        stop.store(true, Ordering::Relaxed);
+        half.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    });
+
+    let job = running_job("crowd-runs");
+    let agent = job.agent().expect("it serves");
+    let before = weight(agent);
+    for _ in 0..25 {
+        let round: Vec<OwnedFd> = (0..400).map(|_| knock(&job.socket)).collect();
+        drop(round);
+    }
+    still_serves(&job.socket);
+    assert!(weight(agent).saturating_sub(before) < 16 << 20);
+}
+
+/// Runs a command as a user that has nothing to do with this one.
+fn as_nobody() -> Option<Command> {
+    if !nix::unistd::geteuid().is_root() {
+        skip("another user: only root can become one");
+        return None;
+    }
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]);
+    Some(command)
+}
+
+#[test]
+fn another_user_gets_nothing_from_the_agent() {
+    let Some(mut command) = as_nobody() else { return };
+    let job = running_job("other-client");
+    let outcome = Outcome::of(command.args([&probe(), "knock", &job.socket])).ok();
+    assert_eq!(outcome.stdout, "got nothing, nothing, nothing\n", "{outcome:?}");
+    still_serves(&job.socket);
+}
+
+/// The name of the agent's socket for `hostbuf exec` in a job that PMIx calls `namespace`.
+fn name_for(namespace: &str) -> String {
+    let half = |basis: u64| {
+        format!("pmix/{namespace}")
+            .bytes()
+            .fold(basis, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23))
+    };
+    let hash = u128::from(half(0xcbf2_9ce4_8422_2325)) << 64 | u128::from(half(0x8422_2325_cbf2_9ce4));
+    format!("hostbuf/{}/{hash:032x}", nix::unistd::geteuid())
+}
+
+#[test]
+fn another_user_who_takes_the_name_first_is_found_out() {
+    let namespace = format!("hostbuf-test-{}", std::process::id());
+    let exec = || {
+        let mut command = Command::new("timeout");
+        command.args(["20"]).arg(hostbuf()).args(["exec", "--size", "1M", "--", "echo", "ran"]);
+        Outcome::of(command.env("PMIX_NAMESPACE", &namespace))
+    };
+    // The name is the right one: with nobody in the way the job runs.
+    assert_eq!(exec().ok().stdout, "ran\n");
+    let Some(mut command) = as_nobody() else { return };
+    let dir = Scratch::new("squat");
+    fs::set_permissions(&dir.0, fs::Permissions::from_mode(0o777)).expect("our own folder");
+    let folder = dir.0.to_str().expect("UTF-8");
+    command.args([&probe(), "squat", folder, &name_for(&namespace)]).stdin(Stdio::null());
+    let mut squatter = command.spawn().expect("setpriv starts");
+    eventually("the name is taken", ARRIVAL, || {
+        dir.has("squatting.0") || squatter.try_wait().expect("our child").is_some()
+    });
+    let begun = Instant::now();
+    let outcome = exec();
+    slay(squatter.id() as i32);
+    let _ = squatter.wait();
+    assert!(dir.has("squatting.0"), "it could not take the name");
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    assert_eq!(
+        (outcome.status, outcome.stdout.as_str(), outcome.stderr.lines().count()),
+        (1, "", 1),
+        "{outcome:?}"
+    );
+    let words = ["hostbuf exec: ", "user 65534", &name_for(&namespace)];
+    assert!(words.iter().all(|w| outcome.stderr.contains(w)), "{outcome:?}");
+    // And with the name free again the job runs.
+    assert_eq!(exec().ok().stdout, "ran\n");
+}
