@@ -110,7 +110,7 @@ impl fmt::Display for Error {
             Error::Unsupported { what, why } => write!(f, "{what} is not supported here: {why}"),
             Error::NoSpace { host, asked, available, limit, remedy } => write!(
                 f,
-                "not enough memory on {host}: {} asked, {} available ({asked} and {available} bytes), limited by {limit}. {remedy}",
+                "not enough memory on {host}: {} asked, {} available ({asked} and {available} bytes), limited by {limit}: {remedy}",
                 Bytes(*asked),
                 Bytes(*available)
             ),

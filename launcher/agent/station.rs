@@ -22,8 +22,8 @@ const MAX_STRANGERS: usize = 128;
 const MAX_BACKLOG: usize = 1 << 13;
 /// How many frames of one peer are heard in a turn: then it is the others' turn.
 const MAX_HEARD: usize = 64;
-/// How many gatherings may be under way: members that keep to the protocol are at most one apart.
-const MAX_GATHERS: usize = 64;
+/// To how many unfinished gatherings a member may have brought its part: one that keeps to the protocol waits for each.
+const MAX_GATHERS: usize = 2;
 
 /// What the conductor wants.
 pub(super) enum Order {
@@ -108,8 +108,8 @@ pub(super) struct Station {
     failure: String,
     /// The bytes that the last question was about.
     asked: usize,
-    /// The parts that have come, by sequence and local rank.
-    gathers: BTreeMap<u64, BTreeMap<u64, Vec<u8>>>,
+    /// The parts that have come and who brought them, by size of the group and sequence, then by local rank.
+    gathers: BTreeMap<(u64, u64), BTreeMap<u64, (u64, Vec<u8>)>>,
     print_failures: bool,
     orders: Receiver<Order>,
     wake: Arc<EventFd>,
@@ -450,25 +450,27 @@ impl Station {
 
     fn gather(&mut self, id: u64, hello: Hello, frame: &Frame) {
         let sequence = frame.words[0];
-        if self.gathers.len() >= MAX_GATHERS && !self.gathers.contains_key(&sequence) {
+        let key = (hello.local_size, sequence);
+        let brought = self.gathers.values().flat_map(BTreeMap::values).filter(|(by, _)| *by == id).count();
+        if brought >= MAX_GATHERS {
             return self.hung_up(id);
         }
-        let parts = self.gathers.entry(sequence).or_default();
-        parts.insert(hello.local_rank, frame.text().to_vec());
+        let parts = self.gathers.entry(key).or_default();
+        parts.insert(hello.local_rank, (id, frame.text().to_vec()));
         if (parts.len() as u64) < hello.local_size {
             return;
         }
-        let parts = self.gathers.remove(&sequence).unwrap_or_default();
-        let members: Vec<u64> = self.members();
-        for id in members {
-            for (&rank, part) in &parts {
+        let parts = self.gathers.remove(&key).unwrap_or_default();
+        for id in self.members(hello.local_size) {
+            for (&rank, (_, part)) in &parts {
                 self.send(id, Frame::new(Kind::Gathered).with(&[sequence, rank]).saying(part), false);
             }
         }
     }
 
-    fn members(&self) -> Vec<u64> {
-        let member = |p: &Peer| p.hello.is_some_and(|h| h.role == Role::Member);
+    /// The members of the group of this size.
+    fn members(&self, size: u64) -> Vec<u64> {
+        let member = |p: &Peer| p.hello.is_some_and(|h| h.role == Role::Member && h.local_size == size);
         self.peers.iter().filter(|(_, p)| member(p)).map(|(&id, _)| id).collect()
     }
 
@@ -487,7 +489,11 @@ impl Station {
             Role::Member => self.member_left(id, hello),
             _ => {}
         }
-        if self.peers.get(&id).is_some_and(|p| p.process.is_none()) {
+        let Some(peer) = self.peers.get(&id) else { return };
+        let mut others = self.peers.iter().filter(|(other, p)| **other != id && p.pid == peer.pid);
+        // One descriptor is enough to see a process end, however often it has come.
+        let watched = running && others.any(|(_, p)| p.process.is_some());
+        if watched || peer.process.is_none() {
             self.peers.remove(&id);
         }
     }
@@ -505,7 +511,11 @@ impl Station {
 
     fn member_left(&mut self, id: u64, hello: Hello) {
         self.peers.remove(&id);
-        for other in self.members() {
+        for parts in self.gathers.values_mut() {
+            parts.retain(|_, (by, _)| *by != id);
+        }
+        self.gathers.retain(|_, parts| !parts.is_empty());
+        for other in self.members(hello.local_size) {
             let why = format!("local rank {} has left", hello.local_rank);
             // Only an error to those who still wait for it; others never read this.
             self.send(other, Frame::new(Kind::Fail).with(&[1, 0]).saying(why.as_bytes()), false);

@@ -71,7 +71,7 @@ fn hash(key: &[u8]) -> u128 {
 /// process that started this rank, which on every engine is the job's daemon.
 fn start(job: u128, name: &str, buffers: &[Options], listener: &OwnedFd) -> Result<()> {
     let failed = |e: std::io::Error| Error::Os { doing: "starting the agent of this host".into(), source: e };
-    let daemon = nix::unistd::getppid().as_raw();
+    let daemon = daemon();
     let lifeline = process::start_time(daemon).map(|start| Lifeline { pid: daemon, start });
     // Inherited through exec: the number stays the same, so it must not collide with the standard streams.
     let fd = listener.as_raw_fd();
@@ -92,6 +92,20 @@ fn start(job: u128, name: &str, buffers: &[Options], listener: &OwnedFd) -> Resu
         return Ok(());
     }
     Err(Error::Attach { why: format!("the agent of this host could not be started: {status}") })
+}
+
+/// The engine's process above this one; a shell that stays between them ends with its own rank, and the agent serves
+/// them all. Without an engine it is the parent.
+fn daemon() -> i32 {
+    const DAEMONS: [&str; 8] =
+        ["orted", "orterun", "mpirun", "prted", "prterun", "slurmstepd", "hydra_pmi_proxy", "mpiexec"];
+    let parent = nix::unistd::getppid().as_raw();
+    let ancestors = std::iter::successors(Some(parent), |&pid| process::parent(pid).filter(|&p| p > 1));
+    let is_daemon = |pid: &i32| {
+        let name = process::name(*pid);
+        DAEMONS.iter().any(|d| name.starts_with(d))
+    };
+    ancestors.take(64).find(is_daemon).unwrap_or(parent)
 }
 
 #[allow(unsafe_code)]

@@ -70,6 +70,10 @@ impl Progress {
     }
 }
 
+fn hosts(count: usize) -> String {
+    if count == 1 { "1 host".into() } else { format!("{count} hosts") }
+}
+
 impl Work {
     fn new(what: String) -> Work {
         Work { what, begun: Instant::now(), hosts: BTreeMap::new(), bar: None, said: None }
@@ -104,7 +108,9 @@ impl Work {
                     let percent = done * 100 / total.max(1);
                     eprintln!("hostbuf: {}: {} of {} ({percent} %)", self.what, Bytes(done), Bytes(total));
                 }
-                None => eprintln!("hostbuf: {}: {}", self.what, Bytes(done)),
+                None => {
+                    eprintln!("hostbuf: {}: {} on {} in all", self.what, Bytes(done), hosts(self.hosts.len()))
+                }
             }
         }
     }

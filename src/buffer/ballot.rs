@@ -185,7 +185,12 @@ impl Holds {
             let (at, length) = (base + placement.offset as usize, placement.length as usize);
             let more = (placement.flags & !FLAG_DUMP) as usize;
             // SAFETY: as above.
-            result = result.and_then(|()| unsafe { raw::map_over(at, length, rw, fd, more) });
+            let map = |protection| unsafe { raw::map_over(at, length, protection, fd, more) };
+            result = result.and_then(|()| match map(rw) {
+                // Frozen: whoever comes now may read.
+                Err(Errno::PERM) => map(raw::PROT_READ),
+                other => other,
+            });
             if result.is_ok() && placement.flags & FLAG_DUMP == 0 {
                 // SAFETY: MADV_DONTDUMP changes no content. A kernel that refuses it only writes larger cores.
                 let _ = unsafe { raw::advise(at, length, raw::MADV_DONTDUMP) };

@@ -64,6 +64,8 @@ pub struct BufferIdentity {
     pub huge: u64,
     /// Whether the pages are taken at the first touch.
     pub lazy: u64,
+    /// Whether the contents go into core files.
+    pub dump: u64,
 }
 
 /// What takes time before `main`.
@@ -184,7 +186,7 @@ impl Identity {
 }
 
 const LAYOUT: u32 = (size_of::<Identity>() * 65536 + size_of::<State>()) as u32;
-const _: () = assert!(size_of::<BufferIdentity>() == 32 + 7 * 8);
+const _: () = assert!(size_of::<BufferIdentity>() == 32 + 8 * 8);
 const _: () = assert!(
     size_of::<Identity>()
         == 8 + 8 + 16 + 16 + 16 + 8 * Phase::COUNT + MAX_BUFFERS * size_of::<BufferIdentity>() + 8

@@ -107,16 +107,17 @@ impl HostBuffer {
 
     fn remap_read_only(&self) -> Result<()> {
         let (at, length) = (self.as_ptr().as_ptr() as usize, self.len());
-        let more = if self.identity().lazy == 0 { libc::MAP_NORESERVE as usize } else { 0 };
         // SAFETY: the same file over its own mapping: every byte stays what and where it is, so references remain
         // valid; only the right to write goes.
-        unsafe { raw::map_over(at, length, raw::PROT_READ, self.fd().as_raw_fd(), more) }.map_err(|e| {
+        unsafe { raw::map_over(at, length, raw::PROT_READ, self.fd().as_raw_fd(), 0) }.map_err(|e| {
             Error::os(format!("mapping {length} bytes at {at:#x} read-only"))(
                 std::io::Error::from_raw_os_error(e.0),
             )
         })?;
-        // SAFETY: keeps a range out of core files, as before the remapping.
-        let _ = unsafe { raw::advise(at, length, raw::MADV_DONTDUMP) };
+        if self.identity().dump == 0 {
+            // SAFETY: keeps a range out of core files, as before the remapping; refused, a core is only larger.
+            let _ = unsafe { raw::advise(at, length, raw::MADV_DONTDUMP) };
+        }
         Ok(())
     }
 

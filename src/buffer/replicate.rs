@@ -123,6 +123,9 @@ impl HostBuffer {
         if bytes > self.len() as u64 {
             return Err(Error::Corrupt { word: "the high-water mark", found: bytes });
         }
+        if hosts.count == 1 {
+            return Ok(());
+        }
         let mut hash = xxhash_rust::xxh3::Xxh3::new();
         let mut at = 0;
         while at < bytes as usize {

@@ -67,6 +67,7 @@ impl Segments {
             identity.size = options.size;
             identity.length = length;
             identity.lazy = u64::from(options.lazy);
+            identity.dump = u64::from(options.dump);
             identity.inode = memfd::inode(fd.as_fd()).map_err(Error::os("fstat of a memory file"))?;
             segments.buffers.push(Segment { fd, identity, strict: options.pages == Pages::Transparent });
         }

@@ -13,8 +13,10 @@ use core::arch::asm;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Errno(pub i32);
 
-/// No such device or address, and the others that callers tell apart.
+/// Those that callers tell apart.
 impl Errno {
+    /// Not permitted: a writable mapping of a sealed file.
+    pub const PERM: Errno = Errno(1);
     /// Interrupted by a signal: ask again.
     pub const INTR: Errno = Errno(4);
     /// The address range is taken (`MAP_FIXED_NOREPLACE`).
