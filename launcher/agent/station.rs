@@ -72,6 +72,9 @@ impl Handle {
     }
 }
 
+/// By local rank: which peer brought it, and what.
+type Parts = BTreeMap<u64, (u64, Vec<u8>)>;
+
 struct Peer {
     channel: Option<Channel>,
     process: Option<OwnedFd>,
@@ -109,7 +112,7 @@ pub(super) struct Station {
     /// The bytes that the last question was about.
     asked: usize,
     /// The parts that have come and who brought them, by size of the group and sequence, then by local rank.
-    gathers: BTreeMap<(u64, u64), BTreeMap<u64, (u64, Vec<u8>)>>,
+    gathers: BTreeMap<(u64, u64), Parts>,
     print_failures: bool,
     orders: Receiver<Order>,
     wake: Arc<EventFd>,

@@ -109,7 +109,12 @@ impl Work {
                     eprintln!("hostbuf: {}: {} of {} ({percent} %)", self.what, Bytes(done), Bytes(total));
                 }
                 None => {
-                    eprintln!("hostbuf: {}: {} on {} in all", self.what, Bytes(done), hosts(self.hosts.len()))
+                    eprintln!(
+                        "hostbuf: {}: {} on {} in all",
+                        self.what,
+                        Bytes(done),
+                        hosts(self.hosts.len())
+                    );
                 }
             }
         }

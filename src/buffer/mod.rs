@@ -6,6 +6,7 @@ mod arena;
 mod attach;
 pub mod ballot;
 pub mod candidates;
+mod containers;
 pub mod control;
 mod freeze;
 mod handle;
@@ -19,8 +20,9 @@ pub mod segment;
 pub mod space;
 
 pub use arena::{Arena, Placed};
+pub use containers::{List, Map};
 pub use control::{Fill, Phase};
 pub use freeze::{Frozen, Proof};
 pub use handle::HostBuffer;
 pub use options::{Options, Pages};
-pub use portable::{List, Map, Portable};
+pub use portable::Portable;

@@ -93,7 +93,7 @@ pub struct Options {
     pub lazy: bool,
     /// Let the contents go into core files.
     pub dump: bool,
-    /// Name, [`NAME_MAX`] bytes at most of letters, digits, `_`, `-` and `.`.
+    /// Name: 31 bytes at most of letters, digits, `_`, `-` and `.`.
     pub name: String,
     /// Flags handed to `mmap` beside `MAP_SHARED | MAP_FIXED`, such as `MAP_LOCKED`.
     pub mmap_flags: i32,

@@ -3,25 +3,13 @@
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
-use std::hash::{BuildHasher, Hash};
 use std::marker::PhantomData;
 use std::num;
 use std::ptr::NonNull;
 
-use allocator_api2::boxed::Box;
-use allocator_api2::vec::Vec;
-use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-use crate::buffer::arena::Arena;
 use crate::error::Result;
-
-/// A vector in a buffer.
-pub type List<'b, T> = Vec<T, Arena<'b>>;
-
-/// A hash map in a buffer. The hasher is the same in every process; a randomly seeded one would find nothing in
-/// any process but the one that filled the map.
-pub type Map<'b, K, V> = HashMap<K, V, FxBuildHasher, Arena<'b>>;
 
 /// Types whose bytes mean the same in every process of the job that maps the buffer.
 ///
@@ -35,7 +23,7 @@ pub unsafe trait Portable {
     /// Whether [`settle`](Portable::settle) does nothing.
     const SETTLED: bool = true;
 
-    /// Makes a value portable that is so only in certain states: called by [`Arena::place`] before it moves into the
+    /// Makes a value portable that is so only in certain states: called by [`Arena::place`](crate::Arena::place) before it moves into the
     /// buffer.
     ///
     /// # Errors
@@ -96,10 +84,9 @@ unsafe impl<T: ?Sized> Portable for NonNull<T> {}
 unsafe impl<T: ?Sized> Portable for PhantomData<T> {}
 // SAFETY: reaching inside is unsafe.
 unsafe impl<T: Portable> Portable for UnsafeCell<T> {}
-// SAFETY: an arena is an address in the buffer and one in the control page, both agreed.
-unsafe impl Portable for Arena<'_> {}
 
-fn settle_all<'a, T: Portable + 'a>(values: impl IntoIterator<Item = &'a mut T>) -> Result<()> {
+/// [`Portable::settle`] for all of `values`.
+pub(crate) fn settle_all<'a, T: Portable + 'a>(values: impl IntoIterator<Item = &'a mut T>) -> Result<()> {
     if T::SETTLED { Ok(()) } else { values.into_iter().try_for_each(Portable::settle) }
 }
 
@@ -118,43 +105,6 @@ unsafe impl<T: Portable, const N: usize> Portable for [T; N] {
 
     fn settle(&mut self) -> Result<()> {
         settle_all(self)
-    }
-}
-
-// SAFETY: the block is in the buffer, or there is none and the pointer is never followed.
-unsafe impl<T: Portable> Portable for Vec<T, Arena<'_>> {
-    const SETTLED: bool = T::SETTLED;
-
-    fn settle(&mut self) -> Result<()> {
-        settle_all(self)
-    }
-}
-
-// SAFETY: the block is in the buffer.
-unsafe impl<T: Portable> Portable for Box<T, Arena<'_>> {
-    const SETTLED: bool = T::SETTLED;
-
-    fn settle(&mut self) -> Result<()> {
-        self.as_mut().settle()
-    }
-}
-
-// SAFETY: the table is in the buffer once there is one; settle() sees to it, since a map without a table points to
-// an empty one inside the executable, which lies elsewhere in every process.
-unsafe impl<K: Portable + Eq + Hash, V: Portable, S: Portable + BuildHasher> Portable
-    for HashMap<K, V, S, Arena<'_>>
-{
-    const SETTLED: bool = false;
-
-    fn settle(&mut self) -> Result<()> {
-        const { assert!(K::SETTLED, "a key that must be settled cannot be, inside a map") };
-        if self.capacity() == 0 {
-            self.try_reserve(1).map_err(|_| {
-                let left = self.allocator().left().unwrap_or(0);
-                crate::Error::Full { asked: size_of::<(K, V)>() as u64, left }
-            })?;
-        }
-        settle_all(self.values_mut())
     }
 }
 

@@ -224,7 +224,7 @@ fn ten_thousand_connections_while_the_job_starts_and_while_it_runs() {
                     let mut round: Vec<OwnedFd> = Vec::new();
                     while round.len() < 300 && !stop.load(Ordering::Relaxed) {
                         let Ok(connection) = socket::connect(&name) else { break };
-                        if round.len() % 3 == 0 {
+                        if round.len().is_multiple_of(3) {
                             say(&connection, b"rubbish");
                         }
                         round.push(connection);
