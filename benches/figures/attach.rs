@@ -14,6 +14,10 @@ const BAR: f64 = 1e-3;
 /// Runs one rank for each size in turns; its children are what is measured, since a process attaches once.
 pub(crate) fn compare(hostbuf: &str, rounds: usize, children: usize) -> Outcome {
     let own = std::env::current_exe()?;
+    note(
+        "attach-16m-before-main",
+        "lifetime of /bin/true as a child of a rank, with the preloaded object and without",
+    );
     for _ in 0..rounds {
         for (key, size) in [("attach-16m", "16M"), ("attach-4g", "4G")] {
             let mut job = Command::new(hostbuf);
@@ -70,12 +74,6 @@ pub(crate) fn rank(key: &str, children: usize) -> Outcome {
         } else {
             sample("attach-flat", "theirs", call);
         }
-    }
-    if key == "attach-16m" {
-        note(
-            "attach-16m-before-main",
-            "lifetime of /bin/true as a child of a rank, with the preloaded object and without",
-        );
     }
     Ok(())
 }

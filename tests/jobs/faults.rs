@@ -86,7 +86,7 @@ impl Job {
         let dir = Scratch::new(&mark);
         let mut command = Command::new(hostbuf());
         command
-            .args(["run", "--launcher", "local", "--buffer", &format!("name={mark},{size}")])
+            .args(["run", "--quiet", "--launcher", "local", "--buffer", &format!("name={mark},{size}")])
             .args(more)
             .arg("--");
         let folder = dir.0.to_str().expect("UTF-8").to_owned();

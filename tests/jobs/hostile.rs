@@ -295,6 +295,7 @@ fn another_user_who_takes_the_name_first_is_found_out() {
     };
     // The name is the right one: with nobody in the way the job runs.
     assert_eq!(exec().ok().stdout, "ran\n");
+    eventually("its agent has gone", SOON, || socket::connect(&name_for(&namespace)).is_err());
     let Some(mut command) = as_nobody() else { return };
     let dir = Scratch::new("squat");
     fs::set_permissions(&dir.0, fs::Permissions::from_mode(0o777)).expect("our own folder");

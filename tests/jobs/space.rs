@@ -204,16 +204,6 @@ fn a_kill_by_the_cgroup_becomes_the_same_error() {
         eventually("the limit falls", ARRIVAL, || cgroup.limit(cgroup.usage() + (64 << 20)).is_ok());
         let status = job.end(2 * SOON);
         let outcome = Outcome { status: status.code().unwrap_or(-1), stdout: job.out(), stderr: job.err() };
-        let outcome = Outcome {
-            // Taking so much takes long enough to be told.
-            stderr: outcome
-                .stderr
-                .lines()
-                .filter(|l| !l.contains(" taking memory: "))
-                .map(|l| format!("{l}\n"))
-                .collect(),
-            ..outcome
-        };
         refusal(&outcome);
         assert!(outcome.stderr.contains("hostbuf-test-kill"), "{outcome:?}");
         job.leaves_nothing(pages);
