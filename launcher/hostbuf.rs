@@ -43,7 +43,11 @@ fn main() -> ExitCode {
         .with_env_filter(tracing_subscriber::EnvFilter::from_env("HOSTBUF_LOG"))
         .with_writer(std::io::stderr)
         .init();
-    match CommandLine::parse().command {
+    let line = match CommandLine::try_parse() {
+        Ok(line) => line,
+        Err(error) => return wrong(&error),
+    };
+    match line.command {
         Verb::Run(arguments) => run::run(*arguments),
         Verb::Exec(arguments) => exec::run(arguments),
         Verb::Stat(arguments) => stat::run(&arguments),
@@ -56,4 +60,19 @@ fn main() -> ExitCode {
             }
         },
     }
+}
+
+/// A command line that makes no sense: what is wrong with it, in one line. Help and version are no mistakes.
+fn wrong(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() {
+        error.exit();
+    }
+    if error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        error.exit();
+    }
+    let text = error.to_string();
+    // What clap says stands before the first empty line; behind it come hints and the usage.
+    let said = text.lines().take_while(|l| !l.trim().is_empty()).map(str::trim).collect::<Vec<_>>().join(" ");
+    eprintln!("hostbuf: {} (see hostbuf --help)", said.trim_start_matches("error: "));
+    ExitCode::from(2)
 }

@@ -55,6 +55,11 @@ pub enum Error {
         /// Why, and what to do.
         why: String,
     },
+    /// A rank ended, or could not go on, before all ranks had the buffer.
+    Lost {
+        /// Which rank, on which host, and why.
+        why: String,
+    },
     /// A word of the control page does not make sense. Nothing was changed.
     Corrupt {
         /// Which word.
@@ -120,6 +125,7 @@ impl fmt::Display for Error {
             Error::Invalid { what } => write!(f, "{what}"),
             Error::Os { doing, source } => write!(f, "{doing}: {source}"),
             Error::Attach { why } => write!(f, "cannot attach to a host buffer: {why}"),
+            Error::Lost { why } => f.write_str(why),
             Error::Corrupt { word, found } => {
                 write!(
                     f,

@@ -199,7 +199,7 @@ fn together<T>(group: &dyn Collective, result: Result<T>) -> std::result::Result
 /// The station's next event; the loss of a rank is an error.
 fn event(station: &Handle) -> Result<Event> {
     match station.events.recv() {
-        Ok(Event::Lost(why)) => Err(Error::Attach { why }),
+        Ok(Event::Lost(why)) => Err(Error::Lost { why }),
         Ok(event) => Ok(event),
         Err(_) => Err(Error::Attach { why: "the agent is ending".into() }),
     }
@@ -214,7 +214,7 @@ fn gather(group: &dyn Collective, station: &Handle) -> std::result::Result<usize
         if here.is_none() {
             match station.events.recv_timeout(PACE) {
                 Ok(Event::Present { ranks, size }) => here = Some((ranks, size)),
-                Ok(Event::Lost(why)) => lost = Some(Error::Attach { why }),
+                Ok(Event::Lost(why)) => lost = Some(Error::Lost { why }),
                 Ok(_) | Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
                     lost = Some(Error::Attach { why: "the agent is ending".into() });
@@ -223,7 +223,7 @@ fn gather(group: &dyn Collective, station: &Handle) -> std::result::Result<usize
         } else if group.size() > 1 {
             // The others are not there yet, or this is the first look; a rank of ours may be lost meanwhile.
             if let Ok(Event::Lost(why)) = station.events.try_recv() {
-                lost = Some(Error::Attach { why });
+                lost = Some(Error::Lost { why });
             }
         }
         let (ranks, size) = here.unwrap_or_default();

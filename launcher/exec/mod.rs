@@ -6,6 +6,7 @@ mod program;
 mod rank;
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
@@ -61,11 +62,13 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
             }
         }
         (Err((error, status)), connection) => {
-            // The others shall not wait for a rank that will never be.
-            if let Ok((channel, _)) = connection {
-                give_up(&channel, &error);
+            // The others shall not wait for a rank that will never be; a launcher hears of it, and says it once.
+            match connection {
+                Ok((channel, _)) if give_up(&channel, &error) && arguments.socket.is_some() => {
+                    ExitCode::from(status)
+                }
+                _ => say(place, &error, status),
             }
-            say(place, &error, status)
         }
         (Ok(_), Err(error)) => say(place, &error, 1),
     }
@@ -74,13 +77,15 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
 fn say(place: Place, error: &Error, status: u8) -> ExitCode {
     // A program that is not there is missing for every rank of the host: one line is enough.
     if place.local_rank == 0 || status == 1 {
-        eprintln!("hostbuf exec: {error}");
+        // In one write, so that the lines of several hosts do not run into each other.
+        let _ = std::io::stderr().write_all(format!("hostbuf exec: {error}\n").as_bytes());
     }
     ExitCode::from(status)
 }
 
-fn give_up(channel: &Channel, error: &Error) {
-    let _ = channel.send(&Frame::new(Kind::Failed).saying(error.to_string().as_bytes()), &[]);
+/// Tells the agent why this rank will not be; whether it could be told.
+fn give_up(channel: &Channel, error: &Error) -> bool {
+    channel.send(&Frame::new(Kind::Failed).saying(error.to_string().as_bytes()), &[]).is_ok()
 }
 
 /// Connects to the agent and introduces this rank.

@@ -131,6 +131,10 @@ impl Elf {
         const ET_EXEC: u16 = 2;
         let fixed = half(16)? == ET_EXEC;
         let (table, size, count) = (long(32)?, half(54)?, half(56)?);
+        // Nothing lies behind the end of the file, so no sum of places inside it overflows.
+        if table > bytes.len() {
+            return None;
+        }
         let headers = (0..usize::from(count)).map(|i| table + i * usize::from(size));
         let mut elf = Elf { dynamic: false, fixed_segments: Vec::new(), asan: None };
         let mut loads = Vec::new();
@@ -159,7 +163,7 @@ impl Elf {
             const DT_STRTAB: usize = 5;
             let strings = entries.iter().find(|e| e.0 == DT_STRTAB)?.1;
             let (address, offset, ..) = *loads.iter().find(|l| l.0 <= strings && strings - l.0 < l.2)?;
-            let strings = strings - address + offset;
+            let strings = (strings - address).checked_add(offset)?;
             let name = |at: usize| {
                 let text = bytes.get(strings.checked_add(at)?..)?;
                 let end = text.iter().position(|&b| b == 0)?;

@@ -117,9 +117,8 @@ struct Launcher<'a> {
     spawned: Vec<u32>,
     /// The rank that ended first by a signal, and how, when this launcher started the ranks.
     first: Option<(usize, ExitStatus)>,
-    /// The exit status of a `hostbuf exec` that found no program to run (126, 127), and whether it has said so: the
-    /// first rank of a host does.
-    unstarted: Option<(u8, bool)>,
+    /// The exit status of a `hostbuf exec` that found no program to run (126, 127).
+    unstarted: Option<u8>,
     /// How the agents' job ended.
     agents_status: Option<ExitStatus>,
     progress: Progress,
@@ -146,10 +145,8 @@ impl Launcher<'_> {
             self.reap()?;
             if let Some(why) = &self.failure {
                 if self.ranks.is_empty() {
-                    if let Some((code, said)) = self.unstarted {
-                        if !said {
-                            eprintln!("hostbuf run: {why}");
-                        }
+                    if let Some(code) = self.unstarted {
+                        eprintln!("hostbuf run: {why}");
                         return Ok(code);
                     }
                     return Err(spoken(Error::Attach { why: why.clone() }));
@@ -173,8 +170,7 @@ impl Launcher<'_> {
                     self.failure = self.lost();
                     continue;
                 }
-                let said = self.unstarted.is_some_and(|(_, said)| said);
-                if late || said || self.agreed || self.agents.is_none() {
+                if late || self.agreed || self.agents.is_none() {
                     return Ok(self.verdict());
                 }
             }
@@ -373,8 +369,7 @@ impl Launcher<'_> {
                 Some(status) => {
                     died |= !status.success();
                     if let (false, Some(code @ (126 | 127))) = (self.agreed, status.code()) {
-                        let said = local && self.spawned.first() == Some(&child.id());
-                        self.unstarted = Some((code as u8, said || self.unstarted.is_some_and(|(_, s)| s)));
+                        self.unstarted = Some(code as u8);
                     }
                     if local && status.signal().is_some() && self.first.is_none() && self.stopping.is_none() {
                         let rank = self.spawned.iter().position(|&pid| pid == child.id());
