@@ -244,6 +244,7 @@ pub(crate) fn simulate(most: usize, scale: usize) -> Outcome {
         let mut one = 0;
         let mut worst = 0;
         let mut without = 0;
+        let mut slow: Vec<String> = Vec::new();
         let (mut messages, mut looked_at) = (0, 0);
         let (elapsed, outcome) = timed(|| -> Outcome {
             for i in 0..jobs {
@@ -252,14 +253,27 @@ pub(crate) fn simulate(most: usize, scale: usize) -> Outcome {
                 let outcome = elect(&mut electorate, job.length, job.align)?;
                 one += u32::from(outcome.rounds == 1 && outcome.address.is_some());
                 worst = worst.max(outcome.rounds);
+                if outcome.rounds > 1 {
+                    let with = [(job.stray, " and strays"), (job.pmix, " and PMIx 5")];
+                    let with: String = with.into_iter().filter(|w| w.0).map(|w| w.1).collect();
+                    slow.push(format!(
+                        "{:?}{with}, {}, {}",
+                        job.program,
+                        hostbuf::Bytes(job.length as u64),
+                        outcome.rounds
+                    ));
+                }
                 without += u32::from(outcome.address.is_none());
-                messages += electorate.messages;
-                looked_at += electorate.looked_at;
+                if outcome.address.is_some() {
+                    messages += electorate.messages;
+                    looked_at += electorate.looked_at;
+                }
             }
             Ok(())
         });
         outcome?;
-        let all = (jobs * participants) as f64;
+        // Where nothing is free for all there is nothing to agree on: that counts against the rounds, not as work.
+        let all = ((jobs - without) * participants) as f64;
         let key = format!("agreement-{participants}");
         sample(&key, "ours", f64::from(one) / jobs as f64);
         sample(&key, "theirs", 1.0);
@@ -277,6 +291,9 @@ pub(crate) fn simulate(most: usize, scale: usize) -> Outcome {
                 elapsed.as_secs_f64() * 1e9 / all
             ),
         );
+        if !slow.is_empty() {
+            note(&key, &format!("more than one round (program, bytes, rounds): {}", slow.join("; ")));
+        }
         participants *= 10;
     }
     Ok(())

@@ -13,9 +13,9 @@ use hostbuf::os::process;
 use hostbuf::{Error, Fill, Phase, Result};
 
 use super::Open;
+use super::orders::{Answer, Event, Handle, Order};
 use super::report::Report;
 use super::spec::Spec;
-use super::station::{Answer, Event, Handle, Order};
 
 /// How long an agent whose ranks are not all here waits before it compares notes with the others again.
 const PACE: Duration = Duration::from_millis(10);

@@ -5,6 +5,8 @@
 //! the phases one after another and alone uses MPI, so that an MPI that hangs in its own shutdown harms nobody.
 
 mod conductor;
+mod inherited;
+mod orders;
 pub(crate) mod report;
 pub(crate) mod spec;
 mod station;

@@ -1,8 +1,10 @@
 //! The side of the agent that talks to the processes of its host. One thread, no blocking call but `poll`.
 
+mod gathers;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 
@@ -13,7 +15,10 @@ use hostbuf::{Error, Result};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
+use super::inherited::{adopt, lifeline};
+use super::orders::{Answer, Event, Handle, Order};
 use super::spec::Spec;
+use gathers::Parts;
 
 /// The most connections whose owner has not yet said who it is; beyond it the oldest is closed of
 /// the process that has most of them.
@@ -22,58 +27,6 @@ const MAX_STRANGERS: usize = 128;
 const MAX_BACKLOG: usize = 1 << 13;
 /// How many frames of one peer are heard in a turn: then it is the others' turn.
 const MAX_HEARD: usize = 64;
-/// To how many unfinished gatherings a member may have brought its part: one that keeps to the protocol waits for each.
-const MAX_GATHERS: usize = 2;
-
-/// What the conductor wants.
-pub(super) enum Order {
-    /// Put this to all ranks of this host.
-    Ask(Box<Frame>),
-    /// Hand the memory out: to the ranks now, to whoever comes later.
-    Serve(Box<Winner>, Arc<Vec<OwnedFd>>),
-    /// Let all ranks run.
-    Go,
-    /// End the job: every rank gets this.
-    Fail { message: String },
-}
-
-/// What the station saw.
-pub(super) enum Event {
-    /// All ranks of this host are there and ready. How many, and how many the job has in all.
-    Present { ranks: usize, size: u64 },
-    /// All have answered: the lowest rank's refusal, what all hold, the greatest of their holes.
-    Answered(Answer),
-    /// All have mapped.
-    Mapped,
-    /// A rank is lost, or cannot go on.
-    Lost(String),
-}
-
-/// The answers of all ranks of a host as one.
-#[derive(Clone, Debug)]
-pub(super) struct Answer {
-    pub(super) mask: u64,
-    pub(super) hole: u64,
-    pub(super) refusal: Option<(usize, String)>,
-}
-
-/// The conductor's end.
-pub(super) struct Handle {
-    orders: Sender<Order>,
-    wake: Arc<EventFd>,
-    pub(super) events: Receiver<Event>,
-}
-
-impl Handle {
-    pub(super) fn order(&self, order: Order) {
-        // A station that has gone takes the whole process with it.
-        let _ = self.orders.send(order);
-        let _ = self.wake.write(1);
-    }
-}
-
-/// By local rank: which peer brought it, and what.
-type Parts = BTreeMap<u64, (u64, Vec<u8>)>;
 
 struct Peer {
     channel: Option<Channel>,
@@ -86,6 +39,18 @@ struct Peer {
     mapped: bool,
     outbox: VecDeque<(Frame, bool)>,
     served: bool,
+    refused: bool,
+}
+
+/// Who of the host's ranks prints why the job has failed.
+#[derive(PartialEq, Eq)]
+enum Speaker {
+    /// Nobody has been told to.
+    None,
+    /// This one, which lives.
+    Rank(u64),
+    /// It has.
+    Done,
 }
 
 /// How far the job is, as the ranks see it.
@@ -114,6 +79,7 @@ pub(super) struct Station {
     /// The parts that have come and who brought them, by size of the group and sequence, then by local rank.
     gathers: BTreeMap<(u64, u64), Parts>,
     print_failures: bool,
+    speaker: Speaker,
     orders: Receiver<Order>,
     wake: Arc<EventFd>,
     events: Sender<Event>,
@@ -161,6 +127,7 @@ impl Station {
             asked: 0,
             gathers: BTreeMap::new(),
             print_failures: !spec.reports,
+            speaker: Speaker::None,
             orders,
             wake,
             events,
@@ -301,6 +268,7 @@ impl Station {
                 mapped: false,
                 outbox: VecDeque::new(),
                 served: false,
+                refused: false,
             };
             self.peers.insert(self.next, peer);
             self.next += 1;
@@ -386,7 +354,7 @@ impl Station {
         // Whoever takes part is watched by its process, which a closed connection does not end.
         peer.process = process::pidfd(peer.pid).ok();
         if matches!(self.stage, Stage::Failed) {
-            return self.refuse(id);
+            return self.refuse();
         }
         match hello.role {
             Role::Rank if matches!(self.stage, Stage::Gathering) => {
@@ -451,38 +419,16 @@ impl Station {
         }
     }
 
-    fn gather(&mut self, id: u64, hello: Hello, frame: &Frame) {
-        let sequence = frame.words[0];
-        let key = (hello.local_size, sequence);
-        let brought = self.gathers.values().flat_map(BTreeMap::values).filter(|(by, _)| *by == id).count();
-        if brought >= MAX_GATHERS {
-            return self.hung_up(id);
-        }
-        let parts = self.gathers.entry(key).or_default();
-        parts.insert(hello.local_rank, (id, frame.text().to_vec()));
-        if (parts.len() as u64) < hello.local_size {
-            return;
-        }
-        let parts = self.gathers.remove(&key).unwrap_or_default();
-        for id in self.members(hello.local_size) {
-            for (&rank, (_, part)) in &parts {
-                self.send(id, Frame::new(Kind::Gathered).with(&[sequence, rank]).saying(part), false);
-            }
-        }
-    }
-
-    /// The members of the group of this size.
-    fn members(&self, size: u64) -> Vec<u64> {
-        let member = |p: &Peer| p.hello.is_some_and(|h| h.role == Role::Member && h.local_size == size);
-        self.peers.iter().filter(|(_, p)| member(p)).map(|(&id, _)| id).collect()
-    }
-
     /// The connection has ended; the process may well live on without it.
     fn hung_up(&mut self, id: u64) {
         let running = matches!(self.stage, Stage::Running | Stage::Failed);
         let Some(peer) = self.peers.get_mut(&id) else { return };
         peer.channel = None;
         peer.outbox.clear();
+        if peer.process.is_none() {
+            self.heard_out(id);
+        }
+        let Some(peer) = self.peers.get(&id) else { return };
         let Some(hello) = peer.hello else {
             self.peers.remove(&id);
             return;
@@ -507,21 +453,9 @@ impl Station {
         self.read(id, usize::MAX);
         self.hung_up(id);
         self.peers.remove(&id);
+        self.heard_out(id);
         if matches!(self.stage, Stage::Asking(_)) {
             self.look_if_answered();
-        }
-    }
-
-    fn member_left(&mut self, id: u64, hello: Hello) {
-        self.peers.remove(&id);
-        for parts in self.gathers.values_mut() {
-            parts.retain(|_, (by, _)| *by != id);
-        }
-        self.gathers.retain(|_, parts| !parts.is_empty());
-        for other in self.members(hello.local_size) {
-            let why = format!("local rank {} has left", hello.local_rank);
-            // Only an error to those who still wait for it; others never read this.
-            self.send(other, Frame::new(Kind::Fail).with(&[1, 0]).saying(why.as_bytes()), false);
         }
     }
 
@@ -568,11 +502,7 @@ impl Station {
             Order::Fail { message } => {
                 self.stage = Stage::Failed;
                 self.failure = message;
-                let all: Vec<u64> =
-                    self.peers.iter().filter(|(_, p)| p.hello.is_some()).map(|(&id, _)| id).collect();
-                for id in all {
-                    self.refuse(id);
-                }
+                self.refuse();
             }
         }
     }
@@ -594,14 +524,40 @@ impl Station {
         }
     }
 
-    /// Tells a peer that the job has failed. One rank of the host prints why when there is no launcher to do it.
-    fn refuse(&mut self, id: u64) {
-        let lowest = self.ranks().map(|(_, h)| h.local_rank).min();
-        let hello = self.peers.get(&id).and_then(|p| p.hello);
-        let prints = self.print_failures
-            && hello.is_some_and(|h| h.role == Role::Rank && Some(h.local_rank) == lowest);
+    /// Tells the peers that the job has failed. With no launcher to say why, one rank of the host prints it; the others
+    /// hear of it only when that one has ended, since an engine that sees a rank fail ends the rest at once.
+    fn refuse(&mut self) {
+        if self.print_failures && self.speaker == Speaker::None {
+            let able = self.ranks().filter(|(id, _)| self.peers[id].channel.is_some());
+            if let Some(id) = able.min_by_key(|(_, h)| h.local_rank).map(|(&id, _)| id) {
+                self.speaker = Speaker::Rank(id);
+                return self.say_failed(id, true);
+            }
+        }
+        if matches!(self.speaker, Speaker::Rank(_)) {
+            return;
+        }
+        let open = |p: &Peer| p.hello.is_some() && !p.refused;
+        let rest: Vec<u64> = self.peers.iter().filter(|(_, p)| open(p)).map(|(&id, _)| id).collect();
+        for id in rest {
+            self.say_failed(id, false);
+        }
+    }
+
+    fn say_failed(&mut self, id: u64, prints: bool) {
+        if let Some(peer) = self.peers.get_mut(&id) {
+            peer.refused = true;
+        }
         let frame = Frame::new(Kind::Fail).with(&[1, u64::from(prints)]).saying(self.failure.as_bytes());
         self.send(id, frame, false);
+    }
+
+    /// The rank that was to print has gone.
+    fn heard_out(&mut self, id: u64) {
+        if self.speaker == Speaker::Rank(id) {
+            self.speaker = Speaker::Done;
+            self.refuse();
+        }
     }
 
     fn send(&mut self, id: u64, frame: Frame, with_memory: bool) {
@@ -645,41 +601,4 @@ fn refusal(frame: &Frame, length: usize) -> String {
     let [_, address, errno, start, end] = *frame.words.first_chunk::<5>().expect("a frame has 64 words");
     let mapping = (start as usize, end as usize);
     hostbuf::internal::agreement::reason(address as usize, length, errno as i32, mapping, frame.text())
-}
-
-/// A listening socket that was inherited.
-#[allow(unsafe_code)]
-fn adopt(fd: RawFd) -> Result<OwnedFd> {
-    let is_listener = |fd| {
-        // SAFETY: only asks; a number that is no descriptor gives an error.
-        let borrowed = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
-        nix::sys::socket::getsockopt(&borrowed, nix::sys::socket::sockopt::AcceptConn).unwrap_or(false)
-    };
-    if fd < 3 || !is_listener(fd) {
-        return Err(Error::Invalid { what: format!("descriptor {fd} is no listening socket") });
-    }
-    // SAFETY: it is open, and whoever started us handed it over; nobody else here knows the number.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    nix::fcntl::fcntl(&fd, nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::FD_CLOEXEC))
-        .map_err(|e| Error::Os { doing: "setting close-on-exec".into(), source: e.into() })?;
-    Ok(fd)
-}
-
-/// The process with which the agent ends, as a descriptor; an error when it has gone already.
-fn lifeline(spec: &Spec) -> Result<Option<OwnedFd>> {
-    let gone = || Error::Attach { why: "the process that this agent serves has ended".into() };
-    let (pid, known) = match spec.lifeline {
-        Some(l) => (l.pid, Some(l.start)),
-        None => (nix::unistd::getppid().as_raw(), None),
-    };
-    let fd = process::pidfd(pid).map_err(|e| match e.raw_os_error() {
-        Some(libc::ESRCH) => gone(),
-        _ => Error::Os { doing: format!("watching process {pid}"), source: e },
-    })?;
-    // Only now is it certain that the descriptor means the process that is meant.
-    let same = match known {
-        Some(start) => process::start_time(pid) == Some(start),
-        None => nix::unistd::getppid().as_raw() == pid,
-    };
-    if same { Ok(Some(fd)) } else { Err(gone()) }
 }

@@ -1,0 +1,55 @@
+//! What the agent's two threads say to each other.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender};
+
+use hostbuf::internal::wire::{Frame, Winner};
+use nix::sys::eventfd::EventFd;
+
+/// What the conductor wants.
+pub(super) enum Order {
+    /// Put this to all ranks of this host.
+    Ask(Box<Frame>),
+    /// Hand the memory out: to the ranks now, to whoever comes later.
+    Serve(Box<Winner>, Arc<Vec<OwnedFd>>),
+    /// Let all ranks run.
+    Go,
+    /// End the job: every rank gets this.
+    Fail { message: String },
+}
+
+/// What the station saw.
+pub(super) enum Event {
+    /// All ranks of this host are there and ready. How many, and how many the job has in all.
+    Present { ranks: usize, size: u64 },
+    /// All have answered: the lowest rank's refusal, what all hold, the greatest of their holes.
+    Answered(Answer),
+    /// All have mapped.
+    Mapped,
+    /// A rank is lost, or cannot go on.
+    Lost(String),
+}
+
+/// The answers of all ranks of a host as one.
+#[derive(Clone, Debug)]
+pub(super) struct Answer {
+    pub(super) mask: u64,
+    pub(super) hole: u64,
+    pub(super) refusal: Option<(usize, String)>,
+}
+
+/// The conductor's end.
+pub(super) struct Handle {
+    pub(super) orders: Sender<Order>,
+    pub(super) wake: Arc<EventFd>,
+    pub(super) events: Receiver<Event>,
+}
+
+impl Handle {
+    pub(super) fn order(&self, order: Order) {
+        // A station that has gone takes the whole process with it.
+        let _ = self.orders.send(order);
+        let _ = self.wake.write(1);
+    }
+}

@@ -1,0 +1,56 @@
+//! Collective operations among the ranks of a host, which meet at the agent: everybody's part to everybody.
+
+use std::collections::BTreeMap;
+
+use hostbuf::internal::wire::{Frame, Hello, Kind, Role};
+
+use super::{Peer, Station};
+
+/// To how many unfinished gatherings a member may have brought its part: one that keeps to the protocol waits for each.
+const MAX_GATHERS: usize = 2;
+
+/// By local rank: which peer brought it, and what.
+pub(super) type Parts = BTreeMap<u64, (u64, Vec<u8>)>;
+
+impl Station {
+    /// Takes a member's part; the last one completes the gathering.
+    pub(super) fn gather(&mut self, id: u64, hello: Hello, frame: &Frame) {
+        let sequence = frame.words[0];
+        let key = (hello.local_size, sequence);
+        let brought = self.gathers.values().flat_map(BTreeMap::values).filter(|(by, _)| *by == id).count();
+        if brought >= MAX_GATHERS {
+            return self.hung_up(id);
+        }
+        let parts = self.gathers.entry(key).or_default();
+        parts.insert(hello.local_rank, (id, frame.text().to_vec()));
+        if (parts.len() as u64) < hello.local_size {
+            return;
+        }
+        let parts = self.gathers.remove(&key).unwrap_or_default();
+        for id in self.members(hello.local_size) {
+            for (&rank, (_, part)) in &parts {
+                self.send(id, Frame::new(Kind::Gathered).with(&[sequence, rank]).saying(part), false);
+            }
+        }
+    }
+
+    /// The members of the group of this size.
+    fn members(&self, size: u64) -> Vec<u64> {
+        let member = |p: &Peer| p.hello.is_some_and(|h| h.role == Role::Member && h.local_size == size);
+        self.peers.iter().filter(|(_, p)| member(p)).map(|(&id, _)| id).collect()
+    }
+
+    /// A member's process has gone: the others get an error for what they wait for.
+    pub(super) fn member_left(&mut self, id: u64, hello: Hello) {
+        self.peers.remove(&id);
+        for parts in self.gathers.values_mut() {
+            parts.retain(|_, (by, _)| *by != id);
+        }
+        self.gathers.retain(|_, parts| !parts.is_empty());
+        for other in self.members(hello.local_size) {
+            let why = format!("local rank {} has left", hello.local_rank);
+            // Only an error to those who still wait for it; others never read this.
+            self.send(other, Frame::new(Kind::Fail).with(&[1, 0]).saying(why.as_bytes()), false);
+        }
+    }
+}
