@@ -263,7 +263,7 @@ pub(crate) fn simulate(most: usize, scale: usize) -> Outcome {
                         outcome.rounds
                     ));
                 }
-                without += u32::from(outcome.address.is_none());
+                without += usize::from(outcome.address.is_none());
                 if outcome.address.is_some() {
                     messages += electorate.messages;
                     looked_at += electorate.looked_at;

@@ -65,37 +65,47 @@ impl Ballot {
     }
 }
 
+/// How many candidates the first ballot has: the beginnings of the windows, and slots behind them, so that one job of a
+/// hundred thousand ranks in which a few have something odd in each window still needs no second round.
+const FIRST: usize = 9;
+
 /// The ballot of round `round` (0, 1, ...) for `length` bytes at a multiple of `align` (a power of two);
 /// `None` when the windows are used up and the exact search begins.
 ///
-/// Round 0 is the beginning of each window. Each further round is one window, cut into slots, for the case that
-/// something small stands at a window's beginning.
+/// Round 0 is the beginning of each window, then the first slots behind them in turn. Each further round is one window,
+/// cut into slots.
 #[must_use]
 pub fn ballot(round: usize, length: usize, align: usize) -> Option<Ballot> {
-    let fits = |window: &Window| length <= window.length && window.start.is_multiple_of(align);
-    if round == 0 {
-        let mut starts = [0; WINDOWS.len()];
-        let mut count = 0;
-        for window in WINDOWS.iter().filter(|w| fits(w)) {
-            starts[count] = window.start;
-            count += 1;
-        }
-        // None fits at all: an empty ballot, and the search follows.
-        return Some(Ballot::of(&starts[..count]));
-    }
-    let window = WINDOWS.get(round - 1)?;
-    let mut slots = [0; MAX_CANDIDATES];
+    let mut list = [0; MAX_CANDIDATES];
     let mut count = 0;
-    if fits(window) {
-        let step = ((window.length - length) / MAX_CANDIDATES).max(length).next_multiple_of(align.max(GIB));
-        let mut at = window.start + step;
-        while count < MAX_CANDIDATES && at + length <= window.start + window.length {
-            slots[count] = at;
+    let mut add = |address: Option<usize>, most: usize| {
+        if let Some(address) = address.filter(|_| count < most) {
+            list[count] = address;
             count += 1;
-            at += step;
         }
+    };
+    if round == 0 {
+        for slot in 0..FIRST {
+            WINDOWS.iter().for_each(|window| add(window.slot(slot, length, align), FIRST));
+        }
+    } else {
+        let window = WINDOWS.get(round - 1)?;
+        (1..=MAX_CANDIDATES).for_each(|slot| add(window.slot(slot, length, align), MAX_CANDIDATES));
     }
-    Some(Ballot::of(&slots[..count]))
+    Some(Ballot { count, list })
+}
+
+impl Window {
+    /// The address of a slot for `length` bytes, of [`MAX_CANDIDATES`] + 1 that share the window; fewer fit when they
+    /// are long.
+    fn slot(&self, index: usize, length: usize, align: usize) -> Option<usize> {
+        if length > self.length || !self.start.is_multiple_of(align) {
+            return None;
+        }
+        let step = ((self.length - length) / MAX_CANDIDATES).max(length).next_multiple_of(align.max(GIB));
+        let at = self.start + index * step;
+        (at + length <= self.start + self.length).then_some(at)
+    }
 }
 
 #[cfg(test)]
