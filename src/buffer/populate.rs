@@ -325,16 +325,22 @@ fn collapse(window: &Window, length: u64, strict: bool, tally: &Tally) -> std::r
     };
     // Where the kernel allows it this alone makes the first touch take a huge page.
     let _ = advise(window.at, length, libc::MADV_HUGEPAGE);
-    let mut at = 0;
-    while at < length {
+    let whole = length / EXTENT * EXTENT;
+    for at in (0..whole).step_by(EXTENT as usize) {
+        advise(window.at.wrapping_byte_add(at as usize), memory_page(), libc::MADV_POPULATE_WRITE)?;
+    }
+    if whole < length {
+        advise(window.at.wrapping_byte_add(whole as usize), length - whole, libc::MADV_POPULATE_WRITE)?;
+    }
+    // One call for all extents: each call drains the page lists of every core, and waits for that.
+    if whole > 0 && advise(window.at, whole, MADV_COLLAPSE).is_ok() {
+        tally.huge.fetch_add(whole, Ordering::Relaxed);
+        tally.done.fetch_add(length, Ordering::Relaxed);
+        return Ok(());
+    }
+    // Some could not be had; find out which.
+    for at in (0..whole).step_by(EXTENT as usize) {
         let here = window.at.wrapping_byte_add(at as usize);
-        let extent = EXTENT.min(length - at);
-        tally.done.fetch_add(extent, Ordering::Relaxed);
-        if extent < EXTENT {
-            advise(here, extent, libc::MADV_POPULATE_WRITE)?;
-            break;
-        }
-        advise(here, memory_page(), libc::MADV_POPULATE_WRITE)?;
         let mut tries = 0;
         let collapsed = loop {
             tries += 1;
@@ -351,8 +357,9 @@ fn collapse(window: &Window, length: u64, strict: bool, tally: &Tally) -> std::r
         } else {
             advise(here, EXTENT, libc::MADV_POPULATE_WRITE)?;
         }
-        at += EXTENT;
+        tally.done.fetch_add(EXTENT, Ordering::Relaxed);
     }
+    tally.done.fetch_add(length - whole, Ordering::Relaxed);
     Ok(())
 }
 
