@@ -25,6 +25,8 @@ pub const MAX_BUFFERS: usize = 16;
 pub const MAX_CANDIDATES: usize = 16;
 /// The environment variable that names the agent's socket.
 pub const ENV_JOB: &str = "HOSTBUF_JOB";
+/// The environment variable with the path of the `hostbuf` that the launcher puts in front of ranks.
+pub const ENV_PREFIX: &str = "HOSTBUF_PREFIX";
 /// The environment variable with the number of the connection that `hostbuf exec` opened.
 pub const ENV_CONNECTION: &str = "HOSTBUF_CONNECTION";
 /// The environment variable with the first buffer's address: 16 hexadecimal digits behind `0x`, written in place
@@ -64,7 +66,8 @@ pub enum Kind {
     Fail = 10,
     /// From a participant: it cannot go on; the text says why.
     Failed = 11,
-    /// From a member: its part of gathering number word 0; the text is the part.
+    /// From a member: its part of gathering number word 0 of the group word 1, which has word 2 members; the text is
+    /// the part.
     Gather = 12,
     /// To a member: the part of member word 1 in gathering number word 0.
     Gathered = 13,

@@ -151,7 +151,14 @@ fn steps(
     let shared = segments.publish(identity, &winner).and_then(|()| segments.share());
     let (control, descriptors) = together(group, shared)?;
     station.order(Order::Serve(Box::new(winner), descriptors));
-    let mapped = if ranks == 0 { Ok(()) } else { event(station).map(drop) };
+    let mapped = if ranks == 0 {
+        Ok(())
+    } else {
+        event(station).and_then(|event| match event {
+            Event::Mapped => Ok(()),
+            _ => Err(Error::Lost { why: "the ranks answered what was not asked".into() }),
+        })
+    };
     together(group, mapped)?;
     phases[Phase::Map as usize] = micros(begun);
     // Nobody has looked at the page yet: the ranks wait for Go.

@@ -47,6 +47,12 @@ pub(crate) fn main(arguments: impl Iterator<Item = String>, open: Open) -> ExitC
         .with_env_filter(tracing_subscriber::EnvFilter::from_env("HOSTBUF_LOG"))
         .with_writer(std::io::stderr)
         .init();
+    // A connection and a process descriptor for each rank: the soft limit is often made for smaller things. Where it
+    // cannot be raised, it stays.
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+    }
     let spec = match Spec::parse(arguments) {
         Ok(spec) => spec,
         Err(error) => {

@@ -2,7 +2,7 @@
 
 mod gathers;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -40,6 +40,8 @@ struct Peer {
     outbox: VecDeque<(Frame, bool)>,
     served: bool,
     refused: bool,
+    /// A rank that came while the ranks were gathering: the job waits for it.
+    counted: bool,
 }
 
 /// Who of the host's ranks prints why the job has failed.
@@ -80,6 +82,10 @@ pub(super) struct Station {
     gathers: BTreeMap<(u64, u64), Parts>,
     print_failures: bool,
     speaker: Speaker,
+    /// What the counted ranks ask for.
+    request: u64,
+    /// The local ranks that have ever come, and how many the host has.
+    seen: (BTreeSet<u64>, u64),
     orders: Receiver<Order>,
     wake: Arc<EventFd>,
     events: Sender<Event>,
@@ -128,6 +134,8 @@ impl Station {
             gathers: BTreeMap::new(),
             print_failures: !spec.reports,
             speaker: Speaker::None,
+            request: 0,
+            seen: (BTreeSet::new(), 0),
             orders,
             wake,
             events,
@@ -176,10 +184,15 @@ impl Station {
         let attached = self.peers.values().any(|p| p.hello.is_some());
         Ok(match self.stage {
             Stage::Running if !attached => Some(0),
-            // Under a launcher ranks may still be on their way, and shall hear it from here; the launcher ends this.
-            Stage::Failed if !attached && self.print_failures => Some(1),
+            // Ranks may still be on their way, and shall hear it from here. A launcher ends this; without one it ends
+            // when all have heard, or with the engine's daemon.
+            Stage::Failed if !attached && self.print_failures && self.all_have_come() => Some(1),
             _ => None,
         })
+    }
+
+    fn all_have_come(&self) -> bool {
+        self.seen.0.len() as u64 >= self.seen.1
     }
 
     fn wait(&self) -> io::Result<Woken> {
@@ -269,6 +282,7 @@ impl Station {
                 outbox: VecDeque::new(),
                 served: false,
                 refused: false,
+                counted: false,
             };
             self.peers.insert(self.next, peer);
             self.next += 1;
@@ -331,7 +345,7 @@ impl Station {
             }
             (Some(Kind::Failed), Some(hello)) => {
                 let why = String::from_utf8_lossy(frame.text()).into_owned();
-                if hello.role == Role::Rank {
+                if hello.role == Role::Rank && peer.counted {
                     self.lost(id, why);
                 }
             }
@@ -351,6 +365,10 @@ impl Station {
         let other = other.map(|(_, h)| h);
         let Some(peer) = self.peers.get_mut(&id) else { return };
         peer.hello = Some(hello);
+        if hello.role == Role::Rank {
+            self.seen.0.insert(hello.local_rank);
+            self.seen.1 = hello.local_size;
+        }
         // Whoever takes part is watched by its process, which a closed connection does not end.
         peer.process = process::pidfd(peer.pid).ok();
         if matches!(self.stage, Stage::Failed) {
@@ -358,6 +376,8 @@ impl Station {
         }
         match hello.role {
             Role::Rank if matches!(self.stage, Stage::Gathering) => {
+                peer.counted = true;
+                self.request = hello.request;
                 if let Some(other) = other.filter(|o| o.request != hello.request) {
                     let why = format!("it asks for other buffers than rank {} of the same job", other.rank);
                     self.lost(id, why);
@@ -369,16 +389,22 @@ impl Station {
                     self.lost(id, why);
                 }
             }
+            Role::Rank if hello.request != self.request => {
+                let why = "this job has its buffers already, and this rank asks for others: one `hostbuf exec` after \
+                           another in one job must ask for the same";
+                self.send(id, Frame::new(Kind::Fail).with(&[1, 1]).saying(why.as_bytes()), false);
+            }
             // Somebody that the engine started later (MPI_Comm_spawn): it attaches, and is not counted.
             Role::Rank | Role::Late | Role::Library => {
                 self.supply(id);
             }
-            Role::Member => {}
+            Role::Member => self.join(id, hello),
         }
     }
 
+    /// The ranks that the job waits for.
     fn ranks(&self) -> impl Iterator<Item = (&u64, Hello)> {
-        self.peers.iter().filter_map(|(id, p)| Some((id, p.hello.filter(|h| h.role == Role::Rank)?)))
+        self.peers.iter().filter(|(_, p)| p.counted).filter_map(|(id, p)| Some((id, p.hello?)))
     }
 
     fn look_if_present(&mut self) {
@@ -434,7 +460,9 @@ impl Station {
             return;
         };
         match hello.role {
-            Role::Rank if !running => self.lost(id, "it ended before it had the buffer".into()),
+            Role::Rank if !running && peer.counted => {
+                self.lost(id, "it ended before it had the buffer".into());
+            }
             Role::Member => self.member_left(id, hello),
             _ => {}
         }
@@ -450,7 +478,7 @@ impl Station {
     /// The process has ended.
     fn departed(&mut self, id: u64) {
         // What it said before it ended still counts.
-        self.read(id, usize::MAX);
+        self.read(id, MAX_BACKLOG);
         self.hung_up(id);
         self.peers.remove(&id);
         self.heard_out(id);
@@ -514,7 +542,7 @@ impl Station {
         let frame = winner.frame();
         let Some(peer) = self.peers.get_mut(&id) else { return };
         let Some(hello) = peer.hello.filter(|h| h.role != Role::Member) else { return };
-        if peer.served || (!running && hello.role != Role::Rank) {
+        if peer.served || (!running && !peer.counted) {
             return;
         }
         peer.served = true;

@@ -24,8 +24,9 @@ pub(super) fn find_or_start(buffers: &[Options], place: Place) -> Result<(Channe
         Some(key) => key,
         None if place.local_size == 1 => format!("alone/{random:032x}"),
         None => {
-            let why = "the engine tells no name for the job (neither PMIX_NAMESPACE nor SLURM_JOB_ID, and no Hydra \
-                       proxy is above this process): use `hostbuf run`";
+            let why = "the engine tells no name for the job (neither PMIX_NAMESPACE nor SLURM_STEP_ID is set, and no \
+                       Hydra proxy is above this process): use `hostbuf run`; in a batch script of Slurm put srun in \
+                       front";
             return Err(Error::Attach { why: why.into() });
         }
     };

@@ -11,7 +11,7 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hostbuf::internal::wire::{
     ENV_ADDRESS, ENV_CONNECTION, ENV_JOB, ENV_LOCAL_RANK, ENV_LOCAL_SIZE, ENV_SIZE, Frame, Hello, Kind, Role,
@@ -93,7 +93,7 @@ fn connect(arguments: &Arguments, place: Place) -> Result<(Channel, String)> {
     let Place { rank, size, local_rank, local_size } = place;
     let mut hello = Hello { role: Role::Rank, rank, size, local_rank, local_size, request: 0 };
     let (channel, name) = match &arguments.socket {
-        Some(name) => (wait_for(name)?, name.clone()),
+        Some(name) => (agent_of_run(name)?, name.clone()),
         None => {
             let buffers = arguments.buffers.options()?;
             hello.request = agent::request(&buffers);
@@ -106,27 +106,16 @@ fn connect(arguments: &Arguments, place: Place) -> Result<(Channel, String)> {
     Ok((channel, name))
 }
 
-/// The agent that `hostbuf run` has started here; it may still be on its way.
-fn wait_for(name: &str) -> Result<Channel> {
-    let deadline = Instant::now() + PATIENCE;
-    let mut pause = Duration::from_millis(1);
-    loop {
-        match Channel::connect(name) {
-            Ok(channel) => return Ok(channel),
-            Err(e) if e.raw_os_error() == Some(libc::ECONNREFUSED) && Instant::now() < deadline => {
-                std::thread::sleep(pause);
-                pause = (pause * 2).min(Duration::from_millis(50));
-            }
-            Err(e) => {
-                let why = format!(
-                    "no agent of the job answers on {} at @{name}: {e}. The engine has put a rank where `hostbuf run` \
-                     has no agent (name all hosts with --host), or this rank is in a network namespace of its own",
-                    hostbuf::os::process::host_name()
-                );
-                return Err(Error::Attach { why });
-            }
-        }
-    }
+/// The agent that `hostbuf run` has started here: it listened before any rank was started.
+fn agent_of_run(name: &str) -> Result<Channel> {
+    Channel::connect(name).map_err(|e| {
+        let why = format!(
+            "no agent of the job answers on {} at @{name}: {e}. The engine has put a rank where `hostbuf run` has no \
+             agent (name all hosts with --host), or this rank is in a network namespace of its own, or the job is over",
+            hostbuf::os::process::host_name()
+        );
+        Error::Attach { why }
+    })
 }
 
 enum Never {}

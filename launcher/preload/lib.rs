@@ -32,7 +32,7 @@ mod text;
 mod wire;
 
 use buffer::ballot::{Holds, answer};
-use wire::{ENV_ADDRESS, ENV_CONNECTION, ENV_JOB, ENV_SIZE, Frame, Hello, Kind, Role, Territory, Winner};
+use wire::{ENV_ADDRESS, ENV_CONNECTION, ENV_JOB, ENV_PREFIX, ENV_SIZE, Frame, Hello, Kind, Role, Territory, Winner};
 use environment::Environment;
 use os::raw::{self, Errno};
 use text::Line;
@@ -81,18 +81,20 @@ extern "C" fn hostbuf_preload_start() {
             raw::close(fd);
             Some(agreed)
         }
-        None if is_the_prefix() => return,
+        None if is_the_prefix(&environment) => return,
         None => come_late(name),
     };
     publish(&mut environment, agreed);
 }
 
 /// Whether this process is `hostbuf exec` itself, which votes for nobody. (The engine hands the variables to every
-/// process of the job, so that processes spawned later have them too.)
-fn is_the_prefix() -> bool {
+/// process of the job, so that processes spawned later have them too; they name the prefix.)
+fn is_the_prefix(environment: &Environment) -> bool {
+    let Some(prefix) = environment.value(ENV_PREFIX) else { return false };
     let mut path = [0u8; 4096];
     let length = raw::read_link(b"/proc/self/exe\0", &mut path).unwrap_or(0);
-    path[..length].rsplit(|&b| b == b'/').next() == Some(b"hostbuf")
+    // A prefix that was replaced by a newer one meanwhile is shown as deleted.
+    path[..length].strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest == b" (deleted)")
 }
 
 /// `fd:pid` as `hostbuf exec` wrote it, when this is the process that it became and the descriptor is a

@@ -81,6 +81,7 @@ pub(super) fn supervise(engine: &Engine, plan: Plan, voice: Voice) -> Result<u8>
         spawned: Vec::new(),
         first: None,
         unstarted: None,
+        ended_by: None,
         agents_status: None,
         progress: Progress::new(voice.quiet),
     };
@@ -119,6 +120,8 @@ struct Launcher<'a> {
     first: Option<(usize, ExitStatus)>,
     /// The exit status of a `hostbuf exec` that found no program to run (126, 127).
     unstarted: Option<u8>,
+    /// The signal that ended the job before all ranks had the buffer.
+    ended_by: Option<Signal>,
     /// How the agents' job ended.
     agents_status: Option<ExitStatus>,
     progress: Progress,
@@ -145,6 +148,10 @@ impl Launcher<'_> {
             self.reap()?;
             if let Some(why) = &self.failure {
                 if self.ranks.is_empty() {
+                    if let Some(signal) = self.ended_by {
+                        eprintln!("hostbuf run: {why}");
+                        return Ok(128 + signal as u8);
+                    }
                     if let Some(code) = self.unstarted {
                         eprintln!("hostbuf run: {why}");
                         return Ok(code);
@@ -304,8 +311,10 @@ impl Launcher<'_> {
                 _ => {
                     self.forward(signal, from_terminal);
                     let ends = matches!(signal, Signal::SIGINT | Signal::SIGTERM | Signal::SIGHUP);
-                    if ends && self.ranks.is_empty() {
-                        self.failure = Some(format!("ended by {signal} before the program was started"));
+                    if ends && !self.agreed && self.failure.is_none() {
+                        self.ended_by = Some(signal);
+                        self.failure = Some(format!("ended by {signal} before all ranks had the buffer"));
+                        self.stop();
                     }
                 }
             }

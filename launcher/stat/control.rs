@@ -31,6 +31,13 @@ impl PageCopy {
         Ok(PageCopy(page))
     }
 
+    /// Whether nobody has written the page yet.
+    fn is_blank(&self) -> bool {
+        // SAFETY: a copy of this process's own, which nobody else touches.
+        let page = unsafe { &*self.0.get() };
+        page.0.iter().all(|&byte| byte == 0)
+    }
+
     fn control(&self) -> Control {
         // SAFETY: readable, writable and aligned, of the control page's length; the callers let no handle outlive
         // this copy.
@@ -109,6 +116,9 @@ impl Snapshot {
 }
 
 fn snapshot(copy: &PageCopy) -> Result<Snapshot, String> {
+    if copy.is_blank() {
+        return Err("the job is still being made: its ranks have not agreed on an address yet".into());
+    }
     let control = copy.control();
     let identity = control.identity().map_err(|e| e.to_string())?;
     let state = |index: usize| State {

@@ -158,7 +158,8 @@ fn by_host(number: u128, processes: Vec<&Process>) -> Vec<Vec<&Process>> {
 }
 
 fn job(uid: u32, number: u128, processes: &[&Process]) -> Job {
-    let maps = |p: &Process| p.areas.iter().any(|a| a.name.job == number);
+    // An agent maps the control page alone, to tell how far the filling is.
+    let maps = |p: &Process| p.areas.iter().any(|a| a.name.job == number && a.name.what != CONTROL_NAME);
     let mapping: BTreeSet<i32> = processes.iter().filter(|p| maps(p)).map(|p| p.pid).collect();
     let member = |p: &&&Process| Member {
         pid: p.pid,

@@ -44,11 +44,9 @@ impl HostBuffer {
         all_or_none(group, options.check())?;
         same_request(group, &options)?;
         let hosts = Hosts::of(group)?;
-        let mut random = [0; 2];
-        if group.rank() == 0 {
-            let job = process::random().map_err(Error::os("asking the kernel for a random number"))?;
-            random = [job as u64, (job >> 64) as u64];
-        }
+        let drawn = if group.rank() == 0 { process::random() } else { Ok(0) };
+        let drawn = all_or_none(group, drawn.map_err(Error::os("asking the kernel for a random number")))?;
+        let mut random = [drawn as u64, (drawn >> 64) as u64];
         group.all_reduce(&mut random, Reduce::Max)?;
         let job = u128::from(random[0]) | u128::from(random[1]) << 64;
 

@@ -69,6 +69,7 @@ impl HostBuffer {
     pub fn freeze(&self, group: &dyn Collective) -> Result<Frozen> {
         let _span = info_span!("freeze", buffer = %self.name()).entered();
         let hosts = Hosts::of(group)?;
+        self.compare(group)?;
         all_or_none(group, self.may_freeze())?;
         // No new writable mapping from here on; then every rank gives up its own.
         let sealed = if hosts.leads() { self.add_seal(SealFlag::F_SEAL_FUTURE_WRITE) } else { Ok(()) };

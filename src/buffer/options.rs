@@ -95,7 +95,7 @@ pub struct Options {
     pub dump: bool,
     /// Name: 31 bytes at most of letters, digits, `_`, `-` and `.`.
     pub name: String,
-    /// Flags handed to `mmap` beside `MAP_SHARED | MAP_FIXED`, such as `MAP_LOCKED`.
+    /// Flags handed to `mmap` beside `MAP_SHARED | MAP_FIXED`: `MAP_LOCKED`, `MAP_POPULATE`, `MAP_NONBLOCK`.
     pub mmap_flags: i32,
 }
 
@@ -162,11 +162,10 @@ impl Options {
                 self.name
             )));
         }
-        let own =
-            libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_SHARED | libc::MAP_HUGETLB;
-        if self.mmap_flags & own != 0 {
+        let allowed = libc::MAP_LOCKED | libc::MAP_POPULATE | libc::MAP_NONBLOCK;
+        if self.mmap_flags & !allowed != 0 {
             return Err(Error::invalid(format!(
-                "mmap flags {:#x}: sharing and placing are not the user's",
+                "mmap flags {:#x}: only MAP_LOCKED, MAP_POPULATE and MAP_NONBLOCK can be added",
                 self.mmap_flags
             )));
         }

@@ -57,11 +57,8 @@ impl HostBuffer {
         let ready = if hosts.leads() { self.ready(hosts.index == source) } else { Ok(None) };
         let turn = all_or_none(group, ready)?;
         // What the source says of itself: high-water mark, root object, its type.
-        let mut header = [0u64; 3];
-        if hosts.leads() && hosts.index == source {
-            let (at, kind) = self.control().root(self.index)?;
-            header = [self.high_water()?, at, kind];
-        }
+        let header = if hosts.leads() && hosts.index == source { self.header() } else { Ok([0; 3]) };
+        let mut header = all_or_none(group, header)?;
         group.all_reduce(&mut header, Reduce::Max)?;
         let sent = if hosts.leads() { self.stream(&hosts, source, header[0], progress) } else { Ok(()) };
         all_or_none(group, sent)?;
@@ -89,6 +86,11 @@ impl HostBuffer {
         // The ranks that differ from the greatest, or else from the least, are the ones to name.
         let differs = mine != [!words[2], !words[3]];
         Err(crate::buffer::agreement::disagreement(group, differs.then(|| (group.rank(), why))))
+    }
+
+    fn header(&self) -> Result<[u64; 3]> {
+        let (at, kind) = self.control().root(self.index)?;
+        Ok([self.high_water()?, at, kind])
     }
 
     /// On the source: filled. Elsewhere: this process's turn to fill.

@@ -14,13 +14,15 @@ pub struct Local {
     connection: Rc<Connection>,
     /// The members of this group, as ranks among all ranks of the host, ascending.
     members: Vec<usize>,
+    /// A number that the members of this group have in common, and no other group of theirs.
+    group: u64,
+    /// How many gatherings this group has had.
+    sequence: Cell<u64>,
 }
 
 struct Connection {
     channel: Channel,
     rank: usize,
-    size: usize,
-    sequence: Cell<u64>,
 }
 
 impl Local {
@@ -49,31 +51,32 @@ impl Local {
             request: 0,
         };
         channel.send(&hello.frame(), &[]).map_err(Error::os("greeting the agent of this host"))?;
-        let connection = Rc::new(Connection { channel, rank, size, sequence: Cell::new(0) });
-        Ok(Local { connection, members: (0..size).collect() })
+        let connection = Rc::new(Connection { channel, rank });
+        Ok(Local { connection, members: (0..size).collect(), group: 0, sequence: Cell::new(0) })
     }
 }
 
-impl Connection {
-    /// Everybody's part of gathering number `sequence`, by rank.
+impl Local {
+    /// Everybody's part of this group's next gathering, in the order of the members.
     fn exchange(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
         let failed = |why: String| Error::Collective { operation: "gather", why };
+        let channel = &self.connection.channel;
         let sequence = self.sequence.get();
         self.sequence.set(sequence + 1);
-        self.channel
-            .send(&Frame::new(Kind::Gather).with(&[sequence]).saying(mine), &[])
+        let words = [sequence, self.group, self.members.len() as u64];
+        channel
+            .send(&Frame::new(Kind::Gather).with(&words).saying(mine), &[])
             .map_err(|e| failed(format!("the agent of this host has gone: {e}")))?;
-        let mut parts = vec![None; self.size];
+        let mut parts = vec![None; self.members.len()];
         while parts.iter().any(Option::is_none) {
-            match self.channel.receive().map_err(|e| failed(e.to_string()))? {
+            match channel.receive().map_err(|e| failed(e.to_string()))? {
                 Message::Frame(frame, _)
                     if frame.kind() == Some(Kind::Gathered) && frame.words[0] == sequence =>
                 {
                     let whose = usize::try_from(frame.words[1]).unwrap_or(usize::MAX);
-                    *parts
-                        .get_mut(whose)
-                        .ok_or_else(|| failed("the agent named a rank that is none".into()))? =
-                        Some(frame.text().to_vec());
+                    let index = self.members.binary_search(&whose);
+                    let index = index.map_err(|_| failed("the agent named a rank that is none".into()))?;
+                    parts[index] = Some(frame.text().to_vec());
                 }
                 Message::Frame(frame, _) if frame.kind() == Some(Kind::Fail) => {
                     return Err(failed(String::from_utf8_lossy(frame.text()).into_owned()));
@@ -95,8 +98,6 @@ impl Collective for Local {
         self.members.len()
     }
 
-    // The agent gathers from all ranks of the host, so the groups that one split() makes advance together; a group
-    // of one needs nobody.
     fn all_gather(&self, mine: &[u8], all: &mut [u8]) -> Result<()> {
         if self.members.len() == 1 {
             all.copy_from_slice(mine);
@@ -105,18 +106,18 @@ impl Collective for Local {
         let mut done = 0;
         while done < mine.len() {
             let part = &mine[done..mine.len().min(done + Frame::TEXT_MAX)];
-            let parts = self.connection.exchange(part)?;
+            let parts = self.exchange(part)?;
             for (i, &member) in self.members.iter().enumerate() {
                 let to = &mut all[i * mine.len() + done..][..part.len()];
-                if parts[member].len() != to.len() {
+                if parts[i].len() != to.len() {
                     let why = format!(
                         "rank {member} brought {} bytes, and {} are wanted",
-                        parts[member].len(),
+                        parts[i].len(),
                         to.len()
                     );
                     return Err(Error::Collective { operation: "gather", why });
                 }
-                to.copy_from_slice(&parts[member]);
+                to.copy_from_slice(&parts[i]);
             }
             done += part.len();
         }
@@ -129,8 +130,8 @@ impl Collective for Local {
         }
         for part in bytes.chunks_mut(Frame::TEXT_MAX) {
             let mine: &[u8] = if self.rank() == root { part } else { &[] };
-            let parts = self.connection.exchange(mine)?;
-            let from = &parts[self.members[root]];
+            let parts = self.exchange(mine)?;
+            let from = &parts[root];
             if from.len() != part.len() {
                 let why = format!("rank {root} sent {} bytes, and {} are wanted", from.len(), part.len());
                 return Err(Error::Collective { operation: "broadcast", why });
@@ -145,6 +146,14 @@ impl Collective for Local {
         colors[self.rank()] = color as u64;
         self.all_reduce(&mut colors, Reduce::Max)?;
         let chosen = self.members.iter().zip(&colors).filter(|(_, c)| **c == color as u64).map(|(&m, _)| m);
-        Ok(Box::new(Local { connection: self.connection.clone(), members: chosen.collect() }))
+        // All members have had the same gatherings, and those who choose one color become one group.
+        let mut hash = xxhash_rust::xxh3::Xxh3::new();
+        [self.group, self.sequence.get(), color as u64].iter().for_each(|w| hash.update(&w.to_ne_bytes()));
+        Ok(Box::new(Local {
+            connection: self.connection.clone(),
+            members: chosen.collect(),
+            group: hash.digest(),
+            sequence: Cell::new(0),
+        }))
     }
 }

@@ -13,28 +13,46 @@ const MAX_GATHERS: usize = 2;
 pub(super) type Parts = BTreeMap<u64, (u64, Vec<u8>)>;
 
 impl Station {
-    /// Takes a member's part; the last one completes the gathering.
+    /// A process joins; a rank does so once at a time, or two handles would take each other's parts.
+    pub(super) fn join(&mut self, id: u64, hello: Hello) {
+        let same = |(&other, p): (&u64, &Peer)| {
+            let member = p.hello.is_some_and(|h| h.role == Role::Member && h.local_rank == hello.local_rank);
+            other != id && member && p.channel.is_some()
+        };
+        if self.peers.iter().any(same) {
+            if let Some(peer) = self.peers.get_mut(&id) {
+                peer.hello = None;
+            }
+            let why = format!(
+                "local rank {} takes part already: make job::Local once, and split it",
+                hello.local_rank
+            );
+            self.send(id, Frame::new(Kind::Fail).with(&[1, 0]).saying(why.as_bytes()), false);
+        }
+    }
+
+    /// Takes a member's part of a gathering of the group `word 1`, which has `word 2` members; the last one completes it.
     pub(super) fn gather(&mut self, id: u64, hello: Hello, frame: &Frame) {
-        let sequence = frame.words[0];
-        let key = (hello.local_size, sequence);
+        let [sequence, group, size] = [0, 1, 2].map(|i| frame.words[i]);
         let brought = self.gathers.values().flat_map(BTreeMap::values).filter(|(by, _)| *by == id).count();
-        if brought >= MAX_GATHERS {
+        if brought >= MAX_GATHERS || size == 0 || size > hello.local_size {
             return self.hung_up(id);
         }
+        let key = (group, sequence);
         let parts = self.gathers.entry(key).or_default();
         parts.insert(hello.local_rank, (id, frame.text().to_vec()));
-        if (parts.len() as u64) < hello.local_size {
+        if (parts.len() as u64) < size {
             return;
         }
         let parts = self.gathers.remove(&key).unwrap_or_default();
-        for id in self.members(hello.local_size) {
+        for &(id, _) in parts.values() {
             for (&rank, (_, part)) in &parts {
                 self.send(id, Frame::new(Kind::Gathered).with(&[sequence, rank]).saying(part), false);
             }
         }
     }
 
-    /// The members of the group of this size.
+    /// The members of a host of this size.
     fn members(&self, size: u64) -> Vec<u64> {
         let member = |p: &Peer| p.hello.is_some_and(|h| h.role == Role::Member && h.local_size == size);
         self.peers.iter().filter(|(_, p)| member(p)).map(|(&id, _)| id).collect()
