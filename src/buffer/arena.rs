@@ -114,7 +114,7 @@ impl<'b> Arena<'b> {
     /// [`Error::Full`]; [`Error::Fill`] when filling has ended.
     pub fn take(&self, layout: Layout) -> Result<NonNull<u8>> {
         let index = self.index as usize;
-        if self.control.fill(index)? != Fill::Filling || self.control.generation(index)? != self.generation {
+        if !self.is_open()? {
             return Err(Error::Fill { why: "the arena is closed: filling has ended".into() });
         }
         let (start, size, align) = (self.start.as_ptr() as u64, layout.size() as u64, layout.align() as u64);
@@ -136,6 +136,9 @@ impl<'b> Arena<'b> {
 
     /// Moves the end of the latest block from `old` to `new` bytes behind `at`; `false` when it is not the latest.
     fn resize_latest(&self, at: NonNull<u8>, old: usize, new: usize) -> bool {
+        if !matches!(self.is_open(), Ok(true)) {
+            return false;
+        }
         let offset = at.as_ptr() as u64 - self.start.as_ptr() as u64;
         let (old_end, new_end) = (offset + old as u64, offset + new as u64);
         let resize = |mark| (mark == old_end && new_end <= self.length).then_some(new_end);
@@ -158,9 +161,7 @@ unsafe impl Allocator for Arena<'_> {
         // A freed block is zeroed when it can be given out again, since take() promises zeroes.
         // SAFETY: the block is the caller's until the mark moves below it.
         unsafe {
-            if self.control.fill(self.index as usize).is_ok_and(|f| f == Fill::Filling)
-                && self.is_latest(at, layout.size())
-            {
+            if matches!(self.is_open(), Ok(true)) && self.is_latest(at, layout.size()) {
                 at.write_bytes(0, layout.size());
                 self.resize_latest(at, layout.size(), 0);
             }
@@ -184,6 +185,12 @@ unsafe impl Allocator for Arena<'_> {
 }
 
 impl Arena<'_> {
+    /// Whether this is the arena of a filling that goes on.
+    fn is_open(&self) -> Result<bool> {
+        let index = self.index as usize;
+        Ok(self.control.fill(index)? == Fill::Filling && self.control.generation(index)? == self.generation)
+    }
+
     fn is_latest(&self, at: NonNull<u8>, size: usize) -> bool {
         let end = at.as_ptr() as u64 - self.start.as_ptr() as u64 + size as u64;
         self.control.high_water(self.index as usize).is_ok_and(|mark| mark == end)

@@ -2,9 +2,11 @@
 
 #![allow(unsafe_code)]
 
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
+use std::thread::ThreadId;
 
 use crate::buffer::control::{BufferIdentity, Control, Fill, Identity, Phase};
 use crate::buffer::options::Pages;
@@ -34,8 +36,8 @@ pub(crate) struct Job {
     pub(crate) control: Control,
     pub(crate) control_fd: OwnedFd,
     pub(crate) fds: Vec<OwnedFd>,
-    /// Threads of this process that want to fill: the kernel's lock tells processes apart, not threads.
-    pub(crate) filling: Mutex<()>,
+    /// Which thread of this process fills which buffer: the kernel's lock tells processes apart, not threads.
+    pub(crate) filling: Mutex<BTreeMap<usize, ThreadId>>,
     /// Unmaps when the last handle goes.
     pub(crate) _mapping: Option<Mapping>,
 }
@@ -45,20 +47,36 @@ pub(crate) struct Job {
 pub(crate) struct Mapping {
     address: usize,
     length: usize,
+    /// Where the control page is, from the address, and its length.
+    control: (usize, usize),
 }
 
 impl Mapping {
     /// # Safety
     /// The range must be wholly this process's, mapped for a job, and unmapped by nobody else.
     pub(crate) unsafe fn of(winner: &Winner) -> Mapping {
-        Mapping { address: winner.address as usize, length: winner.length as usize }
+        Mapping {
+            address: winner.address as usize,
+            length: winner.length as usize,
+            control: (winner.control as usize, winner.control_length as usize),
+        }
     }
 }
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: by the contract of of(); handles borrow from the job that owns this, so no reference is left.
-        unsafe { raw::unmap(self.address, self.length) };
+        let (control, behind) = (self.address + self.control.0, self.control.0 + self.control.1);
+        // SAFETY: by the contract of of(); handles borrow from the job that owns this, so no reference is left to the
+        // buffers. A copy of an arena's handle may be: it finds a blank control page, and an error.
+        unsafe {
+            let blanked = raw::blank(control, self.control.1);
+            raw::unmap(self.address, self.control.0);
+            raw::unmap(self.address + behind, self.length - behind);
+            // Without room for a blank page the range goes whole; using a stale handle is then a fault.
+            if blanked.is_err() {
+                raw::unmap(control, self.control.1);
+            }
+        }
     }
 }
 
@@ -91,7 +109,14 @@ impl Job {
         }
         let fds = descriptors.split_off(1);
         let control_fd = descriptors.remove(0);
-        Ok(Arc::new(Job { identity, control, control_fd, fds, filling: Mutex::new(()), _mapping: mapping }))
+        Ok(Arc::new(Job {
+            identity,
+            control,
+            control_fd,
+            fds,
+            filling: Mutex::new(BTreeMap::new()),
+            _mapping: mapping,
+        }))
     }
 }
 

@@ -2,8 +2,12 @@
 
 #![allow(unsafe_code)]
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::NonNull;
+use std::sync::{MutexGuard, PoisonError};
+use std::thread::ThreadId;
 use std::time::Duration;
 
 use tracing::{info_span, warn};
@@ -25,7 +29,7 @@ impl HostBuffer {
     ///
     /// When the filler dies, or its `fill` fails or panics, one of those who wait takes over within a second, with
     /// a zeroed arena and a new generation; `fill` may thus run in several processes one after another, never in
-    /// two at a time.
+    /// two at a time. (After a `fill` that failed in a process that lives, the arena is what that one left.)
     ///
     /// ```
     /// # use hostbuf::{HostBuffer, Options, job::Solo};
@@ -42,7 +46,6 @@ impl HostBuffer {
         &'b self,
         fill: impl FnOnce(Arena<'b>) -> Result<Placed<'b, T>>,
     ) -> Result<&'b T> {
-        let _threads = self.job.filling.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         loop {
             let state = self.fill_state()?;
             match state {
@@ -53,7 +56,7 @@ impl HostBuffer {
                 }
                 Fill::Empty | Fill::Filling => {}
             }
-            if let Some(turn) = Turn::begin(self)? {
+            if let Some(turn) = Turn::begin(self, Ground::Fresh)? {
                 let placed = {
                     let _span =
                         info_span!("fill", buffer = %self.name(), generation = turn.generation).entered();
@@ -121,19 +124,44 @@ fn type_number<T>() -> u64 {
 pub(crate) struct Turn<'b> {
     buffer: &'b HostBuffer,
     pub(crate) generation: u64,
+    /// Where the arena begins.
+    start: u64,
     finished: bool,
+    locked: bool,
+}
+
+/// What a turn begins on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ground {
+    /// Memory that nobody has a reference to. What a failed fill of a process that still lives was given is left out,
+    /// since its closure may have kept something of it.
+    Fresh,
+    /// The whole buffer: for bytes that come from another host.
+    All,
 }
 
 impl<'b> Turn<'b> {
-    /// Begins, with a zeroed arena and a new generation; `None` when another process has the turn or has ended it
-    /// well meanwhile.
-    pub(crate) fn begin(buffer: &'b HostBuffer) -> Result<Option<Turn<'b>>> {
+    /// Begins, with a zeroed arena and a new generation; `None` when another process or thread has the turn, or has
+    /// ended it well meanwhile.
+    pub(crate) fn begin(buffer: &'b HostBuffer, ground: Ground) -> Result<Option<Turn<'b>>> {
         let (control, index) = (buffer.control(), buffer.index);
+        let own = std::thread::current().id();
+        match fillers(buffer).entry(index) {
+            Entry::Occupied(other) if *other.get() == own => {
+                return Err(Error::Fill {
+                    why: "this thread fills the buffer already: initialize inside initialize".into(),
+                });
+            }
+            Entry::Occupied(_) => return Ok(None),
+            Entry::Vacant(free) => free.insert(own),
+        };
+        // From here on dropping it gives the turn back.
+        let mut turn = Turn { buffer, generation: 0, start: 0, finished: true, locked: false };
         let lock = buffer.job.control_fd.as_fd();
-        if !memfd::try_lock(lock, index as u64).map_err(Error::os("taking the filler's lock"))? {
+        turn.locked = memfd::try_lock(lock, index as u64).map_err(Error::os("taking the filler's lock"))?;
+        if !turn.locked {
             return Ok(None);
         }
-        let mut turn = Turn { buffer, generation: 0, finished: true };
         let state = control.fill(index)?;
         if !matches!(state, Fill::Empty | Fill::Filling) {
             return Ok(None);
@@ -143,9 +171,14 @@ impl<'b> Turn<'b> {
         turn.generation = generation + 1;
         if generation > 0 {
             warn!(buffer = %buffer.name(), generation = turn.generation, "a filler did not finish: filling again");
-            turn.zero()?;
+            // A filler that failed has said so by leaving the state empty; one that died could not.
+            if state == Fill::Empty && ground == Ground::Fresh {
+                turn.start = buffer.high_water()?;
+            } else {
+                turn.zero()?;
+            }
         }
-        control.set_high_water(index, 0);
+        control.set_high_water(index, turn.start);
         control.set_root(index, 0, 0);
         control.set_generation(index, turn.generation);
         control.set_fill(index, Fill::Filling);
@@ -166,10 +199,12 @@ impl<'b> Turn<'b> {
 
     fn finish<T: Portable + Sync>(self, placed: Placed<'b, T>) -> Result<&'b T> {
         let at: NonNull<T> = placed.as_ptr();
-        if !self.buffer.contains(at.as_ptr().cast(), size_of::<T>()) {
-            return Err(Error::Fill { why: "the root object lies in another buffer".into() });
+        let offset = (at.as_ptr() as u64).wrapping_sub(self.buffer.as_ptr().as_ptr() as u64);
+        if !self.buffer.contains(at.as_ptr().cast(), size_of::<T>()) || offset < self.start {
+            return Err(Error::Fill {
+                why: "the root object lies in another buffer, or is of an earlier try".into(),
+            });
         }
-        let offset = at.as_ptr() as u64 - self.buffer.as_ptr().as_ptr() as u64;
         self.complete(offset + 1, type_number::<T>());
         Ok(placed.get())
     }
@@ -186,12 +221,83 @@ impl<'b> Turn<'b> {
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         if !self.finished {
-            // The next one sees a generation above 0 and zeroes.
+            // The next one sees a generation above 0.
             self.buffer.control().set_fill(self.buffer.index, Fill::Empty);
         }
         let fd = self.buffer.job.control_fd.as_fd();
-        if let Err(error) = memfd::unlock(fd, self.buffer.index as u64) {
+        if self.locked
+            && let Err(error) = memfd::unlock(fd, self.buffer.index as u64)
+        {
             warn!(%error, fd = fd.as_raw_fd(), "the filler's lock stays until this process ends");
         }
+        fillers(self.buffer).remove(&self.buffer.index);
+    }
+}
+
+fn fillers(buffer: &HostBuffer) -> MutexGuard<'_, BTreeMap<usize, ThreadId>> {
+    buffer.job.filling.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Options;
+    use crate::job::Solo;
+
+    #[test]
+    fn what_a_failed_fill_kept_is_never_given_out_again() {
+        let buffer = HostBuffer::allocate(&Solo, Options::new(1 << 20)).unwrap();
+        let mut kept = None;
+        let failed = buffer.initialize(|arena| {
+            kept = Some(arena.place(7u64)?);
+            Err::<Placed<'_, u64>, _>(Error::invalid("on purpose"))
+        });
+        assert!(failed.is_err());
+        let kept = kept.unwrap();
+        let root = buffer.initialize(|arena| arena.place(9u64)).unwrap();
+        assert_eq!((*kept, *root, buffer.generation().unwrap()), (7, 9, 2));
+        assert!(!std::ptr::eq(kept.get(), root));
+    }
+
+    #[test]
+    fn initialize_inside_initialize_is_an_error_and_no_hang() {
+        let buffer = HostBuffer::allocate(&Solo, Options::new(1 << 20)).unwrap();
+        let outer = buffer.initialize(|arena| {
+            let inner = buffer.initialize(|arena| arena.place(1u8)).unwrap_err().to_string();
+            assert!(inner.contains("inside"), "{inner}");
+            arena.place(2u8)
+        });
+        assert_eq!(*outer.unwrap(), 2);
+    }
+
+    #[test]
+    fn an_arena_that_outlives_its_filling_gives_nothing() {
+        let buffer = HostBuffer::allocate(&Solo, Options::new(1 << 20)).unwrap();
+        let mut stale = None;
+        buffer
+            .initialize(|arena| {
+                stale = Some(arena);
+                arena.place(1u8)
+            })
+            .unwrap();
+        assert!(stale.unwrap().take(std::alloc::Layout::new::<u8>()).is_err());
+    }
+
+    #[test]
+    fn threads_of_one_process_fill_once() {
+        let buffer = HostBuffer::allocate(&Solo, Options::new(1 << 20)).unwrap();
+        let fills = std::sync::atomic::AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    let root = buffer.initialize(|arena| {
+                        fills.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                        arena.place(5u64)
+                    });
+                    assert_eq!(*root.unwrap(), 5);
+                });
+            }
+        });
+        assert_eq!(fills.into_inner(), 1);
     }
 }

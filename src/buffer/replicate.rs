@@ -8,7 +8,7 @@ use tracing::{info, info_span};
 
 use crate::buffer::control::Fill;
 use crate::buffer::handle::HostBuffer;
-use crate::buffer::initialize::Turn;
+use crate::buffer::initialize::{Ground, Turn};
 use crate::error::{Bytes, Error, Result};
 use crate::job::{Collective, Hosts, Reduce, all_or_none};
 use crate::os::process;
@@ -106,7 +106,7 @@ impl HostBuffer {
             (false, Fill::Full | Fill::Frozen) => {
                 format!("buffer \"{}\" on {host} is filled already, and would be overwritten", self.name())
             }
-            (false, _) => match Turn::begin(self)? {
+            (false, _) => match Turn::begin(self, Ground::All)? {
                 Some(turn) => return Ok(Some(turn)),
                 None => format!("buffer \"{}\" on {host} is being filled by another process", self.name()),
             },

@@ -140,7 +140,8 @@ pub unsafe fn unmap(address: usize, length: usize) {
 /// Maps `length` bytes of the file `fd`, shared, over the caller's own hold. `more` is or-ed into the flags.
 ///
 /// # Safety
-/// Every mapping in `[address, address + length)` must be the caller's, and no reference may point into it.
+/// Every mapping in `[address, address + length)` must be the caller's, and no reference may point into it unless the
+/// same bytes of the same file stand there already.
 ///
 /// # Errors
 /// As `mmap(2)`; [`Errno::EXIST`] when the kernel put it elsewhere, which it must not.
@@ -156,6 +157,19 @@ pub unsafe fn map_over(
     let got =
         checked(unsafe { syscall(number::MMAP, [address, length, protection, flags, fd as usize, 0]) })?;
     if got == address { Ok(()) } else { Err(Errno::EXIST) }
+}
+
+/// Puts zeroed, read-only memory of this process's own in place of what is mapped in `[address, address + length)`.
+///
+/// # Safety
+/// As [`map_over`], and whoever still reads there must be content with zeroes.
+///
+/// # Errors
+/// As `mmap(2)`.
+pub unsafe fn blank(address: usize, length: usize) -> Result<(), Errno> {
+    let flags = MAP_PRIVATE | MAP_FIXED | MAP_ANONYMOUS | MAP_NORESERVE;
+    // SAFETY: by this function's contract MAP_FIXED replaces only what the caller holds.
+    checked(unsafe { syscall(number::MMAP, [address, length, PROT_READ, flags, usize::MAX, 0]) }).map(drop)
 }
 
 /// `madvise(2)` with an advice that changes no content (such as `MADV_DONTDUMP`).
