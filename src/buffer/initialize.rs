@@ -174,9 +174,8 @@ impl<'b> Turn<'b> {
             // A filler that failed has said so by leaving the state empty; one that died could not.
             if state == Fill::Empty && ground == Ground::Fresh {
                 turn.start = buffer.high_water()?;
-            } else {
-                turn.zero()?;
             }
+            turn.zero()?;
         }
         control.set_high_water(index, turn.start);
         control.set_root(index, 0, 0);
@@ -185,15 +184,23 @@ impl<'b> Turn<'b> {
         Ok(Some(turn))
     }
 
-    /// The one before may have written anywhere.
+    /// The one before may have written anywhere in what is the arena now.
     fn zero(&self) -> Result<()> {
-        let identity = self.buffer.identity();
-        if identity.lazy != 0 {
-            let punched = memfd::punch(self.buffer.fd(), 0, identity.length);
-            return punched.map_err(Error::os("zeroing the buffer"));
+        let length = self.buffer.len() as u64;
+        let page = crate::os::memory::page_size().max(self.buffer.pages().size());
+        let whole = self.start.next_multiple_of(page).min(length);
+        // Pages that were taken lazily are given back, the others stay.
+        let until = if self.buffer.identity().lazy == 0 { length } else { whole };
+        if until < length {
+            let punched = memfd::punch(self.buffer.fd(), until, length - until);
+            punched.map_err(Error::os("zeroing the buffer"))?;
         }
-        // SAFETY: the whole mapping, which nobody else may use while this process has the turn.
-        unsafe { self.buffer.as_ptr().write_bytes(0, self.buffer.len()) };
+        // SAFETY: inside the mapping, from where the arena begins: nobody has a reference to it, and nobody else may use
+        // it while this process has the turn.
+        unsafe {
+            let from = self.buffer.as_ptr().add(self.start as usize);
+            from.write_bytes(0, (until - self.start) as usize);
+        }
         Ok(())
     }
 
