@@ -149,7 +149,7 @@ impl Launcher<'_> {
             if let Some(why) = &self.failure {
                 if self.ranks.is_empty() {
                     if let Some(signal) = self.ended_by {
-                        eprintln!("hostbuf run: {why}");
+                        eprintln!("hostbuf run: ended by {signal} before all ranks had the buffer");
                         return Ok(128 + signal as u8);
                     }
                     if let Some(code) = self.unstarted {
@@ -311,10 +311,12 @@ impl Launcher<'_> {
                 _ => {
                     self.forward(signal, from_terminal);
                     let ends = matches!(signal, Signal::SIGINT | Signal::SIGTERM | Signal::SIGHUP);
-                    if ends && !self.agreed && self.failure.is_none() {
+                    if ends && !self.agreed {
+                        // Ranks that run already, unknown to us as yet, may take it or leave it.
                         self.ended_by = Some(signal);
-                        self.failure = Some(format!("ended by {signal} before all ranks had the buffer"));
-                        self.stop();
+                        if self.spawned.is_empty() {
+                            self.failure = Some("no rank has been started".into());
+                        }
                     }
                 }
             }
