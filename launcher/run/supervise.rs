@@ -156,7 +156,7 @@ impl Launcher<'_> {
                         eprintln!("hostbuf run: {why}");
                         return Ok(code);
                     }
-                    return Err(spoken(Error::Attach { why: why.clone() }));
+                    return Err(Error::Lost { why: why.clone() });
                 }
             } else if self.agents.is_none() && !self.agreed {
                 self.failure = Some(self.agents_died());
@@ -467,14 +467,6 @@ impl Launcher<'_> {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-    }
-}
-
-/// The error is the agents' own sentence.
-fn spoken(error: Error) -> Error {
-    match error {
-        Error::Attach { why } => Error::Invalid { what: why },
-        other => other,
     }
 }
 

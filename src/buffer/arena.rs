@@ -108,7 +108,7 @@ impl<'b> Arena<'b> {
         Ok(Placed { at, buffer: PhantomData })
     }
 
-    /// Memory for `layout`: zeroed, nobody else's.
+    /// Memory for `layout`, nobody else's; zeroed, unless somebody has written there without the arena.
     ///
     /// # Errors
     /// [`Error::Full`]; [`Error::Fill`] when filling has ended.

@@ -2,7 +2,7 @@
 
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -123,10 +123,4 @@ pub fn punch(fd: BorrowedFd<'_>, offset: u64, length: u64) -> io::Result<()> {
     let flags = FallocateFlags::FALLOC_FL_PUNCH_HOLE | FallocateFlags::FALLOC_FL_KEEP_SIZE;
     let big = |n: u64| i64::try_from(n).map_err(io::Error::other);
     Ok(nix::fcntl::fallocate(fd, flags, big(offset)?, big(length)?)?)
-}
-
-/// The descriptor's number in `/proc/self/fd`, for messages.
-#[must_use]
-pub fn number(fd: BorrowedFd<'_>) -> i32 {
-    fd.as_raw_fd()
 }
