@@ -3,8 +3,10 @@
 mod agent;
 mod arguments;
 mod doctor;
+mod elf;
 mod exec;
 mod preload_file;
+mod program;
 mod run;
 mod stat;
 

@@ -71,12 +71,14 @@ pub enum Kind {
     Gather = 12,
     /// To a member: the part of member word 1 in gathering number word 0.
     Gathered = 13,
+    /// To a rank of a program that allocates, from its host's leader: the pages are taken, or could not be.
+    Taken = 14,
 }
 
 impl Kind {
     fn from_number(n: u16) -> Option<Kind> {
         use Kind::*;
-        [Hello, Ready, Ballot, Votes, Search, Hole, Winner, Mapped, Go, Fail, Failed, Gather, Gathered]
+        [Hello, Ready, Ballot, Votes, Search, Hole, Winner, Mapped, Go, Fail, Failed, Gather, Gathered, Taken]
             .into_iter()
             .find(|&kind| kind as u16 == n)
     }

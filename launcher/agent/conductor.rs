@@ -1,6 +1,7 @@
 //! The agent's phases, one after another, together with the agents of the other hosts.
 
 use std::any::Any;
+use std::sync::OnceLock;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
@@ -22,8 +23,9 @@ const PACE: Duration = Duration::from_millis(10);
 /// How often progress is told.
 const TELL: Duration = Duration::from_millis(200);
 
-/// Goes through all phases; afterwards the station serves alone. The engine is ended when this returns.
-pub(super) fn conduct(spec: &Spec, open: Open, station: &Handle) {
+/// Goes through all phases; afterwards the station serves alone. The engine is ended when this returns, and begins to
+/// end when `ending` says.
+pub(super) fn conduct(spec: &Spec, open: Open, station: &Handle, ending: &OnceLock<Instant>) {
     let begun = Instant::now();
     let fail = |error: &Error| station.order(Order::Fail { message: error.to_string() });
     let mut phases = [0; Phase::COUNT];
@@ -67,6 +69,7 @@ pub(super) fn conduct(spec: &Spec, open: Open, station: &Handle) {
             fail(&error);
         }
     }
+    ending.get_or_init(Instant::now);
     drop(group);
     drop::<Box<dyn Any>>(engine);
 }

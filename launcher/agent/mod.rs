@@ -12,6 +12,8 @@ pub(crate) mod spec;
 mod station;
 
 use std::process::ExitCode;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use hostbuf::job::{Collective, Solo};
 use hostbuf::{Error, Result};
@@ -70,12 +72,21 @@ pub(crate) fn main(arguments: impl Iterator<Item = String>, open: Open) -> ExitC
         Ok(both) => both,
         Err(error) => return failed(&error),
     };
-    let conductor = std::thread::spawn(move || conductor::conduct(&spec, open, &handle));
-    let status = station.serve();
-    // An engine that does not come back from its own shutdown is left behind; everything of ours is done.
-    let patience = std::time::Instant::now() + std::time::Duration::from_secs(2);
-    while !conductor.is_finished() && std::time::Instant::now() < patience {
-        std::thread::sleep(std::time::Duration::from_millis(1));
+    let ending = Arc::new(OnceLock::new());
+    let conductor = {
+        let ending = ending.clone();
+        std::thread::spawn(move || conductor::conduct(&spec, open, &handle, &ending))
+    };
+    let end = station.serve();
+    // An engine that does not come back from its own shutdown is left behind; everything of ours is done. The engine has
+    // had the job's whole life for it, so only a short job waits here.
+    let served = Instant::now();
+    let patience = |ending: Option<&Instant>| match ending {
+        Some(begun) if !end.called_off => begun.elapsed() < Duration::from_secs(10),
+        _ => served.elapsed() < Duration::from_secs(2),
+    };
+    while !conductor.is_finished() && patience(ending.get()) {
+        std::thread::sleep(Duration::from_millis(1));
     }
-    std::process::exit(status)
+    std::process::exit(end.status)
 }

@@ -67,8 +67,18 @@ enum Stage {
     Failed,
 }
 
+/// How serving ended.
+pub(super) struct End {
+    /// The agent's exit status.
+    pub(super) status: i32,
+    /// A signal, or the end of the job's daemon: the engine will not shut down in good order.
+    pub(super) called_off: bool,
+}
+
 pub(super) struct Station {
     listener: OwnedFd,
+    /// Out of descriptors: newcomers wait until somebody has left.
+    full: bool,
     lifeline: Option<OwnedFd>,
     terminate: nix::sys::signalfd::SignalFd,
     peers: BTreeMap<u64, Peer>,
@@ -123,6 +133,7 @@ impl Station {
         let handle = Handle { orders: order_sender, wake: wake.clone(), events: event_receiver };
         let station = Station {
             listener,
+            full: false,
             lifeline,
             terminate,
             peers: BTreeMap::new(),
@@ -143,25 +154,26 @@ impl Station {
         Ok((station, handle))
     }
 
-    /// Serves until all have left, or the job's daemon has gone. Returns the exit status.
-    pub(super) fn serve(mut self) -> i32 {
+    /// Serves until all have left, or the job's daemon has gone.
+    pub(super) fn serve(mut self) -> End {
         loop {
             match self.turn() {
                 Ok(None) => {}
-                Ok(Some(status)) => return status,
+                Ok(Some(end)) => return end,
                 Err(error) => {
                     eprintln!("hostbuf-agent: {error}");
-                    return 1;
+                    return End { status: 1, called_off: false };
                 }
             }
         }
     }
 
-    /// One turn: wait, then look at everything that woke us. `Some`: the exit status.
-    fn turn(&mut self) -> io::Result<Option<i32>> {
+    /// One turn: wait, then look at everything that woke us.
+    fn turn(&mut self) -> io::Result<Option<End>> {
         let woken = self.wait()?;
         if woken.ended {
-            return Ok(Some(if matches!(self.stage, Stage::Running) { 0 } else { 1 }));
+            let status = i32::from(!matches!(self.stage, Stage::Running));
+            return Ok(Some(End { status, called_off: true }));
         }
         if woken.orders {
             let _ = self.wake.read();
@@ -182,13 +194,14 @@ impl Station {
             self.accept();
         }
         let attached = self.peers.values().any(|p| p.hello.is_some());
-        Ok(match self.stage {
+        let status = match self.stage {
             Stage::Running if !attached => Some(0),
             // Ranks may still be on their way, and shall hear it from here. A launcher ends this; without one it ends
             // when all have heard, or with the engine's daemon.
             Stage::Failed if !attached && self.print_failures && self.all_have_come() => Some(1),
             _ => None,
-        })
+        };
+        Ok(status.map(|status| End { status, called_off: false }))
     }
 
     fn all_have_come(&self) -> bool {
@@ -204,8 +217,9 @@ impl Station {
             Process(u64),
         }
         let mut sources = vec![Source::Listener, Source::Wake, Source::End];
+        let listening = if self.full { PollFlags::empty() } else { PollFlags::POLLIN };
         let mut fds = vec![
-            PollFd::new(self.listener.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.listener.as_fd(), listening),
             PollFd::new(self.wake.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.terminate.as_fd(), PollFlags::POLLIN),
         ];
@@ -264,7 +278,7 @@ impl Station {
                 Err(error) => {
                     // Out of descriptors: make room, and try again in the next turn.
                     tracing::warn!(%error, "accepting a connection");
-                    self.drop_oldest_stranger();
+                    self.full = !self.drop_oldest_stranger();
                     return;
                 }
             };
@@ -292,14 +306,15 @@ impl Station {
         }
     }
 
-    fn drop_oldest_stranger(&mut self) {
+    /// Whether there was one.
+    fn drop_oldest_stranger(&mut self) -> bool {
         let strangers = || self.peers.iter().filter(|(_, p)| p.hello.is_none());
         let mut count: BTreeMap<i32, usize> = BTreeMap::new();
         strangers().for_each(|(_, p)| *count.entry(p.pid).or_default() += 1);
         // A rank that is about to introduce itself has one connection; who floods us has many.
-        let Some((&flooder, _)) = count.iter().max_by_key(|(_, n)| **n) else { return };
+        let Some((&flooder, _)) = count.iter().max_by_key(|(_, n)| **n) else { return false };
         let oldest = strangers().find(|(_, p)| p.pid == flooder).map(|(&id, _)| id);
-        oldest.map(|id| self.peers.remove(&id));
+        oldest.is_some_and(|id| self.peers.remove(&id).is_some())
     }
 
     /// Hears at most `most` frames of a peer.
@@ -449,6 +464,7 @@ impl Station {
     fn hung_up(&mut self, id: u64) {
         let running = matches!(self.stage, Stage::Running | Stage::Failed);
         let Some(peer) = self.peers.get_mut(&id) else { return };
+        self.full = false;
         peer.channel = None;
         peer.outbox.clear();
         if peer.process.is_none() {
@@ -480,6 +496,7 @@ impl Station {
         // What it said before it ended still counts.
         self.read(id, MAX_BACKLOG);
         self.hung_up(id);
+        self.full = false;
         self.peers.remove(&id);
         self.heard_out(id);
         if matches!(self.stage, Stage::Asking(_)) {

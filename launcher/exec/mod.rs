@@ -2,7 +2,6 @@
 //! program; the preloaded object does the rest inside it, before its `main`.
 
 mod agent;
-mod program;
 mod rank;
 
 use std::ffi::OsString;
@@ -23,7 +22,7 @@ use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 
 use crate::arguments::BufferArguments;
 use crate::preload_file;
-use program::Program;
+use crate::program::Program;
 use rank::Place;
 
 /// Prefix for the programs of an existing job script: `mpirun <anything> hostbuf exec --size 2G -- ./app`
@@ -138,7 +137,7 @@ fn become_program(
     command.env(ENV_ADDRESS, format!("{:#018x}", 0)).env(ENV_SIZE, format!("{:020}", 0));
     let preload = preload_file::path().map_err(|e| (e, 1))?;
     let mut list = OsString::new();
-    if let Some(asan) = &program.asan {
+    if let Some(asan) = program.asan() {
         list.push(asan);
         list.push(":");
     }
@@ -154,7 +153,7 @@ fn become_program(
         list.push(std::ffi::OsStr::from_bytes(other));
     }
     command.env("LD_PRELOAD", list);
-    if program.asan.is_none() {
+    if program.asan().is_none() {
         // A later image may be one of gcc's AddressSanitizer, which refuses anything preloaded before its runtime.
         let theirs = std::env::var("ASAN_OPTIONS").map(|o| o + ":").unwrap_or_default();
         command.env("ASAN_OPTIONS", theirs + "verify_asan_link_order=0");

@@ -9,7 +9,8 @@ use hostbuf::{Error, Result};
 /// `--launcher`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Choice {
-    /// An mpirun if one is found, else srun in an allocation, else local
+    /// The mpirun of the program's own MPI where its libraries tell, else any mpirun, else srun in an allocation, else
+    /// local
     #[default]
     Auto,
     /// No MPI: the ranks of this host, started by hostbuf itself
@@ -32,11 +33,12 @@ pub(super) enum Engine {
 }
 
 impl Engine {
-    /// Finds what `choice` means here. `mpirun`: the one to use, where the user names it.
+    /// Finds what `choice` means here. `mpirun`: the one to use, where the user names it. `needed`: the libraries that
+    /// the program names.
     ///
     /// # Errors
     /// [`Error::Unsupported`] with what to do, when it is not there.
-    pub(super) fn find(choice: Choice, mpirun: Option<&Path>) -> Result<Engine> {
+    pub(super) fn find(choice: Choice, mpirun: Option<&Path>, needed: &[String]) -> Result<Engine> {
         let none = |what: &str, why: &str| Err(Error::Unsupported { what: what.into(), why: why.into() });
         let in_allocation = std::env::var_os("SLURM_JOB_ID").is_some();
         let srun = || in_path("srun").filter(|_| in_allocation);
@@ -66,12 +68,19 @@ impl Engine {
                 names.iter().filter_map(|n| in_path(n)).collect()
             }
         };
-        let fits = |engine: &Engine| match choice {
-            Choice::Openmpi => matches!(engine, Engine::OpenMpi { .. }),
-            Choice::Mpich => matches!(engine, Engine::Mpich { .. }),
-            _ => true,
+        let mut engines = candidates.iter().filter_map(|path| identify(path));
+        let found = match choice {
+            // The mpirun of another MPI would start every rank as a job of its own. Without a choice the first will do.
+            Choice::Auto => match mpi_of(needed) {
+                Some(own) => {
+                    let engines: Vec<Engine> = engines.collect();
+                    engines.iter().find(|engine| engine.is(own)).or(engines.first()).cloned()
+                }
+                None => engines.next(),
+            },
+            _ => engines.find(|engine| engine.is(choice)),
         };
-        if let Some(engine) = candidates.iter().filter_map(|path| identify(path)).find(fits) {
+        if let Some(engine) = found {
             return Ok(engine);
         }
         match choice {
@@ -90,6 +99,15 @@ impl Engine {
                     &name,
                 )
             }
+        }
+    }
+
+    fn is(&self, choice: Choice) -> bool {
+        match self {
+            Engine::Local => choice == Choice::Local,
+            Engine::OpenMpi { .. } => choice == Choice::Openmpi,
+            Engine::Mpich { .. } => choice == Choice::Mpich,
+            Engine::Slurm { .. } => choice == Choice::Slurm,
         }
     }
 
@@ -154,6 +172,18 @@ pub(super) fn in_path(name: &str) -> Option<PathBuf> {
         .find(|p| p.is_file() && nix::unistd::access(p, nix::unistd::AccessFlags::X_OK).is_ok())
 }
 
+/// The MPI whose libraries a program names: MPICH and all that keep its interface have version 12, Open MPI 40.
+fn mpi_of(needed: &[String]) -> Option<Choice> {
+    needed.iter().filter(|name| name.starts_with("libmpi")).find_map(|name| {
+        let (_, version) = name.split_once(".so.")?;
+        match version.split('.').next()? {
+            "12" => Some(Choice::Mpich),
+            "40" => Some(Choice::Openmpi),
+            _ => None,
+        }
+    })
+}
+
 /// Which MPI an mpirun belongs to: by what it prints of its version.
 fn identify(mpirun: &Path) -> Option<Engine> {
     // Debian's alternatives and most installations are links to a program whose name tells; 4.1 is the only series
@@ -182,6 +212,16 @@ fn engine_of(mpirun: &Path, version: &str) -> Option<Engine> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_program_tells_its_mpi() {
+        let of = |names: &[&str]| mpi_of(&names.iter().map(|&n| n.to_owned()).collect::<Vec<_>>());
+        assert_eq!(of(&["libm.so.6", "libmpi.so.40", "libc.so.6"]), Some(Choice::Openmpi));
+        assert_eq!(of(&["libmpi_mpifh.so.40", "libmpi.so.40"]), Some(Choice::Openmpi));
+        assert_eq!(of(&["libmpichfort.so.12", "libmpich.so.12"]), Some(Choice::Mpich));
+        assert_eq!(of(&["libmpi.so.12"]), Some(Choice::Mpich));
+        assert_eq!(of(&["libc.so.6", "libmpdec.so.3"]), None);
+    }
 
     #[test]
     fn versions() {

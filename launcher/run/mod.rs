@@ -15,6 +15,7 @@ use hostbuf::{Error, Result};
 
 use crate::agent::spec::Spec;
 use crate::arguments::BufferArguments;
+use crate::program::Program;
 use engine::{Choice, Engine};
 use plan::{Context, Plan};
 
@@ -82,7 +83,11 @@ fn start(arguments: Arguments) -> Result<u8> {
         (None, Some(file)) => hosts::from_file(file)?,
         (None, None) => Vec::new(),
     };
-    let engine = Engine::find(arguments.launcher, arguments.mpirun.as_deref())?;
+    let contexts = Context::split(arguments.ranks, arguments.command)?;
+    // A program that is not on this host may be on the others: they will tell.
+    let programs = contexts.iter().filter_map(|c| Program::find(&c.command[0]).ok());
+    let needed: Vec<String> = programs.flat_map(|p| p.needed).collect();
+    let engine = Engine::find(arguments.launcher, arguments.mpirun.as_deref(), &needed)?;
     if engine == Engine::Local && hosts.iter().any(|h| !is_here(&h.name)) {
         return Err(Error::Unsupported {
             what: "more than this host".into(),
@@ -103,7 +108,6 @@ fn start(arguments: Arguments) -> Result<u8> {
         lifeline: None,
         reports: true,
     };
-    let contexts = Context::split(arguments.ranks, arguments.command)?;
     let plan = Plan::new(&engine, &agent, &hosts, &contexts, &arguments.launcher_args, &spec)?;
     let voice = supervise::Voice { quiet: arguments.quiet, verbose: arguments.verbose };
     supervise::supervise(&engine, plan, voice)

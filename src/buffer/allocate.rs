@@ -2,25 +2,24 @@
 
 #![allow(unsafe_code)]
 
-use std::os::fd::{AsFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tracing::info_span;
 
 use crate::buffer::agreement::{self, Ranks};
 use crate::buffer::ballot::Holds;
 use crate::buffer::control::{Identity, Phase};
 use crate::buffer::handle::{HostBuffer, Job, Mapping};
+use crate::buffer::handover::Handover;
 use crate::buffer::layout;
 use crate::buffer::options::Options;
 use crate::buffer::populate::Workers;
 use crate::buffer::segment::Segments;
-use crate::channel::{Channel, Message};
 use crate::error::{Error, Result};
 use crate::job::{Collective, Hosts, Reduce, all_or_none};
-use crate::os::{memory, process, socket};
-use crate::wire::{Frame, Kind, Territory, Winner};
+use crate::os::cores::Cores;
+use crate::os::{memory, process};
+use crate::wire::Territory;
 
 impl HostBuffer {
     /// Makes a buffer as `options` say, one on each host of `group`, at one address on all of them. Collective: it
@@ -52,8 +51,11 @@ impl HostBuffer {
 
         let mut phases = [0; Phase::COUNT];
         let buffers = [options];
-        let created = hosts.leads().then(|| create(job, &buffers, &mut phases)).transpose();
-        let segments = all_or_none(group, created)?;
+        let begun = Instant::now();
+        let handover = all_or_none(group, Handover::open(&*hosts.local, job))?;
+        phases[Phase::Gather as usize] = begun.elapsed().as_micros() as u64;
+        let cores = all_or_none(group, cores_of(&*hosts.local))?;
+        let segments = all_or_none(group, handover.lead(|| create(job, &buffers, cores, &mut phases)))?;
 
         let begun = Instant::now();
         let (mut winner, align) = layout::plan(&buffers);
@@ -78,8 +80,7 @@ impl HostBuffer {
             segments.publish(identity, &winner)
         });
         all_or_none(group, published)?;
-        let descriptors = hand_over(&*hosts.local, job, &winner, segments);
-        let descriptors = all_or_none(group, descriptors)?;
+        let descriptors = all_or_none(group, handover.descriptors(&winner, segments))?;
         let raw: Vec<i32> = descriptors.iter().map(std::os::fd::AsRawFd::as_raw_fd).collect();
         let mapped = ranks.holds.map(&winner, &raw).map_err(|e| {
             Error::os(format!("mapping the buffer at {address:#x}"))(std::io::Error::from_raw_os_error(e.0))
@@ -109,10 +110,23 @@ fn territory() -> Territory {
     }
 }
 
+/// What the ranks of a host may run on together: while the leader works for all of them, they sleep.
+fn cores_of(local: &dyn Collective) -> Result<Cores> {
+    let mine = all_or_none(local, Cores::own().map_err(Error::os("asking which cores this rank has")))?;
+    let mut all = vec![0; local.size() * Cores::BYTES];
+    local.all_gather(&mine.to_bytes(), &mut all)?;
+    Ok(all.chunks_exact(Cores::BYTES).fold(mine, |sum, one| sum.or(&Cores::from_bytes(one))))
+}
+
 /// A memory cgroup answers with a kill, so children try first; without one, threads do, since a fork of a large
 /// program is slow, and unwelcome to some network libraries.
-fn create(job: u128, buffers: &[Options], phases: &mut [u64; Phase::COUNT]) -> Result<Segments> {
-    let workers = if memory::cgroup_limited() { Workers::Children } else { Workers::Threads };
+fn create(
+    job: u128,
+    buffers: &[Options],
+    cores: Cores,
+    phases: &mut [u64; Phase::COUNT],
+) -> Result<Segments> {
+    let workers = if memory::cgroup_limited() { Workers::Children } else { Workers::Threads(cores) };
     let begun = Instant::now();
     let mut segments = Segments::create(job, buffers)?;
     phases[Phase::Create as usize] = begun.elapsed().as_micros() as u64;
@@ -131,69 +145,4 @@ fn same_request(group: &dyn Collective, options: &Options) -> Result<()> {
     }
     let why = format!("it asks for \"{options}\", and not all ranks do");
     Err(agreement::disagreement(group, Some((group.rank(), why))))
-}
-
-const PATIENCE: Duration = Duration::from_secs(60);
-
-/// The leader's descriptors to the ranks of its host, over a socket that lives as long as this takes.
-fn hand_over(
-    local: &dyn Collective,
-    job: u128,
-    winner: &Winner,
-    segments: Option<Segments>,
-) -> Result<Vec<OwnedFd>> {
-    if local.size() == 1 {
-        return Ok(segments.map(Segments::into_descriptors).unwrap_or_default());
-    }
-    let name = format!("hostbuf/allocate/{job:032x}");
-    let listener = segments.as_ref().map(|_| socket::listen_on(&name)).transpose();
-    let listener = all_or_none(local, listener.map_err(Error::os("listening on a socket")))?;
-    let result = match (&listener, segments) {
-        (Some(listener), Some(segments)) => {
-            serve(listener, local.size() - 1, winner, &segments).map(|()| segments.into_descriptors())
-        }
-        _ => fetch(&name),
-    };
-    all_or_none(local, result)
-}
-
-/// Gives the descriptors to `ranks` processes of this user; others are turned away.
-fn serve(listener: &OwnedFd, ranks: usize, winner: &Winner, segments: &Segments) -> Result<()> {
-    let deadline = Instant::now() + PATIENCE;
-    let mut served = 0;
-    while served < ranks {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            let why = format!("{} of {ranks} ranks of this host did not fetch the buffer", ranks - served);
-            return Err(Error::Collective { operation: "hand_over", why });
-        }
-        let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
-        let mut fds = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
-        match poll(&mut fds, timeout) {
-            Ok(_) | Err(nix::Error::EINTR) => {}
-            Err(e) => return Err(Error::os("waiting for the ranks of this host")(e)),
-        }
-        while let Some(fd) = socket::accept(listener.as_fd()).map_err(Error::os("accepting a rank"))? {
-            let Ok(channel) = Channel::of(fd) else { continue };
-            // A rank that has gone meanwhile shows in the next collective step.
-            if channel.send(&winner.frame(), &segments.descriptors()).is_ok() {
-                served += 1;
-            }
-        }
-    }
-    Ok(())
-}
-
-fn fetch(name: &str) -> Result<Vec<OwnedFd>> {
-    let failed = |why: String| Error::Collective { operation: "hand_over", why };
-    let channel = Channel::connect(name)
-        .map_err(|e| failed(format!("the leader of this host does not answer: {e}")))?;
-    socket::set_receive_timeout(channel.as_fd(), Some(PATIENCE)).map_err(Error::os("setting a timeout"))?;
-    match channel.receive().map_err(|e| failed(e.to_string()))? {
-        Message::Frame(frame, descriptors) if frame.kind() == Some(Kind::Winner) => Ok(descriptors),
-        Message::Frame(frame, _) => {
-            Err(failed(format!("the leader of this host sent {:?}", Frame::kind(&frame))))
-        }
-        _ => Err(failed("the leader of this host has gone".into())),
-    }
 }

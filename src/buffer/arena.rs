@@ -99,9 +99,17 @@ impl<'b> Arena<'b> {
     /// Moves `value` into the buffer for good: it is never dropped.
     ///
     /// # Errors
-    /// [`Error::Full`]; [`Error::Fill`] when filling has ended.
+    /// [`Error::Full`]; [`Error::Fill`] when filling has ended, or when a container in `value` has its items in another
+    /// buffer.
     pub fn place<T: Portable>(&self, mut value: T) -> Result<Placed<'b, T>> {
-        value.settle()?;
+        if !T::PLAIN {
+            value.settle()?;
+            if !value.belongs(self) {
+                return Err(Error::Fill {
+                    why: "a container in the value keeps its items in another buffer".into(),
+                });
+            }
+        }
         let at = self.take(Layout::new::<T>())?.cast::<T>();
         // SAFETY: take() gave memory for a T that nobody else has.
         unsafe { at.write(value) };
@@ -189,6 +197,11 @@ impl Arena<'_> {
     fn is_open(&self) -> Result<bool> {
         let index = self.index as usize;
         Ok(self.control.fill(index)? == Fill::Filling && self.control.generation(index)? == self.generation)
+    }
+
+    /// Whether both give out memory of one buffer.
+    pub(crate) fn same_buffer(&self, other: &Arena<'_>) -> bool {
+        self.start == other.start && self.length == other.length
     }
 
     fn is_latest(&self, at: NonNull<u8>, size: usize) -> bool {

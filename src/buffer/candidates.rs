@@ -19,13 +19,15 @@ const GIB: usize = 1 << 30;
 /// The only range that programs under ThreadSanitizer and MemorySanitizer have to give, below the executables.
 pub const SANITIZED: core::ops::Range<usize> = 0x5500_0000_0000..0x5500_0000_0000 + 320 * GIB;
 
-const WINDOWS: [Window; 3] = [
+const WINDOWS: [Window; 4] = [
     // Works under every sanitizer. Position-independent executables begin above 0x5555_0000_0000.
     Window { start: SANITIZED.start, length: 300 * GIB },
     // Between the sanitizers' shadows and PMIx 5, which chooses ranges in 0x1fcc.. and 0x3f98...
     Window { start: 0x3000_0000_0000, length: 14 * TIB },
     // Below what `ulimit -s unlimited` gives to the legacy layout, above its 0x145e.. to 0x1554...
     Window { start: 0x1700_0000_0000, length: 7 * TIB },
+    // Above PMIx 5, below the executables. V8 has been seen here, so it comes last.
+    Window { start: 0x4100_0000_0000, length: 16 * TIB },
 ];
 
 /// The end of user space. Five-level page tables go further only for those who ask for it by a hint.

@@ -10,7 +10,7 @@ use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use crate::buffer::arena::Arena;
-use crate::buffer::portable::{Portable, settle_all};
+use crate::buffer::portable::{Portable, all_belong, settle_all};
 use crate::error::Result;
 
 /// A vector in a buffer.
@@ -20,36 +20,50 @@ pub type List<'b, T> = Vec<T, Arena<'b>>;
 /// any process but the one that filled the map.
 pub type Map<'b, K, V> = HashMap<K, V, FxBuildHasher, Arena<'b>>;
 
-// SAFETY: an arena is an address in the buffer and one in the control page, both agreed.
-unsafe impl Portable for Arena<'_> {}
+// SAFETY: an arena is an address in the buffer and one in the control page, both agreed; place() lets it only into its
+// own buffer.
+unsafe impl Portable for Arena<'_> {
+    const PLAIN: bool = false;
+
+    fn belongs(&self, arena: &Arena<'_>) -> bool {
+        self.same_buffer(arena)
+    }
+}
 
 // SAFETY: the block is in the buffer, or there is none and the pointer is never followed.
 unsafe impl<T: Portable> Portable for Vec<T, Arena<'_>> {
-    const SETTLED: bool = T::SETTLED;
+    const PLAIN: bool = false;
 
     fn settle(&mut self) -> Result<()> {
         settle_all(self)
+    }
+
+    fn belongs(&self, arena: &Arena<'_>) -> bool {
+        self.allocator().belongs(arena) && all_belong(self, arena)
     }
 }
 
 // SAFETY: the block is in the buffer.
 unsafe impl<T: Portable> Portable for Box<T, Arena<'_>> {
-    const SETTLED: bool = T::SETTLED;
+    const PLAIN: bool = false;
 
     fn settle(&mut self) -> Result<()> {
         self.as_mut().settle()
     }
+
+    fn belongs(&self, arena: &Arena<'_>) -> bool {
+        Box::allocator(self).belongs(arena) && self.as_ref().belongs(arena)
+    }
 }
 
-// SAFETY: the table is in the buffer once there is one; settle() sees to it, since a map without a table points to
-// an empty one inside the executable, which lies elsewhere in every process.
+// SAFETY: the table is in the buffer once there is one. A map without a table points to an empty one inside the
+// executable, which lies elsewhere in every process: settle() gives it a table, and without one it belongs nowhere.
 unsafe impl<K: Portable + Eq + Hash, V: Portable, S: Portable + BuildHasher> Portable
     for HashMap<K, V, S, Arena<'_>>
 {
-    const SETTLED: bool = false;
+    const PLAIN: bool = false;
 
     fn settle(&mut self) -> Result<()> {
-        const { assert!(K::SETTLED, "a key that must be settled cannot be, inside a map") };
         if self.capacity() == 0 {
             self.try_reserve(1).map_err(|_| {
                 let left = self.allocator().left().unwrap_or(0);
@@ -57,5 +71,56 @@ unsafe impl<K: Portable + Eq + Hash, V: Portable, S: Portable + BuildHasher> Por
             })?;
         }
         settle_all(self.values_mut())
+    }
+
+    fn belongs(&self, arena: &Arena<'_>) -> bool {
+        self.capacity() > 0
+            && self.allocator().belongs(arena)
+            && self.hasher().belongs(arena)
+            && all_belong(self.keys(), arena)
+            && all_belong(self.values(), arena)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::Solo;
+    use crate::{Error, HostBuffer, Options};
+
+    fn refused<T: Portable>(arena: Arena<'_>, value: T) -> bool {
+        matches!(arena.place(value), Err(Error::Fill { .. }))
+    }
+
+    #[test]
+    fn what_keeps_its_items_in_another_buffer_is_not_placed() {
+        let here = HostBuffer::allocate(&Solo, Options::new(1 << 20)).unwrap();
+        let there = HostBuffer::allocate(&Solo, Options::new(1 << 20)).unwrap();
+        there
+            .initialize(|other| {
+                here.initialize(|arena| {
+                    let list = |a| List::<u8>::new_in(a);
+                    let map = |a| Map::<u8, u8>::with_hasher_in(FxBuildHasher, a);
+                    assert!(refused(arena, other));
+                    assert!(refused(arena, list(other)));
+                    assert!(refused(arena, Box::new_in(1u8, other)));
+                    assert!(refused(arena, map(other)));
+                    assert!(refused(arena, (1u8, [Some(list(arena)), Some(list(other))])));
+                    // Inside containers of the right buffer: as an item, a value, a key, and what a box holds.
+                    let mut items = List::new_in(arena);
+                    items.push(list(other));
+                    assert!(refused(arena, items));
+                    let mut values = Map::with_hasher_in(FxBuildHasher, arena);
+                    values.insert(1, list(other));
+                    assert!(refused(arena, values));
+                    let mut keys = Map::with_hasher_in(FxBuildHasher, arena);
+                    keys.insert(list(other), 1);
+                    assert!(refused(arena, keys));
+                    assert!(refused(arena, Box::new_in(map(other), arena)));
+                    arena.place((list(arena), map(arena), Box::new_in(map(arena), arena)))
+                })?;
+                other.place(0u8)
+            })
+            .unwrap();
     }
 }

@@ -10,6 +10,7 @@ mod containers;
 pub mod control;
 mod freeze;
 mod handle;
+mod handover;
 mod initialize;
 pub mod layout;
 pub mod options;

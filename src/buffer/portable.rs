@@ -9,6 +9,7 @@ use std::ptr::NonNull;
 
 use rustc_hash::FxBuildHasher;
 
+use crate::buffer::arena::Arena;
 use crate::error::Result;
 
 /// Types whose bytes mean the same in every process of the job that maps the buffer.
@@ -18,18 +19,27 @@ use crate::error::Result;
 /// ordinary heap, no function pointer, no trait object, no file descriptor. Raw pointers and [`NonNull`] are
 /// allowed, since following them is unsafe already; what they point to should lie in the buffer. Programs that
 /// share values must be built with the same layout of the type, so in practice from one source by one compiler.
+/// A type with members that are not [`PLAIN`](Portable::PLAIN) must say so and forward both methods to them.
 /// Types with interior mutability must be safe to share between processes (atomics are).
 pub unsafe trait Portable {
-    /// Whether [`settle`](Portable::settle) does nothing.
-    const SETTLED: bool = true;
+    /// Whether values are portable in every state and into every buffer, so that neither method below does anything.
+    /// `false` for types with members of which one is not plain; those forward both methods to such members.
+    const PLAIN: bool = true;
 
-    /// Makes a value portable that is so only in certain states: called by [`Arena::place`](crate::Arena::place) before it moves into the
+    /// Makes a value portable that is so only in certain states: called by [`Arena::place`] before it moves into the
     /// buffer.
     ///
     /// # Errors
     /// [`Error::Full`](crate::Error::Full) when that needs memory.
     fn settle(&mut self) -> Result<()> {
         Ok(())
+    }
+
+    /// Whether the value as it is may live in `arena`'s buffer: a container keeps its items in the buffer of its own
+    /// arena, which another process need not have mapped.
+    fn belongs(&self, arena: &Arena<'_>) -> bool {
+        let _ = arena;
+        true
     }
 }
 
@@ -87,38 +97,54 @@ unsafe impl<T: Portable> Portable for UnsafeCell<T> {}
 
 /// [`Portable::settle`] for all of `values`.
 pub(crate) fn settle_all<'a, T: Portable + 'a>(values: impl IntoIterator<Item = &'a mut T>) -> Result<()> {
-    if T::SETTLED { Ok(()) } else { values.into_iter().try_for_each(Portable::settle) }
+    if T::PLAIN { Ok(()) } else { values.into_iter().try_for_each(Portable::settle) }
 }
 
-// SAFETY: the values of T, and nothing else.
-unsafe impl<T: Portable> Portable for Option<T> {
-    const SETTLED: bool = T::SETTLED;
-
-    fn settle(&mut self) -> Result<()> {
-        settle_all(self)
-    }
+/// [`Portable::belongs`] for all of `values`.
+pub(crate) fn all_belong<'a, T: Portable + 'a>(
+    values: impl IntoIterator<Item = &'a T>,
+    arena: &Arena<'_>,
+) -> bool {
+    T::PLAIN || values.into_iter().all(|value| value.belongs(arena))
 }
 
-// SAFETY: as above.
-unsafe impl<T: Portable, const N: usize> Portable for [T; N] {
-    const SETTLED: bool = T::SETTLED;
+macro_rules! several {
+    ($t:ty $(, $n:ident)?) => {
+        // SAFETY: the values of T, and nothing else.
+        unsafe impl<T: Portable $(, const $n: usize)?> Portable for $t {
+            const PLAIN: bool = T::PLAIN;
 
-    fn settle(&mut self) -> Result<()> {
-        settle_all(self)
-    }
+            fn settle(&mut self) -> Result<()> {
+                settle_all(self)
+            }
+
+            fn belongs(&self, arena: &Arena<'_>) -> bool {
+                all_belong(self, arena)
+            }
+        }
+    };
 }
+
+several!(Option<T>);
+several!([T; N], N);
 
 macro_rules! tuple {
     ($($name:ident),+) => {
         // SAFETY: its members, and nothing else.
         unsafe impl<$($name: Portable),+> Portable for ($($name,)+) {
-            const SETTLED: bool = true $(&& $name::SETTLED)+;
+            const PLAIN: bool = true $(&& $name::PLAIN)+;
 
             #[allow(non_snake_case)]
             fn settle(&mut self) -> Result<()> {
                 let ($($name,)+) = self;
                 $($name.settle()?;)+
                 Ok(())
+            }
+
+            #[allow(non_snake_case)]
+            fn belongs(&self, arena: &Arena<'_>) -> bool {
+                let ($($name,)+) = self;
+                true $(&& $name.belongs(arena))+
             }
         }
     };

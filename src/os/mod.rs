@@ -1,5 +1,6 @@
 //! System calls: the ground floor. Nothing here knows what a host buffer is.
 
+pub mod cores;
 pub mod maps;
 pub mod memfd;
 pub mod memory;

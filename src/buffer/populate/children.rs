@@ -1,0 +1,122 @@
+//! Workers that are children of this process: one that is killed is an error, not the end.
+
+#![allow(unsafe_code)]
+
+use std::io;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{ForkResult, Pid, fork};
+
+use crate::buffer::populate::view::View;
+use crate::buffer::populate::work::{Means, Tally, Task};
+use crate::error::{Error, Result};
+use crate::os::process;
+
+/// The outer error: they could not be started.
+pub(super) fn run(
+    task: Task,
+    cores: usize,
+    progress: &mut dyn FnMut(u64),
+) -> Result<std::result::Result<u64, i32>> {
+    let tally = SharedTally::new()?;
+    let parent = nix::unistd::getpid();
+    let mut children: Vec<Pid> = Vec::new();
+    for worker in 0..task.workers(cores) {
+        let means = if worker == 0 { Means::Write } else { Means::Fault };
+        // SAFETY: the child calls only what is safe after fork in a process with threads: system calls and atomics.
+        match unsafe { fork() } {
+            Ok(ForkResult::Parent { child }) => children.push(child),
+            Ok(ForkResult::Child) => {
+                let status = in_child(task, means, tally.get(), parent);
+                // SAFETY: _exit runs nothing of the parent's.
+                unsafe { libc::_exit(status) }
+            }
+            Err(e) => {
+                reap(&children);
+                return Err(Error::os("starting a process that takes memory")(e));
+            }
+        }
+    }
+    let mut result = Ok(());
+    let mut left = children;
+    while !left.is_empty() {
+        let mut running = Vec::new();
+        for child in left {
+            match waitpid(child, Some(WaitPidFlag::WNOHANG)) {
+                Ok(WaitStatus::StillAlive) => running.push(child),
+                Ok(WaitStatus::Exited(_, 0)) => {}
+                Ok(WaitStatus::Exited(_, errno)) => result = result.and(Err(errno)),
+                // The cgroup's answer, or the whole host's.
+                Ok(WaitStatus::Signaled(..)) => result = result.and(Err(libc::ENOMEM)),
+                Ok(_) | Err(nix::Error::EINTR) => running.push(child),
+                Err(_) => result = result.and(Err(libc::ECHILD)),
+            }
+        }
+        left = running;
+        if result.is_err() {
+            reap(&left);
+            break;
+        }
+        progress(tally.get().done.load(Ordering::Relaxed));
+        if !left.is_empty() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    Ok(result.map(|()| tally.get().huge.load(Ordering::Relaxed)))
+}
+
+fn reap(children: &[Pid]) {
+    for &child in children {
+        let _ = nix::sys::signal::kill(child, nix::sys::signal::Signal::SIGKILL);
+        let _ = waitpid(child, None);
+    }
+}
+
+fn in_child(task: Task, means: Means, tally: &Tally, parent: Pid) -> i32 {
+    // An orphan would take memory for nobody.
+    if process::die_with_parent(libc::SIGKILL).is_err() || nix::unistd::getppid() != parent {
+        return libc::ECHILD;
+    }
+    // The kernel's choice of whom to kill shall be this one. Without the file it chooses by itself.
+    if let Ok(file) = nix::fcntl::open(
+        "/proc/self/oom_score_adj",
+        nix::fcntl::OFlag::O_WRONLY,
+        nix::sys::stat::Mode::empty(),
+    ) {
+        let _ = nix::unistd::write(&file, b"1000");
+    }
+    // Each window by itself: where memory is tight there is no room for page tables either.
+    let view = |at, length| View::map(task.fd, at, length, task.pages).map(|view| (view, 0));
+    task.work(tally, task.length, means, view, &mut || {}).err().unwrap_or(0)
+}
+
+/// A [`Tally`] that children share.
+struct SharedTally(*mut Tally);
+
+impl SharedTally {
+    fn new() -> Result<SharedTally> {
+        // SAFETY: a new anonymous mapping.
+        let at = unsafe {
+            let (rw, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+            libc::mmap(std::ptr::null_mut(), size_of::<Tally>(), rw, flags, -1, 0)
+        };
+        if at == libc::MAP_FAILED {
+            return Err(Error::os("mapping a page")(io::Error::last_os_error()));
+        }
+        Ok(SharedTally(at.cast()))
+    }
+
+    fn get(&self) -> &Tally {
+        // SAFETY: mapped until drop, zeroed by the kernel, atomics only.
+        unsafe { &*self.0 }
+    }
+}
+
+impl Drop for SharedTally {
+    fn drop(&mut self) {
+        // SAFETY: new() mapped it; the children have their own.
+        unsafe { libc::munmap(self.0.cast(), size_of::<Tally>()) };
+    }
+}

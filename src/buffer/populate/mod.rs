@@ -1,0 +1,126 @@
+//! Taking a segment's pages, all of them, before anybody uses it.
+//!
+//! Populating is the allocation: `MADV_POPULATE_WRITE` from several workers is as fast as touching gets, answers
+//! with an error where a touch would raise SIGBUS, and puts the pages where the memory policy says. A memory cgroup
+//! answers with SIGKILL; so where one limits this process the workers are children made for this, and a killed
+//! child is the answer "no space".
+
+mod children;
+mod threads;
+mod view;
+mod work;
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use crate::buffer::options::Pages;
+use crate::buffer::space;
+use crate::error::{Error, Result};
+use crate::os::cores::Cores;
+use crate::os::{memory, process};
+use view::NO_ADDRESSES;
+use work::{EXTENT, Task};
+
+/// Who does the work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Workers {
+    /// The caller, and further threads of this process on these cores.
+    Threads(Cores),
+    /// Children of this process: one that is killed is an error, not the end.
+    Children,
+}
+
+/// Takes all `length` bytes (whole pages) of `fd` on `pages`, which must not be [`Pages::Auto`]; `strict` makes a
+/// huge page that cannot be had an error. `progress` hears now and then how many bytes are done. Returns how many
+/// bytes stand on huge pages.
+///
+/// # Errors
+/// [`Error::NoSpace`] when pages ran out or a worker was killed; [`Error::Unsupported`] for a strict demand that
+/// this kernel cannot meet.
+pub fn populate(
+    fd: BorrowedFd<'_>,
+    length: u64,
+    pages: Pages,
+    strict: bool,
+    workers: Workers,
+    progress: &mut dyn FnMut(u64),
+) -> Result<u64> {
+    let task = Task { fd: fd.as_raw_fd(), length, pages, strict };
+    let outcome = match workers {
+        Workers::Threads(cores) => threads::run(task, &cores, progress),
+        Workers::Children => {
+            let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+            children::run(task, cores, progress)?
+        }
+    };
+    // What has been taken so far is still held, and counts as available.
+    let taken = || nix::sys::stat::fstat(fd).map_or(0, |s| s.st_blocks as u64 * 512);
+    outcome.map_err(|errno| explain(errno, length, pages, taken()))
+}
+
+fn explain(errno: i32, length: u64, pages: Pages, taken: u64) -> Error {
+    let source = io::Error::from_raw_os_error(errno);
+    let no_space = |limit: &memory::Limit| {
+        space::no_space(length, space::available(limit).saturating_add(taken).min(length - 1), limit)
+    };
+    let other = Error::Os {
+        doing: format!("taking {} of memory", crate::error::Bytes(length)),
+        source: io::Error::from_raw_os_error(errno),
+    };
+    match (errno, pages) {
+        // A collapse says so when a memory cgroup has no room for the huge page.
+        (libc::EBUSY, Pages::Transparent) if space::available(&memory::tightest()) < EXTENT => {
+            no_space(&memory::tightest())
+        }
+        (libc::EINVAL | libc::EAGAIN | libc::EBUSY, Pages::Transparent) => Error::Unsupported {
+            what: "pages thp".into(),
+            why: format!(
+                "the kernel on {} did not collapse all of the memory into huge pages ({source}). Use --pages auto, \
+                 which takes what can be had and says what it was",
+                process::host_name()
+            ),
+        },
+        (libc::ENOMEM | libc::EFAULT | libc::ENOSPC, Pages::Huge2M | Pages::Huge1G) => {
+            space::check_huge(length, pages.size()).err().unwrap_or(Error::NoSpace {
+                host: process::host_name(),
+                asked: length,
+                available: 0,
+                limit: format!("the pool of reserved huge pages ({source})"),
+                remedy: "somebody else took them meanwhile, or a hugetlb cgroup has a limit; try again, or use --pages auto".into(),
+            })
+        }
+        (libc::ENOMEM | libc::ENOSPC | libc::EFAULT, _) => no_space(&memory::tightest()),
+        (NO_ADDRESSES, _) => space::check_address_space(length).err().unwrap_or(other),
+        _ => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::memfd::{self, Backing};
+    use std::os::fd::AsFd;
+
+    fn resident(fd: BorrowedFd<'_>) -> u64 {
+        nix::sys::stat::fstat(fd).unwrap().st_blocks as u64 * 512
+    }
+
+    #[test]
+    fn takes_every_page_both_ways() {
+        for workers in [Workers::Threads(Cores::own().unwrap()), Workers::Children] {
+            for (length, pages) in
+                [(4096 * 3, Pages::Small), (5 << 20, Pages::Small), (6 << 20, Pages::Transparent)]
+            {
+                let fd = memfd::create("hostbuf-test", length, Backing::Shmem).unwrap();
+                let mut last = 0;
+                let huge =
+                    populate(fd.as_fd(), length, pages, false, workers, &mut |done| last = done).unwrap();
+                assert_eq!(resident(fd.as_fd()), length, "{workers:?} {pages}");
+                assert!(huge <= length && last <= length);
+                if pages == Pages::Small {
+                    assert_eq!(huge, 0);
+                }
+            }
+        }
+    }
+}

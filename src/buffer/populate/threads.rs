@@ -1,0 +1,40 @@
+//! Workers that are threads.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use crate::buffer::populate::view::View;
+use crate::buffer::populate::work::{Means, Tally, Task};
+use crate::os::cores::Cores;
+
+/// How much is mapped at a time: its page tables, 32 MiB at most, are given back before the next. Shorter would be slower:
+/// while one thread changes mappings, the others cannot take pages.
+const STRETCH: u64 = 16 << 30;
+
+/// The caller works too; it writes, the others fault.
+pub(super) fn run(task: Task, cores: &Cores, progress: &mut dyn FnMut(u64)) -> Result<u64, i32> {
+    let tally = &Tally::default();
+    let mut tell = || progress(tally.done.load(Ordering::Relaxed));
+    for start in (0..task.length).step_by(STRETCH as usize) {
+        let end = (start + STRETCH).min(task.length);
+        let whole = &View::map(task.fd, start, end - start, task.pages)?;
+        let view = move |at, _| Ok((whole, at - start));
+        std::thread::scope(|scope| {
+            let other = |_| {
+                scope.spawn(move || {
+                    // Where the caller is bound to fewer, so was this thread. If it may not have more, it stays there.
+                    let _ = cores.take();
+                    task.work(tally, end, Means::Fault, view, &mut || {})
+                })
+            };
+            let others: Vec<_> = (1..task.workers(cores.count())).map(other).collect();
+            let own = task.work(tally, end, Means::Write, view, &mut tell);
+            while others.iter().any(|w| !w.is_finished()) {
+                tell();
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            others.into_iter().fold(own, |all, w| all.and(w.join().unwrap_or(Err(libc::EIO))))
+        })?;
+    }
+    Ok(tally.huge.load(Ordering::Relaxed))
+}

@@ -1,0 +1,214 @@
+//! One worker: it claims a window after another and takes its pages. Nothing here allocates or locks, since it also runs
+//! in a child of a process with threads.
+
+#![allow(unsafe_code)]
+
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+
+use crate::buffer::options::Pages;
+use crate::buffer::populate::view::View;
+use crate::os::memory;
+
+/// What a collapse makes a huge page of.
+pub(super) const EXTENT: u64 = 2 << 20;
+
+/// What is to be taken.
+#[derive(Clone, Copy)]
+pub(super) struct Task {
+    pub(super) fd: i32,
+    pub(super) length: u64,
+    pub(super) pages: Pages,
+    /// A huge page that cannot be had is an error.
+    pub(super) strict: bool,
+}
+
+/// How a worker takes ordinary pages. Both at a time are faster than two of a kind: writes wait for each other, faults of
+/// several threads are slowed down by what they share.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Means {
+    /// By `MADV_POPULATE_WRITE`.
+    Fault,
+    /// By writing zeroes to the file.
+    Write,
+}
+
+/// What the workers share.
+#[derive(Default)]
+#[repr(C)]
+pub(super) struct Tally {
+    /// Where the next window begins.
+    next: AtomicU64,
+    /// The first error, 0 for none.
+    error: AtomicI32,
+    pub(super) done: AtomicU64,
+    pub(super) huge: AtomicU64,
+}
+
+impl Task {
+    /// How much is claimed at a time.
+    pub(super) fn window(&self) -> u64 {
+        match self.pages {
+            Pages::Small => 8 << 20,
+            pages => pages.size().max(64 << 20),
+        }
+    }
+
+    /// How many workers it wants, where there are so many cores.
+    pub(super) fn workers(&self, cores: usize) -> usize {
+        cores.clamp(1, 16).min(self.length.div_ceil(self.window()) as usize)
+    }
+
+    /// Takes what it can claim below `end`, until nothing is left there or any worker has failed. `view` gives the mapping
+    /// for a window, and `tell` is called after each.
+    pub(super) fn work<V: AsRef<View>>(
+        &self,
+        tally: &Tally,
+        end: u64,
+        means: Means,
+        view: impl Fn(u64, u64) -> Result<(V, u64), i32>,
+        tell: &mut dyn FnMut(),
+    ) -> Result<(), i32> {
+        while let Some((at, length)) = tally.claim(self.window(), end) {
+            let taken = match means {
+                Means::Write if self.pages == Pages::Small => self.write(at, length),
+                _ => view(at, length)
+                    .and_then(|(view, from)| self.take(view.as_ref(), from, at, length, tally)),
+            };
+            taken.map_err(|errno| tally.fail(errno))?;
+            if self.pages == Pages::Small {
+                tally.done.fetch_add(length, Ordering::Relaxed);
+            }
+            tell();
+        }
+        Ok(())
+    }
+
+    /// Takes the window at `from` in `view`, which is at `at` in the file.
+    fn take(&self, view: &View, from: u64, at: u64, length: u64, tally: &Tally) -> Result<(), i32> {
+        match self.pages {
+            Pages::Small => self.fault(view, from, at, length),
+            Pages::Transparent => self.collapse(view, from, length, tally),
+            _ => {
+                self.fault(view, from, at, length)?;
+                tally.huge.fetch_add(length, Ordering::Relaxed);
+                tally.done.fetch_add(length, Ordering::Relaxed);
+                Ok(())
+            }
+        }
+    }
+
+    fn fault(&self, view: &View, from: u64, at: u64, length: u64) -> Result<(), i32> {
+        loop {
+            match view.advise(from, length, libc::MADV_POPULATE_WRITE) {
+                Err(libc::EINTR | libc::EAGAIN) => {}
+                // Linux before 5.14 has no such advice; fallocate is slower, and as good.
+                Err(libc::EINVAL) => {
+                    // SAFETY: takes no memory of ours.
+                    if unsafe { libc::fallocate(self.fd, 0, at as libc::off_t, length as libc::off_t) } == 0 {
+                        return Ok(());
+                    }
+                    return Err(nix::errno::Errno::last_raw());
+                }
+                other => return other,
+            }
+        }
+    }
+
+    fn write(&self, at: u64, length: u64) -> Result<(), i32> {
+        static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
+        let mut done = 0;
+        while done < length {
+            let bytes = (length - done).min(ZEROES.len() as u64) as usize;
+            // SAFETY: reads `bytes` of ZEROES, which has as many.
+            match unsafe { libc::pwrite(self.fd, ZEROES.as_ptr().cast(), bytes, (at + done) as libc::off_t) }
+            {
+                ..0 => match nix::errno::Errno::last_raw() {
+                    libc::EINTR => {}
+                    errno => return Err(errno),
+                },
+                0 => return Err(libc::ENOSPC),
+                written => done += written as u64,
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a part on transparent huge pages: one small page in each extent, then the kernel makes a huge one of it. That
+    /// works on memory files whatever `shmem_enabled` says.
+    fn collapse(&self, view: &View, from: u64, length: u64, tally: &Tally) -> Result<(), i32> {
+        let whole = length / EXTENT * EXTENT;
+        let extents = || (from..from + whole).step_by(EXTENT as usize);
+        for at in extents() {
+            view.advise(at, memory::page_size(), libc::MADV_POPULATE_WRITE)?;
+        }
+        if whole < length {
+            view.advise(from + whole, length - whole, libc::MADV_POPULATE_WRITE)?;
+        }
+        // One call for all extents: each call drains the page lists of every core, and waits for that.
+        if whole > 0 && view.advise(from, whole, MADV_COLLAPSE).is_ok() {
+            tally.huge.fetch_add(whole, Ordering::Relaxed);
+            tally.done.fetch_add(length, Ordering::Relaxed);
+            return Ok(());
+        }
+        // Some could not be had; find out which.
+        for at in extents() {
+            let mut tries = 0;
+            let collapsed = loop {
+                tries += 1;
+                match view.advise(at, EXTENT, MADV_COLLAPSE) {
+                    Ok(()) => break true,
+                    // Transient: pages are isolated for a moment.
+                    Err(libc::EAGAIN | libc::EBUSY) if tries < 10 => {}
+                    Err(errno) if self.strict => return Err(errno),
+                    Err(_) => break false,
+                }
+            };
+            if collapsed {
+                tally.huge.fetch_add(EXTENT, Ordering::Relaxed);
+            } else {
+                view.advise(at, EXTENT, libc::MADV_POPULATE_WRITE)?;
+            }
+            tally.done.fetch_add(EXTENT, Ordering::Relaxed);
+        }
+        tally.done.fetch_add(length - whole, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+const MADV_COLLAPSE: i32 = 25;
+
+impl Tally {
+    fn claim(&self, window: u64, end: u64) -> Option<(u64, u64)> {
+        let claim =
+            |at: u64| (at < end && self.error.load(Ordering::Relaxed) == 0).then_some((at + window).min(end));
+        let at = self.next.fetch_update(Ordering::Relaxed, Ordering::Relaxed, claim).ok()?;
+        Some((at, window.min(end - at)))
+    }
+
+    fn fail(&self, errno: i32) -> i32 {
+        let _ = self.error.compare_exchange(0, errno, Ordering::Relaxed, Ordering::Relaxed);
+        errno
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_is_claimed_once_and_nothing_after_an_error() {
+        for length in [4096, 2 << 20, (1 << 30) + 4096, 10 << 30] {
+            let tally = Tally::default();
+            let mut at = 0;
+            while let Some((from, bytes)) = tally.claim(8 << 20, length) {
+                assert_eq!(from, at);
+                at += bytes;
+            }
+            assert_eq!(at, length);
+        }
+        let tally = Tally::default();
+        assert!(tally.claim(1, 2).is_some());
+        tally.fail(libc::ENOMEM);
+        assert!(tally.claim(1, 2).is_none());
+    }
+}

@@ -1,0 +1,96 @@
+//! The cores that a thread may run on.
+
+use std::io;
+
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
+
+/// A set of cores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cores(CpuSet);
+
+impl Cores {
+    /// How many bytes [`to_bytes`](Cores::to_bytes) gives.
+    pub const BYTES: usize = CpuSet::count() / 8;
+
+    /// Those of the calling thread.
+    ///
+    /// # Errors
+    /// As `sched_getaffinity(2)`: `EINVAL` on a machine with more cores than this can count.
+    pub fn own() -> io::Result<Cores> {
+        Ok(Cores(sched_getaffinity(Pid::from_raw(0))?))
+    }
+
+    /// How many they are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.numbers().count()
+    }
+
+    fn numbers(&self) -> impl Iterator<Item = usize> {
+        (0..CpuSet::count()).filter(|&core| self.0.is_set(core).unwrap_or(false))
+    }
+
+    /// Those of both.
+    #[must_use]
+    pub fn or(mut self, other: &Cores) -> Cores {
+        for core in other.numbers() {
+            // The number comes from a set of the same size.
+            let _ = self.0.set(core);
+        }
+        self
+    }
+
+    /// Lets the calling thread run on all of them.
+    ///
+    /// # Errors
+    /// As `sched_setaffinity(2)`: `EINVAL` when none of them is given to this process.
+    pub fn take(&self) -> io::Result<()> {
+        Ok(sched_setaffinity(Pid::from_raw(0), &self.0)?)
+    }
+
+    /// One bit for each core, for another process.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; Cores::BYTES] {
+        let mut bytes = [0; Cores::BYTES];
+        self.numbers().for_each(|core| bytes[core / 8] |= 1 << (core % 8));
+        bytes
+    }
+
+    /// What [`to_bytes`](Cores::to_bytes) gave; bits beyond what can be counted are left out.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Cores {
+        let mut cores = CpuSet::new();
+        let bits = bytes
+            .iter()
+            .enumerate()
+            .flat_map(|(i, b)| (0..8).filter(move |n| b >> n & 1 == 1).map(move |n| i * 8 + n));
+        for core in bits.take_while(|&core| core < CpuSet::count()) {
+            let _ = cores.set(core);
+        }
+        Cores(cores)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_gives_cores_up_and_takes_them_back() {
+        let all = Cores::own().unwrap();
+        assert_eq!(Cores::from_bytes(&all.to_bytes()), all);
+        let first = all.numbers().next().unwrap();
+        let mut one = [0; Cores::BYTES];
+        one[first / 8] = 1 << (first % 8);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let one = Cores::from_bytes(&one);
+                one.take().unwrap();
+                assert_eq!((Cores::own().unwrap(), one.count()), (one, 1));
+                one.or(&all).take().unwrap();
+                assert_eq!(Cores::own().unwrap(), all);
+            });
+        });
+    }
+}
