@@ -41,6 +41,24 @@ impl Cores {
         self
     }
 
+    /// One core for each of `others` threads beside the calling one, in turn, and none that it runs on now unless there is
+    /// no other.
+    #[must_use]
+    pub fn spread(&self, others: usize) -> Vec<Cores> {
+        let here = nix::sched::sched_getcpu().unwrap_or(usize::MAX);
+        let mut elsewhere: Vec<usize> = self.numbers().filter(|&core| core != here).collect();
+        if elsewhere.is_empty() {
+            elsewhere.push(here);
+        }
+        let one = |&core: &usize| {
+            let mut set = CpuSet::new();
+            // Without this core it stays empty, and cannot be taken: then the thread stays where it is.
+            let _ = set.set(core);
+            Cores(set)
+        };
+        elsewhere.iter().cycle().take(others).map(one).collect()
+    }
+
     /// Lets the calling thread run on all of them.
     ///
     /// # Errors
@@ -80,12 +98,11 @@ mod tests {
     fn a_thread_gives_cores_up_and_takes_them_back() {
         let all = Cores::own().unwrap();
         assert_eq!(Cores::from_bytes(&all.to_bytes()), all);
-        let first = all.numbers().next().unwrap();
-        let mut one = [0; Cores::BYTES];
-        one[first / 8] = 1 << (first % 8);
+        let spread = all.spread(all.count() - 1);
+        assert_eq!(spread.iter().fold(0, |sum, one| sum + one.count()), all.count() - 1);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let one = Cores::from_bytes(&one);
+                let one = all.spread(1)[0];
                 one.take().unwrap();
                 assert_eq!((Cores::own().unwrap(), one.count()), (one, 1));
                 one.or(&all).take().unwrap();

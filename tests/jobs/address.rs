@@ -1,9 +1,9 @@
 //! One address for all ranks, whatever their programs are and whatever stands in the way.
 //!
 //! ```text
-//!            0x5500.. (sanitizers' window)   0x3000..   0x1700..   slots in these   everything else
-//!   ballot   first                           second     third      rounds 1 to 3    exact search
-//!   planted  .                               .          .          .                .
+//!            0x5500.. (sanitizers' window)   0x3000..   0x1700..   0x4100..   slots in these   everything else
+//!   ballot   first                           second     third      fourth     rounds 1 to 4    exact search
+//!   planted  .                               .          .          .          .                .
 //! ```
 
 use std::process::Command;
@@ -12,6 +12,7 @@ use hostbuf::Options;
 use hostbuf::internal::{candidates, layout};
 
 use crate::harness::{Outcome, can_simulate, fixture, flavours, hostbuf, local, root, run, simulated, skip};
+use crate::watched::Scratch;
 
 const FIRST: &str = "0x550000000000";
 const TOP: usize = 0x7fff_ffff_f000;
@@ -357,9 +358,9 @@ fn a_mapping_at_the_end_of_a_candidate_is_in_the_way_too() {
 }
 
 #[test]
-fn mappings_at_all_three_windows_leave_their_later_slots() {
+fn mappings_at_the_start_of_every_window_leave_their_later_slots() {
     let (length, align) = range();
-    let starts = [FIRST, "0x300000000000", "0x170000000000"].join(",");
+    let starts = [FIRST, "0x300000000000", "0x170000000000", "0x410000000000"].join(",");
     let slot = candidates::ballot(1, length, align).unwrap().as_slice()[0];
     all_at(&three(&[(1, starts)]).ok(), "main ", 3, &format!("{slot:#x}"));
 }
@@ -552,6 +553,49 @@ fn static_programs_run_and_the_help_says_how_they_get_the_buffer() {
         assert!(help.contains("statically linked program"), "{help}");
         assert!(help.contains("HostBuffer::attach()"), "{help}");
     }
+}
+
+/// A job of another user than root, whose one rank is a copy of show.c that `grant` gave rights to, and whose other rank is
+/// the plain one.
+fn privileged_rank(grant: impl Fn(&str)) {
+    use std::os::unix::process::CommandExt;
+    let dir = Scratch::new("privileged");
+    let (plain, special) = (build("cc", "show.c", &[]).unwrap(), dir.path("show"));
+    std::fs::copy(&plain, &special).unwrap();
+    grant(&special);
+    let mut command = Command::new(hostbuf());
+    command.args(["run", "--launcher", "local", "-n", "1", "--size", "4M", "--", &special]);
+    command.args([":", "-n", "1", "--", &plain]).uid(65534).gid(65534);
+    let outcome = Outcome::of(&mut command).ok();
+    // The dynamic linker keeps everything out of a program with more rights than its user; the other rank has its buffer.
+    assert!(outcome.stdout.contains("buffer (nil) 0 0"), "{outcome:?}");
+    assert!(outcome.stdout.contains(&format!("buffer {FIRST} 4194304 1")), "{outcome:?}");
+    assert_eq!(outcome.stderr, "");
+}
+
+#[test]
+fn a_setuid_program_runs_without_a_buffer_and_the_others_have_it() {
+    if !nix::unistd::geteuid().is_root() {
+        return skip("setuid programs: only root can make one of another user");
+    }
+    privileged_rank(|path| {
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o4755)).unwrap();
+    });
+}
+
+#[test]
+fn a_program_with_file_capabilities_runs_without_a_buffer_and_the_others_have_it() {
+    if !nix::unistd::geteuid().is_root() {
+        return skip("file capabilities: only root can give them");
+    }
+    privileged_rank(|path| {
+        // CAP_NET_RAW, permitted and effective, as setcap(8) writes it.
+        let set = "import os, struct, sys\n\
+                   os.setxattr(sys.argv[1], 'security.capability', struct.pack('<5I', 0x02000001, 1 << 13, 0, 0, 0))";
+        let status = Command::new("python3").args(["-c", set, path]).status().unwrap();
+        assert!(status.success());
+    });
 }
 
 #[test]

@@ -3,8 +3,8 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::faults::{SOON, probe, remains};
 use crate::harness::{Outcome, can_simulate, eventually, flavours, hostbuf, local, run, simulated, skip};
+use crate::watched::{SOON, probe, remains};
 
 /// One line on standard error, from us, with all of `words`.
 #[track_caller]

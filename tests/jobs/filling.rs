@@ -4,8 +4,8 @@ use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::faults::{ARRIVAL, Job, SOON, probe, slay};
 use crate::harness::{Outcome, eventually, hostbuf, local};
+use crate::watched::{ARRIVAL, Job, SOON, probe, slay};
 
 /// Ranks that outlive the programs they run: the job does not end when one of those is killed.
 fn under_shells(mark: &str, ranks: usize, what: &str) -> Job {

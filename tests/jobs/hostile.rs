@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use hostbuf::internal::wire::{Frame, Hello, Kind, Role};
 use hostbuf::os::socket::{self, Received};
 
-use crate::faults::{ARRIVAL, Job, SOON, Scratch, hold, probe, slay};
 use crate::harness::{Outcome, eventually, hostbuf, skip};
+use crate::watched::{ARRIVAL, Job, SOON, Scratch, hold, probe, slay};
 
 const ALL: [Kind; 13] = [
     Kind::Hello,

@@ -15,3 +15,4 @@ mod filling;
 mod hostile;
 mod slurm;
 mod space;
+mod watched;

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::faults::{ARRIVAL, Job, SOON, children, probe};
 use crate::harness::{Outcome, can_simulate, eventually, flavours, hostbuf, local, root, simulated, skip};
+use crate::watched::{ARRIVAL, Job, SOON, children, probe};
 
 /// One line with all four parts; returns the bytes that it says are available.
 #[track_caller]
@@ -121,7 +121,7 @@ impl Drop for Cgroup {
         // Charges and processes go a moment after the last one has ended.
         while fs::remove_dir(&self.0).is_err() && begun.elapsed() < SOON {
             for pid in fs::read_to_string(self.0.join("cgroup.procs")).unwrap_or_default().lines() {
-                crate::faults::slay(pid.parse().expect("a number"));
+                crate::watched::slay(pid.parse().expect("a number"));
             }
             std::thread::sleep(Duration::from_millis(5));
         }

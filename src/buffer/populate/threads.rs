@@ -1,6 +1,7 @@
 //! Workers that are threads.
 
 use std::sync::atomic::Ordering;
+use std::sync::{Mutex, mpsc};
 use std::time::Duration;
 
 use crate::buffer::populate::view::View;
@@ -19,15 +20,29 @@ pub(super) fn run(task: Task, cores: &Cores, progress: &mut dyn FnMut(u64)) -> R
         let end = (start + STRETCH).min(task.length);
         let whole = &View::map(task.fd, start, end - start, task.pages)?;
         let view = move |at, _| Ok((whole, at - start));
+        // A thread that begins changes mappings for its stack, and would wait for those who take pages already.
+        let (here, begun) = mpsc::channel();
+        let gate = &Mutex::new(());
         std::thread::scope(|scope| {
-            let other = |_| {
-                scope.spawn(move || {
-                    // Where the caller is bound to fewer, so was this thread. If it may not have more, it stays there.
+            let closed = gate.lock();
+            let other = |first: Cores| {
+                let here = here.clone();
+                let work = move || {
+                    // The kernel likes to leave a new thread on the core of the one that made it, and then for a while.
+                    // Where the caller is bound to fewer cores, so was this thread. If it may not have more, it stays.
+                    let _ = first.take();
                     let _ = cores.take();
+                    let _ = here.send(());
+                    drop(gate.lock());
                     task.work(tally, end, Means::Fault, view, &mut || {})
-                })
+                };
+                // A thread that cannot be had leaves its part to the others.
+                std::thread::Builder::new().spawn_scoped(scope, work).ok()
             };
-            let others: Vec<_> = (1..task.workers(cores.count())).map(other).collect();
+            let others = cores.spread(task.workers(cores.count()) - 1);
+            let others: Vec<_> = others.into_iter().filter_map(other).collect();
+            begun.iter().take(others.len()).for_each(drop);
+            drop(closed);
             let own = task.work(tally, end, Means::Write, view, &mut tell);
             while others.iter().any(|w| !w.is_finished()) {
                 tell();

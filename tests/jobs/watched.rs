@@ -1,0 +1,248 @@
+//! A job that a test watches and kills parts of.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use hostbuf::os::process;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::harness::{eventually, fixture, hostbuf, processes_with, root};
+
+/// How long a job may take to be gone.
+pub const SOON: Duration = Duration::from_secs(5);
+/// How long a job may take to get where a test wants it.
+pub const ARRIVAL: Duration = Duration::from_secs(30);
+
+/// The example `job_probe`, built if it is not there or older than this test.
+pub fn probe() -> String {
+    let test = std::env::current_exe().expect("the test knows its own path");
+    let profile = test.parent().and_then(Path::parent).expect("target/PROFILE/deps");
+    let probe = profile.join("examples/job_probe");
+    let age = |path: &Path| fs::metadata(path).and_then(|m| m.modified()).ok();
+    if age(&probe) < age(&test) || age(&probe) < age(&root().join("tests/fixtures/job_probe.rs")) {
+        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo.current_dir(root()).args(["build", "--quiet", "--example", "job_probe"]);
+        if profile.ends_with("release") {
+            cargo.arg("--release");
+        }
+        cargo.env("CARGO_TARGET_DIR", profile.parent().expect("target"));
+        assert!(cargo.status().expect("cargo starts").success(), "building job_probe");
+    }
+    probe.to_str().expect("UTF-8").to_owned()
+}
+
+/// A folder of one test's own that goes with it.
+pub struct Scratch(pub PathBuf);
+
+impl Scratch {
+    pub fn new(name: &str) -> Scratch {
+        let dir = root().join(format!("target/tmp/{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        fs::create_dir_all(&dir).expect("target/ is writable");
+        Scratch(dir)
+    }
+
+    pub fn path(&self, name: &str) -> String {
+        self.0.join(name).to_str().expect("UTF-8").to_owned()
+    }
+
+    pub fn has(&self, name: &str) -> bool {
+        self.0.join(name).exists()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A job that runs beside the test, known by a mark that all its processes carry.
+pub struct Job {
+    pub mark: String,
+    pub dir: Scratch,
+    pub launcher: Child,
+    /// The agents' socket, once there is an agent.
+    pub socket: String,
+}
+
+impl Job {
+    /// `hostbuf run --launcher local` with one buffer of `size`, `more` before the `--`. In `program` DIR means the
+    /// job's own folder.
+    pub fn start(
+        mark: &str,
+        size: &str,
+        more: &[&str],
+        program: &[&str],
+        set: impl FnOnce(&mut Command, &Scratch),
+    ) -> Job {
+        let mark = format!("{mark}-{}", std::process::id());
+        let dir = Scratch::new(&mark);
+        let mut command = Command::new(hostbuf());
+        command
+            .args(["run", "--quiet", "--launcher", "local", "--buffer", &format!("name={mark},{size}")])
+            .args(more)
+            .arg("--");
+        let folder = dir.0.to_str().expect("UTF-8").to_owned();
+        command.args(program.iter().map(|word| if *word == "DIR" { folder.as_str() } else { word }));
+        fs::create_dir(dir.0.join("tmp")).expect("it is new");
+        command.env("TMPDIR", dir.0.join("tmp"));
+        let file = |name| File::create(dir.0.join(name)).expect("it is new");
+        command.stdin(Stdio::null()).stdout(file("out")).stderr(file("err"));
+        set(&mut command, &dir);
+        let launcher = command.spawn().expect("the launcher starts");
+        let mut job = Job { mark, dir, launcher, socket: String::new() };
+        eventually("an agent", ARRIVAL, || {
+            job.socket = socket_of(&job.mark).unwrap_or_default();
+            !job.socket.is_empty() || job.launcher.try_wait().expect("our child").is_some()
+        });
+        job
+    }
+
+    pub fn pid(&self) -> i32 {
+        self.launcher.id() as i32
+    }
+
+    pub fn agent(&self) -> Option<i32> {
+        children(self.pid()).into_iter().find(|&p| words(p).get(1).is_some_and(|w| w == "agent"))
+    }
+
+    pub fn rank(&self, rank: usize) -> Option<i32> {
+        let variable = format!("HOSTBUF_RANK={rank}");
+        children(self.pid()).into_iter().find(|&p| environment(p).contains(&variable))
+    }
+
+    pub fn err(&self) -> String {
+        fs::read_to_string(self.dir.0.join("err")).expect("it is there")
+    }
+
+    pub fn out(&self) -> String {
+        fs::read_to_string(self.dir.0.join("out")).expect("it is there")
+    }
+
+    /// How the launcher ended; it must, soon.
+    #[track_caller]
+    pub fn end(&mut self, limit: Duration) -> ExitStatus {
+        let mut status = None;
+        eventually("the launcher's end", limit, || {
+            status = self.launcher.try_wait().expect("our child");
+            status.is_some()
+        });
+        status.expect("just seen")
+    }
+
+    /// Everything of this job that is still there.
+    pub fn remains(&self) -> Vec<String> {
+        let mut list = remains(&self.mark, &self.socket);
+        let files = fs::read_dir(self.dir.0.join("tmp")).into_iter().flatten().flatten();
+        list.extend(files.map(|f| format!("file {}", f.path().display())));
+        list
+    }
+
+    #[track_caller]
+    pub fn leaves_nothing(&self, what: &str) {
+        let begun = Instant::now();
+        loop {
+            let remains = self.remains();
+            if remains.is_empty() {
+                return;
+            }
+            assert!(begun.elapsed() < SOON, "{what}: left behind: {remains:#?}\n{}", self.err());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        let _ = self.launcher.kill();
+        let _ = self.launcher.wait();
+    }
+}
+
+fn parts(pid: i32, file: &str) -> Vec<String> {
+    let bytes = fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    bytes
+        .split(|&b| b == 0)
+        .filter(|w| !w.is_empty())
+        .map(|w| String::from_utf8_lossy(w).into_owned())
+        .collect()
+}
+
+pub fn words(pid: i32) -> Vec<String> {
+    parts(pid, "cmdline")
+}
+
+pub fn environment(pid: i32) -> Vec<String> {
+    parts(pid, "environ")
+}
+
+pub fn pids() -> Vec<i32> {
+    let entries = fs::read_dir("/proc").expect("/proc is there").flatten();
+    entries.filter_map(|e| e.file_name().to_str()?.parse().ok()).collect()
+}
+
+pub fn children(parent: i32) -> Vec<i32> {
+    pids().into_iter().filter(|&p| process::parent(p) == Some(parent)).collect()
+}
+
+/// The socket of the job that has `mark` on its command lines.
+pub fn socket_of(mark: &str) -> Option<String> {
+    let agents = processes_with(mark).into_iter().map(|(pid, _)| words(pid));
+    agents.flatten().find_map(|w| w.strip_prefix("--socket=").map(str::to_owned))
+}
+
+/// Processes, sockets and memory of a job, wherever on this machine (simulated hosts included).
+pub fn remains(mark: &str, socket: &str) -> Vec<String> {
+    let mut list: BTreeSet<String> = BTreeSet::new();
+    for what in [mark, socket].into_iter().filter(|w| !w.is_empty()) {
+        list.extend(processes_with(what).into_iter().map(|(pid, line)| format!("process {pid} {line}")));
+    }
+    let job = socket.rsplit('/').next().unwrap_or("");
+    if job.is_empty() {
+        return list.into_iter().collect();
+    }
+    if !list.is_empty() {
+        // The rest is costly to look for, and cannot be gone yet.
+        return list.into_iter().collect();
+    }
+    let memory = format!("hostbuf:{job}:");
+    let mut namespaces = BTreeSet::new();
+    for pid in pids() {
+        let Ok(namespace) = fs::read_link(format!("/proc/{pid}/ns/net")) else { continue };
+        if namespaces.insert(namespace) {
+            let sockets = fs::read_to_string(format!("/proc/{pid}/net/unix")).unwrap_or_default();
+            list.extend(sockets.lines().filter(|l| l.contains(socket)).map(|l| format!("socket {l}")));
+        }
+        let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+        list.extend(maps.lines().filter(|l| l.contains(&memory)).map(|l| format!("process {pid} maps {l}")));
+        for entry in fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten() {
+            let target = fs::read_link(entry.path()).unwrap_or_default();
+            if target.to_string_lossy().contains(&memory) {
+                list.insert(format!("process {pid} holds {}", target.display()));
+            }
+        }
+    }
+    for dir in ["/dev/shm", "/tmp"] {
+        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if name.contains(job) || name.contains(mark) {
+                list.insert(format!("file {dir}/{name}"));
+            }
+        }
+    }
+    list.into_iter().collect()
+}
+
+pub fn slay(pid: i32) {
+    let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+}
+
+/// The library that holds a rank back.
+pub fn hold() -> String {
+    let built = fixture("cc", "hold.c", &["-shared", "-fPIC"]).expect("a C compiler is there");
+    built.to_str().expect("UTF-8").to_owned()
+}
