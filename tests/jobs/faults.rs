@@ -1,9 +1,8 @@
 //! Whatever is killed, and whenever: nothing of a job stays behind.
 
-use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, File};
 use std::path::Path;
-use std::process::Child;
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use hostbuf::os::process;
@@ -12,7 +11,7 @@ use nix::unistd::Pid;
 
 use crate::harness::{can_simulate, eventually, flavours, processes_with, simulated_command, skip};
 use crate::watched::{
-    ARRIVAL, Job, SOON, Scratch, children, environment, hold, pids, probe, remains, slay, socket_of, words,
+    ARRIVAL, Job, SOON, Scratch, children, environment, hold, probe, remains, slay, socket_of, words,
 };
 
 /// All subsets of `0..n` but the empty one, each in two orders where it has two.

@@ -1,5 +1,6 @@
 //! A job that a test watches and kills parts of.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -180,7 +181,7 @@ pub fn environment(pid: i32) -> Vec<String> {
     parts(pid, "environ")
 }
 
-pub fn pids() -> Vec<i32> {
+fn pids() -> Vec<i32> {
     let entries = fs::read_dir("/proc").expect("/proc is there").flatten();
     entries.filter_map(|e| e.file_name().to_str()?.parse().ok()).collect()
 }
