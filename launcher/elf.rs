@@ -34,6 +34,10 @@ impl Elf {
         let fixed = half(&head, 16)? == ET_EXEC;
         let (table, size, count) =
             (long(&head, 32)?, usize::from(half(&head, 54)?), usize::from(half(&head, 56)?));
+        // What the kernel demands: 64 KiB of them at most.
+        if size != 56 || size * count > 65536 {
+            return None;
+        }
         let headers = part(table, size * count)?;
         let mut elf = Elf { dynamic: false, fixed_segments: Vec::new(), needed: Vec::new() };
         let mut loads = Vec::new();
@@ -41,7 +45,7 @@ impl Elf {
         const PT_LOAD: u32 = 1;
         const PT_DYNAMIC: u32 = 2;
         const PT_INTERP: u32 = 3;
-        for header in headers.chunks_exact(size.max(1)) {
+        for header in headers.chunks_exact(size) {
             let (offset, address, in_file, in_memory) =
                 (long(header, 8)?, long(header, 16)?, long(header, 32)?, long(header, 40)?);
             match word(header, 0)? {

@@ -83,13 +83,21 @@ struct Text {
 }
 
 // SAFETY: pointers to objects in the buffer (see the head of this file), and numbers.
-unsafe impl Portable for Index {}
+unsafe impl Portable for Index {
+    const PLAIN: bool = true;
+}
 // SAFETY: as above.
-unsafe impl Portable for Genome {}
+unsafe impl Portable for Genome {
+    const PLAIN: bool = true;
+}
 // SAFETY: as above.
-unsafe impl Portable for Record {}
+unsafe impl Portable for Record {
+    const PLAIN: bool = true;
+}
 // SAFETY: as above.
-unsafe impl Portable for Owners {}
+unsafe impl Portable for Owners {
+    const PLAIN: bool = true;
+}
 // SAFETY: nothing is written after it was built.
 unsafe impl Sync for Index {}
 

@@ -10,6 +10,7 @@ use hostbuf::internal::{
     Ballot, ControlPage, Electorate, Identity, Segments, Workers, agreement, ballot, elect, layout,
 };
 use hostbuf::job::{Collective, Reduce, all_or_none};
+use hostbuf::os::cores::Cores;
 use hostbuf::os::process;
 use hostbuf::{Error, Fill, Phase, Result};
 
@@ -82,7 +83,7 @@ fn populate(mut segments: Segments, spec: &Spec) -> Result<(Segments, u64)> {
     let begun = Instant::now();
     let mut told = begun;
     let total = segments.eager();
-    segments.populate(Workers::Children, &mut |done| {
+    segments.populate(Workers::Children(Cores::own()), &mut |done| {
         if spec.reports && told.elapsed() >= TELL {
             told = Instant::now();
             Report::Progress { host: process::host_name(), done, total }.print();

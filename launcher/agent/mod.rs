@@ -11,12 +11,15 @@ pub(crate) mod report;
 pub(crate) mod spec;
 mod station;
 
+use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use hostbuf::job::{Collective, Solo};
 use hostbuf::{Error, Result};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::SigSet;
 
 use report::Report;
 use spec::Spec;
@@ -41,6 +44,14 @@ pub(crate) fn over_mpi() -> Result<(Box<dyn Collective>, Box<dyn std::any::Any>)
     })?;
     let group = hostbuf::job::Mpi::gentle(&universe.world());
     Ok((Box::new(group), Box::new(universe)))
+}
+
+/// Whether the process behind a pidfd has ended.
+fn has_ended(process: Option<&OwnedFd>) -> bool {
+    process.is_some_and(|fd| {
+        let mut fds = [PollFd::new(fd.as_fd(), PollFlags::POLLIN)];
+        poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+    })
 }
 
 /// The whole life of an agent: `arguments` as [`Spec::arguments`] wrote them.
@@ -85,7 +96,9 @@ pub(crate) fn main(arguments: impl Iterator<Item = String>, open: Open) -> ExitC
         Some(begun) if !end.called_off => begun.elapsed() < Duration::from_secs(10),
         _ => served.elapsed() < Duration::from_secs(2),
     };
-    while !conductor.is_finished() && patience(ending.get()) {
+    // From here on these signals end it, as they end any process.
+    let _ = SigSet::all().thread_unblock();
+    while !conductor.is_finished() && patience(ending.get()) && !has_ended(end.lifeline.as_ref()) {
         std::thread::sleep(Duration::from_millis(1));
     }
     std::process::exit(end.status)

@@ -68,16 +68,19 @@ enum Stage {
 }
 
 /// How serving ended.
+#[derive(Debug)]
 pub(super) struct End {
     /// The agent's exit status.
     pub(super) status: i32,
     /// A signal, or the end of the job's daemon: the engine will not shut down in good order.
     pub(super) called_off: bool,
+    /// The process with which the agent ends.
+    pub(super) lifeline: Option<OwnedFd>,
 }
 
 pub(super) struct Station {
     listener: OwnedFd,
-    /// Out of descriptors: newcomers wait until somebody has left.
+    /// Out of descriptors: newcomers wait until somebody has left, or a moment has passed.
     full: bool,
     lifeline: Option<OwnedFd>,
     terminate: nix::sys::signalfd::SignalFd,
@@ -159,21 +162,22 @@ impl Station {
         loop {
             match self.turn() {
                 Ok(None) => {}
-                Ok(Some(end)) => return end,
+                Ok(Some((status, called_off))) => return End { status, called_off, lifeline: self.lifeline },
                 Err(error) => {
                     eprintln!("hostbuf-agent: {error}");
-                    return End { status: 1, called_off: false };
+                    return End { status: 1, called_off: false, lifeline: self.lifeline };
                 }
             }
         }
     }
 
-    /// One turn: wait, then look at everything that woke us.
-    fn turn(&mut self) -> io::Result<Option<End>> {
+    /// One turn: wait, then look at everything that woke us. At the end the exit status, and whether it was called off.
+    fn turn(&mut self) -> io::Result<Option<(i32, bool)>> {
         let woken = self.wait()?;
+        self.full = false;
         if woken.ended {
             let status = i32::from(!matches!(self.stage, Stage::Running));
-            return Ok(Some(End { status, called_off: true }));
+            return Ok(Some((status, true)));
         }
         if woken.orders {
             let _ = self.wake.read();
@@ -201,7 +205,7 @@ impl Station {
             Stage::Failed if !attached && self.print_failures && self.all_have_come() => Some(1),
             _ => None,
         };
-        Ok(status.map(|status| End { status, called_off: false }))
+        Ok(status.map(|status| (status, false)))
     }
 
     fn all_have_come(&self) -> bool {
@@ -241,7 +245,9 @@ impl Station {
                 fds.push(PollFd::new(process.as_fd(), PollFlags::POLLIN));
             }
         }
-        match poll(&mut fds, PollTimeout::NONE) {
+        // Out of descriptors for other reasons than our own peers, perhaps: then it may pass by itself.
+        let patience = if self.full { PollTimeout::from(100u16) } else { PollTimeout::NONE };
+        match poll(&mut fds, patience) {
             Ok(_) | Err(nix::Error::EINTR) => {}
             Err(e) => return Err(e.into()),
         }
@@ -464,7 +470,6 @@ impl Station {
     fn hung_up(&mut self, id: u64) {
         let running = matches!(self.stage, Stage::Running | Stage::Failed);
         let Some(peer) = self.peers.get_mut(&id) else { return };
-        self.full = false;
         peer.channel = None;
         peer.outbox.clear();
         if peer.process.is_none() {
@@ -496,7 +501,6 @@ impl Station {
         // What it said before it ended still counts.
         self.read(id, MAX_BACKLOG);
         self.hung_up(id);
-        self.full = false;
         self.peers.remove(&id);
         self.heard_out(id);
         if matches!(self.stage, Stage::Asking(_)) {

@@ -12,10 +12,11 @@ use nix::sys::resource::{Resource, getrlimit};
 use super::{Line, knob, reason};
 
 /// Where each of the agreement's windows begins, and who can use it.
-const WINDOWS: [(usize, &str); 3] = [
+const WINDOWS: [(usize, &str); 4] = [
     (0x5500_0000_0000, "good for every program, sanitized ones too"),
     (0x3000_0000_0000, "good for programs without sanitizers"),
     (0x1700_0000_0000, "good for programs without sanitizers"),
+    (0x4100_0000_0000, "good for programs without sanitizers"),
 ];
 /// The buffer whose addresses are tried without `--size`.
 const TRIAL: u64 = 1 << 30;

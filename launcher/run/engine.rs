@@ -9,8 +9,8 @@ use hostbuf::{Error, Result};
 /// `--launcher`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Choice {
-    /// The mpirun of the program's own MPI where its libraries tell, else any mpirun, else srun in an allocation, else
-    /// local
+    /// The mpirun of the program's own MPI where its libraries tell, else the first mpirun; without one srun in an
+    /// allocation, else local
     #[default]
     Auto,
     /// No MPI: the ranks of this host, started by hostbuf itself
@@ -70,23 +70,33 @@ impl Engine {
         };
         let mut engines = candidates.iter().filter_map(|path| identify(path));
         let found = match choice {
-            // The mpirun of another MPI would start every rank as a job of its own. Without a choice the first will do.
-            Choice::Auto => match mpi_of(needed) {
-                Some(own) => {
-                    let engines: Vec<Engine> = engines.collect();
-                    engines.iter().find(|engine| engine.is(own)).or(engines.first()).cloned()
-                }
+            // The mpirun of another MPI would start every rank as a job of its own.
+            Choice::Auto if mpirun.is_none() => match mpi_of(needed) {
+                Some(own) => engines.find(|engine| engine.is(own)),
                 None => engines.next(),
             },
+            Choice::Auto => engines.next(),
             _ => engines.find(|engine| engine.is(choice)),
         };
         if let Some(engine) = found {
             return Ok(engine);
         }
         match choice {
-            Choice::Auto if mpirun.is_none() => {
-                Ok(srun().map_or(Engine::Local, |srun| Engine::Slurm { srun }))
-            }
+            Choice::Auto if mpirun.is_none() => match (srun(), mpi_of(needed)) {
+                (Some(srun), _) => Ok(Engine::Slurm { srun }),
+                (None, None) => Ok(Engine::Local),
+                (None, Some(own)) => {
+                    let (name, option) = match own {
+                        Choice::Mpich => ("MPICH", "mpich"),
+                        _ => ("Open MPI", "openmpi"),
+                    };
+                    let why = format!(
+                        "the program names the libraries of {name}, and no mpirun of {name} is in PATH; load that MPI's \
+                         environment, or name its mpirun with --mpirun and --launcher {option}"
+                    );
+                    none("a job of this program", &why)
+                }
+            },
             _ => {
                 let name = mpirun.map_or("no mpirun of this MPI is in PATH".into(), |m| {
                     format!("{} is no mpirun of Open MPI or MPICH that this can use", m.display())

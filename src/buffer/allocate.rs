@@ -55,7 +55,8 @@ impl HostBuffer {
         let handover = all_or_none(group, Handover::open(&*hosts.local, job))?;
         phases[Phase::Gather as usize] = begun.elapsed().as_micros() as u64;
         let cores = all_or_none(group, cores_of(&*hosts.local))?;
-        let segments = all_or_none(group, handover.lead(|| create(job, &buffers, cores, &mut phases)))?;
+        let segments =
+            all_or_none(group, handover.lead(group, || create(job, &buffers, cores, &mut phases)))?;
 
         let begun = Instant::now();
         let (mut winner, align) = layout::plan(&buffers);
@@ -112,7 +113,7 @@ fn territory() -> Territory {
 
 /// What the ranks of a host may run on together: while the leader works for all of them, they sleep.
 fn cores_of(local: &dyn Collective) -> Result<Cores> {
-    let mine = all_or_none(local, Cores::own().map_err(Error::os("asking which cores this rank has")))?;
+    let mine = Cores::own();
     let mut all = vec![0; local.size() * Cores::BYTES];
     local.all_gather(&mine.to_bytes(), &mut all)?;
     Ok(all.chunks_exact(Cores::BYTES).fold(mine, |sum, one| sum.or(&Cores::from_bytes(one))))
@@ -126,7 +127,7 @@ fn create(
     cores: Cores,
     phases: &mut [u64; Phase::COUNT],
 ) -> Result<Segments> {
-    let workers = if memory::cgroup_limited() { Workers::Children } else { Workers::Threads(cores) };
+    let workers = if memory::cgroup_limited() { Workers::Children(cores) } else { Workers::Threads(cores) };
     let begun = Instant::now();
     let mut segments = Segments::create(job, buffers)?;
     phases[Phase::Create as usize] = begun.elapsed().as_micros() as u64;

@@ -100,13 +100,15 @@ impl<'b> Arena<'b> {
     ///
     /// # Errors
     /// [`Error::Full`]; [`Error::Fill`] when filling has ended, or when a container in `value` has its items in another
-    /// buffer.
+    /// buffer or is of an earlier try at filling.
     pub fn place<T: Portable>(&self, mut value: T) -> Result<Placed<'b, T>> {
         if !T::PLAIN {
             value.settle()?;
             if !value.belongs(self) {
                 return Err(Error::Fill {
-                    why: "a container in the value keeps its items in another buffer".into(),
+                    why: "a container in the value keeps its items in another buffer, or those of an earlier try; or a \
+                          key of a map holds a map that is empty"
+                        .into(),
                 });
             }
         }
@@ -199,9 +201,9 @@ impl Arena<'_> {
         Ok(self.control.fill(index)? == Fill::Filling && self.control.generation(index)? == self.generation)
     }
 
-    /// Whether both give out memory of one buffer.
-    pub(crate) fn same_buffer(&self, other: &Arena<'_>) -> bool {
-        self.start == other.start && self.length == other.length
+    /// Whether both are of one filling of one buffer.
+    pub(crate) fn same_filling(&self, other: &Arena<'_>) -> bool {
+        (self.start, self.length, self.generation) == (other.start, other.length, other.generation)
     }
 
     fn is_latest(&self, at: NonNull<u8>, size: usize) -> bool {

@@ -26,7 +26,7 @@ unsafe impl Portable for Arena<'_> {
     const PLAIN: bool = false;
 
     fn belongs(&self, arena: &Arena<'_>) -> bool {
-        self.same_buffer(arena)
+        self.same_filling(arena)
     }
 }
 

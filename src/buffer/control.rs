@@ -233,6 +233,8 @@ pub struct State {
     high_water: Checked,
     root: Checked,
     root_type: AtomicU64,
+    /// Below this mark lies what fills that failed were given in processes that may live.
+    kept: Checked,
 }
 
 /// A number of up to 48 bits that carries 16 bits of check.
@@ -309,7 +311,7 @@ impl Control {
     /// Makes buffer `index` empty, of generation 0.
     pub fn reset(self, index: usize) {
         let state = self.state(index);
-        for word in [&state.generation, &state.high_water, &state.root] {
+        for word in [&state.generation, &state.high_water, &state.root, &state.kept] {
             word.store(0);
         }
         state.root_type.store(0, Ordering::Relaxed);
@@ -389,6 +391,19 @@ impl Control {
         self.state(index).high_water.store(bytes);
     }
 
+    /// Where the arena of the next fill begins at the earliest: below lies what fills that failed were given.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`].
+    pub fn kept(self, index: usize) -> Result<u64> {
+        self.state(index).kept.load("the mark of failed fills")
+    }
+
+    /// Sets it. For the holder of the filler's lock.
+    pub fn set_kept(self, index: usize, bytes: u64) {
+        self.state(index).kept.store(bytes);
+    }
+
     /// Moves the high-water mark by `change`, which gets its value and gives the new one, or `None` to leave it.
     /// Returns the value before.
     ///
@@ -451,8 +466,9 @@ mod tests {
     #[test]
     fn any_flipped_byte_is_an_error_and_never_another_value() {
         let (_memory, control) = page();
-        let words =
-            |c: Control| -> Result<_> { Ok((c.fill(0)?, c.generation(0)?, c.high_water(0)?, c.root(0)?.0)) };
+        let words = |c: Control| -> Result<_> {
+            Ok((c.fill(0)?, c.generation(0)?, c.high_water(0)?, c.root(0)?.0, c.kept(0)?))
+        };
         let good = words(control).unwrap();
         let identity = control.identity().unwrap();
         for at in 0..CONTROL_LENGTH as usize {

@@ -18,6 +18,9 @@ use crate::wire::{Frame, Kind, Winner};
 /// How long a rank that is there already may take to connect, or its leader to send what it has.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// How often a rank that waits lets its MPI go on, milliseconds.
+const PACE: u8 = 10;
+
 /// One rank's end.
 pub enum Handover {
     /// The leader's, with a connection to each other rank of the host: none when it is alone.
@@ -49,11 +52,11 @@ impl Handover {
         all_or_none(local, opened)
     }
 
-    /// The leader does its part by `work`; the others sleep until it has, and get `None`.
+    /// The leader does its part by `work`; the others of `group` sleep until it has, and get `None`.
     ///
     /// # Errors
     /// What `work` returned; [`Error::Collective`] on a rank whose leader has gone.
-    pub fn lead<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<Option<T>> {
+    pub fn lead<T>(&self, group: &dyn Collective, work: impl FnOnce() -> Result<T>) -> Result<Option<T>> {
         match self {
             Handover::Leader(ranks) => {
                 let done = work();
@@ -63,7 +66,13 @@ impl Handover {
                 }
                 done.map(Some)
             }
-            Handover::Rank(leader) => expect(leader, Kind::Taken).map(|_| None),
+            Handover::Rank(leader) => {
+                // Others may still wait for a message that this rank's MPI has not got rid of: it moves only when called.
+                while !is_readable(leader, PACE.into())? {
+                    group.progress();
+                }
+                expect(leader, Kind::Taken).map(|_| None)
+            }
         }
     }
 
@@ -114,6 +123,15 @@ fn accept(listener: &OwnedFd, others: usize) -> Result<Vec<Channel>> {
         }
     }
     Ok(ranks)
+}
+
+fn is_readable(channel: &Channel, timeout: PollTimeout) -> Result<bool> {
+    let mut fds = [PollFd::new(channel.as_fd(), PollFlags::POLLIN)];
+    match poll(&mut fds, timeout) {
+        Ok(ready) => Ok(ready > 0),
+        Err(nix::Error::EINTR) => Ok(false),
+        Err(e) => Err(Error::os("waiting for the leader of this host")(e)),
+    }
 }
 
 /// The descriptors that come with the next frame, which must be of `kind`.

@@ -171,9 +171,9 @@ impl<'b> Turn<'b> {
         turn.generation = generation + 1;
         if generation > 0 {
             warn!(buffer = %buffer.name(), generation = turn.generation, "a filler did not finish: filling again");
-            // A filler that failed has said so by leaving the state empty; one that died could not.
-            if state == Fill::Empty && ground == Ground::Fresh {
-                turn.start = buffer.high_water()?;
+            // What a filler that died was given goes with it; what one that failed was given may be held by it still.
+            if ground == Ground::Fresh {
+                turn.start = control.kept(index)?.min(buffer.len() as u64);
             }
             turn.zero()?;
         }
@@ -229,7 +229,11 @@ impl Drop for Turn<'_> {
     fn drop(&mut self) {
         if !self.finished {
             // The next one sees a generation above 0.
-            self.buffer.control().set_fill(self.buffer.index, Fill::Empty);
+            let (control, index) = (self.buffer.control(), self.buffer.index);
+            if let Ok(mark) = self.buffer.high_water() {
+                control.set_kept(index, mark);
+            }
+            control.set_fill(index, Fill::Empty);
         }
         let fd = self.buffer.job.control_fd.as_fd();
         if self.locked
@@ -264,6 +268,33 @@ mod tests {
         let root = buffer.initialize(|arena| arena.place(9u64)).unwrap();
         assert_eq!((*kept, *root, buffer.generation().unwrap()), (7, 9, 2));
         assert!(!std::ptr::eq(kept.get(), root));
+    }
+
+    #[test]
+    fn nor_when_another_filler_died_meanwhile() {
+        let buffer = HostBuffer::allocate(&Solo, Options::new(1 << 20)).unwrap();
+        let mut list = None;
+        let failed = buffer.initialize(|arena| {
+            let mut items = crate::List::new_in(arena);
+            items.extend(0..100u64);
+            list = Some(items);
+            Err::<Placed<'_, u64>, _>(Error::invalid("on purpose"))
+        });
+        assert!(failed.is_err());
+        // As a process that took its turn and was killed leaves it.
+        buffer.control().set_generation(0, 2);
+        buffer.control().set_high_water(0, 4096);
+        buffer.control().set_fill(0, Fill::Filling);
+        let list = list.unwrap();
+        let refused = buffer.initialize(|arena| {
+            let fresh = arena.take(std::alloc::Layout::new::<u64>())?;
+            assert!(fresh.as_ptr() as usize >= list.as_ptr_range().end as usize);
+            arena.place(list.clone()).map(|_| ())?;
+            arena.place(0u64)
+        });
+        // A container of an earlier try is not placed, and is whole.
+        assert!(refused.unwrap_err().to_string().contains("earlier try"));
+        assert!(list.iter().copied().eq(0..100));
     }
 
     #[test]

@@ -24,7 +24,7 @@ use crate::error::Result;
 pub unsafe trait Portable {
     /// Whether values are portable in every state and into every buffer, so that neither method below does anything.
     /// `false` for types with members of which one is not plain; those forward both methods to such members.
-    const PLAIN: bool = true;
+    const PLAIN: bool;
 
     /// Makes a value portable that is so only in certain states: called by [`Arena::place`] before it moves into the
     /// buffer.
@@ -46,7 +46,9 @@ pub unsafe trait Portable {
 macro_rules! plain {
     ($($t:ty),*) => { $(
         // SAFETY: numbers and the like, without pointers.
-        unsafe impl Portable for $t {}
+        unsafe impl Portable for $t {
+            const PLAIN: bool = true;
+        }
     )* };
 }
 
@@ -85,15 +87,34 @@ plain!(
 );
 
 // SAFETY: following a raw pointer is unsafe.
-unsafe impl<T: ?Sized> Portable for *const T {}
+unsafe impl<T: ?Sized> Portable for *const T {
+    const PLAIN: bool = true;
+}
 // SAFETY: as above.
-unsafe impl<T: ?Sized> Portable for *mut T {}
+unsafe impl<T: ?Sized> Portable for *mut T {
+    const PLAIN: bool = true;
+}
 // SAFETY: as above.
-unsafe impl<T: ?Sized> Portable for NonNull<T> {}
+unsafe impl<T: ?Sized> Portable for NonNull<T> {
+    const PLAIN: bool = true;
+}
 // SAFETY: no bytes at all.
-unsafe impl<T: ?Sized> Portable for PhantomData<T> {}
+unsafe impl<T: ?Sized> Portable for PhantomData<T> {
+    const PLAIN: bool = true;
+}
 // SAFETY: reaching inside is unsafe.
-unsafe impl<T: Portable> Portable for UnsafeCell<T> {}
+unsafe impl<T: Portable> Portable for UnsafeCell<T> {
+    const PLAIN: bool = T::PLAIN;
+
+    fn settle(&mut self) -> Result<()> {
+        self.get_mut().settle()
+    }
+
+    /// What is inside cannot be looked at through a shared reference.
+    fn belongs(&self, _: &Arena<'_>) -> bool {
+        T::PLAIN
+    }
+}
 
 /// [`Portable::settle`] for all of `values`.
 pub(crate) fn settle_all<'a, T: Portable + 'a>(values: impl IntoIterator<Item = &'a mut T>) -> Result<()> {

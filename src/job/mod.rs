@@ -78,6 +78,9 @@ pub trait Collective {
         Ok(())
     }
 
+    /// Lets the layer below go on with what others wait for. Not collective: for a rank that waits outside of it.
+    fn progress(&self) {}
+
     /// Returns when all have called it.
     fn barrier(&self) -> Result<()> {
         self.all_reduce(&mut [0], Reduce::Min)

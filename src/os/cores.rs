@@ -13,12 +13,20 @@ impl Cores {
     /// How many bytes [`to_bytes`](Cores::to_bytes) gives.
     pub const BYTES: usize = CpuSet::count() / 8;
 
-    /// Those of the calling thread.
-    ///
-    /// # Errors
-    /// As `sched_getaffinity(2)`: `EINVAL` on a machine with more cores than this can count.
-    pub fn own() -> io::Result<Cores> {
-        Ok(Cores(sched_getaffinity(Pid::from_raw(0))?))
+    /// Those of the calling thread; none where they cannot be asked, as on a machine with more cores than this can count.
+    #[must_use]
+    pub fn own() -> Cores {
+        Cores(sched_getaffinity(Pid::from_raw(0)).unwrap_or_else(|_| CpuSet::new()))
+    }
+
+    /// How many threads they are good for: as many as they are, and where they are unknown as many as the standard library
+    /// says.
+    #[must_use]
+    pub fn threads(&self) -> usize {
+        match self.count() {
+            0 => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+            count => count,
+        }
     }
 
     /// How many they are.
@@ -59,6 +67,13 @@ impl Cores {
         elsewhere.iter().cycle().take(others).map(one).collect()
     }
 
+    /// Moves the calling thread to one of [`spread`](Cores::spread), and then lets it run on all of these. The kernel likes to
+    /// leave a new thread on the core of the one that made it. Cores that this thread may not have leave it where it is.
+    pub fn begin_at(&self, first: &Cores) {
+        let _ = first.take();
+        let _ = self.take();
+    }
+
     /// Lets the calling thread run on all of them.
     ///
     /// # Errors
@@ -96,7 +111,7 @@ mod tests {
 
     #[test]
     fn a_thread_gives_cores_up_and_takes_them_back() {
-        let all = Cores::own().unwrap();
+        let all = Cores::own();
         assert_eq!(Cores::from_bytes(&all.to_bytes()), all);
         let spread = all.spread(all.count() - 1);
         assert_eq!(spread.iter().fold(0, |sum, one| sum + one.count()), all.count() - 1);
@@ -104,9 +119,9 @@ mod tests {
             scope.spawn(|| {
                 let one = all.spread(1)[0];
                 one.take().unwrap();
-                assert_eq!((Cores::own().unwrap(), one.count()), (one, 1));
+                assert_eq!((Cores::own(), one.count()), (one, 1));
                 one.or(&all).take().unwrap();
-                assert_eq!(Cores::own().unwrap(), all);
+                assert_eq!(Cores::own(), all);
             });
         });
     }

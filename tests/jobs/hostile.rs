@@ -13,7 +13,7 @@ use hostbuf::os::socket::{self, Received};
 use crate::harness::{Outcome, eventually, hostbuf, skip};
 use crate::watched::{ARRIVAL, Job, SOON, Scratch, hold, probe, slay};
 
-const ALL: [Kind; 13] = [
+const ALL: [Kind; 14] = [
     Kind::Hello,
     Kind::Ready,
     Kind::Ballot,
@@ -27,6 +27,7 @@ const ALL: [Kind; 13] = [
     Kind::Failed,
     Kind::Gather,
     Kind::Gathered,
+    Kind::Taken,
 ];
 
 fn knock(name: &str) -> OwnedFd {

@@ -12,23 +12,26 @@ use nix::unistd::{ForkResult, Pid, fork};
 use crate::buffer::populate::view::View;
 use crate::buffer::populate::work::{Means, Tally, Task};
 use crate::error::{Error, Result};
+use crate::os::cores::Cores;
 use crate::os::process;
 
 /// The outer error: they could not be started.
 pub(super) fn run(
     task: Task,
-    cores: usize,
+    cores: &Cores,
     progress: &mut dyn FnMut(u64),
 ) -> Result<std::result::Result<u64, i32>> {
     let tally = SharedTally::new()?;
     let parent = nix::unistd::getpid();
     let mut children: Vec<Pid> = Vec::new();
-    for worker in 0..task.workers(cores) {
+    // This process only waits, so one of them may have its core.
+    for (worker, first) in cores.spread(task.workers(cores.threads())).iter().enumerate() {
         let means = if worker == 0 { Means::Write } else { Means::Fault };
         // SAFETY: the child calls only what is safe after fork in a process with threads: system calls and atomics.
         match unsafe { fork() } {
             Ok(ForkResult::Parent { child }) => children.push(child),
             Ok(ForkResult::Child) => {
+                cores.begin_at(first);
                 let status = in_child(task, means, tally.get(), parent);
                 // SAFETY: _exit runs nothing of the parent's.
                 unsafe { libc::_exit(status) }

@@ -26,8 +26,8 @@ use work::{EXTENT, Task};
 pub enum Workers {
     /// The caller, and further threads of this process on these cores.
     Threads(Cores),
-    /// Children of this process: one that is killed is an error, not the end.
-    Children,
+    /// Children of this process on these cores: one that is killed is an error, not the end.
+    Children(Cores),
 }
 
 /// Takes all `length` bytes (whole pages) of `fd` on `pages`, which must not be [`Pages::Auto`]; `strict` makes a
@@ -48,10 +48,7 @@ pub fn populate(
     let task = Task { fd: fd.as_raw_fd(), length, pages, strict };
     let outcome = match workers {
         Workers::Threads(cores) => threads::run(task, &cores, progress),
-        Workers::Children => {
-            let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-            children::run(task, cores, progress)?
-        }
+        Workers::Children(cores) => children::run(task, &cores, progress)?,
     };
     // What has been taken so far is still held, and counts as available.
     let taken = || nix::sys::stat::fstat(fd).map_or(0, |s| s.st_blocks as u64 * 512);
@@ -107,7 +104,7 @@ mod tests {
 
     #[test]
     fn takes_every_page_both_ways() {
-        for workers in [Workers::Threads(Cores::own().unwrap()), Workers::Children] {
+        for workers in [Workers::Threads(Cores::own()), Workers::Children(Cores::own())] {
             for (length, pages) in
                 [(4096 * 3, Pages::Small), (5 << 20, Pages::Small), (6 << 20, Pages::Transparent)]
             {

@@ -28,10 +28,7 @@ pub(super) fn run(task: Task, cores: &Cores, progress: &mut dyn FnMut(u64)) -> R
             let other = |first: Cores| {
                 let here = here.clone();
                 let work = move || {
-                    // The kernel likes to leave a new thread on the core of the one that made it, and then for a while.
-                    // Where the caller is bound to fewer cores, so was this thread. If it may not have more, it stays.
-                    let _ = first.take();
-                    let _ = cores.take();
+                    cores.begin_at(&first);
                     let _ = here.send(());
                     drop(gate.lock());
                     task.work(tally, end, Means::Fault, view, &mut || {})
@@ -39,7 +36,7 @@ pub(super) fn run(task: Task, cores: &Cores, progress: &mut dyn FnMut(u64)) -> R
                 // A thread that cannot be had leaves its part to the others.
                 std::thread::Builder::new().spawn_scoped(scope, work).ok()
             };
-            let others = cores.spread(task.workers(cores.count()) - 1);
+            let others = cores.spread(task.workers(cores.threads()) - 1);
             let others: Vec<_> = others.into_iter().filter_map(other).collect();
             begun.iter().take(others.len()).for_each(drop);
             drop(closed);

@@ -46,7 +46,9 @@ impl View {
             libc::mmap(aligned, length as usize, rw, flags, fd, offset as libc::off_t)
         };
         if view.at == libc::MAP_FAILED {
-            return Err(no_addresses());
+            // Pages of a pool are set aside when they are mapped: there it is memory that is wanting.
+            let pool = matches!(pages, Pages::Huge2M | Pages::Huge1G);
+            return Err(if pool { nix::errno::Errno::last_raw() } else { no_addresses() });
         }
         if pages == Pages::Transparent {
             // Where the kernel allows it this alone makes the first touch take a huge page.
