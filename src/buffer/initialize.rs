@@ -277,7 +277,7 @@ mod tests {
         let failed = buffer.initialize(|arena| {
             let mut items = crate::List::new_in(arena);
             items.extend(0..100u64);
-            list = Some(items);
+            list = Some((items.clone(), items));
             Err::<Placed<'_, u64>, _>(Error::invalid("on purpose"))
         });
         assert!(failed.is_err());
@@ -285,11 +285,11 @@ mod tests {
         buffer.control().set_generation(0, 2);
         buffer.control().set_high_water(0, 4096);
         buffer.control().set_fill(0, Fill::Filling);
-        let list = list.unwrap();
+        let (copy, list) = list.unwrap();
         let refused = buffer.initialize(|arena| {
             let fresh = arena.take(std::alloc::Layout::new::<u64>())?;
             assert!(fresh.as_ptr() as usize >= list.as_ptr_range().end as usize);
-            arena.place(list.clone()).map(|_| ())?;
+            arena.place(copy)?;
             arena.place(0u64)
         });
         // A container of an earlier try is not placed, and is whole.
