@@ -2,6 +2,8 @@
 
 use std::{fmt, io};
 
+use crate::span::{Access, Span};
+
 /// The result of every operation here.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -98,6 +100,34 @@ pub enum Error {
         /// Why.
         why: String,
     },
+    /// A device refused to register memory, or to end a registration.
+    Registration {
+        /// The device.
+        device: String,
+        /// The range.
+        span: Span,
+        /// What the device should be allowed to do with it.
+        access: Access,
+        /// What was refused, and what to do.
+        why: String,
+        /// What the kernel or the driver said.
+        source: Option<io::Error>,
+    },
+    /// A registration cache has no room for what was asked.
+    Budget {
+        /// The device.
+        device: String,
+        /// The range that was asked for.
+        span: Span,
+        /// Registrations now, and the most there may be.
+        regions: (usize, usize),
+        /// Bytes registered now, and the most there may be.
+        bytes: (usize, usize),
+        /// Whether it would fit if there were fewer leases; otherwise it is above the whole budget.
+        leased: bool,
+    },
+    /// A forked child asked for what belongs to its parent.
+    Forked,
     /// Another rank of the same collective call failed; all ranks return this.
     Elsewhere {
         /// The host of the rank that failed.
@@ -145,6 +175,25 @@ impl fmt::Display for Error {
                 write!(f, "collective operation {operation} failed: {why}")
             }
             Error::Elsewhere { host, rank, message } => write!(f, "rank {rank} on {host}: {message}"),
+            Error::Registration { device, span, access, why, source } => {
+                write!(f, "{device}: registering {span} ({}; {access}): {why}", Bytes(span.len() as u64))?;
+                source.as_ref().map_or(Ok(()), |source| write!(f, ": {source}"))
+            }
+            Error::Budget { device, span, regions, bytes, leased } => {
+                let asked = Bytes(span.len() as u64);
+                let (used, most) = (Bytes(bytes.0 as u64), Bytes(bytes.1 as u64));
+                write!(f, "{device}: no room in the budget for {span} ({asked}): {} of {} registrations and {used} of \
+                    {most} are taken", regions.0, regions.1)?;
+                f.write_str(if *leased {
+                    "; drop leases, wait for them with get_timeout, or raise HOSTBUF_CACHE_REGIONS or HOSTBUF_CACHE_BYTES"
+                } else {
+                    "; it is larger than the whole budget (HOSTBUF_CACHE_BYTES)"
+                })
+            }
+            Error::Forked => f.write_str(
+                "this process was forked from the one that made the registration cache, and registrations do not go \
+                 through fork: make a cache of its own here",
+            ),
         }
     }
 }
@@ -153,6 +202,7 @@ impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Error::Os { source, .. } => Some(source),
+            Error::Registration { source: Some(source), .. } => Some(source),
             _ => None,
         }
     }
@@ -163,6 +213,15 @@ impl Error {
     pub(crate) fn os<E: Into<io::Error>>(doing: impl Into<String>) -> impl FnOnce(E) -> Error {
         let doing = doing.into();
         move |source| Error::Os { doing, source: source.into() }
+    }
+
+    /// Whether a device had no room: another registration that ends may help.
+    pub(crate) fn is_out_of_memory(&self) -> bool {
+        let code = match self {
+            Error::Registration { source, .. } => source.as_ref().and_then(io::Error::raw_os_error),
+            _ => None,
+        };
+        matches!(code, Some(libc::ENOMEM | libc::EAGAIN | libc::ENOSPC))
     }
 
     pub(crate) fn invalid(what: impl Into<String>) -> Error {

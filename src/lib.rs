@@ -11,6 +11,7 @@
 //! | who takes part | [`job::Collective`] | [`job::Solo`], [`job::Local`], `job::Mpi` (feature `mpi`) |
 //! | what may live inside | [`Portable`], [`Arena`], [`List`], [`Map`] | objects whose pointers stay inside |
 //! | after filling | [`Frozen`] | nobody can write any more, and the kernel is the proof |
+//! | devices | [`register`] | registrations, and a cache of them |
 //! | what went wrong | [`Error`] | a variant for each operation, with operands |
 //!
 //! Under `hostbuf run` or `mpirun ... hostbuf exec` the buffer is there before `main`, and
@@ -37,6 +38,8 @@ pub mod error;
 pub mod job;
 #[doc(hidden)]
 pub mod os;
+pub mod register;
+mod span;
 #[doc(hidden)]
 pub mod wire;
 
@@ -44,6 +47,7 @@ pub use buffer::{
     Arena, Fill, Frozen, HostBuffer, List, Map, Options, Pages, Phase, Placed, Portable, Proof,
 };
 pub use error::{Bytes, Error, Result};
+pub use span::{Access, Span};
 
 /// What the launcher needs beside the library's interface. No promise is made about it.
 #[doc(hidden)]

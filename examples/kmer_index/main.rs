@@ -188,7 +188,7 @@ fn size(arguments: &Arguments) -> Result<String> {
     let taken = choose(&genomes, &needs, room)?;
     eprint!("{}", choice(&genomes, &needs, taken));
     eprintln!(
-        "memory     {} available here: room for {} on each of {} hosts",
+        "memory     {} available here: room for {} on each host ({} here)",
         Bytes(survey::available()),
         Bytes(room),
         arguments.copies

@@ -10,8 +10,10 @@ use std::thread::ThreadId;
 
 use crate::buffer::control::{BufferIdentity, Control, Fill, Identity, Phase};
 use crate::buffer::options::Pages;
+use crate::buffer::owned;
 use crate::error::{Error, Result};
 use crate::os::raw;
+use crate::span::Span;
 use crate::wire::Winner;
 
 /// A buffer of this host, mapped in this process at the address that all ranks of all hosts agreed on.
@@ -109,14 +111,20 @@ impl Job {
         }
         let fds = descriptors.split_off(1);
         let control_fd = descriptors.remove(0);
-        Ok(Arc::new(Job {
+        let job = Arc::new(Job {
             identity,
             control,
             control_fd,
             fds,
             filling: Mutex::new(BTreeMap::new()),
             _mapping: mapping,
-        }))
+        });
+        for buffer in identity.buffers() {
+            let span = Span::new((identity.address + buffer.offset) as usize, buffer.length as usize)?;
+            let keeper: Arc<dyn Send + Sync> = job.clone();
+            owned::add(span, Arc::downgrade(&keeper));
+        }
+        Ok(job)
     }
 }
 

@@ -14,6 +14,7 @@ mod handover;
 mod initialize;
 pub mod layout;
 pub mod options;
+pub mod owned;
 pub mod populate;
 mod portable;
 mod replicate;

@@ -10,6 +10,10 @@ pub struct Mapped<'a> {
     pub start: usize,
     /// The address behind the last byte.
     pub end: usize,
+    /// Writes stay with this process.
+    pub private: bool,
+    /// The file's number, 0 for memory without a file.
+    pub inode: usize,
     /// What is mapped: a path, `[heap]`, or nothing for anonymous memory. Cut at [`PATH_MAX`] bytes.
     pub path: &'a [u8],
 }
@@ -65,13 +69,19 @@ fn hex(text: &[u8]) -> Option<(usize, &[u8])> {
 fn parse_line(line: &[u8]) -> Option<Mapped<'_>> {
     let (start, rest) = hex(line)?;
     let (end, mut rest) = hex(rest.strip_prefix(b"-")?)?;
-    for _ in 0..4 {
+    let mut fields: [&[u8]; 4] = [&[]; 4];
+    for field in &mut fields {
         rest = rest.trim_ascii_start();
-        let field = rest.iter().position(|&b| b == b' ').unwrap_or(rest.len());
-        rest = &rest[field..];
+        let length = rest.iter().position(|&b| b == b' ').unwrap_or(rest.len());
+        (*field, rest) = rest.split_at(length);
     }
+    let [permissions, _, _, inode] = fields;
+    let private = permissions.get(3) == Some(&b'p');
+    // Decimal digits, of which only whether there are others than 0 matters here.
+    let inode =
+        inode.iter().fold(0usize, |n, &b| n.wrapping_mul(10).wrapping_add(usize::from(b.wrapping_sub(b'0'))));
     let path = rest.trim_ascii();
-    Some(Mapped { start, end, path: &path[..path.len().min(PATH_MAX)] })
+    Some(Mapped { start, end, private, inode, path: &path[..path.len().min(PATH_MAX)] })
 }
 
 /// Calls `each` for every mapping of this process, lowest first, until it says `false`.

@@ -41,8 +41,16 @@ fn kill_every_subset(phase: &str, ranks: usize, agreed: bool, start: impl Fn() -
             1 => job.agent(),
             _ => job.rank(i - 2),
         };
-        let victims: Vec<i32> =
-            subset.iter().map(|&i| pid(i).unwrap_or_else(|| panic!("{what}: no {}", NAMES[i]))).collect();
+        // A process that becomes another program shows no environment for a moment.
+        let victim = |&i: &usize| {
+            let mut found = None;
+            eventually(&format!("{what}: {}", NAMES[i]), ARRIVAL, || {
+                found = pid(i);
+                found.is_some()
+            });
+            found.expect("it was there")
+        };
+        let victims: Vec<i32> = subset.iter().map(victim).collect();
         victims.into_iter().for_each(slay);
         if !subset.contains(&0) {
             if agreed && subset == [1] {

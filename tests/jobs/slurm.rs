@@ -8,9 +8,11 @@ use crate::harness::{Outcome, fixture, hostbuf, root, skip};
 fn in_allocation(script: &str) -> Option<Outcome> {
     let simslurm = root().join("scripts/simslurm");
     if Outcome::of(Command::new(&simslurm).arg("--check")).status != 0 {
-        skip(
-            "Slurm: slurmctld, slurmd and srun are not here, or this is not root (scripts/install-deps slurm)",
-        );
+        skip(if !nix::unistd::geteuid().is_root() {
+            "Slurm: only root can start its daemons"
+        } else {
+            "Slurm: slurmctld, slurmd and srun are not here (scripts/install-deps slurm)"
+        });
         return None;
     }
     let mut command = Command::new(&simslurm);

@@ -1,0 +1,87 @@
+//! How much a cache may have registered at a time.
+
+use crate::error::{Bytes, Error, Result};
+
+/// A hard limit: nothing is registered beyond it, not even for a moment. It counts what is leased, what is being
+/// registered, what has been invalidated and is still leased, and what is not yet deregistered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Budget {
+    /// The most registrations.
+    pub regions: usize,
+    /// The most bytes in all of them together, as the device counts them (page-locking counts whole pages).
+    pub bytes: usize,
+}
+
+impl Budget {
+    /// The most registrations that any cache may have.
+    pub const MOST_REGIONS: usize = 1 << 20;
+
+    /// What the environment says: `HOSTBUF_CACHE_REGIONS` (a number; 1024 without it) and `HOSTBUF_CACHE_BYTES` (a size such
+    /// as `512M` or `2G`; without it half of what this process may lock, `ulimit -l`, and where that is unlimited an eighth
+    /// of the host's memory).
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] that names the variable and its value.
+    pub fn from_environment() -> Result<Budget> {
+        let variable = |name: &str| std::env::var(name).ok().filter(|v| !v.trim().is_empty());
+        Budget::read(variable("HOSTBUF_CACHE_REGIONS").as_deref(), variable("HOSTBUF_CACHE_BYTES").as_deref())
+    }
+
+    fn read(regions: Option<&str>, bytes: Option<&str>) -> Result<Budget> {
+        let regions = match regions {
+            None => 1024,
+            Some(text) => text.trim().parse().map_err(|_| {
+                Error::invalid(format!("HOSTBUF_CACHE_REGIONS is \"{text}\", and should be a number"))
+            })?,
+        };
+        let bytes = match bytes {
+            None => default_bytes(),
+            Some(text) => {
+                let size: Bytes =
+                    text.parse().map_err(|why| Error::invalid(format!("HOSTBUF_CACHE_BYTES: {why}")))?;
+                size.0 as usize
+            }
+        };
+        Budget { regions, bytes }.check()
+    }
+
+    pub(super) fn check(self) -> Result<Budget> {
+        if self.regions == 0 || self.bytes == 0 {
+            return Err(Error::invalid(format!("{self:?}: a budget has room for one registration at least")));
+        }
+        if self.regions > Budget::MOST_REGIONS {
+            let most = Budget::MOST_REGIONS;
+            return Err(Error::invalid(format!("{} regions: a cache has at most {most}", self.regions)));
+        }
+        Ok(self)
+    }
+}
+
+fn default_bytes() -> usize {
+    use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
+    let locked = getrlimit(Resource::RLIMIT_MEMLOCK).map(|(soft, _)| soft).unwrap_or(RLIM_INFINITY);
+    let memory = crate::os::memory::meminfo("MemTotal").unwrap_or(8 << 30);
+    if locked == RLIM_INFINITY { memory as usize / 8 } else { (locked as usize / 2).max(4096) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_environment_is_read_and_nonsense_named() {
+        let read = |r, b| Budget::read(r, b);
+        assert_eq!(read(Some("7"), Some("2G")).unwrap(), Budget { regions: 7, bytes: 2 << 30 });
+        assert_eq!(read(None, Some("1k")).unwrap().regions, 1024);
+        assert!(read(None, None).unwrap().bytes >= 4096);
+        for (regions, bytes, name) in [
+            (Some("many"), None, "HOSTBUF_CACHE_REGIONS"),
+            (None, Some("lots"), "HOSTBUF_CACHE_BYTES"),
+            (Some("0"), None, "at least"),
+            (Some("99999999"), None, "at most"),
+        ] {
+            let error = read(regions, bytes).unwrap_err().to_string();
+            assert!(error.contains(name), "{error}");
+        }
+    }
+}

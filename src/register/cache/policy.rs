@@ -1,0 +1,382 @@
+//! Which registration goes when the budget is full: queues and ghosts as in S3-FIFO (Yang and others, "FIFO queues are all
+//! you need for cache eviction", SOSP 2023), with a rule of its own for who gets into the main queue.
+//!
+//! New ones go through a small queue, a tenth of all, at least one; who is used again there moves to the main queue. Who
+//! leaves the small queue unused is remembered for a while as a ghost. A ghost that comes back goes into the main queue; once
+//! that has all its places, only in the place of a member that has not been used for as long as it takes all places to change hands: so a working set that
+//! is a little too large keeps most of its places (as FIFO and LRU do not), a scan passes through the small queue, and a new
+//! working set takes over in its third round.
+//!
+//! Uses are not told to this: they are read off the counts of leases when it is time to choose. Nothing here allocates
+//! after the beginning.
+
+const NONE: u32 = u32::MAX;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Queue {
+    Out,
+    Small,
+    Main,
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    queue: Queue,
+    before: u32,
+    behind: u32,
+    bytes: usize,
+    key: u64,
+    /// It had been used when it was looked at last.
+    hot: bool,
+    /// How often it had been leased then.
+    seen: u32,
+}
+
+#[derive(Default)]
+struct Ends {
+    head: Option<u32>,
+    tail: Option<u32>,
+    count: usize,
+    bytes: usize,
+}
+
+pub(super) struct Policy {
+    entries: Box<[Entry]>,
+    small: Ends,
+    main: Ends,
+    /// A hash of those that left lately: their key, and when.
+    ghosts: Box<[(u64, u64)]>,
+    departures: u64,
+    /// The ghost for which a member of the main queue was chosen.
+    replacing: Option<u64>,
+}
+
+/// What a choice is about: too many registrations, or too many bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Short {
+    Regions,
+    Bytes,
+}
+
+impl Policy {
+    pub(super) fn new(slots: usize) -> Policy {
+        let entry =
+            Entry { queue: Queue::Out, before: NONE, behind: NONE, bytes: 0, key: 0, hot: false, seen: 0 };
+        Policy {
+            entries: vec![entry; slots].into(),
+            small: Ends::default(),
+            main: Ends::default(),
+            ghosts: vec![(0, 0); (4 * slots).next_power_of_two()].into(),
+            departures: 0,
+            replacing: None,
+        }
+    }
+
+    fn is_ghost(&self, key: u64) -> bool {
+        let (ghost, when) = self.ghosts[key as usize & (self.ghosts.len() - 1)];
+        ghost == key && when > 0 && self.departures - when <= 2 * (self.small.count + self.main.count) as u64
+    }
+
+    /// A registration that may be chosen from now on. `taken`: how often it has been leased so far.
+    pub(super) fn add(&mut self, slot: u32, key: u64, bytes: usize, taken: u32) {
+        let replaces = std::mem::take(&mut self.replacing) == Some(key);
+        let entry = &mut self.entries[slot as usize];
+        (entry.key, entry.bytes, entry.hot, entry.seen) = (key, bytes, true, taken);
+        self.push(slot, if replaces { Queue::Main } else { Queue::Small });
+    }
+
+    /// One that is gone by other ways.
+    pub(super) fn remove(&mut self, slot: u32) {
+        self.unlink(slot);
+    }
+
+    /// Chooses one that is not leased to make room for `key`, and takes it out. `count` gives how often a slot has been
+    /// leased, and whether it is now.
+    pub(super) fn choose(
+        &mut self,
+        short: Short,
+        key: u64,
+        count: impl Fn(u32) -> (u32, bool),
+    ) -> Option<u32> {
+        let ghost = self.is_ghost(key);
+        // While the small queue has more than its share the main one has not grown up yet.
+        let growing = self.small.count > ((self.small.count + self.main.count) / 10).max(1);
+        if ghost
+            && !growing
+            && let Some(slot) = self.cold(&count)
+        {
+            self.replacing = Some(key);
+            return Some(slot);
+        }
+        // Everybody in the small queue may have been used, or be leased.
+        for _ in 0..self.small.count {
+            let (small, all) = match short {
+                Short::Regions => (self.small.count, self.small.count + self.main.count),
+                Short::Bytes => (self.small.bytes, self.small.bytes + self.main.bytes),
+            };
+            if small < (all / 10).max(1) {
+                break;
+            }
+            let slot = self.small.head?;
+            let (taken, leased) = count(slot);
+            let used = self.look(slot, taken);
+            self.unlink(slot);
+            if leased || used {
+                self.push(slot, if used { Queue::Main } else { Queue::Small });
+            } else {
+                self.depart(slot, &count);
+                self.replacing = (ghost && growing).then_some(key);
+                return Some(slot);
+            }
+        }
+        self.cold(&count)
+            .or_else(|| self.first_free(Queue::Main, &count))
+            .or_else(|| self.first_free(Queue::Small, &count))
+    }
+
+    /// Whether a slot has been used since it was looked at last.
+    fn look(&mut self, slot: u32, taken: u32) -> bool {
+        let entry = &mut self.entries[slot as usize];
+        let used = entry.seen != taken;
+        entry.hot = used;
+        entry.seen = taken;
+        used
+    }
+
+    /// One leaves the small queue: it is a ghost, and one member of the main queue is looked at, in turn.
+    fn depart(&mut self, slot: u32, count: &impl Fn(u32) -> (u32, bool)) {
+        self.departures += 1;
+        let key = self.entries[slot as usize].key;
+        self.ghosts[key as usize & (self.ghosts.len() - 1)] = (key, self.departures);
+        if let Some(member) = self.main.head {
+            self.look(member, count(member).0);
+            self.unlink(member);
+            self.push(member, Queue::Main);
+        }
+    }
+
+    /// A member of the main queue that is not leased, has not been used since it was looked at, and had not been then.
+    fn cold(&mut self, count: &impl Fn(u32) -> (u32, bool)) -> Option<u32> {
+        // The longest there come first; a bounded look, since every miss comes here.
+        const LOOKS: usize = 8;
+        for _ in 0..LOOKS.min(self.main.count) {
+            let slot = self.main.head?;
+            let (taken, leased) = count(slot);
+            let entry = &self.entries[slot as usize];
+            let cold = !entry.hot && entry.seen == taken && !leased;
+            self.unlink(slot);
+            if cold {
+                return Some(slot);
+            }
+            self.push(slot, Queue::Main);
+        }
+        None
+    }
+
+    /// The first that is not leased.
+    fn first_free(&mut self, queue: Queue, count: &impl Fn(u32) -> (u32, bool)) -> Option<u32> {
+        for _ in 0..self.ends(queue).count {
+            let slot = self.ends(queue).head?;
+            self.unlink(slot);
+            if !count(slot).1 {
+                return Some(slot);
+            }
+            self.push(slot, queue);
+        }
+        None
+    }
+
+    fn ends(&mut self, queue: Queue) -> &mut Ends {
+        if queue == Queue::Small { &mut self.small } else { &mut self.main }
+    }
+
+    fn push(&mut self, slot: u32, queue: Queue) {
+        let bytes = self.entries[slot as usize].bytes;
+        let ends = self.ends(queue);
+        let last = ends.tail.replace(slot);
+        ends.head.get_or_insert(slot);
+        ends.count += 1;
+        ends.bytes += bytes;
+        let entry = &mut self.entries[slot as usize];
+        (entry.queue, entry.before, entry.behind) = (queue, last.unwrap_or(NONE), NONE);
+        if let Some(last) = last {
+            self.entries[last as usize].behind = slot;
+        }
+    }
+
+    fn unlink(&mut self, slot: u32) {
+        let entry = self.entries[slot as usize];
+        if entry.queue == Queue::Out {
+            return;
+        }
+        self.entries[slot as usize].queue = Queue::Out;
+        let named = |n: u32| (n != NONE).then_some(n);
+        match named(entry.before) {
+            Some(before) => self.entries[before as usize].behind = entry.behind,
+            None => self.ends(entry.queue).head = named(entry.behind),
+        }
+        match named(entry.behind) {
+            Some(behind) => self.entries[behind as usize].before = entry.before,
+            None => self.ends(entry.queue).tail = named(entry.before),
+        }
+        let ends = self.ends(entry.queue);
+        ends.count -= 1;
+        ends.bytes -= entry.bytes;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashMap;
+
+    /// A cache of `capacity` registrations and bytes, without anything but the policy.
+    struct Model {
+        policy: Policy,
+        capacity: (usize, usize),
+        here: HashMap<u64, (u32, usize)>,
+        taken: Vec<u32>,
+        free: Vec<u32>,
+        used: usize,
+        registered: usize,
+    }
+
+    impl Model {
+        fn new(regions: usize, bytes: usize) -> Model {
+            Model {
+                policy: Policy::new(regions),
+                capacity: (regions, bytes),
+                here: HashMap::new(),
+                taken: vec![0; regions],
+                free: (0..regions as u32).collect(),
+                used: 0,
+                registered: 0,
+            }
+        }
+
+        /// Whether it was a hit.
+        fn get(&mut self, key: u64, bytes: usize) -> bool {
+            let hash = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ key >> 7;
+            if let Some((slot, _)) = self.here.get(&hash) {
+                self.taken[*slot as usize] += 1;
+                return true;
+            }
+            while self.free.is_empty() || self.used + bytes > self.capacity.1 {
+                let short = if self.free.is_empty() { Short::Regions } else { Short::Bytes };
+                let slot =
+                    self.policy.choose(short, hash, |slot| (self.taken[slot as usize], false)).unwrap();
+                let key = *self.here.iter().find(|(_, v)| v.0 == slot).unwrap().0;
+                self.used -= self.here.remove(&key).unwrap().1;
+                self.free.push(slot);
+            }
+            let slot = self.free.pop().unwrap();
+            self.taken[slot as usize] += 1;
+            self.policy.add(slot, hash, bytes, self.taken[slot as usize]);
+            self.here.insert(hash, (slot, bytes));
+            self.used += bytes;
+            self.registered += bytes;
+            false
+        }
+
+        fn rate(&mut self, keys: impl Iterator<Item = u64>) -> f64 {
+            let (mut hits, mut all) = (0u32, 0u32);
+            for key in keys {
+                hits += u32::from(self.get(key, 1));
+                all += 1;
+            }
+            f64::from(hits) / f64::from(all)
+        }
+    }
+
+    fn cycle(n: u64, rounds: u64) -> impl Iterator<Item = u64> {
+        (0..n * rounds).map(move |i| i % n + 1)
+    }
+
+    #[test]
+    fn a_working_set_that_fits_stays() {
+        for n in [1, 4, 16, 1024] {
+            let mut model = Model::new(n, usize::MAX);
+            model.rate(cycle(n as u64, 1));
+            assert_eq!(model.rate(cycle(n as u64, 10)), 1.0, "{n}");
+        }
+    }
+
+    #[test]
+    fn one_more_than_fits_still_hits_mostly() {
+        for n in [16, 64, 1024] {
+            let mut model = Model::new(n, usize::MAX);
+            model.rate(cycle(n as u64 + 1, 20));
+            let rate = model.rate(cycle(n as u64 + 1, 200));
+            assert!(rate >= 0.8, "{n}: {rate}");
+        }
+    }
+
+    #[test]
+    fn a_scan_does_not_push_out_what_is_hot() {
+        for n in [16u64, 64, 1024] {
+            let mut model = Model::new(n as usize, usize::MAX);
+            let hot = n / 2;
+            model.rate(cycle(hot, 5));
+            let (mut hits, mut all) = (0, 0);
+            for i in 0..200 * hot {
+                hits += u32::from(model.get(i % hot + 1, 1));
+                all += 1;
+                model.get(1_000_000 + i, 1);
+            }
+            let rate = f64::from(hits) / f64::from(all);
+            assert!(rate >= 0.95, "{n}: {rate}");
+        }
+    }
+
+    #[test]
+    fn a_complete_shift_is_followed_within_four_passes() {
+        for n in [4u64, 16, 64, 1024] {
+            let mut model = Model::new(n as usize, usize::MAX);
+            model.rate(cycle(n, 20));
+            let shifted = || cycle(n, 1).map(|k| k + 1_000_000);
+            for _ in 0..4 {
+                model.rate(shifted());
+            }
+            assert_eq!(model.rate(shifted()), 1.0, "{n}");
+        }
+    }
+
+    #[test]
+    fn of_mixed_sizes_no_more_is_registered_than_by_lru() {
+        // Zipf-like reuse of 400 buffers from a page to 4 MiB under 64 MiB, with a scan of large ones now and then.
+        let mut state = 88_172_645_463_325_252u64;
+        let mut random = move || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state
+        };
+        let trace: Vec<(u64, usize)> = (0..40_000)
+            .map(|i| {
+                let u = (random() % 1_000_000) as f64 / 1e6;
+                let key = if i % 50 < 3 { 10_000 + i } else { (400.0_f64.powf(u)) as u64 };
+                (key, 4096 << (key * 7 % 11))
+            })
+            .collect();
+        let budget = 64 << 20;
+        let mut model = Model::new(4096, budget);
+        for &(key, bytes) in &trace {
+            model.get(key, bytes);
+        }
+        let (mut order, mut used, mut lru) = (Vec::<(u64, usize)>::new(), 0, 0);
+        for &(key, bytes) in &trace {
+            if let Some(at) = order.iter().position(|e| e.0 == key) {
+                let entry = order.remove(at);
+                order.push(entry);
+                continue;
+            }
+            while used + bytes > budget {
+                used -= order.remove(0).1;
+            }
+            order.push((key, bytes));
+            used += bytes;
+            lru += bytes;
+        }
+        assert!(model.registered <= lru, "{} against LRU's {lru}", model.registered);
+    }
+}

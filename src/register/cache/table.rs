@@ -1,0 +1,422 @@
+//! Where a registration that covers a range is found, without a lock: an ordered table of ranges in blocks, and a hash of
+//! first pages in front of it.
+//!
+//! One writer at a time (the cache's lock); readers look at a sequence number before and after, as with a seqlock, and every
+//! word is an atomic, so a torn look is noticed and never undefined. Everything is made at the beginning: a writer never
+//! allocates, since it holds the lock that the monitor needs while others may be inside `free`.
+//!
+//! ```text
+//!   front   hash of the first page -> slot          exact pointers, one look
+//!   first   [ 0x1000 | 0x9000 | 0x40000 ]           the first start of each block, sorted
+//!   order   [ block 2 | block 0 | block 5 ]
+//!   block   starts, ends, slots, each 64 long, sorted by start; the greatest end of all
+//! ```
+
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
+
+use crate::span::Span;
+
+const WIDTH: usize = 64;
+/// Two neighbours that fit into one block with room to spare become one; so blocks are at least a quarter full on average.
+const MERGE: usize = 40;
+const NONE: u32 = u32::MAX;
+/// How often a reader that is disturbed begins again before it leaves the search to whoever takes the lock.
+const TRIES: usize = 16;
+
+struct Block {
+    count: AtomicUsize,
+    greatest_end: AtomicUsize,
+    starts: [AtomicUsize; WIDTH],
+    ends: [AtomicUsize; WIDTH],
+    slots: [AtomicU32; WIDTH],
+}
+
+impl Block {
+    fn new() -> Block {
+        Block {
+            count: AtomicUsize::new(0),
+            greatest_end: AtomicUsize::new(0),
+            starts: std::array::from_fn(|_| AtomicUsize::new(0)),
+            ends: std::array::from_fn(|_| AtomicUsize::new(0)),
+            slots: std::array::from_fn(|_| AtomicU32::new(NONE)),
+        }
+    }
+
+    fn copy_entry(&self, at: usize, from: &Block, other: usize) {
+        self.starts[at].store(get(&from.starts[other]), Ordering::Relaxed);
+        self.ends[at].store(get(&from.ends[other]), Ordering::Relaxed);
+        self.slots[at].store(from.slots[other].load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    fn set(&self, at: usize, span: Span, slot: u32) {
+        self.starts[at].store(span.start(), Ordering::Relaxed);
+        self.ends[at].store(span.end(), Ordering::Relaxed);
+        self.slots[at].store(slot, Ordering::Relaxed);
+    }
+
+    fn resize(&self, count: usize) {
+        self.count.store(count, Ordering::Relaxed);
+        let greatest = self.ends[..count].iter().map(get).max().unwrap_or(0);
+        self.greatest_end.store(greatest, Ordering::Relaxed);
+    }
+}
+
+fn get(word: &AtomicUsize) -> usize {
+    word.load(Ordering::Relaxed)
+}
+
+/// The table. Methods that change it want `&self` and the cache's lock.
+pub(super) struct Table {
+    sequence: AtomicUsize,
+    /// How many blocks are in use.
+    count: AtomicUsize,
+    first: Box<[AtomicUsize]>,
+    order: Box<[AtomicU32]>,
+    blocks: Box<[Block]>,
+    front: Box<[AtomicU32]>,
+    page_shift: u32,
+}
+
+/// What a look without the lock gave.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// A slot whose range covers what was asked, a moment ago.
+    Slot(u32),
+    /// None did, a moment ago.
+    Nothing,
+    /// Somebody changed the table all the time.
+    Disturbed,
+}
+
+impl Table {
+    /// For at most `entries` entries.
+    pub(super) fn new(entries: usize, page: usize) -> Table {
+        let blocks = entries / (MERGE / 2) + 3;
+        let front = (2 * entries).next_power_of_two().clamp(64, 1 << 20);
+        Table {
+            sequence: AtomicUsize::new(0),
+            count: AtomicUsize::new(0),
+            first: (0..blocks).map(|_| AtomicUsize::new(0)).collect(),
+            order: (0..blocks as u32).map(AtomicU32::new).collect(),
+            blocks: (0..blocks).map(|_| Block::new()).collect(),
+            front: (0..front).map(|_| AtomicU32::new(NONE)).collect(),
+            page_shift: page.trailing_zeros(),
+        }
+    }
+
+    fn front_of(&self, start: usize) -> &AtomicU32 {
+        let page = (start >> self.page_shift) as u64;
+        let hash = page.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        &self.front[hash as usize & (self.front.len() - 1)]
+    }
+
+    /// The slot that was last registered from the page where `span` begins: a guess, to be checked.
+    #[inline]
+    pub(super) fn guess(&self, span: Span) -> Option<u32> {
+        let slot = self.front_of(span.start()).load(Ordering::Relaxed);
+        (slot != NONE).then_some(slot)
+    }
+
+    /// A slot that covers `span` and pleases `fits`, looked for without the lock.
+    pub(super) fn find(&self, span: Span, fits: impl Fn(u32) -> bool) -> Found {
+        for _ in 0..TRIES {
+            let before = self.sequence.load(Ordering::Acquire);
+            if before % 2 == 1 {
+                std::hint::spin_loop();
+                continue;
+            }
+            let found = self.look(span, &fits);
+            fence(Ordering::Acquire);
+            if self.sequence.load(Ordering::Relaxed) == before {
+                return found.map_or(Found::Nothing, Found::Slot);
+            }
+        }
+        Found::Disturbed
+    }
+
+    /// The same, with the lock.
+    pub(super) fn look(&self, span: Span, fits: &impl Fn(u32) -> bool) -> Option<u32> {
+        let count = get(&self.count).min(self.order.len());
+        // Blocks that begin at or before the span; the last of them is the likeliest.
+        let mut at = self.first[..count].partition_point(|first| get(first) <= span.start());
+        while at > 0 {
+            at -= 1;
+            let block = self.block(at)?;
+            if get(&block.greatest_end) < span.end() {
+                continue;
+            }
+            let entries = get(&block.count).min(WIDTH);
+            let mut entry = block.starts[..entries].partition_point(|start| get(start) <= span.start());
+            while entry > 0 {
+                entry -= 1;
+                let slot = block.slots[entry].load(Ordering::Relaxed);
+                if get(&block.ends[entry]) >= span.end() && slot != NONE && fits(slot) {
+                    return Some(slot);
+                }
+            }
+        }
+        None
+    }
+
+    /// Calls `each` with the slots whose ranges have a byte of `span`. Wants the lock; `each` must not change the table.
+    pub(super) fn overlapping(&self, span: Span, mut each: impl FnMut(u32)) {
+        let count = get(&self.count);
+        let mut at = self.first[..count].partition_point(|first| get(first) < span.end());
+        while at > 0 {
+            at -= 1;
+            let Some(block) = self.block(at) else { return };
+            if get(&block.greatest_end) <= span.start() {
+                continue;
+            }
+            for entry in 0..get(&block.count) {
+                if get(&block.starts[entry]) < span.end() && get(&block.ends[entry]) > span.start() {
+                    each(block.slots[entry].load(Ordering::Relaxed));
+                }
+            }
+        }
+    }
+
+    fn block(&self, at: usize) -> Option<&Block> {
+        self.blocks.get(self.order.get(at)?.load(Ordering::Relaxed) as usize)
+    }
+
+    fn changing(&self, change: impl FnOnce()) {
+        self.sequence.fetch_add(1, Ordering::Relaxed);
+        fence(Ordering::Release);
+        change();
+        self.sequence.fetch_add(1, Ordering::Release);
+    }
+
+    /// Adds an entry. Wants the lock.
+    ///
+    /// # Panics
+    /// With more entries than it was made for.
+    pub(super) fn insert(&self, span: Span, slot: u32) {
+        self.changing(|| {
+            if get(&self.count) == 0 {
+                self.open(0, span.start());
+            }
+            let mut at = self.position(span);
+            if get(&self.blocks_at(at).count) == WIDTH {
+                self.split(at);
+                at = self.position(span);
+            }
+            let block = self.blocks_at(at);
+            let count = get(&block.count);
+            let entry = block.starts[..count].partition_point(|start| get(start) <= span.start());
+            for other in (entry..count).rev() {
+                block.copy_entry(other + 1, block, other);
+            }
+            block.set(entry, span, slot);
+            block.resize(count + 1);
+            self.first[at].store(get(&block.starts[0]), Ordering::Relaxed);
+        });
+        self.front_of(span.start()).store(slot, Ordering::Relaxed);
+    }
+
+    /// Takes an entry out. Wants the lock.
+    pub(super) fn remove(&self, span: Span, slot: u32) {
+        let front = self.front_of(span.start());
+        if front.load(Ordering::Relaxed) == slot {
+            front.store(NONE, Ordering::Relaxed);
+        }
+        let Some((at, entry)) = self.place_of(span, slot) else { return };
+        self.changing(|| {
+            let block = self.blocks_at(at);
+            let count = get(&block.count);
+            for other in entry + 1..count {
+                block.copy_entry(other - 1, block, other);
+            }
+            block.resize(count - 1);
+            if count == 1 {
+                self.close(at);
+                return;
+            }
+            self.first[at].store(get(&block.starts[0]), Ordering::Relaxed);
+            let with_next = at + 1 < get(&self.count);
+            for at in [at.checked_sub(1), with_next.then_some(at)].into_iter().flatten() {
+                if get(&self.blocks_at(at).count) + get(&self.blocks_at(at + 1).count) <= MERGE {
+                    self.merge(at);
+                    break;
+                }
+            }
+        });
+    }
+
+    fn blocks_at(&self, at: usize) -> &Block {
+        self.block(at).expect("a position below the count")
+    }
+
+    /// The block that an entry belongs into.
+    fn position(&self, span: Span) -> usize {
+        let count = get(&self.count);
+        self.first[..count].partition_point(|first| get(first) <= span.start()).saturating_sub(1)
+    }
+
+    /// Entries with one start may go over several blocks.
+    fn place_of(&self, span: Span, slot: u32) -> Option<(usize, usize)> {
+        let last = self.position(span);
+        (0..=last).rev().find_map(|at| {
+            let block = self.block(at).filter(|_| at < get(&self.count))?;
+            let entry = (0..get(&block.count)).find(|&entry| {
+                block.slots[entry].load(Ordering::Relaxed) == slot
+                    && get(&block.starts[entry]) == span.start()
+            })?;
+            Some((at, entry))
+        })
+    }
+
+    /// Puts an unused block at `at`. The blocks behind the count, in `order`, are the unused ones.
+    fn open(&self, at: usize, first: usize) {
+        let count = get(&self.count);
+        assert!(count < self.order.len(), "the table was made for fewer entries");
+        let fresh = self.order[count].load(Ordering::Relaxed);
+        for other in (at..count).rev() {
+            self.order[other + 1].store(self.order[other].load(Ordering::Relaxed), Ordering::Relaxed);
+            self.first[other + 1].store(get(&self.first[other]), Ordering::Relaxed);
+        }
+        self.order[at].store(fresh, Ordering::Relaxed);
+        self.first[at].store(first, Ordering::Relaxed);
+        self.blocks[fresh as usize].resize(0);
+        self.count.store(count + 1, Ordering::Relaxed);
+    }
+
+    fn close(&self, at: usize) {
+        let count = get(&self.count);
+        let unused = self.order[at].load(Ordering::Relaxed);
+        for other in at + 1..count {
+            self.order[other - 1].store(self.order[other].load(Ordering::Relaxed), Ordering::Relaxed);
+            self.first[other - 1].store(get(&self.first[other]), Ordering::Relaxed);
+        }
+        self.order[count - 1].store(unused, Ordering::Relaxed);
+        self.count.store(count - 1, Ordering::Relaxed);
+    }
+
+    fn split(&self, at: usize) {
+        let half = WIDTH / 2;
+        let first = get(&self.blocks_at(at).starts[half]);
+        self.open(at + 1, first);
+        let (low, high) = (self.blocks_at(at), self.blocks_at(at + 1));
+        for entry in half..WIDTH {
+            high.copy_entry(entry - half, low, entry);
+        }
+        high.resize(WIDTH - half);
+        low.resize(half);
+    }
+
+    fn merge(&self, at: usize) {
+        let (low, high) = (self.blocks_at(at), self.blocks_at(at + 1));
+        let (count, more) = (get(&low.count), get(&high.count));
+        for entry in 0..more {
+            low.copy_entry(count + entry, high, entry);
+        }
+        low.resize(count + more);
+        high.resize(0);
+        self.close(at + 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn span(start: usize, length: usize) -> Span {
+        Span::new(start, length).unwrap()
+    }
+
+    proptest! {
+        /// Against a list that is searched from end to end.
+        #[test]
+        fn finds_what_a_list_finds(
+            steps in proptest::collection::vec((any::<bool>(), 1usize..600, 1usize..40), 1..400),
+            asked in proptest::collection::vec((1usize..600, 1usize..40), 20),
+        ) {
+            let table = Table::new(400, 4);
+            let mut list: Vec<(Span, u32)> = Vec::new();
+            for (i, (add, start, length)) in steps.into_iter().enumerate() {
+                if add || list.is_empty() {
+                    list.push((span(start, length), i as u32));
+                    table.insert(span(start, length), i as u32);
+                } else {
+                    let (span, slot) = list.swap_remove(start % list.len());
+                    table.remove(span, slot);
+                }
+            }
+            for (start, length) in asked {
+                let asked = span(start, length);
+                let covers = |slot: u32| list.iter().any(|(s, n)| *n == slot && s.contains(asked));
+                match table.find(asked, |_| true) {
+                    Found::Slot(slot) => prop_assert!(covers(slot)),
+                    Found::Nothing => prop_assert!(!list.iter().any(|(s, _)| s.contains(asked))),
+                    Found::Disturbed => prop_assert!(false, "nobody else is here"),
+                }
+                let mut seen = Vec::new();
+                table.overlapping(asked, |slot| seen.push(slot));
+                seen.sort_unstable();
+                let mut expected: Vec<u32> =
+                    list.iter().filter(|(s, _)| s.overlaps(asked)).map(|(_, n)| *n).collect();
+                expected.sort_unstable();
+                prop_assert_eq!(seen, expected);
+            }
+        }
+    }
+
+    #[test]
+    fn holds_as_many_as_it_was_made_for_in_any_order() {
+        for step in [1usize, 7919, 4999] {
+            let table = Table::new(10_000, 4096);
+            for i in 0..10_000 {
+                let n = i * step % 10_000;
+                table.insert(span((n + 1) << 12, 4096), n as u32);
+            }
+            for n in 0..10_000 {
+                assert_eq!(table.find(span(((n + 1) << 12) + 5, 7), |_| true), Found::Slot(n as u32));
+            }
+            // Thinned out evenly, which leaves blocks with few entries, and filled again elsewhere.
+            for n in (0..10_000).filter(|n| n % 37 != 0) {
+                table.remove(span((n + 1) << 12, 4096), n as u32);
+            }
+            for n in (0..10_000).filter(|n| n % 37 != 0) {
+                table.insert(span((n + 20_001) << 12, 4096), n as u32);
+            }
+            assert_eq!(table.find(span((37 + 1) << 12, 1), |_| true), Found::Slot(37));
+            assert_eq!(table.find(span((38 + 1) << 12, 1), |_| true), Found::Nothing);
+        }
+    }
+
+    #[test]
+    fn readers_beside_a_writer_see_only_what_was_there() {
+        let table = Table::new(1000, 4096);
+        // Those with even numbers are always there.
+        for n in (0..1000).step_by(2) {
+            table.insert(span((n + 1) << 12, 4096), n as u32);
+        }
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for seed in 0..2usize {
+                let (table, stop) = (&table, &stop);
+                scope.spawn(move || {
+                    let mut n = seed;
+                    while !stop.load(Ordering::Relaxed) {
+                        n = (n * 31 + 7) % 1000;
+                        match table.find(span(((n + 1) << 12) + 1, 1), |_| true) {
+                            Found::Slot(slot) => assert_eq!(slot as usize, n),
+                            Found::Nothing => assert_eq!(n % 2, 1),
+                            Found::Disturbed => {}
+                        }
+                    }
+                });
+            }
+            for round in 0..50 {
+                for n in (1..1000).step_by(2).skip(round % 3) {
+                    table.insert(span((n + 1) << 12, 4096), n as u32);
+                }
+                for n in (1..1000).step_by(2).skip(round % 3) {
+                    table.remove(span((n + 1) << 12, 4096), n as u32);
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+    }
+}

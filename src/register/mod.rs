@@ -1,0 +1,52 @@
+//! Registration with devices, and a cache that never registers twice what is registered.
+//!
+//! | concept | type | what it is |
+//! | --- | --- | --- |
+//! | range, rights | [`Span`], [`Access`] | addresses of this process; what a device may do there |
+//! | device | [`Registrar`] | makes and ends registrations: [`Mlock`] |
+//! | proof | [`Registration`] | the device knows a range as long as this lives |
+//! | cache | [`RegistrationCache`] | finds them again by address, within a hard [`Budget`] |
+//! | hold | [`Lease`] | keeps one alive while it is used |
+//! | who tells of changes | [`Monitor`] | the kernel (strict, the default), or the program |
+//!
+//! ```
+//! use std::sync::Arc;
+//! use hostbuf::register::{Access, Budget, Mlock, Monitor, RegistrationCache};
+//!
+//! let budget = Budget { regions: 16, bytes: 1 << 20 };
+//! let cache = RegistrationCache::new(Arc::new(Mlock::new()), budget, Monitor::Strict)?;
+//! let message = vec![7u8; 8192];
+//! for _ in 0..3 {
+//!     let lease = cache.get(message.as_ptr(), message.len(), Access::READ)?;
+//!     // ... send it, by lease.handle() ...
+//!     drop(lease);
+//! }
+//! let stats = cache.stats();
+//! assert_eq!(stats.hits + stats.misses + stats.coalesced, 3);
+//! # Ok::<(), hostbuf::Error>(())
+//! ```
+//!
+//! # What the strict monitor sees, and what it does not
+//!
+//! It sees every change of anonymous private memory that the kernel reports: munmap, mmap over it, mremap from and onto, brk,
+//! madvise with DONTNEED, DONTNEED_LOCKED, FREE and REMOVE, whoever calls it and by whatever library, and so `free` and
+//! `realloc`. Memory that it cannot watch (files, private ones too, and so the initialised data of a program; shared memory
+//! of other owners) is registered for its leases only, and counted by cause. hostbuf's own memory needs no watching: a
+//! registration keeps it.
+//!
+//! The kernel reports nothing for `shmat` with `SHM_REMAP`, `remap_file_pages`, `MADV_GUARD_INSTALL`, and for holes and
+//! truncation of a file through a descriptor. Who does that to registered memory calls
+//! [`invalidate`](RegistrationCache::invalidate) before.
+
+mod cache;
+#[doc(hidden)]
+pub mod fake;
+mod mlock;
+mod monitor;
+mod registrar;
+
+pub use crate::span::{Access, Span};
+pub use cache::{Budget, Lease, RegistrationCache, Stats};
+pub use mlock::Mlock;
+pub use monitor::Monitor;
+pub use registrar::{Overlap, Probe, Registrar, Registration};

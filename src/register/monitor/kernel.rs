@@ -1,0 +1,129 @@
+//! userfaultfd(2): the kernel's interface, as far as it is used here.
+
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use crate::span::Span;
+
+const API: u64 = 0xaa;
+const API_IOCTL: u64 = 0xc018_aa3f;
+const REGISTER: u64 = 0xc020_aa00;
+const UNREGISTER: u64 = 0x8010_aa01;
+const WRITEPROTECT: u64 = 0xc018_aa06;
+const USER_MODE_ONLY: i32 = 1;
+const MODE_WP: u64 = 2;
+
+const EVENT_REMAP: u8 = 0x14;
+const EVENT_REMOVE: u8 = 0x15;
+const EVENT_UNMAP: u8 = 0x16;
+
+/// What is asked of the kernel: protection faults exist, and the three events. Never the event of a fork: whoever asks for it
+/// must serve the child.
+pub(super) const FEATURES: u64 = 1 | 1 << 2 | 1 << 3 | 1 << 6;
+
+/// A descriptor that tells changes of this process's address space.
+pub(super) struct Userfault {
+    fd: OwnedFd,
+}
+
+/// What happened to a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    /// It is not mapped there any more.
+    Gone,
+    /// Its pages are given back, and the mapping stays.
+    Discarded,
+}
+
+/// Messages of the kernel, read without allocating.
+pub(super) struct Messages {
+    bytes: [u64; 4 * Messages::MOST],
+    count: usize,
+}
+
+impl Messages {
+    const MOST: usize = 32;
+
+    pub(super) fn new() -> Messages {
+        Messages { bytes: [0; 4 * Messages::MOST], count: 0 }
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Span, Change)> {
+        self.bytes[..4 * self.count].chunks_exact(4).filter_map(|message| {
+            // The event's number is the first byte; operands are three words behind the first eight bytes.
+            let (start, end, change) = match message[0] as u8 {
+                EVENT_REMAP => (message[1], message[1].checked_add(message[3])?, Change::Gone),
+                EVENT_REMOVE => (message[1], message[2], Change::Discarded),
+                EVENT_UNMAP => (message[1], message[2], Change::Gone),
+                _ => return None,
+            };
+            Some((Span::new(start as usize, end.checked_sub(start)? as usize).ok()?, change))
+        })
+    }
+}
+
+impl Userfault {
+    /// # Errors
+    /// `EPERM` where it is forbidden (containers often do), `ENOSYS`, `EINVAL` for features that the kernel does not have.
+    pub(super) fn open(features: u64) -> io::Result<Userfault> {
+        let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | USER_MODE_ONLY;
+        // SAFETY: no memory is passed.
+        let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: a new descriptor.
+        let userfault = Userfault { fd: unsafe { OwnedFd::from_raw_fd(fd as i32) } };
+        let mut api = [API, features, 0];
+        userfault.control(API_IOCTL, &mut api)?;
+        if api[1] & features != features {
+            return Err(io::Error::from_raw_os_error(libc::EINVAL));
+        }
+        Ok(userfault)
+    }
+
+    fn control(&self, request: u64, words: &mut [u64]) -> io::Result<()> {
+        // SAFETY: each request reads and writes as many words as its callers pass.
+        match unsafe { libc::ioctl(self.fd.as_raw_fd(), request, words.as_mut_ptr()) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Watches a range of whole mappings.
+    pub(super) fn register(&self, span: Span) -> io::Result<()> {
+        self.control(REGISTER, &mut [span.start() as u64, span.len() as u64, MODE_WP, 0])
+    }
+
+    /// Stops watching.
+    pub(super) fn unregister(&self, span: Span) -> io::Result<()> {
+        self.control(UNREGISTER, &mut [span.start() as u64, span.len() as u64])
+    }
+
+    /// Whether no change of the address space is under way: none whose message has not been read. The kernel looks at that
+    /// before it looks at the range, which is none.
+    #[inline]
+    pub(super) fn is_quiet(&self) -> bool {
+        let mut none = [0u64; 3];
+        // SAFETY: the request reads three words.
+        let result = unsafe { libc::ioctl(self.fd.as_raw_fd(), WRITEPROTECT, none.as_mut_ptr()) };
+        result == -1 && nix::errno::Errno::last_raw() == libc::EINVAL
+    }
+
+    /// Reads what is there. `false`: nothing.
+    pub(super) fn read(&self, messages: &mut Messages) -> bool {
+        let size = size_of_val(&messages.bytes);
+        // SAFETY: as many bytes as there are.
+        let n = unsafe { libc::read(self.fd.as_raw_fd(), messages.bytes.as_mut_ptr().cast(), size) };
+        messages.count = usize::try_from(n).unwrap_or(0) / 32;
+        messages.count > 0
+    }
+}
+
+impl AsFd for Userfault {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

@@ -1,0 +1,167 @@
+//! What tells a cache that the pages behind an address have changed.
+
+mod armed;
+mod kernel;
+mod proof;
+mod watching;
+
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::span::Span;
+use watching::Watching;
+
+/// How a cache learns that foreign memory has changed: memory that hostbuf did not make.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Monitor {
+    /// The kernel tells, by userfaultfd, and every hit asks whether a change is under way. No library call is intercepted,
+    /// so it does not matter who frees, or how. What it does not see is in the [module's](crate::register) list.
+    #[default]
+    Strict,
+    /// The program tells, by [`invalidate`](crate::register::RegistrationCache::invalidate), before the pages change.
+    Explicit,
+}
+
+impl Monitor {
+    /// `HOSTBUF_CACHE_MONITOR`: `strict` (also without it) or `explicit`.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for anything else.
+    pub fn from_environment() -> Result<Monitor> {
+        Monitor::read(std::env::var("HOSTBUF_CACHE_MONITOR").ok().as_deref())
+    }
+
+    fn read(value: Option<&str>) -> Result<Monitor> {
+        match value.map(str::trim) {
+            None | Some("" | "strict") => Ok(Monitor::Strict),
+            Some("explicit") => Ok(Monitor::Explicit),
+            Some(other) => {
+                let what = format!("HOSTBUF_CACHE_MONITOR is \"{other}\", and should be strict or explicit");
+                Err(Error::invalid(what))
+            }
+        }
+    }
+
+    pub(super) fn watch(self) -> Option<Watch> {
+        match self {
+            Monitor::Explicit => None,
+            Monitor::Strict => Some(Watch::start()),
+        }
+    }
+
+    /// For tests: lets the monitor hear everything so much later, for as long as a cache lives.
+    #[doc(hidden)]
+    pub fn delay(time: std::time::Duration) {
+        if let Ok(watching) = Watching::shared() {
+            watching.delay(time);
+            Watching::release(watching);
+        }
+    }
+
+    /// Whether this process can have a proven strict monitor, and if not, why.
+    #[must_use]
+    pub fn probe() -> crate::register::Probe {
+        use crate::register::Probe;
+        match Watching::shared() {
+            Ok(watching) => {
+                Watching::release(watching);
+                Probe::Ready("userfaultfd sees the changes of this process's memory".into())
+            }
+            Err(why) => Probe::Missing(why),
+        }
+    }
+}
+
+/// Why memory is not watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unwatched {
+    /// It is a file, or mapped shared, or nobody's: the kernel would not tell all changes.
+    Memory,
+    /// No monitor is proven.
+    Unproven,
+    /// There is no room to watch one more mapping.
+    Full,
+}
+
+/// Who wants to know. Called in the monitor's thread: it must not allocate, nor free, nor take a lock that is held while
+/// somebody else does.
+pub(super) trait Watcher: Send + Sync {
+    /// The pages of `span` are gone, or about to go.
+    fn changed(&self, span: Span);
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if let Some(watching) = self.watching.take() {
+            Watching::release(watching);
+        }
+    }
+}
+
+/// A cache's end of the process's monitor.
+pub(super) struct Watch {
+    watching: Option<Arc<Watching>>,
+}
+
+impl Watch {
+    fn start() -> Watch {
+        match Watching::shared() {
+            Ok(watching) => Watch { watching: Some(watching) },
+            Err(why) => {
+                tracing::warn!(
+                    why,
+                    "memory of this program cannot be watched: what is not hostbuf's is registered anew for each lease, \
+                     and never kept. Use hostbuf's memory (PinnedAlloc, HostBuffer), or HOSTBUF_CACHE_MONITOR=explicit \
+                     and tell the cache yourself"
+                );
+                Watch { watching: None }
+            }
+        }
+    }
+
+    /// A number that changes with every change that is heard of; odd while one is being applied.
+    #[inline]
+    pub(super) fn sequence(&self) -> u64 {
+        self.watching.as_ref().map_or(0, |w| w.sequence())
+    }
+
+    /// Whether no change is under way, and none has been heard of since the sequence read `before`.
+    #[inline]
+    pub(super) fn unchanged_since(&self, before: u64) -> bool {
+        self.watching.as_ref().is_some_and(|w| w.unchanged_since(before))
+    }
+
+    /// Waits until every change that was under way has been applied: what is live then had not changed before.
+    pub(super) fn settle(&self) -> bool {
+        self.watching.as_ref().is_some_and(|w| w.settle())
+    }
+
+    /// Watches the whole mappings that `span` lies in. Returns their range, unless pages of it have been given back before.
+    pub(super) fn arm(&self, span: Span) -> std::result::Result<Option<Span>, Unwatched> {
+        self.watching.as_ref().ok_or(Unwatched::Unproven)?.arm(span)
+    }
+
+    pub(super) fn subscribe(&self, watcher: Arc<dyn Watcher>) {
+        if let Some(watching) = &self.watching {
+            watching.subscribe(watcher);
+        }
+    }
+
+    pub(super) fn unsubscribe(&self, watcher: &dyn Watcher) {
+        if let Some(watching) = &self.watching {
+            watching.unsubscribe(watcher);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_environment_is_read_and_nonsense_named() {
+        assert_eq!(Monitor::read(None).unwrap(), Monitor::Strict);
+        assert_eq!(Monitor::read(Some("explicit")).unwrap(), Monitor::Explicit);
+        assert!(Monitor::read(Some("hooks")).unwrap_err().to_string().contains("HOSTBUF_CACHE_MONITOR"));
+    }
+}

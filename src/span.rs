@@ -1,0 +1,167 @@
+//! A range of this process's addresses, and what a device may do with it.
+
+use std::fmt;
+use std::ops::BitOr;
+
+use crate::error::{Error, Result};
+
+/// A range of addresses of this process: at least one byte, and no wrap. That somebody has mapped it is not promised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Span {
+    start: usize,
+    length: usize,
+}
+
+impl Span {
+    /// `length` bytes from `start`.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for no bytes, the null address, or an end beyond the address space.
+    pub fn new(start: usize, length: usize) -> Result<Span> {
+        if length == 0 || start == 0 || start.checked_add(length).is_none() {
+            return Err(Error::invalid(format!("{length} bytes from {start:#x} are no range of memory")));
+        }
+        Ok(Span { start, length })
+    }
+
+    /// The bytes of a slice.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for an empty one.
+    pub fn of<T>(slice: &[T]) -> Result<Span> {
+        Span::new(slice.as_ptr() as usize, size_of_val(slice))
+    }
+
+    /// The first address.
+    #[must_use]
+    pub fn start(self) -> usize {
+        self.start
+    }
+
+    /// How many bytes.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty, reason = "a span has at least one byte")]
+    pub fn len(self) -> usize {
+        self.length
+    }
+
+    /// The address behind the last.
+    #[must_use]
+    pub fn end(self) -> usize {
+        self.start + self.length
+    }
+
+    /// Whether all of `other` lies inside.
+    #[must_use]
+    pub fn contains(self, other: Span) -> bool {
+        self.start <= other.start && other.end() <= self.end()
+    }
+
+    /// Whether both have a byte in common.
+    #[must_use]
+    pub fn overlaps(self, other: Span) -> bool {
+        self.start < other.end() && other.start < self.end()
+    }
+
+    /// The whole pages that it touches, of `page` bytes.
+    #[must_use]
+    pub fn pages(self, page: usize) -> Span {
+        let start = self.start / page * page;
+        Span { start, length: self.end().div_ceil(page).saturating_mul(page) - start }
+    }
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}-{:#x}", self.start, self.end())
+    }
+}
+
+/// What a device may do with registered memory. Reading it locally is always allowed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Access(u8);
+
+impl Access {
+    /// The device reads on behalf of this process: the source of sends and of copies to a GPU.
+    pub const READ: Access = Access(0);
+    /// The device writes on behalf of this process: the target of receives and of copies from a GPU.
+    pub const WRITE: Access = Access(1);
+    /// A peer may read.
+    pub const REMOTE_READ: Access = Access(2);
+    /// A peer may write; the device needs [`WRITE`](Access::WRITE) for it, which this includes.
+    pub const REMOTE_WRITE: Access = Access(4 | 1);
+    /// A peer may use atomic operations, which write.
+    pub const REMOTE_ATOMIC: Access = Access(8 | 1);
+    /// Everything.
+    pub const ALL: Access = Access(15);
+
+    /// Whether all of `other` is allowed.
+    #[must_use]
+    pub fn allows(self, other: Access) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Whether anybody may write by it.
+    #[must_use]
+    pub fn writes(self) -> bool {
+        self.0 & 1 != 0
+    }
+
+    pub(crate) fn bits(self) -> u8 {
+        self.0
+    }
+
+    pub(crate) fn from_bits(bits: u8) -> Access {
+        Access(bits & Access::ALL.0)
+    }
+}
+
+impl BitOr for Access {
+    type Output = Access;
+
+    fn bitor(self, other: Access) -> Access {
+        Access(self.0 | other.0)
+    }
+}
+
+impl fmt::Debug for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl fmt::Display for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("read")?;
+        for (bit, name) in [(1, "write"), (2, "remote read"), (4, "remote write"), (8, "remote atomic")] {
+            if self.0 & bit != 0 {
+                write!(f, ", {name}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_know_their_edges() {
+        let span = |start, length| Span::new(start, length).unwrap();
+        assert!(Span::new(0, 1).is_err() && Span::new(1, 0).is_err() && Span::new(usize::MAX, 2).is_err());
+        let a = span(4096, 4096);
+        assert!(a.contains(a) && a.contains(span(8191, 1)) && !a.contains(span(8191, 2)));
+        assert!(a.overlaps(span(1, 4096)) && !a.overlaps(span(1, 4095)) && !a.overlaps(span(8192, 1)));
+        assert_eq!(span(4097, 1).pages(4096), a);
+        assert_eq!(span(8191, 2).pages(4096), span(4096, 8192));
+    }
+
+    #[test]
+    fn writing_from_afar_includes_writing() {
+        assert!(Access::REMOTE_WRITE.allows(Access::WRITE) && Access::ALL.allows(Access::REMOTE_ATOMIC));
+        assert!(!Access::WRITE.allows(Access::REMOTE_WRITE) && Access::READ.allows(Access::READ));
+        assert!(!Access::REMOTE_READ.writes() && Access::REMOTE_ATOMIC.writes());
+        assert_eq!((Access::WRITE | Access::REMOTE_READ).to_string(), "read, write, remote read");
+    }
+}

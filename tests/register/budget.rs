@@ -1,0 +1,161 @@
+//! The budget: never above it, and who waits for what.
+
+use std::time::{Duration, Instant};
+
+use hostbuf::Error;
+use hostbuf::register::{Budget, Lease, Overlap};
+
+use crate::memory::PAGE;
+use crate::{MANY, READ, at, explicit, span};
+
+const TWO: Budget = Budget { regions: 2, bytes: 1 << 30 };
+
+#[test]
+fn what_is_leased_or_above_all_of_it_is_refused_at_once() {
+    let (fake, cache) = explicit(Budget { regions: 2, bytes: 100 });
+    let leases = [cache.get(at(0x1000), 10, READ).unwrap(), cache.get(at(0x2000), 10, READ).unwrap()];
+    let begun = Instant::now();
+    let full = cache.get(at(0x3000), 10, READ).unwrap_err();
+    assert!(matches!(full, Error::Budget { leased: true, regions: (2, 2), .. }), "{full:?}");
+    let large = cache.get(at(0x3000), 101, READ).unwrap_err();
+    assert!(matches!(large, Error::Budget { leased: false, .. }), "{large:?}");
+    assert!(large.to_string().contains("HOSTBUF_CACHE_BYTES"), "{large}");
+    assert!(begun.elapsed() < Duration::from_secs(1));
+    assert_eq!((fake.made(), cache.stats().over_budget), (2, 2));
+    drop(leases);
+    cache.get(at(0x3000), 10, READ).unwrap();
+}
+
+#[test]
+fn invalidated_and_still_leased_counts() {
+    let (fake, cache) = explicit(TWO);
+    let old = cache.get(at(0x1000), 10, READ).unwrap();
+    cache.invalidate(span(0x1000, 10)).unwrap();
+    let fresh = cache.get(at(0x1000), 10, READ).unwrap();
+    assert_ne!(old.handle(), fresh.handle());
+    assert!(matches!(cache.get(at(0x2000), 10, READ), Err(Error::Budget { .. })));
+    assert_eq!(fake.peak().0, 2);
+    drop(old);
+    cache.get(at(0x2000), 10, READ).unwrap();
+    assert_eq!(fake.peak().0, 2);
+}
+
+#[test]
+fn threads_never_go_over_it() {
+    let budget = Budget { regions: 4, bytes: 3 * PAGE };
+    let (fake, cache) = explicit(budget);
+    std::thread::scope(|scope| {
+        for seed in 0..6usize {
+            let cache = &cache;
+            scope.spawn(move || {
+                let mut n = seed;
+                for round in 0..3000 {
+                    n = (n * 31 + 17) % 97;
+                    match cache.get(at(0x10_0000 + n * PAGE), PAGE, READ) {
+                        Ok(lease) => drop(lease),
+                        Err(Error::Budget { leased: true, .. }) => {}
+                        Err(error) => panic!("{error}"),
+                    }
+                    if round % 50 == 0 {
+                        cache.invalidate(span(0x10_0000 + n * PAGE, 5 * PAGE)).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    let peak = fake.peak();
+    assert!(peak.0 <= budget.regions && peak.1 <= budget.bytes, "{peak:?}");
+    let stats = cache.stats();
+    assert!(stats.peak_bytes <= budget.bytes && stats.leaked == 0);
+    assert_eq!(fake.live().len(), stats.regions);
+    drop(cache);
+    assert!(fake.live().is_empty());
+}
+
+#[test]
+fn who_waits_for_leases_is_served_in_order() {
+    let (_, cache) = explicit(Budget { regions: 1, ..MANY });
+    let held = cache.get(at(0x1000), 8, READ).unwrap();
+    let order = std::sync::Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for n in 1..=4usize {
+            let (cache, order) = (&cache, &order);
+            scope.spawn(move || {
+                let lease = cache
+                    .get_timeout(at(0x10_0000 * n), 8, READ, Duration::from_secs(30))
+                    .expect("its turn comes");
+                order.lock().unwrap().push(n);
+                drop(lease);
+            });
+            // In line before the next one comes.
+            let begun = Instant::now();
+            while cache.stats().waiting < n {
+                assert!(begun.elapsed() < Duration::from_secs(10));
+                std::thread::yield_now();
+            }
+        }
+        drop(held);
+    });
+    assert_eq!(*order.lock().unwrap(), [1, 2, 3, 4]);
+}
+
+#[test]
+fn waiting_ends_with_its_time_and_lets_the_next_one_through() {
+    let (_, cache) = explicit(Budget { regions: 1, ..MANY });
+    let held = cache.get(at(0x1000), 8, READ).unwrap();
+    let begun = Instant::now();
+    let error = cache.get_timeout(at(0x2000), 8, READ, Duration::from_millis(50)).unwrap_err();
+    assert!(matches!(error, Error::Budget { leased: true, .. }));
+    assert!(begun.elapsed() >= Duration::from_millis(50) && begun.elapsed() < Duration::from_secs(5));
+    drop(held);
+    cache.get_timeout(at(0x2000), 8, READ, Duration::ZERO).unwrap();
+}
+
+#[test]
+fn get_many_is_all_or_nothing() {
+    let (fake, cache) = explicit(Budget { regions: 4, ..MANY });
+    let spans: Vec<_> = (1..=6).map(|n| span(n * PAGE, 64)).collect();
+    assert!(matches!(cache.get_many(&spans, READ), Err(Error::Budget { .. })));
+    // Nothing of it is leased.
+    let four = cache.get_many(&spans[2..], READ).unwrap();
+    assert_eq!(four.len(), 4);
+    drop(four);
+    let mut again: Vec<Lease<'_, _>> = Vec::new();
+    let made = fake.made();
+    cache.get_many_into(&spans[2..], READ, &mut again).unwrap();
+    assert_eq!((again.len(), fake.made()), (4, made));
+}
+
+#[test]
+fn a_device_without_room_gets_one_more_try_and_then_says_so() {
+    let (fake, cache) = explicit(MANY);
+    drop(cache.get(at(0x1000), 8, READ).unwrap());
+    fake.fail(1, libc::ENOMEM);
+    drop(cache.get(at(0x2000), 8, READ).unwrap());
+    assert_eq!((fake.live().len(), cache.stats().evictions, cache.stats().failures), (1, 1, 1));
+    fake.fail(2, libc::ENOMEM);
+    let error = cache.get(at(0x3000), 8, READ).unwrap_err();
+    assert!(
+        matches!(&error, Error::Registration { source: Some(e), .. } if e.raw_os_error() == Some(libc::ENOMEM))
+    );
+    // Nobody left to end: no second try.
+    fake.fail(1, libc::ENOMEM);
+    assert!(cache.get(at(0x3000), 8, READ).is_err());
+    cache.get(at(0x3000), 8, READ).unwrap();
+}
+
+#[test]
+fn a_device_without_overlaps_gets_none() {
+    let (fake, cache) = crate::cache(Overlap::Refused, MANY, hostbuf::register::Monitor::Explicit);
+    let narrow = cache.get(at(0x1000), 64, READ).unwrap();
+    let error = cache.get(at(0x1000), 128, READ).unwrap_err().to_string();
+    assert!(error.contains("overlapping"), "{error}");
+    drop(narrow);
+    let wide = cache.get(at(0x1000), 128, READ).unwrap();
+    assert_eq!((fake.live().len(), wide.span()), (1, span(0x1000, 128)));
+    // Invalidated and leased, it is in the way all the same.
+    cache.invalidate(span(0x1000, 1)).unwrap();
+    assert!(cache.get(at(0x1040), 8, READ).is_err());
+    drop(wide);
+    cache.get(at(0x1040), 8, READ).unwrap();
+}

@@ -1,0 +1,130 @@
+//! Several threads at the same range.
+
+use std::time::{Duration, Instant};
+
+use hostbuf::Error;
+
+use crate::memory::PAGE;
+use crate::{MANY, READ, at, explicit, span};
+
+#[test]
+fn misses_of_one_range_register_once() {
+    let (fake, cache) = explicit(MANY);
+    fake.close();
+    std::thread::scope(|scope| {
+        let all: Vec<_> =
+            (0..8).map(|_| scope.spawn(|| cache.get(at(0x1000), 64, READ).unwrap().handle().0)).collect();
+        fake.expect_waiting(1);
+        fake.open();
+        let ids: Vec<u64> = all.into_iter().map(|t| t.join().unwrap()).collect();
+        assert!(ids.iter().all(|&id| id == ids[0]), "{ids:?}");
+    });
+    assert_eq!(fake.made(), 1);
+    let stats = cache.stats();
+    assert_eq!((stats.misses, stats.hits + stats.coalesced), (1, 7));
+}
+
+#[test]
+fn hits_go_on_while_another_registration_takes_its_time() {
+    let (fake, cache) = explicit(MANY);
+    drop(cache.get(at(0x1000), 64, READ).unwrap());
+    fake.close();
+    std::thread::scope(|scope| {
+        scope.spawn(|| cache.get(at(0x2000), 64, READ).map(drop).unwrap());
+        fake.expect_waiting(1);
+        for _ in 0..1000 {
+            drop(cache.get(at(0x1000), 64, READ).unwrap());
+            assert!(cache.try_get(at(0x1000), 64, READ).is_some());
+            assert!(cache.try_get(at(0x2000), 64, READ).is_none());
+        }
+        fake.open();
+    });
+}
+
+#[test]
+fn followers_keep_their_own_time_and_a_leaders_error_wakes_them() {
+    let (fake, cache) = explicit(MANY);
+    fake.close();
+    fake.fail(1, libc::EIO);
+    std::thread::scope(|scope| {
+        let leader = scope.spawn(|| cache.get(at(0x1000), 64, READ).map(drop));
+        fake.expect_waiting(1);
+        let begun = Instant::now();
+        let late = cache.get_timeout(at(0x1000), 64, READ, Duration::from_millis(30));
+        assert!(matches!(late, Err(Error::Budget { .. })));
+        assert!(begun.elapsed() < Duration::from_secs(5));
+        let follower = scope.spawn(|| cache.get(at(0x1000), 64, READ).map(drop));
+        fake.open();
+        assert!(leader.join().unwrap().is_err());
+        follower.join().unwrap().unwrap();
+    });
+    assert_eq!((fake.made(), fake.live().len()), (1, 1));
+}
+
+#[test]
+fn a_leader_that_panics_leaves_nothing_behind() {
+    use hostbuf::register::{Access, Overlap, Registrar, RegistrationCache, Span};
+    struct Bomb(std::sync::atomic::AtomicBool);
+    impl Registrar for Bomb {
+        type Handle = ();
+        fn name(&self) -> String {
+            "bomb".into()
+        }
+        fn overlap(&self) -> Overlap {
+            Overlap::Free
+        }
+        fn register(&self, _: Span, _: Access) -> hostbuf::Result<()> {
+            let first = !self.0.swap(true, std::sync::atomic::Ordering::Relaxed);
+            assert!(!first, "on purpose");
+            Ok(())
+        }
+        fn deregister(&self, _: Span, (): ()) -> hostbuf::Result<()> {
+            Ok(())
+        }
+    }
+    let bomb = std::sync::Arc::new(Bomb(false.into()));
+    let cache = RegistrationCache::new(bomb, MANY, hostbuf::register::Monitor::Explicit).unwrap();
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let _ = cache.get(at(0x1000), 64, READ);
+    }));
+    assert!(outcome.is_err());
+    assert_eq!((cache.stats().regions, cache.stats().bytes), (0, 0));
+    cache.get(at(0x1000), 64, READ).unwrap();
+}
+
+#[test]
+fn overlapping_windows_on_several_threads_leak_nothing() {
+    let (fake, cache) = explicit(hostbuf::register::Budget { regions: 32, ..MANY });
+    std::thread::scope(|scope| {
+        for seed in 1..5usize {
+            let cache = &cache;
+            scope.spawn(move || {
+                let mut n = seed * 7919;
+                for _ in 0..4000 {
+                    n = n.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                    let (from, pages) = ((n >> 33) % 64, (n >> 40) % 8 + 1);
+                    let lease = cache.get(at(0x100_0000 + from * PAGE), pages * PAGE, READ).unwrap();
+                    assert!(lease.span().contains(span(0x100_0000 + from * PAGE, pages * PAGE)));
+                    if n % 19 == 0 {
+                        cache.invalidate(span(0x100_0000 + from * PAGE, PAGE)).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(fake.live().len(), cache.stats().regions);
+    cache.flush().unwrap();
+    assert!(fake.live().is_empty());
+    assert_eq!(fake.ended().len(), fake.made());
+}
+
+#[test]
+fn a_lease_may_end_in_another_thread() {
+    let (fake, cache) = explicit(MANY);
+    for _ in 0..100 {
+        let lease = cache.get(at(0x1000), 64, READ).unwrap();
+        std::thread::scope(|scope| drop(scope.spawn(move || drop(lease))));
+    }
+    cache.invalidate(span(0x1000, 64)).unwrap();
+    assert_eq!((fake.made(), fake.live().len()), (1, 0));
+}

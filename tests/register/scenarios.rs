@@ -1,0 +1,164 @@
+//! What UCX's and libfabric's own tests check of their caches, in our words.
+
+use hostbuf::register::{Budget, Monitor, Overlap};
+
+use crate::memory::{Area, PAGE, map_over};
+use crate::{MANY, READ, at, cache, explicit, span};
+
+#[test]
+fn one_range_twice_is_one_registration() {
+    let (fake, cache) = explicit(MANY);
+    let first = cache.get(at(0x10_0000), 8192, READ).unwrap();
+    let second = cache.get(at(0x10_0000), 8192, READ).unwrap();
+    assert_eq!((first.handle(), fake.made()), (second.handle(), 1));
+    // Inside as well, and with fewer rights; with more it is another.
+    let inside = cache.get(at(0x10_1000), 100, READ).unwrap();
+    assert_eq!((inside.handle(), inside.span()), (first.handle(), span(0x10_0000, 8192)));
+    let writing = cache.get(at(0x10_0000), 8192, hostbuf::register::Access::WRITE).unwrap();
+    assert_eq!(fake.made(), 2);
+    drop((first, second, inside, writing));
+    assert_eq!(fake.ended().len(), 0);
+    drop(cache);
+    assert!(fake.live().is_empty());
+}
+
+#[test]
+fn leases_released_one_by_one_with_invalidations_between() {
+    let (fake, cache) = explicit(MANY);
+    let (start, length) = (0x20_0000, 4096);
+    let mut leases: Vec<_> = (0..10).map(|_| cache.get(at(start), length, READ).unwrap()).collect();
+    let old = *leases[0].handle();
+    while let Some(lease) = leases.pop() {
+        cache.invalidate(span(start, length)).unwrap();
+        // The old one lives as long as it is leased, and never comes back.
+        assert!(!fake.ended().contains(&old.0));
+        let fresh = cache.get(at(start), length, READ).unwrap();
+        assert_ne!(*fresh.handle(), old);
+        drop((fresh, lease));
+    }
+    assert_eq!(fake.ended().iter().filter(|&&n| n == old.0).count(), 1);
+    cache.flush().unwrap();
+    assert!(fake.live().is_empty());
+    assert_eq!(fake.ended().len(), fake.made());
+}
+
+#[test]
+fn three_regions_with_gaps_and_then_one_over_all() {
+    // +-----+      +-----+      +-----+
+    // |  1  |      |  2  |      |  3  |
+    // +-----+      +-----+      +-----+
+    // +-------------------------------+
+    // |               4               |
+    // +-------------------------------+
+    let (fake, cache) = explicit(MANY);
+    for i in 0..3 {
+        drop(cache.get(at(0x30_0000 + 2 * i * PAGE), PAGE, READ).unwrap());
+    }
+    let all = cache.get(at(0x30_0000), 5 * PAGE, READ).unwrap();
+    assert_eq!((fake.made(), fake.live().len()), (4, 4));
+    // Each small one is still found, by whichever covers it.
+    for i in 0..3 {
+        let _small = cache.get(at(0x30_0000 + 2 * i * PAGE), PAGE, READ).unwrap();
+        let _gap = cache.get(at(0x30_0000 + (2 * i).min(3) * PAGE + PAGE), PAGE, READ).unwrap();
+    }
+    assert_eq!(fake.made(), 4);
+    drop(all);
+}
+
+#[test]
+fn a_registrar_that_always_fails_under_ten_threads() {
+    let (fake, cache) = explicit(MANY);
+    fake.fail(usize::MAX, libc::EIO);
+    std::thread::scope(|scope| {
+        for _ in 0..10 {
+            scope.spawn(|| {
+                for _ in 0..50 {
+                    let error = cache.get(at(0x40_0000), 4096, READ).unwrap_err().to_string();
+                    assert!(error.contains("it was told to fail"), "{error}");
+                }
+            });
+        }
+    });
+    assert_eq!((fake.made(), fake.live().len()), (0, 0));
+    let stats = cache.stats();
+    assert_eq!((stats.failures, stats.regions, stats.bytes), (500, 0, 0));
+    fake.fail(0, 0);
+    cache.get(at(0x40_0000), 4096, READ).unwrap();
+}
+
+#[test]
+fn of_two_places_the_last_two_are_kept() {
+    let (_, cache) = explicit(Budget { regions: 2, ..MANY });
+    let id = |n: usize| cache.get(at(0x50_0000 + n * PAGE), PAGE, READ).unwrap().handle().0;
+    let (_, two, three) = (id(1), id(2), id(3));
+    assert_eq!((id(2), id(3)), (two, three));
+}
+
+#[test]
+fn of_a_thousand_bytes_six_hundred_fit_once() {
+    let (fake, cache) = explicit(Budget { regions: 10, bytes: 1000 });
+    for round in 0..5 {
+        drop(cache.get(at(0x60_0000), 600, READ).unwrap());
+        drop(cache.get(at(0x61_0000), 600, READ).unwrap());
+        assert_eq!(fake.live().len(), 1, "round {round}");
+    }
+    assert_eq!(fake.peak(), (1, 600));
+}
+
+#[test]
+fn counters_are_exact() {
+    let (_, cache) = explicit(Budget { regions: 2, ..MANY });
+    for n in [1, 1, 2, 1, 3, 3, 3] {
+        drop(cache.get(at(0x70_0000 + n * PAGE), PAGE, READ).unwrap());
+    }
+    let stats = cache.stats();
+    assert_eq!((stats.misses, stats.hits, stats.evictions, stats.invalidated), (3, 4, 1, 0));
+    assert_eq!((stats.regions, stats.bytes, stats.peak_regions), (2, 2 * PAGE, 2));
+    assert_eq!(stats.registered_bytes, 3 * PAGE as u64);
+    cache.flush().unwrap();
+    let stats = cache.stats();
+    assert_eq!((stats.invalidated, stats.regions, stats.bytes, stats.hits), (2, 0, 0, 4));
+}
+
+#[test]
+fn forty_thousand_unmappings_of_one_page_leave_nothing_pending() {
+    let (fake, cache) = cache(Overlap::Free, MANY, Monitor::Strict);
+    let area = Area::new(1);
+    for round in 0..40_000 {
+        if round % 100 == 0 {
+            drop(cache.get(area.pointer(), PAGE, READ).unwrap());
+            // Of 400 registrations, those that the reaper has not come to yet.
+            assert!(fake.live().len() <= 40, "{}", fake.live().len());
+        }
+        map_over(area.at(), PAGE);
+    }
+    drop(cache);
+    assert!(fake.live().is_empty());
+}
+
+#[test]
+fn a_request_over_the_edge_of_a_page_is_one_registration() {
+    let (fake, cache) = explicit(MANY);
+    drop(cache.get(at(0x80_0fff), 2, READ).unwrap());
+    drop(cache.get(at(0x80_0fff), 1, READ).unwrap());
+    drop(cache.get(at(0x80_1000), 1, READ).unwrap());
+    assert_eq!(fake.made(), 1);
+    drop(cache.get(at(0x80_1000), 2, READ).unwrap());
+    assert_eq!(fake.made(), 2);
+}
+
+#[test]
+fn another_device_has_its_own_and_may_go_first() {
+    let ((one, here), (two, there)) = (explicit(MANY), explicit(MANY));
+    let (a, b) = (here.get(at(0x90_0000), 64, READ).unwrap(), there.get(at(0x90_0000), 64, READ).unwrap());
+    assert_eq!((one.made(), two.made()), (1, 1));
+    drop((a, b));
+    // The user's reference to the device goes before the cache: the cache keeps it.
+    let weak = std::sync::Arc::downgrade(&one);
+    drop(one);
+    assert!(weak.upgrade().is_some());
+    drop(here);
+    assert!(weak.upgrade().is_none());
+    drop(there);
+    assert_eq!(two.ended().len(), 1);
+}

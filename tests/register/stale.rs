@@ -1,0 +1,241 @@
+//! No stale hit: whoever changes the memory behind an address, and however, the next request registers anew.
+
+use std::ptr::null_mut;
+use std::sync::Arc;
+
+use hostbuf::register::fake::Fake;
+use hostbuf::register::{Monitor, Overlap, Probe, RegistrationCache};
+
+use crate::memory::{Area, PAGE, map_over};
+use crate::{MANY, READ, cache};
+
+fn strict() -> Option<(Arc<Fake>, RegistrationCache<Fake>)> {
+    if let Probe::Missing(why) = Monitor::probe() {
+        eprintln!("skipped: the strict monitor: {why}");
+        return None;
+    }
+    Some(cache(Overlap::Free, MANY, Monitor::Strict))
+}
+
+/// Registers eight pages, lets `change` do its work on them, and looks whether the next request is a new registration.
+#[track_caller]
+fn changed_by(what: &str, change: impl Fn(usize, usize)) {
+    let Some((fake, cache)) = strict() else { return };
+    for round in 0..50 {
+        let area = Area::new(8);
+        let before = *cache.get(area.pointer(), area.len(), READ).unwrap().handle();
+        // It is kept: memory that does not change hits.
+        let kept = *cache.get(area.pointer(), area.len(), READ).unwrap().handle();
+        assert_eq!(kept, before, "{what}: {:?}", cache.stats());
+        change(area.at(), area.len());
+        // Whoever asks for a part, or for all.
+        if let Some(lease) = cache.try_get(area.pointer(), PAGE, READ) {
+            panic!("{what}, round {round}: {lease:?} is stale");
+        }
+        let after = *cache.get(area.pointer(), area.len(), READ).unwrap().handle();
+        assert_ne!(after, before, "{what}, round {round}");
+        drop(area);
+    }
+    let stats = cache.stats();
+    assert!(stats.changed >= 50 && stats.unwatchable == 0, "{what}: {stats:?}");
+    drop(cache);
+    assert!(fake.live().is_empty());
+}
+
+#[test]
+fn munmap_and_a_new_mapping() {
+    changed_by("munmap", |at, length| {
+        // SAFETY: the test's own pages.
+        assert_eq!(unsafe { libc::munmap(at as *mut _, length) }, 0);
+        map_over(at, length);
+    });
+}
+
+#[test]
+fn a_mapping_over_it() {
+    changed_by("MAP_FIXED", map_over);
+    changed_by("MAP_FIXED over one page", |at, _| map_over(at + 3 * PAGE, PAGE));
+}
+
+#[test]
+fn raw_system_calls() {
+    changed_by("munmap by syscall", |at, length| {
+        // SAFETY: as above, past the C library.
+        assert_eq!(unsafe { libc::syscall(libc::SYS_munmap, at, length) }, 0);
+        map_over(at, length);
+    });
+    changed_by("madvise by syscall", |at, length| {
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::syscall(libc::SYS_madvise, at, length, libc::MADV_DONTNEED) }, 0);
+    });
+}
+
+#[test]
+fn mremap_away_and_back() {
+    changed_by("mremap from", |at, length| {
+        // SAFETY: moved to an area of the test's own and back: other pages come to no harm.
+        unsafe {
+            let elsewhere = libc::mmap(
+                null_mut(),
+                length,
+                libc::PROT_NONE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            );
+            let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+            assert_eq!(libc::mremap(at as *mut _, length, length, flags, elsewhere), elsewhere);
+            map_over(at, length);
+            libc::munmap(elsewhere, length);
+        }
+    });
+}
+
+#[test]
+fn mremap_onto_it() {
+    changed_by("mremap onto", |at, length| {
+        // SAFETY: new pages, moved over the test's own.
+        unsafe {
+            let (rw, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+            let fresh = libc::mmap(null_mut(), length, rw, flags, -1, 0);
+            let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+            assert_eq!(libc::mremap(fresh, length, length, flags, at as *mut libc::c_void) as usize, at);
+        }
+    });
+}
+
+#[test]
+fn every_advice_that_discards() {
+    const DONTNEED_LOCKED: i32 = 24;
+    for (name, advice) in
+        [("DONTNEED", libc::MADV_DONTNEED), ("DONTNEED_LOCKED", DONTNEED_LOCKED), ("FREE", libc::MADV_FREE)]
+    {
+        changed_by(name, |at, _| {
+            // SAFETY: discards one page of the test's own.
+            assert_eq!(unsafe { libc::madvise((at + PAGE) as *mut _, PAGE, advice) }, 0, "{name}");
+        });
+    }
+}
+
+#[test]
+fn the_break_that_moves() {
+    let Some((_, cache)) = strict() else { return };
+    // SAFETY: grows the heap by pages that only this test uses, and gives them back. The C library notices that somebody else
+    // has moved the break, and leaves it alone; another thread that moves it meanwhile would be in the way.
+    unsafe {
+        let start = libc::sbrk(16 * PAGE as isize);
+        assert_ne!(start as isize, -1);
+        let inner = (start as usize).next_multiple_of(PAGE) + PAGE;
+        std::slice::from_raw_parts_mut(inner as *mut u8, 8 * PAGE).fill(1);
+        let before = *cache.get(inner as *const u8, 4 * PAGE, READ).unwrap().handle();
+        let end = libc::sbrk(0);
+        if end as usize != start as usize + 16 * PAGE {
+            eprintln!("skipped: somebody else has moved the break");
+            return;
+        }
+        libc::sbrk(-16 * PAGE as isize);
+        assert_eq!(libc::sbrk(16 * PAGE as isize), start);
+        assert!(cache.try_get(inner as *const u8, 4 * PAGE, READ).is_none());
+        assert_ne!(*cache.get(inner as *const u8, 4 * PAGE, READ).unwrap().handle(), before);
+    }
+}
+
+#[test]
+fn free_and_realloc_of_large_blocks() {
+    let Some((_, cache)) = strict() else { return };
+    // So large that the C library gets it from the kernel, and gives it back at once.
+    const LARGE: usize = 40 << 20;
+    let mut again = 0;
+    for _ in 0..50 {
+        let block = vec![0u8; LARGE];
+        let (pointer, length) = (block.as_ptr(), block.len());
+        let before = *cache.get(pointer, length, READ).unwrap().handle();
+        drop(block);
+        assert!(cache.try_get(pointer, length, READ).is_none());
+        let block = vec![0u8; LARGE];
+        if block.as_ptr() == pointer {
+            again += 1;
+            assert_ne!(*cache.get(pointer, length, READ).unwrap().handle(), before);
+        }
+        // realloc of such a block is mremap: the old range is gone, and nothing of it is hit.
+        let mut growing = block;
+        let old = growing.as_ptr();
+        let before = *cache.get(old, LARGE, READ).unwrap().handle();
+        growing.reserve_exact(LARGE);
+        if growing.as_ptr() != old {
+            assert_ne!(*cache.get(growing.as_ptr(), LARGE, READ).unwrap().handle(), before);
+        }
+    }
+    assert!(again > 0, "the C library never gave the same address again");
+}
+
+/// Thread A unmaps and maps anew; thread B asks the moment A is done. Without the question to the kernel B would hit what the
+/// monitor has not heard of yet.
+#[test]
+fn between_the_change_and_the_news_of_it() {
+    let Some((_, cache)) = strict() else { return };
+    Monitor::delay(std::time::Duration::from_micros(200));
+    let area = Area::new(4);
+    for round in 0..3000 {
+        let before = *cache.get(area.pointer(), area.len(), READ).unwrap().handle();
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            // The new mapping is there when the thread that makes it has not yet come back from the system call.
+            scope.spawn(|| {
+                map_over(area.at(), area.len());
+                stop.store(true, std::sync::atomic::Ordering::Release);
+            });
+            while !stop.load(std::sync::atomic::Ordering::Acquire) {
+                std::hint::spin_loop();
+            }
+            let after = *cache.get(area.pointer(), area.len(), READ).unwrap().handle();
+            assert_ne!(after, before, "round {round}");
+        });
+    }
+    Monitor::delay(std::time::Duration::ZERO);
+}
+
+#[test]
+fn memory_that_cannot_be_watched_is_never_kept() {
+    let Some((fake, cache)) = strict() else { return };
+    // Shared memory of another owner.
+    // SAFETY: new memory of the test's own.
+    let shared = unsafe {
+        let (rw, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+        libc::mmap(null_mut(), 4 * PAGE, rw, flags, -1, 0)
+    };
+    // Initialised data of the program: a private mapping of a file.
+    static DATA: [u8; 64] = [7; 64];
+    for pointer in [shared.cast::<u8>().cast_const(), DATA.as_ptr()] {
+        let made = fake.made();
+        for _ in 0..3 {
+            let lease = cache.get(pointer, 64, READ).unwrap();
+            assert_eq!(fake.live().len(), 1);
+            drop(lease);
+            assert_eq!(fake.live().len(), 0);
+        }
+        assert_eq!(fake.made(), made + 3);
+    }
+    assert_eq!(cache.stats().unwatchable, 6);
+    // SAFETY: nobody uses it any more.
+    unsafe { libc::munmap(shared, 4 * PAGE) };
+}
+
+#[test]
+fn hostbufs_own_memory_is_kept_by_its_registration() {
+    use hostbuf::job::Solo;
+    use hostbuf::{HostBuffer, Options};
+    let Some((fake, cache)) = strict() else { return };
+    let buffer = HostBuffer::allocate(&Solo, Options::new(1 << 20)).unwrap();
+    let (pointer, length) = (buffer.as_ptr().as_ptr(), buffer.len());
+    drop(cache.get(pointer, 4096, READ).unwrap());
+    drop(cache.get(pointer, 4096, READ).unwrap());
+    assert_eq!((fake.made(), cache.stats().unwatchable), (1, 0));
+    // The memory stays as long as it is registered.
+    drop(buffer);
+    // SAFETY: only asks whether it is mapped.
+    let mapped = |p: *mut u8| unsafe { libc::msync(p.cast(), length, libc::MS_ASYNC) } == 0;
+    assert!(mapped(pointer));
+    cache.flush().unwrap();
+    assert!(!mapped(pointer));
+}
