@@ -9,6 +9,7 @@
 mod agreement;
 mod allocate;
 mod attach;
+mod cache;
 mod launch;
 mod lookups;
 mod memory;
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
         ["allocate", bytes, repeats, pages] => allocate::compare(number(bytes), number(repeats), pages),
         ["launch", hostbuf, repeats, ref which @ ..] => launch::compare(hostbuf, number(repeats), which),
         ["attach", hostbuf, rounds, children] => attach::compare(hostbuf, number(rounds), number(children)),
+        ["cache", repeats, hits] => cache::measure(number(repeats), number(hits)),
         ["agreement", most, scale] => agreement::simulate(number(most), number(scale)),
         ["replicate", bytes, repeats, pages] => replicate::compare(number(bytes), number(repeats), pages),
         ["report", ref files @ ..] => return report::report(files),

@@ -183,6 +183,40 @@ const ROWS: &[Row] = &[
         AtMost(1.05),
     ),
     row("replicate", "speed of replicating to 3 hosts : MPI_Bcast", Seconds, Speed, AtLeast(0.9)),
+    row("cache-hit-1", "cache: get + drop, 1 entry, of 25 ns", Seconds, Over, AtMost(1.0)),
+    row("cache-hit-1k", "  1 k entries at random, of 25 ns", Seconds, Over, AtMost(1.0)),
+    row("cache-hit-64k", "  64 k entries at random, of 80 ns", Seconds, Over, AtMost(1.0)),
+    row(
+        "cache-hit-foreign",
+        "  foreign memory, strict; of the owned one's + two getpid",
+        Seconds,
+        Over,
+        AtMost(1.0),
+    ),
+    row(
+        "cache-hit-many",
+        "  the same, each of 64 in a get_many; of the owned one's + 5 ns",
+        Seconds,
+        Over,
+        AtMost(1.0),
+    ),
+    row("cache-threads-apart", "  2 threads : 1, ranges of their own (hits a ns)", Count, Over, AtLeast(1.8)),
+    row("cache-threads-same", "  2 threads : 1, the same ranges (hits a ns)", Count, Over, AtLeast(1.8)),
+    row(
+        "cache-hit-p999",
+        "  p99.9 while another registration takes 1 s, of 5 µs",
+        Seconds,
+        Over,
+        AtMost(1.0),
+    ),
+    row(
+        "cache-miss",
+        "  a miss that ends another, without the registrar's time, of 1 µs",
+        Seconds,
+        Over,
+        AtMost(1.0),
+    ),
+    row("cache-munmap", "  added to munmap by the monitor, of 10 µs", Seconds, Over, AtMost(1.0)),
 ];
 
 #[derive(Default)]

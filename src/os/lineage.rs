@@ -7,8 +7,17 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The number of a process in the line of its forks: each child's is greater than its parent's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lineage(u64);
+#[derive(Clone, Copy, Debug)]
+pub struct Lineage {
+    number: u64,
+    word: &'static AtomicU64,
+}
+
+impl PartialEq for Lineage {
+    fn eq(&self, other: &Lineage) -> bool {
+        self.number == other.number
+    }
+}
 
 /// The words of one process: in a page that the kernel gives to a child zeroed.
 struct Page(*const AtomicU64);
@@ -47,13 +56,13 @@ impl Lineage {
         let word = word();
         let number = word.load(Ordering::Relaxed);
         if number != 0 {
-            return Lineage(number);
+            return Lineage { number, word };
         }
         let fresh = LAST.fetch_add(1, Ordering::Relaxed) + 1;
         // Threads of one process agree on who came first.
         match word.compare_exchange(0, fresh, Ordering::Relaxed, Ordering::Relaxed) {
-            Ok(_) => Lineage(fresh),
-            Err(other) => Lineage(other),
+            Ok(_) => Lineage { number: fresh, word },
+            Err(number) => Lineage { number, word },
         }
     }
 
@@ -61,7 +70,7 @@ impl Lineage {
     #[must_use]
     #[inline]
     pub fn is_here(self) -> bool {
-        word().load(Ordering::Relaxed) == self.0
+        self.word.load(Ordering::Relaxed) == self.number
     }
 }
 

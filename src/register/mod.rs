@@ -7,6 +7,7 @@
 //! | proof | [`Registration`] | the device knows a range as long as this lives |
 //! | cache | [`RegistrationCache`] | finds them again by address, within a hard [`Budget`] |
 //! | hold | [`Lease`] | keeps one alive while it is used |
+//! | registered from the start | [`PinnedAlloc`], [`HostBuffer::register`](crate::HostBuffer::register) | memory that hostbuf makes |
 //! | who tells of changes | [`Monitor`] | the kernel (strict, the default), or the program |
 //!
 //! ```
@@ -38,15 +39,18 @@
 //! truncation of a file through a descriptor. Who does that to registered memory calls
 //! [`invalidate`](RegistrationCache::invalidate) before.
 
+mod buffer;
 mod cache;
 #[doc(hidden)]
 pub mod fake;
 mod mlock;
 mod monitor;
+mod pinned;
 mod registrar;
 
 pub use crate::span::{Access, Span};
 pub use cache::{Budget, Lease, RegistrationCache, Stats};
 pub use mlock::Mlock;
 pub use monitor::Monitor;
+pub use pinned::{Pinned, PinnedAlloc};
 pub use registrar::{Overlap, Probe, Registrar, Registration};

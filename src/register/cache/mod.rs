@@ -40,7 +40,7 @@ use crate::register::registrar::{Overlap, Registrar};
 use crate::span::{Access, Span};
 use policy::{Policy, Short};
 use reaper::Reaper;
-use slot::{Slot, State};
+use slot::{Content, Slot, State};
 use table::{Found, Table};
 use words::Words;
 
@@ -71,7 +71,8 @@ pub struct Lease<'c, R: Registrar> {
 pub(super) struct Inner<R: Registrar> {
     registrar: Arc<R>,
     budget: Budget,
-    slots: Box<[Slot<R::Handle>]>,
+    slots: Box<[Slot]>,
+    contents: Box<[Content<R::Handle>]>,
     table: Table,
     words: Words,
     core: Mutex<Core>,
@@ -168,6 +169,7 @@ impl<R: Registrar> RegistrationCache<R> {
             registrar,
             budget,
             slots: (0..slots).map(|_| Slot::new()).collect(),
+            contents: (0..slots).map(|_| Content::new()).collect(),
             table: Table::new(slots, page),
             words: Words::new(slots),
             core: Mutex::new(core),
@@ -323,7 +325,7 @@ impl<R: Registrar> Lease<'_, R> {
     #[must_use]
     pub fn handle(&self) -> &R::Handle {
         // SAFETY: this is a lease of it.
-        unsafe { self.inner.slots[self.slot as usize].handle() }.expect("a leased slot has content")
+        unsafe { self.inner.contents[self.slot as usize].handle() }.expect("a leased slot has content")
     }
 
     /// The registered range, which may be longer than what was asked for.
@@ -680,7 +682,7 @@ impl<R: Registrar> Inner<R> {
             if core.ending == 0 {
                 return None;
             }
-            let ending = |slot: &Slot<_>| slot.state() == State::Ending && slot.span().overlaps(span);
+            let ending = |slot: &Slot| slot.state() == State::Ending && slot.span().overlaps(span);
             self.slots.iter().position(ending).map(|slot| slot as u32)
         })
     }
@@ -728,7 +730,7 @@ impl<R: Registrar> Inner<R> {
             _ => (None, None),
         };
         // SAFETY: the slot is Filling by step(), which this thread called.
-        unsafe { here.fill(handle, memory) };
+        unsafe { self.contents[slot as usize].fill(handle, memory) };
         // Changes that began before the device was done are applied now: those of this range have tainted it.
         let settled = !watched || self.watch.as_ref().is_some_and(Watch::settle);
         let mut core = self.lock();
@@ -846,7 +848,7 @@ impl<R: Registrar> Inner<R> {
     fn end(&self, slot: u32) -> Result<()> {
         let here = &self.slots[slot as usize];
         // SAFETY: it is Ending by this thread.
-        let content = unsafe { here.empty() };
+        let content = unsafe { self.contents[slot as usize].empty() };
         let (span, bytes) = (here.span(), here.bytes());
         let result = match content {
             Some((handle, memory)) => {

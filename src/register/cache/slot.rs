@@ -26,38 +26,28 @@ pub(super) enum State {
     Ending = 5,
 }
 
-/// The words that lookups read stand together on lines of their own.
-#[repr(align(128))]
-pub(super) struct Slot<H> {
-    state: AtomicU32,
-    access: AtomicU32,
+/// What lookups read, two slots in a line.
+#[repr(C, align(32))]
+pub(super) struct Slot {
     start: AtomicUsize,
     end: AtomicUsize,
-    /// Whether a hit must ask whether the address space is changing.
-    watched: AtomicU32,
     /// Bytes of the budget that it takes.
     bytes: AtomicUsize,
-    /// What the device gave, and what keeps the memory. Written while the slot is Filling or Ending, by the one thread that
-    /// made it so; read by those who hold a lease.
-    content: UnsafeCell<Option<Content<H>>>,
+    state: AtomicU32,
+    /// The rights, and whether a hit must ask whether the address space is changing.
+    access: AtomicU32,
 }
 
-/// What the device gave, and what keeps the memory.
-type Content<H> = (H, Option<Arc<dyn Send + Sync>>);
+const WATCHED: u32 = 1 << 8;
 
-// SAFETY: the content is shared with those who hold a lease, and has one owner while there is none (see `content`).
-unsafe impl<H: Send + Sync> Sync for Slot<H> {}
-
-impl<H> Slot<H> {
-    pub(super) fn new() -> Slot<H> {
+impl Slot {
+    pub(super) fn new() -> Slot {
         Slot {
-            state: AtomicU32::new(State::Free as u32),
-            access: AtomicU32::new(0),
             start: AtomicUsize::new(0),
             end: AtomicUsize::new(0),
-            watched: AtomicU32::new(0),
             bytes: AtomicUsize::new(0),
-            content: UnsafeCell::new(None),
+            state: AtomicU32::new(State::Free as u32),
+            access: AtomicU32::new(0),
         }
     }
 
@@ -91,8 +81,8 @@ impl<H> Slot<H> {
     pub(super) fn describe(&self, span: Span, access: Access, watched: bool, bytes: usize) {
         self.start.store(span.start(), Ordering::Relaxed);
         self.end.store(span.end(), Ordering::Relaxed);
-        self.access.store(u32::from(access.bits()), Ordering::Relaxed);
-        self.watched.store(u32::from(watched), Ordering::Relaxed);
+        let watched = if watched { WATCHED } else { 0 };
+        self.access.store(u32::from(access.bits()) | watched, Ordering::Relaxed);
         self.bytes.store(bytes, Ordering::Relaxed);
     }
 
@@ -100,18 +90,19 @@ impl<H> Slot<H> {
     pub(super) fn covers(&self, span: Span, access: Access) -> bool {
         self.start.load(Ordering::Relaxed) <= span.start()
             && span.end() <= self.end.load(Ordering::Relaxed)
-            && Access::from_bits(self.access.load(Ordering::Relaxed) as u8).allows(access)
+            && self.access().allows(access)
     }
 
     #[inline]
     pub(super) fn is_watched(&self) -> bool {
-        self.watched.load(Ordering::Relaxed) != 0
+        self.access.load(Ordering::Relaxed) & WATCHED != 0
     }
 
     pub(super) fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
 
+    #[inline]
     pub(super) fn access(&self) -> Access {
         Access::from_bits(self.access.load(Ordering::Relaxed) as u8)
     }
@@ -122,6 +113,21 @@ impl<H> Slot<H> {
         let end = self.end.load(Ordering::Relaxed);
         Span::new(start.max(1), end.saturating_sub(start).max(1)).expect("a range that was one")
     }
+}
+
+/// What the device gave for a slot, and what keeps the memory. Written while the slot is Filling or Ending, by the one thread
+/// that made it so; read by those who hold a lease.
+pub(super) struct Content<H>(UnsafeCell<Option<Kept<H>>>);
+
+type Kept<H> = (H, Option<Arc<dyn Send + Sync>>);
+
+// SAFETY: it is shared with those who hold a lease, and has one owner while there is none.
+unsafe impl<H: Send + Sync> Sync for Content<H> {}
+
+impl<H> Content<H> {
+    pub(super) fn new() -> Content<H> {
+        Content(UnsafeCell::new(None))
+    }
 
     /// Puts the content in.
     ///
@@ -129,16 +135,16 @@ impl<H> Slot<H> {
     /// The slot is Filling, and this thread made it so.
     pub(super) unsafe fn fill(&self, handle: H, memory: Option<Arc<dyn Send + Sync>>) {
         // SAFETY: nobody else looks at a slot that is Filling.
-        unsafe { *self.content.get() = Some((handle, memory)) };
+        unsafe { *self.0.get() = Some((handle, memory)) };
     }
 
     /// Takes the content out.
     ///
     /// # Safety
     /// The slot is Ending, and this thread made it so; or nobody else has the cache any more.
-    pub(super) unsafe fn empty(&self) -> Option<Content<H>> {
+    pub(super) unsafe fn empty(&self) -> Option<Kept<H>> {
         // SAFETY: nobody else looks at a slot that is Ending.
-        unsafe { (*self.content.get()).take() }
+        unsafe { (*self.0.get()).take() }
     }
 
     /// What the device gave.
@@ -147,6 +153,6 @@ impl<H> Slot<H> {
     /// The caller holds a lease of it.
     pub(super) unsafe fn handle(&self) -> Option<&H> {
         // SAFETY: the content does not change while there is a lease.
-        unsafe { (*self.content.get()).as_ref().map(|(handle, _)| handle) }
+        unsafe { (*self.0.get()).as_ref().map(|(handle, _)| handle) }
     }
 }

@@ -9,8 +9,8 @@
 
 use std::cell::{Cell, RefCell};
 use std::ptr::{NonNull, null_mut};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 const LOW: u64 = 0xffff_ffff;
 
@@ -33,6 +33,7 @@ struct List {
     head: AtomicPtr<Block>,
     /// For threads whose own storage is gone already.
     orphans: Box<[AtomicU64]>,
+    orphaned: Mutex<()>,
 }
 
 impl Drop for List {
@@ -74,38 +75,42 @@ impl Words {
     pub(super) fn new(slots: usize) -> Words {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let orphans = (0..slots).map(|_| AtomicU64::new(0)).collect();
-        let list = Arc::new(List { head: AtomicPtr::new(null_mut()), orphans });
+        let list = Arc::new(List { head: AtomicPtr::new(null_mut()), orphans, orphaned: Mutex::new(()) });
         Words { number: NEXT.fetch_add(1, Ordering::Relaxed), slots, list }
     }
 
     /// Counts a lease of `slot` taken by this thread, before anything that comes later in program order.
     #[inline]
     pub(super) fn take(&self, slot: u32) {
-        self.change(slot, |word| (word & !LOW) | (word.wrapping_add(1) & LOW));
+        // Only this thread writes its word, so nothing is lost between the load and the swap; the swap is in the one order.
+        self.change(slot, |word| {
+            let before = word.load(Ordering::Relaxed);
+            word.swap((before & !LOW) | (before.wrapping_add(1) & LOW), Ordering::SeqCst);
+        });
     }
 
-    /// Counts one dropped, after all that came before in program order.
+    /// Counts one dropped, after all that came before in program order. Others may see it a moment later than what comes
+    /// after: to them the lease only lives a little longer.
     #[inline]
     pub(super) fn give(&self, slot: u32) {
-        self.change(slot, |word| word.wrapping_add(1 << 32));
+        self.change(slot, |word| {
+            word.store(word.load(Ordering::Relaxed).wrapping_add(1 << 32), Ordering::Release);
+        });
     }
 
     #[inline]
     #[allow(unsafe_code)]
-    fn change(&self, slot: u32, change: impl Fn(u64) -> u64) {
+    fn change(&self, slot: u32, change: impl Fn(&AtomicU64)) {
         debug_assert!((slot as usize) < self.slots);
         let last = LAST.try_with(Cell::get).unwrap_or((0, std::ptr::null()));
         let words = if last.0 == self.number { last.1 } else { self.words_of_this_thread() };
         if words.is_null() {
-            let _ =
-                self.list.orphans[slot as usize]
-                    .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |word| Some(change(word)));
-            return;
+            // Several threads may come here; they take turns.
+            let _turn = self.list.orphaned.lock().unwrap_or_else(PoisonError::into_inner);
+            return change(&self.list.orphans[slot as usize]);
         }
         // SAFETY: `words` are this thread's `slots` words, which live as long as the list.
-        let word = unsafe { &*words.add(slot as usize) };
-        // Only this thread writes it, so nothing is lost between the load and the swap; the swap is in the one order.
-        word.swap(change(word.load(Ordering::Relaxed)), Ordering::SeqCst);
+        change(unsafe { &*words.add(slot as usize) });
     }
 
     #[cold]
@@ -210,7 +215,7 @@ mod tests {
     #[test]
     fn halves_wrap_without_touching_each_other() {
         let words = Words::new(1);
-        words.change(0, |_| 0xffff_fffe | 0xffff_fff0 << 32);
+        words.change(0, |word| word.store(0xffff_fffe | 0xffff_fff0 << 32, Ordering::Relaxed));
         assert_eq!(words.leases(0), 14);
         words.take(0);
         words.take(0);

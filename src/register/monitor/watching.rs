@@ -23,7 +23,7 @@ use crate::span::Span;
 /// How long the kernel may say that a change is under way while it has nothing to tell, before it is not believed any more.
 const STUCK: Duration = Duration::from_secs(1);
 /// How often a mapping that cannot be watched is looked up again.
-const UNCLEAR: u32 = 3;
+const UNCLEAR: u32 = 50;
 /// The most caches that share the monitor.
 const MOST_WATCHERS: usize = 256;
 
@@ -192,7 +192,9 @@ impl Watching {
     pub(super) fn arm(&self, span: Span) -> Result<Option<Span>, Unwatched> {
         let shared = &self.shared;
         let mut unclear = 0;
-        while shared.sound.load(Ordering::Relaxed) {
+        // Whoever unmaps goes on when the news is read, not when it is applied: what stands there by now may be another mapping
+        // than the one that is still noted as watched.
+        while self.settle() {
             let request = {
                 let mut armed = held(&shared.armed);
                 if let Some((whole, discarded)) = armed.around(span) {
@@ -215,11 +217,12 @@ impl Watching {
                     }
                 }
                 Ok(_) => {}
+                Err(Refusal::Certain(why)) => return Err(why),
                 // The list of mappings is no picture of one moment: others change it while it is read.
-                Err(why) => {
+                Err(Refusal::Unclear) => {
                     unclear += 1;
                     if unclear > UNCLEAR {
-                        return Err(why);
+                        return Err(Unwatched::Memory);
                     }
                 }
             }
@@ -229,18 +232,20 @@ impl Watching {
 
     /// Tells the kernel. A change before it knew is not told: then the mapping is another one at the second look; a hole that
     /// was there meanwhile is closed by the second telling. A change afterwards disturbs the request.
-    fn register(&self, span: Span, request: usize) -> Result<Span, Unwatched> {
+    fn register(&self, span: Span, request: usize) -> Result<Span, Refusal> {
         let tell = |whole| {
             self.shared.userfault.register(whole).map_err(|e| match e.raw_os_error() {
-                Some(libc::ENOMEM) => Unwatched::Full,
-                _ => Unwatched::Memory,
+                Some(libc::ENOMEM) => Refusal::Certain(Unwatched::Full),
+                // Another one has it: somebody else's userfaultfd.
+                Some(libc::EBUSY) => Refusal::Certain(Unwatched::Memory),
+                _ => Refusal::Unclear,
             })
         };
         let whole = watchable(span)?;
         held(&self.shared.armed).extend(request, whole);
         tell(whole)?;
         if watchable(span)? != whole {
-            return Err(Unwatched::Memory);
+            return Err(Refusal::Unclear);
         }
         tell(whole)?;
         Ok(whole)
@@ -268,8 +273,15 @@ impl Watching {
     }
 }
 
+/// Why memory is not watched, or not yet.
+enum Refusal {
+    Certain(Unwatched),
+    /// The mappings changed while they were looked at; or nothing is mapped there at all.
+    Unclear,
+}
+
 /// The whole mappings that `span` lies in, when all of them can be watched.
-fn watchable(span: Span) -> Result<Span, Unwatched> {
+fn watchable(span: Span) -> Result<Span, Refusal> {
     let mut whole: Option<Span> = None;
     let mut all = true;
     each_mapping(|one, mapping| {
@@ -287,7 +299,10 @@ fn watchable(span: Span) -> Result<Span, Unwatched> {
         }
         one.start() < span.end()
     });
-    whole.filter(|whole| all && whole.contains(span)).ok_or(Unwatched::Memory)
+    if !all {
+        return Err(Refusal::Certain(Unwatched::Memory));
+    }
+    whole.filter(|whole| whole.contains(span)).ok_or(Refusal::Unclear)
 }
 
 fn each_mapping(mut each: impl FnMut(Span, Mapped<'_>) -> bool) {

@@ -1,0 +1,110 @@
+//! Registering a host buffer.
+
+use std::ops::{Bound, RangeBounds};
+use std::sync::Arc;
+
+use crate::buffer::HostBuffer;
+use crate::error::{Error, Result};
+use crate::register::registrar::{Registrar, Registration};
+use crate::span::{Access, Span};
+
+impl HostBuffer {
+    /// Registers the buffer, or the bytes of it that `region` names, with a device, for this process. The registration keeps
+    /// the memory: it stays mapped until the registration has ended.
+    ///
+    /// A registration belongs to one process, and each counts by itself (RDMA charges each against `ulimit -l`). So usually
+    /// one process of a host registers, the one that does its I/O; others do when they need it.
+    ///
+    /// A [`RegistrationCache`](crate::register::RegistrationCache) over the same registrar knows nothing of this; its own
+    /// entries of a buffer's memory are as good, and need no watching.
+    ///
+    /// ```
+    /// # use std::sync::Arc;
+    /// # use hostbuf::{HostBuffer, Options, Pages, job::Solo, register::{Access, Mlock}};
+    /// let buffer = HostBuffer::allocate(&Solo, Options::new(64 << 10).pages(Pages::Small))?;
+    /// let registrar = Arc::new(Mlock::new());
+    /// let whole = buffer.register(&registrar, .., Access::READ)?;
+    /// let part = buffer.register(&registrar, 4096..8192, Access::READ)?;
+    /// assert_eq!((whole.span().len(), part.span().len()), (64 << 10, 4096));
+    /// # Ok::<(), hostbuf::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a region that is empty or not inside the buffer; [`Error::Freeze`] for an access that writes
+    /// into a frozen buffer; as [`Registrar::register`].
+    pub fn register<R: Registrar>(
+        &self,
+        registrar: &Arc<R>,
+        region: impl RangeBounds<usize>,
+        access: Access,
+    ) -> Result<Registration<R>> {
+        let start = match region.start_bound() {
+            Bound::Included(&at) => at,
+            Bound::Excluded(&at) => at.saturating_add(1),
+            Bound::Unbounded => 0,
+        };
+        let end = match region.end_bound() {
+            Bound::Included(&at) => at.saturating_add(1),
+            Bound::Excluded(&at) => at,
+            Bound::Unbounded => self.len(),
+        };
+        if start >= end || end > self.len() {
+            let (name, length) = (self.name(), self.len());
+            return Err(Error::invalid(format!(
+                "bytes {start}..{end} are no region of buffer {name} of {length}"
+            )));
+        }
+        if access.writes() && self.fill_state()? == crate::buffer::Fill::Frozen {
+            let why = format!("it is frozen, and {access} could change it");
+            return Err(Error::Freeze { why });
+        }
+        let span = Span::new(self.as_ptr().as_ptr() as usize + start, end - start)?;
+        let keeper = self.job.clone();
+        Registration::keeping(registrar, span, access, Some(keeper))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Options;
+    use crate::job::Solo;
+    use crate::register::Overlap;
+    use crate::register::fake::Fake;
+
+    #[test]
+    fn a_region_is_registered_and_keeps_the_memory() {
+        let fake = Arc::new(Fake::new(Overlap::Free));
+        let buffer = HostBuffer::allocate(&Solo, Options::new(1 << 20)).unwrap();
+        let (start, length) = (buffer.as_ptr().as_ptr() as usize, buffer.len());
+        for (region, what) in [(0..0, "empty"), (0..length + 1, "too long"), (length..length + 1, "behind")] {
+            assert!(
+                matches!(buffer.register(&fake, region, Access::READ), Err(Error::Invalid { .. })),
+                "{what}"
+            );
+        }
+        let part = buffer.register(&fake, 100..=199, Access::WRITE).unwrap();
+        assert_eq!((part.span().start(), part.span().len()), (start + 100, 100));
+        let whole = buffer.register(&fake, .., Access::READ).unwrap();
+        assert_eq!(whole.span(), Span::new(start, length).unwrap());
+        drop(buffer);
+        drop(part);
+        // Still mapped, and readable.
+        assert!(crate::buffer::owned::range(whole.span()).is_some());
+        whole.deregister().unwrap();
+        assert!(fake.live().is_empty());
+        assert!(crate::buffer::owned::range(Span::new(start, length).unwrap()).is_none());
+    }
+
+    #[test]
+    fn nobody_may_write_into_a_frozen_buffer() {
+        let fake = Arc::new(Fake::new(Overlap::Free));
+        let buffer = HostBuffer::allocate(&Solo, Options::new(1 << 20)).unwrap();
+        buffer.initialize(|arena| arena.place(1u64)).unwrap();
+        let frozen = buffer.freeze(&Solo).unwrap();
+        let refused = buffer.register(&fake, .., Access::REMOTE_WRITE).unwrap_err().to_string();
+        assert!(refused.contains("frozen"), "{refused}");
+        buffer.register(&fake, .., Access::REMOTE_READ).unwrap();
+        drop(frozen);
+    }
+}
