@@ -60,40 +60,22 @@ pub(super) fn supervise(engine: &Engine, plan: Plan, voice: Voice) -> Result<u8>
         signals.thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_BLOCK).map_err(os("blocking signals"))?;
     let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
     let signal_fd = SignalFd::with_flags(&signals, flags).map_err(os("opening a signal descriptor"))?;
-    let mut launcher = Launcher {
-        engine,
-        voice,
-        signals: signal_fd,
-        before,
-        agents: None,
-        agent_lines: Lines::default(),
-        agent_noise: Lines::default(),
-        ranks: Vec::new(),
-        ready: 0,
-        expected: plan.agent_count,
-        agreed: false,
-        failure: None,
-        status: None,
-        stopping: None,
-        failing: None,
-        unreachable: None,
-        over: None,
-        spawned: Vec::new(),
-        first: None,
-        unstarted: None,
-        ended_by: None,
-        agents_status: None,
-        progress: Progress::new(voice.quiet),
-    };
-    let status = launcher.run(plan);
+    let mut launcher = Launcher::new(engine, voice, &signal_fd, before, &plan);
+    let mut status = launcher.run(plan.clone());
     launcher.end();
+    if status.is_err() && launcher.engine_crashed() {
+        tracing::warn!("the engine's own processes crashed while they started; starting them once more");
+        launcher = Launcher::new(engine, voice, &signal_fd, before, &plan);
+        status = launcher.run(plan);
+        launcher.end();
+    }
     status
 }
 
 struct Launcher<'a> {
     engine: &'a Engine,
     voice: Voice,
-    signals: SignalFd,
+    signals: &'a SignalFd,
     before: SigSet,
     agents: Option<Child>,
     agent_lines: Lines,
@@ -127,7 +109,50 @@ struct Launcher<'a> {
     progress: Progress,
 }
 
-impl Launcher<'_> {
+impl<'a> Launcher<'a> {
+    fn new(
+        engine: &'a Engine,
+        voice: Voice,
+        signals: &'a SignalFd,
+        before: SigSet,
+        plan: &Plan,
+    ) -> Launcher<'a> {
+        Launcher {
+            engine,
+            voice,
+            signals,
+            before,
+            agents: None,
+            agent_lines: Lines::default(),
+            agent_noise: Lines::default(),
+            ranks: Vec::new(),
+            ready: 0,
+            expected: plan.agent_count,
+            agreed: false,
+            failure: None,
+            status: None,
+            stopping: None,
+            failing: None,
+            unreachable: None,
+            over: None,
+            spawned: Vec::new(),
+            first: None,
+            unstarted: None,
+            ended_by: None,
+            agents_status: None,
+            progress: Progress::new(voice.quiet),
+        }
+    }
+
+    /// Whether the agents' job crashed in the engine's own start, before any rank was started: Open MPI 4.1 does so under
+    /// srun now and then, on a busy machine more often.
+    fn engine_crashed(&self) -> bool {
+        matches!(self.engine, Engine::Slurm { .. })
+            && self.spawned.is_empty()
+            && self.ended_by.is_none()
+            && self.agent_noise.seen.iter().any(|line| line.contains("Segmentation fault"))
+    }
+
     fn run(&mut self, plan: Plan) -> Result<u8> {
         self.note(&plan.agents);
         let mut agents = self.spawn(&plan.agents, true)?;
