@@ -136,7 +136,9 @@ fn advice(code: Code) -> &'static str {
             "the driver is not initialised in this process; in a child that was forked from a user of CUDA it cannot be"
         }
         Code::CUDA_ERROR_DEINITIALIZED => "the process is ending, and the driver has ended already",
-        Code::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH => "libcuda.so and the kernel's driver differ: install one version",
+        Code::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH => {
+            "libcuda.so and the kernel's driver differ: install one version"
+        }
         Code::CUDA_ERROR_ILLEGAL_ADDRESS
         | Code::CUDA_ERROR_LAUNCH_FAILED
         | Code::CUDA_ERROR_LAUNCH_TIMEOUT
@@ -173,7 +175,9 @@ fn explain(doing: &str, code: Code) -> String {
 fn driver() -> std::result::Result<c_int, String> {
     // SAFETY: loads libcuda, whose constructors need nothing.
     if !unsafe { sys::is_culib_present() } {
-        return Err("there is no libcuda.so.1: install NVIDIA's driver, or give the container its libraries".into());
+        return Err(
+            "there is no libcuda.so.1: install NVIDIA's driver, or give the container its libraries".into()
+        );
     }
     // SAFETY: it is there.
     let library = unsafe { sys::culib() };
@@ -274,7 +278,8 @@ impl CudaHost {
         let mut version = 0;
         // SAFETY: version is this function's.
         let known = check(unsafe { sys::cuDriverGetVersion(&raw mut version) }).is_ok();
-        let version = if known { format!("CUDA {}.{}", version / 1000, version % 1000 / 10) } else { "CUDA".into() };
+        let version =
+            if known { format!("CUDA {}.{}", version / 1000, version % 1000 / 10) } else { "CUDA".into() };
         let mut text = [0 as c_char; 128];
         // SAFETY: device 0 is there; the text is as long as is said, and gets its 0.
         let named = unsafe { sys::cuDeviceGetName(text.as_mut_ptr(), text.len() as c_int - 1, 0) };
@@ -296,7 +301,8 @@ impl CudaHost {
         let number = match c_int::try_from(ordinal) {
             Ok(number) if number < count => number,
             _ => {
-                let why = format!("{count} are visible, counted from 0; see nvidia-smi and CUDA_VISIBLE_DEVICES");
+                let why =
+                    format!("{count} are visible, counted from 0; see nvidia-smi and CUDA_VISIBLE_DEVICES");
                 return Err(Error::Unsupported { what: what(), why });
             }
         };
@@ -375,7 +381,8 @@ impl Registrar for CudaHost {
 
     fn register(&self, span: Span, access: Access) -> Result<CudaHandle> {
         if !self.lineage.is_here() {
-            let why = "CUDA does not go through fork: make a CudaHost in a process that did not use it before";
+            let why =
+                "CUDA does not go through fork: make a CudaHost in a process that did not use it before";
             return Err(self.refused(span, access, why.into(), None));
         }
         let mut flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
@@ -389,8 +396,8 @@ impl Registrar for CudaHost {
                 }
             }
         }
-        let _current = Current::of(self.context)
-            .map_err(|code| self.failed(span, access, "cuCtxPushCurrent", code))?;
+        let _current =
+            Current::of(self.context).map_err(|code| self.failed(span, access, "cuCtxPushCurrent", code))?;
         let mut chunks = Vec::new();
         for part in parts(span, LONGEST, CUT) {
             match CudaHost::pin(part, flags) {
