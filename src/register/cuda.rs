@@ -185,7 +185,7 @@ fn driver() -> std::result::Result<c_int, String> {
         // SAFETY: asked whether it is there, and never called with this type.
         if unsafe { library.get::<unsafe extern "C" fn()>(symbol) }.is_err() {
             let symbol = String::from_utf8_lossy(symbol);
-            return Err(format!("the driver has no {symbol}: install one of CUDA 11.1 or later"));
+            return Err(format!("the driver has no {symbol}: install a newer one"));
         }
     }
     // SAFETY: it may be called again and again.

@@ -12,6 +12,8 @@ use hostbuf::register::{
     Access, Budget, CudaHost, Monitor, Registrar, Registration, RegistrationCache, Span,
 };
 use hostbuf::{Error, HostBuffer, Options, Pages};
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{ForkResult, fork};
 
 use crate::contract;
 use crate::memory::{Area, PAGE};
@@ -150,7 +152,6 @@ fn a_cache_of_64_buffers_registers_each_once() {
                 device.finish();
             }
         }
-        println!("64 buffers of 1 MiB ten times, {monitor:?}: {:?}", cache.stats());
         let stats = cache.stats();
         assert_eq!((stats.misses, stats.hits), (64, 576));
     }
@@ -185,7 +186,7 @@ fn a_range_above_64_gib_is_registered_in_chunks_or_not_at_all() {
     let registration = Registration::new(&gpu, span(base, 66 * GIB), Access::WRITE).expect("all is mapped");
     println!("66 GiB in {} chunks: {:?}", registration.handle().chunks().len(), began.elapsed());
     let edge = registration.handle().chunks()[1].host.start();
-    assert!(registration.handle().chunks().len() == 2 && edge % (2 << 20) == 0);
+    assert!(registration.handle().chunks().len() == 2 && edge.is_multiple_of(2 << 20));
     // A copy over the edge, in pieces.
     let device = Device::new(4 * MIB);
     for piece in registration.handle().pieces(span(edge - MIB, 2 * MIB)) {
@@ -230,4 +231,27 @@ fn a_broken_context_gives_errors_that_say_so() {
     if let Err(error) = later {
         assert!(error.to_string().contains("broke the context"), "{error}");
     }
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn a_forked_child_gets_an_error_and_ends_nothing_of_its_parents() {
+    let gpu = gpu();
+    let area = Area::new(2);
+    let registration = Registration::new(&gpu, span(area.at(), PAGE), Access::WRITE).expect("mapped");
+    // SAFETY: the child only asks, drops, and ends.
+    match unsafe { fork() }.expect("a child") {
+        ForkResult::Child => {
+            let refused = gpu.register(span(area.at() + PAGE, PAGE), Access::WRITE);
+            let well = matches!(&refused, Err(Error::Registration { why, .. }) if why.contains("fork"));
+            drop(registration);
+            drop(gpu);
+            // SAFETY: runs nothing of the parent's.
+            unsafe { libc::_exit(i32::from(!well)) }
+        }
+        ForkResult::Parent { child } => {
+            assert!(matches!(waitpid(child, None), Ok(WaitStatus::Exited(_, 0))));
+        }
+    }
+    registration.deregister().expect("it is the parent's");
 }
