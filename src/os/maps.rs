@@ -10,6 +10,10 @@ pub struct Mapped<'a> {
     pub start: usize,
     /// The address behind the last byte.
     pub end: usize,
+    /// This process may read it.
+    pub readable: bool,
+    /// This process may write to it.
+    pub writable: bool,
     /// Writes stay with this process.
     pub private: bool,
     /// The file's number, 0 for memory without a file.
@@ -76,12 +80,13 @@ fn parse_line(line: &[u8]) -> Option<Mapped<'_>> {
         (*field, rest) = rest.split_at(length);
     }
     let [permissions, _, _, inode] = fields;
-    let private = permissions.get(3) == Some(&b'p');
+    let may = |at: usize, letter: u8| permissions.get(at) == Some(&letter);
+    let (readable, writable, private) = (may(0, b'r'), may(1, b'w'), may(3, b'p'));
     // Decimal digits, of which only whether there are others than 0 matters here.
     let inode =
         inode.iter().fold(0usize, |n, &b| n.wrapping_mul(10).wrapping_add(usize::from(b.wrapping_sub(b'0'))));
     let path = rest.trim_ascii();
-    Some(Mapped { start, end, private, inode, path: &path[..path.len().min(PATH_MAX)] })
+    Some(Mapped { start, end, readable, writable, private, inode, path: &path[..path.len().min(PATH_MAX)] })
 }
 
 /// Calls `each` for every mapping of this process, lowest first, until it says `false`.

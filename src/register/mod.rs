@@ -3,7 +3,7 @@
 //! | concept | type | what it is |
 //! | --- | --- | --- |
 //! | range, rights | [`Span`], [`Access`] | addresses of this process; what a device may do there |
-//! | device | [`Registrar`] | makes and ends registrations: [`Mlock`] |
+//! | device | [`Registrar`] | makes and ends registrations: [`Mlock`], [`CudaHost`] (feature `cuda`) |
 //! | proof | [`Registration`] | the device knows a range as long as this lives |
 //! | cache | [`RegistrationCache`] | finds them again by address, within a hard [`Budget`] |
 //! | hold | [`Lease`] | keeps one alive while it is used |
@@ -41,6 +41,8 @@
 
 mod buffer;
 mod cache;
+#[cfg(feature = "cuda")]
+mod cuda;
 #[doc(hidden)]
 pub mod fake;
 mod mlock;
@@ -50,6 +52,8 @@ mod registrar;
 
 pub use crate::span::{Access, Span};
 pub use cache::{Budget, Lease, RegistrationCache, Stats};
+#[cfg(feature = "cuda")]
+pub use cuda::{CudaChunk, CudaHandle, CudaHost};
 pub use mlock::Mlock;
 pub use monitor::Monitor;
 pub use pinned::{Pinned, PinnedAlloc};

@@ -3,7 +3,10 @@
 #![allow(unsafe_code)]
 
 mod budget;
+mod contract;
 mod forks;
+#[cfg(feature = "cuda")]
+mod gpu;
 mod memory;
 mod races;
 mod scenarios;

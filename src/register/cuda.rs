@@ -1,0 +1,509 @@
+//! Host memory registered with a GPU by CUDA's driver, which is looked for at run time.
+//!
+//! The driver refuses a range that overlaps a registered one, and a copy that spans two registrations. It is said to fail
+//! for good on one registration of 512 GiB or more, so a longer range is registered in chunks; [`CudaHandle::pieces`] cuts
+//! a copy at their edges.
+
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::io;
+use std::ptr::null_mut;
+
+use cudarc::driver::sys::{self, CUresult as Code};
+
+use crate::error::{Error, Result};
+use crate::os::lineage::Lineage;
+use crate::os::{maps, memory};
+use crate::register::registrar::{Overlap, Probe, Registrar};
+use crate::span::{Access, Span};
+
+/// The longest registration that the driver is asked for, in bytes.
+const LONGEST: usize = 64 << 30;
+/// Where a range is cut, in bytes: no page of 2 MiB belongs to two chunks.
+const CUT: usize = 2 << 20;
+/// What is called here. The loader panics where the driver lacks one, so it is asked before.
+const NEEDED: [&[u8]; 12] = [
+    b"cuInit",
+    b"cuDriverGetVersion",
+    b"cuDeviceGetCount",
+    b"cuDeviceGet",
+    b"cuDeviceGetName",
+    b"cuDevicePrimaryCtxRetain",
+    b"cuDevicePrimaryCtxRelease_v2",
+    b"cuCtxPushCurrent_v2",
+    b"cuCtxPopCurrent_v2",
+    b"cuMemHostRegister_v2",
+    b"cuMemHostUnregister",
+    b"cuMemHostGetDevicePointer_v2",
+];
+
+/// Registers host memory with CUDA: the GPUs of this process copy from and to it at full speed, and kernels may use it.
+///
+/// It holds the primary context of one device, the one that CUDA's runtime uses, for as long as it lives. Registrations are
+/// portable: all contexts of the process know them. So one of these is enough for all GPUs, and two refuse each
+/// other's ranges.
+///
+/// Memory that is mapped read-only can be registered with [`Access::READ`]. The GPU can then copy from it only.
+///
+/// A kernel that failed (an illegal address, say) breaks the context for good, and everything here then fails with its
+/// error: only another process helps.
+pub struct CudaHost {
+    ordinal: u32,
+    device: sys::CUdevice,
+    context: sys::CUcontext,
+    page: usize,
+    lineage: Lineage,
+}
+
+// SAFETY: the context is a name that the driver gave; it may be used by every thread.
+unsafe impl Send for CudaHost {}
+// SAFETY: as above; nothing here changes.
+unsafe impl Sync for CudaHost {}
+
+/// A part of a registration that one copy may not leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CudaChunk {
+    /// Where it is in this process.
+    pub host: Span,
+    /// Where the GPU sees its first byte. On all 64-bit systems of today that is the same address.
+    pub device: u64,
+}
+
+/// What the driver gave for a range.
+#[derive(Debug)]
+pub struct CudaHandle {
+    chunks: Vec<CudaChunk>,
+    access: Access,
+}
+
+impl CudaHandle {
+    /// The chunks, in the order of their addresses. One, unless the range is longer than 64 GiB.
+    #[must_use]
+    pub fn chunks(&self) -> &[CudaChunk] {
+        &self.chunks
+    }
+
+    /// Where the GPU sees the byte at `address` of this process; `None` if it is not registered by this.
+    #[must_use]
+    pub fn device_address(&self, address: usize) -> Option<u64> {
+        let behind = self.chunks.partition_point(|chunk| chunk.host.start() <= address);
+        let chunk = self.chunks[..behind].last().filter(|chunk| address < chunk.host.end())?;
+        Some(chunk.device + (address - chunk.host.start()) as u64)
+    }
+
+    /// `span` cut so that each part can be copied at once, with the GPU's address of each. What is not registered by this is
+    /// left out.
+    pub fn pieces(&self, span: Span) -> impl Iterator<Item = CudaChunk> + '_ {
+        self.chunks.iter().filter_map(move |chunk| {
+            let start = span.start().max(chunk.host.start());
+            let end = span.end().min(chunk.host.end());
+            let host = Span::new(start, end.checked_sub(start)?).ok()?;
+            Some(CudaChunk { host, device: chunk.device + (start - chunk.host.start()) as u64 })
+        })
+    }
+}
+
+/// A driver's answer as a result.
+fn check(code: Code) -> std::result::Result<(), Code> {
+    if code == Code::CUDA_SUCCESS { Ok(()) } else { Err(code) }
+}
+
+/// What an error means here, and what to do.
+fn advice(code: Code) -> &'static str {
+    match code {
+        Code::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED => {
+            "a part of it is registered already, perhaps by another library: use that registration, or end it first"
+        }
+        Code::CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED => {
+            "the driver does not know it (any more): somebody else ended the registration"
+        }
+        Code::CUDA_ERROR_INVALID_VALUE => {
+            "not all of it is mapped, or it is mapped read-only and writing was asked (ask for Access::READ)"
+        }
+        Code::CUDA_ERROR_OUT_OF_MEMORY => {
+            "the driver has no room for it: end other registrations, or free memory of the host or the GPU"
+        }
+        Code::CUDA_ERROR_NOT_SUPPORTED | Code::CUDA_ERROR_NOT_PERMITTED => {
+            "the driver cannot register memory of this kind; copy it into memory of another kind"
+        }
+        Code::CUDA_ERROR_NO_DEVICE => "there is no GPU, or CUDA_VISIBLE_DEVICES hides it",
+        Code::CUDA_ERROR_INVALID_DEVICE => "there is no such GPU, or CUDA_VISIBLE_DEVICES hides it",
+        Code::CUDA_ERROR_STUB_LIBRARY => {
+            "the libcuda.so that was found is the toolkit's stub: take its folder out of LD_LIBRARY_PATH"
+        }
+        Code::CUDA_ERROR_NOT_INITIALIZED => {
+            "the driver is not initialised in this process; in a child that was forked from a user of CUDA it cannot be"
+        }
+        Code::CUDA_ERROR_DEINITIALIZED => "the process is ending, and the driver has ended already",
+        Code::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH => {
+            "libcuda.so and the kernel's driver differ: install one version"
+        }
+        Code::CUDA_ERROR_ILLEGAL_ADDRESS
+        | Code::CUDA_ERROR_LAUNCH_FAILED
+        | Code::CUDA_ERROR_LAUNCH_TIMEOUT
+        | Code::CUDA_ERROR_ASSERT
+        | Code::CUDA_ERROR_HARDWARE_STACK_ERROR
+        | Code::CUDA_ERROR_ILLEGAL_INSTRUCTION
+        | Code::CUDA_ERROR_MISALIGNED_ADDRESS
+        | Code::CUDA_ERROR_INVALID_PC
+        | Code::CUDA_ERROR_ECC_UNCORRECTABLE => {
+            "an earlier operation of this process broke the context, and everything fails with its error from then on: \
+             mend that operation and start the process again"
+        }
+        _ => "see the CUDA driver API's list of errors",
+    }
+}
+
+/// The driver's name of an error.
+fn name_of(code: Code) -> String {
+    let mut text: *const c_char = std::ptr::null();
+    // SAFETY: the driver is there, since it gave a code; it sets the pointer to a string of its own that stays.
+    let found = unsafe { sys::cuGetErrorName(code, &raw mut text) };
+    if found != Code::CUDA_SUCCESS || text.is_null() {
+        return format!("CUDA error {}", code as u32);
+    }
+    // SAFETY: a string of the driver's that ends with 0 and stays.
+    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+}
+
+fn explain(doing: &str, code: Code) -> String {
+    format!("{doing} gives {} ({}): {}", name_of(code), code as u32, advice(code))
+}
+
+/// Initialises the driver, if it is there; how many devices it has.
+fn driver() -> std::result::Result<c_int, String> {
+    // SAFETY: loads libcuda, whose constructors need nothing.
+    if !unsafe { sys::is_culib_present() } {
+        return Err(
+            "there is no libcuda.so.1: install NVIDIA's driver, or give the container its libraries".into()
+        );
+    }
+    // SAFETY: it is there.
+    let library = unsafe { sys::culib() };
+    for &symbol in NEEDED.iter().chain([&b"cuGetErrorName"[..]].iter()) {
+        // SAFETY: asked whether it is there, and never called with this type.
+        if unsafe { library.get::<unsafe extern "C" fn()>(symbol) }.is_err() {
+            let symbol = String::from_utf8_lossy(symbol);
+            return Err(format!("the driver has no {symbol}: install a newer one"));
+        }
+    }
+    // SAFETY: it may be called again and again.
+    check(unsafe { sys::cuInit(0) }).map_err(|code| explain("cuInit", code))?;
+    let mut count = 0;
+    // SAFETY: count is this function's.
+    check(unsafe { sys::cuDeviceGetCount(&raw mut count) })
+        .map_err(|code| explain("cuDeviceGetCount", code))?;
+    match count {
+        0 => Err("there is no GPU, or CUDA_VISIBLE_DEVICES hides it".into()),
+        count => Ok(count),
+    }
+}
+
+/// Makes a context the current one of this thread until it is dropped; then the caller's is current again.
+struct Current;
+
+impl Current {
+    fn of(context: sys::CUcontext) -> std::result::Result<Current, Code> {
+        // SAFETY: a context that is retained as long as its owner lives.
+        check(unsafe { sys::cuCtxPushCurrent_v2(context) }).map(|()| Current)
+    }
+}
+
+impl Drop for Current {
+    fn drop(&mut self) {
+        let mut popped = null_mut();
+        // SAFETY: takes away what `of` has pushed in this thread; the calls between push and pop in pairs.
+        if let Err(code) = check(unsafe { sys::cuCtxPopCurrent_v2(&raw mut popped) }) {
+            tracing::error!("{}", explain("cuCtxPopCurrent", code));
+        }
+    }
+}
+
+/// `span` in parts of at most `longest` bytes, cut at multiples of `cut`, which is not above `longest`.
+fn parts(span: Span, longest: usize, cut: usize) -> Vec<Span> {
+    let mut parts = Vec::with_capacity(span.len() / longest + 1);
+    let mut at = span.start();
+    while at < span.end() {
+        let end = match at.checked_add(longest) {
+            Some(end) if end < span.end() => end / cut * cut,
+            _ => span.end(),
+        };
+        parts.extend(Span::new(at, end - at));
+        at = end;
+    }
+    parts
+}
+
+/// How this process maps a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mapping {
+    Writable,
+    ReadOnly,
+    /// Not mapped, or not readable, at this address.
+    Hole(usize),
+}
+
+fn mapping(span: Span) -> Mapping {
+    let mut at = span.start();
+    let mut read_only = false;
+    let read = maps::each(|mapped| {
+        if mapped.end <= at {
+            return true;
+        }
+        if mapped.start > at || !mapped.readable {
+            return false;
+        }
+        read_only |= !mapped.writable;
+        at = mapped.end;
+        at < span.end()
+    });
+    match read {
+        // Without /proc the driver finds out.
+        Err(_) => Mapping::Writable,
+        Ok(()) if at < span.end() => Mapping::Hole(at),
+        Ok(()) if read_only => Mapping::ReadOnly,
+        Ok(()) => Mapping::Writable,
+    }
+}
+
+impl CudaHost {
+    /// Whether there is a driver and a GPU. Makes no context.
+    #[must_use]
+    pub fn probe() -> Probe {
+        let count = match driver() {
+            Ok(count) => count,
+            Err(why) => return Probe::Missing(why),
+        };
+        let mut version = 0;
+        // SAFETY: version is this function's.
+        let known = check(unsafe { sys::cuDriverGetVersion(&raw mut version) }).is_ok();
+        let version =
+            if known { format!("CUDA {}.{}", version / 1000, version % 1000 / 10) } else { "CUDA".into() };
+        let mut text = [0 as c_char; 128];
+        // SAFETY: device 0 is there; the text is as long as is said, and gets its 0.
+        let named = unsafe { sys::cuDeviceGetName(text.as_mut_ptr(), text.len() as c_int - 1, 0) };
+        // SAFETY: the last byte is 0 in any case.
+        let device = unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy();
+        let device = if named == Code::CUDA_SUCCESS { device } else { "a GPU without a name".into() };
+        let more = if count > 1 { format!(" and {} more", count - 1) } else { String::new() };
+        Probe::Ready(format!("{version}, {device}{more}"))
+    }
+
+    /// One for the device with that number, as CUDA counts them (CUDA_VISIBLE_DEVICES).
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] without a driver, without that device, or when it gives no context: why, and what to do.
+    pub fn new(ordinal: u32) -> Result<CudaHost> {
+        let what = || format!("registering memory with GPU {ordinal}");
+        let refused = |doing, code| Error::Unsupported { what: what(), why: explain(doing, code) };
+        let count = driver().map_err(|why| Error::Unsupported { what: what(), why })?;
+        let number = match c_int::try_from(ordinal) {
+            Ok(number) if number < count => number,
+            _ => {
+                let why =
+                    format!("{count} are visible, counted from 0; see nvidia-smi and CUDA_VISIBLE_DEVICES");
+                return Err(Error::Unsupported { what: what(), why });
+            }
+        };
+        let mut device = 0;
+        // SAFETY: the device is there, and the place for the answer is this function's.
+        check(unsafe { sys::cuDeviceGet(&raw mut device, number) })
+            .map_err(|code| refused("cuDeviceGet", code))?;
+        let mut context = null_mut();
+        // SAFETY: as above; it is released when this is dropped.
+        check(unsafe { sys::cuDevicePrimaryCtxRetain(&raw mut context, device) })
+            .map_err(|code| refused("cuDevicePrimaryCtxRetain", code))?;
+        let page = memory::page_size() as usize;
+        Ok(CudaHost { ordinal, device, context, page, lineage: Lineage::here() })
+    }
+
+    fn refused(&self, span: Span, access: Access, why: String, errno: Option<i32>) -> Error {
+        let source = errno.map(io::Error::from_raw_os_error);
+        Error::Registration { device: self.name(), span, access, why, source }
+    }
+
+    fn failed(&self, span: Span, access: Access, doing: &str, code: Code) -> Error {
+        let errno = (code == Code::CUDA_ERROR_OUT_OF_MEMORY).then_some(libc::ENOMEM);
+        self.refused(span, access, explain(doing, code), errno)
+    }
+
+    /// Registers one chunk, or leaves nothing.
+    fn pin(host: Span, flags: u32) -> std::result::Result<CudaChunk, (&'static str, Code)> {
+        let start = host.start() as *mut c_void;
+        // SAFETY: the driver pins the pages and changes no content; what is not mapped is an error.
+        check(unsafe { sys::cuMemHostRegister_v2(start, host.len(), flags) })
+            .map_err(|code| ("cuMemHostRegister", code))?;
+        let mut device = 0;
+        // SAFETY: just registered, for devices too.
+        match check(unsafe { sys::cuMemHostGetDevicePointer_v2(&raw mut device, start, 0) }) {
+            Ok(()) => Ok(CudaChunk { host, device }),
+            Err(code) => {
+                CudaHost::undo(&[CudaChunk { host, device }]);
+                Err(("cuMemHostGetDevicePointer", code))
+            }
+        }
+    }
+
+    /// Ends what a call that then failed has registered.
+    fn undo(chunks: &[CudaChunk]) {
+        for chunk in chunks {
+            if let Err(code) = CudaHost::unpin(chunk) {
+                tracing::error!("{} stays registered: {}", chunk.host, explain("cuMemHostUnregister", code));
+            }
+        }
+    }
+
+    fn unpin(chunk: &CudaChunk) -> std::result::Result<(), Code> {
+        // SAFETY: the driver knows it by its address, or says that it does not.
+        match check(unsafe { sys::cuMemHostUnregister(chunk.host.start() as *mut c_void) }) {
+            // The driver has ended with all its registrations, at the end of the process.
+            Err(Code::CUDA_ERROR_DEINITIALIZED) => Ok(()),
+            result => result,
+        }
+    }
+}
+
+impl Registrar for CudaHost {
+    type Handle = CudaHandle;
+
+    fn name(&self) -> String {
+        format!("cuda {}", self.ordinal)
+    }
+
+    fn overlap(&self) -> Overlap {
+        Overlap::Refused
+    }
+
+    fn footprint(&self, span: Span) -> usize {
+        span.pages(self.page).len()
+    }
+
+    fn register(&self, span: Span, access: Access) -> Result<CudaHandle> {
+        if !self.lineage.is_here() {
+            let why =
+                "CUDA does not go through fork: make a CudaHost in a process that did not use it before";
+            return Err(self.refused(span, access, why.into(), None));
+        }
+        let mut flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
+        if !access.writes() {
+            match mapping(span) {
+                Mapping::Writable => {}
+                Mapping::ReadOnly => flags |= sys::CU_MEMHOSTREGISTER_READ_ONLY,
+                Mapping::Hole(at) => {
+                    let why = format!("nothing is mapped at {at:#x}, or it may not be read");
+                    return Err(self.refused(span, access, why, Some(libc::EFAULT)));
+                }
+            }
+        }
+        let _current =
+            Current::of(self.context).map_err(|code| self.failed(span, access, "cuCtxPushCurrent", code))?;
+        let mut chunks = Vec::new();
+        for part in parts(span, LONGEST, CUT) {
+            match CudaHost::pin(part, flags) {
+                Ok(chunk) => chunks.push(chunk),
+                Err((doing, code)) => {
+                    CudaHost::undo(&chunks);
+                    return Err(self.failed(span, access, doing, code));
+                }
+            }
+        }
+        Ok(CudaHandle { chunks, access })
+    }
+
+    fn deregister(&self, span: Span, handle: CudaHandle) -> Result<()> {
+        let failed = |doing, code| self.failed(span, handle.access, doing, code);
+        let _current = match Current::of(self.context) {
+            Ok(current) => current,
+            // As in `unpin`.
+            Err(Code::CUDA_ERROR_DEINITIALIZED) => return Ok(()),
+            Err(code) => return Err(failed("cuCtxPushCurrent", code)),
+        };
+        let mut result = Ok(());
+        for chunk in &handle.chunks {
+            if let Err(code) = CudaHost::unpin(chunk) {
+                result = result.and(Err(failed("cuMemHostUnregister", code)));
+            }
+        }
+        result
+    }
+}
+
+impl Drop for CudaHost {
+    fn drop(&mut self) {
+        if !self.lineage.is_here() {
+            return;
+        }
+        // SAFETY: retained by `new`, and released once.
+        match check(unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.device) }) {
+            Ok(()) | Err(Code::CUDA_ERROR_DEINITIALIZED) => {}
+            Err(code) => tracing::error!("{}", explain("cuDevicePrimaryCtxRelease", code)),
+        }
+    }
+}
+
+impl std::fmt::Debug for CudaHost {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CudaHost").field("ordinal", &self.ordinal).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn span(start: usize, length: usize) -> Span {
+        Span::new(start, length).unwrap()
+    }
+
+    #[test]
+    fn long_ranges_are_cut_and_short_ones_are_not() {
+        assert_eq!(parts(span(0x1001, 5), 1 << 20, 4096), [span(0x1001, 5)]);
+        assert_eq!(parts(span(0x1000, 0x4000), 0x4000, 0x1000), [span(0x1000, 0x4000)]);
+        let cut = [span(0x1801, 0x37ff), span(0x5000, 0x4000), span(0x9000, 1)];
+        assert_eq!(parts(span(0x1801, 0x7800), 0x4000, 0x1000), cut);
+    }
+
+    #[test]
+    fn a_handle_knows_where_the_device_sees_a_byte() {
+        let chunk = |start, length, device| CudaChunk { host: span(start, length), device };
+        let chunks = vec![chunk(0x1000, 0x1000, 0x9000), chunk(0x2000, 0x10, 0x5000)];
+        let handle = CudaHandle { chunks, access: Access::READ };
+        let seen = [0xfff, 0x1000, 0x1fff, 0x2000, 0x200f, 0x2010].map(|at| handle.device_address(at));
+        assert_eq!(seen, [None, Some(0x9000), Some(0x9fff), Some(0x5000), Some(0x500f), None]);
+        let pieces: Vec<_> = handle.pieces(span(0x1ff0, 0x18)).collect();
+        assert_eq!(pieces, [chunk(0x1ff0, 0x10, 0x9ff0), chunk(0x2000, 8, 0x5000)]);
+        assert_eq!(handle.pieces(span(0x3000, 8)).count(), 0);
+    }
+
+    #[test]
+    fn how_memory_is_mapped_is_seen() {
+        let page = memory::page_size() as usize;
+        // SAFETY: new memory, unmapped at the end.
+        let base = unsafe {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            let base = libc::mmap(null_mut(), 3 * page, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
+            assert_ne!(base, libc::MAP_FAILED);
+            assert_eq!(libc::mprotect(base.byte_add(page), page, libc::PROT_READ), 0);
+            assert_eq!(libc::mprotect(base.byte_add(2 * page), page, libc::PROT_NONE), 0);
+            base as usize
+        };
+        assert_eq!(mapping(span(base, page)), Mapping::Writable);
+        assert_eq!(mapping(span(base + 5, page)), Mapping::ReadOnly);
+        assert_eq!(mapping(span(base + 5, 2 * page)), Mapping::Hole(base + 2 * page));
+        // SAFETY: mapped above.
+        unsafe { libc::munmap(base as *mut c_void, 3 * page) };
+    }
+
+    #[test]
+    fn without_a_driver_it_says_so() {
+        match CudaHost::probe() {
+            Probe::Ready(what) => assert!(what.starts_with("CUDA")),
+            Probe::Missing(why) => {
+                assert!(why.contains("libcuda") || why.contains("GPU") || why.contains("CUDA"), "{why}");
+                assert!(matches!(CudaHost::new(0), Err(Error::Unsupported { .. })));
+            }
+        }
+        assert!(matches!(CudaHost::new(u32::MAX), Err(Error::Unsupported { .. })));
+    }
+}

@@ -1,0 +1,206 @@
+//! What every registrar promises, checked for each of them by the same suite.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hostbuf::register::fake::Fake;
+use hostbuf::register::{
+    Access, Budget, Mlock, Monitor, Overlap, Registrar, Registration, RegistrationCache, Span,
+};
+use hostbuf::{Error, Result};
+
+use crate::memory::{Area, PAGE};
+use crate::span;
+
+const MIB: usize = 1 << 20;
+const BOTH: Access = Access::WRITE;
+
+/// All that the trait's documentation promises of memory that is mapped.
+pub fn contract<R: Registrar>(registrar: Arc<R>) {
+    assert!(!registrar.name().is_empty());
+    sizes(&registrar);
+    neighbours(&registrar);
+    overlaps(&registrar);
+    threads(&registrar);
+    by_a_registration(&registrar);
+    through_a_cache(&registrar);
+}
+
+#[track_caller]
+fn once<R: Registrar>(registrar: &Arc<R>, span: Span, access: Access) {
+    let handle = registrar.register(span, access).expect("it is mapped");
+    registrar.deregister(span, handle).expect("it is registered");
+}
+
+/// A byte, a page, and a range with odd edges; each again after it ended; for reading and for writing.
+fn sizes<R: Registrar>(registrar: &Arc<R>) {
+    let area = Area::new(MIB / PAGE + 2);
+    for (offset, length) in [(0, 1), (PAGE - 1, 1), (0, PAGE), (0, MIB), (777, MIB), (1, 2 * PAGE)] {
+        let span = span(area.at() + offset, length);
+        assert!(registrar.footprint(span) >= length);
+        for access in [Access::READ, BOTH, BOTH] {
+            once(registrar, span, access);
+        }
+    }
+}
+
+/// ```text
+///   |--- a ---|--- b ---|    a ends first, and b is not touched by it
+/// ```
+/// on page edges, and in the middle of a page.
+fn neighbours<R: Registrar>(registrar: &Arc<R>) {
+    let area = Area::new(4);
+    for middle in [2 * PAGE, PAGE + 100] {
+        let (a, b) = (span(area.at(), middle), span(area.at() + middle, PAGE));
+        let first = registrar.register(a, BOTH).expect("a");
+        let second = registrar.register(b, BOTH).expect("b");
+        registrar.deregister(a, first).expect("a");
+        once(registrar, a, BOTH);
+        registrar.deregister(b, second).expect("b");
+    }
+}
+
+/// ```text
+///   |-- held --|          held is registered
+///      |-- over --|       each of these has bytes in common with it
+///   |-- held --|
+///  |--- around ---|
+/// ```
+fn overlaps<R: Registrar>(registrar: &Arc<R>) {
+    let area = Area::new(8);
+    let held = span(area.at() + PAGE, 3 * PAGE);
+    let over = span(area.at() + 2 * PAGE, 4 * PAGE);
+    let around = span(area.at(), 6 * PAGE);
+    let inside = span(area.at() + 2 * PAGE, 10);
+    let handle = registrar.register(held, BOTH).expect("held");
+    for other in [over, around, inside, held] {
+        match (registrar.overlap(), registrar.register(other, BOTH)) {
+            (Overlap::Free, second) => {
+                registrar.deregister(other, second.expect("free overlap")).expect("registered");
+            }
+            (Overlap::Refused, Err(error)) => expect_refusal(registrar, &error, other),
+            (Overlap::Refused, Ok(_)) => panic!("{other} overlaps {held}, and was not refused"),
+        }
+    }
+    // A refusal changed nothing: the first is there, and ends.
+    registrar.deregister(held, handle).expect("held");
+    for other in [over, around, inside, held] {
+        once(registrar, other, BOTH);
+    }
+}
+
+fn expect_refusal<R: Registrar>(registrar: &Arc<R>, error: &Error, asked: Span) {
+    match error {
+        Error::Registration { device, span, why, .. } => {
+            assert_eq!((device, *span), (&registrar.name(), asked));
+            assert!(!why.is_empty());
+        }
+        other => panic!("not the error of a registration: {other:?}"),
+    }
+}
+
+/// Four threads at ranges of their own, as fast as they can.
+fn threads<R: Registrar>(registrar: &Arc<R>) {
+    const EACH: usize = 64 * PAGE;
+    let area = Area::new(4 * EACH / PAGE);
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let base = area.at() + thread * EACH;
+            scope.spawn(move || {
+                for round in 0..50 {
+                    let spans =
+                        [span(base + round, EACH / 2 - round), span(base + EACH / 2, EACH / 2 - round)];
+                    let handles = spans.map(|span| registrar.register(span, BOTH).expect("its own"));
+                    for (span, handle) in spans.into_iter().zip(handles) {
+                        registrar.deregister(span, handle).expect("registered");
+                    }
+                }
+            });
+        }
+    });
+}
+
+/// The proof object: it ends by dropping, or by hand with the result.
+fn by_a_registration<R: Registrar>(registrar: &Arc<R>) {
+    let area = Area::new(2);
+    let whole = span(area.at(), area.len());
+    for _ in 0..3 {
+        let registration = Registration::new(registrar, whole, BOTH).expect("mapped");
+        assert_eq!((registration.span(), registration.access()), (whole, BOTH));
+        drop(registration);
+    }
+    let registration = Registration::new(registrar, whole, BOTH).expect("the others have ended");
+    registration.deregister().expect("it is registered");
+    once(registrar, whole, BOTH);
+}
+
+/// Hits, evictions, ranges that grow over others, and an end of everything.
+fn through_a_cache<R: Registrar>(registrar: &Arc<R>) {
+    let area = Area::new(64);
+    let budget = Budget { regions: 8, bytes: 32 * PAGE };
+    let cache = RegistrationCache::new(registrar.clone(), budget, Monitor::Explicit).expect("with room");
+    let get = |first: usize, pages: usize| -> Result<Span> {
+        let pointer = (area.at() + first * PAGE) as *const u8;
+        let lease = cache.get(pointer, pages * PAGE, BOTH)?;
+        assert!(lease.span().contains(span(pointer as usize, pages * PAGE)));
+        Ok(lease.span())
+    };
+    for round in 0..3 {
+        for page in 0..64 {
+            get(page, 1).unwrap_or_else(|e| panic!("page {page} in round {round}: {e}"));
+        }
+    }
+    get(0, 16).expect("over many small ones");
+    get(8, 16).expect("over the end of one");
+    let hits = cache.stats().hits;
+    get(8, 16).expect("just asked for");
+    get(23, 1).expect("inside it");
+    assert_eq!(cache.stats().hits, hits + 2);
+    for page in 0..24 {
+        get(page, 1).expect("inside, or beside");
+    }
+    cache.invalidate(span(area.at(), area.len())).expect("nothing is leased");
+    // One that the cache's own thread is just ending may take a moment longer.
+    let began = Instant::now();
+    while cache.stats().regions > 0 {
+        assert!(began.elapsed() < Duration::from_secs(10), "{:?}", cache.stats());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    once(registrar, span(area.at(), area.len()), BOTH);
+    get(3, 2).expect("again");
+    drop(cache);
+    once(registrar, span(area.at(), area.len()), BOTH);
+}
+
+/// What a registrar that looks at memory promises of memory that is not there: an error, and nothing is left behind.
+pub fn unmapped<R: Registrar>(registrar: &Arc<R>) {
+    let area = Area::new(4);
+    let behind = area.at() + area.len();
+    for access in [Access::READ, BOTH] {
+        // Nothing of it is mapped for use, the end is not, the beginning is not.
+        for hole in [span(behind, 1), span(area.at(), area.len() + 1), span(area.at() - 1, PAGE)] {
+            let error = registrar.register(hole, access).err();
+            expect_refusal(registrar, &error.unwrap_or_else(|| panic!("{hole} is registered")), hole);
+            once(registrar, span(area.at(), area.len()), access);
+        }
+    }
+}
+
+#[test]
+fn the_fake_keeps_the_contract() {
+    for overlap in [Overlap::Free, Overlap::Refused] {
+        let fake = Arc::new(Fake::new(overlap));
+        contract(fake.clone());
+        assert_eq!((fake.live().len(), fake.made()), (0, fake.ended().len()));
+    }
+}
+
+#[test]
+fn mlock_keeps_the_contract() {
+    let mlock = Arc::new(Mlock::new());
+    if !Mlock::probe().is_ready() {
+        return;
+    }
+    contract(mlock.clone());
+    unmapped(&mlock);
+}

@@ -1,0 +1,110 @@
+//! A piece of GPU memory with a stream, and memory of the driver's own: what is compared with.
+
+use std::ptr::null_mut;
+
+use cudarc::driver::sys::{self, CUresult};
+
+/// # Panics
+/// When the driver refuses.
+#[track_caller]
+pub fn ok(code: CUresult) {
+    assert_eq!(code, CUresult::CUDA_SUCCESS);
+}
+
+/// Memory of the GPU; its context is current in the thread that made it.
+pub struct Device {
+    at: sys::CUdeviceptr,
+    stream: sys::CUstream,
+}
+
+impl Device {
+    pub fn new(bytes: usize) -> Device {
+        let (mut context, mut at, mut stream) = (null_mut(), 0, null_mut());
+        // SAFETY: the driver is initialised by the registrar; the answers go to this function's variables. The context
+        // stays retained until the process ends.
+        unsafe {
+            ok(sys::cuDevicePrimaryCtxRetain(&raw mut context, 0));
+            ok(sys::cuCtxSetCurrent(context));
+            ok(sys::cuMemAlloc_v2(&raw mut at, bytes));
+            ok(sys::cuStreamCreate(&raw mut stream, 1));
+        }
+        Device { at, stream }
+    }
+
+    pub fn at(&self) -> sys::CUdeviceptr {
+        self.at
+    }
+
+    /// Starts a copy from host memory.
+    #[track_caller]
+    pub fn copy_in(&self, from: usize, bytes: usize) {
+        // SAFETY: the callers copy from memory of theirs, no more than was allocated here.
+        ok(unsafe { sys::cuMemcpyHtoDAsync_v2(self.at, from as *const _, bytes, self.stream) });
+    }
+
+    #[track_caller]
+    pub fn finish(&self) {
+        // SAFETY: the stream is this one's.
+        ok(unsafe { sys::cuStreamSynchronize(self.stream) });
+    }
+
+    /// What the GPU has.
+    pub fn read(&self, bytes: usize) -> Vec<u8> {
+        let mut content = vec![0u8; bytes];
+        // SAFETY: as long as is said.
+        ok(unsafe { sys::cuMemcpyDtoH_v2(content.as_mut_ptr().cast(), self.at, bytes) });
+        content
+    }
+
+    /// Runs a kernel that writes to the null page; what waiting for it says.
+    pub fn break_context(&self) -> CUresult {
+        let source = c".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry f() {\n.reg .u64 %a;\n.reg .u32 %v;\n\
+            mov.u64 %a, 16;\nmov.u32 %v, 1;\nst.global.u32 [%a], %v;\nret;\n}\n";
+        let (mut module, mut function) = (null_mut(), null_mut());
+        // SAFETY: the text ends with 0; the answers go to this function's variables; the kernel takes no arguments.
+        unsafe {
+            ok(sys::cuModuleLoadData(&raw mut module, source.as_ptr().cast()));
+            ok(sys::cuModuleGetFunction(&raw mut function, module, c"f".as_ptr()));
+            ok(sys::cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, self.stream, null_mut(), null_mut()));
+            sys::cuStreamSynchronize(self.stream)
+        }
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // SAFETY: made by `new`; in a broken context both fail, and nothing is left to do.
+        unsafe {
+            let _ = sys::cuStreamDestroy_v2(self.stream);
+            let _ = sys::cuMemFree_v2(self.at);
+        }
+    }
+}
+
+/// Host memory that the driver allocated itself; filled.
+pub struct Pinned {
+    at: usize,
+}
+
+impl Pinned {
+    pub fn new(bytes: usize) -> Pinned {
+        let mut at = null_mut();
+        // SAFETY: the answer goes to this function's variable; the memory is as long as is said.
+        unsafe {
+            ok(sys::cuMemHostAlloc(&raw mut at, bytes, 0));
+            at.cast::<u8>().write_bytes(1, bytes);
+        }
+        Pinned { at: at as usize }
+    }
+
+    pub fn at(&self) -> usize {
+        self.at
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        // SAFETY: allocated by `new`.
+        ok(unsafe { sys::cuMemFreeHost(self.at as *mut _) });
+    }
+}
