@@ -260,7 +260,10 @@ impl<R: Registrar> RegistrationCache<R> {
     /// What the device answered to the first deregistration that failed.
     pub fn invalidate(&self, span: Span) -> Result<()> {
         self.inner.forget(span, |stats| &mut stats.invalidated);
-        self.inner.end_stale()
+        let result = self.inner.end_stale();
+        // What others are ending already has ended too when this returns.
+        self.inner.wait_for_endings();
+        result
     }
 
     /// Invalidates everything.
@@ -307,6 +310,7 @@ impl<R: Registrar> Drop for RegistrationCache<R> {
         if let Err(error) = self.inner.end_stale() {
             tracing::error!(%error, "a registration of the cache could not be ended");
         }
+        self.inner.wait_for_endings();
     }
 }
 
@@ -910,6 +914,13 @@ impl<R: Registrar> Inner<R> {
                 slot
             };
             result = result.and(self.end(slot));
+        }
+    }
+
+    fn wait_for_endings(&self) {
+        let mut core = self.lock();
+        while core.ending > 0 {
+            core = self.wait(core, None);
         }
     }
 
