@@ -109,8 +109,9 @@ impl Verbs {
             });
         };
         // SAFETY: from the list, which lives until the end of this function.
-        let context = NonNull::new(unsafe { ffi::ibv_open_device(found.as_ptr()) })
-            .ok_or_else(|| Error::os(format!("opening the RDMA device {name}"))(io::Error::last_os_error()))?;
+        let context = NonNull::new(unsafe { ffi::ibv_open_device(found.as_ptr()) }).ok_or_else(|| {
+            Error::os(format!("opening the RDMA device {name}"))(io::Error::last_os_error())
+        })?;
         // SAFETY: the context just made.
         let Some(protection) = NonNull::new(unsafe { ffi::ibv_alloc_pd(context.as_ptr()) }) else {
             let source = io::Error::last_os_error();
