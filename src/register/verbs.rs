@@ -27,6 +27,9 @@ use crate::span::{Access, Span};
 /// One RDMA device, opened, with a protection domain of its own. Several may be opened, also of one device: keys of one mean
 /// nothing to the queue pairs of another.
 ///
+/// Pages without any access (`PROT_NONE`) are refused for writing; for [`Access::READ`] the kernel may take them, so that a
+/// range which runs over the end of a buffer is no error there.
+///
 /// Each registration is charged against the limit of locked memory (`ulimit -l`), also one of pages that are registered
 /// already.
 pub struct Verbs {
