@@ -30,6 +30,8 @@ use crate::span::{Access, Span};
 /// Pages without any access (`PROT_NONE`) are refused for writing; for [`Access::READ`] the kernel may take them, so that a
 /// range which runs over the end of a buffer is no error there.
 ///
+/// The pointers that it gives are those of the crate `ibverbs-sys`, 0.3.
+///
 /// Each registration is charged against the limit of locked memory (`ulimit -l`), also one of pages that are registered
 /// already.
 pub struct Verbs {
