@@ -3,7 +3,7 @@
 //! | concept | type | what it is |
 //! | --- | --- | --- |
 //! | range, rights | [`Span`], [`Access`] | addresses of this process; what a device may do there |
-//! | device | [`Registrar`] | makes and ends registrations: [`Mlock`], [`CudaHost`] (feature `cuda`) |
+//! | device | [`Registrar`] | makes and ends registrations: [`Mlock`], [`CudaHost`] (feature `cuda`), `Verbs` (feature `rdma`) |
 //! | proof | [`Registration`] | the device knows a range as long as this lives |
 //! | cache | [`RegistrationCache`] | finds them again by address, within a hard [`Budget`] |
 //! | hold | [`Lease`] | keeps one alive while it is used |
@@ -49,6 +49,8 @@ mod mlock;
 mod monitor;
 mod pinned;
 mod registrar;
+#[cfg(feature = "rdma")]
+mod verbs;
 
 pub use crate::span::{Access, Span};
 pub use cache::{Budget, Lease, RegistrationCache, Stats};
@@ -58,3 +60,5 @@ pub use mlock::Mlock;
 pub use monitor::Monitor;
 pub use pinned::{Pinned, PinnedAlloc};
 pub use registrar::{Overlap, Probe, Registrar, Registration};
+#[cfg(feature = "rdma")]
+pub use verbs::{Verbs, VerbsHandle};

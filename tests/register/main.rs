@@ -1,4 +1,4 @@
-//! The registration cache, against a registrar that counts.
+//! The registration cache, against a registrar that counts; and registrations with an RDMA device, in a virtual machine.
 
 #![allow(unsafe_code)]
 
@@ -11,6 +11,7 @@ mod memory;
 mod races;
 mod scenarios;
 mod stale;
+mod vm;
 mod windows;
 
 use std::sync::Arc;
