@@ -3,6 +3,8 @@
 use hostbuf::internal::check_all;
 use hostbuf::{Bytes, Error, Options, Pages, Result};
 
+use crate::device::Devices;
+
 /// Which buffers a job gets.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct BufferArguments {
@@ -51,5 +53,57 @@ impl BufferArguments {
         list.extend(self.buffer.iter().cloned());
         check_all(&list)?;
         Ok(list)
+    }
+}
+
+/// What registers the buffers before `main`.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct RegisterArguments {
+    /// Register every buffer before main, for reading and writing: cuda, cuda:1, rdma, rdma:mlx5_0, mlock, several with commas;
+    /// with a ? behind it a device may be missing
+    #[arg(long, value_name = "DEVICES", value_parser = |text: &str| text.parse::<Devices>())]
+    pub(crate) register: Option<Devices>,
+    /// Who registers: on each host its first rank, or all of them
+    #[arg(long, value_name = "WHO", value_enum, default_value_t, requires = "register")]
+    pub(crate) register_ranks: Registering,
+}
+
+/// Which ranks of a host register.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Registering {
+    /// The one with local rank 0.
+    #[default]
+    Leader,
+    /// All.
+    All,
+}
+
+impl RegisterArguments {
+    /// # Errors
+    /// [`Error::Invalid`] for a buffer that cannot be registered as it is asked for.
+    pub(crate) fn check(&self, buffers: &[Options]) -> Result<()> {
+        let lazy = buffers.iter().find(|b| b.lazy);
+        match (&self.register, lazy) {
+            (Some(devices), Some(buffer)) => Err(Error::Invalid {
+                what: format!(
+                    "--register {devices}: buffer \"{}\" is lazy, and registering takes all its pages: leave out one of both",
+                    buffer.name
+                ),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// The same on a command line.
+    pub(crate) fn words(&self) -> Vec<String> {
+        let Some(devices) = &self.register else { return Vec::new() };
+        let mut words = vec![format!("--register={devices}")];
+        words.extend((self.register_ranks == Registering::All).then(|| "--register-ranks=all".to_owned()));
+        words
+    }
+
+    /// What the rank with this number on its host registers with.
+    pub(crate) fn of(&self, local_rank: u64) -> Option<&Devices> {
+        self.register.as_ref().filter(|_| local_rank == 0 || self.register_ranks == Registering::All)
     }
 }

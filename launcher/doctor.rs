@@ -11,6 +11,7 @@ mod kernel;
 mod limits;
 mod memory;
 mod pages;
+mod registration;
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -119,6 +120,7 @@ pub fn run(arguments: &Arguments) -> ExitCode {
         ("limits", limits::lines(size)),
         ("MPI", engines::lines()),
         ("devices", devices::lines()),
+        ("registration", registration::lines()),
     ];
     let usable = groups.iter().flat_map(|(_, lines)| lines).all(|l| !(l.needed && l.mark == Mark::Lacks));
     let host = hostbuf::os::process::host_name();

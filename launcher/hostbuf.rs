@@ -2,11 +2,13 @@
 
 mod agent;
 mod arguments;
+mod device;
 mod doctor;
 mod elf;
 mod exec;
 mod preload_file;
 mod program;
+mod register_file;
 mod run;
 mod stat;
 

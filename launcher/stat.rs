@@ -5,6 +5,7 @@
 //! nothing that a job does to it can reach this program.
 
 mod control;
+mod json;
 mod report;
 mod scan;
 mod table;
@@ -13,7 +14,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 /// Shows this host's buffers: job, address, size, the pages really obtained, the processes that have them mapped,
-/// how far they are filled, and the proof that there is one copy.
+/// how far they are filled, what is registered with devices by whom, and the proof that there is one copy.
 ///
 /// It reads /proc and asks nobody, so it also works while a job is stopped, and after its launcher was killed.
 /// A user sees the own jobs; root sees all that can be read.
@@ -27,7 +28,7 @@ pub struct Arguments {
 /// Prints what there is. Nothing there is not an error.
 pub fn run(arguments: &Arguments) -> ExitCode {
     let jobs = report::jobs(&scan::processes());
-    let text = if arguments.json { format!("{:#}\n", report::json(&jobs)) } else { table::text(&jobs) };
+    let text = if arguments.json { format!("{:#}\n", json::json(&jobs)) } else { table::text(&jobs) };
     // A reader that has gone (`hostbuf stat | head -1`) is not worth a word.
     let _ = std::io::stdout().write_all(text.as_bytes());
     ExitCode::SUCCESS

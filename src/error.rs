@@ -7,6 +7,61 @@ use crate::span::{Access, Span};
 /// The result of every operation here.
 pub type Result<T> = std::result::Result<T, Error>;
 
+/// How an operation on another host by RDMA ended that did not succeed. The numbers of verbs stand in brackets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Failure {
+    /// The other side's key does not allow it, or has ended (10).
+    RemoteAccess,
+    /// The other side did not answer, however often it was asked: it has ended, or the network is broken (12).
+    NoAnswer,
+    /// An earlier operation of the same connection has failed, and so this one was not tried (5).
+    Flushed,
+    /// The time is over. The operation may go on.
+    Timeout,
+    /// The other side would not be connected to.
+    Refused,
+    /// Another status of verbs.
+    Status(u32),
+}
+
+impl Failure {
+    #[cfg(feature = "rdma")]
+    pub(crate) fn of_status(status: u32) -> Failure {
+        match status {
+            5 => Failure::Flushed,
+            10 => Failure::RemoteAccess,
+            12 => Failure::NoAnswer,
+            other => Failure::Status(other),
+        }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::RemoteAccess => {
+                write!(
+                    f,
+                    "it does not allow that: its buffer is frozen, or its registration has ended (status 10)"
+                )
+            }
+            Failure::NoAnswer => {
+                write!(
+                    f,
+                    "it does not answer any more: its process has ended, or the network is broken (status 12)"
+                )
+            }
+            Failure::Flushed => {
+                write!(f, "not tried, since an earlier operation to it has failed (status 5)")
+            }
+            Failure::Timeout => write!(f, "not over in time"),
+            Failure::Refused => write!(f, "it refuses the connection; its log says why"),
+            Failure::Status(status) => write!(f, "it has failed with status {status} of verbs"),
+        }
+    }
+}
+
 /// An operation that failed, with its operands.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -80,6 +135,15 @@ pub enum Error {
     Fill {
         /// What happened.
         why: String,
+    },
+    /// An operation on another host by RDMA has failed.
+    Peer {
+        /// Which host, counted from 0 in the order of the fabric.
+        host: usize,
+        /// What was being done.
+        doing: String,
+        /// How it ended.
+        failure: Failure,
     },
     /// The buffer could not be frozen at all.
     Freeze {
@@ -169,6 +233,7 @@ impl fmt::Display for Error {
                 Bytes(*left)
             ),
             Error::Fill { why } => write!(f, "filling the buffer failed: {why}"),
+            Error::Peer { host, doing, failure } => write!(f, "{doing}, host {host}: {failure}"),
             Error::Freeze { why } => write!(f, "the buffer cannot be frozen: {why}"),
             Error::Replicate { host, why } => write!(f, "replication to {host} failed: {why}"),
             Error::Collective { operation, why } => {

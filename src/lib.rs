@@ -38,6 +38,8 @@ pub mod error;
 pub mod job;
 #[doc(hidden)]
 pub mod os;
+#[cfg(feature = "rdma")]
+pub mod rdma;
 pub mod register;
 mod span;
 #[doc(hidden)]
@@ -46,7 +48,7 @@ pub mod wire;
 pub use buffer::{
     Arena, Fill, Frozen, HostBuffer, List, Map, Options, Pages, Phase, Placed, Portable, Proof,
 };
-pub use error::{Bytes, Error, Result};
+pub use error::{Bytes, Error, Failure, Result};
 pub use span::{Access, Span};
 
 /// What the launcher needs beside the library's interface. No promise is made about it.
@@ -57,6 +59,7 @@ pub mod internal {
     pub use crate::buffer::candidates::{self, Ballot};
     pub use crate::buffer::control::{BufferIdentity, Control, Identity};
     pub use crate::buffer::layout;
+    pub use crate::buffer::ledger::Registered;
     pub use crate::buffer::options::check_all;
     pub use crate::buffer::populate::Workers;
     pub use crate::buffer::segment::{CONTROL_NAME, ControlPage, Segments};

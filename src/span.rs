@@ -17,9 +17,10 @@ impl Span {
     ///
     /// # Errors
     /// [`Error::Invalid`] for no bytes, the null address, or an end beyond the address space.
+    #[inline]
     pub fn new(start: usize, length: usize) -> Result<Span> {
         if length == 0 || start == 0 || start.checked_add(length).is_none() {
-            return Err(Error::invalid(format!("{length} bytes from {start:#x} are no range of memory")));
+            return Err(no_range(start, length));
         }
         Ok(Span { start, length })
     }
@@ -34,6 +35,7 @@ impl Span {
 
     /// The first address.
     #[must_use]
+    #[inline]
     pub fn start(self) -> usize {
         self.start
     }
@@ -41,24 +43,28 @@ impl Span {
     /// How many bytes.
     #[must_use]
     #[allow(clippy::len_without_is_empty, reason = "a span has at least one byte")]
+    #[inline]
     pub fn len(self) -> usize {
         self.length
     }
 
     /// The address behind the last.
     #[must_use]
+    #[inline]
     pub fn end(self) -> usize {
         self.start + self.length
     }
 
     /// Whether all of `other` lies inside.
     #[must_use]
+    #[inline]
     pub fn contains(self, other: Span) -> bool {
         self.start <= other.start && other.end() <= self.end()
     }
 
     /// Whether both have a byte in common.
     #[must_use]
+    #[inline]
     pub fn overlaps(self, other: Span) -> bool {
         self.start < other.end() && other.start < self.end()
     }
@@ -69,6 +75,11 @@ impl Span {
         let start = self.start / page * page;
         Span { start, length: self.end().div_ceil(page).saturating_mul(page) - start }
     }
+}
+
+#[cold]
+fn no_range(start: usize, length: usize) -> Error {
+    Error::invalid(format!("{length} bytes from {start:#x} are no range of memory"))
 }
 
 impl fmt::Display for Span {
@@ -97,20 +108,24 @@ impl Access {
 
     /// Whether all of `other` is allowed.
     #[must_use]
+    #[inline]
     pub fn allows(self, other: Access) -> bool {
         self.0 & other.0 == other.0
     }
 
     /// Whether anybody may write by it.
     #[must_use]
+    #[inline]
     pub fn writes(self) -> bool {
         self.0 & 1 != 0
     }
 
+    #[inline]
     pub(crate) fn bits(self) -> u8 {
         self.0
     }
 
+    #[inline]
     pub(crate) fn from_bits(bits: u8) -> Access {
         Access(bits & Access::ALL.0)
     }

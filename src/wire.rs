@@ -40,6 +40,11 @@ pub const ENV_LOCAL_RANK: &str = "HOSTBUF_LOCAL_RANK";
 /// The environment variable with the number of ranks of this host.
 pub const ENV_LOCAL_SIZE: &str = "HOSTBUF_LOCAL_SIZE";
 
+/// The environment variable that says what registers the buffers before `main`: the process that does, a colon, and the devices.
+/// In that process the registering object ends what the preloaded object has begun: it says [`Kind::Mapped`] when all is
+/// registered, and waits for [`Kind::Go`].
+pub const ENV_REGISTER: &str = "HOSTBUF_REGISTER";
+
 /// What a frame says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]

@@ -10,9 +10,12 @@ mod agreement;
 mod allocate;
 mod attach;
 mod cache;
+mod chain;
 mod launch;
 mod lookups;
 mod memory;
+mod peers;
+mod policy;
 mod replicate;
 mod report;
 mod sample;
@@ -45,7 +48,12 @@ fn main() -> ExitCode {
         ["allocate", bytes, repeats, pages] => allocate::compare(number(bytes), number(repeats), pages),
         ["launch", hostbuf, repeats, ref which @ ..] => launch::compare(hostbuf, number(repeats), which),
         ["attach", hostbuf, rounds, children] => attach::compare(hostbuf, number(rounds), number(children)),
-        ["cache", repeats, hits] => cache::measure(number(repeats), number(hits)),
+        ["cache", repeats, hits, "--without", why, ref parts @ ..] => {
+            cache::measure(number(repeats), number(hits), Err(why), parts)
+        }
+        ["cache", repeats, hits, ucx, ref parts @ ..] => {
+            cache::measure(number(repeats), number(hits), Ok(ucx), parts)
+        }
         ["agreement", most, scale] => agreement::simulate(number(most), number(scale)),
         ["replicate", bytes, repeats, pages] => replicate::compare(number(bytes), number(repeats), pages),
         ["report", ref files @ ..] => return report::report(files),

@@ -1,129 +1,184 @@
-//! The registration cache: what a hit costs, with how many entries, threads, and kinds of memory; what a miss adds; what the
-//! monitor adds to munmap.
+//! The registration cache: what a hit costs, with how many entries, threads, and kinds of memory, beside UCX's; what a miss
+//! adds; what the monitor adds to munmap. The policy is in a file of its own.
 
 use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use hostbuf::register::fake::Fake;
-use hostbuf::register::{Access, Budget, Lease, Monitor, Overlap, RegistrationCache, Span};
+use hostbuf::register::{Access, Budget, Lease, Monitor, Overlap, Registrar, RegistrationCache, Span};
 
 use crate::Outcome;
-use crate::sample::{median, note, sample};
+use crate::chain::{ASKED, Chain, PAGE, PAGES, own_time};
+use crate::peers::{self, Peer};
+use crate::policy;
+use crate::sample::{median, note, sample, unmeasured};
 
-const PAGE: usize = 4096;
+const BASE: usize = 0x10_0000_0000;
 
-fn cache(regions: usize, monitor: Monitor) -> Result<RegistrationCache<Fake>, hostbuf::Error> {
-    RegistrationCache::new(
-        Arc::new(Fake::new(Overlap::Free)),
-        Budget { regions, bytes: usize::MAX / 2 },
-        monitor,
-    )
+/// A registrar that does nothing: what is left is the cache. While the gate is closed its calls wait.
+#[derive(Default)]
+pub(crate) struct Idle {
+    made: AtomicU64,
+    closed: AtomicBool,
+    waiting: AtomicBool,
 }
 
-/// Entries of one page each, a page apart, and the order in which they are asked for: one cycle through all of them, in which
-/// each address is known only when the answer before it is: so hits do not overlap.
-struct Chain {
-    pointers: Vec<usize>,
-    next: Vec<u32>,
-}
+impl Registrar for Idle {
+    type Handle = u64;
 
-impl Chain {
-    fn new(base: usize, entries: usize) -> Chain {
-        let mut state = 88_172_645_463_325_252u64;
-        let mut order: Vec<u32> = (0..entries as u32).collect();
-        for i in (1..entries).rev() {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            order.swap(i, (state % (i as u64 + 1)) as usize);
-        }
-        let mut next = vec![0; entries];
-        for (i, &at) in order.iter().enumerate() {
-            next[at as usize] = order[(i + 1) % entries];
-        }
-        // Every second one is asked for from its middle.
-        let pointers = (0..entries).map(|i| base + 2 * i * PAGE + (i % 2) * 512).collect();
-        Chain { pointers, next }
+    fn name(&self) -> String {
+        "idle".into()
     }
 
-    /// Nanoseconds for one get and drop.
-    fn run(&self, cache: &RegistrationCache<Fake>, hits: usize) -> f64 {
-        let mut at = 0usize;
-        let begun = Instant::now();
-        for _ in 0..hits {
-            let lease = cache.get(self.pointers[at] as *const u8, 64, Access::READ).expect("a hit");
-            // The next address depends on the lease.
-            let nothing = black_box(lease.handle().0) & (1 << 63);
-            at = (u64::from(self.next[at]) + nothing) as usize;
+    fn overlap(&self) -> Overlap {
+        Overlap::Free
+    }
+
+    fn register(&self, _: Span, _: Access) -> hostbuf::Result<u64> {
+        while self.closed.load(Ordering::Acquire) {
+            self.waiting.store(true, Ordering::Release);
+            std::thread::sleep(Duration::from_millis(1));
         }
-        begun.elapsed().as_secs_f64() * 1e9 / hits as f64
+        Ok(self.made.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn deregister(&self, _: Span, _: u64) -> hostbuf::Result<()> {
+        Ok(())
     }
 }
 
-pub(crate) fn measure(repeats: usize, hits: usize) -> Outcome {
-    owned(repeats, hits)?;
-    foreign(repeats, hits)?;
-    threads(repeats, hits)?;
-    while_registering(hits)?;
-    misses(repeats)?;
-    unmapping(repeats)
+type Cache = RegistrationCache<Idle>;
+
+pub(crate) fn cache(budget: Budget, monitor: Monitor) -> hostbuf::Result<Cache> {
+    RegistrationCache::new(Arc::new(Idle::default()), budget, monitor)
 }
 
-fn owned(repeats: usize, hits: usize) -> Outcome {
-    for (entries, name, bar) in [(1, "1", 25.0), (1024, "1k", 25.0), (65536, "64k", 80.0)] {
-        let cache = cache(entries, Monitor::Explicit)?;
-        let chain = Chain::new(0x10_0000_0000, entries);
-        for &pointer in &chain.pointers {
-            drop(cache.get((pointer & !(PAGE - 1)) as *const u8, PAGE, Access::READ)?);
+fn of_regions(regions: usize, monitor: Monitor) -> hostbuf::Result<Cache> {
+    cache(Budget { regions, bytes: usize::MAX / 2 }, monitor)
+}
+
+/// One get and drop, and what the device gave. In line, as in a program's own loop: after a system call every return costs.
+#[inline(always)]
+fn hit(cache: &Cache, address: *const u8) -> u64 {
+    *cache.get(address, ASKED, Access::READ).expect("a hit").handle()
+}
+
+fn fill(cache: &Cache, chain: &Chain) -> hostbuf::Result<()> {
+    chain
+        .entries()
+        .try_for_each(|span| cache.get(span.start() as *const u8, span.len(), Access::READ).map(drop))
+}
+
+/// `peer`: the program that walks through UCX's cache, or why there is none. `parts`: what to measure, everything when none is
+/// named.
+pub(crate) fn measure(repeats: usize, hits: usize, peer: Result<&str, &str>, parts: &[&str]) -> Outcome {
+    let wanted = |part: &str| parts.is_empty() || parts.contains(&part);
+    // The bar, and the lowest figure of libfabric's cache that was read on such a machine; nanoseconds.
+    for (entries, name, bar, libfabric) in
+        [(1, "1", 25.0, 62.0), (1024, "1k", 25.0, 173.0), (65536, "64k", 80.0, 1361.0)]
+    {
+        if wanted(name) {
+            owned(repeats, hits, peer, (entries, name), (bar, libfabric))?;
         }
-        chain.run(&cache, hits);
-        for _ in 0..repeats {
-            sample(&format!("cache-hit-{name}"), "ours", chain.run(&cache, hits) * 1e-9);
-            sample(&format!("cache-hit-{name}"), "theirs", bar * 1e-9);
-        }
-        if cache.stats().misses != entries as u64 {
-            return Err("a hit was a miss".into());
-        }
+    }
+    if wanted("foreign") {
+        foreign(repeats, hits)?;
+    }
+    if wanted("policy") {
+        policy::measure()?;
+    }
+    if wanted("threads") {
+        threads(repeats, hits)?;
+    }
+    if wanted("p999") {
+        while_registering()?;
+    }
+    if wanted("miss") {
+        misses(repeats)?;
+    }
+    if wanted("munmap") {
+        unmapping("cache-munmap", repeats)?;
+        every_core_busy(|| unmapping("cache-munmap-busy", repeats))?;
     }
     Ok(())
 }
 
-/// getpid by the system call, nanoseconds.
+fn owned(
+    repeats: usize,
+    hits: usize,
+    peer: Result<&str, &str>,
+    (entries, name): (usize, &str),
+    (bar, libfabric): (f64, f64),
+) -> Outcome {
+    let cache = of_regions(entries, Monitor::Explicit)?;
+    let chain = Chain::new(BASE, entries);
+    fill(&cache, &chain)?;
+    let mut ucx = match peer {
+        Ok(program) => Some(Peer::start(program, BASE, entries)?),
+        Err(why) => {
+            unmeasured(&format!("cache-ucx-{name}"), why);
+            None
+        }
+    };
+    let pair = |row: &str, ours: f64, theirs: f64| {
+        sample(&format!("cache-{row}-{name}"), "ours", ours);
+        sample(&format!("cache-{row}-{name}"), "theirs", theirs);
+    };
+    for _ in 0..repeats {
+        let ours = chain.time(hits, |address| hit(&cache, address));
+        pair("hit", ours, bar * 1e-9);
+        pair("walk", chain.time(hits, |address| black_box(address) as u64), ours);
+        if let Some(ucx) = &mut ucx {
+            pair("ucx", ours, ucx.turn(hits)?);
+        }
+        pair("libfabric", ours, libfabric * 1e-9);
+    }
+    if let Some(ucx) = ucx {
+        ucx.finish()?;
+    }
+    if cache.stats().misses != entries as u64 {
+        return Err("a hit was a miss".into());
+    }
+    let why = peers::libfabric();
+    note(
+        &format!("cache-libfabric-{name}"),
+        &format!("not measured here ({why}): theirs is an earlier figure, of another run"),
+    );
+    Ok(())
+}
+
+/// getpid by the system call, seconds.
 fn getpid(calls: usize) -> f64 {
-    let begun = Instant::now();
+    let begun = own_time();
     for _ in 0..calls {
         // SAFETY: takes nothing.
         black_box(unsafe { libc::syscall(libc::SYS_getpid) });
     }
-    begun.elapsed().as_secs_f64() * 1e9 / calls as f64
+    (own_time() - begun) / calls as f64
 }
 
 fn foreign(repeats: usize, hits: usize) -> Outcome {
-    let (strict, explicit) = (cache(1024, Monitor::Strict)?, cache(1024, Monitor::Explicit)?);
-    let memory = vec![1u8; 2 * 64 * PAGE + PAGE];
+    let (strict, explicit) = (of_regions(1024, Monitor::Strict)?, of_regions(1024, Monitor::Explicit)?);
+    let memory = vec![1u8; 64 * crate::chain::STRIDE * PAGE + PAGE];
     let chain = Chain::new((memory.as_ptr() as usize).next_multiple_of(PAGE), 64);
-    for cache in [&strict, &explicit] {
-        for &pointer in &chain.pointers {
-            drop(cache.get((pointer & !(PAGE - 1)) as *const u8, PAGE, Access::READ)?);
-        }
-    }
-    let spans: Vec<Span> =
-        chain.pointers.iter().map(|&p| Span::new(p, 64)).collect::<hostbuf::Result<_>>()?;
-    let mut leases: Vec<Lease<'_, Fake>> = Vec::new();
+    fill(&strict, &chain)?;
+    fill(&explicit, &chain)?;
+    let spans: Vec<Span> = chain.asked().collect();
+    let mut leases: Vec<Lease<'_, Idle>> = Vec::new();
     for _ in 0..repeats {
-        let own = chain.run(&explicit, hits / 4);
-        sample("cache-hit-foreign", "ours", chain.run(&strict, hits / 4) * 1e-9);
-        sample("cache-hit-foreign", "theirs", (own + 2.0 * getpid(hits / 4)) * 1e-9);
-        let begun = Instant::now();
+        let own = chain.time(hits / 4, |address| hit(&explicit, address));
+        sample("cache-hit-foreign", "ours", chain.time(hits / 4, |address| hit(&strict, address)));
+        sample("cache-hit-foreign", "theirs", own + 2.0 * getpid(hits / 4));
+        let begun = own_time();
         let rounds = hits / 64 / 4;
         for _ in 0..rounds {
             strict.get_many_into(&spans, Access::READ, &mut leases)?;
+            black_box(&leases);
             leases.clear();
         }
-        sample("cache-hit-many", "ours", begun.elapsed().as_secs_f64() / (rounds * 64) as f64);
-        sample("cache-hit-many", "theirs", (own + 5.0) * 1e-9);
+        sample("cache-hit-many", "ours", (own_time() - begun) / (rounds * 64) as f64);
+        sample("cache-hit-many", "theirs", own + 5e-9);
     }
     let stats = strict.stats();
     if stats.misses != 64 {
@@ -133,112 +188,121 @@ fn foreign(repeats: usize, hits: usize) -> Outcome {
 }
 
 fn threads(repeats: usize, hits: usize) -> Outcome {
-    let cache = &cache(4096, Monitor::Explicit)?;
-    let chains = [Chain::new(0x10_0000_0000, 512), Chain::new(0x20_0000_0000, 512)];
-    for pointer in chains.iter().flat_map(|c| &c.pointers) {
-        drop(cache.get((pointer & !(PAGE - 1)) as *const u8, PAGE, Access::READ)?);
-    }
+    let cache = &of_regions(4096, Monitor::Explicit)?;
+    let chains = [Chain::new(BASE, 512), Chain::new(2 * BASE, 512)];
+    fill(cache, &chains[0])?;
+    fill(cache, &chains[1])?;
+    // Nanoseconds of a hit by the clock, and of the thread's own time.
+    let run = |chain: &Chain| {
+        let (begun, own) = (Instant::now(), own_time());
+        chain.walk(hits, |address| hit(cache, address));
+        let clock = begun.elapsed().as_secs_f64();
+        [clock, own_time() - own].map(|seconds| seconds * 1e9 / hits as f64)
+    };
     let together = |chains: [&Chain; 2]| {
         let (ready, go) = (&AtomicU64::new(0), &AtomicBool::new(false));
         std::thread::scope(|scope| {
             let all = chains.map(|chain| {
                 scope.spawn(move || {
-                    chain.run(cache, 1000);
+                    chain.walk(1000, |address| hit(cache, address));
                     ready.fetch_add(1, Ordering::Release);
                     while !go.load(Ordering::Acquire) {
                         std::hint::spin_loop();
                     }
-                    chain.run(cache, hits)
+                    run(chain)
                 })
             });
             while ready.load(Ordering::Acquire) < 2 {
-                std::hint::spin_loop();
+                std::thread::yield_now();
             }
             go.store(true, Ordering::Release);
             let each = all.map(|t| t.join().expect("it ends"));
             // Hits a nanosecond, of both.
-            1.0 / each[0] + 1.0 / each[1]
+            [0, 1].map(|time| 1.0 / each[0][time] + 1.0 / each[1][time])
         })
     };
-    for _ in 0..repeats {
-        let one = 1.0 / chains[0].run(cache, hits);
-        for (key, pair) in [
-            ("cache-threads-apart", [&chains[0], &chains[1]]),
-            ("cache-threads-same", [&chains[0], &chains[0]]),
-        ] {
-            sample(key, "ours", together(pair));
-            sample(key, "theirs", one);
+    run(&chains[0]);
+    for (key, pair) in
+        [("cache-threads-apart", [&chains[0], &chains[1]]), ("cache-threads-same", [&chains[0], &chains[0]])]
+    {
+        let mut own = Vec::new();
+        for _ in 0..repeats {
+            let (one, two) = (run(&chains[0]).map(f64::recip), together(pair));
+            sample(key, "ours", two[0]);
+            sample(key, "theirs", one[0]);
+            own.push(two[1] / one[1]);
         }
+        note(key, &format!("by the threads' own time {:.2}: what two cost each other", median(&own)));
     }
     Ok(())
 }
 
 /// The p99.9 of hits while another thread registers for a second.
-fn while_registering(hits: usize) -> Outcome {
-    let fake = Arc::new(Fake::new(Overlap::Free));
-    let cache =
-        RegistrationCache::new(fake.clone(), Budget { regions: 64, bytes: 1 << 40 }, Monitor::Explicit)?;
+fn while_registering() -> Outcome {
+    let cache = of_regions(64, Monitor::Explicit)?;
     let pointer = 0x10_0000 as *const u8;
     drop(cache.get(pointer, PAGE, Access::READ)?);
-    fake.close();
-    let mut took = Vec::with_capacity(hits);
+    let idle = cache.registrar().clone();
+    idle.closed.store(true, Ordering::Release);
+    let mut took = Vec::with_capacity(100_000_000);
     std::thread::scope(|scope| {
         let slow = scope.spawn(|| cache.get(0x20_0000 as *const u8, PAGE, Access::READ).map(drop));
-        fake.expect_waiting(1);
+        while !idle.waiting.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
         let begun = Instant::now();
         while begun.elapsed() < Duration::from_secs(1) {
             let one = Instant::now();
             drop(cache.get(pointer, PAGE, Access::READ));
-            took.push(one.elapsed().as_secs_f64());
+            took.push(one.elapsed().as_nanos() as u32);
         }
-        fake.open();
+        idle.closed.store(false, Ordering::Release);
         slow.join().expect("it ends")
     })?;
-    took.sort_by(f64::total_cmp);
-    sample("cache-hit-p999", "ours", took[took.len() * 999 / 1000]);
+    took.sort_unstable();
+    sample("cache-hit-p999", "ours", f64::from(took[took.len() * 999 / 1000]) * 1e-9);
     sample("cache-hit-p999", "theirs", 5e-6);
     Ok(())
 }
 
+/// Misses, each of which ends another registration: the whole way.
 fn misses(repeats: usize) -> Outcome {
-    let count = 4096;
-    for _ in 0..repeats {
-        let fake = Arc::new(Fake::new(Overlap::Free));
-        let own = {
-            use hostbuf::register::Registrar;
-            let spans: Vec<Span> = (0..count)
-                .map(|i| Span::new(0x10_0000_0000 + 2 * i * PAGE, PAGE))
-                .collect::<hostbuf::Result<_>>()?;
-            let begun = Instant::now();
-            for &span in &spans {
-                let stamp = fake.register(span, Access::READ)?;
-                fake.deregister(span, stamp)?;
-            }
-            begun.elapsed().as_secs_f64() / count as f64
-        };
-        // Each miss ends another one: the whole way.
-        let cache = cache(64, Monitor::Explicit)?;
-        for i in 0..64 {
-            drop(cache.get((0x40_0000_0000usize + 2 * i * PAGE) as *const u8, PAGE, Access::READ)?);
-        }
+    const COUNT: usize = 4096;
+    let owned = of_regions(64, Monitor::Explicit)?;
+    let strict = of_regions(64, Monitor::Strict)?;
+    let memory = vec![1u8; 2 * COUNT * PAGE + PAGE];
+    let base = (memory.as_ptr() as usize).next_multiple_of(PAGE);
+    let miss = |cache: &Cache| -> hostbuf::Result<f64> {
         let begun = Instant::now();
-        for i in 0..count {
-            drop(cache.get((0x10_0000_0000usize + 2 * i * PAGE) as *const u8, PAGE, Access::READ)?);
+        for i in 0..COUNT {
+            drop(cache.get((base + 2 * i * PAGE) as *const u8, PAGE, Access::READ)?);
         }
-        let each = begun.elapsed().as_secs_f64() / count as f64;
-        sample("cache-miss", "ours", each - own);
+        Ok(begun.elapsed().as_secs_f64() / COUNT as f64)
+    };
+    miss(&owned)?;
+    miss(&strict)?;
+    for _ in 0..repeats {
+        let each = miss(&owned)?;
+        sample("cache-miss", "ours", each);
         sample("cache-miss", "theirs", 1e-6);
+        sample("cache-miss-foreign", "ours", miss(&strict)?);
+        sample("cache-miss-foreign", "theirs", each);
+    }
+    let all = (COUNT * (repeats + 1)) as u64;
+    if owned.stats().misses != all {
+        return Err("a miss was a hit".into());
     }
     Ok(())
 }
 
-fn unmapping(repeats: usize) -> Outcome {
-    let cache = cache(1024, Monitor::Strict)?;
+fn unmapping(key: &str, repeats: usize) -> Outcome {
+    let cache = of_regions(1024, Monitor::Strict)?;
+    let length = 4 * PAGES * PAGE;
     let map = || {
         // SAFETY: new memory, touched once.
         unsafe {
             let (rw, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-            let at = libc::mmap(std::ptr::null_mut(), 16 * PAGE, rw, flags, -1, 0).cast::<u8>();
+            let at = libc::mmap(std::ptr::null_mut(), length, rw, flags, -1, 0).cast::<u8>();
             at.write(1);
             at
         }
@@ -246,23 +310,38 @@ fn unmapping(repeats: usize) -> Outcome {
     let unmap = |at: *mut u8| {
         let begun = Instant::now();
         // SAFETY: mapped just now, used by nobody.
-        unsafe { libc::munmap(at.cast(), 16 * PAGE) };
+        unsafe { libc::munmap(at.cast(), length) };
         begun.elapsed().as_secs_f64()
     };
     let mut added = Vec::new();
     for _ in 0..repeats * 300 {
         let plain = unmap(map());
         let at = map();
-        drop(cache.get(at, 16 * PAGE, Access::READ)?);
+        drop(cache.get(at, length, Access::READ)?);
         added.push(unmap(at) - plain);
     }
     added.sort_by(f64::total_cmp);
-    sample("cache-munmap", "ours", median(&added));
-    sample("cache-munmap", "theirs", 10e-6);
+    sample(key, "ours", median(&added));
+    sample(key, "theirs", 10e-6);
     let at = |share: usize| added[added.len() * share / 1000] * 1e6;
-    note(
-        "cache-munmap",
-        &format!("p99 {:.1} µs, p99.9 {:.1} µs; the monitor's thread was asleep each time", at(990), at(999)),
-    );
+    note(key, &format!("p99 {:.1} µs, p99.9 {:.1} µs of {}", at(990), at(999), added.len()));
     Ok(())
+}
+
+/// Does `work` while as many threads as there are cores do nothing but count.
+fn every_core_busy(work: impl FnOnce() -> Outcome) -> Outcome {
+    let stop = &AtomicBool::new(false);
+    let cores = std::thread::available_parallelism()?.get();
+    std::thread::scope(|scope| {
+        for _ in 0..cores {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        let outcome = work();
+        stop.store(true, Ordering::Relaxed);
+        outcome
+    })
 }

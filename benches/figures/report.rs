@@ -186,9 +186,18 @@ const ROWS: &[Row] = &[
     row("cache-hit-1", "cache: get + drop, 1 entry, of 25 ns", Seconds, Over, AtMost(1.0)),
     row("cache-hit-1k", "  1 k entries at random, of 25 ns", Seconds, Over, AtMost(1.0)),
     row("cache-hit-64k", "  64 k entries at random, of 80 ns", Seconds, Over, AtMost(1.0)),
+    row("cache-walk-1", "  of that the walk without a cache, 1 entry", Seconds, Over, Bar::None),
+    row("cache-walk-1k", "  of that the walk without a cache, 1 k", Seconds, Over, Bar::None),
+    row("cache-walk-64k", "  of that the walk without a cache, 64 k", Seconds, Over, Bar::None),
+    row("cache-ucx-1", "cache: get + drop, of UCX's rcache; 1 entry", Seconds, Over, AtMost(0.5)),
+    row("cache-ucx-1k", "  the same, 1 k entries at random", Seconds, Over, AtMost(0.5)),
+    row("cache-ucx-64k", "  the same, 64 k entries at random", Seconds, Over, AtMost(0.5)),
+    row("cache-libfabric-1", "  of libfabric's MR cache as read earlier; 1 entry", Seconds, Over, Bar::None),
+    row("cache-libfabric-1k", "  the same, 1 k entries at random", Seconds, Over, Bar::None),
+    row("cache-libfabric-64k", "  the same, 64 k entries at random", Seconds, Over, Bar::None),
     row(
         "cache-hit-foreign",
-        "  foreign memory, strict; of the owned one's + two getpid",
+        "cache: foreign memory, strict; of the owned one's + two getpid",
         Seconds,
         Over,
         AtMost(1.0),
@@ -200,29 +209,56 @@ const ROWS: &[Row] = &[
         Over,
         AtMost(1.0),
     ),
-    row("cache-threads-apart", "  2 threads : 1, ranges of their own (hits a ns)", Count, Over, AtLeast(1.8)),
+    row(
+        "cache-policy-same",
+        "cache: hits, working set = capacity of 16, 64, 1024",
+        Share,
+        Over,
+        AtLeast(1.0),
+    ),
+    row("cache-policy-more", "  working set = capacity + 1", Share, Over, AtLeast(0.8)),
+    row("cache-policy-scan", "  a hot set of half the capacity under a scan", Share, Over, AtLeast(0.95)),
+    row("cache-policy-shift", "  after four passes of a new working set", Share, Over, AtLeast(1.0)),
+    row(
+        "cache-policy-mixed",
+        "  bytes registered on a trace of mixed sizes, of LRU's",
+        Bytes,
+        Over,
+        AtMost(1.0),
+    ),
+    row(
+        "cache-threads-apart",
+        "cache: 2 threads : 1, ranges of their own (hits a ns)",
+        Count,
+        Over,
+        AtLeast(1.8),
+    ),
     row("cache-threads-same", "  2 threads : 1, the same ranges (hits a ns)", Count, Over, AtLeast(1.8)),
     row(
         "cache-hit-p999",
-        "  p99.9 while another registration takes 1 s, of 5 µs",
+        "cache: p99.9 of hits while another registration takes 1 s, of 5 µs",
         Seconds,
         Over,
         AtMost(1.0),
     ),
     row(
         "cache-miss",
-        "  a miss that ends another, without the registrar's time, of 1 µs",
+        "cache: a miss that ends another, without the registrar's time, of 1 µs",
         Seconds,
         Over,
         AtMost(1.0),
     ),
-    row("cache-munmap", "  added to munmap by the monitor, of 10 µs", Seconds, Over, AtMost(1.0)),
+    row("cache-miss-foreign", "  the same in foreign memory, strict; of the above", Seconds, Over, Bar::None),
+    row("cache-munmap", "cache: added to munmap by the monitor, of 10 µs", Seconds, Over, AtMost(1.0)),
+    row("cache-munmap-busy", "  the same with every core busy", Seconds, Over, Bar::None),
 ];
 
 #[derive(Default)]
 struct Measured {
     sides: BTreeMap<String, Vec<f64>>,
     notes: Vec<String>,
+    /// Why there is no figure.
+    unmeasured: Option<String>,
 }
 
 /// Reads samples from standard input and prints the table; `["--json", FILE]` writes it there as well. The status
@@ -239,6 +275,8 @@ pub(crate) fn report(arguments: &[&str]) -> ExitCode {
             }
         } else if let Some((key, text)) = line.strip_prefix("# ").and_then(|rest| rest.split_once(' ')) {
             all.entry(key.into()).or_default().notes.push(text.into());
+        } else if let Some((key, why)) = line.strip_prefix("! ").and_then(|rest| rest.split_once(' ')) {
+            all.entry(key.into()).or_default().unmeasured = Some(why.into());
         }
     }
     let mut lines = Vec::new();
@@ -246,6 +284,11 @@ pub(crate) fn report(arguments: &[&str]) -> ExitCode {
     let mut missed = 0;
     for row in ROWS {
         let Some(measured) = all.get(row.key) else { continue };
+        if let Some(why) = &measured.unmeasured {
+            lines.push([row.what, "", "", "", "", "not measured"].map(str::to_owned));
+            records.push(json!({ "key": row.key, "what": row.what.trim(), "unmeasured": why }));
+            continue;
+        }
         let values = |side: &str| measured.sides.get(side).map_or(&[][..], Vec::as_slice);
         let (ours, theirs) = (values("ours"), values("theirs"));
         if ours.is_empty() || theirs.is_empty() {
@@ -278,7 +321,7 @@ pub(crate) fn report(arguments: &[&str]) -> ExitCode {
     }
     print(&lines);
     for row in ROWS {
-        for text in all.get(row.key).iter().flat_map(|m| &m.notes) {
+        for text in all.get(row.key).iter().flat_map(|m| m.notes.iter().chain(&m.unmeasured)) {
             println!("{}: {text}", row.key);
         }
     }

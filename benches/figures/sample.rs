@@ -13,7 +13,12 @@ pub(crate) fn note(key: &str, text: &str) {
     println!("# {key} {text}");
 }
 
-/// The same for a time.
+/// Prints why a row has no figure in this run: the table says so instead of leaving it out.
+pub(crate) fn unmeasured(key: &str, why: &str) {
+    println!("! {key} {why}");
+}
+
+/// The same as [`sample`] for a time.
 pub(crate) fn time(key: &str, side: &str, elapsed: Duration) {
     sample(key, side, elapsed.as_secs_f64());
 }

@@ -556,14 +556,17 @@ impl Station {
         }
     }
 
-    /// Gives the memory to a peer, when there is some: before all have agreed only to ranks.
+    /// Gives the memory to a peer, when there is some: before all have mapped only to ranks, and to their processes once more
+    /// when they register it.
     fn supply(&mut self, id: u64) {
         let running = matches!(self.stage, Stage::Running);
         let Some((winner, _)) = &self.result else { return };
         let frame = winner.frame();
+        let Some(pid) = self.peers.get(&id).map(|p| p.pid) else { return };
+        let counted = self.peers.values().any(|p| p.counted && p.pid == pid);
         let Some(peer) = self.peers.get_mut(&id) else { return };
         let Some(hello) = peer.hello.filter(|h| h.role != Role::Member) else { return };
-        if peer.served || (!running && !peer.counted) {
+        if peer.served || (!running && !counted) {
             return;
         }
         peer.served = true;

@@ -3,9 +3,10 @@
 #![allow(unsafe_code)]
 
 use hostbuf::Bytes;
+use hostbuf::os::memlock;
 use nix::sys::resource::{Resource, getrlimit};
 
-use super::{Line, knob};
+use super::Line;
 
 pub fn lines(size: Option<u64>) -> Vec<Line> {
     vec![memlock(), file_size(size), descriptors(), core()]
@@ -13,20 +14,6 @@ pub fn lines(size: Option<u64>) -> Vec<Line> {
 
 fn amount(limit: u64) -> String {
     if limit == libc::RLIM_INFINITY { "unlimited".into() } else { Bytes(limit).to_string() }
-}
-
-const CAP_IPC_LOCK: u32 = 14;
-
-/// Whether this process is exempt from the limit on locked memory.
-fn may_lock_anything() -> bool {
-    knob("/proc/self/status").is_some_and(|status| has_capability(&status, CAP_IPC_LOCK))
-}
-
-fn has_capability(status: &str, capability: u32) -> bool {
-    let effective = status.lines().find_map(|l| l.strip_prefix("CapEff:"));
-    effective
-        .and_then(|t| u64::from_str_radix(t.trim(), 16).ok())
-        .is_some_and(|set| set >> capability & 1 == 1)
 }
 
 fn memlock() -> Line {
@@ -41,7 +28,7 @@ fn memlock() -> Line {
     if soft == libc::RLIM_INFINITY {
         return figures(Line::ok(NAME, "unlimited"));
     }
-    if may_lock_anything() {
+    if memlock::is_exempt() {
         let says = format!("{}, which does not bind this process (it has CAP_IPC_LOCK)", amount(soft));
         return figures(Line::ok(NAME, says));
     }
@@ -117,18 +104,4 @@ fn core() -> Line {
         limit => format!("{}; buffers are left out of them unless asked for (dump)", amount(limit)),
     };
     Line::ok(NAME, says).value("soft_bytes", number)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn capabilities_are_read_from_the_status() {
-        let status = |set: &str| format!("Name:\thostbuf\nCapPrm:\tffffffffffffffff\nCapEff:\t{set}\n");
-        assert!(has_capability(&status("0000000000004000"), CAP_IPC_LOCK));
-        assert!(has_capability(&status("000001ffffffffff"), CAP_IPC_LOCK));
-        assert!(!has_capability(&status("0000000000003fff"), CAP_IPC_LOCK));
-        assert!(!has_capability("", CAP_IPC_LOCK));
-    }
 }

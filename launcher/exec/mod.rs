@@ -13,17 +13,19 @@ use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use hostbuf::internal::wire::{
-    ENV_ADDRESS, ENV_CONNECTION, ENV_JOB, ENV_LOCAL_RANK, ENV_LOCAL_SIZE, ENV_SIZE, Frame, Hello, Kind, Role,
-    Territory, Winner,
+    ENV_ADDRESS, ENV_CONNECTION, ENV_JOB, ENV_LOCAL_RANK, ENV_LOCAL_SIZE, ENV_REGISTER, ENV_SIZE, Frame,
+    Hello, Kind, Role, Territory, Winner,
 };
 use hostbuf::internal::{Ballot, Channel, Holds, Message, ballot};
 use hostbuf::{Error, Result};
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 
-use crate::arguments::BufferArguments;
+use crate::arguments::{BufferArguments, RegisterArguments};
 use crate::preload_file;
 use crate::program::Program;
+use crate::register_file;
 use rank::Place;
+use register_file::Registering;
 
 /// Prefix for the programs of an existing job script: `mpirun <anything> hostbuf exec --size 2G -- ./app`
 #[derive(Debug, clap::Args)]
@@ -35,6 +37,8 @@ capabilities, cannot be preloaded: it gets the buffer when it links the library 
 pub(crate) struct Arguments {
     #[command(flatten)]
     buffers: BufferArguments,
+    #[command(flatten)]
+    register: RegisterArguments,
     /// The socket of the agents that `hostbuf run` has started
     #[arg(long, hide = true)]
     socket: Option<String>,
@@ -52,10 +56,15 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
         Ok(program) => Ok(program),
         Err((why, status)) => Err((Error::Invalid { what: why }, status)),
     };
+    let registering = match (&program, arguments.register.of(place.local_rank)) {
+        (Ok(program), Some(devices)) => register_file::find(devices, program).map_err(|error| (error, 1)),
+        _ => Ok(None),
+    };
+    let program = program.and_then(|program| Ok((program, registering?)));
     let connection = connect(&arguments, place);
     match (program, connection) {
-        (Ok(program), Ok((channel, name))) => {
-            match become_program(&arguments, &program, place, channel, &name) {
+        (Ok((program, registering)), Ok((channel, name))) => {
+            match become_program(&arguments, &program, registering, place, channel, &name) {
                 Ok(never) => match never {},
                 Err((error, status)) => say(place, &error, status),
             }
@@ -95,6 +104,7 @@ fn connect(arguments: &Arguments, place: Place) -> Result<(Channel, String)> {
         Some(name) => (agent_of_run(name)?, name.clone()),
         None => {
             let buffers = arguments.buffers.options()?;
+            arguments.register.check(&buffers)?;
             hello.request = agent::request(&buffers);
             agent::find_or_start(&buffers, place)?
         }
@@ -123,6 +133,7 @@ enum Never {}
 fn become_program(
     arguments: &Arguments,
     program: &Program,
+    registering: Option<Registering>,
     place: Place,
     channel: Channel,
     name: &str,
@@ -130,6 +141,8 @@ fn become_program(
     let mut command = Command::new(&program.path);
     command.arg0(&arguments.command[0]).args(&arguments.command[1..]);
     command.env(ENV_JOB, name);
+    // Of a job around this one, in which this process may be a rank that registers.
+    command.env_remove(ENV_REGISTER);
     command
         .env(ENV_LOCAL_RANK, place.local_rank.to_string())
         .env(ENV_LOCAL_SIZE, place.local_size.to_string());
@@ -142,6 +155,12 @@ fn become_program(
         list.push(":");
     }
     list.push(&preload);
+    if let Some(Registering { object, devices }) = &registering {
+        // Its constructor comes behind the other's, since it names that one as needed.
+        list.push(":");
+        list.push(object);
+        command.env(ENV_REGISTER, format!("{}:{devices}", std::process::id()));
+    }
     // What is there may begin with the object already: the engine hands it to all processes of the job.
     let theirs = std::env::var_os("LD_PRELOAD").unwrap_or_default();
     for other in theirs

@@ -10,6 +10,9 @@
 //!    through exec; the process votes, maps what wins, and goes on to `main` when all ranks of all hosts have;
 //! 2. any later image (a shell's child, a spawned process): it takes what is agreed, or ends with a clear error;
 //! 3. no agent answers (the job is over): the process runs without the buffer, and says nothing.
+//!
+//! In the first image of a rank that registers the buffers (`--register`) it stops when they are mapped, and leaves the
+//! connection open: the registering object (launcher/register), whose constructor comes next, goes on from there.
 
 #![no_std]
 #![allow(unsafe_code)]
@@ -32,7 +35,9 @@ mod text;
 mod wire;
 
 use buffer::ballot::{Holds, answer};
-use wire::{ENV_ADDRESS, ENV_CONNECTION, ENV_JOB, ENV_PREFIX, ENV_SIZE, Frame, Hello, Kind, Role, Territory, Winner};
+use wire::{
+    ENV_ADDRESS, ENV_CONNECTION, ENV_JOB, ENV_PREFIX, ENV_REGISTER, ENV_SIZE, Frame, Hello, Kind, Role, Territory, Winner,
+};
 use environment::Environment;
 use os::raw::{self, Errno};
 use text::Line;
@@ -74,10 +79,11 @@ extern "C" fn hostbuf_preload_start() {
     name.copy_from_slice(job);
     let connection = environment.value(ENV_CONNECTION).and_then(handed_over);
     let agreed = match connection {
+        Some(fd) if environment.value(ENV_REGISTER).is_some_and(names_this) => Some(take_part(fd, Until::Mapped)),
         Some(fd) => {
             // A child inherits the variable, and this number is another file to it.
             environment.write(ENV_CONNECTION, b"-");
-            let agreed = take_part(fd);
+            let agreed = take_part(fd, Until::Go);
             raw::close(fd);
             Some(agreed)
         }
@@ -106,6 +112,12 @@ fn handed_over(value: &[u8]) -> Option<i32> {
     (pid == u64::from(raw::pid()) && raw::peer_uid(fd) == Ok(raw::euid())).then_some(fd)
 }
 
+/// Whether `pid:...` is about this process.
+fn names_this(value: &[u8]) -> bool {
+    let pid = value.split(|&b| b == b':').next().and_then(text::number);
+    pid == Some(u64::from(raw::pid()))
+}
+
 /// Writes the address and the size of the first buffer where `getenv` finds them.
 fn publish(environment: &mut Environment, agreed: Option<Winner>) {
     let first = agreed.as_ref().and_then(|w| w.buffers.as_slice().first().map(|b| (w.address + b.offset, b.length)));
@@ -114,8 +126,17 @@ fn publish(environment: &mut Environment, agreed: Option<Winner>) {
     environment.write(ENV_SIZE, Line::new(format_args!("{size:020}")).bytes());
 }
 
-/// Case 1. Returns when every rank of every host has mapped; ends the process otherwise.
-fn take_part(fd: i32) -> Winner {
+/// How far case 1 goes here.
+#[derive(PartialEq, Eq)]
+enum Until {
+    /// This process has mapped, and nobody has been told.
+    Mapped,
+    /// Every rank of every host has mapped.
+    Go,
+}
+
+/// Case 1. Ends the process when there can be no buffer.
+fn take_part(fd: i32, until: Until) -> Winner {
     let territory = territory();
     if raw::send(fd, Frame::new(Kind::Ready).with(&[territory as u64]).bytes()).is_err() {
         agent_ended();
@@ -136,6 +157,7 @@ fn take_part(fd: i32) -> Winner {
                 let mapped = holds.map(&winner, descriptors.as_slice());
                 descriptors.close();
                 let reply = match mapped {
+                    Ok(()) if until == Until::Mapped => return winner,
                     Ok(()) => Frame::new(Kind::Mapped),
                     Err(Errno(e)) => Frame::new(Kind::Failed)
                         .saying(Line::new(format_args!("mapping the buffer failed, error {e}")).bytes()),

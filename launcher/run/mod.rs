@@ -14,8 +14,9 @@ use hostbuf::os::process;
 use hostbuf::{Error, Result};
 
 use crate::agent::spec::Spec;
-use crate::arguments::BufferArguments;
+use crate::arguments::{BufferArguments, RegisterArguments};
 use crate::program::Program;
+use crate::register_file;
 use engine::{Choice, Engine};
 use plan::{Context, Plan};
 
@@ -40,6 +41,8 @@ pub(crate) struct Arguments {
     hostfile: Option<PathBuf>,
     #[command(flatten)]
     buffers: BufferArguments,
+    #[command(flatten)]
+    register: RegisterArguments,
     /// What starts the processes
     #[arg(long, value_enum, default_value_t)]
     launcher: Choice,
@@ -75,6 +78,10 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
 
 fn start(arguments: Arguments) -> Result<u8> {
     let buffers = arguments.buffers.options()?;
+    arguments.register.check(&buffers)?;
+    if let Some(devices) = &arguments.register.register {
+        register_file::check(devices)?;
+    }
     if arguments.ranks == Some(0) {
         return Err(Error::Invalid { what: "-n 0: a job has at least one rank".into() });
     }
@@ -108,7 +115,8 @@ fn start(arguments: Arguments) -> Result<u8> {
         lifeline: None,
         reports: true,
     };
-    let plan = Plan::new(&engine, &agent, &hosts, &contexts, &arguments.launcher_args, &spec)?;
+    let registering = arguments.register.words();
+    let plan = Plan::new(&engine, &agent, &hosts, &contexts, &arguments.launcher_args, &spec, &registering)?;
     let voice = supervise::Voice { quiet: arguments.quiet, verbose: arguments.verbose };
     supervise::supervise(&engine, plan, voice)
 }

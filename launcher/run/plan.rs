@@ -153,6 +153,8 @@ fn transport(arguments: &[OsString]) -> (Vec<OsString>, bool) {
 }
 
 impl Plan {
+    /// `arguments` are the engine's, `registering` those of `hostbuf exec`.
+    ///
     /// # Errors
     /// [`Error::Os`] when this program does not know its own path.
     pub(super) fn new(
@@ -162,6 +164,7 @@ impl Plan {
         contexts: &[Context],
         arguments: &[OsString],
         spec: &Spec,
+        registering: &[String],
     ) -> Result<Plan> {
         let exec = std::env::current_exe()
             .map_err(|source| Error::Os { doing: "looking for this program's own path".into(), source })?;
@@ -176,20 +179,16 @@ impl Plan {
         };
         let agent_hosts: Vec<Host> = agent_hosts.into_iter().map(|h| Host { slots: 1, ..h }).collect();
         let rank = |context: &Context| -> Vec<OsString> {
-            let head = [
-                exec.clone().into_os_string(),
-                "exec".into(),
-                "--socket".into(),
-                (&spec.socket).into(),
-                "--".into(),
-            ];
-            head.into_iter().chain(context.command.iter().cloned()).collect()
+            let head =
+                [exec.clone().into_os_string(), "exec".into(), "--socket".into(), (&spec.socket).into()];
+            let more = registering.iter().map(OsString::from).chain(["--".into()]);
+            head.into_iter().chain(more).chain(context.command.iter().cloned()).collect()
         };
         let nodes = std::env::var("SLURM_JOB_NUM_NODES").or_else(|_| std::env::var("SLURM_NNODES")).ok();
         let count = if agent_hosts.is_empty() { None } else { Some(agent_hosts.len()) };
         let inherited = inherited(arguments, spec, &exec);
         let mut plan = match engine {
-            Engine::Local => local(agent, contexts, &exec, spec),
+            Engine::Local => local(agent, contexts, &rank, spec),
             Engine::OpenMpi { mpirun, .. } => {
                 let agents = Line::new(mpirun).words(&for_agents);
                 let agents = match count {
@@ -279,14 +278,14 @@ fn inherited(arguments: &[OsString], spec: &Spec, exec: &Path) -> Option<Vec<(&'
     Some(variables)
 }
 
-fn local(agent: &Path, contexts: &[Context], exec: &Path, spec: &Spec) -> Plan {
+fn local(agent: &Path, contexts: &[Context], rank: &dyn Fn(&Context) -> Vec<OsString>, spec: &Spec) -> Plan {
     let counted: Vec<(usize, &Context)> = contexts.iter().map(|c| (c.ranks.unwrap_or(1), c)).collect();
     let size: usize = counted.iter().map(|(n, _)| n).sum();
     let each = counted.iter().flat_map(|&(n, context)| std::iter::repeat_n(context, n));
-    let ranks = each.enumerate().map(|(rank, context)| {
-        let mut line =
-            Line::new(exec).words(["exec", "--socket", &spec.socket, "--"]).words(&context.command);
-        for (name, value) in [("RANK", rank), ("RANKS", size), ("LOCAL_RANK", rank), ("LOCAL_SIZE", size)] {
+    let ranks = each.enumerate().map(|(number, context)| {
+        let mut line = Line { words: rank(context), variables: Vec::new(), script: None };
+        let place = [("RANK", number), ("RANKS", size), ("LOCAL_RANK", number), ("LOCAL_SIZE", size)];
+        for (name, value) in place {
             line.variables.push((format!("HOSTBUF_{name}"), value.to_string()));
         }
         line
@@ -391,7 +390,8 @@ mod tests {
         let hosts = if hosts.is_empty() { Vec::new() } else { hosts::parse(hosts).unwrap() };
         let contexts = Context::split(ranks, command.iter().map(OsString::from).collect()).unwrap();
         let arguments: Vec<OsString> = arguments.iter().map(OsString::from).collect();
-        Plan::new(engine, Path::new("/agent"), &hosts, &contexts, &arguments, &spec).unwrap()
+        let registering = ["--register=mlock".to_owned()];
+        Plan::new(engine, Path::new("/agent"), &hosts, &contexts, &arguments, &spec, &registering).unwrap()
     }
 
     fn text(line: &Line) -> String {
@@ -407,7 +407,7 @@ mod tests {
                 .starts_with("mpirun --mca btl tcp,self --host h0:1,h1:1 -np 2 --bind-to none /agent")
         );
         assert!(text(&plan.ranks[0]).contains("--host h0:2,h1:2,h2:2 -np 3"));
-        assert!(text(&plan.ranks[0]).ends_with("exec --socket s -- ./a :x"));
+        assert!(text(&plan.ranks[0]).ends_with("exec --socket s --register=mlock -- ./a :x"));
     }
 
     #[test]
@@ -441,6 +441,7 @@ mod tests {
     fn local_ranks_know_their_place() {
         let plan = plan(&Engine::Local, "", Some(2), &["./a", ":", "-n", "1", "./b"], &[]);
         assert_eq!(plan.ranks.len(), 3);
+        assert!(text(&plan.ranks[2]).ends_with(" exec --socket s --register=mlock -- ./b"));
         assert!(plan.ranks[2].variables.contains(&("HOSTBUF_RANK".into(), "2".into())));
         assert!(plan.ranks[0].variables.contains(&("HOSTBUF_RANKS".into(), "3".into())));
     }

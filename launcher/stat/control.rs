@@ -13,7 +13,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 use hostbuf::internal::layout::CONTROL_LENGTH;
-use hostbuf::internal::{Control, Identity};
+use hostbuf::internal::{Control, Identity, Registered};
 use hostbuf::{Error, Fill};
 
 const LENGTH: usize = CONTROL_LENGTH as usize;
@@ -63,6 +63,10 @@ pub struct Snapshot {
     pub identity: Identity,
     /// One for each buffer of the identity.
     pub states: Vec<State>,
+    /// What its processes have registered, and those that have gone since; an error for each entry that is damaged.
+    pub registrations: Vec<Result<Registered, String>>,
+    /// How many registrations found no room in the list.
+    pub unlisted: Result<u64, String>,
 }
 
 /// Where a control page can be read.
@@ -112,6 +116,8 @@ impl Source<'_> {
 impl Snapshot {
     fn is_sound(&self) -> bool {
         self.states.iter().all(|s| s.fill.is_ok() && s.generation.is_ok() && s.high_water.is_ok())
+            && self.registrations.iter().all(Result::is_ok)
+            && self.unlisted.is_ok()
     }
 }
 
@@ -126,7 +132,13 @@ fn snapshot(copy: &PageCopy) -> Result<Snapshot, String> {
         generation: control.generation(index).map_err(|e| e.to_string()),
         high_water: control.high_water(index).map_err(|e| e.to_string()),
     };
-    Ok(Snapshot { states: (0..identity.buffers().len()).map(state).collect(), identity })
+    let registrations = control.registrations();
+    Ok(Snapshot {
+        states: (0..identity.buffers().len()).map(state).collect(),
+        registrations: registrations.into_iter().map(|r| r.map_err(|e| e.to_string())).collect(),
+        unlisted: control.unlisted().map_err(|e| e.to_string()),
+        identity,
+    })
 }
 
 #[cfg(test)]
@@ -177,7 +189,10 @@ mod tests {
             file.write_all_at(&[byte[0] ^ 0xff], at).unwrap();
             match Source::File(&path).read().unwrap() {
                 Err(why) => assert!(why.contains("damaged") || why.contains("version"), "{why}"),
-                Ok(read) => assert_eq!(read.identity, good.identity, "byte {at}"),
+                Ok(read) => {
+                    assert_eq!(read.identity, good.identity, "byte {at}");
+                    assert!(read.registrations.iter().all(Result::is_err), "byte {at}");
+                }
             }
             file.write_all_at(&byte, at).unwrap();
         }

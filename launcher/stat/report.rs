@@ -3,13 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
+use hostbuf::Access;
 use hostbuf::internal::CONTROL_NAME;
-use hostbuf::{Fill, Phase};
 use nix::fcntl::SealFlag;
-use serde_json::{Value, json};
 
 use super::control::{Snapshot, Source, State};
-use super::scan::{Area, FileId, Process};
+use super::scan::{Area, FileId, Process, printable};
 
 /// One job of one user on this host.
 pub struct Job {
@@ -59,6 +58,25 @@ pub struct Buffer {
     pub taken: Option<u64>,
     /// The mappings, and the process that each belongs to.
     pub areas: Vec<(i32, Area)>,
+    /// Who has registered what of it.
+    pub registrations: Vec<Held>,
+}
+
+/// A registration of a process that lives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// The process.
+    pub pid: i32,
+    /// Its name.
+    pub name: String,
+    /// The device, in printable characters.
+    pub device: String,
+    /// Where the registered part begins in the buffer, bytes.
+    pub offset: u64,
+    /// Its bytes.
+    pub length: u64,
+    /// What the device may do there.
+    pub access: Access,
 }
 
 impl Buffer {
@@ -86,15 +104,20 @@ impl Buffer {
 
 /// A process's share of an area. The kernel keeps pages of the reserved pool out of PSS and only says whether they
 /// are shared, so an equal part among all `sharers` is counted.
-fn share(area: &Area, sharers: u64) -> u64 {
+pub(super) fn share(area: &Area, sharers: u64) -> u64 {
     area.pss + area.private_hugetlb + area.shared_hugetlb / sharers
 }
 
-fn touched(area: &Area) -> u64 {
+pub(super) fn touched(area: &Area) -> u64 {
     area.rss + area.private_hugetlb + area.shared_hugetlb
 }
 
 impl Job {
+    /// How many registrations the job's list had no room for.
+    pub fn unlisted(&self) -> u64 {
+        self.control.as_ref().ok().and_then(|s| s.unlisted.as_ref().ok().copied()).unwrap_or(0)
+    }
+
     /// How many ranks there are, and how many children of theirs.
     pub fn counts(&self) -> (usize, usize) {
         let children = self.ranks.iter().filter(|r| r.child).count();
@@ -109,6 +132,14 @@ impl Job {
             let words =
                 [state.fill.as_ref().err(), state.generation.as_ref().err(), state.high_water.as_ref().err()];
             troubles.extend(words.into_iter().flatten().map(|why| format!("buffer {}: {why}", buffer.name)));
+        }
+        if let Ok(snapshot) = &self.control {
+            // One line for them all: they are for display only.
+            let damaged = snapshot.registrations.iter().filter_map(|r| r.as_ref().err());
+            let damaged: Vec<&String> = damaged.chain(snapshot.unlisted.as_ref().err()).collect();
+            if let Some(first) = damaged.first() {
+                troubles.push(format!("the list of registrations ({} damaged): {first}", damaged.len()));
+            }
         }
         troubles
     }
@@ -249,7 +280,29 @@ fn buffer(name: String, file: FileId, processes: &[&Process], known: Option<(usi
         sealed: held.iter().find_map(|h| sealed(&h.path)),
         taken: held.iter().map(|h| h.taken).max(),
         areas,
+        registrations: known.map_or(Vec::new(), |(index, s)| registrations(index, s, processes)),
     }
+}
+
+/// What living processes have registered of buffer `index`. An entry of a process that has gone without clearing it means
+/// nothing, whoever has its number now.
+fn registrations(index: usize, snapshot: &Snapshot, processes: &[&Process]) -> Vec<Held> {
+    let entries = snapshot.registrations.iter().flatten().filter(|r| r.index == index);
+    let mut list: Vec<Held> = entries
+        .filter_map(|r| {
+            let process = processes.iter().find(|p| r.is_of(p.inner, p.start))?;
+            Some(Held {
+                pid: process.pid,
+                name: process.name.clone(),
+                device: printable(&r.device),
+                offset: r.offset,
+                length: r.length,
+                access: r.access,
+            })
+        })
+        .collect();
+    list.sort_by(|a, b| (&a.device, a.pid, a.offset).cmp(&(&b.device, b.pid, b.offset)));
+    list
 }
 
 /// Whether the kernel refuses every write to a memory file.
@@ -260,77 +313,6 @@ fn sealed(path: &std::path::Path) -> Option<bool> {
     Some(hostbuf::os::memfd::seals(file.as_fd()).ok()?.contains(SealFlag::F_SEAL_WRITE))
 }
 
-/// All of it for programs. Sizes are bytes, addresses text in hexadecimal; `null` is what could not be read.
-pub fn json(jobs: &[Job]) -> Value {
-    json!({ "host": hostbuf::os::process::host_name(), "jobs": jobs.iter().map(job_json).collect::<Vec<_>>() })
-}
-
-fn job_json(job: &Job) -> Value {
-    let identity = job.control.as_ref().ok().map(|s| &s.identity);
-    let phases = identity.map(|i| {
-        Phase::ALL
-            .into_iter()
-            .map(|p| (p.name().to_owned(), i.phases[p as usize].into()))
-            .collect::<serde_json::Map<_, _>>()
-    });
-    let members = |list: &[Member]| -> Vec<Value> {
-        list.iter().map(|m| json!({ "pid": m.pid, "name": m.name, "child": m.child })).collect()
-    };
-    json!({
-        "job": format!("{:032x}", job.number),
-        "uid": job.uid,
-        "user": user(job.uid),
-        "host_index": identity.map(|i| i.host),
-        "hosts": identity.map(|i| i.hosts),
-        "address": identity.map(|i| format!("{:#x}", i.address)),
-        "reserved_bytes": identity.map(|i| i.length),
-        "agreement_rounds": identity.map(|i| i.rounds),
-        "phases_us": phases,
-        "troubles": job.troubles(),
-        "ranks": members(&job.ranks),
-        "agents": members(&job.agents),
-        "buffers": job.buffers.iter().map(|b| buffer_json(job, b)).collect::<Vec<_>>(),
-    })
-}
-
-fn buffer_json(job: &Job, buffer: &Buffer) -> Value {
-    let state = buffer.state.as_ref();
-    let sharers = buffer.areas.iter().filter(|(_, a)| a.shared_hugetlb > 0).count().max(1) as u64;
-    let mappings = |(pid, a): &(i32, Area)| {
-        json!({
-            "pid": pid,
-            "address": format!("{:#x}", a.start),
-            "writable": a.writable,
-            "pss_bytes": share(a, sharers),
-            "rss_bytes": touched(a),
-        })
-    };
-    let (ranks, _) = job.counts();
-    let one = buffer.taken.unwrap_or(buffer.length);
-    json!({
-        "name": buffer.name,
-        "address": buffer.address.map(|a| format!("{a:#x}")),
-        "size_bytes": buffer.size,
-        "length_bytes": buffer.length,
-        "pages": buffer.pages.as_ref().map(|(pages, _)| pages),
-        "huge_bytes": buffer.pages.as_ref().map(|(_, huge)| huge),
-        "huge_mapped_bytes": buffer.huge_mapped(),
-        "page_bytes": buffer.areas.iter().map(|(_, a)| a.page).max(),
-        "lazy": buffer.lazy,
-        "fill": state.and_then(|s| s.fill.as_ref().ok()).map(|f: &Fill| f.name()),
-        "sealed": buffer.sealed,
-        "generation": state.and_then(|s| s.generation.as_ref().ok()),
-        "high_water_bytes": state.and_then(|s| s.high_water.as_ref().ok()),
-        "taken_bytes": buffer.taken,
-        "pss_bytes": buffer.pss(),
-        "pss_source": if buffer.is_hugetlb() { "equal shares of hugetlb pages" } else { "smaps" },
-        "rss_bytes": buffer.rss(),
-        "private_copies": ranks,
-        "private_copies_bytes": one.saturating_mul(ranks as u64),
-        "mappings": buffer.areas.iter().map(mappings).collect::<Vec<_>>(),
-    })
-}
-
 /// A user's name, or the number.
 pub fn user(uid: u32) -> String {
     let found = nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(uid)).ok().flatten();
@@ -339,6 +321,9 @@ pub fn user(uid: u32) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
+    use super::super::json::json;
     use super::super::scan::{FileName, Held};
     use super::*;
 
@@ -360,7 +345,9 @@ mod tests {
             path: "/nowhere".into(),
             taken: 4 << 20,
         });
-        Process { pid, name: "app".into(), uid: 0, ancestors: vec![parent, 1], areas, held: held.collect() }
+        let held = held.collect();
+        let (inner, start) = (pid.unsigned_abs(), 100);
+        Process { pid, inner, start, name: "app".into(), uid: 0, ancestors: vec![parent, 1], areas, held }
     }
 
     #[test]
@@ -384,5 +371,54 @@ mod tests {
         let json = json(&jobs);
         assert_eq!(json["jobs"][0]["buffers"][0]["private_copies_bytes"], 8 << 20);
         assert_eq!(json["jobs"][0]["buffers"][0]["fill"], Value::Null);
+    }
+    #[test]
+    fn registrations_of_living_processes_are_shown() {
+        use hostbuf::job::Solo;
+        use hostbuf::register::{Mlock, Overlap, fake::Fake};
+        use hostbuf::{HostBuffer, Options};
+        use std::sync::Arc;
+
+        let buffer = HostBuffer::allocate(&Solo, Options::new(1 << 20).name("shown-by-stat")).unwrap();
+        let whole = buffer.register(&Arc::new(Mlock::new()), .., Access::READ).unwrap();
+        let fake = Arc::new(Fake::new(Overlap::Free));
+        let part = buffer.register(&fake, 4096..12288, Access::REMOTE_WRITE).unwrap();
+        let own = i32::try_from(std::process::id()).unwrap();
+        let seen = |later: u64| {
+            let mut process = super::super::scan::process(own, 0).unwrap();
+            process.start += later;
+            // Other tests of this process have buffers too.
+            let mut jobs = jobs(&[process]);
+            jobs.retain(|job| job.buffers.iter().any(|b| b.name == "shown-by-stat"));
+            jobs
+        };
+        let jobs = seen(0);
+        let buffer = &jobs[0].buffers[0];
+        let devices: Vec<_> =
+            buffer.registrations.iter().map(|r| (r.device.as_str(), r.pid, r.length)).collect();
+        assert_eq!(devices, [("fake", own, 8192), ("mlock", own, 1 << 20)]);
+        let json = &json(&jobs)["jobs"][0];
+        assert_eq!(json["registrations_not_listed"], 0);
+        assert_eq!(
+            json["buffers"][0]["registrations"][0]["access"],
+            json!(["read", "write", "remote_write"])
+        );
+        assert_eq!(json["buffers"][0]["registrations"][0]["offset_bytes"], 4096);
+        let text = super::super::table::text(&jobs);
+        let words = |device: &str| {
+            let line = text.lines().find(|l| l.contains(device)).unwrap_or_else(|| panic!("{text}"));
+            line.split_whitespace().collect::<Vec<_>>().join(" ")
+        };
+        assert!(
+            words("  fake  ").ends_with(&format!(" {own} 8 KiB at 4 KiB read, write, remote write")),
+            "{text}"
+        );
+        assert!(words("  mlock  ").ends_with(&format!(" {own} 1 MiB (all) read")), "{text}");
+        // Another process that has got the number since.
+        assert_eq!(seen(1)[0].buffers[0].registrations, []);
+        drop((whole, part));
+        let jobs = seen(0);
+        assert_eq!(jobs[0].buffers[0].registrations, []);
+        assert!(!super::super::table::text(&jobs).contains("REGISTERED"));
     }
 }

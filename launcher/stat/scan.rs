@@ -92,6 +92,10 @@ pub struct Held {
 pub struct Process {
     /// Its number.
     pub pid: i32,
+    /// Its number as it knows it itself: another one in a container.
+    pub inner: u32,
+    /// When it began, in clock ticks after boot.
+    pub start: u64,
     /// Its name, in printable characters.
     pub name: String,
     /// Whose it is.
@@ -120,7 +124,8 @@ pub fn processes() -> Vec<Process> {
         .collect()
 }
 
-fn process(pid: i32, uid: u32) -> Option<Process> {
+/// What a process maps and holds of hostbuf's, if anything.
+pub(super) fn process(pid: i32, uid: u32) -> Option<Process> {
     let mut areas = Vec::new();
     // smaps walks all page tables of a process: only of those that have something to show.
     let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
@@ -135,7 +140,16 @@ fn process(pid: i32, uid: u32) -> Option<Process> {
     }
     let up = |&pid: &i32| process::parent(pid).filter(|&parent| parent > 0);
     let ancestors = std::iter::successors(up(&pid), up).take(64).collect();
-    Some(Process { pid, name: printable(&process::name(pid)), uid, ancestors, areas, held })
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let inner = inner_number(&status).unwrap_or(pid.unsigned_abs());
+    let start = process::start_time(pid).unwrap_or(0);
+    Some(Process { pid, inner, start, name: printable(&process::name(pid)), uid, ancestors, areas, held })
+}
+
+/// The number of a process in the innermost of its namespaces.
+fn inner_number(status: &str) -> Option<u32> {
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    numbers.split_ascii_whitespace().last()?.parse().ok()
 }
 
 fn mentions_us(maps: &[u8]) -> bool {
@@ -298,6 +312,13 @@ mod tests {
         assert_eq!((index.pss, index.rss, index.huge), (1536 << 10, 6 << 20, 4 << 20));
         assert_eq!(index.file, FileId { device: (0, 1), inode: 77 });
         assert!(index.writable && index.page == 4096);
+    }
+
+    #[test]
+    fn a_process_in_a_container_has_another_number_there() {
+        assert_eq!(inner_number("Name:\tapp\nPid:\t4711\nNSpid:\t4711\t17\nNSpgid:\t1\n"), Some(17));
+        assert_eq!(inner_number("NSpid:\t4711\n"), Some(4711));
+        assert_eq!((inner_number("NSpid:\n"), inner_number("Pid:\t1\n")), (None, None));
     }
 
     #[test]

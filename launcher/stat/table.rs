@@ -6,7 +6,7 @@ use std::time::Duration;
 use hostbuf::os::process;
 use hostbuf::{Bytes, Phase};
 
-use super::report::{Buffer, Job, Member, user};
+use super::report::{Buffer, Held, Job, Member, user};
 
 /// All jobs, or one line that says there is none.
 pub fn text(jobs: &[Job]) -> String {
@@ -31,6 +31,14 @@ fn job(job: &Job) -> String {
         writeln!(text, "  ! {trouble}").expect("to memory");
     }
     text.push_str(&align(&rows(job)));
+    let registered = registered(job);
+    if !registered.is_empty() {
+        text.push_str(&align(&registered));
+    }
+    if job.unlisted() > 0 {
+        let count = plural(job.unlisted() as usize, "registration has", "registrations have");
+        writeln!(text, "  {count} not been listed: the list was full").expect("to memory");
+    }
     let (ranks, children) = job.counts();
     writeln!(text, "  {}: {}", plural(ranks, "rank", "ranks"), people(&job.ranks, false)).expect("to memory");
     if children > 0 {
@@ -102,6 +110,26 @@ fn row(job: &Job, buffer: &Buffer) -> Vec<String> {
         pss,
         format!("{} ({ranks} x {})", Bytes(one.saturating_mul(ranks as u64)), Bytes(one)),
     ]
+}
+
+/// Who has registered what; nothing when nobody has.
+fn registered(job: &Job) -> Vec<Vec<String>> {
+    let row = |buffer: &Buffer, held: &Held| {
+        let bytes = if (held.offset, held.length) == (0, buffer.length) {
+            format!("{} (all)", Bytes(held.length))
+        } else {
+            format!("{} at {}", Bytes(held.length), Bytes(held.offset))
+        };
+        let process = format!("{} {}", held.name, held.pid);
+        vec![buffer.name.clone(), held.device.clone(), process, bytes, held.access.to_string()]
+    };
+    let rows = job.buffers.iter().flat_map(|b| b.registrations.iter().map(move |held| row(b, held)));
+    let mut rows: Vec<Vec<String>> = rows.collect();
+    if !rows.is_empty() {
+        let head = ["REGISTERED", "WITH", "BY", "BYTES", "FOR"];
+        rows.insert(0, head.map(str::to_owned).to_vec());
+    }
+    rows
 }
 
 /// Columns side by side, two spaces apart.

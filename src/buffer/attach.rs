@@ -31,6 +31,15 @@ impl HostBuffer {
         Ok(HostBuffer { job: attached()?, index: 0 })
     }
 
+    /// All buffers, in the order of the command line.
+    ///
+    /// # Errors
+    /// As [`attach`](HostBuffer::attach).
+    pub fn attach_all() -> Result<Vec<HostBuffer>> {
+        let job = attached()?;
+        Ok((0..job.identity.buffers().len()).map(|index| HostBuffer { job: job.clone(), index }).collect())
+    }
+
     /// The buffer of this name (`--buffer name=...`).
     ///
     /// # Errors

@@ -10,6 +10,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::buffer::layout::CONTROL_LENGTH;
+use crate::buffer::ledger::Row;
 use crate::buffer::options::{NAME_MAX, Pages};
 use crate::error::{Error, Result};
 use crate::wire::MAX_BUFFERS;
@@ -23,7 +24,7 @@ const VERSION: u32 = 1;
 pub struct Identity {
     magic: u64,
     version: u32,
-    /// The bytes of [`Identity`] and of [`State`]: two builds that lay them out differently refuse each other.
+    /// The bytes of [`Identity`], of a [`Row`] and of a [`State`]: two builds that lay them out differently refuse each other.
     layout: u32,
     /// The job's random number.
     pub job: [u64; 2],
@@ -185,17 +186,21 @@ impl Identity {
     }
 }
 
-const LAYOUT: u32 = (size_of::<Identity>() * 65536 + size_of::<State>()) as u32;
+const LAYOUT: u32 = (size_of::<Identity>() << 16 | size_of::<Row>() << 8 | size_of::<State>()) as u32;
+const _: () =
+    assert!(size_of::<Identity>() < 1 << 16 && size_of::<Row>() < 1 << 8 && size_of::<State>() < 1 << 8);
 const _: () = assert!(size_of::<BufferIdentity>() == 32 + 8 * 8);
 const _: () = assert!(
     size_of::<Identity>()
         == 8 + 8 + 16 + 16 + 16 + 8 * Phase::COUNT + MAX_BUFFERS * size_of::<BufferIdentity>() + 8
 );
-const _: () = assert!(STATES + MAX_BUFFERS * size_of::<State>() <= CONTROL_LENGTH as usize);
 
 /// Where the mutable part begins: on a cache line of its own, behind the identity.
 const STATES: usize = 4096;
 const _: () = assert!(size_of::<Identity>() <= STATES);
+/// Where the table of registrations begins, behind the states; it goes on to the end of the page.
+pub(super) const LEDGER: usize = STATES + MAX_BUFFERS * size_of::<State>();
+const _: () = assert!(LEDGER < CONTROL_LENGTH as usize);
 
 /// How far the filling of a buffer is. The numbers are words that no flipped byte turns into one another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -244,12 +249,12 @@ pub struct Checked(AtomicU64);
 const BITS: u32 = 48;
 
 impl Checked {
-    fn encode(value: u64) -> u64 {
+    pub(super) fn encode(value: u64) -> u64 {
         debug_assert!(value >> BITS == 0);
         value | (xxhash_rust::xxh3::xxh3_64(&value.to_ne_bytes()) >> BITS) << BITS
     }
 
-    fn decode(word: &'static str, found: u64) -> Result<u64> {
+    pub(super) fn decode(word: &'static str, found: u64) -> Result<u64> {
         let value = found & ((1 << BITS) - 1);
         if Checked::encode(value) == found { Ok(value) } else { Err(Error::Corrupt { word, found }) }
     }

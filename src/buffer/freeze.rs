@@ -9,10 +9,13 @@ use nix::fcntl::SealFlag;
 use tracing::{info_span, warn};
 
 use crate::buffer::control::Fill;
+use crate::buffer::early;
 use crate::buffer::handle::HostBuffer;
+use crate::buffer::owned::Freezing;
 use crate::error::{Error, Result};
 use crate::job::{Collective, Hosts, Reduce, all_or_none};
 use crate::os::{memfd, process, raw};
+use crate::span::Span;
 
 /// A buffer that the ranks can no longer write: their mappings are read-only, and a stray write faults.
 #[derive(Clone, Debug)]
@@ -64,23 +67,46 @@ impl HostBuffer {
     /// it writable (a shell that started a rank, a child forked before) makes the proof [`Proof::Weaker`] on its
     /// host, which names it. Children forked afterwards inherit read-only memory.
     ///
+    /// No device can write afterwards either, nor a peer through one: what a
+    /// [`RegistrationCache`](crate::register::RegistrationCache) has of the buffer is ended, on all ranks, before anything is
+    /// sealed, also what it was told to [keep](crate::register::RegistrationCache::keep). New registrations are for reading
+    /// only. A [`Registration`](crate::register::Registration) for reading that is held meanwhile lives on; where its device
+    /// pins pages (RDMA, CUDA) the kernel does not seal them, and the proof is [`Proof::Weaker`]: so register after freezing.
+    ///
+    /// What `hostbuf run --register` has registered is ended too, and registered again for reading once the buffer is sealed;
+    /// its keys are others then.
+    ///
     /// # Errors
-    /// [`Error::Freeze`] when the buffer is not filled on every host, [`Error::Os`] when remapping fails; on all ranks.
+    /// On all ranks: [`Error::Freeze`] when the buffer is not filled on every host, or a rank holds a
+    /// [`Registration`](crate::register::Registration) or a lease by which a device can write into it (then nothing has
+    /// been sealed, and it can be tried again); [`Error::Os`] when remapping fails.
     pub fn freeze(&self, group: &dyn Collective) -> Result<Frozen> {
         let _span = info_span!("freeze", buffer = %self.name()).entered();
         let hosts = Hosts::of(group)?;
         self.compare(group)?;
         all_or_none(group, self.may_freeze())?;
+        // Before anything that cannot be undone: the devices.
+        let mut freezing = None;
+        let begun = Span::new(self.as_ptr().as_ptr() as usize, self.len()).and_then(Freezing::begin);
+        all_or_none(group, begun.map(|begun| freezing = Some(begun)))?;
         // No new writable mapping from here on; then every rank gives up its own.
         let sealed = if hosts.leads() { self.add_seal(SealFlag::F_SEAL_FUTURE_WRITE) } else { Ok(()) };
         all_or_none(group, sealed)?;
+        // What was registered before main may write, and pins pages, which would stand in the proof's way.
+        let span = Span::new(self.as_ptr().as_ptr() as usize, self.len())?;
+        let ended = if early::end(span) { Ok(()) } else { Err(still_registered(self)) };
+        all_or_none(group, ended)?;
         all_or_none(group, self.remap_read_only())?;
         let mut proof = Proof::Sealed;
         if hosts.leads() {
             proof = self.prove();
         }
         let proof = tell_host(&*hosts.local, proof)?;
+        if !early::again(span) {
+            warn!(buffer = %self.name(), "what --register registered could not be registered again for reading");
+        }
         group.barrier()?;
+        freezing.into_iter().for_each(Freezing::keep);
         Ok(Frozen { buffer: self.clone(), proof })
     }
 
@@ -131,12 +157,17 @@ impl HostBuffer {
             Ok(()) => Proof::Sealed,
             Err(Error::Os { source, .. }) if source.raw_os_error() == Some(libc::EBUSY) => {
                 let holders = writers(self);
-                let who = if holders.is_empty() {
-                    "a process that is not visible from here".into()
-                } else {
-                    holders.join(", ")
-                };
-                Proof::Weaker { why: format!("still mapped writable on {} by {who}", process::host_name()) }
+                let host = process::host_name();
+                Proof::Weaker {
+                    why: if holders.is_empty() {
+                        format!(
+                            "on {host} a device has pages of it pinned (a registration from before), or a process that is \
+                             not visible from here has it mapped writable"
+                        )
+                    } else {
+                        format!("still mapped writable on {host} by {}", holders.join(", "))
+                    },
+                }
             }
             Err(error) => Proof::Weaker { why: error.to_string() },
         };
@@ -146,6 +177,12 @@ impl HostBuffer {
         self.control().set_fill(self.index, Fill::Frozen);
         proof
     }
+}
+
+fn still_registered(buffer: &HostBuffer) -> Error {
+    let (name, host, pid) = (buffer.name(), process::host_name(), std::process::id());
+    let why = format!("in process {pid} on {host} a registration of \"{name}\" by --register does not end");
+    Error::Freeze { why }
 }
 
 /// The leader's proof to all ranks of the host.

@@ -11,8 +11,9 @@
 use crate::buffer::options::Options;
 use crate::wire::{FLAG_DUMP, Placement, Placements, Winner};
 
-/// The bytes of a control page.
-pub const CONTROL_LENGTH: u64 = 8192;
+/// The bytes of the control page, which is several of the machine's: identity, states, and room to list the registrations of
+/// a host with many ranks.
+pub const CONTROL_LENGTH: u64 = 16384;
 const GUARD: u64 = 2 << 20;
 
 /// The plan for `buffers`: a [`Winner`] whose address is not known yet (0), and the alignment that its address needs.

@@ -1,9 +1,13 @@
 //! System calls: the ground floor. Nothing here knows what a host buffer is.
 
+pub mod array;
 pub mod cores;
+pub mod forking;
+pub mod kernel;
 pub mod lineage;
 pub mod maps;
 pub mod memfd;
+pub mod memlock;
 pub mod memory;
 pub mod process;
 pub mod raw;

@@ -1,22 +1,35 @@
 //! Registering a host buffer.
 
 use std::ops::{Bound, RangeBounds};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::buffer::HostBuffer;
+use crate::buffer::handle::Job;
+use crate::buffer::ledger::Listed;
+use crate::buffer::owned::Writing;
 use crate::error::{Error, Result};
 use crate::register::registrar::{Registrar, Registration};
 use crate::span::{Access, Span};
+
+/// What a registration of a buffer keeps until it has ended: the note that a device can write, the memory, and the line that
+/// `hostbuf stat` shows.
+struct Kept {
+    _writing: Option<Writing>,
+    job: Arc<Job>,
+    listed: OnceLock<Option<Listed>>,
+}
 
 impl HostBuffer {
     /// Registers the buffer, or the bytes of it that `region` names, with a device, for this process. The registration keeps
     /// the memory: it stays mapped until the registration has ended.
     ///
     /// A registration belongs to one process, and each counts by itself (RDMA charges each against `ulimit -l`). So usually
-    /// one process of a host registers, the one that does its I/O; others do when they need it.
+    /// one process of a host registers, the one that does its I/O; others do when they need it. `hostbuf stat` shows who has
+    /// registered what, in a table that has room for some 170 registrations of a job on each host.
     ///
-    /// A [`RegistrationCache`](crate::register::RegistrationCache) over the same registrar knows nothing of this; its own
-    /// entries of a buffer's memory are as good, and need no watching.
+    /// A [`RegistrationCache`](crate::register::RegistrationCache) over the same registrar knows nothing of this. Where a
+    /// device refuses overlaps (CUDA) it is in the cache's way: there let the cache register the buffer, by
+    /// [`keep`](crate::register::RegistrationCache::keep), which needs no watching either.
     ///
     /// ```
     /// # use std::sync::Arc;
@@ -31,7 +44,8 @@ impl HostBuffer {
     ///
     /// # Errors
     /// [`Error::Invalid`] for a region that is empty or not inside the buffer; [`Error::Freeze`] for an access that writes
-    /// into a frozen buffer; as [`Registrar::register`].
+    /// into a frozen buffer; as [`Registrar::register`]. While a registration lives by which a device can write, the buffer
+    /// cannot be [frozen](HostBuffer::freeze).
     pub fn register<R: Registrar>(
         &self,
         registrar: &Arc<R>,
@@ -59,8 +73,12 @@ impl HostBuffer {
             return Err(Error::Freeze { why });
         }
         let span = Span::new(self.as_ptr().as_ptr() as usize + start, end - start)?;
-        let keeper = self.job.clone();
-        Registration::keeping(registrar, span, access, Some(keeper))
+        let writing = access.writes().then(|| Writing::new(span, registrar.name())).transpose()?;
+        let kept = Arc::new(Kept { _writing: writing, job: self.job.clone(), listed: OnceLock::new() });
+        let registration = Registration::keeping(registrar, span, access, Some(kept.clone()))?;
+        let region = (start as u64, (end - start) as u64);
+        kept.listed.get_or_init(|| Listed::enter(&kept.job, self.index, region, access, &registrar.name()));
+        Ok(registration)
     }
 }
 
@@ -87,13 +105,18 @@ mod tests {
         assert_eq!((part.span().start(), part.span().len()), (start + 100, 100));
         let whole = buffer.register(&fake, .., Access::READ).unwrap();
         assert_eq!(whole.span(), Span::new(start, length).unwrap());
+        let control = buffer.control();
         drop(buffer);
         drop(part);
-        // Still mapped, and readable.
-        assert!(crate::buffer::owned::range(whole.span()).is_some());
+        // Still mapped, and readable; and still listed.
+        let listed = || control.registrations().into_iter().map(Result::unwrap).collect::<Vec<_>>();
+        let [left] = &listed()[..] else { panic!("one is left") };
+        assert_eq!((left.pid, left.index, left.offset), (std::process::id(), 0, 0));
+        assert_eq!((left.length, left.access, left.device.as_str()), (length as u64, Access::READ, "fake"));
+        assert!(crate::buffer::owned::find(whole.span()).is_some());
         whole.deregister().unwrap();
         assert!(fake.live().is_empty());
-        assert!(crate::buffer::owned::range(Span::new(start, length).unwrap()).is_none());
+        assert!(crate::buffer::owned::find(Span::new(start, length).unwrap()).is_none());
     }
 
     #[test]
@@ -101,6 +124,13 @@ mod tests {
         let fake = Arc::new(Fake::new(Overlap::Free));
         let buffer = HostBuffer::allocate(&Solo, Options::new(1 << 20)).unwrap();
         buffer.initialize(|arena| arena.place(1u64)).unwrap();
+        let held = buffer.register(&fake, 0..10, Access::WRITE).unwrap();
+        let refused = buffer.freeze(&Solo).unwrap_err().to_string();
+        assert!(refused.contains("fake"), "{refused}");
+        assert_eq!(fake.live().len(), 1);
+        drop(held);
+        // It was undone: what was refused once may be registered again.
+        buffer.register(&fake, .., Access::WRITE).unwrap();
         let frozen = buffer.freeze(&Solo).unwrap();
         let refused = buffer.register(&fake, .., Access::REMOTE_WRITE).unwrap_err().to_string();
         assert!(refused.contains("frozen"), "{refused}");

@@ -7,12 +7,14 @@ use std::io;
 use std::sync::{Mutex, PoisonError};
 
 use crate::error::{Error, Result};
-use crate::os::memory;
+use crate::os::{memlock, memory};
 use crate::register::registrar::{Overlap, Probe, Registrar};
 use crate::span::{Access, Span};
 
 /// Locks pages into memory by `mlock(2)`. The kernel counts no locks: one munlock unlocks a page however often it was
 /// locked. So pages are counted here, and each is unlocked with its last registration.
+///
+/// The system call is made directly: address sanitizers put a function that does nothing in the place of the C library's.
 #[derive(Debug)]
 pub struct Mlock {
     page: usize,
@@ -36,12 +38,10 @@ impl Mlock {
     /// Whether this process may lock memory, and how much.
     #[must_use]
     pub fn probe() -> Probe {
-        use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
-        match getrlimit(Resource::RLIMIT_MEMLOCK) {
-            Ok((0, _)) => Probe::Missing("the limit of locked memory is 0; raise `ulimit -l`".into()),
-            Ok((RLIM_INFINITY, _)) => Probe::Ready("memory may be locked without limit".into()),
-            Ok((soft, _)) => Probe::Ready(format!("{} may be locked (ulimit -l)", crate::Bytes(soft))),
-            Err(e) => Probe::Missing(format!("getrlimit: {e}")),
+        match memlock::limit() {
+            Some(0) => Probe::Missing("the limit of locked memory is 0; raise `ulimit -l`".into()),
+            Some(limit) => Probe::Ready(format!("{} may be locked (ulimit -l)", crate::Bytes(limit))),
+            None => Probe::Ready("memory may be locked without limit".into()),
         }
     }
 
@@ -97,11 +97,11 @@ impl Registrar for Mlock {
         let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
         // All of it, so that a hole shows even where every page beside it is locked already.
         // SAFETY: locking changes no content; a range that is not mapped is an error.
-        if unsafe { libc::mlock(whole.start() as *const _, whole.len()) } != 0 {
+        if unsafe { libc::syscall(libc::SYS_mlock, whole.start(), whole.len()) } != 0 {
             let error = self.failed(span, access, "mlock");
             for run in Mlock::alone(&pages, whole, self.page, 0) {
                 // SAFETY: as above; pages that others have stay locked.
-                unsafe { libc::munlock(run.start() as *const _, run.len()) };
+                unsafe { libc::syscall(libc::SYS_munlock, run.start(), run.len()) };
             }
             return Err(error);
         }
@@ -124,7 +124,7 @@ impl Registrar for Mlock {
         let mut result = Ok(());
         for run in last {
             // SAFETY: unlocking changes no content.
-            let unlocked = unsafe { libc::munlock(run.start() as *const _, run.len()) } == 0;
+            let unlocked = unsafe { libc::syscall(libc::SYS_munlock, run.start(), run.len()) } == 0;
             // What has been unmapped is unlocked by that.
             if !unlocked && nix::errno::Errno::last_raw() != libc::ENOMEM {
                 result = Err(self.failed(span, Access::READ, "munlock"));

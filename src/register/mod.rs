@@ -35,6 +35,17 @@
 //! of other owners) is registered for its leases only, and counted by cause. hostbuf's own memory needs no watching: a
 //! registration keeps it.
 //!
+//! A request waits for others' changes of memory for about a millisecond at a time, and up to 20 ms where the
+//! monitor's own thread gets no core. If there is no end of them its memory is
+//! registered for its lease only, and counted as restless. While one change takes more than a second and the kernel does
+//! not say what it is, nothing is kept: memory is registered for its leases only, and counted as unproven.
+//!
+//! madvise is told *before* the pages go. What is asked for while the call is under way, or within 100 ms afterwards, is
+//! registered for its lease only, and counted as restless; it is kept again when everybody who was taking pages is done. One gap
+//! remains: a thread that the kernel has told to go on, and that gets no core for 100 ms, before it takes the first page.
+//! Who cannot rule that out, and lets one thread give pages back while another sends them, calls
+//! [`invalidate`](RegistrationCache::invalidate) after madvise.
+//!
 //! The kernel reports nothing for `shmat` with `SHM_REMAP`, `remap_file_pages`, `MADV_GUARD_INSTALL`, and for holes and
 //! truncation of a file through a descriptor. Who does that to registered memory calls
 //! [`invalidate`](RegistrationCache::invalidate) before.

@@ -47,7 +47,8 @@ impl fmt::Display for Probe {
 ///
 /// The contract, which one suite checks for all of them: `register` either registers the whole span or nothing; a span
 /// that is not mapped is an error, never a signal; each handle is given to `deregister` once; both may be called from
-/// several threads at the same time.
+/// several threads at the same time. `overlap` and `footprint` are answered at once, without allocating or freeing memory: a
+/// cache asks them with a lock that nobody may hold who waits for the program's memory.
 pub trait Registrar: Send + Sync + 'static {
     /// What the device gave: keys, a device address.
     type Handle: Send + Sync + 'static;
@@ -88,7 +89,7 @@ pub struct Registration<R: Registrar> {
     span: Span,
     access: Access,
     lineage: Lineage,
-    _memory: Option<Arc<dyn Send + Sync>>,
+    memory: Option<Arc<dyn Send + Sync>>,
 }
 
 impl<R: Registrar> Registration<R> {
@@ -108,14 +109,7 @@ impl<R: Registrar> Registration<R> {
     ) -> Result<Registration<R>> {
         let handle = registrar.register(span, access)?;
         let registrar = registrar.clone();
-        Ok(Registration {
-            registrar,
-            handle: Some(handle),
-            span,
-            access,
-            lineage: Lineage::here(),
-            _memory: memory,
-        })
+        Ok(Registration { registrar, handle: Some(handle), span, access, lineage: Lineage::here(), memory })
     }
 
     /// What the device gave.
@@ -149,10 +143,17 @@ impl<R: Registrar> Registration<R> {
 
     fn end(&mut self) -> Result<()> {
         match self.handle.take() {
-            Some(handle) if self.lineage.is_here() => self.registrar.deregister(self.span, handle),
+            Some(handle) if self.lineage.is_here() => {
+                let result = self.registrar.deregister(self.span, handle);
+                if result.is_err() {
+                    // The device may have it still: then it stays mapped, and is not frozen under it.
+                    std::mem::forget(self.memory.take());
+                }
+                result
+            }
             Some(handle) => {
                 // The parent's: neither ended nor freed here.
-                std::mem::forget(handle);
+                std::mem::forget((handle, self.memory.take()));
                 Ok(())
             }
             None => Ok(()),

@@ -20,15 +20,23 @@ use ibverbs_sys as ffi;
 
 use crate::error::{Error, Result};
 use crate::os::lineage::Lineage;
-use crate::os::memory;
+use crate::os::{kernel, memory};
 use crate::register::registrar::{Overlap, Probe, Registrar};
 use crate::span::{Access, Span};
+
+/// Since which kernel memory that is mapped shared and read-only can be registered for reading. Before, the kernel asked for
+/// pages to write also where nobody was to write.
+const READS_SHARED: (u32, u32) = (6, 2);
 
 /// One RDMA device, opened, with a protection domain of its own. Several may be opened, also of one device: keys of one mean
 /// nothing to the queue pairs of another.
 ///
 /// Pages without any access (`PROT_NONE`) are refused for writing; for [`Access::READ`] the kernel may take them, so that a
 /// range which runs over the end of a buffer is no error there.
+///
+/// A frozen buffer can be registered from Linux 6.2 on. On older ones register it before it is frozen, with
+/// [`Access::READ`] or [`Access::REMOTE_READ`], and hold the registration; then the kernel does not seal it
+/// ([`Proof::Weaker`](crate::Proof::Weaker)).
 ///
 /// The pointers that it gives are those of the crate `ibverbs-sys`, 0.3.
 ///
@@ -330,7 +338,13 @@ fn explanation(source: &io::Error, access: Access) -> &'static str {
         Some(libc::EFAULT) if access.writes() => {
             "not all of it is mapped, or it is read-only and should be written"
         }
-        Some(libc::EFAULT) => "not all of it is mapped",
+        Some(libc::EFAULT) if kernel::version() < READS_SHARED => {
+            "not all of it is mapped; or it is mapped shared and read-only, as a frozen buffer is, which Linux registers from \
+             6.2 on: register it before it is frozen, for reading, and hold the registration"
+        }
+        Some(libc::EFAULT) => {
+            "not all of it is mapped; or it is a frozen buffer, which kernels before 6.2 cannot register with RDMA devices"
+        }
         Some(libc::ENOMEM) => {
             "it is above the limit of locked memory (`ulimit -l`), which counts every registration, also of the same pages; \
              or the device has no room"

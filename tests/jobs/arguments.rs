@@ -8,7 +8,7 @@ use crate::watched::{SOON, probe, remains};
 
 /// One line on standard error, from us, with all of `words`.
 #[track_caller]
-fn one_line(outcome: &Outcome, status: i32, words: &[&str]) {
+pub fn one_line(outcome: &Outcome, status: i32, words: &[&str]) {
     let err = &outcome.stderr;
     assert_eq!((outcome.status, err.lines().count()), (status, 1), "{outcome:?}");
     assert!(err.starts_with("hostbuf"), "{err}");

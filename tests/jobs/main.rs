@@ -13,6 +13,7 @@ mod engines;
 mod faults;
 mod filling;
 mod hostile;
+mod registered;
 mod slurm;
 mod space;
 mod watched;

@@ -42,6 +42,20 @@ fn srun_starts_agents_and_ranks_side_by_side_in_one_allocation() {
 }
 
 #[test]
+fn srun_registers_in_the_first_rank_of_each_host() {
+    if !root().join("target/lib/hostbuf/libhostbuf_register.so").is_file() {
+        return skip("registering before main under Slurm: the object is not built (scripts/build)");
+    }
+    let registered = fixture("cc", "registered.c", &["-ldl"]).unwrap().display().to_string();
+    let options = "--launcher slurm -n 8 --launcher-arg --mpi=pmix --size 4M --register 'mlock?'";
+    let Some(outcome) = in_allocation(&format!("$HOSTBUF run {options} -- {registered}")) else { return };
+    let lines = outcome.ok().lines("alone ");
+    let ends = |end: &str| lines.iter().filter(|line| line.ends_with(end)).count();
+    let counts = (ends(" early 4096 now 4096 has mlock@0x550000000000+4194304"), ends(" early 0 now 0 has"));
+    assert_eq!(counts, (4, 4), "{lines:?}");
+}
+
+#[test]
 fn srun_runs_several_programs_as_one_job() {
     let show = show();
     let script = format!(

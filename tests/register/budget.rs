@@ -6,7 +6,7 @@ use hostbuf::Error;
 use hostbuf::register::{Budget, Lease, Overlap};
 
 use crate::memory::PAGE;
-use crate::{MANY, READ, at, explicit, span};
+use crate::{FakeCache, MANY, READ, at, explicit, span};
 
 const TWO: Budget = Budget { regions: 2, bytes: 1 << 30 };
 
@@ -40,36 +40,75 @@ fn invalidated_and_still_leased_counts() {
     assert_eq!(fake.peak().0, 2);
 }
 
+/// A second of gets, drops, evictions and invalidations by several threads: at no moment above the budget, as the device
+/// saw it, and every lease counted once.
 #[test]
-fn threads_never_go_over_it() {
-    let budget = Budget { regions: 4, bytes: 3 * PAGE };
-    let (fake, cache) = explicit(budget);
-    std::thread::scope(|scope| {
-        for seed in 0..6usize {
-            let cache = &cache;
-            scope.spawn(move || {
-                let mut n = seed;
-                for round in 0..3000 {
-                    n = (n * 31 + 17) % 97;
-                    match cache.get(at(0x10_0000 + n * PAGE), PAGE, READ) {
-                        Ok(lease) => drop(lease),
-                        Err(Error::Budget { leased: true, .. }) => {}
-                        Err(error) => panic!("{error}"),
-                    }
-                    if round % 50 == 0 {
-                        cache.invalidate(span(0x10_0000 + n * PAGE, 5 * PAGE)).unwrap();
-                    }
-                }
-            });
+fn threads_never_go_over_it_and_every_lease_is_counted() {
+    for budget in [
+        Budget { regions: 4, bytes: 3 * PAGE },
+        Budget { regions: 3, ..MANY },
+        Budget { regions: 64, bytes: 40 * PAGE },
+    ] {
+        let (fake, cache) = explicit(budget);
+        let begun = Instant::now();
+        let taken: u64 = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4)
+                .map(|seed| {
+                    scope.spawn({
+                        let cache = &cache;
+                        move || requests(cache, seed, begun + Duration::from_millis(400))
+                    })
+                })
+                .collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        });
+        let (peak, stats) = (fake.peak(), cache.stats());
+        assert!(peak.0 <= budget.regions && peak.1 <= budget.bytes, "{peak:?} of {budget:?}");
+        assert!(stats.evictions > 100 && stats.hits > 1000 && stats.invalidated > 10, "{stats:?}");
+        assert_eq!((stats.peak_regions, stats.peak_bytes), peak);
+        assert_eq!((stats.hits + stats.misses + stats.coalesced, stats.leaked), (taken, 0), "{stats:?}");
+        assert_eq!(stats.misses + stats.retried, fake.made() as u64);
+        assert_eq!(fake.live().len(), stats.regions);
+        drop(cache);
+        assert_eq!((fake.live().len(), fake.ended().len()), (0, fake.made()));
+    }
+}
+
+/// What one thread does until then; the leases that it was given.
+fn requests(cache: &FakeCache, seed: u64, until: Instant) -> u64 {
+    let mut n = seed * 7919 + 1;
+    let (mut held, mut taken) = (Vec::new(), 0);
+    while Instant::now() < until {
+        n ^= n << 13;
+        n ^= n >> 7;
+        n ^= n << 17;
+        // Few are asked for often, and many seldom.
+        let page = if n.is_multiple_of(4) { n >> 8 & 127 } else { n >> 8 & 3 } as usize;
+        let start = at(0x10_0000 + page * PAGE);
+        let lease = match n % 7 {
+            0 => cache.try_get(start, PAGE, READ),
+            1 => cache.get_timeout(start, PAGE, READ, Duration::from_micros(n >> 16 & 255)).ok(),
+            _ => match cache.get(start, PAGE, READ) {
+                Ok(lease) => Some(lease),
+                Err(Error::Budget { leased: true, .. }) => None,
+                Err(error) => panic!("{error}"),
+            },
+        };
+        if let Some(lease) = lease {
+            assert!(lease.span().contains(span(start as usize, PAGE)), "{lease:?}");
+            taken += 1;
+            if n.is_multiple_of(3) && held.is_empty() {
+                held.push(lease);
+            }
         }
-    });
-    let peak = fake.peak();
-    assert!(peak.0 <= budget.regions && peak.1 <= budget.bytes, "{peak:?}");
-    let stats = cache.stats();
-    assert!(stats.peak_bytes <= budget.bytes && stats.leaked == 0);
-    assert_eq!(fake.live().len(), stats.regions);
-    drop(cache);
-    assert!(fake.live().is_empty());
+        if n.is_multiple_of(5) {
+            held.clear();
+        }
+        if n.is_multiple_of(64) {
+            cache.invalidate(span(start as usize, 2 * PAGE)).unwrap();
+        }
+    }
+    taken
 }
 
 #[test]
@@ -158,4 +197,29 @@ fn a_device_without_overlaps_gets_none() {
     assert!(cache.get(at(0x1040), 8, READ).is_err());
     drop(wide);
     cache.get(at(0x1040), 8, READ).unwrap();
+}
+
+/// Somebody waits in line, and another one comes, asks for the same room, and comes again and again.
+#[test]
+fn who_comes_later_waits_behind() {
+    let (_, cache) = explicit(Budget { regions: 1, ..MANY });
+    let wait = |start: usize| cache.get_timeout(at(start), 8, READ, Duration::from_secs(20));
+    let mut held = Some(cache.get(at(0x1000), 8, READ).unwrap());
+    let served = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let lease = wait(0x10_0000).unwrap();
+            served.store(true, std::sync::atomic::Ordering::SeqCst);
+            drop(lease);
+        });
+        while cache.stats().waiting < 1 {
+            std::thread::yield_now();
+        }
+        for n in 0..20 {
+            drop(held.take());
+            held = Some(wait(0x20_0000 + n * PAGE).unwrap());
+            assert!(served.load(std::sync::atomic::Ordering::SeqCst), "overtaken in round {n}");
+        }
+        drop(held);
+    });
 }

@@ -5,8 +5,8 @@ use hostbuf::register::{Monitor, Overlap};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
 
-use crate::memory::{Area, map_over};
-use crate::{MANY, READ, cache};
+use crate::memory::{Area, PAGE, map_over};
+use crate::{MANY, READ, cache, span};
 
 #[test]
 fn a_child_gets_an_error_and_ends_nothing_of_its_parents() {
@@ -18,6 +18,11 @@ fn a_child_gets_an_error_and_ends_nothing_of_its_parents() {
         ForkResult::Child => {
             let refused = matches!(cache.get(area.pointer(), area.len(), READ), Err(Error::Forked))
                 && cache.try_get(area.pointer(), area.len(), READ).is_none();
+            // The parent's registrations are not the child's to end.
+            let refused = refused
+                && matches!(cache.invalidate(span(area.at(), area.len())), Err(Error::Forked))
+                && matches!(cache.flush(), Err(Error::Forked))
+                && matches!(cache.get_many(&[span(area.at(), 1)], READ), Err(Error::Forked));
             let held = fake.live().len();
             drop(lease);
             drop(cache);
@@ -58,4 +63,122 @@ fn while_a_child_lives_memory_is_unmapped_and_the_cache_goes() {
     drop(writer);
     waitpid(child, None).unwrap();
     assert!(fake.live().is_empty());
+}
+
+/// Children are born while threads take leases, drop them and change memory, with leases alive; some end at once, some make a
+/// cache of their own and leave the parent's to itself. The parent goes on with what it had.
+#[test]
+fn children_are_born_while_threads_are_busy() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let Some((fake, cache)) = crate::strict() else { return };
+    let kept = Area::new(4);
+    let lease = cache.get(kept.pointer(), kept.len(), READ).unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            let (cache, kept, stop) = (&cache, &kept, &stop);
+            scope.spawn(move || {
+                let area = Area::new(4);
+                while !stop.load(Ordering::Relaxed) {
+                    drop(cache.get(area.pointer(), area.len(), READ).unwrap());
+                    drop(cache.get(kept.pointer(), 100, READ).unwrap());
+                    map_over(area.at(), area.len());
+                }
+            });
+        }
+        for round in 0..60 {
+            // SAFETY: the child asks, drops and ends. It calls what allocates, which the C library allows after fork.
+            match unsafe { fork() }.unwrap() {
+                ForkResult::Child => {
+                    let mut well = cache.try_get(kept.pointer(), 1, READ).is_none();
+                    well &= matches!(cache.get(kept.pointer(), 1, READ), Err(Error::Forked));
+                    if round % 3 == 1 {
+                        let (fake, own) = crate::cache(Overlap::Free, MANY, Monitor::Strict);
+                        drop(own.get(kept.pointer(), kept.len(), READ).unwrap());
+                        well &= own.try_get(kept.pointer(), 1, READ).is_some() && fake.made() == 1;
+                        map_over(kept.at(), kept.len());
+                        well &= own.try_get(kept.pointer(), 1, READ).is_none();
+                        drop(own);
+                        well &= fake.live().is_empty();
+                    }
+                    if round % 3 == 0 {
+                        // SAFETY: the child's copies, and it ends before anybody drops them again.
+                        unsafe { drop((std::ptr::read(&lease), std::ptr::read(&cache))) }
+                    }
+                    // SAFETY: runs nothing of the parent's.
+                    unsafe { libc::_exit(i32::from(!well)) }
+                }
+                ForkResult::Parent { child } => {
+                    assert!(matches!(waitpid(child, None), Ok(WaitStatus::Exited(_, 0))));
+                }
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert!(fake.live().iter().any(|live| live.0 == lease.handle().0));
+    assert_eq!(cache.get(kept.pointer(), kept.len(), READ).unwrap().handle(), lease.handle());
+    drop(lease);
+    drop(cache);
+    assert_eq!((fake.live().len(), fake.ended().len()), (0, fake.made()));
+}
+
+#[test]
+fn a_child_that_freezes_ends_nothing_of_its_parents() {
+    use hostbuf::job::Solo;
+    use hostbuf::{HostBuffer, Options};
+    let (fake, cache) = cache(Overlap::Free, MANY, Monitor::Explicit);
+    let buffer = HostBuffer::allocate(&Solo, Options::new(1 << 20)).unwrap();
+    buffer.initialize(|arena| arena.place(1u64)).unwrap();
+    drop(cache.get(buffer.as_ptr().as_ptr(), 64, READ).unwrap());
+    // SAFETY: the child only freezes, and ends.
+    match unsafe { fork() }.unwrap() {
+        ForkResult::Child => {
+            // Whether it can does not matter here.
+            let _ = buffer.freeze(&Solo);
+            let well = fake.ended().is_empty() && fake.live().len() == 1;
+            // SAFETY: runs nothing of the parent's.
+            unsafe { libc::_exit(i32::from(!well)) }
+        }
+        ForkResult::Parent { child } => {
+            assert!(matches!(waitpid(child, None), Ok(WaitStatus::Exited(_, 0))));
+        }
+    }
+    assert_eq!(fake.live().len(), 1);
+}
+
+/// Threads are in the middle of misses when a child is made: it has caches of its own, and nothing that it needs is held by a
+/// thread that it does not have.
+#[test]
+fn a_child_has_caches_of_its_own() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let (_, parents) = cache(Overlap::Free, MANY, Monitor::Explicit);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for thread in 1..3usize {
+            let (parents, stop) = (&parents, &stop);
+            scope.spawn(move || {
+                let mut n = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    n += 1;
+                    let start = 0x100_0000 * thread + n % 4096 * PAGE;
+                    drop(parents.get(start as *const u8, 8, READ).unwrap());
+                }
+            });
+        }
+        for _ in 0..1000 {
+            // SAFETY: the child makes a cache, uses it, and ends; the C library's own locks are good in it.
+            match unsafe { fork() }.unwrap() {
+                ForkResult::Child => {
+                    let (fake, own) = cache(Overlap::Free, MANY, Monitor::Explicit);
+                    drop(own.get(0x1000 as *const u8, 8, READ).unwrap());
+                    // SAFETY: runs nothing of the parent's.
+                    unsafe { libc::_exit(i32::from(fake.made() != 1)) }
+                }
+                ForkResult::Parent { child } => {
+                    assert!(matches!(waitpid(child, None), Ok(WaitStatus::Exited(_, 0))));
+                }
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
 }

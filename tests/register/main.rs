@@ -2,22 +2,34 @@
 
 #![allow(unsafe_code)]
 
+mod batches;
 mod budget;
 mod contract;
+mod doubt;
+mod example;
 mod forks;
+mod frozen;
 #[cfg(feature = "cuda")]
 mod gpu;
+mod heap;
+mod kept;
+mod letting_go;
+mod library;
 mod memory;
+mod model;
+mod moods;
 mod races;
+mod restless;
 mod scenarios;
 mod stale;
 mod vm;
 mod windows;
 
+use std::io::Write;
 use std::sync::Arc;
 
 use hostbuf::register::fake::Fake;
-use hostbuf::register::{Access, Budget, Monitor, Overlap, RegistrationCache, Span};
+use hostbuf::register::{Access, Budget, Monitor, Overlap, Probe, RegistrationCache, Span};
 
 const MANY: Budget = Budget { regions: 1024, bytes: 1 << 40 };
 
@@ -31,6 +43,32 @@ fn cache(overlap: Overlap, budget: Budget, monitor: Monitor) -> (Arc<Fake>, Regi
 /// The usual one: the program tells, and registrations may overlap.
 fn explicit(budget: Budget) -> (Arc<Fake>, RegistrationCache<Fake>) {
     cache(Overlap::Free, budget, Monitor::Explicit)
+}
+
+type FakeCache = RegistrationCache<Fake>;
+
+/// One whose memory the kernel tells of, where it does.
+fn strict() -> Option<(Arc<Fake>, RegistrationCache<Fake>)> {
+    strict_with(Overlap::Free, MANY)
+}
+
+fn strict_with(overlap: Overlap, budget: Budget) -> Option<(Arc<Fake>, RegistrationCache<Fake>)> {
+    match Monitor::probe() {
+        Probe::Ready(_) => Some(cache(overlap, budget, Monitor::Strict)),
+        Probe::Missing(why) => {
+            skip(&format!("the strict monitor: {why}"));
+            None
+        }
+    }
+}
+
+/// Says that something is not tested here, and why, also to whoever runs all tests.
+fn skip(why: &str) {
+    eprintln!("skipped: {why}");
+    if let Some(path) = std::env::var_os("HOSTBUF_SKIPPED") {
+        let file = std::fs::File::options().append(true).create(true).open(path);
+        writeln!(file.expect("the list is writable"), "{why}").expect("the list is writable");
+    }
 }
 
 fn span(start: usize, length: usize) -> Span {

@@ -1,18 +1,10 @@
 //! Registrations with a real RDMA device: the kernel's own in software, in a virtual machine. The checks are in
 //! tests/fixtures/rdma_probe.rs.
 
-use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Says that something is not tested here, and why.
-fn skip(why: &str) {
-    eprintln!("skipped: RDMA: {why}");
-    if let Some(path) = std::env::var_os("HOSTBUF_SKIPPED") {
-        let file = std::fs::File::options().append(true).create(true).open(path);
-        writeln!(file.expect("the list is writable"), "RDMA: {why}").expect("the list is writable");
-    }
-}
+use crate::skip;
 
 #[test]
 fn with_an_rdma_device() {
@@ -20,15 +12,22 @@ fn with_an_rdma_device() {
     let machine = root.join("scripts/rdma-vm");
     let check = Command::new(&machine).arg("--check").output().expect("the script starts");
     if !check.status.success() {
-        return skip(String::from_utf8_lossy(&check.stdout).trim());
+        return skip(&format!("RDMA: {}", String::from_utf8_lossy(&check.stdout).trim()));
     }
-    let probe = root.join("target/rdma/debug/examples/rdma_probe");
-    if !probe.exists() {
-        return skip("its probe is not built (scripts/test builds it)");
+    let [probe, sends] =
+        ["rdma_probe", "repeated_sends"].map(|name| root.join("target/rdma/release/examples").join(name));
+    let hostbuf = root.join("target/release/hostbuf");
+    let object = root.join("target/lib/hostbuf/libhostbuf_register_rdma.so");
+    if ![&probe, &sends, &hostbuf, &object].iter().all(|file| file.exists()) {
+        return skip("RDMA: its programs are not built (scripts/test builds them)");
     }
     let output = Command::new(&machine)
-        .args(["--huge", "64", "--"])
-        .arg(&probe)
+        .args(["--huge", "64", "--", "sh", "-c"])
+        .arg(
+            "\"$0\" && \"$1\" --device rdma --buffers 4 --bytes 65536 --rounds 3 && \
+             \"$2\" run --quiet --launcher local -n 2 --size 1M --register rdma -- \"$0\" before-main \"$2\"",
+        )
+        .args([&probe, &sends, &hostbuf])
         .stdin(Stdio::null())
         .output()
         .expect("the script starts");
@@ -36,9 +35,10 @@ fn with_an_rdma_device() {
     println!("{out}{err}");
     assert!(output.status.success(), "{}", output.status);
     for line in out.lines().filter_map(|line| line.strip_prefix("skipped ")) {
-        skip(line);
+        skip(&format!("RDMA: {line}"));
     }
+    assert!(out.lines().any(|line| line.starts_with("checked ")), "the example did not send");
     // All of them have spoken.
     let spoken = |line: &&str| ["ok ", "skipped "].iter().any(|word| line.starts_with(word));
-    assert_eq!(out.lines().filter(spoken).count(), 17);
+    assert_eq!(out.lines().filter(spoken).count(), 21);
 }

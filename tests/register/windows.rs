@@ -1,19 +1,16 @@
 //! Ranges that grow.
 
-use hostbuf::register::{Access, Monitor, Overlap, Probe};
+use hostbuf::register::{Access, Overlap};
 
 use crate::memory::{Area, PAGE};
-use crate::{MANY, READ, cache};
+use crate::{MANY, READ, strict, strict_with};
 
 #[test]
 fn a_growing_range_registers_at_most_twice_its_last_bytes() {
-    if let Probe::Missing(why) = Monitor::probe() {
-        return eprintln!("skipped: the strict monitor: {why}");
-    }
     // |-|
     // |---|           each twice as long as the longest so far, where it was grown into
     // |-------|
-    let (fake, cache) = cache(Overlap::Free, MANY, Monitor::Strict);
+    let Some((fake, cache)) = strict() else { return };
     let area = Area::new(1024);
     for pages in 1..=1024 {
         let lease = cache.get(area.pointer(), pages * PAGE, READ).unwrap();
@@ -25,10 +22,7 @@ fn a_growing_range_registers_at_most_twice_its_last_bytes() {
 
 #[test]
 fn nothing_beyond_the_request_where_pages_have_been_given_back() {
-    if let Probe::Missing(why) = Monitor::probe() {
-        return eprintln!("skipped: the strict monitor: {why}");
-    }
-    let (_, cache) = cache(Overlap::Free, MANY, Monitor::Strict);
+    let Some((_, cache)) = strict() else { return };
     let area = Area::new(64);
     drop(cache.get(area.pointer(), PAGE, READ).unwrap());
     // SAFETY: the test's own page.
@@ -41,10 +35,7 @@ fn nothing_beyond_the_request_where_pages_have_been_given_back() {
 
 #[test]
 fn neither_over_the_edge_of_a_mapping_nor_with_other_rights() {
-    if let Probe::Missing(why) = Monitor::probe() {
-        return eprintln!("skipped: the strict monitor: {why}");
-    }
-    let (_, cache) = cache(Overlap::Free, MANY, Monitor::Strict);
+    let Some((_, cache)) = strict() else { return };
     let area = Area::new(3);
     drop(cache.get(area.pointer(), 2 * PAGE, READ).unwrap());
     let lease = cache.get(area.pointer(), 2 * PAGE + 1, READ).unwrap();
@@ -53,4 +44,41 @@ fn neither_over_the_edge_of_a_mapping_nor_with_other_rights() {
     drop(cache.get(other.pointer(), PAGE, READ).unwrap());
     let writing = cache.get(other.pointer(), PAGE + 1, Access::WRITE).unwrap();
     assert_eq!(writing.span().len(), PAGE + 1);
+}
+
+/// ```text
+///         |-|      |-|
+///       |---|      |---|          where the device has no room for both, the old one goes first
+///   |-------|      |-------|
+/// ```
+#[test]
+fn to_the_left_and_on_a_device_without_overlaps_too() {
+    for overlap in [Overlap::Free, Overlap::Refused] {
+        for left in [false, true] {
+            let Some((fake, cache)) = strict_with(overlap, MANY) else { return };
+            let area = Area::new(1024);
+            for pages in 1..=1024 {
+                let start = if left { area.at() + area.len() - pages * PAGE } else { area.at() };
+                let lease = cache.get(start as *const u8, pages * PAGE, READ).unwrap();
+                let (from, to) = (lease.span().start(), lease.span().end());
+                assert!(from >= area.at() && to <= area.at() + area.len());
+                assert!(from <= start && to >= start + pages * PAGE);
+            }
+            let made = fake.made_bytes();
+            assert!(made <= 2 * area.len(), "{overlap:?}, left {left}: {made} of {}", area.len());
+        }
+    }
+}
+
+/// On such a device nothing is widened into what is registered beside it.
+#[test]
+fn a_neighbour_stands_in_no_ones_way() {
+    let Some((fake, cache)) = strict_with(Overlap::Refused, MANY) else { return };
+    let area = Area::new(16);
+    let neighbour = cache.get((area.at() + 6 * PAGE) as *const u8, PAGE, READ).unwrap();
+    for pages in 1..=6 {
+        drop(cache.get(area.pointer(), pages * PAGE, READ).unwrap());
+    }
+    assert_eq!(fake.live().len(), 2);
+    drop(neighbour);
 }

@@ -1,6 +1,7 @@
 //! How much a cache may have registered at a time.
 
 use crate::error::{Bytes, Error, Result};
+use crate::os::{memlock, memory};
 
 /// A hard limit: nothing is registered beyond it, not even for a moment. It counts what is leased, what is being
 /// registered, what has been invalidated and is still leased, and what is not yet deregistered.
@@ -17,8 +18,8 @@ impl Budget {
     pub const MOST_REGIONS: usize = 1 << 20;
 
     /// What the environment says: `HOSTBUF_CACHE_REGIONS` (a number; 1024 without it) and `HOSTBUF_CACHE_BYTES` (a size such
-    /// as `512M` or `2G`; without it half of what this process may lock, `ulimit -l`, and where that is unlimited an eighth
-    /// of the host's memory).
+    /// as `512M` or `2G`; without it half of what this process may lock, `ulimit -l`, and where no limit binds it, as root's
+    /// processes, an eighth of the host's memory).
     ///
     /// # Errors
     /// [`Error::Invalid`] that names the variable and its value.
@@ -58,10 +59,10 @@ impl Budget {
 }
 
 fn default_bytes() -> usize {
-    use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
-    let locked = getrlimit(Resource::RLIMIT_MEMLOCK).map(|(soft, _)| soft).unwrap_or(RLIM_INFINITY);
-    let memory = crate::os::memory::meminfo("MemTotal").unwrap_or(8 << 30);
-    if locked == RLIM_INFINITY { memory as usize / 8 } else { (locked as usize / 2).max(4096) }
+    match memlock::limit() {
+        Some(limit) => (limit as usize / 2).max(4096),
+        None => memory::meminfo("MemTotal").unwrap_or(8 << 30) as usize / 8,
+    }
 }
 
 #[cfg(test)]

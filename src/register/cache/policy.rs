@@ -11,6 +11,8 @@
 //! after the beginning.
 
 const NONE: u32 = u32::MAX;
+/// Ghosts of a set: with four times as many places as there are slots a set is full of young ones hardly ever.
+const WAYS: usize = 8;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Queue {
@@ -44,8 +46,8 @@ pub(super) struct Policy {
     entries: Box<[Entry]>,
     small: Ends,
     main: Ends,
-    /// A hash of those that left lately: their key, and when.
-    ghosts: Box<[(u64, u64)]>,
+    /// Those that left lately, in sets by their key: the key, and when.
+    ghosts: Box<[[(u64, u64); WAYS]]>,
     departures: u64,
     /// The ghost for which a member of the main queue was chosen.
     replacing: Option<u64>,
@@ -66,15 +68,31 @@ impl Policy {
             entries: vec![entry; slots].into(),
             small: Ends::default(),
             main: Ends::default(),
-            ghosts: vec![(0, 0); (4 * slots).next_power_of_two()].into(),
+            ghosts: vec![[(0, 0); WAYS]; (4 * slots).next_power_of_two().max(WAYS) / WAYS].into(),
             departures: 0,
             replacing: None,
         }
     }
 
+    fn set_of(&self, key: u64) -> usize {
+        // The high bits of a key are as good as any: the lowest is the same in all.
+        (key >> 32) as usize & (self.ghosts.len() - 1)
+    }
+
     fn is_ghost(&self, key: u64) -> bool {
-        let (ghost, when) = self.ghosts[key as usize & (self.ghosts.len() - 1)];
-        ghost == key && when > 0 && self.departures - when <= 2 * (self.small.count + self.main.count) as u64
+        let young = 2 * (self.small.count + self.main.count) as u64;
+        let mut set = self.ghosts[self.set_of(key)].iter();
+        set.any(|&(ghost, when)| ghost == key && when > 0 && self.departures - when <= young)
+    }
+
+    /// Remembers one that has left, in place of itself or of the one that left first.
+    fn haunt(&mut self, key: u64) {
+        self.departures += 1;
+        let number = self.set_of(key);
+        let set = &mut self.ghosts[number];
+        let itself = set.iter().position(|ghost| ghost.0 == key);
+        let oldest = (0..WAYS).min_by_key(|&way| set[way].1).unwrap_or(0);
+        set[itself.unwrap_or(oldest)] = (key, self.departures);
     }
 
     /// A registration that may be chosen from now on. `taken`: how often it has been leased so far.
@@ -145,9 +163,7 @@ impl Policy {
 
     /// One leaves the small queue: it is a ghost, and one member of the main queue is looked at, in turn.
     fn depart(&mut self, slot: u32, count: &impl Fn(u32) -> (u32, bool)) {
-        self.departures += 1;
-        let key = self.entries[slot as usize].key;
-        self.ghosts[key as usize & (self.ghosts.len() - 1)] = (key, self.departures);
+        self.haunt(self.entries[slot as usize].key);
         if let Some(member) = self.main.head {
             self.look(member, count(member).0);
             self.unlink(member);
@@ -256,7 +272,9 @@ mod tests {
 
         /// Whether it was a hit.
         fn get(&mut self, key: u64, bytes: usize) -> bool {
-            let hash = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ key >> 7;
+            // As the cache makes its keys.
+            let mixed = key.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29) ^ bytes as u64;
+            let hash = mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29) | 1;
             if let Some((slot, _)) = self.here.get(&hash) {
                 self.taken[*slot as usize] += 1;
                 return true;

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use nix::sys::signal::SigSet;
 
-use super::{Inner, LOOK};
+use super::inner::{Inner, LOOK};
+use super::stats::Stats;
 use crate::error::{Error, Result};
 use crate::register::registrar::Registrar;
 
@@ -30,24 +31,43 @@ impl Reaper {
             run(&of_thread);
         });
         let thread = thread.map_err(Error::os("starting the thread that ends registrations"))?;
-        Ok(Reaper { thread: Some(thread), stop: Box::new(move || inner.changed.notify_all()) })
+        Ok(Reaper { thread: Some(thread), stop: Box::new(move || inner.apart.stale.notify_all()) })
+    }
+}
+
+/// Whether a budget is smaller than what is used in turn: looked at now and then, told once.
+#[derive(Default)]
+struct Shortage {
+    evictions: u64,
+    requests: u64,
+    told: bool,
+}
+
+impl Shortage {
+    /// Whether it shows in what has been done since the last look, for the first time.
+    fn shows_first(&mut self, stats: &Stats) -> bool {
+        let requests = stats.hits + stats.misses;
+        let (more, of) =
+            (stats.evictions.saturating_sub(self.evictions), requests.saturating_sub(self.requests));
+        (self.evictions, self.requests) = (stats.evictions, requests);
+        let shows = !self.told && more >= MANY && more * 2 > of;
+        self.told |= shows;
+        shows
     }
 }
 
 fn run<R: Registrar>(inner: &Inner<R>) {
-    let (mut evictions, mut requests, mut warned) = (0, 0, false);
+    let mut shortage = Shortage::default();
     let mut folded = std::time::Instant::now();
     while !inner.closing.load(Ordering::Relaxed) {
+        let busy = !inner.lock().stale.is_empty();
         if let Err(error) = inner.end_stale() {
             tracing::error!(%error, "a registration could not be ended");
         }
         if folded.elapsed() >= FOLD {
             folded = std::time::Instant::now();
             let stats = inner.stats();
-            let (more, of) = (stats.evictions - evictions, stats.hits + stats.misses - requests);
-            (evictions, requests) = (stats.evictions, stats.hits + stats.misses);
-            if !warned && more >= MANY && more * 2 > of {
-                warned = true;
+            if shortage.shows_first(&stats) {
                 tracing::warn!(
                     device = inner.registrar.name(),
                     regions = stats.regions,
@@ -57,10 +77,11 @@ fn run<R: Registrar>(inner: &Inner<R>) {
                 );
             }
         }
-        let core = inner.lock();
-        let pause = if core.stale.is_empty() { FOLD } else { LOOK };
-        // It is woken by every change, and looks anyhow.
-        drop(inner.changed.wait_timeout(core, pause).unwrap_or_else(PoisonError::into_inner));
+        let mut core = inner.lock();
+        // Changes come in bursts: whoever makes them is not to pay for a wake each time.
+        core.reaper_sleeps = !busy && core.stale.is_empty();
+        let pause = if core.reaper_sleeps { FOLD } else { LOOK };
+        drop(inner.apart.stale.wait_timeout(core, pause).unwrap_or_else(PoisonError::into_inner));
     }
 }
 
@@ -74,5 +95,23 @@ impl Drop for Reaper {
             }
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_that_is_too_small_shows_once() {
+        let stats = |hits, misses, evictions| Stats { hits, misses, evictions, ..Stats::default() };
+        let mut shortage = Shortage::default();
+        assert!(!shortage.shows_first(&stats(0, MANY - 1, MANY - 1)), "few");
+        assert!(!shortage.shows_first(&stats(2 * MANY, 3 * MANY, 2 * MANY)), "mostly hits");
+        assert!(shortage.shows_first(&stats(2 * MANY, 6 * MANY, 5 * MANY)));
+        assert!(!shortage.shows_first(&stats(2 * MANY, 9 * MANY, 8 * MANY)), "it has been told");
+        // Counts that are read in the middle of something may go back a little.
+        let mut shortage = Shortage { requests: 10, ..Shortage::default() };
+        assert!(!shortage.shows_first(&stats(5, 0, 0)));
     }
 }

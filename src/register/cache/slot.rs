@@ -2,15 +2,15 @@
 
 #![allow(unsafe_code)]
 
-use std::cell::UnsafeCell;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::mem::MaybeUninit;
+use std::sync::atomic::Ordering;
 
+use super::sync::{AtomicU64, AtomicUsize, Cell};
 use crate::span::{Access, Span};
 
 /// Where a slot is in its life. Only the holder of the cache's lock changes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
+#[repr(u8)]
 pub(super) enum State {
     /// Nothing is registered.
     Free = 0,
@@ -24,87 +24,144 @@ pub(super) enum State {
     Stale = 4,
     /// The device is ending it.
     Ending = 5,
+    /// The device was asked to end it, and has not: it counts for ever.
+    Lost = 6,
 }
 
-/// What lookups read, two slots in a line.
+/// Everything that a hit looks at, close together: the range, a word that says whether it is live, and what the device gave.
+/// Half a line for a handle of a word.
+///
+/// ```text
+///   word   63            32      16      15       8 7                    0
+///          description no.     filled       state       rights, kept, watched
+/// ```
+///
+/// The number tells one description from the next: whoever reads the same word before and after he has counted a lease has
+/// read the range of what he leases.
 #[repr(C, align(32))]
-pub(super) struct Slot {
+pub(super) struct Slot<H> {
     start: AtomicUsize,
     end: AtomicUsize,
-    /// Bytes of the budget that it takes.
-    bytes: AtomicUsize,
-    state: AtomicU32,
-    /// The rights, and whether a hit must ask whether the address space is changing.
-    access: AtomicU32,
+    word: AtomicU64,
+    /// Written while the slot is Filling or Ending, by the one thread that made it so; read by those who hold a lease.
+    handle: Cell<MaybeUninit<H>>,
 }
 
-const WATCHED: u32 = 1 << 8;
+// SAFETY: the handle is shared with those who hold a lease, and has one owner while there is none.
+unsafe impl<H: Send + Sync> Sync for Slot<H> {}
 
-impl Slot {
-    pub(super) fn new() -> Slot {
+const KEPT: u64 = 1 << 6;
+const WATCHED: u64 = 1 << 7;
+/// There is a handle.
+const FILLED: u64 = 1 << 16;
+const STATE: u32 = 8;
+const STATES: u64 = 0xff << STATE;
+const NUMBER: u64 = 1 << 32;
+
+/// A slot that a hit has found live and covering: to be looked at again once the lease is counted.
+#[derive(Clone, Copy)]
+pub(super) struct Seen(u64);
+
+impl Seen {
+    /// Whether a hit must ask whether the address space is changing.
+    #[inline(always)]
+    pub(super) fn is_watched(self) -> bool {
+        self.0 & WATCHED != 0
+    }
+}
+
+impl<H> Slot<H> {
+    pub(super) fn new() -> Slot<H> {
         Slot {
             start: AtomicUsize::new(0),
             end: AtomicUsize::new(0),
-            bytes: AtomicUsize::new(0),
-            state: AtomicU32::new(State::Free as u32),
-            access: AtomicU32::new(0),
+            word: AtomicU64::new(State::Free as u64),
+            handle: Cell::new(MaybeUninit::uninit()),
         }
     }
 
     pub(super) fn state(&self) -> State {
-        match self.state.load(Ordering::SeqCst) {
+        match (self.word.load(Ordering::SeqCst) & STATES) >> STATE {
             0 => State::Free,
             1 => State::Filling,
             2 => State::Live,
             3 => State::Dying,
             4 => State::Stale,
-            _ => State::Ending,
+            5 => State::Ending,
+            _ => State::Lost,
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn is_live(&self) -> bool {
-        self.state.load(Ordering::SeqCst) == State::Live as u32
+        self.word.load(Ordering::SeqCst) & STATES == (State::Live as u64) << STATE
     }
 
     /// Whether somebody must look after it when a lease ends.
-    #[inline]
+    #[inline(always)]
     pub(super) fn is_stale(&self) -> bool {
-        self.state.load(Ordering::Relaxed) == State::Stale as u32
+        self.word.load(Ordering::Relaxed) & STATES == (State::Stale as u64) << STATE
     }
 
+    /// Wants the cache's lock, as all that change a slot do.
     pub(super) fn set_state(&self, state: State) {
-        self.state.store(state as u32, Ordering::SeqCst);
+        let word = self.word.load(Ordering::Relaxed);
+        self.word.store(word & !STATES | (state as u64) << STATE, Ordering::SeqCst);
     }
 
-    /// What it is, before anybody can find it.
-    pub(super) fn describe(&self, span: Span, access: Access, watched: bool, bytes: usize) {
-        self.start.store(span.start(), Ordering::Relaxed);
-        self.end.store(span.end(), Ordering::Relaxed);
+    /// Makes it Filling, and says of what: before anybody can find it.
+    pub(super) fn describe(&self, span: Span, access: Access, watched: bool) {
+        let number = (self.word.load(Ordering::Relaxed) & !(NUMBER - 1)).wrapping_add(NUMBER);
         let watched = if watched { WATCHED } else { 0 };
-        self.access.store(u32::from(access.bits()) | watched, Ordering::Relaxed);
-        self.bytes.store(bytes, Ordering::Relaxed);
+        let word = number | (State::Filling as u64) << STATE | watched | u64::from(access.bits());
+        // Before the range: a look that sees any of the new range does not find the old word afterwards.
+        self.word.swap(word, Ordering::SeqCst);
+        self.start.store(span.start(), Ordering::Release);
+        self.end.store(span.end(), Ordering::Release);
     }
 
-    #[inline]
+    /// Whether it is live and covers so much, as far as a look without a lease can tell.
+    #[inline(always)]
+    pub(super) fn see(&self, span: Span, access: Access) -> Option<Seen> {
+        let word = self.word.load(Ordering::Acquire);
+        let wanted = (State::Live as u64) << STATE | u64::from(access.bits());
+        let there = word & (STATES | u64::from(access.bits())) == wanted;
+        (there && self.contains(span)).then_some(Seen(word))
+    }
+
+    /// Whether nothing has changed since that look. To be asked after a lease has been counted: then nothing does until it is
+    /// given back, but that the slot may get Stale.
+    #[inline(always)]
+    pub(super) fn is_still(&self, seen: Seen) -> bool {
+        self.word.load(Ordering::SeqCst) == seen.0
+    }
+
+    #[inline(always)]
+    fn contains(&self, span: Span) -> bool {
+        self.start.load(Ordering::Acquire) <= span.start() && span.end() <= self.end.load(Ordering::Acquire)
+    }
+
+    /// Whether its range and rights are enough, in whatever state it is. Wants the lock, or is a guess.
     pub(super) fn covers(&self, span: Span, access: Access) -> bool {
-        self.start.load(Ordering::Relaxed) <= span.start()
-            && span.end() <= self.end.load(Ordering::Relaxed)
-            && self.access().allows(access)
+        self.contains(span) && self.access().allows(access)
     }
 
-    #[inline]
     pub(super) fn is_watched(&self) -> bool {
-        self.access.load(Ordering::Relaxed) & WATCHED != 0
+        self.word.load(Ordering::Relaxed) & WATCHED != 0
     }
 
-    pub(super) fn bytes(&self) -> usize {
-        self.bytes.load(Ordering::Relaxed)
+    /// Whether it is not ended to make room.
+    pub(super) fn is_kept(&self) -> bool {
+        self.word.load(Ordering::Relaxed) & KEPT != 0
     }
 
-    #[inline]
+    /// From now on it is not ended to make room. Wants the cache's lock.
+    pub(super) fn keep(&self) {
+        self.word.store(self.word.load(Ordering::Relaxed) | KEPT, Ordering::SeqCst);
+    }
+
     pub(super) fn access(&self) -> Access {
-        Access::from_bits(self.access.load(Ordering::Relaxed) as u8)
+        Access::from_bits(self.word.load(Ordering::Relaxed) as u8)
     }
 
     /// Its range; of a free slot the last one.
@@ -113,46 +170,92 @@ impl Slot {
         let end = self.end.load(Ordering::Relaxed);
         Span::new(start.max(1), end.saturating_sub(start).max(1)).expect("a range that was one")
     }
-}
 
-/// What the device gave for a slot, and what keeps the memory. Written while the slot is Filling or Ending, by the one thread
-/// that made it so; read by those who hold a lease.
-pub(super) struct Content<H>(UnsafeCell<Option<Kept<H>>>);
-
-type Kept<H> = (H, Option<Arc<dyn Send + Sync>>);
-
-// SAFETY: it is shared with those who hold a lease, and has one owner while there is none.
-unsafe impl<H: Send + Sync> Sync for Content<H> {}
-
-impl<H> Content<H> {
-    pub(super) fn new() -> Content<H> {
-        Content(UnsafeCell::new(None))
-    }
-
-    /// Puts the content in.
+    /// Puts in what the device gave.
     ///
     /// # Safety
     /// The slot is Filling, and this thread made it so.
-    pub(super) unsafe fn fill(&self, handle: H, memory: Option<Arc<dyn Send + Sync>>) {
-        // SAFETY: nobody else looks at a slot that is Filling.
-        unsafe { *self.0.get() = Some((handle, memory)) };
+    pub(super) unsafe fn fill(&self, handle: H) {
+        // SAFETY: nobody else looks at the handle of a slot that is Filling.
+        self.handle.with_mut(|place| unsafe { (*place).write(handle) });
+        self.word.fetch_or(FILLED, Ordering::SeqCst);
     }
 
-    /// Takes the content out.
+    /// Takes it out.
     ///
     /// # Safety
     /// The slot is Ending, and this thread made it so; or nobody else has the cache any more.
-    pub(super) unsafe fn empty(&self) -> Option<Kept<H>> {
-        // SAFETY: nobody else looks at a slot that is Ending.
-        unsafe { (*self.0.get()).take() }
+    pub(super) unsafe fn empty(&self) -> Option<H> {
+        let filled = self.word.fetch_and(!FILLED, Ordering::SeqCst) & FILLED != 0;
+        // SAFETY: it is there, and taken once; nobody else looks at the handle of a slot that is Ending.
+        filled.then(|| self.handle.with_mut(|place| unsafe { (*place).assume_init_read() }))
     }
 
     /// What the device gave.
     ///
     /// # Safety
     /// The caller holds a lease of it.
-    pub(super) unsafe fn handle(&self) -> Option<&H> {
-        // SAFETY: the content does not change while there is a lease.
-        unsafe { (*self.0.get()).as_ref().map(|(handle, _)| handle) }
+    #[inline(always)]
+    pub(super) unsafe fn handle(&self) -> &H {
+        // SAFETY: a slot that is leased has been filled, and the handle does not change while there is a lease.
+        self.handle.with(|place| unsafe { (*place).assume_init_ref() })
+    }
+}
+
+impl<H> Drop for Slot<H> {
+    fn drop(&mut self) {
+        // SAFETY: nobody else has it. What is there still belongs to a lease that was forgotten.
+        drop(unsafe { self.empty() });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_handle_ends_once() {
+        let counted = std::sync::Arc::new(());
+        let slot = Slot::new();
+        for _ in 0..2 {
+            slot.describe(Span::new(1, 1).unwrap(), Access::READ, false);
+            // SAFETY: this thread alone has the slot.
+            let taken = unsafe {
+                slot.fill(counted.clone());
+                assert_eq!(std::sync::Arc::strong_count(slot.handle()), 2);
+                (slot.empty(), slot.empty())
+            };
+            assert!(taken.0.is_some() && taken.1.is_none());
+        }
+        // SAFETY: as above.
+        unsafe { slot.fill(counted.clone()) };
+        drop(slot);
+        assert_eq!(std::sync::Arc::strong_count(&counted), 1);
+    }
+
+    #[test]
+    fn a_look_is_good_until_the_next_description() {
+        let span = |start, length| Span::new(start, length).unwrap();
+        let slot = Slot::<u64>::new();
+        assert_eq!((slot.state(), size_of_val(&slot)), (State::Free, 32));
+        slot.describe(span(100, 50), Access::WRITE, true);
+        assert!(slot.see(span(100, 1), Access::READ).is_none());
+        slot.set_state(State::Live);
+        let seen = slot.see(span(110, 40), Access::READ).unwrap();
+        assert!(seen.is_watched() && slot.is_watched() && slot.is_still(seen));
+        assert!(
+            slot.see(span(110, 41), Access::READ).is_none() && slot.see(span(99, 2), Access::READ).is_none()
+        );
+        assert!(slot.see(span(110, 1), Access::REMOTE_WRITE).is_none());
+        for state in [State::Dying, State::Stale, State::Ending, State::Free] {
+            slot.set_state(state);
+            assert!(!slot.is_still(seen) && slot.see(span(110, 1), Access::READ).is_none());
+            assert_eq!((slot.state(), slot.is_stale()), (state, state == State::Stale));
+        }
+        // The same again is another one.
+        slot.describe(span(100, 50), Access::WRITE, true);
+        slot.set_state(State::Live);
+        assert!(!slot.is_still(seen) && slot.see(span(110, 40), Access::READ).is_some());
+        assert_eq!((slot.span(), slot.access()), (span(100, 50), Access::WRITE));
     }
 }

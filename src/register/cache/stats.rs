@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Leases that needed no registering.
+    /// Leases that needed no registering; those that a get_many gave back, since it could not have all, among them.
     pub hits: u64,
     /// Leases that waited for another thread's registration of the same range.
     pub coalesced: u64,
@@ -23,10 +23,12 @@ pub struct Stats {
     /// Registered for their leases only, since the memory cannot be watched: files and memory of other owners that is
     /// mapped shared.
     pub unwatchable: u64,
-    /// The same, since no monitor is proven.
+    /// The same, since no monitor is proven, or for more than a second it could not say what is changing.
     pub unproven: u64,
     /// The same, since the kernel or the monitor's own table has no room to watch one more mapping.
     pub unwatched: u64,
+    /// The same, since memory of the program was changing all the time, or pages of this range had just been given back.
+    pub restless: u64,
     /// What the registrar refused.
     pub failures: u64,
     /// Deregistrations that failed: they count in the budget for ever.

@@ -1,27 +1,28 @@
-//! Where a registration that covers a range is found, without a lock: an ordered table of ranges in blocks, and a hash of
-//! first pages in front of it.
+//! Where a registration that covers a range is found, without a lock: an ordered table of ranges in blocks.
 //!
 //! One writer at a time (the cache's lock); readers look at a sequence number before and after, as with a seqlock, and every
 //! word is an atomic, so a torn look is noticed and never undefined. Everything is made at the beginning: a writer never
 //! allocates, since it holds the lock that the monitor needs while others may be inside `free`.
 //!
 //! ```text
-//!   front   hash of the first page -> slot          exact pointers, one look
 //!   first   [ 0x1000 | 0x9000 | 0x40000 ]           the first start of each block, sorted
 //!   order   [ block 2 | block 0 | block 5 ]
 //!   block   starts, ends, slots, each 64 long, sorted by start; the greatest end of all
 //! ```
 
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering, fence};
+use std::sync::atomic::Ordering;
 
+use super::sync::{AtomicU32, AtomicUsize, fence, spin_loop};
 use crate::span::Span;
 
-const WIDTH: usize = 64;
+const WIDTH: usize = if MODEL { 4 } else { 64 };
 /// Two neighbours that fit into one block with room to spare become one; so blocks are at least a quarter full on average.
-const MERGE: usize = 40;
+const MERGE: usize = if MODEL { 2 } else { 40 };
 const NONE: u32 = u32::MAX;
 /// How often a reader that is disturbed begins again before it leaves the search to whoever takes the lock.
-const TRIES: usize = 16;
+const TRIES: usize = if MODEL { 2 } else { 16 };
+/// Small enough for every interleaving.
+const MODEL: bool = cfg!(all(test, loom));
 
 struct Block {
     count: AtomicUsize,
@@ -61,6 +62,7 @@ impl Block {
     }
 }
 
+#[inline]
 fn get(word: &AtomicUsize) -> usize {
     word.load(Ordering::Relaxed)
 }
@@ -73,8 +75,6 @@ pub(super) struct Table {
     first: Box<[AtomicUsize]>,
     order: Box<[AtomicU32]>,
     blocks: Box<[Block]>,
-    front: Box<[AtomicU32]>,
-    page_shift: u32,
 }
 
 /// What a look without the lock gave.
@@ -90,31 +90,15 @@ pub(super) enum Found {
 
 impl Table {
     /// For at most `entries` entries.
-    pub(super) fn new(entries: usize, page: usize) -> Table {
+    pub(super) fn new(entries: usize) -> Table {
         let blocks = entries / (MERGE / 2) + 3;
-        let front = (2 * entries).next_power_of_two().clamp(64, 1 << 20);
         Table {
             sequence: AtomicUsize::new(0),
             count: AtomicUsize::new(0),
             first: (0..blocks).map(|_| AtomicUsize::new(0)).collect(),
             order: (0..blocks as u32).map(AtomicU32::new).collect(),
             blocks: (0..blocks).map(|_| Block::new()).collect(),
-            front: (0..front).map(|_| AtomicU32::new(NONE)).collect(),
-            page_shift: page.trailing_zeros(),
         }
-    }
-
-    fn front_of(&self, start: usize) -> &AtomicU32 {
-        let page = (start >> self.page_shift) as u64;
-        let hash = page.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        &self.front[hash as usize & (self.front.len() - 1)]
-    }
-
-    /// The slot that was last registered from the page where `span` begins: a guess, to be checked.
-    #[inline]
-    pub(super) fn guess(&self, span: Span) -> Option<u32> {
-        let slot = self.front_of(span.start()).load(Ordering::Relaxed);
-        (slot != NONE).then_some(slot)
     }
 
     /// A slot that covers `span` and pleases `fits`, looked for without the lock.
@@ -122,7 +106,7 @@ impl Table {
         for _ in 0..TRIES {
             let before = self.sequence.load(Ordering::Acquire);
             if before % 2 == 1 {
-                std::hint::spin_loop();
+                spin_loop();
                 continue;
             }
             let found = self.look(span, &fits);
@@ -160,22 +144,35 @@ impl Table {
 
     /// Calls `each` with the slots whose ranges have a byte of `span`. Wants the lock; `each` must not change the table.
     pub(super) fn overlapping(&self, span: Span, mut each: impl FnMut(u32)) {
+        self.find_overlapping(span, |slot| {
+            each(slot);
+            false
+        });
+    }
+
+    /// The first of them, in no order, that is `wanted`. Wants the lock.
+    pub(super) fn find_overlapping(&self, span: Span, mut wanted: impl FnMut(u32) -> bool) -> Option<u32> {
         let count = get(&self.count);
         let mut at = self.first[..count].partition_point(|first| get(first) < span.end());
         while at > 0 {
             at -= 1;
-            let Some(block) = self.block(at) else { return };
+            let block = self.block(at)?;
             if get(&block.greatest_end) <= span.start() {
                 continue;
             }
             for entry in 0..get(&block.count) {
-                if get(&block.starts[entry]) < span.end() && get(&block.ends[entry]) > span.start() {
-                    each(block.slots[entry].load(Ordering::Relaxed));
+                let slot = block.slots[entry].load(Ordering::Relaxed);
+                let overlaps =
+                    get(&block.starts[entry]) < span.end() && get(&block.ends[entry]) > span.start();
+                if overlaps && wanted(slot) {
+                    return Some(slot);
                 }
             }
         }
+        None
     }
 
+    #[inline]
     fn block(&self, at: usize) -> Option<&Block> {
         self.blocks.get(self.order.get(at)?.load(Ordering::Relaxed) as usize)
     }
@@ -211,15 +208,10 @@ impl Table {
             block.resize(count + 1);
             self.first[at].store(get(&block.starts[0]), Ordering::Relaxed);
         });
-        self.front_of(span.start()).store(slot, Ordering::Relaxed);
     }
 
     /// Takes an entry out. Wants the lock.
     pub(super) fn remove(&self, span: Span, slot: u32) {
-        let front = self.front_of(span.start());
-        if front.load(Ordering::Relaxed) == slot {
-            front.store(NONE, Ordering::Relaxed);
-        }
         let Some((at, entry)) = self.place_of(span, slot) else { return };
         self.changing(|| {
             let block = self.blocks_at(at);
@@ -332,7 +324,7 @@ mod tests {
             steps in proptest::collection::vec((any::<bool>(), 1usize..600, 1usize..40), 1..400),
             asked in proptest::collection::vec((1usize..600, 1usize..40), 20),
         ) {
-            let table = Table::new(400, 4);
+            let table = Table::new(400);
             let mut list: Vec<(Span, u32)> = Vec::new();
             for (i, (add, start, length)) in steps.into_iter().enumerate() {
                 if add || list.is_empty() {
@@ -365,7 +357,7 @@ mod tests {
     #[test]
     fn holds_as_many_as_it_was_made_for_in_any_order() {
         for step in [1usize, 7919, 4999] {
-            let table = Table::new(10_000, 4096);
+            let table = Table::new(10_000);
             for i in 0..10_000 {
                 let n = i * step % 10_000;
                 table.insert(span((n + 1) << 12, 4096), n as u32);
@@ -387,7 +379,7 @@ mod tests {
 
     #[test]
     fn readers_beside_a_writer_see_only_what_was_there() {
-        let table = Table::new(1000, 4096);
+        let table = Table::new(1000);
         // Those with even numbers are always there.
         for n in (0..1000).step_by(2) {
             table.insert(span((n + 1) << 12, 4096), n as u32);

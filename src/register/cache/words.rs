@@ -1,30 +1,67 @@
-//! How many leases each slot has, counted without a shared line being written.
+//! What each thread has of a cache for itself: how many leases of each slot, counted without a shared line being written,
+//! and its guesses.
 //!
 //! Each thread has one word for each slot: takings in the low half, drops in the high half. A lease may be dropped by
 //! another thread than took it, so only the sum over all threads means something: takings minus drops. Whoever wants to
 //! end a registration first marks its slot, then sums; whoever takes a lease first counts it, then looks at the mark. Both
 //! do it in one order that all threads agree on, so one of the two notices the other (Dekker's algorithm).
 //!
+//! A forked child finds all of it zero: so it has no guesses, and no hits, without being asked whether it is a child.
+//!
 //! A thread that ends leaves its words to the next one that comes: they go on counting.
 
 use std::cell::{Cell, RefCell};
+use std::io;
 use std::ptr::{NonNull, null_mut};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+use super::guesses::{self, Bucket, First, Sizes};
+use super::sync::{Array, AtomicBool, AtomicPtr, AtomicU64, Mutex, MutexGuard, thread_local};
+#[cfg(not(all(test, loom)))]
+use crate::os::array::Zero;
 
 const LOW: u64 = 0xffff_ffff;
+const IN_LINE: usize = 8;
 
-/// One thread's words.
+#[repr(C, align(64))]
+struct Line([AtomicU64; IN_LINE]);
+
+// SAFETY: numbers.
+#[cfg(not(all(test, loom)))]
+#[allow(unsafe_code)]
+unsafe impl Zero for Line {}
+
+#[cfg(all(test, loom))]
+impl Default for Line {
+    fn default() -> Line {
+        Line(std::array::from_fn(|_| AtomicU64::new(0)))
+    }
+}
+
+/// What one thread has for itself: a word for each slot, and behind them its guesses, the first ones and the buckets.
 struct Block {
-    words: Box<[AtomicU64]>,
+    lines: Array<Line>,
+    /// loom's words are more than numbers, and nothing else can lie where they could: it has the guesses here.
+    #[cfg(all(test, loom))]
+    guesses: (Box<[First]>, Box<[Bucket]>),
     in_use: AtomicBool,
     next: AtomicPtr<Block>,
+}
+
+impl Block {
+    fn word(&self, slot: u32) -> &AtomicU64 {
+        &self.lines[slot as usize / IN_LINE].0[slot as usize % IN_LINE]
+    }
 }
 
 /// All threads' words of one cache.
 pub(super) struct Words {
     number: u64,
     slots: usize,
+    /// How many lines of a block are words.
+    lines: usize,
+    sizes: Sizes,
     /// A list that only grows, and goes with the last who uses it.
     list: Arc<List>,
 }
@@ -32,14 +69,14 @@ pub(super) struct Words {
 struct List {
     head: AtomicPtr<Block>,
     /// For threads whose own storage is gone already.
-    orphans: Box<[AtomicU64]>,
+    orphans: Array<Line>,
     orphaned: Mutex<()>,
 }
 
 impl Drop for List {
     #[allow(unsafe_code)]
     fn drop(&mut self) {
-        let mut at = *self.head.get_mut();
+        let mut at = self.head.load(Ordering::Relaxed);
         while !at.is_null() {
             // SAFETY: each came from Box::into_raw in adopt(), and nobody else has the list any more.
             let block = unsafe { Box::from_raw(at) };
@@ -49,114 +86,246 @@ impl Drop for List {
 }
 
 /// A thread's hold on its block of one cache.
-struct Own {
+struct Held {
     number: u64,
     block: NonNull<Block>,
     list: Arc<List>,
 }
 
-impl Drop for Own {
+impl Drop for Held {
     #[allow(unsafe_code)]
     fn drop(&mut self) {
-        let _ = &self.list;
+        // Whoever asks again while this thread ends has no lines any more: another thread may have them next.
+        let _ = LAST.try_with(|last| last.set((0, std::ptr::null())));
         // SAFETY: the list, which this holds, has the block.
         unsafe { self.block.as_ref() }.in_use.store(false, Ordering::Release);
     }
 }
 
 thread_local! {
-    /// The cache that this thread used last, and its words of it.
-    static LAST: Cell<(u64, *const AtomicU64)> = const { Cell::new((0, std::ptr::null())) };
-    static OWN: RefCell<Vec<Own>> = const { RefCell::new(Vec::new()) };
+    /// The cache that this thread used last, and its lines of it.
+    static LAST: Cell<(u64, *const Line)> = const { Cell::new((0, std::ptr::null())) };
+    static HELD: RefCell<Vec<Held>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The calling thread's part of a cache's words.
+#[derive(Clone, Copy)]
+pub(super) struct Own<'a> {
+    words: &'a Words,
+    lines: NonNull<Line>,
+}
+
+#[allow(unsafe_code)]
+impl<'a> Own<'a> {
+    /// Counts a lease of `slot` taken by this thread, before anything that comes later in program order.
+    #[inline(always)]
+    pub(super) fn take(self, slot: u32) {
+        take(self.word(slot));
+    }
+
+    /// Counts one dropped, after all that came before in program order.
+    #[inline(always)]
+    pub(super) fn give(self, slot: u32) {
+        give(self.word(slot));
+    }
+
+    /// Takes back what this thread has just counted, since there was nothing to lease.
+    #[cold]
+    pub(super) fn take_back(self, slot: u32) {
+        take_back(self.word(slot));
+    }
+
+    #[inline(always)]
+    fn word(&self, slot: u32) -> &AtomicU64 {
+        debug_assert!((slot as usize) < self.words.slots);
+        // SAFETY: `lines` begin with this thread's `slots` words, and live as long as the list.
+        unsafe { self.lines.cast::<AtomicU64>().add(slot as usize).as_ref() }
+    }
+
+    /// The slot that covers `page`, as far as this thread remembers at once.
+    #[inline(always)]
+    pub(super) fn guess(&self, page: usize) -> Option<u32> {
+        let place = self.words.sizes.place(page);
+        self.first(place.first).guess(place)
+    }
+
+    /// Others that may.
+    pub(super) fn others(&self, page: usize) -> impl Iterator<Item = u32> + use<'a> {
+        let place = self.words.sizes.place(page);
+        self.bucket(place.bucket(self.words.sizes)).guesses(place)
+    }
+
+    /// Remembers that `slot` covers `page`, in place of nothing or of one that is `wrong` by now if there is such a one.
+    pub(super) fn learn(&self, page: usize, slot: u32, wrong: impl Fn(u32) -> bool) {
+        debug_assert!((slot as usize) < self.words.slots);
+        let place = self.words.sizes.place(page);
+        let bucket = self.bucket(place.bucket(self.words.sizes));
+        guesses::learn(self.first(place.first), bucket, place, slot, wrong);
+    }
+
+    #[cfg(not(all(test, loom)))]
+    #[inline(always)]
+    fn first(&self, number: usize) -> &'a First {
+        debug_assert!(number < self.words.sizes.firsts);
+        // SAFETY: behind the lines of words are those of so many first guesses, and nothing else uses them.
+        unsafe { self.lines.add(self.words.lines).cast::<First>().add(number).as_ref() }
+    }
+
+    #[cfg(not(all(test, loom)))]
+    fn bucket(&self, number: usize) -> &'a Bucket {
+        debug_assert!(number < self.words.sizes.buckets);
+        let behind = self.words.lines + self.words.sizes.firsts * size_of::<First>() / size_of::<Line>();
+        // SAFETY: behind those are the lines of so many buckets, of half a line each, and nothing else uses them.
+        unsafe { self.lines.add(behind).cast::<Bucket>().add(number).as_ref() }
+    }
+
+    #[cfg(all(test, loom))]
+    fn first(&self, number: usize) -> &'a First {
+        &self.block().guesses.0[number]
+    }
+
+    #[cfg(all(test, loom))]
+    fn bucket(&self, number: usize) -> &'a Bucket {
+        &self.block().guesses.1[number]
+    }
+
+    #[cfg(all(test, loom))]
+    fn block(&self) -> &'a Block {
+        let held = HELD.with(|held| {
+            let held = held.borrow();
+            held.iter().find(|h| h.number == self.words.number).expect("this thread's own").block
+        });
+        // SAFETY: the list has the block.
+        unsafe { held.as_ref() }
+    }
+}
+
+/// Only one thread writes a word, so nothing is lost between the load and the swap; the swap is in the one order.
+#[inline(always)]
+fn take(word: &AtomicU64) {
+    let before = word.load(Ordering::Relaxed);
+    word.swap((before & !LOW) | (before.wrapping_add(1) & LOW), Ordering::SeqCst);
+}
+
+/// Others may see it a moment later than what comes after: to them the lease only lives a little longer.
+#[inline(always)]
+fn give(word: &AtomicU64) {
+    word.store(word.load(Ordering::Relaxed).wrapping_add(1 << 32), Ordering::Release);
+}
+
+/// As if it had not been taken: it counts neither as taken nor as dropped.
+fn take_back(word: &AtomicU64) {
+    let before = word.load(Ordering::Relaxed);
+    word.store((before & !LOW) | (before.wrapping_sub(1) & LOW), Ordering::Release);
 }
 
 impl Words {
     /// For so many slots.
-    pub(super) fn new(slots: usize) -> Words {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        let orphans = (0..slots).map(|_| AtomicU64::new(0)).collect();
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub(super) fn new(slots: usize) -> io::Result<Words> {
+        static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
+        let (lines, sizes) = (slots.div_ceil(IN_LINE), Sizes::new(slots));
+        let orphans = Array::zeroed(lines)?;
         let list = Arc::new(List { head: AtomicPtr::new(null_mut()), orphans, orphaned: Mutex::new(()) });
-        Words { number: NEXT.fetch_add(1, Ordering::Relaxed), slots, list }
+        Ok(Words { number: NEXT.fetch_add(1, Ordering::Relaxed), slots, lines, sizes, list })
     }
 
-    /// Counts a lease of `slot` taken by this thread, before anything that comes later in program order.
-    #[inline]
-    pub(super) fn take(&self, slot: u32) {
-        // Only this thread writes its word, so nothing is lost between the load and the swap; the swap is in the one order.
-        self.change(slot, |word| {
-            let before = word.load(Ordering::Relaxed);
-            word.swap((before & !LOW) | (before.wrapping_add(1) & LOW), Ordering::SeqCst);
-        });
-    }
-
-    /// Counts one dropped, after all that came before in program order. Others may see it a moment later than what comes
-    /// after: to them the lease only lives a little longer.
-    #[inline]
-    pub(super) fn give(&self, slot: u32) {
-        self.change(slot, |word| {
-            word.store(word.load(Ordering::Relaxed).wrapping_add(1 << 32), Ordering::Release);
-        });
-    }
-
-    #[inline]
+    /// The calling thread's, if this cache is the one that it used last.
+    #[inline(always)]
     #[allow(unsafe_code)]
-    fn change(&self, slot: u32, change: impl Fn(&AtomicU64)) {
-        debug_assert!((slot as usize) < self.slots);
-        let last = LAST.try_with(Cell::get).unwrap_or((0, std::ptr::null()));
-        let words = if last.0 == self.number { last.1 } else { self.words_of_this_thread() };
-        if words.is_null() {
-            // Several threads may come here; they take turns.
-            let _turn = self.list.orphaned.lock().unwrap_or_else(PoisonError::into_inner);
-            return change(&self.list.orphans[slot as usize]);
+    pub(super) fn last(&self) -> Option<Own<'_>> {
+        let (number, lines) = LAST.try_with(Cell::get).ok()?;
+        if number != self.number {
+            return None;
         }
-        // SAFETY: `words` are this thread's `slots` words, which live as long as the list.
-        change(unsafe { &*words.add(slot as usize) });
+        // SAFETY: with a cache's number, of which there is no 0, stand the lines that find() has found.
+        Some(Own { words: self, lines: unsafe { NonNull::new_unchecked(lines.cast_mut()) } })
+    }
+
+    /// The calling thread's; none for a thread whose own storage is gone, or that finds no memory for it. The first time it
+    /// allocates: not to be asked for first with the cache's lock.
+    #[inline]
+    pub(super) fn own(&self) -> Option<Own<'_>> {
+        self.last().or_else(|| self.find())
+    }
+
+    /// Counts a lease of `slot` that the calling thread takes; see [`Own::take`].
+    pub(super) fn take(&self, slot: u32) {
+        match self.own() {
+            Some(own) => own.take(slot),
+            None => take(self.orphan(slot).0),
+        }
+    }
+
+    /// Takes back what the calling thread has just counted; see [`Own::take_back`].
+    pub(super) fn take_back(&self, slot: u32) {
+        match self.own() {
+            Some(own) => own.take_back(slot),
+            None => take_back(self.orphan(slot).0),
+        }
+    }
+
+    /// Counts one that the calling thread drops; see [`Own::give`].
+    pub(super) fn give(&self, slot: u32) {
+        match self.own() {
+            Some(own) => own.give(slot),
+            None => give(self.orphan(slot).0),
+        }
+    }
+
+    /// The word that threads share that have none, while nobody else has it.
+    fn orphan(&self, slot: u32) -> (&AtomicU64, MutexGuard<'_, ()>) {
+        let turn = self.list.orphaned.lock().unwrap_or_else(PoisonError::into_inner);
+        (&self.list.orphans[slot as usize / IN_LINE].0[slot as usize % IN_LINE], turn)
     }
 
     #[cold]
     #[allow(unsafe_code)]
-    fn words_of_this_thread(&self) -> *const AtomicU64 {
-        let found = OWN.try_with(|own| {
-            let mut own = own.borrow_mut();
-            let block = match own.iter().find(|o| o.number == self.number) {
-                Some(o) => o.block,
-                None => {
-                    // Those of caches that are gone.
-                    own.retain(|o| Arc::strong_count(&o.list) > 1);
-                    let block = self.adopt();
-                    own.push(Own { number: self.number, block, list: self.list.clone() });
-                    block
-                }
-            };
-            // SAFETY: the list has the block.
-            unsafe { block.as_ref() }.words.as_ptr()
+    fn find(&self) -> Option<Own<'_>> {
+        let block = HELD.try_with(|held| {
+            let mut held = held.borrow_mut();
+            if let Some(held) = held.iter().find(|h| h.number == self.number) {
+                return Some(held.block);
+            }
+            // Those of caches that are gone.
+            held.retain(|h| Arc::strong_count(&h.list) > 1);
+            let block = self.adopt()?;
+            held.push(Held { number: self.number, block, list: self.list.clone() });
+            Some(block)
         });
-        let words = found.unwrap_or(std::ptr::null());
-        if !words.is_null() {
-            let _ = LAST.try_with(|last| last.set((self.number, words)));
-        }
-        words
+        // SAFETY: the list has the block.
+        let lines = unsafe { block.ok()??.as_ref() }.lines.as_ptr();
+        let _ = LAST.try_with(|last| last.set((self.number, lines)));
+        Some(Own { words: self, lines: NonNull::new(lines.cast_mut())? })
     }
 
-    /// A block that a thread has left, or a new one.
+    /// A block that a thread has left, or a new one; none without memory.
     #[allow(unsafe_code)]
-    fn adopt(&self) -> NonNull<Block> {
+    fn adopt(&self) -> Option<NonNull<Block>> {
         let free = self
             .blocks()
             .find(|b| b.in_use.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok());
         if let Some(block) = free {
-            return NonNull::from(block);
+            return Some(NonNull::from(block));
         }
-        let words = (0..self.slots).map(|_| AtomicU64::new(0)).collect();
-        let fresh =
-            Box::new(Block { words, in_use: AtomicBool::new(true), next: AtomicPtr::new(null_mut()) });
+        let guesses = self.sizes.firsts * size_of::<First>() + self.sizes.buckets * size_of::<Bucket>();
+        let lines = Array::zeroed(self.lines + guesses.div_ceil(size_of::<Line>())).ok()?.zero_in_children();
+        let fresh = Box::new(Block {
+            lines,
+            #[cfg(all(test, loom))]
+            guesses: self.sizes.made(),
+            in_use: AtomicBool::new(true),
+            next: AtomicPtr::new(null_mut()),
+        });
         let fresh = NonNull::from(Box::leak(fresh));
         let mut head = self.list.head.load(Ordering::Acquire);
         loop {
             // SAFETY: nobody else knows it yet.
             unsafe { fresh.as_ref() }.next.store(head, Ordering::Relaxed);
             match self.list.head.compare_exchange(head, fresh.as_ptr(), Ordering::SeqCst, Ordering::Acquire) {
-                Ok(_) => return fresh,
+                Ok(_) => return Some(fresh),
                 Err(other) => head = other,
             }
         }
@@ -173,8 +342,8 @@ impl Words {
 
     /// Takings and drops of a slot, each modulo 2^32: the leases that live are their difference.
     pub(super) fn sum(&self, slot: u32) -> (u32, u32) {
-        let slot = slot as usize;
-        let words = self.blocks().map(|b| &b.words[slot]).chain([&self.list.orphans[slot]]);
+        let orphan = &self.list.orphans[slot as usize / IN_LINE].0[slot as usize % IN_LINE];
+        let words = self.blocks().map(|b| b.word(slot)).chain([orphan]);
         let halves = words.map(|w| w.load(Ordering::SeqCst)).map(|w| ((w & LOW) as u32, (w >> 32) as u32));
         halves.fold((0, 0), |(taken, given), (t, g)| (taken.wrapping_add(t), given.wrapping_add(g)))
     }
@@ -192,7 +361,7 @@ mod tests {
 
     #[test]
     fn leases_are_counted_across_threads_that_come_and_go() {
-        let words = Words::new(3);
+        let words = Words::new(3).unwrap();
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| (0..1000).for_each(|_| words.take(1)));
@@ -213,20 +382,51 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_that_is_ending_still_counts() {
+        struct Last(Arc<Words>);
+        impl Drop for Last {
+            fn drop(&mut self) {
+                self.0.take(0);
+            }
+        }
+        std::thread_local! {
+            static BEFORE: RefCell<Option<Last>> = const { RefCell::new(None) };
+            static BEHIND: RefCell<Option<Last>> = const { RefCell::new(None) };
+        }
+        let words = Arc::new(Words::new(1).unwrap());
+        for _ in 0..4 {
+            let words = words.clone();
+            // One of them ends when the thread has its words, the other when it has none any more, whichever the order is.
+            let thread = std::thread::spawn(move || {
+                BEFORE.set(Some(Last(words.clone())));
+                words.take(0);
+                BEHIND.set(Some(Last(words.clone())));
+            });
+            thread.join().unwrap();
+        }
+        assert_eq!(words.leases(0), 12);
+        assert!(words.orphan(0).0.load(Ordering::Relaxed) > 0, "some had none");
+        assert_eq!(words.blocks().count(), 1);
+    }
+
+    #[test]
     fn halves_wrap_without_touching_each_other() {
-        let words = Words::new(1);
-        words.change(0, |word| word.store(0xffff_fffe | 0xffff_fff0 << 32, Ordering::Relaxed));
+        let words = Words::new(1).unwrap();
+        words.own().unwrap().word(0).store(0xffff_fffe | 0xffff_fff0 << 32, Ordering::Relaxed);
         assert_eq!(words.leases(0), 14);
         words.take(0);
         words.take(0);
         assert_eq!((words.leases(0), words.sum(0)), (16, (0, 0xffff_fff0)));
+        words.take_back(0);
+        assert_eq!((words.leases(0), words.sum(0)), (15, (0xffff_ffff, 0xffff_fff0)));
+        words.take(0);
         (0..16).for_each(|_| words.give(0));
         assert_eq!((words.leases(0), words.sum(0)), (0, (0, 0)));
     }
 
     #[test]
     fn several_caches_in_one_thread_do_not_mix() {
-        let (a, b) = (Words::new(1), Words::new(1));
+        let (a, b) = (Words::new(1).unwrap(), Words::new(1).unwrap());
         for _ in 0..10 {
             a.take(0);
             b.take(0);
@@ -234,7 +434,7 @@ mod tests {
         }
         assert_eq!((a.leases(0), b.leases(0)), (10, 0));
         drop(a);
-        let c = Words::new(1);
+        let c = Words::new(1).unwrap();
         c.take(0);
         assert_eq!((b.leases(0), c.leases(0)), (0, 1));
     }

@@ -1,5 +1,9 @@
 //! Which ranges are watched: sorted, apart, and made once, since the monitor changes it and may not allocate.
 
+use std::time::Instant;
+
+use super::recent::{Pages, Recent};
+use super::strays::Strays;
 use crate::span::Span;
 
 /// The most ranges. The kernel gives up at about as many mappings.
@@ -18,11 +22,15 @@ pub(super) struct Armed {
     ranges: Vec<Range>,
     /// Requests that are under way, and whether a change has come by meanwhile.
     requests: [Option<(Span, bool)>; MOST_REQUESTS],
+    /// What the kernel may watch beside the ranges.
+    strays: Strays,
+    recent: Recent,
 }
 
 impl Armed {
     pub(super) fn new() -> Armed {
-        Armed { ranges: Vec::with_capacity(MOST), requests: [None; MOST_REQUESTS] }
+        let ranges = Vec::with_capacity(MOST);
+        Armed { ranges, requests: [None; MOST_REQUESTS], strays: Strays::new(), recent: Recent::new() }
     }
 
     /// Notes that somebody is about to watch the mappings around `span`. `None`: too many do.
@@ -84,9 +92,14 @@ impl Armed {
         true
     }
 
-    /// Takes a range out.
+    /// Takes a range out. What lies beside it may be the rest of a mapping that has grown.
     pub(super) fn remove(&mut self, span: Span) {
         self.disturb(span);
+        for edge in [span.start().wrapping_sub(1), span.end()] {
+            if let Ok(edge) = Span::new(edge, 1) {
+                self.strays.add(edge);
+            }
+        }
         let mut at = self.first_behind(span.start());
         while let Some(&range) = self.ranges.get(at).filter(|r| r.start < span.end()) {
             let left = (range.start < span.start()).then_some(Range { end: span.start(), ..range });
@@ -110,16 +123,40 @@ impl Armed {
         }
     }
 
-    /// Notes that pages have been given back.
+    /// The same, and it is not mapped any more.
+    pub(super) fn unmapped(&mut self, span: Span) {
+        self.remove(span);
+        self.recent.unmapped(span);
+    }
+
+    /// What is known about the pages of a range, as to their being given back.
+    pub(super) fn pages(&self, span: Span) -> Pages {
+        self.recent.pages(span, Instant::now())
+    }
+
+    /// Whoever changed the address space when that time had come is done.
+    pub(super) fn barrier(&mut self, begun: Instant) {
+        self.recent.barrier(begun);
+    }
+
+    /// Notes that pages are being given back.
     pub(super) fn discard(&mut self, span: Span) {
+        self.recent.add(span, Instant::now());
         let at = self.first_behind(span.start());
         for range in self.ranges[at..].iter_mut().take_while(|r| r.start < span.end()) {
             range.discarded = true;
         }
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = Span> {
-        self.ranges.iter().filter_map(|r| Span::new(r.start, r.end - r.start).ok())
+    /// A mapping has come here that took its watching along. By now something else may be there: nobody may count on it.
+    pub(super) fn arrived(&mut self, span: Span) {
+        self.strays.add(span);
+    }
+
+    /// Whether the kernel may watch any of it.
+    pub(super) fn may_be_watched(&self, span: Span) -> bool {
+        let range = self.ranges.get(self.first_behind(span.start()));
+        range.is_some_and(|r| r.start < span.end()) || self.strays.overlaps(span)
     }
 }
 

@@ -5,6 +5,8 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+use crate::os::memory;
+use crate::os::raw::{self, Errno};
 use crate::span::Span;
 
 const API: u64 = 0xaa;
@@ -35,6 +37,8 @@ pub(super) enum Change {
     Gone,
     /// Its pages are given back, and the mapping stays.
     Discarded,
+    /// A watched mapping has come there, or its beginning if it has grown.
+    Arrived,
 }
 
 /// Messages of the kernel, read without allocating.
@@ -51,15 +55,21 @@ impl Messages {
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (Span, Change)> {
-        self.bytes[..4 * self.count].chunks_exact(4).filter_map(|message| {
-            // The event's number is the first byte; operands are three words behind the first eight bytes.
-            let (start, end, change) = match message[0] as u8 {
-                EVENT_REMAP => (message[1], message[1].checked_add(message[3])?, Change::Gone),
-                EVENT_REMOVE => (message[1], message[2], Change::Discarded),
-                EVENT_UNMAP => (message[1], message[2], Change::Gone),
-                _ => return None,
+        self.bytes[..4 * self.count].chunks_exact(4).flat_map(|message| {
+            let (first, second, third) = (message[1], message[2], message[3]);
+            let change = |start: u64, length: Option<u64>, change| {
+                Some((Span::new(start as usize, length? as usize).ok()?, change))
             };
-            Some((Span::new(start as usize, end.checked_sub(start)? as usize).ok()?, change))
+            // The event's number is the first byte; operands are three words behind the first eight bytes.
+            let changes = match message[0] as u8 {
+                EVENT_REMAP => {
+                    [change(first, Some(third), Change::Gone), change(second, Some(third), Change::Arrived)]
+                }
+                EVENT_REMOVE => [change(first, second.checked_sub(first), Change::Discarded), None],
+                EVENT_UNMAP => [change(first, second.checked_sub(first), Change::Gone), None],
+                _ => [None, None],
+            };
+            changes.into_iter().flatten()
         })
     }
 }
@@ -104,12 +114,13 @@ impl Userfault {
 
     /// Whether no change of the address space is under way: none whose message has not been read. The kernel looks at that
     /// before it looks at the range, which is none.
-    #[inline]
+    #[inline(always)]
     pub(super) fn is_quiet(&self) -> bool {
-        let mut none = [0u64; 3];
+        let none = [0u64; 3];
         // SAFETY: the request reads three words.
-        let result = unsafe { libc::ioctl(self.fd.as_raw_fd(), WRITEPROTECT, none.as_mut_ptr()) };
-        result == -1 && nix::errno::Errno::last_raw() == libc::EINVAL
+        let result =
+            unsafe { raw::ioctl(self.fd.as_raw_fd(), WRITEPROTECT as usize, none.as_ptr() as usize) };
+        result == Err(Errno::INVAL)
     }
 
     /// Reads what is there. `false`: nothing.
@@ -119,6 +130,19 @@ impl Userfault {
         let n = unsafe { libc::read(self.fd.as_raw_fd(), messages.bytes.as_mut_ptr().cast(), size) };
         messages.count = usize::try_from(n).unwrap_or(0) / 32;
         messages.count > 0
+    }
+}
+
+/// Waits for everybody who is changing the address space, or giving pages of it back: a page that nobody uses comes and goes,
+/// for which the kernel wants the address space for itself alone.
+pub(super) fn wait_for_the_address_space() {
+    let (page, flags) = (memory::page_size() as usize, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a page of this function's own.
+    unsafe {
+        let at = libc::mmap(std::ptr::null_mut(), page, libc::PROT_NONE, flags, -1, 0);
+        if at != libc::MAP_FAILED {
+            libc::munmap(at, page);
+        }
     }
 }
 

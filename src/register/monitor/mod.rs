@@ -3,13 +3,16 @@
 mod armed;
 mod kernel;
 mod proof;
+mod recent;
+mod strays;
+mod warmth;
 mod watching;
 
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::span::Span;
-use watching::Watching;
+use watching::{Pulse, Watching};
 
 /// How a cache learns that foreign memory has changed: memory that hostbuf did not make.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,6 +61,15 @@ impl Monitor {
         }
     }
 
+    /// For tests: lets whoever has had memory watched go on so much later.
+    #[doc(hidden)]
+    pub fn pause(time: std::time::Duration) {
+        if let Ok(watching) = Watching::shared() {
+            watching.pause(time);
+            Watching::release(watching);
+        }
+    }
+
     /// Whether this process can have a proven strict monitor, and if not, why.
     #[must_use]
     pub fn probe() -> crate::register::Probe {
@@ -81,6 +93,8 @@ pub(super) enum Unwatched {
     Unproven,
     /// There is no room to watch one more mapping.
     Full,
+    /// It cannot be told now: memory of this program changes all the time, or pages of this range have just been given back.
+    Restless,
 }
 
 /// Who wants to know. Called in the monitor's thread: it must not allocate, nor free, nor take a lock that is held while
@@ -101,12 +115,13 @@ impl Drop for Watch {
 /// A cache's end of the process's monitor.
 pub(super) struct Watch {
     watching: Option<Arc<Watching>>,
+    pulse: Option<Arc<Pulse>>,
 }
 
 impl Watch {
     fn start() -> Watch {
         match Watching::shared() {
-            Ok(watching) => Watch { watching: Some(watching) },
+            Ok(watching) => Watch { pulse: Some(watching.pulse().clone()), watching: Some(watching) },
             Err(why) => {
                 tracing::warn!(
                     why,
@@ -114,24 +129,25 @@ impl Watch {
                      and never kept. Use hostbuf's memory (PinnedAlloc, HostBuffer), or HOSTBUF_CACHE_MONITOR=explicit \
                      and tell the cache yourself"
                 );
-                Watch { watching: None }
+                Watch { watching: None, pulse: None }
             }
         }
     }
 
     /// A number that changes with every change that is heard of; odd while one is being applied.
-    #[inline]
+    #[inline(always)]
     pub(super) fn sequence(&self) -> u64 {
-        self.watching.as_ref().map_or(0, |w| w.sequence())
+        self.pulse.as_ref().map_or(0, |pulse| pulse.sequence())
     }
 
     /// Whether no change is under way, and none has been heard of since the sequence read `before`.
-    #[inline]
+    #[inline(always)]
     pub(super) fn unchanged_since(&self, before: u64) -> bool {
-        self.watching.as_ref().is_some_and(|w| w.unchanged_since(before))
+        self.pulse.as_ref().is_some_and(|pulse| pulse.unchanged_since(before))
     }
 
-    /// Waits until every change that was under way has been applied: what is live then had not changed before.
+    /// Waits until every change that was under way has been applied: what is live then had not changed before. `false`: there
+    /// is no end of changes, or of one; it has waited for about a millisecond.
     pub(super) fn settle(&self) -> bool {
         self.watching.as_ref().is_some_and(|w| w.settle())
     }
@@ -141,10 +157,10 @@ impl Watch {
         self.watching.as_ref().ok_or(Unwatched::Unproven)?.arm(span)
     }
 
-    pub(super) fn subscribe(&self, watcher: Arc<dyn Watcher>) {
-        if let Some(watching) = &self.watching {
-            watching.subscribe(watcher);
-        }
+    /// # Errors
+    /// [`Error::Invalid`] when too many caches share the monitor.
+    pub(super) fn subscribe(&self, watcher: Arc<dyn Watcher>) -> Result<()> {
+        self.watching.as_ref().map_or(Ok(()), |watching| watching.subscribe(watcher))
     }
 
     pub(super) fn unsubscribe(&self, watcher: &dyn Watcher) {

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::Watcher;
 use super::watching::Watching;
-use crate::os::memory;
+use super::{Unwatched, Watcher};
+use crate::os::{kernel, memory};
 use crate::span::Span;
 
 /// Before Linux 5.15 the first change that ended cleared the mark of all.
@@ -16,13 +16,11 @@ const OLDEST: (u32, u32) = (5, 15);
 const PATIENCE: Duration = Duration::from_secs(2);
 
 pub(super) fn kernel_is_new_enough() -> Result<(), String> {
-    let release = nix::sys::utsname::uname().map_err(|e| format!("uname: {e}"))?;
-    let release = release.release().to_string_lossy().into_owned();
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse().unwrap_or(0));
-    let version: (u32, u32) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    let version = kernel::version();
     if version < OLDEST {
+        let (major, minor) = version;
         return Err(format!(
-            "Linux {release}: userfaultfd can be relied on from {}.{} on",
+            "Linux {major}.{minor}: userfaultfd can be relied on from {}.{} on",
             OLDEST.0, OLDEST.1
         ));
     }
@@ -51,7 +49,7 @@ impl Watcher for Ear {
 /// What it did not see.
 pub(super) fn prove(watching: &Watching) -> Result<(), String> {
     let ear = Arc::new(Ear { count: AtomicUsize::new(0), spans: Mutex::new(Vec::with_capacity(64)) });
-    watching.subscribe(ear.clone());
+    watching.subscribe(ear.clone()).map_err(|e| e.to_string())?;
     let result = changes(watching, &ear);
     watching.unsubscribe(&*ear);
     result
@@ -62,9 +60,9 @@ type Way = fn(usize, usize) -> bool;
 
 fn changes(watching: &Watching, ear: &Ear) -> Result<(), String> {
     let page = memory::page_size() as usize;
-    // munmap, madvise, mmap over it, mremap away: by system calls of this thread, which the kernel holds until the message
+    // By system calls of this thread, which the kernel holds until the message
     // has been read.
-    let ways: [(&str, Way); 4] = [
+    let ways: [(&str, Way); 5] = [
         ("madvise", |at, length| {
             // SAFETY: the caller's own pages, used by nobody.
             unsafe { libc::madvise(at as *mut _, length, libc::MADV_DONTNEED) == 0 }
@@ -85,6 +83,16 @@ fn changes(watching: &Watching, ear: &Ear) -> Result<(), String> {
                 moved != libc::MAP_FAILED && libc::munmap(moved, 2 * length) == 0
             }
         }),
+        // Of this one only the event of a move tells: the range stays mapped, and empty.
+        ("mremap that leaves the mapping", |at, length| {
+            let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP;
+            // SAFETY: as above: the pages are moved elsewhere, and unmapped there.
+            unsafe {
+                let moved =
+                    libc::mremap(at as *mut _, length, length, flags, std::ptr::null_mut::<libc::c_void>());
+                moved != libc::MAP_FAILED && libc::munmap(moved, length) == 0
+            }
+        }),
     ];
     for (way, change) in ways {
         let length = 4 * page;
@@ -103,7 +111,7 @@ fn changes(watching: &Watching, ear: &Ear) -> Result<(), String> {
         // SAFETY: what is left of it; where it has gone nothing has come, since nobody else knows the address... unless
         // another thread was given it: so only the guard page, which is still there.
         unsafe { libc::munmap((area + length) as *mut _, page) };
-        if way == "madvise" || way == "mmap over it" {
+        if !["munmap", "mremap"].contains(&way) {
             // SAFETY: still this function's own.
             unsafe { libc::munmap(area as *mut _, length) };
         }
@@ -113,7 +121,13 @@ fn changes(watching: &Watching, ear: &Ear) -> Result<(), String> {
 }
 
 fn seen(watching: &Watching, ear: &Ear, span: Span, change: impl FnOnce() -> bool) -> Result<(), String> {
-    watching.arm(span).map_err(|why| format!("the memory cannot be watched: {why:?}"))?;
+    let begun = Instant::now();
+    while let Err(why) = watching.arm(span) {
+        if why != Unwatched::Restless || begun.elapsed() > PATIENCE {
+            return Err(format!("the memory cannot be watched: {why:?}"));
+        }
+        std::thread::yield_now();
+    }
     quiet(watching)?;
     let before = watching.sequence();
     if !change() {
@@ -146,5 +160,33 @@ fn quiet(watching: &Watching) -> Result<(), String> {
             return Err("the kernel says all the time that memory is changing".into());
         }
         std::thread::yield_now();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::kernel::FEATURES;
+    use super::*;
+
+    /// The monitor with some of its senses missing must not pass for one.
+    #[test]
+    fn a_monitor_that_cannot_see_an_event_is_refused_and_says_which() {
+        const REMAP: u64 = 1 << 2;
+        const REMOVE: u64 = 1 << 3;
+        const UNMAP: u64 = 1 << 6;
+        if let Err(why) = Watching::start(FEATURES) {
+            return eprintln!("skipped: the strict monitor: {why}");
+        }
+        for (blind, ways) in [
+            (REMOVE, vec!["madvise"]),
+            (UNMAP, vec!["mmap over it", "munmap"]),
+            (REMAP, vec!["mremap", "mremap that leaves the mapping"]),
+            (REMOVE | UNMAP | REMAP, vec!["madvise"]),
+        ] {
+            assert_eq!(FEATURES & blind, blind);
+            let why = Watching::start(FEATURES & !blind).err().expect("it proved itself blind");
+            assert!(why.contains("did not prove itself"), "{why}");
+            assert!(ways.iter().any(|way| why.contains(&format!(": {way}: "))), "without {blind:#x}: {why}");
+        }
     }
 }

@@ -1,7 +1,5 @@
 //! The process's one monitor. One, since a mapping can be watched by one descriptor only.
 
-#![allow(unsafe_code)]
-
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,17 +11,30 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::signal::SigSet;
 
 use super::armed::Armed;
-use super::kernel::{Change, FEATURES, Messages, Userfault};
+use super::kernel::{self, Change, FEATURES, Messages, Userfault};
 use super::proof;
+use super::recent::Pages;
+use super::warmth::Warmth;
 use super::{Unwatched, Watcher};
+use crate::error::Error;
 use crate::os::lineage::Lineage;
 use crate::os::maps::{self, Mapped};
 use crate::span::Span;
 
-/// How long the kernel may say that a change is under way while it has nothing to tell, before it is not believed any more.
+/// How long the kernel may say that a change is under way while it has nothing to tell, before nothing is kept any more until
+/// the change is over.
 const STUCK: Duration = Duration::from_secs(1);
+/// How long one look waits for others' changes to be over: longer than the monitor takes for one, and shorter than what most
+/// registrations cost.
+const PATIENCE: Duration = Duration::from_millis(1);
+/// How often it looks at least, and without giving up its core.
+const LOOKS: u32 = 100;
+/// How long it waits for the monitor's thread to get a core: some turns of the scheduler.
+const PATIENCE_WITH_THREAD: Duration = Duration::from_millis(20);
 /// How often a mapping that cannot be watched is looked up again.
 const UNCLEAR: u32 = 50;
+/// How often everything is let go of at the end, while memory moves.
+const LAST_LOOKS: u32 = 1000;
 /// The most caches that share the monitor.
 const MOST_WATCHERS: usize = 256;
 
@@ -33,19 +44,45 @@ pub(super) struct Watching {
     lineage: Lineage,
 }
 
-struct Shared {
-    userfault: Userfault,
-    stop: EventFd,
+/// What a hit looks at: all in one line, since after a system call each page that is looked at costs.
+#[repr(align(64))]
+pub(super) struct Pulse {
     sequence: AtomicU64,
     /// Whether what it says can be relied on.
     sound: AtomicBool,
-    /// Since when the kernel says without reason that a change is under way: milliseconds after `begun`, 0 for not.
-    stuck: AtomicU64,
-    begun: Instant,
+    userfault: Userfault,
+}
+
+impl Pulse {
+    #[inline(always)]
+    pub(super) fn sequence(&self) -> u64 {
+        self.sequence.load(Ordering::Acquire)
+    }
+
+    /// Only with both looks at the sequence and the question between them nothing is missed: a change whose message has
+    /// not been read answers the question, one that has been read moves the sequence.
+    #[inline(always)]
+    pub(super) fn unchanged_since(&self, before: u64) -> bool {
+        if before % 2 == 1 || !self.userfault.is_quiet() {
+            return false;
+        }
+        fence(Ordering::Acquire);
+        self.sequence.load(Ordering::Relaxed) == before && self.sound.load(Ordering::Relaxed)
+    }
+}
+
+struct Shared {
+    pulse: Arc<Pulse>,
+    stop: EventFd,
     armed: Mutex<Armed>,
     watchers: Mutex<Vec<Arc<dyn Watcher>>>,
-    /// For tests: how late the thread reads.
+    /// Held while changes are applied, by the monitor's thread or by one that lets a range go: the sequence is odd then.
+    applying: Mutex<()>,
+    /// Since when nothing but the kernel's mark has been seen, and the sequence then.
+    mark: Mutex<Option<(Instant, u64)>>,
+    /// For tests: how late the thread reads, and how late a request goes on, in microseconds.
     late: AtomicU64,
+    pause: AtomicU64,
 }
 
 /// The one, and how many have it.
@@ -104,22 +141,20 @@ impl Watching {
         let stop = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
             .map_err(|e| format!("eventfd: {e}"))?;
         let shared = Arc::new(Shared {
-            userfault,
+            pulse: Arc::new(Pulse { sequence: AtomicU64::new(0), sound: AtomicBool::new(true), userfault }),
             stop,
-            sequence: AtomicU64::new(0),
-            sound: AtomicBool::new(true),
-            stuck: AtomicU64::new(0),
-            begun: Instant::now(),
             armed: Mutex::new(Armed::new()),
             watchers: Mutex::new(Vec::with_capacity(MOST_WATCHERS)),
+            applying: Mutex::new(()),
+            mark: Mutex::new(None),
             late: AtomicU64::new(0),
+            pause: AtomicU64::new(0),
         });
         let of_thread = shared.clone();
         let thread = std::thread::Builder::new().name("hostbuf-monitor".into()).spawn(move || {
             let _ = SigSet::all().thread_block();
+            // Whoever stops it waits for it and has the last reference: nothing is freed here.
             of_thread.listen();
-            // Freed by whoever stops it: this thread frees nothing.
-            std::mem::forget(of_thread);
         });
         let thread = thread.map_err(|e| format!("starting the monitor's thread: {e}"))?;
         let watching = Watching { shared, thread: Some(thread), lineage: Lineage::here() };
@@ -127,81 +162,92 @@ impl Watching {
         Ok(watching)
     }
 
-    #[inline]
+    pub(super) fn pulse(&self) -> &Arc<Pulse> {
+        &self.shared.pulse
+    }
+
     pub(super) fn sequence(&self) -> u64 {
-        self.shared.sequence.load(Ordering::Acquire)
+        self.shared.pulse.sequence()
     }
 
-    /// Only with both looks at the sequence and the question between them nothing is missed: a change whose message has
-    /// not been read answers the question, one that has been read moves the sequence.
-    #[inline]
     pub(super) fn unchanged_since(&self, before: u64) -> bool {
-        if before % 2 == 1 {
-            return false;
-        }
-        if !self.shared.userfault.is_quiet() {
-            self.doubt();
-            return false;
-        }
-        fence(Ordering::Acquire);
-        self.shared.sequence.load(Ordering::Relaxed) == before && self.shared.sound.load(Ordering::Relaxed)
+        self.shared.pulse.unchanged_since(before)
     }
 
-    /// Waits until every change that was under way has been applied. `false`: that cannot be known.
+    /// Waits until every change that was under way has been applied. `false`: that was not to be seen for a while, since others
+    /// go on changing memory, or one change takes long.
+    ///
+    /// Some kernels leave their mark for ever when an mremap fails. When nothing but the mark has been seen for long, it is
+    /// doubted, and then nobody waits for it until it is gone.
     pub(super) fn settle(&self) -> bool {
+        let shared = &self.shared;
+        let mut since: Option<(Instant, u64)> = None;
         let mut looks = 0u32;
-        while self.shared.sound.load(Ordering::Relaxed) {
-            if self.unchanged_since(self.sequence()) {
+        loop {
+            let before = self.sequence();
+            if self.unchanged_since(before) {
                 return true;
             }
+            // While it is odd the monitor is at work, and will be done.
+            if before.is_multiple_of(2) && !shared.pulse.sound.load(Ordering::Relaxed) {
+                if !shared.pulse.userfault.is_quiet() {
+                    return false;
+                }
+                // A mark that is gone was none that stays.
+                shared.trust();
+            }
+            let (begun, first) = *since.get_or_insert_with(|| (Instant::now(), before));
+            let waited = begun.elapsed();
+            // As long as the monitor has not come to the very first change, its thread has no core.
+            let starved = || first == before && (before % 2 == 1 || shared.has_news());
+            // Time that this thread spent without a core was no look.
+            let looked = looks >= LOOKS && waited > PATIENCE;
+            if looked && (waited > PATIENCE_WITH_THREAD || !starved()) {
+                shared.look_for_a_mark_that_stays(before);
+                return false;
+            }
             looks += 1;
-            if looks < 100 {
+            if looks < LOOKS {
                 std::hint::spin_loop();
             } else {
                 // The monitor wants a core too.
                 std::thread::yield_now();
             }
         }
-        false
-    }
-
-    /// A failed mremap leaves the kernel's mark for ever on some kernels: then every question is answered "changing", and
-    /// nothing can be relied on.
-    #[cold]
-    fn doubt(&self) {
-        let shared = &self.shared;
-        let now = shared.begun.elapsed().as_millis() as u64 + 1;
-        let mut fds = [PollFd::new(shared.userfault.as_fd(), PollFlags::POLLIN)];
-        let pending = poll(&mut fds, PollTimeout::ZERO).unwrap_or(0) > 0;
-        if pending || shared.userfault.is_quiet() {
-            shared.stuck.store(0, Ordering::Relaxed);
-            return;
-        }
-        let since = shared.stuck.load(Ordering::Relaxed);
-        if since == 0 {
-            let _ = shared.stuck.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
-        } else if now - since > STUCK.as_millis() as u64 && shared.sound.swap(false, Ordering::Relaxed) {
-            tracing::error!(
-                "the kernel says that this program's memory is changing, and never what: nothing of it is kept registered \
-                 any more beyond its leases"
-            );
-            shared.tell(Span::new(1, usize::MAX - 1).expect("a range"));
-        }
     }
 
     pub(super) fn arm(&self, span: Span) -> Result<Option<Span>, Unwatched> {
         let shared = &self.shared;
+        let begun = Instant::now();
         let mut unclear = 0;
         // Whoever unmaps goes on when the news is read, not when it is applied: what stands there by now may be another mapping
         // than the one that is still noted as watched.
-        while self.settle() {
-            let request = {
+        while begun.elapsed()
+            < 2 * PATIENCE_WITH_THREAD + Duration::from_micros(shared.pause.load(Ordering::Relaxed))
+            && self.settle()
+        {
+            let (found, pages, request) = {
                 let mut armed = held(&shared.armed);
-                if let Some((whole, discarded)) = armed.around(span) {
-                    return Ok((!discarded).then_some(whole));
-                }
-                armed.begin(span)
+                let found = armed.around(span);
+                (found, armed.pages(span), if found.is_none() { armed.begin(span) } else { None })
             };
+            if let Some((whole, discarded)) = found {
+                match pages {
+                    Pages::Settled => {}
+                    Pages::Going => return Err(Unwatched::Restless),
+                    Pages::Due => {
+                        let begun = Instant::now();
+                        kernel::wait_for_the_address_space();
+                        held(&shared.armed).barrier(begun);
+                        continue;
+                    }
+                }
+                let pause = shared.pause.load(Ordering::Relaxed);
+                if pause > 0 {
+                    std::thread::sleep(Duration::from_micros(pause));
+                }
+                return Ok((!discarded).then_some(whole));
+            }
             let Some(request) = request else {
                 std::thread::yield_now();
                 continue;
@@ -210,13 +256,16 @@ impl Watching {
             let settled = registered.is_ok() && self.settle();
             let mut armed = held(&shared.armed);
             let unchanged = armed.end(request) && settled;
+            let added = unchanged && registered.as_ref().is_ok_and(|&whole| armed.add(whole));
+            drop(armed);
             match registered {
-                Ok(whole) if unchanged => {
-                    if !armed.add(whole) {
+                Ok(_) if added => {}
+                Ok(whole) => {
+                    shared.let_go(whole);
+                    if unchanged {
                         return Err(Unwatched::Full);
                     }
                 }
-                Ok(_) => {}
                 Err(Refusal::Certain(why)) => return Err(why),
                 // The list of mappings is no picture of one moment: others change it while it is read.
                 Err(Refusal::Unclear) => {
@@ -227,14 +276,18 @@ impl Watching {
                 }
             }
         }
-        Err(Unwatched::Unproven)
+        Err(if shared.pulse.sound.load(Ordering::Relaxed) {
+            Unwatched::Restless
+        } else {
+            Unwatched::Unproven
+        })
     }
 
     /// Tells the kernel. A change before it knew is not told: then the mapping is another one at the second look; a hole that
     /// was there meanwhile is closed by the second telling. A change afterwards disturbs the request.
     fn register(&self, span: Span, request: usize) -> Result<Span, Refusal> {
         let tell = |whole| {
-            self.shared.userfault.register(whole).map_err(|e| match e.raw_os_error() {
+            self.shared.pulse.userfault.register(whole).map_err(|e| match e.raw_os_error() {
                 Some(libc::ENOMEM) => Refusal::Certain(Unwatched::Full),
                 // Another one has it: somebody else's userfaultfd.
                 Some(libc::EBUSY) => Refusal::Certain(Unwatched::Memory),
@@ -244,17 +297,31 @@ impl Watching {
         let whole = watchable(span)?;
         held(&self.shared.armed).extend(request, whole);
         tell(whole)?;
-        if watchable(span)? != whole {
-            return Err(Refusal::Unclear);
-        }
-        tell(whole)?;
-        Ok(whole)
+        let looked_again = watchable(span).and_then(|again| match again == whole {
+            true => tell(whole),
+            false => Err(Refusal::Unclear),
+        });
+        // Somebody has mapped there meanwhile: what is watched now may be a part of his mapping, which the kernel keeps apart
+        // from the rest of it, so that he could not move it.
+        looked_again.inspect_err(|_| self.shared.let_go(whole)).map(|()| whole)
     }
 
-    pub(super) fn subscribe(&self, watcher: Arc<dyn Watcher>) {
-        let mut watchers = held(&self.shared.watchers);
-        assert!(watchers.len() < MOST_WATCHERS, "more than {MOST_WATCHERS} caches share the monitor");
-        watchers.push(watcher);
+    /// # Errors
+    /// [`Error::Invalid`] when it is one too many: the monitor's thread has no room, and makes none.
+    pub(super) fn subscribe(&self, watcher: Arc<dyn Watcher>) -> crate::error::Result<()> {
+        let refused = {
+            let mut watchers = held(&self.shared.watchers);
+            if watchers.len() < MOST_WATCHERS {
+                watchers.push(watcher);
+                return Ok(());
+            }
+            watcher
+        };
+        drop(refused);
+        Err(Error::invalid(format!(
+            "{MOST_WATCHERS} caches with the strict monitor are alive in this process, which is the most: drop one before \
+             the next is made, or share one, which threads may do by reference"
+        )))
     }
 
     pub(super) fn unsubscribe(&self, watcher: &dyn Watcher) {
@@ -271,6 +338,11 @@ impl Watching {
     pub(super) fn delay(&self, time: Duration) {
         self.shared.late.store(time.as_micros() as u64, Ordering::Relaxed);
     }
+
+    /// For tests: lets requests go on so much later.
+    pub(super) fn pause(&self, time: Duration) {
+        self.shared.pause.store(time.as_micros() as u64, Ordering::Relaxed);
+    }
 }
 
 /// Why memory is not watched, or not yet.
@@ -286,8 +358,6 @@ fn watchable(span: Span) -> Result<Span, Refusal> {
     let mut all = true;
     each_mapping(|one, mapping| {
         if one.overlaps(span) {
-            // Files and shared memory change by other ways too, which nobody tells.
-            let own = mapping.inode == 0 && mapping.private && !mapping.path.starts_with(b"[v");
             whole = match whole {
                 None => Some(one),
                 Some(so_far) if so_far.end() == one.start() => {
@@ -295,7 +365,7 @@ fn watchable(span: Span) -> Result<Span, Refusal> {
                 }
                 Some(so_far) => Some(so_far),
             };
-            all &= own;
+            all &= is_own(&mapping);
         }
         one.start() < span.end()
     });
@@ -303,6 +373,11 @@ fn watchable(span: Span) -> Result<Span, Refusal> {
         return Err(Refusal::Certain(Unwatched::Memory));
     }
     whole.filter(|whole| whole.contains(span)).ok_or(Refusal::Unclear)
+}
+
+/// Files and shared memory change by other ways too, which nobody tells.
+fn is_own(mapping: &Mapped<'_>) -> bool {
+    mapping.inode == 0 && mapping.private && !mapping.path.starts_with(b"[v")
 }
 
 fn each_mapping(mut each: impl FnMut(Span, Mapped<'_>) -> bool) {
@@ -316,31 +391,126 @@ fn each_mapping(mut each: impl FnMut(Span, Mapped<'_>) -> bool) {
 impl Shared {
     fn listen(&self) {
         let mut messages = Messages::new();
+        let mut warmth = Warmth::new();
         loop {
             let mut fds = [
-                PollFd::new(self.userfault.as_fd(), PollFlags::POLLIN),
+                PollFd::new(self.pulse.userfault.as_fd(), PollFlags::POLLIN),
                 PollFd::new(self.stop.as_fd(), PollFlags::POLLIN),
             ];
-            let _ = poll(&mut fds, PollTimeout::NONE);
+            let warm = warmth.is_warm();
+            let news = poll(&mut fds, if warm { PollTimeout::ZERO } else { PollTimeout::NONE });
             if fds[1].any().unwrap_or(false) {
                 return;
+            }
+            if warm && news == Ok(0) {
+                std::hint::spin_loop();
+                continue;
             }
             let late = self.late.load(Ordering::Relaxed);
             if late > 0 {
                 std::thread::sleep(Duration::from_micros(late));
             }
             // Odd before the read: from the read on, whoever changes the memory goes on.
-            self.sequence.fetch_add(1, Ordering::AcqRel);
-            while self.userfault.read(&mut messages) {
-                for (span, change) in messages.iter() {
-                    match change {
-                        Change::Gone => held(&self.armed).remove(span),
-                        Change::Discarded => held(&self.armed).discard(span),
+            self.apply(|| {
+                while self.pulse.userfault.read(&mut messages) {
+                    for (span, change) in messages.iter() {
+                        match change {
+                            Change::Gone => held(&self.armed).unmapped(span),
+                            Change::Discarded => held(&self.armed).discard(span),
+                            Change::Arrived => {
+                                held(&self.armed).arrived(span);
+                                continue;
+                            }
+                        }
+                        self.tell(span);
                     }
-                    self.tell(span);
                 }
+            });
+            warmth.changed();
+        }
+    }
+
+    /// Does something after which what is live may be another one: whoever hits meanwhile waits until it is done. It must not
+    /// allocate, nor free.
+    fn apply(&self, change: impl FnOnce()) {
+        let _alone = held(&self.applying);
+        self.pulse.sequence.fetch_add(1, Ordering::AcqRel);
+        change();
+        self.pulse.sequence.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Watches a range no longer, nor what others have come to watch of it: for them it has changed.
+    fn let_go(&self, span: Span) {
+        self.apply(|| {
+            self.unregister(span);
+            held(&self.armed).remove(span);
+            self.tell(span);
+        });
+    }
+
+    /// Tells the kernel. Where a part is not mapped any more the rest is still to be let go.
+    fn unregister(&self, span: Span) {
+        if self.pulse.userfault.unregister(span).is_ok() {
+            return;
+        }
+        each_mapping(|mapping, _| {
+            let (start, end) = (mapping.start().max(span.start()), mapping.end().min(span.end()));
+            if let Some(part) = end.checked_sub(start).and_then(|length| Span::new(start, length).ok()) {
+                let _ = self.pulse.userfault.unregister(part);
             }
-            self.sequence.fetch_add(1, Ordering::AcqRel);
+            mapping.start() < span.end()
+        });
+    }
+
+    /// Lets go of every mapping that may be watched, each as a whole: also where it has moved to, and what it has grown by.
+    /// Nothing is allocated, since whoever frees may wait for the monitor.
+    fn let_all_go(&self) {
+        each_mapping(|one, mapping| {
+            if is_own(&mapping) && held(&self.armed).may_be_watched(one) {
+                let _ = self.pulse.userfault.unregister(one);
+            }
+            true
+        });
+    }
+
+    fn has_news(&self) -> bool {
+        let mut fds = [PollFd::new(self.pulse.userfault.as_fd(), PollFlags::POLLIN)];
+        poll(&mut fds, PollTimeout::ZERO).unwrap_or(0) > 0
+    }
+
+    /// Whether a change has been under way since long ago of which there is no news.
+    fn look_for_a_mark_that_stays(&self, sequence: u64) {
+        let stays = {
+            let mut mark = held(&self.mark);
+            if sequence % 2 == 1 || self.pulse.userfault.is_quiet() || self.has_news() {
+                *mark = None;
+            } else if mark.is_none_or(|(_, then)| then != sequence) {
+                *mark = Some((Instant::now(), sequence));
+            }
+            mark.is_some_and(|(since, _)| since.elapsed() > STUCK)
+        };
+        if stays {
+            self.doubt();
+        }
+    }
+
+    #[cold]
+    fn doubt(&self) {
+        if self.pulse.sound.swap(false, Ordering::Relaxed) {
+            tracing::error!(
+                "for {STUCK:?} the kernel has said that this program's memory is changing, and not what: until it is over \
+                 nothing of it is kept registered beyond its leases"
+            );
+            self.tell(Span::new(1, usize::MAX - 1).expect("a range"));
+        }
+    }
+
+    #[cold]
+    fn trust(&self) {
+        if !self.pulse.sound.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                "the change of this program's memory that took so long is over: registrations are kept again"
+            );
         }
     }
 
@@ -361,25 +531,16 @@ impl Drop for Watching {
         }
         // Before the thread stops: an unmapping that nobody hears of would wait for ever, and so would one after the
         // descriptor is closed while a forked child still has it.
-        let ranges: Vec<Span> = {
-            let armed = held(&self.shared.armed);
-            armed.iter().collect()
-        };
-        for span in ranges {
-            // Where a part is not mapped any more the rest is still to be let go.
-            if self.shared.userfault.unregister(span).is_err() {
-                each_mapping(|part, _| {
-                    if part.overlaps(span) {
-                        let _ = self.shared.userfault.unregister(part);
-                    }
-                    true
-                });
+        for _ in 0..LAST_LOOKS {
+            let before = self.sequence();
+            self.shared.let_all_go();
+            // Else something may have moved to where this look had been already.
+            if self.unchanged_since(before) {
+                break;
             }
+            std::thread::yield_now();
         }
         let _ = self.shared.stop.write(1);
         let _ = thread.join();
-        // The reference that the thread left.
-        // SAFETY: it was forgotten there, and the thread has ended.
-        unsafe { Arc::decrement_strong_count(Arc::as_ptr(&self.shared)) };
     }
 }

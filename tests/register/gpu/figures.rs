@@ -59,7 +59,7 @@ fn registered_memory_is_as_fast_as_the_drivers_own() {
     for (name, pageable, registered, drivers) in rows {
         let ratio = registered / drivers;
         println!("| {name} | {pageable:.1} GB/s | {registered:.1} GB/s | {drivers:.1} GB/s | {ratio:.3} |");
-        assert!(ratio >= 0.9, "{name}");
+        assert!(ratio >= 0.98, "{name}");
     }
 }
 
@@ -214,6 +214,8 @@ fn repeated_sends() {
     println!("\n| 64 buffers of 1 MiB, sent again and again | GB/s | from cuMemHostAlloc | ratio |");
     println!("| --- | --- | --- | --- |");
     for (name, ours, theirs) in rows {
-        println!("| {name} | {ours:.1} | {theirs:.1} | {:.3} |", ours / theirs);
+        let ratio = ours / theirs;
+        println!("| {name} | {ours:.1} | {theirs:.1} | {ratio:.3} |");
+        assert!(ratio >= 0.98 || !name.starts_with("cache"), "{name}");
     }
 }

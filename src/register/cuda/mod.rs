@@ -6,38 +6,25 @@
 
 #![allow(unsafe_code)]
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+mod driver;
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::io;
 use std::ptr::null_mut;
 
-use cudarc::driver::sys::{self, CUresult as Code};
+use cudarc::driver::sys::{self, CUresult as Known};
 
 use crate::error::{Error, Result};
 use crate::os::lineage::Lineage;
 use crate::os::{maps, memory};
 use crate::register::registrar::{Overlap, Probe, Registrar};
 use crate::span::{Access, Span};
+use driver::{Code, Driver};
 
 /// The longest registration that the driver is asked for, in bytes.
 const LONGEST: usize = 64 << 30;
 /// Where a range is cut, in bytes: no page of 2 MiB belongs to two chunks.
 const CUT: usize = 2 << 20;
-/// What is called here. The loader panics where the driver lacks one, so it is asked before.
-const NEEDED: [&[u8]; 12] = [
-    b"cuInit",
-    b"cuDriverGetVersion",
-    b"cuDeviceGetCount",
-    b"cuDeviceGet",
-    b"cuDeviceGetName",
-    b"cuDevicePrimaryCtxRetain",
-    b"cuDevicePrimaryCtxRelease_v2",
-    b"cuCtxPushCurrent_v2",
-    b"cuCtxPopCurrent_v2",
-    b"cuMemHostRegister_v2",
-    b"cuMemHostUnregister",
-    b"cuMemHostGetDevicePointer_v2",
-];
-
 /// Registers host memory with CUDA: the GPUs of this process copy from and to it at full speed, and kernels may use it.
 ///
 /// It holds the primary context of one device, the one that CUDA's runtime uses, for as long as it lives. Registrations are
@@ -49,6 +36,7 @@ const NEEDED: [&[u8]; 12] = [
 /// A kernel that failed (an illegal address, say) breaks the context for good, and everything here then fails with its
 /// error: only another process helps.
 pub struct CudaHost {
+    driver: &'static Driver,
     ordinal: u32,
     device: sys::CUdevice,
     context: sys::CUcontext,
@@ -104,118 +92,22 @@ impl CudaHandle {
     }
 }
 
-/// A driver's answer as a result.
-fn check(code: Code) -> std::result::Result<(), Code> {
-    if code == Code::CUDA_SUCCESS { Ok(()) } else { Err(code) }
-}
-
-/// What an error means here, and what to do.
-fn advice(code: Code) -> &'static str {
-    match code {
-        Code::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED => {
-            "a part of it is registered already, perhaps by another library: use that registration, or end it first"
-        }
-        Code::CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED => {
-            "the driver does not know it (any more): somebody else ended the registration"
-        }
-        Code::CUDA_ERROR_INVALID_VALUE => {
-            "not all of it is mapped, or it is mapped read-only and writing was asked (ask for Access::READ)"
-        }
-        Code::CUDA_ERROR_OUT_OF_MEMORY => {
-            "the driver has no room for it: end other registrations, or free memory of the host or the GPU"
-        }
-        Code::CUDA_ERROR_NOT_SUPPORTED | Code::CUDA_ERROR_NOT_PERMITTED => {
-            "the driver cannot register memory of this kind; copy it into memory of another kind"
-        }
-        Code::CUDA_ERROR_NO_DEVICE => "there is no GPU, or CUDA_VISIBLE_DEVICES hides it",
-        Code::CUDA_ERROR_INVALID_DEVICE => "there is no such GPU, or CUDA_VISIBLE_DEVICES hides it",
-        Code::CUDA_ERROR_STUB_LIBRARY => {
-            "the libcuda.so that was found is the toolkit's stub: take its folder out of LD_LIBRARY_PATH"
-        }
-        Code::CUDA_ERROR_NOT_INITIALIZED => {
-            "the driver is not initialised in this process; in a child that was forked from a user of CUDA it cannot be"
-        }
-        Code::CUDA_ERROR_DEINITIALIZED => "the process is ending, and the driver has ended already",
-        Code::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH => {
-            "libcuda.so and the kernel's driver differ: install one version"
-        }
-        Code::CUDA_ERROR_ILLEGAL_ADDRESS
-        | Code::CUDA_ERROR_LAUNCH_FAILED
-        | Code::CUDA_ERROR_LAUNCH_TIMEOUT
-        | Code::CUDA_ERROR_ASSERT
-        | Code::CUDA_ERROR_HARDWARE_STACK_ERROR
-        | Code::CUDA_ERROR_ILLEGAL_INSTRUCTION
-        | Code::CUDA_ERROR_MISALIGNED_ADDRESS
-        | Code::CUDA_ERROR_INVALID_PC
-        | Code::CUDA_ERROR_ECC_UNCORRECTABLE => {
-            "an earlier operation of this process broke the context, and everything fails with its error from then on: \
-             mend that operation and start the process again"
-        }
-        _ => "see the CUDA driver API's list of errors",
-    }
-}
-
-/// The driver's name of an error.
-fn name_of(code: Code) -> String {
-    let mut text: *const c_char = std::ptr::null();
-    // SAFETY: the driver is there, since it gave a code; it sets the pointer to a string of its own that stays.
-    let found = unsafe { sys::cuGetErrorName(code, &raw mut text) };
-    if found != Code::CUDA_SUCCESS || text.is_null() {
-        return format!("CUDA error {}", code as u32);
-    }
-    // SAFETY: a string of the driver's that ends with 0 and stays.
-    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
-}
-
-fn explain(doing: &str, code: Code) -> String {
-    format!("{doing} gives {} ({}): {}", name_of(code), code as u32, advice(code))
-}
-
-/// Initialises the driver, if it is there; how many devices it has.
-fn driver() -> std::result::Result<c_int, String> {
-    // SAFETY: loads libcuda, whose constructors need nothing.
-    if !unsafe { sys::is_culib_present() } {
-        return Err(
-            "there is no libcuda.so.1: install NVIDIA's driver, or give the container its libraries".into()
-        );
-    }
-    // SAFETY: it is there.
-    let library = unsafe { sys::culib() };
-    for &symbol in NEEDED.iter().chain([&b"cuGetErrorName"[..]].iter()) {
-        // SAFETY: asked whether it is there, and never called with this type.
-        if unsafe { library.get::<unsafe extern "C" fn()>(symbol) }.is_err() {
-            let symbol = String::from_utf8_lossy(symbol);
-            return Err(format!("the driver has no {symbol}: install a newer one"));
-        }
-    }
-    // SAFETY: it may be called again and again.
-    check(unsafe { sys::cuInit(0) }).map_err(|code| explain("cuInit", code))?;
-    let mut count = 0;
-    // SAFETY: count is this function's.
-    check(unsafe { sys::cuDeviceGetCount(&raw mut count) })
-        .map_err(|code| explain("cuDeviceGetCount", code))?;
-    match count {
-        0 => Err("there is no GPU, or CUDA_VISIBLE_DEVICES hides it".into()),
-        count => Ok(count),
-    }
-}
-
 /// Makes a context the current one of this thread until it is dropped; then the caller's is current again.
-struct Current;
+struct Current(&'static Driver);
 
 impl Current {
-    fn of(context: sys::CUcontext) -> std::result::Result<Current, Code> {
+    fn of(driver: &'static Driver, context: sys::CUcontext) -> std::result::Result<Current, Code> {
         // SAFETY: a context that is retained as long as its owner lives.
-        check(unsafe { sys::cuCtxPushCurrent_v2(context) }).map(|()| Current)
+        driver.check(unsafe { (driver.push)(context) }).map(|()| Current(driver))
     }
 }
 
 impl Drop for Current {
     fn drop(&mut self) {
-        let mut popped = null_mut();
+        let (driver, mut popped) = (self.0, null_mut());
         // SAFETY: takes away what `of` has pushed in this thread; the calls between push and pop in pairs.
-        if let Err(code) = check(unsafe { sys::cuCtxPopCurrent_v2(&raw mut popped) }) {
-            tracing::error!("{}", explain("cuCtxPopCurrent", code));
+        if let Err(code) = driver.check(unsafe { (driver.pop)(&raw mut popped) }) {
+            tracing::error!("{}", driver.explain("cuCtxPopCurrent", code));
         }
     }
 }
@@ -271,21 +163,21 @@ impl CudaHost {
     /// Whether there is a driver and a GPU. Makes no context.
     #[must_use]
     pub fn probe() -> Probe {
-        let count = match driver() {
-            Ok(count) => count,
+        let (driver, count) = match Driver::find() {
+            Ok(found) => found,
             Err(why) => return Probe::Missing(why),
         };
         let mut version = 0;
         // SAFETY: version is this function's.
-        let known = check(unsafe { sys::cuDriverGetVersion(&raw mut version) }).is_ok();
+        let known = driver.check(unsafe { (driver.version)(&raw mut version) }).is_ok();
         let version =
             if known { format!("CUDA {}.{}", version / 1000, version % 1000 / 10) } else { "CUDA".into() };
         let mut text = [0 as c_char; 128];
         // SAFETY: device 0 is there; the text is as long as is said, and gets its 0.
-        let named = unsafe { sys::cuDeviceGetName(text.as_mut_ptr(), text.len() as c_int - 1, 0) };
+        let named = unsafe { (driver.device_name)(text.as_mut_ptr(), text.len() as c_int - 1, 0) };
         // SAFETY: the last byte is 0 in any case.
         let device = unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy();
-        let device = if named == Code::CUDA_SUCCESS { device } else { "a GPU without a name".into() };
+        let device = if driver.check(named).is_ok() { device } else { "a GPU without a name".into() };
         let more = if count > 1 { format!(" and {} more", count - 1) } else { String::new() };
         Probe::Ready(format!("{version}, {device}{more}"))
     }
@@ -295,27 +187,27 @@ impl CudaHost {
     /// # Errors
     /// [`Error::Unsupported`] without a driver, without that device, or when it gives no context: why, and what to do.
     pub fn new(ordinal: u32) -> Result<CudaHost> {
-        let what = || format!("registering memory with GPU {ordinal}");
-        let refused = |doing, code| Error::Unsupported { what: what(), why: explain(doing, code) };
-        let count = driver().map_err(|why| Error::Unsupported { what: what(), why })?;
+        let unsupported =
+            |why| Error::Unsupported { what: format!("registering memory with GPU {ordinal}"), why };
+        let (driver, count) = Driver::find().map_err(unsupported)?;
+        let refused = |doing, code| unsupported(driver.explain(doing, code));
         let number = match c_int::try_from(ordinal) {
             Ok(number) if number < count => number,
             _ => {
-                let why =
-                    format!("{count} are visible, counted from 0; see nvidia-smi and CUDA_VISIBLE_DEVICES");
-                return Err(Error::Unsupported { what: what(), why });
+                let hint = "counted from 0; see nvidia-smi and CUDA_VISIBLE_DEVICES";
+                return Err(unsupported(format!("{count} are visible, {hint}")));
             }
         };
         let mut device = 0;
         // SAFETY: the device is there, and the place for the answer is this function's.
-        check(unsafe { sys::cuDeviceGet(&raw mut device, number) })
-            .map_err(|code| refused("cuDeviceGet", code))?;
+        let found = unsafe { (driver.device)(&raw mut device, number) };
+        driver.check(found).map_err(|code| refused("cuDeviceGet", code))?;
         let mut context = null_mut();
         // SAFETY: as above; it is released when this is dropped.
-        check(unsafe { sys::cuDevicePrimaryCtxRetain(&raw mut context, device) })
-            .map_err(|code| refused("cuDevicePrimaryCtxRetain", code))?;
+        let retained = unsafe { (driver.retain)(&raw mut context, device) };
+        driver.check(retained).map_err(|code| refused("cuDevicePrimaryCtxRetain", code))?;
         let page = memory::page_size() as usize;
-        Ok(CudaHost { ordinal, device, context, page, lineage: Lineage::here() })
+        Ok(CudaHost { driver, ordinal, device, context, page, lineage: Lineage::here() })
     }
 
     fn refused(&self, span: Span, access: Access, why: String, errno: Option<i32>) -> Error {
@@ -324,41 +216,61 @@ impl CudaHost {
     }
 
     fn failed(&self, span: Span, access: Access, doing: &str, code: Code) -> Error {
-        let errno = (code == Code::CUDA_ERROR_OUT_OF_MEMORY).then_some(libc::ENOMEM);
-        self.refused(span, access, explain(doing, code), errno)
+        let errno = code.is(Known::CUDA_ERROR_OUT_OF_MEMORY).then_some(libc::ENOMEM);
+        self.refused(span, access, self.driver.explain(doing, code), errno)
+    }
+
+    /// Registers all of `span`, in chunks, or leaves nothing.
+    fn pin_all(
+        &self,
+        span: Span,
+        flags: c_uint,
+    ) -> std::result::Result<Vec<CudaChunk>, (&'static str, Code)> {
+        let mut chunks = Vec::new();
+        for part in parts(span, LONGEST, CUT) {
+            match self.pin(part, flags) {
+                Ok(chunk) => chunks.push(chunk),
+                Err(failure) => {
+                    self.undo(&chunks);
+                    return Err(failure);
+                }
+            }
+        }
+        Ok(chunks)
     }
 
     /// Registers one chunk, or leaves nothing.
-    fn pin(host: Span, flags: u32) -> std::result::Result<CudaChunk, (&'static str, Code)> {
-        let start = host.start() as *mut c_void;
+    fn pin(&self, host: Span, flags: c_uint) -> std::result::Result<CudaChunk, (&'static str, Code)> {
+        let (driver, start) = (self.driver, host.start() as *mut c_void);
         // SAFETY: the driver pins the pages and changes no content; what is not mapped is an error.
-        check(unsafe { sys::cuMemHostRegister_v2(start, host.len(), flags) })
-            .map_err(|code| ("cuMemHostRegister", code))?;
+        let registered = unsafe { (driver.register)(start, host.len(), flags) };
+        driver.check(registered).map_err(|code| ("cuMemHostRegister", code))?;
         let mut device = 0;
         // SAFETY: just registered, for devices too.
-        match check(unsafe { sys::cuMemHostGetDevicePointer_v2(&raw mut device, start, 0) }) {
+        match driver.check(unsafe { (driver.device_pointer)(&raw mut device, start, 0) }) {
             Ok(()) => Ok(CudaChunk { host, device }),
             Err(code) => {
-                CudaHost::undo(&[CudaChunk { host, device }]);
+                self.undo(&[CudaChunk { host, device }]);
                 Err(("cuMemHostGetDevicePointer", code))
             }
         }
     }
 
     /// Ends what a call that then failed has registered.
-    fn undo(chunks: &[CudaChunk]) {
+    fn undo(&self, chunks: &[CudaChunk]) {
         for chunk in chunks {
-            if let Err(code) = CudaHost::unpin(chunk) {
-                tracing::error!("{} stays registered: {}", chunk.host, explain("cuMemHostUnregister", code));
+            if let Err(code) = self.unpin(chunk) {
+                let why = self.driver.explain("cuMemHostUnregister", code);
+                tracing::error!("{} stays registered: {why}", chunk.host);
             }
         }
     }
 
-    fn unpin(chunk: &CudaChunk) -> std::result::Result<(), Code> {
+    fn unpin(&self, chunk: &CudaChunk) -> std::result::Result<(), Code> {
         // SAFETY: the driver knows it by its address, or says that it does not.
-        match check(unsafe { sys::cuMemHostUnregister(chunk.host.start() as *mut c_void) }) {
+        match self.driver.check(unsafe { (self.driver.unregister)(chunk.host.start() as *mut c_void) }) {
             // The driver has ended with all its registrations, at the end of the process.
-            Err(Code::CUDA_ERROR_DEINITIALIZED) => Ok(()),
+            Err(code) if code.is(Known::CUDA_ERROR_DEINITIALIZED) => Ok(()),
             result => result,
         }
     }
@@ -385,43 +297,39 @@ impl Registrar for CudaHost {
                 "CUDA does not go through fork: make a CudaHost in a process that did not use it before";
             return Err(self.refused(span, access, why.into(), None));
         }
-        let mut flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
-        if !access.writes() {
+        let _current = Current::of(self.driver, self.context)
+            .map_err(|code| self.failed(span, access, "cuCtxPushCurrent", code))?;
+        let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
+        let mut pinned = self.pin_all(span, flags);
+        // The driver wants to be told of memory that is mapped read-only. To look how it is mapped costs more than to
+        // register a page, so that is done only when the driver refuses.
+        if matches!(pinned, Err((_, code)) if code.is(Known::CUDA_ERROR_INVALID_VALUE)) && !access.writes() {
             match mapping(span) {
                 Mapping::Writable => {}
-                Mapping::ReadOnly => flags |= sys::CU_MEMHOSTREGISTER_READ_ONLY,
+                Mapping::ReadOnly => pinned = self.pin_all(span, flags | sys::CU_MEMHOSTREGISTER_READ_ONLY),
                 Mapping::Hole(at) => {
                     let why = format!("nothing is mapped at {at:#x}, or it may not be read");
                     return Err(self.refused(span, access, why, Some(libc::EFAULT)));
                 }
             }
         }
-        let _current =
-            Current::of(self.context).map_err(|code| self.failed(span, access, "cuCtxPushCurrent", code))?;
-        let mut chunks = Vec::new();
-        for part in parts(span, LONGEST, CUT) {
-            match CudaHost::pin(part, flags) {
-                Ok(chunk) => chunks.push(chunk),
-                Err((doing, code)) => {
-                    CudaHost::undo(&chunks);
-                    return Err(self.failed(span, access, doing, code));
-                }
-            }
+        match pinned {
+            Ok(chunks) => Ok(CudaHandle { chunks, access }),
+            Err((doing, code)) => Err(self.failed(span, access, doing, code)),
         }
-        Ok(CudaHandle { chunks, access })
     }
 
     fn deregister(&self, span: Span, handle: CudaHandle) -> Result<()> {
         let failed = |doing, code| self.failed(span, handle.access, doing, code);
-        let _current = match Current::of(self.context) {
+        let _current = match Current::of(self.driver, self.context) {
             Ok(current) => current,
             // As in `unpin`.
-            Err(Code::CUDA_ERROR_DEINITIALIZED) => return Ok(()),
+            Err(code) if code.is(Known::CUDA_ERROR_DEINITIALIZED) => return Ok(()),
             Err(code) => return Err(failed("cuCtxPushCurrent", code)),
         };
         let mut result = Ok(());
         for chunk in &handle.chunks {
-            if let Err(code) = CudaHost::unpin(chunk) {
+            if let Err(code) = self.unpin(chunk) {
                 result = result.and(Err(failed("cuMemHostUnregister", code)));
             }
         }
@@ -435,9 +343,11 @@ impl Drop for CudaHost {
             return;
         }
         // SAFETY: retained by `new`, and released once.
-        match check(unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.device) }) {
-            Ok(()) | Err(Code::CUDA_ERROR_DEINITIALIZED) => {}
-            Err(code) => tracing::error!("{}", explain("cuDevicePrimaryCtxRelease", code)),
+        match self.driver.check(unsafe { (self.driver.release)(self.device) }) {
+            Err(code) if !code.is(Known::CUDA_ERROR_DEINITIALIZED) => {
+                tracing::error!("{}", self.driver.explain("cuDevicePrimaryCtxRelease", code));
+            }
+            _ => {}
         }
     }
 }

@@ -1,0 +1,111 @@
+//! The order in which registered ranges are asked for: one cycle through all of them, in which each address is known only
+//! when the answer before it is. So hits do not overlap, and what is measured is how long one takes.
+
+use std::hint::black_box;
+
+use hostbuf::register::Span;
+
+pub(crate) const PAGE: usize = 4096;
+/// Pages of an entry, and from one entry to the next on average: as far apart as chance has it, and never adjacent.
+pub(crate) const PAGES: usize = 4;
+pub(crate) const STRIDE: usize = 8;
+pub(crate) const SEED: u64 = 88_172_645_463_325_252;
+/// Bytes of one request.
+pub(crate) const ASKED: usize = 64;
+
+/// Address and successor share a line: walking costs one look at memory, besides what is measured.
+#[derive(Clone, Copy, Default)]
+#[repr(C, align(16))]
+struct Cell {
+    address: usize,
+    next: usize,
+}
+
+pub(crate) struct Chain {
+    starts: Vec<usize>,
+    cells: Vec<Cell>,
+    /// The cells begin here: at a boundary of huge pages.
+    first: usize,
+}
+
+impl Chain {
+    pub(crate) fn new(base: usize, entries: usize) -> Chain {
+        const HUGE: usize = 2 << 20;
+        let mut state = SEED;
+        let mut random = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state
+        };
+        let mut order: Vec<usize> = (0..entries).collect();
+        for i in (1..entries).rev() {
+            order.swap(i, (random() % (i as u64 + 1)) as usize);
+        }
+        let size = size_of::<Cell>();
+        let mut cells = Vec::with_capacity(entries + 2 * HUGE / size);
+        let address = cells.as_ptr() as usize;
+        let first = (address.next_multiple_of(HUGE) - address) / size;
+        // SAFETY: advice about memory that is this vector's. Small ones have no use for it, and the kernel says so.
+        unsafe {
+            let at = address.next_multiple_of(HUGE) as *mut libc::c_void;
+            libc::madvise(at, (entries * size).next_multiple_of(HUGE), libc::MADV_HUGEPAGE);
+        }
+        cells.resize(first + entries, Cell::default());
+        let mut starts = Vec::with_capacity(entries);
+        for i in 0..entries {
+            let apart = random() as usize % (STRIDE - PAGES);
+            starts.push(base + (i * STRIDE + apart) * PAGE);
+            // Every second one is asked for from its middle.
+            let inside = if i % 2 == 1 { PAGES / 2 * PAGE + 512 } else { 0 };
+            cells[first + i].address = starts[i] + inside;
+            cells[first + order[i]].next = order[(i + 1) % entries];
+        }
+        Chain { starts, cells, first }
+    }
+
+    /// The ranges to register.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = Span> {
+        self.starts.iter().map(|&start| Span::new(start, PAGES * PAGE).expect("a range of memory"))
+    }
+
+    /// The ranges to ask for.
+    pub(crate) fn asked(&self) -> impl Iterator<Item = Span> {
+        self.cells[self.first..].iter().map(|cell| Span::new(cell.address, ASKED).expect("a range of memory"))
+    }
+
+    /// Walks so many steps; what `ask` answers decides where the next one goes, though the walk is always the same.
+    #[inline(always)]
+    pub(crate) fn walk(&self, steps: usize, mut ask: impl FnMut(*const u8) -> u64) {
+        let cells = &self.cells[self.first..];
+        let mut at = 0;
+        for _ in 0..steps {
+            let cell = cells[at];
+            let nothing = ask(cell.address as *const u8) & (1 << 63);
+            at = cell.next + nothing as usize;
+        }
+        black_box(at);
+    }
+
+    /// Seconds of one step, by this thread's own time: a step never sleeps, and another program that takes the core away for
+    /// a while is no part of it. Goes round once before, so that everything is where it will be.
+    #[inline(always)]
+    #[allow(clippy::redundant_closure, reason = "a reference to it would be called, and not put in line")]
+    pub(crate) fn time(&self, steps: usize, mut ask: impl FnMut(*const u8) -> u64) -> f64 {
+        let mut seconds = 0.0;
+        for steps in [self.starts.len(), steps] {
+            let begun = own_time();
+            self.walk(steps, |address| ask(address));
+            seconds = (own_time() - begun) / steps as f64;
+        }
+        seconds
+    }
+}
+
+/// Seconds that this thread has run.
+pub(crate) fn own_time() -> f64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a clock that every thread has, written into a local.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
+}

@@ -1,0 +1,70 @@
+//! Other registration caches, measured in the same run and in turns: programs of their own, which wait for their turn.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use crate::chain::{PAGES, SEED, STRIDE};
+
+/// A program that walks the same chain through another cache.
+pub(crate) struct Peer {
+    child: Child,
+    turns: Option<ChildStdin>,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Peer {
+    /// Starts it with so many entries, and waits for nothing.
+    pub(crate) fn start(program: &str, base: usize, entries: usize) -> std::io::Result<Peer> {
+        let mut child = Command::new(program)
+            .args([base, entries, PAGES, STRIDE].map(|n| n.to_string()))
+            .arg(SEED.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let turns = child.stdin.take();
+        let answers = BufReader::new(child.stdout.take().expect("it is piped"));
+        Ok(Peer { child, turns, answers })
+    }
+
+    /// Seconds of one hit.
+    pub(crate) fn turn(&mut self, hits: usize) -> Result<f64, Box<dyn std::error::Error>> {
+        writeln!(self.turns.as_mut().expect("it is open until the end"), "{hits}")?;
+        let mut line = String::new();
+        self.answers.read_line(&mut line)?;
+        let nanoseconds: f64 = line.trim().parse().map_err(|_| format!("the peer answered \"{line}\""))?;
+        Ok(nanoseconds * 1e-9)
+    }
+
+    /// Ends it; what it measured counts only if it ends well.
+    pub(crate) fn finish(mut self) -> Result<(), Box<dyn std::error::Error>> {
+        drop(self.turns.take());
+        let status = self.child.wait()?;
+        if status.success() { Ok(()) } else { Err(format!("the peer ended with {status}").into()) }
+    }
+}
+
+/// Why libfabric's cache cannot be measured here: it is reached through memory registration of a provider that uses it, and
+/// only those of devices do.
+pub(crate) fn libfabric() -> String {
+    let name = c"libfabric.so.1";
+    // SAFETY: a library that is loaded once and stays; its constructors are as harmless as libfabric's are.
+    let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) };
+    if library.is_null() {
+        return "there is no libfabric.so.1".into();
+    }
+    let has = |symbol: &std::ffi::CStr| {
+        // SAFETY: the library is loaded, and nothing is called.
+        !unsafe { libc::dlsym(library, symbol.as_ptr()) }.is_null()
+    };
+    let exported = [c"ofi_mr_cache_init", c"ofi_mr_cache_search"].into_iter().all(has);
+    let devices = std::fs::read_dir("/sys/class/infiniband").map_or(0, Iterator::count);
+    match (exported, devices) {
+        (true, _) => "it exports its cache, which this program does not know how to call yet".into(),
+        (false, 0) => {
+            "libfabric.so.1 exports no ofi_mr_cache_*, and the providers that use it need a device: there is \
+                       none in /sys/class/infiniband"
+                .into()
+        }
+        (false, n) => format!("libfabric.so.1 exports no ofi_mr_cache_*; the {n} devices here are not asked"),
+    }
+}

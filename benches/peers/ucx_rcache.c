@@ -1,0 +1,166 @@
+/*
+ * What a hit costs in UCX's registration cache: the peer of benches/figures/cache.rs, which starts it, tells it when its
+ * turn is, and walks the same chain.
+ *
+ *   ucx_rcache BASE ENTRIES PAGES STRIDE SEED
+ *
+ * ENTRIES registrations of PAGES pages, one in every STRIDE pages from BASE. For each line on standard input, a number of hits,
+ * it answers with the nanoseconds of one get and put. Registering does nothing, and no memory events are asked for: what is
+ * left is the cache.
+ */
+#include <inttypes.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#include <ucs/memory/rcache.h>
+
+#define PAGE 4096ul
+#define HUGE (2ul << 20)
+#define ASKED 64ul
+
+struct mapping {
+    ucs_rcache_region_t super;
+    uint64_t key;
+};
+
+struct cell {
+    uintptr_t address;
+    uint64_t next;
+};
+
+static uint64_t made;
+
+static ucs_status_t begin(void *context, ucs_rcache_t *cache, void *argument, ucs_rcache_region_t *region, uint16_t flags)
+{
+    (void)context, (void)cache, (void)argument, (void)flags;
+    ((struct mapping *)region)->key = ++made;
+    return UCS_OK;
+}
+
+static void end(void *context, ucs_rcache_t *cache, ucs_rcache_region_t *region)
+{
+    (void)context, (void)cache, (void)region;
+}
+
+static void describe(void *context, ucs_rcache_t *cache, ucs_rcache_region_t *region, char *text, size_t most)
+{
+    (void)context, (void)cache, (void)region;
+    snprintf(text, most, "nothing");
+}
+
+static const ucs_rcache_ops_t operations = {.mem_reg = begin, .mem_dereg = end, .dump_region = describe};
+
+static uint64_t chance(uint64_t *state)
+{
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    return *state;
+}
+
+static void *room(uint64_t entries, size_t each)
+{
+    size_t bytes = (entries * each + HUGE - 1) / HUGE * HUGE;
+    void *at = aligned_alloc(HUGE, bytes);
+    if (!at) {
+        perror("ucx_rcache");
+        exit(1);
+    }
+    (void)madvise(at, bytes, MADV_HUGEPAGE);
+    return at;
+}
+
+/* One cycle through all entries, as Chain::new makes it: every second one is asked for from its middle. */
+static struct cell *chain(uintptr_t base, uint64_t entries, uint64_t pages, uint64_t stride, uint64_t state, uintptr_t *starts)
+{
+    struct cell *cells = room(entries, sizeof *cells);
+    uint64_t *order = room(entries, sizeof *order);
+    for (uint64_t i = 0; i < entries; i++) order[i] = i;
+    for (uint64_t i = entries - 1; i >= 1; i--) {
+        uint64_t other = chance(&state) % (i + 1), kept = order[i];
+        order[i] = order[other];
+        order[other] = kept;
+    }
+    for (uint64_t i = 0; i < entries; i++) {
+        uint64_t apart = chance(&state) % (stride - pages);
+        starts[i] = base + (i * stride + apart) * PAGE;
+        cells[i].address = starts[i] + (i % 2 ? pages / 2 * PAGE + 512 : 0);
+        cells[order[i]].next = order[(i + 1) % entries];
+    }
+    free(order);
+    return cells;
+}
+
+static double now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return time.tv_sec * 1e9 + time.tv_nsec;
+}
+
+static uint64_t get(ucs_rcache_t *cache, uintptr_t address, size_t length)
+{
+    ucs_rcache_region_t *region;
+    if (ucs_rcache_get(cache, (void *)address, length, PROT_READ, NULL, &region) != UCS_OK) {
+        fprintf(stderr, "ucx_rcache: no region for %#" PRIxPTR "\n", address);
+        exit(1);
+    }
+    uint64_t key = ((volatile struct mapping *)region)->key;
+    ucs_rcache_region_put(cache, region);
+    return key;
+}
+
+int main(int count, char **arguments)
+{
+    if (count != 6) {
+        fprintf(stderr, "usage: ucx_rcache BASE ENTRIES PAGES STRIDE SEED\n");
+        return 2;
+    }
+    uint64_t numbers[5];
+    for (int i = 0; i < 5; i++) numbers[i] = strtoull(arguments[i + 1], NULL, 0);
+    uintptr_t base = numbers[0];
+    uint64_t entries = numbers[1], pages = numbers[2], stride = numbers[3];
+    ucs_rcache_params_t parameters = {
+        .region_struct_size = sizeof(struct mapping),
+        .alignment = PAGE,
+        .max_alignment = PAGE,
+        .ops = &operations,
+        .max_regions = ~0ul,
+        .max_size = ~0ul,
+        .max_unreleased = ~0ul,
+    };
+    ucs_rcache_t *cache;
+    ucs_status_t status = ucs_rcache_create(&parameters, "peer", NULL, &cache);
+    if (status != UCS_OK) {
+        fprintf(stderr, "ucx_rcache: ucs_rcache_create: status %d\n", (int)status);
+        return 1;
+    }
+    uintptr_t *starts = room(entries, sizeof *starts);
+    struct cell *cells = chain(base, entries, pages, stride, numbers[4], starts);
+    for (uint64_t i = 0; i < entries; i++) (void)get(cache, starts[i], pages * PAGE);
+    uint64_t hits;
+    while (scanf("%" SCNu64, &hits) == 1) {
+        uint64_t at = 0;
+        /* Once round, so that everything is where it will be. */
+        for (uint64_t i = 0; i < entries; i++) {
+            at = cells[at].next + (get(cache, cells[at].address, ASKED) & (1ull << 63));
+        }
+        double begun = now();
+        for (uint64_t i = 0; i < hits; i++) {
+            at = cells[at].next + (get(cache, cells[at].address, ASKED) & (1ull << 63));
+        }
+        printf("%.4f\n", (now() - begun) / hits);
+        fflush(stdout);
+    }
+    if (made != entries) {
+        fprintf(stderr, "ucx_rcache: %" PRIu64 " registrations, and not %" PRIu64 ": a hit was a miss\n", made, entries);
+        return 1;
+    }
+    free(starts);
+    free(cells);
+    ucs_rcache_destroy(cache);
+    return 0;
+}

@@ -1,0 +1,221 @@
+//! Registering memory with devices: tried for real, in a child that is thrown away.
+
+#![allow(unsafe_code)]
+
+use std::ffi::{CString, c_char, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hostbuf::register::{Access, Mlock, Monitor, Probe, Registration, Span};
+
+use super::{Line, child};
+use crate::{preload_file, register_file};
+
+/// How much memory is registered to try it, bytes.
+const TRIED: usize = 64 << 10;
+
+pub fn lines() -> Vec<Line> {
+    let mut lines = vec![locking()];
+    lines.extend(gpu());
+    lines.extend([object(register_file::PLAIN), object(register_file::WITH_RDMA), monitor()]);
+    lines
+}
+
+/// What locking a few pages says.
+fn locking() -> Line {
+    const NAME: &str = "page-locking";
+    let tried =
+        child::ask(Duration::from_secs(10), || said(&Mlock::probe(), || try_with(&Arc::new(Mlock::new()))));
+    let line = outcome(NAME, tried);
+    if line.mark == super::Mark::Ok {
+        return line;
+    }
+    line.mend("ulimit -l unlimited")
+        .mend("/etc/security/limits.conf: * - memlock unlimited (and log in again)")
+}
+
+/// Registering with a GPU, where there is one; the devices' own lines say what is missing otherwise.
+#[cfg(feature = "cuda")]
+fn gpu() -> Option<Line> {
+    use hostbuf::register::CudaHost;
+    let tried = child::ask(Duration::from_secs(120), || {
+        said(&CudaHost::probe(), || try_with(&Arc::new(CudaHost::new(0).map_err(|e| e.to_string())?)))
+    });
+    // Without a driver or a GPU nothing was tried.
+    let absent = tried.as_ref().is_ok_and(|text| text.starts_with("absent"));
+    (!absent).then(|| {
+        let line = outcome("GPU registration", tried);
+        if line.mark == super::Mark::Ok { line } else { line.mend("nvidia-smi, and dmesg, say more") }
+    })
+}
+
+#[cfg(not(feature = "cuda"))]
+fn gpu() -> Option<Line> {
+    Some(
+        Line::note("GPU registration", "this hostbuf was built without CUDA")
+            .mend("cargo build --features cuda"),
+    )
+}
+
+/// `ok WHAT` or `failed WHY` when it can be tried, `absent WHY` when not.
+fn said(probe: &Probe, attempt: impl FnOnce() -> Result<(), String>) -> String {
+    match (probe, probe.is_ready().then(attempt)) {
+        (Probe::Ready(what), Some(Ok(()))) => format!("ok {what}"),
+        (_, Some(Err(why))) => format!("failed {why}"),
+        (Probe::Ready(why) | Probe::Missing(why), _) => format!("absent {why}"),
+    }
+}
+
+/// Registers a little memory and ends that.
+fn try_with<R: hostbuf::register::Registrar>(registrar: &Arc<R>) -> Result<(), String> {
+    let memory = vec![1u8; TRIED];
+    let span = Span::of(&memory).map_err(|e| e.to_string())?;
+    let registration = Registration::new(registrar, span, Access::WRITE).map_err(|e| e.to_string())?;
+    registration.deregister().map_err(|e| e.to_string())
+}
+
+fn outcome(name: &str, tried: Result<String, String>) -> Line {
+    let text = tried.unwrap_or_else(|why| format!("failed {why}"));
+    match text.split_once(' ') {
+        Some(("ok", what)) => Line::ok(name, format!("works: {what}")),
+        Some((_, why)) => Line::lacks(name, why),
+        None => Line::lacks(name, text),
+    }
+}
+
+/// The object for `--register`: whether it is there, loads, and what it says of each kind of device.
+fn object(name: &str) -> Line {
+    let with_rdma = name == register_file::WITH_RDMA;
+    let path = match register_file::place(name) {
+        Ok(path) => path,
+        Err(error) => {
+            let line = Line::note(name, format!("hostbuf run {error}"));
+            let line = if with_rdma { line.mend("scripts/install-deps rdma") } else { line };
+            return line.mend("scripts/build");
+        }
+    };
+    let asked = preload_file::path()
+        .map_err(|error| error.to_string())
+        .and_then(|preload| child::ask(Duration::from_secs(120), || probe(&preload, &path)));
+    let answers = match asked {
+        Ok(answers) if !answers.starts_with("does not load") => answers,
+        Ok(why) | Err(why) => {
+            let line = Line::lacks(name, why);
+            return if with_rdma {
+                line.mend("apt-get install libibverbs1 ibverbs-providers")
+            } else {
+                line.mend("scripts/build")
+            };
+        }
+    };
+    let kinds: Vec<[&str; 3]> = answers.lines().filter_map(parts).collect();
+    let [ready, missing] = ["ready", "missing"].map(|state| {
+        let kinds: Vec<&str> = kinds.iter().filter(|k| k[1] == state).map(|k| k[0]).collect();
+        kinds.join(", ")
+    });
+    let mut says = if ready.is_empty() {
+        "loads, and can register with nothing here".to_owned()
+    } else {
+        format!("loads; --register can have {ready}")
+    };
+    if !missing.is_empty() {
+        says.push_str(&format!(" (not here: {missing})"));
+    }
+    let values: serde_json::Map<_, _> = kinds
+        .iter()
+        .map(|[kind, state, what]| ((*kind).to_owned(), format!("{state}: {what}").into()))
+        .collect();
+    Line::ok(name, says).value("devices", values)
+}
+
+/// `kind state text`.
+fn parts(line: &str) -> Option<[&str; 3]> {
+    let mut words = line.splitn(3, ' ');
+    Some([words.next()?, words.next()?, words.next()?])
+}
+
+/// Loads both objects as a rank does, and asks the second.
+fn probe(preload: &Path, object: &Path) -> String {
+    let load = |path: &Path| {
+        let name = CString::new(path.as_os_str().as_bytes()).unwrap_or_default();
+        // SAFETY: our own objects, whose constructors do nothing outside of a job. This is a child that is thrown away.
+        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
+        if handle.is_null() { Err(linker_says()) } else { Ok(handle) }
+    };
+    let handle = match load(preload).and_then(|_| load(object)) {
+        Ok(handle) => handle,
+        Err(why) => return format!("does not load: {why}"),
+    };
+    // SAFETY: looks for a name in what was just loaded.
+    let found = unsafe { libc::dlsym(handle, c"hostbuf_registered_probe".as_ptr()) };
+    if found.is_null() {
+        return "does not load: it is of another version of hostbuf".into();
+    }
+    type Ask = unsafe extern "C" fn(*mut c_char, usize) -> usize;
+    let mut text = [0u8; 4096];
+    // SAFETY: the object's function of that name has this type, and writes no more than there is room.
+    let length =
+        unsafe { std::mem::transmute::<*mut c_void, Ask>(found)(text.as_mut_ptr().cast(), text.len()) };
+    String::from_utf8_lossy(&text[..length.min(text.len())]).into_owned()
+}
+
+/// Why the dynamic linker did not load something.
+fn linker_says() -> String {
+    // SAFETY: a text of the linker's, valid until the next call; or null.
+    let text = unsafe {
+        let text = libc::dlerror();
+        (!text.is_null()).then(|| std::ffi::CStr::from_ptr(text))
+    };
+    text.map_or("no reason is given".into(), |text| text.to_string_lossy().into_owned())
+}
+
+/// Whether registrations of memory that hostbuf did not make can be kept.
+fn monitor() -> Line {
+    const NAME: &str = "strict monitor";
+    let tried = child::ask(Duration::from_secs(30), || match Monitor::probe() {
+        Probe::Ready(what) => format!("ok {what}"),
+        Probe::Missing(why) => format!("missing {why}"),
+    });
+    match tried.as_deref().map(|text| text.split_once(' ').unwrap_or((text, ""))) {
+        Ok(("ok", what)) => Line::ok(NAME, format!("proven: {what}")),
+        Ok((_, why)) => unproven(NAME, why),
+        Err(why) => unproven(NAME, why),
+    }
+}
+
+fn unproven(name: &str, why: &str) -> Line {
+    let says =
+        format!("not proven: {why}. A registration cache keeps nothing of memory that hostbuf did not make");
+    Line::note(name, says)
+        .mend("kernel, userfaultfd above says what is missing; or HOSTBUF_CACHE_MONITOR=explicit, and the program tells")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::Mark;
+
+    #[test]
+    fn what_was_tried_becomes_a_line() {
+        let line = outcome("x", Ok("ok with this".into()));
+        assert_eq!((line.mark, line.says.as_str()), (Mark::Ok, "works: with this"));
+        for (answer, says) in [
+            (Ok("failed no room".into()), "no room"),
+            (Ok("absent the limit is 0".into()), "the limit is 0"),
+            (Err("it crashed".into()), "it crashed"),
+        ] {
+            let line = outcome("x", answer);
+            assert_eq!((line.mark, line.says.as_str()), (Mark::Lacks, says));
+        }
+        assert_eq!(parts("cuda ready CUDA 13.0, a GPU"), Some(["cuda", "ready", "CUDA 13.0, a GPU"]));
+        assert_eq!(parts("rubbish"), None);
+    }
+
+    #[test]
+    fn an_object_that_does_not_load_says_why() {
+        let why = probe(Path::new("/no/such/object.so"), Path::new("/no/such/other.so"));
+        assert!(why.starts_with("does not load: /no/such/object.so"), "{why}");
+    }
+}

@@ -1,0 +1,100 @@
+//! The report for programs.
+
+use hostbuf::{Access, Fill, Phase};
+use serde_json::{Value, json};
+
+use super::report::{Buffer, Held, Job, Member, share, touched, user};
+use super::scan::Area;
+
+/// All of it for programs. Sizes are bytes, addresses text in hexadecimal; `null` is what could not be read.
+pub fn json(jobs: &[Job]) -> Value {
+    json!({ "host": hostbuf::os::process::host_name(), "jobs": jobs.iter().map(job_json).collect::<Vec<_>>() })
+}
+
+fn job_json(job: &Job) -> Value {
+    let identity = job.control.as_ref().ok().map(|s| &s.identity);
+    let phases = identity.map(|i| {
+        Phase::ALL
+            .into_iter()
+            .map(|p| (p.name().to_owned(), i.phases[p as usize].into()))
+            .collect::<serde_json::Map<_, _>>()
+    });
+    let members = |list: &[Member]| -> Vec<Value> {
+        list.iter().map(|m| json!({ "pid": m.pid, "name": m.name, "child": m.child })).collect()
+    };
+    json!({
+        "job": format!("{:032x}", job.number),
+        "uid": job.uid,
+        "user": user(job.uid),
+        "host_index": identity.map(|i| i.host),
+        "hosts": identity.map(|i| i.hosts),
+        "address": identity.map(|i| format!("{:#x}", i.address)),
+        "reserved_bytes": identity.map(|i| i.length),
+        "agreement_rounds": identity.map(|i| i.rounds),
+        "phases_us": phases,
+        "troubles": job.troubles(),
+        "registrations_not_listed": job.unlisted(),
+        "ranks": members(&job.ranks),
+        "agents": members(&job.agents),
+        "buffers": job.buffers.iter().map(|b| buffer_json(job, b)).collect::<Vec<_>>(),
+    })
+}
+
+fn buffer_json(job: &Job, buffer: &Buffer) -> Value {
+    let state = buffer.state.as_ref();
+    let sharers = buffer.areas.iter().filter(|(_, a)| a.shared_hugetlb > 0).count().max(1) as u64;
+    let mappings = |(pid, a): &(i32, Area)| {
+        json!({
+            "pid": pid,
+            "address": format!("{:#x}", a.start),
+            "writable": a.writable,
+            "pss_bytes": share(a, sharers),
+            "rss_bytes": touched(a),
+        })
+    };
+    let (ranks, _) = job.counts();
+    let one = buffer.taken.unwrap_or(buffer.length);
+    json!({
+        "name": buffer.name,
+        "address": buffer.address.map(|a| format!("{a:#x}")),
+        "size_bytes": buffer.size,
+        "length_bytes": buffer.length,
+        "pages": buffer.pages.as_ref().map(|(pages, _)| pages),
+        "huge_bytes": buffer.pages.as_ref().map(|(_, huge)| huge),
+        "huge_mapped_bytes": buffer.huge_mapped(),
+        "page_bytes": buffer.areas.iter().map(|(_, a)| a.page).max(),
+        "lazy": buffer.lazy,
+        "fill": state.and_then(|s| s.fill.as_ref().ok()).map(|f: &Fill| f.name()),
+        "sealed": buffer.sealed,
+        "generation": state.and_then(|s| s.generation.as_ref().ok()),
+        "high_water_bytes": state.and_then(|s| s.high_water.as_ref().ok()),
+        "taken_bytes": buffer.taken,
+        "pss_bytes": buffer.pss(),
+        "pss_source": if buffer.is_hugetlb() { "equal shares of hugetlb pages" } else { "smaps" },
+        "rss_bytes": buffer.rss(),
+        "private_copies": ranks,
+        "private_copies_bytes": one.saturating_mul(ranks as u64),
+        "mappings": buffer.areas.iter().map(mappings).collect::<Vec<_>>(),
+        "registrations": buffer.registrations.iter().map(registration_json).collect::<Vec<_>>(),
+    })
+}
+
+fn registration_json(held: &Held) -> Value {
+    let rights = [
+        ("read", Access::READ),
+        ("write", Access::WRITE),
+        ("remote_read", Access::REMOTE_READ),
+        ("remote_write", Access::REMOTE_WRITE),
+        ("remote_atomic", Access::REMOTE_ATOMIC),
+    ];
+    let access: Vec<&str> =
+        rights.into_iter().filter(|(_, right)| held.access.allows(*right)).map(|(name, _)| name).collect();
+    json!({
+        "device": held.device,
+        "pid": held.pid,
+        "name": held.name,
+        "offset_bytes": held.offset,
+        "length_bytes": held.length,
+        "access": access,
+    })
+}

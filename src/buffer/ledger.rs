@@ -1,0 +1,454 @@
+//! Who has registered what: a table on the control page, read by `hostbuf stat`.
+//!
+//! ```text
+//! LEDGER | how many did not fit | row | row | ...                                   end of the page
+//!          row: holder | what | offset | length | name of the device (3 words) | seal
+//! ```
+//!
+//! It is for display only. A registration is the device's business, and belongs to one process; a row may be missing, when
+//! the table is full, but it never says what is not so: a process that ends without clearing its row is found out by its
+//! number and start time, and a row that was written over is noticed by its seal.
+
+#![allow(unsafe_code)]
+
+use std::mem::offset_of;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::buffer::control::{Checked, Control, LEDGER};
+use crate::buffer::handle::Job;
+use crate::buffer::layout::CONTROL_LENGTH;
+use crate::error::{Error, Result};
+use crate::os::lineage::Lineage;
+use crate::os::process;
+use crate::span::Access;
+use crate::wire::MAX_BUFFERS;
+
+/// The most bytes of a device's name that a row has room for.
+const DEVICE_MAX: usize = 23;
+const NAME_WORDS: usize = (DEVICE_MAX + 1) / 8;
+/// How many rows there are.
+pub(super) const ROWS: usize = (CONTROL_LENGTH as usize - LEDGER) / size_of::<Row>() - 1;
+
+/// One registration.
+#[repr(C, align(64))]
+pub(super) struct Row {
+    /// Whose it is, and whether the rest is complete. 0: nobody's.
+    holder: AtomicU64,
+    /// The buffer's index, and the access above it.
+    what: AtomicU64,
+    offset: AtomicU64,
+    length: AtomicU64,
+    /// The device's name, ended by a 0.
+    name: [AtomicU64; NAME_WORDS],
+    /// A digest of all of the above.
+    seal: AtomicU64,
+}
+
+const _: () = assert!(size_of::<Row>() == 64 && offset_of!(Row, seal) == 56);
+const _: () = assert!(LEDGER.is_multiple_of(64) && ROWS >= 128);
+
+/// The first row's place has a count instead.
+#[repr(C, align(64))]
+struct Head {
+    unlisted: AtomicU64,
+}
+
+/// Who holds a row: a process number of 22 bits (the kernel's limit), as many bits of its start time as have room beside
+/// it, and whether the row is complete.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Holder(u64);
+
+const PID_BITS: u32 = 22;
+const START_BITS: u32 = 24;
+const COMPLETE: u64 = 1 << (PID_BITS + START_BITS);
+
+impl Holder {
+    fn of(pid: u32, start: u64) -> Holder {
+        let low = |value: u64, bits: u32| value & ((1 << bits) - 1);
+        Holder(low(u64::from(pid), PID_BITS) | low(start, START_BITS) << PID_BITS)
+    }
+
+    fn pid(self) -> u32 {
+        (self.0 & ((1 << PID_BITS) - 1)) as u32
+    }
+
+    fn is_complete(self) -> bool {
+        self.0 & COMPLETE != 0
+    }
+
+    fn completed(self) -> Holder {
+        Holder(self.0 | COMPLETE)
+    }
+
+    fn is(self, pid: u32, start: u64) -> bool {
+        self.completed() == Holder::of(pid, start).completed()
+    }
+
+    fn word(self) -> u64 {
+        Checked::encode(self.0)
+    }
+
+    fn read(word: u64) -> Result<Holder> {
+        Checked::decode("the holder of a registration", word).map(Holder)
+    }
+}
+
+/// What a row says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Registered {
+    holder: Holder,
+    /// The process whose registration it is, as it numbers itself.
+    pub pid: u32,
+    /// Which buffer.
+    pub index: usize,
+    /// Where the registered part begins in the buffer, bytes.
+    pub offset: u64,
+    /// Its bytes.
+    pub length: u64,
+    /// What the device may do there.
+    pub access: Access,
+    /// The device: `cuda 0`, `mlx5_0`, `mlock`.
+    pub device: String,
+}
+
+impl Registered {
+    /// Whether it is the registration of a process with this number that began at this time (clock ticks after boot): another
+    /// process may have got the number since.
+    #[must_use]
+    pub fn is_of(&self, pid: u32, start: u64) -> bool {
+        self.holder.is(pid, start)
+    }
+}
+
+/// A row that this process has, until it is dropped. In a forked child dropping does nothing: the row is the parent's.
+#[derive(Debug)]
+pub(crate) struct Listed {
+    /// Keeps the page mapped.
+    job: Arc<Job>,
+    row: usize,
+    holder: Holder,
+    lineage: Lineage,
+}
+
+impl Listed {
+    /// Lists a registration of this process. `None` when there is no room, which is counted.
+    pub(crate) fn enter(
+        job: &Arc<Job>,
+        index: usize,
+        (offset, length): (u64, u64),
+        access: Access,
+        device: &str,
+    ) -> Option<Listed> {
+        let pid = std::process::id();
+        let start = process::start_time(pid as i32).unwrap_or(0);
+        let holder = Holder::of(pid, start);
+        let row = enter(job.control, holder, index, (offset, length), access, device)?;
+        Some(Listed { job: job.clone(), row, holder: holder.completed(), lineage: Lineage::here() })
+    }
+}
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        if self.lineage.is_here() {
+            clear(self.job.control, self.row, self.holder);
+        }
+    }
+}
+
+impl Control {
+    fn head(self) -> &'static Head {
+        // SAFETY: inside the mapping by the contract of at() and by LEDGER, aligned, an atomic only.
+        unsafe { &*((self.address() + LEDGER) as *const Head) }
+    }
+
+    fn row(self, row: usize) -> &'static Row {
+        assert!(row < ROWS);
+        // SAFETY: as above; ROWS leaves room for the head.
+        unsafe { &*((self.address() + LEDGER + size_of::<Head>()) as *const Row).add(row) }
+    }
+
+    /// The rows that say something, each with its place in the table; an error for each that is damaged. Whether their
+    /// processes live is for the reader to find out: see [`Registered::is_of`].
+    #[must_use]
+    pub fn registrations(self) -> Vec<Result<Registered>> {
+        (0..ROWS).filter_map(|row| read(self.row(row)).transpose()).collect()
+    }
+
+    /// How many registrations found the table full since the job began.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`].
+    pub fn unlisted(self) -> Result<u64> {
+        match self.head().unlisted.load(Ordering::Relaxed) {
+            0 => Ok(0),
+            word => Checked::decode("the number of registrations that are not listed", word),
+        }
+    }
+}
+
+/// Takes a free row and fills it; which one.
+fn enter(
+    control: Control,
+    holder: Holder,
+    index: usize,
+    (offset, length): (u64, u64),
+    access: Access,
+    device: &str,
+) -> Option<usize> {
+    let Some(row) = claim(control, holder) else {
+        let head = &control.head().unlisted;
+        // A damaged count begins anew.
+        let more = |word| Some(Checked::encode(Checked::decode("", word).map_or(1, |n| n + 1)));
+        let _ = head.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        return None;
+    };
+    let at = control.row(row);
+    let mut name = [0u8; DEVICE_MAX + 1];
+    let mut fits = device.len().min(DEVICE_MAX);
+    while !device.is_char_boundary(fits) {
+        fits -= 1;
+    }
+    name[..fits].copy_from_slice(&device.as_bytes()[..fits]);
+    let mut words = [0u64; 7];
+    words[0] = holder.completed().word();
+    words[1] = index as u64 | u64::from(access.bits()) << 8;
+    (words[2], words[3]) = (offset, length);
+    for (word, bytes) in words[4..].iter_mut().zip(name.chunks_exact(8)) {
+        *word = u64::from_ne_bytes(bytes.try_into().expect("eight bytes"));
+    }
+    for (place, &word) in at.words().into_iter().zip(&words).skip(1) {
+        place.store(word, Ordering::Relaxed);
+    }
+    at.seal.store(digest(&words), Ordering::Relaxed);
+    // Readers look at the rest only when they have seen this.
+    at.holder.store(words[0], Ordering::Release);
+    Some(row)
+}
+
+/// A row for `holder`: a free one, or else one whose process has gone.
+fn claim(control: Control, holder: Holder) -> Option<usize> {
+    let take = |row: usize, found: u64| {
+        let place = &control.row(row).holder;
+        place.compare_exchange(found, holder.word(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    };
+    let holders = || (0..ROWS).map(|row| (row, control.row(row).holder.load(Ordering::Acquire)));
+    // A word that makes no sense is nobody's.
+    let free = |word: u64| word == 0 || Holder::read(word).is_err();
+    let gone = |word: u64| {
+        Holder::read(word).is_ok_and(|h| {
+            let pid = h.pid();
+            !process::start_time(pid as i32).is_some_and(|start| h.is(pid, start))
+        })
+    };
+    let first = holders().find(|&(row, word)| free(word) && take(row, word));
+    first.or_else(|| holders().find(|&(row, word)| gone(word) && take(row, word))).map(|(row, _)| row)
+}
+
+fn clear(control: Control, row: usize, holder: Holder) {
+    // Another process may have taken it, if this one was believed dead.
+    let place = &control.row(row).holder;
+    let _ = place.compare_exchange(holder.word(), 0, Ordering::AcqRel, Ordering::Relaxed);
+}
+
+impl Row {
+    fn words(&self) -> [&AtomicU64; 7] {
+        let [first, second, third] = &self.name;
+        [&self.holder, &self.what, &self.offset, &self.length, first, second, third]
+    }
+}
+
+fn digest(words: &[u64; 7]) -> u64 {
+    let mut hash = xxhash_rust::xxh3::Xxh3::new();
+    words.iter().for_each(|word| hash.update(&word.to_ne_bytes()));
+    hash.digest()
+}
+
+fn read(row: &Row) -> Result<Option<Registered>> {
+    let found = row.holder.load(Ordering::Acquire);
+    if found == 0 {
+        return Ok(None);
+    }
+    let holder = Holder::read(found)?;
+    if !holder.is_complete() {
+        return Ok(None);
+    }
+    let words = row.words().map(|word| word.load(Ordering::Acquire));
+    let seal = row.seal.load(Ordering::Acquire);
+    if row.holder.load(Ordering::Acquire) != found {
+        // It has changed meanwhile.
+        return Ok(None);
+    }
+    let [_, what, offset, length, name @ ..] = words;
+    let index = (what & 0xff) as usize;
+    // Whoever can write the page can also seal nonsense.
+    if seal != digest(&words)
+        || index >= MAX_BUFFERS
+        || what >> 16 != 0
+        || offset.checked_add(length).is_none()
+    {
+        return Err(Error::Corrupt { word: "a registration", found: seal });
+    }
+    let name: Vec<u8> = name.into_iter().flat_map(u64::to_ne_bytes).take_while(|&byte| byte != 0).collect();
+    Ok(Some(Registered {
+        holder,
+        pid: holder.pid(),
+        index,
+        offset,
+        length,
+        access: Access::from_bits((what >> 8) as u8),
+        device: String::from_utf8_lossy(&name).into_owned(),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sys::wait::{WaitStatus, waitpid};
+    use nix::unistd::{ForkResult, fork};
+
+    #[repr(C, align(64))]
+    struct Page([u64; CONTROL_LENGTH as usize / 8]);
+
+    fn page() -> (Box<Page>, Control) {
+        let page = Box::new(Page([0; CONTROL_LENGTH as usize / 8]));
+        // SAFETY: kept by the caller beside the handle; nobody looks at it but through the handle.
+        let control = unsafe { Control::at(page.0.as_ptr() as usize) };
+        (page, control)
+    }
+
+    fn own() -> Holder {
+        let pid = std::process::id();
+        Holder::of(pid, process::start_time(pid as i32).unwrap())
+    }
+
+    /// A number that no process has: the kernel gives out less.
+    const NOBODY: u32 = (1 << PID_BITS) - 1;
+
+    fn listed(control: Control) -> Vec<Registered> {
+        control.registrations().into_iter().map(Result::unwrap).collect()
+    }
+
+    #[test]
+    fn what_is_entered_is_read_until_it_is_cleared() {
+        let (_page, control) = page();
+        assert_eq!((listed(control), control.unlisted().unwrap()), (vec![], 0));
+        let row = enter(control, own(), 3, (4096, 1 << 40), Access::ALL, "mlx5_0").unwrap();
+        let other =
+            enter(control, own(), 15, (0, 1), Access::READ, "a device with a \u{e9}\u{e9}\u{e9}\u{e9}")
+                .unwrap();
+        let [first, second] = &listed(control)[..] else { panic!("two rows") };
+        assert_eq!((first.pid, first.index), (std::process::id(), 3));
+        assert_eq!((first.offset, first.length, first.access), (4096, 1 << 40, Access::ALL));
+        assert_eq!(first.device, "mlx5_0");
+        // Cut where a character ends.
+        assert_eq!((second.index, second.device.as_str()), (15, "a device with a \u{e9}\u{e9}\u{e9}"));
+        let start = process::start_time(std::process::id() as i32).unwrap();
+        assert!(first.is_of(std::process::id(), start));
+        assert!(!first.is_of(std::process::id(), start + 1) && !first.is_of(1, start));
+        clear(control, other, own());
+        // Not its holder, or not in the state that it left it in.
+        assert_eq!(listed(control).len(), 2);
+        clear(control, other, own().completed());
+        clear(control, row, own().completed());
+        assert_eq!(listed(control), []);
+    }
+
+    #[test]
+    fn a_full_table_counts_what_has_no_room_and_takes_the_rows_of_the_dead() {
+        let (_page, control) = page();
+        for i in 0..ROWS as u64 {
+            enter(control, own(), 0, (i, 1), Access::READ, "x").unwrap();
+        }
+        for n in 1..=3 {
+            assert_eq!(enter(control, own(), 0, (0, 1), Access::READ, "x"), None);
+            assert_eq!(control.unlisted().unwrap(), n);
+        }
+        // One of a process that has gone, one that it had not completed, and one of a process whose number is another's now.
+        let start = process::start_time(1).unwrap_or(0);
+        for (row, holder) in [
+            (7, Holder::of(NOBODY, 1).completed()),
+            (70, Holder::of(NOBODY, 1)),
+            (9, Holder::of(1, start + 1).completed()),
+        ] {
+            control.row(row).holder.store(holder.word(), Ordering::Relaxed);
+            assert_eq!(enter(control, own(), 1, (5, 6), Access::WRITE, "y"), Some(row));
+            let taken = read(control.row(row)).unwrap().unwrap();
+            assert_eq!((taken.pid, taken.index, taken.device.as_str()), (std::process::id(), 1, "y"));
+        }
+        assert_eq!(enter(control, own(), 0, (0, 1), Access::READ, "x"), None);
+        assert_eq!((listed(control).len(), control.unlisted().unwrap()), (ROWS, 4));
+    }
+
+    #[test]
+    fn any_flipped_byte_is_an_error_and_the_row_is_free() {
+        let (mut page, control) = page();
+        enter(control, own(), 2, (4096, 8192), Access::WRITE, "cuda 0").unwrap();
+        let good = listed(control);
+        let row = (LEDGER + size_of::<Head>()) / 8;
+        for at in 0..size_of::<Row>() {
+            for flip in [0x01u64, 0x80, 0xff] {
+                let flip = flip << (at % 8 * 8);
+                page.0[row + at / 8] ^= flip;
+                let read = control.registrations();
+                assert!(matches!(read[..], [Err(Error::Corrupt { .. })]), "byte {at}: {read:?}");
+                page.0[row + at / 8] ^= flip;
+            }
+        }
+        assert_eq!(listed(control), good);
+        page.0[row] ^= 1 << 50;
+        // Whoever comes next takes it.
+        assert_eq!(enter(control, own(), 2, (4096, 8192), Access::WRITE, "cuda 0"), Some(0));
+        assert_eq!(listed(control), good);
+    }
+
+    #[test]
+    fn nonsense_with_a_good_seal_is_an_error() {
+        let (_page, control) = page();
+        for (index, offset, length) in [(MAX_BUFFERS, 0, 1), (0xff, 0, 1), (0, u64::MAX, 2), (0x1_0000, 0, 1)]
+        {
+            let row = enter(control, own(), index, (offset, length), Access::READ, "").unwrap();
+            let read = control.registrations();
+            assert!(matches!(read[..], [Err(Error::Corrupt { .. })]), "{read:?}");
+            clear(control, row, own().completed());
+        }
+    }
+
+    #[test]
+    fn threads_and_processes_never_share_a_row() {
+        let (_page, control) = page();
+        std::thread::scope(|scope| {
+            for thread in 0..4u64 {
+                scope.spawn(move || {
+                    for round in 0..500 {
+                        let mark = thread << 32 | round;
+                        let row = enter(control, own(), 0, (mark, 1), Access::READ, "x").unwrap();
+                        assert_eq!(read(control.row(row)).unwrap().unwrap().offset, mark);
+                        clear(control, row, own().completed());
+                    }
+                });
+            }
+        });
+        assert_eq!(listed(control), []);
+    }
+
+    #[test]
+    fn a_forked_child_leaves_the_rows_of_its_parent() {
+        let buffer = crate::HostBuffer::allocate(&crate::job::Solo, crate::Options::new(4096)).unwrap();
+        let listed_ = Listed::enter(&buffer.job, 0, (0, 4096), Access::READ, "x").unwrap();
+        // SAFETY: the child drops one value, and ends.
+        match unsafe { fork() }.unwrap() {
+            ForkResult::Child => {
+                drop(listed_);
+                // SAFETY: runs nothing of the parent's.
+                unsafe { libc::_exit(0) }
+            }
+            ForkResult::Parent { child } => {
+                assert!(matches!(waitpid(child, None), Ok(WaitStatus::Exited(_, 0))));
+            }
+        }
+        assert_eq!(listed(buffer.control()).len(), 1);
+        drop(listed_);
+        assert_eq!(listed(buffer.control()), []);
+    }
+}

@@ -1,0 +1,41 @@
+//! How much memory this process may lock.
+
+use std::fs;
+
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
+
+const CAP_IPC_LOCK: u32 = 14;
+
+/// Whether the limit does not bind this process (root's usually).
+#[must_use]
+pub fn is_exempt() -> bool {
+    fs::read_to_string("/proc/self/status").is_ok_and(|status| has_capability(&status, CAP_IPC_LOCK))
+}
+
+/// The limit that binds this process (`ulimit -l`), bytes; `None` when none does.
+#[must_use]
+pub fn limit() -> Option<u64> {
+    let (soft, _) = getrlimit(Resource::RLIMIT_MEMLOCK).ok()?;
+    (soft != RLIM_INFINITY && !is_exempt()).then_some(soft)
+}
+
+fn has_capability(status: &str, capability: u32) -> bool {
+    let effective = status.lines().find_map(|l| l.strip_prefix("CapEff:"));
+    effective
+        .and_then(|t| u64::from_str_radix(t.trim(), 16).ok())
+        .is_some_and(|set| set >> capability & 1 == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capabilities_are_read_from_the_status() {
+        let status = |set: &str| format!("Name:\thostbuf\nCapPrm:\tffffffffffffffff\nCapEff:\t{set}\n");
+        assert!(has_capability(&status("0000000000004000"), CAP_IPC_LOCK));
+        assert!(has_capability(&status("000001ffffffffff"), CAP_IPC_LOCK));
+        assert!(!has_capability(&status("0000000000003fff"), CAP_IPC_LOCK));
+        assert!(!has_capability("", CAP_IPC_LOCK));
+    }
+}

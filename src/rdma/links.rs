@@ -1,0 +1,248 @@
+//! Connections, made when they are wanted: by a letter, its answer, and a queue pair on both sides.
+//!
+//! ```text
+//!   asks:     new pair ── Ask(its end) ──>          asked:  new pair, joined to that end
+//!             joined to the other end <── Answer(its end) ──
+//! ```
+//!
+//! Letters may be lost: who asks asks again, with the same attempt, and gets the same answer. Each side asks for what it
+//! sends; so two hosts that send to each other have two pairs each, and nobody has to decide who asks.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::error::{Error, Failure, Result};
+use crate::rdma::completions::Completions;
+use crate::rdma::letter::{Letter, Matter};
+use crate::rdma::mail::Mail;
+use crate::rdma::options::Options;
+use crate::rdma::pair::{End, Pair};
+use crate::rdma::port::Port;
+use crate::rdma::receives::Receives;
+use crate::register::Verbs;
+
+/// When a question is asked again for the first time; then each time after twice as long, up to the last.
+const AGAIN: Duration = Duration::from_millis(50);
+const AGAIN_AT_MOST: Duration = Duration::from_secs(1);
+
+/// How another host's mail is addressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Address {
+    pub(super) port: [u8; 16],
+    pub(super) pair: u32,
+}
+
+/// See the [module](self).
+pub(super) struct Links {
+    fabric: u64,
+    own: u32,
+    hosts: Vec<Address>,
+    // Pairs before what they use.
+    asked: Vec<Mutex<Option<Arc<Pair>>>>,
+    accepted: Mutex<HashMap<u32, Accepted>>,
+    answers: Mutex<HashMap<u64, Option<Matter>>>,
+    answered: Condvar,
+    attempts: AtomicU64,
+    mail: Mail,
+    sends: Arc<Completions>,
+    receives: Arc<Receives>,
+    port: Port,
+    options: Options,
+    verbs: Arc<Verbs>,
+}
+
+/// A pair that another host asked for.
+struct Accepted {
+    attempt: u64,
+    end: End,
+    _pair: Pair,
+}
+
+fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a fabric has of its device.
+pub(super) struct Parts {
+    pub(super) verbs: Arc<Verbs>,
+    pub(super) port: Port,
+    pub(super) mail: Mail,
+    pub(super) sends: Arc<Completions>,
+    pub(super) receives: Arc<Receives>,
+}
+
+impl Links {
+    /// Among `hosts`, of which this is number `own`, in the fabric of this number.
+    pub(super) fn new(parts: Parts, fabric: u64, own: usize, hosts: Vec<Address>, options: Options) -> Links {
+        let Parts { verbs, port, mail, sends, receives } = parts;
+        Links {
+            fabric,
+            own: own as u32,
+            asked: hosts.iter().map(|_| Mutex::new(None)).collect(),
+            hosts,
+            accepted: Mutex::new(HashMap::new()),
+            answers: Mutex::new(HashMap::new()),
+            answered: Condvar::new(),
+            // A process that was started again in the place of another begins with greater numbers.
+            attempts: AtomicU64::new(now()),
+            mail,
+            sends,
+            receives,
+            port,
+            options,
+            verbs,
+        }
+    }
+
+    pub(super) fn mail(&self) -> &Mail {
+        &self.mail
+    }
+
+    pub(super) fn receives(&self) -> &Receives {
+        &self.receives
+    }
+
+    /// The connection to `host`, made now if there is none.
+    ///
+    /// # Errors
+    /// [`Error::Peer`] when the host does not answer in time, or refuses; [`Error::Os`].
+    pub(super) fn to(&self, host: usize) -> Result<Arc<Pair>> {
+        // Those who want the same connection wait for the one who makes it.
+        let mut asked = held(&self.asked[host]);
+        if let Some(pair) = &*asked {
+            return Ok(pair.clone());
+        }
+        let pair = Arc::new(self.ask(host)?);
+        *asked = Some(pair.clone());
+        Ok(pair)
+    }
+
+    /// Forgets the connection to `host`, if it is this one: the next request makes a new one. A request that has failed has
+    /// brought the pair into the state in which the device flushes all others.
+    pub(super) fn broken(&self, host: usize, pair: &Arc<Pair>) {
+        let mut asked = held(&self.asked[host]);
+        if asked.as_ref().is_some_and(|current| Arc::ptr_eq(current, pair)) {
+            *asked = None;
+        }
+    }
+
+    fn own_end(&self, pair: &Pair, attempt: u64) -> End {
+        // Packets of an earlier connection shall not fit.
+        let sequence = (attempt.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as u32;
+        End { address: self.port.address, pair: pair.number(), sequence, mtu: self.port.mtu }
+    }
+
+    fn ask(&self, host: usize) -> Result<Pair> {
+        let depth = self.options.depth;
+        let pair = Pair::reliable(&self.verbs, &self.sends, &self.receives, depth)?;
+        let attempt = self.attempts.fetch_add(1, Ordering::Relaxed);
+        let own = self.own_end(&pair, attempt);
+        let letter = Letter { fabric: self.fabric, from: self.own, attempt, matter: Matter::Ask(own) };
+        held(&self.answers).insert(attempt, None);
+        let answer = self.answer(host, &letter);
+        held(&self.answers).remove(&attempt);
+        match answer? {
+            Matter::Answer(other) => {
+                pair.join(&self.port, own, other, &self.options)?;
+                Ok(pair)
+            }
+            _ => Err(self.failed(host, Failure::Refused)),
+        }
+    }
+
+    fn failed(&self, host: usize, failure: Failure) -> Error {
+        let address = Port::show(self.hosts[host].port);
+        Error::Peer { host, doing: format!("connecting to {address}"), failure }
+    }
+
+    fn answer(&self, host: usize, letter: &Letter) -> Result<Matter> {
+        let until = Instant::now() + self.options.connect;
+        let mut pause = AGAIN;
+        loop {
+            let Address { port, pair } = self.hosts[host];
+            self.mail.send(port, pair, letter)?;
+            let again = (Instant::now() + pause).min(until);
+            let mut answers = held(&self.answers);
+            loop {
+                if let Some(Some(matter)) = answers.get(&letter.attempt) {
+                    return Ok(*matter);
+                }
+                let left = again.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    break;
+                }
+                answers = self.answered.wait_timeout(answers, left).unwrap_or_else(PoisonError::into_inner).0;
+            }
+            drop(answers);
+            if Instant::now() >= until {
+                return Err(self.failed(host, Failure::Timeout));
+            }
+            pause = (2 * pause).min(AGAIN_AT_MOST);
+        }
+    }
+
+    /// Reads what has come, and answers.
+    ///
+    /// # Errors
+    /// [`Error::Os`].
+    pub(super) fn read_mail(&self) -> Result<()> {
+        let mut letters = Vec::new();
+        self.mail.read(|letter| letters.push(letter))?;
+        for letter in letters {
+            // Of another job on the same network, or nonsense.
+            let Some(from) = self.hosts.get(letter.from as usize).filter(|_| letter.fabric == self.fabric)
+            else {
+                continue;
+            };
+            match letter.matter {
+                // A pair is joined to nobody but the host itself.
+                Matter::Ask(end) if end.address != from.port => {}
+                Matter::Ask(end) => {
+                    let matter = match self.accept(&letter, end) {
+                        Ok(Some(own)) => Matter::Answer(own),
+                        Ok(None) => continue,
+                        Err(error) => {
+                            tracing::warn!(host = letter.from, %error, "a connection could not be accepted");
+                            Matter::Refuse
+                        }
+                    };
+                    self.mail.send(from.port, from.pair, &Letter { from: self.own, matter, ..letter })?;
+                }
+                matter => {
+                    if let Some(place) = held(&self.answers).get_mut(&letter.attempt) {
+                        *place = Some(matter);
+                        self.answered.notify_all();
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A pair for whoever asked; `None` for an old letter.
+    fn accept(&self, letter: &Letter, other: End) -> Result<Option<End>> {
+        let mut accepted = held(&self.accepted);
+        if let Some(before) = accepted.get(&letter.from) {
+            if before.attempt == letter.attempt {
+                return Ok(Some(before.end));
+            }
+            if before.attempt > letter.attempt {
+                return Ok(None);
+            }
+        }
+        let pair = Pair::reliable(&self.verbs, &self.sends, &self.receives, 1)?;
+        let end = self.own_end(&pair, letter.attempt.rotate_left(32));
+        pair.join(&self.port, end, other, &self.options)?;
+        // The one before, if there was one, has lost its other end.
+        accepted.insert(letter.from, Accepted { attempt: letter.attempt, end, _pair: pair });
+        Ok(Some(end))
+    }
+}
+
+/// Nanoseconds of the wall clock.
+fn now() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_nanos() as u64)
+}

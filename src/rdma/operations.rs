@@ -1,0 +1,286 @@
+//! What one host does to another's part of the buffer: put, get, add, signal.
+
+#![allow(unsafe_code)]
+
+use std::ops::{Bound, RangeBounds};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::buffer::Fill;
+use crate::error::{Error, Failure, Result};
+use crate::rdma::fabric::{Fabric, SIGNALS, Shared};
+use crate::rdma::pair::{Pair, Request, What};
+use crate::span::Span;
+
+/// The most bytes of one request; a longer region is sent in several.
+const LONGEST: usize = 1 << 30;
+
+/// An operation that was begun. It goes on when this is dropped; only nobody hears of its end.
+#[must_use = "an operation is over when wait() or test() says so"]
+pub struct Pending {
+    shared: Arc<Shared>,
+    host: usize,
+    doing: &'static str,
+    /// The connection, and the requests that are under way, the last one last.
+    pair: Option<Arc<Pair>>,
+    slots: Vec<u32>,
+    failed: Option<Failure>,
+}
+
+impl Fabric {
+    /// Writes this host's bytes of `region` into the same region of `host`. When the operation is over the bytes have been
+    /// taken from here, and are on their way in order: what is put to the same host later arrives later. That they are
+    /// visible there is known by a [signal](Fabric::put_signal), or by what the hosts agree on otherwise after
+    /// [`flush`](Fabric::flush).
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a region that is empty or not inside the buffer, or no such host; [`Error::Freeze`] when the buffer
+    /// is frozen; [`Error::Peer`] when the host cannot be reached; [`Error::Unsupported`] on ranks that do no I/O.
+    pub fn put(&self, region: impl RangeBounds<usize>, host: usize) -> Result<Pending> {
+        let (shared, span) = self.checked(region, host, true)?;
+        self.begin("put", shared, host, span, |address, key, _| What::Write { address, key })
+    }
+
+    /// The same, and then counts signal number `signal` of `host`, where [`wait_signal`](Fabric::wait_signal) waits for it: when
+    /// it has come, the bytes of this put are visible there, and those of all earlier puts of this host to that one.
+    ///
+    /// # Errors
+    /// As [`put`](Fabric::put); [`Error::Invalid`] for a signal that is not below [`SIGNALS`](crate::rdma::SIGNALS).
+    pub fn put_signal(&self, region: impl RangeBounds<usize>, host: usize, signal: usize) -> Result<Pending> {
+        check_signal(signal)?;
+        let (shared, span) = self.checked(region, host, true)?;
+        self.begin("put", shared, host, span, |address, key, last| match last {
+            true => What::WriteAndTell { address, key, number: signal as u32 },
+            false => What::Write { address, key },
+        })
+    }
+
+    /// Reads the bytes of `region` of `host` into the same region here. When the operation is over they are here.
+    ///
+    /// # Errors
+    /// As [`put`](Fabric::put).
+    pub fn get(&self, region: impl RangeBounds<usize>, host: usize) -> Result<Pending> {
+        let (shared, span) = self.checked(region, host, true)?;
+        self.begin("get", shared, host, span, |address, key, _| What::Read { address, key })
+    }
+
+    /// Adds to the word at `offset` of `host`, and puts what it was before into the word at `offset` here. Atomic among these
+    /// operations, not with what processors do.
+    ///
+    /// # Errors
+    /// As [`put`](Fabric::put); [`Error::Invalid`] for an offset that is no multiple of 8.
+    pub fn fetch_add(&self, offset: usize, host: usize, add: u64) -> Result<Pending> {
+        if !offset.is_multiple_of(8) {
+            return Err(Error::invalid(format!("fetch_add at {offset}, which is no multiple of 8")));
+        }
+        let (shared, span) = self.checked(offset..offset.saturating_add(8), host, true)?;
+        self.begin("fetch_add", shared, host, span, |address, key, _| What::FetchAdd { address, key, add })
+    }
+
+    /// Waits until all that this host has begun towards `host` is over.
+    ///
+    /// # Errors
+    /// [`Error::Peer`] when the time is over. What failed, the operation itself says.
+    pub fn flush(&self, host: usize, timeout: Duration) -> Result<()> {
+        let shared = self.shared()?;
+        let flights = &shared.flights;
+        match flights.wait(Some(Instant::now() + timeout), || flights.under_way(host) == 0)? {
+            true => Ok(()),
+            false => Err(Error::Peer { host, doing: "flush".into(), failure: Failure::Timeout }),
+        }
+    }
+
+    /// How often signal number `signal` has come to this host.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`], [`Error::Unsupported`].
+    pub fn signals(&self, signal: usize) -> Result<u64> {
+        check_signal(signal)?;
+        Ok(self.shared()?.signals.count(signal))
+    }
+
+    /// Waits until signal number `signal` has come `times` times since the hosts were joined. `false`: the time is over.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`], [`Error::Unsupported`].
+    pub fn wait_signal(&self, signal: usize, times: u64, timeout: Duration) -> Result<bool> {
+        check_signal(signal)?;
+        Ok(self.shared()?.signals.wait(signal, times, timeout))
+    }
+
+    fn checked(
+        &self,
+        region: impl RangeBounds<usize>,
+        host: usize,
+        writes: bool,
+    ) -> Result<(&Arc<Shared>, Span)> {
+        let shared = self.shared()?;
+        let start = match region.start_bound() {
+            Bound::Included(&at) => at,
+            Bound::Excluded(&at) => at.saturating_add(1),
+            Bound::Unbounded => 0,
+        };
+        let end = match region.end_bound() {
+            Bound::Included(&at) => at.saturating_add(1),
+            Bound::Excluded(&at) => at,
+            Bound::Unbounded => shared.span.len(),
+        };
+        if start >= end || end > shared.span.len() {
+            let (name, length) = (shared.buffer.name(), shared.span.len());
+            return Err(Error::invalid(format!(
+                "bytes {start}..{end} are no region of buffer {name} of {length}"
+            )));
+        }
+        if host >= self.hosts() {
+            return Err(Error::invalid(format!("host {host}: there are {}, counted from 0", self.hosts())));
+        }
+        if writes && shared.buffer.fill_state()? == Fill::Frozen {
+            return Err(Error::Freeze { why: "it is frozen, and nobody may write into it by RDMA".into() });
+        }
+        Ok((shared, Span::new(shared.span.start() + start, end - start)?))
+    }
+
+    fn begin(
+        &self,
+        doing: &'static str,
+        shared: &Arc<Shared>,
+        host: usize,
+        span: Span,
+        what: impl Fn(u64, u32, bool) -> What,
+    ) -> Result<Pending> {
+        let mut pending =
+            Pending { shared: shared.clone(), host, doing, pair: None, slots: Vec::new(), failed: None };
+        let pair = shared.links.to(host)?;
+        pending.pair = Some(pair.clone());
+        let mut at = span.start();
+        while at < span.end() {
+            let length = LONGEST.min(span.end() - at);
+            // The key may have ended since: then the buffer is frozen.
+            let local = shared.local_key()?;
+            let until = Instant::now() + shared.options.connect;
+            let Some(slot) = shared.flights.begin(host, until)? else {
+                return Err(pending.failure(Failure::Timeout));
+            };
+            pending.slots.push(slot);
+            let last = at + length == span.end();
+            let request = Request {
+                id: u64::from(slot),
+                what: what(at as u64, shared.keys[host], last),
+                local: (at, length as u32, local),
+                told: true,
+            };
+            // SAFETY: the buffer's own memory, registered as long as the fabric lives or the buffer is not frozen: a request on
+            // memory that is not registered any more fails at the device.
+            if let Err((_, error)) = unsafe { pair.post(&[request]) } {
+                shared.flights.end(pending.slots.pop().expect("just pushed"));
+                return Err(error);
+            }
+            at += length;
+        }
+        Ok(pending)
+    }
+}
+
+fn check_signal(signal: usize) -> Result<()> {
+    if signal < SIGNALS {
+        return Ok(());
+    }
+    Err(Error::invalid(format!("signal {signal}: there are {SIGNALS}, counted from 0")))
+}
+
+impl Pending {
+    fn failure(&self, failure: Failure) -> Error {
+        Error::Peer { host: self.host, doing: self.doing.into(), failure }
+    }
+
+    /// Takes what has landed; whether all has.
+    fn settle(&mut self) -> bool {
+        while let Some(&slot) = self.slots.first() {
+            let Some(status) = self.shared.flights.landed(slot) else { return false };
+            self.shared.flights.end(slot);
+            self.slots.remove(0);
+            if status != 0 {
+                // The first failure is the cause of the others.
+                self.failed.get_or_insert(Failure::of_status(status));
+            }
+        }
+        true
+    }
+
+    fn outcome(&mut self) -> Result<()> {
+        match self.failed {
+            None => Ok(()),
+            Some(failure) => {
+                // A connection that has failed once does nothing any more.
+                if let Some(pair) = self.pair.take() {
+                    self.shared.links.broken(self.host, &pair);
+                }
+                Err(self.failure(failure))
+            }
+        }
+    }
+
+    /// Whether it is over, without waiting.
+    ///
+    /// # Errors
+    /// [`Error::Peer`]: it has failed.
+    pub fn test(&mut self) -> Result<bool> {
+        if !self.settle() {
+            let shared = self.shared.clone();
+            shared.flights.look()?;
+            if !self.settle() {
+                return Ok(false);
+            }
+        }
+        self.outcome().map(|()| true)
+    }
+
+    /// Waits until it is over.
+    ///
+    /// # Errors
+    /// [`Error::Peer`]: it has failed, by the device's own timeout at the latest.
+    pub fn wait(mut self) -> Result<()> {
+        let shared = self.shared.clone();
+        shared.flights.wait(None, || self.settle())?;
+        self.outcome()
+    }
+
+    /// The same; `false`: the time is over, and it goes on.
+    ///
+    /// # Errors
+    /// As [`wait`](Pending::wait).
+    pub fn wait_timeout(&mut self, timeout: Duration) -> Result<bool> {
+        let shared = self.shared.clone();
+        if !shared.flights.wait(Some(Instant::now() + timeout), || self.settle())? {
+            return Ok(false);
+        }
+        self.outcome().map(|()| true)
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        for &slot in &self.slots {
+            self.shared.flights.abandon(slot);
+        }
+    }
+}
+
+impl std::fmt::Debug for Pending {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pending")
+            .field("doing", &self.doing)
+            .field("host", &self.host)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    fn local_key(&self) -> Result<u32> {
+        let segment = self.segment.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        segment
+            .as_ref()
+            .map(|registration| registration.handle().lkey())
+            .ok_or_else(|| Error::Freeze { why: "it is frozen, and nobody may write into it by RDMA".into() })
+    }
+}

@@ -1,0 +1,92 @@
+//! What can be chosen of a fabric.
+
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+
+/// How hosts are connected. The defaults suit; each value says its unit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Options {
+    /// The device, by its name (`mlx5_0`); without it the first that is up, on the NUMA node of this process if there is one.
+    pub device: Option<String>,
+    /// Which of the port's addresses (GIDs), by its index; without it RoCE v2 over IPv4, if there is such a one.
+    pub gid: Option<u8>,
+    /// How long making a connection may take, with all that is asked again.
+    pub connect: Duration,
+    /// How long the device waits for an answer before it asks again: at least 1 ms, at most a minute; it is rounded up to the
+    /// next that devices know, which go in powers of two.
+    pub answer: Duration,
+    /// How often it asks again before the operation fails, 0 to 6. (7, which devices also take, is for ever to SoftRoCE.)
+    pub retries: u8,
+    /// The most operations to one host that are under way at a time; whoever posts more waits.
+    pub depth: u32,
+    /// Waits by looking again and again: less delay, and a core for it.
+    pub busy: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            device: None,
+            gid: None,
+            connect: Duration::from_secs(20),
+            answer: Duration::from_millis(250),
+            retries: 6,
+            depth: 128,
+            busy: false,
+        }
+    }
+}
+
+impl Options {
+    pub(super) fn check(&self) -> Result<()> {
+        let refuse = |what: &str| Err(Error::invalid(format!("the fabric's option {what}")));
+        if self.retries > 6 {
+            return refuse("retries is 0 to 6");
+        }
+        if self.depth == 0 || self.depth > 4096 {
+            return refuse("depth is 1 to 4096");
+        }
+        if self.answer < Duration::from_millis(1) || self.answer > Duration::from_secs(60) {
+            return refuse("answer is 1 ms to 60 s");
+        }
+        if self.connect.is_zero() {
+            return refuse("connect is longer than nothing");
+        }
+        Ok(())
+    }
+
+    /// As devices take it: 4.096 µs times two to the power of this.
+    pub(super) fn answer_exponent(&self) -> u8 {
+        let steps = self.answer.as_nanos().div_ceil(4096).max(1);
+        steps.next_power_of_two().trailing_zeros().min(31) as u8
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_rounded_up() {
+        let exponent = |answer| Options { answer, ..Options::default() }.answer_exponent();
+        assert_eq!(exponent(Duration::from_nanos(4096)), 0);
+        assert_eq!(exponent(Duration::from_micros(5)), 1);
+        assert_eq!(exponent(Duration::from_millis(250)), 16);
+        assert_eq!(exponent(Duration::from_secs(60)), 24);
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        assert!(Options::default().check().is_ok());
+        for options in [
+            Options { retries: 7, ..Options::default() },
+            Options { depth: 0, ..Options::default() },
+            Options { answer: Duration::ZERO, ..Options::default() },
+            Options { connect: Duration::ZERO, ..Options::default() },
+        ] {
+            assert!(options.check().is_err(), "{options:?}");
+        }
+    }
+}

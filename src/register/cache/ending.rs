@@ -1,0 +1,232 @@
+//! How registrations end: to make room, because their memory changes, with their last lease, or before a buffer is frozen.
+
+#![allow(unsafe_code)]
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::inner::{Core, Inner};
+use super::slot::{Slot, State};
+use super::stats::Stats;
+use crate::buffer::owned::Registrations;
+use crate::error::{Error, Result};
+use crate::register::monitor::Watcher;
+use crate::register::registrar::Registrar;
+use crate::span::Span;
+
+impl<R: Registrar> Inner<R> {
+    /// Makes a live slot Ending if it is not leased.
+    pub(super) fn try_kill(&self, core: &mut Core, slot: u32) -> bool {
+        let here = &self.slots[slot as usize];
+        here.set_state(State::Dying);
+        if self.words.leases(slot) != 0 {
+            here.set_state(State::Live);
+            return false;
+        }
+        core.policy.remove(slot);
+        self.table.remove(here.span(), slot);
+        self.begin_to_end(core, slot);
+        true
+    }
+
+    pub(super) fn begin_to_end(&self, core: &mut Core, slot: u32) {
+        self.slots[slot as usize].set_state(State::Ending);
+        core.ending += 1;
+    }
+
+    /// Deregisters a slot that this thread has made Ending. Its part of the budget is free when the device has said yes.
+    pub(super) fn end(&self, slot: u32) -> Result<()> {
+        let mut ending = Ending { inner: self, slot, ended: false };
+        // SAFETY: it is Ending by this thread.
+        let handle = unsafe { self.slots[slot as usize].empty() };
+        let Some(handle) = handle else {
+            ending.ended = true;
+            return Ok(());
+        };
+        let here = &self.slots[slot as usize];
+        // Whoever comes here may be in a drop, or the cache's own thread.
+        let asked = catch_unwind(AssertUnwindSafe(|| self.registrar.deregister(here.span(), handle)));
+        let result = asked.unwrap_or_else(|_| {
+            let (device, why) = (self.registrar.name(), "deregistering it panicked".into());
+            Err(Error::Registration { device, span: here.span(), access: here.access(), why, source: None })
+        });
+        ending.ended = result.is_ok();
+        result
+    }
+
+    /// The same where nobody asked for this one: what the device said is logged and counted.
+    pub(super) fn end_unasked(&self, slot: u32) {
+        if let Err(error) = self.end(slot) {
+            tracing::error!(%error, "a registration could not be ended");
+        }
+    }
+
+    /// Takes everything that overlaps `span` out of the table, and says whether there was anything. What it was is ended
+    /// later, by end_stale().
+    pub(super) fn forget(&self, span: Span, cause: impl Fn(&mut Stats) -> &mut u64) -> bool {
+        self.forget_those(span, |_| true, cause)
+    }
+
+    /// The same of `those` alone. Called by the monitor too: no allocation, no system call but the wake.
+    fn forget_those(
+        &self,
+        span: Span,
+        those: impl Fn(&Slot<R::Handle>) -> bool,
+        cause: impl Fn(&mut Stats) -> &mut u64,
+    ) -> bool {
+        let mut core = self.lock();
+        let mut any = false;
+        while let Some(slot) = self.table.find_overlapping(span, |slot| those(&self.slots[slot as usize])) {
+            let here = &self.slots[slot as usize];
+            here.set_state(State::Stale);
+            core.policy.remove(slot);
+            self.table.remove(here.span(), slot);
+            core.stale.push(slot);
+            *cause(&mut core.stats) += 1;
+            any = true;
+        }
+        for at in 0..core.filling.len() {
+            let slot = core.filling[at];
+            let here = &self.slots[slot as usize];
+            if here.span().overlaps(span) && those(here) && !core.tainted.contains(&slot) {
+                core.tainted.push(slot);
+            }
+        }
+        any
+    }
+
+    /// Ends what is stale and no longer leased.
+    pub(super) fn end_stale(&self) -> Result<()> {
+        let mut result = Ok(());
+        loop {
+            let idle = self.idle(&mut self.lock(), |_| true);
+            let Some(slot) = idle else { return result };
+            result = result.and(self.end(slot));
+        }
+    }
+
+    /// Lets the reaper look after what is stale, if anything is and it does not do so anyhow.
+    pub(super) fn wake_reaper(&self) {
+        let mut core = self.lock();
+        let wake = !core.stale.is_empty() && std::mem::take(&mut core.reaper_sleeps);
+        drop(core);
+        if wake {
+            self.apart.stale.notify_one();
+        }
+    }
+
+    /// One that is stale, pleases `fits`, and is no longer leased; it is Ending now.
+    pub(super) fn idle(&self, core: &mut Core, fits: impl Fn(Span) -> bool) -> Option<u32> {
+        let idle = |&slot: &u32| fits(self.slots[slot as usize].span()) && self.words.leases(slot) == 0;
+        let at = core.stale.iter().position(idle)?;
+        let slot = core.stale.swap_remove(at);
+        self.begin_to_end(core, slot);
+        Some(slot)
+    }
+
+    pub(super) fn wait_for_endings(&self) {
+        let mut core = self.lock();
+        while core.ending > 0 {
+            core = self.wait(core, None);
+        }
+    }
+
+    #[cold]
+    pub(super) fn last_lease_perhaps(&self, slot: u32) {
+        let ended = {
+            let mut core = self.lock();
+            let at = core.stale.iter().position(|&s| s == slot);
+            let at = at.filter(|_| self.slots[slot as usize].state() == State::Stale);
+            match at.filter(|_| self.words.leases(slot) == 0) {
+                Some(at) => {
+                    core.stale.swap_remove(at);
+                    self.begin_to_end(&mut core, slot);
+                    true
+                }
+                None => false,
+            }
+        };
+        if ended {
+            self.end_unasked(slot);
+        }
+    }
+}
+
+/// A slot that is being ended: free again when the device has said yes, and lost when it has not, or has panicked.
+struct Ending<'a, R: Registrar> {
+    inner: &'a Inner<R>,
+    slot: u32,
+    ended: bool,
+}
+
+impl<R: Registrar> Drop for Ending<'_, R> {
+    fn drop(&mut self) {
+        let here = &self.inner.slots[self.slot as usize];
+        let mut core = self.inner.lock();
+        core.ending -= 1;
+        let (bytes, ref mut memory) = core.kept[self.slot as usize];
+        let memory = memory.take();
+        if self.ended {
+            core.stats.regions -= 1;
+            core.stats.bytes -= bytes;
+            here.set_state(State::Free);
+            core.free.push(self.slot);
+        } else {
+            here.set_state(State::Lost);
+            core.stats.leaked += 1;
+        }
+        self.inner.unlock(core);
+        // Only now may the memory go, and not with the lock; and never where the device may still have it.
+        if self.ended {
+            drop(memory);
+        } else {
+            std::mem::forget(memory);
+        }
+    }
+}
+
+impl<R: Registrar> Registrations for Inner<R> {
+    fn end_for_freezing(&self, span: Span) -> std::result::Result<(), String> {
+        if !self.lineage.is_here() {
+            // The parent's.
+            return Ok(());
+        }
+        let device = self.registrar.name();
+        let writes = |slot: &Slot<R::Handle>| slot.access().writes() && slot.span().overlaps(span);
+        loop {
+            self.forget(span, |stats| &mut stats.invalidated);
+            self.end_stale().map_err(|error| error.to_string())?;
+            self.wake_reaper();
+            let core = self.lock();
+            let held = |slot: &&u32| writes(&self.slots[**slot as usize]) && self.words.leases(**slot) != 0;
+            if let Some(&slot) = core.stale.iter().find(held) {
+                let held = self.slots[slot as usize].span();
+                return Err(format!(
+                    "a lease lives by which {device} can write into {held}: drop it first, or get it with Access::READ"
+                ));
+            }
+            let mut busy = false;
+            for slot in self.slots.iter().filter(|slot| writes(slot)) {
+                match slot.state() {
+                    State::Filling | State::Ending | State::Stale => busy = true,
+                    State::Lost => {
+                        return Err(format!("{device} has not ended its registration of {}", slot.span()));
+                    }
+                    State::Free | State::Live | State::Dying => {}
+                }
+            }
+            if !busy {
+                return Ok(());
+            }
+            drop(self.wait(core, None));
+        }
+    }
+}
+
+impl<R: Registrar> Watcher for Inner<R> {
+    fn changed(&self, span: Span) {
+        // hostbuf's own memory does not change by what the kernel tells of, or doubts.
+        if self.forget_those(span, Slot::is_watched, |stats| &mut stats.changed) {
+            self.wake_reaper();
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! What a thread remembers of its own hits: which slot covered a page when it asked last. Nobody else reads or writes it, so
+//! a hit that finds its slot here touches no line that others change; and since a guess is only a guess, whoever ends a
+//! registration need not tell.
+//!
+//! ```text
+//!   page ──hash──> first (four bytes):  slot | tag             nearly always right, and the shortest way
+//!          └─────> bucket (half a line): six tags of a byte | whose turn | six slots        what has no place there
+//! ```
+//!
+//! The tags of a bucket are compared all at once.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use crate::os::array::Zero;
+
+const WAYS: usize = 6;
+/// A byte of each tag's place: its lowest bit, its highest.
+const LOW: u64 = 0x0000_0101_0101_0101;
+const HIGH: u64 = 0x0000_8080_8080_8080;
+/// Whose turn it is to be forgotten, above the tags.
+const TURN: u32 = 56;
+/// Above the slot of a first guess.
+const FIRST_TAG: u32 = 26;
+/// How often a first guess that another page would like to have stands before it goes.
+const PATIENCE: u64 = 8;
+
+/// Slot in the low bits, and above them a tag of 1 to 63; 0 for nothing.
+#[derive(Default)]
+#[repr(transparent)]
+pub(super) struct First(AtomicU32);
+
+/// Tags of 1 to 255, 0 where there is nothing; the slots. Half a line, so that two share one.
+#[derive(Default)]
+#[repr(C, align(32))]
+pub(super) struct Bucket {
+    tags: AtomicU64,
+    slots: [AtomicU32; WAYS],
+}
+
+// SAFETY: numbers.
+#[allow(unsafe_code)]
+unsafe impl Zero for Bucket {}
+
+/// How many of both a thread has: powers of two.
+#[derive(Clone, Copy)]
+pub(super) struct Sizes {
+    pub(super) firsts: usize,
+    pub(super) buckets: usize,
+    /// How far down a hash is shifted to be the number of a first guess.
+    shift: u32,
+}
+
+impl Sizes {
+    /// For so many slots. With one page asked for from each, nine of ten have a first guess of their own even where pages are
+    /// at random, and nearly all of the others a place in a bucket.
+    pub(super) fn new(slots: usize) -> Sizes {
+        let firsts = (4 * slots).next_power_of_two().max(64);
+        Sizes { firsts, buckets: firsts / 16, shift: 64 - firsts.trailing_zeros() }
+    }
+
+    /// So many, with nothing in them, for tests: else they lie in a thread's lines.
+    #[cfg(test)]
+    pub(super) fn made(self) -> (Box<[First]>, Box<[Bucket]>) {
+        let firsts = (0..self.firsts).map(|_| First::default()).collect();
+        (firsts, (0..self.buckets).map(|_| Bucket::default()).collect())
+    }
+
+    /// Where the guesses of `page` are.
+    #[inline(always)]
+    pub(super) fn place(self, page: usize) -> Place {
+        // The highest bits of this product are spread evenly over pages at equal distances, as buffers often are; lower ones
+        // are not.
+        let hash = (page as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        Place { first: (hash >> self.shift) as usize, below: (hash >> (self.shift - 8)) as u8 }
+    }
+}
+
+/// Where a page's guesses are, and the bits of its hash below that number.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    pub(super) first: usize,
+    below: u8,
+}
+
+impl Place {
+    pub(super) fn bucket(self, sizes: Sizes) -> usize {
+        self.first & (sizes.buckets - 1)
+    }
+
+    #[inline(always)]
+    fn first_tag(self) -> u32 {
+        u32::from(self.below >> 2 | 1)
+    }
+
+    fn tag(self) -> u8 {
+        self.below | 1
+    }
+}
+
+impl First {
+    /// The slot that is meant, or seldom another.
+    #[inline(always)]
+    pub(super) fn guess(&self, place: Place) -> Option<u32> {
+        let word = self.0.load(Ordering::Relaxed);
+        (word >> FIRST_TAG == place.first_tag()).then_some(word & ((1 << FIRST_TAG) - 1))
+    }
+
+    /// Remembers a slot if nothing is here, or one of the same tag, or if `anyhow`. Whether it does.
+    fn learn(&self, place: Place, slot: u32, anyhow: bool) -> bool {
+        let tag = self.0.load(Ordering::Relaxed) >> FIRST_TAG;
+        let takes = tag == 0 || tag == place.first_tag() || anyhow;
+        if takes {
+            self.0.store(place.first_tag() << FIRST_TAG | slot, Ordering::Relaxed);
+        }
+        takes
+    }
+}
+
+/// Remembers a slot: in place of nothing, or of a slot of the same tag that is `wrong` by now, or of one whose turn it is.
+pub(super) fn learn(first: &First, bucket: &Bucket, place: Place, slot: u32, wrong: impl Fn(u32) -> bool) {
+    let turn = bucket.next_turn();
+    if !first.learn(place, slot, turn.is_multiple_of(PATIENCE)) {
+        bucket.learn(place, slot, turn as usize % WAYS, wrong);
+    }
+}
+
+impl Bucket {
+    /// The slots that may be meant, and seldom another.
+    pub(super) fn guesses(&self, place: Place) -> impl Iterator<Item = u32> {
+        let different = self.tags.load(Ordering::Relaxed) ^ (LOW * u64::from(place.tag()));
+        // The highest bit of each byte that is zero; and seldom that of one above such a byte.
+        let mut left = different.wrapping_sub(LOW) & !different & HIGH;
+        std::iter::from_fn(move || {
+            let way = left.trailing_zeros() as usize / 8;
+            left &= left.wrapping_sub(1);
+            Some(self.slots.get(way)?.load(Ordering::Relaxed))
+        })
+    }
+
+    /// Counts those that have learned something here.
+    fn next_turn(&self) -> u64 {
+        let tags = self.tags.load(Ordering::Relaxed).wrapping_add(1 << TURN);
+        self.tags.store(tags, Ordering::Relaxed);
+        tags >> TURN
+    }
+
+    fn learn(&self, place: Place, slot: u32, turn: usize, wrong: impl Fn(u32) -> bool) {
+        let tags = self.tags.load(Ordering::Relaxed);
+        let slot_of = |way: usize| self.slots[way].load(Ordering::Relaxed);
+        let same = |way: usize| (tags >> (8 * way)) as u8 == place.tag();
+        let known = (0..WAYS).find(|&way| same(way) && slot_of(way) == slot);
+        let free = || (0..WAYS).find(|&way| (tags >> (8 * way)) as u8 == 0);
+        let useless = || (0..WAYS).find(|&way| same(way) && wrong(slot_of(way)));
+        let way = known.or_else(free).or_else(useless).unwrap_or(turn);
+        self.slots[way].store(slot, Ordering::Relaxed);
+        let others = tags & !(0xff << (8 * way));
+        self.tags.store(others | u64::from(place.tag()) << (8 * way), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct All {
+        sizes: Sizes,
+        firsts: Box<[First]>,
+        buckets: Box<[Bucket]>,
+    }
+
+    impl All {
+        fn new(slots: usize) -> All {
+            let sizes = Sizes::new(slots);
+            let (firsts, buckets) = sizes.made();
+            All { sizes, firsts, buckets }
+        }
+
+        fn learn(&self, page: usize, slot: u32, wrong: impl Fn(u32) -> bool) {
+            let place = self.sizes.place(page);
+            learn(&self.firsts[place.first], &self.buckets[place.bucket(self.sizes)], place, slot, wrong);
+        }
+
+        /// The first guess, and the others.
+        fn guesses(&self, page: usize) -> (Option<u32>, Vec<u32>) {
+            let place = self.sizes.place(page);
+            let others = self.buckets[place.bucket(self.sizes)].guesses(place).collect();
+            (self.firsts[place.first].guess(place), others)
+        }
+    }
+
+    /// Which page a slot is asked for by, and how many of a hundred are to have a first guess of their own.
+    type Way = (fn(usize) -> usize, usize);
+
+    #[test]
+    fn what_was_learned_is_guessed() {
+        const SLOTS: usize = 16384;
+        // Pages at equal distances, and at odd ones.
+        let ways: [Way; 5] = [
+            (|slot| slot, 99),
+            (|slot| 0x100_0000 + slot * 8 + slot % 2 * 2, 75),
+            (|slot| 0x7f_0000_0000 + slot * 512, 99),
+            (|slot| slot * 37 + (slot * slot) % 31, 85),
+            (|slot| slot * slot, 85),
+        ];
+        for (way, (page, at_once)) in ways.into_iter().enumerate() {
+            let all = All::new(SLOTS);
+            for _ in 0..3 {
+                for slot in 0..SLOTS {
+                    let (first, others) = all.guesses(page(slot));
+                    if first != Some(slot as u32) && !others.contains(&(slot as u32)) {
+                        all.learn(page(slot), slot as u32, |_| false);
+                    }
+                }
+            }
+            let (mut known, mut firsts, mut wrong) = (0, 0, 0);
+            for slot in 0..SLOTS {
+                let (first, others) = all.guesses(page(slot));
+                firsts += usize::from(first == Some(slot as u32));
+                wrong += usize::from(first.is_some_and(|first| first != slot as u32));
+                known += usize::from(first == Some(slot as u32) || others.contains(&(slot as u32)));
+            }
+            assert!(firsts * 100 >= SLOTS * at_once, "{way}: {firsts} of {SLOTS} at once");
+            assert!(known * 100 >= SLOTS * 98, "{way}: {known} of {SLOTS}");
+            assert!(wrong * 100 <= SLOTS, "{way}: {wrong} of {SLOTS} wrong");
+        }
+    }
+
+    #[test]
+    fn a_bucket_forgets_what_is_wrong_first_and_then_in_turn() {
+        let all = All::new(1);
+        let bucket = &all.buckets[0];
+        let at = |tag: u8| Place { first: 0, below: 2 * tag };
+        let first = |tag: u8| bucket.guesses(at(tag)).next();
+        assert_eq!(first(1), None);
+        for n in 1..=6 {
+            bucket.learn(at(n), u32::from(n), usize::from(n) % WAYS, |_| false);
+        }
+        assert!((1..=6).all(|n| first(n) == Some(u32::from(n))));
+        bucket.learn(at(3), 30, 0, |slot| slot == 3);
+        assert_eq!((first(3), first(1)), (Some(30), Some(1)));
+        // Two of one page, both right.
+        bucket.learn(at(3), 31, 0, |_| false);
+        let both: Vec<u32> = bucket.guesses(at(3)).collect();
+        assert!(both.contains(&30) && both.contains(&31), "{both:?}");
+        for n in 50..56 {
+            bucket.learn(at(n), u32::from(n), usize::from(n) % WAYS, |_| false);
+        }
+        assert!((50..56).all(|n| first(n) == Some(u32::from(n))), "the last six are there");
+        assert!((1..7).all(|n| first(n).is_none()));
+    }
+
+    #[test]
+    fn a_first_guess_gives_way_in_the_end() {
+        let all = All::new(1);
+        let (a, b) = (Place { first: 0, below: 8 }, Place { first: 0, below: 16 });
+        let (first, bucket) = (&all.firsts[0], &all.buckets[0]);
+        learn(first, bucket, a, 1, |_| false);
+        let mut asked = 0;
+        while first.guess(b).is_none() {
+            learn(first, bucket, b, 2, |_| false);
+            asked += 1;
+            assert!(asked <= PATIENCE);
+        }
+        assert_eq!((first.guess(a), first.guess(b)), (None, Some(2)));
+        assert!(asked > 1, "it stands for a while");
+    }
+}

@@ -1,0 +1,451 @@
+//! What a cache's users, its reaper and the monitor share: leases are taken and given back here.
+
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::budget::Budget;
+use super::lease::Lease;
+use super::miss::{MOST_WAITING, UNREST, Wait};
+use super::policy::Policy;
+use super::slot::{Seen, Slot, State};
+use super::stats::Stats;
+use super::sync::{Condvar, Mutex, MutexGuard};
+use super::table::{Found, Table};
+use super::words::{Own, Words};
+use crate::buffer::owned;
+use crate::error::{Error, Result};
+use crate::os::array::Array;
+use crate::os::lineage::Lineage;
+use crate::os::memory;
+use crate::register::monitor::{Unwatched, Watch};
+use crate::register::registrar::Registrar;
+use crate::span::{Access, Span};
+
+/// How long a thread that waits for a lease to end sleeps at most before it looks again: whoever drops a lease looks for
+/// waiters without a fence, and may miss one.
+pub(super) const LOOK: Duration = Duration::from_millis(2);
+
+pub(super) struct Inner<R: Registrar> {
+    pub(super) registrar: Arc<R>,
+    pub(super) budget: Budget,
+    pub(super) slots: Array<Slot<R::Handle>>,
+    pub(super) page_shift: u32,
+    pub(super) table: Table,
+    pub(super) words: Words,
+    /// Threads that wait for leases to end.
+    pub(super) waiters: AtomicUsize,
+    pub(super) watch: Option<Watch>,
+    pub(super) lineage: Lineage,
+    pub(super) closing: AtomicBool,
+    pub(super) apart: Apart,
+}
+
+/// What misses write, on lines of its own: the rest is read by every hit.
+#[repr(align(128))]
+pub(super) struct Apart {
+    pub(super) core: Mutex<Core>,
+    /// For those who wait in wait().
+    pub(super) changed: Condvar,
+    /// For the reaper: something is stale.
+    pub(super) stale: Condvar,
+}
+
+/// What the lock guards. Nothing in it allocates after the beginning.
+pub(super) struct Core {
+    pub(super) free: Vec<u32>,
+    pub(super) filling: Vec<u32>,
+    /// Filling slots whose memory has changed.
+    pub(super) tainted: Vec<u32>,
+    pub(super) stale: Vec<u32>,
+    /// Of each slot: how much of the budget it takes, and what keeps its memory.
+    pub(super) kept: Vec<(usize, Option<Keeper>)>,
+    /// Being ended by somebody who has let go of the lock.
+    pub(super) ending: usize,
+    /// How many threads are in wait(): a wake that nobody waits for costs a system call all the same.
+    pub(super) sleepers: usize,
+    /// The reaper sleeps until it is woken; else it looks again soon by itself.
+    pub(super) reaper_sleeps: bool,
+    pub(super) policy: Policy,
+    pub(super) stats: Stats,
+    /// Who waits for leases, in the order of their coming; beyond the first few thousand without order.
+    pub(super) waiting: Vec<u64>,
+    pub(super) tickets: u64,
+    /// All leases ever taken, and how many of each slot are in that.
+    pub(super) taken: u64,
+    pub(super) folded: Vec<u32>,
+}
+
+pub(super) type Keeper = Arc<dyn Send + Sync>;
+
+impl<R: Registrar> Inner<R> {
+    /// All that is ever allocated for it, but what each thread has for itself.
+    ///
+    /// # Errors
+    /// [`Error::Os`] when there is no memory.
+    pub(super) fn new(registrar: Arc<R>, budget: Budget, watch: Option<Watch>) -> Result<Inner<R>> {
+        let slots = budget.regions;
+        let no_room = || Error::os("making room for the registrations of a cache");
+        let core = Core {
+            free: (0..slots as u32).rev().collect(),
+            filling: Vec::with_capacity(slots),
+            tainted: Vec::with_capacity(slots),
+            stale: Vec::with_capacity(slots),
+            kept: vec![(0, None); slots],
+            ending: 0,
+            sleepers: 0,
+            reaper_sleeps: false,
+            policy: Policy::new(slots),
+            stats: Stats::default(),
+            waiting: Vec::with_capacity(MOST_WAITING),
+            tickets: 0,
+            taken: 0,
+            folded: vec![0; slots],
+        };
+        Ok(Inner {
+            registrar,
+            budget,
+            slots: Array::new(slots, |_| Slot::new()).map_err(no_room())?,
+            page_shift: memory::page_size().trailing_zeros(),
+            table: Table::new(slots),
+            words: Words::new(slots).map_err(no_room())?,
+            waiters: AtomicUsize::new(0),
+            watch,
+            lineage: Lineage::here(),
+            closing: AtomicBool::new(false),
+            apart: Apart { core: Mutex::new(core), changed: Condvar::new(), stale: Condvar::new() },
+        })
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Core> {
+        self.apart.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets go of the lock, after a change that others may wait for.
+    pub(super) fn unlock(&self, core: MutexGuard<'_, Core>) {
+        let wake = core.sleepers > 0;
+        drop(core);
+        if wake {
+            self.apart.changed.notify_all();
+        }
+    }
+
+    pub(super) fn lease(&self, slot: u32) -> Lease<'_, R> {
+        Lease { inner: self, slot, cache: PhantomData }
+    }
+
+    #[inline(always)]
+    pub(super) fn get(
+        &self,
+        start: *const u8,
+        length: usize,
+        access: Access,
+        wait: Wait,
+    ) -> Result<Lease<'_, R>> {
+        let span = Span::new(start as usize, length)?;
+        match self.hit(span, access) {
+            Some(slot) => Ok(self.lease(slot)),
+            None => self.miss(span, access, wait),
+        }
+    }
+
+    /// Takes a lease of what is there, without the lock.
+    #[inline(always)]
+    pub(super) fn hit(&self, span: Span, access: Access) -> Option<u32> {
+        let before = self.watch.as_ref().map_or(0, Watch::sequence);
+        let (slot, seen) = self.take_unchecked(span, access)?;
+        if !seen.is_watched() || self.unchanged_since(before) || self.is_still_live(slot) {
+            return Some(slot);
+        }
+        self.take_back(slot);
+        None
+    }
+
+    /// The same, and nobody is waited for.
+    #[inline(always)]
+    pub(super) fn hit_at_once(&self, span: Span, access: Access) -> Option<u32> {
+        let before = self.watch.as_ref().map_or(0, Watch::sequence);
+        let (slot, seen) = self.take_unchecked(span, access)?;
+        if !seen.is_watched() || self.unchanged_since(before) {
+            return Some(slot);
+        }
+        self.take_back(slot);
+        None
+    }
+
+    /// Whether a slot that is leased is live after every change that was under way has been applied.
+    #[cold]
+    pub(super) fn is_still_live(&self, slot: u32) -> bool {
+        self.watch.as_ref().is_some_and(Watch::settle) && self.slots[slot as usize].is_live()
+    }
+
+    /// Whether no change of the address space has begun, and none has been heard of, since `before`.
+    #[inline(always)]
+    pub(super) fn unchanged_since(&self, before: u64) -> bool {
+        self.watch.as_ref().is_some_and(|watch| watch.unchanged_since(before))
+    }
+
+    /// Takes a lease of what this thread has found there before, else of what the table has.
+    #[inline(always)]
+    fn take_unchecked(&self, span: Span, access: Access) -> Option<(u32, Seen)> {
+        if let Some(own) = self.words.last()
+            && let Some(slot) = own.guess(span.start() >> self.page_shift)
+            && let Some(seen) = self.take(own, slot, span, access)
+        {
+            return Some((slot, seen));
+        }
+        self.search(span, access)
+    }
+
+    #[inline(never)]
+    fn search(&self, span: Span, access: Access) -> Option<(u32, Seen)> {
+        // A child of the cache's process comes here, since its guesses are gone, and goes no further.
+        if !self.lineage.is_here() {
+            return None;
+        }
+        let own = self.words.own()?;
+        let page = span.start() >> self.page_shift;
+        for slot in own.guess(page).into_iter().chain(own.others(page)) {
+            if let Some(seen) = self.take(own, slot, span, access) {
+                return Some((slot, seen));
+            }
+        }
+        let Found::Slot(slot) = self.table.find(span, |slot| self.slots[slot as usize].covers(span, access))
+        else {
+            return None;
+        };
+        let seen = self.take(own, slot, span, access)?;
+        own.learn(page, slot, |other| {
+            let there = self.slots[other as usize].span();
+            there.start() >> self.page_shift > page || (there.end() - 1) >> self.page_shift < page
+        });
+        Some((slot, seen))
+    }
+
+    /// Looks whether a slot is what is wanted, counts a lease, and then looks whether there was anything to lease.
+    #[inline(always)]
+    fn take(&self, own: Own<'_>, slot: u32, span: Span, access: Access) -> Option<Seen> {
+        let here = self.slots.get(slot as usize)?;
+        let seen = here.see(span, access)?;
+        own.take(slot);
+        // From here on, if it is live, nobody ends it or makes it something else.
+        if here.is_still(seen) {
+            return Some(seen);
+        }
+        own.take_back(slot);
+        self.look_after(slot);
+        None
+    }
+
+    /// The same with the lock: by the shared words where this thread has none of its own.
+    pub(super) fn take_locked(&self, slot: u32, span: Span, access: Access) -> bool {
+        let here = &self.slots[slot as usize];
+        let Some(seen) = here.see(span, access) else { return false };
+        self.words.take(slot);
+        // Nobody changes it while the lock is held.
+        debug_assert!(here.is_still(seen));
+        true
+    }
+
+    /// Ends a lease; in a forked child it changes nothing that is not the child's own.
+    #[inline(always)]
+    pub(super) fn give(&self, slot: u32) {
+        let Some(own) = self.words.last() else { return self.give_slowly(slot) };
+        own.give(slot);
+        self.look_after(slot);
+    }
+
+    #[cold]
+    fn give_slowly(&self, slot: u32) {
+        if self.lineage.is_here() {
+            self.words.give(slot);
+            self.given(slot);
+        }
+    }
+
+    /// What this thread has counted was no lease, and never becomes one.
+    #[cold]
+    pub(super) fn take_back(&self, slot: u32) {
+        self.words.take_back(slot);
+        self.look_after(slot);
+    }
+
+    /// Whoever waits for a lease to end is told, and what goes with its last lease goes.
+    #[inline(always)]
+    fn look_after(&self, slot: u32) {
+        if self.slots[slot as usize].is_stale() || self.waiters.load(Ordering::Relaxed) > 0 {
+            self.given(slot);
+        }
+    }
+
+    /// A lease has ended that somebody may wait for.
+    #[cold]
+    fn given(&self, slot: u32) {
+        if !self.lineage.is_here() {
+            return;
+        }
+        if self.slots[slot as usize].is_stale() {
+            self.last_lease_perhaps(slot);
+        }
+        if self.waiters.load(Ordering::Relaxed) > 0 {
+            self.apart.changed.notify_all();
+        }
+    }
+
+    pub(super) fn get_many<'c>(
+        &'c self,
+        spans: &[Span],
+        access: Access,
+        leases: &mut Vec<Lease<'c, R>>,
+    ) -> Result<()> {
+        let before = leases.len();
+        if !self.lineage.is_here() {
+            return Err(Error::Forked);
+        }
+        leases.reserve(spans.len());
+        let sequence = self.watch.as_ref().map_or(0, Watch::sequence);
+        let mut watched = false;
+        let mut missing = None;
+        for (i, &span) in spans.iter().enumerate() {
+            match self.take_unchecked(span, access) {
+                Some((slot, seen)) => {
+                    watched |= seen.is_watched();
+                    leases.push(self.lease(slot));
+                }
+                None => {
+                    missing = Some(i);
+                    break;
+                }
+            }
+        }
+        let stands = |lease: &Lease<'_, R>| self.slots[lease.slot as usize].is_live();
+        if watched
+            && !self.unchanged_since(sequence)
+            && !(self.watch.as_ref().is_some_and(Watch::settle) && leases[before..].iter().all(stands))
+        {
+            for lease in leases.drain(before..) {
+                self.take_back(std::mem::ManuallyDrop::new(lease).slot);
+            }
+            missing = Some(0);
+        }
+        let Some(missing) = missing else { return Ok(()) };
+        for &span in &spans[missing..] {
+            let lease = match self.hit(span, access) {
+                Some(slot) => Ok(self.lease(slot)),
+                None => self.miss(span, access, Wait::Progress),
+            };
+            match lease {
+                Ok(lease) => leases.push(lease),
+                Err(error) => {
+                    leases.truncate(before);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sees to it that what covers `span` is not ended to make room.
+    ///
+    /// # Errors
+    /// As get(); what cannot be watched, and so is registered for its leases only, cannot be kept.
+    pub(super) fn keep(&self, span: Span, access: Access) -> Result<()> {
+        let begun = Instant::now();
+        loop {
+            let lease = self.get(span.start() as *const u8, span.len(), access, Wait::Progress)?;
+            let here = &self.slots[lease.slot as usize];
+            let owned = owned::find(span).is_some();
+            let mut core = self.lock();
+            match here.state() {
+                State::Live => {
+                    core.policy.remove(lease.slot);
+                    here.keep();
+                    return Ok(());
+                }
+                // Its memory has changed since.
+                _ if here.is_watched() || self.watch.is_none() || owned => {}
+                _ => {
+                    drop(core);
+                    // Without the lock, which the monitor takes.
+                    if begun.elapsed() < UNREST && self.is_restless(span) {
+                        std::thread::yield_now();
+                        continue;
+                    }
+                    let why = "nobody tells when this memory changes, so it cannot be kept beyond a lease"
+                        .to_owned();
+                    return Err(Error::Registration {
+                        device: self.registrar.name(),
+                        span,
+                        access,
+                        why,
+                        source: None,
+                    });
+                }
+            }
+        }
+    }
+
+    /// Whether it may be kept soon.
+    fn is_restless(&self, span: Span) -> bool {
+        self.watch
+            .as_ref()
+            .is_some_and(|watch| !matches!(watch.arm(span), Err(why) if why != Unwatched::Restless))
+    }
+
+    pub(super) fn wait<'a>(
+        &'a self,
+        mut core: MutexGuard<'a, Core>,
+        until: Option<Instant>,
+    ) -> MutexGuard<'a, Core> {
+        let left = until.map_or(LOOK, |until| until.saturating_duration_since(Instant::now()).min(LOOK));
+        core.sleepers += 1;
+        let waited = self.apart.changed.wait_timeout(core, left.max(Duration::from_micros(50)));
+        let mut core = waited.unwrap_or_else(PoisonError::into_inner).0;
+        core.sleepers -= 1;
+        core
+    }
+
+    pub(super) fn stats(&self) -> Stats {
+        if !self.lineage.is_here() {
+            // The lock may be held by a thread that the child does not have.
+            return Stats::default();
+        }
+        let mut core = self.lock();
+        self.fold(&mut core);
+        let mut stats = core.stats;
+        stats.waiting = core.waiting.len();
+        stats.hits = core.taken.saturating_sub(stats.misses + stats.coalesced);
+        stats
+    }
+
+    /// What somebody has forgotten to end stays registered: so its memory stays as well.
+    pub(super) fn keep_forgotten(&self) {
+        let mut core = self.lock();
+        for (slot, here) in self.slots.iter().enumerate() {
+            if here.state() != State::Free {
+                std::mem::forget(core.kept[slot].1.take());
+            }
+        }
+    }
+
+    /// Adds up the leases taken, before the threads' words of 32 bits go round.
+    pub(super) fn fold(&self, core: &mut Core) {
+        for slot in 0..self.slots.len() {
+            let (taken, _) = self.words.sum(slot as u32);
+            let (more, less) = (taken.wrapping_sub(core.folded[slot]), core.folded[slot].wrapping_sub(taken));
+            // A few were seen the last time that have been taken back since.
+            core.taken = if less < 1 << 16 {
+                core.taken.saturating_sub(less.into())
+            } else {
+                core.taken + u64::from(more)
+            };
+            core.folded[slot] = taken;
+        }
+    }
+}
+
+pub(super) fn key_of(span: Span, access: Access) -> u64 {
+    let mix = |h: u64, v: u64| (h ^ v).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+    mix(mix(mix(1, span.start() as u64), span.len() as u64), u64::from(access.bits())) | 1
+}

@@ -1,0 +1,207 @@
+//! Every interleaving of those who take leases with those who end registrations, by loom: the cache itself, with the fake for
+//! a device. What loom cannot see is told in sync.rs. Run by scripts/test:
+//!
+//! ```text
+//! RUSTFLAGS="--cfg loom" cargo test --lib --no-default-features --target-dir target/loom interleavings
+//! ```
+//!
+//! Not modelled: the monitor (a kernel stands behind it), threads that wait (loom has no clocks), the thread of the cache,
+//! threads whose own storage is gone, the guesses (each thread has its own), and more than two threads at a time.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex};
+
+use loom::thread;
+
+use super::budget::Budget;
+use super::inner::Inner;
+use super::miss::Wait;
+use super::policy::Short;
+use super::sync::without_fences;
+use super::table::{Found, Table};
+use crate::register::fake::Fake;
+use crate::register::registrar::Overlap;
+use crate::span::{Access, Span};
+
+const START: usize = 0x10_0000;
+const LENGTH: usize = 100;
+
+/// With at most so many preemptions.
+fn model(preemptions: usize, run: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.max_branches = 100_000;
+    builder.check(run);
+}
+
+fn span() -> Span {
+    Span::new(START, LENGTH).expect("a range")
+}
+
+/// A cache with room for one, and one in it.
+fn registered() -> (Arc<Fake>, Arc<Inner<Fake>>) {
+    let fake = Arc::new(Fake::new(Overlap::Free));
+    let inner = Arc::new(
+        Inner::new(fake.clone(), Budget { regions: 1, bytes: 1 << 20 }, None).expect("there is memory"),
+    );
+    drop(inner.get(START as *const u8, LENGTH, Access::READ, Wait::Progress).expect("there is room"));
+    (fake, inner)
+}
+
+/// Takes a lease if it can, and looks whether it is one for as long as it has it.
+fn hold(fake: &Fake, inner: &Inner<Fake>) -> bool {
+    let Some(slot) = inner.hit(span(), Access::READ) else { return false };
+    let lease = inner.lease(slot);
+    assert!(lease.span().contains(span()), "{lease:?}");
+    let number = lease.handle().0;
+    let is_live = || fake.live().iter().any(|live| live.0 == number);
+    assert!(is_live(), "it has ended before it was leased");
+    // The others have their turn.
+    thread::yield_now();
+    assert!(is_live(), "it has ended while it was leased");
+    assert_eq!(lease.handle().0, number);
+    true
+}
+
+fn evict(inner: &Inner<Fake>) -> bool {
+    let chosen = inner.choose(Short::Regions, 7);
+    if let Some(slot) = chosen {
+        inner.end(slot).expect("the fake ends it");
+    }
+    chosen.is_some()
+}
+
+/// Runs `other` in another thread than the one that holds: in this one if the holder is new here, so that its words come into
+/// the list meanwhile; else this one holds, and has its words and a guess. What both gave, of the holder first.
+fn beside<T: 'static>(
+    new: bool,
+    (fake, inner): (Arc<Fake>, Arc<Inner<Fake>>),
+    other: fn(&Inner<Fake>) -> T,
+) -> (bool, T) {
+    if new {
+        let holder = thread::spawn({
+            let inner = inner.clone();
+            move || hold(&fake, &inner)
+        });
+        let gave = other(&inner);
+        (holder.join().expect("it held what it had"), gave)
+    } else {
+        drop(inner.hit(span(), Access::READ).map(|slot| inner.lease(slot)));
+        let other = thread::spawn({
+            let inner = inner.clone();
+            move || other(&inner)
+        });
+        (hold(&fake, &inner), other.join().expect("it did what it had to"))
+    }
+}
+
+#[test]
+fn a_lease_or_an_eviction_and_never_both() {
+    for new in [true, false] {
+        let seen = Arc::new(Mutex::new(HashSet::new()));
+        model(3, {
+            let seen = seen.clone();
+            move || {
+                let (fake, inner) = registered();
+                let (held, evicted) = beside(new, (fake.clone(), inner.clone()), evict);
+                assert_eq!(fake.live().is_empty(), evicted);
+                assert_eq!(inner.words.leases(0), 0);
+                seen.lock().expect("nobody panics with it").insert((held, evicted));
+            }
+        });
+        let seen = seen.lock().expect("nobody panics with it");
+        // First one and then the other, either way, and both at once.
+        for both in [(true, true), (false, true), (true, false)] {
+            assert!(seen.contains(&both), "{both:?} of {seen:?}");
+        }
+    }
+}
+
+#[test]
+fn what_was_made_invalid_is_leased_to_nobody_and_ends_once() {
+    for new in [true, false] {
+        model(3, move || {
+            let (fake, inner) = registered();
+            beside(new, (fake.clone(), inner.clone()), |inner| {
+                inner.forget(span(), |stats| &mut stats.invalidated);
+                inner.end_stale().expect("the fake ends it");
+                assert!(inner.hit(span(), Access::READ).is_none(), "it came back");
+            });
+            // As the thread of the cache does, for a holder that has not seen that it was the last.
+            inner.end_stale().expect("the fake ends it");
+            assert_eq!((fake.live().len(), fake.ended()), (0, vec![1]));
+        });
+    }
+}
+
+#[test]
+fn a_place_that_is_used_again_is_not_taken_for_what_it_was() {
+    for new in [true, false] {
+        model(1, move || {
+            let (fake, inner) = registered();
+            beside(new, (fake.clone(), inner), |inner| {
+                if evict(inner) {
+                    let other = (START + 2 * LENGTH) as *const u8;
+                    drop(inner.get(other, LENGTH, Access::READ, Wait::Progress).expect("there is room"));
+                }
+            });
+            assert_eq!(fake.live().len(), 1);
+        });
+    }
+}
+
+/// What the holder did with its lease is over, for every thread, before it is ended; by acquiring and releasing alone.
+#[test]
+fn a_lease_that_another_thread_drops_is_over_before_the_end() {
+    without_fences(|| {
+        model(3, || {
+            let (fake, inner) = registered();
+            let slot = inner.hit(span(), Access::READ).expect("nobody else is here");
+            let holder = thread::spawn({
+                let inner = inner.clone();
+                move || {
+                    // Its words are in the list already.
+                    drop(inner.hit(span(), Access::READ).map(|slot| inner.lease(slot)));
+                    let lease = inner.lease(slot);
+                    assert_eq!(lease.handle().0, 1);
+                }
+            });
+            // If it is leased still the holder has its turn first.
+            let evicted = evict(&inner) || {
+                thread::yield_now();
+                evict(&inner)
+            };
+            holder.join().expect("it held what it had");
+            assert_eq!(fake.live().is_empty(), evicted);
+        });
+    });
+}
+
+/// ```text
+///   |-- b --||-- a --|     a is always there; b comes before it, or goes, and a moves in its block
+/// ```
+#[test]
+fn the_table_shows_what_is_there_or_says_that_it_was_disturbed() {
+    for coming in [true, false] {
+        without_fences(|| {
+            model(2, move || {
+                let (a, b) = (Span::new(100, 10).expect("a range"), Span::new(80, 10).expect("a range"));
+                let table = Arc::new(Table::new(2));
+                table.insert(a, 0);
+                if !coming {
+                    table.insert(b, 1);
+                }
+                let writer = thread::spawn({
+                    let table = table.clone();
+                    move || if coming { table.insert(b, 1) } else { table.remove(b, 1) }
+                });
+                match table.find(a, |_| true) {
+                    Found::Slot(slot) => assert_eq!(slot, 0),
+                    Found::Nothing => panic!("it was there all the time"),
+                    Found::Disturbed => {}
+                }
+                writer.join().expect("a writer alone");
+            });
+        });
+    }
+}

@@ -1,0 +1,487 @@
+//! A request that nothing covers: who waits, who goes, and what is registered.
+
+#![allow(unsafe_code)]
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::inner::{Core, Inner, key_of};
+use super::lease::Lease;
+use super::policy::Short;
+use super::slot::{Slot, State};
+use crate::buffer::owned;
+use crate::error::{Error, Result};
+use crate::register::monitor::{Unwatched, Watch};
+use crate::register::registrar::{Overlap, Registrar};
+use crate::span::{Access, Span};
+
+/// How often a registration is made again whose memory changed meanwhile, before it is made for its lease only.
+const RETRIES: u32 = 8;
+/// How long a device that knows no overlaps waits for others' changes of memory to be over.
+pub(super) const UNREST: Duration = Duration::from_secs(1);
+/// The most threads that are served in the order of their coming.
+pub(super) const MOST_WAITING: usize = 4096;
+
+/// How long a request may wait, and for what.
+#[derive(Clone, Copy)]
+pub(super) enum Wait {
+    /// For deregistrations and for others' registrations.
+    Progress,
+    /// For leases as well, until then.
+    Leases(Instant),
+}
+
+/// Where memory comes from.
+enum Origin {
+    /// hostbuf's, which the registration keeps alive; the whole range of it.
+    Owned(Arc<dyn Send + Sync>, Span),
+    /// The user says when it changes.
+    Explicit,
+    /// Watched by the monitor. What may be registered beside the request.
+    Watched { around: Option<Span> },
+    /// Nobody can say when it changes: registered for its leases only.
+    Unwatched(Unwatched),
+}
+
+/// Why a request cannot be met.
+#[derive(Clone, Copy)]
+enum Refusal {
+    Budget {
+        regions: usize,
+        bytes: usize,
+        leased: bool,
+    },
+    Overlap(Span),
+    /// The time was over while another thread registered the same range.
+    Late,
+}
+
+/// What is to be done without the lock.
+enum Step {
+    Have(u32),
+    End(u32),
+    Register(u32, Span),
+    Again,
+}
+
+impl<R: Registrar> Inner<R> {
+    #[cold]
+    pub(super) fn miss(&self, span: Span, access: Access, wait: Wait) -> Result<Lease<'_, R>> {
+        if !self.lineage.is_here() {
+            return Err(Error::Forked);
+        }
+        // Now, since it may allocate, which must not be with the lock.
+        let _ = self.words.own();
+        let mut turn = Turn { inner: self, ticket: None, waited: false, grown: None };
+        let mut refused = false;
+        let mut retries = 0;
+        let mut begun = None;
+        loop {
+            let mut origin = self.origin(span);
+            if retries >= RETRIES && matches!(origin, Origin::Watched { .. }) {
+                origin = Origin::Unwatched(Unwatched::Restless);
+            }
+            let step = self.step(span, access, wait, &origin, &mut turn);
+            // What stands in the way may be just what is asked for, and can be had once it is known to be live.
+            if matches!((&step, &origin), (Err(Refusal::Overlap(_)), Origin::Unwatched(Unwatched::Restless)))
+                && *begun.get_or_insert_with(Instant::now) + UNREST > Instant::now()
+            {
+                std::thread::yield_now();
+                retries = 0;
+                continue;
+            }
+            match step.map_err(|refusal| self.explain(span, access, refusal))? {
+                Step::Again => {}
+                Step::Have(slot) => {
+                    if !self.slots[slot as usize].is_watched() || self.is_still_live(slot) {
+                        if turn.waited {
+                            self.lock().stats.coalesced += 1;
+                        }
+                        return Ok(self.lease(slot));
+                    }
+                    self.take_back(slot);
+                    retries += 1;
+                }
+                Step::End(slot) => self.end_unasked(slot),
+                Step::Register(slot, whole) => match self.register(slot, whole, access, origin) {
+                    Ok(true) => return Ok(self.lease(slot)),
+                    Ok(false) => retries += 1,
+                    // Another registration may stand in the way of the device's own limit: end one, and try again once.
+                    Err(error) if !refused && error.is_out_of_memory() => {
+                        refused = true;
+                        self.lock().stats.failures += 1;
+                        let victim = self.choose(Short::Bytes, key_of(span, access));
+                        match victim {
+                            Some(slot) => self.end_unasked(slot),
+                            None => return Err(error),
+                        }
+                    }
+                    // The device was not asked.
+                    Err(error @ Error::Freeze { .. }) => return Err(error),
+                    Err(error) => {
+                        self.lock().stats.failures += 1;
+                        return Err(error);
+                    }
+                },
+            }
+        }
+    }
+
+    fn refusal(&self, span: Span, access: Access, why: String) -> Error {
+        Error::Registration { device: self.registrar.name(), span, access, why, source: None }
+    }
+
+    fn origin(&self, span: Span) -> Origin {
+        if let Some((whole, memory)) = owned::find(span) {
+            return Origin::Owned(memory, whole);
+        }
+        match &self.watch {
+            None => Origin::Explicit,
+            Some(watch) => match watch.arm(span) {
+                Ok(around) => Origin::Watched { around },
+                Err(why) => Origin::Unwatched(why),
+            },
+        }
+    }
+
+    /// One look at everything, with the lock.
+    fn step(
+        &self,
+        span: Span,
+        access: Access,
+        wait: Wait,
+        origin: &Origin,
+        turn: &mut Turn<'_, R>,
+    ) -> std::result::Result<Step, Refusal> {
+        let mut core = self.lock();
+        let fits = |slot: u32| self.slots[slot as usize].covers(span, access);
+        // What is there cannot be known to be live when nobody can say what changes.
+        let knowable = !matches!(origin, Origin::Unwatched(_));
+        if knowable
+            && let Some(slot) = self.table.look(span, &fits)
+            && self.take_locked(slot, span, access)
+        {
+            return Ok(Step::Have(slot));
+        }
+        if core.filling.iter().any(|&slot| fits(slot) && !core.tainted.contains(&slot)) {
+            let until = if let Wait::Leases(until) = wait { Some(until) } else { None };
+            if until.is_some_and(|until| Instant::now() >= until) {
+                return Err(Refusal::Late);
+            }
+            turn.waited = true;
+            drop(self.wait(core, until));
+            return Ok(Step::Again);
+        }
+        turn.waited = false;
+        // A device that knows no overlaps: what overlaps goes first, and if that is in use the request cannot be met. What
+        // is stale and not leased stands there only since the reaper has not come yet.
+        let alone = self.registrar.overlap() == Overlap::Refused;
+        if alone && let Some(slot) = self.idle(&mut core, |other| other.overlaps(span)) {
+            return Ok(Step::End(slot));
+        }
+        if alone && let Some(other) = self.in_the_way(&core, span) {
+            let here = &self.slots[other as usize];
+            if here.state() == State::Live && !here.is_kept() && self.try_kill(&mut core, other) {
+                core.stats.evictions += 1;
+                // What grew out of it need not be registered anew at each step.
+                if here.access() == access && turn.grown.is_none_or(|grown| grown.len() < here.span().len()) {
+                    turn.grown = Some(here.span());
+                }
+                return Ok(Step::End(other));
+            }
+            return match wait {
+                Wait::Leases(until) if Instant::now() < until => {
+                    drop(self.wait(core, Some(until)));
+                    Ok(Step::Again)
+                }
+                _ if core.ending > 0 || self.slots[other as usize].state() == State::Filling => {
+                    drop(self.wait(core, None));
+                    Ok(Step::Again)
+                }
+                _ => Err(Refusal::Overlap(self.slots[other as usize].span())),
+            };
+        }
+        let bytes = self.registrar.footprint(span);
+        if bytes > self.budget.bytes {
+            return Err(self.over_budget(&mut core, false));
+        }
+        let short = if core.free.is_empty() {
+            Some(Short::Regions)
+        } else if core.stats.bytes + bytes > self.budget.bytes {
+            Some(Short::Bytes)
+        } else {
+            None
+        };
+        if short.is_some()
+            && let Some(slot) = self.idle(&mut core, |_| true)
+        {
+            return Ok(Step::End(slot));
+        }
+        // First come, first served, among those who wait.
+        let my_turn = match (turn.ticket, wait) {
+            (Some(ticket), _) => core.waiting.first() == Some(&ticket),
+            (None, Wait::Leases(_)) => core.waiting.is_empty(),
+            (None, Wait::Progress) => true,
+        };
+        if let (Some(short), true) = (short, my_turn)
+            && let Some(slot) = self.choose_with(&mut core, short, key_of(span, access))
+        {
+            return Ok(Step::End(slot));
+        }
+        if short.is_some() || !my_turn {
+            if let Wait::Leases(until) = wait {
+                if Instant::now() >= until {
+                    return Err(self.over_budget(&mut core, true));
+                }
+                if turn.ticket.is_none() && core.waiting.len() < MOST_WAITING {
+                    turn.ticket = Some(core.tickets);
+                    let ticket = core.tickets;
+                    core.waiting.push(ticket);
+                    core.tickets += 1;
+                    self.waiters.fetch_add(1, Ordering::Relaxed);
+                }
+                drop(self.wait(core, Some(until)));
+                return Ok(Step::Again);
+            }
+            // What is being ended, or registered by others, will be room or can be ended soon.
+            if core.ending > 0 || !core.filling.is_empty() {
+                drop(self.wait(core, None));
+                return Ok(Step::Again);
+            }
+            return Err(self.over_budget(&mut core, true));
+        }
+        let whole = self.widened(&core, span, access, origin, turn.grown);
+        let bytes = self.registrar.footprint(whole);
+        let slot = core.free.pop().expect("there is one, as was seen above");
+        core.filling.push(slot);
+        core.stats.bytes += bytes;
+        core.stats.regions += 1;
+        core.stats.peak_bytes = core.stats.peak_bytes.max(core.stats.bytes);
+        core.stats.peak_regions = core.stats.peak_regions.max(core.stats.regions);
+        let here = &self.slots[slot as usize];
+        here.describe(whole, access, matches!(origin, Origin::Watched { .. }));
+        core.kept[slot as usize].0 = bytes;
+        Ok(Step::Register(slot, whole))
+    }
+
+    /// A registration, or one being made or ended, that overlaps `span`.
+    fn in_the_way(&self, core: &Core, span: Span) -> Option<u32> {
+        let mut found = None;
+        self.table.overlapping(span, |slot| found = Some(slot));
+        let overlaps = |slot: &&u32| self.slots[**slot as usize].span().overlaps(span);
+        found.or_else(|| core.filling.iter().chain(&core.stale).find(overlaps).copied()).or_else(|| {
+            if core.ending == 0 {
+                return None;
+            }
+            let ending = |slot: &Slot<R::Handle>| slot.state() == State::Ending && slot.span().overlaps(span);
+            self.slots.iter().position(ending).map(|slot| slot as u32)
+        })
+    }
+
+    /// More than was asked for, when a range grows step by step, to either side: at least twice what was there, so that all
+    /// registrations of a growing range are at most twice the last; inside one mapping, within the budget, and never where
+    /// pages have been given back. `gone`: what has just been ended for this request, on a device without overlaps.
+    fn widened(&self, core: &Core, span: Span, access: Access, origin: &Origin, gone: Option<Span>) -> Span {
+        let around = match origin {
+            Origin::Watched { around: Some(around) } => *around,
+            Origin::Owned(_, whole) => *whole,
+            _ => return span,
+        };
+        // How far what was there reached from the end that has stayed.
+        let (mut to_the_right, mut to_the_left) = (0, 0);
+        let mut grew_from = |other: Span| {
+            if other.start() <= span.start() && other.end() < span.end() {
+                to_the_right = to_the_right.max(other.end() - span.start());
+            } else if other.end() >= span.end() && other.start() > span.start() {
+                to_the_left = to_the_left.max(span.end() - other.start());
+            }
+        };
+        self.table.overlapping(span, |slot| {
+            let slot = &self.slots[slot as usize];
+            if slot.access() == access {
+                grew_from(slot.span());
+            }
+        });
+        gone.into_iter().filter(|gone| gone.overlaps(span)).for_each(grew_from);
+        let wanted = |longest: usize| (2 * longest).max(span.len());
+        let (start, end) = match (to_the_left, to_the_right) {
+            (0, right @ 1..) => (span.start(), around.end().min(span.start() + wanted(right))),
+            (left @ 1.., 0) => (around.start().max(span.end().saturating_sub(wanted(left))), span.end()),
+            _ => return span,
+        };
+        let Ok(whole) = Span::new(start, end.saturating_sub(start)) else { return span };
+        let fits = core.stats.bytes + self.registrar.footprint(whole) <= self.budget.bytes;
+        let alone = self.registrar.overlap() == Overlap::Free || self.in_the_way(core, whole).is_none();
+        if whole.contains(span) && around.contains(whole) && fits && alone { whole } else { span }
+    }
+
+    /// Without the lock: registers, and puts it into the table with a lease of the caller's. `false` when the memory has
+    /// changed meanwhile.
+    fn register(&self, slot: u32, whole: Span, access: Access, origin: Origin) -> Result<bool> {
+        let filling = Filling { inner: self, slot };
+        if access.writes() {
+            // After it can be seen that this slot is being filled: whoever freezes marks first, and then looks.
+            owned::may_write(whole)?;
+        }
+        // What has changed before the slot was there to be tainted is not watched any more.
+        if let Origin::Watched { around } = origin
+            && !self.is_watched_still(whole, around.is_some())
+        {
+            return Ok(false);
+        }
+        let handle = self.registrar.register(whole, access)?;
+        std::mem::forget(filling);
+        let here = &self.slots[slot as usize];
+        let watched = matches!(origin, Origin::Watched { .. });
+        let (memory, unwatched) = match origin {
+            Origin::Owned(memory, _) => (Some(memory), None),
+            Origin::Unwatched(why) => (None, Some(why)),
+            _ => (None, None),
+        };
+        // SAFETY: the slot is Filling by step(), which this thread called.
+        unsafe { here.fill(handle) };
+        // Changes that began before the device was done are applied now: those of this range have tainted it.
+        let settled = !watched || self.watch.as_ref().is_some_and(Watch::settle);
+        let mut core = self.lock();
+        core.filling.retain(|&s| s != slot);
+        let tainted = core.tainted.iter().position(|&s| s == slot);
+        let tainted = tainted.map(|at| core.tainted.swap_remove(at)).is_some();
+        core.stats.registered_bytes += whole.len() as u64;
+        core.kept[slot as usize].1 = memory;
+        // Others change memory all the time: it stands for this lease, and is not kept.
+        let unwatched = unwatched.or((!settled).then_some(Unwatched::Restless));
+        if tainted {
+            core.stats.retried += 1;
+            self.begin_to_end(&mut core, slot);
+            drop(core);
+            self.end_unasked(slot);
+            return Ok(false);
+        }
+        core.stats.misses += 1;
+        self.words.take(slot);
+        match unwatched {
+            Some(why) => {
+                match why {
+                    Unwatched::Memory => core.stats.unwatchable += 1,
+                    Unwatched::Unproven => core.stats.unproven += 1,
+                    Unwatched::Full => core.stats.unwatched += 1,
+                    Unwatched::Restless => core.stats.restless += 1,
+                }
+                here.set_state(State::Stale);
+                core.stale.push(slot);
+            }
+            None => {
+                here.set_state(State::Live);
+                self.table.insert(whole, slot);
+                let (taken, _) = self.words.sum(slot);
+                let key = key_of(whole, access);
+                let bytes = core.kept[slot as usize].0;
+                core.policy.add(slot, key, bytes, taken);
+            }
+        }
+        self.unlock(core);
+        Ok(true)
+    }
+
+    /// Whether all of a range is watched now, and, where it may be more than was asked for, no page of its mapping has been
+    /// given back.
+    fn is_watched_still(&self, whole: Span, pristine: bool) -> bool {
+        let around = self.watch.as_ref().and_then(|watch| watch.arm(whole).ok());
+        around.is_some_and(|around| !pristine || around.is_some_and(|around| around.contains(whole)))
+    }
+
+    fn over_budget(&self, core: &mut Core, leased: bool) -> Refusal {
+        core.stats.over_budget += 1;
+        Refusal::Budget { regions: core.stats.regions, bytes: core.stats.bytes, leased }
+    }
+
+    /// The error for people, made without the lock since it allocates.
+    fn explain(&self, span: Span, access: Access, refusal: Refusal) -> Error {
+        match refusal {
+            Refusal::Budget { regions, bytes, leased } => Error::Budget {
+                device: self.registrar.name(),
+                span,
+                regions: (regions, self.budget.regions),
+                bytes: (bytes, self.budget.bytes),
+                leased,
+            },
+            Refusal::Late => {
+                let why = "another thread was still registering it when the time was over".to_owned();
+                self.refusal(span, access, why)
+            }
+            Refusal::Overlap(other) => self.refusal(
+                span,
+                access,
+                format!(
+                    "{other} is registered and in use, and this device knows no overlapping registrations"
+                ),
+            ),
+        }
+    }
+
+    pub(super) fn choose(&self, short: Short, key: u64) -> Option<u32> {
+        let mut core = self.lock();
+        self.idle(&mut core, |_| true).or_else(|| self.choose_with(&mut core, short, key))
+    }
+
+    /// Chooses a registration that is not leased, and makes it Ending.
+    fn choose_with(&self, core: &mut Core, short: Short, key: u64) -> Option<u32> {
+        // A thread may take a lease between the count and the mark: then another is chosen.
+        for _ in 0..=core.stats.regions {
+            let count = |slot: u32| {
+                let (taken, given) = self.words.sum(slot);
+                (taken, taken != given)
+            };
+            let slot = core.policy.choose(short, key, count)?;
+            if self.try_kill(core, slot) {
+                core.stats.evictions += 1;
+                return Some(slot);
+            }
+            let here = &self.slots[slot as usize];
+            let bytes = core.kept[slot as usize].0;
+            core.policy.add(slot, key_of(here.span(), here.access()), bytes, self.words.sum(slot).0);
+        }
+        None
+    }
+}
+
+/// A slot that is being registered: freed again when that fails or panics.
+struct Filling<'a, R: Registrar> {
+    inner: &'a Inner<R>,
+    slot: u32,
+}
+
+impl<R: Registrar> Drop for Filling<'_, R> {
+    fn drop(&mut self) {
+        let (inner, slot) = (self.inner, self.slot);
+        let mut core = inner.lock();
+        core.filling.retain(|&s| s != slot);
+        core.tainted.retain(|&s| s != slot);
+        core.stats.regions -= 1;
+        core.stats.bytes -= core.kept[slot as usize].0;
+        inner.slots[slot as usize].set_state(State::Free);
+        core.free.push(slot);
+        inner.unlock(core);
+    }
+}
+
+/// One request's place among those who wait for leases.
+struct Turn<'a, R: Registrar> {
+    inner: &'a Inner<R>,
+    ticket: Option<u64>,
+    waited: bool,
+    /// What has been ended for it, since a device without overlaps has no room for both: the longest of the same rights.
+    grown: Option<Span>,
+}
+
+impl<R: Registrar> Drop for Turn<'_, R> {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket {
+            let mut core = self.inner.lock();
+            core.waiting.retain(|&t| t != ticket);
+            self.inner.waiters.fetch_sub(1, Ordering::Relaxed);
+            self.inner.unlock(core);
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! What the paths without a lock are made of: the standard library's, and under `--cfg loom` the model checker's.
+//!
+//! loom explores every interleaving of a few threads (up to so many preemptions), and every value that a load may see by the
+//! memory model. It knows no single order of SeqCst accesses, though: to it they are no more than AcqRel, and with that alone
+//! it finds a lease and an end that overlook each other, which no machine does. It does know SeqCst fences. So a SeqCst store
+//! has a fence behind it here, as on x86, and a SeqCst load has none. The fence is a little stronger than the language wants:
+//! weaker accesses around the store cannot pass it. What must hold without that is checked without fences.
+//!
+//! A thread's guesses are not made of these: no other thread sees them, and any guess may be wrong.
+
+#[cfg(not(all(test, loom)))]
+pub(super) use crate::os::array::Array;
+#[cfg(not(all(test, loom)))]
+pub(super) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, fence};
+#[cfg(not(all(test, loom)))]
+pub(super) use std::sync::{Condvar, Mutex, MutexGuard};
+#[cfg(not(all(test, loom)))]
+pub(super) use std::{hint::spin_loop, thread_local};
+
+#[cfg(all(test, loom))]
+pub(super) use loom::{
+    hint::spin_loop,
+    sync::atomic::{AtomicBool, fence},
+    sync::{Condvar, Mutex, MutexGuard},
+};
+#[cfg(all(test, loom))]
+pub(super) use modelled::thread_local;
+#[cfg(all(test, loom))]
+pub(super) use modelled::{Array, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, without_fences};
+
+/// A cell that one thread writes while no other looks at it: loom finds it when one does.
+#[derive(Debug)]
+pub(super) struct Cell<T> {
+    #[cfg(not(all(test, loom)))]
+    inner: std::cell::UnsafeCell<T>,
+    #[cfg(all(test, loom))]
+    inner: loom::cell::UnsafeCell<T>,
+}
+
+impl<T> Cell<T> {
+    #[cfg(not(all(test, loom)))]
+    pub(super) fn new(value: T) -> Cell<T> {
+        Cell { inner: std::cell::UnsafeCell::new(value) }
+    }
+
+    #[cfg(not(all(test, loom)))]
+    #[inline]
+    pub(super) fn with<U>(&self, look: impl FnOnce(*const T) -> U) -> U {
+        look(self.inner.get())
+    }
+
+    #[cfg(not(all(test, loom)))]
+    #[inline]
+    pub(super) fn with_mut<U>(&self, change: impl FnOnce(*mut T) -> U) -> U {
+        change(self.inner.get())
+    }
+
+    #[cfg(all(test, loom))]
+    pub(super) fn new(value: T) -> Cell<T> {
+        Cell { inner: loom::cell::UnsafeCell::new(value) }
+    }
+
+    #[cfg(all(test, loom))]
+    pub(super) fn with<U>(&self, look: impl FnOnce(*const T) -> U) -> U {
+        self.inner.with(look)
+    }
+
+    #[cfg(all(test, loom))]
+    pub(super) fn with_mut<U>(&self, change: impl FnOnce(*mut T) -> U) -> U {
+        self.inner.with_mut(change)
+    }
+}
+
+#[cfg(all(test, loom))]
+mod modelled {
+    use std::cell::Cell;
+    use std::io;
+    use std::ops::Deref;
+    use std::sync::atomic::Ordering::{self, AcqRel, Acquire, Release, SeqCst};
+
+    use loom::sync::atomic::{self as checked, fence};
+
+    std::thread_local! {
+        // All threads of a model run in one thread of the system.
+        static FENCES: Cell<bool> = const { Cell::new(true) };
+    }
+
+    /// Runs a model in which SeqCst is no more than AcqRel.
+    pub(in crate::register::cache) fn without_fences(run: impl FnOnce()) {
+        FENCES.set(false);
+        run();
+        FENCES.set(true);
+    }
+
+    fn fenced(order: Ordering) {
+        if order == SeqCst && FENCES.get() {
+            fence(SeqCst);
+        }
+    }
+
+    fn weaker(order: Ordering, weaker: Ordering) -> Ordering {
+        if order == SeqCst { weaker } else { order }
+    }
+
+    /// loom's knows no `const`.
+    macro_rules! locals {
+        ($($(#[$about:meta])* static $name:ident: $of:ty = const { $first:expr };)*) => {
+            $(loom::thread_local! { $(#[$about])* static $name: $of = $first; })*
+        };
+    }
+    pub(in crate::register::cache) use locals as thread_local;
+
+    /// What stands for [`crate::os::array::Array`] where its elements are words: zero bytes are no word of loom's, so each is
+    /// made.
+    pub(in crate::register::cache) struct Array<T>(Box<[T]>);
+
+    impl<T: Default> Array<T> {
+        pub(in crate::register::cache) fn zeroed(count: usize) -> io::Result<Array<T>> {
+            Ok(Array((0..count).map(|_| T::default()).collect()))
+        }
+
+        /// No model forks.
+        pub(in crate::register::cache) fn zero_in_children(self) -> Array<T> {
+            self
+        }
+    }
+
+    impl<T> Deref for Array<T> {
+        type Target = [T];
+
+        fn deref(&self) -> &[T] {
+            &self.0
+        }
+    }
+
+    macro_rules! atomic {
+        ($name:ident, $value:ty $(, $of:ident)?) => {
+            #[derive(Debug)]
+            pub(in crate::register::cache) struct $name $(<$of>)? (checked::$name $(<$of>)?);
+
+            impl $(<$of>)? $name $(<$of>)? {
+                pub(in crate::register::cache) fn new(value: $value) -> Self {
+                    Self(checked::$name::new(value))
+                }
+
+                pub(in crate::register::cache) fn load(&self, order: Ordering) -> $value {
+                    self.0.load(weaker(order, Acquire))
+                }
+
+                pub(in crate::register::cache) fn store(&self, value: $value, order: Ordering) {
+                    self.0.store(value, weaker(order, Release));
+                    fenced(order);
+                }
+
+                #[allow(dead_code)]
+                pub(in crate::register::cache) fn swap(&self, value: $value, order: Ordering) -> $value {
+                    let before = self.0.swap(value, weaker(order, AcqRel));
+                    fenced(order);
+                    before
+                }
+
+                #[allow(dead_code)]
+                pub(in crate::register::cache) fn compare_exchange(
+                    &self,
+                    old: $value,
+                    new: $value,
+                    order: Ordering,
+                    failure: Ordering,
+                ) -> Result<$value, $value> {
+                    let result = self.0.compare_exchange(old, new, weaker(order, AcqRel), failure);
+                    fenced(order);
+                    result
+                }
+            }
+        };
+    }
+
+    atomic!(AtomicU32, u32);
+    atomic!(AtomicU64, u64);
+    atomic!(AtomicUsize, usize);
+    atomic!(AtomicPtr, *mut T, T);
+
+    impl AtomicU64 {
+        pub(in crate::register::cache) fn fetch_or(&self, value: u64, order: Ordering) -> u64 {
+            let before = self.0.fetch_or(value, weaker(order, AcqRel));
+            fenced(order);
+            before
+        }
+
+        pub(in crate::register::cache) fn fetch_and(&self, value: u64, order: Ordering) -> u64 {
+            let before = self.0.fetch_and(value, weaker(order, AcqRel));
+            fenced(order);
+            before
+        }
+    }
+
+    impl AtomicUsize {
+        pub(in crate::register::cache) fn fetch_add(&self, value: usize, order: Ordering) -> usize {
+            self.0.fetch_add(value, order)
+        }
+    }
+}

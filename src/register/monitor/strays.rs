@@ -1,0 +1,69 @@
+//! Where memory may lie that the kernel still watches and the monitor does not count on: mappings take the watching with them
+//! when they move, and when they grow where they are, which nobody tells.
+//!
+//! Always too much rather than too little: it is used once, to let go of everything at the end.
+
+use crate::span::Span;
+
+/// The most ranges; beyond it those that lie next to each other become one, with what is between them.
+const MOST: usize = 1024;
+
+/// Sorted, apart, and made once.
+pub(super) struct Strays {
+    spans: Vec<Span>,
+}
+
+impl Strays {
+    pub(super) fn new() -> Strays {
+        Strays { spans: Vec::with_capacity(MOST) }
+    }
+
+    pub(super) fn add(&mut self, span: Span) {
+        let from = self.spans.partition_point(|s| s.end() < span.start());
+        let until = from + self.spans[from..].partition_point(|s| s.start() <= span.end());
+        if from < until {
+            self.spans[from] = hull(hull(span, self.spans[from]), self.spans[until - 1]);
+            self.spans.drain(from + 1..until);
+            return;
+        }
+        if self.spans.len() == MOST {
+            // With the nearer neighbour.
+            let before = from.checked_sub(1).map(|at| (span.start() - self.spans[at].end(), at));
+            let behind = self.spans.get(from).map(|s| (s.start() - span.end(), from));
+            if let Some((_, at)) = before.into_iter().chain(behind).min() {
+                self.spans[at] = hull(self.spans[at], span);
+            }
+            return;
+        }
+        self.spans.insert(from, span);
+    }
+
+    pub(super) fn overlaps(&self, span: Span) -> bool {
+        let at = self.spans.partition_point(|s| s.end() <= span.start());
+        self.spans.get(at).is_some_and(|s| s.start() < span.end())
+    }
+}
+
+fn hull(one: Span, other: Span) -> Span {
+    let (start, end) = (one.start().min(other.start()), one.end().max(other.end()));
+    Span::new(start, end - start).unwrap_or(one)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_lost_however_much_is_added() {
+        let mut strays = Strays::new();
+        let room = strays.spans.capacity();
+        // In an order that is none.
+        let spans = (0..4 * MOST).map(|n| Span::new(1 + (n * 2_654_435_761) % (1 << 30), 1 + n % 5).unwrap());
+        for span in spans.clone() {
+            strays.add(span);
+        }
+        assert!(spans.clone().all(|span| strays.overlaps(span)));
+        assert!(strays.spans.windows(2).all(|two| two[0].end() < two[1].start()));
+        assert_eq!((strays.spans.len(), strays.spans.capacity()), (MOST, room));
+    }
+}

@@ -1,0 +1,437 @@
+//! Buffers that are registered before main (`--register`), and how that is shown.
+
+use std::fs;
+use std::process::Command;
+
+use hostbuf::register::CudaHost;
+
+use crate::address::{build, have};
+use crate::arguments::one_line;
+use crate::harness::{
+    Outcome, can_simulate, eventually, fixture, flavours, hostbuf, local, root, run, simulated, skip,
+};
+use crate::watched::{ARRIVAL, Job, SOON, Scratch, probe, slay};
+
+const AT: &str = "0x550000000000";
+
+/// Whether the object that registers is there; says so if not.
+fn can_register() -> bool {
+    let there = root().join("target/lib/hostbuf/libhostbuf_register.so").is_file();
+    if !there {
+        skip("registering before main: the object is not built (scripts/build)");
+    }
+    there
+}
+
+/// The program that says what is locked and registered.
+fn registered() -> String {
+    build("cc", "registered.c", &["-ldl"]).expect("a C compiler built this test's crate")
+}
+
+/// The lines of the ranks by number, from `rank N ...`.
+fn ranks(outcome: &Outcome, who: &str) -> Vec<String> {
+    let mut lines = outcome.lines(who);
+    lines.sort();
+    lines
+}
+
+#[test]
+fn the_leader_has_registered_every_buffer_before_its_constructors() {
+    if !can_register() {
+        return;
+    }
+    let program = registered();
+    let more = ["--register", "mlock", "--buffer", "name=more,size=1M"];
+    let outcome = local(3, "4M", &more, &[&program]).ok();
+    // The second is behind the first and its guard.
+    let both = format!("has mlock@{AT}+4194304 mlock@0x550000600000+1048576");
+    let expected =
+        [format!("0 early 5120 now 5120 {both}"), "1 early 0 now 0 has".into(), "2 early 0 now 0 has".into()];
+    assert_eq!(ranks(&outcome, "alone "), expected, "{outcome:?}");
+    // Nothing is said at the end either.
+    assert_eq!(outcome.stderr, "");
+    let all = ["--register", "mlock", "--register-ranks", "all"];
+    let outcome = local(2, "4M", &all, &[&program]).ok();
+    let each = |rank| format!("{rank} early 4096 now 4096 has mlock@{AT}+4194304");
+    assert_eq!(ranks(&outcome, "alone "), [each(0), each(1)], "{outcome:?}");
+}
+
+#[test]
+fn the_prefix_registers_too_and_a_later_image_again() {
+    if !can_register() {
+        return;
+    }
+    let program = registered();
+    for before in [&[][..], &["env", "A=b", "nice"], &["sh", "-c", "exec $0"]] {
+        let words = [&["exec", "--size", "4M", "--register", "mlock", "--"], before, &[&program]].concat();
+        let outcome = run(&words).ok();
+        let line = format!("0 early 4096 now 4096 has mlock@{AT}+4194304");
+        assert_eq!((ranks(&outcome, "alone "), outcome.stderr.as_str()), (vec![line], ""), "{before:?}");
+    }
+}
+
+#[test]
+fn children_register_nothing() {
+    if !can_register() {
+        return;
+    }
+    let outcome = local(1, "4M", &["--register", "mlock"], &[&registered(), "child"]).ok();
+    assert_eq!(outcome.stderr, "");
+    // Locks are the parent's alone. A forked child still has what its parent knew of them.
+    let forked = outcome.lines("forked ");
+    assert!(forked.len() == 1 && forked[0].starts_with("0 early 0 now 0 has"), "{outcome:?}");
+    assert_eq!(outcome.lines("alone "), ["0 early 0 now 0 has"], "{outcome:?}");
+    // In a shell that starts the program the shell has registered.
+    let script = format!("{}; grep VmLck /proc/$$/status", registered());
+    let outcome = local(1, "4M", &["--register", "mlock"], &["sh", "-c", &script]).ok();
+    assert_eq!(outcome.lines("alone "), ["0 early 0 now 0 has"], "{outcome:?}");
+    assert!(outcome.stdout.contains("    4096 kB"), "{outcome:?}");
+}
+
+/// Two ranks of which the first is still registering, and the other has mapped the buffer.
+fn registering_job(mark: &str) -> Job {
+    let slow = fixture("cc", "slow_lock.c", &["-shared", "-fPIC"]).expect("a C compiler is there");
+    let words = ["sh", "-c", "echo >$0/ran.$HOSTBUF_RANK", "DIR"];
+    let job = Job::start(mark, "size=4M", &["-n", "2", "--register", "mlock"], &words, |command, dir| {
+        command.env("LD_PRELOAD", slow).env("LOCK_FILE", dir.path("locking"));
+    });
+    eventually("rank 0 registers", ARRIVAL, || job.dir.has("locking"));
+    let has_mapped = |pid| {
+        let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+        maps.contains(&format!(":{}", job.mark))
+    };
+    eventually("rank 1 has mapped", ARRIVAL, || job.rank(1).is_some_and(has_mapped));
+    job
+}
+
+#[test]
+fn no_rank_runs_before_all_is_registered() {
+    if !can_register() {
+        return;
+    }
+    let mut job = registering_job("registers");
+    assert!(!job.dir.has("ran.0") && !job.dir.has("ran.1"));
+    fs::write(job.dir.path("locking.go"), "").expect("the folder is there");
+    let status = job.end(ARRIVAL);
+    assert!(status.success() && job.dir.has("ran.0") && job.dir.has("ran.1"), "{status}: {}", job.err());
+    job.leaves_nothing("after registering");
+}
+
+#[test]
+fn a_rank_that_is_killed_while_it_registers_ends_the_job() {
+    if !can_register() {
+        return;
+    }
+    let mut job = registering_job("dies-registering");
+    slay(job.rank(0).expect("it registers"));
+    let status = job.end(SOON);
+    let err = job.err();
+    assert!(!status.success() && err.lines().count() == 1 && err.contains("rank 0"), "{status}: {err}");
+    assert!(!job.dir.has("ran.0") && !job.dir.has("ran.1"));
+    job.leaves_nothing("after the end of the rank");
+}
+
+#[test]
+fn the_doctor_tries_it() {
+    let outcome = run(&["doctor", "--json"]);
+    let report: serde_json::Value = serde_json::from_str(&outcome.stdout).expect("JSON");
+    let checks = report["checks"].as_array().expect("a list").iter().filter(|c| c["group"] == "registration");
+    let names: Vec<&str> = checks.clone().map(|c| c["name"].as_str().expect("a name")).collect();
+    for name in ["page-locking", "libhostbuf_register.so", "libhostbuf_register_rdma.so", "strict monitor"] {
+        assert!(names.contains(&name), "{names:?}");
+    }
+    if can_register() {
+        let object = checks.clone().find(|c| c["name"] == "libhostbuf_register.so").expect("just seen");
+        assert_eq!(object["mark"], "ok", "{object}");
+        let devices = object["values"]["devices"].as_object().expect("what it says");
+        assert!(devices.contains_key("mlock") && devices.contains_key("cuda"), "{object}");
+    }
+}
+
+/// The lines of `hostbuf stat` that tell of registrations, in words.
+fn shown(outcome: &Outcome) -> Vec<String> {
+    let lines = outcome.stdout.lines().filter(|l| l.contains("  mlock  "));
+    lines.map(|l| l.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
+}
+
+#[test]
+fn every_engine_registers_in_the_leader_of_each_host_and_stat_shows_it() {
+    if !can_register() || !can_simulate() {
+        return;
+    }
+    let program = registered();
+    for flavour in flavours() {
+        let script = format!(
+            "$HOSTBUF run -n 4 --host h0:2,h1:2 --mpirun $MPIRUN --size 4M --register mlock -- {program} \
+             '[ $HOSTBUF_LOCAL_RANK = 1 ] || {} stat'",
+            hostbuf().display()
+        );
+        let outcome = simulated(2, &flavour, &script).ok();
+        let leads = |rank| format!("{rank} early 4096 now 4096 has mlock@{AT}+4194304");
+        let idle = |rank| format!("{rank} early 0 now 0 has");
+        let seen = ranks(&outcome, "rank ");
+        assert_eq!(seen, [leads(0), idle(1), leads(2), idle(3)], "{flavour}: {outcome:?}");
+        let shown = shown(&outcome);
+        assert_eq!(shown.len(), 2, "{flavour}: {outcome:?}");
+        for line in shown {
+            assert!(line.starts_with("default mlock registered-"), "{flavour}: {line}");
+            assert!(line.ends_with(" 4 MiB (all) read"), "{flavour}: {line}");
+        }
+    }
+}
+
+#[test]
+fn stat_forgets_a_registration_with_its_process() {
+    if !can_register() {
+        return;
+    }
+    // Rank 0 has registered, and ends while rank 1 looks.
+    let script = "if [ $HOSTBUF_RANK = 0 ]; then echo pid $$; exit 0; fi; \
+                  for i in $(seq 200); do $0 stat >$1.$$; grep -q '1 rank' $1.$$ && break; sleep 0.02; done; cat $1.$$; rm $1.$$";
+    let dir = Scratch::new("forgets");
+    let (command, file) = (hostbuf(), dir.path("stat"));
+    let words = ["sh", "-c", script, command.to_str().expect("UTF-8"), &file];
+    let outcome = local(2, "4M", &["--register", "mlock"], &words).ok();
+    assert!(outcome.stdout.contains("  1 rank: "), "{outcome:?}");
+    assert_eq!(shown(&outcome), [""; 0], "{outcome:?}");
+    // With JSON, while it lives.
+    let json = [command.to_str().expect("UTF-8"), "stat", "--json"];
+    let outcome =
+        local(1, "4M", &["--register", "mlock"], &["sh", "-c", "$0 $1 $2", json[0], json[1], json[2]]).ok();
+    let value: serde_json::Value = serde_json::from_str(&outcome.stdout).expect("JSON");
+    let buffers = value["jobs"]
+        .as_array()
+        .expect("jobs")
+        .iter()
+        .flat_map(|j| j["buffers"].as_array().expect("buffers"));
+    let held: Vec<_> = buffers.flat_map(|b| b["registrations"].as_array().expect("a list")).collect();
+    let ours = held.iter().find(|r| r["name"] == "sh" && r["length_bytes"] == 4 << 20).expect("the shell's");
+    assert_eq!((&ours["device"], &ours["access"]), (&"mlock".into(), &serde_json::json!(["read"])));
+}
+
+#[test]
+fn freezing_is_still_proven_and_registers_again() {
+    if !can_register() {
+        return;
+    }
+    let outcome = local(2, "4M", &["--register", "mlock"], &[&probe(), "freeze", "-", "plain"]).ok();
+    assert_eq!(outcome.lines("proof "), ["sealed"; 2], "{outcome:?}");
+    // Mapping over locked pages has unlocked them; rank 0 has locked them again.
+    let mut locked = outcome.lines("locked ");
+    locked.sort();
+    assert_eq!(
+        (locked, outcome.stderr.as_str()),
+        (vec!["0 4096 kB".to_owned(), "1 0 kB".into()], ""),
+        "{outcome:?}"
+    );
+}
+
+#[test]
+fn freezing_ends_registrations_before_it_seals_and_makes_them_again_behind() {
+    let stand_in = fixture("cc", "early_calls.c", &["-shared", "-fPIC"]).expect("a C compiler is there");
+    let job = |fails: Option<&str>| {
+        let mut command = Command::new(hostbuf());
+        command.args([
+            "run",
+            "--launcher",
+            "local",
+            "-n",
+            "1",
+            "--size",
+            "4M",
+            "--",
+            &probe(),
+            "freeze",
+            "-",
+            "plain",
+        ]);
+        command.env("LD_PRELOAD", &stand_in);
+        Outcome::of(command.envs(fails.map(|value| ("END_FAILS", value))))
+    };
+    let outcome = job(None).ok();
+    assert_eq!(outcome.lines("end "), [format!("{AT} 4194304 rw-s")], "{outcome:?}");
+    assert_eq!(outcome.lines("again "), [format!("{AT} 4194304 r--s")], "{outcome:?}");
+    assert_eq!(outcome.lines("proof "), ["sealed"], "{outcome:?}");
+    let outcome = job(Some("yes"));
+    assert_eq!(outcome.status, 3, "{outcome:?}");
+    assert!(outcome.stderr.contains("--register does not end"), "{outcome:?}");
+}
+
+#[test]
+fn a_device_that_is_not_there_ends_the_job_before_anybody_runs() {
+    if !can_register() {
+        return;
+    }
+    let cuda = CudaHost::probe();
+    if cuda.is_ready() {
+        return skip(&format!("a GPU that is not there: {cuda} is"));
+    }
+    let host = hostbuf::os::process::host_name();
+    let words = ["rank 0", &host, "--register cuda", "--register 'cuda?' goes on"];
+    one_line(&local(3, "1M", &["--register", "cuda"], &["echo", "ran"]), 1, &words);
+    one_line(&local(2, "1M", &["--register", "cuda:1,mlock"], &["echo", "ran"]), 1, &["cuda:1"]);
+    one_line(&run(&["exec", "--size", "1M", "--register", "cuda", "--", "echo", "ran"]), 1, &words);
+    let outcome = local(2, "1M", &["--register", "cuda?,mlock"], &[&registered()]).ok();
+    assert!(
+        outcome.lines("alone ").iter().any(|l| l.ends_with("has mlock@0x550000000000+1048576")),
+        "{outcome:?}"
+    );
+    assert_eq!(outcome.stderr, "");
+    if can_simulate() && flavours().iter().any(|f| f == "openmpi4") {
+        let script = "timeout 30 $HOSTBUF run -n 4 --host h0:2,h1:2 --mpirun $MPIRUN --size 4M --register cuda -- echo ran";
+        let outcome = simulated(2, "openmpi4", script);
+        assert_eq!((outcome.status, outcome.stdout.as_str()), (1, ""), "{outcome:?}");
+        let ours: Vec<&str> = outcome.stderr.lines().filter(|l| l.starts_with("hostbuf")).collect();
+        assert!(ours.len() == 1 && ours[0].contains("--register cuda"), "{outcome:?}");
+    }
+}
+
+#[test]
+fn what_cannot_be_registered_says_why() {
+    if !can_register() {
+        return;
+    }
+    // More than an ordinary user may lock.
+    if !nix::unistd::geteuid().is_root() {
+        return skip("the limit of locked memory: only root can become another user");
+    }
+    let mut command = Command::new("setpriv");
+    command.args([
+        "--reuid=65534",
+        "--regid=65534",
+        "--clear-groups",
+        "--",
+        "prlimit",
+        "--memlock=65536:65536",
+    ]);
+    command.arg(hostbuf()).args([
+        "run",
+        "--launcher",
+        "local",
+        "-n",
+        "2",
+        "--size",
+        "1M",
+        "--register",
+        "mlock",
+    ]);
+    let outcome = Outcome::of(command.args(["--", "echo", "ran"]).env("HOME", "/nonexistent"));
+    one_line(&outcome, 1, &["rank 0", "mlock", "1 MiB", "ulimit -l"]);
+}
+
+#[test]
+fn arguments_that_make_no_sense_are_refused_before_anything_starts() {
+    let run_with = |more: &[&str]| {
+        run(&[&["run", "--launcher", "local", "-n", "2"], more, &["--", "echo", "ran"]].concat())
+    };
+    for (devices, words) in
+        [("gpu", "is no device"), ("cuda,cuda:1", "one is enough"), ("rdma:", "mlx5_0"), ("", "no device")]
+    {
+        one_line(&run_with(&["--size", "1M", "--register", devices]), 2, &[words, "--register"]);
+    }
+    one_line(&run_with(&["--size", "1M", "--register-ranks", "all"]), 2, &["--register"]);
+    one_line(
+        &run_with(&["--size", "1M", "--register", "mlock", "--register-ranks", "some"]),
+        2,
+        &["some", "leader"],
+    );
+    let lazy = ["\"default\"", "lazy", "all its pages"];
+    one_line(&run_with(&["--size", "1M", "--lazy", "--register", "mlock"]), 1, &lazy);
+    one_line(&run(&["exec", "--size", "1M", "--lazy", "--register", "mlock", "--", "true"]), 1, &lazy);
+    one_line(
+        &run_with(&["--size", "1M", "--buffer", "name=x,size=1M,lazy", "--register", "mlock"]),
+        1,
+        &["\"x\""],
+    );
+    if let Some(fixed) = build("cc", "show.c", &["-static"])
+        && can_register()
+    {
+        one_line(
+            &local(2, "1M", &["--register", "mlock"], &[&fixed]),
+            1,
+            &["statically linked", "HostBuffer::register"],
+        );
+    }
+}
+
+#[test]
+fn a_program_of_another_libc_is_refused_and_runs_as_another_rank() {
+    let Some(show) = build("musl-gcc", "show.c", &[]) else { return };
+    if !can_register() {
+        return;
+    }
+    one_line(
+        &local(2, "1M", &["--register", "mlock"], &[&show]),
+        1,
+        &["rank 0", "another C library", "libc.so"],
+    );
+    let others = ["true", ":", "-n", "1", "--", &show];
+    let outcome = local(1, "1M", &["--register", "mlock"], &others).ok();
+    assert_eq!(outcome.lines(&format!("buffer {AT} ")), ["1048576 1"], "{outcome:?}");
+}
+
+#[test]
+fn without_the_object_one_line_says_how_to_build_it() {
+    let dir = Scratch::new("no-object");
+    fs::create_dir(dir.0.join("bin")).expect("it is new");
+    let alone = dir.0.join("bin/hostbuf");
+    fs::hard_link(hostbuf(), &alone).expect("one file system");
+    let job = |devices: &str| {
+        let mut command = Command::new(&alone);
+        command.args([
+            "run",
+            "--launcher",
+            "local",
+            "-n",
+            "2",
+            "--size",
+            "1M",
+            "--register",
+            devices,
+            "--",
+            "echo",
+            "ran",
+        ]);
+        Outcome::of(&mut command)
+    };
+    one_line(&job("mlock"), 1, &["lib/hostbuf/libhostbuf_register.so", "scripts/build"]);
+    one_line(&job("rdma"), 1, &["lib/hostbuf/libhostbuf_register_rdma.so", "install-deps rdma"]);
+    fs::create_dir_all(dir.0.join("lib/hostbuf")).expect("it is new");
+    let object = dir.0.join("lib/hostbuf/libhostbuf_register.so");
+    fs::write(&object, "no library").expect("it is new");
+    one_line(&job("mlock"), 1, &["is no 64-bit library"]);
+    fs::set_permissions(&object, std::os::unix::fs::PermissionsExt::from_mode(0o666)).expect("our own file");
+    one_line(&job("mlock"), 1, &["could be changed by other users"]);
+}
+
+#[test]
+fn the_objects_export_what_the_header_says_and_come_behind_the_preloaded_one() {
+    if !can_register() || !have("readelf") {
+        return;
+    }
+    for name in ["libhostbuf_register.so", "libhostbuf_register_rdma.so"] {
+        let object = root().join("target/lib/hostbuf").join(name);
+        if !object.is_file() {
+            skip(&format!("{name}: it is not built (scripts/build, with the headers of libibverbs)"));
+            continue;
+        }
+        let readelf =
+            |what: &str| Outcome::of(Command::new("readelf").args(["-W", what]).arg(&object)).ok().stdout;
+        assert!(readelf("-d").contains("Shared library: [libhostbuf_preload.so]"), "{name}");
+        // Anything else would stand in front of a program's own of that name.
+        let symbols = readelf("--dyn-syms");
+        let fields = symbols.lines().map(|l| l.split_whitespace().collect::<Vec<_>>());
+        let mut defined: Vec<&str> = fields
+            .filter(|f| f.len() == 8 && f[0].ends_with(':') && f[6] != "UND" && f[6] != "Ndx")
+            .map(|f| f[7])
+            .collect();
+        defined.sort_unstable();
+        let expected = [
+            "hostbuf_registered",
+            "hostbuf_registered_again",
+            "hostbuf_registered_end",
+            "hostbuf_registered_probe",
+        ];
+        assert_eq!(defined, expected, "{name}");
+    }
+}

@@ -1,0 +1,159 @@
+//! When the kernel says for long that memory is changing, and not what.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::process::Command;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use crate::memory::{Area, PAGE};
+use crate::{FakeCache, READ, span, strict};
+
+/// Another userfaultfd of this process, as a program or a library may have one.
+struct Other(OwnedFd);
+
+impl Other {
+    fn open() -> Other {
+        const API: libc::c_ulong = 0xc018_aa3f;
+        const UNMAPPINGS: u64 = 1 << 6;
+        // SAFETY: no memory is passed but three words, as the request wants.
+        unsafe {
+            let fd = libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | 1) as i32;
+            assert!(fd >= 0, "{}", io::Error::last_os_error());
+            let other = Other(OwnedFd::from_raw_fd(fd));
+            assert_eq!(libc::ioctl(fd, API, [0xaa, UNMAPPINGS | 1, 0].as_mut_ptr()), 0);
+            other
+        }
+    }
+
+    fn watch(&self, start: usize, length: usize) {
+        const REGISTER: libc::c_ulong = 0xc020_aa00;
+        // SAFETY: four words, as the request wants; nothing is protected.
+        let done = unsafe {
+            libc::ioctl(self.0.as_raw_fd(), REGISTER, [start as u64, length as u64, 2, 0].as_mut_ptr())
+        };
+        assert_eq!(done, 0, "{}", io::Error::last_os_error());
+    }
+}
+
+/// Hears one change when it is dropped; until then whoever changed the memory waits.
+struct Heard<'a>(&'a Other);
+
+impl Drop for Heard<'_> {
+    fn drop(&mut self) {
+        let mut message = [0u64; 4];
+        // SAFETY: one message has 32 bytes.
+        unsafe { libc::read(self.0.0.as_raw_fd(), message.as_mut_ptr().cast(), 32) };
+    }
+}
+
+/// Does `meanwhile` while a change of memory is under way that the monitor cannot hear of yet.
+///
+/// ```text
+///   |- the other's -|- the cache's -|     one munmap over both: the kernel marks both as changing, and tells the
+///   |------------ gone -------------|     other first, who does not listen
+/// ```
+fn while_memory_changes(cache: &FakeCache, meanwhile: impl FnOnce()) {
+    let other = Other::open();
+    let area = Area::new(8);
+    other.watch(area.at(), 4 * PAGE);
+    let cached = (area.at() + 4 * PAGE) as *const u8;
+    drop(cache.get(cached, 4 * PAGE, READ).unwrap());
+    assert!(cache.try_get(cached, 4 * PAGE, READ).is_some());
+    std::thread::scope(|scope| {
+        let (done, is_done) = mpsc::channel();
+        scope.spawn({
+            let area = &area;
+            move || {
+                // SAFETY: the test's own pages.
+                assert_eq!(unsafe { libc::munmap(area.at() as *mut _, area.len()) }, 0);
+                done.send(()).unwrap();
+            }
+        });
+        // Whatever happens here: who waits in the kernel goes on.
+        let heard = Heard(&other);
+        // SAFETY: asks only whether the page is mapped.
+        while unsafe { libc::msync(area.at() as *mut _, PAGE, libc::MS_ASYNC) } == 0 {
+            std::thread::yield_now();
+        }
+        assert!(is_done.try_recv().is_err());
+        meanwhile();
+        assert!(is_done.try_recv().is_err());
+        drop(heard);
+        is_done.recv().unwrap();
+    });
+    assert!(cache.try_get(cached, 4 * PAGE, READ).is_none());
+}
+
+/// What is doubted is doubted in the whole process, so these tests have one of their own: the test runs itself again there.
+fn is_alone(test: &str) -> bool {
+    const ALONE: &str = "HOSTBUF_TEST_ALONE";
+    if std::env::var_os(ALONE).is_some() {
+        return true;
+    }
+    let mut again = Command::new(std::env::current_exe().unwrap());
+    let output = again.args(["--exact", test, "--nocapture"]).env(ALONE, "1").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    false
+}
+
+#[test]
+fn nothing_is_kept_until_it_is_known_again_what_changes() {
+    if !is_alone("doubt::nothing_is_kept_until_it_is_known_again_what_changes") {
+        return;
+    }
+    let Some((fake, cache)) = strict() else { return };
+    let area = Area::new(4);
+    let get = || cache.get(area.pointer(), area.len(), READ).unwrap();
+    drop(get());
+    assert_eq!(get().handle(), get().handle());
+    while_memory_changes(&cache, || {
+        let begun = Instant::now();
+        // At first nobody knows that it will take so long.
+        while cache.stats().unproven == 0 {
+            drop(get());
+            assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", cache.stats());
+        }
+        for n in 2..=4 {
+            let lease = get();
+            assert_eq!(cache.stats().unproven, n);
+            // What the cache's own thread is about to end has ended when this returns.
+            cache.invalidate(span(1, 1)).unwrap();
+            assert_eq!(fake.live().iter().map(|live| live.0).collect::<Vec<_>>(), [lease.handle().0]);
+            drop(lease);
+            assert!(cache.try_get(area.pointer(), area.len(), READ).is_none());
+            // Neither what was kept before nor this.
+            assert_eq!(fake.live(), []);
+        }
+        assert!(begun.elapsed() < Duration::from_secs(10));
+    });
+    // The change is over, and known: so it is as before.
+    let again = *get().handle();
+    assert_eq!((*get().handle(), cache.stats().unproven), (again, 4));
+}
+
+#[test]
+fn many_short_changes_are_not_a_long_one() {
+    if !is_alone("doubt::many_short_changes_are_not_a_long_one") {
+        return;
+    }
+    let Some((_, cache)) = strict() else { return };
+    let area = Area::new(4);
+    let first = *cache.get(area.pointer(), area.len(), READ).unwrap().handle();
+    for _ in 0..4 {
+        std::thread::scope(|scope| {
+            while_memory_changes(&cache, || {
+                // It asks, waits a little, and gets a registration of its own.
+                scope.spawn(|| {
+                    assert_ne!(*cache.get(area.pointer(), area.len(), READ).unwrap().handle(), first);
+                });
+                std::thread::sleep(Duration::from_millis(20));
+            });
+        });
+        // Longer than one change may take; nobody asks meanwhile.
+        std::thread::sleep(Duration::from_millis(1100));
+    }
+    assert_eq!(cache.stats().unproven, 0);
+    assert_eq!(*cache.get(area.pointer(), area.len(), READ).unwrap().handle(), first);
+}

@@ -1,0 +1,35 @@
+//! examples/repeated_sends, as a user runs it.
+
+use std::process::Command;
+
+/// The example, built beside this test.
+fn example() -> Command {
+    let own = std::env::current_exe().expect("this test");
+    let folder = own.parent().and_then(std::path::Path::parent).expect("target/PROFILE/deps");
+    let example = folder.join("examples/repeated_sends");
+    assert!(example.exists(), "{} is not there: cargo build --examples", example.display());
+    Command::new(example)
+}
+
+#[test]
+fn it_sends_registers_once_and_checks() {
+    let words = ["--device", "mlock", "--buffers", "5", "--bytes", "10000", "--rounds", "7"];
+    let output = example().args(words).output().expect("it starts");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(said.contains("checked "), "{said}");
+    // 35 sends in all; small buffers may lie in one registration.
+    let cache = said.lines().find(|line| line.starts_with("cache ")).expect("what the cache did");
+    let numbers: Vec<u32> = cache.split(' ').filter_map(|word| word.parse().ok()).collect();
+    let (hits, misses) = (numbers[0], numbers[1]);
+    assert!(hits + misses == 35 && (1..=5).contains(&misses), "{cache}");
+}
+
+#[test]
+fn nonsense_is_one_line() {
+    for words in [&["--device", "abacus"][..], &["--rounds", "0"], &["--rounds"], &["--size", "1"]] {
+        let output = example().args(words).output().expect("it starts");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.lines().count() == 1, "{words:?}: {said}");
+    }
+}

@@ -1,0 +1,158 @@
+//! No device writes into a frozen buffer.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use hostbuf::job::Solo;
+use hostbuf::register::fake::{Fake, Stamp};
+use hostbuf::register::{Access, Overlap, Registrar, RegistrationCache, Span};
+use hostbuf::{Error, HostBuffer, Options, Proof};
+
+use crate::memory::PAGE;
+use crate::{MANY, READ, explicit};
+
+fn filled() -> HostBuffer {
+    let buffer = HostBuffer::allocate(&Solo, Options::new(1 << 20)).unwrap();
+    buffer.initialize(|arena| arena.place(7u64)).unwrap();
+    buffer
+}
+
+fn page(buffer: &HostBuffer, number: usize) -> *const u8 {
+    buffer.as_ptr().as_ptr().wrapping_add(number * PAGE)
+}
+
+/// Those of `fake` by which a device could write.
+fn writing(fake: &Fake) -> usize {
+    fake.live().iter().filter(|(_, _, access)| access.writes()).count()
+}
+
+fn one_of_each(buffer: &HostBuffer) -> (Arc<Fake>, RegistrationCache<Fake>) {
+    let (fake, cache) = explicit(MANY);
+    drop(cache.get(page(buffer, 0), PAGE, READ).unwrap());
+    drop(cache.get(page(buffer, 0), PAGE, Access::WRITE).unwrap());
+    cache.keep(page(buffer, 2), PAGE, Access::REMOTE_WRITE).unwrap();
+    (fake, cache)
+}
+
+#[test]
+fn what_a_cache_has_of_it_is_ended_and_only_reading_comes_back() {
+    let buffer = filled();
+    let (fake, cache) = one_of_each(&buffer);
+    let beside = vec![0u8; PAGE];
+    drop(cache.get(beside.as_ptr(), PAGE, Access::WRITE).unwrap());
+    assert_eq!((fake.live().len(), writing(&fake)), (4, 3));
+    let frozen = buffer.freeze(&Solo).unwrap();
+    assert_eq!(*frozen.proof(), Proof::Sealed);
+    // What is beside it stays.
+    assert_eq!((fake.live().len(), writing(&fake)), (1, 1));
+    drop(cache.get(page(&buffer, 0), PAGE, READ).unwrap());
+    cache.keep(page(&buffer, 2), PAGE, Access::REMOTE_READ).unwrap();
+    let made = fake.made();
+    let refused = cache.get(page(&buffer, 0), PAGE, Access::WRITE).unwrap_err();
+    assert!(matches!(refused, Error::Freeze { .. }), "{refused}");
+    assert!(matches!(cache.keep(page(&buffer, 0), PAGE, Access::WRITE), Err(Error::Freeze { .. })));
+    assert_eq!((fake.made(), cache.stats().regions, cache.stats().failures), (made, 3, 0));
+}
+
+#[test]
+fn a_lease_that_writes_is_in_the_way_and_nothing_is_lost() {
+    let buffer = filled();
+    let (fake, cache) = one_of_each(&buffer);
+    let lease = cache.get(page(&buffer, 5), PAGE, Access::WRITE).unwrap();
+    let refused = buffer.freeze(&Solo).unwrap_err();
+    assert!(matches!(&refused, Error::Freeze { why } if why.contains("lease")), "{refused}");
+    assert!(fake.live().iter().any(|(number, ..)| *number == lease.handle().0));
+    // It is still to be written, by the program and by devices.
+    // SAFETY: this process's own buffer, which nobody else looks at.
+    unsafe { page(&buffer, 9).cast_mut().write(1) };
+    drop(cache.get(page(&buffer, 7), PAGE, Access::WRITE).unwrap());
+    drop(lease);
+    buffer.freeze(&Solo).unwrap();
+    assert_eq!(writing(&fake), 0);
+}
+
+/// A registration that is being made when the buffer is frozen: freezing waits for it, and it is not kept.
+#[test]
+fn a_registration_under_way_is_waited_for_and_ended() {
+    let buffer = filled();
+    let (fake, cache) = explicit(MANY);
+    let (_, other) = explicit(MANY);
+    fake.close();
+    let frozen = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let late = scope.spawn(|| cache.get(page(&buffer, 0), PAGE, Access::WRITE).map(drop));
+        fake.expect_waiting(1);
+        let freezing = scope.spawn(|| {
+            // The question below may hold a lease for a moment.
+            let frozen_at_last = loop {
+                match buffer.freeze(&Solo) {
+                    Err(Error::Freeze { why }) if why.contains("lease") => {}
+                    result => break result.map(drop),
+                }
+            };
+            frozen.store(true, Ordering::Release);
+            frozen_at_last
+        });
+        while other.get(page(&buffer, 1), PAGE, Access::WRITE).is_ok() {
+            other.flush().unwrap();
+        }
+        // It has begun, and waits for the device.
+        assert!(!frozen.load(Ordering::Acquire));
+        fake.open();
+        freezing.join().unwrap().unwrap();
+        assert!(matches!(late.join().unwrap(), Err(Error::Freeze { .. })));
+    });
+    assert_eq!(writing(&fake), 0);
+}
+
+/// A device that does not end a registration may write still: the memory stays, and is not frozen.
+#[test]
+fn what_a_device_has_not_ended_is_not_frozen() {
+    let buffer = filled();
+    let start = page(&buffer, 0);
+    let stuck = Arc::new(Stuck(Fake::new(Overlap::Free)));
+    let held = buffer.register(&stuck, .., Access::WRITE).unwrap();
+    assert!(held.deregister().is_err());
+    assert!(matches!(buffer.freeze(&Solo), Err(Error::Freeze { .. })));
+    drop(buffer);
+    // SAFETY: only asks whether it is mapped.
+    assert_eq!(unsafe { libc::msync(start.cast_mut().cast(), PAGE, libc::MS_ASYNC) }, 0);
+}
+
+/// It never ends anything.
+struct Stuck(Fake);
+
+impl Registrar for Stuck {
+    type Handle = Stamp;
+
+    fn name(&self) -> String {
+        "stuck".into()
+    }
+
+    fn overlap(&self) -> Overlap {
+        Overlap::Free
+    }
+
+    fn register(&self, span: Span, access: Access) -> hostbuf::Result<Stamp> {
+        self.0.register(span, access)
+    }
+
+    fn deregister(&self, span: Span, _: Stamp) -> hostbuf::Result<()> {
+        let (device, why) = (self.name(), "as it is told".to_owned());
+        Err(Error::Registration { device, span, access: READ, why, source: None })
+    }
+}
+
+/// A lease that was forgotten, and the cache gone: the device has the memory still, so it stays mapped.
+#[test]
+fn a_forgotten_lease_keeps_its_memory() {
+    let buffer = filled();
+    let start = page(&buffer, 0);
+    let (fake, cache) = explicit(MANY);
+    std::mem::forget(cache.get(start, PAGE, READ).unwrap());
+    drop(cache);
+    drop(buffer);
+    assert_eq!(fake.live().len(), 1);
+    // SAFETY: only asks whether it is mapped.
+    assert_eq!(unsafe { libc::msync(start.cast_mut().cast(), PAGE, libc::MS_ASYNC) }, 0);
+}

@@ -1,0 +1,123 @@
+//! `hostbuf run --register cuda`: this test starts a job of itself.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use cudarc::driver::sys;
+use hostbuf::job::{Collective, Local};
+use hostbuf::{HostBuffer, Proof};
+
+use super::copies::Device;
+use super::registered::registered;
+use crate::skip;
+
+const BYTES: usize = 256 << 20;
+const ROUNDS: usize = 20;
+
+/// The command beside which `scripts/build` has put the object: here, or where HOSTBUF says.
+fn command() -> Option<PathBuf> {
+    let named = std::env::var_os("HOSTBUF").map(PathBuf::from);
+    let command = named.unwrap_or_else(|| "target/release/hostbuf".into());
+    let object = command.parent().map(|bin| bin.join("../lib/hostbuf/libhostbuf_register.so"));
+    object
+        .is_some_and(|object| object.is_file())
+        .then(|| std::path::absolute(command).expect("a folder to be in"))
+}
+
+#[test]
+#[ignore = "needs a GPU"]
+fn before_main() {
+    if std::env::var_os("HOSTBUF_JOB").is_some() {
+        return rank();
+    }
+    let Some(command) = command() else {
+        return skip("GPU before main: there is no target/release/hostbuf with its objects (scripts/build)");
+    };
+    let own = std::env::current_exe().expect("this test");
+    let begun = Instant::now();
+    let output = Command::new(&command)
+        .args([
+            "run",
+            "--quiet",
+            "--launcher",
+            "local",
+            "-n",
+            "2",
+            "--size",
+            &BYTES.to_string(),
+            "--register",
+            "cuda",
+            "--",
+        ])
+        .arg(own)
+        .args(["--ignored", "--exact", "gpu::before_main::before_main", "--nocapture"])
+        .env("HOSTBUF", &command)
+        .stdin(Stdio::null())
+        .output()
+        .expect("it starts");
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    println!("{out}{err}job of {} ms", begun.elapsed().as_millis());
+    assert!(output.status.success(), "{}", output.status);
+    let said = |word: &str| out.lines().filter(|line| line.contains(word)).count();
+    assert_eq!((said("leader: "), said("other: ")), (1, 1));
+}
+
+/// What a rank of that job does.
+fn rank() {
+    let group = Local::from_env().expect("a rank");
+    let buffer = HostBuffer::attach().expect("a buffer");
+    let at = buffer.as_ptr().as_ptr() as usize;
+    let found = registered();
+    buffer.initialize(|arena| arena.place(7u64)).expect("it is empty");
+    let leader = group.rank() == 0;
+    let mut device = None;
+    if leader {
+        let [one] = found[..] else { panic!("the leader has {found:?}") };
+        assert_eq!((one.device().as_str(), one.address as usize, one.length), ("cuda 0", at, buffer.len()));
+        assert_eq!((one.writable, one.device_address), (1, at as u64));
+        let gpu = Device::new(BYTES);
+        let speed = copies(&gpu, at);
+        // What is copied back arrives.
+        // SAFETY: both ranges are as long, and nobody else uses them.
+        let back = unsafe { sys::cuMemcpyDtoH_v2((at + 4096) as *mut _, gpu.at(), 4096) };
+        assert_eq!(back as u32, 0, "a copy into the buffer");
+        let stat = Command::new(command().expect("given")).arg("stat").output().expect("it starts");
+        let stat = String::from_utf8_lossy(&stat.stdout);
+        let line = stat.lines().find(|line| line.contains("  cuda 0  ")).unwrap_or_else(|| panic!("{stat}"));
+        assert!(line.ends_with("256 MiB (all)  read, write"), "{line}");
+        println!("| registered before main | {speed:.1} GB/s H2D |");
+        device = Some(gpu);
+    } else {
+        assert!(found.is_empty(), "{found:?}");
+    }
+    group.barrier().expect("both are here");
+    let frozen = buffer.freeze(&group).expect("it is filled");
+    assert_eq!(*frozen.proof(), Proof::Sealed);
+    match device {
+        Some(gpu) => {
+            let [one] = registered()[..] else { panic!("after freezing: {:?}", registered()) };
+            assert_eq!((one.writable, one.address as usize, one.length), (0, at, buffer.len()));
+            let speed = copies(&gpu, at);
+            // SAFETY: as above; the driver refuses it.
+            let back = unsafe { sys::cuMemcpyDtoH_v2((at + 4096) as *mut _, gpu.at(), 4096) };
+            assert_ne!(back as u32, 0, "a copy into the frozen buffer");
+            println!("| the same, frozen and sealed | {speed:.1} GB/s H2D |");
+            println!("leader: registered, used, frozen, sealed, registered again for reading");
+        }
+        None => println!("other: it has registered nothing"),
+    }
+    group.barrier().expect("both are here");
+}
+
+/// Copies the buffer into the GPU again and again; GB/s.
+fn copies(gpu: &Device, at: usize) -> f64 {
+    gpu.copy_in(at, BYTES);
+    gpu.finish();
+    let begun = Instant::now();
+    for _ in 0..ROUNDS {
+        gpu.copy_in(at, BYTES);
+    }
+    gpu.finish();
+    (BYTES * ROUNDS) as f64 / begun.elapsed().as_secs_f64() / 1e9
+}

@@ -1,0 +1,176 @@
+//! The heap, and other memory that is moved about, while it is registered: no call hangs, and no lease is of what was there
+//! before. The kernel lets whoever frees wait for the monitor; so nobody whom the monitor needs may wait for who frees.
+
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use hostbuf::register::fake::Fake;
+use hostbuf::register::{Budget, Overlap};
+
+use crate::memory::PAGE;
+use crate::{FakeCache, READ, strict, strict_with};
+
+const BUSY: Duration = Duration::from_millis(1200);
+
+/// Takes a lease of memory that was not this before `made` registrations were: it must be of a later one.
+#[track_caller]
+fn fresh(cache: &FakeCache, made: usize, start: usize, length: usize) {
+    match cache.get(start as *const u8, length, READ) {
+        Ok(lease) => {
+            assert!(
+                lease.handle().0 > made as u64,
+                "{lease:?}, number {}, of {made} before",
+                lease.handle().0
+            );
+        }
+        Err(hostbuf::Error::Budget { leased: true, .. }) => {}
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Blocks from the C library, as it is told to get them: each by mmap, or from the break, which it moves back at once.
+fn blocks(large: bool) {
+    let budget = Budget { regions: 6, bytes: 64 << 20 };
+    let Some((fake, cache)) = strict_with(Overlap::Free, budget) else { return };
+    // SAFETY: settings of the allocator.
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, if large { 64 << 10 } else { 1 << 30 });
+        libc::mallopt(libc::M_TRIM_THRESHOLD, 4096);
+        libc::mallopt(libc::M_ARENA_MAX, 2);
+    }
+    let begun = Instant::now();
+    let rounds = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for thread in 0..4usize {
+            let (cache, fake, rounds) = (&cache, &fake, &rounds);
+            scope.spawn(move || {
+                let mut n = thread;
+                while begun.elapsed() < BUSY {
+                    n = (n * 31 + 17) % 101;
+                    one_block(cache, fake, large, (100 << 10) + n * 5000);
+                    rounds.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    let rounds = rounds.into_inner();
+    assert!(rounds > 200, "{rounds}");
+    let stats = cache.stats();
+    assert!(stats.changed > 20 && stats.unproven == 0, "{stats:?}");
+    drop(cache);
+    assert!(fake.live().is_empty());
+}
+
+/// Takes a lease of a block. One that has a mapping of its own, where `mapped` blocks may be had, was not there before `made`
+/// registrations were: only its header lies between the edge of the page and it.
+#[track_caller]
+fn lease(cache: &FakeCache, mapped: bool, made: usize, block: *mut libc::c_void, length: usize) {
+    let of_its_own = mapped && block as usize % PAGE == 2 * size_of::<usize>();
+    fresh(cache, if of_its_own { made } else { 0 }, block as usize, length);
+}
+
+/// A block's life: allocated, registered, grown, registered, shrunk, freed.
+fn one_block(cache: &FakeCache, fake: &Fake, mapped: bool, length: usize) {
+    let made = fake.made();
+    // SAFETY: a block of the test's own, used within its length.
+    unsafe {
+        let block = libc::malloc(length);
+        block.cast::<u8>().write_bytes(1, length);
+        lease(cache, mapped, made, block, length);
+        let made = fake.made();
+        let grown = libc::realloc(block, 3 * length);
+        grown.cast::<u8>().write_bytes(1, 3 * length);
+        if grown != block {
+            lease(cache, mapped, made, grown, 3 * length);
+        }
+        let shrunk = libc::realloc(grown, length / 2);
+        drop(cache.get(shrunk as *const u8, length / 2, READ));
+        libc::free(shrunk);
+    }
+}
+
+#[test]
+fn blocks_that_are_mapped_one_by_one() {
+    blocks(true);
+}
+
+#[test]
+fn blocks_from_a_heap_that_is_trimmed() {
+    blocks(false);
+}
+
+/// Memory that is cached in part is moved, grown and shrunk.
+#[test]
+fn areas_that_are_moved_and_grown() {
+    let Some((fake, cache)) = strict() else { return };
+    let (begun, moved) = (Instant::now(), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for thread in 0..3usize {
+            let (cache, fake, moved) = (&cache, &fake, &moved);
+            scope.spawn(move || {
+                let (rw, flags) =
+                    (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+                let mut rounds = 0;
+                while begun.elapsed() < BUSY || rounds < 20 {
+                    rounds += 1;
+                    let pages = 8 + (rounds + thread) % 8;
+                    // SAFETY: a mapping of the test's own.
+                    unsafe {
+                        let made = fake.made();
+                        let area = libc::mmap(null_mut(), pages * PAGE, rw, flags, -1, 0);
+                        assert_ne!(area, libc::MAP_FAILED);
+                        // The middle of it.
+                        fresh(cache, made, area as usize + 2 * PAGE, 3 * PAGE);
+                        let made = fake.made();
+                        let grown = libc::mremap(area, pages * PAGE, 4 * pages * PAGE, libc::MREMAP_MAYMOVE);
+                        if grown == libc::MAP_FAILED {
+                            // Known: watched in part for a moment, when threads map side by side meanwhile. Then the kernel
+                            // refuses to move it, and all of it is where it was.
+                            assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EFAULT));
+                            assert_eq!(libc::munmap(area, pages * PAGE), 0);
+                            continue;
+                        }
+                        moved.fetch_add(1, Ordering::Relaxed);
+                        if grown != area {
+                            fresh(cache, made, grown as usize + 2 * PAGE, 3 * PAGE);
+                        }
+                        let end = grown as usize + 4 * pages * PAGE;
+                        drop(cache.get((end - 2 * PAGE) as *const u8, 2 * PAGE, READ).unwrap());
+                        let shrunk = libc::mremap(grown, 4 * pages * PAGE, pages * PAGE, 0);
+                        assert_eq!(shrunk, grown);
+                        libc::munmap(shrunk, pages * PAGE);
+                    }
+                }
+            });
+        }
+    });
+    assert!(moved.into_inner() > 20);
+    drop(cache);
+    assert!(fake.live().is_empty());
+}
+
+/// What realloc cuts off is gone, and what stays is as it was.
+#[test]
+fn a_block_that_shrinks() {
+    let Some((_, cache)) = strict() else { return };
+    const LARGE: usize = 40 << 20;
+    // SAFETY: a block of the test's own.
+    unsafe {
+        let block = libc::malloc(LARGE);
+        let tail = (block as usize + LARGE / 2).next_multiple_of(PAGE) as *const u8;
+        let head = *cache.get(block.cast(), PAGE, READ).unwrap().handle();
+        drop(cache.get(tail, PAGE, READ).unwrap());
+        assert!(cache.try_get(tail, PAGE, READ).is_some());
+        let shrunk = libc::realloc(block, LARGE / 4);
+        assert_eq!(shrunk, block);
+        assert!(cache.try_get(tail, PAGE, READ).is_none());
+        assert_eq!(*cache.get(block.cast(), PAGE, READ).unwrap().handle(), head);
+        libc::free(shrunk);
+    }
+    // Who frees goes on when the monitor has read of it, which is a moment before it is applied.
+    while cache.stats().changed < 2 {
+        std::thread::yield_now();
+    }
+    assert_eq!(cache.stats().changed, 2);
+}

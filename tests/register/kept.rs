@@ -1,0 +1,63 @@
+//! Registrations that are not ended to make room.
+
+use hostbuf::Error;
+use hostbuf::register::{Budget, Monitor, Overlap, Registrar};
+
+use crate::memory::{Area, PAGE, map_over};
+use crate::{READ, at, cache, explicit, span, strict};
+
+const TWO: Budget = Budget { regions: 2, bytes: 1 << 30 };
+
+/// ```text
+///   |------ kept ------|    |a|    |b|    |c| ...   with room for two
+///        |part|
+/// ```
+#[test]
+fn what_is_kept_stays_and_answers_for_its_parts() {
+    let (fake, cache) = explicit(TWO);
+    cache.keep(at(0x10_0000), 0x8000, READ).unwrap();
+    let kept = *cache.get(at(0x10_0000), 0x8000, READ).unwrap().handle();
+    for round in 0..100 {
+        drop(cache.get(at(0x20_0000 + 0x2000 * round), PAGE, READ).unwrap());
+        assert_eq!(*cache.get(at(0x10_0100 + round), 77, READ).unwrap().handle(), kept);
+    }
+    assert!(!fake.ended().contains(&kept.0));
+    // The room is the other one's alone.
+    let lease = cache.get(at(0x20_0000), PAGE, READ).unwrap();
+    assert!(matches!(cache.get(at(0x30_0000), PAGE, READ), Err(Error::Budget { .. })));
+    drop(lease);
+    // Twice is once.
+    cache.keep(at(0x10_0000), 0x10, READ).unwrap();
+    assert_eq!(fake.live().iter().filter(|(_, span, _)| span.start() == 0x10_0000).count(), 1);
+    cache.invalidate(span(0x10_4000, 1)).unwrap();
+    assert!(fake.ended().contains(&kept.0));
+    // Its place is free again.
+    let both = [0x20_0000, 0x30_0000].map(|start| cache.get(at(start), PAGE, READ).unwrap());
+    drop(both);
+    cache.keep(at(0x10_0000), 0x10, READ).unwrap();
+    drop(cache);
+    assert!(fake.live().is_empty());
+}
+
+#[test]
+fn where_overlaps_are_refused_what_is_kept_is_in_the_way() {
+    let (fake, cache) = cache(Overlap::Refused, TWO, Monitor::Explicit);
+    cache.keep(at(0x10_0000), 0x2000, READ).unwrap();
+    assert!(matches!(cache.get(at(0x10_1000), 0x2000, READ), Err(Error::Registration { .. })));
+    assert_eq!((fake.live().len(), fake.overlap()), (1, Overlap::Refused));
+}
+
+#[test]
+fn memory_that_changes_is_not_kept() {
+    let Some((fake, cache)) = strict() else { return };
+    let area = Area::new(4);
+    cache.keep(area.pointer(), area.len(), READ).unwrap();
+    map_over(area.at(), PAGE);
+    let after = cache.get(area.pointer(), area.len(), READ).unwrap();
+    assert_eq!(fake.made(), 2);
+    drop(after);
+    // Initialised data of a program is a private mapping of a file, which nobody watches.
+    static DATA: [u8; 64] = [7; 64];
+    let refused = cache.keep(DATA.as_ptr(), 64, READ).unwrap_err();
+    assert!(matches!(refused, Error::Registration { .. }), "{refused}");
+}

@@ -1,0 +1,212 @@
+//! The monitor's end: with the last cache everything that was watched is let go of, and nobody hangs.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use hostbuf::Error;
+use hostbuf::register::fake::Fake;
+use hostbuf::register::{Budget, Monitor, Overlap, RegistrationCache};
+use nix::sys::wait::waitpid;
+use nix::unistd::{ForkResult, fork};
+
+use crate::memory::{Area, PAGE};
+use crate::{READ, strict};
+
+/// An allocator that gives a watched page back to the kernel whenever a thread that has asked for that allocates or frees, as
+/// any allocator may: whoever does so waits for the monitor.
+struct GivesBack;
+
+thread_local! {
+    /// The page; 0 for none.
+    static GIVEN_BACK: Cell<usize> = const { Cell::new(0) };
+}
+
+fn give_back() {
+    let page = GIVEN_BACK.try_with(Cell::get).unwrap_or(0);
+    if page != 0 {
+        // SAFETY: a page of a test's own.
+        unsafe { libc::madvise(page as *mut _, PAGE, libc::MADV_DONTNEED) };
+    }
+}
+
+// SAFETY: the system's, which neither the page nor the thread's word belong to.
+unsafe impl GlobalAlloc for GivesBack {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        give_back();
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        give_back();
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: GivesBack = GivesBack;
+
+/// Ends the test where something waits for ever in the kernel: nothing else could.
+fn within(what: &'static str, time: Duration, act: impl FnOnce()) {
+    let (done, is_done) = mpsc::channel::<()>();
+    let guard = std::thread::spawn(move || {
+        if is_done.recv_timeout(time) == Err(mpsc::RecvTimeoutError::Timeout) {
+            eprintln!("{what}: it hangs");
+            std::process::abort();
+        }
+    });
+    act();
+    drop(done);
+    guard.join().unwrap();
+}
+
+#[test]
+fn caches_go_while_the_allocator_waits_for_the_monitor() {
+    if strict().is_none() {
+        return;
+    }
+    let stop = AtomicBool::new(false);
+    let (given_back, other) = (Area::new(1), Area::new(1));
+    let areas: Vec<Area> = (0..32).map(|_| Area::new(1)).collect();
+    within("dropping caches", Duration::from_secs(20), || {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    // SAFETY: the test's own page.
+                    unsafe { libc::madvise(other.at() as *mut _, PAGE, libc::MADV_DONTNEED) };
+                }
+            });
+            for _ in 0..150 {
+                let (_, cache) = strict().expect("there was one");
+                for area in areas.iter().chain([&given_back, &other]) {
+                    // The one that changes all the time may be refused.
+                    drop(cache.get(area.pointer(), PAGE, READ));
+                }
+                GIVEN_BACK.set(given_back.at());
+                drop(cache);
+                GIVEN_BACK.set(0);
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+    });
+}
+
+/// Does something while a child lives that has every descriptor of this process.
+fn with_a_child(act: impl FnOnce()) {
+    let (reader, writer) = std::io::pipe().unwrap();
+    // SAFETY: the child only waits and ends.
+    let ForkResult::Parent { child } = (unsafe { fork() }).unwrap() else {
+        drop(writer);
+        let mut byte = [0];
+        let _ = std::io::Read::read(&mut &reader, &mut byte);
+        // SAFETY: runs nothing of the parent's.
+        unsafe { libc::_exit(0) }
+    };
+    act();
+    drop(writer);
+    waitpid(child, None).unwrap();
+}
+
+fn remap(start: usize, old: usize, new: usize, flags: i32) -> usize {
+    // SAFETY: a test's own pages.
+    let moved = unsafe { libc::mremap(start as *mut _, old, new, flags) };
+    assert_ne!(moved, libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
+    moved as usize
+}
+
+fn unmap(start: usize, length: usize) {
+    // SAFETY: a test's own pages.
+    assert_eq!(unsafe { libc::munmap(start as *mut _, length) }, 0);
+}
+
+/// Eight pages of which the cache knows the first four: they have grown where they are.
+fn grown(cache: &crate::FakeCache) -> usize {
+    for _ in 0..100 {
+        let area = std::mem::ManuallyDrop::new(Area::new(8));
+        unmap(area.at() + 4 * PAGE, 5 * PAGE);
+        drop(cache.get(area.pointer(), 4 * PAGE, READ).unwrap());
+        // SAFETY: the test's own pages; what is behind them is nobody's, or somebody's by now: then it does not grow.
+        if unsafe { libc::mremap(area.at() as *mut _, 4 * PAGE, 8 * PAGE, 0) } as usize == area.at() {
+            return area.at();
+        }
+        unmap(area.at(), 4 * PAGE);
+    }
+    panic!("somebody is always in the way");
+}
+
+#[test]
+fn a_mapping_that_has_moved() {
+    let Some((_, cache)) = strict() else { return };
+    let area = std::mem::ManuallyDrop::new(Area::new(4));
+    drop(cache.get(area.pointer(), area.len(), READ).unwrap());
+    let moved = remap(area.at(), area.len(), 8 * PAGE, libc::MREMAP_MAYMOVE);
+    assert_ne!(moved, area.at());
+    with_a_child(|| {
+        drop(cache);
+        within("munmap of what has moved", Duration::from_secs(10), || unmap(moved, 8 * PAGE));
+    });
+}
+
+#[test]
+fn a_mapping_that_has_grown_where_it_is() {
+    let Some((_, cache)) = strict() else { return };
+    let at = grown(&cache);
+    with_a_child(|| {
+        drop(cache);
+        within("munmap of what has grown", Duration::from_secs(10), || unmap(at, 8 * PAGE));
+    });
+}
+
+#[test]
+fn the_end_of_a_mapping_that_has_grown_and_lost_its_beginning() {
+    let Some((_, cache)) = strict() else { return };
+    let at = grown(&cache);
+    unmap(at, 5 * PAGE);
+    with_a_child(|| {
+        drop(cache);
+        within("munmap of the end", Duration::from_secs(10), || unmap(at + 5 * PAGE, 3 * PAGE));
+    });
+}
+
+#[test]
+fn where_a_mapping_has_moved_to_is_not_taken_for_watched() {
+    let Some((_, cache)) = strict() else { return };
+    let area = std::mem::ManuallyDrop::new(Area::new(4));
+    drop(cache.get(area.pointer(), area.len(), READ).unwrap());
+    let moved = remap(area.at(), area.len(), 8 * PAGE, libc::MREMAP_MAYMOVE);
+    for start in [moved, moved + 4 * PAGE] {
+        let before = *cache.get(start as *const u8, 4 * PAGE, READ).unwrap().handle();
+        crate::memory::map_over(start, 4 * PAGE);
+        assert_ne!(*cache.get(start as *const u8, 4 * PAGE, READ).unwrap().handle(), before);
+    }
+    unmap(moved, 8 * PAGE);
+}
+
+#[test]
+fn one_cache_too_many_gets_an_error_and_the_others_go_on() {
+    let Some((_, cache)) = strict() else { return };
+    let fake = Arc::new(Fake::new(Overlap::Free));
+    let one = || RegistrationCache::new(fake.clone(), Budget { regions: 1, bytes: 1 << 20 }, Monitor::Strict);
+    let mut others = Vec::new();
+    let begun = Instant::now();
+    let refused = loop {
+        match one() {
+            Ok(other) => others.push(other),
+            Err(error) => break error,
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60));
+    };
+    assert!(matches!(&refused, Error::Invalid { what } if what.contains("256")), "{refused}");
+    assert_eq!(others.len(), 255);
+    let area = Area::new(1);
+    let before = *cache.get(area.pointer(), PAGE, READ).unwrap().handle();
+    crate::memory::map_over(area.at(), PAGE);
+    assert_ne!(*cache.get(area.pointer(), PAGE, READ).unwrap().handle(), before);
+    others.pop();
+    drop(one().unwrap());
+}

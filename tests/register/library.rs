@@ -1,0 +1,141 @@
+//! Libraries that are loaded late, and go again.
+
+use std::ffi::{CStr, CString, c_void};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::memory::{PAGE, map_over};
+use crate::stale::changed_by;
+use crate::{READ, strict};
+
+/// One that is loaded; dropping it is dlclose.
+struct Library(*mut c_void);
+
+/// tests/fixtures/late.c as a library of this test's own.
+fn build(name: &str) -> PathBuf {
+    let built = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("liblate-{name}.so"));
+    let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/late.c");
+    let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
+    let mut command = Command::new(compiler);
+    command.args(["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o"]).arg(&built).arg(source);
+    assert!(command.status().expect("a C compiler is there").success());
+    built
+}
+
+impl Library {
+    fn load(path: &std::path::Path) -> Library {
+        let path = CString::new(path.as_os_str().as_encoded_bytes()).unwrap();
+        // SAFETY: the library has no constructors.
+        let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        assert!(!handle.is_null(), "{path:?} cannot be loaded");
+        Library(handle)
+    }
+
+    fn symbol(&self, name: &CStr) -> *mut c_void {
+        // SAFETY: it is loaded.
+        let symbol = unsafe { libc::dlsym(self.0, name.as_ptr()) };
+        assert!(!symbol.is_null(), "{name:?}");
+        symbol
+    }
+
+    /// Whole pages inside its zeroed data: anonymous memory that the loader has mapped.
+    fn table(&self) -> usize {
+        (self.symbol(c"late_table") as usize).next_multiple_of(PAGE) + 8 * PAGE
+    }
+}
+
+impl Drop for Library {
+    fn drop(&mut self) {
+        // SAFETY: it was loaded once, and nothing of it is used any more.
+        assert_eq!(unsafe { libc::dlclose(self.0) }, 0);
+    }
+}
+
+#[test]
+fn it_changes_memory_past_every_hook() {
+    let Some((_, cache)) = strict() else { return };
+    // The monitor is there before the library is.
+    let library = Library::load(&build("changes"));
+    for name in [c"late_remap", c"late_raw_remap", c"late_raw_over", c"late_raw_discard"] {
+        type Change = unsafe extern "C" fn(*mut u8, usize) -> i32;
+        // SAFETY: so it is declared.
+        let change: Change = unsafe { std::mem::transmute(library.symbol(name)) };
+        changed_by(name.to_str().unwrap(), |at, length| {
+            // SAFETY: the test's own pages.
+            assert_eq!(unsafe { change(at as *mut u8, length) }, 1);
+        });
+    }
+    drop(cache);
+}
+
+#[test]
+fn it_goes_with_its_data() {
+    const LENGTH: usize = 16 * PAGE;
+    let Some((fake, cache)) = strict() else { return };
+    let path = build("goes");
+    let mut again = 0;
+    for round in 0..50 {
+        let library = Library::load(&path);
+        let table = library.table();
+        let get = || *cache.get(table as *const u8, LENGTH, READ).unwrap().handle();
+        let mut before = get();
+        // It is kept, unless the monitor had no core in time, which is counted.
+        let mut restless = 0;
+        while get() != before {
+            assert!(cache.stats().restless > restless, "{:?}", cache.stats());
+            (restless, before) = (cache.stats().restless, get());
+        }
+        drop(library);
+        assert!(cache.try_get(table as *const u8, PAGE, READ).is_none(), "round {round}");
+        // Often the next one comes to the same place.
+        let library = Library::load(&path);
+        if library.table() == table {
+            again += 1;
+            assert!(cache.try_get(table as *const u8, PAGE, READ).is_none(), "round {round}");
+            assert_ne!(*cache.get(table as *const u8, LENGTH, READ).unwrap().handle(), before);
+        }
+    }
+    assert!(again > 0, "the loader never used the same address again");
+    assert_eq!(cache.stats().unwatchable, 0);
+    drop(cache);
+    assert!(fake.live().is_empty());
+}
+
+/// The loader holds its lock while it unmaps, and waits for the monitor; other threads take leases all the time, of the
+/// library's own data too, and of memory that changes.
+#[test]
+fn it_goes_while_threads_are_busy() {
+    const LENGTH: usize = 16 * PAGE;
+    let Some((_, cache)) = strict() else { return };
+    let path = build("busy");
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let area = crate::memory::Area::new(4);
+                while !stop.load(Ordering::Relaxed) {
+                    drop(cache.get(area.pointer(), area.len(), READ).unwrap());
+                    map_over(area.at(), area.len());
+                    // A thread that is new, and ends, goes to the loader for its own storage.
+                    std::thread::scope(|inner| {
+                        drop(inner.spawn(|| cache.try_get(area.pointer(), 1, READ).is_some()));
+                    });
+                }
+            });
+        }
+        let begun = Instant::now();
+        let mut rounds = 0;
+        while begun.elapsed() < Duration::from_millis(700) || rounds < 20 {
+            let library = Library::load(&path);
+            let table = library.table() as *const u8;
+            let lease = cache.get(table, LENGTH, READ).unwrap();
+            drop(library);
+            assert!(cache.try_get(table, LENGTH, READ).is_none());
+            drop(lease);
+            rounds += 1;
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+}

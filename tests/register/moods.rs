@@ -1,0 +1,204 @@
+//! A device that fails, or whose code panics: whoever asked for it hears of it, and nobody else is hurt.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use hostbuf::register::{Access, Budget, Monitor, Overlap, Probe, Registrar, RegistrationCache, Span};
+use hostbuf::{Error, Result};
+
+use crate::memory::{Area, PAGE, map_over};
+use crate::{MANY, READ, at, skip, span};
+
+/// Counts what is live, and has moods.
+#[derive(Default)]
+struct Moody {
+    live: AtomicUsize,
+    /// In turn: it works, panics, works, fails.
+    registering: Mood,
+    ending: Mood,
+}
+
+#[derive(Default)]
+struct Mood {
+    bad: AtomicUsize,
+    calls: AtomicUsize,
+}
+
+impl Mood {
+    /// The next calls go wrong: the first by panic, the second by an error, and so on.
+    fn spoil(&self, calls: usize) {
+        self.calls.store(0, Ordering::Relaxed);
+        self.bad.store(calls, Ordering::Relaxed);
+    }
+
+    fn call(&self, span: Span) -> Result<()> {
+        if self.bad.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_err() {
+            return Ok(());
+        }
+        assert!(self.calls.fetch_add(1, Ordering::Relaxed) % 2 == 1, "on purpose");
+        let (device, why) = ("moody".into(), "on purpose".into());
+        Err(Error::Registration { device, span, access: READ, why, source: None })
+    }
+}
+
+impl Registrar for Moody {
+    type Handle = ();
+
+    fn name(&self) -> String {
+        "moody".into()
+    }
+
+    fn overlap(&self) -> Overlap {
+        Overlap::Free
+    }
+
+    fn register(&self, span: Span, _: Access) -> Result<()> {
+        self.registering.call(span)?;
+        self.live.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn deregister(&self, span: Span, (): ()) -> Result<()> {
+        self.ending.call(span)?;
+        self.live.fetch_sub(1, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+fn moody(regions: usize, monitor: Monitor) -> (Arc<Moody>, RegistrationCache<Moody>) {
+    let moody = Arc::new(Moody::default());
+    let cache = RegistrationCache::new(moody.clone(), Budget { regions, ..MANY }, monitor).unwrap();
+    (moody, cache)
+}
+
+/// The cache's books are the device's.
+#[track_caller]
+fn books(moody: &Moody, cache: &RegistrationCache<Moody>, live: usize, leaked: u64) {
+    let stats = cache.stats();
+    assert_eq!((moody.live.load(Ordering::Relaxed), stats.regions, stats.bytes), (live, live, live * PAGE));
+    assert_eq!(stats.leaked, leaked);
+}
+
+#[test]
+fn registering_goes_wrong() {
+    let (moody, cache) = moody(4, Monitor::Explicit);
+    moody.registering.spoil(200);
+    let outcomes: Vec<usize> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (1..=4usize)
+            .map(|thread| {
+                scope.spawn({
+                    let cache = &cache;
+                    move || {
+                        let mut wrong = 0;
+                        for n in 0..100 {
+                            // Two threads ask for the same.
+                            let start = at((thread % 2 + 1) * 0x100_0000 + n * PAGE);
+                            let asked =
+                                catch_unwind(AssertUnwindSafe(|| cache.get(start, PAGE, READ).map(drop)));
+                            wrong += usize::from(!matches!(asked, Ok(Ok(()))));
+                        }
+                        wrong
+                    }
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    // Each call that went wrong was somebody's, and one's only.
+    assert_eq!((outcomes.iter().sum::<usize>(), cache.stats().failures), (200, 100));
+    books(&moody, &cache, 4, 0);
+    cache.flush().unwrap();
+    books(&moody, &cache, 0, 0);
+}
+
+#[test]
+fn ending_goes_wrong_where_somebody_else_asked_for_room() {
+    let (moody, cache) = moody(4, Monitor::Explicit);
+    for n in 1..=4 {
+        drop(cache.get(at(n * PAGE), PAGE, READ).unwrap());
+    }
+    moody.ending.spoil(2);
+    drop(cache.get(at(5 * PAGE), PAGE, READ).unwrap());
+    // Two are lost to the budget for good, and two places are left.
+    books(&moody, &cache, 4, 2);
+    for n in 6..=20 {
+        drop(cache.get(at(n * PAGE), PAGE, READ).unwrap());
+        books(&moody, &cache, 4, 2);
+    }
+}
+
+#[test]
+fn ending_goes_wrong_with_the_last_lease() {
+    let (moody, cache) = moody(4, Monitor::Explicit);
+    moody.ending.spoil(2);
+    for n in 1..=3 {
+        let lease = cache.get(at(n * PAGE), PAGE, READ).unwrap();
+        cache.invalidate(lease.span()).unwrap();
+        // A drop never panics.
+        drop(lease);
+    }
+    books(&moody, &cache, 2, 2);
+    drop(cache.get(at(PAGE), PAGE, READ).unwrap());
+    books(&moody, &cache, 3, 2);
+}
+
+#[test]
+fn ending_goes_wrong_where_it_was_asked_for() {
+    let (moody, cache) = moody(8, Monitor::Explicit);
+    for n in 1..=5 {
+        drop(cache.get(at(n * PAGE), PAGE, READ).unwrap());
+    }
+    moody.ending.spoil(2);
+    let error = cache.flush().unwrap_err().to_string();
+    assert!(error.contains("moody"), "{error}");
+    // It went on to the end all the same.
+    books(&moody, &cache, 2, 2);
+    cache.invalidate(span(PAGE, PAGE)).unwrap();
+    // And at the very end.
+    drop(cache.get(at(PAGE), PAGE, READ).unwrap());
+    moody.ending.spoil(1);
+    drop(cache);
+    assert_eq!(moody.live.load(Ordering::Relaxed), 3);
+}
+
+#[test]
+fn ending_goes_wrong_in_the_thread_of_the_cache() {
+    if let Probe::Missing(why) = Monitor::probe() {
+        return skip(&format!("the strict monitor: {why}"));
+    }
+    let (moody, cache) = moody(8, Monitor::Strict);
+    let area = Area::new(1);
+    moody.ending.spoil(2);
+    for round in 1..=5 {
+        drop(cache.get(area.pointer(), PAGE, READ).unwrap());
+        map_over(area.at(), PAGE);
+        // Nobody asks for anything: it is the cache's thread that ends it.
+        let begun = Instant::now();
+        let kept = round.min(2);
+        while cache.stats().regions != kept || cache.stats().changed != round as u64 {
+            assert!(begun.elapsed() < Duration::from_secs(10), "round {round}: {:?}", cache.stats());
+            std::thread::yield_now();
+        }
+    }
+    books(&moody, &cache, 2, 2);
+}
+
+#[test]
+fn what_the_device_may_still_have_stays_mapped() {
+    use hostbuf::job::Solo;
+    use hostbuf::{HostBuffer, Options};
+    for wrong in 0..=2 {
+        let (moody, cache) = moody(8, Monitor::Explicit);
+        let buffer = HostBuffer::allocate(&Solo, Options::new(1 << 20)).unwrap();
+        let start = buffer.as_ptr().as_ptr();
+        drop(cache.get(start, PAGE, READ).unwrap());
+        drop(buffer);
+        moody.ending.spoil(wrong);
+        assert_eq!(cache.flush().is_err(), wrong > 0);
+        // SAFETY: only asks whether it is mapped.
+        let mapped = unsafe { libc::msync(start.cast(), PAGE, libc::MS_ASYNC) } == 0;
+        assert_eq!(mapped, wrong > 0);
+    }
+}

@@ -1,0 +1,165 @@
+//! Memory that other threads change all the time, and memory whose pages are just being given back.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use hostbuf::register::fake::{Fake, Stamp};
+use hostbuf::register::{Access, Monitor, Overlap, Probe, Registrar, RegistrationCache, Span};
+
+use crate::memory::{Area, PAGE};
+use crate::{MANY, READ, skip, strict};
+
+/// A device whose handle has the first byte of the memory, as it was when it was registered.
+struct Peek(Fake);
+
+impl Registrar for Peek {
+    type Handle = (Stamp, u8);
+
+    fn name(&self) -> String {
+        "peek".into()
+    }
+
+    fn overlap(&self) -> Overlap {
+        Overlap::Free
+    }
+
+    fn register(&self, span: Span, access: Access) -> hostbuf::Result<(Stamp, u8)> {
+        let stamp = self.0.register(span, access)?;
+        // SAFETY: the test's own memory, mapped for all of it.
+        Ok((stamp, unsafe { (span.start() as *const u8).read_volatile() }))
+    }
+
+    fn deregister(&self, span: Span, handle: (Stamp, u8)) -> hostbuf::Result<()> {
+        self.0.deregister(span, handle.0)
+    }
+}
+
+/// The kernel tells that pages are to be given back, and does it when that has been read: whoever asks in between registers
+/// the old pages.
+///
+/// ```text
+///   madvise:  told -- read ------------ the last page goes -- returns
+///   get:                   ^ ^ ^ ^ ^ ^                         the next one must not be any of these
+/// ```
+fn discard_while_others_ask(pages: usize, rounds: usize) {
+    if let Probe::Missing(why) = Monitor::probe() {
+        return skip(&format!("the strict monitor: {why}"));
+    }
+    let cache =
+        RegistrationCache::new(Arc::new(Peek(Fake::new(Overlap::Free))), MANY, Monitor::Strict).unwrap();
+    let area = Area::new(pages);
+    let last = (area.at() + (pages - 1) * PAGE) as *const u8;
+    let mut stale = 0;
+    for _ in 0..rounds {
+        // SAFETY: the test's own memory.
+        unsafe { area.pointer().cast_mut().write_bytes(1, area.len()) };
+        drop(cache.get(last, PAGE, READ).unwrap());
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // SAFETY: as above.
+                unsafe { libc::madvise(area.at() as *mut _, area.len(), libc::MADV_DONTNEED) };
+                done.store(true, Ordering::SeqCst);
+            });
+            while !done.load(Ordering::SeqCst) {
+                drop(cache.get(last, PAGE, READ).unwrap());
+            }
+        });
+        // The page is a new one, of zeros.
+        stale += usize::from(cache.get(last, PAGE, READ).unwrap().handle().1 == 1);
+    }
+    assert_eq!(stale, 0, "of {rounds}: {:?}", cache.stats());
+    assert!(cache.stats().restless > 0, "{:?}", cache.stats());
+    // Afterwards it is kept again.
+    let begun = Instant::now();
+    loop {
+        let first = cache.get(last, PAGE, READ).unwrap().handle().0;
+        if cache.get(last, PAGE, READ).unwrap().handle().0 == first {
+            break;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", cache.stats());
+    }
+}
+
+#[test]
+fn much_memory_is_given_back_while_others_ask() {
+    discard_while_others_ask(16384, 50);
+}
+
+#[test]
+fn little_memory_is_given_back_while_others_ask() {
+    discard_while_others_ask(64, 3000);
+}
+
+/// Others change memory of their own without a pause.
+#[test]
+fn requests_go_on_while_other_memory_changes_all_the_time() {
+    let Some((fake, cache)) = strict() else { return };
+    let area = Area::new(1);
+    drop(cache.get(area.pointer(), PAGE, READ).unwrap());
+    let stop = AtomicBool::new(false);
+    let changes = AtomicUsize::new(0);
+    let slowest = std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let own = Area::new(1);
+                drop(cache.get(own.pointer(), PAGE, READ).unwrap());
+                while !stop.load(Ordering::Relaxed) {
+                    // SAFETY: the test's own page.
+                    unsafe { libc::madvise(own.at() as *mut _, PAGE, libc::MADV_DONTNEED) };
+                    changes.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        while changes.load(Ordering::Relaxed) < 100 {
+            std::thread::yield_now();
+        }
+        let mut slowest = Duration::ZERO;
+        for _ in 0..300 {
+            let begun = Instant::now();
+            let lease = cache.get(area.pointer(), PAGE, READ).unwrap();
+            slowest = slowest.max(begun.elapsed());
+            assert!(fake.live().iter().any(|live| live.0 == lease.handle().0));
+        }
+        stop.store(true, Ordering::Relaxed);
+        slowest
+    });
+    // A request's own waiting is bounded by a few milliseconds; the rest is the other threads' turns on the cores.
+    assert!(slowest < Duration::from_secs(1), "{slowest:?}");
+    assert_eq!(cache.stats().unproven, 0);
+}
+
+#[test]
+fn a_hit_that_may_not_wait_does_not() {
+    let Some((_, cache)) = strict() else { return };
+    let (area, other) = (Area::new(1), Area::new(1));
+    for area in [&area, &other] {
+        drop(cache.get(area.pointer(), PAGE, READ).unwrap());
+    }
+    assert!(cache.try_get(area.pointer(), PAGE, READ).is_some());
+    // The monitor reads what has changed a second late.
+    Monitor::delay(Duration::from_secs(1));
+    std::thread::scope(|scope| {
+        let (begin, begins) = std::sync::mpsc::channel::<()>();
+        scope.spawn(move || {
+            begin.send(()).unwrap();
+            // SAFETY: the test's own page.
+            unsafe { libc::madvise(other.at() as *mut _, PAGE, libc::MADV_DONTNEED) };
+        });
+        begins.recv().unwrap();
+        // Until the change is under way it is a hit.
+        let begun = Instant::now();
+        while cache.try_get(area.pointer(), PAGE, READ).is_some() {
+            assert!(begun.elapsed() < Duration::from_millis(900), "it has waited for the change to be over");
+        }
+        let begun = Instant::now();
+        assert!(cache.try_get(area.pointer(), PAGE, READ).is_none());
+        assert!(begun.elapsed() < Duration::from_millis(500));
+        Monitor::delay(Duration::ZERO);
+    });
+    let begun = Instant::now();
+    while cache.try_get(area.pointer(), PAGE, READ).is_none() {
+        assert!(begun.elapsed() < Duration::from_secs(10));
+    }
+}
