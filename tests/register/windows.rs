@@ -2,7 +2,7 @@
 
 use hostbuf::register::{Access, Overlap};
 
-use crate::memory::{Area, PAGE};
+use crate::memory::{Area, PAGE, map_over};
 use crate::{MANY, READ, strict, strict_with};
 
 #[test]
@@ -81,4 +81,32 @@ fn a_neighbour_stands_in_no_ones_way() {
     }
     assert_eq!(fake.live().len(), 2);
     drop(neighbour);
+}
+
+/// A new mapping beside one that is watched: with the watching the kernel makes one of the two.
+#[test]
+fn a_new_mapping_beside_a_watched_one_is_kept() {
+    for half in 0..2 {
+        for touched in [false, true] {
+            let Some((fake, cache)) = strict() else { return };
+            let area = Area::new(8);
+            drop(cache.get(area.pointer(), area.len(), READ).unwrap());
+            let new = area.at() + half * 4 * PAGE;
+            map_over(new, 4 * PAGE);
+            if touched {
+                // SAFETY: the test's own pages.
+                unsafe { (new as *mut u8).write_bytes(1, 4 * PAGE) };
+            }
+            let before = *cache.get(new as *const u8, 4 * PAGE, READ).unwrap().handle();
+            assert_eq!(*cache.get(new as *const u8, 4 * PAGE, READ).unwrap().handle(), before);
+            let stats = cache.stats();
+            assert_eq!((stats.unwatchable, stats.restless, fake.made()), (0, 0, 2), "{half} {touched}");
+            // And each is still watched.
+            for at in [area.at(), area.at() + 4 * PAGE] {
+                let before = *cache.get(at as *const u8, PAGE, READ).unwrap().handle();
+                map_over(at, 4 * PAGE);
+                assert_ne!(*cache.get(at as *const u8, PAGE, READ).unwrap().handle(), before);
+            }
+        }
+    }
 }

@@ -283,8 +283,8 @@ impl Watching {
         })
     }
 
-    /// Tells the kernel. A change before it knew is not told: then the mapping is another one at the second look; a hole that
-    /// was there meanwhile is closed by the second telling. A change afterwards disturbs the request.
+    /// Tells the kernel. A change before it knew is not told: then the second look finds another mapping, or the second telling
+    /// closes the hole that it has left. A change afterwards disturbs the request.
     fn register(&self, span: Span, request: usize) -> Result<Span, Refusal> {
         let tell = |whole| {
             self.shared.pulse.userfault.register(whole).map_err(|e| match e.raw_os_error() {
@@ -297,7 +297,8 @@ impl Watching {
         let whole = watchable(span)?;
         held(&self.shared.armed).extend(request, whole);
         tell(whole)?;
-        let looked_again = watchable(span).and_then(|again| match again == whole {
+        // With the watching the kernel may have made one mapping of it and of a watched one beside it.
+        let looked_again = watchable(span).and_then(|again| match again.contains(whole) {
             true => tell(whole),
             false => Err(Refusal::Unclear),
         });
