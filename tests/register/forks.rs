@@ -86,6 +86,7 @@ fn children_are_born_while_threads_are_busy() {
                 }
             });
         }
+        let mut well = 0;
         for round in 0..60 {
             // SAFETY: the child asks, drops and ends. It calls what allocates, which the C library allows after fork.
             match unsafe { fork() }.unwrap() {
@@ -109,11 +110,12 @@ fn children_are_born_while_threads_are_busy() {
                     unsafe { libc::_exit(i32::from(!well)) }
                 }
                 ForkResult::Parent { child } => {
-                    assert!(matches!(waitpid(child, None), Ok(WaitStatus::Exited(_, 0))));
+                    well += usize::from(matches!(waitpid(child, None), Ok(WaitStatus::Exited(_, 0))));
                 }
             }
         }
         stop.store(true, Ordering::Relaxed);
+        assert_eq!(well, 60);
     });
     assert!(fake.live().iter().any(|live| live.0 == lease.handle().0));
     assert_eq!(cache.get(kept.pointer(), kept.len(), READ).unwrap().handle(), lease.handle());
@@ -165,6 +167,7 @@ fn a_child_has_caches_of_its_own() {
                 }
             });
         }
+        let mut well = 0;
         for _ in 0..1000 {
             // SAFETY: the child makes a cache, uses it, and ends; the C library's own locks are good in it.
             match unsafe { fork() }.unwrap() {
@@ -175,10 +178,11 @@ fn a_child_has_caches_of_its_own() {
                     unsafe { libc::_exit(i32::from(fake.made() != 1)) }
                 }
                 ForkResult::Parent { child } => {
-                    assert!(matches!(waitpid(child, None), Ok(WaitStatus::Exited(_, 0))));
+                    well += usize::from(matches!(waitpid(child, None), Ok(WaitStatus::Exited(_, 0))));
                 }
             }
         }
         stop.store(true, Ordering::Relaxed);
+        assert_eq!(well, 1000);
     });
 }

@@ -73,7 +73,7 @@ fn caches_go_while_the_allocator_waits_for_the_monitor() {
     let stop = AtomicBool::new(false);
     let (given_back, other) = (Area::new(1), Area::new(1));
     let areas: Vec<Area> = (0..32).map(|_| Area::new(1)).collect();
-    within("dropping caches", Duration::from_secs(20), || {
+    within("dropping caches", Duration::from_secs(80), || {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
