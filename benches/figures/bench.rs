@@ -19,6 +19,7 @@ mod policy;
 mod replicate;
 mod report;
 mod sample;
+mod unmapping;
 mod window;
 
 use std::process::ExitCode;

@@ -1,5 +1,5 @@
 //! The registration cache: what a hit costs, with how many entries, threads, and kinds of memory, beside UCX's; what a miss
-//! adds; what the monitor adds to munmap. The policy is in a file of its own.
+//! adds. The policy, and what the monitor adds to munmap, are in files of their own.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 use hostbuf::register::{Access, Budget, Lease, Monitor, Overlap, Registrar, RegistrationCache, Span};
 
 use crate::Outcome;
-use crate::chain::{ASKED, Chain, PAGE, PAGES, own_time};
+use crate::chain::{ASKED, Chain, PAGE, own_time};
 use crate::peers::{self, Peer};
 use crate::policy;
 use crate::sample::{median, note, sample, unmeasured};
+use crate::unmapping::unmapping;
 
 const BASE: usize = 0x10_0000_0000;
 
@@ -48,7 +49,7 @@ impl Registrar for Idle {
     }
 }
 
-type Cache = RegistrationCache<Idle>;
+pub(crate) type Cache = RegistrationCache<Idle>;
 
 pub(crate) fn cache(budget: Budget, monitor: Monitor) -> hostbuf::Result<Cache> {
     RegistrationCache::new(Arc::new(Idle::default()), budget, monitor)
@@ -98,8 +99,9 @@ pub(crate) fn measure(repeats: usize, hits: usize, peer: Result<&str, &str>, par
         misses(repeats)?;
     }
     if wanted("munmap") {
-        unmapping("cache-munmap", repeats)?;
-        every_core_busy(|| unmapping("cache-munmap-busy", repeats))?;
+        let strict = || of_regions(1024, Monitor::Strict);
+        unmapping("cache-munmap", &strict()?, repeats)?;
+        every_core_busy(|| unmapping("cache-munmap-busy", &strict()?, repeats))?;
     }
     Ok(())
 }
@@ -292,39 +294,6 @@ fn misses(repeats: usize) -> Outcome {
     if owned.stats().misses != all {
         return Err("a miss was a hit".into());
     }
-    Ok(())
-}
-
-fn unmapping(key: &str, repeats: usize) -> Outcome {
-    let cache = of_regions(1024, Monitor::Strict)?;
-    let length = 4 * PAGES * PAGE;
-    let map = || {
-        // SAFETY: new memory, touched once.
-        unsafe {
-            let (rw, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-            let at = libc::mmap(std::ptr::null_mut(), length, rw, flags, -1, 0).cast::<u8>();
-            at.write(1);
-            at
-        }
-    };
-    let unmap = |at: *mut u8| {
-        let begun = Instant::now();
-        // SAFETY: mapped just now, used by nobody.
-        unsafe { libc::munmap(at.cast(), length) };
-        begun.elapsed().as_secs_f64()
-    };
-    let mut added = Vec::new();
-    for _ in 0..repeats * 300 {
-        let plain = unmap(map());
-        let at = map();
-        drop(cache.get(at, length, Access::READ)?);
-        added.push(unmap(at) - plain);
-    }
-    added.sort_by(f64::total_cmp);
-    sample(key, "ours", median(&added));
-    sample(key, "theirs", 10e-6);
-    let at = |share: usize| added[added.len() * share / 1000] * 1e6;
-    note(key, &format!("p99 {:.1} µs, p99.9 {:.1} µs of {}", at(990), at(999), added.len()));
     Ok(())
 }
 

@@ -399,6 +399,11 @@ impl Shared {
                 PollFd::new(self.stop.as_fd(), PollFlags::POLLIN),
             ];
             let warm = warmth.is_warm();
+            // The cheapest question, for the shortest delay.
+            if warm && self.pulse.userfault.is_quiet() {
+                std::hint::spin_loop();
+                continue;
+            }
             let news = poll(&mut fds, if warm { PollTimeout::ZERO } else { PollTimeout::NONE });
             if fds[1].any().unwrap_or(false) {
                 return;
