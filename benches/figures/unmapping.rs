@@ -68,11 +68,13 @@ fn bare(plain: &[f64]) -> Result<Vec<f64>, Box<dyn std::error::Error>> {
     const API: [u64; 2] = [0xc018_aa3f, 0xaa];
     const REGISTER: [u64; 2] = [0xc020_aa00, 2];
     const UNMAPPING: u64 = 1 | 1 << 6;
-    // SAFETY: no memory is passed; a new descriptor, or -1.
-    let fd = match unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | libc::O_NONBLOCK | 1) } {
-        -1 => return Err(std::io::Error::last_os_error().into()),
-        fd => unsafe { OwnedFd::from_raw_fd(fd as i32) },
-    };
+    // SAFETY: no memory is passed.
+    let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | libc::O_NONBLOCK | 1) };
+    if fd < 0 {
+        return Err(std::io::Error::last_os_error().into());
+    }
+    // SAFETY: a new descriptor.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
     let control = |request: u64, mut words: [u64; 4]| {
         // SAFETY: each request reads and writes at most so many words.
         match unsafe { libc::ioctl(fd.as_raw_fd(), request, words.as_mut_ptr()) } {

@@ -3,44 +3,37 @@
 
 use std::time::{Duration, Instant};
 
+use nix::sys::resource::{UsageWho, getrusage};
+
 /// How long after a change the next one is looked for without sleeping, when changes come in such intervals.
-const WARM: Duration = Duration::from_micros(200);
-/// Between two looks nothing takes so long, unless others have the core for a turn. Whoever has just been woken may have it
-/// for a moment: then the kernel moves this thread.
-const DISPLACED: Duration = Duration::from_micros(400);
+const WARM: Duration = Duration::from_micros(100);
 /// How long it sleeps between changes once it has been in the way of others.
 const COLD: Duration = Duration::from_millis(5);
 
 pub(super) struct Warmth {
     /// No use on a single core: there the others wait for this thread to sleep.
     possible: bool,
-    /// The last change.
     last: Option<Instant>,
-    /// While it is warm: until when, and when it has last looked.
-    warm: Option<(Instant, Instant)>,
+    until: Option<Instant>,
     cold_until: Option<Instant>,
+    /// How often the kernel has given this thread's core to another.
+    displaced: i64,
 }
 
 impl Warmth {
     pub(super) fn new() -> Warmth {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        Warmth { possible: cores > 1, last: None, warm: None, cold_until: None }
+        Warmth { possible: cores > 1, last: None, until: None, cold_until: None, displaced: 0 }
     }
 
     /// Whether to look again without sleeping.
     pub(super) fn is_warm(&mut self) -> bool {
-        self.warm.is_some() && self.stays_warm(Instant::now())
-    }
-
-    fn stays_warm(&mut self, now: Instant) -> bool {
-        let Some((until, looked)) = self.warm else { return false };
-        if now - looked > DISPLACED {
-            // Others want this core: they shall have it, and be waited for.
-            self.cold_until = Some(now + COLD);
+        let Some(until) = self.until else { return false };
+        if Instant::now() < until {
+            return true;
         }
-        let stays = now < until && now - looked <= DISPLACED;
-        self.warm = stays.then_some((until, now));
-        stays
+        self.until = None;
+        false
     }
 
     /// Something has changed.
@@ -49,11 +42,19 @@ impl Warmth {
             return;
         }
         let now = Instant::now();
-        self.stays_warm(now);
         let soon = self.last.is_some_and(|last| now - last < 2 * WARM);
         self.last = Some(now);
-        let cold = self.cold_until.is_some_and(|until| now < until);
-        self.warm = (soon && !cold).then_some((now + WARM, now));
+        if self.cold_until.is_some_and(|until| now < until) || !soon {
+            return;
+        }
+        // Others want this core: they shall have it, and be waited for.
+        let displaced =
+            getrusage(UsageWho::RUSAGE_THREAD).map_or(0, |usage| usage.involuntary_context_switches());
+        if std::mem::replace(&mut self.displaced, displaced) != displaced {
+            (self.until, self.cold_until) = (None, Some(now + COLD));
+            return;
+        }
+        self.until = Some(now + WARM);
     }
 }
 
