@@ -1,11 +1,10 @@
 //! Which addresses of this process are hostbuf's own: their pages change only when hostbuf says so. And through which
 //! registrations a device could write there, which freezing has to know.
 
-use std::cell::Cell;
-use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::error::{Error, Result};
-use crate::os::forking;
+use crate::os::forking::hold_around_fork;
 use crate::span::Span;
 
 type Keeper = Weak<dyn Send + Sync>;
@@ -40,24 +39,8 @@ static OWNED: Mutex<Owned> =
     Mutex::new(Owned { ranges: Vec::new(), writing: Vec::new(), numbers: 0, others: Vec::new() });
 
 fn owned() -> MutexGuard<'static, Owned> {
-    static FORKING: Once = Once::new();
-    FORKING.call_once(|| forking::around(before_fork, after_fork));
+    hold_around_fork!(OWNED: Owned);
     OWNED.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-thread_local! {
-    /// The lock, while this thread forks.
-    static HELD: Cell<Option<MutexGuard<'static, Owned>>> = const { Cell::new(None) };
-}
-
-extern "C" fn before_fork() {
-    let guard = OWNED.lock().unwrap_or_else(PoisonError::into_inner);
-    // A thread that is ending has no place for it any more, and goes without.
-    let _ = HELD.try_with(|held| held.set(Some(guard)));
-}
-
-extern "C" fn after_fork() {
-    let _ = HELD.try_with(Cell::take);
 }
 
 impl Owned {

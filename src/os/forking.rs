@@ -11,3 +11,26 @@ pub fn around(before: extern "C" fn(), after: extern "C" fn()) {
         tracing::warn!(refused, "a child that is forked from several threads may hang when it uses hostbuf");
     }
 }
+
+/// Holds the mutex `$lock`, a static of a `$value`, around each fork from the first call on, so that a child finds it free.
+macro_rules! hold_around_fork {
+    ($lock:ident: $value:ty) => {{
+        use std::cell::Cell;
+        use std::sync::{MutexGuard, Once, PoisonError};
+        thread_local! {
+            /// The lock, while this thread forks.
+            static HELD: Cell<Option<MutexGuard<'static, $value>>> = const { Cell::new(None) };
+        }
+        extern "C" fn before() {
+            let guard = $lock.lock().unwrap_or_else(PoisonError::into_inner);
+            // A thread that is ending has no place for it any more, and goes without.
+            let _ = HELD.try_with(|held| held.set(Some(guard)));
+        }
+        extern "C" fn after() {
+            let _ = HELD.try_with(Cell::take);
+        }
+        static ONCE: Once = Once::new();
+        ONCE.call_once(|| $crate::os::forking::around(before, after));
+    }};
+}
+pub(crate) use hold_around_fork;

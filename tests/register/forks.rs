@@ -186,3 +186,41 @@ fn a_child_has_caches_of_its_own() {
         assert_eq!(well, 1000);
     });
 }
+
+/// Threads make the monitor and stop it while children are born that make one of their own.
+#[test]
+fn a_child_has_a_monitor_of_its_own() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    if crate::strict().is_none() {
+        return;
+    }
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    drop(cache(Overlap::Free, MANY, Monitor::Strict));
+                }
+            });
+        }
+        let mut well = 0;
+        for _ in 0..100 {
+            // SAFETY: the child makes a cache, uses it, and ends; the C library's own locks are good in it.
+            match unsafe { fork() }.unwrap() {
+                ForkResult::Child => {
+                    let (_, own) = cache(Overlap::Free, MANY, Monitor::Strict);
+                    let area = Area::new(1);
+                    drop(own.get(area.pointer(), area.len(), READ).unwrap());
+                    let kept = own.try_get(area.pointer(), area.len(), READ).is_some();
+                    // SAFETY: runs nothing of the parent's.
+                    unsafe { libc::_exit(i32::from(!kept)) }
+                }
+                ForkResult::Parent { child } => {
+                    well += usize::from(matches!(waitpid(child, None), Ok(WaitStatus::Exited(_, 0))));
+                }
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+        assert_eq!(well, 100);
+    });
+}

@@ -3,7 +3,7 @@
 use hostbuf::register::{Access, Overlap};
 
 use crate::memory::{Area, PAGE, map_over};
-use crate::{MANY, READ, strict, strict_with};
+use crate::{MANY, READ, explicit, strict, strict_with};
 
 #[test]
 fn a_growing_range_registers_at_most_twice_its_last_bytes() {
@@ -18,6 +18,23 @@ fn a_growing_range_registers_at_most_twice_its_last_bytes() {
     }
     assert!(fake.made_bytes() <= 2 * area.len(), "{} of {}", fake.made_bytes(), area.len());
     assert_eq!(cache.stats().retried, 0);
+}
+
+/// Where only the program knows what changes, nothing is registered that it has not asked for; it may ask for the whole.
+#[test]
+fn with_an_explicit_monitor_the_program_says_where_it_ends() {
+    let area = Area::new(64);
+    for whole in [false, true] {
+        let (fake, cache) = explicit(MANY);
+        if whole {
+            cache.keep(area.pointer(), area.len(), READ).unwrap();
+        }
+        for pages in 1..=64 {
+            let lease = cache.get(area.pointer(), pages * PAGE, READ).unwrap();
+            assert_eq!(lease.span().len(), if whole { area.len() } else { pages * PAGE });
+        }
+        assert_eq!(fake.made(), if whole { 1 } else { 64 });
+    }
 }
 
 #[test]

@@ -21,7 +21,9 @@ pub enum Monitor {
     /// so it does not matter who frees, or how. What it does not see is in the [module's](crate::register) list.
     #[default]
     Strict,
-    /// The program tells, by [`invalidate`](crate::register::RegistrationCache::invalidate), before the pages change.
+    /// The program tells, by [`invalidate`](crate::register::RegistrationCache::invalidate), before the pages change. What is
+    /// not hostbuf's is registered as it is asked for and never further, since nobody says where it ends: who sends a window
+    /// that grows calls [`keep`](crate::register::RegistrationCache::keep) for the whole of it first.
     Explicit,
 }
 

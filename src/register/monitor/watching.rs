@@ -17,6 +17,7 @@ use super::recent::Pages;
 use super::warmth::Warmth;
 use super::{Unwatched, Watcher};
 use crate::error::Error;
+use crate::os::forking::hold_around_fork;
 use crate::os::lineage::Lineage;
 use crate::os::maps::{self, Mapped};
 use crate::span::Span;
@@ -85,8 +86,15 @@ struct Shared {
     pause: AtomicU64,
 }
 
+type Current = Option<(Arc<Watching>, usize)>;
+
 /// The one, and how many have it.
-static CURRENT: Mutex<Option<(Arc<Watching>, usize)>> = Mutex::new(None);
+static CURRENT: Mutex<Current> = Mutex::new(None);
+
+fn current() -> MutexGuard<'static, Current> {
+    hold_around_fork!(CURRENT: Current);
+    held(&CURRENT)
+}
 
 fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -98,7 +106,7 @@ impl Watching {
     /// # Errors
     /// Why there is none.
     pub(super) fn shared() -> Result<Arc<Watching>, String> {
-        let mut current = held(&CURRENT);
+        let mut current = current();
         // A forked child has no thread of it.
         if let Some((watching, users)) = current.as_mut().filter(|(w, _)| w.lineage.is_here()) {
             *users += 1;
@@ -114,7 +122,7 @@ impl Watching {
     /// Gives one back. With the last the monitor stops, and no other begins before that is over: what two of them let go of
     /// and watch is the same memory.
     pub(super) fn release(watching: Arc<Watching>) {
-        let mut current = held(&CURRENT);
+        let mut current = current();
         drop(watching);
         let last = match current.as_mut() {
             Some((watching, users)) if watching.lineage.is_here() => {
