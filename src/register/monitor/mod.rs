@@ -2,6 +2,7 @@
 
 mod armed;
 mod kernel;
+mod mappings;
 mod proof;
 mod recent;
 mod strays;

@@ -12,6 +12,7 @@ use nix::sys::signal::SigSet;
 
 use super::armed::Armed;
 use super::kernel::{self, Change, FEATURES, Messages, Userfault};
+use super::mappings::{Refusal, each_mapping, is_own, watchable};
 use super::proof;
 use super::recent::Pages;
 use super::warmth::Warmth;
@@ -19,7 +20,6 @@ use super::{Unwatched, Watcher};
 use crate::error::Error;
 use crate::os::forking::hold_around_fork;
 use crate::os::lineage::Lineage;
-use crate::os::maps::{self, Mapped};
 use crate::span::Span;
 
 /// How long the kernel may say that a change is under way while it has nothing to tell, before nothing is kept any more until
@@ -352,49 +352,6 @@ impl Watching {
     pub(super) fn pause(&self, time: Duration) {
         self.shared.pause.store(time.as_micros() as u64, Ordering::Relaxed);
     }
-}
-
-/// Why memory is not watched, or not yet.
-enum Refusal {
-    Certain(Unwatched),
-    /// The mappings changed while they were looked at; or nothing is mapped there at all.
-    Unclear,
-}
-
-/// The whole mappings that `span` lies in, when all of them can be watched.
-fn watchable(span: Span) -> Result<Span, Refusal> {
-    let mut whole: Option<Span> = None;
-    let mut all = true;
-    each_mapping(|one, mapping| {
-        if one.overlaps(span) {
-            whole = match whole {
-                None => Some(one),
-                Some(so_far) if so_far.end() == one.start() => {
-                    Span::new(so_far.start(), so_far.len() + one.len()).ok()
-                }
-                Some(so_far) => Some(so_far),
-            };
-            all &= is_own(&mapping);
-        }
-        one.start() < span.end()
-    });
-    if !all {
-        return Err(Refusal::Certain(Unwatched::Memory));
-    }
-    whole.filter(|whole| whole.contains(span)).ok_or(Refusal::Unclear)
-}
-
-/// Files and shared memory change by other ways too, which nobody tells.
-fn is_own(mapping: &Mapped<'_>) -> bool {
-    mapping.inode == 0 && mapping.private && !mapping.path.starts_with(b"[v")
-}
-
-fn each_mapping(mut each: impl FnMut(Span, Mapped<'_>) -> bool) {
-    // Without /proc nothing can be looked up, and so nothing watched.
-    let _ = maps::each(|mapping| match Span::new(mapping.start, mapping.end - mapping.start) {
-        Ok(span) => each(span, mapping),
-        Err(_) => true,
-    });
 }
 
 impl Shared {
