@@ -15,6 +15,41 @@
 //!
 //! Waiting sleeps until the device has an event, unless [`Options::busy`] is set.
 //!
+//! # Who owns what
+//!
+//! Of a fabric the first rank of each host does the I/O. Of [channels](Channel) every rank that has one does its own. Either has
+//! one datagram queue pair, from which connections are asked for, and one receive queue for all that others tell; to each
+//! other process that it writes to it has one queue pair, and one for each that writes to it, made when they are first wanted.
+//! So nothing but the table of addresses grows with the size of the job.
+//!
+//! # Messages
+//!
+//! A [`Channel`] sends from buffers anywhere to another rank, again and again: it is set up once, and the buffers are
+//! registered once, by the [cache](crate::register::RegistrationCache).
+//!
+//! ```no_run
+//! # use hostbuf::{job::Collective, rdma::{Channel, ChannelOptions}};
+//! # fn exchange(world: &dyn Collective) -> hostbuf::Result<()> {
+//! let right = (world.rank() + 1) % world.size();
+//! let left = (world.rank() + world.size() - 1) % world.size();
+//! // With more than two ranks; both ends of a channel have the same tag.
+//! let channels = Channel::connect(world, &[(right, 0), (left, 0)], ChannelOptions::default())?;
+//! let (mut halo, edge) = (vec![0u8; 1 << 20], vec![1u8; 1 << 20]);
+//! for _step in 0..1000 {
+//!     let sending = channels[0].begin_send(&edge)?;
+//!     channels[1].receive(&mut halo)?;
+//!     sending.wait()?;
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What was not tried
+//!
+//! All of it was tried with the device in software (SoftRoCE, RoCE v2) between two virtual machines. InfiniBand's own addresses
+//! (LIDs, partition keys), several ports at once, memory that is registered on demand, GPU memory (dma-buf) and relaxed
+//! ordering were not, and are not built.
+//!
 //! ```no_run
 //! # use hostbuf::{HostBuffer, job::Solo, rdma::{Fabric, Options}};
 //! # use std::time::Duration;
@@ -28,7 +63,12 @@
 //! # Ok::<(), hostbuf::Error>(())
 //! ```
 
+mod boxes;
+mod card;
+mod channel;
+mod channels;
 mod completions;
+mod endpoint;
 mod fabric;
 mod flights;
 mod letter;
@@ -37,9 +77,12 @@ mod mail;
 mod operations;
 mod options;
 mod pair;
+mod pending;
 mod port;
 mod receives;
 
+pub use channel::{Channel, Sending};
+pub use channels::ChannelOptions;
 pub use fabric::{Fabric, SIGNALS};
-pub use operations::Pending;
 pub use options::Options;
+pub use pending::Pending;

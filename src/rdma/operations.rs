@@ -9,23 +9,12 @@ use std::time::{Duration, Instant};
 use crate::buffer::Fill;
 use crate::error::{Error, Failure, Result};
 use crate::rdma::fabric::{Fabric, SIGNALS, Shared};
-use crate::rdma::pair::{Pair, Request, What};
+use crate::rdma::pair::What;
+use crate::rdma::pending::Pending;
 use crate::span::Span;
 
 /// The most bytes of one request; a longer region is sent in several.
 const LONGEST: usize = 1 << 30;
-
-/// An operation that was begun. It goes on when this is dropped; only nobody hears of its end.
-#[must_use = "an operation is over when wait() or test() says so"]
-pub struct Pending {
-    shared: Arc<Shared>,
-    host: usize,
-    doing: &'static str,
-    /// The connection, and the requests that are under way, the last one last.
-    pair: Option<Arc<Pair>>,
-    slots: Vec<u32>,
-    failed: Option<Failure>,
-}
 
 impl Fabric {
     /// Writes this host's bytes of `region` into the same region of `host`. When the operation is over the bytes have been
@@ -83,7 +72,7 @@ impl Fabric {
     /// [`Error::Peer`] when the time is over. What failed, the operation itself says.
     pub fn flush(&self, host: usize, timeout: Duration) -> Result<()> {
         let shared = self.shared()?;
-        let flights = &shared.flights;
+        let flights = &shared.endpoint.flights;
         match flights.wait(Some(Instant::now() + timeout), || flights.under_way(host) == 0)? {
             true => Ok(()),
             false => Err(Error::Peer { host, doing: "flush".into(), failure: Failure::Timeout }),
@@ -148,33 +137,16 @@ impl Fabric {
         span: Span,
         what: impl Fn(u64, u32, bool) -> What,
     ) -> Result<Pending> {
-        let mut pending =
-            Pending { shared: shared.clone(), host, doing, pair: None, slots: Vec::new(), failed: None };
-        let pair = shared.links.to(host)?;
-        pending.pair = Some(pair.clone());
+        let mut pending = Pending::to(&shared.endpoint, host, doing)?;
         let mut at = span.start();
         while at < span.end() {
             let length = LONGEST.min(span.end() - at);
             // The key may have ended since: then the buffer is frozen.
-            let local = shared.local_key()?;
-            let until = Instant::now() + shared.options.connect;
-            let Some(slot) = shared.flights.begin(host, until)? else {
-                return Err(pending.failure(Failure::Timeout));
-            };
-            pending.slots.push(slot);
-            let last = at + length == span.end();
-            let request = Request {
-                id: u64::from(slot),
-                what: what(at as u64, shared.keys[host], last),
-                local: (at, length as u32, local),
-                told: true,
-            };
+            let local = (at, length as u32, shared.local_key()?);
+            let what = what(at as u64, shared.keys[host], at + length == span.end());
             // SAFETY: the buffer's own memory, registered as long as the fabric lives or the buffer is not frozen: a request on
             // memory that is not registered any more fails at the device.
-            if let Err((_, error)) = unsafe { pair.post(&[request]) } {
-                shared.flights.end(pending.slots.pop().expect("just pushed"));
-                return Err(error);
-            }
+            unsafe { pending.post(what, local)? };
             at += length;
         }
         Ok(pending)
@@ -186,93 +158,6 @@ fn check_signal(signal: usize) -> Result<()> {
         return Ok(());
     }
     Err(Error::invalid(format!("signal {signal}: there are {SIGNALS}, counted from 0")))
-}
-
-impl Pending {
-    fn failure(&self, failure: Failure) -> Error {
-        Error::Peer { host: self.host, doing: self.doing.into(), failure }
-    }
-
-    /// Takes what has landed; whether all has.
-    fn settle(&mut self) -> bool {
-        while let Some(&slot) = self.slots.first() {
-            let Some(status) = self.shared.flights.landed(slot) else { return false };
-            self.shared.flights.end(slot);
-            self.slots.remove(0);
-            if status != 0 {
-                // The first failure is the cause of the others.
-                self.failed.get_or_insert(Failure::of_status(status));
-            }
-        }
-        true
-    }
-
-    fn outcome(&mut self) -> Result<()> {
-        match self.failed {
-            None => Ok(()),
-            Some(failure) => {
-                // A connection that has failed once does nothing any more.
-                if let Some(pair) = self.pair.take() {
-                    self.shared.links.broken(self.host, &pair);
-                }
-                Err(self.failure(failure))
-            }
-        }
-    }
-
-    /// Whether it is over, without waiting.
-    ///
-    /// # Errors
-    /// [`Error::Peer`]: it has failed.
-    pub fn test(&mut self) -> Result<bool> {
-        if !self.settle() {
-            let shared = self.shared.clone();
-            shared.flights.look()?;
-            if !self.settle() {
-                return Ok(false);
-            }
-        }
-        self.outcome().map(|()| true)
-    }
-
-    /// Waits until it is over.
-    ///
-    /// # Errors
-    /// [`Error::Peer`]: it has failed, by the device's own timeout at the latest.
-    pub fn wait(mut self) -> Result<()> {
-        let shared = self.shared.clone();
-        shared.flights.wait(None, || self.settle())?;
-        self.outcome()
-    }
-
-    /// The same; `false`: the time is over, and it goes on.
-    ///
-    /// # Errors
-    /// As [`wait`](Pending::wait).
-    pub fn wait_timeout(&mut self, timeout: Duration) -> Result<bool> {
-        let shared = self.shared.clone();
-        if !shared.flights.wait(Some(Instant::now() + timeout), || self.settle())? {
-            return Ok(false);
-        }
-        self.outcome().map(|()| true)
-    }
-}
-
-impl Drop for Pending {
-    fn drop(&mut self) {
-        for &slot in &self.slots {
-            self.shared.flights.abandon(slot);
-        }
-    }
-}
-
-impl std::fmt::Debug for Pending {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pending")
-            .field("doing", &self.doing)
-            .field("host", &self.host)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Shared {

@@ -31,7 +31,7 @@ fn script() -> Option<Command> {
 
 /// The lines of a program of this name that ran well on both machines, each with the machine that said it; none where that
 /// cannot be.
-pub fn run_on_both(program: &str) -> Option<Vec<(usize, String)>> {
+fn run_on_both(program: &str) -> Option<Vec<(usize, String)>> {
     let mut script = script()?;
     let path: PathBuf = root().join("target/rdma/release/examples").join(program);
     if !path.exists() {
@@ -117,4 +117,16 @@ fn nothing_stays_when_the_script_is_killed() {
     }
     // Without an error only an empty one goes.
     fs::remove_dir(&temporary).expect("nothing was left in it");
+}
+
+/// Runs it on both, and wants each of these checks to have gone well on both.
+pub fn all_is_well_on_both(program: &str, checks: &[&str]) {
+    let Some(lines) = run_on_both(program) else { return };
+    for check in checks {
+        for host in [0, 1] {
+            let well = format!("ok {check} ");
+            let spoken = lines.iter().any(|(of, line)| *of == host && line.starts_with(&well));
+            assert!(spoken, "{check} on host {host}");
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! Two hosts with an RDMA device each, as two virtual machines, and the ranks that meet there over TCP.
 
+mod channel;
 mod fabric;
 mod machines;
 mod meeting;

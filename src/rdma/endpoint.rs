@@ -1,0 +1,129 @@
+//! What one process has to send with, and the thread that hears what others tell it.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::signal::SigSet;
+
+use crate::error::{Error, Result};
+use crate::rdma::card::Card;
+use crate::rdma::completions::Completions;
+use crate::rdma::flights::Flights;
+use crate::rdma::links::{Address, Links, Parts};
+use crate::rdma::mail::Mail;
+use crate::rdma::options::Options;
+use crate::rdma::port::Port;
+use crate::rdma::receives::Receives;
+use crate::register::{Registrar, Verbs};
+
+/// The most requests under way at a time, to all others together.
+const REQUESTS: u32 = 4096;
+/// Places for what peers tell; more of them wait for a moment.
+const TOLD: u32 = 1024;
+
+/// See the [module](self).
+pub(super) struct Endpoint {
+    pub(super) flights: Flights,
+    pub(super) links: Links,
+    pub(super) options: Options,
+}
+
+/// The thread that answers others, and hears what they tell; until this is dropped.
+pub(super) struct Listener {
+    thread: Option<JoinHandle<()>>,
+    stop: Arc<EventFd>,
+}
+
+impl Parts {
+    /// The device, and what every process has of it.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for options that make no sense; [`Error::Unsupported`]; [`Error::Os`].
+    pub(super) fn open(options: &Options) -> Result<Parts> {
+        options.check()?;
+        let verbs = Arc::new(Verbs::open(options.device.as_deref())?);
+        let port = Port::choose(&verbs, options.gid)?;
+        let mail = Mail::new(&verbs, port)?;
+        let sends = Arc::new(Completions::new(&verbs, REQUESTS)?);
+        let receives = Arc::new(Receives::new(&verbs, TOLD, 64)?);
+        tracing::info!(device = verbs.name(), address = Port::show(port.address), "RDMA");
+        Ok(Parts { verbs, port, mail, sends, receives })
+    }
+}
+
+impl Endpoint {
+    /// Number `own` of those whose cards these are.
+    pub(super) fn new(parts: Parts, own: usize, cards: &[Card], options: Options) -> Endpoint {
+        let addresses = cards.iter().map(|c| Address { port: c.port, pair: c.pair }).collect();
+        let flights = Flights::new(parts.sends.clone(), REQUESTS, cards.len(), options.depth, options.busy);
+        let links = Links::new(parts, cards[0].number, own, addresses, options.clone());
+        Endpoint { flights, links, options }
+    }
+
+    /// Begins to answer others; each number that they tell goes to `told`, in that thread.
+    ///
+    /// # Errors
+    /// [`Error::Os`].
+    pub(super) fn listen(self: &Arc<Self>, told: impl Fn(u32) + Send + 'static) -> Result<Listener> {
+        let stop = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
+            .map_err(|e| Error::os("making an eventfd")(std::io::Error::from(e)))?;
+        let stop = Arc::new(stop);
+        let (endpoint, until) = (self.clone(), stop.clone());
+        let thread = std::thread::Builder::new().name("hostbuf-rdma".into()).spawn(move || {
+            // The application's signals are for its own threads.
+            let _ = SigSet::all().thread_block();
+            endpoint.answer_until(&until, &told);
+        });
+        let thread = thread.map_err(Error::os("starting the thread that answers other hosts"))?;
+        Ok(Listener { thread: Some(thread), stop })
+    }
+
+    fn answer_until(&self, stop: &EventFd, told: &dyn Fn(u32)) {
+        loop {
+            if let Err(error) = self.hear(told) {
+                tracing::error!(%error, "this process answers nobody any more");
+                return;
+            }
+            let incoming = [
+                self.links.mail().incoming().as_fd(),
+                self.links.receives().completions().as_fd(),
+                stop.as_fd(),
+            ];
+            let mut fds = incoming.map(|fd| PollFd::new(fd, PollFlags::POLLIN));
+            let _ = poll(&mut fds, PollTimeout::NONE);
+            if fds[2].any().unwrap_or(false) {
+                return;
+            }
+        }
+    }
+
+    fn hear(&self, told: &dyn Fn(u32)) -> Result<()> {
+        let (mail, receives) = (self.links.mail(), self.links.receives());
+        mail.incoming().arm()?;
+        receives.completions().arm()?;
+        self.links.read_mail()?;
+        let mut result = Ok(());
+        receives.completions().take(|completion| {
+            if let Some(number) = completion.imm_data() {
+                told(u32::from_be(number));
+            }
+            // The connection that it came by is gone: so is the place, until it is given again.
+            if let Err(error) = receives.give(completion.wr_id()) {
+                result = Err(error);
+            }
+        })?;
+        result
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let _ = self.stop.write(1);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
