@@ -6,6 +6,7 @@ mod arena;
 mod attach;
 pub mod ballot;
 pub mod candidates;
+pub(crate) mod carrier;
 mod containers;
 pub mod control;
 mod early;

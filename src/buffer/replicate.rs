@@ -2,10 +2,12 @@
 
 #![allow(unsafe_code)]
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use tracing::{info, info_span};
 
+use crate::buffer::carrier::{self, Carrier};
 use crate::buffer::control::Fill;
 use crate::buffer::handle::HostBuffer;
 use crate::buffer::initialize::{Ground, Turn};
@@ -20,7 +22,8 @@ const CHUNK: usize = 16 << 20;
 impl HostBuffer {
     /// Sends the filled buffer of `root`'s host to all other hosts of `group`, where it must be empty: the bytes up
     /// to the high-water mark, checksummed. Pointers inside stay valid, since the address is the same. Collective;
-    /// the hosts' leaders move the data.
+    /// the hosts' leaders move the data: by RDMA along a tree where they are joined for this buffer (by a `rdma::Fabric`), by the
+    /// collective's broadcast otherwise.
     ///
     /// This is also where hosts that do not know each other (`hostbuf exec`) are compared.
     ///
@@ -114,6 +117,16 @@ impl HostBuffer {
         Err(Error::Fill { why })
     }
 
+    /// What joins all hosts' parts of this buffer, if there is such a thing on all of them, and ready.
+    fn carrier(&self, hosts: &Hosts) -> Result<Option<(Arc<dyn Carrier>, u64)>> {
+        let found = carrier::find(self.as_ptr().as_ptr() as usize, hosts.count, hosts.index)
+            .map(|carrier| (carrier.prepare(), carrier));
+        let mut all = [u64::from(found.is_some())];
+        // Nobody begins before all are ready.
+        hosts.leaders.all_reduce(&mut all, Reduce::Min)?;
+        Ok(found.filter(|_| all[0] == 1).map(|(prepared, carrier)| (carrier, prepared)))
+    }
+
     /// Among the leaders: the bytes, then the comparison of what arrived.
     fn stream(
         &self,
@@ -129,20 +142,33 @@ impl HostBuffer {
             return Ok(());
         }
         let mut hash = xxhash_rust::xxh3::Xxh3::new();
-        let mut at = 0;
-        while at < bytes as usize {
-            let length = CHUNK.min(bytes as usize - at);
-            // SAFETY: inside the mapping; on the source nobody writes (it is filled), elsewhere only this process may
-            // (it has the turn). MPI writes on all but the source, where the broadcast only reads.
-            let chunk = unsafe { std::slice::from_raw_parts_mut(self.as_ptr().as_ptr().add(at), length) };
-            hosts.leaders.broadcast(chunk, source)?;
-            hash.update(chunk);
-            at += length;
+        // SAFETY: inside the mapping; on the source nobody writes (it is filled), elsewhere only this process may (it has the
+        // turn), and what it may write through lives only as long as the collective's call.
+        let part = |at: usize, length: usize| unsafe {
+            std::slice::from_raw_parts_mut(self.as_ptr().as_ptr().add(at), length)
+        };
+        let mut arrived = |at: usize, length: usize| {
+            hash.update(part(at, length));
             if hosts.index != source {
                 // So that whoever watches sees how far it is.
-                self.control().set_high_water(self.index, at as u64);
+                self.control().set_high_water(self.index, (at + length) as u64);
             }
-            progress(at as u64, bytes);
+            progress((at + length) as u64, bytes);
+        };
+        match self.carrier(hosts)? {
+            Some((carrier, prepared)) => {
+                let carried = carrier.carry(prepared, source, bytes as usize, &mut arrived);
+                all_or_none(&*hosts.leaders, carried)?;
+            }
+            None => {
+                let mut at = 0;
+                while at < bytes as usize {
+                    let length = CHUNK.min(bytes as usize - at);
+                    hosts.leaders.broadcast(part(at, length), source)?;
+                    arrived(at, length);
+                    at += length;
+                }
+            }
         }
         let digest = hash.digest();
         let mut words = [digest, !digest];

@@ -331,8 +331,7 @@ impl Channel {
     fn ask_whether_it_is_there(&self, doing: &'static str) -> Result<()> {
         let end = self.end();
         let mut asking = Pending::to(&self.shared.endpoint, end.rank, doing)?;
-        // SAFETY: no memory.
-        unsafe { asking.post(What::Write { address: end.boxes.0, key: end.boxes.1 }, (0, 0, 0))? };
+        asking.post_nothing(What::Write { address: end.boxes.0, key: end.boxes.1 })?;
         asking.wait()
     }
 }

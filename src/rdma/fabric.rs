@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use tracing::info_span;
 
+use crate::buffer::carrier::{self, Carrier};
 use crate::buffer::owned::{self, Registrations};
 use crate::buffer::{Fill, HostBuffer};
 use crate::error::{Error, Result};
@@ -19,6 +20,9 @@ use crate::register::{Access, Probe, Registration, Span, Verbs};
 
 /// How many signals each process has.
 pub const SIGNALS: usize = 64;
+/// Two more, of hostbuf's own: a piece of a buffer that is being replicated has come; no more of them will.
+pub(super) const PIECES: usize = SIGNALS;
+pub(super) const GAVE_UP: usize = SIGNALS + 1;
 /// The hosts of a job, joined so that each can write into and read from the others' part of a buffer.
 ///
 /// The process that leads its host, the first of its ranks, does the I/O. On the others every operation is
@@ -35,6 +39,7 @@ pub struct Fabric {
 pub(super) struct Shared {
     pub(super) endpoint: Arc<Endpoint>,
     pub(super) signals: Arc<Signals>,
+    pub(super) own: usize,
     /// Each host's key for its part of the buffer.
     pub(super) keys: Vec<u32>,
     pub(super) segment: Mutex<Option<Registration<Verbs>>>,
@@ -44,7 +49,7 @@ pub(super) struct Shared {
 
 /// How often each signal has come, and who waits for one.
 pub(super) struct Signals {
-    counts: [AtomicU64; SIGNALS],
+    counts: [AtomicU64; SIGNALS + 2],
     lock: Mutex<()>,
     came: Condvar,
 }
@@ -80,6 +85,7 @@ impl Fabric {
                 lock: Mutex::new(()),
                 came: Condvar::new(),
             }),
+            own: hosts.index,
             keys: cards.iter().map(|card| card.key).collect(),
             segment: Mutex::new(Some(registration)),
             span,
@@ -87,6 +93,8 @@ impl Fabric {
         });
         let registrations: Arc<dyn Registrations> = shared.clone();
         owned::tell(Arc::downgrade(&registrations));
+        let carrier: Arc<dyn Carrier> = shared.clone();
+        carrier::offer(&carrier);
         let signals = shared.signals.clone();
         fabric._listener = Some(shared.endpoint.listen(move |number| signals.count_one(number as usize))?);
         fabric.shared = Some(shared);
@@ -158,11 +166,11 @@ impl Signals {
         self.counts[number].load(Ordering::Acquire)
     }
 
-    /// Waits until it has come `times` times. `false`: the time is over.
-    pub(super) fn wait(&self, number: usize, times: u64, timeout: Duration) -> bool {
+    /// Waits until what has come makes `ready` true. `false`: the time is over.
+    pub(super) fn wait_until(&self, timeout: Duration, ready: &dyn Fn() -> bool) -> bool {
         let until = Instant::now() + timeout;
         let mut lock = held(&self.lock);
-        while self.count(number) < times {
+        while !ready() {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return false;

@@ -80,6 +80,7 @@ mod pair;
 mod pending;
 mod port;
 mod receives;
+mod replicate;
 
 pub use channel::{Channel, Sending};
 pub use channels::ChannelOptions;

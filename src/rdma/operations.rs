@@ -27,7 +27,7 @@ impl Fabric {
     /// is frozen; [`Error::Peer`] when the host cannot be reached; [`Error::Unsupported`] on ranks that do no I/O.
     pub fn put(&self, region: impl RangeBounds<usize>, host: usize) -> Result<Pending> {
         let (shared, span) = self.checked(region, host, true)?;
-        self.begin("put", shared, host, span, |address, key, _| What::Write { address, key })
+        begin(shared, "put", host, span, |address, key, _| What::Write { address, key })
     }
 
     /// The same, and then counts signal number `signal` of `host`, where [`wait_signal`](Fabric::wait_signal) waits for it: when
@@ -38,10 +38,7 @@ impl Fabric {
     pub fn put_signal(&self, region: impl RangeBounds<usize>, host: usize, signal: usize) -> Result<Pending> {
         check_signal(signal)?;
         let (shared, span) = self.checked(region, host, true)?;
-        self.begin("put", shared, host, span, |address, key, last| match last {
-            true => What::WriteAndTell { address, key, number: signal as u32 },
-            false => What::Write { address, key },
-        })
+        put_and_tell(shared, "put", host, span, signal as u32)
     }
 
     /// Reads the bytes of `region` of `host` into the same region here. When the operation is over they are here.
@@ -50,7 +47,7 @@ impl Fabric {
     /// As [`put`](Fabric::put).
     pub fn get(&self, region: impl RangeBounds<usize>, host: usize) -> Result<Pending> {
         let (shared, span) = self.checked(region, host, true)?;
-        self.begin("get", shared, host, span, |address, key, _| What::Read { address, key })
+        begin(shared, "get", host, span, |address, key, _| What::Read { address, key })
     }
 
     /// Adds to the word at `offset` of `host`, and puts what it was before into the word at `offset` here. Atomic among these
@@ -63,7 +60,7 @@ impl Fabric {
             return Err(Error::invalid(format!("fetch_add at {offset}, which is no multiple of 8")));
         }
         let (shared, span) = self.checked(offset..offset.saturating_add(8), host, true)?;
-        self.begin("fetch_add", shared, host, span, |address, key, _| What::FetchAdd { address, key, add })
+        begin(shared, "fetch_add", host, span, |address, key, _| What::FetchAdd { address, key, add })
     }
 
     /// Waits until all that this host has begun towards `host` is over.
@@ -94,7 +91,8 @@ impl Fabric {
     /// [`Error::Invalid`], [`Error::Unsupported`].
     pub fn wait_signal(&self, signal: usize, times: u64, timeout: Duration) -> Result<bool> {
         check_signal(signal)?;
-        Ok(self.shared()?.signals.wait(signal, times, timeout))
+        let signals = &self.shared()?.signals;
+        Ok(signals.wait_until(timeout, &|| signals.count(signal) >= times))
     }
 
     fn checked(
@@ -128,29 +126,42 @@ impl Fabric {
         }
         Ok((shared, Span::new(shared.span.start() + start, end - start)?))
     }
+}
 
-    fn begin(
-        &self,
-        doing: &'static str,
-        shared: &Arc<Shared>,
-        host: usize,
-        span: Span,
-        what: impl Fn(u64, u32, bool) -> What,
-    ) -> Result<Pending> {
-        let mut pending = Pending::to(&shared.endpoint, host, doing)?;
-        let mut at = span.start();
-        while at < span.end() {
-            let length = LONGEST.min(span.end() - at);
-            // The key may have ended since: then the buffer is frozen.
-            let local = (at, length as u32, shared.local_key()?);
-            let what = what(at as u64, shared.keys[host], at + length == span.end());
-            // SAFETY: the buffer's own memory, registered as long as the fabric lives or the buffer is not frozen: a request on
-            // memory that is not registered any more fails at the device.
-            unsafe { pending.post(what, local)? };
-            at += length;
-        }
-        Ok(pending)
+/// Writes `span` there, and then tells `number`.
+pub(super) fn put_and_tell(
+    shared: &Shared,
+    doing: &'static str,
+    host: usize,
+    span: Span,
+    number: u32,
+) -> Result<Pending> {
+    begin(shared, doing, host, span, |address, key, last| match last {
+        true => What::WriteAndTell { address, key, number },
+        false => What::Write { address, key },
+    })
+}
+
+fn begin(
+    shared: &Shared,
+    doing: &'static str,
+    host: usize,
+    span: Span,
+    what: impl Fn(u64, u32, bool) -> What,
+) -> Result<Pending> {
+    let mut pending = Pending::to(&shared.endpoint, host, doing)?;
+    let mut at = span.start();
+    while at < span.end() {
+        let length = LONGEST.min(span.end() - at);
+        // The key may have ended since: then the buffer is frozen.
+        let local = (at, length as u32, shared.local_key()?);
+        let what = what(at as u64, shared.keys[host], at + length == span.end());
+        // SAFETY: the buffer's own memory, registered as long as the fabric lives or the buffer is not frozen: a request on
+        // memory that is not registered any more fails at the device.
+        unsafe { pending.post(what, local)? };
+        at += length;
     }
+    Ok(pending)
 }
 
 fn check_signal(signal: usize) -> Result<()> {

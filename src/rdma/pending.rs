@@ -54,6 +54,15 @@ impl Pending {
         Ok(())
     }
 
+    /// Begins a step without bytes of this side.
+    ///
+    /// # Errors
+    /// As [`post`](Pending::post).
+    pub(super) fn post_nothing(&mut self, what: What) -> Result<()> {
+        // SAFETY: no memory is named.
+        unsafe { self.post(what, (0, 0, 0)) }
+    }
+
     fn failure(&self, failure: Failure) -> Error {
         Error::Peer { host: self.host, doing: self.doing.into(), failure }
     }

@@ -14,6 +14,7 @@ fn puts_and_gets_between_two_hosts() {
             "full-queue",
             "refused-before-posting",
             "rounds",
+            "replicate",
             "frozen",
             "killed",
         ],
