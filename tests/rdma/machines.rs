@@ -31,7 +31,7 @@ fn script() -> Option<Command> {
 
 /// The lines of a program of this name that ran well on both machines, each with the machine that said it; none where that
 /// cannot be.
-fn run_on_both(program: &str) -> Option<Vec<(usize, String)>> {
+pub fn run_on_both(program: &str) -> Option<Vec<(usize, String)>> {
     let mut script = script()?;
     let path: PathBuf = root().join("target/rdma/release/examples").join(program);
     if !path.exists() {
