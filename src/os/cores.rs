@@ -9,6 +9,15 @@ use nix::unistd::Pid;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cores(CpuSet);
 
+/// The NUMA node that the calling thread runs on now; `None` where the kernel counts none.
+#[must_use]
+pub fn node() -> Option<u32> {
+    let core = nix::sched::sched_getcpu().ok()?;
+    let entries = std::fs::read_dir(format!("/sys/devices/system/cpu/cpu{core}")).ok()?;
+    let number = |name: std::ffi::OsString| name.to_str()?.strip_prefix("node")?.parse().ok();
+    entries.flatten().find_map(|entry| number(entry.file_name()))
+}
+
 impl Cores {
     /// How many bytes [`to_bytes`](Cores::to_bytes) gives.
     pub const BYTES: usize = CpuSet::count() / 8;

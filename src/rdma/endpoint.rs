@@ -9,7 +9,9 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::signal::SigSet;
 
 use crate::error::{Error, Result};
+use crate::os::cores;
 use crate::rdma::card::Card;
+use crate::rdma::choice;
 use crate::rdma::completions::Completions;
 use crate::rdma::flights::Flights;
 use crate::rdma::links::{Address, Links, Parts};
@@ -44,7 +46,10 @@ impl Parts {
     /// [`Error::Invalid`] for options that make no sense; [`Error::Unsupported`]; [`Error::Os`].
     pub(super) fn open(options: &Options) -> Result<Parts> {
         options.check()?;
-        let verbs = Arc::new(Verbs::open(options.device.as_deref())?);
+        // Where nothing is known of any, the first one says what is wrong with it.
+        let nearest = || choice::nearest(&Verbs::devices().unwrap_or_default(), cores::node());
+        let device = options.device.clone().or_else(nearest);
+        let verbs = Arc::new(Verbs::open(device.as_deref())?);
         let port = Port::choose(&verbs, options.gid)?;
         let mail = Mail::new(&verbs, port)?;
         let sends = Arc::new(Completions::new(&verbs, REQUESTS)?);

@@ -67,6 +67,7 @@ mod boxes;
 mod card;
 mod channel;
 mod channels;
+mod choice;
 mod completions;
 mod endpoint;
 mod fabric;

@@ -8,7 +8,8 @@ use crate::error::{Error, Result};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Options {
-    /// The device, by its name (`mlx5_0`); without it the first that is up, on the NUMA node of this process if there is one.
+    /// The device, by its name (`mlx5_0`); without it the first that is up, on the NUMA node that this runs on if
+    /// there is such a one.
     pub device: Option<String>,
     /// Which of the port's addresses (GIDs), by its index; without it RoCE v2 over IPv4, if there is such a one.
     pub gid: Option<u8>,

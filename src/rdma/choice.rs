@@ -1,0 +1,76 @@
+//! Which device is taken when nobody has named one.
+
+use std::fs;
+use std::path::Path;
+
+const DEVICES: &str = "/sys/class/infiniband";
+
+/// Of `names` the first whose port is up, and that is on NUMA node `node` if there is such a one. `None`: nothing is known of any
+/// that is up.
+pub(super) fn nearest(names: &[String], node: Option<u32>) -> Option<String> {
+    nearest_in(Path::new(DEVICES), names, node)
+}
+
+fn nearest_in(devices: &Path, names: &[String], node: Option<u32>) -> Option<String> {
+    let up: Vec<&String> = names.iter().filter(|name| is_up(&devices.join(name))).collect();
+    let near = |name: &&&String| node.is_some() && node_of(&devices.join(name)) == node;
+    up.iter().find(near).or(up.first()).map(|name| (*name).clone())
+}
+
+/// Whether one of its ports is active.
+fn is_up(device: &Path) -> bool {
+    let ports = fs::read_dir(device.join("ports")).into_iter().flatten().flatten();
+    let active = |port: fs::DirEntry| {
+        // "4: ACTIVE"
+        fs::read_to_string(port.path().join("state")).is_ok_and(|state| state.trim().ends_with("ACTIVE"))
+    };
+    ports.into_iter().any(active)
+}
+
+fn node_of(device: &Path) -> Option<u32> {
+    // -1 where the firmware does not say.
+    fs::read_to_string(device.join("device/numa_node")).ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_that_is_up() {
+        let root = std::env::temp_dir().join(format!("hostbuf-choice-{}", std::process::id()));
+        let device = |name: &str, state: &str, node: &str| {
+            let at = root.join(name);
+            for (file, text) in [("ports/1/state", state), ("device/numa_node", node)] {
+                let file = at.join(file);
+                fs::create_dir_all(file.parent().unwrap()).unwrap();
+                fs::write(file, text).unwrap();
+            }
+        };
+        device("mlx5_0", "1: DOWN\n", "1\n");
+        device("mlx5_1", "4: ACTIVE\n", "0\n");
+        device("mlx5_2", "4: ACTIVE\n", "1\n");
+        device("rxe0", "4: ACTIVE\n", "-1\n");
+        let choose = |names: &[&str], node| {
+            let names: Vec<String> = names.iter().map(|&name| name.into()).collect();
+            nearest_in(&root, &names, node)
+        };
+        let all = ["mlx5_0", "mlx5_1", "mlx5_2", "rxe0"];
+        let seen = [
+            choose(&all, Some(1)),
+            choose(&all, Some(0)),
+            choose(&all, Some(7)),
+            choose(&all, None),
+            choose(&["mlx5_0"], Some(1)),
+            choose(&["rxe0", "gone"], Some(0)),
+            choose(&[], None),
+        ];
+        fs::remove_dir_all(&root).unwrap();
+        let wanted =
+            [Some("mlx5_2"), Some("mlx5_1"), Some("mlx5_1"), Some("mlx5_1"), None, Some("rxe0"), None];
+        assert_eq!(
+            seen.map(|name| name.unwrap_or_default()),
+            wanted.map(|name| name.unwrap_or_default().to_owned())
+        );
+    }
+}
