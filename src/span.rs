@@ -69,6 +69,12 @@ impl Span {
         self.start < other.end() && other.start < self.end()
     }
 
+    /// The least range that has both.
+    pub(crate) fn hull(self, other: Span) -> Span {
+        let start = self.start.min(other.start);
+        Span { start, length: self.end().max(other.end()) - start }
+    }
+
     /// The whole pages that it touches, of `page` bytes.
     #[must_use]
     pub fn pages(self, page: usize) -> Span {

@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
+use std::ops::{Bound, RangeBounds};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex};
@@ -157,6 +158,30 @@ impl HostBuffer {
     #[allow(clippy::len_without_is_empty, reason = "a buffer has at least one byte")]
     pub fn len(&self) -> usize {
         self.identity().length as usize
+    }
+
+    /// The addresses of the bytes that `region` names.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when it is empty or not inside.
+    pub(crate) fn region(&self, region: impl RangeBounds<usize>) -> Result<Span> {
+        let start = match region.start_bound() {
+            Bound::Included(&at) => at,
+            Bound::Excluded(&at) => at.saturating_add(1),
+            Bound::Unbounded => 0,
+        };
+        let end = match region.end_bound() {
+            Bound::Included(&at) => at.saturating_add(1),
+            Bound::Excluded(&at) => at,
+            Bound::Unbounded => self.len(),
+        };
+        if start >= end || end > self.len() {
+            let (name, length) = (self.name(), self.len());
+            return Err(Error::invalid(format!(
+                "bytes {start}..{end} are no region of buffer {name} of {length}"
+            )));
+        }
+        Span::new(self.as_ptr().as_ptr() as usize + start, end - start)
     }
 
     /// Its name: `default` unless another was given.

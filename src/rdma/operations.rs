@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)]
 
-use std::ops::{Bound, RangeBounds};
+use std::ops::RangeBounds;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -26,8 +26,9 @@ impl Fabric {
     /// [`Error::Invalid`] for a region that is empty or not inside the buffer, or no such host; [`Error::Freeze`] when the buffer
     /// is frozen; [`Error::Peer`] when the host cannot be reached; [`Error::Unsupported`] on ranks that do no I/O.
     pub fn put(&self, region: impl RangeBounds<usize>, host: usize) -> Result<Pending> {
-        let (shared, span) = self.checked(region, host, true)?;
-        begin(shared, "put", host, span, |address, key, _| What::Write { address, key })
+        let (shared, span) = self.checked(region, host)?;
+        let pending = begin(shared, "put", host, span, |address, key, _| What::Write { address, key })?;
+        Ok(pending.keeping(shared.clone()))
     }
 
     /// The same, and then counts signal number `signal` of `host`, where [`wait_signal`](Fabric::wait_signal) waits for it: when
@@ -37,8 +38,9 @@ impl Fabric {
     /// As [`put`](Fabric::put); [`Error::Invalid`] for a signal that is not below [`SIGNALS`](crate::rdma::SIGNALS).
     pub fn put_signal(&self, region: impl RangeBounds<usize>, host: usize, signal: usize) -> Result<Pending> {
         check_signal(signal)?;
-        let (shared, span) = self.checked(region, host, true)?;
-        put_and_tell(shared, "put", host, span, signal as u32)
+        let (shared, span) = self.checked(region, host)?;
+        let pending = put_and_tell(shared, "put", host, span, signal as u32)?;
+        Ok(pending.keeping(shared.clone()))
     }
 
     /// Reads the bytes of `region` of `host` into the same region here. When the operation is over they are here.
@@ -46,8 +48,9 @@ impl Fabric {
     /// # Errors
     /// As [`put`](Fabric::put).
     pub fn get(&self, region: impl RangeBounds<usize>, host: usize) -> Result<Pending> {
-        let (shared, span) = self.checked(region, host, true)?;
-        begin(shared, "get", host, span, |address, key, _| What::Read { address, key })
+        let (shared, span) = self.checked(region, host)?;
+        let pending = begin(shared, "get", host, span, |address, key, _| What::Read { address, key })?;
+        Ok(pending.keeping(shared.clone()))
     }
 
     /// Adds to the word at `offset` of `host`, and puts what it was before into the word at `offset` here. Atomic among these
@@ -59,8 +62,10 @@ impl Fabric {
         if !offset.is_multiple_of(8) {
             return Err(Error::invalid(format!("fetch_add at {offset}, which is no multiple of 8")));
         }
-        let (shared, span) = self.checked(offset..offset.saturating_add(8), host, true)?;
-        begin(shared, "fetch_add", host, span, |address, key, _| What::FetchAdd { address, key, add })
+        let (shared, span) = self.checked(offset..offset.saturating_add(8), host)?;
+        let pending =
+            begin(shared, "fetch_add", host, span, |address, key, _| What::FetchAdd { address, key, add })?;
+        Ok(pending.keeping(shared.clone()))
     }
 
     /// Waits until all that this host has begun towards `host` is over.
@@ -95,36 +100,16 @@ impl Fabric {
         Ok(signals.wait_until(timeout, &|| signals.count(signal) >= times))
     }
 
-    fn checked(
-        &self,
-        region: impl RangeBounds<usize>,
-        host: usize,
-        writes: bool,
-    ) -> Result<(&Arc<Shared>, Span)> {
+    fn checked(&self, region: impl RangeBounds<usize>, host: usize) -> Result<(&Arc<Shared>, Span)> {
         let shared = self.shared()?;
-        let start = match region.start_bound() {
-            Bound::Included(&at) => at,
-            Bound::Excluded(&at) => at.saturating_add(1),
-            Bound::Unbounded => 0,
-        };
-        let end = match region.end_bound() {
-            Bound::Included(&at) => at.saturating_add(1),
-            Bound::Excluded(&at) => at,
-            Bound::Unbounded => shared.span.len(),
-        };
-        if start >= end || end > shared.span.len() {
-            let (name, length) = (shared.buffer.name(), shared.span.len());
-            return Err(Error::invalid(format!(
-                "bytes {start}..{end} are no region of buffer {name} of {length}"
-            )));
-        }
+        let span = shared.buffer.region(region)?;
         if host >= self.hosts() {
             return Err(Error::invalid(format!("host {host}: there are {}, counted from 0", self.hosts())));
         }
-        if writes && shared.buffer.fill_state()? == Fill::Frozen {
+        if shared.buffer.fill_state()? == Fill::Frozen {
             return Err(Error::Freeze { why: "it is frozen, and nobody may write into it by RDMA".into() });
         }
-        Ok((shared, Span::new(shared.span.start() + start, end - start)?))
+        Ok((shared, span))
     }
 }
 

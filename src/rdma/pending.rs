@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, Failure, Result};
 use crate::rdma::endpoint::Endpoint;
+use crate::rdma::fabric::Shared;
 use crate::rdma::pair::{Pair, Request, What};
 
 /// An operation that was begun. It goes on when this is dropped; only nobody hears of its end.
@@ -19,6 +20,8 @@ pub struct Pending {
     pair: Option<Arc<Pair>>,
     slots: Vec<u32>,
     failed: Option<Failure>,
+    /// Whose memory it is about.
+    keeps: Option<Arc<Shared>>,
 }
 
 impl Pending {
@@ -28,7 +31,21 @@ impl Pending {
     /// [`Error::Peer`] when it cannot be reached; [`Error::Os`].
     pub(super) fn to(endpoint: &Arc<Endpoint>, host: usize, doing: &'static str) -> Result<Pending> {
         let pair = Some(endpoint.links.to(host)?);
-        Ok(Pending { endpoint: endpoint.clone(), host, doing, pair, slots: Vec::new(), failed: None })
+        Ok(Pending {
+            endpoint: endpoint.clone(),
+            host,
+            doing,
+            pair,
+            slots: Vec::new(),
+            failed: None,
+            keeps: None,
+        })
+    }
+
+    /// The memory stays registered until this is dropped, also when the fabric is dropped before.
+    pub(super) fn keeping(mut self, shared: Arc<Shared>) -> Pending {
+        self.keeps = Some(shared);
+        self
     }
 
     /// Begins one step of it; waits for room in the queue.

@@ -1,6 +1,6 @@
 //! Registering a host buffer.
 
-use std::ops::{Bound, RangeBounds};
+use std::ops::RangeBounds;
 use std::sync::{Arc, OnceLock};
 
 use crate::buffer::HostBuffer;
@@ -9,7 +9,7 @@ use crate::buffer::ledger::Listed;
 use crate::buffer::owned::Writing;
 use crate::error::{Error, Result};
 use crate::register::registrar::{Registrar, Registration};
-use crate::span::{Access, Span};
+use crate::span::Access;
 
 /// What a registration of a buffer keeps until it has ended: the note that a device can write, the memory, and the line that
 /// `hostbuf stat` shows.
@@ -52,31 +52,15 @@ impl HostBuffer {
         region: impl RangeBounds<usize>,
         access: Access,
     ) -> Result<Registration<R>> {
-        let start = match region.start_bound() {
-            Bound::Included(&at) => at,
-            Bound::Excluded(&at) => at.saturating_add(1),
-            Bound::Unbounded => 0,
-        };
-        let end = match region.end_bound() {
-            Bound::Included(&at) => at.saturating_add(1),
-            Bound::Excluded(&at) => at,
-            Bound::Unbounded => self.len(),
-        };
-        if start >= end || end > self.len() {
-            let (name, length) = (self.name(), self.len());
-            return Err(Error::invalid(format!(
-                "bytes {start}..{end} are no region of buffer {name} of {length}"
-            )));
-        }
+        let span = self.region(region)?;
         if access.writes() && self.fill_state()? == crate::buffer::Fill::Frozen {
             let why = format!("it is frozen, and {access} could change it");
             return Err(Error::Freeze { why });
         }
-        let span = Span::new(self.as_ptr().as_ptr() as usize + start, end - start)?;
         let writing = access.writes().then(|| Writing::new(span, registrar.name())).transpose()?;
         let kept = Arc::new(Kept { _writing: writing, job: self.job.clone(), listed: OnceLock::new() });
         let registration = Registration::keeping(registrar, span, access, Some(kept.clone()))?;
-        let region = (start as u64, (end - start) as u64);
+        let region = ((span.start() - self.as_ptr().as_ptr() as usize) as u64, span.len() as u64);
         kept.listed.get_or_init(|| Listed::enter(&kept.job, self.index, region, access, &registrar.name()));
         Ok(registration)
     }
@@ -89,6 +73,7 @@ mod tests {
     use crate::job::Solo;
     use crate::register::Overlap;
     use crate::register::fake::Fake;
+    use crate::span::Span;
 
     #[test]
     fn a_region_is_registered_and_keeps_the_memory() {

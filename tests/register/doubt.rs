@@ -145,10 +145,11 @@ fn many_short_changes_are_not_a_long_one() {
         std::thread::scope(|scope| {
             while_memory_changes(&cache, || {
                 // It asks, waits a little, and gets a registration of its own.
-                scope.spawn(|| {
+                let asking = scope.spawn(|| {
                     assert_ne!(*cache.get(area.pointer(), area.len(), READ).unwrap().handle(), first);
                 });
-                std::thread::sleep(Duration::from_millis(20));
+                // The change goes on until it has its answer.
+                asking.join().unwrap();
             });
         });
         // Longer than one change may take; nobody asks meanwhile.

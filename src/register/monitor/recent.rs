@@ -50,10 +50,9 @@ impl Recent {
             *free = Some((span, now));
             return;
         }
-        let nearest =
-            self.given_back.iter_mut().flatten().min_by_key(|(s, _)| hull(*s, span).len() - s.len());
+        let nearest = self.given_back.iter_mut().flatten().min_by_key(|(s, _)| s.hull(span).len() - s.len());
         if let Some(entry) = nearest {
-            *entry = (hull(entry.0, span), now);
+            *entry = (entry.0.hull(span), now);
         }
     }
 
@@ -85,11 +84,6 @@ impl Recent {
             }
         }
     }
-}
-
-fn hull(one: Span, other: Span) -> Span {
-    let (start, end) = (one.start().min(other.start()), one.end().max(other.end()));
-    Span::new(start, end - start).unwrap_or(one)
 }
 
 #[cfg(test)]

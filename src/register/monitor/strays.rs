@@ -22,7 +22,7 @@ impl Strays {
         let from = self.spans.partition_point(|s| s.end() < span.start());
         let until = from + self.spans[from..].partition_point(|s| s.start() <= span.end());
         if from < until {
-            self.spans[from] = hull(hull(span, self.spans[from]), self.spans[until - 1]);
+            self.spans[from] = span.hull(self.spans[from]).hull(self.spans[until - 1]);
             self.spans.drain(from + 1..until);
             return;
         }
@@ -31,7 +31,7 @@ impl Strays {
             let before = from.checked_sub(1).map(|at| (span.start() - self.spans[at].end(), at));
             let behind = self.spans.get(from).map(|s| (s.start() - span.end(), from));
             if let Some((_, at)) = before.into_iter().chain(behind).min() {
-                self.spans[at] = hull(self.spans[at], span);
+                self.spans[at] = self.spans[at].hull(span);
             }
             return;
         }
@@ -42,11 +42,6 @@ impl Strays {
         let at = self.spans.partition_point(|s| s.end() <= span.start());
         self.spans.get(at).is_some_and(|s| s.start() < span.end())
     }
-}
-
-fn hull(one: Span, other: Span) -> Span {
-    let (start, end) = (one.start().min(other.start()), one.end().max(other.end()));
-    Span::new(start, end - start).unwrap_or(one)
 }
 
 #[cfg(test)]
