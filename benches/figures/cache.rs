@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use hostbuf::os::cores::Cores;
 use hostbuf::register::{Access, Budget, Lease, Monitor, Overlap, Registrar, RegistrationCache, Span};
 
 use crate::Outcome;
@@ -13,7 +14,7 @@ use crate::chain::{ASKED, Chain, PAGE, own_time};
 use crate::peers::{self, Peer};
 use crate::policy;
 use crate::sample::{median, note, sample, unmeasured};
-use crate::unmapping::unmapping;
+use crate::unmapping::{Reader, unmapping};
 
 const BASE: usize = 0x10_0000_0000;
 
@@ -100,8 +101,10 @@ pub(crate) fn measure(repeats: usize, hits: usize, peer: Result<&str, &str>, par
     }
     if wanted("munmap") {
         let strict = || of_regions(1024, Monitor::Strict);
-        unmapping("cache-munmap", &strict()?, repeats)?;
-        every_core_busy(|| unmapping("cache-munmap-busy", &strict()?, repeats))?;
+        let (asleep, both) = ([Reader::Asleep], [Reader::Asleep, Reader::Awake]);
+        on_one_core(|| unmapping("cache-munmap", &asleep, &strict()?, repeats))?;
+        unmapping("cache-munmap-free", &both, &strict()?, repeats)?;
+        every_core_busy(|| on_one_core(|| unmapping("cache-munmap-busy", &asleep, &strict()?, repeats)))?;
     }
     Ok(())
 }
@@ -298,6 +301,17 @@ fn misses(repeats: usize) -> Outcome {
         return Err("a miss was a hit".into());
     }
     Ok(())
+}
+
+/// Does `work` on a thread that may run on one core only, as a rank may that mpirun has bound.
+fn on_one_core(work: impl FnOnce() -> Outcome + Send) -> Outcome {
+    std::thread::scope(|scope| {
+        let bound = scope.spawn(|| {
+            Cores::own().spread(1)[0].take().map_err(|e| e.to_string())?;
+            work().map_err(|e| e.to_string())
+        });
+        Ok(bound.join().map_err(|_| "it panicked")??)
+    })
 }
 
 /// Does `work` while as many threads as there are cores do nothing but count.

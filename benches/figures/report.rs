@@ -251,20 +251,23 @@ const ROWS: &[Row] = &[
     row("cache-miss-foreign", "  the same in foreign memory, strict; of the above", Seconds, Over, Bar::None),
     row(
         "cache-munmap",
-        "cache: added to munmap by the monitor, one after the other, of 10 µs",
+        "cache: added to munmap by the monitor, a thread bound to its core, of 10 µs",
         Seconds,
         Over,
         AtMost(1.0),
     ),
+    row("cache-munmap-asleep", "  of what a thread adds that only reads", Seconds, Over, Bar::None),
+    row("cache-munmap-free", "  a thread that may roam, of 10 µs", Seconds, Over, AtMost(1.0)),
+    row("cache-munmap-free-asleep", "  of what a thread adds that only reads", Seconds, Over, Bar::None),
     row(
-        "cache-munmap-floor",
-        "  of what a thread that only reads and never sleeps adds",
+        "cache-munmap-free-awake",
+        "  of what one adds that reads and never sleeps",
         Seconds,
         Over,
         Bar::None,
     ),
-    row("cache-munmap-busy", "  the same with every core busy", Seconds, Over, Bar::None),
-    row("cache-munmap-busy-floor", "  of what a thread that only reads adds then", Seconds, Over, Bar::None),
+    row("cache-munmap-busy", "  a bound thread with every core busy", Seconds, Over, Bar::None),
+    row("cache-munmap-busy-asleep", "  of what a thread adds that only reads", Seconds, Over, Bar::None),
 ];
 
 #[derive(Default)]

@@ -1,8 +1,7 @@
 //! What the monitor adds to munmap, and what no monitor could save: the same with a thread that does nothing but read the
-//! kernel's messages, and never sleeps.
+//! kernel's messages, asleep between them or never.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use hostbuf::register::Access;
@@ -17,22 +16,36 @@ const PIECE: usize = 4 * PAGE;
 const PIECES: usize = 256;
 const LENGTH: usize = PIECES * PIECE;
 
-/// Rows `key` and, with `-floor`, what both ways add, in turns.
-pub(crate) fn unmapping(key: &str, cache: &Cache, repeats: usize) -> Outcome {
-    let (mut ours, mut least) = (Vec::new(), Vec::new());
+/// A reader that does nothing else.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Reader {
+    /// Sleeps in the kernel until there is something.
+    Asleep,
+    /// Looks again and again.
+    Awake,
+}
+
+/// Rows `key`, and `key-asleep` or `key-awake`: what the monitor adds, and what each of the bare `readers` does, in turns.
+pub(crate) fn unmapping(key: &str, readers: &[Reader], cache: &Cache, repeats: usize) -> Outcome {
+    let mut ours = Vec::new();
+    let mut theirs = vec![Vec::new(); readers.len()];
     for _ in 0..repeats {
         let plain = unmap(map());
         let at = map();
         drop(cache.get(at, LENGTH, Access::READ)?);
         ours.extend(added(unmap(at), &plain));
-        least.extend(bare(&plain)?);
+        for (&reader, theirs) in readers.iter().zip(&mut theirs) {
+            theirs.extend(bare(&plain, reader)?);
+        }
     }
     ours.sort_by(f64::total_cmp);
-    let floor = format!("{key}-floor");
     sample(key, "ours", median(&ours));
     sample(key, "theirs", 10e-6);
-    sample(&floor, "ours", median(&ours));
-    sample(&floor, "theirs", median(&least));
+    for (reader, theirs) in readers.iter().zip(&theirs) {
+        let key = format!("{key}-{}", format!("{reader:?}").to_lowercase());
+        sample(&key, "ours", median(&ours));
+        sample(&key, "theirs", median(theirs));
+    }
     let at = |share: usize| ours[ours.len() * share / 1000] * 1e6;
     note(key, &format!("p99 {:.1} µs, p99.9 {:.1} µs of {}", at(990), at(999), ours.len()));
     Ok(())
@@ -63,13 +76,18 @@ fn added(watched: Vec<f64>, plain: &[f64]) -> Vec<f64> {
     watched.iter().zip(plain).map(|(watched, plain)| watched - plain).collect()
 }
 
-/// The least that watching takes: the kernel's own wait, and a thread on another core that reads at once.
-fn bare(plain: &[f64]) -> Result<Vec<f64>, Box<dyn std::error::Error>> {
+/// What watching takes by itself: the kernel's own wait, and a thread that reads and forgets.
+fn bare(plain: &[f64], how: Reader) -> Result<Vec<f64>, Box<dyn std::error::Error>> {
     const API: [u64; 2] = [0xc018_aa3f, 0xaa];
     const REGISTER: [u64; 2] = [0xc020_aa00, 2];
     const UNMAPPING: u64 = 1 | 1 << 6;
+    // A read of a descriptor that may block is the cheapest sleep; the last message ends it.
+    let flags = match how {
+        Reader::Asleep => libc::O_CLOEXEC,
+        Reader::Awake => libc::O_CLOEXEC | libc::O_NONBLOCK,
+    };
     // SAFETY: no memory is passed.
-    let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | libc::O_NONBLOCK | 1) };
+    let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags | 1) };
     if fd < 0 {
         return Err(std::io::Error::last_os_error().into());
     }
@@ -83,19 +101,20 @@ fn bare(plain: &[f64]) -> Result<Vec<f64>, Box<dyn std::error::Error>> {
         }
     };
     control(API[0], [API[1], UNMAPPING, 0, 0])?;
-    let stop = &AtomicBool::new(false);
-    std::thread::scope(|scope| {
+    let at = map();
+    control(REGISTER[0], [at as u64, LENGTH as u64, REGISTER[1], 0])?;
+    let watched = std::thread::scope(|scope| {
         scope.spawn(|| {
-            let mut messages = [0u64; 128];
-            while !stop.load(Ordering::Relaxed) {
+            let mut messages = [0u64; 4];
+            let mut left = PIECES;
+            while left > 0 {
+                let size = size_of_val(&messages);
                 // SAFETY: as many bytes as there are.
-                unsafe { libc::read(fd.as_raw_fd(), messages.as_mut_ptr().cast(), size_of_val(&messages)) };
+                let n = unsafe { libc::read(fd.as_raw_fd(), messages.as_mut_ptr().cast(), size) };
+                left -= usize::from(n > 0);
             }
         });
-        let at = map();
-        let outcome = control(REGISTER[0], [at as u64, LENGTH as u64, REGISTER[1], 0])
-            .map(|()| added(unmap(at), plain));
-        stop.store(true, Ordering::Relaxed);
-        Ok(outcome?)
-    })
+        unmap(at)
+    });
+    Ok(added(watched, plain))
 }

@@ -123,13 +123,13 @@ impl Userfault {
         result == Err(Errno::INVAL)
     }
 
-    /// Reads what is there. `false`: nothing.
+    /// Reads what is there, as much as there is room for. Whether there may be more.
     pub(super) fn read(&self, messages: &mut Messages) -> bool {
         let size = size_of_val(&messages.bytes);
         // SAFETY: as many bytes as there are.
         let n = unsafe { libc::read(self.fd.as_raw_fd(), messages.bytes.as_mut_ptr().cast(), size) };
         messages.count = usize::try_from(n).unwrap_or(0) / 32;
-        messages.count > 0
+        messages.count == Messages::MOST
     }
 }
 

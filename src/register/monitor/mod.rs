@@ -6,7 +6,6 @@ mod mappings;
 mod proof;
 mod recent;
 mod strays;
-mod warmth;
 mod watching;
 
 use std::sync::Arc;

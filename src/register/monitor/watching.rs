@@ -15,7 +15,6 @@ use super::kernel::{self, Change, FEATURES, Messages, Userfault};
 use super::mappings::{Refusal, each_mapping, is_own, watchable};
 use super::proof;
 use super::recent::Pages;
-use super::warmth::Warmth;
 use super::{Unwatched, Watcher};
 use crate::error::Error;
 use crate::os::forking::hold_around_fork;
@@ -357,25 +356,16 @@ impl Watching {
 impl Shared {
     fn listen(&self) {
         let mut messages = Messages::new();
-        let mut warmth = Warmth::new();
         loop {
+            // Asleep: one that looks again and again is no sooner there where cores halt when they are idle, and each munmap
+            // would have to interrupt its core.
             let mut fds = [
                 PollFd::new(self.pulse.userfault.as_fd(), PollFlags::POLLIN),
                 PollFd::new(self.stop.as_fd(), PollFlags::POLLIN),
             ];
-            let warm = warmth.is_warm();
-            // The cheapest question, for the shortest delay.
-            if warm && self.pulse.userfault.is_quiet() {
-                std::hint::spin_loop();
-                continue;
-            }
-            let news = poll(&mut fds, if warm { PollTimeout::ZERO } else { PollTimeout::NONE });
+            let _ = poll(&mut fds, PollTimeout::NONE);
             if fds[1].any().unwrap_or(false) {
                 return;
-            }
-            if warm && news == Ok(0) {
-                std::hint::spin_loop();
-                continue;
             }
             let late = self.late.load(Ordering::Relaxed);
             if late > 0 {
@@ -383,7 +373,9 @@ impl Shared {
             }
             // Odd before the read: from the read on, whoever changes the memory goes on.
             self.apply(|| {
-                while self.pulse.userfault.read(&mut messages) {
+                let mut more = true;
+                while more {
+                    more = self.pulse.userfault.read(&mut messages);
                     for (span, change) in messages.iter() {
                         match change {
                             Change::Gone => held(&self.armed).unmapped(span),
@@ -397,7 +389,6 @@ impl Shared {
                     }
                 }
             });
-            warmth.changed();
         }
     }
 
