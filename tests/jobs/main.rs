@@ -10,6 +10,7 @@ mod arguments;
 mod basic;
 mod before_main;
 mod engines;
+mod examples;
 mod faults;
 mod filling;
 mod hostile;

@@ -29,16 +29,39 @@ fn script() -> Option<Command> {
     Some(command)
 }
 
-/// The lines of a program of this name that ran well on both machines, each with the machine that said it; none where that
-/// cannot be.
-pub fn run_on_both(program: &str) -> Option<Vec<(usize, String)>> {
-    let mut script = script()?;
-    let path: PathBuf = root().join("target/rdma/release/examples").join(program);
+/// The path of a program that was built with RDMA; none where it was not.
+pub fn program(name: &str) -> Option<PathBuf> {
+    let path = root().join("target/rdma/release/examples").join(name);
     if !path.exists() {
         skip("RDMA between hosts: its programs are not built (scripts/test builds them)");
         return None;
     }
-    let output = script.arg(&path).output().expect("the script starts");
+    Some(path)
+}
+
+/// The lines of a program that ran well on both machines, each with the machine that said it; none where that cannot be.
+pub fn run_on_both(name: &str) -> Option<Vec<(usize, String)>> {
+    let mut script = script()?;
+    Some(lines(script.arg(program(name)?)))
+}
+
+/// The same of a command that the first machine's shell carries out, with MPI over both: `mpirun` begins a job.
+pub fn run_over_both(command: &str) -> Option<Vec<(usize, String)>> {
+    let mut script = script()?;
+    let listed = Command::new(root().join("scripts/mpienv")).arg("list").output().expect("the script starts");
+    if !String::from_utf8_lossy(&listed.stdout).lines().any(|flavour| flavour == "openmpi4") {
+        skip("MPI over hosts with RDMA: Debian's Open MPI is not here");
+        return None;
+    }
+    let job = format!(
+        r#""$RDMA_VM_RSH" --serve || exit; [[ $RDMA_VM_HOST == 0 ]] || exit 0
+           mpirun() {{ scripts/mpienv run openmpi4 "$@"; }}; {command}"#
+    );
+    Some(lines(script.args(["bash", "-c", &job]).current_dir(root())))
+}
+
+fn lines(script: &mut Command) -> Vec<(usize, String)> {
+    let output = script.output().expect("the script starts");
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     println!("{out}{err}");
     assert!(output.status.success(), "{}", output.status);
@@ -46,7 +69,7 @@ pub fn run_on_both(program: &str) -> Option<Vec<(usize, String)>> {
         let (name, words) = line.split_once(": ")?;
         Some((name.strip_prefix("rdma-vm")?.parse().ok()?, words.to_owned()))
     };
-    Some(out.lines().map(|line| said(line).expect("each line says whose it is")).collect())
+    out.lines().map(|line| said(line).expect("each line says whose it is")).collect()
 }
 
 /// The machines are known to each other, whole lines come out, and the status is that of the one that failed.

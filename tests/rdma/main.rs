@@ -1,6 +1,7 @@
 //! Two hosts with an RDMA device each, as two virtual machines, and the ranks that meet there over TCP.
 
 mod channel;
+mod examples;
 mod fabric;
 mod machines;
 mod meeting;

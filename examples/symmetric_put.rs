@@ -1,0 +1,208 @@
+//! A table that all hosts fill together: each computes its part and puts it to all others, at the address where it stands
+//! already. Without RDMA the parts go by MPI.
+//!
+//! ```text
+//!   mpirun ... symmetric_put [--size SIZE] [--rounds N]
+//! ```
+//!
+//! The table's words can be computed from their places, and every rank of every host checks all of them in each round.
+
+#![allow(unsafe_code)]
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use hostbuf::job::{Collective, Hosts, Mpi, Reduce};
+use hostbuf::{Bytes, Error, HostBuffer, Options, Result};
+use mpi::topology::SimpleCommunicator;
+
+const USAGE: &str = "\
+usage: symmetric_put [--size SIZE] [--rounds N]
+
+  --size SIZE   bytes of the table when no launcher made a buffer (16M); at least 8 a host
+  --rounds N    how often it is filled (3)";
+
+fn main() -> ExitCode {
+    let arguments = arguments();
+    let _universe = mpi::initialize();
+    let world = Mpi::gentle(&SimpleCommunicator::world());
+    match arguments.and_then(|(size, rounds)| run(&world, size, rounds)) {
+        Ok(said) => {
+            if world.rank() == 0 {
+                println!("{said}");
+            }
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("symmetric_put: rank {}: {error}", world.rank());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn arguments() -> Result<(u64, u64)> {
+    let invalid = |what: String| Error::Invalid { what: format!("{what}\n\n{USAGE}") };
+    let number =
+        |value: &str| value.parse().map_err(|_| invalid(format!("--rounds {value}: a number is meant")));
+    let (mut size, mut rounds) = (16 << 20, 3);
+    let mut words = std::env::args().skip(1);
+    while let Some(word) = words.next() {
+        let value =
+            words.next().ok_or_else(|| invalid(format!("\"{word}\" is no option, or lacks its value")))?;
+        match &*word {
+            "--size" => size = value.parse::<Bytes>().map_err(invalid)?.0,
+            "--rounds" => rounds = number(&value)?,
+            _ => return Err(invalid(format!("\"{word}\": no such option"))),
+        }
+    }
+    Ok((size, rounds))
+}
+
+fn failed(why: String) -> Error {
+    Error::Collective { operation: "filling the table", why }
+}
+
+fn run(world: &Mpi, size: u64, rounds: u64) -> Result<String> {
+    let buffer = match std::env::var_os("HOSTBUF_JOB") {
+        Some(_) => HostBuffer::attach()?,
+        None => HostBuffer::allocate(world, Options::new(size))?,
+    };
+    let hosts = Hosts::of(world)?;
+    let table = Table { buffer: &buffer, words: buffer.len() / 8 / hosts.count };
+    if table.words == 0 {
+        return Err(Error::Invalid {
+            what: format!("a table of {} bytes has none for each of {} hosts", buffer.len(), hosts.count),
+        });
+    }
+    let way = Way::find(world, &buffer)?;
+    let mut took = Duration::ZERO;
+    for round in 0..rounds {
+        if hosts.leads() {
+            table.fill(hosts.index, round);
+        }
+        // Nobody's part comes before all have looked at the last one.
+        world.barrier()?;
+        let begun = Instant::now();
+        if hosts.leads() {
+            way.send(&table, &hosts, round)?;
+        }
+        world.barrier()?;
+        took += begun.elapsed();
+        let mut wrong = [table.wrong(hosts.count, round)];
+        world.all_reduce(&mut wrong, Reduce::Sum)?;
+        if wrong[0] > 0 {
+            return Err(failed(format!("of round {round} {} words are not what they should be", wrong[0])));
+        }
+        world.barrier()?;
+    }
+    let (hosts, ranks, bytes) = (hosts.count, world.size(), Bytes((table.words * 8) as u64));
+    Ok(format!(
+        "{rounds} times {bytes} of each of {hosts} hosts to all others, {way} in {took:.1?}; {ranks} ranks found every word as it \
+         should be"
+    ))
+}
+
+/// As many words of each host, one host after the other.
+struct Table<'b> {
+    buffer: &'b HostBuffer,
+    words: usize,
+}
+
+impl Table<'_> {
+    /// The bytes of a host's part.
+    fn part(&self, host: usize) -> std::ops::Range<usize> {
+        host * self.words * 8..(host + 1) * self.words * 8
+    }
+
+    fn word(&self, place: usize) -> *mut u64 {
+        self.buffer.as_ptr().as_ptr().cast::<u64>().wrapping_add(place)
+    }
+
+    /// What stands at a place in a round.
+    fn value(place: usize, round: u64) -> u64 {
+        (place as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ round
+    }
+
+    fn fill(&self, host: usize, round: u64) {
+        for place in host * self.words..(host + 1) * self.words {
+            // SAFETY: inside the buffer, and between the barriers only this rank has this part.
+            unsafe { self.word(place).write(Table::value(place, round)) };
+        }
+    }
+
+    /// How many words of all hosts' parts are wrong.
+    fn wrong(&self, hosts: usize, round: u64) -> u64 {
+        let wrong = |&place: &usize| {
+            // SAFETY: inside the buffer; nobody writes between the barriers.
+            unsafe { self.word(place).read_volatile() != Table::value(place, round) }
+        };
+        (0..hosts * self.words).filter(wrong).count() as u64
+    }
+}
+
+/// How the parts go from host to host.
+enum Way {
+    #[cfg(feature = "rdma")]
+    Puts(hostbuf::rdma::Fabric),
+    /// And why not by RDMA.
+    Mpi(String),
+}
+
+impl Way {
+    #[cfg(feature = "rdma")]
+    fn find(world: &Mpi, buffer: &HostBuffer) -> Result<Way> {
+        match hostbuf::rdma::Fabric::connect(world, buffer, hostbuf::rdma::Options::default()) {
+            Ok(fabric) => Ok(Way::Puts(fabric)),
+            Err(Error::Unsupported { why, .. }) => Ok(Way::Mpi(why)),
+            Err(error) => Err(error),
+        }
+    }
+
+    #[cfg(not(feature = "rdma"))]
+    fn find(_: &Mpi, _: &HostBuffer) -> Result<Way> {
+        Ok(Way::Mpi("built without it".into()))
+    }
+
+    /// Sends the own part to all other hosts, and waits for theirs. For the leaders.
+    #[cfg_attr(
+        not(feature = "rdma"),
+        allow(unused_variables, reason = "a round is what a signal is counted by")
+    )]
+    fn send(&self, table: &Table, hosts: &Hosts, round: u64) -> Result<()> {
+        match self {
+            #[cfg(feature = "rdma")]
+            Way::Puts(fabric) => {
+                /// The signal that says that a host's part has come, and how long to wait for it.
+                const FILLED: usize = 0;
+                const PATIENCE: Duration = Duration::from_secs(60);
+                let others = (0..hosts.count).filter(|&host| host != hosts.index);
+                let puts = others.map(|host| fabric.put_signal(table.part(hosts.index), host, FILLED));
+                for put in puts.collect::<Result<Vec<_>>>()? {
+                    put.wait()?;
+                }
+                let times = (round + 1) * (hosts.count as u64 - 1);
+                if !fabric.wait_signal(FILLED, times, PATIENCE)? {
+                    return Err(failed(format!("the other hosts' parts have not come for {PATIENCE:?}")));
+                }
+                Ok(())
+            }
+            Way::Mpi(_) => (0..hosts.count).try_for_each(|host| {
+                let part = table.part(host);
+                let at = table.buffer.as_ptr().as_ptr().wrapping_add(part.start);
+                // SAFETY: inside the buffer, and between the barriers only this rank has it.
+                let bytes = unsafe { std::slice::from_raw_parts_mut(at, part.len()) };
+                hosts.leaders.broadcast(bytes, host)
+            }),
+        }
+    }
+}
+
+impl std::fmt::Display for Way {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            #[cfg(feature = "rdma")]
+            Way::Puts(_) => f.write_str("by puts over RDMA"),
+            Way::Mpi(why) => write!(f, "over MPI (no RDMA: {why})"),
+        }
+    }
+}
