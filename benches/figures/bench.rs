@@ -15,7 +15,11 @@ mod launch;
 mod lookups;
 mod memory;
 mod peers;
+#[cfg(feature = "rdma")]
+mod perftest;
 mod policy;
+#[cfg(feature = "rdma")]
+mod rdma;
 mod replicate;
 mod report;
 mod sample;
@@ -56,7 +60,11 @@ fn main() -> ExitCode {
             cache::measure(number(repeats), number(hits), Ok(ucx), parts)
         }
         ["agreement", most, scale] => agreement::simulate(number(most), number(scale)),
-        ["replicate", bytes, repeats, pages] => replicate::compare(number(bytes), number(repeats), pages),
+        ["replicate", key, bytes, repeats, pages] => {
+            replicate::compare(key, number(bytes), number(repeats), pages)
+        }
+        #[cfg(feature = "rdma")]
+        ["rdma", repeats, volume] => rdma::compare(number(repeats), number(volume)),
         ["report", ref files @ ..] => return report::report(files),
         _ => Err(USAGE.into()),
     };

@@ -10,11 +10,13 @@ use mpi::traits::{AsRaw, Communicator, CommunicatorCollectives};
 use crate::Outcome;
 use crate::sample::{note, time, timed, turns};
 
-/// On one rank of every host.
-pub(crate) fn compare(bytes: usize, repeats: usize, page: &str) -> Outcome {
+/// Row `key`, on one rank of every host: by puts for the row of RDMA, else by MPI.
+pub(crate) fn compare(key: &str, bytes: usize, repeats: usize, page: &str) -> Outcome {
     let universe = mpi::initialize().ok_or("MPI does not start")?;
     let world = universe.world();
-    let group = Mpi::new(&world);
+    // Where a core does the device's work as well, waiting must leave it.
+    let by_puts = key == "rdma-replicate";
+    let group = if by_puts { Mpi::gentle(&world) } else { Mpi::new(&world) };
     let pages: Pages = page.parse()?;
     let first = world.rank() == 0;
     for repeat in 0..=repeats {
@@ -23,6 +25,11 @@ pub(crate) fn compare(bytes: usize, repeats: usize, page: &str) -> Outcome {
         if first {
             fill(&buffer, bytes)?;
         }
+        #[cfg(feature = "rdma")]
+        let _fabric = match by_puts {
+            true => Some(hostbuf::rdma::Fabric::connect(&group, &buffer, Default::default())?),
+            false => None,
+        };
         for side in turns(repeat) {
             world.barrier();
             let (elapsed, name) = if side == 0 {
@@ -38,13 +45,13 @@ pub(crate) fn compare(bytes: usize, repeats: usize, page: &str) -> Outcome {
                 (elapsed, "theirs")
             };
             if first && repeat > 0 {
-                time("replicate", name, elapsed);
+                time(key, name, elapsed);
             }
         }
     }
     if first {
         let hosts = world.size() - 1;
-        note("replicate", &format!("{} MiB to {hosts} other hosts", bytes >> 20));
+        note(key, &format!("{} MiB to {hosts} other hosts", bytes >> 20));
     }
     Ok(())
 }

@@ -14,6 +14,8 @@ enum Unit {
     Bytes,
     Share,
     Count,
+    /// Bytes a second.
+    Rate,
 }
 
 /// Which way round the ratio is.
@@ -47,7 +49,7 @@ const fn row(key: &'static str, what: &'static str, unit: Unit, ratio: Ratio, ba
 
 use Bar::{AtLeast, AtMost};
 use Ratio::{Over, Speed};
-use Unit::{Bytes, Count, Seconds, Share};
+use Unit::{Bytes, Count, Rate, Seconds, Share};
 
 const ROWS: &[Row] = &[
     row(
@@ -183,6 +185,35 @@ const ROWS: &[Row] = &[
         AtMost(1.05),
     ),
     row("replicate", "speed of replicating to 3 hosts : MPI_Bcast", Seconds, Speed, AtLeast(0.9)),
+    row(
+        "rdma-put-busy-64k",
+        "bytes a second of puts : ib_write_bw, both looking all the time; 64 KiB",
+        Rate,
+        Over,
+        Bar::None,
+    ),
+    row("rdma-put-busy-256k", "  256 KiB", Rate, Over, Bar::None),
+    row("rdma-put-busy-1m", "  1 MiB", Rate, Over, AtLeast(0.9)),
+    row("rdma-put-busy-4m", "  4 MiB", Rate, Over, Bar::None),
+    row("rdma-put-busy-16m", "  16 MiB", Rate, Over, Bar::None),
+    row("rdma-put-events-64k", "the same, ours by events; 64 KiB", Rate, Over, Bar::None),
+    row("rdma-put-events-256k", "  256 KiB", Rate, Over, Bar::None),
+    row("rdma-put-events-1m", "  1 MiB", Rate, Over, Bar::None),
+    row("rdma-put-events-4m", "  4 MiB", Rate, Over, Bar::None),
+    row("rdma-put-events-16m", "  16 MiB", Rate, Over, Bar::None),
+    row("rdma-small", "puts of 8 bytes a second, in a batch : one by one", Count, Over, Bar::None),
+    row(
+        "rdma-channel-64k",
+        "speed of a message, registered once : each time; 64 KiB",
+        Seconds,
+        Speed,
+        Bar::None,
+    ),
+    row("rdma-channel-256k", "  256 KiB", Seconds, Speed, Bar::None),
+    row("rdma-channel-1m", "  1 MiB", Seconds, Speed, Bar::None),
+    row("rdma-channel-4m", "  4 MiB", Seconds, Speed, Bar::None),
+    row("rdma-channel-16m", "  16 MiB", Seconds, Speed, Bar::None),
+    row("rdma-replicate", "speed of replicating by puts : MPI_Bcast over TCP", Seconds, Speed, Bar::None),
     row("cache-hit-1", "cache: get + drop, 1 entry, of 25 ns", Seconds, Over, AtMost(1.0)),
     row("cache-hit-1k", "  1 k entries at random, of 25 ns", Seconds, Over, AtMost(1.0)),
     row("cache-hit-64k", "  64 k entries at random, of 80 ns", Seconds, Over, AtMost(1.0)),
@@ -361,6 +392,7 @@ fn show(unit: Unit, value: f64) -> String {
         Bytes => format!("{:.1} MiB", value / 1048576.0),
         Share => format!("{:.2} %", value * 100.0),
         Count => format!("{value:.3}"),
+        Rate => format!("{:.1} MiB/s", value / 1048576.0),
     }
 }
 

@@ -1,0 +1,83 @@
+//! perftest's `ib_write_bw` between the two hosts: a server on the second rank, a client on the first. It looks for
+//! completions again and again; waiting by events it has for other operations only.
+
+use std::error::Error;
+use std::io;
+use std::net::{Ipv4Addr, TcpListener};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use hostbuf::job::{Collective, Mpi};
+
+const PORT: u16 = 18515;
+
+/// Writes of `size` bytes, `count` of them, at most `depth` under way.
+pub(crate) struct Perftest {
+    pub(crate) size: usize,
+    pub(crate) count: usize,
+    pub(crate) depth: usize,
+}
+
+impl Perftest {
+    /// Bytes a second, on the first rank.
+    pub(crate) fn run(&self, group: &Mpi) -> Result<f64, Box<dyn Error>> {
+        let all = std::env::var("RDMA_VM_ADDRESSES").unwrap_or_default();
+        let address =
+            all.split(' ').nth(1).ok_or("the second host's address is not known (RDMA_VM_ADDRESSES)")?;
+        let server = if group.rank() == 1 { Some(self.serve()?) } else { None };
+        group.barrier()?;
+        let rate = if group.rank() == 0 { self.ask(address) } else { Ok(0.0) };
+        if let Some(mut server) = server {
+            let status = server.wait()?;
+            if !status.success() {
+                return Err(format!("the server of ib_write_bw: {status}").into());
+            }
+        }
+        group.barrier()?;
+        rate
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new("ib_write_bw");
+        command.args(["-d", "rxe0", "-x", "1", "-F", "-N", "-p", &PORT.to_string()]);
+        command.args([
+            "-s",
+            &self.size.to_string(),
+            "-n",
+            &self.count.to_string(),
+            "-t",
+            &self.depth.to_string(),
+        ]);
+        command
+    }
+
+    /// A server that listens already.
+    fn serve(&self) -> Result<std::process::Child, Box<dyn Error>> {
+        let until = Instant::now() + Duration::from_secs(20);
+        let mut server = self.command().stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;
+        // Where it listens nobody else can.
+        while TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT)).is_ok() {
+            if Instant::now() > until || server.try_wait()?.is_some() {
+                let _ = server.kill();
+                return Err("ib_write_bw does not listen".into());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(server)
+    }
+
+    fn ask(&self, address: &str) -> Result<f64, Box<dyn Error>> {
+        let output = self.command().arg(address).stdin(Stdio::null()).output()?;
+        let said = String::from_utf8_lossy(&output.stdout);
+        // The line of results: bytes, iterations, the peak, the average in MiB a second, and messages.
+        let columns = said.lines().find_map(|line| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            (words.first() == Some(&&*self.size.to_string()) && words.len() >= 4).then(|| words[3].to_owned())
+        });
+        let rate = columns.and_then(|rate| rate.parse::<f64>().ok()).filter(|_| output.status.success());
+        rate.map(|rate| rate * f64::from(1 << 20)).ok_or_else(|| {
+            let why = String::from_utf8_lossy(&output.stderr);
+            io::Error::other(format!("ib_write_bw: {}: {said}{why}", output.status)).into()
+        })
+    }
+}

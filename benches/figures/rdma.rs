@@ -1,0 +1,162 @@
+//! Sends from registered memory between two hosts: puts beside perftest's `ib_write_bw`, channels whose buffers stay
+//! registered beside the same with each buffer registered and deregistered, and replication beside a broadcast of MPI.
+//!
+//! On one rank of each of two hosts. The first sends and measures.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use hostbuf::job::{Collective, Mpi};
+use hostbuf::rdma::{Channel, ChannelOptions, Fabric, Options as How, Pending};
+use hostbuf::{HostBuffer, Options, Pages, Span};
+
+use mpi::traits::Communicator;
+
+use crate::Outcome;
+use crate::perftest::Perftest;
+use crate::sample::{note, sample, timed, turns};
+
+const MIB: usize = 1 << 20;
+const SIZES: [(usize, &str); 5] =
+    [(64 << 10, "64k"), (256 << 10, "256k"), (MIB, "1m"), (4 * MIB, "4m"), (16 * MIB, "16m")];
+/// perftest's own.
+const DEPTH: usize = 128;
+
+/// `volume` bytes are sent of each size, in each of `repeats` turns.
+pub(crate) fn compare(repeats: usize, volume: usize) -> Outcome {
+    let universe = mpi::initialize().ok_or("MPI does not start")?;
+    // Waiting must leave the one core to the device, which is software.
+    let group = Mpi::gentle(&universe.world());
+    if group.size() != 2 {
+        return Err("it takes two ranks, on two hosts".into());
+    }
+    measure(&group, repeats, volume).inspect_err(|error| {
+        eprintln!("bench_mpi rdma: rank {}: {error}", group.rank());
+        // The other one would wait.
+        universe.world().abort(1);
+    })
+}
+
+fn measure(group: &Mpi, repeats: usize, volume: usize) -> Outcome {
+    let buffer = HostBuffer::allocate(group, Options::new(16 * MIB as u64).pages(Pages::Small))?;
+    for (busy, name) in [(true, "busy"), (false, "events")] {
+        let mut how = How::default();
+        how.busy = busy;
+        how.depth = DEPTH as u32;
+        let fabric = Fabric::connect(group, &buffer, how)?;
+        for (size, of_size) in SIZES {
+            let count = (volume / size).max(5);
+            for repeat in 0..=repeats {
+                for side in turns(repeat) {
+                    let sent = match side {
+                        0 => put(group, &fabric, size, count)?,
+                        _ => Perftest { size, count, depth: DEPTH }.run(group)?,
+                    };
+                    // The first turn makes the connection.
+                    if repeat > 0 && group.rank() == 0 {
+                        let name = format!("rdma-put-{name}-{of_size}");
+                        sample(&name, ["ours", "theirs"][side], sent);
+                    }
+                }
+            }
+        }
+        if !busy {
+            small(group, &fabric, repeats)?;
+        }
+    }
+    channels(group, repeats, volume)
+}
+
+/// Bytes a second of puts of one region, as many under way as perftest has.
+fn put(group: &Mpi, fabric: &Fabric, size: usize, count: usize) -> Result<f64, Box<dyn std::error::Error>> {
+    group.barrier()?;
+    let mut rate = 0.0;
+    if fabric.host() == 0 {
+        let begun = Instant::now();
+        let mut under_way: VecDeque<Pending> = VecDeque::with_capacity(DEPTH);
+        for _ in 0..count {
+            if under_way.len() == DEPTH
+                && let Some(first) = under_way.pop_front()
+            {
+                first.wait()?;
+            }
+            under_way.push_back(fabric.put(..size, 1)?);
+        }
+        under_way.into_iter().try_for_each(Pending::wait)?;
+        rate = (size * count) as f64 / begun.elapsed().as_secs_f64();
+    }
+    group.barrier()?;
+    Ok(rate)
+}
+
+/// Messages a second of 8 bytes: as many as the queue takes, and each waited for.
+fn small(group: &Mpi, fabric: &Fabric, repeats: usize) -> Outcome {
+    const COUNT: usize = 1000;
+    for repeat in 0..=repeats {
+        for side in turns(repeat) {
+            group.barrier()?;
+            if fabric.host() == 0 {
+                let (took, result) = timed(|| -> Outcome {
+                    let mut batch = Vec::with_capacity(COUNT);
+                    for _ in 0..COUNT {
+                        let put = fabric.put(..8, 1)?;
+                        match side {
+                            0 => batch.push(put),
+                            _ => put.wait()?,
+                        }
+                    }
+                    Ok(batch.into_iter().try_for_each(Pending::wait)?)
+                });
+                result?;
+                if repeat > 0 {
+                    sample("rdma-small", ["ours", "theirs"][side], COUNT as f64 / took.as_secs_f64());
+                }
+            }
+            group.barrier()?;
+        }
+    }
+    Ok(())
+}
+
+/// Seconds of a message from a buffer that stays registered, and of one that is registered for it on both sides.
+fn channels(group: &Mpi, repeats: usize, volume: usize) -> Outcome {
+    let other = 1 - group.rank();
+    let channels = Channel::connect(group, &[(other, 0)], ChannelOptions::default())?;
+    let channel = &channels[0];
+    let mut bytes = vec![1u8; 16 * MIB];
+    for (size, of_size) in SIZES {
+        let count = (volume / size).max(5);
+        for repeat in 0..=repeats {
+            for side in turns(repeat) {
+                group.barrier()?;
+                let span = Span::new(bytes.as_ptr() as usize, size)?;
+                let (took, result) = timed(|| -> Outcome {
+                    for _ in 0..count {
+                        match group.rank() {
+                            0 => channel.send(&bytes[..size])?,
+                            _ => {
+                                channel.receive(&mut bytes[..size])?;
+                            }
+                        }
+                        if side == 1 {
+                            // Not leased any more: it is deregistered here and now.
+                            channel.invalidate(span)?;
+                        }
+                    }
+                    Ok(())
+                });
+                result?;
+                if repeat > 0 && group.rank() == 0 {
+                    let name = format!("rdma-channel-{of_size}");
+                    sample(&name, ["ours", "theirs"][side], took.as_secs_f64() / count as f64);
+                }
+            }
+        }
+    }
+    if group.rank() == 0 {
+        let stats = channel.registrations();
+        let text = format!("{} registrations, {} found again", stats.misses, stats.hits);
+        note("rdma-channel-64k", &text);
+    }
+    Ok(group.barrier()?)
+}
