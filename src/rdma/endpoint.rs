@@ -50,7 +50,7 @@ impl Parts {
         let nearest = || choice::nearest(&Verbs::devices().unwrap_or_default(), cores::node());
         let device = options.device.clone().or_else(nearest);
         let verbs = Arc::new(Verbs::open(device.as_deref())?);
-        let port = Port::choose(&verbs, options.gid)?;
+        let port = Port::choose(&verbs, options.gid)?.with_mtu(options.mtu)?;
         let mail = Mail::new(&verbs, port)?;
         let sends = Arc::new(Completions::new(&verbs, REQUESTS)?);
         let receives = Arc::new(Receives::new(&verbs, TOLD, 64)?);

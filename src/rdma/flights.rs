@@ -2,6 +2,9 @@
 //!
 //! Nobody's thread is there only to look for completions: whoever waits looks, one at a time, and the others sleep until he
 //! has seen something. Between two looks he sleeps too, until the device has an event; or, with `busy`, he does not.
+//!
+//! Of requests that are posted together only the last one reports that it is over, which says that all are: they are a
+//! *group*, known by its last one. One that fails reports that too, and so do all behind it.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -23,9 +26,30 @@ const ABANDONED: u32 = 2;
 /// Landed, with this more than the status.
 const LANDED: u32 = 3;
 
+/// The most requests that are posted together.
+pub(super) const GROUP: usize = 32;
+
+/// The numbers of a group's requests.
+pub(super) struct Group {
+    count: usize,
+    slots: [u32; GROUP],
+}
+
+impl Group {
+    /// In the order in which they are posted; none when there was no room in time.
+    pub(super) fn slots(&self) -> &[u32] {
+        &self.slots[..self.count]
+    }
+}
+
 struct Slot {
     state: AtomicU32,
     host: AtomicU32,
+    /// The one before it in its group, and the last one of the group; each the number and one, 0 for none.
+    before: AtomicU32,
+    last: AtomicU32,
+    /// Of the last one of a group: the status of the first that failed, 0 for none.
+    failed: AtomicU32,
 }
 
 /// See the [module](self).
@@ -56,7 +80,14 @@ impl Flights {
         depth: u32,
         busy: bool,
     ) -> Flights {
-        let slot = || Slot { state: AtomicU32::new(FREE), host: AtomicU32::new(0) };
+        let zero = || AtomicU32::new(0);
+        let slot = || Slot {
+            state: AtomicU32::new(FREE),
+            host: zero(),
+            before: zero(),
+            last: zero(),
+            failed: zero(),
+        };
         Flights {
             completions,
             busy,
@@ -69,37 +100,68 @@ impl Flights {
         }
     }
 
-    /// A place for one more request to `host`; waits until there is one, or until the time is over.
+    /// The most requests of one group.
+    pub(super) fn most(&self) -> usize {
+        GROUP.min(self.depth as usize)
+    }
+
+    /// A group of `count` requests to `host`, at most [`most`](Flights::most): their numbers, to which those who wait for it need
+    /// only keep the last. Waits until there is room, or until the time is over: then it is empty.
     ///
     /// # Errors
     /// [`Error::Os`](crate::Error::Os).
-    pub(super) fn begin(&self, host: usize, until: Instant) -> Result<Option<u32>> {
-        let mut slot = None;
+    pub(super) fn begin(&self, host: usize, count: usize, until: Instant) -> Result<Group> {
+        debug_assert!((1..=self.most()).contains(&count));
+        let mut group = Group { count: 0, slots: [0; GROUP] };
         self.wait(Some(until), || {
-            if self.to[host].fetch_add(1, Ordering::AcqRel) >= self.depth {
-                self.to[host].fetch_sub(1, Ordering::AcqRel);
+            if self.to[host].fetch_add(count as u32, Ordering::AcqRel) + count as u32 > self.depth {
+                self.to[host].fetch_sub(count as u32, Ordering::AcqRel);
                 return false;
             }
-            slot = held(&self.free).pop();
-            if slot.is_none() {
-                self.to[host].fetch_sub(1, Ordering::AcqRel);
-            }
-            slot.is_some()
+            let mut free = held(&self.free);
+            let Some(left) = free.len().checked_sub(count) else {
+                self.to[host].fetch_sub(count as u32, Ordering::AcqRel);
+                return false;
+            };
+            group.slots[..count].copy_from_slice(&free[left..]);
+            group.count = count;
+            free.truncate(left);
+            true
         })?;
-        if let Some(slot) = slot {
-            self.slots[slot as usize].host.store(host as u32, Ordering::Relaxed);
-            self.slots[slot as usize].state.store(UP, Ordering::Release);
+        let mut before = 0;
+        for &slot in group.slots() {
+            let here = &self.slots[slot as usize];
+            let last = group.slots[count - 1];
+            here.host.store(host as u32, Ordering::Relaxed);
+            here.before.store(before, Ordering::Relaxed);
+            here.last.store(if slot == last { 0 } else { last + 1 }, Ordering::Relaxed);
+            here.failed.store(0, Ordering::Relaxed);
+            here.state.store(UP, Ordering::Release);
+            before = slot + 1;
         }
-        Ok(slot)
+        Ok(group)
     }
 
-    /// A request was not posted after all, or its result has been fetched.
-    pub(super) fn end(&self, slot: u32) {
-        let here = &self.slots[slot as usize];
+    /// The last of a group: the group was not posted after all, or its result has been fetched.
+    pub(super) fn end(&self, last: u32) {
+        let here = &self.slots[last as usize];
         if here.state.swap(FREE, Ordering::AcqRel) == UP {
             self.to[here.host.load(Ordering::Relaxed) as usize].fetch_sub(1, Ordering::AcqRel);
+            self.end_before(last);
         }
-        held(&self.free).push(slot);
+        held(&self.free).push(last);
+    }
+
+    /// Ends what stands before the last one of a group.
+    fn end_before(&self, last: u32) {
+        let mut before = self.slots[last as usize].before.load(Ordering::Relaxed);
+        while let Some(slot) = before.checked_sub(1) {
+            let here = &self.slots[slot as usize];
+            before = here.before.load(Ordering::Relaxed);
+            here.state.store(FREE, Ordering::Release);
+            self.to[here.host.load(Ordering::Relaxed) as usize].fetch_sub(1, Ordering::AcqRel);
+            held(&self.free).push(slot);
+        }
     }
 
     /// Nobody waits for it: it ends when it lands.
@@ -129,7 +191,18 @@ impl Flights {
         let seen = self.completions.take(|completion| {
             let slot = completion.wr_id() as u32;
             let Some(here) = self.slots.get(slot as usize) else { return };
-            let status = completion.error().map_or(0, |(status, _)| status);
+            let mut status = completion.error().map_or(0, |(status, _)| status);
+            if let Some(last) = here.last.load(Ordering::Relaxed).checked_sub(1) {
+                // It reports that it has failed; the group is over when its last one reports.
+                let first = &self.slots[last as usize].failed;
+                let _ = first.compare_exchange(0, status, Ordering::Relaxed, Ordering::Relaxed);
+                return;
+            }
+            self.end_before(slot);
+            match here.failed.load(Ordering::Relaxed) {
+                0 => {}
+                first => status = first,
+            }
             self.to[here.host.load(Ordering::Relaxed) as usize].fetch_sub(1, Ordering::AcqRel);
             if here.state.compare_exchange(UP, LANDED + status, Ordering::AcqRel, Ordering::Acquire).is_err()
             {

@@ -31,7 +31,32 @@ impl Fabric {
         Ok(pending.keeping(shared.clone()))
     }
 
-    /// The same, and then counts signal number `signal` of `host`, where [`wait_signal`](Fabric::wait_signal) waits for it: when
+    /// Writes many regions, in their order: posted together, and over when all are. For many small ones, of which each by itself
+    /// would cost more to begin and to wait for than to send.
+    ///
+    /// # Errors
+    /// As [`put`](Fabric::put). All regions are looked at before anything is sent.
+    pub fn put_many<R: RangeBounds<usize>>(
+        &self,
+        regions: impl IntoIterator<Item = R>,
+        host: usize,
+    ) -> Result<Pending> {
+        let shared = self.writable(host)?;
+        let key = (shared.keys[host], shared.local_key()?);
+        let mut steps = Vec::new();
+        for region in regions {
+            let span = shared.buffer.region(region)?;
+            pieces(span, |at, length, _| {
+                steps.push((What::Write { address: at as u64, key: key.0 }, (at, length, key.1)));
+            });
+        }
+        let mut pending = Pending::to(&shared.endpoint, host, "put")?;
+        // SAFETY: as in `begin`.
+        unsafe { pending.post_all(&steps)? };
+        Ok(pending.keeping(shared.clone()))
+    }
+
+    /// The same as [`put`](Fabric::put), and then counts signal number `signal` of `host`, where [`wait_signal`](Fabric::wait_signal) waits for it: when
     /// it has come, the bytes of this put are visible there, and those of all earlier puts of this host to that one.
     ///
     /// # Errors
@@ -101,15 +126,20 @@ impl Fabric {
     }
 
     fn checked(&self, region: impl RangeBounds<usize>, host: usize) -> Result<(&Arc<Shared>, Span)> {
+        let shared = self.writable(host)?;
+        Ok((shared, shared.buffer.region(region)?))
+    }
+
+    /// What is needed for operations on `host`, which there is, on a buffer that is not frozen.
+    fn writable(&self, host: usize) -> Result<&Arc<Shared>> {
         let shared = self.shared()?;
-        let span = shared.buffer.region(region)?;
         if host >= self.hosts() {
             return Err(Error::invalid(format!("host {host}: there are {}, counted from 0", self.hosts())));
         }
         if shared.buffer.fill_state()? == Fill::Frozen {
             return Err(Error::Freeze { why: "it is frozen, and nobody may write into it by RDMA".into() });
         }
-        Ok((shared, span))
+        Ok(shared)
     }
 }
 
@@ -134,19 +164,27 @@ fn begin(
     span: Span,
     what: impl Fn(u64, u32, bool) -> What,
 ) -> Result<Pending> {
+    // The key may have ended since: then the buffer is frozen.
+    let key = shared.local_key()?;
+    let mut steps = Vec::with_capacity(1);
+    pieces(span, |at, length, last| {
+        steps.push((what(at as u64, shared.keys[host], last), (at, length, key)));
+    });
     let mut pending = Pending::to(&shared.endpoint, host, doing)?;
+    // SAFETY: the buffer's own memory, registered as long as the fabric lives or the buffer is not frozen: a request on
+    // memory that is not registered any more fails at the device.
+    unsafe { pending.post_all(&steps)? };
+    Ok(pending)
+}
+
+/// The pieces of a span that one request each may have: where, how long, and whether it is the last one.
+fn pieces(span: Span, mut each: impl FnMut(usize, u32, bool)) {
     let mut at = span.start();
     while at < span.end() {
         let length = LONGEST.min(span.end() - at);
-        // The key may have ended since: then the buffer is frozen.
-        let local = (at, length as u32, shared.local_key()?);
-        let what = what(at as u64, shared.keys[host], at + length == span.end());
-        // SAFETY: the buffer's own memory, registered as long as the fabric lives or the buffer is not frozen: a request on
-        // memory that is not registered any more fails at the device.
-        unsafe { pending.post(what, local)? };
+        each(at, length as u32, at + length == span.end());
         at += length;
     }
-    Ok(pending)
 }
 
 fn check_signal(signal: usize) -> Result<()> {

@@ -13,6 +13,9 @@ pub struct Options {
     pub device: Option<String>,
     /// Which of the port's addresses (GIDs), by its index; without it RoCE v2 over IPv4, if there is such a one.
     pub gid: Option<u8>,
+    /// The most bytes of one packet (MTU): 256, 512, 1024, 2048 or 4096, and no more than the port has; without it, as many as the
+    /// port takes. Of two sides that differ the smaller one is used.
+    pub mtu: Option<u16>,
     /// How long making a connection may take, with all that is asked again.
     pub connect: Duration,
     /// How long the device waits for an answer before it asks again: at least 1 ms, at most a minute; it is rounded up to the
@@ -31,6 +34,7 @@ impl Default for Options {
         Options {
             device: None,
             gid: None,
+            mtu: None,
             connect: Duration::from_secs(20),
             answer: Duration::from_millis(250),
             retries: 6,
@@ -51,6 +55,9 @@ impl Options {
         }
         if self.answer < Duration::from_millis(1) || self.answer > Duration::from_secs(60) {
             return refuse("answer is 1 ms to 60 s");
+        }
+        if self.mtu.is_some_and(|mtu| !mtu.is_power_of_two() || !(256..=4096).contains(&mtu)) {
+            return refuse("mtu is 256, 512, 1024, 2048 or 4096");
         }
         if self.connect.is_zero() {
             return refuse("connect is longer than nothing");
@@ -86,6 +93,8 @@ mod tests {
             Options { depth: 0, ..Options::default() },
             Options { answer: Duration::ZERO, ..Options::default() },
             Options { connect: Duration::ZERO, ..Options::default() },
+            Options { mtu: Some(1500), ..Options::default() },
+            Options { mtu: Some(128), ..Options::default() },
         ] {
             assert!(options.check().is_err(), "{options:?}");
         }

@@ -11,6 +11,7 @@ use ibverbs_sys as ffi;
 use crate::error::{Error, Result};
 use crate::os::lineage::Lineage;
 use crate::rdma::completions::Completions;
+use crate::rdma::flights::GROUP;
 use crate::rdma::options::Options;
 use crate::rdma::port::Port;
 use crate::rdma::receives::Receives;
@@ -213,37 +214,74 @@ impl Pair {
         }
     }
 
-    /// Posts requests, in their order. There must be room for them.
+    /// Posts requests together, in their order. There must be room for them.
     ///
     /// # Errors
     /// [`Error::Os`]; how many were posted is the number.
     ///
     /// # Safety
     /// The local memory stays registered, mapped and, for reads, untouched until the completion.
-    pub(super) unsafe fn post(&self, requests: &[Request]) -> std::result::Result<(), (usize, Error)> {
-        for (at, request) in requests.iter().enumerate() {
-            let mut part =
-                ffi::ibv_sge { addr: request.local.0 as u64, length: request.local.1, lkey: request.local.2 };
-            let mut wanted = ffi::ibv_send_wr {
-                wr_id: request.id,
-                sg_list: &raw mut part,
-                num_sge: i32::from(request.local.1 > 0),
-                ..Default::default()
-            };
-            fill(&mut wanted, request);
-            let mut bad = null_mut();
-            // SAFETY: a pair that lives; the request is read before the call returns.
-            let code = unsafe {
-                let post = (*self.pair.as_ref().context).ops.post_send.expect("every device has it");
-                post(self.pair.as_ptr(), &raw mut wanted, &raw mut bad)
-            };
-            if code != 0 {
-                let doing =
-                    format!("posting a request to {}", crate::register::Registrar::name(&*self.verbs));
-                return Err((at, Error::os(doing)(io::Error::from_raw_os_error(code))));
+    pub(super) unsafe fn post(
+        &self,
+        requests: impl ExactSizeIterator<Item = Request>,
+    ) -> std::result::Result<(), (usize, Error)> {
+        match requests.len() {
+            0 => Ok(()),
+            // SAFETY: as this function's caller promises.
+            1 => unsafe { self.post_at_most::<1>(requests) },
+            // SAFETY: as above.
+            _ => unsafe { self.post_at_most::<GROUP>(requests) },
+        }
+    }
+
+    unsafe fn post_at_most<const N: usize>(
+        &self,
+        requests: impl ExactSizeIterator<Item = Request>,
+    ) -> std::result::Result<(), (usize, Error)> {
+        let count = requests.len();
+        assert!((1..=N).contains(&count), "{count} requests at once");
+        let mut parts = [ffi::ibv_sge::default(); N];
+        let mut wanted = [ffi::ibv_send_wr::default(); N];
+        for (at, request) in requests.enumerate() {
+            let (address, length, key) = request.local;
+            parts[at] = ffi::ibv_sge { addr: address as u64, length, lkey: key };
+            wanted[at].wr_id = request.id;
+            wanted[at].num_sge = i32::from(length > 0);
+            fill(&mut wanted[at], &request);
+        }
+        let (first_part, first) = (parts.as_mut_ptr(), wanted.as_mut_ptr());
+        for at in 0..count {
+            // SAFETY: inside both arrays.
+            unsafe {
+                (*first.add(at)).sg_list = first_part.add(at);
+                (*first.add(at)).next = if at + 1 < count { first.add(at + 1) } else { null_mut() };
             }
         }
-        Ok(())
+        let mut bad: *mut ffi::ibv_send_wr = null_mut();
+        // SAFETY: a pair that lives; the requests are read before the call returns.
+        let code = unsafe {
+            let post = (*self.pair.as_ref().context).ops.post_send.expect("every device has it");
+            post(self.pair.as_ptr(), first, &raw mut bad)
+        };
+        if code == 0 {
+            return Ok(());
+        }
+        let posted = (bad as usize).saturating_sub(first as usize) / size_of::<ffi::ibv_send_wr>();
+        let doing = format!("posting a request to {}", crate::register::Registrar::name(&*self.verbs));
+        Err((posted.min(count), Error::os(doing)(io::Error::from_raw_os_error(code))))
+    }
+
+    /// Lets the connection fail, and a last request with it: what was posted before is over when that is reported.
+    pub(super) fn end_with(&self, id: u64) {
+        let mut attributes =
+            ffi::ibv_qp_attr { qp_state: ffi::ibv_qp_state::IBV_QPS_ERR, ..Default::default() };
+        let failed = self.modify(&mut attributes, ffi::ibv_qp_attr_mask::IBV_QP_STATE).map_err(|e| (0, e));
+        let last = Request { id, what: What::Write { address: 0, key: 0 }, local: (0, 0, 0), told: true };
+        // SAFETY: it names no memory.
+        let posted = failed.and_then(|()| unsafe { self.post_at_most::<1>(std::iter::once(last)) });
+        if let Err((_, error)) = posted {
+            tracing::error!(%error, "a connection could not be ended: its places in the queue are lost");
+        }
     }
 
     pub(super) fn as_ptr(&self) -> *mut ffi::ibv_qp {

@@ -16,7 +16,7 @@ pub struct Pending {
     endpoint: Arc<Endpoint>,
     host: usize,
     doing: &'static str,
-    /// The connection, and the requests that are under way, the last one last.
+    /// The connection, and the groups of requests that are under way, the last one last.
     pair: Option<Arc<Pair>>,
     slots: Vec<u32>,
     failed: Option<Failure>,
@@ -56,18 +56,60 @@ impl Pending {
     /// # Safety
     /// The local memory (address, bytes, key) stays mapped until the step is over, and untouched if the device writes there.
     pub(super) unsafe fn post(&mut self, what: What, local: (usize, u32, u32)) -> Result<()> {
-        let until = Instant::now() + self.endpoint.options.connect;
-        let Some(pair) = self.pair.clone() else { return Err(self.failure(Failure::Flushed)) };
-        let Some(slot) = self.endpoint.flights.begin(self.host, until)? else {
-            return Err(self.failure(Failure::Timeout));
-        };
-        let request = Request { id: u64::from(slot), what, local, told: true };
         // SAFETY: as this function's caller promises.
-        if let Err((_, error)) = unsafe { pair.post(&[request]) } {
-            self.endpoint.flights.end(slot);
-            return Err(error);
+        unsafe { self.post_all(&[(what, local)]) }
+    }
+
+    /// Begins many steps, which are posted together as far as they may.
+    ///
+    /// # Errors
+    /// As [`post`](Pending::post).
+    ///
+    /// # Safety
+    /// As [`post`](Pending::post).
+    pub(super) unsafe fn post_all(&mut self, steps: &[(What, (usize, u32, u32))]) -> Result<()> {
+        for steps in steps.chunks(self.endpoint.flights.most()) {
+            self.make_room()?;
+            let until = Instant::now() + self.endpoint.options.connect;
+            let Some(pair) = self.pair.clone() else { return Err(self.failure(Failure::Flushed)) };
+            let group = self.endpoint.flights.begin(self.host, steps.len(), until)?;
+            let Some((&last, _)) = group.slots().split_last() else {
+                return Err(self.failure(Failure::Timeout));
+            };
+            let request = |(&slot, &(what, local)): (&u32, &(What, _))| Request {
+                id: u64::from(slot),
+                what,
+                local,
+                told: slot == last,
+            };
+            let requests = group.slots().iter().zip(steps).map(request);
+            // SAFETY: as this function's caller promises.
+            if let Err((posted, error)) = unsafe { pair.post(requests) } {
+                match posted {
+                    0 => self.endpoint.flights.end(last),
+                    // The device has some of them, and will not say when they are over, unless the last one ends with them.
+                    _ => {
+                        pair.end_with(u64::from(last));
+                        self.endpoint.flights.abandon(last);
+                    }
+                }
+                return Err(error);
+            }
+            self.slots.push(last);
         }
-        self.slots.push(slot);
+        Ok(())
+    }
+
+    /// Keeps few groups of its own, however many it has begun.
+    fn make_room(&mut self) -> Result<()> {
+        const MOST: usize = 64;
+        if self.slots.len() >= MOST {
+            let endpoint = self.endpoint.clone();
+            endpoint.flights.wait(None, || {
+                self.settle();
+                self.slots.len() < MOST
+            })?;
+        }
         Ok(())
     }
 

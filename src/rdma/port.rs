@@ -1,5 +1,7 @@
 //! Which port of a device is used, and the address that peers know it by.
 
+#![allow(unsafe_code)]
+
 use std::fs;
 use std::net::Ipv6Addr;
 use std::path::PathBuf;
@@ -58,7 +60,7 @@ impl Port {
             };
             match chosen {
                 Some(entry) => {
-                    let mtu = mtu(&device, number);
+                    let mtu = mtu(verbs, number);
                     return Ok(Port { number, index: entry.index, address: entry.address, mtu });
                 }
                 None => {
@@ -69,6 +71,22 @@ impl Port {
             }
         }
         Err(unsupported(why))
+    }
+
+    /// The same with packets of at most so many bytes, a power of two from 256 on.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when the port takes only smaller ones.
+    pub(super) fn with_mtu(mut self, bytes: Option<u16>) -> Result<Port> {
+        let Some(bytes) = bytes else { return Ok(self) };
+        let most = bytes_of(self.mtu);
+        if bytes > most {
+            return Err(Error::invalid(format!(
+                "the fabric's option mtu is {bytes}, and the port takes {most}"
+            )));
+        }
+        self.mtu = bytes.trailing_zeros() - 7;
+        Ok(self)
     }
 
     /// For people.
@@ -113,23 +131,20 @@ fn best(entries: &[Entry]) -> Option<&Entry> {
     entries.iter().filter(|entry| worth(entry).is_some()).min_by_key(|entry| worth(entry))
 }
 
-/// `active_mtu` of a port; 1024 bytes where that cannot be asked, which every device takes.
-fn mtu(device: &str, port: u8) -> ffi::ibv_mtu {
-    // SoftRoCE and RoCE devices take what fits the network interface's own.
-    let interface = folder(device).join(format!("{port}/gid_attrs/ndevs/0"));
-    let name = fs::read_to_string(interface).unwrap_or_default();
-    let bytes = fs::read_to_string(format!("/sys/class/net/{}/mtu", name.trim())).unwrap_or_default();
-    of_interface(bytes.trim().parse().unwrap_or(0))
-}
-
-/// What fits into an interface's packets beside the headers of RoCE v2.
-fn of_interface(bytes: u32) -> ffi::ibv_mtu {
-    const HEADERS: u32 = 128;
-    match bytes.saturating_sub(HEADERS) {
-        4096.. => ffi::IBV_MTU_4096,
-        2048.. => ffi::IBV_MTU_2048,
+/// The most bytes of a packet that a port takes now; 1024 bytes where it cannot say, which every device takes.
+fn mtu(verbs: &Verbs, port: u8) -> ffi::ibv_mtu {
+    let mut attributes = ffi::ibv_port_attr::default();
+    // SAFETY: a device that is open; the library writes no more than the first part of the attributes.
+    let code = unsafe { ffi::ibv_query_port(verbs.context().as_ptr(), port, (&raw mut attributes).cast()) };
+    match code {
+        0 => attributes.active_mtu,
         _ => ffi::IBV_MTU_1024,
     }
+}
+
+/// As verbs count them: 1 for 256 bytes, one more for each doubling.
+fn bytes_of(mtu: ffi::ibv_mtu) -> u16 {
+    1 << (mtu + 7).min(15)
 }
 
 #[cfg(test)]
@@ -157,10 +172,11 @@ mod tests {
     }
 
     #[test]
-    fn packets_fit_the_interface() {
-        assert_eq!(of_interface(9000), ffi::IBV_MTU_4096);
-        assert_eq!(of_interface(4200), ffi::IBV_MTU_2048);
-        assert_eq!(of_interface(1500), ffi::IBV_MTU_1024);
-        assert_eq!(of_interface(0), ffi::IBV_MTU_1024);
+    fn packets_are_no_larger_than_the_port_takes() {
+        let port = Port { number: 1, index: 0, address: [0; 16], mtu: ffi::IBV_MTU_2048 };
+        assert_eq!(port.with_mtu(None).unwrap().mtu, ffi::IBV_MTU_2048);
+        assert_eq!(port.with_mtu(Some(256)).unwrap().mtu, ffi::IBV_MTU_256);
+        assert_eq!(port.with_mtu(Some(2048)).unwrap().mtu, ffi::IBV_MTU_2048);
+        assert!(port.with_mtu(Some(4096)).unwrap_err().to_string().contains("the port takes 2048"));
     }
 }

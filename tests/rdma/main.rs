@@ -9,6 +9,7 @@ mod pair;
 #[path = "../fixtures/tcp.rs"]
 #[allow(dead_code, reason = "the programs in the machines use more of it")]
 mod tcp;
+mod tree;
 
 use std::io::Write;
 
