@@ -93,20 +93,27 @@ fn parse_line(line: &[u8]) -> Option<Mapped<'_>> {
 ///
 /// # Errors
 /// As `open(2)` and `read(2)` of `/proc/self/maps`: `ENOENT` where `/proc` is not mounted.
-pub fn each(mut each: impl FnMut(Mapped<'_>) -> bool) -> Result<(), Errno> {
+pub fn each(each: impl FnMut(Mapped<'_>) -> bool) -> Result<(), Errno> {
     let fd = raw::open(b"/proc/self/maps\0")?;
-    let mut parser = Parser::default();
-    let mut piece = [0u8; 4096];
-    let result = loop {
-        match raw::read(fd, &mut piece) {
-            Ok(0) => break Ok(()),
-            Ok(n) if parser.feed(&piece[..n], &mut each) => {}
-            Ok(_) => break Ok(()),
-            Err(e) => break Err(e),
-        }
-    };
+    let result = each_of(fd, each);
     raw::close(fd);
     result
+}
+
+/// The same of a descriptor of that file, from where it stands.
+///
+/// # Errors
+/// As `read(2)`.
+pub fn each_of(fd: i32, mut each: impl FnMut(Mapped<'_>) -> bool) -> Result<(), Errno> {
+    let mut parser = Parser::default();
+    let mut piece = [0u8; 4096];
+    loop {
+        match raw::read(fd, &mut piece)? {
+            0 => return Ok(()),
+            n if parser.feed(&piece[..n], &mut each) => {}
+            _ => return Ok(()),
+        }
+    }
 }
 
 /// The lowest multiple of `align` at or above `from` where `length` bytes below `top` are free of `mapped`,

@@ -32,13 +32,20 @@
 //! It sees every change of anonymous private memory that the kernel reports: munmap, mmap over it, mremap from and onto, brk,
 //! madvise with DONTNEED, DONTNEED_LOCKED, FREE and REMOVE, whoever calls it and by whatever library, and so `free` and
 //! `realloc`. Memory that it cannot watch (files, private ones too, and so the initialised data of a program; shared memory
-//! of other owners) is registered for its leases only, and counted by cause. hostbuf's own memory needs no watching: a
+//! of other owners; huge pages of the pool, `MAP_HUGETLB`) is registered for its leases only, and counted by cause. A device
+//! that knows no overlapping registrations can then have a range for one lease at a time. hostbuf's own memory needs no watching: a
 //! registration keeps it.
+//!
+//! Where this process can have no such monitor (containers often forbid userfaultfd) nothing foreign is kept: a `tracing` event
+//! says so when the cache is made, [`Stats::unproven`] counts, and [`Monitor::probe`] says why.
 //!
 //! A request waits for others' changes of memory for about a millisecond at a time, and up to 20 ms where the
 //! monitor's own thread gets no core. If there is no end of them its memory is
 //! registered for its lease only, and counted as restless. While one change takes more than a second and the kernel does
 //! not say what it is, nothing is kept: memory is registered for its leases only, and counted as unproven.
+//!
+//! Whoever changes watched memory waits until the monitor's thread has read of it: some microseconds, and as long as that
+//! thread gets no core where others of a higher priority have them all.
 //!
 //! madvise is told *before* the pages go. What is asked for while the call is under way, or within 100 ms afterwards, is
 //! registered for its lease only, and counted as restless; it is kept again when everybody who was taking pages is done. One gap
@@ -54,6 +61,7 @@ mod buffer;
 mod cache;
 #[cfg(feature = "cuda")]
 mod cuda;
+mod environment;
 #[doc(hidden)]
 pub mod fake;
 mod mlock;

@@ -223,3 +223,14 @@ fn who_comes_later_waits_behind() {
         drop(held);
     });
 }
+
+/// Lengths that no memory has: an error, and the books stay right.
+#[test]
+fn lengths_beyond_all_counting() {
+    let (_, cache) = explicit(Budget { regions: 16, bytes: usize::MAX });
+    let lease = cache.get(at(0x1000), 1 << 20, READ).unwrap();
+    let far = cache.get(at(4096), usize::MAX - 8192, READ).map(drop);
+    assert!(matches!(far, Err(Error::Budget { leased: true, .. })), "{far:?}");
+    assert_eq!(cache.stats().bytes, 1 << 20);
+    drop(lease);
+}

@@ -7,14 +7,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use hostbuf::Error;
+use hostbuf::job::Solo;
 use hostbuf::register::fake::Fake;
-use hostbuf::register::{Budget, Monitor, Overlap, RegistrationCache};
+use hostbuf::register::{Access, Budget, Monitor, Overlap, RegistrationCache};
+use hostbuf::{Error, HostBuffer, Options, Pages};
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, fork};
 
 use crate::memory::{Area, PAGE};
-use crate::{READ, strict};
+use crate::{READ, span, strict, strict_with};
 
 /// An allocator that gives a watched page back to the kernel whenever a thread that has asked for that allocates or frees, as
 /// any allocator may: whoever does so waits for the monitor.
@@ -94,6 +95,96 @@ fn caches_go_while_the_allocator_waits_for_the_monitor() {
             stop.store(true, Ordering::Relaxed);
         });
     });
+}
+
+/// A freezing that is refused says why, and has no lock while it finds the words.
+#[test]
+fn a_freezing_is_refused_while_the_allocator_waits_for_the_monitor() {
+    let Some((_, cache)) = strict() else { return };
+    let given_back = Area::new(1);
+    drop(cache.get(given_back.pointer(), PAGE, READ).unwrap());
+    let buffer = HostBuffer::allocate(&Solo, Options::new(1 << 20).pages(Pages::Small)).unwrap();
+    buffer.initialize(|arena| arena.place(1u64)).unwrap();
+    let lease = cache.get(buffer.as_ptr().as_ptr(), 64, Access::WRITE).unwrap();
+    within("a refused freezing", Duration::from_secs(20), || {
+        for _ in 0..20 {
+            GIVEN_BACK.set(given_back.at());
+            let refused = buffer.freeze(&Solo).map(drop);
+            GIVEN_BACK.set(0);
+            assert!(refused.unwrap_err().to_string().contains("a lease lives"));
+        }
+    });
+    drop(lease);
+}
+
+/// Whatever a cache is asked for, and whatever comes of it.
+#[test]
+fn everything_is_done_while_the_allocator_waits_for_the_monitor() {
+    static DATA: [u8; 64] = [7; 64];
+    for overlap in [Overlap::Free, Overlap::Refused] {
+        let budget = Budget { regions: 4, bytes: 64 * PAGE };
+        let Some((fake, cache)) = strict_with(overlap, budget) else { return };
+        let given_back = Area::new(1);
+        drop(cache.get(given_back.pointer(), PAGE, READ).unwrap());
+        let areas: Vec<Area> = (0..8).map(|_| Area::new(8)).collect();
+        let brief = Duration::from_millis(1);
+        within("everything", Duration::from_secs(60), || {
+            GIVEN_BACK.set(given_back.at());
+            for round in 0..20 {
+                let mut held = Vec::new();
+                for area in &areas {
+                    held.extend(cache.get(area.pointer(), PAGE * (1 + round % 8), READ));
+                    let _ = cache.get(area.pointer(), PAGE * 3, Access::WRITE);
+                    let _ = cache.get_timeout(area.pointer(), PAGE * 65, READ, brief);
+                    let _ = cache.get_timeout(area.pointer(), PAGE * 5, READ, brief);
+                }
+                let spans: Vec<_> = areas.iter().map(|area| span(area.at(), PAGE)).collect();
+                let _ = cache.get_many(&spans, READ);
+                let _ = cache.keep(DATA.as_ptr(), DATA.len(), READ);
+                let _ = cache.get(DATA.as_ptr(), DATA.len(), READ);
+                cache.invalidate(span(areas[0].at(), PAGE)).unwrap();
+                held.clear();
+                fake.fail(2, libc::ENOMEM);
+                let _ = cache.get(areas[3].pointer(), PAGE, READ);
+                fake.fail(0, 0);
+                crate::memory::map_over(areas[1].at(), PAGE);
+                let _ = format!("{:?}", cache.stats());
+                if round == 10 {
+                    let _ = cache.keep(areas[2].pointer(), PAGE, READ);
+                }
+                cache.flush().unwrap();
+            }
+            drop(cache);
+            GIVEN_BACK.set(0);
+        });
+        assert!(fake.live().is_empty());
+    }
+}
+
+/// The monitor ends where the process can open nothing any more, neither for want of descriptors nor of the file.
+#[test]
+fn the_last_cache_goes_when_nothing_can_be_opened() {
+    let Some((_, cache)) = strict() else { return };
+    // Large vectors lie beside each other, and beside what the monitor has: one mapping, as the kernel has it.
+    let areas: Vec<Vec<u8>> = (0..16).map(|_| vec![7; 4 << 20]).collect();
+    for area in &areas {
+        drop(cache.get(area.as_ptr(), PAGE, READ).unwrap());
+    }
+    let limit = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE).unwrap();
+    let few = std::fs::read_dir("/proc/self/fd").unwrap().count() as u64 + 1;
+    nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE, few, limit.1).unwrap();
+    let all: Vec<_> = std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect();
+    // New memory is watched and kept all the same.
+    let fresh = Area::new(2);
+    let before = *cache.get(fresh.pointer(), PAGE, READ).unwrap().handle();
+    assert_eq!(*cache.get(fresh.pointer(), PAGE, READ).unwrap().handle(), before);
+    assert_eq!(cache.stats().unwatchable, 0);
+    within("the last cache and its memory", Duration::from_secs(20), || {
+        drop(cache);
+        drop(areas);
+        drop(fresh);
+    });
+    drop(all);
 }
 
 /// Does something while a child lives that has every descriptor of this process.

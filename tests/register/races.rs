@@ -1,11 +1,13 @@
 //! Several threads at the same range.
 
+use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use hostbuf::Error;
+use hostbuf::register::{Access, Budget, Monitor, Overlap, Registrar, RegistrationCache, Span};
 
 use crate::memory::PAGE;
-use crate::{MANY, READ, at, explicit, span};
+use crate::{FakeCache, MANY, READ, at, explicit, span};
 
 #[test]
 fn misses_of_one_range_register_once() {
@@ -149,4 +151,103 @@ fn a_lease_is_send_and_not_clone() {
     impl<T> Either<()> for T {}
     impl<T: Clone> Either<u8> for T {}
     <Lease<'_, Fake> as Either<_>>::has();
+}
+
+/// A device that takes its time to end what begins at one address, until it is let.
+struct Slow {
+    at: usize,
+    /// Whether it is asked to, and whether it may.
+    state: Mutex<(bool, bool)>,
+    changed: Condvar,
+}
+
+impl Slow {
+    fn wait_until(&self, ready: impl Fn(&(bool, bool)) -> bool) {
+        let state = self.state.lock().unwrap();
+        drop(self.changed.wait_while(state, |state| !ready(state)).unwrap());
+    }
+
+    fn set(&self, change: impl FnOnce(&mut (bool, bool))) {
+        change(&mut self.state.lock().unwrap());
+        self.changed.notify_all();
+    }
+}
+
+impl Registrar for Slow {
+    type Handle = ();
+
+    fn name(&self) -> String {
+        "slow".into()
+    }
+
+    fn overlap(&self) -> Overlap {
+        Overlap::Free
+    }
+
+    fn register(&self, _: Span, _: Access) -> hostbuf::Result<()> {
+        Ok(())
+    }
+
+    fn deregister(&self, span: Span, (): ()) -> hostbuf::Result<()> {
+        if span.start() == self.at {
+            self.set(|state| state.0 = true);
+            self.wait_until(|state| state.1);
+        }
+        Ok(())
+    }
+}
+
+/// Whoever invalidates waits for what others are ending of the range, and for nothing else.
+#[test]
+fn an_invalidation_waits_for_its_own_range() {
+    let slow = Slow { at: 0x1000, state: Mutex::default(), changed: Condvar::new() };
+    let cache = RegistrationCache::new(Arc::new(slow), MANY, Monitor::Explicit).unwrap();
+    drop(cache.get(at(0x1000), 64, READ).unwrap());
+    drop(cache.get(at(0x2000), 64, READ).unwrap());
+    std::thread::scope(|scope| {
+        scope.spawn(|| cache.invalidate(span(0x1000, 64)).unwrap());
+        cache.registrar().wait_until(|state| state.0);
+        // It would wait for ever.
+        cache.invalidate(span(0x2000, 64)).unwrap();
+        cache.invalidate(span(0x3000, 64)).unwrap();
+        assert_eq!(cache.stats().regions, 1);
+        let same = scope.spawn(|| {
+            cache.invalidate(span(0x1020, 1)).unwrap();
+            cache.stats().regions
+        });
+        cache.registrar().set(|state| state.1 = true);
+        assert_eq!(same.join().unwrap(), 0, "it came back before the registration had ended");
+    });
+}
+
+/// Threads that live long forget what they had of caches that are gone.
+#[test]
+fn caches_that_are_gone_leave_nothing_in_threads() {
+    let mapped = || {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
+    };
+    let (ask, asked) = mpsc::channel::<Arc<FakeCache>>();
+    let (answer, answered) = mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for cache in asked {
+                drop(cache.get(at(0x1000), 8, READ).unwrap());
+                drop(cache);
+                answer.send(()).unwrap();
+            }
+        });
+        let mut sizes = Vec::new();
+        for _ in 0..30 {
+            let cache = Arc::new(explicit(Budget { regions: 1 << 16, ..MANY }).1);
+            drop(cache.get(at(0x1000), 8, READ).unwrap());
+            ask.send(cache.clone()).unwrap();
+            answered.recv().unwrap();
+            drop(cache);
+            sizes.push(mapped());
+        }
+        drop(ask);
+        assert!(sizes[29] < sizes[9] + (16 << 20), "{sizes:?}");
+    });
 }

@@ -163,3 +163,23 @@ fn a_hit_that_may_not_wait_does_not() {
         assert!(begun.elapsed() < Duration::from_secs(10));
     }
 }
+
+/// Who waits until a time waits until then, also where the device knows no overlaps and memory that is leased might be found
+/// to be what is asked for.
+#[test]
+fn nobody_waits_for_quiet_beyond_his_time() {
+    let Some((_, cache)) = crate::strict_with(Overlap::Refused, MANY) else { return };
+    let area = Area::new(2);
+    let held = cache.get(area.pointer(), PAGE, READ).unwrap();
+    // SAFETY: the test's own page.
+    unsafe { libc::madvise(area.at() as *mut _, PAGE, libc::MADV_DONTNEED) };
+    let begun = Instant::now();
+    let late = cache.get_timeout(area.pointer(), PAGE, READ, Duration::from_millis(5)).map(drop);
+    // Without a limit it would be the 100 ms in which pages may still be going, at least.
+    assert!(
+        late.is_err() && begun.elapsed() < Duration::from_millis(90),
+        "{late:?} after {:?}",
+        begun.elapsed()
+    );
+    drop(held);
+}

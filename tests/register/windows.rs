@@ -1,6 +1,9 @@
 //! Ranges that grow.
 
-use hostbuf::register::{Access, Overlap};
+use std::sync::Arc;
+
+use hostbuf::Error;
+use hostbuf::register::{Access, Monitor, Overlap, Registrar, RegistrationCache, Span};
 
 use crate::memory::{Area, PAGE, map_over};
 use crate::{MANY, READ, explicit, strict, strict_with};
@@ -18,6 +21,105 @@ fn a_growing_range_registers_at_most_twice_its_last_bytes() {
     }
     assert!(fake.made_bytes() <= 2 * area.len(), "{} of {}", fake.made_bytes(), area.len());
     assert_eq!(cache.stats().retried, 0);
+}
+
+/// The same where it grows to both sides, at once or by turns, and where it ends anywhere in its mapping.
+#[test]
+fn to_both_sides_and_to_no_edge() {
+    type Shape<'a> = &'a dyn Fn(usize) -> (usize, usize);
+    let area = Area::new(4096);
+    let shapes: [(Shape, usize); 4] = [
+        (&|step| (2048 - step.div_ceil(2), step), 1030),
+        (&|step| (2048 - step / 3, step), 700),
+        (&|step| (2048 - step, 2 * step), 600),
+        (&|step| (0, step), 1025),
+    ];
+    for (n, (shape, steps)) in shapes.into_iter().enumerate() {
+        let Some((fake, cache)) = strict() else { return };
+        for step in 1..=steps {
+            let (first, pages) = shape(step);
+            let start = area.at() + first * PAGE;
+            let lease = cache.get(start as *const u8, pages * PAGE, READ).unwrap();
+            assert!(lease.span().start() <= start && lease.span().end() >= start + pages * PAGE);
+        }
+        let last = fake.live().into_iter().map(|(_, span, _)| span.len()).max().unwrap();
+        let (made, asked) = (fake.made_bytes(), shape(steps).1 * PAGE);
+        assert!(made <= 2 * last && last < 3 * asked, "{n}: {made} made, the last {last} for {asked}");
+    }
+}
+
+/// A window of one size that moves on is no range that grows.
+#[test]
+fn a_window_that_moves_stays_as_large_as_it_is() {
+    let Some((fake, cache)) = strict() else { return };
+    let area = Area::new(1024);
+    for first in 0..1000 {
+        drop(cache.get((area.at() + first * PAGE) as *const u8, 8 * PAGE, READ).unwrap());
+    }
+    let longest = fake.live().into_iter().map(|(_, span, _)| span.len()).max().unwrap();
+    assert!(longest <= 16 * PAGE, "{longest}");
+}
+
+/// What is watched as one range may be two mappings, of which the device may not write the second.
+#[test]
+fn not_into_a_mapping_with_other_rights() {
+    let Some((_, cache)) = strict() else { return };
+    let area = Area::new(32);
+    let middle = area.at() + 12 * PAGE;
+    // SAFETY: the test's own pages.
+    assert_eq!(unsafe { libc::mprotect(middle as *mut _, 20 * PAGE, libc::PROT_READ) }, 0);
+    drop(cache.get(middle as *const u8, 1, READ).unwrap());
+    for pages in 1..=12 {
+        let lease = cache.get(area.pointer(), pages * PAGE, Access::WRITE).unwrap();
+        assert!(lease.span().end() <= middle, "{pages} pages: {}", lease.span());
+    }
+}
+
+/// A device that knows no registration longer than so many bytes.
+struct Limited(usize);
+
+impl Registrar for Limited {
+    type Handle = ();
+
+    fn name(&self) -> String {
+        "limited".into()
+    }
+
+    fn overlap(&self) -> Overlap {
+        Overlap::Free
+    }
+
+    fn register(&self, span: Span, access: Access) -> hostbuf::Result<()> {
+        if span.len() <= self.0 {
+            return Ok(());
+        }
+        let source = Some(std::io::Error::from_raw_os_error(libc::ENOMEM));
+        Err(Error::Registration { device: self.name(), span, access, why: "too long".into(), source })
+    }
+
+    fn deregister(&self, _: Span, (): ()) -> hostbuf::Result<()> {
+        Ok(())
+    }
+}
+
+/// A request that the device would take does not fail since more was tried; and nothing else is ended for it.
+#[test]
+fn no_further_than_the_device_goes() {
+    if strict().is_none() {
+        return;
+    }
+    let (area, other) = (Area::new(32), Area::new(1));
+    let cache = RegistrationCache::new(Arc::new(Limited(12 * PAGE)), MANY, Monitor::Strict).unwrap();
+    drop(cache.get(other.pointer(), PAGE, READ).unwrap());
+    for pages in 1..=12 {
+        drop(cache.get(area.pointer(), pages * PAGE, READ).unwrap());
+    }
+    assert_eq!(cache.stats().evictions, 0);
+    let refused = cache.get(area.pointer(), 13 * PAGE, READ).map(drop);
+    assert!(
+        matches!(refused, Err(Error::Registration { span, .. }) if span.len() == 13 * PAGE),
+        "{refused:?}"
+    );
 }
 
 /// Where only the program knows what changes, nothing is registered that it has not asked for; it may ask for the whole.

@@ -2,6 +2,7 @@
 
 use crate::error::{Bytes, Error, Result};
 use crate::os::{memlock, memory};
+use crate::register::environment;
 
 /// A hard limit: nothing is registered beyond it, not even for a moment. It counts what is leased, what is being
 /// registered, what has been invalidated and is still leased, and what is not yet deregistered.
@@ -24,22 +25,34 @@ impl Budget {
     /// # Errors
     /// [`Error::Invalid`] that names the variable and its value.
     pub fn from_environment() -> Result<Budget> {
-        let variable = |name: &str| std::env::var(name).ok().filter(|v| !v.trim().is_empty());
-        Budget::read(variable("HOSTBUF_CACHE_REGIONS").as_deref(), variable("HOSTBUF_CACHE_BYTES").as_deref())
+        let regions = environment::text("HOSTBUF_CACHE_REGIONS")?;
+        Budget::read(regions.as_deref(), environment::text("HOSTBUF_CACHE_BYTES")?.as_deref())
     }
 
     fn read(regions: Option<&str>, bytes: Option<&str>) -> Result<Budget> {
         let regions = match regions {
             None => 1024,
-            Some(text) => text.trim().parse().map_err(|_| {
-                Error::invalid(format!("HOSTBUF_CACHE_REGIONS is \"{text}\", and should be a number"))
-            })?,
+            Some(text) => {
+                let number = text.trim().parse().ok().filter(|n| (1..=Budget::MOST_REGIONS).contains(n));
+                number.ok_or_else(|| {
+                    let most = Budget::MOST_REGIONS;
+                    let what = format!(
+                        "HOSTBUF_CACHE_REGIONS is \"{text}\", and should be a number from 1 to {most}"
+                    );
+                    Error::invalid(what)
+                })?
+            }
         };
         let bytes = match bytes {
             None => default_bytes(),
             Some(text) => {
                 let size: Bytes =
                     text.parse().map_err(|why| Error::invalid(format!("HOSTBUF_CACHE_BYTES: {why}")))?;
+                if size.0 == 0 {
+                    return Err(Error::invalid(format!(
+                        "HOSTBUF_CACHE_BYTES is \"{text}\", and a cache needs room for one registration at least"
+                    )));
+                }
                 size.0 as usize
             }
         };
@@ -78,8 +91,10 @@ mod tests {
         for (regions, bytes, name) in [
             (Some("many"), None, "HOSTBUF_CACHE_REGIONS"),
             (None, Some("lots"), "HOSTBUF_CACHE_BYTES"),
-            (Some("0"), None, "at least"),
-            (Some("99999999"), None, "at most"),
+            (Some("0"), None, "HOSTBUF_CACHE_REGIONS"),
+            (Some("99999999"), None, "1 to 1048576"),
+            (Some("99999999999999999999999"), None, "HOSTBUF_CACHE_REGIONS"),
+            (None, Some("0"), "HOSTBUF_CACHE_BYTES"),
         ] {
             let error = read(regions, bytes).unwrap_err().to_string();
             assert!(error.contains(name), "{error}");

@@ -30,7 +30,8 @@ impl<R: Registrar> Inner<R> {
 
     pub(super) fn begin_to_end(&self, core: &mut Core, slot: u32) {
         self.slots[slot as usize].set_state(State::Ending);
-        core.ending += 1;
+        core.endings += 1;
+        core.ending.push((slot, core.endings));
     }
 
     /// Deregisters a slot that this thread has made Ending. Its part of the budget is free when the device has said yes.
@@ -123,9 +124,14 @@ impl<R: Registrar> Inner<R> {
         Some(slot)
     }
 
-    pub(super) fn wait_for_endings(&self) {
+    /// Waits until all that is being ended now and has a byte of `span` has ended. Not for what begins later: others may end one
+    /// after the other for ever.
+    pub(super) fn wait_for_endings(&self, span: Span) {
         let mut core = self.lock();
-        while core.ending > 0 {
+        let last = core.endings;
+        let is_meant =
+            |&(slot, number): &(u32, u64)| number <= last && self.slots[slot as usize].span().overlaps(span);
+        while core.ending.iter().any(is_meant) {
             core = self.wait(core, None);
         }
     }
@@ -162,9 +168,9 @@ impl<R: Registrar> Drop for Ending<'_, R> {
     fn drop(&mut self) {
         let here = &self.inner.slots[self.slot as usize];
         let mut core = self.inner.lock();
-        core.ending -= 1;
-        let (bytes, ref mut memory) = core.kept[self.slot as usize];
-        let memory = memory.take();
+        core.ending.retain(|&(slot, _)| slot != self.slot);
+        let kept = &mut core.kept[self.slot as usize];
+        let (bytes, memory) = (kept.bytes, kept.memory.take());
         if self.ended {
             core.stats.regions -= 1;
             core.stats.bytes -= bytes;
@@ -196,28 +202,31 @@ impl<R: Registrar> Registrations for Inner<R> {
             self.forget(span, |stats| &mut stats.invalidated);
             self.end_stale().map_err(|error| error.to_string())?;
             self.wake_reaper();
-            let core = self.lock();
+            let mut core = self.lock();
             let held = |slot: &&u32| writes(&self.slots[**slot as usize]) && self.words.leases(**slot) != 0;
-            if let Some(&slot) = core.stale.iter().find(held) {
-                let held = self.slots[slot as usize].span();
+            let held = core.stale.iter().find(held).map(|&slot| self.slots[slot as usize].span());
+            let lost = |slot: &&Slot<R::Handle>| writes(slot) && slot.state() == State::Lost;
+            let lost = self.slots.iter().find(lost).map(Slot::span);
+            let is_busy = |slot: &Slot<R::Handle>| {
+                writes(slot) && matches!(slot.state(), State::Filling | State::Ending | State::Stale)
+            };
+            let busy = self.slots.iter().any(is_busy);
+            if let (None, None, true) = (held, lost, busy) {
+                core = self.wait(core, None);
+            }
+            // What is said is made without the lock: it allocates.
+            drop(core);
+            if let Some(held) = held {
                 return Err(format!(
                     "a lease lives by which {device} can write into {held}: drop it first, or get it with Access::READ"
                 ));
             }
-            let mut busy = false;
-            for slot in self.slots.iter().filter(|slot| writes(slot)) {
-                match slot.state() {
-                    State::Filling | State::Ending | State::Stale => busy = true,
-                    State::Lost => {
-                        return Err(format!("{device} has not ended its registration of {}", slot.span()));
-                    }
-                    State::Free | State::Live | State::Dying => {}
-                }
+            if let Some(lost) = lost {
+                return Err(format!("{device} has not ended its registration of {lost}"));
             }
             if !busy {
                 return Ok(());
             }
-            drop(self.wait(core, None));
         }
     }
 }

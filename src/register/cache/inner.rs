@@ -59,10 +59,11 @@ pub(super) struct Core {
     /// Filling slots whose memory has changed.
     pub(super) tainted: Vec<u32>,
     pub(super) stale: Vec<u32>,
-    /// Of each slot: how much of the budget it takes, and what keeps its memory.
-    pub(super) kept: Vec<(usize, Option<Keeper>)>,
-    /// Being ended by somebody who has let go of the lock.
-    pub(super) ending: usize,
+    /// Of each slot, what no hit looks at.
+    pub(super) kept: Vec<Kept>,
+    /// Being ended by somebody who has let go of the lock; each with its number in the order in which that began.
+    pub(super) ending: Vec<(u32, u64)>,
+    pub(super) endings: u64,
     /// How many threads are in wait(): a wake that nobody waits for costs a system call all the same.
     pub(super) sleepers: usize,
     /// The reaper sleeps until it is woken; else it looks again soon by itself.
@@ -77,7 +78,16 @@ pub(super) struct Core {
     pub(super) folded: Vec<u32>,
 }
 
-pub(super) type Keeper = Arc<dyn Send + Sync>;
+/// What is known of a registration beside its range.
+#[derive(Clone, Default)]
+pub(super) struct Kept {
+    /// How much of the budget it takes.
+    pub(super) bytes: usize,
+    /// What keeps its memory.
+    pub(super) memory: Option<Arc<dyn Send + Sync>>,
+    /// What was asked for when it was made.
+    pub(super) asked: Option<Span>,
+}
 
 impl<R: Registrar> Inner<R> {
     /// All that is ever allocated for it, but what each thread has for itself.
@@ -92,8 +102,9 @@ impl<R: Registrar> Inner<R> {
             filling: Vec::with_capacity(slots),
             tainted: Vec::with_capacity(slots),
             stale: Vec::with_capacity(slots),
-            kept: vec![(0, None); slots],
-            ending: 0,
+            kept: vec![Kept::default(); slots],
+            ending: Vec::with_capacity(slots),
+            endings: 0,
             sleepers: 0,
             reaper_sleeps: false,
             policy: Policy::new(slots),
@@ -363,17 +374,22 @@ impl<R: Registrar> Inner<R> {
                     here.keep();
                     return Ok(());
                 }
-                // Its memory has changed since.
-                _ if here.is_watched() || self.watch.is_none() || owned => {}
                 _ => {
                     drop(core);
-                    // Without the lock, which the monitor takes.
+                    // Its memory has changed since; or it may be kept soon. Without the lock, which the monitor takes.
+                    let changed = here.is_watched() || self.watch.is_none() || owned;
+                    if changed && begun.elapsed() < UNREST {
+                        continue;
+                    }
                     if begun.elapsed() < UNREST && self.is_restless(span) {
                         std::thread::yield_now();
                         continue;
                     }
-                    let why = "nobody tells when this memory changes, so it cannot be kept beyond a lease"
-                        .to_owned();
+                    let why = match changed {
+                        true => "it changes all the time, so it cannot be kept beyond a lease",
+                        false => "nobody tells when this memory changes, so it cannot be kept beyond a lease",
+                    };
+                    let why = why.to_owned();
                     return Err(Error::Registration {
                         device: self.registrar.name(),
                         span,
@@ -424,7 +440,7 @@ impl<R: Registrar> Inner<R> {
         let mut core = self.lock();
         for (slot, here) in self.slots.iter().enumerate() {
             if here.state() != State::Free {
-                std::mem::forget(core.kept[slot].1.take());
+                std::mem::forget(core.kept[slot].memory.take());
             }
         }
     }

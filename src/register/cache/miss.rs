@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 use super::inner::{Core, Inner, key_of};
 use super::lease::Lease;
 use super::policy::Short;
-use super::slot::{Slot, State};
+use super::slot::State;
 use crate::buffer::owned;
 use crate::error::{Error, Result};
+use crate::os::memory;
 use crate::register::monitor::{Unwatched, Watch};
 use crate::register::registrar::{Overlap, Registrar};
 use crate::span::{Access, Span};
@@ -30,6 +31,12 @@ pub(super) enum Wait {
     Progress,
     /// For leases as well, until then.
     Leases(Instant),
+}
+
+impl Wait {
+    fn is_over(self) -> bool {
+        matches!(self, Wait::Leases(until) if Instant::now() >= until)
+    }
 }
 
 /// Where memory comes from.
@@ -65,6 +72,15 @@ enum Step {
     Again,
 }
 
+/// What has come of a registration.
+enum Made {
+    Done,
+    /// The memory has changed meanwhile.
+    Changed,
+    /// More than was asked for lies in another mapping; the device was not asked.
+    TooWide,
+}
+
 impl<R: Registrar> Inner<R> {
     #[cold]
     pub(super) fn miss(&self, span: Span, access: Access, wait: Wait) -> Result<Lease<'_, R>> {
@@ -73,7 +89,7 @@ impl<R: Registrar> Inner<R> {
         }
         // Now, since it may allocate, which must not be with the lock.
         let _ = self.words.own();
-        let mut turn = Turn { inner: self, ticket: None, waited: false, grown: None };
+        let mut turn = Turn { inner: self, ticket: None, waited: false, gone: None, exact: false };
         let mut refused = false;
         let mut retries = 0;
         let mut begun = None;
@@ -86,6 +102,7 @@ impl<R: Registrar> Inner<R> {
             // What stands in the way may be just what is asked for, and can be had once it is known to be live.
             if matches!((&step, &origin), (Err(Refusal::Overlap(_)), Origin::Unwatched(Unwatched::Restless)))
                 && *begun.get_or_insert_with(Instant::now) + UNREST > Instant::now()
+                && !wait.is_over()
             {
                 std::thread::yield_now();
                 retries = 0;
@@ -104,9 +121,17 @@ impl<R: Registrar> Inner<R> {
                     retries += 1;
                 }
                 Step::End(slot) => self.end_unasked(slot),
-                Step::Register(slot, whole) => match self.register(slot, whole, access, origin) {
-                    Ok(true) => return Ok(self.lease(slot)),
-                    Ok(false) => retries += 1,
+                Step::Register(slot, whole) => match self.register(slot, whole, span, access, origin) {
+                    Ok(Made::Done) => return Ok(self.lease(slot)),
+                    Ok(Made::Changed) => retries += 1,
+                    Ok(Made::TooWide) => turn.exact = true,
+                    // The device was not asked.
+                    Err(error @ Error::Freeze { .. }) => return Err(error),
+                    // It may refuse what nobody has asked for.
+                    Err(_) if whole != span => {
+                        self.lock().stats.failures += 1;
+                        turn.exact = true;
+                    }
                     // Another registration may stand in the way of the device's own limit: end one, and try again once.
                     Err(error) if !refused && error.is_out_of_memory() => {
                         refused = true;
@@ -117,8 +142,6 @@ impl<R: Registrar> Inner<R> {
                             None => return Err(error),
                         }
                     }
-                    // The device was not asked.
-                    Err(error @ Error::Freeze { .. }) => return Err(error),
                     Err(error) => {
                         self.lock().stats.failures += 1;
                         return Err(error);
@@ -165,10 +188,10 @@ impl<R: Registrar> Inner<R> {
             return Ok(Step::Have(slot));
         }
         if core.filling.iter().any(|&slot| fits(slot) && !core.tainted.contains(&slot)) {
-            let until = if let Wait::Leases(until) = wait { Some(until) } else { None };
-            if until.is_some_and(|until| Instant::now() >= until) {
+            if wait.is_over() {
                 return Err(Refusal::Late);
             }
+            let until = if let Wait::Leases(until) = wait { Some(until) } else { None };
             turn.waited = true;
             drop(self.wait(core, until));
             return Ok(Step::Again);
@@ -185,8 +208,10 @@ impl<R: Registrar> Inner<R> {
             if here.state() == State::Live && !here.is_kept() && self.try_kill(&mut core, other) {
                 core.stats.evictions += 1;
                 // What grew out of it need not be registered anew at each step.
-                if here.access() == access && turn.grown.is_none_or(|grown| grown.len() < here.span().len()) {
-                    turn.grown = Some(here.span());
+                let asked = core.kept[other as usize].asked.unwrap_or(here.span());
+                if here.access() == access && turn.gone.is_none_or(|(gone, _)| gone.len() < here.span().len())
+                {
+                    turn.gone = Some((here.span(), asked));
                 }
                 return Ok(Step::End(other));
             }
@@ -195,7 +220,7 @@ impl<R: Registrar> Inner<R> {
                     drop(self.wait(core, Some(until)));
                     Ok(Step::Again)
                 }
-                _ if core.ending > 0 || self.slots[other as usize].state() == State::Filling => {
+                _ if !core.ending.is_empty() || self.slots[other as usize].state() == State::Filling => {
                     drop(self.wait(core, None));
                     Ok(Step::Again)
                 }
@@ -208,7 +233,7 @@ impl<R: Registrar> Inner<R> {
         }
         let short = if core.free.is_empty() {
             Some(Short::Regions)
-        } else if core.stats.bytes + bytes > self.budget.bytes {
+        } else if bytes > self.left(&core) {
             Some(Short::Bytes)
         } else {
             None
@@ -245,13 +270,16 @@ impl<R: Registrar> Inner<R> {
                 return Ok(Step::Again);
             }
             // What is being ended, or registered by others, will be room or can be ended soon.
-            if core.ending > 0 || !core.filling.is_empty() {
+            if !core.ending.is_empty() || !core.filling.is_empty() {
                 drop(self.wait(core, None));
                 return Ok(Step::Again);
             }
             return Err(self.over_budget(&mut core, true));
         }
-        let whole = self.widened(&core, span, access, origin, turn.grown);
+        let whole = match turn.exact {
+            true => span,
+            false => self.widened(&core, span, access, origin, turn.gone),
+        };
         let bytes = self.registrar.footprint(whole);
         let slot = core.free.pop().expect("there is one, as was seen above");
         core.filling.push(slot);
@@ -261,8 +289,14 @@ impl<R: Registrar> Inner<R> {
         core.stats.peak_regions = core.stats.peak_regions.max(core.stats.regions);
         let here = &self.slots[slot as usize];
         here.describe(whole, access, matches!(origin, Origin::Watched { .. }));
-        core.kept[slot as usize].0 = bytes;
+        let kept = &mut core.kept[slot as usize];
+        (kept.bytes, kept.asked) = (bytes, Some(span));
         Ok(Step::Register(slot, whole))
+    }
+
+    /// Bytes of the budget that nothing has.
+    fn left(&self, core: &Core) -> usize {
+        self.budget.bytes.saturating_sub(core.stats.bytes)
     }
 
     /// A registration, or one being made or ended, that overlaps `span`.
@@ -270,55 +304,49 @@ impl<R: Registrar> Inner<R> {
         let mut found = None;
         self.table.overlapping(span, |slot| found = Some(slot));
         let overlaps = |slot: &&u32| self.slots[**slot as usize].span().overlaps(span);
-        found.or_else(|| core.filling.iter().chain(&core.stale).find(overlaps).copied()).or_else(|| {
-            if core.ending == 0 {
-                return None;
-            }
-            let ending = |slot: &Slot<R::Handle>| slot.state() == State::Ending && slot.span().overlaps(span);
-            self.slots.iter().position(ending).map(|slot| slot as u32)
-        })
+        let ending = core.ending.iter().map(|(slot, _)| slot);
+        found.or_else(|| core.filling.iter().chain(&core.stale).chain(ending).find(overlaps).copied())
     }
 
-    /// More than was asked for, when a range grows step by step, to either side: at least twice what was there, so that all
-    /// registrations of a growing range are at most twice the last; inside one mapping, within the budget, and never where
-    /// pages have been given back. `gone`: what has just been ended for this request, on a device without overlaps.
-    fn widened(&self, core: &Core, span: Span, access: Access, origin: &Origin, gone: Option<Span>) -> Span {
+    /// More than was asked for, when a range grows step by step, to either side or to both: at least twice what was there, so
+    /// that all registrations of a growing range are at most twice the last; inside one mapping, within the budget, and never
+    /// where pages have been given back. `gone`: what has just been ended for this request, on a device without overlaps.
+    ///
+    /// To one side, the last one is nearly twice what is asked for in the end at most, so all together four times that: the least
+    /// that can be had where each registration is one piece and nobody knows where it ends (Chrobak, Kenyon-Mathieu,
+    /// "Competitiveness via doubling", SIGACT News 37(4), 2006: online bidding).
+    fn widened(
+        &self,
+        core: &Core,
+        span: Span,
+        access: Access,
+        origin: &Origin,
+        gone: Option<(Span, Span)>,
+    ) -> Span {
         let around = match origin {
             Origin::Watched { around: Some(around) } => *around,
             Origin::Owned(_, whole) => *whole,
             _ => return span,
         };
-        // How far what was there reached from the end that has stayed.
-        let (mut to_the_right, mut to_the_left) = (0, 0);
-        let mut grew_from = |other: Span| {
-            if other.start() <= span.start() && other.end() < span.end() {
-                to_the_right = to_the_right.max(other.end() - span.start());
-            } else if other.end() >= span.end() && other.start() > span.start() {
-                to_the_left = to_the_left.max(span.end() - other.start());
-            }
-        };
-        self.table.overlapping(span, |slot| {
-            let slot = &self.slots[slot as usize];
+        let mut grown = Grown::default();
+        self.table.overlapping(span, |number| {
+            let slot = &self.slots[number as usize];
             if slot.access() == access {
-                grew_from(slot.span());
+                let asked = core.kept[number as usize].asked;
+                grown.from(slot.span(), asked.unwrap_or(slot.span()), span);
             }
         });
-        gone.into_iter().filter(|gone| gone.overlaps(span)).for_each(grew_from);
-        let wanted = |longest: usize| (2 * longest).max(span.len());
-        let (start, end) = match (to_the_left, to_the_right) {
-            (0, right @ 1..) => (span.start(), around.end().min(span.start() + wanted(right))),
-            (left @ 1.., 0) => (around.start().max(span.end().saturating_sub(wanted(left))), span.end()),
-            _ => return span,
-        };
-        let Ok(whole) = Span::new(start, end.saturating_sub(start)) else { return span };
-        let fits = core.stats.bytes + self.registrar.footprint(whole) <= self.budget.bytes;
+        if let Some((gone, asked)) = gone.filter(|(gone, _)| gone.overlaps(span)) {
+            grown.from(gone, asked, span);
+        }
+        let whole = grown.to(span, around);
+        let fits = self.registrar.footprint(whole) <= self.left(core);
         let alone = self.registrar.overlap() == Overlap::Free || self.in_the_way(core, whole).is_none();
         if whole.contains(span) && around.contains(whole) && fits && alone { whole } else { span }
     }
 
-    /// Without the lock: registers, and puts it into the table with a lease of the caller's. `false` when the memory has
-    /// changed meanwhile.
-    fn register(&self, slot: u32, whole: Span, access: Access, origin: Origin) -> Result<bool> {
+    /// Without the lock: registers, and puts it into the table with a lease of the caller's.
+    fn register(&self, slot: u32, whole: Span, span: Span, access: Access, origin: Origin) -> Result<Made> {
         let filling = Filling { inner: self, slot };
         if access.writes() {
             // After it can be seen that this slot is being filled: whoever freezes marks first, and then looks.
@@ -328,7 +356,14 @@ impl<R: Registrar> Inner<R> {
         if let Origin::Watched { around } = origin
             && !self.is_watched_still(whole, around.is_some())
         {
-            return Ok(false);
+            return Ok(Made::Changed);
+        }
+        // What is watched as one may be several mappings, of which one must not be written, say.
+        if whole != span
+            && matches!(origin, Origin::Watched { .. })
+            && !self.watch.as_ref().is_some_and(|watch| watch.is_one_mapping(whole))
+        {
+            return Ok(Made::TooWide);
         }
         let handle = self.registrar.register(whole, access)?;
         std::mem::forget(filling);
@@ -348,7 +383,7 @@ impl<R: Registrar> Inner<R> {
         let tainted = core.tainted.iter().position(|&s| s == slot);
         let tainted = tainted.map(|at| core.tainted.swap_remove(at)).is_some();
         core.stats.registered_bytes += whole.len() as u64;
-        core.kept[slot as usize].1 = memory;
+        core.kept[slot as usize].memory = memory;
         // Others change memory all the time: it stands for this lease, and is not kept.
         let unwatched = unwatched.or((!settled).then_some(Unwatched::Restless));
         if tainted {
@@ -356,7 +391,7 @@ impl<R: Registrar> Inner<R> {
             self.begin_to_end(&mut core, slot);
             drop(core);
             self.end_unasked(slot);
-            return Ok(false);
+            return Ok(Made::Changed);
         }
         core.stats.misses += 1;
         self.words.take(slot);
@@ -376,12 +411,12 @@ impl<R: Registrar> Inner<R> {
                 self.table.insert(whole, slot);
                 let (taken, _) = self.words.sum(slot);
                 let key = key_of(whole, access);
-                let bytes = core.kept[slot as usize].0;
+                let bytes = core.kept[slot as usize].bytes;
                 core.policy.add(slot, key, bytes, taken);
             }
         }
         self.unlock(core);
-        Ok(true)
+        Ok(Made::Done)
     }
 
     /// Whether all of a range is watched now, and, where it may be more than was asked for, no page of its mapping has been
@@ -439,7 +474,7 @@ impl<R: Registrar> Inner<R> {
                 return Some(slot);
             }
             let here = &self.slots[slot as usize];
-            let bytes = core.kept[slot as usize].0;
+            let bytes = core.kept[slot as usize].bytes;
             core.policy.add(slot, key_of(here.span(), here.access()), bytes, self.words.sum(slot).0);
         }
         None
@@ -459,7 +494,7 @@ impl<R: Registrar> Drop for Filling<'_, R> {
         core.filling.retain(|&s| s != slot);
         core.tainted.retain(|&s| s != slot);
         core.stats.regions -= 1;
-        core.stats.bytes -= core.kept[slot as usize].0;
+        core.stats.bytes -= core.kept[slot as usize].bytes;
         inner.slots[slot as usize].set_state(State::Free);
         core.free.push(slot);
         inner.unlock(core);
@@ -471,8 +506,11 @@ struct Turn<'a, R: Registrar> {
     inner: &'a Inner<R>,
     ticket: Option<u64>,
     waited: bool,
-    /// What has been ended for it, since a device without overlaps has no room for both: the longest of the same rights.
-    grown: Option<Span>,
+    /// What has been ended for it, since a device without overlaps has no room for both: the longest of the same rights,
+    /// and what had been asked for of it.
+    gone: Option<(Span, Span)>,
+    /// More than it asks for cannot be had.
+    exact: bool,
 }
 
 impl<R: Registrar> Drop for Turn<'_, R> {
@@ -483,5 +521,48 @@ impl<R: Registrar> Drop for Turn<'_, R> {
             self.inner.waiters.fetch_sub(1, Ordering::Relaxed);
             self.inner.unlock(core);
         }
+    }
+}
+
+/// How a range has grown from what is registered of it: the longest that was there, by the sides that it was left behind on.
+#[derive(Default)]
+struct Grown {
+    left: usize,
+    right: usize,
+    both: usize,
+}
+
+impl Grown {
+    /// There was `other`, made when `asked` was asked for. Where that is part of what is asked for now, it is the same range
+    /// that grows, and all of it counts; else a window has moved on, and what it has in common with the old one does.
+    fn from(&mut self, other: Span, asked: Span, span: Span) {
+        let longest = match (other.start() > span.start(), other.end() < span.end()) {
+            (false, false) => return,
+            (true, false) => &mut self.left,
+            (false, true) => &mut self.right,
+            (true, true) => &mut self.both,
+        };
+        let common = other.end().min(span.end()) - other.start().max(span.start());
+        *longest = (*longest).max(if span.contains(asked) { other.len() } else { common });
+    }
+
+    /// `span` with as much room for more as there was, on the sides to which it grows, inside `around`.
+    fn to(&self, span: Span, around: Span) -> Span {
+        let before = span.start().saturating_sub(around.start());
+        let behind = around.end().saturating_sub(span.end());
+        let more = |longest: usize| (2 * longest).saturating_sub(span.len());
+        let (left, right) = match (self.left, self.right, self.both) {
+            (left @ 1.., 0, 0) => (more(left).min(before), 0),
+            (0, right @ 1.., 0) => (0, more(right).min(behind)),
+            (0, 0, 0) => (0, 0),
+            (left, right, both) => {
+                let more = more(both.max(left).max(right));
+                // By halves of whole pages, and what one side has no room for goes to the other.
+                let half = (more / 2).next_multiple_of(memory::page_size() as usize).min(more);
+                let left = half.max(more.saturating_sub(behind)).min(before);
+                (left, (more - left).min(behind))
+            }
+        };
+        Span::new(span.start() - left, left + span.len() + right).unwrap_or(span)
     }
 }

@@ -49,6 +49,9 @@ use reaper::Reaper;
 /// Registrations of one device, kept and found again by address. See the [module](crate::register) for what it promises.
 ///
 /// Threads share it by reference. When it is dropped every registration ends.
+///
+/// A registrar must not call the cache that it serves from within [`register`](Registrar::register) or
+/// [`deregister`](Registrar::deregister): it may wait for itself.
 pub struct RegistrationCache<R: Registrar> {
     inner: Arc<Inner<R>>,
     reaper: Option<Reaper>,
@@ -89,7 +92,9 @@ impl<R: Registrar> RegistrationCache<R> {
 
     /// A lease of a registration that covers `length` bytes from `start` with at least `access`.
     ///
-    /// Waits for deregistrations, and for another thread's registration of the same range; not for leases.
+    /// Waits for deregistrations, and for another thread's registration of the same range; not for leases. On a device that
+    /// knows no overlapping registrations it also waits, for a second at most, where memory that is leased and changes all the
+    /// time may be found to be what is asked for.
     ///
     /// # Errors
     /// [`Error::Budget`](crate::Error::Budget) when the rest of the budget is leased, or the request is above all of it;
@@ -109,7 +114,9 @@ impl<R: Registrar> RegistrationCache<R> {
         self.inner.hit_at_once(span, access).map(|slot| self.inner.lease(slot))
     }
 
-    /// The same as [`get`](RegistrationCache::get), and waits for leases too, first come first served.
+    /// The same as [`get`](RegistrationCache::get), and waits for leases too, first come first served among those who wait here;
+    /// whoever calls `get` meanwhile may come before them. The time is for waiting: where the monitor's thread gets no core, watching
+    /// foreign memory may take some 40 ms more. [`Duration::MAX`] is for ever.
     ///
     /// # Errors
     /// As [`get`](RegistrationCache::get); [`Error::Budget`](crate::Error::Budget) when the time is over.
@@ -173,8 +180,7 @@ impl<R: Registrar> RegistrationCache<R> {
     /// The memory in `span` has changed or is about to: no lease taken afterwards is of a registration made before. What is
     /// leased stays registered until its last lease ends. Call it before the pages change, where nobody else says so.
     ///
-    /// It returns when every registration that is being ended has ended: so a registrar must not call it from within
-    /// [`deregister`](Registrar::deregister).
+    /// It returns when every registration of `span` that is being ended has ended.
     ///
     /// # Errors
     /// What the device answered to the first deregistration that failed; [`Error::Forked`](crate::Error::Forked) in a
@@ -188,7 +194,7 @@ impl<R: Registrar> RegistrationCache<R> {
         // What is leased goes with its last lease, or soon afterwards by the reaper.
         self.inner.wake_reaper();
         // What others are ending already has ended too when this returns.
-        self.inner.wait_for_endings();
+        self.inner.wait_for_endings(span);
         result
     }
 
@@ -232,11 +238,12 @@ impl<R: Registrar> Drop for RegistrationCache<R> {
         self.inner.closing.store(true, Ordering::Relaxed);
         drop(self.reaper.take());
         // No lease borrows from it any more; one that was forgotten keeps its registration, and its memory.
-        self.inner.forget(Span::new(1, usize::MAX - 1).expect("a range"), |stats| &mut stats.invalidated);
+        let all = Span::new(1, usize::MAX - 1).expect("a range");
+        self.inner.forget(all, |stats| &mut stats.invalidated);
         if let Err(error) = self.inner.end_stale() {
             tracing::error!(%error, "a registration of the cache could not be ended");
         }
-        self.inner.wait_for_endings();
+        self.inner.wait_for_endings(all);
         self.inner.keep_forgotten();
     }
 }

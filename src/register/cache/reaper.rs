@@ -59,8 +59,9 @@ impl Shortage {
 fn run<R: Registrar>(inner: &Inner<R>) {
     let mut shortage = Shortage::default();
     let mut folded = std::time::Instant::now();
+    let mut pause = LOOK;
     while !inner.closing.load(Ordering::Relaxed) {
-        let busy = !inner.lock().stale.is_empty();
+        let before = inner.lock().stale.len();
         if let Err(error) = inner.end_stale() {
             tracing::error!(%error, "a registration could not be ended");
         }
@@ -78,10 +79,21 @@ fn run<R: Registrar>(inner: &Inner<R>) {
             }
         }
         let mut core = inner.lock();
+        // A lease that ended while its slot became stale may not have been seen: it is at the next look, or the one after. What is
+        // leased for long is ended by who drops it, so the looks become rare.
+        pause = match (core.stale.len(), before) {
+            (0, 0) => FOLD,
+            (now, before) if now != before => LOOK,
+            _ => (2 * pause).clamp(LOOK, FOLD),
+        };
         // Changes come in bursts: whoever makes them is not to pay for a wake each time.
-        core.reaper_sleeps = !busy && core.stale.is_empty();
-        let pause = if core.reaper_sleeps { FOLD } else { LOOK };
-        drop(inner.apart.stale.wait_timeout(core, pause).unwrap_or_else(PoisonError::into_inner));
+        core.reaper_sleeps = pause > LOOK;
+        let (core, waited) =
+            inner.apart.stale.wait_timeout(core, pause).unwrap_or_else(PoisonError::into_inner);
+        drop(core);
+        if !waited.timed_out() {
+            pause = LOOK;
+        }
     }
 }
 

@@ -67,6 +67,8 @@ pub(super) struct Words {
 }
 
 struct List {
+    /// The cache is: threads that have their words still can forget them.
+    gone: AtomicBool,
     head: AtomicPtr<Block>,
     /// For threads whose own storage is gone already.
     orphans: Array<Line>,
@@ -82,6 +84,12 @@ impl Drop for List {
             let block = unsafe { Box::from_raw(at) };
             at = block.next.load(Ordering::Relaxed);
         }
+    }
+}
+
+impl Drop for Words {
+    fn drop(&mut self) {
+        self.list.gone.store(true, Ordering::Relaxed);
     }
 }
 
@@ -228,7 +236,12 @@ impl Words {
         static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
         let (lines, sizes) = (slots.div_ceil(IN_LINE), Sizes::new(slots));
         let orphans = Array::zeroed(lines)?;
-        let list = Arc::new(List { head: AtomicPtr::new(null_mut()), orphans, orphaned: Mutex::new(()) });
+        let list = Arc::new(List {
+            gone: AtomicBool::new(false),
+            head: AtomicPtr::new(null_mut()),
+            orphans,
+            orphaned: Mutex::new(()),
+        });
         Ok(Words { number: NEXT.fetch_add(1, Ordering::Relaxed), slots, lines, sizes, list })
     }
 
@@ -290,7 +303,7 @@ impl Words {
                 return Some(held.block);
             }
             // Those of caches that are gone.
-            held.retain(|h| Arc::strong_count(&h.list) > 1);
+            held.retain(|h| !h.list.gone.load(Ordering::Relaxed));
             let block = self.adopt()?;
             held.push(Held { number: self.number, block, list: self.list.clone() });
             Some(block)

@@ -11,6 +11,7 @@ mod watching;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
+use crate::register::environment;
 use crate::span::Span;
 use watching::{Pulse, Watching};
 
@@ -33,7 +34,7 @@ impl Monitor {
     /// # Errors
     /// [`Error::Invalid`] for anything else.
     pub fn from_environment() -> Result<Monitor> {
-        Monitor::read(std::env::var("HOSTBUF_CACHE_MONITOR").ok().as_deref())
+        Monitor::read(environment::text("HOSTBUF_CACHE_MONITOR")?.as_deref())
     }
 
     fn read(value: Option<&str>) -> Result<Monitor> {
@@ -152,6 +153,11 @@ impl Watch {
     /// is no end of changes, or of one; it has waited for about a millisecond.
     pub(super) fn settle(&self) -> bool {
         self.watching.as_ref().is_some_and(|w| w.settle())
+    }
+
+    /// Whether all of `span` lies in one mapping, as the kernel has them: reads its list.
+    pub(super) fn is_one_mapping(&self, span: Span) -> bool {
+        self.watching.as_ref().is_some_and(|w| w.is_one_mapping(span))
     }
 
     /// Watches the whole mappings that `span` lies in. Returns their range, unless pages of it have been given back before.

@@ -1,7 +1,7 @@
 //! The process's one monitor. One, since a mapping can be watched by one descriptor only.
 
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use nix::sys::signal::SigSet;
 
 use super::armed::Armed;
 use super::kernel::{self, Change, FEATURES, Messages, Userfault};
-use super::mappings::{Refusal, each_mapping, is_own, watchable};
+use super::mappings::{Mappings, Refusal, is_own};
 use super::proof;
 use super::recent::Pages;
 use super::{Unwatched, Watcher};
@@ -50,6 +50,8 @@ pub(super) struct Pulse {
     sequence: AtomicU64,
     /// Whether what it says can be relied on.
     sound: AtomicBool,
+    /// How many threads are letting go of ranges: of those the kernel tells nothing any more, and that is not known yet.
+    letting_go: AtomicU32,
     userfault: Userfault,
 }
 
@@ -63,7 +65,7 @@ impl Pulse {
     /// not been read answers the question, one that has been read moves the sequence.
     #[inline(always)]
     pub(super) fn unchanged_since(&self, before: u64) -> bool {
-        if before % 2 == 1 || !self.userfault.is_quiet() {
+        if before % 2 == 1 || !self.userfault.is_quiet() || self.letting_go.load(Ordering::Acquire) > 0 {
             return false;
         }
         fence(Ordering::Acquire);
@@ -73,10 +75,12 @@ impl Pulse {
 
 struct Shared {
     pulse: Arc<Pulse>,
+    mappings: Mappings,
     stop: EventFd,
     armed: Mutex<Armed>,
     watchers: Mutex<Vec<Arc<dyn Watcher>>>,
-    /// Held while changes are applied, by the monitor's thread or by one that lets a range go: the sequence is odd then.
+    /// Held while changes are applied, by the monitor's thread or by one that lets a range go: the sequence is odd then. Never
+    /// during a system call of anybody but the monitor.
     applying: Mutex<()>,
     /// Since when nothing but the kernel's mark has been seen, and the sequence then.
     mark: Mutex<Option<(Instant, u64)>>,
@@ -145,10 +149,18 @@ impl Watching {
             };
             format!("userfaultfd: {e}{mend}")
         })?;
+        let mappings =
+            Mappings::open().map_err(|e| format!("/proc/self/maps, where the mappings are listed: {e}"))?;
         let stop = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
             .map_err(|e| format!("eventfd: {e}"))?;
         let shared = Arc::new(Shared {
-            pulse: Arc::new(Pulse { sequence: AtomicU64::new(0), sound: AtomicBool::new(true), userfault }),
+            pulse: Arc::new(Pulse {
+                sequence: AtomicU64::new(0),
+                sound: AtomicBool::new(true),
+                letting_go: AtomicU32::new(0),
+                userfault,
+            }),
+            mappings,
             stop,
             armed: Mutex::new(Armed::new()),
             watchers: Mutex::new(Vec::with_capacity(MOST_WATCHERS)),
@@ -206,7 +218,8 @@ impl Watching {
             let (begun, first) = *since.get_or_insert_with(|| (Instant::now(), before));
             let waited = begun.elapsed();
             // As long as the monitor has not come to the very first change, its thread has no core.
-            let starved = || first == before && (before % 2 == 1 || shared.has_news());
+            let starved =
+                || first == before && (before % 2 == 1 || shared.is_letting_go() || shared.has_news());
             // Time that this thread spent without a core was no look.
             let looked = looks >= LOOKS && waited > PATIENCE;
             if looked && (waited > PATIENCE_WITH_THREAD || !starved()) {
@@ -221,6 +234,11 @@ impl Watching {
                 std::thread::yield_now();
             }
         }
+    }
+
+    /// Whether all of `span` lies in one mapping.
+    pub(super) fn is_one_mapping(&self, span: Span) -> bool {
+        self.shared.mappings.is_one(span)
     }
 
     pub(super) fn arm(&self, span: Span) -> Result<Option<Span>, Unwatched> {
@@ -301,14 +319,15 @@ impl Watching {
                 _ => Refusal::Unclear,
             })
         };
-        let whole = watchable(span)?;
+        let whole = self.shared.mappings.watchable(span)?;
         held(&self.shared.armed).extend(request, whole);
         tell(whole)?;
         // With the watching the kernel may have made one mapping of it and of a watched one beside it.
-        let looked_again = watchable(span).and_then(|again| match again.contains(whole) {
-            true => tell(whole),
-            false => Err(Refusal::Unclear),
-        });
+        let looked_again =
+            self.shared.mappings.watchable(span).and_then(|again| match again.contains(whole) {
+                true => tell(whole),
+                false => Err(Refusal::Unclear),
+            });
         // Somebody has mapped there meanwhile: what is watched now may be a part of his mapping, which the kernel keeps apart
         // from the rest of it, so that he could not move it.
         looked_again.inspect_err(|_| self.shared.let_go(whole)).map(|()| whole)
@@ -402,12 +421,21 @@ impl Shared {
     }
 
     /// Watches a range no longer, nor what others have come to watch of it: for them it has changed.
+    ///
+    /// From before the kernel stops telling until that is known, nobody relies on the monitor; which may go on with its work
+    /// meanwhile.
     fn let_go(&self, span: Span) {
+        self.pulse.letting_go.fetch_add(1, Ordering::SeqCst);
+        self.unregister(span);
         self.apply(|| {
-            self.unregister(span);
             held(&self.armed).remove(span);
             self.tell(span);
         });
+        self.pulse.letting_go.fetch_sub(1, Ordering::Release);
+    }
+
+    fn is_letting_go(&self) -> bool {
+        self.pulse.letting_go.load(Ordering::Acquire) > 0
     }
 
     /// Tells the kernel. Where a part is not mapped any more the rest is still to be let go.
@@ -415,7 +443,7 @@ impl Shared {
         if self.pulse.userfault.unregister(span).is_ok() {
             return;
         }
-        each_mapping(|mapping, _| {
+        self.mappings.each(|mapping, _| {
             let (start, end) = (mapping.start().max(span.start()), mapping.end().min(span.end()));
             if let Some(part) = end.checked_sub(start).and_then(|length| Span::new(start, length).ok()) {
                 let _ = self.pulse.userfault.unregister(part);
@@ -427,7 +455,7 @@ impl Shared {
     /// Lets go of every mapping that may be watched, each as a whole: also where it has moved to, and what it has grown by.
     /// Nothing is allocated, since whoever frees may wait for the monitor.
     fn let_all_go(&self) {
-        each_mapping(|one, mapping| {
+        self.mappings.each(|one, mapping| {
             if is_own(&mapping) && held(&self.armed).may_be_watched(one) {
                 let _ = self.pulse.userfault.unregister(one);
             }
