@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use hostbuf::Error;
-use hostbuf::register::{Budget, Lease, Overlap};
+use hostbuf::register::{Budget, Lease, Overlap, Stats};
 
 use crate::memory::PAGE;
 use crate::{FakeCache, MANY, READ, at, explicit, span};
@@ -40,6 +40,10 @@ fn invalidated_and_still_leased_counts() {
     assert_eq!(fake.peak().0, 2);
 }
 
+fn much(stats: &Stats) -> bool {
+    stats.evictions > 100 && stats.hits > 1000 && stats.invalidated > 10
+}
+
 /// A second of gets, drops, evictions and invalidations by several threads: at no moment above the budget, as the device
 /// saw it, and every lease counted once.
 #[test]
@@ -50,21 +54,19 @@ fn threads_never_go_over_it_and_every_lease_is_counted() {
         Budget { regions: 64, bytes: 40 * PAGE },
     ] {
         let (fake, cache) = explicit(budget);
-        let begun = Instant::now();
-        let taken: u64 = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..4)
-                .map(|seed| {
-                    scope.spawn({
-                        let cache = &cache;
-                        move || requests(cache, seed, begun + Duration::from_millis(400))
-                    })
-                })
-                .collect();
-            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
-        });
+        let mut taken = 0;
+        // Again where there was hardly a core to be had.
+        while !much(&cache.stats()) {
+            let until = Instant::now() + Duration::from_millis(400);
+            taken += std::thread::scope(|scope| {
+                let cache = &cache;
+                let threads: Vec<_> =
+                    (0..4).map(|seed| scope.spawn(move || requests(cache, seed, until))).collect();
+                threads.into_iter().map(|thread| thread.join().unwrap()).sum::<u64>()
+            });
+        }
         let (peak, stats) = (fake.peak(), cache.stats());
         assert!(peak.0 <= budget.regions && peak.1 <= budget.bytes, "{peak:?} of {budget:?}");
-        assert!(stats.evictions > 100 && stats.hits > 1000 && stats.invalidated > 10, "{stats:?}");
         assert_eq!((stats.peak_regions, stats.peak_bytes), peak);
         assert_eq!((stats.hits + stats.misses + stats.coalesced, stats.leaked), (taken, 0), "{stats:?}");
         assert_eq!(stats.misses + stats.retried, fake.made() as u64);
