@@ -11,6 +11,7 @@ use crate::buffer::owned::{self, Registrations};
 use crate::buffer::{Fill, HostBuffer};
 use crate::error::{Error, Result};
 use crate::job::{Collective, Hosts, all_or_none};
+use crate::os::array::Array;
 use crate::os::process;
 use crate::rdma::card::Card;
 use crate::rdma::endpoint::{Endpoint, Listener};
@@ -43,6 +44,8 @@ pub(super) struct Shared {
     /// Each host's key for its part of the buffer.
     pub(super) keys: Vec<u32>,
     pub(super) segment: Mutex<Option<Registration<Verbs>>>,
+    /// A word that nobody looks at.
+    pub(super) nowhere: Registration<Verbs>,
     pub(super) span: Span,
     pub(super) buffer: HostBuffer,
 }
@@ -72,7 +75,7 @@ impl Fabric {
         let opened = if hosts.leads() { open(buffer, &options).map(Some) } else { Ok(None) };
         let opened = all_or_none(group, opened)?;
         let mut fabric = Fabric { shared: None, _listener: None, hosts: hosts.count, own: hosts.index };
-        let Some((parts, registration)) = opened else {
+        let Some((parts, registration, nowhere)) = opened else {
             group.barrier()?;
             return Ok(fabric);
         };
@@ -88,6 +91,7 @@ impl Fabric {
             own: hosts.index,
             keys: cards.iter().map(|card| card.key).collect(),
             segment: Mutex::new(Some(registration)),
+            nowhere,
             span,
             buffer: buffer.clone(),
         });
@@ -129,7 +133,7 @@ impl Fabric {
     }
 }
 
-fn open(buffer: &HostBuffer, options: &Options) -> Result<(Parts, Registration<Verbs>)> {
+fn open(buffer: &HostBuffer, options: &Options) -> Result<(Parts, Registration<Verbs>, Registration<Verbs>)> {
     if buffer.fill_state()? == Fill::Frozen {
         return Err(Error::Freeze { why: "it is frozen, and nobody may write into it by RDMA".into() });
     }
@@ -139,7 +143,10 @@ fn open(buffer: &HostBuffer, options: &Options) -> Result<(Parts, Registration<V
     owned::may_write(span)?;
     // Without the note that a user's has: freezing ends it.
     let registration = Registration::keeping(&parts.verbs, span, all, Some(buffer.job.clone()))?;
-    Ok((parts, registration))
+    let word = Arc::new(Array::new(1, |_| 0u64).map_err(Error::os("making room for a word"))?);
+    let nowhere = Span::new(word.as_ptr() as usize, 8)?;
+    let nowhere = Registration::keeping(&parts.verbs, nowhere, Access::WRITE, Some(word))?;
+    Ok((parts, registration, nowhere))
 }
 
 impl Registrations for Shared {

@@ -24,7 +24,8 @@
 //!   *processor* there sees them for sure when it has seen the signal of a [`put_signal`](Fabric::put_signal) that was begun
 //!   at the same time or later by the same process. Never look at the data itself to find out whether it has come.
 //! - [`put_many`](Fabric::put_many) is as many puts in that order, which are begun together and end together.
-//! - [`flush`](Fabric::flush) waits until all that was begun is over on this side; it tells the other side nothing.
+//! - [`flush_local`](Fabric::flush_local) waits until all that was begun is over on this side; [`flush`](Fabric::flush) until it
+//!   is in the other side's memory besides. Neither tells the other side anything.
 //! - [`fetch_add`](Fabric::fetch_add) is atomic among these operations through one device, and not with what processors do.
 //!
 //! Waiting sleeps until the device has an event, unless [`Options::busy`] is set.

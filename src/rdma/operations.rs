@@ -93,14 +93,39 @@ impl Fabric {
         Ok(pending.keeping(shared.clone()))
     }
 
-    /// Waits until all that this host has begun towards `host` is over.
+    /// Waits until all that this host has begun towards `host` is over on this side: its bytes here may be changed again.
     ///
     /// # Errors
-    /// [`Error::Peer`] when the time is over. What failed, the operation itself says.
-    pub fn flush(&self, host: usize, timeout: Duration) -> Result<()> {
+    /// [`Error::Invalid`] when there is no such host; [`Error::Peer`] when the time is over. What failed, the operation itself
+    /// says.
+    pub fn flush_local(&self, host: usize, timeout: Duration) -> Result<()> {
         let shared = self.shared()?;
+        self.check_host(host)?;
         let flights = &shared.endpoint.flights;
         match flights.wait(Some(Instant::now() + timeout), || flights.under_way(host) == 0)? {
+            true => Ok(()),
+            false => Err(Error::Peer { host, doing: "flush".into(), failure: Failure::Timeout }),
+        }
+    }
+
+    /// The same, and waits until what it wrote is in the memory of `host`, where processors there see it: by reading a word
+    /// there, which the device and the bus answer behind all writes. It tells them nothing: that is what signals are for.
+    ///
+    /// # Errors
+    /// As [`flush_local`](Fabric::flush_local); [`Error::Peer`] when `host` cannot be reached; [`Error::Freeze`] when the buffer
+    /// is frozen.
+    pub fn flush(&self, host: usize, timeout: Duration) -> Result<()> {
+        let until = Instant::now() + timeout;
+        self.flush_local(host, timeout)?;
+        let shared = self.writable(host)?;
+        let word = shared.nowhere.span();
+        let mut reading = Pending::to(&shared.endpoint, host, "flush")?;
+        let what = What::Read { address: shared.span.start() as u64, key: shared.keys[host] };
+        let local = (word.start(), word.len() as u32, shared.nowhere.handle().lkey());
+        // SAFETY: a word that the registration keeps, which the operation keeps, and that nobody looks at.
+        unsafe { reading.post(what, local)? };
+        let mut reading = reading.keeping(shared.clone());
+        match reading.wait_timeout(until.saturating_duration_since(Instant::now()))? {
             true => Ok(()),
             false => Err(Error::Peer { host, doing: "flush".into(), failure: Failure::Timeout }),
         }
@@ -130,12 +155,17 @@ impl Fabric {
         Ok((shared, shared.buffer.region(region)?))
     }
 
+    fn check_host(&self, host: usize) -> Result<()> {
+        match host < self.hosts() {
+            true => Ok(()),
+            false => Err(Error::invalid(format!("host {host}: there are {}, counted from 0", self.hosts()))),
+        }
+    }
+
     /// What is needed for operations on `host`, which there is, on a buffer that is not frozen.
     fn writable(&self, host: usize) -> Result<&Arc<Shared>> {
         let shared = self.shared()?;
-        if host >= self.hosts() {
-            return Err(Error::invalid(format!("host {host}: there are {}, counted from 0", self.hosts())));
-        }
+        self.check_host(host)?;
         if shared.buffer.fill_state()? == Fill::Frozen {
             return Err(Error::Freeze { why: "it is frozen, and nobody may write into it by RDMA".into() });
         }
