@@ -256,8 +256,8 @@ impl fmt::Display for Error {
                 })
             }
             Error::Forked => f.write_str(
-                "this process was forked from the one that made the registration cache, and registrations do not go \
-                 through fork: make a cache of its own here",
+                "this process was forked from the one that has the registrations, and they do not go through fork: make a \
+                 registrar, and a cache or an allocator, of its own here",
             ),
         }
     }

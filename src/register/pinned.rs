@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::buffer::{HostBuffer, Options};
 use crate::error::{Bytes, Error, Result};
 use crate::job::Solo;
+use crate::os::lineage::Lineage;
 use crate::register::registrar::{Registrar, Registration};
 use crate::span::{Access, Span};
 
@@ -22,6 +23,9 @@ const SLAB: usize = 32 << 20;
 /// allocating again costs no registration; slabs of memory go when the allocator and all its blocks have gone.
 ///
 /// Blocks have sizes of powers of two, at least 64 bytes, and are zeroed only when their memory is new. Threads may share it.
+///
+/// It belongs to the process that made it, and so do its blocks: their memory is shared, so what a forked child writes into a
+/// block its parent reads. A child gets no blocks from it, and gives none back.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -37,6 +41,7 @@ pub struct PinnedAlloc<R: Registrar> {
     registrar: Arc<R>,
     access: Access,
     limit: usize,
+    lineage: Lineage,
     state: Arc<Mutex<State<R>>>,
 }
 
@@ -57,6 +62,7 @@ struct Slab<R: Registrar> {
 /// A block. It goes back to its allocator when it is dropped.
 pub struct Pinned<R: Registrar> {
     registration: Arc<Registration<R>>,
+    lineage: Lineage,
     state: Arc<Mutex<State<R>>>,
     slab: usize,
     offset: usize,
@@ -74,14 +80,19 @@ impl<R: Registrar> PinnedAlloc<R> {
     #[must_use]
     pub fn new(registrar: Arc<R>, access: Access, limit: usize) -> PinnedAlloc<R> {
         let state = State { slabs: Vec::new(), free: BTreeMap::new(), registered: 0 };
-        PinnedAlloc { registrar, access, limit, state: Arc::new(Mutex::new(state)) }
+        let state = Arc::new(Mutex::new(state));
+        PinnedAlloc { registrar, access, limit, lineage: Lineage::here(), state }
     }
 
     /// A block of `length` bytes.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for 0 bytes; [`Error::Budget`] above the limit; [`Error::NoSpace`]; as [`Registrar::register`].
+    /// [`Error::Invalid`] for 0 bytes; [`Error::Budget`] above the limit; [`Error::NoSpace`]; [`Error::Forked`] in a child of
+    /// the process that made the allocator; as [`Registrar::register`].
     pub fn allocate(&self, length: usize) -> Result<Pinned<R>> {
+        if !self.lineage.is_here() {
+            return Err(Error::Forked);
+        }
         if length == 0 {
             return Err(Error::invalid("a block of 0 bytes"));
         }
@@ -106,6 +117,7 @@ impl<R: Registrar> PinnedAlloc<R> {
         let Slab { registration, start, .. } = &state.slabs[slab];
         Ok(Pinned {
             registration: registration.clone(),
+            lineage: self.lineage,
             state: self.state.clone(),
             slab,
             offset,
@@ -137,10 +149,24 @@ impl<R: Registrar> PinnedAlloc<R> {
         Ok(state.slabs.len() - 1)
     }
 
-    /// Bytes that are registered now.
+    /// Bytes that are registered now; none in a forked child, whose they are not.
     #[must_use]
     pub fn registered(&self) -> usize {
-        held(&self.state).registered
+        if self.lineage.is_here() { held(&self.state).registered } else { 0 }
+    }
+}
+
+/// In a forked child the state is never looked at: a thread that the child does not have may hold its lock, or be in the
+/// middle of changing it. So it is never freed there either.
+fn leave_to_the_parent<R: Registrar>(state: &Arc<Mutex<State<R>>>) {
+    std::mem::forget(state.clone());
+}
+
+impl<R: Registrar> Drop for PinnedAlloc<R> {
+    fn drop(&mut self) {
+        if !self.lineage.is_here() {
+            leave_to_the_parent(&self.state);
+        }
     }
 }
 
@@ -183,6 +209,9 @@ impl<R: Registrar> DerefMut for Pinned<R> {
 
 impl<R: Registrar> Drop for Pinned<R> {
     fn drop(&mut self) {
+        if !self.lineage.is_here() {
+            return leave_to_the_parent(&self.state);
+        }
         held(&self.state).free.entry(self.size).or_default().push((self.slab, self.offset));
     }
 }

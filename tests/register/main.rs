@@ -4,6 +4,7 @@
 
 mod batches;
 mod budget;
+mod child;
 mod contract;
 mod doubt;
 mod example;
@@ -18,6 +19,7 @@ mod library;
 mod memory;
 mod model;
 mod moods;
+mod pinned;
 mod races;
 mod restless;
 mod scenarios;

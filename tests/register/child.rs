@@ -1,0 +1,45 @@
+//! Forked children that must end: one that hangs is killed, and the test fails.
+
+use std::os::fd::AsFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use hostbuf::os::process::pidfd;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{ForkResult, fork};
+
+/// How long a child may take, milliseconds.
+const LIMIT: u16 = 10_000;
+
+/// How a child came to its end.
+#[derive(Debug, PartialEq, Eq)]
+pub enum End {
+    /// It found everything well.
+    Well,
+    /// It found something wrong, or failed.
+    Wrong,
+    /// It was killed, since it hung.
+    Hung,
+}
+
+/// Does something in a child. It says whether all is well.
+pub fn does(act: impl FnOnce() -> bool) -> End {
+    // SAFETY: the child runs what the test gives it, and ends. The C library's own locks are good in it.
+    let ForkResult::Parent { child } = (unsafe { fork() }).unwrap() else {
+        let well = catch_unwind(AssertUnwindSafe(act)).unwrap_or(false);
+        // SAFETY: runs nothing of the parent's.
+        unsafe { libc::_exit(i32::from(!well)) }
+    };
+    let ends = pidfd(child.as_raw()).unwrap();
+    let mut waited = [PollFd::new(ends.as_fd(), PollFlags::POLLIN)];
+    let ended = poll(&mut waited, PollTimeout::from(LIMIT)).unwrap() == 1;
+    if !ended {
+        kill(child, Signal::SIGKILL).unwrap();
+    }
+    match waitpid(child, None).unwrap() {
+        WaitStatus::Exited(_, 0) => End::Well,
+        _ if ended => End::Wrong,
+        _ => End::Hung,
+    }
+}
