@@ -116,6 +116,42 @@ pub fn each_of(fd: i32, mut each: impl FnMut(Mapped<'_>) -> bool) -> Result<(), 
     }
 }
 
+/// How this process maps a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mapping {
+    /// All of it for reading and writing.
+    Writable,
+    /// All of it for reading, and some for reading alone.
+    ReadOnly,
+    /// Not mapped, or not readable, at this address.
+    Hole(usize),
+}
+
+/// How this process maps the range from `start` to `end`.
+///
+/// # Errors
+/// As [`each`].
+pub fn mapping(start: usize, end: usize) -> Result<Mapping, Errno> {
+    let mut at = start;
+    let mut read_only = false;
+    each(|mapped| {
+        if mapped.end <= at {
+            return true;
+        }
+        if mapped.start > at || !mapped.readable {
+            return false;
+        }
+        read_only |= !mapped.writable;
+        at = mapped.end;
+        at < end
+    })?;
+    Ok(match read_only {
+        _ if at < end => Mapping::Hole(at),
+        true => Mapping::ReadOnly,
+        false => Mapping::Writable,
+    })
+}
+
 /// The lowest multiple of `align` at or above `from` where `length` bytes below `top` are free of `mapped`,
 /// which must come in ascending order; `None` where there is no such hole.
 pub struct HoleSearch {
@@ -203,6 +239,27 @@ mod tests {
         assert_eq!(search(0xf_f000, 0x1000, &[(0x1000, 0x2000)]), Some(0xf_f000));
         assert_eq!(search(0xf_f000, 0x2000, &[]), None);
         assert_eq!(search(0x8000, 0x1000, &[(0x1000, usize::MAX)]), None);
+    }
+
+    #[test]
+    #[allow(unsafe_code)]
+    fn how_memory_is_mapped_is_seen() {
+        let page = crate::os::memory::page_size() as usize;
+        // SAFETY: new memory, unmapped at the end.
+        let base = unsafe {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            let base =
+                libc::mmap(std::ptr::null_mut(), 3 * page, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
+            assert_ne!(base, libc::MAP_FAILED);
+            assert_eq!(libc::mprotect(base.byte_add(page), page, libc::PROT_READ), 0);
+            assert_eq!(libc::mprotect(base.byte_add(2 * page), page, libc::PROT_NONE), 0);
+            base as usize
+        };
+        assert_eq!(mapping(base, base + page), Ok(Mapping::Writable));
+        assert_eq!(mapping(base + 5, base + 5 + page), Ok(Mapping::ReadOnly));
+        assert_eq!(mapping(base + 5, base + 5 + 2 * page), Ok(Mapping::Hole(base + 2 * page)));
+        // SAFETY: mapped above.
+        unsafe { libc::munmap(base as *mut libc::c_void, 3 * page) };
     }
 
     #[test]

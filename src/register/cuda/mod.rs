@@ -16,7 +16,8 @@ use cudarc::driver::sys::{self, CUresult as Known};
 
 use crate::error::{Error, Result};
 use crate::os::lineage::Lineage;
-use crate::os::{maps, memory};
+use crate::os::maps::{self, Mapping};
+use crate::os::memory;
 use crate::register::registrar::{Overlap, Probe, Registrar};
 use crate::span::{Access, Span};
 use driver::{Code, Driver};
@@ -125,38 +126,6 @@ fn parts(span: Span, longest: usize, cut: usize) -> Vec<Span> {
         at = end;
     }
     parts
-}
-
-/// How this process maps a range.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mapping {
-    Writable,
-    ReadOnly,
-    /// Not mapped, or not readable, at this address.
-    Hole(usize),
-}
-
-fn mapping(span: Span) -> Mapping {
-    let mut at = span.start();
-    let mut read_only = false;
-    let read = maps::each(|mapped| {
-        if mapped.end <= at {
-            return true;
-        }
-        if mapped.start > at || !mapped.readable {
-            return false;
-        }
-        read_only |= !mapped.writable;
-        at = mapped.end;
-        at < span.end()
-    });
-    match read {
-        // Without /proc the driver finds out.
-        Err(_) => Mapping::Writable,
-        Ok(()) if at < span.end() => Mapping::Hole(at),
-        Ok(()) if read_only => Mapping::ReadOnly,
-        Ok(()) => Mapping::Writable,
-    }
 }
 
 impl CudaHost {
@@ -304,7 +273,8 @@ impl Registrar for CudaHost {
         // The driver wants to be told of memory that is mapped read-only. To look how it is mapped costs more than to
         // register a page, so that is done only when the driver refuses.
         if matches!(pinned, Err((_, code)) if code.is(Known::CUDA_ERROR_INVALID_VALUE)) && !access.writes() {
-            match mapping(span) {
+            // Without /proc the driver finds out.
+            match maps::mapping(span.start(), span.end()).unwrap_or(Mapping::Writable) {
                 Mapping::Writable => {}
                 Mapping::ReadOnly => pinned = self.pin_all(span, flags | sys::CU_MEMHOSTREGISTER_READ_ONLY),
                 Mapping::Hole(at) => {
@@ -384,25 +354,6 @@ mod tests {
         let pieces: Vec<_> = handle.pieces(span(0x1ff0, 0x18)).collect();
         assert_eq!(pieces, [chunk(0x1ff0, 0x10, 0x9ff0), chunk(0x2000, 8, 0x5000)]);
         assert_eq!(handle.pieces(span(0x3000, 8)).count(), 0);
-    }
-
-    #[test]
-    fn how_memory_is_mapped_is_seen() {
-        let page = memory::page_size() as usize;
-        // SAFETY: new memory, unmapped at the end.
-        let base = unsafe {
-            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-            let base = libc::mmap(null_mut(), 3 * page, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
-            assert_ne!(base, libc::MAP_FAILED);
-            assert_eq!(libc::mprotect(base.byte_add(page), page, libc::PROT_READ), 0);
-            assert_eq!(libc::mprotect(base.byte_add(2 * page), page, libc::PROT_NONE), 0);
-            base as usize
-        };
-        assert_eq!(mapping(span(base, page)), Mapping::Writable);
-        assert_eq!(mapping(span(base + 5, page)), Mapping::ReadOnly);
-        assert_eq!(mapping(span(base + 5, 2 * page)), Mapping::Hole(base + 2 * page));
-        // SAFETY: mapped above.
-        unsafe { libc::munmap(base as *mut c_void, 3 * page) };
     }
 
     #[test]
