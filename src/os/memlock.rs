@@ -19,6 +19,17 @@ pub fn limit() -> Option<u64> {
     (soft != RLIM_INFINITY && !is_exempt()).then_some(soft)
 }
 
+/// How much this process has locked, bytes.
+#[must_use]
+pub fn taken() -> u64 {
+    fs::read_to_string("/proc/self/status").ok().and_then(|status| locked_bytes(&status)).unwrap_or(0)
+}
+
+fn locked_bytes(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|l| l.strip_prefix("VmLck:"))?;
+    Some(line.trim().strip_suffix("kB")?.trim_end().parse::<u64>().ok()? * 1024)
+}
+
 fn has_capability(status: &str, capability: u32) -> bool {
     let effective = status.lines().find_map(|l| l.strip_prefix("CapEff:"));
     effective
@@ -29,6 +40,12 @@ fn has_capability(status: &str, capability: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_locked_is_read_from_the_status() {
+        assert_eq!(locked_bytes("VmPeak:\t 9 kB\nVmLck:\t      72 kB\nVmPin:\t 8 kB\n"), Some(72 << 10));
+        assert_eq!(locked_bytes("Name:\tkernel thread\n"), None);
+    }
 
     #[test]
     fn capabilities_are_read_from_the_status() {

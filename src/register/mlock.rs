@@ -2,24 +2,38 @@
 
 #![allow(unsafe_code)]
 
-use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Mutex, PoisonError};
 
-use crate::error::{Error, Result};
+use crate::error::{Bytes, Error, Result};
+use crate::os::lineage::Lineage;
+use crate::os::maps::{self, Mapping};
 use crate::os::{memlock, memory};
+use crate::register::locked::Locked;
 use crate::register::registrar::{Overlap, Probe, Registrar};
 use crate::span::{Access, Span};
 
+/// So many pages are unlocked one by one sooner than `/proc/self/maps` is read.
+const FEW: usize = 64;
+
 /// Locks pages into memory by `mlock(2)`. The kernel counts no locks: one munlock unlocks a page however often it was
-/// locked. So pages are counted here, and each is unlocked with its last registration.
+/// locked. So locks are counted here, and each page is unlocked with its last registration. What the program locks itself is
+/// not known here, and is unlocked with it.
+///
+/// There is no device, so nobody writes: [`Access::WRITE`] is taken for memory that is mapped read-only too.
+///
+/// The kernel splits a mapping where a locked part of it begins and ends, and an `mremap` over several mappings fails with
+/// EFAULT. So while a part of a mapping is registered the program cannot move or grow all of it at once; `realloc` copies then.
+///
+/// It belongs to the process that made it: locks are not inherited. In a forked child a registration is an error, and ending
+/// one does nothing.
 ///
 /// The system call is made directly: address sanitizers put a function that does nothing in the place of the C library's.
 #[derive(Debug)]
 pub struct Mlock {
     page: usize,
-    /// For each locked page, how many registrations have it.
-    pages: Mutex<BTreeMap<usize, usize>>,
+    lineage: Lineage,
+    locked: Mutex<Locked>,
 }
 
 impl Default for Mlock {
@@ -28,11 +42,31 @@ impl Default for Mlock {
     }
 }
 
+fn lock(span: Span) -> io::Result<()> {
+    // SAFETY: locking changes no content; a range that is not mapped is an error.
+    match unsafe { libc::syscall(libc::SYS_mlock, span.start(), span.len()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Unlocks everything up to the first hole. Whether there is none.
+fn unlock_to_hole(span: Span) -> io::Result<bool> {
+    // SAFETY: unlocking changes no content.
+    match unsafe { libc::syscall(libc::SYS_munlock, span.start(), span.len()) } {
+        0 => Ok(true),
+        _ => Some(io::Error::last_os_error())
+            .filter(|error| error.raw_os_error() != Some(libc::ENOMEM))
+            .map_or(Ok(false), Err),
+    }
+}
+
 impl Mlock {
     /// One for this process. Two of them would unlock each other's pages.
     #[must_use]
     pub fn new() -> Mlock {
-        Mlock { page: memory::page_size() as usize, pages: Mutex::new(BTreeMap::new()) }
+        let page = memory::page_size() as usize;
+        Mlock { page, lineage: Lineage::here(), locked: Mutex::default() }
     }
 
     /// Whether this process may lock memory, and how much.
@@ -40,39 +74,61 @@ impl Mlock {
     pub fn probe() -> Probe {
         match memlock::limit() {
             Some(0) => Probe::Missing("the limit of locked memory is 0; raise `ulimit -l`".into()),
-            Some(limit) => Probe::Ready(format!("{} may be locked (ulimit -l)", crate::Bytes(limit))),
+            Some(limit) => Probe::Ready(format!("{} may be locked (ulimit -l)", Bytes(limit))),
             None => Probe::Ready("memory may be locked without limit".into()),
         }
     }
 
-    fn failed(&self, span: Span, access: Access, doing: &str) -> Error {
-        let source = io::Error::last_os_error();
-        let why = match source.raw_os_error() {
-            Some(libc::ENOMEM | libc::EAGAIN) => {
-                format!(
-                    "{doing}: not all of it is mapped, or it is above the limit of locked memory (`ulimit -l`)"
-                )
-            }
-            _ => doing.to_owned(),
-        };
-        Error::Registration { device: self.name(), span, access, why, source: Some(source) }
+    fn failed(&self, span: Span, access: Access, why: impl Into<String>, source: io::Error) -> Error {
+        Error::Registration { device: self.name(), span, access, why: why.into(), source: Some(source) }
     }
 
-    /// The pages of `span` that nobody else has, as runs.
-    fn alone(pages: &BTreeMap<usize, usize>, span: Span, page: usize, mine: usize) -> Vec<Span> {
-        let mut runs: Vec<Span> = Vec::new();
-        for at in (span.start()..span.end()).step_by(page) {
-            if pages.get(&at).copied().unwrap_or(0) != mine {
-                continue;
-            }
-            let joined = runs.last().filter(|run| run.end() == at);
-            let run = joined.map_or((at, page), |run| (run.start(), run.len() + page));
-            if joined.is_some() {
-                runs.pop();
-            }
-            runs.extend(Span::new(run.0, run.1));
+    /// Unlocks what of `span` is mapped, also behind holes. What has been unmapped is unlocked by that.
+    fn unlock(&self, span: Span) -> io::Result<()> {
+        if unlock_to_hole(span)? {
+            return Ok(());
         }
-        runs
+        if span.len() <= FEW * self.page {
+            return self.unlock_pages(span);
+        }
+        let mut result = Ok(());
+        let read = maps::each(|mapped| {
+            let (start, end) = (mapped.start.max(span.start()), mapped.end.min(span.end()));
+            if let Some(part) = end.checked_sub(start).and_then(|length| Span::new(start, length).ok()) {
+                let whole = unlock_to_hole(part);
+                // Somebody has unmapped some of it since.
+                let whole = whole.and_then(|whole| if whole { Ok(()) } else { self.unlock_pages(part) });
+                if whole.is_err() {
+                    result = whole;
+                }
+            }
+            mapped.end < span.end()
+        });
+        // Where there is no /proc the long way is left.
+        if read.is_ok() { result } else { self.unlock_pages(span) }
+    }
+
+    fn unlock_pages(&self, span: Span) -> io::Result<()> {
+        let mut pages = (span.start()..span.end()).step_by(self.page);
+        pages.try_for_each(|at| unlock_to_hole(Span::new(at, self.page).map_err(io::Error::other)?).map(drop))
+    }
+}
+
+/// Why the kernel would not lock `whole`, of which `more` bytes were not locked before.
+fn explain(source: &io::Error, whole: Span, more: usize) -> String {
+    if source.raw_os_error() == Some(libc::EPERM) {
+        return "this process may lock no memory (RLIMIT_MEMLOCK is 0); raise `ulimit -l`".into();
+    }
+    let taken = memlock::taken();
+    if let Some(limit) = memlock::limit().filter(|limit| taken + more as u64 > *limit) {
+        let (limit, taken) = (Bytes(limit), Bytes(taken));
+        return format!(
+            "this process may lock {limit} (RLIMIT_MEMLOCK) and has locked {taken}; raise `ulimit -l`, or register less"
+        );
+    }
+    match maps::mapping(whole.start(), whole.end()) {
+        Ok(Mapping::Hole(at)) => format!("nothing is mapped at {at:#x}, or it may not be read"),
+        _ => "mlock".into(),
     }
 }
 
@@ -92,42 +148,40 @@ impl Registrar for Mlock {
     }
 
     fn register(&self, span: Span, access: Access) -> Result<()> {
+        // The lock may be held by a thread that a child does not have.
+        if !self.lineage.is_here() {
+            return Err(Error::Forked);
+        }
         let whole = span.pages(self.page);
         // Held across the system calls: the count and the kernel's state change together. Nothing of the cache waits here.
-        let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut locked = self.locked.lock().unwrap_or_else(PoisonError::into_inner);
         // All of it, so that a hole shows even where every page beside it is locked already.
-        // SAFETY: locking changes no content; a range that is not mapped is an error.
-        if unsafe { libc::syscall(libc::SYS_mlock, whole.start(), whole.len()) } != 0 {
-            let error = self.failed(span, access, "mlock");
-            for run in Mlock::alone(&pages, whole, self.page, 0) {
-                // SAFETY: as above; pages that others have stay locked.
-                unsafe { libc::syscall(libc::SYS_munlock, run.start(), run.len()) };
+        if let Err(source) = lock(whole) {
+            let gaps = locked.gaps(whole);
+            // It has locked everything up to the first hole, and so that is where unlocking may end too. What others have
+            // stays locked.
+            for gap in &gaps {
+                if !unlock_to_hole(*gap).unwrap_or(false) {
+                    break;
+                }
             }
-            return Err(error);
+            drop(locked);
+            let why = explain(&source, whole, gaps.iter().map(|gap| gap.len()).sum());
+            return Err(self.failed(span, access, why, source));
         }
-        for at in (whole.start()..whole.end()).step_by(self.page) {
-            *pages.entry(at).or_default() += 1;
-        }
+        locked.add(whole);
         Ok(())
     }
 
     fn deregister(&self, span: Span, (): ()) -> Result<()> {
-        let whole = span.pages(self.page);
-        let mut pages = self.pages.lock().unwrap_or_else(PoisonError::into_inner);
-        let last = Mlock::alone(&pages, whole, self.page, 1);
-        for at in (whole.start()..whole.end()).step_by(self.page) {
-            match pages.get_mut(&at) {
-                Some(count) if *count > 1 => *count -= 1,
-                _ => drop(pages.remove(&at)),
-            }
+        if !self.lineage.is_here() {
+            return Ok(());
         }
+        let mut locked = self.locked.lock().unwrap_or_else(PoisonError::into_inner);
         let mut result = Ok(());
-        for run in last {
-            // SAFETY: unlocking changes no content.
-            let unlocked = unsafe { libc::syscall(libc::SYS_munlock, run.start(), run.len()) } == 0;
-            // What has been unmapped is unlocked by that.
-            if !unlocked && nix::errno::Errno::last_raw() != libc::ENOMEM {
-                result = Err(self.failed(span, Access::READ, "munlock"));
+        for run in locked.remove(span.pages(self.page)) {
+            if let Err(source) = self.unlock(run) {
+                result = Err(self.failed(span, Access::READ, "munlock", source));
             }
         }
         result

@@ -64,6 +64,7 @@ mod cuda;
 mod environment;
 #[doc(hidden)]
 pub mod fake;
+mod locked;
 mod mlock;
 mod monitor;
 mod pinned;

@@ -16,6 +16,7 @@ mod heap;
 mod kept;
 mod letting_go;
 mod library;
+mod locking;
 mod memory;
 mod model;
 mod moods;

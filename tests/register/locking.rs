@@ -1,0 +1,231 @@
+//! What page-locking leaves locked.
+
+use std::sync::Arc;
+
+use hostbuf::Error;
+use hostbuf::register::{Access, Budget, Mlock, Monitor, Registrar, Registration, RegistrationCache};
+use nix::sys::resource::{Resource, setrlimit};
+
+use crate::child::{self, End};
+use crate::memory::{Area, PAGE, map_over};
+use crate::{READ, skip, span};
+
+/// What the kernel has locked for this process, bytes. Tests are processes of their own.
+fn locked() -> usize {
+    hostbuf::os::memlock::taken() as usize
+}
+
+fn unmap(start: usize, length: usize) {
+    // SAFETY: a test's own pages.
+    assert_eq!(unsafe { libc::munmap(start as *mut _, length) }, 0);
+}
+
+fn alone() -> bool {
+    // cargo test runs all tests in one process, whose locked memory is everybody's.
+    let alone = std::env::var_os("NEXTEST").is_some();
+    if !alone {
+        skip("what is locked: the tests run in one process (cargo nextest)");
+    }
+    alone
+}
+
+/// ```text
+///   |-- registered --|
+///   |  |xx|   |xx|   |      the program unmaps some of it
+/// ```
+#[test]
+fn holes_leave_nothing_locked() {
+    if !alone() {
+        return;
+    }
+    let mlock = Mlock::new();
+    // The larger one is unlocked by mappings, the smaller one by pages.
+    for pages in [16, 512] {
+        for holes in [&[0][..], &[3], &[pages - 1], &[0, 5, 6, pages - 1]] {
+            let area = Area::new(pages);
+            let whole = span(area.at(), area.len());
+            mlock.register(whole, READ).unwrap();
+            assert_eq!(locked(), area.len());
+            holes.iter().for_each(|hole| unmap(area.at() + hole * PAGE, PAGE));
+            mlock.deregister(whole, ()).unwrap();
+            assert_eq!(locked(), 0, "{pages} pages, holes {holes:?}");
+            map_over(area.at(), area.len());
+        }
+    }
+}
+
+#[test]
+fn what_others_have_stays_locked_beside_a_hole() {
+    if !alone() {
+        return;
+    }
+    let mlock = Arc::new(Mlock::new());
+    let area = Area::new(200);
+    let first = Registration::new(&mlock, span(area.at(), area.len()), READ).unwrap();
+    let second = Registration::new(&mlock, span(area.at() + 150 * PAGE, 10 * PAGE), READ).unwrap();
+    unmap(area.at() + 100 * PAGE, PAGE);
+    drop(first);
+    assert_eq!(locked(), 10 * PAGE);
+    drop(second);
+    assert_eq!(locked(), 0);
+    map_over(area.at(), area.len());
+}
+
+#[test]
+fn holes_leave_nothing_locked_through_a_cache() {
+    if !alone() {
+        return;
+    }
+    let budget = Budget { regions: 16, bytes: 16 * PAGE };
+    let cache = RegistrationCache::new(Arc::new(Mlock::new()), budget, Monitor::Explicit).unwrap();
+    let areas: Vec<Area> = (0..20).map(|_| Area::new(16)).collect();
+    for area in &areas {
+        drop(cache.get(area.pointer(), area.len(), READ).unwrap());
+        unmap(area.at(), PAGE);
+    }
+    cache.flush().unwrap();
+    assert_eq!(locked(), 0);
+    areas.iter().for_each(|area| map_over(area.at(), area.len()));
+}
+
+/// Page by page this would take days.
+#[test]
+fn more_than_there_is_gets_its_error_at_once() {
+    if !alone() {
+        return;
+    }
+    let area = Area::new(16);
+    let mlock = Arc::new(Mlock::new());
+    let held = Registration::new(&mlock, span(area.at() + 4 * PAGE, PAGE), READ).unwrap();
+    for shift in [30, 40, 46, 62] {
+        let refused = mlock.register(span(area.at(), 1 << shift), READ).unwrap_err();
+        let hole = format!("nothing is mapped at {:#x}", area.at() + area.len());
+        let limited = refused.to_string().contains("RLIMIT_MEMLOCK");
+        assert!(limited || refused.to_string().contains(&hole), "{refused}");
+        assert_eq!(locked(), PAGE);
+    }
+    drop(held);
+    assert_eq!(locked(), 0);
+}
+
+#[test]
+fn a_child_locks_nothing_with_its_parents() {
+    let mlock = Arc::new(Mlock::new());
+    let area = Area::new(4);
+    let whole = span(area.at(), area.len());
+    let registration = Registration::new(&mlock, whole, READ).unwrap();
+    let dropped = &raw const registration;
+    let end = child::does(|| {
+        let well = matches!(mlock.register(whole, READ), Err(Error::Forked))
+            && mlock.deregister(whole, ()).is_ok()
+            && locked() == 0;
+        // SAFETY: the child's copy, and it ends before anybody drops it again.
+        drop(unsafe { std::ptr::read(dropped) });
+        let own = Mlock::new();
+        own.register(whole, READ).unwrap();
+        own.deregister(whole, ()).unwrap();
+        well
+    });
+    assert_eq!(end, End::Well);
+}
+
+/// Children are made while threads hold the registrar's lock.
+#[test]
+fn children_wait_for_no_lock_of_their_parents() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let mlock = Mlock::new();
+    let stop = AtomicBool::new(false);
+    let areas = [Area::new(64), Area::new(64)];
+    let whole = |area: &Area| span(area.at(), area.len());
+    let failed = std::thread::scope(|scope| {
+        for area in &areas {
+            let (mlock, stop) = (&mlock, &stop);
+            scope.spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    mlock.register(whole(area), READ).unwrap();
+                    mlock.deregister(whole(area), ()).unwrap();
+                }
+            });
+        }
+        let child = |_: &usize| {
+            child::does(|| {
+                matches!(mlock.register(whole(&areas[0]), READ), Err(Error::Forked))
+                    && mlock.deregister(whole(&areas[0]), ()).is_ok()
+            }) != End::Well
+        };
+        let failed = (0..100).find(child);
+        stop.store(true, Ordering::Relaxed);
+        failed
+    });
+    assert_eq!(failed, None);
+}
+
+#[test]
+fn a_mapping_of_which_a_part_is_registered_moves_as_a_whole_when_it_has_ended() {
+    let mlock = Arc::new(Mlock::new());
+    let area = Area::new(4);
+    let part = Registration::new(&mlock, span(area.at() + PAGE, PAGE), READ).unwrap();
+    let refused = remap(area.at(), area.len()).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EFAULT));
+    drop(part);
+    let moved = remap(area.at(), area.len()).unwrap();
+    unmap(moved, 2 * area.len());
+    map_over(area.at(), area.len());
+}
+
+fn remap(start: usize, length: usize) -> std::io::Result<usize> {
+    // SAFETY: a test's own pages.
+    let moved = unsafe { libc::mremap(start as *mut _, length, 2 * length, libc::MREMAP_MAYMOVE) };
+    if moved == libc::MAP_FAILED { Err(std::io::Error::last_os_error()) } else { Ok(moved as usize) }
+}
+
+#[test]
+fn nobody_writes_so_memory_may_be_read_only() {
+    let area = Area::new(1);
+    // SAFETY: a test's own page.
+    assert_eq!(unsafe { libc::mprotect(area.at() as *mut _, PAGE, libc::PROT_READ) }, 0);
+    Registration::new(&Arc::new(Mlock::new()), span(area.at(), PAGE), Access::WRITE).unwrap();
+}
+
+/// Gives up the right to lock without limit, which root has.
+fn obey_limits() {
+    #[repr(C)]
+    struct Header {
+        version: u32,
+        pid: i32,
+    }
+    // Effective, permitted, inheritable; twice, for 64 of them.
+    let none = [0u32; 6];
+    let header = Header { version: 0x2008_0522, pid: 0 };
+    // SAFETY: both are as the kernel wants them, and of this thread alone.
+    assert_eq!(unsafe { libc::syscall(libc::SYS_capset, &raw const header, &raw const none) }, 0);
+}
+
+#[test]
+fn the_limit_is_named_with_what_to_do() {
+    const LIMIT: usize = 64 << 10;
+    let area = Area::new(64);
+    let end = child::does(|| {
+        obey_limits();
+        let limited = |bytes: usize| setrlimit(Resource::RLIMIT_MEMLOCK, bytes as u64, bytes as u64).unwrap();
+        let mlock = Mlock::new();
+        let refused =
+            |pages: usize| mlock.register(span(area.at(), pages * PAGE), READ).unwrap_err().to_string();
+        let says = |text: &str, words: &[&str]| {
+            assert!(words.iter().all(|word| text.contains(word)) && text.lines().count() == 1, "{text}");
+        };
+        limited(LIMIT);
+        says(&refused(17), &["RLIMIT_MEMLOCK", "may lock 64 KiB", "has locked 0 bytes", "ulimit -l"]);
+        let held = span(area.at() + 16 * PAGE, 10 * PAGE);
+        mlock.register(held, READ).unwrap();
+        says(&refused(7), &["may lock 64 KiB", "has locked 40 KiB", "ulimit -l"]);
+        // Within the limit it is the hole that counts.
+        let hole = span(area.at() + area.len() - PAGE, 2 * PAGE);
+        says(&mlock.register(hole, READ).unwrap_err().to_string(), &["nothing is mapped"]);
+        mlock.deregister(held, ()).unwrap();
+        limited(0);
+        says(&refused(1), &["RLIMIT_MEMLOCK is 0", "ulimit -l"]);
+        locked() == 0
+    });
+    assert_eq!(end, End::Well);
+}
