@@ -190,6 +190,19 @@ pub enum Error {
         /// Whether it would fit if there were fewer leases; otherwise it is above the whole budget.
         leased: bool,
     },
+    /// An allocator of registered memory would have to register more than its limit.
+    Limit {
+        /// The device.
+        device: String,
+        /// Bytes asked.
+        asked: usize,
+        /// Bytes of the block that it would be.
+        block: usize,
+        /// Bytes registered now, or by other threads at this moment.
+        registered: usize,
+        /// The most that may be.
+        limit: usize,
+    },
     /// A forked child asked for what belongs to its parent.
     Forked,
     /// Another rank of the same collective call failed; all ranks return this.
@@ -246,14 +259,29 @@ impl fmt::Display for Error {
             }
             Error::Budget { device, span, regions, bytes, leased } => {
                 let asked = Bytes(span.len() as u64);
-                let (used, most) = (Bytes(bytes.0 as u64), Bytes(bytes.1 as u64));
-                write!(f, "{device}: no room in the budget for {span} ({asked}): {} of {} registrations and {used} of \
-                    {most} are taken", regions.0, regions.1)?;
+                let registrations = of(regions.0, regions.1, regions.1);
+                let plural = if *regions == (1, usize::MAX) { "" } else { "s" };
+                let bytes = of(Bytes(bytes.0 as u64), bytes.1, Bytes(bytes.1 as u64));
+                write!(
+                    f,
+                    "{device}: no room in the cache's budget for {span} ({asked}): {registrations} registration{plural} and \
+                     {bytes} are taken"
+                )?;
                 f.write_str(if *leased {
                     "; drop leases, wait for them with get_timeout, or raise HOSTBUF_CACHE_REGIONS or HOSTBUF_CACHE_BYTES"
                 } else {
                     "; it is larger than the whole budget (HOSTBUF_CACHE_BYTES)"
                 })
+            }
+            Error::Limit { device, asked, block, registered, limit } => {
+                let bytes = |n: &usize| Bytes(*n as u64);
+                write!(f, "{device}: no room for a block of {}", bytes(asked))?;
+                if block != asked {
+                    write!(f, " (which takes {})", bytes(block))?;
+                }
+                let (limit, taken) = (bytes(limit), bytes(registered));
+                write!(f, ": this PinnedAlloc may register {limit} and has registered {taken}; make it with a higher limit")?;
+                f.write_str(if *registered > 0 { ", or take blocks of sizes that were freed" } else { "" })
             }
             Error::Forked => f.write_str(
                 "this process was forked from the one that has the registrations, and they do not go through fork: make a \
@@ -261,6 +289,11 @@ impl fmt::Display for Error {
             ),
         }
     }
+}
+
+/// What is taken of the most there may be, as they are shown; without a most where there is no limit.
+fn of(taken: impl fmt::Display, most: usize, shown: impl fmt::Display) -> String {
+    if most == usize::MAX { taken.to_string() } else { format!("{taken} of {shown}") }
 }
 
 impl std::error::Error for Error {
@@ -306,6 +339,7 @@ impl fmt::Display for Bytes {
                 write!(f, "{} {unit}", self.0 >> shift)
             }
             Some((unit, shift)) => write!(f, "{:.1} {unit}", self.0 as f64 / (1u64 << shift) as f64),
+            None if self.0 == 1 => f.write_str("1 byte"),
             None => write!(f, "{} bytes", self.0),
         }
     }
@@ -342,6 +376,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_budget_says_what_is_taken_and_of_what() {
+        let text = |regions, bytes, leased| {
+            let (device, span) = ("mlock".into(), Span::new(0x1000, 1).unwrap());
+            Error::Budget { device, span, regions, bytes, leased }.to_string()
+        };
+        let both = text((2, 2), (8192, 1 << 20), true);
+        assert!(
+            both.contains("(1 byte): 2 of 2 registrations and 8 KiB of 1 MiB are taken; drop leases"),
+            "{both}"
+        );
+        let unlimited = text((1, usize::MAX), (4096, usize::MAX), false);
+        assert!(unlimited.contains(": 1 registration and 4 KiB are taken; it is larger"), "{unlimited}");
+    }
+
+    #[test]
     fn sizes_read_and_print() {
         for (text, bytes) in
             [("4096", 4096), ("64k", 65536), ("2G", 2 << 30), ("1.5GiB", 3 << 29), ("3 TB", 3 << 40)]
@@ -354,5 +403,6 @@ mod tests {
         assert_eq!(Bytes(2 << 30).to_string(), "2 GiB");
         assert_eq!(Bytes(3 << 29).to_string(), "1.5 GiB");
         assert_eq!(Bytes(17).to_string(), "17 bytes");
+        assert_eq!(Bytes(1).to_string(), "1 byte");
     }
 }

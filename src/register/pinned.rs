@@ -4,25 +4,35 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::mem::{self, ManuallyDrop};
 use std::ops::{Deref, DerefMut};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::buffer::{HostBuffer, Options};
 use crate::error::{Bytes, Error, Result};
 use crate::job::Solo;
 use crate::os::lineage::Lineage;
+use crate::os::memory;
 use crate::register::registrar::{Registrar, Registration};
 use crate::span::{Access, Span};
 
 /// The shortest block, and the alignment of all: one cache line.
 const LEAST: usize = 64;
-/// What is registered at a time, unless a block is longer.
-const SLAB: usize = 32 << 20;
+/// What is registered for the first block, unless it is longer.
+const FIRST: usize = 2 << 20;
+/// What is registered at a time at most, unless a block is longer.
+const LONGEST: usize = 32 << 20;
 
 /// Gives out blocks of registered memory. What is freed is kept for the next block of its size, registered as it is, so that
 /// allocating again costs no registration; slabs of memory go when the allocator and all its blocks have gone.
 ///
-/// Blocks have sizes of powers of two, at least 64 bytes, and are zeroed only when their memory is new. Threads may share it.
+/// Blocks have sizes of powers of two, at least 64 bytes, and are zeroed only when their memory is new. Threads may share it:
+/// while one waits for the device, others take blocks that are there, and give them back.
+///
+/// Slabs are registered whole: the first has 2 MiB, each later one as much as all before it together, up to 32 MiB, and a
+/// block that is longer has one of its own. So the first small block takes 2 MiB of `ulimit -l` (or of the limit given here,
+/// where that is less). Where the device or the host has no room for so much, a slab is halved until it has, down to the
+/// block's own pages.
 ///
 /// It belongs to the process that made it, and so do its blocks: their memory is shared, so what a forked child writes into a
 /// block its parent reads. A child gets no blocks from it, and gives none back.
@@ -41,8 +51,16 @@ pub struct PinnedAlloc<R: Registrar> {
     registrar: Arc<R>,
     access: Access,
     limit: usize,
+    shared: Arc<Shared<R>>,
+}
+
+/// What an allocator and its blocks have in common.
+struct Shared<R: Registrar> {
     lineage: Lineage,
-    state: Arc<Mutex<State<R>>>,
+    /// Never held while memory is taken or registered: that may take long.
+    state: Mutex<State<R>>,
+    /// A slab has come, or will not.
+    grown: Condvar,
 }
 
 struct State<R: Registrar> {
@@ -50,6 +68,12 @@ struct State<R: Registrar> {
     /// Freed blocks by size: which slab, and where in it.
     free: BTreeMap<usize, Vec<(usize, usize)>>,
     registered: usize,
+    /// Bytes of the slabs that are being made.
+    reserved: usize,
+    /// The room that each slab that is being made will have for others' blocks.
+    coming: Vec<usize>,
+    /// What is registered at a time at most: less than [`LONGEST`] where that was too much before.
+    longest: usize,
 }
 
 struct Slab<R: Registrar> {
@@ -59,11 +83,18 @@ struct Slab<R: Registrar> {
     used: usize,
 }
 
+/// A slab that is being made: its bytes are reserved until it is there, or cannot be.
+struct Growth<'a, R: Registrar> {
+    shared: &'a Shared<R>,
+    /// The block that it is made for.
+    size: usize,
+    length: usize,
+}
+
 /// A block. It goes back to its allocator when it is dropped.
 pub struct Pinned<R: Registrar> {
     registration: Arc<Registration<R>>,
-    lineage: Lineage,
-    state: Arc<Mutex<State<R>>>,
+    shared: Arc<Shared<R>>,
     slab: usize,
     offset: usize,
     size: usize,
@@ -71,101 +102,183 @@ pub struct Pinned<R: Registrar> {
     length: usize,
 }
 
-fn held<R: Registrar>(state: &Mutex<State<R>>) -> MutexGuard<'_, State<R>> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
+impl<R: Registrar> Shared<R> {
+    /// To be asked in the process that made it only: a thread that a child does not have may hold the lock.
+    fn held(&self) -> MutexGuard<'_, State<R>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// In a forked child the state may be in the middle of a change. So it is never freed there.
+    fn leave_to_the_parent(self: &Arc<Self>) {
+        mem::forget(self.clone());
+    }
+}
+
+impl<R: Registrar> State<R> {
+    /// Room for a block of `size` bytes: which slab, and where in it.
+    fn place(&mut self, size: usize) -> Option<(usize, usize)> {
+        if let Some(place) = self.free.get_mut(&size).and_then(Vec::pop) {
+            return Some(place);
+        }
+        let slab = self.slabs.iter().rposition(|slab| slab.used + size <= slab.length)?;
+        let offset = self.slabs[slab].used;
+        self.slabs[slab].used += size;
+        Some((slab, offset))
+    }
+
+    /// How long a new slab for a block of `size` bytes is: at least its pages, and at most what is left of `limit`.
+    fn next_length(&self, size: usize, limit: usize) -> Option<usize> {
+        let page = memory::page_size() as usize;
+        let taken = self.registered + self.reserved;
+        let left = limit.saturating_sub(taken) / page * page;
+        let least = size.checked_next_multiple_of(page).filter(|least| *least <= left)?;
+        Some(taken.max(FIRST).min(self.longest).min(left).max(least))
+    }
+}
+
+impl<'a, R: Registrar> Growth<'a, R> {
+    fn reserve(shared: &'a Shared<R>, state: &mut State<R>, size: usize, length: usize) -> Growth<'a, R> {
+        state.reserved += length;
+        state.coming.push(length - size);
+        Growth { shared, size, length }
+    }
+
+    fn give_back(&self, state: &mut State<R>) {
+        state.reserved -= self.length;
+        let room = self.length - self.size;
+        if let Some(own) = state.coming.iter().position(|&other| other == room) {
+            state.coming.swap_remove(own);
+        }
+        self.shared.grown.notify_all();
+    }
+
+    /// Half as long, or as long as its block; `None` when it is that short already.
+    fn shorter(self) -> Option<Growth<'a, R>> {
+        let page = memory::page_size() as usize;
+        let least = self.size.next_multiple_of(page);
+        if self.length <= least {
+            return None;
+        }
+        let this = ManuallyDrop::new(self);
+        let mut state = this.shared.held();
+        this.give_back(&mut state);
+        let length = (this.length / 2).next_multiple_of(page).max(least);
+        state.longest = length;
+        Some(Growth::reserve(this.shared, &mut state, this.size, length))
+    }
+
+    /// The slab is there, with its block in it. Its place.
+    fn done(self, slab: Slab<R>) -> (MutexGuard<'a, State<R>>, usize) {
+        let this = ManuallyDrop::new(self);
+        let mut state = this.shared.held();
+        this.give_back(&mut state);
+        state.longest = LONGEST.min(state.longest * 2);
+        state.registered += slab.length;
+        state.slabs.push(slab);
+        let place = state.slabs.len() - 1;
+        (state, place)
+    }
+}
+
+impl<R: Registrar> Drop for Growth<'_, R> {
+    fn drop(&mut self) {
+        self.give_back(&mut self.shared.held());
+    }
 }
 
 impl<R: Registrar> PinnedAlloc<R> {
     /// An allocator that registers at most `limit` bytes with `registrar`. Nothing is registered yet.
     #[must_use]
     pub fn new(registrar: Arc<R>, access: Access, limit: usize) -> PinnedAlloc<R> {
-        let state = State { slabs: Vec::new(), free: BTreeMap::new(), registered: 0 };
-        let state = Arc::new(Mutex::new(state));
-        PinnedAlloc { registrar, access, limit, lineage: Lineage::here(), state }
+        let state = State {
+            slabs: Vec::new(),
+            free: BTreeMap::new(),
+            registered: 0,
+            reserved: 0,
+            coming: Vec::new(),
+            longest: LONGEST,
+        };
+        let (lineage, grown) = (Lineage::here(), Condvar::new());
+        let shared = Arc::new(Shared { lineage, state: Mutex::new(state), grown });
+        PinnedAlloc { registrar, access, limit, shared }
     }
 
     /// A block of `length` bytes.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for 0 bytes; [`Error::Budget`] above the limit; [`Error::NoSpace`]; [`Error::Forked`] in a child of
-    /// the process that made the allocator; as [`Registrar::register`].
+    /// [`Error::Invalid`] for 0 bytes; [`Error::Limit`] above the limit, before any memory is taken; [`Error::NoSpace`];
+    /// [`Error::Forked`] in a child of the process that made the allocator; as [`Registrar::register`].
     pub fn allocate(&self, length: usize) -> Result<Pinned<R>> {
-        if !self.lineage.is_here() {
+        if !self.shared.lineage.is_here() {
             return Err(Error::Forked);
         }
         if length == 0 {
             return Err(Error::invalid("a block of 0 bytes"));
         }
-        let too_long = || Error::invalid(format!("a block of {}", Bytes(length as u64)));
+        let too_long =
+            || Error::invalid(format!("a block of {}: no address space has so much", Bytes(length as u64)));
         let size = length.max(LEAST).checked_next_power_of_two().ok_or_else(too_long)?;
-        let mut state = held(&self.state);
-        let reused = state.free.get_mut(&size).and_then(Vec::pop);
-        let (slab, offset) = match reused {
-            Some(place) => place,
-            None => {
-                let room = |s: &Slab<R>| s.used.next_multiple_of(LEAST) + size <= s.length;
-                let slab = match state.slabs.iter().rposition(room) {
-                    Some(slab) => slab,
-                    None => self.grow(&mut state, size)?,
-                };
-                let at = &mut state.slabs[slab];
-                let offset = at.used.next_multiple_of(LEAST);
-                at.used = offset + size;
-                (slab, offset)
+        let mut state = self.shared.held();
+        loop {
+            if let Some((slab, offset)) = state.place(size) {
+                return Ok(self.block(&state, slab, offset, length, size));
             }
+            if !state.coming.iter().any(|room| size <= *room) {
+                break;
+            }
+            // Another thread makes a slab that has room for both: one of its own would wait for the device as long.
+            state = self.shared.grown.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        let Some(wanted) = state.next_length(size, self.limit) else {
+            let registered = state.registered + state.reserved;
+            drop(state);
+            let (device, limit) = (self.registrar.name(), self.limit);
+            return Err(Error::Limit { device, asked: length, block: size, registered, limit });
         };
-        let Slab { registration, start, .. } = &state.slabs[slab];
-        Ok(Pinned {
-            registration: registration.clone(),
-            lineage: self.lineage,
-            state: self.state.clone(),
-            slab,
-            offset,
-            size,
-            start: start + offset,
-            length,
-        })
+        let growth = Growth::reserve(&self.shared, &mut state, size, wanted);
+        drop(state);
+        let (state, slab) = self.grow(growth)?;
+        Ok(self.block(&state, slab, 0, length, size))
     }
 
-    /// One more slab, with room for `size` bytes.
-    fn grow(&self, state: &mut State<R>, size: usize) -> Result<usize> {
-        let left = self.limit.saturating_sub(state.registered);
-        // The last slab may be shorter than the others.
-        let wanted = if size >= SLAB { size } else { SLAB.min(left).max(size) };
-        let buffer = HostBuffer::allocate(&Solo, Options::new(wanted as u64).name("pinned"))?;
-        let (start, length) = (buffer.as_ptr().as_ptr() as usize, buffer.len());
-        if length > left {
-            return Err(Error::Budget {
-                device: self.registrar.name(),
-                span: Span::new(start, size)?,
-                regions: (state.slabs.len(), usize::MAX),
-                bytes: (state.registered, self.limit),
-                leased: state.registered > 0,
-            });
+    /// The block at `offset` of a slab. It has `size` bytes, of which `length` were asked for.
+    fn block(&self, state: &State<R>, slab: usize, offset: usize, length: usize, size: usize) -> Pinned<R> {
+        let Slab { registration, start, .. } = &state.slabs[slab];
+        let (registration, start) = (registration.clone(), start + offset);
+        Pinned { registration, shared: self.shared.clone(), slab, offset, size, start, length }
+    }
+
+    /// Makes the slab; without the lock.
+    fn grow<'a>(&self, mut growth: Growth<'a, R>) -> Result<(MutexGuard<'a, State<R>>, usize)> {
+        loop {
+            let error = match self.slab(growth.length, growth.size) {
+                Ok(slab) => return Ok(growth.done(slab)),
+                Err(error) => error,
+            };
+            let no_room = matches!(error, Error::NoSpace { .. }) || error.is_out_of_memory();
+            growth = Some(growth).filter(|_| no_room).and_then(Growth::shorter).ok_or(error)?;
         }
-        let registration = Arc::new(buffer.register(&self.registrar, .., self.access)?);
-        state.registered += length;
-        state.slabs.push(Slab { registration, start, length, used: 0 });
-        Ok(state.slabs.len() - 1)
+    }
+
+    fn slab(&self, length: usize, used: usize) -> Result<Slab<R>> {
+        let buffer = HostBuffer::allocate(&Solo, Options::new(length as u64).name("pinned"))?;
+        let start = buffer.as_ptr().as_ptr() as usize;
+        // Pages of 2 MiB may have made the buffer longer than that, and the limit is of what is registered.
+        let registration = Arc::new(buffer.register(&self.registrar, ..length, self.access)?);
+        Ok(Slab { registration, start, length, used })
     }
 
     /// Bytes that are registered now; none in a forked child, whose they are not.
     #[must_use]
     pub fn registered(&self) -> usize {
-        if self.lineage.is_here() { held(&self.state).registered } else { 0 }
+        if self.shared.lineage.is_here() { self.shared.held().registered } else { 0 }
     }
-}
-
-/// In a forked child the state is never looked at: a thread that the child does not have may hold its lock, or be in the
-/// middle of changing it. So it is never freed there either.
-fn leave_to_the_parent<R: Registrar>(state: &Arc<Mutex<State<R>>>) {
-    std::mem::forget(state.clone());
 }
 
 impl<R: Registrar> Drop for PinnedAlloc<R> {
     fn drop(&mut self) {
-        if !self.lineage.is_here() {
-            leave_to_the_parent(&self.state);
+        if !self.shared.lineage.is_here() {
+            self.shared.leave_to_the_parent();
         }
     }
 }
@@ -209,16 +322,16 @@ impl<R: Registrar> DerefMut for Pinned<R> {
 
 impl<R: Registrar> Drop for Pinned<R> {
     fn drop(&mut self) {
-        if !self.lineage.is_here() {
-            return leave_to_the_parent(&self.state);
+        if !self.shared.lineage.is_here() {
+            return self.shared.leave_to_the_parent();
         }
-        held(&self.state).free.entry(self.size).or_default().push((self.slab, self.offset));
+        self.shared.held().free.entry(self.size).or_default().push((self.slab, self.offset));
     }
 }
 
 impl<R: Registrar> fmt::Debug for Pinned<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Pinned({:#x}, {} bytes)", self.start, self.length)
+        write!(f, "Pinned({:#x}, {})", self.start, Bytes(self.length as u64))
     }
 }
 
@@ -262,7 +375,7 @@ mod tests {
         let (fake, pinned) = pinned(80 << 20);
         let large = pinned.allocate(64 << 20).unwrap();
         assert_eq!(large.len(), 64 << 20);
-        assert!(matches!(pinned.allocate(64 << 20), Err(Error::Budget { .. })));
+        assert!(matches!(pinned.allocate(64 << 20), Err(Error::Limit { .. })));
         // What is left makes one shorter slab.
         drop(pinned.allocate(1 << 20).unwrap());
         assert!(pinned.registered() <= 80 << 20);

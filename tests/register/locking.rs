@@ -187,26 +187,12 @@ fn nobody_writes_so_memory_may_be_read_only() {
     Registration::new(&Arc::new(Mlock::new()), span(area.at(), PAGE), Access::WRITE).unwrap();
 }
 
-/// Gives up the right to lock without limit, which root has.
-fn obey_limits() {
-    #[repr(C)]
-    struct Header {
-        version: u32,
-        pid: i32,
-    }
-    // Effective, permitted, inheritable; twice, for 64 of them.
-    let none = [0u32; 6];
-    let header = Header { version: 0x2008_0522, pid: 0 };
-    // SAFETY: both are as the kernel wants them, and of this thread alone.
-    assert_eq!(unsafe { libc::syscall(libc::SYS_capset, &raw const header, &raw const none) }, 0);
-}
-
 #[test]
 fn the_limit_is_named_with_what_to_do() {
     const LIMIT: usize = 64 << 10;
     let area = Area::new(64);
     let end = child::does(|| {
-        obey_limits();
+        child::obey_limits();
         let limited = |bytes: usize| setrlimit(Resource::RLIMIT_MEMLOCK, bytes as u64, bytes as u64).unwrap();
         let mlock = Mlock::new();
         let refused =

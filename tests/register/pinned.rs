@@ -1,12 +1,15 @@
 //! Memory that is registered from the start, between threads and processes.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier, mpsc};
+use std::time::Duration;
 
 use hostbuf::Error;
 use hostbuf::register::fake::Fake;
-use hostbuf::register::{Overlap, PinnedAlloc};
+use hostbuf::register::{Access, Mlock, Overlap, PinnedAlloc, Registrar, Span};
+use nix::sys::resource::{Resource, setrlimit};
 
 use crate::READ;
 use crate::child::{self, End};
@@ -87,4 +90,163 @@ fn children_are_born_while_threads_take_blocks_and_drop_them() {
         failed
     });
     assert_eq!((failed, fake.made()), (None, 1));
+}
+
+#[test]
+fn while_one_registers_others_take_what_is_there_and_give_it_back() {
+    let (fake, pinned) = pinned(1 << 30);
+    drop(pinned.allocate(4096).unwrap());
+    let held = pinned.allocate(4096).unwrap();
+    fake.close();
+    let done = std::thread::scope(|scope| {
+        let large = scope.spawn(|| pinned.allocate(64 * MIB).map(drop));
+        fake.expect_waiting(1);
+        let (say, done) = mpsc::channel();
+        let (pinned, fake) = (&pinned, &fake);
+        scope.spawn(move || {
+            drop(held);
+            // Freed, and new in a slab that is there.
+            drop((pinned.allocate(4096).unwrap(), pinned.allocate(100).unwrap()));
+            say.send(pinned.registered()).unwrap();
+        });
+        let done = done.recv_timeout(Duration::from_secs(10));
+        fake.open();
+        large.join().unwrap().unwrap();
+        done
+    });
+    assert_eq!(done, Ok(2 * MIB));
+    assert_eq!((fake.made(), pinned.registered()), (2, 66 * MIB));
+}
+
+#[test]
+fn large_blocks_are_registered_at_the_same_time_within_the_limit() {
+    let (fake, pinned) = pinned(128 * MIB);
+    fake.close();
+    std::thread::scope(|scope| {
+        let threads = [(); 2].map(|()| scope.spawn(|| pinned.allocate(64 * MIB)));
+        fake.expect_waiting(2);
+        // What they will have is theirs already.
+        let refused = pinned.allocate(1).map(drop);
+        fake.open();
+        let blocks = threads.map(|thread| thread.join().unwrap().unwrap());
+        assert!(
+            matches!(refused, Err(Error::Limit { registered, .. }) if registered == 128 * MIB),
+            "{refused:?}"
+        );
+        assert_eq!((fake.made(), pinned.registered()), (2, 128 * MIB));
+        drop(blocks);
+    });
+}
+
+#[test]
+fn threads_that_begin_together_share_a_slab() {
+    let (fake, pinned) = pinned(2 * MIB);
+    let begin = Barrier::new(8);
+    fake.close();
+    std::thread::scope(|scope| {
+        let threads = [(); 8].map(|()| {
+            scope.spawn(|| {
+                begin.wait();
+                pinned.allocate(100).unwrap()
+            })
+        });
+        fake.expect_waiting(1);
+        fake.open();
+        let mut places = threads.map(|thread| thread.join().unwrap()).map(|block| block.as_ptr() as usize);
+        places.sort_unstable();
+        assert!(places.windows(2).all(|two| two[1] - two[0] >= 128), "{places:x?}");
+    });
+    assert_eq!(fake.made(), 1);
+}
+
+#[test]
+fn what_a_device_refuses_is_not_taken_from_the_limit() {
+    let (fake, pinned) = pinned(64 * MIB);
+    fake.fail(1, libc::EIO);
+    assert!(matches!(pinned.allocate(64 * MIB), Err(Error::Registration { .. })));
+    assert_eq!(pinned.registered(), 0);
+    assert_eq!(pinned.allocate(64 * MIB).unwrap().len(), 64 * MIB);
+}
+
+/// Fails by a panic, once.
+struct Panics(AtomicBool);
+
+impl Registrar for Panics {
+    type Handle = ();
+
+    fn name(&self) -> String {
+        "panics".into()
+    }
+
+    fn overlap(&self) -> Overlap {
+        Overlap::Free
+    }
+
+    fn register(&self, _: Span, _: Access) -> hostbuf::Result<()> {
+        assert!(self.0.swap(true, Ordering::Relaxed), "told to");
+        Ok(())
+    }
+
+    fn deregister(&self, _: Span, (): ()) -> hostbuf::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_registrar_that_panics_takes_nothing_from_the_limit() {
+    let pinned = PinnedAlloc::new(Arc::new(Panics(AtomicBool::new(false))), READ, 2 * MIB);
+    catch_unwind(AssertUnwindSafe(|| pinned.allocate(100).map(drop))).unwrap_err();
+    assert_eq!(pinned.allocate(2 * MIB).unwrap().registered().len(), 2 * MIB);
+}
+
+#[test]
+fn a_slab_is_as_long_as_all_before_it_and_shorter_where_there_is_no_room() {
+    let (fake, pinned) = pinned(1 << 30);
+    let blocks: Vec<_> = (0..96).map(|_| pinned.allocate(MIB).unwrap()).collect();
+    let mut lengths: Vec<usize> = fake.live().iter().map(|(_, span, _)| span.len() / MIB).collect();
+    lengths.dedup();
+    assert_eq!(lengths, [2, 4, 8, 16, 32]);
+    fake.fail(2, libc::ENOMEM);
+    let shorter = pinned.allocate(MIB).unwrap();
+    assert_eq!(shorter.registered().len(), 8 * MIB);
+    // All the way down to the block, and no further.
+    fake.fail(usize::MAX, libc::ENOMEM);
+    let (made, taken) = (fake.made(), pinned.registered());
+    assert!(matches!(pinned.allocate(16 * MIB), Err(Error::Registration { .. })));
+    fake.fail(0, 0);
+    assert_eq!((fake.made(), pinned.registered()), (made, taken));
+    drop(blocks);
+}
+
+#[test]
+fn the_limit_comes_before_any_memory() {
+    let (fake, pinned) = pinned(64 * MIB);
+    // No host has so much: its answer would be another.
+    for (asked, words) in [(1 << 50, "a block of 1024 TiB"), (65 * MIB, "65 MiB (which takes 128 MiB)")] {
+        let refused = pinned.allocate(asked).unwrap_err();
+        let text = refused.to_string();
+        let all = [words, "PinnedAlloc may register 64 MiB", "registered 0 bytes", "higher limit"];
+        assert!(all.iter().all(|words| text.contains(words)), "{text}");
+    }
+    assert_eq!(fake.made(), 0);
+    assert!(matches!(pinned.allocate(usize::MAX), Err(Error::Invalid { .. })));
+    // A limit of less than a slab, and not of whole pages.
+    let (_, pinned) = self::pinned(3 * 4096 + 1);
+    assert_eq!(pinned.allocate(4096).unwrap().registered().len(), 3 * 4096);
+}
+
+/// As an ordinary user's, who may lock little.
+#[test]
+fn a_small_limit_of_locked_memory_is_enough_for_small_blocks() {
+    let end = child::does(|| {
+        child::obey_limits();
+        setrlimit(Resource::RLIMIT_MEMLOCK, 64 << 10, 64 << 10).unwrap();
+        let pinned = PinnedAlloc::new(Arc::new(Mlock::new()), READ, 64 * MIB);
+        let block = pinned.allocate(1000).unwrap();
+        assert_eq!(block.registered().len(), 64 << 10);
+        let text = pinned.allocate(100_000).map(drop).unwrap_err().to_string();
+        assert!(text.contains("RLIMIT_MEMLOCK"), "{text}");
+        pinned.allocate(2000).is_ok()
+    });
+    assert_eq!(end, End::Well);
 }
