@@ -4,6 +4,18 @@ use std::path::Path;
 
 use hostbuf::{Error, Result};
 
+/// MPI counts ranks in an int.
+const MOST_RANKS: usize = i32::MAX as usize;
+
+/// A number of ranks, as a user writes it.
+///
+/// # Errors
+/// What would be one, for people.
+pub(super) fn ranks(text: &str) -> std::result::Result<usize, String> {
+    let number = text.parse().ok().filter(|n| *n <= MOST_RANKS);
+    number.ok_or_else(|| format!("a whole number of at most {MOST_RANKS} is meant"))
+}
+
 /// One host and how many ranks it takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Host {
@@ -25,9 +37,13 @@ pub(super) fn parse(list: &str) -> Result<Vec<Host>> {
 }
 
 fn one(text: &str) -> Result<Host> {
-    let wrong = || Error::Invalid { what: format!("host \"{text}\": a name, or name:ranks, is meant") };
+    let wrong = || {
+        let what =
+            format!("host \"{text}\": a name, or name:ranks with at most {MOST_RANKS} ranks, is meant");
+        Error::Invalid { what }
+    };
     let (name, slots) = match text.rsplit_once(':') {
-        Some((name, slots)) => (name, slots.parse().map_err(|_| wrong())?),
+        Some((name, slots)) => (name, ranks(slots).map_err(|_| wrong())?),
         None => (text, 1),
     };
     if name.is_empty() || slots == 0 || name.starts_with('-') || name.contains(char::is_whitespace) {
@@ -63,8 +79,13 @@ pub(super) fn from_file(path: &Path) -> Result<Vec<Host>> {
         let mut host = one(first)?;
         for word in words {
             if let Some(slots) = word.strip_prefix("slots=") {
-                let wrong = || Error::Invalid { what: format!("\"{word}\" in {}", path.display()) };
-                host.slots = slots.parse().ok().filter(|&s| s > 0).ok_or_else(wrong)?;
+                let wrong = || Error::Invalid {
+                    what: format!(
+                        "\"{word}\" in {}: a number from 1 to {MOST_RANKS} is meant",
+                        path.display()
+                    ),
+                };
+                host.slots = ranks(slots).ok().filter(|&s| s > 0).ok_or_else(wrong)?;
             }
         }
         hosts.push(host);
@@ -104,7 +125,8 @@ mod tests {
         assert_eq!(list(&hosts), "h0:3,h1:1");
         assert_eq!(list(&used(&hosts, 3)), "h0:3");
         assert_eq!(list(&used(&hosts, 4)), "h0:3,h1:1");
-        for bad in ["", ",", "h0:0", "h0:x", ":2", "-x:1", "a b"] {
+        for bad in ["", ",", "h0:0", "h0:2147483648", "h0:99999999999999999999", "h0:x", ":2", "-x:1", "a b"]
+        {
             assert!(parse(bad).is_err(), "{bad}");
         }
         let path = std::env::temp_dir().join(format!("hostbuf-hosts-{}", std::process::id()));

@@ -31,7 +31,7 @@ itself. A statically linked program, or one with file capabilities, cannot be pr
 links the library and calls HostBuffer::attach().")]
 pub(crate) struct Arguments {
     /// How many ranks; all slots of the hosts when not given
-    #[arg(short = 'n', long = "ranks", value_name = "N", visible_short_alias = 'c')]
+    #[arg(short = 'n', long = "ranks", value_name = "N", visible_short_alias = 'c', value_parser = hosts::ranks)]
     ranks: Option<usize>,
     /// Hosts and the ranks each takes: h0:2,h1:2
     #[arg(long, value_name = "LIST", conflicts_with = "hostfile")]

@@ -33,8 +33,12 @@ impl Context {
                 if let Some(n) =
                     part.first().filter(|w| *w == "-n" || *w == "-np" || *w == "--ranks").and(part.get(1))
                 {
-                    let n = n.to_str().and_then(|n| n.parse().ok()).filter(|&n| n > 0);
-                    context.ranks = Some(n.ok_or_else(|| wrong("-n wants a number"))?);
+                    let text = n.to_string_lossy();
+                    let n = hosts::ranks(&text).map_err(|why| wrong(&format!("-n {text}: {why}")))?;
+                    if n == 0 {
+                        return Err(wrong("-n 0: a program has at least one rank"));
+                    }
+                    context.ranks = Some(n);
                     context.command.drain(..2);
                 }
                 if context.command.first().is_some_and(|w| w == "--") {
@@ -82,6 +86,9 @@ pub(super) struct Plan {
     /// One line for an engine; one for each rank with the engine `local`.
     pub(super) ranks: Vec<Line>,
 }
+
+/// So many processes of one job a host is trusted with: each has a command line here, and a connection to the agent.
+const MOST_LOCAL: usize = 1 << 16;
 
 /// Options of the engines that say how many ranks go where: they are the program's, not the agents'. With each, how
 /// many words follow it.
@@ -156,7 +163,7 @@ impl Plan {
     /// `arguments` are the engine's, `registering` those of `hostbuf exec`.
     ///
     /// # Errors
-    /// [`Error::Os`] when this program does not know its own path.
+    /// [`Error::Os`] when this program does not know its own path; [`Error::Invalid`] for more ranks than one host takes.
     pub(super) fn new(
         engine: &Engine,
         agent: &Path,
@@ -188,7 +195,7 @@ impl Plan {
         let count = if agent_hosts.is_empty() { None } else { Some(agent_hosts.len()) };
         let inherited = inherited(arguments, spec, &exec);
         let mut plan = match engine {
-            Engine::Local => local(agent, contexts, &rank, spec),
+            Engine::Local => local(agent, contexts, &rank, spec)?,
             Engine::OpenMpi { mpirun, .. } => {
                 let agents = Line::new(mpirun).words(&for_agents);
                 let agents = match count {
@@ -278,9 +285,20 @@ fn inherited(arguments: &[OsString], spec: &Spec, exec: &Path) -> Option<Vec<(&'
     Some(variables)
 }
 
-fn local(agent: &Path, contexts: &[Context], rank: &dyn Fn(&Context) -> Vec<OsString>, spec: &Spec) -> Plan {
+fn local(
+    agent: &Path,
+    contexts: &[Context],
+    rank: &dyn Fn(&Context) -> Vec<OsString>,
+    spec: &Spec,
+) -> Result<Plan> {
     let counted: Vec<(usize, &Context)> = contexts.iter().map(|c| (c.ranks.unwrap_or(1), c)).collect();
     let size: usize = counted.iter().map(|(n, _)| n).sum();
+    if size > MOST_LOCAL {
+        let what = format!(
+            "-n {size}: on one host, without an MPI, at most {MOST_LOCAL} ranks are started; ask for fewer"
+        );
+        return Err(Error::Invalid { what });
+    }
     let each = counted.iter().flat_map(|&(n, context)| std::iter::repeat_n(context, n));
     let ranks = each.enumerate().map(|(number, context)| {
         let mut line = Line { words: rank(context), variables: Vec::new(), script: None };
@@ -290,11 +308,11 @@ fn local(agent: &Path, contexts: &[Context], rank: &dyn Fn(&Context) -> Vec<OsSt
         }
         line
     });
-    Plan {
+    Ok(Plan {
         agents: Line::new(agent).words(["agent"]).words(spec.arguments()),
         agent_count: Some(1),
         ranks: ranks.collect(),
-    }
+    })
 }
 
 #[allow(clippy::too_many_arguments, reason = "one engine's part of Plan::new, which has them all")]

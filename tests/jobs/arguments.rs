@@ -44,6 +44,8 @@ fn words_that_mean_nothing() {
         (&["--buffer", "name=a b,size=1M"], &["a b"]),
         (&["--buffer", "size=1M,colour=red"], &["colour"]),
         (&["--size", "1M", "-n", "many"], &["many"]),
+        (&["--size", "1M", "-n", "99999999999999", "--launcher", "local"], &["99999999999999", "at most"]),
+        (&["--size", "1M", "-n", "99999999999999999999"], &["99999999999999999999", "at most"]),
         (&["--size", "1M", "--launcher", "pbs"], &["pbs", "openmpi"]),
     ] {
         let outcome = run(&[&["run"], arguments, &["--", "true"]].concat());
@@ -93,7 +95,11 @@ fn ranks_and_hosts_that_cannot_be() {
     let with = |more: &[&str]| run(&[&["run", "--size", "1M"], more, &["--", "true"]].concat());
     one_line(&with(&["-n", "0"]), 1, &["-n 0"]);
     one_line(&with(&["--launcher", "local", "--host", "elsewhere:2"]), 1, &["local", "--mpirun"]);
-    for hosts in ["", "h0:0", "h0:x", ":2", "a b"] {
+    let many = with(&["--launcher", "local", "-n", "100000000"]);
+    one_line(&many, 1, &["-n 100000000", "at most 65536"]);
+    let second = ["sleep", "1", ":", "-n", "99999999999999", "true"];
+    one_line(&local(1, "1M", &[], &second), 1, &["program 2", "99999999999999", "at most"]);
+    for hosts in ["", "h0:99999999999999999999", "h0:0", "h0:x", ":2", "a b"] {
         one_line(&with(&["--launcher", "local", "--host", hosts]), 1, &["host"]);
     }
     one_line(&with(&["--hostfile", "/no/such/file"]), 1, &["/no/such/file", "No such file"]);
