@@ -61,8 +61,10 @@ fn arguments() -> Outcome<Arguments> {
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let value = words.next().ok_or(format!("{word} wants a value"))?;
-        let number =
-            || value.parse().ok().filter(|&n| n > 0).ok_or(format!("{word} {value}: no number above 0"));
+        let number = || {
+            let wrong = format!("{word} {value}: a whole number from 1 to {} is meant", usize::MAX);
+            value.parse().ok().filter(|&n| n > 0).ok_or(wrong)
+        };
         match word.as_str() {
             "--device" => arguments.device = Some(value),
             "--buffers" => arguments.buffers = number()?,
@@ -71,7 +73,31 @@ fn arguments() -> Outcome<Arguments> {
             _ => return Err(format!("{word} is not known: --device, --buffers, --bytes, --rounds").into()),
         }
     }
+    fits(&arguments)?;
     Ok(arguments)
+}
+
+/// Whether the host has room for all buffers: as they are sent, as they arrive, and in blocks of powers of two.
+fn fits(&Arguments { buffers, bytes, .. }: &Arguments) -> Outcome<()> {
+    let asked = format!("--buffers {buffers} --bytes {bytes}");
+    let block = bytes.checked_next_power_of_two();
+    let needed = block.and_then(|block| bytes.checked_mul(2)?.checked_add(block)?.checked_mul(buffers));
+    let needed = needed.ok_or(format!("{asked}: no address space has so much; ask for less"))? as u64;
+    let free = available().unwrap_or(u64::MAX / 8);
+    if needed > free {
+        let (needed, free) = (hostbuf::Bytes(needed), hostbuf::Bytes(free));
+        return Err(
+            format!("{asked}: takes {needed} of memory, and {free} are free here; ask for less").into()
+        );
+    }
+    Ok(())
+}
+
+/// The host's free memory, bytes.
+fn available() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    Some(line.trim().strip_suffix("kB")?.trim_end().parse::<u64>().ok()? * 1024)
 }
 
 fn main() -> Outcome<()> {
@@ -219,7 +245,7 @@ struct Took {
 }
 
 fn report(arguments: &Arguments, each_time: &Took, cached: &Took, from_the_start: &Took, stats: Stats) {
-    let sends = (arguments.buffers * arguments.rounds) as f64;
+    let sends = arguments.buffers as f64 * arguments.rounds as f64;
     println!("\n{:<28}{:>11}{:>15}{:>9}{:>9}", "", "a send", "of it for", "", "times");
     println!("{:<28}{:>11}{:>15}{:>9}{:>9}", "", "µs", "registration", "GB/s", "as fast");
     for (what, took) in [

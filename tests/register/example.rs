@@ -27,9 +27,20 @@ fn it_sends_registers_once_and_checks() {
 
 #[test]
 fn nonsense_is_one_line() {
-    for words in [&["--device", "abacus"][..], &["--rounds", "0"], &["--rounds"], &["--size", "1"]] {
+    const MOST: &str = "18446744073709551615";
+    for (words, says) in [
+        (&["--device", "abacus"][..], "--device is"),
+        (&["--rounds", "0"], "--rounds 0: a whole number from 1"),
+        (&["--rounds"], "--rounds wants"),
+        (&["--size", "1"], "--size is not known"),
+        (&["--bytes", MOST], MOST),
+        (&["--buffers", MOST, "--bytes", "2"], "no address space"),
+        (&["--bytes", "1000000000000"], "are free here"),
+        (&["--buffers", "99999999999999999999"], "a whole number from 1 to"),
+    ] {
         let output = example().args(words).output().expect("it starts");
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && said.lines().count() == 1, "{words:?}: {said}");
+        assert!(said.contains(says) && !said.contains("panicked"), "{words:?}: {said}");
     }
 }
