@@ -59,8 +59,8 @@ impl BufferArguments {
 /// What registers the buffers before `main`.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct RegisterArguments {
-    /// Register every buffer before main, for reading and writing: cuda, cuda:1, rdma, rdma:mlx5_0, mlock, several with commas;
-    /// with a ? behind it a device may be missing
+    /// Register every buffer before main: cuda, cuda:1, rdma, rdma:mlx5_0 for reading and writing, mlock (locked pages, which
+    /// no device writes) for reading; several with commas; with a ? behind it a device may be missing
     #[arg(long, value_name = "DEVICES", value_parser = |text: &str| text.parse::<Devices>())]
     pub(crate) register: Option<Devices>,
     /// Who registers: on each host its first rank, or all of them
