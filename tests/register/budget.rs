@@ -236,3 +236,19 @@ fn lengths_beyond_all_counting() {
     assert_eq!(cache.stats().bytes, 1 << 20);
     drop(lease);
 }
+
+/// What is idle does not go for a request that cannot be met since others lease too much.
+#[test]
+fn a_hopeless_request_costs_little() {
+    let (_, cache) = explicit(Budget { regions: 64, bytes: 16 * PAGE });
+    let leased = cache.get(at(0x10_0000), 3 * PAGE, READ).unwrap();
+    let idle = |n: usize| at(0x20_0000 + n * 2 * PAGE);
+    (0..10).for_each(|n| drop(cache.get(idle(n), PAGE, READ).unwrap()));
+    let refused = cache.get(at(0x30_0000), 14 * PAGE, READ).map(drop);
+    assert!(matches!(refused, Err(Error::Budget { leased: true, .. })), "{refused:?}");
+    assert!(cache.stats().evictions <= 1, "{:?}", cache.stats());
+    // One that can be met is.
+    drop(cache.get(at(0x30_0000), 13 * PAGE, READ).unwrap());
+    drop(leased);
+    drop(cache.get(at(0x40_0000), 16 * PAGE, READ).unwrap());
+}

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::inner::{Core, Inner, key_of};
+use super::inner::{Core, Inner, Kept, key_of};
 use super::lease::Lease;
 use super::policy::Short;
 use super::slot::State;
@@ -89,7 +89,8 @@ impl<R: Registrar> Inner<R> {
         }
         // Now, since it may allocate, which must not be with the lock.
         let _ = self.words.own();
-        let mut turn = Turn { inner: self, ticket: None, waited: false, gone: None, exact: false };
+        let mut turn =
+            Turn { inner: self, ticket: None, waited: false, gone: None, exact: false, evicted: 0 };
         let mut refused = false;
         let mut retries = 0;
         let mut begun = None;
@@ -249,9 +250,12 @@ impl<R: Registrar> Inner<R> {
             (None, Wait::Leases(_)) => core.waiting.is_empty(),
             (None, Wait::Progress) => true,
         };
-        if let (Some(short), true) = (short, my_turn)
+        // Most requests want one ended. Before more go it is looked whether there can be room at all.
+        let can_be = turn.evicted != 1 || bytes <= self.could_be_left(&core);
+        if let (Some(short), true, true) = (short, my_turn, can_be)
             && let Some(slot) = self.choose_with(&mut core, short, key_of(span, access))
         {
+            turn.evicted += 1;
             return Ok(Step::End(slot));
         }
         if short.is_some() || !my_turn {
@@ -297,6 +301,21 @@ impl<R: Registrar> Inner<R> {
     /// Bytes of the budget that nothing has.
     fn left(&self, core: &Core) -> usize {
         self.budget.bytes.saturating_sub(core.stats.bytes)
+    }
+
+    /// The same when all that can be ended has been, and nothing that is under way stays.
+    fn could_be_left(&self, core: &Core) -> usize {
+        let goes = |&(number, _): &(usize, &Kept)| {
+            let slot = &self.slots[number];
+            match slot.state() {
+                State::Filling | State::Ending => true,
+                State::Live => !slot.is_kept() && self.words.leases(number as u32) == 0,
+                State::Stale => self.words.leases(number as u32) == 0,
+                State::Free | State::Dying | State::Lost => false,
+            }
+        };
+        let going = core.kept.iter().enumerate().filter(goes).map(|(_, kept)| kept.bytes);
+        going.fold(self.left(core), usize::saturating_add)
     }
 
     /// A registration, or one being made or ended, that overlaps `span`.
@@ -511,6 +530,8 @@ struct Turn<'a, R: Registrar> {
     gone: Option<(Span, Span)>,
     /// More than it asks for cannot be had.
     exact: bool,
+    /// How many have been ended to make room for it.
+    evicted: usize,
 }
 
 impl<R: Registrar> Drop for Turn<'_, R> {
