@@ -3,13 +3,14 @@
 
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use hostbuf::register::fake::Fake;
 use hostbuf::register::{Budget, Overlap};
 
 use crate::memory::PAGE;
-use crate::{FakeCache, READ, kept_one, strict, strict_with};
+use crate::{FakeCache, MANY, READ, at, explicit, kept_one, strict, strict_with};
 
 const BUSY: Duration = Duration::from_millis(1200);
 
@@ -173,4 +174,36 @@ fn a_block_that_shrinks() {
         std::thread::yield_now();
     }
     assert_eq!(cache.stats().changed, 2);
+}
+
+/// Threads that live long forget what they had of caches that are gone.
+#[test]
+fn caches_that_are_gone_leave_nothing_in_threads() {
+    let mapped = || {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
+    };
+    let (ask, asked) = mpsc::channel::<Arc<FakeCache>>();
+    let (answer, answered) = mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for cache in asked {
+                drop(cache.get(at(0x1000), 8, READ).unwrap());
+                drop(cache);
+                answer.send(()).unwrap();
+            }
+        });
+        let mut sizes = Vec::new();
+        for _ in 0..30 {
+            let cache = Arc::new(explicit(Budget { regions: 1 << 16, ..MANY }).1);
+            drop(cache.get(at(0x1000), 8, READ).unwrap());
+            ask.send(cache.clone()).unwrap();
+            answered.recv().unwrap();
+            drop(cache);
+            sizes.push(mapped());
+        }
+        drop(ask);
+        assert!(sizes[29] < sizes[9] + (16 << 20), "{sizes:?}");
+    });
 }

@@ -1,13 +1,13 @@
 //! Several threads at the same range.
 
-use std::sync::{Arc, Condvar, Mutex, mpsc};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use hostbuf::Error;
-use hostbuf::register::{Access, Budget, Monitor, Overlap, Registrar, RegistrationCache, Span};
+use hostbuf::register::{Access, Monitor, Overlap, Registrar, RegistrationCache, Span};
 
 use crate::memory::PAGE;
-use crate::{FakeCache, MANY, READ, at, explicit, span};
+use crate::{MANY, READ, at, explicit, span};
 
 #[test]
 fn misses_of_one_range_register_once() {
@@ -217,37 +217,5 @@ fn an_invalidation_waits_for_its_own_range() {
         });
         cache.registrar().set(|state| state.1 = true);
         assert_eq!(same.join().unwrap(), 0, "it came back before the registration had ended");
-    });
-}
-
-/// Threads that live long forget what they had of caches that are gone.
-#[test]
-fn caches_that_are_gone_leave_nothing_in_threads() {
-    let mapped = || {
-        let status = std::fs::read_to_string("/proc/self/status").unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
-        line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() << 10
-    };
-    let (ask, asked) = mpsc::channel::<Arc<FakeCache>>();
-    let (answer, answered) = mpsc::channel();
-    std::thread::scope(|scope| {
-        scope.spawn(move || {
-            for cache in asked {
-                drop(cache.get(at(0x1000), 8, READ).unwrap());
-                drop(cache);
-                answer.send(()).unwrap();
-            }
-        });
-        let mut sizes = Vec::new();
-        for _ in 0..30 {
-            let cache = Arc::new(explicit(Budget { regions: 1 << 16, ..MANY }).1);
-            drop(cache.get(at(0x1000), 8, READ).unwrap());
-            ask.send(cache.clone()).unwrap();
-            answered.recv().unwrap();
-            drop(cache);
-            sizes.push(mapped());
-        }
-        drop(ask);
-        assert!(sizes[29] < sizes[9] + (16 << 20), "{sizes:?}");
     });
 }
