@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use super::growth::Grown;
 use super::inner::{Core, Inner, Kept, key_of};
 use super::lease::Lease;
 use super::policy::Short;
 use super::slot::State;
 use crate::buffer::owned;
 use crate::error::{Error, Result};
-use crate::os::memory;
 use crate::register::monitor::{Unwatched, Watch};
 use crate::register::registrar::{Overlap, Registrar};
 use crate::span::{Access, Span};
@@ -542,48 +542,5 @@ impl<R: Registrar> Drop for Turn<'_, R> {
             self.inner.waiters.fetch_sub(1, Ordering::Relaxed);
             self.inner.unlock(core);
         }
-    }
-}
-
-/// How a range has grown from what is registered of it: the longest that was there, by the sides that it was left behind on.
-#[derive(Default)]
-struct Grown {
-    left: usize,
-    right: usize,
-    both: usize,
-}
-
-impl Grown {
-    /// There was `other`, made when `asked` was asked for. Where that is part of what is asked for now, it is the same range
-    /// that grows, and all of it counts; else a window has moved on, and what it has in common with the old one does.
-    fn from(&mut self, other: Span, asked: Span, span: Span) {
-        let longest = match (other.start() > span.start(), other.end() < span.end()) {
-            (false, false) => return,
-            (true, false) => &mut self.left,
-            (false, true) => &mut self.right,
-            (true, true) => &mut self.both,
-        };
-        let common = other.end().min(span.end()) - other.start().max(span.start());
-        *longest = (*longest).max(if span.contains(asked) { other.len() } else { common });
-    }
-
-    /// `span` with as much room for more as there was, on the sides to which it grows, inside `around`.
-    fn to(&self, span: Span, around: Span) -> Span {
-        let before = span.start().saturating_sub(around.start());
-        let behind = around.end().saturating_sub(span.end());
-        let more = |longest: usize| (2 * longest).saturating_sub(span.len());
-        let (left, right) = match (self.left, self.right, self.both) {
-            (left @ 1.., 0, 0) => (more(left).min(before), 0),
-            (0, right @ 1.., 0) => (0, more(right).min(behind)),
-            (0, 0, 0) => (0, 0),
-            (left, right, both) => {
-                let more = more(both.max(left).max(right));
-                // By halves of whole pages, and what one side has no room for goes to the other.
-                let half = (more / 2).next_multiple_of(memory::page_size() as usize).min(more);
-                let left = half.max(more.saturating_sub(behind)).min(before);
-                (left, (more - left).min(behind))
-            }
-        };
-        Span::new(span.start() - left, left + span.len() + right).unwrap_or(span)
     }
 }

@@ -14,6 +14,7 @@
 
 mod budget;
 mod ending;
+mod growth;
 mod guesses;
 mod inner;
 #[cfg(all(test, loom))]
