@@ -251,8 +251,8 @@ impl<R: Registrar> Inner<R> {
             (None, Wait::Progress) => true,
         };
         // Most requests want one ended. Before more go it is looked whether there can be room at all.
-        let can_be = turn.evicted != 1 || bytes <= self.could_be_left(&core);
-        if let (Some(short), true, true) = (short, my_turn, can_be)
+        if let (Some(short), true) = (short, my_turn)
+            && (turn.evicted != 1 || bytes <= self.could_be_left(&core))
             && let Some(slot) = self.choose_with(&mut core, short, key_of(span, access))
         {
             turn.evicted += 1;
