@@ -9,6 +9,9 @@ pub(crate) trait Carrier: Send + Sync {
     /// Where the buffer begins; how many hosts are joined, and which of them this is.
     fn joins(&self) -> (usize, usize, usize);
 
+    /// What tells those who are joined from others who are: the same number on all hosts.
+    fn number(&self) -> u64;
+
     /// Prepares for [`carry`](Carrier::carry): what comes from now on belongs to it. All hosts have done this before one begins.
     fn prepare(&self) -> u64;
 
@@ -36,8 +39,15 @@ pub(crate) fn offer(carrier: &Arc<dyn Carrier>) {
     carriers.push(Arc::downgrade(carrier));
 }
 
-/// One for the buffer at `start` that joins so many hosts, of which this is number `own`.
+/// Takes an offer back.
+#[cfg(feature = "rdma")]
+pub(crate) fn withdraw(carrier: &Arc<dyn Carrier>) {
+    let mut carriers = CARRIERS.lock().unwrap_or_else(PoisonError::into_inner);
+    carriers.retain(|other| !std::ptr::addr_eq(other.as_ptr(), Arc::as_ptr(carrier)));
+}
+
+/// The last that was offered for the buffer at `start` that joins so many hosts, of which this is number `own`.
 pub(crate) fn find(start: usize, hosts: usize, own: usize) -> Option<Arc<dyn Carrier>> {
     let carriers = CARRIERS.lock().unwrap_or_else(PoisonError::into_inner);
-    carriers.iter().filter_map(Weak::upgrade).find(|carrier| carrier.joins() == (start, hosts, own))
+    carriers.iter().rev().filter_map(Weak::upgrade).find(|carrier| carrier.joins() == (start, hosts, own))
 }

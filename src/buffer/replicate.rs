@@ -117,14 +117,16 @@ impl HostBuffer {
         Err(Error::Fill { why })
     }
 
-    /// What joins all hosts' parts of this buffer, if there is such a thing on all of them, and ready.
+    /// What joins all hosts' parts of this buffer, if there is such a thing, the same on all of them, and ready.
     fn carrier(&self, hosts: &Hosts) -> Result<Option<(Arc<dyn Carrier>, u64)>> {
         let found = carrier::find(self.as_ptr().as_ptr() as usize, hosts.count, hosts.index)
             .map(|carrier| (carrier.prepare(), carrier));
-        let mut all = [u64::from(found.is_some())];
+        let number = found.as_ref().map_or(0, |(_, carrier)| carrier.number());
+        let mut all = [u64::from(found.is_some()), number, !number];
         // Nobody begins before all are ready.
         hosts.leaders.all_reduce(&mut all, Reduce::Min)?;
-        Ok(found.filter(|_| all[0] == 1).map(|(prepared, carrier)| (carrier, prepared)))
+        let same = all[0] == 1 && all[1] == !all[2];
+        Ok(found.filter(|_| same).map(|(prepared, carrier)| (carrier, prepared)))
     }
 
     /// Among the leaders: the bytes, then the comparison of what arrived.

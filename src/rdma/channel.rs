@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use crate::error::{Error, Failure, Result};
 use crate::rdma::boxes::{Boxes, Head};
 use crate::rdma::endpoint::{Endpoint, Listener};
+use crate::rdma::flights::deadline;
 use crate::rdma::pair::What;
 use crate::rdma::pending::Pending;
 use crate::register::{Access, Lease, RegistrationCache, Span, Stats, Verbs};
@@ -67,15 +68,23 @@ pub(super) struct End {
 #[derive(Default)]
 struct Sender {
     sent: u64,
-    /// Writes whose end has not been seen.
-    writes: VecDeque<Pending>,
+    writes: Writes,
 }
 
 #[derive(Default)]
 struct Receiver {
     taken: u64,
     told: u64,
-    writes: VecDeque<Pending>,
+    writes: Writes,
+}
+
+/// Writes into the other side's boxes.
+#[derive(Default)]
+struct Writes {
+    /// Those whose end has not been seen.
+    under_way: VecDeque<Pending>,
+    /// The first that failed: what was told by it is lost, and nothing that is told later makes up for it.
+    failed: Option<Failure>,
 }
 
 /// What the two sides tell each other: this, and twice the number of the other's channel.
@@ -175,7 +184,7 @@ impl Channel {
         let mut sender = held(&end.sending);
         let room = || sender.sent - boxes.taken(self.index) < layout.places as u64;
         self.wait("sending", None, &room)?;
-        self.reap(&mut sender.writes)?;
+        self.reap(&mut sender.writes, false)?;
         let number = sender.sent + 1;
         let (at, key) =
             lease.as_ref().map_or((0, 0), |lease| (bytes.as_ptr() as u64, u64::from(lease.handle().rkey())));
@@ -202,7 +211,7 @@ impl Channel {
     /// # Errors
     /// As [`receive`](Channel::receive).
     pub fn receive_timeout(&self, into: &mut [u8], timeout: Duration) -> Result<Option<usize>> {
-        self.receive_until(into, Some(Instant::now() + timeout))
+        self.receive_until(into, deadline(timeout))
     }
 
     fn receive_until(&self, into: &mut [u8], until: Option<Instant>) -> Result<Option<usize>> {
@@ -214,7 +223,10 @@ impl Channel {
         }
         // SAFETY: it has come, and is taken below.
         let head = unsafe { boxes.head(self.index, number) };
-        debug_assert_eq!(head.number, number);
+        if head.number != number {
+            // What told of it came by another connection than the message, which is lost.
+            return Err(Error::Peer { host: end.rank, doing: "receive".into(), failure: Failure::Flushed });
+        }
         let length = head.length as usize;
         if length > into.len() {
             return Err(Error::invalid(format!(
@@ -234,7 +246,6 @@ impl Channel {
         receiver.taken = number;
         // Places are given back some at a time; whoever sends a long message waits for it.
         if long || receiver.taken - receiver.told >= (boxes.layout().places as u64).div_ceil(2) {
-            self.reap(&mut receiver.writes)?;
             let local = boxes.take(self.index, receiver.taken);
             let there = end.boxes.0 + boxes.layout().taken(end.there) as u64;
             self.tell(&mut receiver.writes, TAKEN, there, local)?;
@@ -267,34 +278,45 @@ impl Channel {
     }
 
     /// Writes into the other side's boxes, and tells.
-    fn tell(
-        &self,
-        writes: &mut VecDeque<Pending>,
-        what: u32,
-        there: u64,
-        local: (usize, u32, u32),
-    ) -> Result<()> {
+    ///
+    /// # Errors
+    /// [`Error::Peer`]; from then on always, since what was told before may be lost.
+    fn tell(&self, writes: &mut Writes, what: u32, there: u64, local: (usize, u32, u32)) -> Result<()> {
         let end = self.end();
+        self.reap(writes, false)?;
         let mut write = Pending::to(&self.shared.endpoint, end.rank, "send")?;
+        if writes.under_way.back().is_some_and(|last| !last.is_by_the_same_connection(&write)) {
+            // Others have had the connection replaced: whether all has arrived by the old one is to be known first.
+            self.reap(writes, true)?;
+        }
         let number = 2 * end.there as u32 + what;
         // SAFETY: this side's boxes, which live longer than the endpoint's connections.
         unsafe { write.post(What::WriteAndTell { address: there, key: end.boxes.1, number }, local)? };
-        writes.push_back(write);
+        writes.under_way.push_back(write);
         Ok(())
     }
 
-    /// Forgets the writes that are over.
+    /// Forgets the writes that are over; all of them, with `wait`.
     ///
     /// # Errors
-    /// [`Error::Peer`] of the first that failed.
-    fn reap(&self, writes: &mut VecDeque<Pending>) -> Result<()> {
-        while let Some(first) = writes.front_mut() {
-            if !first.test()? {
-                break;
+    /// [`Error::Peer`] of the first that failed, also the next time.
+    fn reap(&self, writes: &mut Writes, wait: bool) -> Result<()> {
+        while let Some(first) = writes.under_way.front_mut() {
+            let over = if wait { first.wait_timeout(Duration::MAX) } else { first.test() };
+            match over {
+                Ok(false) => break,
+                Ok(true) => {}
+                Err(Error::Peer { failure, .. }) => {
+                    writes.failed.get_or_insert(failure);
+                }
+                Err(other) => return Err(other),
             }
-            writes.pop_front();
+            writes.under_way.pop_front();
         }
-        Ok(())
+        match writes.failed {
+            None => Ok(()),
+            Some(failure) => Err(Error::Peer { host: self.end().rank, doing: "send".into(), failure }),
+        }
     }
 
     /// Waits until something has been told that makes `ready` true. `false`: the time is over.
@@ -302,6 +324,7 @@ impl Channel {
     /// # Errors
     /// [`Error::Peer`]: the other side is not there any more.
     fn wait(&self, doing: &'static str, until: Option<Instant>, ready: &dyn Fn() -> bool) -> Result<bool> {
+        self.shared.endpoint.check_here()?;
         let end = self.end();
         let mut asked = Instant::now();
         loop {
@@ -357,7 +380,11 @@ impl Sending<'_> {
 
     fn finish(&mut self) -> Result<()> {
         let result = self.channel.wait("sending", None, &|| self.is_taken());
-        self.lease = None;
+        let span = self.lease.take().map(|lease| lease.span());
+        // The other side may read for longer than this one waits: it shall find nothing, rather than what comes next.
+        if let (Err(_), Some(span)) = (&result, span) {
+            self.channel.invalidate(span)?;
+        }
         result.map(drop)
     }
 }
@@ -372,10 +399,14 @@ impl Drop for Sending<'_> {
 
 impl Drop for Channel {
     fn drop(&mut self) {
+        if !self.shared.endpoint.is_here() {
+            // The parent's.
+            return;
+        }
         let end = self.end();
         let writes = [
-            std::mem::take(&mut held(&end.sending).writes),
-            std::mem::take(&mut held(&end.receiving).writes),
+            std::mem::take(&mut held(&end.sending).writes.under_way),
+            std::mem::take(&mut held(&end.receiving).writes.under_way),
         ];
         for write in writes.into_iter().flatten() {
             match write.wait() {

@@ -74,10 +74,10 @@ impl Channel {
             .collect();
         let endpoint = Arc::new(Endpoint::new(parts, own, &cards, options.connection));
         let of_listener = ends.clone();
-        let listener = endpoint.listen(move |number| hear(&of_listener, number))?;
-        let shared = Arc::new(Shared { _listener: listener, ends, cache, endpoint, boxes });
+        let listener = endpoint.listen(move |number| hear(&of_listener, number));
         // Nobody asks before all can answer.
-        group.barrier()?;
+        let listener = all_or_none(group, listener)?;
+        let shared = Arc::new(Shared { _listener: listener, ends, cache, endpoint, boxes });
         Ok((0..wanted.len()).map(|index| Channel { shared: shared.clone(), index }).collect())
     }
 }

@@ -10,6 +10,7 @@ use nix::sys::signal::SigSet;
 
 use crate::error::{Error, Result};
 use crate::os::cores;
+use crate::os::lineage::Lineage;
 use crate::rdma::card::Card;
 use crate::rdma::choice;
 use crate::rdma::completions::Completions;
@@ -28,6 +29,7 @@ const TOLD: u32 = 1024;
 
 /// See the [module](self).
 pub(super) struct Endpoint {
+    lineage: Lineage,
     pub(super) flights: Flights,
     pub(super) links: Links,
     pub(super) options: Options,
@@ -35,6 +37,7 @@ pub(super) struct Endpoint {
 
 /// The thread that answers others, and hears what they tell; until this is dropped.
 pub(super) struct Listener {
+    lineage: Lineage,
     thread: Option<JoinHandle<()>>,
     stop: Arc<EventFd>,
 }
@@ -65,7 +68,17 @@ impl Endpoint {
         let addresses = cards.iter().map(|c| Address { port: c.port, pair: c.pair }).collect();
         let flights = Flights::new(parts.sends.clone(), REQUESTS, cards.len(), options.depth, options.busy);
         let links = Links::new(parts, cards[0].number, own, addresses, options.clone());
-        Endpoint { flights, links, options }
+        Endpoint { lineage: Lineage::here(), flights, links, options }
+    }
+
+    /// # Errors
+    /// [`Error::Forked`] in a child of the process that made it: what the device tells is the parent's to hear.
+    pub(super) fn check_here(&self) -> Result<()> {
+        if self.lineage.is_here() { Ok(()) } else { Err(Error::Forked) }
+    }
+
+    pub(super) fn is_here(&self) -> bool {
+        self.lineage.is_here()
     }
 
     /// Begins to answer others; each number that they tell goes to `told`, in that thread.
@@ -83,7 +96,7 @@ impl Endpoint {
             endpoint.answer_until(&until, &told);
         });
         let thread = thread.map_err(Error::os("starting the thread that answers other hosts"))?;
-        Ok(Listener { thread: Some(thread), stop })
+        Ok(Listener { lineage: Lineage::here(), thread: Some(thread), stop })
     }
 
     fn answer_until(&self, stop: &EventFd, told: &dyn Fn(u32)) {
@@ -126,6 +139,11 @@ impl Endpoint {
 
 impl Drop for Listener {
     fn drop(&mut self) {
+        if !self.lineage.is_here() {
+            // The thread is the parent's, and so is what would stop it.
+            std::mem::forget(self.thread.take());
+            return;
+        }
         let _ = self.stop.write(1);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();

@@ -15,6 +15,7 @@ use crate::os::array::Array;
 use crate::os::process;
 use crate::rdma::card::Card;
 use crate::rdma::endpoint::{Endpoint, Listener};
+use crate::rdma::flights::deadline;
 use crate::rdma::links::Parts;
 use crate::rdma::options::Options;
 use crate::register::{Access, Probe, Registration, Span, Verbs};
@@ -27,7 +28,7 @@ pub(super) const GAVE_UP: usize = SIGNALS + 1;
 /// The hosts of a job, joined so that each can write into and read from the others' part of a buffer.
 ///
 /// The process that leads its host, the first of its ranks, does the I/O. On the others every operation is
-/// [`Error::Unsupported`].
+/// [`Error::Unsupported`]; in a child that it forks, [`Error::Forked`].
 pub struct Fabric {
     // Before what it listens for.
     _listener: Option<Listener>,
@@ -38,6 +39,8 @@ pub struct Fabric {
 
 /// What a host has of it.
 pub(super) struct Shared {
+    /// The same on all hosts, and another one each time that hosts are joined.
+    pub(super) number: u64,
     pub(super) endpoint: Arc<Endpoint>,
     pub(super) signals: Arc<Signals>,
     pub(super) own: usize,
@@ -76,12 +79,13 @@ impl Fabric {
         let opened = all_or_none(group, opened)?;
         let mut fabric = Fabric { shared: None, _listener: None, hosts: hosts.count, own: hosts.index };
         let Some((parts, registration, nowhere)) = opened else {
-            group.barrier()?;
+            all_or_none(group, Ok(()))?;
             return Ok(fabric);
         };
         let span = Span::new(buffer.as_ptr().as_ptr() as usize, buffer.len())?;
         let cards = Card::exchange(&*hosts.leaders, &parts, registration.handle().rkey(), span.start())?;
         let shared = Arc::new(Shared {
+            number: cards[0].number,
             endpoint: Arc::new(Endpoint::new(parts, hosts.index, &cards, options)),
             signals: Arc::new(Signals {
                 counts: std::array::from_fn(|_| AtomicU64::new(0)),
@@ -97,13 +101,13 @@ impl Fabric {
         });
         let registrations: Arc<dyn Registrations> = shared.clone();
         owned::tell(Arc::downgrade(&registrations));
+        let signals = shared.signals.clone();
+        let listener = shared.endpoint.listen(move |number| signals.count_one(number as usize));
+        // Nobody asks before all can answer.
+        fabric._listener = Some(all_or_none(group, listener)?);
         let carrier: Arc<dyn Carrier> = shared.clone();
         carrier::offer(&carrier);
-        let signals = shared.signals.clone();
-        fabric._listener = Some(shared.endpoint.listen(move |number| signals.count_one(number as usize))?);
         fabric.shared = Some(shared);
-        // Nobody asks before all can answer.
-        group.barrier()?;
         Ok(fabric)
     }
 
@@ -126,10 +130,22 @@ impl Fabric {
     }
 
     pub(super) fn shared(&self) -> Result<&Arc<Shared>> {
-        self.shared.as_ref().ok_or_else(|| Error::Unsupported {
+        let shared = self.shared.as_ref().ok_or_else(|| Error::Unsupported {
             what: "sending by RDMA from this rank".into(),
             why: format!("the first rank of {} does it for the host", process::host_name()),
-        })
+        })?;
+        shared.endpoint.check_here()?;
+        Ok(shared)
+    }
+}
+
+impl Drop for Fabric {
+    fn drop(&mut self) {
+        // An operation that nobody has waited for may keep it alive; no buffer goes by it any more.
+        if let Some(shared) = self.shared.take().filter(|shared| shared.endpoint.is_here()) {
+            let carrier: Arc<dyn Carrier> = shared;
+            carrier::withdraw(&carrier);
+        }
     }
 }
 
@@ -175,10 +191,11 @@ impl Signals {
 
     /// Waits until what has come makes `ready` true. `false`: the time is over.
     pub(super) fn wait_until(&self, timeout: Duration, ready: &dyn Fn() -> bool) -> bool {
-        let until = Instant::now() + timeout;
+        let until = deadline(timeout);
         let mut lock = held(&self.lock);
         while !ready() {
-            let left = until.saturating_duration_since(Instant::now());
+            let left = until
+                .map_or(Duration::from_secs(3600), |until| until.saturating_duration_since(Instant::now()));
             if left.is_zero() {
                 return false;
             }

@@ -4,7 +4,8 @@
 //! has seen something. Between two looks he sleeps too, until the device has an event; or, with `busy`, he does not.
 //!
 //! Of requests that are posted together only the last one reports that it is over, which says that all are: they are a
-//! *group*, known by its last one. One that fails reports that too, and so do all behind it.
+//! *group*, known by its last one. One that fails reports that too, and so do all behind it. What has become of a group stands
+//! in a word of its own, so its places are free as soon as it has landed, whether anybody asks or not.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,41 +16,56 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::error::Result;
 use crate::rdma::completions::Completions;
+use crate::rdma::pair::Pair;
 
 /// How long one sleep is at most. Events do not get lost; this is for a device that has gone.
 const NAP: Duration = Duration::from_millis(200);
-
-const FREE: u32 = 0;
-const UP: u32 = 1;
-/// Nobody waits for it any more.
-const ABANDONED: u32 = 2;
-/// Landed, with this more than the status.
-const LANDED: u32 = 3;
-
 /// The most requests that are posted together.
 pub(super) const GROUP: usize = 32;
 
-/// The numbers of a group's requests.
+/// What has become of a group.
+pub(super) struct Landing(AtomicU32);
+
+impl Landing {
+    /// The status of the first that failed, 0 for none; nothing while it is under way.
+    pub(super) fn status(&self) -> Option<u32> {
+        self.0.load(Ordering::Acquire).checked_sub(1)
+    }
+}
+
+/// The numbers of a group's requests, in the order in which they are posted, and where to see what becomes of them.
 pub(super) struct Group {
     count: usize,
     slots: [u32; GROUP],
+    pub(super) landing: Arc<Landing>,
 }
 
 impl Group {
-    /// In the order in which they are posted; none when there was no room in time.
     pub(super) fn slots(&self) -> &[u32] {
         &self.slots[..self.count]
     }
 }
 
+/// A request that is under way, or none.
+#[derive(Default)]
 struct Slot {
-    state: AtomicU32,
-    host: AtomicU32,
-    /// The one before it in its group, and the last one of the group; each the number and one, 0 for none.
-    before: AtomicU32,
-    last: AtomicU32,
-    /// Of the last one of a group: the status of the first that failed, 0 for none.
-    failed: AtomicU32,
+    host: usize,
+    /// Those before it in its group, of the last one; and the number of the last one, of those.
+    before: Vec<u32>,
+    last: Option<u32>,
+    /// Of the last one of a group: the status of the first that failed.
+    failed: Option<u32>,
+    landing: Option<Arc<Landing>>,
+    /// Lives until its requests have landed: a device forgets what a pair that has ended would have reported.
+    pair: Option<Arc<Pair>>,
+}
+
+/// Everything about requests, changed by one thread at a time.
+struct Book {
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    /// Of each host: how many requests to it are under way, and how many have landed.
+    to: Vec<(u32, u64)>,
 }
 
 /// See the [module](self).
@@ -58,10 +74,7 @@ pub(super) struct Flights {
     busy: bool,
     /// The most requests to one host at a time.
     depth: u32,
-    slots: Box<[Slot]>,
-    free: Mutex<Vec<u32>>,
-    /// How many requests to each host are under way.
-    to: Box<[AtomicU32]>,
+    book: Mutex<Book>,
     /// Whether somebody looks.
     looked_after: Mutex<bool>,
     seen: Condvar,
@@ -69,6 +82,11 @@ pub(super) struct Flights {
 
 fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// So long from now; never where no clock goes that far.
+pub(super) fn deadline(timeout: Duration) -> Option<Instant> {
+    Instant::now().checked_add(timeout)
 }
 
 impl Flights {
@@ -80,24 +98,13 @@ impl Flights {
         depth: u32,
         busy: bool,
     ) -> Flights {
-        let zero = || AtomicU32::new(0);
-        let slot = || Slot {
-            state: AtomicU32::new(FREE),
-            host: zero(),
-            before: zero(),
-            last: zero(),
-            failed: zero(),
+        let book = Book {
+            slots: (0..slots).map(|_| Slot::default()).collect(),
+            free: (0..slots).rev().collect(),
+            to: vec![(0, 0); hosts],
         };
-        Flights {
-            completions,
-            busy,
-            depth,
-            slots: (0..slots).map(|_| slot()).collect(),
-            free: Mutex::new((0..slots).rev().collect()),
-            to: (0..hosts).map(|_| AtomicU32::new(0)).collect(),
-            looked_after: Mutex::new(false),
-            seen: Condvar::new(),
-        }
+        let (looked_after, seen) = (Mutex::new(false), Condvar::new());
+        Flights { completions, busy, depth, book: Mutex::new(book), looked_after, seen }
     }
 
     /// The most requests of one group.
@@ -105,81 +112,51 @@ impl Flights {
         GROUP.min(self.depth as usize)
     }
 
-    /// A group of `count` requests to `host`, at most [`most`](Flights::most): their numbers, to which those who wait for it need
-    /// only keep the last. Waits until there is room, or until the time is over: then it is empty.
+    /// A group of `count` requests to `host`, at most [`most`](Flights::most), which are to be posted to `pair`. Waits until there is
+    /// room, as long as something lands at least every so often; none when nothing does.
     ///
     /// # Errors
     /// [`Error::Os`](crate::Error::Os).
-    pub(super) fn begin(&self, host: usize, count: usize, until: Instant) -> Result<Group> {
+    pub(super) fn begin(
+        &self,
+        host: usize,
+        count: usize,
+        pair: &Arc<Pair>,
+        patience: Duration,
+    ) -> Result<Option<Group>> {
         debug_assert!((1..=self.most()).contains(&count));
-        let mut group = Group { count: 0, slots: [0; GROUP] };
-        self.wait(Some(until), || {
-            if self.to[host].fetch_add(count as u32, Ordering::AcqRel) + count as u32 > self.depth {
-                self.to[host].fetch_sub(count as u32, Ordering::AcqRel);
-                return false;
+        let mut landed = self.landed(host);
+        loop {
+            let mut group = None;
+            self.wait(deadline(patience), || {
+                group = held(&self.book).begin(host, count, self.depth, pair);
+                group.is_some()
+            })?;
+            if group.is_some() {
+                return Ok(group);
             }
-            let mut free = held(&self.free);
-            let Some(left) = free.len().checked_sub(count) else {
-                self.to[host].fetch_sub(count as u32, Ordering::AcqRel);
-                return false;
-            };
-            group.slots[..count].copy_from_slice(&free[left..]);
-            group.count = count;
-            free.truncate(left);
-            true
-        })?;
-        let mut before = 0;
-        for &slot in group.slots() {
-            let here = &self.slots[slot as usize];
-            let last = group.slots[count - 1];
-            here.host.store(host as u32, Ordering::Relaxed);
-            here.before.store(before, Ordering::Relaxed);
-            here.last.store(if slot == last { 0 } else { last + 1 }, Ordering::Relaxed);
-            here.failed.store(0, Ordering::Relaxed);
-            here.state.store(UP, Ordering::Release);
-            before = slot + 1;
-        }
-        Ok(group)
-    }
-
-    /// The last of a group: the group was not posted after all, or its result has been fetched.
-    pub(super) fn end(&self, last: u32) {
-        let here = &self.slots[last as usize];
-        if here.state.swap(FREE, Ordering::AcqRel) == UP {
-            self.to[here.host.load(Ordering::Relaxed) as usize].fetch_sub(1, Ordering::AcqRel);
-            self.end_before(last);
-        }
-        held(&self.free).push(last);
-    }
-
-    /// Ends what stands before the last one of a group.
-    fn end_before(&self, last: u32) {
-        let mut before = self.slots[last as usize].before.load(Ordering::Relaxed);
-        while let Some(slot) = before.checked_sub(1) {
-            let here = &self.slots[slot as usize];
-            before = here.before.load(Ordering::Relaxed);
-            here.state.store(FREE, Ordering::Release);
-            self.to[here.host.load(Ordering::Relaxed) as usize].fetch_sub(1, Ordering::AcqRel);
-            held(&self.free).push(slot);
+            let before = std::mem::replace(&mut landed, self.landed(host));
+            if before == landed {
+                return Ok(None);
+            }
         }
     }
 
-    /// Nobody waits for it: it ends when it lands.
-    pub(super) fn abandon(&self, slot: u32) {
-        let here = &self.slots[slot as usize];
-        if here.state.compare_exchange(UP, ABANDONED, Ordering::AcqRel, Ordering::Acquire).is_err() {
-            self.end(slot);
+    /// None of a group was posted after all.
+    pub(super) fn cancel(&self, group: &Group) {
+        let mut gone = Vec::new();
+        if let Some(&last) = group.slots().last() {
+            held(&self.book).free(last, 0, &mut gone);
         }
-    }
-
-    /// The status, if it has landed.
-    pub(super) fn landed(&self, slot: u32) -> Option<u32> {
-        self.slots[slot as usize].state.load(Ordering::Acquire).checked_sub(LANDED)
     }
 
     /// How many requests to `host` are under way.
     pub(super) fn under_way(&self, host: usize) -> u32 {
-        self.to[host].load(Ordering::Acquire)
+        held(&self.book).to[host].0
+    }
+
+    fn landed(&self, host: usize) -> u64 {
+        held(&self.book).to[host].1
     }
 
     /// Looks once for what has landed.
@@ -187,33 +164,30 @@ impl Flights {
     /// # Errors
     /// [`Error::Os`](crate::Error::Os).
     pub(super) fn look(&self) -> Result<usize> {
-        let mut ended = Vec::new();
-        let seen = self.completions.take(|completion| {
-            let slot = completion.wr_id() as u32;
-            let Some(here) = self.slots.get(slot as usize) else { return };
-            let mut status = completion.error().map_or(0, |(status, _)| status);
-            if let Some(last) = here.last.load(Ordering::Relaxed).checked_sub(1) {
-                // It reports that it has failed; the group is over when its last one reports.
-                let first = &self.slots[last as usize].failed;
-                let _ = first.compare_exchange(0, status, Ordering::Relaxed, Ordering::Relaxed);
-                return;
-            }
-            self.end_before(slot);
-            match here.failed.load(Ordering::Relaxed) {
-                0 => {}
-                first => status = first,
-            }
-            self.to[here.host.load(Ordering::Relaxed) as usize].fetch_sub(1, Ordering::AcqRel);
-            if here.state.compare_exchange(UP, LANDED + status, Ordering::AcqRel, Ordering::Acquire).is_err()
-            {
-                ended.push(slot);
-            }
-        })?;
-        for slot in ended {
-            self.slots[slot as usize].state.store(FREE, Ordering::Release);
-            held(&self.free).push(slot);
-        }
+        // Ended without the lock: their ends are system calls.
+        let mut gone = Vec::new();
+        let seen = {
+            // What was taken from the queue is in the book before anybody else takes: a place that is given again has no
+            // completion of its last life to come.
+            let mut book = held(&self.book);
+            self.completions.take(|completion| {
+                let status = completion.error().map_or(0, |(status, _)| status);
+                book.land(completion.wr_id() as u32, status, &mut gone);
+            })?
+        };
         Ok(seen)
+    }
+
+    /// The same for who does not wait: those who do are told.
+    ///
+    /// # Errors
+    /// As [`look`](Flights::look).
+    pub(super) fn glance(&self) -> Result<()> {
+        if self.look()? > 0 {
+            drop(held(&self.looked_after));
+            self.seen.notify_all();
+        }
+        Ok(())
     }
 
     /// Waits until `done`, which is asked whenever something has landed. `false`: the time is over.
@@ -261,6 +235,61 @@ impl Flights {
         // Interrupted or not, whoever waits looks again.
         let _ = poll(&mut fds, nap);
         self.look().map(drop)
+    }
+}
+
+impl Book {
+    fn begin(&mut self, host: usize, count: usize, depth: u32, pair: &Arc<Pair>) -> Option<Group> {
+        if self.to[host].0 + count as u32 > depth {
+            return None;
+        }
+        let left = self.free.len().checked_sub(count)?;
+        let landing = Arc::new(Landing(AtomicU32::new(0)));
+        let mut group = Group { count, slots: [0; GROUP], landing: landing.clone() };
+        group.slots[..count].copy_from_slice(&self.free[left..]);
+        self.free.truncate(left);
+        self.to[host].0 += count as u32;
+        let (&last, before) = group.slots().split_last()?;
+        for &slot in before {
+            self.slots[slot as usize].last = Some(last);
+        }
+        let here = &mut self.slots[last as usize];
+        (here.host, here.last, here.failed) = (host, None, None);
+        (here.landing, here.pair) = (Some(landing), Some(pair.clone()));
+        here.before.extend_from_slice(before);
+        Some(group)
+    }
+
+    /// A request has reported.
+    fn land(&mut self, slot: u32, status: u32, gone: &mut Vec<Arc<Pair>>) {
+        let Some(here) = self.slots.get(slot as usize) else { return };
+        match here.last {
+            // It has failed; the group is over when its last one reports.
+            Some(last) => {
+                let first = &mut self.slots[last as usize].failed;
+                *first = first.or(Some(status));
+            }
+            None => {
+                let status = here.failed.unwrap_or(status);
+                self.free(slot, status, gone);
+            }
+        }
+    }
+
+    /// A group is over.
+    fn free(&mut self, last: u32, status: u32, gone: &mut Vec<Arc<Pair>>) {
+        let here = &mut self.slots[last as usize];
+        let Some(landing) = here.landing.take() else { return };
+        let (host, count) = (here.host, here.before.len() as u32 + 1);
+        gone.extend(here.pair.take());
+        let mut before = std::mem::take(&mut here.before);
+        self.free.append(&mut before);
+        self.free.push(last);
+        // Its room is for the next group.
+        self.slots[last as usize].before = before;
+        self.to[host].0 -= count;
+        self.to[host].1 += u64::from(count);
+        landing.0.store(status + 1, Ordering::Release);
     }
 }
 

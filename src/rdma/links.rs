@@ -40,7 +40,7 @@ pub(super) struct Links {
     own: u32,
     hosts: Vec<Address>,
     // Pairs before what they use.
-    asked: Vec<Mutex<Option<Arc<Pair>>>>,
+    asked: Vec<Asked>,
     accepted: Mutex<HashMap<u32, Accepted>>,
     answers: Mutex<HashMap<u64, Option<Matter>>>,
     answered: Condvar,
@@ -51,6 +51,30 @@ pub(super) struct Links {
     port: Port,
     options: Options,
     verbs: Arc<Verbs>,
+}
+
+/// The connection that this host asks another one for.
+#[derive(Default)]
+struct Asked {
+    /// Held for a moment only, never while a connection is made.
+    state: Mutex<(State, Attempts)>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+enum State {
+    #[default]
+    Nothing,
+    /// Somebody makes one.
+    Connecting,
+    Up(Arc<Pair>),
+}
+
+/// How often making it has failed, and how the last time.
+#[derive(Clone, Copy, Default)]
+struct Attempts {
+    failed: u64,
+    last: Option<Failure>,
 }
 
 /// A pair that another host asked for.
@@ -80,7 +104,7 @@ impl Links {
         Links {
             fabric,
             own: own as u32,
-            asked: hosts.iter().map(|_| Mutex::new(None)).collect(),
+            asked: hosts.iter().map(|_| Asked::default()).collect(),
             hosts,
             accepted: Mutex::new(HashMap::new()),
             answers: Mutex::new(HashMap::new()),
@@ -109,22 +133,44 @@ impl Links {
     /// # Errors
     /// [`Error::Peer`] when the host does not answer in time, or refuses; [`Error::Os`].
     pub(super) fn to(&self, host: usize) -> Result<Arc<Pair>> {
-        // Those who want the same connection wait for the one who makes it.
-        let mut asked = held(&self.asked[host]);
-        if let Some(pair) = &*asked {
-            return Ok(pair.clone());
+        let asked = &self.asked[host];
+        let mut state = held(&asked.state);
+        let before = state.1.failed;
+        loop {
+            match &state.0 {
+                State::Up(pair) => return Ok(pair.clone()),
+                State::Nothing => break,
+                State::Connecting => {
+                    state = asked.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                    // What came of it is the answer for all who waited.
+                    if state.1.failed != before {
+                        return Err(self.failed(host, state.1.last.unwrap_or(Failure::Timeout)));
+                    }
+                }
+            }
         }
-        let pair = Arc::new(self.ask(host)?);
-        *asked = Some(pair.clone());
-        Ok(pair)
+        state.0 = State::Connecting;
+        drop(state);
+        let connecting = Connecting(asked);
+        let pair = self.ask(host);
+        std::mem::forget(connecting);
+        asked.end(match &pair {
+            Ok(pair) => Ok(pair.clone()),
+            Err(Error::Peer { failure, .. }) => Err(*failure),
+            Err(_) => Err(Failure::Timeout),
+        });
+        pair
     }
 
     /// Forgets the connection to `host`, if it is this one: the next request makes a new one. A request that has failed has
     /// brought the pair into the state in which the device flushes all others.
     pub(super) fn broken(&self, host: usize, pair: &Arc<Pair>) {
-        let mut asked = held(&self.asked[host]);
-        if asked.as_ref().is_some_and(|current| Arc::ptr_eq(current, pair)) {
-            *asked = None;
+        let mut state = held(&self.asked[host].state);
+        if matches!(&state.0, State::Up(current) if Arc::ptr_eq(current, pair)) {
+            let pair = std::mem::take(&mut state.0);
+            // Its end is a system call.
+            drop(state);
+            drop(pair);
         }
     }
 
@@ -134,7 +180,7 @@ impl Links {
         End { address: self.port.address, pair: pair.number(), sequence, mtu: self.port.mtu }
     }
 
-    fn ask(&self, host: usize) -> Result<Pair> {
+    fn ask(&self, host: usize) -> Result<Arc<Pair>> {
         let depth = self.options.depth;
         let pair = Pair::reliable(&self.verbs, &self.sends, &self.receives, depth)?;
         let attempt = self.attempts.fetch_add(1, Ordering::Relaxed);
@@ -146,7 +192,7 @@ impl Links {
         match answer? {
             Matter::Answer(other) => {
                 pair.join(&self.port, own, other, &self.options)?;
-                Ok(pair)
+                Ok(Arc::new(pair))
             }
             _ => Err(self.failed(host, Failure::Refused)),
         }
@@ -208,7 +254,11 @@ impl Links {
                             Matter::Refuse
                         }
                     };
-                    self.mail.send(from.port, from.pair, &Letter { from: self.own, matter, ..letter })?;
+                    let answer = Letter { from: self.own, matter, ..letter };
+                    // Who cannot be reached asks again, or has gone; the others are answered all the same.
+                    if let Err(error) = self.mail.send(from.port, from.pair, &answer) {
+                        tracing::warn!(host = letter.from, %error, "a letter could not be answered");
+                    }
                 }
                 matter => {
                     if let Some(place) = held(&self.answers).get_mut(&letter.attempt) {
@@ -238,6 +288,30 @@ impl Links {
         // The one before, if there was one, has lost its other end.
         accepted.insert(letter.from, Accepted { attempt: letter.attempt, end, _pair: pair });
         Ok(Some(end))
+    }
+}
+
+impl Asked {
+    fn end(&self, result: std::result::Result<Arc<Pair>, Failure>) {
+        let mut state = held(&self.state);
+        match result {
+            Ok(pair) => state.0 = State::Up(pair),
+            Err(failure) => {
+                state.0 = State::Nothing;
+                state.1 = Attempts { failed: state.1.failed + 1, last: Some(failure) };
+            }
+        }
+        drop(state);
+        self.changed.notify_all();
+    }
+}
+
+/// A connection is being made; those who wait for it are told also when that panics.
+struct Connecting<'a>(&'a Asked);
+
+impl Drop for Connecting<'_> {
+    fn drop(&mut self) {
+        self.0.end(Err(Failure::Timeout));
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use crate::buffer::Fill;
 use crate::error::{Error, Failure, Result};
 use crate::rdma::fabric::{Fabric, SIGNALS, Shared};
+use crate::rdma::flights::deadline;
 use crate::rdma::pair::What;
 use crate::rdma::pending::Pending;
 use crate::span::Span;
@@ -102,7 +103,7 @@ impl Fabric {
         let shared = self.shared()?;
         self.check_host(host)?;
         let flights = &shared.endpoint.flights;
-        match flights.wait(Some(Instant::now() + timeout), || flights.under_way(host) == 0)? {
+        match flights.wait(deadline(timeout), || flights.under_way(host) == 0)? {
             true => Ok(()),
             false => Err(Error::Peer { host, doing: "flush".into(), failure: Failure::Timeout }),
         }
@@ -115,7 +116,7 @@ impl Fabric {
     /// As [`flush_local`](Fabric::flush_local); [`Error::Peer`] when `host` cannot be reached; [`Error::Freeze`] when the buffer
     /// is frozen.
     pub fn flush(&self, host: usize, timeout: Duration) -> Result<()> {
-        let until = Instant::now() + timeout;
+        let until = deadline(timeout);
         self.flush_local(host, timeout)?;
         let shared = self.writable(host)?;
         let word = shared.nowhere.span();
@@ -125,7 +126,9 @@ impl Fabric {
         // SAFETY: a word that the registration keeps, which the operation keeps, and that nobody looks at.
         unsafe { reading.post(what, local)? };
         let mut reading = reading.keeping(shared.clone());
-        match reading.wait_timeout(until.saturating_duration_since(Instant::now()))? {
+        match reading.wait_timeout(
+            until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now())),
+        )? {
             true => Ok(()),
             false => Err(Error::Peer { host, doing: "flush".into(), failure: Failure::Timeout }),
         }

@@ -16,7 +16,8 @@ pub struct Options {
     /// The most bytes of one packet (MTU): 256, 512, 1024, 2048 or 4096, and no more than the port has; without it, as many as the
     /// port takes. Of two sides that differ the smaller one is used.
     pub mtu: Option<u16>,
-    /// How long making a connection may take, with all that is asked again.
+    /// How long making a connection may take, with all that is asked again; and how long whoever waits for room in the queue
+    /// waits while nothing that is in it comes to its end.
     pub connect: Duration,
     /// How long the device waits for an answer before it asks again: at least 1 ms, at most a minute; it is rounded up to the
     /// next that devices know, which go in powers of two.
@@ -59,8 +60,8 @@ impl Options {
         if self.mtu.is_some_and(|mtu| !mtu.is_power_of_two() || !(256..=4096).contains(&mtu)) {
             return refuse("mtu is 256, 512, 1024, 2048 or 4096");
         }
-        if self.connect.is_zero() {
-            return refuse("connect is longer than nothing");
+        if self.connect.is_zero() || self.connect > Duration::from_secs(86_400) {
+            return refuse("connect is longer than nothing, and a day at most");
         }
         Ok(())
     }
@@ -93,6 +94,7 @@ mod tests {
             Options { depth: 0, ..Options::default() },
             Options { answer: Duration::ZERO, ..Options::default() },
             Options { connect: Duration::ZERO, ..Options::default() },
+            Options { connect: Duration::MAX, ..Options::default() },
             Options { mtu: Some(1500), ..Options::default() },
             Options { mtu: Some(128), ..Options::default() },
         ] {

@@ -2,12 +2,14 @@
 
 #![allow(unsafe_code)]
 
+use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::error::{Error, Failure, Result};
 use crate::rdma::endpoint::Endpoint;
 use crate::rdma::fabric::Shared;
+use crate::rdma::flights::{Landing, deadline};
 use crate::rdma::pair::{Pair, Request, What};
 
 /// An operation that was begun. It goes on when this is dropped; only nobody hears of its end.
@@ -18,7 +20,7 @@ pub struct Pending {
     doing: &'static str,
     /// The connection, and the groups of requests that are under way, the last one last.
     pair: Option<Arc<Pair>>,
-    slots: Vec<u32>,
+    under_way: VecDeque<Arc<Landing>>,
     failed: Option<Failure>,
     /// Whose memory it is about.
     keeps: Option<Arc<Shared>>,
@@ -30,16 +32,22 @@ impl Pending {
     /// # Errors
     /// [`Error::Peer`] when it cannot be reached; [`Error::Os`].
     pub(super) fn to(endpoint: &Arc<Endpoint>, host: usize, doing: &'static str) -> Result<Pending> {
+        endpoint.check_here()?;
         let pair = Some(endpoint.links.to(host)?);
         Ok(Pending {
             endpoint: endpoint.clone(),
             host,
             doing,
             pair,
-            slots: Vec::new(),
+            under_way: VecDeque::new(),
             failed: None,
             keeps: None,
         })
+    }
+
+    /// Whether both go by one connection, so that one follows the other.
+    pub(super) fn is_by_the_same_connection(&self, other: &Pending) -> bool {
+        matches!((&self.pair, &other.pair), (Some(one), Some(two)) if Arc::ptr_eq(one, two))
     }
 
     /// The memory stays registered until this is dropped, also when the fabric is dropped before.
@@ -68,47 +76,35 @@ impl Pending {
     /// # Safety
     /// As [`post`](Pending::post).
     pub(super) unsafe fn post_all(&mut self, steps: &[(What, (usize, u32, u32))]) -> Result<()> {
-        for steps in steps.chunks(self.endpoint.flights.most()) {
-            self.make_room()?;
-            let until = Instant::now() + self.endpoint.options.connect;
+        let endpoint = self.endpoint.clone();
+        for steps in steps.chunks(endpoint.flights.most()) {
             let Some(pair) = self.pair.clone() else { return Err(self.failure(Failure::Flushed)) };
-            let group = self.endpoint.flights.begin(self.host, steps.len(), until)?;
-            let Some((&last, _)) = group.slots().split_last() else {
+            let patience = endpoint.options.connect;
+            let Some(group) = endpoint.flights.begin(self.host, steps.len(), &pair, patience)? else {
                 return Err(self.failure(Failure::Timeout));
             };
+            let last = group.slots().last().copied();
             let request = |(&slot, &(what, local)): (&u32, &(What, _))| Request {
                 id: u64::from(slot),
                 what,
                 local,
-                told: slot == last,
+                told: Some(slot) == last,
             };
             let requests = group.slots().iter().zip(steps).map(request);
             // SAFETY: as this function's caller promises.
             if let Err((posted, error)) = unsafe { pair.post(requests) } {
-                match posted {
-                    0 => self.endpoint.flights.end(last),
+                match (posted, last) {
                     // The device has some of them, and will not say when they are over, unless the last one ends with them.
-                    _ => {
+                    (1.., Some(last)) => {
                         pair.end_with(u64::from(last));
-                        self.endpoint.flights.abandon(last);
+                        endpoint.links.broken(self.host, &pair);
                     }
+                    _ => endpoint.flights.cancel(&group),
                 }
                 return Err(error);
             }
-            self.slots.push(last);
-        }
-        Ok(())
-    }
-
-    /// Keeps few groups of its own, however many it has begun.
-    fn make_room(&mut self) -> Result<()> {
-        const MOST: usize = 64;
-        if self.slots.len() >= MOST {
-            let endpoint = self.endpoint.clone();
-            endpoint.flights.wait(None, || {
-                self.settle();
-                self.slots.len() < MOST
-            })?;
+            self.under_way.push_back(group.landing);
+            self.settle();
         }
         Ok(())
     }
@@ -128,10 +124,9 @@ impl Pending {
 
     /// Takes what has landed; whether all has.
     fn settle(&mut self) -> bool {
-        while let Some(&slot) = self.slots.first() {
-            let Some(status) = self.endpoint.flights.landed(slot) else { return false };
-            self.endpoint.flights.end(slot);
-            self.slots.remove(0);
+        while let Some(first) = self.under_way.front() {
+            let Some(status) = first.status() else { return false };
+            self.under_way.pop_front();
             if status != 0 {
                 // The first failure is the cause of the others.
                 self.failed.get_or_insert(Failure::of_status(status));
@@ -156,11 +151,12 @@ impl Pending {
     /// Whether it is over, without waiting.
     ///
     /// # Errors
-    /// [`Error::Peer`]: it has failed.
+    /// [`Error::Peer`]: it has failed. [`Error::Forked`] in a child of the process that began it.
     pub fn test(&mut self) -> Result<bool> {
+        self.endpoint.check_here()?;
         if !self.settle() {
             let endpoint = self.endpoint.clone();
-            endpoint.flights.look()?;
+            endpoint.flights.glance()?;
             if !self.settle() {
                 return Ok(false);
             }
@@ -173,6 +169,7 @@ impl Pending {
     /// # Errors
     /// [`Error::Peer`]: it has failed, by the device's own timeout at the latest.
     pub fn wait(mut self) -> Result<()> {
+        self.endpoint.check_here()?;
         let endpoint = self.endpoint.clone();
         endpoint.flights.wait(None, || self.settle())?;
         self.outcome()
@@ -183,19 +180,12 @@ impl Pending {
     /// # Errors
     /// As [`wait`](Pending::wait).
     pub fn wait_timeout(&mut self, timeout: Duration) -> Result<bool> {
+        self.endpoint.check_here()?;
         let endpoint = self.endpoint.clone();
-        if !endpoint.flights.wait(Some(Instant::now() + timeout), || self.settle())? {
+        if !endpoint.flights.wait(deadline(timeout), || self.settle())? {
             return Ok(false);
         }
         self.outcome().map(|()| true)
-    }
-}
-
-impl Drop for Pending {
-    fn drop(&mut self) {
-        for &slot in &self.slots {
-            self.endpoint.flights.abandon(slot);
-        }
     }
 }
 

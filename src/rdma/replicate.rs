@@ -8,6 +8,7 @@
 //!      3   4    5   6        counted from the source
 //! ```
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::buffer::carrier::Carrier;
@@ -39,6 +40,10 @@ fn family(own: usize, source: usize, hosts: usize) -> (Vec<usize>, Option<usize>
 impl Carrier for Shared {
     fn joins(&self) -> (usize, usize, usize) {
         (self.span.start(), self.keys.len(), self.own)
+    }
+
+    fn number(&self) -> u64 {
+        self.number
     }
 
     fn prepare(&self) -> u64 {
@@ -74,7 +79,7 @@ impl Shared {
         bytes: usize,
         each: &mut dyn FnMut(usize, usize),
     ) -> Result<()> {
-        let mut puts = Vec::new();
+        let mut puts: VecDeque<Pending> = VecDeque::new();
         let mut at = 0;
         while at < bytes {
             let length = PIECE.min(bytes - at);
@@ -83,7 +88,13 @@ impl Shared {
             }
             let span = Span::new(self.span.start() + at, length)?;
             for &child in children {
-                puts.push(put_and_tell(self, "replicate", child, span, PIECES as u32)?);
+                puts.push_back(put_and_tell(self, "replicate", child, span, PIECES as u32)?);
+            }
+            // What has failed is heard of soon, and not at the end.
+            while let Some(first) = puts.front_mut()
+                && first.test()?
+            {
+                puts.pop_front();
             }
             each(at, length);
             at += length;
