@@ -27,7 +27,8 @@ pub(crate) fn compare(key: &str, bytes: usize, repeats: usize, page: &str) -> Ou
         }
         #[cfg(feature = "rdma")]
         let _fabric = match by_puts {
-            true => Some(hostbuf::rdma::Fabric::connect(&group, &buffer, Default::default())?),
+            // SAFETY: the buffer is looked at through pointers, before and after.
+            true => Some(unsafe { hostbuf::rdma::Fabric::connect(&group, &buffer, Default::default())? }),
             false => None,
         };
         for side in turns(repeat) {

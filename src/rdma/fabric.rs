@@ -1,5 +1,7 @@
 //! The hosts of a job, joined by RDMA.
 
+#![allow(unsafe_code)]
+
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -71,7 +73,13 @@ impl Fabric {
     /// # Errors
     /// On all ranks: [`Error::Unsupported`] where a host has no RDMA device that is up; [`Error::Disagreed`] when the hosts'
     /// buffers differ; [`Error::Freeze`] for a frozen buffer; [`Error::Invalid`] for options that make no sense.
-    pub fn connect(group: &dyn Collective, buffer: &HostBuffer, options: Options) -> Result<Fabric> {
+    ///
+    /// # Safety
+    /// The devices write into the buffer behind the compiler's back: what an operation writes, on the other host (a put, an
+    /// addition) or on this one (a get, what an addition finds), is referenced by nobody at the time: neither by a reference that
+    /// the arena or the buffer gave nor by one that was made of its pointer. That holds for all that any host of the fabric
+    /// begins, from here on until the fabric is gone on all hosts.
+    pub unsafe fn connect(group: &dyn Collective, buffer: &HostBuffer, options: Options) -> Result<Fabric> {
         let _span = info_span!("fabric", buffer = %buffer.name()).entered();
         let hosts = Hosts::of(group)?;
         buffer.compare(group)?;
