@@ -65,10 +65,14 @@ fn blocks(large: bool) {
 }
 
 /// Takes a lease of a block. One that has a mapping of its own, where `mapped` blocks may be had, was not there before `made`
-/// registrations were: only its header lies between the edge of the page and it.
+/// registrations were. The C library marks such a block in the word before it (IS_MMAPPED); one from the end of a thread's
+/// arena may begin behind the edge of a page as well.
 #[track_caller]
 fn lease(cache: &FakeCache, mapped: bool, made: usize, block: *mut libc::c_void, length: usize) {
-    let of_its_own = mapped && block as usize % PAGE == 2 * size_of::<usize>();
+    const IS_MMAPPED: usize = 2;
+    // SAFETY: the header of a block that was allocated.
+    let header = unsafe { *block.cast::<usize>().sub(1) };
+    let of_its_own = mapped && header & IS_MMAPPED != 0;
     fresh(cache, if of_its_own { made } else { 0 }, block as usize, length);
 }
 
