@@ -28,6 +28,7 @@ pub(crate) struct Idle {
 
 impl Registrar for Idle {
     type Handle = u64;
+    type Key = u64;
 
     fn name(&self) -> String {
         "idle".into()
@@ -35,6 +36,10 @@ impl Registrar for Idle {
 
     fn overlap(&self) -> Overlap {
         Overlap::Free
+    }
+
+    fn key(&self, made: &u64) -> u64 {
+        *made
     }
 
     fn register(&self, _: Span, _: Access) -> hostbuf::Result<u64> {
@@ -60,10 +65,10 @@ fn of_regions(regions: usize, monitor: Monitor) -> hostbuf::Result<Cache> {
     cache(Budget { regions, bytes: usize::MAX / 2 }, monitor)
 }
 
-/// One get and drop, and what the device gave. In line, as in a program's own loop: after a system call every return costs.
+/// One get and drop, and the key that the device gave. In line, as in a program's own loop: after a system call every return costs.
 #[inline(always)]
 fn hit(cache: &Cache, address: *const u8) -> u64 {
-    *cache.get(address, ASKED, Access::READ).expect("a hit").handle()
+    cache.get(address, ASKED, Access::READ).expect("a hit").key()
 }
 
 fn fill(cache: &Cache, chain: &Chain) -> hostbuf::Result<()> {

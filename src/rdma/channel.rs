@@ -187,7 +187,7 @@ impl Channel {
         self.reap(&mut sender.writes, false)?;
         let number = sender.sent + 1;
         let (at, key) =
-            lease.as_ref().map_or((0, 0), |lease| (bytes.as_ptr() as u64, u64::from(lease.handle().rkey())));
+            lease.as_ref().map_or((0, 0), |lease| (bytes.as_ptr() as u64, u64::from(lease.key().rkey)));
         let head = Head { number, length: bytes.len() as u64, at, key };
         // SAFETY: with the lock this is the only sender, and there is room.
         let local = unsafe { boxes.fill(self.index, head, if long { &[] } else { bytes }) };
@@ -266,7 +266,7 @@ impl Channel {
         while done < into.len() {
             let length = LONGEST.min(into.len() - done);
             let what = What::Read { address: at + done as u64, key };
-            let local = (into.as_mut_ptr() as usize + done, length as u32, lease.handle().lkey());
+            let local = (into.as_mut_ptr() as usize + done, length as u32, lease.key().lkey);
             // SAFETY: the bytes are borrowed here, registered by the lease, and nobody goes on before the end of what has begun.
             if let Err(error) = unsafe { reading.post(what, local) } {
                 let _ = reading.wait();

@@ -69,7 +69,7 @@ mod tests {
         let wanted =
             [Some("mlx5_2"), Some("mlx5_1"), Some("mlx5_1"), Some("mlx5_1"), None, Some("rxe0"), None];
         assert_eq!(
-            seen.map(|name| name.unwrap_or_default()),
+            seen.map(Option::unwrap_or_default),
             wanted.map(|name| name.unwrap_or_default().to_owned())
         );
     }

@@ -119,6 +119,7 @@ impl Fake {
 
 impl Registrar for Fake {
     type Handle = Stamp;
+    type Key = u64;
 
     fn name(&self) -> String {
         "fake".into()
@@ -126,6 +127,10 @@ impl Registrar for Fake {
 
     fn overlap(&self) -> Overlap {
         self.overlap
+    }
+
+    fn key(&self, stamp: &Stamp) -> u64 {
+        stamp.0
     }
 
     fn register(&self, span: Span, access: Access) -> Result<Stamp> {

@@ -134,6 +134,7 @@ fn explain(source: &io::Error, whole: Span, more: usize) -> String {
 
 impl Registrar for Mlock {
     type Handle = ();
+    type Key = ();
 
     fn name(&self) -> String {
         "mlock".into()
@@ -146,6 +147,8 @@ impl Registrar for Mlock {
     fn footprint(&self, span: Span) -> usize {
         span.pages(self.page).len()
     }
+
+    fn key(&self, (): &()) {}
 
     fn register(&self, span: Span, access: Access) -> Result<()> {
         // The lock may be held by a thread that a child does not have.

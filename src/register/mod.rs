@@ -19,7 +19,7 @@
 //! let message = vec![7u8; 8192];
 //! for _ in 0..3 {
 //!     let lease = cache.get(message.as_ptr(), message.len(), Access::READ)?;
-//!     // ... send it, by lease.handle() ...
+//!     // ... send it, by lease.key() ...
 //!     drop(lease);
 //! }
 //! let stats = cache.stats();
@@ -81,4 +81,4 @@ pub use monitor::Monitor;
 pub use pinned::{Pinned, PinnedAlloc};
 pub use registrar::{Overlap, Probe, Registrar, Registration};
 #[cfg(feature = "rdma")]
-pub use verbs::{Verbs, VerbsHandle};
+pub use verbs::{Verbs, VerbsHandle, VerbsKey};

@@ -43,7 +43,7 @@ const LONGEST: usize = 32 << 20;
 /// let pinned = PinnedAlloc::new(Arc::new(Mlock::new()), Access::READ, 64 << 20);
 /// let mut message = pinned.allocate(1000)?;
 /// message.fill(7);
-/// // ... send it, by message.handle() ...
+/// // ... send it, by message.key() ...
 /// assert_eq!(message.len(), 1000);
 /// # Ok::<(), hostbuf::Error>(())
 /// ```
@@ -291,7 +291,13 @@ impl<R: Registrar> fmt::Debug for PinnedAlloc<R> {
 }
 
 impl<R: Registrar> Pinned<R> {
-    /// What the device gave for the memory that the block lies in.
+    /// What requests about the block are made with.
+    #[must_use]
+    pub fn key(&self) -> R::Key {
+        self.registration.key()
+    }
+
+    /// All that the device gave for the memory that the block lies in.
     #[must_use]
     pub fn handle(&self) -> &R::Handle {
         self.registration.handle()

@@ -50,8 +50,11 @@ impl fmt::Display for Probe {
 /// several threads at the same time. `overlap` and `footprint` are answered at once, without allocating or freeing memory: a
 /// cache asks them with a lock that nobody may hold who waits for the program's memory.
 pub trait Registrar: Send + Sync + 'static {
-    /// What the device gave: keys, a device address.
+    /// What the device gave, and takes back in the end: keys, a device address.
     type Handle: Send + Sync + 'static;
+
+    /// The part of it that requests are made with, copied: a hit of a cache has it at hand. `()` where there is none.
+    type Key: Copy + Send + Sync + 'static;
 
     /// For messages: `mlock`, `cuda 0`, `mlx5_0`.
     fn name(&self) -> String;
@@ -63,6 +66,9 @@ pub trait Registrar: Send + Sync + 'static {
     fn footprint(&self, span: Span) -> usize {
         span.len()
     }
+
+    /// The key of a registration, the same for as long as it lives. Answered at once; it must not panic.
+    fn key(&self, handle: &Self::Handle) -> Self::Key;
 
     /// Registers all of `span`.
     ///
@@ -119,6 +125,12 @@ impl<R: Registrar> Registration<R> {
     #[must_use]
     pub fn handle(&self) -> &R::Handle {
         self.handle.as_ref().expect("it is there until the end")
+    }
+
+    /// What requests are made with.
+    #[must_use]
+    pub fn key(&self) -> R::Key {
+        self.registrar.key(self.handle())
     }
 
     /// The registered range.

@@ -56,6 +56,15 @@ pub struct VerbsHandle {
     domain: Arc<Domain>,
 }
 
+/// What requests are made with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VerbsKey {
+    /// In this process's own requests.
+    pub lkey: u32,
+    /// In a peer's.
+    pub rkey: u32,
+}
+
 struct Domain {
     name: String,
     context: NonNull<ffi::ibv_context>,
@@ -155,6 +164,7 @@ impl Verbs {
 
 impl Registrar for Verbs {
     type Handle = VerbsHandle;
+    type Key = VerbsKey;
 
     fn name(&self) -> String {
         self.domain.name.clone()
@@ -166,6 +176,10 @@ impl Registrar for Verbs {
 
     fn footprint(&self, span: Span) -> usize {
         span.pages(self.page).len()
+    }
+
+    fn key(&self, handle: &VerbsHandle) -> VerbsKey {
+        VerbsKey { lkey: handle.local, rkey: handle.remote }
     }
 
     fn register(&self, span: Span, access: Access) -> Result<VerbsHandle> {

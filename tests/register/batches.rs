@@ -8,14 +8,14 @@ use hostbuf::register::fake::Fake;
 use hostbuf::register::{Budget, Lease, Monitor, Overlap, Span};
 
 use crate::memory::{Area, PAGE, map_over};
-use crate::{FakeCache, MANY, READ, at, cache, explicit, span, strict, strict_with};
+use crate::{FakeCache, MANY, READ, Stamped, at, cache, explicit, span, strict, strict_with};
 
 fn spans(areas: &[Area]) -> Vec<Span> {
     areas.iter().map(|area| span(area.at(), area.len())).collect()
 }
 
 fn numbers(cache: &FakeCache, spans: &[Span]) -> Vec<u64> {
-    cache.get_many(spans, READ).unwrap().iter().map(|lease| lease.handle().0).collect()
+    cache.get_many(spans, READ).unwrap().iter().map(|lease| lease.stamp().0).collect()
 }
 
 #[test]

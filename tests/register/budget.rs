@@ -6,7 +6,7 @@ use hostbuf::Error;
 use hostbuf::register::{Budget, Lease, Overlap, Stats};
 
 use crate::memory::PAGE;
-use crate::{FakeCache, MANY, READ, at, explicit, span};
+use crate::{FakeCache, MANY, READ, Stamped, at, explicit, span};
 
 const TWO: Budget = Budget { regions: 2, bytes: 1 << 30 };
 
@@ -32,7 +32,7 @@ fn invalidated_and_still_leased_counts() {
     let old = cache.get(at(0x1000), 10, READ).unwrap();
     cache.invalidate(span(0x1000, 10)).unwrap();
     let fresh = cache.get(at(0x1000), 10, READ).unwrap();
-    assert_ne!(old.handle(), fresh.handle());
+    assert_ne!(old.stamp(), fresh.stamp());
     assert!(matches!(cache.get(at(0x2000), 10, READ), Err(Error::Budget { .. })));
     assert_eq!(fake.peak().0, 2);
     drop(old);

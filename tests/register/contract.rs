@@ -1,5 +1,6 @@
 //! What every registrar promises, checked for each of them by the same suite.
 
+use std::fmt::Debug;
 use std::sync::Arc;
 
 use hostbuf::register::fake::Fake;
@@ -15,7 +16,7 @@ const MIB: usize = 1 << 20;
 const BOTH: Access = Access::WRITE;
 
 /// All that the trait's documentation promises of memory that is mapped.
-pub fn contract<R: Registrar>(registrar: Arc<R>) {
+pub fn contract<R: Registrar<Key: Debug + PartialEq>>(registrar: Arc<R>) {
     assert!(!registrar.name().is_empty());
     sizes(&registrar);
     neighbours(&registrar);
@@ -120,12 +121,14 @@ fn threads<R: Registrar>(registrar: &Arc<R>) {
 }
 
 /// The proof object: it ends by dropping, or by hand with the result.
-fn by_a_registration<R: Registrar>(registrar: &Arc<R>) {
+fn by_a_registration<R: Registrar<Key: Debug + PartialEq>>(registrar: &Arc<R>) {
     let area = Area::new(2);
     let whole = span(area.at(), area.len());
     for _ in 0..3 {
         let registration = Registration::new(registrar, whole, BOTH).expect("mapped");
         assert_eq!((registration.span(), registration.access()), (whole, BOTH));
+        let key = registration.key();
+        assert_eq!((registration.key(), registrar.key(registration.handle())), (key, key));
         drop(registration);
     }
     let registration = Registration::new(registrar, whole, BOTH).expect("the others have ended");
@@ -134,7 +137,7 @@ fn by_a_registration<R: Registrar>(registrar: &Arc<R>) {
 }
 
 /// Hits, evictions, ranges that grow over others, and an end of everything.
-fn through_a_cache<R: Registrar>(registrar: &Arc<R>) {
+fn through_a_cache<R: Registrar<Key: Debug + PartialEq>>(registrar: &Arc<R>) {
     let area = Area::new(64);
     let budget = Budget { regions: 8, bytes: 32 * PAGE };
     let cache = RegistrationCache::new(registrar.clone(), budget, Monitor::Explicit).expect("with room");
@@ -142,6 +145,7 @@ fn through_a_cache<R: Registrar>(registrar: &Arc<R>) {
         let pointer = (area.at() + first * PAGE) as *const u8;
         let lease = cache.get(pointer, pages * PAGE, BOTH)?;
         assert!(lease.span().contains(span(pointer as usize, pages * PAGE)));
+        assert_eq!(lease.key(), registrar.key(lease.handle()));
         Ok(lease.span())
     };
     for round in 0..3 {

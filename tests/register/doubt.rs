@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use crate::memory::{Area, PAGE};
-use crate::{FakeCache, READ, span, strict};
+use crate::{FakeCache, READ, Stamped, span, strict};
 
 /// Another userfaultfd of this process, as a program or a library may have one.
 struct Other(OwnedFd);
@@ -107,7 +107,7 @@ fn nothing_is_kept_until_it_is_known_again_what_changes() {
     let area = Area::new(4);
     let get = || cache.get(area.pointer(), area.len(), READ).unwrap();
     drop(get());
-    assert_eq!(get().handle(), get().handle());
+    assert_eq!(get().stamp(), get().stamp());
     while_memory_changes(&cache, || {
         let begun = Instant::now();
         // At first nobody knows that it will take so long.
@@ -120,7 +120,7 @@ fn nothing_is_kept_until_it_is_known_again_what_changes() {
             assert_eq!(cache.stats().unproven, n);
             // What the cache's own thread is about to end has ended when this returns.
             cache.invalidate(span(1, 1)).unwrap();
-            assert_eq!(fake.live().iter().map(|live| live.0).collect::<Vec<_>>(), [lease.handle().0]);
+            assert_eq!(fake.live().iter().map(|live| live.0).collect::<Vec<_>>(), [lease.stamp().0]);
             drop(lease);
             assert!(cache.try_get(area.pointer(), area.len(), READ).is_none());
             // Neither what was kept before nor this.
@@ -129,8 +129,8 @@ fn nothing_is_kept_until_it_is_known_again_what_changes() {
         assert!(begun.elapsed() < Duration::from_secs(10));
     });
     // The change is over, and known: so it is as before.
-    let again = *get().handle();
-    assert_eq!((*get().handle(), cache.stats().unproven), (again, 4));
+    let again = get().stamp();
+    assert_eq!((get().stamp(), cache.stats().unproven), (again, 4));
 }
 
 #[test]
@@ -140,13 +140,13 @@ fn many_short_changes_are_not_a_long_one() {
     }
     let Some((_, cache)) = strict() else { return };
     let area = Area::new(4);
-    let first = *cache.get(area.pointer(), area.len(), READ).unwrap().handle();
+    let first = cache.get(area.pointer(), area.len(), READ).unwrap().stamp();
     for _ in 0..4 {
         std::thread::scope(|scope| {
             while_memory_changes(&cache, || {
                 // It asks, waits a little, and gets a registration of its own.
                 let asking = scope.spawn(|| {
-                    assert_ne!(*cache.get(area.pointer(), area.len(), READ).unwrap().handle(), first);
+                    assert_ne!(cache.get(area.pointer(), area.len(), READ).unwrap().stamp(), first);
                 });
                 // The change goes on until it has its answer.
                 asking.join().unwrap();
@@ -156,5 +156,5 @@ fn many_short_changes_are_not_a_long_one() {
         std::thread::sleep(Duration::from_millis(1100));
     }
     assert_eq!(cache.stats().unproven, 0);
-    assert_eq!(*cache.get(area.pointer(), area.len(), READ).unwrap().handle(), first);
+    assert_eq!(cache.get(area.pointer(), area.len(), READ).unwrap().stamp(), first);
 }

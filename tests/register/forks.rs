@@ -6,7 +6,7 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
 
 use crate::memory::{Area, PAGE, map_over};
-use crate::{MANY, READ, cache, span};
+use crate::{MANY, READ, Stamped, cache, span};
 
 #[test]
 fn a_child_gets_an_error_and_ends_nothing_of_its_parents() {
@@ -35,9 +35,9 @@ fn a_child_gets_an_error_and_ends_nothing_of_its_parents() {
         }
     }
     assert_eq!((fake.live().len(), fake.ended().len()), (1, 0));
-    let own = *lease.handle();
+    let own = lease.stamp();
     drop(lease);
-    assert_eq!(*cache.get(area.pointer(), area.len(), READ).unwrap().handle(), own);
+    assert_eq!(cache.get(area.pointer(), area.len(), READ).unwrap().stamp(), own);
 }
 
 #[test]
@@ -117,8 +117,8 @@ fn children_are_born_while_threads_are_busy() {
         stop.store(true, Ordering::Relaxed);
         assert_eq!(well, 60);
     });
-    assert!(fake.live().iter().any(|live| live.0 == lease.handle().0));
-    assert_eq!(cache.get(kept.pointer(), kept.len(), READ).unwrap().handle(), lease.handle());
+    assert!(fake.live().iter().any(|live| live.0 == lease.stamp().0));
+    assert_eq!(cache.get(kept.pointer(), kept.len(), READ).unwrap().stamp(), lease.stamp());
     drop(lease);
     drop(cache);
     assert_eq!((fake.live().len(), fake.ended().len()), (0, fake.made()));

@@ -124,6 +124,7 @@ struct Stuck(Fake);
 
 impl Registrar for Stuck {
     type Handle = Stamp;
+    type Key = u64;
 
     fn name(&self) -> String {
         "stuck".into()
@@ -131,6 +132,10 @@ impl Registrar for Stuck {
 
     fn overlap(&self) -> Overlap {
         Overlap::Free
+    }
+
+    fn key(&self, stamp: &Stamp) -> u64 {
+        stamp.0
     }
 
     fn register(&self, span: Span, access: Access) -> hostbuf::Result<Stamp> {

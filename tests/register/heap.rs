@@ -10,7 +10,7 @@ use hostbuf::register::fake::Fake;
 use hostbuf::register::{Budget, Overlap};
 
 use crate::memory::PAGE;
-use crate::{FakeCache, MANY, READ, at, explicit, kept_one, strict, strict_with};
+use crate::{FakeCache, MANY, READ, Stamped, at, explicit, kept_one, strict, strict_with};
 
 const BUSY: Duration = Duration::from_millis(1200);
 
@@ -19,11 +19,7 @@ const BUSY: Duration = Duration::from_millis(1200);
 fn fresh(cache: &FakeCache, made: usize, start: usize, length: usize) {
     match cache.get(start as *const u8, length, READ) {
         Ok(lease) => {
-            assert!(
-                lease.handle().0 > made as u64,
-                "{lease:?}, number {}, of {made} before",
-                lease.handle().0
-            );
+            assert!(lease.stamp().0 > made as u64, "{lease:?}, number {}, of {made} before", lease.stamp().0);
         }
         Err(hostbuf::Error::Budget { leased: true, .. }) => {}
         Err(error) => panic!("{error}"),
@@ -170,7 +166,7 @@ fn a_block_that_shrinks() {
         let shrunk = libc::realloc(block, LARGE / 4);
         assert_eq!(shrunk, block);
         assert!(cache.try_get(tail, PAGE, READ).is_none());
-        assert_eq!(*cache.get(block.cast(), PAGE, READ).unwrap().handle(), head);
+        assert_eq!(cache.get(block.cast(), PAGE, READ).unwrap().stamp(), head);
         libc::free(shrunk);
     }
     // Who frees goes on when the monitor has read of it, which is a moment before it is applied.

@@ -4,7 +4,7 @@ use hostbuf::Error;
 use hostbuf::register::{Budget, Monitor, Overlap, Registrar};
 
 use crate::memory::{Area, PAGE, map_over};
-use crate::{READ, at, cache, explicit, kept_one, span, strict};
+use crate::{READ, Stamped, at, cache, explicit, kept_one, span, strict};
 
 const TWO: Budget = Budget { regions: 2, bytes: 1 << 30 };
 
@@ -16,10 +16,10 @@ const TWO: Budget = Budget { regions: 2, bytes: 1 << 30 };
 fn what_is_kept_stays_and_answers_for_its_parts() {
     let (fake, cache) = explicit(TWO);
     cache.keep(at(0x10_0000), 0x8000, READ).unwrap();
-    let kept = *cache.get(at(0x10_0000), 0x8000, READ).unwrap().handle();
+    let kept = cache.get(at(0x10_0000), 0x8000, READ).unwrap().stamp();
     for round in 0..100 {
         drop(cache.get(at(0x20_0000 + 0x2000 * round), PAGE, READ).unwrap());
-        assert_eq!(*cache.get(at(0x10_0100 + round), 77, READ).unwrap().handle(), kept);
+        assert_eq!(cache.get(at(0x10_0100 + round), 77, READ).unwrap().stamp(), kept);
     }
     assert!(!fake.ended().contains(&kept.0));
     // The room is the other one's alone.

@@ -15,7 +15,7 @@ use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, fork};
 
 use crate::memory::{Area, PAGE};
-use crate::{READ, span, strict, strict_with};
+use crate::{READ, Stamped, span, strict, strict_with};
 
 /// An allocator that gives a watched page back to the kernel whenever a thread that has asked for that allocates or frees, as
 /// any allocator may: whoever does so waits for the monitor.
@@ -176,8 +176,8 @@ fn the_last_cache_goes_when_nothing_can_be_opened() {
     let all: Vec<_> = std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect();
     // New memory is watched and kept all the same.
     let fresh = Area::new(2);
-    let before = *cache.get(fresh.pointer(), PAGE, READ).unwrap().handle();
-    assert_eq!(*cache.get(fresh.pointer(), PAGE, READ).unwrap().handle(), before);
+    let before = cache.get(fresh.pointer(), PAGE, READ).unwrap().stamp();
+    assert_eq!(cache.get(fresh.pointer(), PAGE, READ).unwrap().stamp(), before);
     assert_eq!(cache.stats().unwatchable, 0);
     within("the last cache and its memory", Duration::from_secs(20), || {
         drop(cache);
@@ -271,9 +271,9 @@ fn where_a_mapping_has_moved_to_is_not_taken_for_watched() {
     drop(cache.get(area.pointer(), area.len(), READ).unwrap());
     let moved = remap(area.at(), area.len(), 8 * PAGE, libc::MREMAP_MAYMOVE);
     for start in [moved, moved + 4 * PAGE] {
-        let before = *cache.get(start as *const u8, 4 * PAGE, READ).unwrap().handle();
+        let before = cache.get(start as *const u8, 4 * PAGE, READ).unwrap().stamp();
         crate::memory::map_over(start, 4 * PAGE);
-        assert_ne!(*cache.get(start as *const u8, 4 * PAGE, READ).unwrap().handle(), before);
+        assert_ne!(cache.get(start as *const u8, 4 * PAGE, READ).unwrap().stamp(), before);
     }
     unmap(moved, 8 * PAGE);
 }
@@ -295,9 +295,9 @@ fn one_cache_too_many_gets_an_error_and_the_others_go_on() {
     assert!(matches!(&refused, Error::Invalid { what } if what.contains("256")), "{refused}");
     assert_eq!(others.len(), 255);
     let area = Area::new(1);
-    let before = *cache.get(area.pointer(), PAGE, READ).unwrap().handle();
+    let before = cache.get(area.pointer(), PAGE, READ).unwrap().stamp();
     crate::memory::map_over(area.at(), PAGE);
-    assert_ne!(*cache.get(area.pointer(), PAGE, READ).unwrap().handle(), before);
+    assert_ne!(cache.get(area.pointer(), PAGE, READ).unwrap().stamp(), before);
     others.pop();
     drop(one().unwrap());
 }

@@ -14,6 +14,7 @@ mod frozen;
 mod gpu;
 mod heap;
 mod kept;
+mod keys;
 mod letting_go;
 mod library;
 mod locking;
@@ -32,7 +33,7 @@ use std::io::Write;
 use std::sync::Arc;
 
 use hostbuf::register::fake::{Fake, Stamp};
-use hostbuf::register::{Access, Budget, Monitor, Overlap, Probe, RegistrationCache, Span};
+use hostbuf::register::{Access, Budget, Lease, Monitor, Overlap, Probe, RegistrationCache, Span};
 
 const MANY: Budget = Budget { regions: 1024, bytes: 1 << 40 };
 
@@ -65,13 +66,25 @@ fn strict_with(overlap: Overlap, budget: Budget) -> Option<(Arc<Fake>, Registrat
     }
 }
 
+trait Stamped {
+    /// Which registration it is of, by what the device gave and by the copy of its key.
+    fn stamp(&self) -> Stamp;
+}
+
+impl Stamped for Lease<'_, Fake> {
+    fn stamp(&self) -> Stamp {
+        assert_eq!(self.handle().0, self.key(), "the key of another registration");
+        *self.handle()
+    }
+}
+
 /// The stamp of a registration that is kept. Where the monitor gets no core for long it takes more than one request: what nobody
 /// could look after is registered for its lease only.
 fn kept_one(cache: &FakeCache, start: *const u8, length: usize) -> Stamp {
     loop {
         drop(cache.get(start, length, READ).expect("a lease"));
         if let Some(lease) = cache.try_get(start, length, READ) {
-            return *lease.handle();
+            return lease.stamp();
         }
     }
 }

@@ -12,7 +12,7 @@ use hostbuf::{Error, Result};
 use proptest::prelude::*;
 
 use crate::memory::PAGE;
-use crate::{at, span};
+use crate::{Stamped, at, span};
 
 const BASE: usize = 0x100_0000;
 const RIGHTS: [Access; 4] = [Access::READ, Access::WRITE, Access::REMOTE_READ, Access::REMOTE_WRITE];
@@ -160,7 +160,7 @@ impl<'c> Model<'c> {
     }
 
     fn leased(&self) -> BTreeSet<u64> {
-        self.leases.iter().map(|(lease, _)| lease.handle().0).collect()
+        self.leases.iter().map(|(lease, _)| lease.stamp().0).collect()
     }
 
     /// Whether a registration that is live, and has not been made invalid, covers it.
@@ -184,7 +184,7 @@ impl<'c> Model<'c> {
     }
 
     fn given(&mut self, asked: Asked, lease: Lease<'c, Fake>) {
-        let Stamp(number) = *lease.handle();
+        let Stamp(number) = lease.stamp();
         let of = self.fake.live().into_iter().find(|live| live.0 == number);
         let (_, whole, access) = of.expect("a lease is of what is registered");
         assert_eq!((lease.span(), lease.access()), (whole, access));
@@ -229,7 +229,7 @@ impl<'c> Model<'c> {
         let (live, stats) = seen;
         let numbers: BTreeSet<u64> = live.iter().map(|live| live.0).collect();
         for (lease, asked) in &self.leases {
-            assert!(numbers.contains(&lease.handle().0), "{lease:?} is of one that has ended");
+            assert!(numbers.contains(&lease.stamp().0), "{lease:?} is of one that has ended");
             assert!(lease.span().contains(asked.span()) && lease.access().allows(asked.access));
         }
         // Whoever has gone is gone once, and nothing that was made invalid stays beyond its leases.
@@ -293,7 +293,7 @@ fn run_with_room(overlap: Overlap, steps: &[Step]) {
         };
         let expected: Vec<u64> = valid.iter().filter(|v| covers(v)).map(|v| v.0).collect();
         let lease = cache.get(at(asked.span().start()), asked.length, asked.access).expect("there is room");
-        let Stamp(number) = *lease.handle();
+        let Stamp(number) = lease.stamp();
         if expected.is_empty() {
             if overlap == Overlap::Refused {
                 // What overlaps has gone first: nothing is leased here.

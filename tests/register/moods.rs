@@ -45,6 +45,7 @@ impl Mood {
 
 impl Registrar for Moody {
     type Handle = ();
+    type Key = ();
 
     fn name(&self) -> String {
         "moody".into()
@@ -53,6 +54,8 @@ impl Registrar for Moody {
     fn overlap(&self) -> Overlap {
         Overlap::Free
     }
+
+    fn key(&self, (): &()) {}
 
     fn register(&self, span: Span, _: Access) -> Result<()> {
         self.registering.call(span)?;

@@ -173,6 +173,7 @@ struct Panics(AtomicBool);
 
 impl Registrar for Panics {
     type Handle = ();
+    type Key = ();
 
     fn name(&self) -> String {
         "panics".into()
@@ -181,6 +182,8 @@ impl Registrar for Panics {
     fn overlap(&self) -> Overlap {
         Overlap::Free
     }
+
+    fn key(&self, (): &()) {}
 
     fn register(&self, _: Span, _: Access) -> hostbuf::Result<()> {
         assert!(self.0.swap(true, Ordering::Relaxed), "told to");

@@ -73,12 +73,15 @@ fn a_leader_that_panics_leaves_nothing_behind() {
     struct Bomb(std::sync::atomic::AtomicBool);
     impl Registrar for Bomb {
         type Handle = ();
+        type Key = ();
         fn name(&self) -> String {
             "bomb".into()
         }
         fn overlap(&self) -> Overlap {
             Overlap::Free
         }
+        fn key(&self, (): &()) {}
+
         fn register(&self, _: Span, _: Access) -> hostbuf::Result<()> {
             let first = !self.0.swap(true, std::sync::atomic::Ordering::Relaxed);
             assert!(!first, "on purpose");
@@ -175,6 +178,7 @@ impl Slow {
 
 impl Registrar for Slow {
     type Handle = ();
+    type Key = ();
 
     fn name(&self) -> String {
         "slow".into()
@@ -183,6 +187,8 @@ impl Registrar for Slow {
     fn overlap(&self) -> Overlap {
         Overlap::Free
     }
+
+    fn key(&self, (): &()) {}
 
     fn register(&self, _: Span, _: Access) -> hostbuf::Result<()> {
         Ok(())

@@ -8,13 +8,14 @@ use hostbuf::register::fake::{Fake, Stamp};
 use hostbuf::register::{Access, Monitor, Overlap, Probe, Registrar, RegistrationCache, Span};
 
 use crate::memory::{Area, PAGE};
-use crate::{MANY, READ, skip, strict};
+use crate::{MANY, READ, Stamped, skip, strict};
 
 /// A device whose handle has the first byte of the memory, as it was when it was registered.
 struct Peek(Fake);
 
 impl Registrar for Peek {
     type Handle = (Stamp, u8);
+    type Key = u8;
 
     fn name(&self) -> String {
         "peek".into()
@@ -22,6 +23,10 @@ impl Registrar for Peek {
 
     fn overlap(&self) -> Overlap {
         Overlap::Free
+    }
+
+    fn key(&self, handle: &(Stamp, u8)) -> u8 {
+        handle.1
     }
 
     fn register(&self, span: Span, access: Access) -> hostbuf::Result<(Stamp, u8)> {
@@ -67,7 +72,7 @@ fn discard_while_others_ask(pages: usize, rounds: usize) {
             }
         });
         // The page is a new one, of zeros.
-        stale += usize::from(cache.get(last, PAGE, READ).unwrap().handle().1 == 1);
+        stale += usize::from(cache.get(last, PAGE, READ).unwrap().key() == 1);
     }
     assert_eq!(stale, 0, "of {rounds}: {:?}", cache.stats());
     assert!(cache.stats().restless > 0, "{:?}", cache.stats());
@@ -120,7 +125,7 @@ fn requests_go_on_while_other_memory_changes_all_the_time() {
             let begun = Instant::now();
             let lease = cache.get(area.pointer(), PAGE, READ).unwrap();
             slowest = slowest.max(begun.elapsed());
-            assert!(fake.live().iter().any(|live| live.0 == lease.handle().0));
+            assert!(fake.live().iter().any(|live| live.0 == lease.stamp().0));
         }
         stop.store(true, Ordering::Relaxed);
         slowest

@@ -6,7 +6,7 @@ use hostbuf::register::fake::Fake;
 use hostbuf::register::{Budget, Monitor, Overlap, RegistrationCache};
 
 use crate::memory::{Area, PAGE, map_over};
-use crate::{MANY, READ, cache, skip, strict, strict_with};
+use crate::{MANY, READ, Stamped, cache, skip, strict, strict_with};
 
 /// Registers eight pages, lets `change` do its work on them, and looks whether the next request is a new registration: of
 /// any device, and with a budget that has no room for the old one beside the new one.
@@ -26,7 +26,7 @@ pub fn changed_by(what: &str, change: impl Fn(usize, usize)) {
 fn changed_in(fake: &Fake, cache: RegistrationCache<Fake>, what: &str, change: &impl Fn(usize, usize)) {
     for round in 0..50 {
         let area = Area::new(8);
-        let get = || *cache.get(area.pointer(), area.len(), READ).unwrap().handle();
+        let get = || cache.get(area.pointer(), area.len(), READ).unwrap().stamp();
         // It is kept: memory that does not change hits. On a machine without a core to spare the monitor may be too late to
         // say so; that is counted, and then it is asked for again.
         let (mut restless, mut before) = (cache.stats().restless, get());
@@ -40,7 +40,7 @@ fn changed_in(fake: &Fake, cache: RegistrationCache<Fake>, what: &str, change: &
         if let Some(lease) = cache.try_get(area.pointer(), PAGE, READ) {
             panic!("{what}, round {round}: {lease:?} is stale");
         }
-        let after = *cache.get(area.pointer(), area.len(), READ).unwrap().handle();
+        let after = cache.get(area.pointer(), area.len(), READ).unwrap().stamp();
         assert_ne!(after, before, "{what}, round {round}");
         drop(area);
     }
@@ -170,7 +170,7 @@ fn the_break_that_moves() {
         assert_ne!(start as isize, -1);
         let inner = (start as usize).next_multiple_of(PAGE) + PAGE;
         std::slice::from_raw_parts_mut(inner as *mut u8, 8 * PAGE).fill(1);
-        let before = *cache.get(inner as *const u8, 4 * PAGE, READ).unwrap().handle();
+        let before = cache.get(inner as *const u8, 4 * PAGE, READ).unwrap().stamp();
         let end = libc::sbrk(0);
         if end as usize != start as usize + 16 * PAGE {
             return skip("a break that moves: somebody else has moved it meanwhile");
@@ -178,7 +178,7 @@ fn the_break_that_moves() {
         libc::sbrk(-16 * PAGE as isize);
         assert_eq!(libc::sbrk(16 * PAGE as isize), start);
         assert!(cache.try_get(inner as *const u8, 4 * PAGE, READ).is_none());
-        assert_ne!(*cache.get(inner as *const u8, 4 * PAGE, READ).unwrap().handle(), before);
+        assert_ne!(cache.get(inner as *const u8, 4 * PAGE, READ).unwrap().stamp(), before);
     }
 }
 
@@ -191,21 +191,21 @@ fn free_and_realloc_of_large_blocks() {
     for _ in 0..50 {
         let block = vec![0u8; LARGE];
         let (pointer, length) = (block.as_ptr(), block.len());
-        let before = *cache.get(pointer, length, READ).unwrap().handle();
+        let before = cache.get(pointer, length, READ).unwrap().stamp();
         drop(block);
         assert!(cache.try_get(pointer, length, READ).is_none());
         let block = vec![0u8; LARGE];
         if block.as_ptr() == pointer {
             again += 1;
-            assert_ne!(*cache.get(pointer, length, READ).unwrap().handle(), before);
+            assert_ne!(cache.get(pointer, length, READ).unwrap().stamp(), before);
         }
         // realloc of such a block is mremap: the old range is gone, and nothing of it is hit.
         let mut growing = block;
         let old = growing.as_ptr();
-        let before = *cache.get(old, LARGE, READ).unwrap().handle();
+        let before = cache.get(old, LARGE, READ).unwrap().stamp();
         growing.reserve_exact(LARGE);
         if growing.as_ptr() != old {
-            assert_ne!(*cache.get(growing.as_ptr(), LARGE, READ).unwrap().handle(), before);
+            assert_ne!(cache.get(growing.as_ptr(), LARGE, READ).unwrap().stamp(), before);
         }
     }
     assert!(again > 0, "the C library never gave the same address again");
@@ -219,7 +219,7 @@ fn between_the_change_and_the_news_of_it() {
     Monitor::delay(std::time::Duration::from_micros(200));
     let area = Area::new(4);
     for round in 0..3000 {
-        let before = *cache.get(area.pointer(), area.len(), READ).unwrap().handle();
+        let before = cache.get(area.pointer(), area.len(), READ).unwrap().stamp();
         let stop = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
             // The new mapping is there when the thread that makes it has not yet come back from the system call.
@@ -230,7 +230,7 @@ fn between_the_change_and_the_news_of_it() {
             while !stop.load(std::sync::atomic::Ordering::Acquire) {
                 std::hint::spin_loop();
             }
-            let after = *cache.get(area.pointer(), area.len(), READ).unwrap().handle();
+            let after = cache.get(area.pointer(), area.len(), READ).unwrap().stamp();
             assert_ne!(after, before, "round {round}");
         });
     }
@@ -290,7 +290,7 @@ fn memory_that_cannot_be_watched_is_never_kept() {
     assert_eq!(unsafe { libc::madvise(shared, PAGE, libc::MADV_REMOVE) }, 0);
     assert!(cache.try_get(shared.cast(), PAGE, READ).is_none());
     let fresh = cache.get(shared.cast(), PAGE, READ).unwrap();
-    assert_ne!(fresh.handle(), lease.handle());
+    assert_ne!(fresh.stamp(), lease.stamp());
     drop((lease, fresh));
     assert_eq!(fake.live().len(), 0);
     // SAFETY: nobody uses it any more.

@@ -80,6 +80,7 @@ struct Limited(usize);
 
 impl Registrar for Limited {
     type Handle = ();
+    type Key = ();
 
     fn name(&self) -> String {
         "limited".into()
@@ -88,6 +89,8 @@ impl Registrar for Limited {
     fn overlap(&self) -> Overlap {
         Overlap::Free
     }
+
+    fn key(&self, (): &()) {}
 
     fn register(&self, span: Span, access: Access) -> hostbuf::Result<()> {
         if span.len() <= self.0 {

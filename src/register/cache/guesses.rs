@@ -3,12 +3,18 @@
 //! registration need not tell.
 //!
 //! ```text
-//!   page ──hash──> first (four bytes):  slot | tag             nearly always right, and the shortest way
+//!   page ──hash──> first (two words):  slot | tag | number, key      nearly always right, and the shortest way
 //!          └─────> bucket (half a line): six tags of a byte | whose turn | six slots        what has no place there
 //! ```
 //!
+//! A first guess has a copy of the registration's key, and says by the number of the slot's description which registration
+//! that was. So what a user does with the key need not wait for the slot, which is a look at memory later: the slot is only
+//! compared with the guess.
+//!
 //! The tags of a bucket are compared all at once.
 
+use std::cell::UnsafeCell;
+use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::os::array::Zero;
@@ -19,15 +25,27 @@ const LOW: u64 = 0x0000_0101_0101_0101;
 const HIGH: u64 = 0x0000_8080_8080_8080;
 /// Whose turn it is to be forgotten, above the tags.
 const TURN: u32 = 56;
-/// Above the slot of a first guess.
+/// Above the slot of a first guess: its tag, and above that the number.
 const FIRST_TAG: u32 = 26;
+const FIRST_NUMBER: u32 = 32;
 /// How often a first guess that another page would like to have stands before it goes.
 const PATIENCE: u64 = 8;
 
-/// Slot in the low bits, and above them a tag of 1 to 63; 0 for nothing.
-#[derive(Default)]
-#[repr(transparent)]
-pub(super) struct First(AtomicU32);
+/// A slot, the number of its description, and the key that its registration had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Guess<K> {
+    pub(super) slot: u32,
+    pub(super) number: u32,
+    pub(super) key: K,
+}
+
+/// Slot in the low bits, above them a tag of 1 to 63, and above that the number; 0 for nothing. Then the key.
+#[repr(C)]
+pub(super) struct First<K> {
+    word: AtomicU64,
+    /// Its thread's alone; written wherever the word becomes something.
+    key: UnsafeCell<MaybeUninit<K>>,
+}
 
 /// Tags of 1 to 255, 0 where there is nothing; the slots. Half a line, so that two share one.
 #[derive(Default)]
@@ -60,8 +78,9 @@ impl Sizes {
 
     /// So many, with nothing in them, for tests: else they lie in a thread's lines.
     #[cfg(test)]
-    pub(super) fn made(self) -> (Box<[First]>, Box<[Bucket]>) {
-        let firsts = (0..self.firsts).map(|_| First::default()).collect();
+    pub(super) fn made<K>(self) -> (Box<[First<K>]>, Box<[Bucket]>) {
+        let nothing = || First { word: AtomicU64::new(0), key: UnsafeCell::new(MaybeUninit::uninit()) };
+        let firsts = (0..self.firsts).map(|_| nothing()).collect();
         (firsts, (0..self.buckets).map(|_| Bucket::default()).collect())
     }
 
@@ -97,30 +116,71 @@ impl Place {
     }
 }
 
-impl First {
+#[allow(unsafe_code)]
+impl<K: Copy> First<K> {
     /// The slot that is meant, or seldom another.
+    ///
+    /// # Safety
+    /// The calling thread is the one whose guess this is.
     #[inline(always)]
-    pub(super) fn guess(&self, place: Place) -> Option<u32> {
-        let word = self.0.load(Ordering::Relaxed);
-        (word >> FIRST_TAG == place.first_tag()).then_some(word & ((1 << FIRST_TAG) - 1))
+    pub(super) unsafe fn guess(&self, place: Place) -> Option<Guess<K>> {
+        let word = self.word.load(Ordering::Relaxed);
+        if word as u32 >> FIRST_TAG != place.first_tag() {
+            return None;
+        }
+        // SAFETY: there is a word, so there is a key, and no other thread has to do with it.
+        let key = unsafe { (*self.key.get()).assume_init() };
+        Some(Guess { slot: slot_in(word), number: (word >> FIRST_NUMBER) as u32, key })
     }
 
     /// Remembers a slot if nothing is here, or one of the same tag, or if `anyhow`. Whether it does.
-    fn learn(&self, place: Place, slot: u32, anyhow: bool) -> bool {
-        let tag = self.0.load(Ordering::Relaxed) >> FIRST_TAG;
+    ///
+    /// # Safety
+    /// As for `guess`.
+    pub(super) unsafe fn learn(&self, place: Place, guess: Guess<K>, anyhow: bool) -> bool {
+        let tag = self.word.load(Ordering::Relaxed) as u32 >> FIRST_TAG;
         let takes = tag == 0 || tag == place.first_tag() || anyhow;
         if takes {
-            self.0.store(place.first_tag() << FIRST_TAG | slot, Ordering::Relaxed);
+            // SAFETY: as above.
+            unsafe { (*self.key.get()).write(guess.key) };
+            let below = u64::from(place.first_tag()) << FIRST_TAG | u64::from(guess.slot);
+            self.word.store(u64::from(guess.number) << FIRST_NUMBER | below, Ordering::Relaxed);
         }
         takes
     }
 }
 
+impl<K> First<K> {
+    /// Any thread may say that there is nothing to be known of `slot` any more.
+    pub(super) fn forget(&self, slot: u32) {
+        let word = self.word.load(Ordering::Relaxed);
+        if slot_in(word) == slot {
+            // What its thread has learned meanwhile stays.
+            let _ = self.word.compare_exchange(word, 0, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+}
+
+fn slot_in(word: u64) -> u32 {
+    word as u32 & ((1 << FIRST_TAG) - 1)
+}
+
 /// Remembers a slot: in place of nothing, or of a slot of the same tag that is `wrong` by now, or of one whose turn it is.
-pub(super) fn learn(first: &First, bucket: &Bucket, place: Place, slot: u32, wrong: impl Fn(u32) -> bool) {
+///
+/// # Safety
+/// The calling thread is the one whose guesses these are.
+#[allow(unsafe_code)]
+pub(super) unsafe fn learn<K: Copy>(
+    first: &First<K>,
+    bucket: &Bucket,
+    place: Place,
+    guess: Guess<K>,
+    wrong: impl Fn(u32) -> bool,
+) {
     let turn = bucket.next_turn();
-    if !first.learn(place, slot, turn.is_multiple_of(PATIENCE)) {
-        bucket.learn(place, slot, turn as usize % WAYS, wrong);
+    // SAFETY: by the contract of this.
+    if !unsafe { first.learn(place, guess, turn.is_multiple_of(PATIENCE)) } {
+        bucket.learn(place, guess.slot, turn as usize % WAYS, wrong);
     }
 }
 
@@ -159,12 +219,13 @@ impl Bucket {
 }
 
 #[cfg(test)]
+#[allow(unsafe_code)]
 mod tests {
     use super::*;
 
     struct All {
         sizes: Sizes,
-        firsts: Box<[First]>,
+        firsts: Box<[First<u64>]>,
         buckets: Box<[Bucket]>,
     }
 
@@ -177,15 +238,29 @@ mod tests {
 
         fn learn(&self, page: usize, slot: u32, wrong: impl Fn(u32) -> bool) {
             let place = self.sizes.place(page);
-            learn(&self.firsts[place.first], &self.buckets[place.bucket(self.sizes)], place, slot, wrong);
+            let (first, bucket) = (&self.firsts[place.first], &self.buckets[place.bucket(self.sizes)]);
+            // SAFETY: this thread's.
+            unsafe { learn(first, bucket, place, guess(slot), wrong) };
         }
 
         /// The first guess, and the others.
         fn guesses(&self, page: usize) -> (Option<u32>, Vec<u32>) {
             let place = self.sizes.place(page);
             let others = self.buckets[place.bucket(self.sizes)].guesses(place).collect();
-            (self.firsts[place.first].guess(place), others)
+            (guessed(&self.firsts[place.first], place), others)
         }
+    }
+
+    /// With a number and a key that go with it.
+    fn guess(slot: u32) -> Guess<u64> {
+        Guess { slot, number: !slot, key: u64::from(slot) << 7 }
+    }
+
+    fn guessed(first: &First<u64>, place: Place) -> Option<u32> {
+        // SAFETY: this thread's.
+        let there = unsafe { first.guess(place) }?;
+        assert_eq!(there, guess(there.slot));
+        Some(there.slot)
     }
 
     /// Which page a slot is asked for by, and how many of a hundred are to have a first guess of their own.
@@ -254,14 +329,28 @@ mod tests {
         let all = All::new(1);
         let (a, b) = (Place { first: 0, below: 8 }, Place { first: 0, below: 16 });
         let (first, bucket) = (&all.firsts[0], &all.buckets[0]);
-        learn(first, bucket, a, 1, |_| false);
+        // SAFETY: this thread's.
+        let learn = |place, slot| unsafe { learn(first, bucket, place, guess(slot), |_| false) };
+        learn(a, 1);
         let mut asked = 0;
-        while first.guess(b).is_none() {
-            learn(first, bucket, b, 2, |_| false);
+        while guessed(first, b).is_none() {
+            learn(b, 2);
             asked += 1;
             assert!(asked <= PATIENCE);
         }
-        assert_eq!((first.guess(a), first.guess(b)), (None, Some(2)));
+        assert_eq!((guessed(first, a), guessed(first, b)), (None, Some(2)));
         assert!(asked > 1, "it stands for a while");
+    }
+
+    #[test]
+    fn a_slot_is_forgotten_and_no_other() {
+        let all = All::new(64);
+        (0..64).for_each(|slot| all.learn(slot as usize, slot, |_| false));
+        all.firsts.iter().for_each(|first| first.forget(7));
+        assert_eq!(all.guesses(7).0, None);
+        let others = (0..64).filter(|&slot| all.guesses(slot as usize).0 == Some(slot as u32)).count();
+        assert!(others > 50, "{others}");
+        all.learn(7, 7, |_| false);
+        assert_eq!(all.guesses(7).0, Some(7));
     }
 }

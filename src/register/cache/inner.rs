@@ -6,6 +6,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::budget::Budget;
+use super::guesses::Guess;
 use super::lease::Lease;
 use super::miss::{MOST_WAITING, UNREST, Wait};
 use super::policy::Policy;
@@ -33,7 +34,7 @@ pub(super) struct Inner<R: Registrar> {
     pub(super) slots: Array<Slot<R::Handle>>,
     pub(super) page_shift: u32,
     pub(super) table: Table,
-    pub(super) words: Words,
+    pub(super) words: Words<R::Key>,
     /// Threads that wait for leases to end.
     pub(super) waiters: AtomicUsize,
     pub(super) watch: Option<Watch>,
@@ -142,8 +143,21 @@ impl<R: Registrar> Inner<R> {
         }
     }
 
+    /// Of a slot in which the calling thread has counted a lease.
     pub(super) fn lease(&self, slot: u32) -> Lease<'_, R> {
-        Lease { inner: self, slot, cache: PhantomData }
+        self.lease_by(slot, self.key(slot))
+    }
+
+    #[inline(always)]
+    fn lease_by(&self, slot: u32, key: R::Key) -> Lease<'_, R> {
+        Lease { inner: self, slot, key, cache: PhantomData }
+    }
+
+    /// The key of a slot in which the calling thread has counted a lease.
+    #[allow(unsafe_code)]
+    fn key(&self, slot: u32) -> R::Key {
+        // SAFETY: a lease has been counted, and not been given back yet.
+        self.registrar.key(unsafe { self.slots[slot as usize].handle() })
     }
 
     #[inline(always)]
@@ -156,18 +170,18 @@ impl<R: Registrar> Inner<R> {
     ) -> Result<Lease<'_, R>> {
         let span = Span::new(start as usize, length)?;
         match self.hit(span, access) {
-            Some(slot) => Ok(self.lease(slot)),
+            Some(lease) => Ok(lease),
             None => self.miss(span, access, wait),
         }
     }
 
     /// Takes a lease of what is there, without the lock.
     #[inline(always)]
-    pub(super) fn hit(&self, span: Span, access: Access) -> Option<u32> {
+    pub(super) fn hit(&self, span: Span, access: Access) -> Option<Lease<'_, R>> {
         let before = self.watch.as_ref().map_or(0, Watch::sequence);
-        let (slot, seen) = self.take_unchecked(span, access)?;
+        let (slot, seen, key) = self.take_unchecked(span, access)?;
         if !seen.is_watched() || self.unchanged_since(before) || self.is_still_live(slot) {
-            return Some(slot);
+            return Some(self.lease_by(slot, key));
         }
         self.take_back(slot);
         None
@@ -175,11 +189,11 @@ impl<R: Registrar> Inner<R> {
 
     /// The same, and nobody is waited for.
     #[inline(always)]
-    pub(super) fn hit_at_once(&self, span: Span, access: Access) -> Option<u32> {
+    pub(super) fn hit_at_once(&self, span: Span, access: Access) -> Option<Lease<'_, R>> {
         let before = self.watch.as_ref().map_or(0, Watch::sequence);
-        let (slot, seen) = self.take_unchecked(span, access)?;
+        let (slot, seen, key) = self.take_unchecked(span, access)?;
         if !seen.is_watched() || self.unchanged_since(before) {
-            return Some(slot);
+            return Some(self.lease_by(slot, key));
         }
         self.take_back(slot);
         None
@@ -199,46 +213,55 @@ impl<R: Registrar> Inner<R> {
 
     /// Takes a lease of what this thread has found there before, else of what the table has.
     #[inline(always)]
-    fn take_unchecked(&self, span: Span, access: Access) -> Option<(u32, Seen)> {
+    fn take_unchecked(&self, span: Span, access: Access) -> Option<(u32, Seen, R::Key)> {
         if let Some(own) = self.words.last()
-            && let Some(slot) = own.guess(span.start() >> self.page_shift)
-            && let Some(seen) = self.take(own, slot, span, access)
+            && let Some(Guess { slot, number, key }) = own.guess(span.start() >> self.page_shift)
+            && let Some(seen) = self.take(own, slot, |here| here.see_again(span, access, number))
         {
-            return Some((slot, seen));
+            return Some((slot, seen, key));
         }
         self.search(span, access)
     }
 
     #[inline(never)]
-    fn search(&self, span: Span, access: Access) -> Option<(u32, Seen)> {
+    fn search(&self, span: Span, access: Access) -> Option<(u32, Seen, R::Key)> {
         // A child of the cache's process comes here, since its guesses are gone, and goes no further.
         if !self.lineage.is_here() {
             return None;
         }
         let own = self.words.own()?;
         let page = span.start() >> self.page_shift;
-        for slot in own.guess(page).into_iter().chain(own.others(page)) {
-            if let Some(seen) = self.take(own, slot, span, access) {
-                return Some((slot, seen));
+        let see = |here: &Slot<R::Handle>| here.see(span, access);
+        for slot in own.others(page) {
+            if let Some(seen) = self.take(own, slot, see) {
+                let guess = Guess { slot, number: seen.number(), key: self.key(slot) };
+                own.refresh(page, guess);
+                return Some((slot, seen, guess.key));
             }
         }
         let Found::Slot(slot) = self.table.find(span, |slot| self.slots[slot as usize].covers(span, access))
         else {
             return None;
         };
-        let seen = self.take(own, slot, span, access)?;
-        own.learn(page, slot, |other| {
+        let seen = self.take(own, slot, see)?;
+        let key = self.key(slot);
+        own.learn(page, Guess { slot, number: seen.number(), key }, |other| {
             let there = self.slots[other as usize].span();
             there.start() >> self.page_shift > page || (there.end() - 1) >> self.page_shift < page
         });
-        Some((slot, seen))
+        Some((slot, seen, key))
     }
 
     /// Looks whether a slot is what is wanted, counts a lease, and then looks whether there was anything to lease.
     #[inline(always)]
-    fn take(&self, own: Own<'_>, slot: u32, span: Span, access: Access) -> Option<Seen> {
+    fn take(
+        &self,
+        own: Own<'_, R::Key>,
+        slot: u32,
+        see: impl Fn(&Slot<R::Handle>) -> Option<Seen>,
+    ) -> Option<Seen> {
         let here = self.slots.get(slot as usize)?;
-        let seen = here.see(span, access)?;
+        let seen = see(here)?;
         own.take(slot);
         // From here on, if it is live, nobody ends it or makes it something else.
         if here.is_still(seen) {
@@ -320,9 +343,9 @@ impl<R: Registrar> Inner<R> {
         let mut missing = None;
         for (i, &span) in spans.iter().enumerate() {
             match self.take_unchecked(span, access) {
-                Some((slot, seen)) => {
+                Some((slot, seen, key)) => {
                     watched |= seen.is_watched();
-                    leases.push(self.lease(slot));
+                    leases.push(self.lease_by(slot, key));
                 }
                 None => {
                     missing = Some(i);
@@ -343,7 +366,7 @@ impl<R: Registrar> Inner<R> {
         let Some(missing) = missing else { return Ok(()) };
         for &span in &spans[missing..] {
             let lease = match self.hit(span, access) {
-                Some(slot) => Ok(self.lease(slot)),
+                Some(lease) => Ok(lease),
                 None => self.miss(span, access, Wait::Progress),
             };
             match lease {

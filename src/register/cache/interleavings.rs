@@ -9,6 +9,7 @@
 //! threads whose own storage is gone, the guesses (each thread has its own), and more than two threads at a time.
 
 use std::collections::HashSet;
+use std::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex};
 
 use loom::thread;
@@ -50,8 +51,7 @@ fn registered() -> (Arc<Fake>, Arc<Inner<Fake>>) {
 
 /// Takes a lease if it can, and looks whether it is one for as long as it has it.
 fn hold(fake: &Fake, inner: &Inner<Fake>) -> bool {
-    let Some(slot) = inner.hit(span(), Access::READ) else { return false };
-    let lease = inner.lease(slot);
+    let Some(lease) = inner.hit(span(), Access::READ) else { return false };
     assert!(lease.span().contains(span()), "{lease:?}");
     let number = lease.handle().0;
     let is_live = || fake.live().iter().any(|live| live.0 == number);
@@ -59,7 +59,7 @@ fn hold(fake: &Fake, inner: &Inner<Fake>) -> bool {
     // The others have their turn.
     thread::yield_now();
     assert!(is_live(), "it has ended while it was leased");
-    assert_eq!(lease.handle().0, number);
+    assert_eq!((lease.handle().0, lease.key()), (number, number));
     true
 }
 
@@ -86,7 +86,7 @@ fn beside<T: 'static>(
         let gave = other(&inner);
         (holder.join().expect("it held what it had"), gave)
     } else {
-        drop(inner.hit(span(), Access::READ).map(|slot| inner.lease(slot)));
+        drop(inner.hit(span(), Access::READ));
         let other = thread::spawn({
             let inner = inner.clone();
             move || other(&inner)
@@ -156,12 +156,14 @@ fn a_lease_that_another_thread_drops_is_over_before_the_end() {
     without_fences(|| {
         model(3, || {
             let (fake, inner) = registered();
-            let slot = inner.hit(span(), Access::READ).expect("nobody else is here");
+            let lease = inner.hit(span(), Access::READ).expect("nobody else is here");
+            // It borrows from here, and goes to a thread that does not.
+            let slot = ManuallyDrop::new(lease).slot;
             let holder = thread::spawn({
                 let inner = inner.clone();
                 move || {
                     // Its words are in the list already.
-                    drop(inner.hit(span(), Access::READ).map(|slot| inner.lease(slot)));
+                    drop(inner.hit(span(), Access::READ));
                     let lease = inner.lease(slot);
                     assert_eq!(lease.handle().0, 1);
                 }

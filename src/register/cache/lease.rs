@@ -16,11 +16,19 @@ use crate::span::{Access, Span};
 pub struct Lease<'c, R: Registrar> {
     pub(super) inner: &'c Inner<R>,
     pub(super) slot: u32,
+    pub(super) key: R::Key,
     pub(super) cache: PhantomData<&'c RegistrationCache<R>>,
 }
 
 impl<R: Registrar> Lease<'_, R> {
-    /// What the device gave.
+    /// What one sends with, at hand without a look at what the cache shares between threads.
+    #[must_use]
+    #[inline]
+    pub fn key(&self) -> R::Key {
+        self.key
+    }
+
+    /// All that the device gave.
     #[must_use]
     #[inline]
     pub fn handle(&self) -> &R::Handle {

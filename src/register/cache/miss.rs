@@ -292,7 +292,10 @@ impl<R: Registrar> Inner<R> {
         core.stats.peak_bytes = core.stats.peak_bytes.max(core.stats.bytes);
         core.stats.peak_regions = core.stats.peak_regions.max(core.stats.regions);
         let here = &self.slots[slot as usize];
-        here.describe(whole, access, matches!(origin, Origin::Watched { .. }));
+        if here.describe(whole, access, matches!(origin, Origin::Watched { .. })) == 0 {
+            // A guess of long ago could mean this one by its number.
+            self.words.forget(slot);
+        }
         let kept = &mut core.kept[slot as usize];
         (kept.bytes, kept.asked) = (bytes, Some(span));
         Ok(Step::Register(slot, whole))

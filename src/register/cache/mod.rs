@@ -112,7 +112,7 @@ impl<R: Registrar> RegistrationCache<R> {
     #[inline(always)]
     pub fn try_get(&self, start: *const u8, length: usize, access: Access) -> Option<Lease<'_, R>> {
         let span = Span::new(start as usize, length).ok()?;
-        self.inner.hit_at_once(span, access).map(|slot| self.inner.lease(slot))
+        self.inner.hit_at_once(span, access)
     }
 
     /// The same as [`get`](RegistrationCache::get), and waits for leases too, first come first served among those who wait here;

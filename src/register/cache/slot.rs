@@ -63,6 +63,12 @@ const NUMBER: u64 = 1 << 32;
 pub(super) struct Seen(u64);
 
 impl Seen {
+    /// Of the description that was seen.
+    #[inline(always)]
+    pub(super) fn number(self) -> u32 {
+        (self.0 / NUMBER) as u32
+    }
+
     /// Whether a hit must ask whether the address space is changing.
     #[inline(always)]
     pub(super) fn is_watched(self) -> bool {
@@ -109,8 +115,8 @@ impl<H> Slot<H> {
         self.word.store(word & !STATES | (state as u64) << STATE, Ordering::SeqCst);
     }
 
-    /// Makes it Filling, and says of what: before anybody can find it.
-    pub(super) fn describe(&self, span: Span, access: Access, watched: bool) {
+    /// Makes it Filling, and says of what: before anybody can find it. The description's number; after 2^32 it begins again.
+    pub(super) fn describe(&self, span: Span, access: Access, watched: bool) -> u32 {
         let number = (self.word.load(Ordering::Relaxed) & !(NUMBER - 1)).wrapping_add(NUMBER);
         let watched = if watched { WATCHED } else { 0 };
         let word = number | (State::Filling as u64) << STATE | watched | u64::from(access.bits());
@@ -118,14 +124,27 @@ impl<H> Slot<H> {
         self.word.swap(word, Ordering::SeqCst);
         self.start.store(span.start(), Ordering::Release);
         self.end.store(span.end(), Ordering::Release);
+        Seen(word).number()
     }
 
     /// Whether it is live and covers so much, as far as a look without a lease can tell.
     #[inline(always)]
     pub(super) fn see(&self, span: Span, access: Access) -> Option<Seen> {
+        self.look(span, 0, u64::from(access.bits()))
+    }
+
+    /// The same, of the description of that number.
+    #[inline(always)]
+    pub(super) fn see_again(&self, span: Span, access: Access, number: u32) -> Option<Seen> {
+        self.look(span, !(NUMBER - 1), (u64::from(number) * NUMBER) | u64::from(access.bits()))
+    }
+
+    /// With such bits, and of those of `mask` with no others.
+    #[inline(always)]
+    fn look(&self, span: Span, mask: u64, bits: u64) -> Option<Seen> {
         let word = self.word.load(Ordering::Acquire);
-        let wanted = (State::Live as u64) << STATE | u64::from(access.bits());
-        let there = word & (STATES | u64::from(access.bits())) == wanted;
+        let wanted = (State::Live as u64) << STATE | bits;
+        let there = word & (STATES | mask | bits) == wanted;
         (there && self.contains(span)).then_some(Seen(word))
     }
 
@@ -252,10 +271,25 @@ mod tests {
             assert!(!slot.is_still(seen) && slot.see(span(110, 1), Access::READ).is_none());
             assert_eq!((slot.state(), slot.is_stale()), (state, state == State::Stale));
         }
+        assert!(slot.see_again(span(110, 1), Access::READ, seen.number()).is_none());
         // The same again is another one.
-        slot.describe(span(100, 50), Access::WRITE, true);
+        let number = slot.describe(span(100, 50), Access::WRITE, true);
         slot.set_state(State::Live);
         assert!(!slot.is_still(seen) && slot.see(span(110, 40), Access::READ).is_some());
         assert_eq!((slot.span(), slot.access()), (span(100, 50), Access::WRITE));
+        let again = |access, number| slot.see_again(span(110, 40), access, number).map(Seen::number);
+        assert_eq!((again(Access::READ, number), again(Access::READ, seen.number())), (Some(number), None));
+        assert_eq!((again(Access::REMOTE_WRITE, number), again(Access::READ, !number)), (None, None));
+    }
+
+    #[test]
+    fn numbers_begin_again() {
+        let span = Span::new(1, 1).unwrap();
+        let slot = Slot::<u64>::new();
+        slot.word.fetch_or(!(NUMBER - 1), Ordering::Relaxed);
+        assert_eq!(
+            [slot.describe(span, Access::READ, false), slot.describe(span, Access::READ, true)],
+            [0, 1]
+        );
     }
 }

@@ -12,11 +12,12 @@
 
 use std::cell::{Cell, RefCell};
 use std::io;
+use std::marker::PhantomData;
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
-use super::guesses::{self, Bucket, First, Sizes};
+use super::guesses::{self, Bucket, First, Guess, Sizes};
 use super::sync::{Array, AtomicBool, AtomicPtr, AtomicU64, Mutex, MutexGuard, thread_local};
 #[cfg(not(all(test, loom)))]
 use crate::os::array::Zero;
@@ -39,12 +40,21 @@ impl Default for Line {
     }
 }
 
+#[cfg(all(test, loom))]
+#[repr(C, align(64))]
+struct Room([std::sync::atomic::AtomicU64; IN_LINE]);
+
+// SAFETY: numbers.
+#[cfg(all(test, loom))]
+#[allow(unsafe_code)]
+unsafe impl crate::os::array::Zero for Room {}
+
 /// What one thread has for itself: a word for each slot, and behind them its guesses, the first ones and the buckets.
 struct Block {
     lines: Array<Line>,
     /// loom's words are more than numbers, and nothing else can lie where they could: it has the guesses here.
     #[cfg(all(test, loom))]
-    guesses: (Box<[First]>, Box<[Bucket]>),
+    guesses: crate::os::array::Array<Room>,
     in_use: AtomicBool,
     next: AtomicPtr<Block>,
 }
@@ -55,8 +65,8 @@ impl Block {
     }
 }
 
-/// All threads' words of one cache.
-pub(super) struct Words {
+/// All threads' words of one cache, and their guesses with copies of its keys.
+pub(super) struct Words<K> {
     number: u64,
     slots: usize,
     /// How many lines of a block are words.
@@ -64,6 +74,7 @@ pub(super) struct Words {
     sizes: Sizes,
     /// A list that only grows, and goes with the last who uses it.
     list: Arc<List>,
+    keys: PhantomData<fn(K) -> K>,
 }
 
 struct List {
@@ -87,7 +98,7 @@ impl Drop for List {
     }
 }
 
-impl Drop for Words {
+impl<K> Drop for Words<K> {
     fn drop(&mut self) {
         self.list.gone.store(true, Ordering::Relaxed);
     }
@@ -117,14 +128,21 @@ thread_local! {
 }
 
 /// The calling thread's part of a cache's words.
-#[derive(Clone, Copy)]
-pub(super) struct Own<'a> {
-    words: &'a Words,
+pub(super) struct Own<'a, K> {
+    words: &'a Words<K>,
     lines: NonNull<Line>,
 }
 
+impl<K> Clone for Own<'_, K> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<K> Copy for Own<'_, K> {}
+
 #[allow(unsafe_code)]
-impl<'a> Own<'a> {
+impl<'a, K: Copy> Own<'a, K> {
     /// Counts a lease of `slot` taken by this thread, before anything that comes later in program order.
     #[inline(always)]
     pub(super) fn take(self, slot: u32) {
@@ -152,59 +170,58 @@ impl<'a> Own<'a> {
 
     /// The slot that covers `page`, as far as this thread remembers at once.
     #[inline(always)]
-    pub(super) fn guess(&self, page: usize) -> Option<u32> {
+    pub(super) fn guess(&self, page: usize) -> Option<Guess<K>> {
         let place = self.words.sizes.place(page);
-        self.first(place.first).guess(place)
+        // SAFETY: `lines` are this thread's.
+        unsafe { self.first(place.first).guess(place) }
     }
 
     /// Others that may.
-    pub(super) fn others(&self, page: usize) -> impl Iterator<Item = u32> + use<'a> {
+    pub(super) fn others(&self, page: usize) -> impl Iterator<Item = u32> + use<'a, K> {
         let place = self.words.sizes.place(page);
         self.bucket(place.bucket(self.words.sizes)).guesses(place)
     }
 
-    /// Remembers that `slot` covers `page`, in place of nothing or of one that is `wrong` by now if there is such a one.
-    pub(super) fn learn(&self, page: usize, slot: u32, wrong: impl Fn(u32) -> bool) {
-        debug_assert!((slot as usize) < self.words.slots);
+    /// Remembers what covers `page` as the first guess, if that is nobody else's.
+    pub(super) fn refresh(&self, page: usize, guess: Guess<K>) {
+        let place = self.words.sizes.place(page);
+        // SAFETY: `lines` are this thread's.
+        unsafe { self.first(place.first).learn(place, guess, false) };
+    }
+
+    /// Remembers what covers `page`, in place of nothing or of one that is `wrong` by now if there is such a one.
+    pub(super) fn learn(&self, page: usize, guess: Guess<K>, wrong: impl Fn(u32) -> bool) {
+        debug_assert!((guess.slot as usize) < self.words.slots);
         let place = self.words.sizes.place(page);
         let bucket = self.bucket(place.bucket(self.words.sizes));
-        guesses::learn(self.first(place.first), bucket, place, slot, wrong);
+        // SAFETY: `lines` are this thread's.
+        unsafe { guesses::learn(self.first(place.first), bucket, place, guess, wrong) };
+    }
+
+    #[inline(always)]
+    fn first(&self, number: usize) -> &'a First<K> {
+        debug_assert!(number < self.words.sizes.firsts);
+        // SAFETY: the guesses begin with so many first ones, and nothing else uses their room.
+        unsafe { self.guesses().cast::<First<K>>().add(number).as_ref() }
+    }
+
+    fn bucket(&self, number: usize) -> &'a Bucket {
+        debug_assert!(number < self.words.sizes.buckets);
+        // SAFETY: behind those are so many buckets, of half a line each, and nothing else uses them.
+        unsafe { self.guesses().byte_add(self.words.firsts_size()).cast::<Bucket>().add(number).as_ref() }
     }
 
     #[cfg(not(all(test, loom)))]
     #[inline(always)]
-    fn first(&self, number: usize) -> &'a First {
-        debug_assert!(number < self.words.sizes.firsts);
-        // SAFETY: behind the lines of words are those of so many first guesses, and nothing else uses them.
-        unsafe { self.lines.add(self.words.lines).cast::<First>().add(number).as_ref() }
-    }
-
-    #[cfg(not(all(test, loom)))]
-    fn bucket(&self, number: usize) -> &'a Bucket {
-        debug_assert!(number < self.words.sizes.buckets);
-        let behind = self.words.lines + self.words.sizes.firsts * size_of::<First>() / size_of::<Line>();
-        // SAFETY: behind those are the lines of so many buckets, of half a line each, and nothing else uses them.
-        unsafe { self.lines.add(behind).cast::<Bucket>().add(number).as_ref() }
+    fn guesses(&self) -> NonNull<u8> {
+        // SAFETY: they lie behind the lines of words.
+        unsafe { self.lines.add(self.words.lines) }.cast()
     }
 
     #[cfg(all(test, loom))]
-    fn first(&self, number: usize) -> &'a First {
-        &self.block().guesses.0[number]
-    }
-
-    #[cfg(all(test, loom))]
-    fn bucket(&self, number: usize) -> &'a Bucket {
-        &self.block().guesses.1[number]
-    }
-
-    #[cfg(all(test, loom))]
-    fn block(&self) -> &'a Block {
-        let held = HELD.with(|held| {
-            let held = held.borrow();
-            held.iter().find(|h| h.number == self.words.number).expect("this thread's own").block
-        });
-        // SAFETY: the list has the block.
-        unsafe { held.as_ref() }
+    fn guesses(&self) -> NonNull<u8> {
+        let own = self.words.blocks().find(|block| block.lines.as_ptr() == self.lines.as_ptr().cast_const());
+        NonNull::from(&own.expect("a block of this cache").guesses[0]).cast()
     }
 }
 
@@ -227,12 +244,12 @@ fn take_back(word: &AtomicU64) {
     word.store((before & !LOW) | (before.wrapping_sub(1) & LOW), Ordering::Release);
 }
 
-impl Words {
+impl<K: Copy> Words<K> {
     /// For so many slots.
     ///
     /// # Errors
     /// `ENOMEM`.
-    pub(super) fn new(slots: usize) -> io::Result<Words> {
+    pub(super) fn new(slots: usize) -> io::Result<Words<K>> {
         static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
         let (lines, sizes) = (slots.div_ceil(IN_LINE), Sizes::new(slots));
         let orphans = Array::zeroed(lines)?;
@@ -242,13 +259,14 @@ impl Words {
             orphans,
             orphaned: Mutex::new(()),
         });
-        Ok(Words { number: NEXT.fetch_add(1, Ordering::Relaxed), slots, lines, sizes, list })
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        Ok(Words { number, slots, lines, sizes, list, keys: PhantomData })
     }
 
     /// The calling thread's, if this cache is the one that it used last.
     #[inline(always)]
     #[allow(unsafe_code)]
-    pub(super) fn last(&self) -> Option<Own<'_>> {
+    pub(super) fn last(&self) -> Option<Own<'_, K>> {
         let (number, lines) = LAST.try_with(Cell::get).ok()?;
         if number != self.number {
             return None;
@@ -260,7 +278,7 @@ impl Words {
     /// The calling thread's; none for a thread whose own storage is gone, or that finds no memory for it. The first time it
     /// allocates: not to be asked for first with the cache's lock.
     #[inline]
-    pub(super) fn own(&self) -> Option<Own<'_>> {
+    pub(super) fn own(&self) -> Option<Own<'_, K>> {
         self.last().or_else(|| self.find())
     }
 
@@ -296,7 +314,7 @@ impl Words {
 
     #[cold]
     #[allow(unsafe_code)]
-    fn find(&self) -> Option<Own<'_>> {
+    fn find(&self) -> Option<Own<'_, K>> {
         let block = HELD.try_with(|held| {
             let mut held = held.borrow_mut();
             if let Some(held) = held.iter().find(|h| h.number == self.number) {
@@ -323,12 +341,13 @@ impl Words {
         if let Some(block) = free {
             return Some(NonNull::from(block));
         }
-        let guesses = self.sizes.firsts * size_of::<First>() + self.sizes.buckets * size_of::<Bucket>();
-        let lines = Array::zeroed(self.lines + guesses.div_ceil(size_of::<Line>())).ok()?.zero_in_children();
+        let guesses = self.firsts_size() + self.sizes.buckets * size_of::<Bucket>();
+        let guesses = guesses.div_ceil(size_of::<[u64; IN_LINE]>());
+        let behind = if cfg!(all(test, loom)) { 0 } else { guesses };
         let fresh = Box::new(Block {
-            lines,
+            lines: Array::zeroed(self.lines + behind).ok()?.zero_in_children(),
             #[cfg(all(test, loom))]
-            guesses: self.sizes.made(),
+            guesses: crate::os::array::Array::zeroed(guesses).ok()?,
             in_use: AtomicBool::new(true),
             next: AtomicPtr::new(null_mut()),
         });
@@ -341,6 +360,22 @@ impl Words {
                 Ok(_) => return Some(fresh),
                 Err(other) => head = other,
             }
+        }
+    }
+
+    /// Bytes of a thread's first guesses.
+    const fn firsts_size(&self) -> usize {
+        const { assert!(align_of::<First<K>>() <= align_of::<Line>(), "keys are aligned to a cache line at most") };
+        self.sizes.firsts * size_of::<First<K>>()
+    }
+
+    /// No thread guesses `slot` from now on, but what it learns anew; those that are about to look at it may once more.
+    #[cold]
+    #[allow(unsafe_code)]
+    pub(super) fn forget(&self, slot: u32) {
+        for block in self.blocks() {
+            let own = Own { words: self, lines: NonNull::from(&*block.lines).cast() };
+            (0..self.sizes.firsts).for_each(|number| own.first(number).forget(slot));
         }
     }
 
@@ -374,7 +409,7 @@ mod tests {
 
     #[test]
     fn leases_are_counted_across_threads_that_come_and_go() {
-        let words = Words::new(3).unwrap();
+        let words = Words::<u64>::new(3).unwrap();
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| (0..1000).for_each(|_| words.take(1)));
@@ -396,7 +431,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_is_ending_still_counts() {
-        struct Last(Arc<Words>);
+        struct Last(Arc<Words<u64>>);
         impl Drop for Last {
             fn drop(&mut self) {
                 self.0.take(0);
@@ -406,7 +441,7 @@ mod tests {
             static BEFORE: RefCell<Option<Last>> = const { RefCell::new(None) };
             static BEHIND: RefCell<Option<Last>> = const { RefCell::new(None) };
         }
-        let words = Arc::new(Words::new(1).unwrap());
+        let words = Arc::new(Words::<u64>::new(1).unwrap());
         for _ in 0..4 {
             let words = words.clone();
             // One of them ends when the thread has its words, the other when it has none any more, whichever the order is.
@@ -424,7 +459,7 @@ mod tests {
 
     #[test]
     fn halves_wrap_without_touching_each_other() {
-        let words = Words::new(1).unwrap();
+        let words = Words::<u64>::new(1).unwrap();
         words.own().unwrap().word(0).store(0xffff_fffe | 0xffff_fff0 << 32, Ordering::Relaxed);
         assert_eq!(words.leases(0), 14);
         words.take(0);
@@ -439,7 +474,7 @@ mod tests {
 
     #[test]
     fn several_caches_in_one_thread_do_not_mix() {
-        let (a, b) = (Words::new(1).unwrap(), Words::new(1).unwrap());
+        let (a, b) = (Words::<u64>::new(1).unwrap(), Words::<u64>::new(1).unwrap());
         for _ in 0..10 {
             a.take(0);
             b.take(0);
@@ -447,7 +482,7 @@ mod tests {
         }
         assert_eq!((a.leases(0), b.leases(0)), (10, 0));
         drop(a);
-        let c = Words::new(1).unwrap();
+        let c = Words::<u64>::new(1).unwrap();
         c.take(0);
         assert_eq!((b.leases(0), c.leases(0)), (0, 1));
     }

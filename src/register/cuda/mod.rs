@@ -247,6 +247,9 @@ impl CudaHost {
 
 impl Registrar for CudaHost {
     type Handle = CudaHandle;
+    /// Where the GPU sees the first byte of the registered range. In a range of more than 64 GiB it says so of the first 64 GiB only;
+    /// [`CudaHandle::device_address`] knows the rest.
+    type Key = u64;
 
     fn name(&self) -> String {
         format!("cuda {}", self.ordinal)
@@ -258,6 +261,10 @@ impl Registrar for CudaHost {
 
     fn footprint(&self, span: Span) -> usize {
         span.pages(self.page).len()
+    }
+
+    fn key(&self, handle: &CudaHandle) -> u64 {
+        handle.chunks.first().map_or(0, |chunk| chunk.device)
     }
 
     fn register(&self, span: Span, access: Access) -> Result<CudaHandle> {

@@ -1,0 +1,65 @@
+//! A hit's key is a copy that its thread has kept since an earlier one: it must be of the registration that is leased.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use hostbuf::register::Budget;
+
+use crate::memory::PAGE;
+use crate::{READ, Stamped, at, explicit, span};
+
+const BASE: usize = 0x10_0000;
+
+/// With room for a few only, one slot after the other is of another range, and of the same range again.
+#[test]
+fn where_slots_are_used_again() {
+    for regions in 1..=4 {
+        let (fake, cache) = explicit(Budget { regions, bytes: 1 << 40 });
+        let mut state = 88_172_645_463_325_252_u64;
+        let mut hits = 0;
+        for step in 0..20_000 {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            let (page, pages) = (state as usize % 6, 1 + (state >> 8) as usize % 2);
+            let start = at(BASE + page * PAGE);
+            match state >> 16 & 15 {
+                0 => cache.invalidate(span(start as usize, pages * PAGE)).unwrap(),
+                _ => {
+                    let before = cache.stats().hits;
+                    let lease = cache.get(start, pages * PAGE, READ).unwrap();
+                    let stamp = lease.stamp();
+                    assert!(
+                        fake.live().contains(&(stamp.0, lease.span(), READ)),
+                        "step {step}: {lease:?} has ended"
+                    );
+                    hits += cache.stats().hits - before;
+                }
+            }
+        }
+        assert!(hits > 1000, "{hits}");
+    }
+}
+
+/// One thread ends what two others find, until each has seen many.
+#[test]
+fn while_another_thread_ends_them() {
+    const SEEN: usize = 300;
+    let (_, cache) = explicit(Budget { regions: 2, bytes: 1 << 40 });
+    let (cache, asking) = (&cache, &AtomicUsize::new(2));
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(move || {
+                let (mut seen, mut last) = (0, 0);
+                while seen < SEEN {
+                    let stamp = cache.get(at(BASE), PAGE, READ).unwrap().stamp().0;
+                    seen += usize::from(stamp != last);
+                    last = stamp;
+                }
+                asking.fetch_sub(1, Ordering::Relaxed);
+            });
+        }
+        while asking.load(Ordering::Relaxed) > 0 {
+            cache.invalidate(span(BASE, PAGE)).unwrap();
+        }
+    });
+}
