@@ -3,7 +3,7 @@
 //! registration need not tell.
 //!
 //! ```text
-//!   page ──hash──> first (two words):  slot | tag | number, key      nearly always right, and the shortest way
+//!   page ──hash──> pair:  slot | tag | number, key   twice                nearly always right, and the shortest way
 //!          └─────> bucket (half a line): six tags of a byte | whose turn | six slots        what has no place there
 //! ```
 //!
@@ -27,7 +27,7 @@ const HIGH: u64 = 0x0000_8080_8080_8080;
 const TURN: u32 = 56;
 /// Above the slot of a first guess: its tag, and above that the number.
 const FIRST_TAG: u32 = 26;
-const FIRST_NUMBER: u32 = 32;
+const FIRST_NUMBER: u32 = 40;
 /// How often a first guess that another page would like to have stands before it goes.
 const PATIENCE: u64 = 8;
 
@@ -35,13 +35,19 @@ const PATIENCE: u64 = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Guess<K> {
     pub(super) slot: u32,
+    /// Of [`NUMBERS`](super::slot::NUMBERS) bits.
     pub(super) number: u32,
     pub(super) key: K,
 }
 
-/// Slot in the low bits, above them a tag of 1 to 63, and above that the number; 0 for nothing. Then the key.
+/// Two places for first guesses: a page has one of them that it likes, and the other if that is taken. So in half the room
+/// as many find a place as where each page has one.
 #[repr(C)]
-pub(super) struct First<K> {
+pub(super) struct Pair<K>([First<K>; 2]);
+
+/// Slot in the low bits, above them a tag that is not 0, and above that the number; 0 for nothing. Then the key.
+#[repr(C)]
+struct First<K> {
     word: AtomicU64,
     /// Its thread's alone; written wherever the word becomes something.
     key: UnsafeCell<MaybeUninit<K>>,
@@ -62,9 +68,9 @@ unsafe impl Zero for Bucket {}
 /// How many of both a thread has: powers of two.
 #[derive(Clone, Copy)]
 pub(super) struct Sizes {
-    pub(super) firsts: usize,
+    pub(super) pairs: usize,
     pub(super) buckets: usize,
-    /// How far down a hash is shifted to be the number of a first guess.
+    /// How far down a hash is shifted to be the number of a pair.
     shift: u32,
 }
 
@@ -72,16 +78,16 @@ impl Sizes {
     /// For so many slots. With one page asked for from each, nine of ten have a first guess of their own even where pages are
     /// at random, and nearly all of the others a place in a bucket.
     pub(super) fn new(slots: usize) -> Sizes {
-        let firsts = (4 * slots).next_power_of_two().max(64);
-        Sizes { firsts, buckets: firsts / 16, shift: 64 - firsts.trailing_zeros() }
+        let pairs = slots.next_power_of_two().max(64);
+        Sizes { pairs, buckets: pairs / 4, shift: 64 - pairs.trailing_zeros() }
     }
 
     /// So many, with nothing in them, for tests: else they lie in a thread's lines.
     #[cfg(test)]
-    pub(super) fn made<K>(self) -> (Box<[First<K>]>, Box<[Bucket]>) {
-        let nothing = || First { word: AtomicU64::new(0), key: UnsafeCell::new(MaybeUninit::uninit()) };
-        let firsts = (0..self.firsts).map(|_| nothing()).collect();
-        (firsts, (0..self.buckets).map(|_| Bucket::default()).collect())
+    pub(super) fn made<K>(self) -> (Box<[Pair<K>]>, Box<[Bucket]>) {
+        let nothing = |_| First { word: AtomicU64::new(0), key: UnsafeCell::new(MaybeUninit::uninit()) };
+        let pairs = (0..self.pairs).map(|_| Pair([0, 1].map(nothing))).collect();
+        (pairs, (0..self.buckets).map(|_| Bucket::default()).collect())
     }
 
     /// Where the guesses of `page` are.
@@ -90,42 +96,87 @@ impl Sizes {
         // The highest bits of this product are spread evenly over pages at equal distances, as buffers often are; lower ones
         // are not.
         let hash = (page as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        Place { first: (hash >> self.shift) as usize, below: (hash >> (self.shift - 8)) as u8 }
+        Place { pair: (hash >> self.shift) as usize, below: (hash >> (self.shift - 16)) as u16 }
     }
 }
 
 /// Where a page's guesses are, and the bits of its hash below that number.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
-    pub(super) first: usize,
-    below: u8,
+    pub(super) pair: usize,
+    below: u16,
 }
 
 impl Place {
     pub(super) fn bucket(self, sizes: Sizes) -> usize {
-        self.first & (sizes.buckets - 1)
+        self.pair & (sizes.buckets - 1)
+    }
+
+    /// Which of a pair it likes.
+    #[inline(always)]
+    fn liked(self) -> usize {
+        usize::from(self.below >> 15)
     }
 
     #[inline(always)]
-    fn first_tag(self) -> u32 {
-        u32::from(self.below >> 2 | 1)
+    fn first_tag(self) -> u64 {
+        // Those that like different places have different tags.
+        u64::from(self.below >> 2 | 1)
     }
 
     fn tag(self) -> u8 {
-        self.below | 1
+        self.below as u8 | 1
+    }
+}
+
+#[allow(unsafe_code)]
+impl<K: Copy> Pair<K> {
+    /// The slot that is meant, or seldom another.
+    ///
+    /// # Safety
+    /// The calling thread is the one whose guesses these are.
+    #[inline(always)]
+    pub(super) unsafe fn guess(&self, place: Place) -> Option<Guess<K>> {
+        let (liked, other) = self.liked_first(place);
+        // SAFETY: by the contract of this.
+        unsafe { liked.guess(place).or_else(|| other.guess(place)) }
+    }
+
+    /// Remembers a slot where there is one of the same tag, or else nothing, or if `anyhow`. Whether it does.
+    ///
+    /// # Safety
+    /// As for `guess`.
+    pub(super) unsafe fn learn(&self, place: Place, guess: Guess<K>, anyhow: bool) -> bool {
+        let (liked, other) = self.liked_first(place);
+        let at = [liked, other].into_iter().find(|first| first.tag() == place.first_tag());
+        let at = at.or_else(|| [liked, other].into_iter().find(|first| first.tag() == 0));
+        let at = at.or(anyhow.then_some(liked));
+        // SAFETY: by the contract of this.
+        at.map(|first| unsafe { first.set(place, guess) }).is_some()
+    }
+
+    #[inline(always)]
+    fn liked_first(&self, place: Place) -> (&First<K>, &First<K>) {
+        let liked = place.liked();
+        (&self.0[liked], &self.0[liked ^ 1])
+    }
+}
+
+impl<K> Pair<K> {
+    /// Any thread may say that there is nothing to be known of `slot` any more.
+    pub(super) fn forget(&self, slot: u32) {
+        self.0.iter().for_each(|first| first.forget(slot));
     }
 }
 
 #[allow(unsafe_code)]
 impl<K: Copy> First<K> {
-    /// The slot that is meant, or seldom another.
-    ///
     /// # Safety
     /// The calling thread is the one whose guess this is.
     #[inline(always)]
-    pub(super) unsafe fn guess(&self, place: Place) -> Option<Guess<K>> {
+    unsafe fn guess(&self, place: Place) -> Option<Guess<K>> {
         let word = self.word.load(Ordering::Relaxed);
-        if word as u32 >> FIRST_TAG != place.first_tag() {
+        if tag_in(word) != place.first_tag() {
             return None;
         }
         // SAFETY: there is a word, so there is a key, and no other thread has to do with it.
@@ -133,26 +184,22 @@ impl<K: Copy> First<K> {
         Some(Guess { slot: slot_in(word), number: (word >> FIRST_NUMBER) as u32, key })
     }
 
-    /// Remembers a slot if nothing is here, or one of the same tag, or if `anyhow`. Whether it does.
-    ///
     /// # Safety
     /// As for `guess`.
-    pub(super) unsafe fn learn(&self, place: Place, guess: Guess<K>, anyhow: bool) -> bool {
-        let tag = self.word.load(Ordering::Relaxed) as u32 >> FIRST_TAG;
-        let takes = tag == 0 || tag == place.first_tag() || anyhow;
-        if takes {
-            // SAFETY: as above.
-            unsafe { (*self.key.get()).write(guess.key) };
-            let below = u64::from(place.first_tag()) << FIRST_TAG | u64::from(guess.slot);
-            self.word.store(u64::from(guess.number) << FIRST_NUMBER | below, Ordering::Relaxed);
-        }
-        takes
+    unsafe fn set(&self, place: Place, guess: Guess<K>) {
+        // SAFETY: as above.
+        unsafe { (*self.key.get()).write(guess.key) };
+        let below = place.first_tag() << FIRST_TAG | u64::from(guess.slot);
+        self.word.store(u64::from(guess.number) << FIRST_NUMBER | below, Ordering::Relaxed);
     }
 }
 
 impl<K> First<K> {
-    /// Any thread may say that there is nothing to be known of `slot` any more.
-    pub(super) fn forget(&self, slot: u32) {
+    fn tag(&self) -> u64 {
+        tag_in(self.word.load(Ordering::Relaxed))
+    }
+
+    fn forget(&self, slot: u32) {
         let word = self.word.load(Ordering::Relaxed);
         if slot_in(word) == slot {
             // What its thread has learned meanwhile stays.
@@ -161,6 +208,12 @@ impl<K> First<K> {
     }
 }
 
+#[inline(always)]
+fn tag_in(word: u64) -> u64 {
+    word >> FIRST_TAG & ((1 << (FIRST_NUMBER - FIRST_TAG)) - 1)
+}
+
+#[inline(always)]
 fn slot_in(word: u64) -> u32 {
     word as u32 & ((1 << FIRST_TAG) - 1)
 }
@@ -171,7 +224,7 @@ fn slot_in(word: u64) -> u32 {
 /// The calling thread is the one whose guesses these are.
 #[allow(unsafe_code)]
 pub(super) unsafe fn learn<K: Copy>(
-    first: &First<K>,
+    pair: &Pair<K>,
     bucket: &Bucket,
     place: Place,
     guess: Guess<K>,
@@ -179,7 +232,7 @@ pub(super) unsafe fn learn<K: Copy>(
 ) {
     let turn = bucket.next_turn();
     // SAFETY: by the contract of this.
-    if !unsafe { first.learn(place, guess, turn.is_multiple_of(PATIENCE)) } {
+    if !unsafe { pair.learn(place, guess, turn.is_multiple_of(PATIENCE)) } {
         bucket.learn(place, guess.slot, turn as usize % WAYS, wrong);
     }
 }
@@ -222,43 +275,44 @@ impl Bucket {
 #[allow(unsafe_code)]
 mod tests {
     use super::*;
+    use crate::register::cache::slot::NUMBERS;
 
     struct All {
         sizes: Sizes,
-        firsts: Box<[First<u64>]>,
+        pairs: Box<[Pair<u64>]>,
         buckets: Box<[Bucket]>,
     }
 
     impl All {
         fn new(slots: usize) -> All {
             let sizes = Sizes::new(slots);
-            let (firsts, buckets) = sizes.made();
-            All { sizes, firsts, buckets }
+            let (pairs, buckets) = sizes.made();
+            All { sizes, pairs, buckets }
         }
 
         fn learn(&self, page: usize, slot: u32, wrong: impl Fn(u32) -> bool) {
             let place = self.sizes.place(page);
-            let (first, bucket) = (&self.firsts[place.first], &self.buckets[place.bucket(self.sizes)]);
+            let (pair, bucket) = (&self.pairs[place.pair], &self.buckets[place.bucket(self.sizes)]);
             // SAFETY: this thread's.
-            unsafe { learn(first, bucket, place, guess(slot), wrong) };
+            unsafe { learn(pair, bucket, place, guess(slot), wrong) };
         }
 
         /// The first guess, and the others.
         fn guesses(&self, page: usize) -> (Option<u32>, Vec<u32>) {
             let place = self.sizes.place(page);
             let others = self.buckets[place.bucket(self.sizes)].guesses(place).collect();
-            (guessed(&self.firsts[place.first], place), others)
+            (guessed(&self.pairs[place.pair], place), others)
         }
     }
 
     /// With a number and a key that go with it.
     fn guess(slot: u32) -> Guess<u64> {
-        Guess { slot, number: !slot, key: u64::from(slot) << 7 }
+        Guess { slot, number: !slot & ((1 << NUMBERS) - 1), key: u64::from(slot) << 7 }
     }
 
-    fn guessed(first: &First<u64>, place: Place) -> Option<u32> {
+    fn guessed(pair: &Pair<u64>, place: Place) -> Option<u32> {
         // SAFETY: this thread's.
-        let there = unsafe { first.guess(place) }?;
+        let there = unsafe { pair.guess(place) }?;
         assert_eq!(there, guess(there.slot));
         Some(there.slot)
     }
@@ -304,8 +358,8 @@ mod tests {
     fn a_bucket_forgets_what_is_wrong_first_and_then_in_turn() {
         let all = All::new(1);
         let bucket = &all.buckets[0];
-        let at = |tag: u8| Place { first: 0, below: 2 * tag };
-        let first = |tag: u8| bucket.guesses(at(tag)).next();
+        let at = |tag: u16| Place { pair: 0, below: 2 * tag };
+        let first = |tag: u16| bucket.guesses(at(tag)).next();
         assert_eq!(first(1), None);
         for n in 1..=6 {
             bucket.learn(at(n), u32::from(n), usize::from(n) % WAYS, |_| false);
@@ -327,18 +381,21 @@ mod tests {
     #[test]
     fn a_first_guess_gives_way_in_the_end() {
         let all = All::new(1);
-        let (a, b) = (Place { first: 0, below: 8 }, Place { first: 0, below: 16 });
-        let (first, bucket) = (&all.firsts[0], &all.buckets[0]);
+        let [a, b, c] = [16, 32, 48].map(|below| Place { pair: 0, below });
+        let (pair, bucket) = (&all.pairs[0], &all.buckets[0]);
         // SAFETY: this thread's.
-        let learn = |place, slot| unsafe { learn(first, bucket, place, guess(slot), |_| false) };
+        let learn = |place, slot| unsafe { learn(pair, bucket, place, guess(slot), |_| false) };
+        // All like the same one, and the second has the other.
         learn(a, 1);
+        learn(b, 2);
+        assert_eq!((guessed(pair, a), guessed(pair, b)), (Some(1), Some(2)));
         let mut asked = 0;
-        while guessed(first, b).is_none() {
-            learn(b, 2);
+        while guessed(pair, c).is_none() {
+            learn(c, 3);
             asked += 1;
             assert!(asked <= PATIENCE);
         }
-        assert_eq!((guessed(first, a), guessed(first, b)), (None, Some(2)));
+        assert_eq!([a, b, c].map(|place| guessed(pair, place)), [None, Some(2), Some(3)]);
         assert!(asked > 1, "it stands for a while");
     }
 
@@ -346,7 +403,7 @@ mod tests {
     fn a_slot_is_forgotten_and_no_other() {
         let all = All::new(64);
         (0..64).for_each(|slot| all.learn(slot as usize, slot, |_| false));
-        all.firsts.iter().for_each(|first| first.forget(7));
+        all.pairs.iter().for_each(|pair| pair.forget(7));
         assert_eq!(all.guesses(7).0, None);
         let others = (0..64).filter(|&slot| all.guesses(slot as usize).0 == Some(slot as u32)).count();
         assert!(others > 50, "{others}");

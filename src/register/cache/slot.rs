@@ -57,16 +57,19 @@ const FILLED: u64 = 1 << 16;
 const STATE: u32 = 8;
 const STATES: u64 = 0xff << STATE;
 const NUMBER: u64 = 1 << 32;
+/// Bits of a description's number that a thread's guess remembers.
+pub(super) const NUMBERS: u32 = 24;
+const REMEMBERED: u64 = NUMBER * ((1 << NUMBERS) - 1);
 
 /// A slot that a hit has found live and covering: to be looked at again once the lease is counted.
 #[derive(Clone, Copy)]
 pub(super) struct Seen(u64);
 
 impl Seen {
-    /// Of the description that was seen.
+    /// Of the description that was seen, as far as a guess remembers it.
     #[inline(always)]
     pub(super) fn number(self) -> u32 {
-        (self.0 / NUMBER) as u32
+        ((self.0 & REMEMBERED) / NUMBER) as u32
     }
 
     /// Whether a hit must ask whether the address space is changing.
@@ -115,7 +118,7 @@ impl<H> Slot<H> {
         self.word.store(word & !STATES | (state as u64) << STATE, Ordering::SeqCst);
     }
 
-    /// Makes it Filling, and says of what: before anybody can find it. The description's number; after 2^32 it begins again.
+    /// Makes it Filling, and says of what: before anybody can find it. The description's number; after 2^24 it begins again.
     pub(super) fn describe(&self, span: Span, access: Access, watched: bool) -> u32 {
         let number = (self.word.load(Ordering::Relaxed) & !(NUMBER - 1)).wrapping_add(NUMBER);
         let watched = if watched { WATCHED } else { 0 };
@@ -136,7 +139,7 @@ impl<H> Slot<H> {
     /// The same, of the description of that number.
     #[inline(always)]
     pub(super) fn see_again(&self, span: Span, access: Access, number: u32) -> Option<Seen> {
-        self.look(span, !(NUMBER - 1), (u64::from(number) * NUMBER) | u64::from(access.bits()))
+        self.look(span, REMEMBERED, (u64::from(number) * NUMBER) | u64::from(access.bits()))
     }
 
     /// With such bits, and of those of `mask` with no others.
@@ -279,7 +282,7 @@ mod tests {
         assert_eq!((slot.span(), slot.access()), (span(100, 50), Access::WRITE));
         let again = |access, number| slot.see_again(span(110, 40), access, number).map(Seen::number);
         assert_eq!((again(Access::READ, number), again(Access::READ, seen.number())), (Some(number), None));
-        assert_eq!((again(Access::REMOTE_WRITE, number), again(Access::READ, !number)), (None, None));
+        assert_eq!((again(Access::REMOTE_WRITE, number), again(Access::READ, number ^ 1)), (None, None));
     }
 
     #[test]

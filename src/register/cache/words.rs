@@ -17,7 +17,7 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
-use super::guesses::{self, Bucket, First, Guess, Sizes};
+use super::guesses::{self, Bucket, Guess, Pair, Sizes};
 use super::sync::{Array, AtomicBool, AtomicPtr, AtomicU64, Mutex, MutexGuard, thread_local};
 #[cfg(not(all(test, loom)))]
 use crate::os::array::Zero;
@@ -49,7 +49,7 @@ struct Room([std::sync::atomic::AtomicU64; IN_LINE]);
 #[allow(unsafe_code)]
 unsafe impl crate::os::array::Zero for Room {}
 
-/// What one thread has for itself: a word for each slot, and behind them its guesses, the first ones and the buckets.
+/// What one thread has for itself: a word for each slot, and behind them its guesses, the pairs and the buckets.
 struct Block {
     lines: Array<Line>,
     /// loom's words are more than numbers, and nothing else can lie where they could: it has the guesses here.
@@ -173,7 +173,7 @@ impl<'a, K: Copy> Own<'a, K> {
     pub(super) fn guess(&self, page: usize) -> Option<Guess<K>> {
         let place = self.words.sizes.place(page);
         // SAFETY: `lines` are this thread's.
-        unsafe { self.first(place.first).guess(place) }
+        unsafe { self.pair(place.pair).guess(place) }
     }
 
     /// Others that may.
@@ -186,7 +186,7 @@ impl<'a, K: Copy> Own<'a, K> {
     pub(super) fn refresh(&self, page: usize, guess: Guess<K>) {
         let place = self.words.sizes.place(page);
         // SAFETY: `lines` are this thread's.
-        unsafe { self.first(place.first).learn(place, guess, false) };
+        unsafe { self.pair(place.pair).learn(place, guess, false) };
     }
 
     /// Remembers what covers `page`, in place of nothing or of one that is `wrong` by now if there is such a one.
@@ -195,20 +195,20 @@ impl<'a, K: Copy> Own<'a, K> {
         let place = self.words.sizes.place(page);
         let bucket = self.bucket(place.bucket(self.words.sizes));
         // SAFETY: `lines` are this thread's.
-        unsafe { guesses::learn(self.first(place.first), bucket, place, guess, wrong) };
+        unsafe { guesses::learn(self.pair(place.pair), bucket, place, guess, wrong) };
     }
 
     #[inline(always)]
-    fn first(&self, number: usize) -> &'a First<K> {
-        debug_assert!(number < self.words.sizes.firsts);
-        // SAFETY: the guesses begin with so many first ones, and nothing else uses their room.
-        unsafe { self.guesses().cast::<First<K>>().add(number).as_ref() }
+    fn pair(&self, number: usize) -> &'a Pair<K> {
+        debug_assert!(number < self.words.sizes.pairs);
+        // SAFETY: the guesses begin with so many pairs, and nothing else uses their room.
+        unsafe { self.guesses().cast::<Pair<K>>().add(number).as_ref() }
     }
 
     fn bucket(&self, number: usize) -> &'a Bucket {
         debug_assert!(number < self.words.sizes.buckets);
         // SAFETY: behind those are so many buckets, of half a line each, and nothing else uses them.
-        unsafe { self.guesses().byte_add(self.words.firsts_size()).cast::<Bucket>().add(number).as_ref() }
+        unsafe { self.guesses().byte_add(self.words.pairs_size()).cast::<Bucket>().add(number).as_ref() }
     }
 
     #[cfg(not(all(test, loom)))]
@@ -341,7 +341,7 @@ impl<K: Copy> Words<K> {
         if let Some(block) = free {
             return Some(NonNull::from(block));
         }
-        let guesses = self.firsts_size() + self.sizes.buckets * size_of::<Bucket>();
+        let guesses = self.pairs_size() + self.sizes.buckets * size_of::<Bucket>();
         let guesses = guesses.div_ceil(size_of::<[u64; IN_LINE]>());
         let behind = if cfg!(all(test, loom)) { 0 } else { guesses };
         let fresh = Box::new(Block {
@@ -363,10 +363,10 @@ impl<K: Copy> Words<K> {
         }
     }
 
-    /// Bytes of a thread's first guesses.
-    const fn firsts_size(&self) -> usize {
-        const { assert!(align_of::<First<K>>() <= align_of::<Line>(), "keys are aligned to a cache line at most") };
-        self.sizes.firsts * size_of::<First<K>>()
+    /// Bytes of a thread's pairs.
+    const fn pairs_size(&self) -> usize {
+        const { assert!(align_of::<Pair<K>>() <= align_of::<Line>(), "keys are aligned to a cache line at most") };
+        self.sizes.pairs * size_of::<Pair<K>>()
     }
 
     /// No thread guesses `slot` from now on, but what it learns anew; those that are about to look at it may once more.
@@ -375,7 +375,7 @@ impl<K: Copy> Words<K> {
     pub(super) fn forget(&self, slot: u32) {
         for block in self.blocks() {
             let own = Own { words: self, lines: NonNull::from(&*block.lines).cast() };
-            (0..self.sizes.firsts).for_each(|number| own.first(number).forget(slot));
+            (0..self.sizes.pairs).for_each(|number| own.pair(number).forget(slot));
         }
     }
 
