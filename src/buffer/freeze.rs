@@ -89,6 +89,7 @@ impl HostBuffer {
         let mut freezing = None;
         let begun = Span::new(self.as_ptr().as_ptr() as usize, self.len()).and_then(Freezing::begin);
         all_or_none(group, begun.map(|begun| freezing = Some(begun)))?;
+        all_or_none(group, freezing.as_ref().map_or(Ok(()), Freezing::finish))?;
         // No new writable mapping from here on; then every rank gives up its own.
         let sealed = if hosts.leads() { self.add_seal(SealFlag::F_SEAL_FUTURE_WRITE) } else { Ok(()) };
         all_or_none(group, sealed)?;

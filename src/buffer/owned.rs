@@ -25,6 +25,14 @@ pub(crate) trait Registrations: Send + Sync {
     /// # Errors
     /// Which one by which a device could write is in use, for people.
     fn end_for_freezing(&self, span: Span) -> std::result::Result<(), String>;
+
+    /// The same, when nobody has refused on any rank: for what is in nobody's way and cannot be made again.
+    ///
+    /// # Errors
+    /// As [`end_for_freezing`](Registrations::end_for_freezing).
+    fn end_at_last(&self, _: Span) -> std::result::Result<(), String> {
+        Ok(())
+    }
 }
 
 struct Owned {
@@ -124,6 +132,7 @@ impl Drop for Writing {
 pub(crate) struct Freezing {
     span: Span,
     undo: bool,
+    others: Vec<Arc<dyn Registrations>>,
 }
 
 impl Freezing {
@@ -132,7 +141,7 @@ impl Freezing {
     /// # Errors
     /// [`Error::Freeze`]: a registration that is held by a user or is in use; nothing of the user's has ended.
     pub(crate) fn begin(span: Span) -> Result<Freezing> {
-        let (freezing, others) = {
+        let (mut freezing, others) = {
             let mut owned = owned();
             if let Some((_, held, device)) = owned.writing.iter().find(|(_, held, _)| held.overlaps(span)) {
                 let why = format!(
@@ -148,13 +157,23 @@ impl Freezing {
                 .filter(|range| range.span.overlaps(span))
                 .for_each(|range| range.frozen = true);
             let others: Vec<_> = owned.others.iter().filter_map(Weak::upgrade).collect();
-            (Freezing { span, undo }, others)
+            (Freezing { span, undo, others: Vec::new() }, others)
         };
         // Without the lock: ending asks a device.
-        for other in others {
+        for other in &others {
             other.end_for_freezing(span).map_err(|why| Error::Freeze { why })?;
         }
+        freezing.others = others;
         Ok(freezing)
+    }
+
+    /// Ends the rest, when [`begin`](Freezing::begin) has gone well on all ranks.
+    ///
+    /// # Errors
+    /// [`Error::Freeze`]: what a device has not ended.
+    pub(crate) fn finish(&self) -> Result<()> {
+        let mut each = self.others.iter();
+        each.try_for_each(|other| other.end_at_last(self.span).map_err(|why| Error::Freeze { why }))
     }
 
     /// The range is frozen for good.

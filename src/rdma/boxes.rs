@@ -5,6 +5,8 @@
 //!   outgoing   | head, bytes | head, bytes | ...    filled here, and written from here into the other side's incoming
 //!   taken      how many of this side's messages the other side has taken: written by it
 //!   taking     how many of the other side's this one has taken: written from here into its taken
+//!   broken     whether this side has lost messages or news of them: read from here by the other side
+//!   theirs     what was read there
 //! ```
 
 #![allow(unsafe_code)]
@@ -27,6 +29,9 @@ pub(super) struct Head {
     pub(super) at: u64,
     pub(super) key: u64,
 }
+
+/// Behind the places.
+const WORDS: usize = 4;
 
 /// Where things lie, in every process alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +61,7 @@ impl Layout {
 
     fn bytes(&self) -> usize {
         // The words have lines of their own.
-        2 * self.places * self.place() + 128
+        2 * self.places * self.place() + WORDS * 64
     }
 
     /// Where message `number` of a channel comes in, from the beginning of the boxes.
@@ -69,11 +74,23 @@ impl Layout {
     }
 
     pub(super) fn taken(&self, channel: usize) -> usize {
-        (channel + 1) * self.bytes() - 128
+        self.word(channel, 0)
     }
 
     fn taking(&self, channel: usize) -> usize {
-        self.taken(channel) + 64
+        self.word(channel, 1)
+    }
+
+    pub(super) fn broken(&self, channel: usize) -> usize {
+        self.word(channel, 2)
+    }
+
+    fn theirs(&self, channel: usize) -> usize {
+        self.word(channel, 3)
+    }
+
+    fn word(&self, channel: usize, which: usize) -> usize {
+        (channel + 1) * self.bytes() - (WORDS - which) * 64
     }
 }
 
@@ -82,8 +99,9 @@ impl Boxes {
     /// As [`PinnedAlloc::allocate`].
     pub(super) fn new(verbs: &Arc<Verbs>, layout: Layout, channels: usize) -> Result<Boxes> {
         let bytes = layout.bytes() * channels.max(1);
+        let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
         // No more than that is pinned.
-        let pool = PinnedAlloc::new(verbs.clone(), Access::REMOTE_WRITE, bytes.next_power_of_two());
+        let pool = PinnedAlloc::new(verbs.clone(), access, bytes.next_power_of_two());
         let mut memory = pool.allocate(bytes)?;
         memory.fill(0);
         let base = NonNull::new(memory.as_mut_ptr()).expect("memory");
@@ -118,6 +136,21 @@ impl Boxes {
         let offset = self.layout.taking(channel);
         self.word(offset).store(count, Ordering::Release);
         self.local(offset, size_of::<u64>())
+    }
+
+    /// Something is lost: the other side shall not wait for it.
+    pub(super) fn break_off(&self, channel: usize) {
+        self.word(self.layout.broken(channel)).store(1, Ordering::Release);
+    }
+
+    /// Where to the other side's `broken` is to be read.
+    pub(super) fn theirs(&self, channel: usize) -> (usize, u32, u32) {
+        self.local(self.layout.theirs(channel), size_of::<u64>())
+    }
+
+    /// What has been read there.
+    pub(super) fn is_broken_there(&self, channel: usize) -> bool {
+        self.word(self.layout.theirs(channel)).load(Ordering::Acquire) != 0
     }
 
     /// Makes a message ready, with its bytes when they are to come along: what is to be written.
@@ -180,6 +213,8 @@ mod tests {
                 assert_eq!(layout.incoming(channel, 1), layout.incoming(channel, 1 + places as u64));
                 all.push((layout.taken(channel), 8));
                 all.push((layout.taking(channel), 8));
+                all.push((layout.broken(channel), 8));
+                all.push((layout.theirs(channel), 8));
             }
             all.sort_unstable();
             assert!(all.windows(2).all(|two| two[0].0 + two[0].1 <= two[1].0), "{layout:?}");

@@ -10,7 +10,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Failure, Result};
@@ -182,18 +182,19 @@ impl Channel {
             false => None,
         };
         let mut sender = held(&end.sending);
-        let room = || sender.sent - boxes.taken(self.index) < layout.places as u64;
-        self.wait("sending", None, &room)?;
-        self.reap(&mut sender.writes, false)?;
-        let number = sender.sent + 1;
+        let Sender { sent, writes } = &mut *sender;
+        let room = || *sent - boxes.taken(self.index) < layout.places as u64;
+        // Places of messages that were lost do not come back.
+        self.wait("sending", None, &room, &mut || self.reap(writes, false))?;
+        let number = *sent + 1;
         let (at, key) =
             lease.as_ref().map_or((0, 0), |lease| (bytes.as_ptr() as u64, u64::from(lease.key().rkey)));
         let head = Head { number, length: bytes.len() as u64, at, key };
         // SAFETY: with the lock this is the only sender, and there is room.
         let local = unsafe { boxes.fill(self.index, head, if long { &[] } else { bytes }) };
         let there = end.boxes.0 + layout.incoming(end.there, number) as u64;
-        self.tell(&mut sender.writes, MESSAGE, there, local)?;
-        sender.sent = number;
+        self.tell(writes, MESSAGE, there, local)?;
+        *sent = number;
         Ok(Sending { channel: self, number, lease })
     }
 
@@ -218,7 +219,8 @@ impl Channel {
         let (end, boxes) = (self.end(), &self.shared.boxes);
         let mut receiver = held(&end.receiving);
         let number = receiver.taken + 1;
-        if !self.wait("receiving", until, &|| end.came.load(Ordering::Acquire) >= number)? {
+        let has_come = || end.came.load(Ordering::Acquire) >= number;
+        if !self.wait("receiving", until, &has_come, &mut || self.reap(&mut receiver.writes, false))? {
             return Ok(None);
         }
         // SAFETY: it has come, and is taken below.
@@ -308,6 +310,7 @@ impl Channel {
                 Ok(true) => {}
                 Err(Error::Peer { failure, .. }) => {
                     writes.failed.get_or_insert(failure);
+                    self.shared.boxes.break_off(self.index);
                 }
                 Err(other) => return Err(other),
             }
@@ -319,11 +322,18 @@ impl Channel {
         }
     }
 
-    /// Waits until something has been told that makes `ready` true. `false`: the time is over.
+    /// Waits until something has been told that makes `ready` true. `false`: the time is over. From time to time `check` says
+    /// whether what is waited for can come at all.
     ///
     /// # Errors
-    /// [`Error::Peer`]: the other side is not there any more.
-    fn wait(&self, doing: &'static str, until: Option<Instant>, ready: &dyn Fn() -> bool) -> Result<bool> {
+    /// [`Error::Peer`]: the other side is not there any more, or one of both has lost something; as `check`.
+    fn wait(
+        &self,
+        doing: &'static str,
+        until: Option<Instant>,
+        ready: &dyn Fn() -> bool,
+        check: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<bool> {
         self.shared.endpoint.check_here()?;
         let end = self.end();
         let mut asked = Instant::now();
@@ -345,17 +355,25 @@ impl Channel {
                 lock = end.told.wait_timeout(lock, next - now).unwrap_or_else(PoisonError::into_inner).0;
             }
             drop(lock);
+            check()?;
             self.ask_whether_it_is_there(doing)?;
             asked = Instant::now();
         }
     }
 
-    /// A write of no bytes is answered by the other side's device as long as its process lives.
+    /// A read is answered by the other side's device as long as its process lives; and it says whether that side has lost
+    /// something that this one may be waiting for.
     fn ask_whether_it_is_there(&self, doing: &'static str) -> Result<()> {
-        let end = self.end();
+        let (end, boxes) = (self.end(), &self.shared.boxes);
         let mut asking = Pending::to(&self.shared.endpoint, end.rank, doing)?;
-        asking.post_nothing(What::Write { address: end.boxes.0, key: end.boxes.1 })?;
-        asking.wait()
+        let address = end.boxes.0 + boxes.layout().broken(end.there) as u64;
+        // SAFETY: a word of this side's boxes, which live longer than the endpoint's connections.
+        unsafe { asking.post(What::Read { address, key: end.boxes.1 }, boxes.theirs(self.index))? };
+        asking.wait()?;
+        match boxes.is_broken_there(self.index) {
+            true => Err(Error::Peer { host: end.rank, doing: doing.into(), failure: Failure::GaveUp }),
+            false => Ok(()),
+        }
     }
 }
 
@@ -379,7 +397,14 @@ impl Sending<'_> {
     }
 
     fn finish(&mut self) -> Result<()> {
-        let result = self.channel.wait("sending", None, &|| self.is_taken());
+        let channel = self.channel;
+        let mut check = || match channel.end().sending.try_lock() {
+            Ok(mut sender) => channel.reap(&mut sender.writes, false),
+            Err(TryLockError::Poisoned(sender)) => channel.reap(&mut sender.into_inner().writes, false),
+            // Whoever has it asks this himself while he waits.
+            Err(TryLockError::WouldBlock) => Ok(()),
+        };
+        let result = channel.wait("sending", None, &|| self.is_taken(), &mut check);
         let span = self.lease.take().map(|lease| lease.span());
         // The other side may read for longer than this one waits: it shall find nothing, rather than what comes next.
         if let (Err(_), Some(span)) = (&result, span) {

@@ -29,7 +29,7 @@ pub struct ChannelOptions {
     pub eager: usize,
     /// How many messages of a channel may be on their way in each direction; who sends more waits. Places are given
     /// back by halves, so it may be a little more than half of that. 1 to 4096. Each takes the room of an eager message on both
-    /// sides.
+    /// sides, in each direction: with the defaults a channel has 258 KiB on each side, which are pinned.
     pub places: usize,
 }
 
@@ -44,7 +44,8 @@ impl Channel {
     /// counterpart. Collective; connections are made later, when the first message wants one.
     ///
     /// Each rank that calls it does its own I/O, with a device, a datagram queue pair and a thread of its own; all its channels
-    /// share them, and the two queue pairs to a rank. The registration cache takes its budget and its monitor from the
+    /// share them, and the two queue pairs to a rank. What one side has lost, because the network was broken for a while, is an
+    /// error of the channel on both sides, and stays one: the channels are made anew, then. The registration cache takes its budget and its monitor from the
     /// environment.
     ///
     /// # Errors

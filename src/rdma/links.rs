@@ -124,6 +124,12 @@ impl Links {
         &self.mail
     }
 
+    /// How many connections there are, by whichever side they were asked for.
+    pub(super) fn count(&self) -> usize {
+        let up = |asked: &&Asked| matches!(held(&asked.state).0, State::Up(_));
+        self.asked.iter().filter(up).count() + held(&self.accepted).len()
+    }
+
     pub(super) fn receives(&self) -> &Receives {
         &self.receives
     }

@@ -116,7 +116,7 @@ impl Shared {
         }
         match has() {
             true => Ok(()),
-            false => Err(Error::Peer { host: parent, doing: "replicate".into(), failure: Failure::Refused }),
+            false => Err(Error::Peer { host: parent, doing: "replicate".into(), failure: Failure::GaveUp }),
         }
     }
 

@@ -14,6 +14,7 @@ fn messages_between_two_hosts() {
             "registered-once",
             "too-long",
             "changed-in-flight",
+            "news-lost",
             "refused",
             "rounds",
             "killed",

@@ -11,6 +11,8 @@ fn puts_and_gets_between_two_hosts() {
             "get",
             "both-ways",
             "fetch-add",
+            "on-demand",
+            "bad-network",
             "full-queue",
             "many",
             "held",
