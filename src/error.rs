@@ -21,6 +21,8 @@ pub enum Failure {
     Timeout,
     /// The other side would not be connected to.
     Refused,
+    /// The other side has closed it.
+    Closed,
     /// The other side has ended what both were doing, because of an error that it reports itself.
     GaveUp,
     /// Another status of verbs.
@@ -58,6 +60,7 @@ impl fmt::Display for Failure {
                 write!(f, "not tried, since an earlier operation to it has failed (status 5)")
             }
             Failure::Timeout => write!(f, "not over in time"),
+            Failure::Closed => write!(f, "it has closed its end"),
             Failure::GaveUp => write!(f, "it has given up, because of an error that it reports itself"),
             Failure::Refused => write!(f, "it refuses the connection; its log says why"),
             Failure::Status(status) => write!(f, "it has failed with status {status} of verbs"),

@@ -12,6 +12,9 @@ pub(crate) trait Carrier: Send + Sync {
     /// What tells those who are joined from others who are: the same number on all hosts.
     fn number(&self) -> u64;
 
+    /// Whether it can carry: not what is frozen, whose registration has ended.
+    fn is_ready(&self) -> bool;
+
     /// Prepares for [`carry`](Carrier::carry): what comes from now on belongs to it. All hosts have done this before one begins.
     fn prepare(&self) -> u64;
 
@@ -49,5 +52,9 @@ pub(crate) fn withdraw(carrier: &Arc<dyn Carrier>) {
 /// The last that was offered for the buffer at `start` that joins so many hosts, of which this is number `own`.
 pub(crate) fn find(start: usize, hosts: usize, own: usize) -> Option<Arc<dyn Carrier>> {
     let carriers = CARRIERS.lock().unwrap_or_else(PoisonError::into_inner);
-    carriers.iter().rev().filter_map(Weak::upgrade).find(|carrier| carrier.joins() == (start, hosts, own))
+    carriers
+        .iter()
+        .rev()
+        .filter_map(Weak::upgrade)
+        .find(|carrier| carrier.joins() == (start, hosts, own) && carrier.is_ready())
 }

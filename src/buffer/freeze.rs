@@ -89,13 +89,13 @@ impl HostBuffer {
         let mut freezing = None;
         let begun = Span::new(self.as_ptr().as_ptr() as usize, self.len()).and_then(Freezing::begin);
         all_or_none(group, begun.map(|begun| freezing = Some(begun)))?;
-        all_or_none(group, freezing.as_ref().map_or(Ok(()), Freezing::finish))?;
         // No new writable mapping from here on; then every rank gives up its own.
         let sealed = if hosts.leads() { self.add_seal(SealFlag::F_SEAL_FUTURE_WRITE) } else { Ok(()) };
         all_or_none(group, sealed)?;
         // What was registered before main may write, and pins pages, which would stand in the proof's way.
         let span = Span::new(self.as_ptr().as_ptr() as usize, self.len())?;
         let ended = if early::end(span) { Ok(()) } else { Err(still_registered(self)) };
+        let ended = ended.and_then(|()| freezing.as_ref().map_or(Ok(()), Freezing::finish));
         all_or_none(group, ended)?;
         all_or_none(group, self.remap_read_only())?;
         let mut proof = Proof::Sealed;

@@ -5,7 +5,7 @@
 //!   outgoing   | head, bytes | head, bytes | ...    filled here, and written from here into the other side's incoming
 //!   taken      how many of this side's messages the other side has taken: written by it
 //!   taking     how many of the other side's this one has taken: written from here into its taken
-//!   broken     whether this side has lost messages or news of them: read from here by the other side
+//!   over       whether this side has lost something, or closed the channel: read from here by the other side
 //!   theirs     what was read there
 //! ```
 
@@ -28,6 +28,16 @@ pub(super) struct Head {
     /// Where the bytes lie at the sender's, for who reads them there; 0: behind the head.
     pub(super) at: u64,
     pub(super) key: u64,
+}
+
+/// Why a channel is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub(super) enum Over {
+    /// Messages, or news of them, are lost.
+    Lost = 1,
+    /// Nobody has that end any more.
+    Closed = 2,
 }
 
 /// Behind the places.
@@ -81,7 +91,7 @@ impl Layout {
         self.word(channel, 1)
     }
 
-    pub(super) fn broken(&self, channel: usize) -> usize {
+    pub(super) fn over(&self, channel: usize) -> usize {
         self.word(channel, 2)
     }
 
@@ -138,19 +148,23 @@ impl Boxes {
         self.local(offset, size_of::<u64>())
     }
 
-    /// Something is lost: the other side shall not wait for it.
-    pub(super) fn break_off(&self, channel: usize) {
-        self.word(self.layout.broken(channel)).store(1, Ordering::Release);
+    /// From now on the other side reads this when it asks.
+    pub(super) fn say_over(&self, channel: usize, why: Over) {
+        self.word(self.layout.over(channel)).store(why as u64, Ordering::Release);
     }
 
-    /// Where to the other side's `broken` is to be read.
+    /// Where to the other side's `over` is to be read.
     pub(super) fn theirs(&self, channel: usize) -> (usize, u32, u32) {
         self.local(self.layout.theirs(channel), size_of::<u64>())
     }
 
     /// What has been read there.
-    pub(super) fn is_broken_there(&self, channel: usize) -> bool {
-        self.word(self.layout.theirs(channel)).load(Ordering::Acquire) != 0
+    pub(super) fn said_over(&self, channel: usize) -> Option<Over> {
+        match self.word(self.layout.theirs(channel)).load(Ordering::Acquire) {
+            0 => None,
+            1 => Some(Over::Lost),
+            _ => Some(Over::Closed),
+        }
     }
 
     /// Makes a message ready, with its bytes when they are to come along: what is to be written.
@@ -213,7 +227,7 @@ mod tests {
                 assert_eq!(layout.incoming(channel, 1), layout.incoming(channel, 1 + places as u64));
                 all.push((layout.taken(channel), 8));
                 all.push((layout.taking(channel), 8));
-                all.push((layout.broken(channel), 8));
+                all.push((layout.over(channel), 8));
                 all.push((layout.theirs(channel), 8));
             }
             all.sort_unstable();

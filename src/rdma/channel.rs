@@ -8,21 +8,20 @@
 
 #![allow(unsafe_code)]
 
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Failure, Result};
-use crate::rdma::boxes::{Boxes, Head};
+use crate::rdma::boxes::{Boxes, Head, Over};
 use crate::rdma::endpoint::{Endpoint, Listener};
+use crate::rdma::ends::{End, MESSAGE, Receiver, Sender, TAKEN, Writes, held};
 use crate::rdma::flights::deadline;
 use crate::rdma::pair::What;
 use crate::rdma::pending::Pending;
 use crate::register::{Access, Lease, RegistrationCache, Span, Stats, Verbs};
 
 /// How often a side that waits for the other one asks whether it is there at all.
-const ALIVE: Duration = Duration::from_secs(1);
+pub(super) const ALIVE: Duration = Duration::from_secs(1);
 /// The most bytes of one read.
 const LONGEST: usize = 1 << 30;
 
@@ -46,79 +45,7 @@ pub(super) struct Shared {
     pub(super) ends: Arc<[End]>,
     pub(super) cache: RegistrationCache<Verbs>,
     pub(super) endpoint: Arc<Endpoint>,
-    pub(super) boxes: Boxes,
-}
-
-/// What is known about one channel.
-pub(super) struct End {
-    /// The other rank, and what the channel is called.
-    pub(super) rank: usize,
-    pub(super) tag: u32,
-    /// Which of the other rank's channels this is; where its boxes begin, and the key to them.
-    pub(super) there: usize,
-    pub(super) boxes: (u64, u32),
-    /// How many messages have come.
-    came: AtomicU64,
-    lock: Mutex<()>,
-    told: Condvar,
-    sending: Mutex<Sender>,
-    receiving: Mutex<Receiver>,
-}
-
-#[derive(Default)]
-struct Sender {
-    sent: u64,
-    writes: Writes,
-}
-
-#[derive(Default)]
-struct Receiver {
-    taken: u64,
-    told: u64,
-    writes: Writes,
-}
-
-/// Writes into the other side's boxes.
-#[derive(Default)]
-struct Writes {
-    /// Those whose end has not been seen.
-    under_way: VecDeque<Pending>,
-    /// The first that failed: what was told by it is lost, and nothing that is told later makes up for it.
-    failed: Option<Failure>,
-}
-
-/// What the two sides tell each other: this, and twice the number of the other's channel.
-const MESSAGE: u32 = 0;
-const TAKEN: u32 = 1;
-
-fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl End {
-    pub(super) fn new(rank: usize, tag: u32, there: usize, boxes: (u64, u32)) -> End {
-        End {
-            rank,
-            tag,
-            there,
-            boxes,
-            came: AtomicU64::new(0),
-            lock: Mutex::new(()),
-            told: Condvar::new(),
-            sending: Mutex::default(),
-            receiving: Mutex::default(),
-        }
-    }
-}
-
-/// The other side has told something.
-pub(super) fn hear(ends: &[End], number: u32) {
-    let Some(end) = ends.get(number as usize / 2) else { return };
-    if number % 2 == MESSAGE {
-        end.came.fetch_add(1, Ordering::Release);
-    }
-    drop(held(&end.lock));
-    end.told.notify_all();
+    pub(super) boxes: Arc<Boxes>,
 }
 
 /// A message that was begun: its bytes are borrowed until it is over, and dropping it waits for that.
@@ -174,6 +101,7 @@ impl Channel {
     /// [`Error::Peer`] when the other side does not answer any more; for a long message as
     /// [`RegistrationCache::get`]. Nothing was sent then.
     pub fn begin_send<'c>(&'c self, bytes: &'c [u8]) -> Result<Sending<'c>> {
+        self.shared.endpoint.check_here()?;
         let (end, boxes) = (self.end(), &self.shared.boxes);
         let layout = boxes.layout();
         let long = bytes.len() > layout.eager;
@@ -185,7 +113,9 @@ impl Channel {
         let Sender { sent, writes } = &mut *sender;
         let room = || *sent - boxes.taken(self.index) < layout.places as u64;
         // Places of messages that were lost do not come back.
-        self.wait("sending", None, &room, &mut || self.reap(writes, false))?;
+        self.wait("sending", None, &room, &mut || self.reap(writes))?;
+        self.reap(writes)?;
+        end.check("sending")?;
         let number = *sent + 1;
         let (at, key) =
             lease.as_ref().map_or((0, 0), |lease| (bytes.as_ptr() as u64, u64::from(lease.key().rkey)));
@@ -216,11 +146,12 @@ impl Channel {
     }
 
     fn receive_until(&self, into: &mut [u8], until: Option<Instant>) -> Result<Option<usize>> {
+        self.shared.endpoint.check_here()?;
         let (end, boxes) = (self.end(), &self.shared.boxes);
         let mut receiver = held(&end.receiving);
-        let number = receiver.taken + 1;
-        let has_come = || end.came.load(Ordering::Acquire) >= number;
-        if !self.wait("receiving", until, &has_come, &mut || self.reap(&mut receiver.writes, false))? {
+        let Receiver { taken, told, writes } = &mut *receiver;
+        let number = *taken + 1;
+        if !self.wait("receiving", until, &|| end.came() >= number, &mut || self.reap(writes))? {
             return Ok(None);
         }
         // SAFETY: it has come, and is taken below.
@@ -245,13 +176,21 @@ impl Channel {
             // SAFETY: as above; the sender puts no more bytes there.
             unsafe { boxes.copy(self.index, number, &mut into[..length]) };
         }
-        receiver.taken = number;
+        *taken = number;
         // Places are given back some at a time; whoever sends a long message waits for it.
-        if long || receiver.taken - receiver.told >= (boxes.layout().places as u64).div_ceil(2) {
-            let local = boxes.take(self.index, receiver.taken);
+        if long || *taken - *told >= (boxes.layout().places as u64).div_ceil(2) {
+            let local = boxes.take(self.index, *taken);
             let there = end.boxes.0 + boxes.layout().taken(end.there) as u64;
-            self.tell(&mut receiver.writes, TAKEN, there, local)?;
-            receiver.told = receiver.taken;
+            match self.tell(writes, TAKEN, there, local) {
+                Ok(()) => *told = *taken,
+                // The message is here all the same; the next one is not to be had.
+                Err(error) => {
+                    tracing::warn!(rank = end.rank, tag = end.tag, %error, "the other side does not hear that a message was taken");
+                    let failure =
+                        if let Error::Peer { failure, .. } = error { failure } else { Failure::Flushed };
+                    end.break_off(boxes, self.index, failure);
+                }
+            }
         }
         Ok(Some(length))
     }
@@ -282,48 +221,28 @@ impl Channel {
     /// Writes into the other side's boxes, and tells.
     ///
     /// # Errors
-    /// [`Error::Peer`]; from then on always, since what was told before may be lost.
+    /// [`Error::Peer`]: it was not told.
     fn tell(&self, writes: &mut Writes, what: u32, there: u64, local: (usize, u32, u32)) -> Result<()> {
         let end = self.end();
-        self.reap(writes, false)?;
         let mut write = Pending::to(&self.shared.endpoint, end.rank, "send")?;
-        if writes.under_way.back().is_some_and(|last| !last.is_by_the_same_connection(&write)) {
+        if writes.0.back().is_some_and(|last| !last.is_by_the_same_connection(&write)) {
             // Others have had the connection replaced: whether all has arrived by the old one is to be known first.
-            self.reap(writes, true)?;
+            end.reap(writes, &self.shared.boxes, self.index, true)?;
+            end.check("sending")?;
         }
         let number = 2 * end.there as u32 + what;
         // SAFETY: this side's boxes, which live longer than the endpoint's connections.
         unsafe { write.post(What::WriteAndTell { address: there, key: end.boxes.1, number }, local)? };
-        writes.under_way.push_back(write);
+        writes.0.push_back(write);
         Ok(())
     }
 
-    /// Forgets the writes that are over; all of them, with `wait`.
-    ///
-    /// # Errors
-    /// [`Error::Peer`] of the first that failed, also the next time.
-    fn reap(&self, writes: &mut Writes, wait: bool) -> Result<()> {
-        while let Some(first) = writes.under_way.front_mut() {
-            let over = if wait { first.wait_timeout(Duration::MAX) } else { first.test() };
-            match over {
-                Ok(false) => break,
-                Ok(true) => {}
-                Err(Error::Peer { failure, .. }) => {
-                    writes.failed.get_or_insert(failure);
-                    self.shared.boxes.break_off(self.index);
-                }
-                Err(other) => return Err(other),
-            }
-            writes.under_way.pop_front();
-        }
-        match writes.failed {
-            None => Ok(()),
-            Some(failure) => Err(Error::Peer { host: self.end().rank, doing: "send".into(), failure }),
-        }
+    fn reap(&self, writes: &mut Writes) -> Result<()> {
+        self.end().reap(writes, &self.shared.boxes, self.index, false)
     }
 
-    /// Waits until something has been told that makes `ready` true. `false`: the time is over. From time to time `check` says
-    /// whether what is waited for can come at all.
+    /// Waits until something has been told that makes `ready` true. `false`: the time is over. From time to time `check` looks
+    /// whether what this side has told has arrived.
     ///
     /// # Errors
     /// [`Error::Peer`]: the other side is not there any more, or one of both has lost something; as `check`.
@@ -336,43 +255,53 @@ impl Channel {
     ) -> Result<bool> {
         self.shared.endpoint.check_here()?;
         let end = self.end();
-        let mut asked = Instant::now();
+        let mut again = Instant::now() + ALIVE;
         loop {
-            let mut lock = held(&end.lock);
-            loop {
-                if ready() {
-                    return Ok(true);
-                }
-                let now = Instant::now();
-                if until.is_some_and(|until| now >= until) {
-                    return Ok(false);
-                }
-                let again = asked + ALIVE;
-                if now >= again {
-                    break;
-                }
-                let next = until.map_or(again, |until| until.min(again));
-                lock = end.told.wait_timeout(lock, next - now).unwrap_or_else(PoisonError::into_inner).0;
+            if ready() {
+                return Ok(true);
             }
-            drop(lock);
+            end.check(doing)?;
+            let now = Instant::now();
+            if until.is_some_and(|until| now >= until) {
+                return Ok(false);
+            }
+            if now < again {
+                let next = until.map_or(again, |until| until.min(again));
+                end.sleep_unless(ready, next - now);
+                continue;
+            }
             check()?;
-            self.ask_whether_it_is_there(doing)?;
-            asked = Instant::now();
+            if !ready() {
+                end.check(doing)?;
+            }
+            // What has come before the other side said that it is over is still to be had.
+            match self.ask_whether_it_is_there(doing, until) {
+                Err(_) if ready() => return Ok(true),
+                Err(Error::Peer { failure: Failure::Timeout, .. })
+                    if until.is_some_and(|u| Instant::now() >= u) => {}
+                result => result?,
+            }
+            again = Instant::now() + ALIVE;
         }
     }
 
-    /// A read is answered by the other side's device as long as its process lives; and it says whether that side has lost
-    /// something that this one may be waiting for.
-    fn ask_whether_it_is_there(&self, doing: &'static str) -> Result<()> {
+    /// A read is answered by the other side's device as long as its process lives; and it says whether the channel is over
+    /// there, so that nobody waits for what is lost.
+    fn ask_whether_it_is_there(&self, doing: &'static str, until: Option<Instant>) -> Result<()> {
         let (end, boxes) = (self.end(), &self.shared.boxes);
-        let mut asking = Pending::to(&self.shared.endpoint, end.rank, doing)?;
-        let address = end.boxes.0 + boxes.layout().broken(end.there) as u64;
+        let mut asking = Pending::to_until(&self.shared.endpoint, end.rank, doing, until)?;
+        let address = end.boxes.0 + boxes.layout().over(end.there) as u64;
         // SAFETY: a word of this side's boxes, which live longer than the endpoint's connections.
         unsafe { asking.post(What::Read { address, key: end.boxes.1 }, boxes.theirs(self.index))? };
-        asking.wait()?;
-        match boxes.is_broken_there(self.index) {
-            true => Err(Error::Peer { host: end.rank, doing: doing.into(), failure: Failure::GaveUp }),
-            false => Ok(()),
+        let failed = |failure| Err(Error::Peer { host: end.rank, doing: doing.into(), failure });
+        let left = until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
+        if !asking.wait_timeout(left)? {
+            return failed(Failure::Timeout);
+        }
+        match boxes.said_over(self.index) {
+            None => Ok(()),
+            Some(Over::Lost) => failed(Failure::GaveUp),
+            Some(Over::Closed) => failed(Failure::Closed),
         }
     }
 }
@@ -398,13 +327,11 @@ impl Sending<'_> {
 
     fn finish(&mut self) -> Result<()> {
         let channel = self.channel;
-        let mut check = || match channel.end().sending.try_lock() {
-            Ok(mut sender) => channel.reap(&mut sender.writes, false),
-            Err(TryLockError::Poisoned(sender)) => channel.reap(&mut sender.into_inner().writes, false),
-            // Whoever has it asks this himself while he waits.
-            Err(TryLockError::WouldBlock) => Ok(()),
-        };
-        let result = channel.wait("sending", None, &|| self.is_taken(), &mut check);
+        let (end, boxes) = (channel.end(), &channel.shared.boxes);
+        let result = channel.wait("sending", None, &|| self.is_taken(), &mut || {
+            end.look_after(boxes, channel.index);
+            Ok(())
+        });
         let span = self.lease.take().map(|lease| lease.span());
         // The other side may read for longer than this one waits: it shall find nothing, rather than what comes next.
         if let (Err(_), Some(span)) = (&result, span) {
@@ -428,18 +355,20 @@ impl Drop for Channel {
             // The parent's.
             return;
         }
-        let end = self.end();
-        let writes = [
-            std::mem::take(&mut held(&end.sending).writes.under_way),
-            std::mem::take(&mut held(&end.receiving).writes.under_way),
-        ];
-        for write in writes.into_iter().flatten() {
-            match write.wait() {
-                // Who has gone wants nothing any more.
-                Ok(()) | Err(Error::Peer { failure: Failure::NoAnswer | Failure::Flushed, .. }) => {}
-                Err(error) => tracing::warn!(%error, "what was sent last has not arrived"),
+        let (end, boxes) = (self.end(), &self.shared.boxes);
+        for writes in [&mut held(&end.sending).writes, &mut held(&end.receiving).writes] {
+            if let Err(error) = end.reap(writes, boxes, self.index, true) {
+                tracing::warn!(%error, "it is not known whether what was sent last has arrived");
             }
+            writes.0.clear();
         }
+        // Who has gone wants nothing any more.
+        match end.check("sending") {
+            Ok(()) | Err(Error::Peer { failure: Failure::NoAnswer | Failure::Flushed, .. }) => {}
+            Err(error) => tracing::warn!(%error, "what was sent last has not arrived"),
+        }
+        // Others of this rank's channels may keep the boxes: who waits for this one shall not wait.
+        boxes.say_over(self.index, Over::Closed);
     }
 }
 

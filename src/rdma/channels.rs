@@ -8,8 +8,9 @@ use crate::error::{Error, Result};
 use crate::job::{Collective, all_or_none};
 use crate::rdma::boxes::{Boxes, Layout};
 use crate::rdma::card::Card;
-use crate::rdma::channel::{Channel, End, Shared, hear};
+use crate::rdma::channel::{ALIVE, Channel, Shared};
 use crate::rdma::endpoint::Endpoint;
+use crate::rdma::ends::{End, hear};
 use crate::rdma::links::Parts;
 use crate::rdma::options::Options;
 use crate::register::{Budget, Monitor, RegistrationCache};
@@ -74,8 +75,17 @@ impl Channel {
             })
             .collect();
         let endpoint = Arc::new(Endpoint::new(parts, own, &cards, options.connection));
-        let of_listener = ends.clone();
-        let listener = endpoint.listen(move |number| hear(&of_listener, number));
+        let boxes = Arc::new(boxes);
+        let (told, looked_after, of_them) = (ends.clone(), ends.clone(), boxes.clone());
+        // What a rank has sent and does not look after itself, since it is busy otherwise, is looked after all the same: the other
+        // side may be waiting for what is lost.
+        let look_after = move || {
+            for (index, end) in looked_after.iter().enumerate() {
+                end.look_after(&of_them, index);
+            }
+        };
+        let listener =
+            endpoint.listen(move |number| hear(&told, number), Some((ALIVE, Box::new(look_after))));
         // Nobody asks before all can answer.
         let listener = all_or_none(group, listener)?;
         let shared = Arc::new(Shared { _listener: listener, ends, cache, endpoint, boxes });

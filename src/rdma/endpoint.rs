@@ -3,6 +3,7 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -34,6 +35,9 @@ pub(super) struct Endpoint {
     pub(super) links: Links,
     pub(super) options: Options,
 }
+
+/// What a thread does beside something else.
+pub(super) type Chore = Box<dyn Fn() + Send>;
 
 /// The thread that answers others, and hears what they tell; until this is dropped.
 pub(super) struct Listener {
@@ -81,11 +85,16 @@ impl Endpoint {
         self.lineage.is_here()
     }
 
-    /// Begins to answer others; each number that they tell goes to `told`, in that thread.
+    /// Begins to answer others; each number that they tell goes to `told`, in that thread, which also does now and then what is to
+    /// be done so often.
     ///
     /// # Errors
     /// [`Error::Os`].
-    pub(super) fn listen(self: &Arc<Self>, told: impl Fn(u32) + Send + 'static) -> Result<Listener> {
+    pub(super) fn listen(
+        self: &Arc<Self>,
+        told: impl Fn(u32) + Send + 'static,
+        now_and_then: Option<(Duration, Chore)>,
+    ) -> Result<Listener> {
         let stop = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
             .map_err(|e| Error::os("making an eventfd")(std::io::Error::from(e)))?;
         let stop = Arc::new(stop);
@@ -93,13 +102,16 @@ impl Endpoint {
         let thread = std::thread::Builder::new().name("hostbuf-rdma".into()).spawn(move || {
             // The application's signals are for its own threads.
             let _ = SigSet::all().thread_block();
-            endpoint.answer_until(&until, &told);
+            endpoint.answer_until(&until, &told, now_and_then);
         });
         let thread = thread.map_err(Error::os("starting the thread that answers other hosts"))?;
         Ok(Listener { lineage: Lineage::here(), thread: Some(thread), stop })
     }
 
-    fn answer_until(&self, stop: &EventFd, told: &dyn Fn(u32)) {
+    fn answer_until(&self, stop: &EventFd, told: &dyn Fn(u32), now_and_then: Option<(Duration, Chore)>) {
+        let mut last = Instant::now();
+        let nap = now_and_then.as_ref().map(|(every, _)| every.as_millis() as i32);
+        let nap = nap.and_then(|nap| PollTimeout::try_from(nap).ok()).unwrap_or(PollTimeout::NONE);
         loop {
             if let Err(error) = self.hear(told) {
                 tracing::error!(%error, "this process answers nobody any more");
@@ -111,9 +123,15 @@ impl Endpoint {
                 stop.as_fd(),
             ];
             let mut fds = incoming.map(|fd| PollFd::new(fd, PollFlags::POLLIN));
-            let _ = poll(&mut fds, PollTimeout::NONE);
+            let _ = poll(&mut fds, nap);
             if fds[2].any().unwrap_or(false) {
                 return;
+            }
+            if let Some((every, chore)) = &now_and_then
+                && last.elapsed() >= *every
+            {
+                chore();
+                last = Instant::now();
             }
         }
     }
@@ -122,7 +140,6 @@ impl Endpoint {
         let (mail, receives) = (self.links.mail(), self.links.receives());
         mail.incoming().arm()?;
         receives.completions().arm()?;
-        self.links.read_mail()?;
         let mut result = Ok(());
         receives.completions().take(|completion| {
             if let Some(number) = completion.imm_data() {
@@ -133,7 +150,8 @@ impl Endpoint {
                 result = Err(error);
             }
         })?;
-        result
+        // Behind what was told: a letter may end a connection, and with it what it has told that nobody has taken yet.
+        result.and_then(|()| self.links.read_mail())
     }
 }
 

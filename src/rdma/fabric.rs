@@ -110,7 +110,9 @@ impl Fabric {
         let registrations: Arc<dyn Registrations> = shared.clone();
         owned::tell(Arc::downgrade(&registrations));
         let signals = shared.signals.clone();
-        let listener = shared.endpoint.listen(move |number| signals.count_one(number as usize));
+        let listener = shared.endpoint.listen(move |number| signals.count_one(number as usize), None);
+        // Who has begun to freeze the buffer before that was told of has not ended this registration.
+        let listener = listener.and_then(|listener| owned::may_write(span).map(|()| listener));
         // Nobody asks before all can answer.
         fabric._listener = Some(all_or_none(group, listener)?);
         let carrier: Arc<dyn Carrier> = shared.clone();
@@ -138,10 +140,11 @@ impl Fabric {
     }
 
     /// How many connections there are from and to this process: two queue pairs between two hosts that both began operations on
-    /// each other, one where one did, and none before.
+    /// each other, one where one did, and none before. 0 in a forked child.
     #[must_use]
     pub fn connections(&self) -> usize {
-        self.shared.as_ref().map_or(0, |shared| shared.endpoint.links.count())
+        let shared = self.shared.as_ref().filter(|shared| shared.endpoint.is_here());
+        shared.map_or(0, |shared| shared.endpoint.links.count())
     }
 
     pub(super) fn shared(&self) -> Result<&Arc<Shared>> {

@@ -129,7 +129,8 @@ impl Flights {
         loop {
             let mut group = None;
             self.wait(deadline(patience), || {
-                group = held(&self.book).begin(host, count, self.depth, pair);
+                // It may be asked again.
+                group = group.take().or_else(|| held(&self.book).begin(host, count, self.depth, pair));
                 group.is_some()
             })?;
             if group.is_some() {
@@ -205,6 +206,10 @@ impl Flights {
                 None => NAP,
             };
             let mut somebody = held(&self.looked_after);
+            // Somebody else may have looked since, and told nobody.
+            if done() {
+                return Ok(true);
+            }
             if *somebody {
                 drop(self.seen.wait_timeout(somebody, left).unwrap_or_else(PoisonError::into_inner));
                 continue;
@@ -212,12 +217,12 @@ impl Flights {
             *somebody = true;
             drop(somebody);
             let looking = Looking(self);
-            self.look_or_sleep(left)?;
+            self.look_or_sleep(left, &mut done)?;
             drop(looking);
         }
     }
 
-    fn look_or_sleep(&self, nap: Duration) -> Result<()> {
+    fn look_or_sleep(&self, nap: Duration, done: &mut impl FnMut() -> bool) -> Result<()> {
         if self.look()? > 0 {
             return Ok(());
         }
@@ -226,8 +231,8 @@ impl Flights {
             return Ok(());
         }
         self.completions.arm()?;
-        // What came before it was armed makes no event.
-        if self.look()? > 0 {
+        // What came before it was armed makes no event, and what another one has taken from the queue makes none either.
+        if self.look()? > 0 || done() {
             return Ok(());
         }
         let mut fds = [PollFd::new(self.completions.as_fd(), PollFlags::POLLIN)];

@@ -70,6 +70,14 @@ enum State {
     Up(Arc<Pair>),
 }
 
+/// What came of making one.
+enum Ended {
+    Up(Arc<Pair>),
+    Failed(Failure),
+    /// Whoever made it had no more time.
+    GivenUp,
+}
+
 /// How often making it has failed, and how the last time.
 #[derive(Clone, Copy, Default)]
 struct Attempts {
@@ -134,11 +142,11 @@ impl Links {
         &self.receives
     }
 
-    /// The connection to `host`, made now if there is none.
+    /// The connection to `host`, made now if there is none. It is waited for until then, and never longer than the option says.
     ///
     /// # Errors
     /// [`Error::Peer`] when the host does not answer in time, or refuses; [`Error::Os`].
-    pub(super) fn to(&self, host: usize) -> Result<Arc<Pair>> {
+    pub(super) fn to(&self, host: usize, until: Option<Instant>) -> Result<Arc<Pair>> {
         let asked = &self.asked[host];
         let mut state = held(&asked.state);
         let before = state.1.failed;
@@ -147,7 +155,12 @@ impl Links {
                 State::Up(pair) => return Ok(pair.clone()),
                 State::Nothing => break,
                 State::Connecting => {
-                    state = asked.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                    let left = until.map_or(AGAIN_AT_MOST, |u| u.saturating_duration_since(Instant::now()));
+                    if left.is_zero() {
+                        return Err(self.failed(host, Failure::Timeout));
+                    }
+                    let waited = asked.changed.wait_timeout(state, left.min(AGAIN_AT_MOST));
+                    state = waited.unwrap_or_else(PoisonError::into_inner).0;
                     // What came of it is the answer for all who waited.
                     if state.1.failed != before {
                         return Err(self.failed(host, state.1.last.unwrap_or(Failure::Timeout)));
@@ -158,12 +171,17 @@ impl Links {
         state.0 = State::Connecting;
         drop(state);
         let connecting = Connecting(asked);
-        let pair = self.ask(host);
+        let own = Instant::now() + self.options.connect;
+        let pair = self.ask(host, until.map_or(own, |until| until.min(own)));
         std::mem::forget(connecting);
         asked.end(match &pair {
-            Ok(pair) => Ok(pair.clone()),
-            Err(Error::Peer { failure, .. }) => Err(*failure),
-            Err(_) => Err(Failure::Timeout),
+            Ok(pair) => Ended::Up(pair.clone()),
+            // Those who have more time try it themselves.
+            Err(Error::Peer { failure: Failure::Timeout, .. }) if until.is_some_and(|until| until < own) => {
+                Ended::GivenUp
+            }
+            Err(Error::Peer { failure, .. }) => Ended::Failed(*failure),
+            Err(_) => Ended::Failed(Failure::Timeout),
         });
         pair
     }
@@ -186,14 +204,14 @@ impl Links {
         End { address: self.port.address, pair: pair.number(), sequence, mtu: self.port.mtu }
     }
 
-    fn ask(&self, host: usize) -> Result<Arc<Pair>> {
+    fn ask(&self, host: usize, until: Instant) -> Result<Arc<Pair>> {
         let depth = self.options.depth;
         let pair = Pair::reliable(&self.verbs, &self.sends, &self.receives, depth)?;
         let attempt = self.attempts.fetch_add(1, Ordering::Relaxed);
         let own = self.own_end(&pair, attempt);
         let letter = Letter { fabric: self.fabric, from: self.own, attempt, matter: Matter::Ask(own) };
         held(&self.answers).insert(attempt, None);
-        let answer = self.answer(host, &letter);
+        let answer = self.answer(host, &letter, until);
         held(&self.answers).remove(&attempt);
         match answer? {
             Matter::Answer(other) => {
@@ -209,8 +227,7 @@ impl Links {
         Error::Peer { host, doing: format!("connecting to {address}"), failure }
     }
 
-    fn answer(&self, host: usize, letter: &Letter) -> Result<Matter> {
-        let until = Instant::now() + self.options.connect;
+    fn answer(&self, host: usize, letter: &Letter, until: Instant) -> Result<Matter> {
         let mut pause = AGAIN;
         loop {
             let Address { port, pair } = self.hosts[host];
@@ -298,11 +315,12 @@ impl Links {
 }
 
 impl Asked {
-    fn end(&self, result: std::result::Result<Arc<Pair>, Failure>) {
+    fn end(&self, how: Ended) {
         let mut state = held(&self.state);
-        match result {
-            Ok(pair) => state.0 = State::Up(pair),
-            Err(failure) => {
+        match how {
+            Ended::Up(pair) => state.0 = State::Up(pair),
+            Ended::GivenUp => state.0 = State::Nothing,
+            Ended::Failed(failure) => {
                 state.0 = State::Nothing;
                 state.1 = Attempts { failed: state.1.failed + 1, last: Some(failure) };
             }
@@ -317,7 +335,7 @@ struct Connecting<'a>(&'a Asked);
 
 impl Drop for Connecting<'_> {
     fn drop(&mut self) {
-        self.0.end(Err(Failure::Timeout));
+        self.0.end(Ended::Failed(Failure::Timeout));
     }
 }
 

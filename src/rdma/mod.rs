@@ -73,6 +73,7 @@ mod channels;
 mod choice;
 mod completions;
 mod endpoint;
+mod ends;
 mod fabric;
 mod flights;
 mod letter;

@@ -120,7 +120,7 @@ impl Fabric {
         self.flush_local(host, timeout)?;
         let shared = self.writable(host)?;
         let word = shared.nowhere.span();
-        let mut reading = Pending::to(&shared.endpoint, host, "flush")?;
+        let mut reading = Pending::to_until(&shared.endpoint, host, "flush", until)?;
         let what = What::Read { address: shared.span.start() as u64, key: shared.keys[host] };
         let local = (word.start(), word.len() as u32, shared.nowhere.handle().lkey());
         // SAFETY: a word that the registration keeps, which the operation keeps, and that nobody looks at.
@@ -228,7 +228,7 @@ fn check_signal(signal: usize) -> Result<()> {
 }
 
 impl Shared {
-    fn local_key(&self) -> Result<u32> {
+    pub(super) fn local_key(&self) -> Result<u32> {
         let segment = self.segment.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         segment
             .as_ref()

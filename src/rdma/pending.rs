@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::error::{Error, Failure, Result};
 use crate::rdma::endpoint::Endpoint;
@@ -32,8 +32,21 @@ impl Pending {
     /// # Errors
     /// [`Error::Peer`] when it cannot be reached; [`Error::Os`].
     pub(super) fn to(endpoint: &Arc<Endpoint>, host: usize, doing: &'static str) -> Result<Pending> {
+        Pending::to_until(endpoint, host, doing, None)
+    }
+
+    /// The same; a connection that has to be made first is given up at that time.
+    ///
+    /// # Errors
+    /// As [`to`](Pending::to); [`Failure::Timeout`] also when the time is over.
+    pub(super) fn to_until(
+        endpoint: &Arc<Endpoint>,
+        host: usize,
+        doing: &'static str,
+        until: Option<Instant>,
+    ) -> Result<Pending> {
         endpoint.check_here()?;
-        let pair = Some(endpoint.links.to(host)?);
+        let pair = Some(endpoint.links.to(host, until)?);
         Ok(Pending {
             endpoint: endpoint.clone(),
             host,

@@ -46,6 +46,10 @@ impl Carrier for Shared {
         self.number
     }
 
+    fn is_ready(&self) -> bool {
+        self.local_key().is_ok()
+    }
+
     fn prepare(&self) -> u64 {
         // Both fit: what is more than 2^32 ago is compared modulo that.
         (self.signals.count(PIECES) & 0xffff_ffff) << 32 | self.signals.count(GAVE_UP) & 0xffff_ffff
@@ -63,7 +67,11 @@ impl Carrier for Shared {
         if result.is_err() {
             // Who waits for more shall not wait.
             for &child in &children {
-                let _ = self.tell(child, GAVE_UP).and_then(Pending::wait);
+                let told = || self.tell(child, GAVE_UP).and_then(Pending::wait);
+                // The first one may only find out that the connection has failed; the second goes by a new one.
+                if let Err(error) = told().or_else(|_| told()) {
+                    tracing::warn!(host = child, %error, "it does not hear that replicating has failed");
+                }
             }
         }
         result

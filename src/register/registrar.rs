@@ -53,7 +53,8 @@ pub trait Registrar: Send + Sync + 'static {
     /// What the device gave, and takes back in the end: keys, a device address.
     type Handle: Send + Sync + 'static;
 
-    /// The part of it that requests are made with, copied: a hit of a cache has it at hand. `()` where there is none.
+    /// The part of it that requests are made with, copied: a hit of a cache has it at hand.
+    /// Small: each thread that uses a cache has room for two of them for each registration. `()` where there is none.
     type Key: Copy + Send + Sync + 'static;
 
     /// For messages: `mlock`, `cuda 0`, `mlx5_0`.

@@ -49,17 +49,26 @@ fn while_another_thread_ends_them() {
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(move || {
+                // Also when it panics: the others end then.
+                let _asks = Asks(asking);
                 let (mut seen, mut last) = (0, 0);
                 while seen < SEEN {
                     let stamp = cache.get(at(BASE), PAGE, READ).unwrap().stamp().0;
                     seen += usize::from(stamp != last);
                     last = stamp;
                 }
-                asking.fetch_sub(1, Ordering::Relaxed);
             });
         }
         while asking.load(Ordering::Relaxed) > 0 {
             cache.invalidate(span(BASE, PAGE)).unwrap();
         }
     });
+}
+
+struct Asks<'a>(&'a AtomicUsize);
+
+impl Drop for Asks<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }

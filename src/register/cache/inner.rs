@@ -149,7 +149,7 @@ impl<R: Registrar> Inner<R> {
     }
 
     #[inline(always)]
-    fn lease_by(&self, slot: u32, key: R::Key) -> Lease<'_, R> {
+    pub(super) fn lease_by(&self, slot: u32, key: R::Key) -> Lease<'_, R> {
         Lease { inner: self, slot, key, cache: PhantomData }
     }
 
@@ -213,14 +213,32 @@ impl<R: Registrar> Inner<R> {
 
     /// Takes a lease of what this thread has found there before, else of what the table has.
     #[inline(always)]
-    fn take_unchecked(&self, span: Span, access: Access) -> Option<(u32, Seen, R::Key)> {
+    pub(super) fn take_unchecked(&self, span: Span, access: Access) -> Option<(u32, Seen, R::Key)> {
         if let Some(own) = self.words.last()
-            && let Some(Guess { slot, number, key }) = own.guess(span.start() >> self.page_shift)
-            && let Some(seen) = self.take(own, slot, |here| here.see_again(span, access, number))
+            && let Some((slot, seen, key)) = self.foresee(own, span, access)
         {
-            return Some((slot, seen, key));
+            own.take(slot);
+            // From here on, if it is live, nobody ends it or makes it something else.
+            if self.slots[slot as usize].is_still(seen) {
+                return Some((slot, seen, key));
+            }
+            self.take_back(slot);
         }
         self.search(span, access)
+    }
+
+    /// What this thread has found there before, if it is live still; no lease of it is counted.
+    #[inline(always)]
+    pub(super) fn foresee(
+        &self,
+        own: Own<'_, R::Key>,
+        span: Span,
+        access: Access,
+    ) -> Option<(u32, Seen, R::Key)> {
+        let found = own.guess(span.start() >> self.page_shift)?;
+        let Guess { slot, number, key } = found.guess;
+        let seen = self.slots.get(slot as usize)?.see_again(span, access, number)?;
+        found.stands().then_some((slot, seen, key))
     }
 
     #[inline(never)]
@@ -232,10 +250,11 @@ impl<R: Registrar> Inner<R> {
         let own = self.words.own()?;
         let page = span.start() >> self.page_shift;
         let see = |here: &Slot<R::Handle>| here.see(span, access);
+        let wrong = |other: u32, number: u32| self.slots[other as usize].number() != number;
         for slot in own.others(page) {
             if let Some(seen) = self.take(own, slot, see) {
                 let guess = Guess { slot, number: seen.number(), key: self.key(slot) };
-                own.refresh(page, guess);
+                own.refresh(page, guess, wrong);
                 return Some((slot, seen, guess.key));
             }
         }
@@ -245,7 +264,7 @@ impl<R: Registrar> Inner<R> {
         };
         let seen = self.take(own, slot, see)?;
         let key = self.key(slot);
-        own.learn(page, Guess { slot, number: seen.number(), key }, |other| {
+        own.learn(page, Guess { slot, number: seen.number(), key }, wrong, |other| {
             let there = self.slots[other as usize].span();
             there.start() >> self.page_shift > page || (there.end() - 1) >> self.page_shift < page
         });
@@ -325,59 +344,6 @@ impl<R: Registrar> Inner<R> {
         if self.waiters.load(Ordering::Relaxed) > 0 {
             self.apart.changed.notify_all();
         }
-    }
-
-    pub(super) fn get_many<'c>(
-        &'c self,
-        spans: &[Span],
-        access: Access,
-        leases: &mut Vec<Lease<'c, R>>,
-    ) -> Result<()> {
-        let before = leases.len();
-        if !self.lineage.is_here() {
-            return Err(Error::Forked);
-        }
-        leases.reserve(spans.len());
-        let sequence = self.watch.as_ref().map_or(0, Watch::sequence);
-        let mut watched = false;
-        let mut missing = None;
-        for (i, &span) in spans.iter().enumerate() {
-            match self.take_unchecked(span, access) {
-                Some((slot, seen, key)) => {
-                    watched |= seen.is_watched();
-                    leases.push(self.lease_by(slot, key));
-                }
-                None => {
-                    missing = Some(i);
-                    break;
-                }
-            }
-        }
-        let stands = |lease: &Lease<'_, R>| self.slots[lease.slot as usize].is_live();
-        if watched
-            && !self.unchanged_since(sequence)
-            && !(self.watch.as_ref().is_some_and(Watch::settle) && leases[before..].iter().all(stands))
-        {
-            for lease in leases.drain(before..) {
-                self.take_back(std::mem::ManuallyDrop::new(lease).slot);
-            }
-            missing = Some(0);
-        }
-        let Some(missing) = missing else { return Ok(()) };
-        for &span in &spans[missing..] {
-            let lease = match self.hit(span, access) {
-                Some(lease) => Ok(lease),
-                None => self.miss(span, access, Wait::Progress),
-            };
-            match lease {
-                Ok(lease) => leases.push(lease),
-                Err(error) => {
-                    leases.truncate(before);
-                    return Err(error);
-                }
-            }
-        }
-        Ok(())
     }
 
     /// Sees to it that what covers `span` is not ended to make room.
@@ -487,4 +453,74 @@ impl<R: Registrar> Inner<R> {
 pub(super) fn key_of(span: Span, access: Access) -> u64 {
     let mix = |h: u64, v: u64| (h ^ v).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
     mix(mix(mix(1, span.start() as u64), span.len() as u64), u64::from(access.bits())) | 1
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::register::fake::Fake;
+    use crate::register::registrar::Overlap;
+
+    const START: usize = 0x10_0000;
+    const NUMBERS: u32 = 1 << super::super::slot::NUMBERS;
+
+    fn with_room_for_one() -> Inner<Fake> {
+        let fake = Arc::new(Fake::new(Overlap::Free));
+        Inner::new(fake, Budget { regions: 1, bytes: 1 << 20 }, None).expect("there is memory")
+    }
+
+    fn get(inner: &Inner<Fake>) {
+        let lease = inner.get(START as *const u8, 100, Access::READ, Wait::Progress).expect("there is room");
+        assert_eq!(lease.key(), lease.handle().0, "the key of another registration");
+    }
+
+    fn end(inner: &Inner<Fake>) {
+        inner.forget(Span::new(START, 100).expect("a range"), |stats| &mut stats.invalidated);
+        inner.end_stale().expect("the fake ends it");
+    }
+
+    /// A thread that sleeps meanwhile, and one that takes over what another one has left, look at a slot that has the number of
+    /// long ago.
+    #[test]
+    fn a_number_that_comes_again_is_of_another_registration() {
+        for number in [0, 1, 5, NUMBERS - 1] {
+            let inner = with_room_for_one();
+            inner.slots[0].renumber(number.wrapping_sub(1));
+            (0..3).for_each(|_| get(&inner));
+            std::thread::scope(|scope| drop(scope.spawn(|| (0..3).for_each(|_| get(&inner)))));
+            end(&inner);
+            // All between in one step, the one at which they begin again, and up to the same.
+            inner.slots[0].renumber(NUMBERS - 1);
+            std::thread::scope(|scope| {
+                drop(scope.spawn(|| {
+                    get(&inner);
+                    end(&inner);
+                }));
+            });
+            if number != 0 {
+                inner.slots[0].renumber(NUMBERS + number - 1);
+            }
+            std::thread::scope(|scope| drop(scope.spawn(|| (0..2).for_each(|_| get(&inner)))));
+            get(&inner);
+        }
+    }
+
+    /// The same between a thread's look at its guess and its look at the slot.
+    #[test]
+    fn nor_while_a_thread_has_just_found_its_guess() {
+        let inner = with_room_for_one();
+        inner.slots[0].renumber(u32::MAX);
+        (0..3).for_each(|_| get(&inner));
+        let own = inner.words.last().expect("this cache was used last");
+        let found = own.guess(START >> inner.page_shift).expect("it was learned");
+        end(&inner);
+        inner.slots[0].renumber(NUMBERS - 1);
+        std::thread::scope(|scope| drop(scope.spawn(|| get(&inner))));
+        let span = Span::new(START, 100).expect("a range");
+        assert!(
+            inner.slots[0].see_again(span, Access::READ, found.guess.number).is_some(),
+            "the same number"
+        );
+        assert!(!found.stands());
+    }
 }

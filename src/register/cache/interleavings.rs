@@ -63,6 +63,23 @@ fn hold(fake: &Fake, inner: &Inner<Fake>) -> bool {
     true
 }
 
+/// The same of two at once, which are of one registration.
+fn hold_many(fake: &Fake, inner: &Inner<Fake>) -> bool {
+    let mut leases = Vec::new();
+    let number = || fake.live().first().map(|live| live.0);
+    if inner.take_many(&[span(), span()], Access::READ, &mut leases).is_none() {
+        leases.drain(..).for_each(|lease| inner.take_back(ManuallyDrop::new(lease).slot));
+    }
+    for lease in &leases {
+        assert_eq!(
+            (Some(lease.handle().0), lease.key()),
+            (number(), lease.handle().0),
+            "it has ended while it was leased"
+        );
+    }
+    leases.len() == 2
+}
+
 fn evict(inner: &Inner<Fake>) -> bool {
     let chosen = inner.choose(Short::Regions, 7);
     if let Some(slot) = chosen {
@@ -74,6 +91,7 @@ fn evict(inner: &Inner<Fake>) -> bool {
 /// Runs `other` in another thread than the one that holds: in this one if the holder is new here, so that its words come into
 /// the list meanwhile; else this one holds, and has its words and a guess. What both gave, of the holder first.
 fn beside<T: 'static>(
+    hold: fn(&Fake, &Inner<Fake>) -> bool,
     new: bool,
     (fake, inner): (Arc<Fake>, Arc<Inner<Fake>>),
     other: fn(&Inner<Fake>) -> T,
@@ -103,7 +121,7 @@ fn a_lease_or_an_eviction_and_never_both() {
             let seen = seen.clone();
             move || {
                 let (fake, inner) = registered();
-                let (held, evicted) = beside(new, (fake.clone(), inner.clone()), evict);
+                let (held, evicted) = beside(hold, new, (fake.clone(), inner.clone()), evict);
                 assert_eq!(fake.live().is_empty(), evicted);
                 assert_eq!(inner.words.leases(0), 0);
                 seen.lock().expect("nobody panics with it").insert((held, evicted));
@@ -118,11 +136,32 @@ fn a_lease_or_an_eviction_and_never_both() {
 }
 
 #[test]
+fn several_leases_or_an_eviction_and_never_both() {
+    for new in [true, false] {
+        let seen = Arc::new(Mutex::new(HashSet::new()));
+        model(2, {
+            let seen = seen.clone();
+            move || {
+                let (fake, inner) = registered();
+                let (held, evicted) = beside(hold_many, new, (fake.clone(), inner.clone()), evict);
+                assert_eq!(fake.live().is_empty(), evicted);
+                assert_eq!(inner.words.leases(0), 0);
+                seen.lock().expect("nobody panics with it").insert((held, evicted));
+            }
+        });
+        let seen = seen.lock().expect("nobody panics with it");
+        for both in [(true, true), (false, true), (true, false)] {
+            assert!(seen.contains(&both), "{both:?} of {seen:?}");
+        }
+    }
+}
+
+#[test]
 fn what_was_made_invalid_is_leased_to_nobody_and_ends_once() {
     for new in [true, false] {
         model(3, move || {
             let (fake, inner) = registered();
-            beside(new, (fake.clone(), inner.clone()), |inner| {
+            beside(hold, new, (fake.clone(), inner.clone()), |inner| {
                 inner.forget(span(), |stats| &mut stats.invalidated);
                 inner.end_stale().expect("the fake ends it");
                 assert!(inner.hit(span(), Access::READ).is_none(), "it came back");
@@ -139,7 +178,7 @@ fn a_place_that_is_used_again_is_not_taken_for_what_it_was() {
     for new in [true, false] {
         model(1, move || {
             let (fake, inner) = registered();
-            beside(new, (fake.clone(), inner), |inner| {
+            beside(hold, new, (fake.clone(), inner), |inner| {
                 if evict(inner) {
                     let other = (START + 2 * LENGTH) as *const u8;
                     drop(inner.get(other, LENGTH, Access::READ, Wait::Progress).expect("there is room"));

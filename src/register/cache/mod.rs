@@ -12,6 +12,7 @@
 //! The lock is never held across a system call that changes the address space, nor while memory is allocated or freed: the
 //! monitor takes it while another thread may be inside `free`.
 
+mod batch;
 mod budget;
 mod ending;
 mod growth;

@@ -28,7 +28,8 @@ pub(super) enum State {
     Lost = 6,
 }
 
-/// Everything that a hit looks at, close together: the range, a word that says whether it is live, and what the device gave.
+/// What a hit looks at, close together: the range, a word that says whether it is live, and what the device gave, of which a thread
+/// that has found it before has the key.
 /// Half a line for a handle of a word.
 ///
 /// ```text
@@ -66,6 +67,15 @@ const REMEMBERED: u64 = NUMBER * ((1 << NUMBERS) - 1);
 pub(super) struct Seen(u64);
 
 impl Seen {
+    /// No slot is ever this.
+    pub(super) const NOTHING: Seen = Seen(0);
+
+    /// What holds of one of both.
+    #[inline(always)]
+    pub(super) fn and_also(self, other: Seen) -> Seen {
+        Seen(self.0 | other.0)
+    }
+
     /// Of the description that was seen, as far as a guess remembers it.
     #[inline(always)]
     pub(super) fn number(self) -> u32 {
@@ -87,6 +97,13 @@ impl<H> Slot<H> {
             word: AtomicU64::new(State::Free as u64),
             handle: Cell::new(MaybeUninit::uninit()),
         }
+    }
+
+    /// As if it had been described so many times.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn renumber(&self, number: u32) {
+        let word = self.word.load(Ordering::Relaxed);
+        self.word.store((word % NUMBER) | (u64::from(number) * NUMBER), Ordering::SeqCst);
     }
 
     pub(super) fn state(&self) -> State {
@@ -161,6 +178,11 @@ impl<H> Slot<H> {
     #[inline(always)]
     fn contains(&self, span: Span) -> bool {
         self.start.load(Ordering::Acquire) <= span.start() && span.end() <= self.end.load(Ordering::Acquire)
+    }
+
+    /// Of its description, as far as a guess remembers it.
+    pub(super) fn number(&self) -> u32 {
+        Seen(self.word.load(Ordering::Relaxed)).number()
     }
 
     /// Whether its range and rights are enough, in whatever state it is. Wants the lock, or is a guess.

@@ -6,7 +6,7 @@
 //! has a fence behind it here, as on x86, and a SeqCst load has none. The fence is a little stronger than the language wants:
 //! weaker accesses around the store cannot pass it. What must hold without that is checked without fences.
 //!
-//! A thread's guesses are not made of these: no other thread sees them, and any guess may be wrong.
+//! A thread's guesses are not made of these: no other thread looks at them, and any guess may be wrong.
 
 #[cfg(not(all(test, loom)))]
 pub(super) use crate::os::array::Array;

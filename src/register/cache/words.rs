@@ -17,7 +17,7 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
-use super::guesses::{self, Bucket, Guess, Pair, Sizes};
+use super::guesses::{self, Bucket, Found, Guess, Pair, Sizes};
 use super::sync::{Array, AtomicBool, AtomicPtr, AtomicU64, Mutex, MutexGuard, thread_local};
 #[cfg(not(all(test, loom)))]
 use crate::os::array::Zero;
@@ -149,6 +149,12 @@ impl<'a, K: Copy> Own<'a, K> {
         take(self.word(slot));
     }
 
+    /// Counts a lease of `slot`, as [`take`](Own::take) does when a fence follows.
+    #[inline(always)]
+    pub(super) fn note(self, slot: u32) {
+        note(self.word(slot));
+    }
+
     /// Counts one dropped, after all that came before in program order.
     #[inline(always)]
     pub(super) fn give(self, slot: u32) {
@@ -170,7 +176,7 @@ impl<'a, K: Copy> Own<'a, K> {
 
     /// The slot that covers `page`, as far as this thread remembers at once.
     #[inline(always)]
-    pub(super) fn guess(&self, page: usize) -> Option<Guess<K>> {
+    pub(super) fn guess(&self, page: usize) -> Option<Found<'a, K>> {
         let place = self.words.sizes.place(page);
         // SAFETY: `lines` are this thread's.
         unsafe { self.pair(place.pair).guess(place) }
@@ -182,20 +188,27 @@ impl<'a, K: Copy> Own<'a, K> {
         self.bucket(place.bucket(self.words.sizes)).guesses(place)
     }
 
-    /// Remembers what covers `page` as the first guess, if that is nobody else's.
-    pub(super) fn refresh(&self, page: usize, guess: Guess<K>) {
+    /// Remembers what covers `page` as a first guess, if there is a place that is free, or `wrong` by now.
+    pub(super) fn refresh(&self, page: usize, guess: Guess<K>, wrong: impl Fn(u32, u32) -> bool) {
         let place = self.words.sizes.place(page);
         // SAFETY: `lines` are this thread's.
-        unsafe { self.pair(place.pair).learn(place, guess, false) };
+        unsafe { self.pair(place.pair).learn(place, guess, false, wrong) };
     }
 
-    /// Remembers what covers `page`, in place of nothing or of one that is `wrong` by now if there is such a one.
-    pub(super) fn learn(&self, page: usize, guess: Guess<K>, wrong: impl Fn(u32) -> bool) {
+    /// Remembers what covers `page`, in place of nothing, or of what is `wrong` by now (a slot and its number) or of a slot that
+    /// covers another page if there is such a one.
+    pub(super) fn learn(
+        &self,
+        page: usize,
+        guess: Guess<K>,
+        wrong: impl Fn(u32, u32) -> bool,
+        elsewhere: impl Fn(u32) -> bool,
+    ) {
         debug_assert!((guess.slot as usize) < self.words.slots);
         let place = self.words.sizes.place(page);
         let bucket = self.bucket(place.bucket(self.words.sizes));
         // SAFETY: `lines` are this thread's.
-        unsafe { guesses::learn(self.pair(place.pair), bucket, place, guess, wrong) };
+        unsafe { guesses::learn(self.pair(place.pair), bucket, place, guess, wrong, elsewhere) };
     }
 
     #[inline(always)]
@@ -230,6 +243,12 @@ impl<'a, K: Copy> Own<'a, K> {
 fn take(word: &AtomicU64) {
     let before = word.load(Ordering::Relaxed);
     word.swap((before & !LOW) | (before.wrapping_add(1) & LOW), Ordering::SeqCst);
+}
+
+#[inline(always)]
+fn note(word: &AtomicU64) {
+    let before = word.load(Ordering::Relaxed);
+    word.store((before & !LOW) | (before.wrapping_add(1) & LOW), Ordering::Release);
 }
 
 /// Others may see it a moment later than what comes after: to them the lease only lives a little longer.
@@ -369,7 +388,7 @@ impl<K: Copy> Words<K> {
         self.sizes.pairs * size_of::<Pair<K>>()
     }
 
-    /// No thread guesses `slot` from now on, but what it learns anew; those that are about to look at it may once more.
+    /// No thread guesses `slot` from now on, but what it learns anew; what a thread has just found does not stand any more.
     #[cold]
     #[allow(unsafe_code)]
     pub(super) fn forget(&self, slot: u32) {

@@ -1,0 +1,117 @@
+//! Leases of several ranges at once: what costs most is done once for all of them.
+
+#![allow(unsafe_code)]
+
+use std::mem::ManuallyDrop;
+use std::sync::atomic::Ordering;
+
+use super::inner::Inner;
+use super::lease::Lease;
+use super::miss::Wait;
+use super::slot::Seen;
+use super::sync::fence;
+use crate::error::{Error, Result};
+use crate::register::monitor::Watch;
+use crate::register::registrar::Registrar;
+use crate::span::{Access, Span};
+
+/// Ranges between two fences.
+const AT_ONCE: usize = 64;
+
+impl<R: Registrar> Inner<R> {
+    pub(super) fn get_many<'c>(
+        &'c self,
+        spans: &[Span],
+        access: Access,
+        leases: &mut Vec<Lease<'c, R>>,
+    ) -> Result<()> {
+        let before = leases.len();
+        if !self.lineage.is_here() {
+            return Err(Error::Forked);
+        }
+        leases.reserve(spans.len());
+        if self.take_many(spans, access, leases).is_none() {
+            for lease in leases.drain(before..) {
+                self.take_back(ManuallyDrop::new(lease).slot);
+            }
+        }
+        for &span in &spans[leases.len() - before..] {
+            let lease = match self.hit(span, access) {
+                Some(lease) => Ok(lease),
+                None => self.miss(span, access, Wait::Progress),
+            };
+            match lease {
+                Ok(lease) => leases.push(lease),
+                Err(error) => {
+                    leases.truncate(before);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Leases of the first of them, as many as are there; none, and then what is in `leases` is no lease, when something of that has
+    /// changed meanwhile.
+    pub(super) fn take_many<'c>(
+        &'c self,
+        spans: &[Span],
+        access: Access,
+        leases: &mut Vec<Lease<'c, R>>,
+    ) -> Option<()> {
+        let before = leases.len();
+        let sequence = self.watch.as_ref().map_or(0, Watch::sequence);
+        let mut seen = [Seen::NOTHING; AT_ONCE];
+        let mut all = Seen::NOTHING;
+        for spans in spans.chunks(AT_ONCE) {
+            let first = leases.len();
+            self.foresee_many(spans, access, leases, &mut seen);
+            let foreseen = leases.len() - first;
+            // As by the swap that counts a single one: whoever ends one of them has seen that it is counted, or is seen here.
+            fence(Ordering::SeqCst);
+            let is_still =
+                |(lease, seen): (&Lease<'_, R>, &Seen)| self.slots[lease.slot as usize].is_still(*seen);
+            if !leases[first..].iter().zip(&seen).all(is_still) {
+                return None;
+            }
+            all = seen[..foreseen].iter().fold(all, |all, one| all.and_also(*one));
+            for &span in &spans[foreseen..] {
+                let Some((slot, there, key)) = self.take_unchecked(span, access) else { break };
+                all = all.and_also(there);
+                leases.push(self.lease_by(slot, key));
+            }
+            if leases.len() - first < spans.len() {
+                break;
+            }
+        }
+        let stands = |lease: &Lease<'_, R>| self.slots[lease.slot as usize].is_live();
+        let is_settled =
+            || self.watch.as_ref().is_some_and(Watch::settle) && leases[before..].iter().all(stands);
+        (!all.is_watched() || self.unchanged_since(sequence) || is_settled()).then_some(())
+    }
+
+    /// Counts leases of the first of them, as many as this thread has found there before, and notes what it has seen of each. A
+    /// fence has to follow, and then a look whether they are still what was seen.
+    fn foresee_many<'c>(
+        &'c self,
+        spans: &[Span],
+        access: Access,
+        leases: &mut Vec<Lease<'c, R>>,
+        seen: &mut [Seen; AT_ONCE],
+    ) {
+        let Some(own) = self.words.own() else { return };
+        // For as many as there is room for, which is for all.
+        let room = leases.spare_capacity_mut();
+        let mut count = 0;
+        for ((&span, place), seen) in spans.iter().zip(room).zip(seen) {
+            let Some((slot, there, key)) = self.foresee(own, span, access) else { break };
+            own.note(slot);
+            *seen = there;
+            place.write(self.lease_by(slot, key));
+            count += 1;
+        }
+        let length = leases.len() + count;
+        // SAFETY: so many have been written behind those that were there.
+        unsafe { leases.set_len(length) };
+    }
+}
