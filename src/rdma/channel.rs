@@ -137,7 +137,7 @@ impl Channel {
         self.receive_until(into, None).map(|length| length.expect("without a limit it waits"))
     }
 
-    /// The same; `None`: none has come in that time.
+    /// The same; `None`: none has come in that time. A long message that has come is read to its end, however long that takes.
     ///
     /// # Errors
     /// As [`receive`](Channel::receive).

@@ -29,7 +29,8 @@
 //!   is in the other side's memory besides. Neither tells the other side anything.
 //! - [`fetch_add`](Fabric::fetch_add) is atomic among these operations through one device, and not with what processors do.
 //!
-//! Waiting sleeps until the device has an event, unless [`Options::busy`] is set.
+//! Waiting sleeps until the device has an event. With [`Options::busy`] whoever waits for the end of his own operations looks again
+//! and again instead; for signals and messages of others everybody sleeps.
 //!
 //! # Who owns what
 //!

@@ -58,7 +58,8 @@ impl Fabric {
     }
 
     /// The same as [`put`](Fabric::put), and then counts signal number `signal` of `host`, where [`wait_signal`](Fabric::wait_signal) waits for it: when
-    /// it has come, the bytes of this put are visible there, and those of all earlier puts of this host to that one.
+    /// it has come, the bytes of this put are visible there, and those of all earlier puts of this host to that one, but for those that
+    /// have failed: each says so itself, to whoever waits for it.
     ///
     /// # Errors
     /// As [`put`](Fabric::put); [`Error::Invalid`] for a signal that is not below [`SIGNALS`](crate::rdma::SIGNALS).

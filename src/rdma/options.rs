@@ -26,7 +26,8 @@ pub struct Options {
     pub retries: u8,
     /// The most operations to one host that are under way at a time; whoever posts more waits.
     pub depth: u32,
-    /// Waits by looking again and again: less delay, and a core for it.
+    /// Waits for the end of operations by looking again and again: less delay, and a core for it. Who waits for a signal or a message
+    /// sleeps all the same.
     pub busy: bool,
 }
 
