@@ -1,4 +1,5 @@
-//! Puts and gets between two hosts. The checks are in tests/fixtures/rdma_fabric.rs.
+//! Puts and gets between two hosts. The checks are in tests/fixtures/rdma_fabric.rs and
+//! rdma_whole.rs.
 
 use crate::machines::all_is_well_on_both;
 
