@@ -108,7 +108,7 @@ impl Line {
 pub fn run(arguments: &Arguments) -> ExitCode {
     let size = arguments.size.map(|s| s.0);
     if let Some(Err(error)) = size.map(|s| Options::new(s).check()) {
-        eprintln!("hostbuf doctor: {error}");
+        complain!("hostbuf doctor: {error}");
         return ExitCode::from(2);
     }
     limits::survive_file_size();

@@ -1,11 +1,16 @@
 //! `hostbuf`: one buffer per host, at one address on every host of an MPI job.
 
+#[macro_use]
+mod complain;
+
 mod agent;
 mod arguments;
 mod device;
 mod doctor;
 mod elf;
 mod exec;
+mod installation;
+mod manual;
 mod preload_file;
 mod program;
 mod register_file;
@@ -36,6 +41,15 @@ enum Verb {
         /// The file
         path: std::path::PathBuf,
     },
+    /// Write the manual pages and the shells' completions below a prefix: share/man/man1, share/bash-completion, ...
+    #[command(hide = true)]
+    Manual {
+        /// The prefix
+        prefix: std::path::PathBuf,
+        /// The date that the pages bear
+        #[arg(long, default_value = "")]
+        date: String,
+    },
 }
 
 fn main() -> ExitCode {
@@ -56,13 +70,20 @@ fn main() -> ExitCode {
         Verb::Exec(arguments) => exec::run(arguments),
         Verb::Stat(arguments) => stat::run(&arguments),
         Verb::Doctor(arguments) => doctor::run(&arguments),
-        Verb::Object { path } => match preload_file::install(&path) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                eprintln!("hostbuf: {error}");
-                ExitCode::FAILURE
-            }
-        },
+        Verb::Object { path } => written(preload_file::install(&path)),
+        Verb::Manual { prefix, date } => {
+            written(manual::write(&<CommandLine as clap::CommandFactory>::command(), &prefix, &date))
+        }
+    }
+}
+
+fn written(result: hostbuf::Result<()>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain!("hostbuf: {error}");
+            ExitCode::FAILURE
+        }
     }
 }
 
@@ -77,6 +98,6 @@ fn wrong(error: &clap::Error) -> ExitCode {
     let text = error.to_string();
     // What clap says stands before the first empty line; behind it come hints and the usage.
     let said = text.lines().take_while(|l| !l.trim().is_empty()).map(str::trim).collect::<Vec<_>>().join(" ");
-    eprintln!("hostbuf: {} (see hostbuf --help)", said.trim_start_matches("error: "));
+    complain!("hostbuf: {} (see hostbuf --help)", said.trim_start_matches("error: "));
     ExitCode::from(2)
 }

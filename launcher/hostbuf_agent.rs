@@ -1,6 +1,9 @@
 //! `hostbuf-agent`: the agent of `hostbuf run` on one host, as a rank of an MPI job of its own. Built once for each
 //! MPI.
 
+#[macro_use]
+mod complain;
+
 mod agent;
 
 use std::process::ExitCode;

@@ -6,6 +6,7 @@
 use std::fs;
 use std::io::{self, Write};
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -62,7 +63,12 @@ fn digest() -> u64 {
 pub(crate) fn installed() -> Option<PathBuf> {
     let executable = std::env::current_exe().ok()?;
     let path = executable.parent()?.parent()?.join("lib/hostbuf/libhostbuf_preload.so");
-    is_ours(&path).then_some(path)
+    (can_be_named(&path) && is_ours(&path)).then_some(path)
+}
+
+/// Whether `LD_PRELOAD` can name it: a space or a colon ends a name there.
+pub(crate) fn can_be_named(path: &Path) -> bool {
+    !path.as_os_str().as_bytes().iter().any(|byte| b" :".contains(byte))
 }
 
 /// Whether a file can be trusted to be the object: the same bytes, and nobody else could change them.
@@ -80,6 +86,7 @@ fn folders() -> Vec<PathBuf> {
     let mut list: Vec<PathBuf> =
         [cache, home, user].into_iter().flatten().map(|p| p.join("hostbuf")).collect();
     list.push(std::env::temp_dir().join(format!("hostbuf-{own}")));
+    list.retain(|folder| can_be_named(folder));
     list
 }
 

@@ -1,17 +1,20 @@
 //! The registering object as a file, for `--register`: which one, and whether it can serve here.
 //!
 //! There are two: one for page-locking and GPUs, and one that knows RDMA verbs too, and so needs libibverbs on every host where it is
-//! loaded. They are built with the command (scripts/build), and an installation has them at `lib/hostbuf/` beside `bin/`.
+//! loaded. They are built by scripts/build, and an installation has them at `lib/hostbuf/` beside `bin/`.
 
 use std::ffi::CStr;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
+use hostbuf::register::DeviceName;
 use hostbuf::{Error, Result};
 
-use crate::device::{Device, Devices, Kind};
+use crate::device::{Device, Devices};
 use crate::elf::Elf;
+use crate::installation;
+use crate::preload_file::can_be_named;
 use crate::program::Program;
 
 /// The objects' names.
@@ -32,7 +35,7 @@ pub(crate) struct Registering {
 pub(crate) fn find(devices: &Devices, program: &Program) -> Result<Option<Registering>> {
     if let Some(why) = &program.not_preloadable {
         let why = format!(
-            "{why}, so nothing can be loaded into it before main: let it register by HostBuffer::register"
+            "{why}, so nothing can be loaded into it before main: let it register by itself (HostBuffer::register, hostbuf_register)"
         );
         return Err(Error::Unsupported { what: format!("--register {devices}"), why });
     }
@@ -41,7 +44,7 @@ pub(crate) fn find(devices: &Devices, program: &Program) -> Result<Option<Regist
         program.needed.iter().find(|name| *name == "libc.so" || name.starts_with("libc.musl-"))
     {
         let why = format!(
-            "the program is made for another C library ({libc}) than the object that registers: let it register by HostBuffer::register"
+            "the program is made for another C library ({libc}) than the object that registers: let it register by itself (HostBuffer::register, hostbuf_register)"
         );
         return Err(Error::Unsupported { what: format!("--register {devices}"), why });
     }
@@ -56,19 +59,19 @@ pub(crate) fn find(devices: &Devices, program: &Program) -> Result<Option<Regist
 /// As [`find`].
 pub(crate) fn check(devices: &Devices) -> Result<()> {
     let needed = devices.0.iter().filter(|d| !d.optional);
-    let rdma = needed.filter(|d| matches!(d.kind, Kind::Rdma(_))).count() > 0;
+    let rdma = needed.filter(|d| matches!(d.name, DeviceName::Rdma(_))).count() > 0;
     place(if rdma { WITH_RDMA } else { PLAIN }).map(drop)
 }
 
 fn choose(devices: &Devices) -> Result<(PathBuf, Devices)> {
-    let is_rdma = |device: &Device| matches!(device.kind, Kind::Rdma(_));
+    let is_rdma = |device: &Device| matches!(device.name, DeviceName::Rdma(_));
     let Some(rdma) = devices.0.iter().find(|d| is_rdma(d)) else {
         return Ok((place(PLAIN)?, devices.clone()));
     };
     let found = place(WITH_RDMA).and_then(|object| {
         let verbs = has_library(c"libibverbs.so.1");
         verbs.then_some(object).ok_or_else(|| Error::Unsupported {
-            what: format!("--register {}", rdma.kind),
+            what: format!("--register {}", rdma.name),
             why: "libibverbs.so.1 is not found: install libibverbs1 and ibverbs-providers (or rdma-core)"
                 .into(),
         })
@@ -94,11 +97,20 @@ pub(crate) fn place(name: &str) -> Result<PathBuf> {
         .map_err(|source| Error::Os { doing: "looking for this program's own path".into(), source })?;
     let folder = command.parent().and_then(|bin| bin.parent()).map(|prefix| prefix.join("lib/hostbuf"));
     let path = folder.unwrap_or_default().join(name);
+    let command = installation::mend("");
     let mend = if name == WITH_RDMA {
-        "scripts/build builds it where libibverbs' headers are (scripts/install-deps rdma)"
+        format!(
+            "`{command}` in hostbuf's sources builds it where libibverbs' headers are (scripts/install-deps rdma)"
+        )
     } else {
-        "scripts/build builds it"
+        format!("`{command}` in hostbuf's sources builds it")
     };
+    if !can_be_named(&path) {
+        return Err(refused(format!(
+            "nothing can be preloaded from {}: a space or a colon is in the way",
+            path.display()
+        )));
+    }
     let Ok(file) = fs::File::open(&path) else {
         return Err(refused(format!("the object that registers is not at {}: {mend}", path.display())));
     };

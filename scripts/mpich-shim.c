@@ -27,15 +27,32 @@ static void *worker;
 static unsigned (*progress)(void *);
 static int pmi_fd = -1;
 
-/* The next definition of NAME, with the type of the pointer that it is assigned to. */
-#define NEXT(pointer, name) (*(void **)&(pointer) = dlsym(RTLD_NEXT, name))
+/* The next definition of a name. In a program that loads MPI with dlopen (Python) it is in no scope but that of the library that
+ * calls, at CALLER. */
+static void *next(const char *name, void *caller)
+{
+    void *found = dlsym(RTLD_NEXT, name);
+    Dl_info library;
+    if (!found && dladdr(caller, &library) && library.dli_fname) {
+        void *handle = dlopen(library.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
+        if (handle) {
+            found = dlsym(handle, name);
+            dlclose(handle);
+        }
+    }
+    return found;
+}
+
+/* With the type of the pointer that it is assigned to. */
+#define NEXT(pointer, name, caller) (*(void **)&(pointer) = next(name, caller))
+#define CALLER __builtin_return_address(0)
 
 /* Is this MPICH 4.0.x? */
-static int has_the_hang(void)
+static int has_the_hang(void *caller)
 {
     char text[8192]; /* MPI_MAX_LIBRARY_VERSION_STRING */
     int length, (*version)(char *, int *);
-    NEXT(version, "MPI_Get_library_version");
+    NEXT(version, "MPI_Get_library_version", caller);
     if (!version || version(text, &length) != 0)
         return 0;
     const char *number = strstr(text, "MPICH Version:");
@@ -49,10 +66,10 @@ int ucp_worker_create(void *context, const void *params, void **out)
 {
     int (*create)(void *, const void *, void **);
     const char *fd = getenv("PMI_FD");
-    NEXT(create, "ucp_worker_create");
-    NEXT(progress, "ucp_worker_progress");
+    NEXT(create, "ucp_worker_create", CALLER);
+    NEXT(progress, "ucp_worker_progress", CALLER);
     int status = create(context, params, out);
-    if (status == 0 && progress && fd && has_the_hang()) {
+    if (status == 0 && progress && fd && has_the_hang(CALLER)) {
         worker = *out;
         pmi_fd = atoi(fd);
     }
@@ -62,7 +79,7 @@ int ucp_worker_create(void *context, const void *params, void **out)
 void ucp_worker_destroy(void *which)
 {
     void (*destroy)(void *);
-    NEXT(destroy, "ucp_worker_destroy");
+    NEXT(destroy, "ucp_worker_destroy", CALLER);
     if (which == worker)
         worker = NULL;
     destroy(which);

@@ -151,9 +151,9 @@ pub enum Error {
         /// How it ended.
         failure: Failure,
     },
-    /// The buffer could not be frozen at all.
+    /// The buffer could not be frozen, or it is frozen and would be written to.
     Freeze {
-        /// What stood in the way.
+        /// Which of both, and what stood in the way.
         why: String,
     },
     /// What arrived is not what was sent.
@@ -253,7 +253,7 @@ impl fmt::Display for Error {
             ),
             Error::Fill { why } => write!(f, "filling the buffer failed: {why}"),
             Error::Peer { host, doing, failure } => write!(f, "{doing}, host {host}: {failure}"),
-            Error::Freeze { why } => write!(f, "the buffer cannot be frozen: {why}"),
+            Error::Freeze { why } => f.write_str(why),
             Error::Replicate { host, why } => write!(f, "replication to {host} failed: {why}"),
             Error::Collective { operation, why } => {
                 write!(f, "collective operation {operation} failed: {why}")
@@ -274,7 +274,7 @@ impl fmt::Display for Error {
                      {bytes} are taken"
                 )?;
                 f.write_str(if *leased {
-                    "; drop leases, wait for them with get_timeout, or raise HOSTBUF_CACHE_REGIONS or HOSTBUF_CACHE_BYTES"
+                    "; drop leases, wait until others do, or raise HOSTBUF_CACHE_REGIONS or HOSTBUF_CACHE_BYTES"
                 } else {
                     "; it is larger than the whole budget (HOSTBUF_CACHE_BYTES)"
                 })
@@ -286,12 +286,12 @@ impl fmt::Display for Error {
                     write!(f, " (which takes {})", bytes(block))?;
                 }
                 let (limit, taken) = (bytes(limit), bytes(registered));
-                write!(f, ": this PinnedAlloc may register {limit} and has registered {taken}; make it with a higher limit")?;
+                write!(f, ": this allocator may register {limit} and has registered {taken}; make it with a higher limit")?;
                 f.write_str(if *registered > 0 { ", or take blocks of sizes that were freed" } else { "" })
             }
             Error::Forked => f.write_str(
-                "this process was forked from the one that has the registrations, and they do not go through fork: make a \
-                 registrar, and a cache or an allocator, of its own here",
+                "this process was forked from the one that has the registrations, and they do not go through fork: open the \
+                 device, and make a cache or an allocator, anew here",
             ),
         }
     }
@@ -326,6 +326,36 @@ impl Error {
             _ => None,
         };
         matches!(code, Some(libc::ENOMEM | libc::EAGAIN | libc::ENOSPC))
+    }
+
+    /// The variant's name: for logs, and for languages that have other kinds of errors.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Error::Unsupported { .. } => "Unsupported",
+            Error::NoSpace { .. } => "NoSpace",
+            Error::Disagreed { .. } => "Disagreed",
+            Error::Invalid { .. } => "Invalid",
+            Error::Os { .. } => "Os",
+            Error::Attach { .. } => "Attach",
+            Error::Lost { .. } => "Lost",
+            Error::Corrupt { .. } => "Corrupt",
+            Error::Full { .. } => "Full",
+            Error::Fill { .. } => "Fill",
+            Error::Peer { .. } => "Peer",
+            Error::Freeze { .. } => "Freeze",
+            Error::Replicate { .. } => "Replicate",
+            Error::Collective { .. } => "Collective",
+            Error::Registration { .. } => "Registration",
+            Error::Budget { .. } => "Budget",
+            Error::Limit { .. } => "Limit",
+            Error::Forked => "Forked",
+            Error::Elsewhere { .. } => "Elsewhere",
+        }
+    }
+
+    pub(crate) fn not_frozen(why: impl fmt::Display) -> Error {
+        Error::Freeze { why: format!("the buffer cannot be frozen: {why}") }
     }
 
     pub(crate) fn invalid(what: impl Into<String>) -> Error {

@@ -51,15 +51,16 @@ pub use buffer::{
 pub use error::{Bytes, Error, Failure, Result};
 pub use span::{Access, Span};
 
-/// What the launcher needs beside the library's interface. No promise is made about it.
+/// What the launcher and the other languages need beside the library's interface. No promise is made about it.
 #[doc(hidden)]
 pub mod internal {
     pub use crate::buffer::agreement::{self, Electorate, Outcome, elect};
     pub use crate::buffer::ballot::{self, Holds};
     pub use crate::buffer::candidates::{self, Ballot};
     pub use crate::buffer::control::{BufferIdentity, Control, Identity};
+    pub use crate::buffer::foreign;
     pub use crate::buffer::layout;
-    pub use crate::buffer::ledger::Registered;
+    pub use crate::buffer::ledger::{Registered, new_image};
     pub use crate::buffer::options::check_all;
     pub use crate::buffer::populate::Workers;
     pub use crate::buffer::segment::{CONTROL_NAME, ControlPage, Segments};

@@ -11,6 +11,7 @@ mod allocate;
 mod attach;
 mod cache;
 mod chain;
+mod languages;
 mod launch;
 mod lookups;
 mod memory;
@@ -50,6 +51,7 @@ fn main() -> ExitCode {
         ["lookups", bytes, repeats, ref pages @ ..] => {
             lookups::compare(number(bytes), number(repeats), pages)
         }
+        ["languages", repeats, c, ref python @ ..] => languages::compare(number(repeats), c, python),
         ["allocate", bytes, repeats, pages] => allocate::compare(number(bytes), number(repeats), pages),
         ["launch", hostbuf, repeats, ref which @ ..] => launch::compare(hostbuf, number(repeats), which),
         ["attach", hostbuf, rounds, children] => attach::compare(hostbuf, number(rounds), number(children)),

@@ -22,7 +22,7 @@ struct Table {
 
 const LANES: u64 = 16;
 /// Lookups in one turn: short turns, many of them, since a machine is never wholly quiet.
-const STEPS: u64 = 1 << 19;
+pub(crate) const STEPS: u64 = 1 << 19;
 
 /// Measures tables of `bytes` (a power of two): the buffer on each of `pages`, private memory on huge and on small
 /// pages, and the window.
@@ -121,7 +121,7 @@ pub(crate) fn private(bytes: usize, advice: i32) -> Result<*mut u64, Box<dyn std
 }
 
 /// Makes the words one cycle: a full-period congruential sequence, seen through a mixing permutation of the indices.
-fn fill(table: *mut u64, words: u64) {
+pub(crate) fn fill(table: *mut u64, words: u64) {
     let bits = words.trailing_zeros();
     let mask = words - 1;
     let shift = bits.div_ceil(2);
@@ -148,7 +148,7 @@ fn fill(table: *mut u64, words: u64) {
 }
 
 #[inline(never)]
-fn chain(table: *const u64, start: u64, steps: u64) -> u64 {
+pub(crate) fn chain(table: *const u64, start: u64, steps: u64) -> u64 {
     let mut at = start;
     for _ in 0..steps {
         // SAFETY: fill() wrote indices of the table only.
@@ -158,7 +158,7 @@ fn chain(table: *const u64, start: u64, steps: u64) -> u64 {
 }
 
 #[inline(never)]
-fn lanes(table: *const u64, start: u64, words: u64, steps: u64) -> u64 {
+pub(crate) fn lanes(table: *const u64, start: u64, words: u64, steps: u64) -> u64 {
     let mut at: [u64; LANES as usize] = std::array::from_fn(|i| (start + i as u64 * (words / LANES)) % words);
     for _ in 0..steps / LANES {
         for lane in &mut at {

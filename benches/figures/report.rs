@@ -117,6 +117,15 @@ const ROWS: &[Row] = &[
         Speed,
         Bar::None,
     ),
+    row("lookup-c", "speed of lookups in one buffer, in C : in Rust", Seconds, Speed, AtLeast(0.98)),
+    row("lookup16-c", "  16 lookups at once, in C : in Rust", Seconds, Speed, AtLeast(0.98)),
+    row(
+        "lookup-numpy",
+        "speed of the same expression of numpy, on the buffer : on a private array",
+        Seconds,
+        Speed,
+        AtLeast(0.98),
+    ),
     row(
         "allocate-2m",
         "speed of allocating and populating, 2m pages (pool) : window + touch",

@@ -69,7 +69,7 @@ pub(crate) fn main(arguments: impl Iterator<Item = String>, open: Open) -> ExitC
     let spec = match Spec::parse(arguments) {
         Ok(spec) => spec,
         Err(error) => {
-            eprintln!(
+            complain!(
                 "hostbuf-agent: {error}. It is started by `hostbuf run` and `hostbuf exec`, not by hand"
             );
             return ExitCode::from(2);

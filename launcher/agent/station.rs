@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
+use std::time::{Duration, Instant};
 
 use hostbuf::internal::wire::{Frame, Hello, Kind, Role, Territory, Winner};
 use hostbuf::internal::{Channel, Message};
@@ -14,6 +15,7 @@ use hostbuf::os::{process, socket};
 use hostbuf::{Error, Result};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::resource::{Resource, getrlimit};
 
 use super::inherited::{adopt, lifeline};
 use super::orders::{Answer, Event, Handle, Order};
@@ -23,6 +25,8 @@ use gathers::Parts;
 /// The most connections whose owner has not yet said who it is; beyond it the oldest is closed of
 /// the process that has most of them.
 const MAX_STRANGERS: usize = 128;
+/// How long ranks may stand before the door of an agent that has no descriptor left: others may give theirs back.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// How many frames may wait for a peer that does not read.
 const MAX_BACKLOG: usize = 1 << 13;
 /// How many frames of one peer are heard in a turn: then it is the others' turn.
@@ -82,6 +86,8 @@ pub(super) struct Station {
     listener: OwnedFd,
     /// Out of descriptors: newcomers wait until somebody has left, or a moment has passed.
     full: bool,
+    /// Since when no rank that is wanted could be let in for that reason.
+    locked_out: Option<Instant>,
     lifeline: Option<OwnedFd>,
     terminate: nix::sys::signalfd::SignalFd,
     peers: BTreeMap<u64, Peer>,
@@ -137,6 +143,7 @@ impl Station {
         let station = Station {
             listener,
             full: false,
+            locked_out: None,
             lifeline,
             terminate,
             peers: BTreeMap::new(),
@@ -164,7 +171,7 @@ impl Station {
                 Ok(None) => {}
                 Ok(Some((status, called_off))) => return End { status, called_off, lifeline: self.lifeline },
                 Err(error) => {
-                    eprintln!("hostbuf-agent: {error}");
+                    complain!("hostbuf-agent: {error}");
                     return End { status: 1, called_off: false, lifeline: self.lifeline };
                 }
             }
@@ -285,9 +292,13 @@ impl Station {
                     // Out of descriptors: make room, and try again in the next turn.
                     tracing::warn!(%error, "accepting a connection");
                     self.full = !self.drop_oldest_stranger();
+                    if self.full {
+                        self.no_room(&error);
+                    }
                     return;
                 }
             };
+            self.locked_out = None;
             // Another user gets nothing, not even a reason.
             let Ok(channel) = Channel::of(fd) else { continue };
             let pid = channel.peer().pid;
@@ -310,6 +321,22 @@ impl Station {
                 self.drop_oldest_stranger();
             }
         }
+    }
+
+    /// Ranks that nobody can let in would wait for ever, and all others for them.
+    fn no_room(&mut self, error: &io::Error) {
+        let since = *self.locked_out.get_or_insert_with(Instant::now);
+        if !matches!(self.stage, Stage::Gathering) || since.elapsed() < PATIENCE {
+            return;
+        }
+        self.locked_out = None;
+        let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(soft, _)| soft);
+        let message = format!(
+            "the agent on {} may have {limit} files open (`ulimit -n`), which is not enough for the ranks of this host: raise it, \
+             or start fewer: {error}",
+            process::host_name()
+        );
+        let _ = self.events.send(Event::Lost(message));
     }
 
     /// Whether there was one.

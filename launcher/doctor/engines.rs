@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use super::Line;
+use crate::installation;
 
 /// The names under which an MPI's launcher is found; Debian's beside the usual.
 const NAMES: [&str; 8] = [
@@ -137,10 +138,9 @@ fn with_agent(name: String, kind: &Kind, place: &str) -> Line {
         Some(agent) => Line::ok(name, format!("{what}; agent {}", agent.display())),
         None => {
             let flavour = kind.flavour.as_deref().map_or(String::new(), |f| format!("-{f}"));
-            let build = kind.flavour.as_deref().map_or(String::new(), |f| format!(" {f}"));
             let places = "beside this program or in ../libexec/hostbuf";
             let says = format!("{what}; hostbuf run finds no hostbuf-agent{flavour} {places}");
-            Line::lacks(name, says).mend(format!("scripts/build{build}"))
+            Line::lacks(name, says).mend(installation::mend(kind.flavour.as_deref().unwrap_or_default()))
         }
     };
     line.value("mpi", kind.name)

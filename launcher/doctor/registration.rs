@@ -11,7 +11,7 @@ use std::time::Duration;
 use hostbuf::register::{Access, Mlock, Monitor, Probe, Registration, Span};
 
 use super::{Line, child};
-use crate::{preload_file, register_file};
+use crate::{installation, preload_file, register_file};
 
 /// How much memory is registered to try it, bytes.
 const TRIED: usize = 64 << 10;
@@ -93,7 +93,7 @@ fn object(name: &str) -> Line {
         Err(error) => {
             let line = Line::note(name, format!("hostbuf run {error}"));
             let line = if with_rdma { line.mend("scripts/install-deps rdma") } else { line };
-            return line.mend("scripts/build");
+            return line.mend(installation::mend(""));
         }
     };
     let asked = preload_file::path()
@@ -106,7 +106,7 @@ fn object(name: &str) -> Line {
             return if with_rdma {
                 line.mend("apt-get install libibverbs1 ibverbs-providers")
             } else {
-                line.mend("scripts/build")
+                line.mend(installation::mend(""))
             };
         }
     };

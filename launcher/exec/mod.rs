@@ -44,6 +44,7 @@ pub(crate) struct Arguments {
     socket: Option<String>,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    #[arg(value_hint = clap::ValueHint::CommandWithArguments)]
     command: Vec<OsString>,
 }
 
@@ -201,7 +202,12 @@ fn become_program(
     through(FdFlag::empty())
         .map_err(|e| (Error::Os { doing: "handing the connection on".into(), source: e.into() }, 1))?;
     let source = command.exec();
-    let error = Error::Os { doing: format!("starting {}", program.path.display()), source };
+    let mut doing = format!("starting {}", program.path.display());
+    if source.kind() == std::io::ErrorKind::NotFound {
+        // The program itself was seen to be there.
+        doing += ", or the interpreter that it names";
+    }
+    let error = Error::Os { doing, source };
     give_up(&channel, &error);
     Err((error, 126))
 }
@@ -241,7 +247,7 @@ fn vote_for(program: &Program, channel: &Channel) -> std::result::Result<(), (Er
             Some(Kind::Go) => return Ok(()),
             Some(Kind::Fail) => {
                 if frame.words[1] != 0 {
-                    eprintln!("hostbuf: {}", String::from_utf8_lossy(frame.text()));
+                    complain!("hostbuf: {}", String::from_utf8_lossy(frame.text()));
                 }
                 std::process::exit(frame.words[0] as i32);
             }

@@ -4,148 +4,78 @@ use std::ffi::CString;
 use std::ptr::null_mut;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-#[cfg(feature = "cuda")]
-use hostbuf::register::CudaHost;
-use hostbuf::register::{Access, Mlock, Registration, Span};
-#[cfg(feature = "rdma")]
-use hostbuf::register::{Registrar, Verbs};
+use hostbuf::register::{Access, Device, DeviceHandle, DeviceName, Registrar, Registration, Span};
 use hostbuf::{Error, Fill, HostBuffer, Result};
 
-use crate::device::{Devices, Kind};
+use crate::device::Devices;
 use crate::exports::Described;
-
-/// What makes registrations with one device. It stays, so that protection domains and contexts do.
-enum Maker {
-    Mlock(Arc<Mlock>),
-    #[cfg(feature = "cuda")]
-    Cuda(Arc<CudaHost>),
-    #[cfg(feature = "rdma")]
-    Rdma(Arc<Verbs>),
-}
-
-/// A registration with it.
-enum Made {
-    Mlock(Registration<Mlock>),
-    #[cfg(feature = "cuda")]
-    Cuda(Registration<CudaHost>),
-    #[cfg(feature = "rdma")]
-    Rdma(Registration<Verbs>),
-}
 
 /// A buffer and a device.
 struct Pair {
     buffer: HostBuffer,
-    /// Which of the makers.
-    maker: usize,
+    /// Which of the devices.
+    device: usize,
     /// `None` while a freeze is under way, and when it could not be made again.
-    made: Option<Made>,
+    made: Option<Registration<Device>>,
 }
 
 struct Held {
-    makers: Vec<(Maker, CString)>,
+    /// They stay, so that protection domains and contexts do.
+    devices: Vec<(Arc<Device>, CString)>,
     pairs: Vec<Pair>,
 }
 
-static HELD: Mutex<Held> = Mutex::new(Held { makers: Vec::new(), pairs: Vec::new() });
+static HELD: Mutex<Held> = Mutex::new(Held { devices: Vec::new(), pairs: Vec::new() });
 
 fn held() -> MutexGuard<'static, Held> {
     HELD.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Maker {
-    /// # Errors
-    /// [`Error::Unsupported`] or [`Error::Invalid`] where there is no such device.
-    fn open(kind: &Kind) -> Result<(Maker, String)> {
-        #[allow(unused_variables, reason = "without the features nobody asks")]
-        let absent = |feature: &str, mend: &str| Error::Unsupported {
-            what: format!("--register {kind}"),
-            why: format!("this object was built without {feature}; {mend}"),
-        };
-        Ok(match kind {
-            Kind::Mlock => (Maker::Mlock(Arc::new(Mlock::new())), "mlock".into()),
-            #[cfg(feature = "cuda")]
-            Kind::Cuda(ordinal) => {
-                (Maker::Cuda(Arc::new(CudaHost::new(*ordinal)?)), format!("cuda {ordinal}"))
-            }
-            #[cfg(not(feature = "cuda"))]
-            Kind::Cuda(_) => return Err(absent("CUDA", "build it with the feature cuda")),
-            #[cfg(feature = "rdma")]
-            Kind::Rdma(name) => {
-                let verbs = Verbs::open(name.as_deref())?;
-                let name = verbs.name();
-                (Maker::Rdma(Arc::new(verbs)), name)
-            }
-            #[cfg(not(feature = "rdma"))]
-            Kind::Rdma(_) => {
-                let mend =
-                    "build it where libibverbs' headers are (scripts/install-deps rdma, scripts/build)";
-                return Err(absent("RDMA", mend));
-            }
-        })
-    }
-
-    /// All of `buffer`, for reading and writing or only for reading; with RDMA peers may do the same.
-    #[allow(unused_variables, reason = "without the features no device writes")]
-    fn register(&self, buffer: &HostBuffer, writing: bool) -> Result<Made> {
-        Ok(match self {
-            // It writes nothing.
-            Maker::Mlock(mlock) => Made::Mlock(buffer.register(mlock, .., Access::READ)?),
-            #[cfg(feature = "cuda")]
-            Maker::Cuda(cuda) => {
-                let access = if writing { Access::WRITE } else { Access::READ };
-                Made::Cuda(buffer.register(cuda, .., access)?)
-            }
-            #[cfg(feature = "rdma")]
-            Maker::Rdma(verbs) => {
-                let writing = if writing { Access::REMOTE_WRITE } else { Access::READ };
-                Made::Rdma(buffer.register(verbs, .., writing | Access::REMOTE_READ)?)
-            }
-        })
-    }
+/// All of `buffer`, for reading and writing or only for reading; with RDMA peers may do the same.
+fn all_of(buffer: &HostBuffer, device: &Arc<Device>, writing: bool) -> Result<Registration<Device>> {
+    let access = match **device {
+        // It writes nothing.
+        Device::Mlock(_) => Access::READ,
+        #[cfg(feature = "rdma")]
+        Device::Rdma(_) if writing => Access::REMOTE_READ | Access::REMOTE_WRITE,
+        #[cfg(feature = "rdma")]
+        Device::Rdma(_) => Access::REMOTE_READ,
+        #[cfg(feature = "cuda")]
+        Device::Cuda(_) if writing => Access::WRITE,
+        #[cfg(feature = "cuda")]
+        Device::Cuda(_) => Access::READ,
+    };
+    buffer.register(device, .., access)
 }
 
-impl Made {
-    fn end(self) -> Result<()> {
-        match self {
-            Made::Mlock(registration) => registration.deregister(),
-            #[cfg(feature = "cuda")]
-            Made::Cuda(registration) => registration.deregister(),
-            #[cfg(feature = "rdma")]
-            Made::Rdma(registration) => registration.deregister(),
+/// One description for each part that the device takes as one.
+fn described(registration: &Registration<Device>) -> Vec<Described> {
+    let whole = |span: Span| Described {
+        address: span.start() as *mut _,
+        length: span.len(),
+        writable: i32::from(registration.access().writes()),
+        ..Described::default()
+    };
+    match registration.handle() {
+        DeviceHandle::Mlock => vec![whole(registration.span())],
+        #[cfg(feature = "cuda")]
+        DeviceHandle::Cuda(handle) => {
+            let part = |chunk: &hostbuf::register::CudaChunk| Described {
+                device_address: chunk.device,
+                ..whole(chunk.host)
+            };
+            handle.chunks().iter().map(part).collect()
         }
-    }
-
-    /// One description for each part that the device takes as one.
-    fn describe(&self) -> Vec<Described> {
-        let whole = |span: Span, access: Access| Described {
-            address: span.start() as *mut _,
-            length: span.len(),
-            writable: i32::from(access.writes()),
-            ..Described::default()
-        };
-        match self {
-            Made::Mlock(registration) => {
-                vec![Described { writable: 0, ..whole(registration.span(), registration.access()) }]
-            }
-            #[cfg(feature = "cuda")]
-            Made::Cuda(registration) => {
-                let chunks = registration.handle().chunks().iter();
-                let part = |chunk: &hostbuf::register::CudaChunk| Described {
-                    device_address: chunk.device,
-                    ..whole(chunk.host, registration.access())
-                };
-                chunks.map(part).collect()
-            }
-            #[cfg(feature = "rdma")]
-            Made::Rdma(registration) => {
-                let handle = registration.handle();
-                vec![Described {
-                    local_key: handle.lkey(),
-                    remote_key: handle.rkey(),
-                    region: handle.as_ptr().as_ptr().cast(),
-                    ..whole(registration.span(), registration.access())
-                }]
-            }
+        #[cfg(feature = "rdma")]
+        DeviceHandle::Rdma(handle) => {
+            let key = registration.key();
+            let region = handle.as_ptr().as_ptr().cast();
+            vec![Described {
+                local_key: key.lkey,
+                remote_key: key.rkey,
+                region,
+                ..whole(registration.span())
+            }]
         }
     }
 }
@@ -157,32 +87,35 @@ impl Made {
 pub(crate) fn register(buffers: &[HostBuffer], devices: &Devices) -> Result<()> {
     let mut held = held();
     for device in &devices.0 {
-        match Maker::open(&device.kind) {
-            Ok((maker, name)) => held.makers.push((maker, CString::new(name).unwrap_or_default())),
+        match Device::open(&device.name) {
+            Ok(device) => {
+                let name = CString::new(device.name()).unwrap_or_default();
+                held.devices.push((Arc::new(device), name));
+            }
             Err(Error::Unsupported { .. } | Error::Invalid { .. }) if device.optional => {}
-            Err(error) => return Err(with_advice(error, &device.kind)),
+            Err(error) => return Err(with_advice(error, &device.name)),
         }
     }
     for buffer in buffers {
         let writing = buffer.fill_state()? != Fill::Frozen;
-        for maker in 0..held.makers.len() {
-            let made = held.makers[maker].0.register(buffer, writing)?;
-            held.pairs.push(Pair { buffer: buffer.clone(), maker, made: Some(made) });
+        for device in 0..held.devices.len() {
+            let made = all_of(buffer, &held.devices[device].0, writing)?;
+            held.pairs.push(Pair { buffer: buffer.clone(), device, made: Some(made) });
         }
     }
     Ok(())
 }
 
 /// What else can be done about a device that is not there.
-fn with_advice(error: Error, kind: &Kind) -> Error {
-    let what = format!("--register {kind}");
+fn with_advice(error: Error, name: &DeviceName) -> Error {
+    let what = format!("--register {name}");
     let why = match error {
         Error::Unsupported { why, .. } => why,
         other => other.to_string(),
     };
     Error::Unsupported {
         what,
-        why: format!("{why}. --register '{kind}?' goes on without it; hostbuf doctor says more"),
+        why: format!("{why}. --register '{name}?' goes on without it; hostbuf doctor says more"),
     }
 }
 
@@ -191,7 +124,7 @@ pub(crate) fn end(range: Span) -> bool {
     let mut held = held();
     let mut well = true;
     for pair in held.pairs.iter_mut().filter(|pair| span_of(&pair.buffer).overlaps(range)) {
-        well &= pair.made.take().is_none_or(|made| made.end().is_ok());
+        well &= pair.made.take().is_none_or(|made| made.deregister().is_ok());
     }
     well
 }
@@ -199,13 +132,14 @@ pub(crate) fn end(range: Span) -> bool {
 /// Makes those again that [`end`] has ended, for reading alone. Why some could not be made.
 pub(crate) fn again(range: Span) -> Vec<String> {
     let mut held = held();
-    let Held { makers, pairs } = &mut *held;
+    let Held { devices, pairs } = &mut *held;
     let mut failures = Vec::new();
     for pair in pairs.iter_mut().filter(|pair| pair.made.is_none() && span_of(&pair.buffer).overlaps(range)) {
-        match makers[pair.maker].0.register(&pair.buffer, false) {
+        let (device, kind) = &devices[pair.device];
+        match all_of(&pair.buffer, device, false) {
             Ok(made) => pair.made = Some(made),
             Err(error) => {
-                let (name, kind) = (pair.buffer.name(), makers[pair.maker].1.to_string_lossy());
+                let (name, kind) = (pair.buffer.name(), kind.to_string_lossy());
                 failures.push(format!(
                     "buffer \"{name}\" is frozen, and no longer registered with {kind}: {error}"
                 ));
@@ -219,16 +153,16 @@ pub(crate) fn again(range: Span) -> Vec<String> {
 pub(crate) fn describe(index: usize) -> Option<Described> {
     let held = held();
     let parts = held.pairs.iter().flat_map(|pair| {
-        let (maker, name) = &held.makers[pair.maker];
-        let (context, domain) = match maker {
+        let (device, name) = &held.devices[pair.device];
+        let (context, domain) = match &**device {
             #[cfg(feature = "rdma")]
-            Maker::Rdma(verbs) => {
+            Device::Rdma(verbs) => {
                 (verbs.context().as_ptr().cast(), verbs.protection_domain().as_ptr().cast())
             }
             _ => (null_mut(), null_mut()),
         };
-        let made = pair.made.iter().flat_map(Made::describe);
-        // The name's text stays where it is: makers are never dropped.
+        let made = pair.made.iter().flat_map(described);
+        // The name's text stays where it is: devices are never dropped.
         made.map(move |part| Described { device: name.as_ptr(), context, protection_domain: domain, ..part })
     });
     parts.skip(index).take(1).last()

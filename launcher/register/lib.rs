@@ -17,12 +17,13 @@ mod device;
 mod exports;
 mod held;
 
+use std::ffi::{CStr, c_char};
 use std::io::Write;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use hostbuf::internal::wire::{ENV_ADDRESS, ENV_CONNECTION, ENV_REGISTER, Frame, Kind};
-use hostbuf::internal::{Channel, Message};
+use hostbuf::internal::{Channel, Message, new_image};
 use hostbuf::os::{process, socket};
 use hostbuf::{Error, HostBuffer, Result};
 
@@ -50,6 +51,8 @@ fn begin() {
             return Ok(());
         }
         let buffers = HostBuffer::attach_all()?;
+        // One table has those of all buffers.
+        buffers.first().into_iter().for_each(new_image);
         held::register(&buffers, &devices)
     });
     match (registered, channel) {
@@ -97,11 +100,33 @@ fn handed_over() -> Option<Channel> {
     let value = std::env::var(ENV_CONNECTION).ok()?;
     let (fd, pid) = value.split_once(':')?;
     let fd = fd.parse::<i32>().ok().filter(|_| pid.parse() == Ok(std::process::id()))?;
-    // SAFETY: constructors run one after another, before any thread of the program.
-    unsafe { std::env::set_var(ENV_CONNECTION, "-") };
+    used_up(ENV_CONNECTION);
     // SAFETY: the number that `hostbuf exec` has left open for this process, and the preloaded object has used; nobody else
     // knows it.
     Channel::of(unsafe { OwnedFd::from_raw_fd(fd) }).ok()
+}
+
+/// Makes a variable's value `-`, where it lies. Not by setenv: some programs bring one of their own (bash), which must not be called
+/// before their main.
+fn used_up(name: &str) {
+    unsafe extern "C" {
+        static mut environ: *mut *mut c_char;
+    }
+    // SAFETY: constructors run one after another, before any thread of the program; the environment is a list of texts of
+    // this process's own, and null ends it.
+    unsafe {
+        let mut place = environ;
+        while !place.is_null() && !(*place).is_null() {
+            let text = CStr::from_ptr(*place).to_bytes();
+            let value = text.strip_prefix(name.as_bytes()).and_then(|rest| rest.strip_prefix(b"="));
+            if let Some(value) = value.filter(|value| !value.is_empty()) {
+                let at = (*place).add(text.len() - value.len());
+                at.write(b'-' as c_char);
+                at.add(1).write(0);
+            }
+            place = place.add(1);
+        }
+    }
 }
 
 /// What the agent said.

@@ -6,6 +6,8 @@ use std::process::Command;
 use clap::ValueEnum;
 use hostbuf::{Error, Result};
 
+use crate::installation;
+
 /// `--launcher`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Choice {
@@ -151,9 +153,15 @@ impl Engine {
         Err(Error::Unsupported {
             what: format!("an agent for {}", self.name()),
             why: format!(
-                "{} is neither in {} nor in ../libexec/hostbuf: build it with scripts/build, or name it with --agent",
+                "{} is neither in {} nor in ../libexec/hostbuf: `{}` in hostbuf's sources builds it; --agent names another, \
+                 and --launcher local needs none",
                 names.join(" or "),
-                bin.display()
+                bin.display(),
+                installation::mend(if names.len() == 1 {
+                    names[0].trim_start_matches("hostbuf-agent-")
+                } else {
+                    ""
+                })
             ),
         })
     }

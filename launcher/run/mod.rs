@@ -10,6 +10,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::ValueHint;
 use hostbuf::os::process;
 use hostbuf::{Error, Result};
 
@@ -37,7 +38,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "LIST", conflicts_with = "hostfile")]
     host: Option<String>,
     /// Hosts from a file: "h0 slots=2" or "h0:2", one a line
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     hostfile: Option<PathBuf>,
     #[command(flatten)]
     buffers: BufferArguments,
@@ -50,10 +51,10 @@ pub(crate) struct Arguments {
     #[arg(long = "launcher-arg", value_name = "ARG", allow_hyphen_values = true)]
     launcher_args: Vec<OsString>,
     /// The engine's own command, when PATH has several
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::CommandName)]
     mpirun: Option<PathBuf>,
     /// The agent, when it is not where `hostbuf` is
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::ExecutablePath)]
     agent: Option<PathBuf>,
     /// No progress, no notes; errors only
     #[arg(short, long)]
@@ -63,6 +64,7 @@ pub(crate) struct Arguments {
     verbose: bool,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    #[arg(value_hint = ValueHint::CommandWithArguments)]
     command: Vec<OsString>,
 }
 
@@ -70,7 +72,7 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
     match start(arguments) {
         Ok(status) => ExitCode::from(status),
         Err(error) => {
-            eprintln!("hostbuf run: {error}");
+            complain!("hostbuf run: {error}");
             ExitCode::FAILURE
         }
     }
@@ -98,9 +100,12 @@ fn start(arguments: Arguments) -> Result<u8> {
     if engine == Engine::Local && hosts.iter().any(|h| !is_here(&h.name)) {
         return Err(Error::Unsupported {
             what: "more than this host".into(),
-            why: "the engine is \"local\", since no mpirun was found in PATH and this is no Slurm allocation; install \
-                  an MPI, or name its mpirun with --mpirun"
-                .into(),
+            why: match arguments.launcher {
+                Choice::Local => "--launcher local starts ranks here only; leave it out, or the other hosts".into(),
+                _ => "the engine is \"local\", since no mpirun was found in PATH and this is no Slurm allocation; install \
+                      an MPI, or name its mpirun with --mpirun"
+                    .into(),
+            },
         });
     }
     let agent = engine.agent(arguments.agent.as_deref())?;

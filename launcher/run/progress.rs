@@ -106,10 +106,10 @@ impl Work {
             match total {
                 Some(total) => {
                     let percent = done * 100 / total.max(1);
-                    eprintln!("hostbuf: {}: {} of {} ({percent} %)", self.what, Bytes(done), Bytes(total));
+                    complain!("hostbuf: {}: {} of {} ({percent} %)", self.what, Bytes(done), Bytes(total));
                 }
                 None => {
-                    eprintln!(
+                    complain!(
                         "hostbuf: {}: {} on {} in all",
                         self.what,
                         Bytes(done),

@@ -174,11 +174,11 @@ impl<'a> Launcher<'a> {
             if let Some(why) = &self.failure {
                 if self.ranks.is_empty() {
                     if let Some(signal) = self.ended_by {
-                        eprintln!("hostbuf run: ended by {signal} before all ranks had the buffer");
+                        complain!("hostbuf run: ended by {signal} before all ranks had the buffer");
                         return Ok(128 + signal as u8);
                     }
                     if let Some(code) = self.unstarted {
-                        eprintln!("hostbuf run: {why}");
+                        complain!("hostbuf run: {why}");
                         return Ok(code);
                     }
                     return Err(Error::Lost { why: why.clone() });
@@ -246,7 +246,7 @@ impl<'a> Launcher<'a> {
     fn note(&self, line: &Line) {
         if self.voice.verbose {
             let words: Vec<_> = line.words.iter().map(|w| w.to_string_lossy()).collect();
-            eprintln!("hostbuf: starting {}", words.join(" "));
+            complain!("hostbuf: starting {}", words.join(" "));
         }
     }
 
@@ -371,7 +371,7 @@ impl<'a> Launcher<'a> {
                 self.agreed = true;
                 self.progress.taken();
                 if self.voice.verbose {
-                    eprintln!(
+                    complain!(
                         "hostbuf: all ranks agreed on {address:#x} ({rounds} rounds, {microseconds} µs since the agents began)"
                     );
                 }
@@ -387,7 +387,7 @@ impl<'a> Launcher<'a> {
             }
             None => {
                 if self.voice.verbose {
-                    eprintln!("hostbuf: an agent said: {line}");
+                    complain!("hostbuf: an agent said: {line}");
                 }
             }
         }

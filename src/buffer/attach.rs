@@ -21,6 +21,14 @@ use crate::wire::{ENV_JOB, Hello, Kind, Role, Territory, Winner};
 static ATTACHED: Mutex<Option<Arc<Job>>> = Mutex::new(None);
 
 impl HostBuffer {
+    /// Whether a launcher has started this process, so that there is something to attach to. All ranks of a job have the same
+    /// answer: who attaches or else allocates decides by this, and not by a failure of [`attach`](HostBuffer::attach), which
+    /// may be one rank's alone.
+    #[must_use]
+    pub fn is_launched() -> bool {
+        std::env::var_os(ENV_JOB).is_some_and(|job| !job.is_empty())
+    }
+
     /// The first buffer that `hostbuf run` or `hostbuf exec` made for this process. It is mapped already, before
     /// `main`, unless the program is static: then it is mapped now, at the agreed address.
     ///

@@ -114,13 +114,11 @@ impl HostBuffer {
     fn may_freeze(&self) -> Result<()> {
         match self.fill_state()? {
             Fill::Full | Fill::Frozen => Ok(()),
-            Fill::Empty | Fill::Filling => Err(Error::Freeze {
-                why: format!(
-                    "buffer \"{}\" on {} is not filled: initialize and replicate it first",
-                    self.name(),
-                    process::host_name()
-                ),
-            }),
+            Fill::Empty | Fill::Filling => Err(Error::not_frozen(format_args!(
+                "buffer \"{}\" on {} is not filled: initialize and replicate it first",
+                self.name(),
+                process::host_name()
+            ))),
         }
     }
 
@@ -182,8 +180,9 @@ impl HostBuffer {
 
 fn still_registered(buffer: &HostBuffer) -> Error {
     let (name, host, pid) = (buffer.name(), process::host_name(), std::process::id());
-    let why = format!("in process {pid} on {host} a registration of \"{name}\" by --register does not end");
-    Error::Freeze { why }
+    Error::not_frozen(format_args!(
+        "in process {pid} on {host} a registration of \"{name}\" by --register does not end"
+    ))
 }
 
 /// The leader's proof to all ranks of the host.

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::buffer::control::{Checked, Control, LEDGER};
-use crate::buffer::handle::Job;
+use crate::buffer::handle::{HostBuffer, Job};
 use crate::buffer::layout::CONTROL_LENGTH;
 use crate::error::{Error, Result};
 use crate::os::lineage::Lineage;
@@ -153,6 +153,19 @@ impl Drop for Listed {
         if self.lineage.is_here() {
             clear(self.job.control, self.row, self.holder);
         }
+    }
+}
+
+/// Takes out what this process has listed in a job's table by an image that it was before (exec): its registrations ended with it.
+/// To be called before this image registers.
+pub fn new_image(buffer: &HostBuffer) {
+    let control = buffer.control();
+    let pid = std::process::id();
+    let Some(start) = process::start_time(pid as i32) else { return };
+    let own = Holder::of(pid, start);
+    for row in 0..ROWS {
+        clear(control, row, own);
+        clear(control, row, own.completed());
     }
 }
 

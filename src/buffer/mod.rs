@@ -10,6 +10,7 @@ pub(crate) mod carrier;
 mod containers;
 pub mod control;
 mod early;
+pub mod foreign;
 mod freeze;
 pub mod handle;
 mod handover;

@@ -146,9 +146,9 @@ impl Freezing {
             if let Some((_, held, device)) = owned.writing.iter().find(|(_, held, _)| held.overlaps(span)) {
                 let why = format!(
                     "{held} is registered with {device} by this process so that the device can write into it: end that \
-                     registration first, or make it with Access::READ"
+                     registration first, or make it for reading only"
                 );
-                return Err(Error::Freeze { why });
+                return Err(Error::not_frozen(why));
             }
             let undo = !owned.is_frozen(span);
             owned
@@ -161,7 +161,7 @@ impl Freezing {
         };
         // Without the lock: ending asks a device.
         for other in &others {
-            other.end_for_freezing(span).map_err(|why| Error::Freeze { why })?;
+            other.end_for_freezing(span).map_err(Error::not_frozen)?;
         }
         freezing.others = others;
         Ok(freezing)
@@ -173,7 +173,7 @@ impl Freezing {
     /// [`Error::Freeze`]: what a device has not ended.
     pub(crate) fn finish(&self) -> Result<()> {
         let mut each = self.others.iter();
-        each.try_for_each(|other| other.end_at_last(self.span).map_err(|why| Error::Freeze { why }))
+        each.try_for_each(|other| other.end_at_last(self.span).map_err(Error::not_frozen))
     }
 
     /// The range is frozen for good.

@@ -169,7 +169,9 @@ impl Drop for Fabric {
 
 fn open(buffer: &HostBuffer, options: &Options) -> Result<(Parts, Registration<Verbs>, Registration<Verbs>)> {
     if buffer.fill_state()? == Fill::Frozen {
-        return Err(Error::Freeze { why: "it is frozen, and nobody may write into it by RDMA".into() });
+        return Err(Error::Freeze {
+            why: "the buffer is frozen, and nobody may write into it by RDMA".into(),
+        });
     }
     let parts = Parts::open(options)?;
     let all = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;

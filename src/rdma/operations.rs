@@ -171,7 +171,9 @@ impl Fabric {
         let shared = self.shared()?;
         self.check_host(host)?;
         if shared.buffer.fill_state()? == Fill::Frozen {
-            return Err(Error::Freeze { why: "it is frozen, and nobody may write into it by RDMA".into() });
+            return Err(Error::Freeze {
+                why: "the buffer is frozen, and nobody may write into it by RDMA".into(),
+            });
         }
         Ok(shared)
     }
@@ -231,9 +233,8 @@ fn check_signal(signal: usize) -> Result<()> {
 impl Shared {
     pub(super) fn local_key(&self) -> Result<u32> {
         let segment = self.segment.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        segment
-            .as_ref()
-            .map(|registration| registration.handle().lkey())
-            .ok_or_else(|| Error::Freeze { why: "it is frozen, and nobody may write into it by RDMA".into() })
+        segment.as_ref().map(|registration| registration.handle().lkey()).ok_or_else(|| Error::Freeze {
+            why: "the buffer is frozen, and nobody may write into it by RDMA".into(),
+        })
     }
 }

@@ -54,7 +54,10 @@ impl HostBuffer {
     ) -> Result<Registration<R>> {
         let span = self.region(region)?;
         if access.writes() && self.fill_state()? == crate::buffer::Fill::Frozen {
-            let why = format!("it is frozen, and {access} could change it");
+            let why = format!(
+                "buffer \"{}\" is frozen, and {access} could change it: register it for reading",
+                self.name()
+            );
             return Err(Error::Freeze { why });
         }
         let writing = access.writes().then(|| Writing::new(span, registrar.name())).transpose()?;

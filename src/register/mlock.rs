@@ -128,7 +128,11 @@ fn explain(source: &io::Error, whole: Span, more: usize) -> String {
     }
     match maps::mapping(whole.start(), whole.end()) {
         Ok(Mapping::Hole(at)) => format!("nothing is mapped at {at:#x}, or it may not be read"),
-        _ => "mlock".into(),
+        _ => format!(
+            "the kernel does not lock it, and says no more. In a user namespace (a rootless container) the limit of locked memory \
+             binds root too; this process has locked {}: raise `ulimit -l` outside",
+            Bytes(taken)
+        ),
     }
 }
 

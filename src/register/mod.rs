@@ -3,7 +3,7 @@
 //! | concept | type | what it is |
 //! | --- | --- | --- |
 //! | range, rights | [`Span`], [`Access`] | addresses of this process; what a device may do there |
-//! | device | [`Registrar`] | makes and ends registrations: [`Mlock`], [`CudaHost`] (feature `cuda`), `Verbs` (feature `rdma`) |
+//! | device | [`Registrar`] | makes and ends registrations: [`Mlock`], [`CudaHost`] (feature `cuda`), `Verbs` (feature `rdma`); [`Device`] is whichever a name says |
 //! | proof | [`Registration`] | the device knows a range as long as this lives |
 //! | cache | [`RegistrationCache`] | finds them again by address, within a hard [`Budget`] |
 //! | hold | [`Lease`] | keeps one alive while it is used |
@@ -61,6 +61,7 @@ mod buffer;
 mod cache;
 #[cfg(feature = "cuda")]
 mod cuda;
+mod device;
 mod environment;
 #[doc(hidden)]
 pub mod fake;
@@ -76,6 +77,7 @@ pub use crate::span::{Access, Span};
 pub use cache::{Budget, Lease, RegistrationCache, Stats};
 #[cfg(feature = "cuda")]
 pub use cuda::{CudaChunk, CudaHandle, CudaHost};
+pub use device::{Device, DeviceHandle, DeviceKey, DeviceName};
 pub use mlock::Mlock;
 pub use monitor::Monitor;
 pub use pinned::{Pinned, PinnedAlloc};

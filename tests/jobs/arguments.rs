@@ -94,7 +94,11 @@ fn programs_that_cannot_be() {
 fn ranks_and_hosts_that_cannot_be() {
     let with = |more: &[&str]| run(&[&["run", "--size", "1M"], more, &["--", "true"]].concat());
     one_line(&with(&["-n", "0"]), 1, &["-n 0"]);
-    one_line(&with(&["--launcher", "local", "--host", "elsewhere:2"]), 1, &["local", "--mpirun"]);
+    one_line(
+        &with(&["--launcher", "local", "--host", "elsewhere:2"]),
+        1,
+        &["--launcher local starts ranks here only"],
+    );
     let many = with(&["--launcher", "local", "-n", "100000000"]);
     one_line(&many, 1, &["-n 100000000", "at most 65536"]);
     let second = ["sleep", "1", ":", "-n", "99999999999999", "true"];

@@ -302,6 +302,16 @@ fn standard_streams_pass_through() {
 }
 
 #[test]
+fn nobody_who_listens_is_no_reason_to_crash() {
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    let mut command = Command::new(hostbuf());
+    command.args(["run", "--launcher", "local", "-n", "1", "--size", "1M", "--", "no_such"]);
+    let status = command.stdin(Stdio::null()).stderr(writer).status().expect("it starts");
+    assert_eq!(status.code(), Some(127));
+}
+
+#[test]
 fn the_exit_status_passes_through() {
     for (script, status) in
         [("exit 0", 0), ("exit 7", 7), ("exit 255", 255), ("kill -9 $$", 137), ("kill -11 $$", 139)]

@@ -322,3 +322,14 @@ fn another_user_who_takes_the_name_first_is_found_out() {
     // And with the name free again the job runs.
     assert_eq!(exec().ok().stdout, "ran\n");
 }
+
+#[test]
+fn an_agent_without_descriptors_says_so_and_nobody_waits() {
+    let script =
+        format!("ulimit -n 16; exec {} run --launcher local -n 12 --size 1M -- true", hostbuf().display());
+    let outcome = Outcome::of(Command::new("sh").args(["-c", &script]));
+    assert_eq!(outcome.status, 1, "{outcome:?}");
+    let line =
+        outcome.stderr.lines().find(|line| line.starts_with("hostbuf run: ")).expect("one line says why");
+    assert!(line.contains("may have 16 files open (`ulimit -n`)"), "{line}");
+}

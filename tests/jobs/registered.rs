@@ -62,7 +62,10 @@ fn the_prefix_registers_too_and_a_later_image_again() {
         return;
     }
     let program = registered();
-    for before in [&[][..], &["env", "A=b", "nice"], &["sh", "-c", "exec $0"]] {
+    // Bash brings a getenv and a setenv of its own.
+    for before in
+        [&[][..], &["env", "A=b", "nice"], &["sh", "-c", "exec $0"], &["bash", "-c", "exec env bash -c $0"]]
+    {
         let words = [&["exec", "--size", "4M", "--register", "mlock", "--"], before, &[&program]].concat();
         let outcome = run(&words).ok();
         let line = format!("0 early 4096 now 4096 has mlock@{AT}+4194304");
@@ -194,6 +197,10 @@ fn stat_forgets_a_registration_with_its_process() {
     let outcome = local(2, "4M", &["--register", "mlock"], &words).ok();
     assert!(outcome.stdout.contains("  1 rank: "), "{outcome:?}");
     assert_eq!(shown(&outcome), [""; 0], "{outcome:?}");
+    // An image that it was before has nothing any more.
+    let script = "exec sh -c '$0 stat' $0";
+    let outcome = local(1, "4M", &["--register", "mlock"], &["sh", "-c", script, words[3]]).ok();
+    assert_eq!(shown(&outcome).len(), 1, "{outcome:?}");
     // With JSON, while it lives.
     let json = [command.to_str().expect("UTF-8"), "stat", "--json"];
     let outcome =
@@ -394,7 +401,7 @@ fn without_the_object_one_line_says_how_to_build_it() {
         ]);
         Outcome::of(&mut command)
     };
-    one_line(&job("mlock"), 1, &["lib/hostbuf/libhostbuf_register.so", "scripts/build"]);
+    one_line(&job("mlock"), 1, &["lib/hostbuf/libhostbuf_register.so", "scripts/install --prefix"]);
     one_line(&job("rdma"), 1, &["lib/hostbuf/libhostbuf_register_rdma.so", "install-deps rdma"]);
     fs::create_dir_all(dir.0.join("lib/hostbuf")).expect("it is new");
     let object = dir.0.join("lib/hostbuf/libhostbuf_register.so");

@@ -228,7 +228,7 @@ fn the_limit_comes_before_any_memory() {
     for (asked, words) in [(1 << 50, "a block of 1024 TiB"), (65 * MIB, "65 MiB (which takes 128 MiB)")] {
         let refused = pinned.allocate(asked).unwrap_err();
         let text = refused.to_string();
-        let all = [words, "PinnedAlloc may register 64 MiB", "registered 0 bytes", "higher limit"];
+        let all = [words, "this allocator may register 64 MiB", "registered 0 bytes", "higher limit"];
         assert!(all.iter().all(|words| text.contains(words)), "{text}");
     }
     assert_eq!(fake.made(), 0);

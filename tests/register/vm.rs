@@ -16,18 +16,19 @@ fn with_an_rdma_device() {
     }
     let [probe, sends] =
         ["rdma_probe", "repeated_sends"].map(|name| root.join("target/rdma/release/examples").join(name));
+    let c = root.join("target/rdma/release/c_rdma");
     let hostbuf = root.join("target/release/hostbuf");
     let object = root.join("target/lib/hostbuf/libhostbuf_register_rdma.so");
-    if ![&probe, &sends, &hostbuf, &object].iter().all(|file| file.exists()) {
+    if ![&probe, &sends, &hostbuf, &object, &c].iter().all(|file| file.exists()) {
         return skip("RDMA: its programs are not built (scripts/test builds them)");
     }
     let output = Command::new(&machine)
         .args(["--huge", "64", "--", "sh", "-c"])
         .arg(
-            "\"$0\" && \"$1\" --device rdma --buffers 4 --bytes 65536 --rounds 3 && \
+            "\"$0\" && \"$3\" && \"$1\" --device rdma --buffers 4 --bytes 65536 --rounds 3 && \
              \"$2\" run --quiet --launcher local -n 2 --size 1M --register rdma -- \"$0\" before-main \"$2\"",
         )
-        .args([&probe, &sends, &hostbuf])
+        .args([&probe, &sends, &hostbuf, &c])
         .stdin(Stdio::null())
         .output()
         .expect("the script starts");
@@ -40,5 +41,5 @@ fn with_an_rdma_device() {
     assert!(out.lines().any(|line| line.starts_with("checked ")), "the example did not send");
     // All of them have spoken.
     let spoken = |line: &&str| ["ok ", "skipped "].iter().any(|word| line.starts_with(word));
-    assert_eq!(out.lines().filter(spoken).count(), 21);
+    assert_eq!(out.lines().filter(spoken).count(), 22);
 }

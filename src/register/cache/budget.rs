@@ -61,7 +61,10 @@ impl Budget {
 
     pub(super) fn check(self) -> Result<Budget> {
         if self.regions == 0 || self.bytes == 0 {
-            return Err(Error::invalid(format!("{self:?}: a budget has room for one registration at least")));
+            return Err(Error::invalid(format!(
+                "a budget of {} registrations and {} bytes: it has room for one registration at least",
+                self.regions, self.bytes
+            )));
         }
         if self.regions > Budget::MOST_REGIONS {
             let most = Budget::MOST_REGIONS;

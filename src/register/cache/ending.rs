@@ -218,7 +218,7 @@ impl<R: Registrar> Registrations for Inner<R> {
             drop(core);
             if let Some(held) = held {
                 return Err(format!(
-                    "a lease lives by which {device} can write into {held}: drop it first, or get it with Access::READ"
+                    "a lease lives by which {device} can write into {held}: put it back first, or get it for reading only"
                 ));
             }
             if let Some(lost) = lost {

@@ -135,7 +135,7 @@ const ADVICE: &[(&[Known], &str)] = &[
     ),
     (
         &[Known::CUDA_ERROR_INVALID_VALUE],
-        "not all of it is mapped, or it is mapped read-only and writing was asked (ask for Access::READ)",
+        "not all of it is mapped, or it is mapped read-only and writing was asked (ask for reading only)",
     ),
     (
         &[Known::CUDA_ERROR_OUT_OF_MEMORY],

@@ -1,0 +1,65 @@
+/* The lookups of benches/figures/lookups.rs in C, through the view of a buffer that libhostbuf gives. A turn for each line of standard
+ * input ("START", a word's number); answers with the seconds of one lookup of a chain, and of one of sixteen chains at once.
+ * Built by scripts/bench. */
+#define _GNU_SOURCE
+#include <inttypes.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "hostbuf.h"
+
+enum { LANES = 16, STEPS = 1 << 19 };
+
+static double now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
+}
+
+static __attribute__((noinline)) uint64_t chain(const uint64_t *table, uint64_t start)
+{
+    uint64_t at = start;
+    for (int i = 0; i < STEPS; i++) at = table[at];
+    return at;
+}
+
+static __attribute__((noinline)) uint64_t lanes(const uint64_t *table, uint64_t start, uint64_t words)
+{
+    uint64_t at[LANES], sum = 0;
+    for (unsigned i = 0; i < LANES; i++) at[i] = (start + i * (words / LANES)) % words;
+    for (int i = 0; i < STEPS / LANES; i++)
+        for (int lane = 0; lane < LANES; lane++) at[lane] = table[at[lane]];
+    for (int lane = 0; lane < LANES; lane++) sum = (sum + at[lane]) % words;
+    return sum;
+}
+
+int main(void)
+{
+    hostbuf_buffer *buffer;
+    uint64_t start;
+    if (hostbuf_attach(NULL, &buffer) != HOSTBUF_OK) {
+        fprintf(stderr, "%s\n", hostbuf_message());
+        return 1;
+    }
+    const uint64_t *table = hostbuf_data(buffer);
+    uint64_t words = hostbuf_size(buffer) / sizeof *table;
+    /* Each page once: so has the one that filled it. */
+    volatile uint64_t touched = 0;
+    for (uint64_t i = 0; i < words; i += 512) touched += table[i];
+    (void)touched;
+    while (scanf("%" SCNu64, &start) == 1) {
+        double begun = now();
+        uint64_t end = chain(table, start);
+        double each = (now() - begun) / STEPS;
+        begun = now();
+        uint64_t sum = lanes(table, end, words);
+        double each_lane = (now() - begun) / STEPS;
+        printf("%.12e %.12e %" PRIu64 "\n", each, each_lane, (end + sum) % words);
+        fflush(stdout);
+    }
+    hostbuf_release(buffer);
+    return 0;
+}

@@ -1,0 +1,387 @@
+! hostbuf for Fortran programs: the functions of hostbuf.h, and views of a buffer by c_f_pointer.
+!
+!     use hostbuf
+!     type(hostbuf_options) :: options
+!     type(c_ptr)           :: buffer, root
+!     options%size = 64 * 1024_c_int64_t**2
+!     call hostbuf_check(hostbuf_allocate(c_loc(group), options, buffer))
+!
+! Functions answer with a status, HOSTBUF_OK when they went well; hostbuf_check prints what went wrong and stops. Compiled with the
+! program, since module files are each compiler's own. For a group over mpi_f08 see hostbuf_mpi.f90.
+module hostbuf
+    use, intrinsic :: iso_c_binding
+    implicit none
+    public
+
+    integer(c_int), parameter :: HOSTBUF_OK = 0, HOSTBUF_INVALID = 1, HOSTBUF_UNSUPPORTED = 2, HOSTBUF_NO_SPACE = 3, &
+        HOSTBUF_DISAGREED = 4, HOSTBUF_OS = 5, HOSTBUF_ATTACH_FAILED = 6, HOSTBUF_LOST = 7, HOSTBUF_CORRUPT = 8, &
+        HOSTBUF_FULL = 9, HOSTBUF_FILL = 10, HOSTBUF_PEER = 11, HOSTBUF_FREEZE_FAILED = 12, HOSTBUF_REPLICATE_FAILED = 13, &
+        HOSTBUF_COLLECTIVE_FAILED = 14, HOSTBUF_REGISTRATION = 15, HOSTBUF_BUDGET = 16, HOSTBUF_LIMIT = 17, &
+        HOSTBUF_FORKED = 18, HOSTBUF_ELSEWHERE = 19, HOSTBUF_NOTHING = 20, HOSTBUF_DEFECT = 21
+    integer(c_int), parameter :: HOSTBUF_MIN = 0, HOSTBUF_MAX = 1, HOSTBUF_SUM = 2, HOSTBUF_AND = 3
+    integer(c_int), parameter :: HOSTBUF_PAGES_AUTO = 0, HOSTBUF_PAGES_SMALL = 1, HOSTBUF_PAGES_TRANSPARENT = 2, &
+        HOSTBUF_PAGES_2M = 3, HOSTBUF_PAGES_1G = 4
+    integer(c_int), parameter :: HOSTBUF_EMPTY = 0, HOSTBUF_FILLING = 1, HOSTBUF_FILLED = 2, HOSTBUF_FROZEN = 3
+    integer(c_int), parameter :: HOSTBUF_SEALED = 0, HOSTBUF_WEAKER = 1
+    integer(c_int), parameter :: HOSTBUF_READ = 0, HOSTBUF_WRITE = 1, HOSTBUF_REMOTE_READ = 2, HOSTBUF_REMOTE_WRITE = 5, &
+        HOSTBUF_REMOTE_ATOMIC = 9
+    integer(c_int), parameter :: HOSTBUF_MONITOR_DEFAULT = 0, HOSTBUF_MONITOR_STRICT = 1, HOSTBUF_MONITOR_EXPLICIT = 2
+
+    ! What a buffer is asked for with; all but the size may stay as it is.
+    type, bind(c) :: hostbuf_options
+        integer(c_int64_t) :: size = 0
+        type(c_ptr)        :: name = c_null_ptr
+        integer(c_int32_t) :: pages = HOSTBUF_PAGES_AUTO
+        logical(c_bool)    :: lazy = .false.
+        logical(c_bool)    :: dump = .false.
+    end type
+
+    ! What is known of a buffer.
+    type, bind(c) :: hostbuf_info
+        type(c_ptr)        :: address
+        integer(c_size_t)  :: size
+        type(c_ptr)        :: name
+        integer(c_int)     :: pages
+        integer(c_int64_t) :: huge_bytes
+        integer(c_int)     :: state
+        integer(c_int64_t) :: generation
+        integer(c_int64_t) :: used
+        integer(c_int32_t) :: host
+        integer(c_int32_t) :: hosts
+    end type
+
+    ! A group of ranks; hostbuf_mpi makes one.
+    type, bind(c) :: hostbuf_collective
+        type(c_ptr)       :: context = c_null_ptr
+        integer(c_size_t) :: rank = 0
+        integer(c_size_t) :: size = 1
+        type(c_funptr)    :: all_gather = c_null_funptr
+        type(c_funptr)    :: broadcast = c_null_funptr
+        type(c_funptr)    :: split = c_null_funptr
+        type(c_funptr)    :: all_reduce = c_null_funptr
+        type(c_funptr)    :: progress = c_null_funptr
+        type(c_funptr)    :: release = c_null_funptr
+        type(c_funptr)    :: describe = c_null_funptr
+    end type
+
+    ! What requests about registered memory are made with.
+    type, bind(c) :: hostbuf_key
+        integer(c_int64_t) :: device_address
+        integer(c_int32_t) :: local_key
+        integer(c_int32_t) :: remote_key
+    end type
+
+    ! A hold on a registration: not to be copied.
+    type, bind(c) :: hostbuf_lease
+        type(hostbuf_key)  :: key
+        integer(c_int64_t) :: held(6) = 0
+    end type
+
+    ! What a cache has done; hostbuf.h says what each of them counts.
+    type, bind(c) :: hostbuf_cache_stats
+        integer(c_int64_t) :: hits, coalesced, misses
+        integer(c_int64_t) :: evictions, invalidated, changed
+        integer(c_int64_t) :: not_kept
+        integer(c_int64_t) :: failures, leaked
+        integer(c_int64_t) :: over_budget
+        integer(c_size_t)  :: regions, bytes
+        integer(c_size_t)  :: peak_regions, peak_bytes
+    end type
+
+    interface
+        ! Whether a launcher has started this process: all ranks of a job have the same answer.
+        logical(c_bool) function hostbuf_launched() bind(c)
+            import
+        end function
+
+        integer(c_int) function hostbuf_attach_c(name, to) bind(c, name="hostbuf_attach")
+            import
+            type(c_ptr), value       :: name
+            type(c_ptr), intent(out) :: to
+        end function
+
+        ! group: c_loc of a hostbuf_collective; c_null_ptr: this process alone.
+        integer(c_int) function hostbuf_allocate(group, options, to) bind(c)
+            import
+            type(c_ptr), value                :: group
+            type(hostbuf_options), intent(in) :: options
+            type(c_ptr), intent(out)          :: to
+        end function
+
+        subroutine hostbuf_release(buffer) bind(c)
+            import
+            type(c_ptr), value :: buffer
+        end subroutine
+
+        type(c_ptr) function hostbuf_data(buffer) bind(c)
+            import
+            type(c_ptr), value :: buffer
+        end function
+
+        integer(c_size_t) function hostbuf_size(buffer) bind(c)
+            import
+            type(c_ptr), value :: buffer
+        end function
+
+        integer(c_int) function hostbuf_stat(buffer, to) bind(c)
+            import
+            type(c_ptr), value              :: buffer
+            type(hostbuf_info), intent(out) :: to
+        end function
+
+        integer(c_int) function hostbuf_replicate(buffer, group, root) bind(c)
+            import
+            type(c_ptr), value       :: buffer, group
+            integer(c_size_t), value :: root
+        end function
+
+        integer(c_int) function hostbuf_freeze(buffer, group, proof) bind(c)
+            import
+            type(c_ptr), value          :: buffer, group
+            integer(c_int), intent(out) :: proof
+        end function
+
+        ! filler: c_funloc of a function(arena, argument) result(root), all type(c_ptr), bind(c).
+        integer(c_int) function hostbuf_initialize(buffer, filler, argument, root) bind(c)
+            import
+            type(c_ptr), value       :: buffer, argument
+            type(c_funptr), value    :: filler
+            type(c_ptr), intent(out) :: root
+        end function
+
+        integer(c_int) function hostbuf_initialize_job(buffer, group, filler, argument, root) bind(c)
+            import
+            type(c_ptr), value       :: buffer, group, argument
+            type(c_funptr), value    :: filler
+            type(c_ptr), intent(out) :: root
+        end function
+
+        integer(c_int) function hostbuf_root(buffer, root) bind(c)
+            import
+            type(c_ptr), value       :: buffer
+            type(c_ptr), intent(out) :: root
+        end function
+
+        type(c_ptr) function hostbuf_arena_take(arena, size, alignment) bind(c)
+            import
+            type(c_ptr), value       :: arena
+            integer(c_size_t), value :: size, alignment
+        end function
+
+        logical(c_bool) function hostbuf_arena_contains(arena, pointer, bytes) bind(c)
+            import
+            type(c_ptr), value       :: arena, pointer
+            integer(c_size_t), value :: bytes
+        end function
+
+        subroutine hostbuf_arena_fail_c(arena, why) bind(c, name="hostbuf_arena_fail")
+            import
+            type(c_ptr), value                 :: arena
+            character(kind=c_char), intent(in) :: why(*)
+        end subroutine
+
+        integer(c_int64_t) function hostbuf_arena_left(arena) bind(c)
+            import
+            type(c_ptr), value :: arena
+        end function
+
+        integer(c_int) function hostbuf_try_collective(group) bind(c)
+            import
+            type(c_ptr), value :: group
+        end function
+
+        integer(c_int) function hostbuf_leads(group, leads) bind(c)
+            import
+            type(c_ptr), value           :: group
+            logical(c_bool), intent(out) :: leads
+        end function
+
+        integer(c_int) function hostbuf_device_probe_c(device) bind(c, name="hostbuf_device_probe")
+            import
+            character(kind=c_char), intent(in) :: device(*)
+        end function
+
+        integer(c_int) function hostbuf_device_name_c(device, name, size) bind(c, name="hostbuf_device_name")
+            import
+            type(c_ptr), value                  :: device
+            character(kind=c_char), intent(out) :: name(*)
+            integer(c_size_t), value            :: size
+        end function
+
+        integer(c_int) function hostbuf_device_open_c(device, to) bind(c, name="hostbuf_device_open")
+            import
+            character(kind=c_char), intent(in) :: device(*)
+            type(c_ptr), intent(out)           :: to
+        end function
+
+        subroutine hostbuf_device_close(device) bind(c)
+            import
+            type(c_ptr), value :: device
+        end subroutine
+
+        integer(c_int) function hostbuf_register(buffer, device, offset, length, access, to) bind(c)
+            import
+            type(c_ptr), value       :: buffer, device
+            integer(c_size_t), value :: offset, length
+            integer(c_int), value    :: access
+            type(c_ptr), intent(out) :: to
+        end function
+
+        type(hostbuf_key) function hostbuf_region_key(region) bind(c)
+            import
+            type(c_ptr), value :: region
+        end function
+
+        integer(c_int) function hostbuf_deregister(region) bind(c)
+            import
+            type(c_ptr), value :: region
+        end function
+
+        integer(c_int) function hostbuf_cache_open(device, regions, bytes, monitor, to) bind(c)
+            import
+            type(c_ptr), value       :: device
+            integer(c_size_t), value :: regions, bytes
+            integer(c_int), value    :: monitor
+            type(c_ptr), intent(out) :: to
+        end function
+
+        subroutine hostbuf_cache_close(cache) bind(c)
+            import
+            type(c_ptr), value :: cache
+        end subroutine
+
+        integer(c_int) function hostbuf_cache_get(cache, start, length, access, lease) bind(c)
+            import
+            type(c_ptr), value                  :: cache, start
+            integer(c_size_t), value            :: length
+            integer(c_int), value               :: access
+            type(hostbuf_lease), intent(inout)  :: lease
+        end function
+
+        integer(c_int) function hostbuf_cache_try_get(cache, start, length, access, lease) bind(c)
+            import
+            type(c_ptr), value                  :: cache, start
+            integer(c_size_t), value            :: length
+            integer(c_int), value               :: access
+            type(hostbuf_lease), intent(inout)  :: lease
+        end function
+
+        integer(c_int) function hostbuf_cache_keep(cache, start, length, access) bind(c)
+            import
+            type(c_ptr), value       :: cache, start
+            integer(c_size_t), value :: length
+            integer(c_int), value    :: access
+        end function
+
+        integer(c_int) function hostbuf_cache_stat(cache, to) bind(c)
+            import
+            type(c_ptr), value                     :: cache
+            type(hostbuf_cache_stats), intent(out) :: to
+        end function
+
+        subroutine hostbuf_cache_put(lease) bind(c)
+            import
+            type(hostbuf_lease), intent(inout) :: lease
+        end subroutine
+
+        integer(c_int) function hostbuf_cache_invalidate(cache, start, length) bind(c)
+            import
+            type(c_ptr), value       :: cache, start
+            integer(c_size_t), value :: length
+        end function
+
+        integer(c_int) function hostbuf_cache_flush(cache) bind(c)
+            import
+            type(c_ptr), value :: cache
+        end function
+
+        type(c_ptr) function hostbuf_message_c() bind(c, name="hostbuf_message")
+            import
+        end function
+    end interface
+
+contains
+
+    ! The buffer that the launcher gave this process before its main; without a name the first.
+    integer(c_int) function hostbuf_attach(to, name) result(status)
+        type(c_ptr), intent(out)               :: to
+        character(*), intent(in), optional     :: name
+        character(kind=c_char), allocatable, target :: words(:)
+        if (present(name)) then
+            allocate(words, source=hostbuf_text(name))
+            status = hostbuf_attach_c(c_loc(words), to)
+        else
+            status = hostbuf_attach_c(c_null_ptr, to)
+        end if
+    end function
+
+    ! Says why filling fails: when the function then answers c_null_ptr, all ranks hear these words.
+    subroutine hostbuf_arena_fail(arena, why)
+        type(c_ptr), intent(in)  :: arena
+        character(*), intent(in) :: why
+        call hostbuf_arena_fail_c(arena, hostbuf_text(why))
+    end subroutine
+
+    ! Whether such a device can be used here: HOSTBUF_OK or HOSTBUF_UNSUPPORTED; hostbuf_message says with what, or why not.
+    integer(c_int) function hostbuf_device_probe(device) result(status)
+        character(*), intent(in) :: device
+        status = hostbuf_device_probe_c(hostbuf_text(device))
+    end function
+
+    ! A device's name, for messages.
+    function hostbuf_device_name(device) result(name)
+        type(c_ptr), intent(in)   :: device
+        character(:), allocatable :: name
+        character(kind=c_char)    :: text(128)
+        integer                   :: i
+        name = ""
+        if (hostbuf_device_name_c(device, text, size(text, kind=c_size_t)) /= HOSTBUF_OK) return
+        do i = 1, size(text)
+            if (text(i) == c_null_char) exit
+            name = name // text(i)
+        end do
+    end function
+
+    ! A device: "mlock", "cuda", "rdma:mlx5_0".
+    integer(c_int) function hostbuf_device_open(device, to) result(status)
+        character(*), intent(in) :: device
+        type(c_ptr), intent(out) :: to
+        status = hostbuf_device_open_c(hostbuf_text(device), to)
+    end function
+
+    ! Text as C has it: without blanks at the end, and with a NUL.
+    pure function hostbuf_text(words) result(text)
+        character(*), intent(in) :: words
+        character(kind=c_char)   :: text(len_trim(words) + 1)
+        integer                  :: i
+        do i = 1, len_trim(words)
+            text(i) = words(i:i)
+        end do
+        text(len_trim(words) + 1) = c_null_char
+    end function
+
+    ! What went wrong in this thread's last call that did not go well.
+    function hostbuf_message() result(message)
+        character(:), allocatable       :: message
+        character(kind=c_char), pointer :: text(:)
+        integer, parameter              :: most = 4096
+        integer                         :: length
+        call c_f_pointer(hostbuf_message_c(), text, [most])
+        length = 0
+        do while (length < most)
+            if (text(length + 1) == c_null_char) exit
+            length = length + 1
+        end do
+        allocate(character(length) :: message)
+        message = transfer(text(1:length), message)
+    end function
+
+    ! Goes on when a call went well; else says what went wrong, and stops with status 1.
+    subroutine hostbuf_check(status)
+        use, intrinsic :: iso_fortran_env, only: error_unit
+        integer(c_int), intent(in) :: status
+        if (status == HOSTBUF_OK) return
+        write (error_unit, "(a)") "hostbuf: " // hostbuf_message()
+        error stop 1
+    end subroutine
+end module

@@ -1,0 +1,112 @@
+//! The manual and the shells' completions, made of the command line's own definition: neither can tell of other options than
+//! there are. `hostbuf manual PREFIX` writes them; scripts/install does it for an installation.
+
+mod page;
+
+use std::fs;
+use std::path::Path;
+
+use clap::Command;
+use clap_complete::Shell;
+use hostbuf::{Error, Result};
+
+/// What a page says behind its options, by the command's name.
+const SECTIONS: [(&str, &str); 4] = [
+    ("run", include_str!("run.man")),
+    ("exec", include_str!("exec.man")),
+    ("stat", include_str!("stat.man")),
+    ("doctor", include_str!("doctor.man")),
+];
+/// The same for the command itself.
+const COMMAND: &str = include_str!("hostbuf.man");
+/// The page of libhostbuf, but for its title.
+const LIBRARY: &str = include_str!("library.man");
+
+/// Where the shells look.
+const COMPLETIONS: [(Shell, &str); 3] = [
+    (Shell::Bash, "share/bash-completion/completions/hostbuf"),
+    (Shell::Zsh, "share/zsh/site-functions/_hostbuf"),
+    (Shell::Fish, "share/fish/vendor_completions.d/hostbuf.fish"),
+];
+
+/// Writes the pages and the completions of `command` below `prefix`.
+///
+/// # Errors
+/// [`Error::Os`].
+pub(crate) fn write(command: &Command, prefix: &Path, date: &str) -> Result<()> {
+    let command = for_people(command);
+    let file = |place: &str, text: &[u8]| {
+        let path = prefix.join(place);
+        let made = path.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::write(&path, text));
+        made.map_err(|source| Error::Os { doing: format!("writing {}", path.display()), source })
+    };
+    file("share/man/man1/hostbuf.1", page::page(&command, COMMAND, date).as_bytes())?;
+    for (name, sections) in SECTIONS {
+        let verb = command.find_subcommand(name).expect("for_people has it");
+        file(&format!("share/man/man1/hostbuf-{name}.1"), page::page(verb, sections, date).as_bytes())?;
+    }
+    file("share/man/man3/hostbuf.3", (page::title("hostbuf", 3, date) + LIBRARY).as_bytes())?;
+    for (shell, place) in COMPLETIONS {
+        let mut text = Vec::new();
+        clap_complete::generate(shell, &mut command.clone(), "hostbuf", &mut text);
+        file(place, &text)?;
+    }
+    Ok(())
+}
+
+/// The command line without what is hidden: completions would offer it.
+fn for_people(command: &Command) -> Command {
+    let verb = |name| command.find_subcommand(name).expect("each page has its command");
+    let mut shown = without_hidden("hostbuf", command)
+        .version(env!("CARGO_PKG_VERSION"))
+        .propagate_version(true)
+        .disable_help_subcommand(true)
+        .subcommands(SECTIONS.iter().map(|(name, _)| without_hidden(name, verb(name))));
+    shown.build();
+    shown
+}
+
+/// Arguments cannot be taken out of a command, so this makes another.
+fn without_hidden(name: &'static str, command: &Command) -> Command {
+    let mut shown = Command::new(name).args(command.get_arguments().filter(|a| !a.is_hide_set()).cloned());
+    if let Some(text) = command.get_about() {
+        shown = shown.about(text.clone());
+    }
+    if let Some(text) = command.get_long_about() {
+        shown = shown.long_about(text.clone());
+    }
+    if let Some(text) = command.get_after_help() {
+        shown = shown.after_help(text.clone());
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_that_is_shown_has_a_page_and_no_other() {
+        let command = <crate::CommandLine as clap::CommandFactory>::command();
+        let verbs = command.get_subcommands().filter(|verb| !verb.is_hide_set());
+        let mut shown: Vec<_> = verbs.map(Command::get_name).collect();
+        let mut pages: Vec<_> = SECTIONS.iter().map(|(name, _)| *name).collect();
+        shown.sort_unstable();
+        pages.sort_unstable();
+        assert_eq!(shown, pages);
+    }
+
+    #[test]
+    fn the_library_page_names_every_function_of_the_header() {
+        let header = include_str!("../../include/hostbuf.h");
+        let beside = [" ", "/", "#", "typedef"];
+        let declared = header.lines().filter(|line| !beside.iter().any(|b| line.starts_with(b)));
+        let names: Vec<_> =
+            declared.filter_map(|line| line.split_once('(')?.0.rsplit([' ', '*']).next()).collect();
+        assert!(names.len() > 30, "{names:?}");
+        for name in names {
+            let bold = format!(".BR {name} ()");
+            assert!(LIBRARY.contains(&bold), "hostbuf(3) does not tell of {name}");
+        }
+    }
+}

@@ -1,0 +1,46 @@
+"""One buffer per host, at one address on every host of an MPI job, shared by all its ranks.
+
+A table that every rank reads is there once a host, and numpy arrays over it are views without a copy:
+
+>>> import numpy as np, hostbuf
+>>> with hostbuf.allocate(None, 1 << 20) as buffer:     # mpi4py's MPI.COMM_WORLD instead of None
+...     def fill(arena):                                # runs in one rank only
+...         squares = arena.array(1000, "i8")
+...         squares[:] = np.arange(1000) ** 2
+...         return {"squares": squares, "unit": "m2"}
+...     table = buffer.initialize_job(fill, None)       # all ranks get it
+...     proof = buffer.freeze(None)                     # nobody can write any more
+>>> int(table["squares"][31]), table["unit"], proof.sealed
+(961, 'm2', True)
+
+Under ``hostbuf run -n 8 --size 2G -- python app.py`` the buffer is there before Python starts, and :func:`attach` finds it.
+"""
+
+from ._buffer import Arena, Buffer, Info, Proof, allocate, attach, launched, stat
+from ._error import AttachError, Error, FullError, InvalidError, NoSpaceError, UnsupportedError
+from ._hostbuf import __version__
+from ._register import Cache, Device, Key, Lease, Registration, register
+
+__all__ = [
+    "Arena",
+    "AttachError",
+    "Buffer",
+    "Cache",
+    "Device",
+    "Error",
+    "FullError",
+    "Info",
+    "InvalidError",
+    "Key",
+    "Lease",
+    "NoSpaceError",
+    "Proof",
+    "Registration",
+    "UnsupportedError",
+    "__version__",
+    "allocate",
+    "attach",
+    "launched",
+    "register",
+    "stat",
+]

@@ -1,0 +1,168 @@
+//! Buffers: attaching, allocating, sending to other hosts, freezing.
+
+use std::sync::{Mutex, PoisonError};
+
+use hostbuf::job::all_or_none;
+use hostbuf::{Error, Fill, HostBuffer, Options, Pages, Proof};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use crate::comm::Group;
+use crate::error::{outside, raised};
+use crate::writers::Writers;
+
+/// A hold on a buffer, until it is closed.
+#[pyclass(frozen, module = "hostbuf._hostbuf")]
+pub struct Handle {
+    buffer: Mutex<Option<HostBuffer>>,
+}
+
+/// What is known of a buffer, in the order of the package's `Info`.
+type Info = (String, usize, usize, String, u64, &'static str, u64, u64, u32, u32);
+
+impl From<HostBuffer> for Handle {
+    fn from(buffer: HostBuffer) -> Handle {
+        Handle { buffer: Mutex::new(Some(buffer)) }
+    }
+}
+
+impl Handle {
+    /// # Errors
+    /// [`Error::Invalid`] when it is closed.
+    pub fn open(&self) -> hostbuf::Result<HostBuffer> {
+        let held = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
+        held.clone().ok_or_else(|| Error::Invalid { what: "the buffer is closed".into() })
+    }
+
+    /// # Errors
+    /// The same, as a ValueError.
+    pub fn buffer(&self) -> PyResult<HostBuffer> {
+        self.open().map_err(|error| PyValueError::new_err(error.to_string()))
+    }
+}
+
+#[pymethods]
+impl Handle {
+    fn close(&self) {
+        drop(self.buffer.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+
+    #[getter]
+    fn closed(&self) -> bool {
+        self.buffer.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+    }
+
+    fn address(&self) -> PyResult<usize> {
+        Ok(self.buffer()?.as_ptr().as_ptr() as usize)
+    }
+
+    fn size(&self) -> PyResult<usize> {
+        Ok(self.buffer()?.len())
+    }
+
+    fn frozen(&self, py: Python<'_>) -> PyResult<bool> {
+        let state = self.buffer()?.fill_state().map_err(|error| raised(py, &error))?;
+        Ok(state == Fill::Frozen)
+    }
+
+    /// Views by which this process could write.
+    fn writers(&self) -> PyResult<usize> {
+        Ok(Writers::of(&self.buffer()?).count())
+    }
+
+    fn info(&self, py: Python<'_>) -> PyResult<Info> {
+        let buffer = self.buffer()?;
+        outside(py, || {
+            let state = match buffer.fill_state()? {
+                Fill::Empty => "empty",
+                Fill::Filling => "filling",
+                Fill::Full => "filled",
+                Fill::Frozen => "frozen",
+            };
+            let (host, hosts) = buffer.host();
+            let address = buffer.as_ptr().as_ptr() as usize;
+            let pages = buffer.pages().to_string();
+            let (generation, used) = (buffer.generation()?, buffer.high_water()?);
+            let huge = buffer.huge_bytes();
+            Ok((buffer.name(), address, buffer.len(), pages, huge, state, generation, used, host, hosts))
+        })
+    }
+
+    fn replicate(&self, py: Python<'_>, comm: &Bound<'_, PyAny>, root: usize) -> PyResult<()> {
+        let group = Group::of(comm)?;
+        let size = group.ranks().size();
+        let ready = self.open().and_then(|buffer| match root < size {
+            true => Ok(buffer),
+            false => Err(Error::Invalid { what: format!("root = {root} of {size} ranks") }),
+        });
+        group.outside(py, |ranks| all_or_none(ranks, ready)?.replicate(ranks, root))
+    }
+
+    /// `None` when the kernel is the proof, else why it is not.
+    fn freeze(&self, py: Python<'_>, comm: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
+        let group = Group::of(comm)?;
+        let open = self.open();
+        group.outside(py, |ranks| {
+            let ready = open.and_then(|buffer| match Writers::of(&buffer).freeze() {
+                Ok(freezing) => Ok((buffer, freezing)),
+                Err(count) => Err(Error::Freeze {
+                    why: format!(
+                        "the buffer cannot be frozen: {count} arrays or views of buffer \"{}\" could still write into it in this \
+                         process, which would end it: delete them, or make them of what initialize and root return",
+                        buffer.name()
+                    ),
+                }),
+            });
+            // No view to write by is made until this has an end.
+            let (buffer, _freezing) = all_or_none(ranks, ready)?;
+            let frozen = buffer.freeze(ranks)?;
+            Ok(match frozen.proof() {
+                Proof::Sealed => None,
+                Proof::Weaker { why } => Some(why.clone()),
+            })
+        })
+    }
+}
+
+#[pyfunction]
+pub fn launched() -> bool {
+    HostBuffer::is_launched()
+}
+
+#[pyfunction]
+pub fn attach(py: Python<'_>, name: Option<String>) -> PyResult<Handle> {
+    outside(py, || match &name {
+        Some(name) => HostBuffer::attach_named(name),
+        None => HostBuffer::attach(),
+    })
+    .map(Handle::from)
+}
+
+/// All that the launcher gave this process; none without one.
+#[pyfunction]
+pub fn given(py: Python<'_>) -> PyResult<Vec<Handle>> {
+    let found = outside(py, || match HostBuffer::attach_all() {
+        Err(Error::Attach { .. }) => Ok(Vec::new()),
+        other => other,
+    })?;
+    Ok(found.into_iter().map(Handle::from).collect())
+}
+
+#[pyfunction]
+pub fn allocate(
+    py: Python<'_>,
+    comm: &Bound<'_, PyAny>,
+    size: u64,
+    name: &str,
+    pages: &str,
+    lazy: bool,
+    dump: bool,
+) -> PyResult<Handle> {
+    let group = Group::of(comm)?;
+    let ready = pages.parse().map(|pages: Pages| {
+        let mut options = Options::new(size).pages(pages).name(name);
+        (options.lazy, options.dump) = (lazy, dump);
+        options
+    });
+    group.outside(py, |ranks| HostBuffer::allocate(ranks, all_or_none(ranks, ready)?)).map(Handle::from)
+}

@@ -1,0 +1,36 @@
+//! The native part of the Python package hostbuf: what its modules are made of. Nothing here is meant to be used by itself.
+
+#![allow(unsafe_code)]
+
+mod comm;
+mod error;
+mod fill;
+mod handle;
+mod memory;
+mod register;
+mod writers;
+
+use pyo3::prelude::*;
+
+#[pymodule]
+fn _hostbuf(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add("Memory", memory::type_of(module.py())?)?;
+    module.add_class::<handle::Handle>()?;
+    module.add_class::<fill::Arena>()?;
+    module.add_class::<register::Device>()?;
+    module.add_class::<register::Registration>()?;
+    module.add_class::<register::Cache>()?;
+    module.add_class::<register::Lease>()?;
+    module.add_function(wrap_pyfunction!(handle::launched, module)?)?;
+    module.add_function(wrap_pyfunction!(handle::attach, module)?)?;
+    module.add_function(wrap_pyfunction!(handle::given, module)?)?;
+    module.add_function(wrap_pyfunction!(handle::allocate, module)?)?;
+    module.add_function(wrap_pyfunction!(fill::initialize, module)?)?;
+    module.add_function(wrap_pyfunction!(fill::initialize_job, module)?)?;
+    module.add_function(wrap_pyfunction!(fill::root, module)?)?;
+    module.add_function(wrap_pyfunction!(memory::close, module)?)?;
+    module.add_function(wrap_pyfunction!(memory::span_of, module)?)?;
+    module.add_function(wrap_pyfunction!(register::probe, module)?)?;
+    module.add_function(wrap_pyfunction!(register::monitor, module)?)
+}

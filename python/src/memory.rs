@@ -1,0 +1,220 @@
+//! Python's buffer protocol over a host buffer.
+//!
+//! A type of its own by the C interface, since the limited interface of CPython 3.9 and 3.10 has no names for this protocol.
+//! Their numbers and the layout of `Py_buffer` are part of the stable interface since 3.11 and were the same before: types made
+//! from a specification have taken them since 3.9 (bpo-40724).
+
+use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::ptr::null_mut;
+use std::sync::Arc;
+
+use hostbuf::{Fill, HostBuffer};
+use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyTuple;
+use pyo3::{Borrowed, ffi};
+
+use crate::handle::Handle;
+use crate::writers::Writers;
+
+const BF_GETBUFFER: c_int = 1;
+const BF_RELEASEBUFFER: c_int = 2;
+const ANY_CONTIGUOUS: c_int = 0x0080 | 0x0010 | 0x0008;
+
+#[repr(C)]
+struct PyBuffer {
+    buf: *mut c_void,
+    obj: *mut ffi::PyObject,
+    len: isize,
+    itemsize: isize,
+    readonly: c_int,
+    ndim: c_int,
+    format: *mut c_char,
+    shape: *mut isize,
+    strides: *mut isize,
+    suboffsets: *mut isize,
+    internal: *mut c_void,
+}
+
+unsafe extern "C" {
+    fn PyBuffer_FillInfo(
+        view: *mut PyBuffer,
+        object: *mut ffi::PyObject,
+        buf: *mut c_void,
+        len: isize,
+        readonly: c_int,
+        flags: c_int,
+    ) -> c_int;
+    fn PyObject_GetBuffer(object: *mut ffi::PyObject, view: *mut PyBuffer, flags: c_int) -> c_int;
+    fn PyBuffer_Release(view: *mut PyBuffer);
+}
+
+/// What a `Memory` has of a buffer, which stays mapped for as long as there is this: numpy's arrays may have an object whose view
+/// they have given back.
+struct View {
+    buffer: HostBuffer,
+    writers: Arc<Writers>,
+    readonly: bool,
+}
+
+/// A Python object. Its fields are used with the interpreter's lock only.
+#[repr(C)]
+struct Memory {
+    base: ffi::PyObject,
+    view: *mut View,
+    closed: bool,
+}
+
+/// Whether views may be written through now.
+fn read_only(view: &View) -> PyResult<bool> {
+    let state = view.buffer.fill_state().map_err(|error| PyBufferError::new_err(error.to_string()))?;
+    Ok(view.readonly || state == Fill::Frozen)
+}
+
+unsafe extern "C" fn get_buffer(object: *mut ffi::PyObject, to: *mut PyBuffer, flags: c_int) -> c_int {
+    // SAFETY: the interpreter calls this with its lock, an object of the type, and a place to fill.
+    unsafe {
+        let py = Python::assume_attached();
+        (*to).obj = null_mut();
+        let memory = &*object.cast::<Memory>();
+        let view = &*memory.view;
+        // Counted first, and looked at afterwards: so no freeze comes between. While one is under way nobody begins to write.
+        let counted = view.writers.more();
+        let readonly = match memory.closed {
+            false => read_only(view).map(|readonly| readonly || !counted),
+            true => Err(PyValueError::new_err("the buffer is closed")),
+        };
+        if counted && !matches!(readonly, Ok(false)) {
+            view.writers.less();
+        }
+        let readonly = match readonly {
+            Ok(readonly) => readonly,
+            Err(error) => {
+                error.restore(py);
+                return -1;
+            }
+        };
+        let start = view.buffer.as_ptr().as_ptr().cast();
+        let length = view.buffer.len() as isize;
+        let code = PyBuffer_FillInfo(to, object, start, length, c_int::from(readonly), flags);
+        match (code, readonly) {
+            (0, false) => (*to).internal = object.cast(),
+            (0, true) => (*to).internal = null_mut(),
+            (_, false) => view.writers.less(),
+            (_, true) => {}
+        }
+        code
+    }
+}
+
+unsafe extern "C" fn release_buffer(object: *mut ffi::PyObject, from: *mut PyBuffer) {
+    // SAFETY: as above; the view was filled there.
+    unsafe {
+        let memory = &*object.cast::<Memory>();
+        if !(*from).internal.is_null() {
+            let view = &*memory.view;
+            view.writers.less();
+        }
+    }
+}
+
+/// `Memory(handle, readonly)`.
+unsafe extern "C" fn make(
+    kind: *mut ffi::PyTypeObject,
+    arguments: *mut ffi::PyObject,
+    _: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    // SAFETY: called by the interpreter with its lock, a subtype of the type below, and a tuple.
+    unsafe {
+        let py = Python::assume_attached();
+        let made = (|| {
+            let arguments = Borrowed::from_ptr(py, arguments).to_owned().cast_into::<PyTuple>()?;
+            let (handle, readonly): (Bound<'_, Handle>, bool) = arguments.extract()?;
+            let buffer = handle.get().buffer()?;
+            let view = View { writers: Writers::of(&buffer), buffer, readonly };
+            let allocate: ffi::allocfunc = std::mem::transmute(ffi::PyType_GetSlot(kind, ffi::Py_tp_alloc));
+            let object = Bound::from_owned_ptr_or_err(py, allocate(kind, 0))?;
+            // The rest is zero.
+            (*object.as_ptr().cast::<Memory>()).view = Box::into_raw(Box::new(view));
+            Ok::<_, PyErr>(object)
+        })();
+        made.map_or_else(
+            |error| {
+                error.restore(py);
+                null_mut()
+            },
+            Bound::into_ptr,
+        )
+    }
+}
+
+unsafe extern "C" fn end(object: *mut ffi::PyObject) {
+    // SAFETY: called by the interpreter with its lock, once, when nobody has the object, and so no view of it.
+    unsafe {
+        drop(Box::from_raw((*object.cast::<Memory>()).view));
+        let kind = ffi::Py_TYPE(object);
+        let free: ffi::freefunc = std::mem::transmute(ffi::PyType_GetSlot(kind, ffi::Py_tp_free));
+        free(object.cast());
+        ffi::Py_DECREF(kind.cast());
+    }
+}
+
+static TYPE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+
+/// The type, made when it is first asked for.
+pub fn type_of(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    let made = TYPE.get_or_try_init(py, || {
+        let slot = |slot: c_int, pfunc: *mut c_void| ffi::PyType_Slot { slot, pfunc };
+        let mut slots = [
+            slot(ffi::Py_tp_new, make as *mut c_void),
+            slot(ffi::Py_tp_dealloc, end as *mut c_void),
+            slot(ffi::Py_tp_doc, c"A host buffer's memory, by the buffer protocol.".as_ptr() as *mut c_void),
+            slot(BF_GETBUFFER, get_buffer as *mut c_void),
+            slot(BF_RELEASEBUFFER, release_buffer as *mut c_void),
+            slot(0, null_mut()),
+        ];
+        let mut specification = ffi::PyType_Spec {
+            name: c"hostbuf._hostbuf.Memory".as_ptr(),
+            basicsize: size_of::<Memory>() as c_int,
+            itemsize: 0,
+            flags: (ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_BASETYPE) as c_uint,
+            slots: slots.as_mut_ptr(),
+        };
+        // SAFETY: the functions have the types that their slots want; the type takes copies of all but the name and the
+        // text, which are static.
+        let made = unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyType_FromSpec(&raw mut specification)) }?;
+        Ok::<_, PyErr>(made.unbind())
+    })?;
+    Ok(made.bind(py).clone())
+}
+
+/// Makes no more views of it; those that there are stay good.
+#[pyfunction]
+pub fn close(memory: &Bound<'_, PyAny>) -> PyResult<()> {
+    if !memory.is_instance(&type_of(memory.py())?)? {
+        return Err(PyTypeError::new_err("a Memory is meant"));
+    }
+    // SAFETY: it is one, and the interpreter's lock is held.
+    unsafe { (*memory.as_ptr().cast::<Memory>()).closed = true };
+    Ok(())
+}
+
+/// Where an object's bytes lie by the buffer protocol, and how many there are.
+///
+/// # Errors
+/// TypeError or BufferError for objects that have none, or none that lie one behind the other.
+#[pyfunction]
+pub fn span_of(object: &Bound<'_, PyAny>) -> PyResult<(usize, usize)> {
+    // SAFETY: all zero is a view that nobody has filled.
+    let mut view = unsafe { std::mem::zeroed::<PyBuffer>() };
+    // SAFETY: an object, and a place for its view, which is given back.
+    unsafe {
+        if PyObject_GetBuffer(object.as_ptr(), &raw mut view, ANY_CONTIGUOUS) != 0 {
+            return Err(PyErr::fetch(object.py()));
+        }
+        let span = (view.buf as usize, view.len.unsigned_abs());
+        PyBuffer_Release(&raw mut view);
+        Ok(span)
+    }
+}

@@ -1,0 +1,242 @@
+//! Devices, registrations, and the cache of them.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use hostbuf::register::{
+    self as library, Budget, DeviceKey, DeviceName, Monitor, Probe, Registrar, RegistrationCache,
+};
+use hostbuf::{Access, Error, Span};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use crate::error::{outside, raised};
+use crate::handle::Handle;
+
+/// Where the GPU sees the first byte, and the local and the remote key of RDMA; 0 where there is no such thing.
+type Key = (u64, u32, u32);
+
+fn numbers(key: DeviceKey) -> Key {
+    (key.address, key.lkey, key.rkey)
+}
+
+/// Rights by their names, `read`, `write`, `remote_read`, `remote_write`, `remote_atomic`, with `|` between.
+fn access(words: &str) -> PyResult<Access> {
+    words.split('|').try_fold(Access::READ, |sum, word| {
+        let one = match word.trim() {
+            "read" => Access::READ,
+            "write" => Access::WRITE,
+            "remote_read" => Access::REMOTE_READ,
+            "remote_write" => Access::REMOTE_WRITE,
+            "remote_atomic" => Access::REMOTE_ATOMIC,
+            other => {
+                return Err(PyValueError::new_err(format!(
+                    "access \"{other}\": read, write, remote_read, remote_write and remote_atomic are known, several with | between"
+                )));
+            }
+        };
+        Ok(sum | one)
+    })
+}
+
+/// Whether such a device can be used here, and with what or why not.
+#[pyfunction]
+pub fn probe(py: Python<'_>, name: &str) -> PyResult<(bool, String)> {
+    let name: DeviceName = name.parse().map_err(|error| raised(py, &error))?;
+    Ok(match py.detach(|| name.probe()) {
+        Probe::Ready(what) => (true, what),
+        Probe::Missing(why) => (false, why),
+    })
+}
+
+/// Whether the kernel tells this process when memory changes, and why not.
+#[pyfunction]
+pub fn monitor(py: Python<'_>) -> (bool, String) {
+    match py.detach(Monitor::probe) {
+        Probe::Ready(what) => (true, what),
+        Probe::Missing(why) => (false, why),
+    }
+}
+
+/// A device that memory is registered with.
+#[pyclass(frozen, module = "hostbuf._hostbuf")]
+pub struct Device {
+    device: Arc<library::Device>,
+}
+
+#[pymethods]
+impl Device {
+    #[new]
+    fn open(py: Python<'_>, name: &str) -> PyResult<Device> {
+        let name: DeviceName = name.parse().map_err(|error| raised(py, &error))?;
+        let device = outside(py, || library::Device::open(&name))?;
+        Ok(Device { device: Arc::new(device) })
+    }
+
+    #[getter]
+    fn name(&self) -> String {
+        self.device.name()
+    }
+}
+
+/// Proof that a device knows a part of a buffer, until it is closed.
+#[pyclass(frozen, module = "hostbuf._hostbuf")]
+pub struct Registration {
+    held: Mutex<Option<library::Registration<library::Device>>>,
+}
+
+#[pymethods]
+impl Registration {
+    #[new]
+    fn make(
+        py: Python<'_>,
+        handle: &Bound<'_, Handle>,
+        device: &Bound<'_, Device>,
+        offset: usize,
+        length: usize,
+        access: &str,
+    ) -> PyResult<Registration> {
+        let (buffer, access) = (handle.get().buffer()?, self::access(access)?);
+        let device = device.get().device.clone();
+        let held = outside(py, || buffer.register(&device, offset..offset.saturating_add(length), access))?;
+        Ok(Registration { held: Mutex::new(Some(held)) })
+    }
+
+    /// `None` once it is closed.
+    fn key(&self) -> Option<Key> {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        held.as_ref().map(|registration| numbers(registration.key()))
+    }
+
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner).take();
+        held.map_or(Ok(()), |registration| outside(py, || registration.deregister()))
+    }
+}
+
+/// A registration cache.
+#[pyclass(frozen, module = "hostbuf._hostbuf")]
+pub struct Cache {
+    cache: Mutex<Option<Arc<RegistrationCache<library::Device>>>>,
+}
+
+impl Cache {
+    fn now(&self) -> PyResult<Arc<RegistrationCache<library::Device>>> {
+        let held = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        held.clone().ok_or_else(|| PyValueError::new_err("the cache is closed"))
+    }
+}
+
+#[pymethods]
+impl Cache {
+    #[new]
+    fn make(
+        py: Python<'_>,
+        device: &Bound<'_, Device>,
+        regions: Option<usize>,
+        bytes: Option<usize>,
+        monitor: Option<&str>,
+    ) -> PyResult<Cache> {
+        let device = device.get().device.clone();
+        let cache = outside(py, || {
+            let monitor = match monitor {
+                None => Monitor::from_environment()?,
+                Some("strict") => Monitor::Strict,
+                Some("explicit") => Monitor::Explicit,
+                Some(other) => {
+                    let what = format!("monitor \"{other}\": strict or explicit is meant");
+                    return Err(Error::Invalid { what });
+                }
+            };
+            let usual = Budget::from_environment()?;
+            let budget =
+                Budget { regions: regions.unwrap_or(usual.regions), bytes: bytes.unwrap_or(usual.bytes) };
+            RegistrationCache::new(device, budget, monitor)
+        })?;
+        Ok(Cache { cache: Mutex::new(Some(Arc::new(cache))) })
+    }
+
+    fn get(&self, py: Python<'_>, start: usize, length: usize, access: &str) -> PyResult<Lease> {
+        let (cache, access) = (self.now()?, self::access(access)?);
+        let held = outside(py, || Held::of(cache, start, length, access))?;
+        Ok(Lease { held: Mutex::new(Some(held)) })
+    }
+
+    fn invalidate(&self, py: Python<'_>, start: usize, length: usize) -> PyResult<()> {
+        let cache = self.now()?;
+        outside(py, || cache.invalidate(Span::new(start, length)?))
+    }
+
+    fn flush(&self, py: Python<'_>) -> PyResult<()> {
+        let cache = self.now()?;
+        outside(py, || cache.flush())
+    }
+
+    /// Names and numbers.
+    fn stats(&self) -> PyResult<Vec<(&'static str, u64)>> {
+        let stats = self.now()?.stats();
+        Ok(vec![
+            ("hits", stats.hits),
+            ("coalesced", stats.coalesced),
+            ("misses", stats.misses),
+            ("evictions", stats.evictions),
+            ("invalidated", stats.invalidated),
+            ("changed", stats.changed),
+            ("not_kept", stats.unwatchable + stats.unproven + stats.unwatched + stats.restless),
+            ("failures", stats.failures),
+            ("leaked", stats.leaked),
+            ("over_budget", stats.over_budget),
+            ("regions", stats.regions as u64),
+            ("bytes", stats.bytes as u64),
+            ("peak_regions", stats.peak_regions as u64),
+            ("peak_bytes", stats.peak_bytes as u64),
+        ])
+    }
+
+    /// Its registrations end with the last lease.
+    fn close(&self, py: Python<'_>) {
+        let held = self.cache.lock().unwrap_or_else(PoisonError::into_inner).take();
+        py.detach(|| drop(held));
+    }
+}
+
+/// A lease and the cache that it is of, in the order in which they go.
+struct Held {
+    lease: library::Lease<'static, library::Device>,
+    _cache: Arc<RegistrationCache<library::Device>>,
+}
+
+impl Held {
+    fn of(
+        cache: Arc<RegistrationCache<library::Device>>,
+        start: usize,
+        length: usize,
+        access: Access,
+    ) -> hostbuf::Result<Held> {
+        let span = Span::new(start, length)?;
+        let lease = cache.get(span.start() as *const u8, span.len(), access)?;
+        // SAFETY: the cache stays at its place for as long as this has it, and the lease goes before.
+        let lease =
+            unsafe { std::mem::transmute::<library::Lease<'_, _>, library::Lease<'static, _>>(lease) };
+        Ok(Held { lease, _cache: cache })
+    }
+}
+
+/// A hold on a registration of a cache, until it is closed.
+#[pyclass(frozen, module = "hostbuf._hostbuf")]
+pub struct Lease {
+    held: Mutex<Option<Held>>,
+}
+
+#[pymethods]
+impl Lease {
+    /// `None` once it is closed.
+    fn key(&self) -> Option<Key> {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        held.as_ref().map(|held| numbers(held.lease.key()))
+    }
+
+    fn close(&self, py: Python<'_>) {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner).take();
+        py.detach(|| drop(held));
+    }
+}

@@ -1,0 +1,115 @@
+"""On a GPU: CuPy and PyTorch take the registered memory as it is. Run by scripts/test-gpu; names what is missing."""
+
+import statistics
+import sys
+import time
+import unittest
+
+import hostbuf
+import numpy as np
+
+try:
+    import cupy
+except ImportError:
+    cupy = None
+try:
+    import torch
+except ImportError:
+    torch = None
+
+MIB = 1 << 20
+
+
+class Gpu(unittest.TestCase):
+    def setUp(self) -> None:
+        self.buffer = hostbuf.allocate(None, 256 * MIB)
+        self.addCleanup(self.buffer.close)
+
+    def test_a_key_and_an_end(self) -> None:
+        with hostbuf.register(self.buffer, "cuda") as pinned:
+            self.assertNotEqual(pinned.key.device_address, 0)
+            self.assertEqual((pinned.key.local_key, pinned.key.remote_key), (0, 0))
+            self.assertEqual(pinned.__cuda_array_interface__["shape"], (self.buffer.size,))
+            self.assertTrue(pinned.__cuda_array_interface__["data"][1])
+            with self.assertRaisesRegex(hostbuf.Error, "cuda 0"):
+                hostbuf.register(self.buffer, "cuda:0")  # no range twice
+        with self.assertRaises(hostbuf.UnsupportedError):
+            hostbuf.Device("cuda:99")
+
+    @unittest.skipIf(cupy is None, "there is no CuPy")
+    def test_cupy_sees_the_memory_itself(self) -> None:
+        table = self.buffer.array(1000, "f8")
+        table[:] = np.arange(1000)
+        with hostbuf.register(table, "cuda", access="write") as pinned:
+            seen = cupy.asarray(pinned).view("f8")
+            self.assertEqual(float(seen.sum()), 499500.0)
+            seen *= 2
+            cupy.cuda.Device().synchronize()
+            self.assertEqual(float(table[999]), 1998.0)
+            self.assertTrue(np.array_equal(cupy.asnumpy(seen), table))
+
+    @unittest.skipIf(torch is None, "there is no PyTorch")
+    def test_torch_takes_it_as_pinned(self) -> None:
+        table = self.buffer.initialize(lambda arena: np.arange(MIB, dtype="f8"))
+        self.assertFalse(torch.frombuffer(self.buffer, dtype=torch.uint8).is_pinned())
+        with hostbuf.register(self.buffer, "cuda"):
+            whole = torch.as_tensor(self.buffer.array(dtype="u1"))
+            self.assertEqual(whole.data_ptr(), self.buffer.address)
+            self.assertTrue(whole.is_pinned())
+            there = whole.to("cuda", non_blocking=True)
+            torch.cuda.synchronize()
+            self.assertTrue(torch.equal(there.cpu(), whole))
+            del whole, there
+        self.assertEqual(float(torch.tensor(table).sum()), float(table.sum()))
+
+    @unittest.skipIf(torch is None, "there is no PyTorch")
+    def test_a_frozen_table_goes_to_the_gpu(self) -> None:
+        table = self.buffer.initialize(lambda arena: {"x": np.arange(MIB, dtype="f4")})
+        self.assertTrue(self.buffer.freeze(None).sealed)
+        with hostbuf.register(self.buffer, "cuda"):
+            there = torch.from_dlpack(cupy.asarray(table["x"])) if cupy else torch.tensor(table["x"]).cuda()
+            self.assertEqual(float(there.double().sum()), float(table["x"].sum(dtype="f8")))
+
+    @unittest.skipIf(torch is None, "there is no PyTorch")
+    def test_the_cache(self) -> None:
+        message = np.random.default_rng(1).random(4 * MIB)
+        tensor = torch.from_numpy(message)
+        with hostbuf.Cache("cuda", monitor="explicit") as cache:
+            for _ in range(3):
+                with cache.get(message) as lease:
+                    self.assertTrue(tensor.is_pinned())
+                    self.assertNotEqual(lease.key.device_address, 0)
+            stats = cache.stats()
+            self.assertEqual((stats["hits"], stats["misses"]), (2, 1))
+        self.assertFalse(tensor.is_pinned())
+
+    @unittest.skipIf(torch is None, "there is no PyTorch")
+    def test_as_fast_as_torchs_own_pinned_memory(self) -> None:
+        there = torch.empty(256 * MIB, dtype=torch.uint8, device="cuda")
+        own = torch.empty(256 * MIB, dtype=torch.uint8, pin_memory=True)
+        private = torch.ones(256 * MIB, dtype=torch.uint8)
+
+        def rate(source: "torch.Tensor") -> float:
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            there.copy_(source, non_blocking=True)
+            torch.cuda.synchronize()
+            return source.numel() / (time.perf_counter() - start) / 1e9
+
+        shared = torch.frombuffer(self.buffer, dtype=torch.uint8)[: 256 * MIB]
+        before = statistics.median(rate(shared) for _ in range(7))
+        with hostbuf.register(self.buffer, "cuda"):
+            rounds = [(rate(shared), rate(own), rate(private)) for _ in range(15)]
+        ours, pinned, paged = (statistics.median(column) for column in zip(*rounds))
+        ratio = statistics.median(a / b for a, b, _ in rounds)
+        print("\n| to the GPU, GB/s | before registering | registered | torch's pinned | private | registered of torch's |")
+        print("| --- | --- | --- | --- | --- | --- |")
+        print(f"| 256 MiB | {before:.1f} | {ours:.1f} | {pinned:.1f} | {paged:.1f} | {ratio:.3f} |")
+        self.assertGreater(ratio, 0.95)
+
+
+if __name__ == "__main__":
+    ready, why = hostbuf.Device.probe("cuda")
+    if not ready:
+        sys.exit(f"there is no GPU: {why}")
+    unittest.main(verbosity=2)

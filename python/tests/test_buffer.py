@@ -1,0 +1,479 @@
+"""Buffers in one process; tests/languages runs the example with several ranks."""
+
+import array
+import collections
+import contextlib
+import gc
+import os
+import pickle
+import sys
+import tempfile
+import threading
+import time
+import unittest
+import warnings
+
+import hostbuf
+import numpy as np
+
+SIZE = 1 << 16
+Point = collections.namedtuple("Point", "name place")
+
+
+def mappings() -> int:
+    """How many parts of buffers are mapped."""
+    with open("/proc/self/maps") as maps:
+        return sum("memfd:" in line for line in maps)
+
+
+class Views(unittest.TestCase):
+    def test_all_kinds_see_the_same_bytes(self) -> None:
+        with hostbuf.allocate(None, SIZE) as buffer:
+            buffer.array(3, "i4", offset=8)[:] = [1, 2, 3]
+            seen = memoryview(buffer)
+            self.assertEqual((seen.format, seen.nbytes, seen.readonly, len(buffer)), ("B", SIZE, False, SIZE))
+            self.assertEqual(seen[8:20].cast("i").tolist(), [1, 2, 3])
+            self.assertEqual(np.frombuffer(buffer, "i4")[2:5].tolist(), [1, 2, 3])
+            self.assertEqual(np.asarray(buffer).__array_interface__["data"], (buffer.address, False))
+            interface = buffer.__array_interface__
+            self.assertEqual((interface["data"], interface["shape"]), ((buffer.address, False), (SIZE,)))
+
+    def test_shapes_and_orders(self) -> None:
+        with hostbuf.allocate(None, SIZE) as buffer:
+            self.assertEqual(buffer.array(dtype="f8").shape, (SIZE // 8,))
+            self.assertEqual(buffer.array(offset=SIZE).shape, (0,))
+            self.assertTrue(buffer.array((4, 5), "f4", order="F").flags.f_contiguous)
+            structured = buffer.array(2, [("a", "i4"), ("b", "f8")])
+            structured["b"] = 1.5
+            self.assertEqual(buffer.array(2, [("a", "i4"), ("b", "f8")])["b"].tolist(), [1.5, 1.5])
+            for wrong in [
+                lambda: buffer.array(SIZE + 1),
+                lambda: buffer.array(1, offset=SIZE),
+                lambda: buffer.array(1, offset=-1),
+                lambda: buffer.array(-1),
+                lambda: buffer.array((1 << 62, 1 << 62), "f8"),
+            ]:
+                with self.assertRaises(ValueError):
+                    wrong()
+            with self.assertRaisesRegex(TypeError, "Python objects cannot be shared"):
+                buffer.array(1, object)
+
+    def test_nothing_writes_after_freezing(self) -> None:
+        with hostbuf.allocate(None, SIZE) as buffer:
+            table = buffer.initialize(lambda arena: np.arange(5))
+            proof = buffer.freeze(None)
+            self.assertEqual(proof, (True, None))
+            self.assertTrue(buffer.frozen)
+            self.assertEqual(buffer.stat().state, "frozen")
+            for view in [table, buffer.array(4), np.frombuffer(buffer, "u1")]:
+                with self.assertRaisesRegex(ValueError, "read-only"):
+                    view[0] = 1
+            with self.assertRaisesRegex(TypeError, "read-only"):
+                memoryview(buffer)[0] = 1
+            with self.assertRaises((BufferError, TypeError)):  # which asks for a writable view
+                os.readv(os.open(os.devnull, os.O_RDONLY), [buffer])
+            self.assertTrue(buffer.__array_interface__["data"][1])
+
+    def test_freezing_is_refused_while_somebody_could_write(self) -> None:
+        with hostbuf.allocate(None, SIZE) as buffer:
+            buffer.initialize(lambda arena: None)
+            writer, other = buffer.array(3), memoryview(buffer)
+            part = writer[1:]
+            with self.assertRaisesRegex(hostbuf.Error, "2 arrays or views") as caught:
+                buffer.freeze(None)
+            self.assertEqual(caught.exception.kind, "Freeze")
+            other.release()
+            del writer
+            with self.assertRaisesRegex(hostbuf.Error, "1 arrays or views"):
+                buffer.freeze(None)  # `part` has the memory
+            part[0] = 1
+            del part
+            # In a circle, which only the collector finds.
+            circle: list = [buffer.array(3)]
+            circle.append(circle)
+            del circle
+            self.assertTrue(buffer.freeze(None).sealed)
+
+    def test_a_view_that_is_made_while_somebody_freezes(self) -> None:
+        for _ in range(100):
+            buffer = hostbuf.allocate(None, SIZE)
+            buffer.initialize(lambda arena: None)
+            written: list[int] = []
+
+            def write() -> None:
+                while True:
+                    view = buffer.array(100)
+                    if not view.flags.writeable:
+                        return
+                    view[0] = 1
+                    written.append(1)
+                    del view
+                    time.sleep(0)  # lets the other one have its turn
+
+            writer = threading.Thread(target=write)
+            writer.start()
+            while not buffer.frozen:
+                with contextlib.suppress(hostbuf.Error):  # it has a view at this moment
+                    buffer.freeze(None)
+            writer.join()
+            buffer.close()
+
+    def test_views_outlive_the_buffer(self) -> None:
+        before = mappings()
+        with hostbuf.allocate(None, SIZE) as buffer:
+            table = buffer.initialize(lambda arena: {"x": np.arange(1000)})
+            late = memoryview(buffer)
+            self.assertGreater(mappings(), before)
+        self.assertTrue(buffer.closed)
+        self.assertEqual(repr(buffer), "<hostbuf.Buffer, closed>")
+        self.assertEqual((int(table["x"].sum()), late[8]), (499500, 1))
+        for use in [
+            lambda: memoryview(buffer),
+            lambda: buffer.address,
+            lambda: buffer.stat(),
+            lambda: buffer.array(1),
+            lambda: buffer.freeze(None),
+            lambda: buffer.initialize(lambda arena: 1),
+            lambda: buffer.root(),
+        ]:
+            with self.assertRaisesRegex(ValueError, "closed"):
+                use()
+        buffer.close()
+        late.release()
+        del table, buffer
+        gc.collect()
+        self.assertEqual(mappings(), before)
+
+    def test_what_took_the_address_keeps_the_memory(self) -> None:
+        buffer = hostbuf.allocate(None, SIZE)
+        buffer.array(1)[0] = 7
+
+        class Other:
+            """What a library makes of the interface: it holds the object, and reads where it was told."""
+
+            def __init__(self, owner: hostbuf.Buffer) -> None:
+                self.owner, self.__array_interface__ = owner, owner.__array_interface__
+
+        seen = np.asarray(Other(buffer))
+        buffer.close()
+        self.assertEqual(int(seen[0]), 7)
+
+    def test_nothing_is_left(self) -> None:
+        def once() -> None:
+            with hostbuf.allocate(None, SIZE) as buffer:
+                buffer.initialize(lambda arena: [arena.array(10), np.ones(3)])
+                buffer.freeze(None)
+
+        once()
+        gc.collect()
+        maps, files = mappings(), len(os.listdir("/proc/self/fd"))
+        for _ in range(50):
+            once()
+        gc.collect()
+        self.assertEqual((mappings(), len(os.listdir("/proc/self/fd"))), (maps, files))
+
+
+class Filling(unittest.TestCase):
+    def filled(self, value: object, size: int = SIZE) -> object:
+        """What all ranks get of it."""
+        buffer = hostbuf.allocate(None, size)
+        found = buffer.initialize(lambda arena: value)
+        again = buffer.root()
+        self.assertEqual(pickle.dumps(found), pickle.dumps(again))
+        return found
+
+    def test_objects_of_all_kinds(self) -> None:
+        for value in [None, 3, "text", [1, {"a": (2.5, b"bytes")}], Point("p", (1, 2)), {1, 2}, array.array("i", [1, 2])]:
+            self.assertEqual(self.filled(value), value)
+
+    def test_arrays_of_all_kinds(self) -> None:
+        for value in [
+            np.arange(12).reshape(3, 4),
+            np.asfortranarray(np.arange(12.0).reshape(3, 4)),
+            np.arange(20)[::3],
+            np.zeros((0, 4)),
+            np.array(5),
+            np.array(["a", "bc"]),
+            np.array([(1, 2.0)], dtype=[("a", "i4"), ("b", "f8")]),
+            np.array([{"an": "object"}], dtype=object),
+            np.arange(3, dtype=">i4"),
+        ]:
+            found = self.filled(value)
+            self.assertEqual((found.dtype, found.shape), (value.dtype, value.shape))
+            self.assertTrue(np.array_equal(found, value))
+
+    def test_arrays_are_not_copied(self) -> None:
+        with hostbuf.allocate(None, SIZE) as buffer:
+            given: list[int] = []
+
+            def fill(arena: hostbuf.Arena) -> dict:
+                before = arena.left
+                inside = arena.array((2, 3), "i8", order="F")
+                self.assertLess(arena.left, before)
+                self.assertEqual(inside.__array_interface__["data"][0] % 64, 0)
+                inside[:] = 4
+                given.append(inside.__array_interface__["data"][0])
+                return {"inside": inside, "part": inside[:, 1], "outside": np.arange(3), "twice": inside}
+
+            found = buffer.initialize(fill)
+            places = {name: one.__array_interface__["data"] for name, one in found.items()}
+            self.assertEqual(places["inside"], (given[0], True))
+            self.assertIs(found["inside"], found["twice"])
+            self.assertEqual(places["part"], (given[0] + 16, True))
+            self.assertTrue(buffer.address <= places["outside"][0] < buffer.address + SIZE)
+            self.assertEqual(found["part"].tolist(), [4, 4])
+
+    def test_what_lies_in_the_buffer_but_was_not_taken_is_copied(self) -> None:
+        for view in [lambda buffer: buffer.array(1000, "i8"), lambda buffer: np.frombuffer(buffer, "i8")[1000:2000]]:
+            with hostbuf.allocate(None, SIZE) as buffer:
+
+                def fill(arena: hostbuf.Arena) -> dict:
+                    outside = view(buffer)
+                    outside[:] = np.arange(1000)
+                    inside = arena.array(3, "i8")
+                    inside[:] = 7
+                    wanted.append(outside.copy())
+                    return {"outside": outside, "inside": inside, "other": np.ones(100), "part": inside[1:]}
+
+                wanted: list[np.ndarray] = []
+                with warnings.catch_warnings():
+                    warnings.simplefilter("error")
+                    found = buffer.initialize(fill)
+                self.assertEqual(found["other"].sum(), 100)
+                self.assertEqual((found["part"].tolist(), found["inside"].tolist()), ([7, 7], [7, 7, 7]))
+                self.assertEqual(found["outside"].tolist(), wanted[0].tolist())
+                used = buffer.stat().used
+                for array_ in found.values():
+                    at = array_.__array_interface__["data"][0] - buffer.address
+                    self.assertTrue(0 <= at and at + array_.nbytes <= used, "it would not be sent to other hosts")
+
+    def test_numpys_own_subclasses_are_shared(self) -> None:
+        with tempfile.NamedTemporaryFile() as file, hostbuf.allocate(None, 1 << 20) as buffer:
+            np.save(file, np.arange(5000))
+            file.flush()
+            mapped = np.load(file.name, mmap_mode="r")
+            records = np.rec.array([(1, 2.5), (3, 4.5)], dtype=[("a", "i4"), ("b", "f8")])
+            masked = np.ma.MaskedArray(np.arange(4), mask=[0, 1, 0, 1], fill_value=9)
+            found = buffer.initialize(lambda arena: [mapped, records, masked, np.ma.MaskedArray([1.5])])
+            self.assertIs(type(found[0]), np.ndarray)
+            self.assertEqual(int(found[0].sum()), 12497500)
+            self.assertEqual((found[1].a.tolist(), found[1].b.tolist()), ([1, 3], [2.5, 4.5]))
+            self.assertEqual((found[2].filled().tolist(), found[3].tolist()), ([0, 9, 2, 9], [1.5]))
+            for one in found[:2] + [found[2].data]:
+                at = one.__array_interface__["data"][0]
+                self.assertTrue(buffer.address <= at < buffer.address + buffer.size and not one.flags.writeable)
+
+    def test_arrays_of_the_arena_are_aligned(self) -> None:
+        with hostbuf.allocate(None, SIZE) as buffer:
+
+            def fill(arena: hostbuf.Arena) -> list:
+                made = [arena.array(np.int64(length), "u1") for length in (1, 3, 100)]
+                made.append(arena.array((np.int32(2), 3), np.dtype("c16")))
+                return [one.__array_interface__["data"][0] % 64 for one in made]
+
+            self.assertEqual(buffer.initialize(fill), [0, 0, 0, 0])
+            with self.assertRaises(TypeError):
+                buffer.array(2.5)
+
+    def test_what_cannot_be_shared_is_told(self) -> None:
+        with self.assertWarnsRegex(UserWarning, "every rank gets 2097161 bytes as a copy of its own"):
+            self.filled("x" * (2 << 20), 8 << 20)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            self.filled(np.zeros(2 << 20, "u1"), 8 << 20)
+
+    def test_no_room(self) -> None:
+        with hostbuf.allocate(None, SIZE) as buffer:
+            with self.assertRaisesRegex(hostbuf.FullError, "65536 bytes|64 KiB") as caught:
+                buffer.initialize(lambda arena: arena.array(SIZE + 1, "u1"))
+            self.assertIsInstance(caught.exception, MemoryError)
+            with self.assertRaises(hostbuf.FullError):
+                buffer.initialize(lambda arena: np.zeros(SIZE))
+            self.assertEqual(buffer.initialize(lambda arena: 5), 5)
+
+    def test_what_it_raises_comes_back(self) -> None:
+        with hostbuf.allocate(None, SIZE) as buffer:
+            def fails(arena: hostbuf.Arena) -> object:
+                raise KeyError("no such table")
+
+            for fill in [lambda: buffer.initialize(fails), lambda: buffer.initialize_job(fails, None)]:
+                with self.assertRaisesRegex(KeyError, "no such table"):
+                    fill()
+            with self.assertRaises((pickle.PicklingError, AttributeError, TypeError)):
+                buffer.initialize(lambda arena: lambda: 1)
+            self.assertIsNone(buffer.root())
+            self.assertIsNone(buffer.root_address)
+            self.assertEqual(buffer.initialize(lambda arena: "now"), "now")
+            self.assertEqual(buffer.initialize(fails), "now")
+
+    def test_the_arena_ends_with_the_function(self) -> None:
+        with hostbuf.allocate(None, SIZE) as buffer:
+            kept: list[hostbuf.Arena] = []
+            buffer.initialize(lambda arena: kept.append(arena))
+            with self.assertRaisesRegex(ValueError, "after the function that fills has returned"):
+                kept[0].array(3)
+
+    def test_one_thread_fills(self) -> None:
+        with hostbuf.allocate(None, SIZE) as buffer:
+            ran: list[int] = []
+            found: list[np.ndarray] = []
+
+            def fill(arena: hostbuf.Arena) -> np.ndarray:
+                ran.append(threading.get_ident())
+                return np.arange(100)
+
+            threads = [threading.Thread(target=lambda: found.append(buffer.initialize(fill))) for _ in range(8)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            self.assertEqual((len(ran), len(found)), (1, 8))
+            self.assertEqual(len({one.__array_interface__["data"] for one in found}), 1)
+
+    def test_a_forked_child_reads_it(self) -> None:
+        with hostbuf.allocate(None, SIZE) as buffer:
+            table = buffer.initialize(lambda arena: np.arange(10))
+            with warnings.catch_warnings():
+                # Newer Pythons warn of any thread there was.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                child = os.fork()
+            if child == 0:
+                os._exit(int(table.sum()) if buffer.root()[9] == 9 else 1)
+            self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 45)
+
+
+class Refused(unittest.TestCase):
+    def test_arguments(self) -> None:
+        for kind, words, call in [
+            (hostbuf.InvalidError, "pages", lambda: hostbuf.allocate(None, SIZE, pages="3m")),
+            (hostbuf.InvalidError, "name", lambda: hostbuf.allocate(None, SIZE, name="a b")),
+            (ValueError, "", lambda: hostbuf.allocate(None, 0)),
+            (hostbuf.NoSpaceError, "available", lambda: hostbuf.allocate(None, 1 << 46)),
+            (MemoryError, "available", lambda: hostbuf.allocate(None, 1 << 46)),
+            (OverflowError, "", lambda: hostbuf.allocate(None, -1)),
+            (TypeError, "", lambda: hostbuf.allocate(None, "2G")),
+            (TypeError, "mpi4py communicator", lambda: hostbuf.allocate(5, SIZE)),
+            (hostbuf.AttachError, "", hostbuf.attach),
+            (hostbuf.AttachError, "HOSTBUF_JOB is not set", lambda: hostbuf.attach("none_such")),
+            (TypeError, "", lambda: hostbuf.Buffer(3)),
+        ]:
+            with self.subTest(words=words), self.assertRaisesRegex(kind, words) as caught:
+                call()
+            self.assertNotIn("\n", str(caught.exception))
+
+    def test_a_communicator_that_fails(self) -> None:
+        class Comm:
+            """One rank, of which a function fails."""
+
+            broken = ""
+
+            def Get_rank(self) -> int:
+                return 0
+
+            def Get_size(self) -> int:
+                return 1
+
+            def Allgather(self, mine: memoryview, everybody: memoryview) -> None:
+                if self.broken == "Allgather":
+                    raise OSError("the network is down")
+                everybody[:] = mine
+
+            def Bcast(self, data: memoryview, root: int) -> None:
+                assert (root, data.readonly) == (0, False)
+
+            def Split(self, color: int, key: int) -> "Comm":
+                return self
+
+            def Iprobe(self) -> bool:
+                return False
+
+            def Free(self) -> None:
+                pass
+
+        comm = Comm()
+        with hostbuf.allocate(comm, SIZE) as buffer:
+            self.assertEqual(buffer.initialize_job(lambda arena: 3, comm), 3)
+            with self.assertRaisesRegex(ValueError, "root = 1 of 1 ranks"):
+                buffer.replicate(comm, 1)
+            comm.broken = "Allgather"
+            with self.assertRaisesRegex(hostbuf.Error, "the network is down") as caught:
+                buffer.freeze(comm)
+            self.assertEqual(caught.exception.kind, "Collective")
+            comm.broken = ""
+            self.assertTrue(buffer.freeze(comm).sealed)
+
+    def test_communicators_that_are_none(self) -> None:
+        class Comm:
+            """Says what it is told to say."""
+
+            Allgather = Bcast = Split = Iprobe = None
+            inter = False
+
+            def __init__(self, rank: int, size: int) -> None:
+                self.Get_rank, self.Get_size = lambda: rank, lambda: size
+
+            def Is_inter(self) -> bool:
+                return self.inter
+
+        for rank, size in [(0, 0), (2, 2), (0, 1 << 40), (1 << 62, 1 << 62)]:
+            with self.assertRaisesRegex(ValueError, f"rank {rank} of {size}"):
+                hostbuf.allocate(Comm(rank, size), SIZE)
+        comm = Comm(0, 1)
+        comm.inter = True
+        with self.assertRaisesRegex(ValueError, "intercommunicator"):
+            hostbuf.allocate(comm, SIZE)
+
+    def test_what_a_communicator_raises_and_keeps(self) -> None:
+        kept: list[memoryview] = []
+
+        class Comm:
+            """One rank, who is interrupted."""
+
+            raised: BaseException = KeyboardInterrupt("now")
+
+            def Get_rank(self) -> int:
+                return 0
+
+            def Get_size(self) -> int:
+                return 1
+
+            def Allgather(self, mine: memoryview, everybody: memoryview) -> None:
+                kept.append(everybody)
+                raise self.raised
+
+            Bcast = Split = Iprobe = None
+
+        comm = Comm()
+        with self.assertRaisesRegex(KeyboardInterrupt, "now"):
+            hostbuf.allocate(comm, SIZE)
+        comm.raised = SystemExit(3)
+        with self.assertRaises(SystemExit):
+            hostbuf.allocate(comm, SIZE)
+        with self.assertRaisesRegex(ValueError, "released"):
+            kept[0][0]
+
+    def test_a_root_of_another_language(self) -> None:
+        from hostbuf import _hostbuf
+
+        with hostbuf.allocate(None, SIZE) as buffer:
+            address = _hostbuf.initialize(buffer._handle, lambda arena: arena.take(64, 64))
+            self.assertEqual(buffer.root_address, address)
+            with self.assertRaisesRegex(hostbuf.Error, f"{address:#x}"):
+                buffer.root()
+        with hostbuf.allocate(None, SIZE) as buffer:
+            with self.assertRaisesRegex(hostbuf.Error, "not in the buffer"):
+                _hostbuf.initialize(buffer._handle, lambda arena: 4096)
+
+
+class Stat(unittest.TestCase):
+    def test_what_is_open(self) -> None:
+        self.assertEqual(hostbuf.stat(), [])
+        with hostbuf.allocate(None, SIZE, name="a", pages="4k") as a, hostbuf.allocate(None, 2 * SIZE, name="b") as b:
+            self.assertEqual({info.name: info.size for info in hostbuf.stat()}, {"a": SIZE, "b": b.size})
+            self.assertEqual(a.stat()._replace(used=0), a.stat())
+            self.assertIn('"a": 65536 bytes at 0x', repr(a))
+        self.assertEqual(hostbuf.stat(), [])
+
+
+if __name__ == "__main__":
+    sys.exit(unittest.main())

@@ -1,0 +1,66 @@
+//! Buffers that are filled and read by programs in other languages: what all find there is an address, and what lies at it
+//! is theirs. All languages have the same, so that one may read what another has filled.
+
+#![allow(unsafe_code)]
+
+use crate::buffer::arena::{Arena, Placed};
+use crate::buffer::handle::HostBuffer;
+use crate::buffer::portable::Portable;
+use crate::error::{Error, Result};
+use crate::job::Collective;
+
+/// Where the object lies that all others find.
+#[derive(Clone, Copy)]
+struct Root(*mut u8);
+
+// SAFETY: a pointer into the buffer, which only its reader follows.
+unsafe impl Portable for Root {
+    const PLAIN: bool = true;
+}
+// SAFETY: a number, until its reader follows it.
+unsafe impl Sync for Root {}
+
+/// As [`HostBuffer::initialize`]; `fill` answers where the object is that all others shall find, or null.
+///
+/// # Errors
+/// As there; [`Error::Fill`] when what `fill` answers is not in the buffer.
+pub fn initialize<'b>(
+    buffer: &'b HostBuffer,
+    fill: impl FnOnce(&Arena<'b>) -> Result<*mut u8>,
+) -> Result<*mut u8> {
+    buffer.initialize(|arena| place(buffer, &arena, fill)).map(|root| root.0)
+}
+
+/// As [`HostBuffer::initialize_job`], with such a `fill`.
+///
+/// # Errors
+/// As there, and as [`initialize`].
+pub fn initialize_job<'b>(
+    buffer: &'b HostBuffer,
+    group: &dyn Collective,
+    fill: impl FnOnce(&Arena<'b>) -> Result<*mut u8>,
+) -> Result<*mut u8> {
+    buffer.initialize_job(group, |arena| place(buffer, &arena, fill)).map(|root| root.0)
+}
+
+/// As [`HostBuffer::root`]: the object's address.
+///
+/// # Errors
+/// As there: [`Error::Fill`] when a Rust program has filled it.
+pub fn root(buffer: &HostBuffer) -> Result<Option<*mut u8>> {
+    Ok(buffer.root::<Root>()?.map(|root| root.0))
+}
+
+fn place<'b>(
+    buffer: &'b HostBuffer,
+    arena: &Arena<'b>,
+    fill: impl FnOnce(&Arena<'b>) -> Result<*mut u8>,
+) -> Result<Placed<'b, Root>> {
+    let root = fill(arena)?;
+    let why = match root.is_null() {
+        true => "the function that fills it answered null".to_owned(),
+        false if buffer.contains(root, 1) => return arena.place(Root(root)),
+        false => format!("the function that fills it answered {root:p}, which is not in the buffer"),
+    };
+    Err(Error::Fill { why })
+}

@@ -1,0 +1,277 @@
+//! A device that is chosen by its name at run time.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::error::{Error, Result};
+#[cfg(feature = "cuda")]
+use crate::register::cuda::{CudaHandle, CudaHost};
+use crate::register::mlock::Mlock;
+use crate::register::registrar::{Overlap, Probe, Registrar};
+#[cfg(feature = "rdma")]
+use crate::register::verbs::{Verbs, VerbsHandle};
+use crate::span::{Access, Span};
+
+/// The name of a device, as `--register` of the launcher and the other languages have it: `mlock`, `cuda`, `cuda:1`, `rdma`,
+/// `rdma:mlx5_0`. All builds read all names.
+///
+/// ```
+/// use hostbuf::register::DeviceName;
+/// assert_eq!("cuda:1".parse::<DeviceName>()?, DeviceName::Cuda(1));
+/// assert!("gpu".parse::<DeviceName>().is_err());
+/// # Ok::<(), hostbuf::Error>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeviceName {
+    /// No device: pages are locked into memory.
+    Mlock,
+    /// All GPUs, by the context of the one with this number.
+    Cuda(u32),
+    /// The RDMA device of this name; the first one without.
+    Rdma(Option<String>),
+}
+
+impl FromStr for DeviceName {
+    type Err = Error;
+
+    /// # Errors
+    /// [`Error::Invalid`], with the names that are known.
+    fn from_str(text: &str) -> Result<DeviceName> {
+        let wrong = |why: &str| {
+            Error::invalid(format!(
+                "\"{text}\" {why}; cuda, cuda:NUMBER, rdma, rdma:NAME and mlock are known"
+            ))
+        };
+        let (name, which) = text.split_once(':').map_or((text, None), |(name, which)| (name, Some(which)));
+        match (name, which) {
+            ("mlock", None) => Ok(DeviceName::Mlock),
+            ("mlock", Some(_)) => Err(wrong("has no parts to choose from")),
+            ("cuda", None) => Ok(DeviceName::Cuda(0)),
+            ("cuda", Some(number)) => {
+                let digits = number.bytes().all(|b| b.is_ascii_digit());
+                let number = number.parse().ok().filter(|_| digits);
+                number.map(DeviceName::Cuda).ok_or_else(|| wrong("wants the number of a GPU"))
+            }
+            ("rdma", None) => Ok(DeviceName::Rdma(None)),
+            ("rdma", Some(name)) => {
+                let plain = |b: u8| b.is_ascii_alphanumeric() || b"_-.".contains(&b);
+                if name.is_empty() || !name.bytes().all(plain) {
+                    return Err(wrong("wants the name of a device, like mlx5_0"));
+                }
+                Ok(DeviceName::Rdma(Some(name.into())))
+            }
+            _ => Err(wrong("is no device")),
+        }
+    }
+}
+
+impl fmt::Display for DeviceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DeviceName::Mlock => f.write_str("mlock"),
+            DeviceName::Cuda(0) => f.write_str("cuda"),
+            DeviceName::Cuda(number) => write!(f, "cuda:{number}"),
+            DeviceName::Rdma(None) => f.write_str("rdma"),
+            DeviceName::Rdma(Some(name)) => write!(f, "rdma:{name}"),
+        }
+    }
+}
+
+impl DeviceName {
+    /// Whether this build and this process can use such a device. It is not opened: that there is one of that name is not
+    /// looked at.
+    #[must_use]
+    pub fn probe(&self) -> Probe {
+        match self {
+            DeviceName::Mlock => Mlock::probe(),
+            #[cfg(feature = "cuda")]
+            DeviceName::Cuda(_) => CudaHost::probe(),
+            #[cfg(not(feature = "cuda"))]
+            DeviceName::Cuda(_) => Probe::Missing(WITHOUT_CUDA.into()),
+            #[cfg(feature = "rdma")]
+            DeviceName::Rdma(_) => Verbs::probe(),
+            #[cfg(not(feature = "rdma"))]
+            DeviceName::Rdma(_) => Probe::Missing(WITHOUT_RDMA.into()),
+        }
+    }
+
+    #[allow(dead_code, reason = "with both features nothing is missing")]
+    fn missing(&self, why: &str) -> Error {
+        Error::Unsupported { what: format!("registering memory with {self}"), why: why.into() }
+    }
+}
+
+#[cfg(not(feature = "cuda"))]
+const WITHOUT_CUDA: &str = "hostbuf was built without CUDA (the feature cuda)";
+#[cfg(not(feature = "rdma"))]
+const WITHOUT_RDMA: &str =
+    "hostbuf was built without RDMA (the feature rdma, which wants libibverbs' headers)";
+
+/// Any of the devices that this build knows, for who learns at run time which: a [`Registrar`] over them.
+pub enum Device {
+    /// Page-locking.
+    Mlock(Mlock),
+    /// The GPUs.
+    #[cfg(feature = "cuda")]
+    Cuda(CudaHost),
+    /// An RDMA device.
+    #[cfg(feature = "rdma")]
+    Rdma(Verbs),
+}
+
+/// What the device gave.
+pub enum DeviceHandle {
+    /// Nothing.
+    Mlock,
+    /// Where the GPUs see it.
+    #[cfg(feature = "cuda")]
+    Cuda(CudaHandle),
+    /// The memory region.
+    #[cfg(feature = "rdma")]
+    Rdma(VerbsHandle),
+}
+
+/// What requests are made with; 0 where the device has no such thing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceKey {
+    /// CUDA: where the GPU sees the first byte.
+    pub address: u64,
+    /// RDMA: for requests of this process.
+    pub lkey: u32,
+    /// RDMA: for peers.
+    pub rkey: u32,
+}
+
+impl Device {
+    /// Opens a device.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where this build or this host has none, and as the device's own function:
+    /// [`CudaHost::new`], `Verbs::open`.
+    pub fn open(name: &DeviceName) -> Result<Device> {
+        match name {
+            DeviceName::Mlock => Ok(Device::Mlock(Mlock::new())),
+            #[cfg(feature = "cuda")]
+            DeviceName::Cuda(number) => CudaHost::new(*number).map(Device::Cuda),
+            #[cfg(not(feature = "cuda"))]
+            DeviceName::Cuda(_) => Err(name.missing(WITHOUT_CUDA)),
+            #[cfg(feature = "rdma")]
+            DeviceName::Rdma(which) => Verbs::open(which.as_deref()).map(Device::Rdma),
+            #[cfg(not(feature = "rdma"))]
+            DeviceName::Rdma(_) => Err(name.missing(WITHOUT_RDMA)),
+        }
+    }
+}
+
+/// The same expression of whichever it is.
+macro_rules! of_each {
+    ($device:expr, $one:ident => $what:expr) => {
+        match $device {
+            Device::Mlock($one) => $what,
+            #[cfg(feature = "cuda")]
+            Device::Cuda($one) => $what,
+            #[cfg(feature = "rdma")]
+            Device::Rdma($one) => $what,
+        }
+    };
+}
+
+impl Registrar for Device {
+    type Handle = DeviceHandle;
+    type Key = DeviceKey;
+
+    fn name(&self) -> String {
+        of_each!(self, one => one.name())
+    }
+
+    fn overlap(&self) -> Overlap {
+        of_each!(self, one => one.overlap())
+    }
+
+    fn footprint(&self, span: Span) -> usize {
+        of_each!(self, one => one.footprint(span))
+    }
+
+    fn key(&self, handle: &DeviceHandle) -> DeviceKey {
+        match (self, handle) {
+            #[cfg(feature = "cuda")]
+            (Device::Cuda(cuda), DeviceHandle::Cuda(handle)) => {
+                DeviceKey { address: cuda.key(handle), ..DeviceKey::default() }
+            }
+            #[cfg(feature = "rdma")]
+            (Device::Rdma(verbs), DeviceHandle::Rdma(handle)) => {
+                let key = verbs.key(handle);
+                DeviceKey { lkey: key.lkey, rkey: key.rkey, address: 0 }
+            }
+            _ => DeviceKey::default(),
+        }
+    }
+
+    fn register(&self, span: Span, access: Access) -> Result<DeviceHandle> {
+        match self {
+            Device::Mlock(mlock) => mlock.register(span, access).map(|()| DeviceHandle::Mlock),
+            #[cfg(feature = "cuda")]
+            Device::Cuda(cuda) => cuda.register(span, access).map(DeviceHandle::Cuda),
+            #[cfg(feature = "rdma")]
+            Device::Rdma(verbs) => verbs.register(span, access).map(DeviceHandle::Rdma),
+        }
+    }
+
+    fn deregister(&self, span: Span, handle: DeviceHandle) -> Result<()> {
+        match (self, handle) {
+            (Device::Mlock(mlock), DeviceHandle::Mlock) => mlock.deregister(span, ()),
+            #[cfg(feature = "cuda")]
+            (Device::Cuda(cuda), DeviceHandle::Cuda(handle)) => cuda.deregister(span, handle),
+            #[cfg(feature = "rdma")]
+            (Device::Rdma(verbs), DeviceHandle::Rdma(handle)) => verbs.deregister(span, handle),
+            #[cfg(any(feature = "cuda", feature = "rdma"))]
+            _ => Err(Error::invalid("a registration of another kind of device")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_read_and_print() {
+        for text in ["cuda", "cuda:1", "rdma", "rdma:mlx5_0", "mlock"] {
+            assert_eq!(text.parse::<DeviceName>().unwrap().to_string(), text);
+        }
+        assert_eq!("cuda:0".parse::<DeviceName>().unwrap().to_string(), "cuda");
+    }
+
+    #[test]
+    fn what_is_no_device_is_named() {
+        for (text, words) in [
+            ("", "is no device"),
+            ("gpu", "\"gpu\" is no device; cuda"),
+            ("CUDA", "is no device"),
+            ("cuda:", "number of a GPU"),
+            ("cuda:x", "number of a GPU"),
+            ("cuda:+1", "number of a GPU"),
+            ("cuda:-1", "number of a GPU"),
+            ("cuda:99999999999", "number of a GPU"),
+            ("rdma:", "like mlx5_0"),
+            ("rdma:a b", "like mlx5_0"),
+            ("rdma:a:b", "like mlx5_0"),
+            ("mlock:1", "no parts"),
+        ] {
+            let error = text.parse::<DeviceName>().unwrap_err().to_string();
+            assert!(error.contains(words), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_build_without_a_device_says_so() {
+        for name in [DeviceName::Cuda(7), DeviceName::Rdma(Some("none_such".into()))] {
+            if let Err(error) = Device::open(&name) {
+                assert!(matches!(error, Error::Unsupported { .. } | Error::Invalid { .. }), "{error}");
+            }
+            if let Probe::Missing(why) = name.probe() {
+                assert!(!why.is_empty());
+            }
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The pages docs/c.md, docs/cpp.md and docs/fortran.md: the patch that stands in each makes its program share, compiles without a
+//! warning, and changes nothing of what the program prints. On two simulated hosts of two ranks, by one Open MPI and one MPICH.
+
+use std::fs;
+
+use crate::harness::{can_simulate, flavours, root, simulated, skip};
+
+const C: &str = "$MPICC -std=c11 -O1 -Wall -Wextra -pedantic -Werror";
+const CPP: &str =
+    "$bin/mpicxx$of -std=c++17 -O1 -Wall -Wextra -pedantic -Werror -DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX";
+/// A filler has an argument that not every one uses.
+const FORTRAN: &str =
+    "$bin/mpifort$of -O1 -Wall -Werror -Wno-unused-dummy-argument -J $made -I $made $modules";
+
+/// The one patch of a page.
+pub fn patch(page: &str) -> String {
+    let text = fs::read_to_string(root().join("docs").join(page)).expect("the page is there");
+    let (_, rest) = text.split_once("```diff\n").expect("the page has a patch");
+    let (patch, rest) = rest.split_once("```\n").expect("the patch ends");
+    assert!(!rest.contains("```diff"), "{page} has more than one patch");
+    patch.to_owned()
+}
+
+/// One Open MPI and one MPICH, of those that are here.
+pub fn one_of_each() -> Vec<String> {
+    let first = |family: &str| flavours().into_iter().filter(|f| f.starts_with(family)).min();
+    ["openmpi", "mpich"].into_iter().filter_map(first).collect()
+}
+
+/// Patches `source` as `page` says; builds both with `builder`, runs both with and without a
+/// launcher. All print `wanted` and nothing else.
+fn guide(page: &str, builder: &str, source: &str, wanted: &str) {
+    if !root().join("target/lib/libhostbuf.so").exists() {
+        return skip(&format!("{page}: there is no libhostbuf (scripts/build)"));
+    }
+    if !can_simulate() {
+        return;
+    }
+    let patch = patch(page);
+    for flavour in &one_of_each() {
+        // A shell's own number is the same on all simulated hosts.
+        let name = format!("guide-{source}-{}", std::process::id());
+        let script = format!(
+            r#"bin=$(dirname $MPICC); of=$(basename $MPICC); of=${{of#mpicc}}
+               made=$PWD/target/fixtures/{name}-$MPI_FLAVOUR; mkdir -p $made/examples/guide; trap 'rm -rf $made' EXIT
+               modules=""
+               {builder} examples/guide/{source} -o $made/before 2>$made/said || {{ cat $made/said; exit 90; }}
+               cp examples/guide/{source} $made/examples/guide/
+               patch -s -d $made -p1 --fuzz=0 <<'PATCH' || exit 91
+{patch}PATCH
+               modules="bindings/fortran/hostbuf.f90 bindings/fortran/hostbuf_mpi.f90"
+               {builder} $made/examples/guide/{source} -o $made/after -Iinclude -Ltarget/lib -lhostbuf \
+                   -Wl,-rpath,$PWD/target/lib 2>$made/said || {{ cat $made/said; exit 92; }}
+               hosts="-np 4 --host h0:2,h1:2"; [[ $MPI_ENGINE == openmpi ]] || hosts="-n 4 -hosts h0,h1 -ppn 2"
+               $MPIRUN $MPIRUN_FLAGS $hosts $made/before || exit
+               # A program that does not know of the buffer does what it did.
+               run="env ${{MPI_SHIM:+LD_PRELOAD=$MPI_SHIM}} $HOSTBUF run -n 4 --mpirun $MPIRUN --host h0:2,h1:2 --size 64M --"
+               $run $made/before || exit
+               $run $made/after || exit
+               $MPIRUN $MPIRUN_FLAGS $hosts $made/after"#
+        );
+        let outcome = simulated(2, flavour, &script);
+        if outcome.status == 90 {
+            // Not every MPI comes with all languages.
+            skip(&format!("{page} under {flavour}: it cannot be built there: {}", outcome.stdout.trim()));
+            continue;
+        }
+        let said = outcome.ok().stdout;
+        assert_eq!(said.lines().collect::<Vec<_>>(), [wanted; 4], "{page} under {flavour}");
+    }
+}
+
+#[test]
+fn the_page_for_c() {
+    guide("c.md", C, "charges.c", "100000 atoms, energy 6687, in 4 ranks");
+}
+
+#[test]
+fn the_page_for_cpp() {
+    guide("cpp.md", CPP, "words.cpp", "5003 different words, sum 249951710, in 4 ranks");
+}
+
+#[test]
+fn the_page_for_fortran() {
+    guide("fortran.md", FORTRAN, "opacity.f90", "opacities' sum 20000189. in 4 ranks");
+}
+
+#[test]
+fn the_pages_name_what_the_programs_print() {
+    for (page, wanted) in
+        [("c.md", "energy 6687"), ("cpp.md", "sum 249951710"), ("fortran.md", "sum 20000189.")]
+    {
+        let text = fs::read_to_string(root().join("docs").join(page)).expect("the page is there");
+        assert!(text.contains(wanted), "{page} does not say {wanted}");
+    }
+}

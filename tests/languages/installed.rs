@@ -1,0 +1,365 @@
+//! An installation by scripts/install: what programs are built with, what people read, and that it goes as it came. And the
+//! Debian package of it, and the command alone.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::harness::{Outcome, can_simulate, flavours, hostbuf, root, simulated, skip};
+
+/// A folder that is gone when the test is.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Scratch {
+        let folder = root().join(format!("target/fixtures/{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).expect("target/ is writable");
+        Scratch(folder)
+    }
+
+    /// hostbuf, installed below `prefix` here. `None`, said so, where it is not built.
+    fn installed(name: &str) -> Option<Scratch> {
+        for built in ["target/release/hostbuf", "target/lib/libhostbuf.so", "target/lib/libhostbuf.a"] {
+            if !root().join(built).exists() {
+                skip(&format!("{name}: there is no {built} (scripts/build)"));
+                return None;
+            }
+        }
+        let scratch = Scratch::new(name);
+        scratch.run("$ROOT/scripts/install --no-build --prefix prefix").ok();
+        Some(scratch)
+    }
+
+    /// A shell script in this folder, which knows `$ROOT` and `$PREFIX`.
+    fn run(&self, script: &str) -> Outcome {
+        let mut command = Command::new("bash");
+        command.args(["-euo", "pipefail", "-c", script]).current_dir(&self.0);
+        command
+            .env("ROOT", root())
+            .env("PREFIX", self.0.join("prefix"))
+            .env_remove("MANPATH")
+            .env("LC_ALL", "C");
+        Outcome::of(command.env("PKG_CONFIG_PATH", self.0.join("prefix/lib/pkgconfig")))
+    }
+
+    /// Every file and folder below `prefix`, as the manifest has them.
+    fn contents(&self) -> String {
+        let list = r"cd prefix && find . -mindepth 1 \( -type d -printf '%P/\n' -o -printf '%P\n' \) | LC_ALL=C sort";
+        self.run(list).ok().stdout
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Whether a program is here; says so if not.
+fn has(program: &str, what: &str) -> bool {
+    let there = Command::new("which").arg(program).output().is_ok_and(|o| o.status.success());
+    if !there {
+        skip(&format!("{what}: there is no {program}"));
+    }
+    there
+}
+
+/// Builds tests/fixtures/installed.c by pkg-config, and runs what comes of it.
+const BY_PKG_CONFIG: &str = r#"
+    cc -std=c11 -Wall -Wextra -Werror $ROOT/tests/fixtures/installed.c -o dynamic $(pkg-config --cflags --libs hostbuf) \
+        -Wl,-rpath,$(pkg-config --variable=libdir hostbuf)
+    ./dynamic
+    "$(pkg-config --variable=prefix hostbuf)/bin/hostbuf" run --launcher local -n 2 --size 4M -- ./dynamic
+    # The C library warns of what it opens at run time.
+    cc -std=c11 -static $ROOT/tests/fixtures/installed.c -o static $(pkg-config --cflags --libs --static hostbuf) 2>said ||
+        { cat said; exit 1; }
+    ./static
+    ls "$(pkg-config --variable=fortrandir hostbuf)"
+"#;
+const THEY_SAY: &str = "its own: 1048576 bytes\nthe launcher's: 4194304 bytes\nthe launcher's: 4194304 bytes\n\
+    its own: 1048576 bytes\nhostbuf.f90\nhostbuf_mpi.f90\n";
+
+#[test]
+fn programs_are_built_by_pkg_config_also_when_the_prefix_has_moved() {
+    let Some(scratch) = Scratch::installed("pkg-config") else { return };
+    if !has("pkg-config", "building with an installation") {
+        return;
+    }
+    assert_eq!(scratch.run(BY_PKG_CONFIG).ok().stdout, THEY_SAY);
+    fs::rename(scratch.0.join("prefix"), scratch.0.join("moved")).expect("it is there");
+    let moved = format!("export PKG_CONFIG_PATH=$PWD/moved/lib/pkgconfig\n{BY_PKG_CONFIG}");
+    assert_eq!(scratch.run(&moved).ok().stdout, THEY_SAY);
+}
+
+const CMAKE: &str = "cmake_minimum_required(VERSION 3.13)
+project(installed C)
+find_package(hostbuf 0.1 REQUIRED)
+foreach(kind hostbuf hostbuf_static)
+    add_executable(${kind} ${SOURCE})
+    target_link_libraries(${kind} hostbuf::${kind})
+endforeach()
+if(NOT EXISTS ${hostbuf_FORTRAN_DIR}/hostbuf.f90)
+    message(FATAL_ERROR \"no sources for Fortran: ${hostbuf_FORTRAN_DIR}\")
+endif()
+";
+
+#[test]
+fn a_cmake_project_finds_both_libraries() {
+    let Some(scratch) = Scratch::installed("cmake") else { return };
+    if !has("cmake", "an installation for CMake") {
+        return;
+    }
+    fs::write(scratch.0.join("CMakeLists.txt"), CMAKE).expect("the folder is writable");
+    let build = |prefix: &str| {
+        scratch.run(&format!(
+            "rm -rf built; source=$ROOT/tests/fixtures/installed.c
+             cmake -S . -B built -DCMAKE_PREFIX_PATH=$PWD/{prefix} -DSOURCE=$source >said 2>&1 &&
+             cmake --build built >>said 2>&1 || {{ cat said; exit 1; }}
+             built/hostbuf; built/hostbuf_static"
+        ))
+    };
+    let said = "its own: 1048576 bytes\nits own: 1048576 bytes\n";
+    assert_eq!(build("prefix").ok().stdout, said);
+    fs::rename(scratch.0.join("prefix"), scratch.0.join("moved")).expect("it is there");
+    assert_eq!(build("moved").ok().stdout, said);
+    // /lib is a link to /usr/lib on many machines, and CMake may come that way.
+    fs::create_dir(scratch.0.join("linked")).expect("it is new");
+    symlink("../moved/lib", scratch.0.join("linked/lib")).expect("it is new");
+    assert_eq!(build("linked").ok().stdout, said);
+    let newer = CMAKE.replace("hostbuf 0.1", "hostbuf 0.2");
+    fs::write(scratch.0.join("CMakeLists.txt"), newer).expect("the folder is writable");
+    let outcome = build("moved");
+    assert!(outcome.status != 0 && outcome.stdout.contains("0.2"), "{outcome:?}");
+}
+
+#[test]
+fn a_job_runs_from_the_installation() {
+    let Some(scratch) = Scratch::installed("job") else { return };
+    let register = "$PREFIX/bin/hostbuf run --launcher local -n 2 --size 4M --register mlock -- \
+                    grep -o \"$PREFIX/lib/.*so\" /proc/self/maps";
+    let said = scratch.run(register).ok().stdout;
+    for object in ["libhostbuf_preload.so", "libhostbuf_register.so"] {
+        assert!(said.contains(&format!("{}/prefix/lib/hostbuf/{object}\n", scratch.0.display())), "{said}");
+    }
+    if !can_simulate() {
+        return;
+    }
+    for flavour in flavours() {
+        let script = format!(
+            "{}/prefix/bin/hostbuf run -n 2 --mpirun $MPIRUN --host h0:1,h1:1 --size 4M -- sh -c 'echo $HOSTBUF_SIZE'",
+            scratch.0.display()
+        );
+        let said = simulated(2, &flavour, &script).ok().stdout;
+        assert_eq!(said.matches("00000000000004194304").count(), 2, "{flavour}: {said}");
+    }
+}
+
+#[test]
+fn the_manual_is_found_and_rendered_without_a_warning() {
+    let Some(scratch) = Scratch::installed("manual") else { return };
+    if !has("man", "the manual") {
+        return;
+    }
+    let script = "for page in hostbuf hostbuf-run hostbuf-exec hostbuf-stat hostbuf-doctor; do
+                      man -M $PREFIX/share/man -w 1 $page
+                      man --warnings -l $PREFIX/share/man/man1/$page.1 | grep -A 1 NAME
+                  done
+                  man --warnings -l $PREFIX/share/man/man3/hostbuf.3 | grep -c hostbuf_cache_get";
+    let outcome = scratch.run(script).ok();
+    assert_eq!(outcome.stderr, "");
+    assert!(outcome.stdout.contains("hostbuf-run - Start a program's ranks"), "{}", outcome.stdout);
+    let run = scratch.run("MANWIDTH=80 man -l $PREFIX/share/man/man1/hostbuf-run.1").ok().stdout;
+    let wanted =
+        ["--hostfile FILE", "EXIT STATUS", "ENVIRONMENT", "FILES", "EXAMPLES", "mpich  MPICH's mpiexec"];
+    for wanted in wanted {
+        assert!(run.contains(wanted), "{wanted}:\n{run}");
+    }
+    if has("mandoc", "the manual by mandoc") {
+        let outcome = scratch.run("mandoc -T lint -W style $PREFIX/share/man/man?/*").ok();
+        assert_eq!((outcome.stdout.as_str(), outcome.stderr.as_str()), ("", ""));
+    }
+}
+
+#[test]
+fn shells_complete() {
+    let Some(scratch) = Scratch::installed("completions") else { return };
+    let bash = ". $PREFIX/share/bash-completion/completions/hostbuf
+                complete -p hostbuf
+                try() {
+                    COMP_WORDS=(\"$@\") COMP_CWORD=$(($# - 1))
+                    _hostbuf hostbuf \"${*: -1}\" \"${*: -2:1}\"
+                    echo \"${COMPREPLY[@]}\"
+                }
+                try hostbuf ru
+                try hostbuf run --hostf
+                try hostbuf run --launcher mp
+                try hostbuf exec --soc
+                try hostbuf ''";
+    // The shell's own function uses variables that are not set.
+    let said = scratch.run(&format!("set +eu\n{bash}")).ok().stdout;
+    let said: Vec<&str> = said.lines().collect();
+    assert!(said[0].contains("-F _hostbuf"), "{said:?}");
+    assert_eq!(said[1..5], ["run", "--hostfile", "mpich", ""], "what is hidden is not offered");
+    assert!(!said[5].contains("object") && said[5].contains("doctor"), "{said:?}");
+    for (shell, file) in
+        [("zsh", "zsh/site-functions/_hostbuf"), ("fish", "fish/vendor_completions.d/hostbuf.fish")]
+    {
+        if has(shell, "completions") {
+            let outcome = scratch.run(&format!("{shell} -n $PREFIX/share/{file}")).ok();
+            assert_eq!(outcome.stderr, "");
+        }
+    }
+}
+
+#[test]
+fn what_was_installed_is_removed_and_nothing_else() {
+    let Some(scratch) = Scratch::installed("manifest") else { return };
+    let manifest = scratch.run("cat prefix/share/hostbuf/manifest").ok().stdout;
+    assert_eq!(scratch.contents(), manifest);
+    assert!(manifest.contains("bin/hostbuf\n") && manifest.contains("libexec/hostbuf/\n"), "{manifest}");
+
+    // A file that somebody has open stays as it is, and what is not installed any more goes.
+    let library = scratch.0.join("prefix/lib/libhostbuf.so.0");
+    let open = fs::File::open(&library).expect("it is installed");
+    let mode = fs::metadata(scratch.0.join("prefix/bin/hostbuf")).expect("it is installed").permissions();
+    assert_eq!(mode.mode() & 0o7777, 0o755);
+    scratch.run("umask 077; $ROOT/scripts/install --no-build --prefix prefix --libdir lib64").ok();
+    assert!(!library.exists(), "of the first installation nothing is left that the second has not");
+    assert!(!scratch.0.join("prefix/lib/pkgconfig").exists());
+    let second = scratch.run("cat prefix/share/hostbuf/manifest").ok().stdout;
+    assert_eq!(scratch.contents(), second);
+    scratch.run("$ROOT/scripts/install --no-build --prefix prefix").ok();
+    assert_eq!(scratch.contents(), manifest);
+    let again = fs::File::open(&library).expect("it is installed");
+    let inode = |file: &fs::File| file.metadata().expect("it is open").ino();
+    assert_ne!(inode(&open), inode(&again));
+    assert_eq!(open.metadata().expect("it is open").len(), again.metadata().expect("it is open").len());
+
+    fs::write(scratch.0.join("prefix/share/man/man1/other.1"), "another's").expect("it is writable");
+    scratch.run("$ROOT/scripts/install --prefix prefix --uninstall").ok();
+    assert_eq!(scratch.contents(), "share/\nshare/man/\nshare/man/man1/\nshare/man/man1/other.1\n");
+
+    // Folders that were there before stay.
+    let into =
+        "mkdir -p stage/usr/bin && $ROOT/scripts/install --no-build --prefix /usr --destdir stage >said &&
+                $ROOT/scripts/install --prefix=/usr --destdir=stage --uninstall >said && find stage";
+    assert_eq!(scratch.run(into).ok().stdout, "stage\nstage/usr\nstage/usr/bin\n");
+}
+
+#[test]
+fn calls_that_make_no_sense() {
+    let scratch = Scratch::new("calls");
+    for (call, status, words) in [
+        ("install", 2, "--prefix is missing"),
+        ("install --prefix", 2, "--prefix wants a folder"),
+        ("install --prefix prefix --force", 2, "--force is no option"),
+        ("install --prefix 'a b'", 2, "a space or a colon"),
+        ("install --prefix prefix openmpi9", 2, "openmpi9 is no MPI"),
+        ("install --prefix prefix --destdir stage", 2, "begins with a /"),
+        ("install --prefix prefix --libdir ../lib", 2, "--libdir is a folder below the prefix"),
+        ("install --prefix prefix --uninstall", 1, "nothing is installed"),
+        ("install --prefix /proc/nowhere --no-build", 1, "/proc/nowhere"),
+        ("build --fast", 2, "--fast is no option"),
+        ("build openmpi9", 2, "usage: mpienv"),
+        ("package --fast", 2, "--fast is no option"),
+    ] {
+        let outcome = scratch.run(&format!("$ROOT/scripts/{call}"));
+        let lines = outcome.stderr.lines().count();
+        assert_eq!((outcome.status, lines), (status, 1), "{call}: {outcome:?}");
+        assert!(outcome.stderr.contains(words), "{call}: {outcome:?}");
+    }
+    for script in ["install", "build", "package"] {
+        let help = scratch.run(&format!("$ROOT/scripts/{script} --help")).ok().stdout;
+        assert!(help.contains(&format!("scripts/{script} ")) && !help.contains("#!"), "{help}");
+    }
+    // A manifest is not believed when it names what is elsewhere.
+    let script = "mkdir -p prefix/share/hostbuf; touch stays; echo ../stays >prefix/share/hostbuf/manifest
+                  $ROOT/scripts/install --prefix prefix --uninstall";
+    let outcome = scratch.run(script);
+    assert_eq!((outcome.status, outcome.stderr.lines().count()), (1, 1), "{outcome:?}");
+    assert!(scratch.0.join("stays").exists());
+}
+
+#[test]
+fn the_debian_package_has_all_of_it_and_what_is_in_it_runs() {
+    let Some(scratch) = Scratch::installed("package") else { return };
+    if !has("dpkg-shlibdeps", "the Debian package") {
+        return;
+    }
+    let debians = flavours().into_iter().filter(|flavour| flavour.ends_with('4')).collect::<Vec<_>>();
+    if debians.is_empty() {
+        return skip("the Debian package: neither of Debian's MPIs has an agent here (scripts/build)");
+    }
+    scratch.run("$ROOT/scripts/package --no-build --output .").ok();
+    let list = scratch.run("dpkg-deb --contents *.deb | awk '{ print $6 }'").ok().stdout;
+    let folder = scratch.run("dpkg-architecture -q DEB_HOST_MULTIARCH").ok().stdout;
+    // All that is installed is packaged, where Debian wants it.
+    let manifest = scratch.run("cat prefix/share/hostbuf/manifest").ok().stdout;
+    for file in manifest.lines().filter(|f| !f.ends_with('/')) {
+        let own = [
+            ("lib/hostbuf/", "lib/hostbuf/".to_owned()),
+            ("lib/", format!("lib/{}/", folder.trim())),
+            ("share/zsh/site-functions/", "share/zsh/vendor-completions/".to_owned()),
+        ];
+        let moved = own.iter().find_map(|(from, to)| Some(format!("{to}{}", file.strip_prefix(from)?)));
+        let place = match file {
+            "share/hostbuf/manifest" | "share/doc/hostbuf/CHANGELOG.md" => continue,
+            _ if file.contains("LICENSE")
+                || file.contains("agent-openmpi5")
+                || file.contains("agent-mpich5") =>
+            {
+                continue;
+            }
+            _ if file.starts_with("share/man/") => format!("{file}.gz"),
+            _ => moved.unwrap_or(file.to_owned()),
+        };
+        assert!(
+            list.lines().any(|l| l == format!("./usr/{place}")),
+            "{place} is not in the package:\n{list}"
+        );
+    }
+    for file in ["copyright", "changelog.gz", "changelog.Debian.gz"] {
+        assert!(list.contains(&format!("./usr/share/doc/hostbuf/{file}\n")), "{list}");
+    }
+    let fields = scratch.run("dpkg-deb --field *.deb").ok().stdout;
+    let field = |name: &str| {
+        let line = fields.lines().find_map(|l| l.strip_prefix(&format!("{name}: ")));
+        line.unwrap_or_else(|| panic!("no {name}:\n{fields}")).to_owned()
+    };
+    assert!(field("Depends").contains("libc6") && !field("Depends").contains("mpi"), "{fields}");
+    assert!(field("Suggests").contains("mpi") && field("Recommends") == "openmpi-bin | mpich", "{fields}");
+    let runs = "dpkg-deb -x *.deb system && dpkg-deb -e *.deb system/DEBIAN && cd system && md5sum --quiet -c DEBIAN/md5sums &&
+                usr/bin/hostbuf run --launcher local -n 2 --size 4M --register mlock -- \
+                    sh -c 'grep -o system/usr/lib/hostbuf/libhostbuf_preload.so /proc/self/maps | uniq'";
+    let said = scratch.run(runs).ok().stdout;
+    assert_eq!(said, "system/usr/lib/hostbuf/libhostbuf_preload.so\n".repeat(2));
+}
+
+#[test]
+fn the_command_alone_says_where_an_agent_comes_from() {
+    // As cargo install leaves it.
+    let scratch = Scratch::new("alone");
+    fs::create_dir(scratch.0.join("bin")).expect("it is new");
+    fs::hard_link(hostbuf(), scratch.0.join("bin/hostbuf")).expect("one file system");
+    scratch.run("bin/hostbuf run --launcher local -n 2 --size 4M -- /bin/true").ok();
+    // LD_PRELOAD cannot name what lies here, so it is loaded from the cache.
+    let spaced = "mkdir -p 'a b/lib/hostbuf' && cp -r bin 'a b/' && 'a b/bin/hostbuf' object 'a b/lib/hostbuf/libhostbuf_preload.so'
+                  export XDG_CACHE_HOME=$PWD/cache
+                  'a b/bin/hostbuf' run --launcher local -n 2 --size 4M -- /bin/true && ls cache/hostbuf | wc -l
+                  'a b/bin/hostbuf' run --launcher local -n 2 --size 4M --register mlock -- /bin/true";
+    let outcome = scratch.run(spaced);
+    assert_eq!(
+        (outcome.status, outcome.stdout.as_str(), outcome.stderr.lines().count()),
+        (1, "1\n", 1),
+        "{outcome:?}"
+    );
+    assert!(outcome.stderr.contains("a space or a colon"), "{}", outcome.stderr);
+    let mpirun = "printf '#!/bin/sh\\necho \"mpirun (Open MPI) 4.1.4\"\\n' >mpirun; chmod +x mpirun
+                  bin/hostbuf run --mpirun ./mpirun -n 2 --size 4M -- /bin/true";
+    let outcome = scratch.run(mpirun);
+    assert_eq!((outcome.status, outcome.stderr.lines().count()), (1, 1), "{outcome:?}");
+    let mend = format!("scripts/install --prefix {} openmpi4", scratch.0.display());
+    assert!(outcome.stderr.contains(&mend) && outcome.stderr.contains("--agent"), "{}", outcome.stderr);
+}

@@ -1,0 +1,274 @@
+//! The interfaces by themselves: what tests/fixtures/c_interface.c, cpp_interface.cpp and fortran_interface.f90 do, built without a
+//! warning; with the address and the undefined-behaviour sanitizer, under valgrind, and with the static library.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::harness::{Outcome, root, skip};
+
+/// The program, which goes with this.
+struct Built(PathBuf);
+
+impl Drop for Built {
+    fn drop(&mut self) {
+        // A failed test may have none.
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// A folder, with all that is in it.
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Builds `source` with `compiler` and `flags`, without a warning; none where something is missing.
+fn built(compiler: &str, flags: &[&str], source: &str) -> Option<Built> {
+    static NUMBER: AtomicUsize = AtomicUsize::new(0);
+    let library = root().join("target/lib");
+    if !library.join("libhostbuf.so").exists() {
+        skip("libhostbuf's interfaces: there is no libhostbuf (scripts/build)");
+        return None;
+    }
+    if Command::new(compiler).arg("--version").output().is_err() {
+        skip(&format!("libhostbuf by {compiler}: it is not here"));
+        return None;
+    }
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let made = Built(root().join(format!("target/fixtures/interface-{}-{number}", std::process::id())));
+    let rpath = format!("-Wl,-rpath,{}", library.display());
+    let mut command = Command::new(compiler);
+    command.current_dir(root()).args(["-Wall", "-Wextra", "-pedantic", "-Werror", "-g", "-O1", "-Iinclude"]);
+    command.args(flags.iter().filter(|flag| !flag.ends_with(".a"))).arg(format!("tests/fixtures/{source}"));
+    command.arg("-o").arg(&made.0).args(["-x", "none"]);
+    match flags.iter().find(|flag| flag.ends_with(".a")) {
+        Some(archive) => command.arg(archive).args(["-lpthread", "-ldl", "-lm"]),
+        None => command.arg("-L").arg(&library).args(["-lhostbuf", &rpath]),
+    };
+    Outcome::of(&mut command).ok();
+    Some(made)
+}
+
+/// Builds and runs it.
+fn interface(compiler: &str, flags: &[&str], source: &str) {
+    let Some(program) = built(compiler, flags, source) else { return };
+    let said = Outcome::of(Command::new(&program.0).env("ASAN_OPTIONS", "detect_leaks=1")).ok();
+    assert!(
+        said.stdout.ends_with("all as it should be\n") && said.stderr.is_empty(),
+        "{}{}",
+        said.stdout,
+        said.stderr
+    );
+}
+
+const C: &str = "c_interface.c";
+const CPP: &str = "cpp_interface.cpp";
+const SANITIZERS: [&str; 2] = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+
+#[test]
+fn as_c11() {
+    interface("gcc", &["-std=c11"], C);
+}
+
+#[test]
+fn the_header_for_c_as_cpp17() {
+    interface("g++", &["-std=c++17", "-x", "c++"], C);
+}
+
+#[test]
+fn as_cpp17_and_cpp20() {
+    interface("g++", &["-std=c++17", "-O0"], CPP);
+    interface("g++", &["-std=c++20", "-O0"], CPP);
+}
+
+#[test]
+fn with_sanitizers() {
+    interface("gcc", &[&["-std=c11"][..], &SANITIZERS].concat(), C);
+    interface("g++", &[&["-std=c++17", "-x", "c++"][..], &SANITIZERS].concat(), C);
+    interface("g++", &[&["-std=c++17"][..], &SANITIZERS].concat(), CPP);
+}
+
+#[test]
+fn with_the_static_library() {
+    interface("gcc", &["-std=c11", "target/lib/libhostbuf.a"], C);
+}
+
+/// Also that both have the same sizes of what they hand to each other.
+#[test]
+fn in_fortran() {
+    let library = root().join("target/lib");
+    if !library.join("libhostbuf.so").exists() || Command::new("gfortran").arg("--version").output().is_err()
+    {
+        return skip("libhostbuf in Fortran: there is no libhostbuf (scripts/build), or no gfortran");
+    }
+    let folder = Folder(root().join(format!("target/fixtures/fortran-{}", std::process::id())));
+    fs::create_dir_all(&folder.0).expect("the folder above is there");
+    let (fortran, sizes) = (folder.0.join("fortran"), folder.0.join("sizes"));
+    let mut command = Command::new("gfortran");
+    // Fillers have an argument that not each of them uses; and of functions that are not pure it does not matter which is asked.
+    command.args([
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-Wno-unused-dummy-argument",
+        "-Wno-function-elimination",
+        "-O1",
+        "-g",
+        "-fcheck=all",
+        "-J",
+    ]);
+    command.arg(&folder.0).arg("-I").arg(&folder.0).current_dir(root());
+    command
+        .args(["bindings/fortran/hostbuf.f90", "tests/fixtures/fortran_interface.f90", "-o"])
+        .arg(&fortran);
+    command.arg("-L").arg(&library).args(["-lhostbuf", &format!("-Wl,-rpath,{}", library.display())]);
+    Outcome::of(&mut command).ok();
+    let said = Outcome::of(&mut Command::new(&fortran)).ok().stdout;
+    let source = folder.0.join("sizes.c");
+    let types = ["options", "info", "key", "lease", "collective", "cache_stats", "proof"]
+        .map(|name| format!("sizeof(hostbuf_{name})"));
+    let program = format!(
+        "#include <stdio.h>\n#include <hostbuf.h>\nint main(void) {{ printf(\"sizes %zu %zu %zu %zu %zu %zu %zu\", {}); }}\n",
+        types.join(", ")
+    );
+    fs::write(&source, program).expect("the folder is there");
+    let include = root().join("include");
+    Outcome::of(Command::new("gcc").arg("-I").arg(include).arg(&source).arg("-o").arg(&sizes)).ok();
+    let wanted = Outcome::of(&mut Command::new(&sizes)).ok().stdout;
+    assert_eq!(said, format!("{wanted}\nall as it should be\n"));
+}
+
+/// The words of a text that follow each other: names, numbers and signs.
+fn words(text: &str) -> Vec<&str> {
+    let is_sign = |c: char| !(c.is_alphanumeric() || c == '_');
+    text.split_inclusive(is_sign)
+        .flat_map(|part| {
+            let (word, sign) = part.split_at(part.trim_end_matches(is_sign).len());
+            [word, sign.trim()]
+        })
+        .filter(|word| !word.is_empty())
+        .collect()
+}
+
+/// The constants, the members of each type and the arguments of each function are the same in the module and in the header, in
+/// the same order.
+#[test]
+fn the_module_for_fortran_says_what_the_header_says() {
+    let read = |path: &str| fs::read_to_string(root().join(path)).expect("it is there");
+    let header: String = read("include/hostbuf.h")
+        .split_once("*/")
+        .expect("it begins with a comment")
+        .1
+        .lines()
+        .filter(|l| !l.trim_start().starts_with("//"))
+        .collect::<Vec<_>>()
+        .join("\n");
+    let module: String = read("bindings/fortran/hostbuf.f90")
+        .lines()
+        .map(|l| l.split('!').next().unwrap_or(""))
+        .collect::<Vec<_>>()
+        .join("\n");
+    let (header, module) = (words(&header), words(&module));
+    // NAME = NUMBER, of the header's enums and the module's parameters.
+    let constants = |words: &[&str]| -> std::collections::BTreeMap<String, String> {
+        words
+            .windows(3)
+            .filter(|w| w[0].starts_with("HOSTBUF_") && w[1] == "=" && w[2].parse::<u32>().is_ok())
+            .map(|w| (w[0].trim_end_matches("_FAILED").to_owned(), w[2].to_owned()))
+            .collect()
+    };
+    let (in_c, in_fortran) = (constants(&header), constants(&module));
+    assert!(in_c.len() > 40, "{in_c:?}");
+    assert_eq!(in_c, in_fortran);
+    // Arguments: the names before each comma or the end of the list.
+    let mut compared = 0;
+    for name in module
+        .windows(2)
+        .filter(|w| matches!(w[0], "function" | "subroutine"))
+        .map(|w| w[1].trim_end_matches("_c"))
+    {
+        let at = |words: &[&str], name: &str| words.windows(2).position(|w| w[0] == name && w[1] == "(");
+        let Some(declared) = at(&header, name) else { continue };
+        let end =
+            header[declared..].iter().position(|w| *w == ";" || *w == ");").expect("it ends") + declared;
+        let wanted: Vec<_> = (declared..=end)
+            .filter(|&i| matches!(header[i], "," | ")" | ");") && i > declared + 2)
+            .map(|i| header[i - 1])
+            .filter(|word| *word != "void")
+            .collect();
+        let own = format!("{name}_c");
+        let here = at(&module, &own).or_else(|| at(&module, name)).expect("it was just seen");
+        let last = module[here..].iter().position(|w| w.contains(')')).expect("it ends") + here;
+        let given: Vec<_> = module[here + 2..last].iter().copied().filter(|word| *word != ",").collect();
+        assert_eq!(given, wanted, "{name}");
+        compared += 1;
+    }
+    assert!(compared > 25, "only {compared} functions were found");
+    // Members, but for the functions of a group, whose types the header spells out.
+    for name in ["hostbuf_options", "hostbuf_info", "hostbuf_key", "hostbuf_cache_stats"] {
+        let start = header
+            .windows(3)
+            .position(|w| w[0] == "struct" && w[1] == name && w[2].starts_with('{'))
+            .expect(name);
+        let end = header[start..].iter().position(|w| w.starts_with('}')).expect("it ends") + start;
+        let wanted: Vec<_> =
+            (start..end).filter(|&i| header[i].starts_with(';')).map(|i| header[i - 1]).collect();
+        let start = module.windows(2).position(|w| w[0] == ":" && w[1] == name).expect(name) + 2;
+        let end = module[start..].windows(2).position(|w| w[0] == "end" && w[1] == "type").expect("it ends")
+            + start;
+        // Behind each `::` (two signs), the names between commas; what a member begins as does not count.
+        let mut given = Vec::new();
+        let mut i = start;
+        while i < end {
+            if module[i] == ":" && module[i + 1] != ":" {
+                i += 1;
+                given.push(module[i]);
+                while i + 1 < end && module[i + 1] == "," {
+                    i += 2;
+                    given.push(module[i]);
+                }
+            }
+            i += 1;
+        }
+        assert_eq!(given, wanted, "{name}");
+    }
+}
+
+/// Nothing is lost, nothing is read that nobody wrote, and what is in use at the end does not grow with the work.
+#[test]
+fn under_valgrind() {
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        return skip("valgrind: it is not here (scripts/install-deps sanitizers)");
+    }
+    valgrind(built("gcc", &["-std=c11"], C));
+    valgrind(built("g++", &["-std=c++17", "-O0"], CPP));
+}
+
+fn valgrind(program: Option<Built>) {
+    let Some(program) = program else { return };
+    // Rust's own name of a thread is pointed to from behind its beginning.
+    let known = Built(program.0.with_extension("supp"));
+    let rust = "{\n rust-thread\n Memcheck:Leak\n match-leak-kinds: possible\n fun:malloc\n ...\n \
+                fun:*std*thread*current*init_current*\n}\n";
+    fs::write(&known.0, rust).expect("the folder is there");
+    let in_use = |rounds: &str| {
+        let mut command = Command::new("valgrind");
+        command.args([
+            "--leak-check=full",
+            "--error-exitcode=9",
+            "--show-leak-kinds=definite,indirect,possible",
+        ]);
+        command.arg("--errors-for-leak-kinds=definite,indirect,possible");
+        command.arg(format!("--suppressions={}", known.0.display())).arg(&program.0).arg(rounds);
+        let said = Outcome::of(&mut command).ok().stderr;
+        let line =
+            said.lines().find(|line| line.contains("in use at exit:")).expect("valgrind sums up").to_owned();
+        line.split("in use at exit:").nth(1).expect("it was found").to_owned()
+    };
+    assert_eq!(in_use("1"), in_use("5"));
+}

@@ -1,0 +1,187 @@
+//! The Python package: its own tests and the examples in its documentation, with all of Python's warnings as errors; its type
+//! hints; one wheel for all versions; and the example by every MPI that is here.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::guides::{one_of_each, patch};
+use crate::harness::{Outcome, can_simulate, flavours, root, simulated, skip};
+
+/// The environment of scripts/install-deps with the package that scripts/build-python put there.
+pub fn python() -> Option<PathBuf> {
+    let python = root().join("target/python/bin/python");
+    let there = root().join("target/python-plain/hostbuf").is_dir() && python.exists();
+    if !there {
+        skip(
+            "Python: there is no target/python with the package (scripts/install-deps python, scripts/build-python)",
+        );
+    }
+    there.then_some(python)
+}
+
+/// Python in development mode, each warning an error, away from the repository's own files.
+fn strict(python: &Path) -> Command {
+    let mut command = Command::new(python);
+    command.args(["-X", "dev", "-W", "error"]).current_dir(root().join("python/tests"));
+    command
+}
+
+/// Standard error of a command that went well, without what MPI or the shell may say.
+fn silent(outcome: Outcome) -> Outcome {
+    let outcome = outcome.ok();
+    assert_eq!(outcome.stderr, "", "it said something");
+    outcome
+}
+
+#[test]
+fn its_own_tests() {
+    let Some(python) = python() else { return };
+    // unittest reports on standard error.
+    let said =
+        Outcome::of(strict(&python).args(["-m", "unittest", "discover", "--start-directory", "."])).ok();
+    assert!(said.stderr.ends_with("\nOK\n") && !said.stderr.contains("Ran 0 tests"), "{}", said.stderr);
+}
+
+#[test]
+fn examples_in_the_documentation() {
+    let Some(python) = python() else { return };
+    let script = "
+import doctest, importlib, pkgutil, hostbuf
+names = ['hostbuf', *('hostbuf.' + module.name for module in pkgutil.iter_modules(hostbuf.__path__))]
+results = {name: doctest.testmod(importlib.import_module(name)) for name in names}
+print(sum(result.failed for result in results.values()), sum(result.attempted for result in results.values()))
+# Everything that is public says what it is.
+for name in hostbuf.__all__:
+    assert getattr(hostbuf, name).__doc__, name
+";
+    let said = silent(Outcome::of(strict(&python).args(["-c", script])));
+    let (failed, attempted) = said.stdout.trim().rsplit_once(' ').expect("two numbers");
+    assert_eq!(failed, "0", "{}", said.stdout);
+    assert!(attempted.parse::<u32>().expect("a number") >= 20, "only {attempted} examples ran");
+}
+
+#[test]
+fn type_hints() {
+    let Some(python) = python() else { return };
+    let cache = format!("target/fixtures/mypy-{}", std::process::id());
+    let mut command = Command::new(python);
+    command.current_dir(root()).args(["-m", "mypy", "--strict", "--cache-dir", &cache]);
+    let outcome = Outcome::of(command.args(["python/package/hostbuf", "examples/python"]));
+    std::fs::remove_dir_all(root().join(cache)).expect("it was made");
+    outcome.ok();
+}
+
+#[test]
+fn one_wheel_for_all_versions() {
+    if python().is_none() {
+        return;
+    }
+    let wheels: Vec<_> = std::fs::read_dir(root().join("target/wheels"))
+        .expect("scripts/build-python made it")
+        .map(|file| file.expect("it can be read").file_name().into_string().expect("a name"))
+        .collect();
+    let [wheel] = &wheels[..] else { panic!("one wheel is wanted: {wheels:?}") };
+    assert!(wheel.contains("-cp39-abi3-linux_"), "{wheel}");
+    // Without numpy: the buffer protocol is Python's own.
+    let script = "
+import sys, hostbuf
+with hostbuf.allocate(None, 4096) as buffer:
+    memoryview(buffer)[:3] = b'abc'
+    assert buffer.initialize(lambda arena: {'a': [1, bytearray(b'xyz')]}) == {'a': [1, bytearray(b'xyz')]}
+    assert buffer.freeze(None).sealed and memoryview(buffer).readonly
+print(*sys.version_info[:2])
+";
+    let mut ran = Vec::new();
+    for python in pythons() {
+        let mut command = strict(&python);
+        command.env("PYTHONPATH", root().join("target/python-plain")).env("PYTHONDONTWRITEBYTECODE", "1");
+        ran.push(silent(Outcome::of(command.args(["-c", script]))).stdout);
+    }
+    ran.sort();
+    ran.dedup();
+    if ran.len() < 2 {
+        skip(&format!("the wheel under several versions of Python: there is only {}", ran.concat().trim()));
+    }
+}
+
+/// All the CPython from 3.9 that can be found: in PATH, and those of pyenv.
+fn pythons() -> Vec<PathBuf> {
+    let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
+    let versions = std::fs::read_dir(home.join(".pyenv/versions")).into_iter().flatten().flatten();
+    let mut all: Vec<_> = versions.map(|version| version.path().join("bin/python")).collect();
+    all.extend((9..30).map(|minor| PathBuf::from(format!("python3.{minor}"))));
+    all.push("python3".into());
+    let fits = "import sys; sys.exit(sys.implementation.name != 'cpython' or sys.version_info < (3, 9))";
+    all.retain(|python| Command::new(python).args(["-c", fits]).output().is_ok_and(|o| o.status.success()));
+    all
+}
+
+/// Runs a script on two simulated hosts by every MPI of `flavours`, with `$python`, `$hosts` (mpirun's options), `$run` (hostbuf run) and
+/// `$made` (a folder of its own, called by `name`); hands on what it printed.
+pub fn by_each(name: &str, flavours: &[String], python: &Path, script: &str, look: impl Fn(&str, Outcome)) {
+    for flavour in flavours {
+        // mpi4py looks for the library of MPICH by the name that its own builds have; Debian's has another.
+        let script = format!(
+            r#"made=$PWD/target/fixtures/{name}-{number}-$MPI_FLAVOUR; mkdir -p $made; trap 'rm -rf $made' EXIT
+               export MPI4PY_MPIABI=$MPI_ENGINE
+               if [[ $MPI_ENGINE == mpich ]]; then
+                   own=$(dirname $(dirname $(realpath $MPICC)))/lib debian=/usr/lib/$(uname -m)-linux-gnu/libmpich.so.12
+                   if [[ ! -e $own/libmpi.so.12 && -e $debian ]]; then
+                       own=$made; ln -s $debian $own/libmpi.so.12
+                   fi
+                   export LD_LIBRARY_PATH=$own
+               fi
+               python="{python} -X dev -W error"
+               hosts="-np 4 --host h0:2,h1:2 -x MPI4PY_MPIABI"; [[ $MPI_ENGINE == openmpi ]] || hosts="-n 4 -hosts h0,h1 -ppn 2"
+               run="env ${{MPI_SHIM:+LD_PRELOAD=$MPI_SHIM}} $HOSTBUF run --quiet -n 4 --mpirun $MPIRUN --host h0:2,h1:2 --size 64M --"
+               {script}"#,
+            number = std::process::id(),
+            python = python.display(),
+        );
+        let said = simulated(2, flavour, &script).ok();
+        // As errors they end it; but for those that come while Python ends.
+        for late in ["ResourceWarning", "Exception ignored", "Fatal Python error"] {
+            assert!(!said.stderr.contains(late), "{flavour}: {}", said.stderr);
+        }
+        look(flavour, said);
+    }
+}
+
+#[test]
+fn a_table_that_all_ranks_see() {
+    let Some(python) = python() else { return };
+    if !can_simulate() {
+        return;
+    }
+    let script = "$run $python examples/python/shared_table.py || exit
+                  $MPIRUN $MPIRUN_FLAGS $hosts $python examples/python/shared_table.py";
+    by_each("table", &flavours(), &python, script, |flavour, said| {
+        let wanted = "(60, 2000) values in barn, in 4 ranks at 1 address; 0 are wrong; sealed\n";
+        assert_eq!(said.stdout, wanted.repeat(2), "{flavour}");
+    });
+}
+
+/// The patch in docs/python.md changes nothing of what the program prints.
+#[test]
+fn the_page_for_python() {
+    let Some(python) = python() else { return };
+    if !can_simulate() {
+        return;
+    }
+    let patch = patch("python.md");
+    let script = format!(
+        "mkdir -p $made/examples/guide
+         cp examples/guide/spectrum.py $made/examples/guide/
+         patch -s -d $made -p1 --fuzz=0 <<'PATCH' || exit 91
+{patch}PATCH
+         $MPIRUN $MPIRUN_FLAGS $hosts $python examples/guide/spectrum.py || exit
+         $run $python $made/examples/guide/spectrum.py || exit
+         $MPIRUN $MPIRUN_FLAGS $hosts $python $made/examples/guide/spectrum.py"
+    );
+    by_each("page", &one_of_each(), &python, &script, |flavour, said| {
+        let wanted = "500 lines, sum 199400000, in 4 ranks\n";
+        assert_eq!(said.stdout, wanted.repeat(3), "{flavour}");
+        let page = std::fs::read_to_string(root().join("docs/python.md")).expect("the page is there");
+        assert!(page.contains(wanted.trim()));
+    });
+}
