@@ -151,6 +151,9 @@ fn the_doctor_tries_it() {
     }
 }
 
+/// A shell's command in a rank: what `hostbuf stat` (the command `$0`) shows of the own job. Other tests have theirs beside it.
+const OWN: &str = r#"$0 stat | sed -n "/^job ${HOSTBUF_JOB##*/} /,/^$/p""#;
+
 /// The lines of `hostbuf stat` that tell of registrations, in words.
 fn shown(outcome: &Outcome) -> Vec<String> {
     let lines = outcome.stdout.lines().filter(|l| l.contains("  mlock  "));
@@ -166,8 +169,8 @@ fn every_engine_registers_in_the_leader_of_each_host_and_stat_shows_it() {
     for flavour in flavours() {
         let script = format!(
             "$HOSTBUF run -n 4 --host h0:2,h1:2 --mpirun $MPIRUN --size 4M --register mlock -- {program} \
-             '[ $HOSTBUF_LOCAL_RANK = 1 ] || {} stat'",
-            hostbuf().display()
+             '[ $HOSTBUF_LOCAL_RANK = 1 ] || {}'",
+            OWN.replace("$0", hostbuf().to_str().expect("UTF-8"))
         );
         let outcome = simulated(2, &flavour, &script).ok();
         let leads = |rank| format!("{rank} early 4096 now 4096 has mlock@{AT}+4194304");
@@ -189,27 +192,32 @@ fn stat_forgets_a_registration_with_its_process() {
         return;
     }
     // Rank 0 has registered, and ends while rank 1 looks.
-    let script = "if [ $HOSTBUF_RANK = 0 ]; then echo pid $$; exit 0; fi; \
-                  for i in $(seq 200); do $0 stat >$1.$$; grep -q '1 rank' $1.$$ && break; sleep 0.02; done; cat $1.$$; rm $1.$$";
+    let script = format!(
+        "[ $HOSTBUF_RANK = 0 ] && exit 0; \
+         for i in $(seq 200); do {OWN} >$1.$$; grep -q '1 rank' $1.$$ && break; sleep 0.02; done; cat $1.$$; rm $1.$$"
+    );
     let dir = Scratch::new("forgets");
     let (command, file) = (hostbuf(), dir.path("stat"));
-    let words = ["sh", "-c", script, command.to_str().expect("UTF-8"), &file];
+    let words = ["sh", "-c", &script, command.to_str().expect("UTF-8"), &file];
     let outcome = local(2, "4M", &["--register", "mlock"], &words).ok();
     assert!(outcome.stdout.contains("  1 rank: "), "{outcome:?}");
     assert_eq!(shown(&outcome), [""; 0], "{outcome:?}");
     // An image that it was before has nothing any more.
-    let script = "exec sh -c '$0 stat' $0";
-    let outcome = local(1, "4M", &["--register", "mlock"], &["sh", "-c", script, words[3]]).ok();
+    let script = format!("exec sh -c '{OWN}' $0");
+    let outcome = local(1, "4M", &["--register", "mlock"], &["sh", "-c", &script, words[3]]).ok();
     assert_eq!(shown(&outcome).len(), 1, "{outcome:?}");
     // With JSON, while it lives.
     let json = [command.to_str().expect("UTF-8"), "stat", "--json"];
+    let script = "echo ${HOSTBUF_JOB##*/}; $0 $1 $2";
     let outcome =
-        local(1, "4M", &["--register", "mlock"], &["sh", "-c", "$0 $1 $2", json[0], json[1], json[2]]).ok();
-    let value: serde_json::Value = serde_json::from_str(&outcome.stdout).expect("JSON");
+        local(1, "4M", &["--register", "mlock"], &["sh", "-c", script, json[0], json[1], json[2]]).ok();
+    let (job, text) = outcome.stdout.split_once('\n').expect("two parts");
+    let value: serde_json::Value = serde_json::from_str(text).expect("JSON");
     let buffers = value["jobs"]
         .as_array()
         .expect("jobs")
         .iter()
+        .filter(|j| j["job"] == job)
         .flat_map(|j| j["buffers"].as_array().expect("buffers"));
     let held: Vec<_> = buffers.flat_map(|b| b["registrations"].as_array().expect("a list")).collect();
     let ours = held.iter().find(|r| r["name"] == "sh" && r["length_bytes"] == 4 << 20).expect("the shell's");
