@@ -10,8 +10,11 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use hostbuf::HostBuffer;
 
 use crate::Outcome;
-use crate::lookups::{STEPS, chain, fill, lanes};
-use crate::sample::{sample, timed};
+use crate::lookups::{chain, fill, lanes};
+use crate::sample::{sample, timed, turns};
+
+/// Lookups of each kind in a turn: few, so that both sides of a ratio find the machine's memory at the same speed.
+const STEPS: u64 = 1 << 17;
 
 /// A program that takes turns.
 struct Peer {
@@ -30,11 +33,12 @@ impl Peer {
         Ok(Peer { child, say, hear })
     }
 
-    fn turn(&mut self, start: u64) -> Result<Vec<f64>, Box<dyn std::error::Error>> {
+    fn turn<const N: usize>(&mut self, start: u64) -> Result<[f64; N], Box<dyn std::error::Error>> {
         writeln!(self.say, "{start}")?;
         let mut line = String::new();
         self.hear.read_line(&mut line)?;
-        Ok(line.split_ascii_whitespace().map(str::parse).collect::<Result<_, _>>()?)
+        let numbers: Vec<f64> = line.split_ascii_whitespace().map(str::parse).collect::<Result<_, _>>()?;
+        numbers.try_into().map_err(|_| format!("a peer answered {line:?} to a turn").into())
     }
 
     fn end(self) -> Outcome {
@@ -54,34 +58,30 @@ pub(crate) fn compare(repeats: usize, c: &str, python: &[&str]) -> Outcome {
         return Err("a power of two is meant".into());
     }
     fill(table, words);
-    let mut in_c = Peer::start(&[c])?;
+    let mut in_c = Peer::start(&[c, &STEPS.to_string()])?;
     let mut numpy = Peer::start(python)?;
-    let mut at = 0;
+    let mut in_rust = |start| {
+        let (elapsed, end) = timed(|| chain(table, start, STEPS));
+        let (elapsed_lanes, sum) = timed(|| lanes(table, end, words, STEPS));
+        let [chain, lanes] = [elapsed, elapsed_lanes].map(|time| time.as_secs_f64() / STEPS as f64);
+        [chain, lanes, ((end + sum) % words) as f64]
+    };
+    // Each goes on from where it was: nobody finds in the processor's cache what the other has just read.
+    let mut starts = [0, words / 2];
     for repeat in 0..repeats {
-        let mut rust = || {
-            let (elapsed, end) = timed(|| chain(table, at, STEPS));
-            let (elapsed_lanes, sum) = timed(|| lanes(table, end, words, STEPS));
-            at = (end + sum) % words;
-            [elapsed, elapsed_lanes].map(|time| time.as_secs_f64() / STEPS as f64)
-        };
-        let mut c = |start| in_c.turn(start);
-        // The other way round each time, from the same word.
-        let start = (repeat as u64).wrapping_mul(0x9e37_79b9) % words;
-        let (ours, theirs) = match repeat % 2 {
-            0 => (rust(), c(start)?),
-            _ => {
-                let theirs = c(start)?;
-                (rust(), theirs)
-            }
-        };
-        let [chain_in_c, lanes_in_c, ..] = theirs[..] else {
-            return Err("the program in C has ended".into());
-        };
-        for (key, c, rust) in [("lookup-c", chain_in_c, ours[0]), ("lookup16-c", lanes_in_c, ours[1])] {
-            sample(key, "ours", c);
-            sample(key, "theirs", rust);
+        let mut took = [[0.0; 2]; 2];
+        for side in turns(repeat) {
+            let [chain, lanes, next] = match side {
+                0 => in_c.turn(starts[side])?,
+                _ => in_rust(starts[side]),
+            };
+            (took[side], starts[side]) = ([chain, lanes], next as u64);
         }
-        let [shared, private] = numpy.turn(start)?[..] else { return Err("Python has ended".into()) };
+        for (i, key) in ["lookup-c", "lookup16-c"].into_iter().enumerate() {
+            sample(key, "ours", took[0][i]);
+            sample(key, "theirs", took[1][i]);
+        }
+        let [shared, private] = numpy.turn(repeat as u64)?;
         sample("lookup-numpy", "ours", shared);
         sample("lookup-numpy", "theirs", private);
     }

@@ -22,7 +22,7 @@ struct Table {
 
 const LANES: u64 = 16;
 /// Lookups in one turn: short turns, many of them, since a machine is never wholly quiet.
-pub(crate) const STEPS: u64 = 1 << 19;
+const STEPS: u64 = 1 << 19;
 
 /// Measures tables of `bytes` (a power of two): the buffer on each of `pages`, private memory on huge and on small
 /// pages, and the window.

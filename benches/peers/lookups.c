@@ -1,6 +1,6 @@
-/* The lookups of benches/figures/lookups.rs in C, through the view of a buffer that libhostbuf gives. A turn for each line of standard
- * input ("START", a word's number); answers with the seconds of one lookup of a chain, and of one of sixteen chains at once.
- * Built by scripts/bench. */
+/* The lookups of benches/figures/lookups.rs in C, through the view of a buffer that libhostbuf gives. A turn of so many lookups as
+ * the argument says for each line of standard input ("START", a word's number); answers with the seconds of one lookup of a chain, of
+ * one of sixteen chains at once, and the word to go on from. Built by scripts/bench. */
 #define _GNU_SOURCE
 #include <inttypes.h>
 #include <stdint.h>
@@ -10,7 +10,7 @@
 
 #include "hostbuf.h"
 
-enum { LANES = 16, STEPS = 1 << 19 };
+enum { LANES = 16 };
 
 static double now(void)
 {
@@ -19,27 +19,31 @@ static double now(void)
     return (double)time.tv_sec + (double)time.tv_nsec * 1e-9;
 }
 
-static __attribute__((noinline)) uint64_t chain(const uint64_t *table, uint64_t start)
+static __attribute__((noinline)) uint64_t chain(const uint64_t *table, uint64_t start, uint64_t steps)
 {
     uint64_t at = start;
-    for (int i = 0; i < STEPS; i++) at = table[at];
+    for (uint64_t i = 0; i < steps; i++) at = table[at];
     return at;
 }
 
-static __attribute__((noinline)) uint64_t lanes(const uint64_t *table, uint64_t start, uint64_t words)
+static __attribute__((noinline)) uint64_t lanes(const uint64_t *table, uint64_t start, uint64_t words, uint64_t steps)
 {
     uint64_t at[LANES], sum = 0;
     for (unsigned i = 0; i < LANES; i++) at[i] = (start + i * (words / LANES)) % words;
-    for (int i = 0; i < STEPS / LANES; i++)
+    for (uint64_t i = 0; i < steps / LANES; i++)
         for (int lane = 0; lane < LANES; lane++) at[lane] = table[at[lane]];
     for (int lane = 0; lane < LANES; lane++) sum = (sum + at[lane]) % words;
     return sum;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     hostbuf_buffer *buffer;
-    uint64_t start;
+    uint64_t start, steps = argc > 1 ? strtoull(argv[1], NULL, 10) : 0;
+    if (steps < LANES) {
+        fputs("usage: lookups-c LOOKUPS\n", stderr);
+        return 2;
+    }
     if (hostbuf_attach(NULL, &buffer) != HOSTBUF_OK) {
         fprintf(stderr, "%s\n", hostbuf_message());
         return 1;
@@ -52,11 +56,11 @@ int main(void)
     (void)touched;
     while (scanf("%" SCNu64, &start) == 1) {
         double begun = now();
-        uint64_t end = chain(table, start);
-        double each = (now() - begun) / STEPS;
+        uint64_t end = chain(table, start, steps);
+        double each = (now() - begun) / (double)steps;
         begun = now();
-        uint64_t sum = lanes(table, end, words);
-        double each_lane = (now() - begun) / STEPS;
+        uint64_t sum = lanes(table, end, words, steps);
+        double each_lane = (now() - begun) / (double)steps;
         printf("%.12e %.12e %" PRIu64 "\n", each, each_lane, (end + sum) % words);
         fflush(stdout);
     }

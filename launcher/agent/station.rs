@@ -22,9 +22,10 @@ use super::orders::{Answer, Event, Handle, Order};
 use super::spec::Spec;
 use gathers::Parts;
 
-/// The most connections whose owner has not yet said who it is; beyond it the oldest is closed of
-/// the process that has most of them.
+/// The most connections whose owner has not yet said who it is; beyond it one is closed that is not a rank's.
 const MAX_STRANGERS: usize = 128;
+/// A rank says who it is as soon as it is connected: who has been silent for longer than this is none.
+const SILENCE: Duration = Duration::from_secs(1);
 /// How long ranks may stand before the door of an agent that has no descriptor left: others may give theirs back.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How many frames may wait for a peer that does not read.
@@ -36,6 +37,7 @@ struct Peer {
     channel: Option<Channel>,
     process: Option<OwnedFd>,
     pid: i32,
+    since: Instant,
     hello: Option<Hello>,
     ready: Option<Territory>,
     /// What it said last in answer to what was asked.
@@ -291,7 +293,7 @@ impl Station {
                 Err(error) => {
                     // Out of descriptors: make room, and try again in the next turn.
                     tracing::warn!(%error, "accepting a connection");
-                    self.full = !self.drop_oldest_stranger();
+                    self.full = !self.drop_stranger();
                     if self.full {
                         self.no_room(&error);
                     }
@@ -306,6 +308,7 @@ impl Station {
                 channel: Some(channel),
                 process: None,
                 pid,
+                since: Instant::now(),
                 hello: None,
                 ready: None,
                 answer: None,
@@ -318,7 +321,7 @@ impl Station {
             self.peers.insert(self.next, peer);
             self.next += 1;
             if self.peers.values().filter(|p| p.hello.is_none()).count() > MAX_STRANGERS {
-                self.drop_oldest_stranger();
+                self.drop_stranger();
             }
         }
     }
@@ -339,15 +342,19 @@ impl Station {
         let _ = self.events.send(Event::Lost(message));
     }
 
-    /// Whether there was one.
-    fn drop_oldest_stranger(&mut self) -> bool {
+    /// Closes the oldest connection of the stranger who has most of them, or who has been silent for too long. Whether there was one:
+    /// a rank that is about to introduce itself has one connection, and has just come.
+    fn drop_stranger(&mut self) -> bool {
         let strangers = || self.peers.iter().filter(|(_, p)| p.hello.is_none());
         let mut count: BTreeMap<i32, usize> = BTreeMap::new();
         strangers().for_each(|(_, p)| *count.entry(p.pid).or_default() += 1);
-        // A rank that is about to introduce itself has one connection; who floods us has many.
-        let Some((&flooder, _)) = count.iter().max_by_key(|(_, n)| **n) else { return false };
-        let oldest = strangers().find(|(_, p)| p.pid == flooder).map(|(&id, _)| id);
-        oldest.is_some_and(|id| self.peers.remove(&id).is_some())
+        let flooder = count.iter().max_by_key(|(_, n)| **n).filter(|(_, n)| **n > 1).map(|(pid, _)| *pid);
+        // Their numbers are in the order in which they came.
+        let oldest = match flooder {
+            Some(pid) => strangers().find(|(_, p)| p.pid == pid),
+            None => strangers().next().filter(|(_, p)| p.since.elapsed() > SILENCE),
+        };
+        oldest.map(|(&id, _)| id).is_some_and(|id| self.peers.remove(&id).is_some())
     }
 
     /// Hears at most `most` frames of a peer.

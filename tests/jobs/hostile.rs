@@ -326,7 +326,7 @@ fn another_user_who_takes_the_name_first_is_found_out() {
 #[test]
 fn an_agent_without_descriptors_says_so_and_nobody_waits() {
     let script =
-        format!("ulimit -n 16; exec {} run --launcher local -n 12 --size 1M -- true", hostbuf().display());
+        format!("ulimit -n 16; exec {} run --launcher local -n 40 --size 1M -- true", hostbuf().display());
     let outcome = Outcome::of(Command::new("sh").args(["-c", &script]));
     assert_eq!(outcome.status, 1, "{outcome:?}");
     let line =
