@@ -130,7 +130,8 @@ typedef enum hostbuf_monitor {
     HOSTBUF_MONITOR_EXPLICIT = 2,
 } hostbuf_monitor;
 
-// Gives out the buffer's memory while it is being filled.
+// Gives out the buffer's memory while it is being filled. It stays where it is for as long as the `hostbuf_buffer`, and gives nothing
+// when the function that fills has returned.
 typedef struct hostbuf_arena hostbuf_arena;
 
 // A host's shared memory, mapped at the agreed address.
@@ -278,8 +279,8 @@ const char *hostbuf_message(void);
 // The name of a status, as it is written here; `"?"` for a number that is none. Never null.
 const char *hostbuf_status_name(int32_t status);
 
-// Tries a group: each function is called once, and what it answers is compared with what it should. Collective. For whoever
-// writes a table of his own.
+// Tries a group: each function is called, and what it answers is compared with what it should. Collective: all ranks go through all of
+// it, whatever they find, and each reports what it found first. For whoever writes a table of his own.
 enum hostbuf_status hostbuf_try_collective(const struct hostbuf_collective *group);
 
 // Whether this process leads its host in `group`: it is the first of the ranks there. Collective.
@@ -332,7 +333,8 @@ enum hostbuf_status hostbuf_initialize(struct hostbuf_buffer *buffer,
                                        void *argument,
                                        void **root);
 
-// Fills the buffer in rank 0 of `group` and sends it to the other hosts: one build for the whole job. Collective.
+// Fills the buffer in rank 0 of `group` and sends it to the other hosts: one build for the whole job. Collective. A buffer is filled once:
+// `HOSTBUF_FILL` where it is already.
 enum hostbuf_status hostbuf_initialize_job(struct hostbuf_buffer *buffer,
                                            const struct hostbuf_collective *group,
                                            hostbuf_filler filler,
@@ -349,12 +351,12 @@ void *hostbuf_arena_take(struct hostbuf_arena *arena,
                          size_t size,
                          size_t alignment);
 
-// Says why filling fails, in words for people: when the function then answers null, all ranks hear them. (That the arena is full needs
-// not be said.)
+// Says why filling fails, in words for people: when the function then answers null, all ranks hear them. (What `hostbuf_arena_take`
+// could not give need not be said.)
 void hostbuf_arena_fail(struct hostbuf_arena *arena,
                         const char *why);
 
-// Bytes that the arena has left; 0 for a null one.
+// Bytes that the arena has left; 0 for a null one, and when filling has ended.
 uint64_t hostbuf_arena_left(const struct hostbuf_arena *arena);
 
 // Whether `bytes` bytes from `pointer` lie in the buffer that is being filled.
@@ -405,7 +407,7 @@ enum hostbuf_status hostbuf_cache_open(const struct hostbuf_device *device,
 void hostbuf_cache_close(struct hostbuf_cache *cache);
 
 // A hold on a registration of `length` bytes from `start`, made now if there is none. It has to be put back by
-// `hostbuf_cache_put`, before the cache is closed.
+// `hostbuf_cache_put`, before the cache is closed; what `lease` held before is not put back by this.
 enum hostbuf_status hostbuf_cache_get(struct hostbuf_cache *cache,
                                       const void *start,
                                       size_t length,

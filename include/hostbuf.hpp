@@ -56,6 +56,21 @@ inline void check(hostbuf_status status)
     if (status != HOSTBUF_OK) throw error(status);
 }
 
+/// The arena has no room: what() says how much was asked for and what is left.
+class full : public std::bad_alloc {
+public:
+    full() noexcept
+    {
+        const char *message = hostbuf_message();
+        for (std::size_t at = 0; at + 1 < sizeof what_ && message[at]; ++at) what_[at] = message[at];
+    }
+
+    const char *what() const noexcept override { return what_; }
+
+private:
+    char what_[256] = {};
+};
+
 /// Objects that lie one behind the other in memory that somebody else keeps: std::span's part that C++17 lacks.
 template <class T>
 class view {
@@ -116,7 +131,7 @@ private:
     void *do_allocate(std::size_t size, std::size_t alignment) override
     {
         if (void *at = hostbuf_arena_take(own_, size, alignment)) return at;
-        throw std::bad_alloc();
+        throw full();
     }
 
     void do_deallocate(void *, std::size_t, std::size_t) override {}
@@ -192,7 +207,7 @@ public:
         });
     }
 
-    /// The same in rank 0 of a group, and then to all its hosts. Collective.
+    /// The same in rank 0 of a group, and then to all its hosts; an error where it is filled already. Collective.
     template <class T, class Fill>
     const T &initialize_job(const hostbuf_collective *group, Fill &&fill)
     {
@@ -240,8 +255,8 @@ private:
             arena memory(own);
             const T *root = made.fill(memory);
             return const_cast<T *>(root);
-        } catch (const std::bad_alloc &) {
-            /* The arena has said so itself. */
+        } catch (const full &) {
+            /* The arena has said so itself, to all ranks. */
             made.thrown = std::current_exception();
         } catch (const std::exception &error) {
             made.thrown = std::current_exception();
@@ -381,7 +396,11 @@ class mpi_group {
 public:
     explicit mpi_group(MPI_Comm comm)
     {
-        if (hostbuf_mpi_collective(comm, &own_) != MPI_SUCCESS) throw std::runtime_error("MPI_Comm_dup failed");
+        int code = hostbuf_mpi_collective(comm, &own_);
+        if (code == MPI_SUCCESS) return;
+        char text[MPI_MAX_ERROR_STRING + 1] = "";
+        hostbuf_mpi_describe(nullptr, code, text, sizeof text);
+        throw std::runtime_error(std::string("no group of this communicator (an intracommunicator is meant): ") + text);
     }
     mpi_group(const mpi_group &) = delete;
     mpi_group &operator=(const mpi_group &) = delete;

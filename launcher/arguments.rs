@@ -20,7 +20,7 @@ pub(crate) struct BufferArguments {
     /// Let the contents go into core files
     #[arg(long)]
     dump: bool,
-    /// One more buffer: name=index,size=2G,pages=2m,lazy,dump (again for each)
+    /// One more buffer: name=index,size=2G,pages=2m,lazy,dump (again for each); mmap-flags=0x2000 adds bits of mmap(2)
     #[arg(long, value_name = "SPEC", value_parser = |text: &str| text.parse::<Options>())]
     buffer: Vec<Options>,
 }

@@ -19,6 +19,7 @@ mod stat;
 
 use std::process::ExitCode;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser, Subcommand};
 
 /// One buffer per host, at one address on every host of an MPI job, shared by all its ranks.
@@ -92,12 +93,27 @@ fn wrong(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
         error.exit();
     }
-    if error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         error.exit();
     }
     let text = error.to_string();
     // What clap says stands before the first empty line; behind it come hints and the usage.
     let said = text.lines().take_while(|l| !l.trim().is_empty()).map(str::trim).collect::<Vec<_>>().join(" ");
-    complain!("hostbuf: {} (see hostbuf --help)", said.trim_start_matches("error: "));
+    let suggested = error.get(ContextKind::SuggestedArg).or_else(|| error.get(ContextKind::SuggestedValue));
+    let instead = match suggested {
+        Some(ContextValue::String(like)) => format!("{like} is like it, "),
+        Some(ContextValue::Strings(like)) if !like.is_empty() => {
+            format!("{} is like it, ", like.join(" or "))
+        }
+        _ if error.kind() == ErrorKind::UnknownArgument => match std::env::args().nth(1).as_deref() {
+            Some("run") => {
+                "the program's options stand behind it, the engine's behind --launcher-arg, ".into()
+            }
+            Some("exec") => "the program's options stand behind it, ".into(),
+            _ => String::new(),
+        },
+        _ => String::new(),
+    };
+    complain!("hostbuf: {} ({instead}see hostbuf --help)", said.trim_start_matches("error: "));
     ExitCode::from(2)
 }

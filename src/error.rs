@@ -233,7 +233,7 @@ impl fmt::Display for Error {
                 Bytes(*available)
             ),
             Error::Disagreed { host, rank, why } => {
-                write!(f, "no common address: rank {rank} on {host}: {why}")
+                write!(f, "no agreement among the ranks: rank {rank} on {host}: {why}")
             }
             Error::Invalid { what } => write!(f, "{what}"),
             Error::Os { doing, source } => write!(f, "{doing}: {source}"),
@@ -247,7 +247,7 @@ impl fmt::Display for Error {
             }
             Error::Full { asked, left } => write!(
                 f,
-                "the arena is full: {} asked, {} left. Ask for a larger buffer (--size)",
+                "the arena is full: {} asked, {} left. Ask for a larger buffer (--size, or the size that allocate was given)",
                 Bytes(*asked),
                 Bytes(*left)
             ),

@@ -298,6 +298,11 @@ module hostbuf
         type(c_ptr) function hostbuf_message_c() bind(c, name="hostbuf_message")
             import
         end function
+
+        type(c_ptr) function hostbuf_status_name_c(status) bind(c, name="hostbuf_status_name")
+            import
+            integer(c_int), value :: status
+        end function
     end interface
 
 contains
@@ -362,18 +367,32 @@ contains
 
     ! What went wrong in this thread's last call that did not go well.
     function hostbuf_message() result(message)
-        character(:), allocatable       :: message
+        character(:), allocatable :: message
+        message = hostbuf_words(hostbuf_message_c())
+    end function
+
+    ! A status's name, as it is written above.
+    function hostbuf_status_name(status) result(name)
+        integer(c_int), intent(in) :: status
+        character(:), allocatable  :: name
+        name = hostbuf_words(hostbuf_status_name_c(status))
+    end function
+
+    ! Text of the library's, which ends with NUL.
+    function hostbuf_words(at) result(words)
+        type(c_ptr), intent(in)         :: at
+        character(:), allocatable       :: words
         character(kind=c_char), pointer :: text(:)
-        integer, parameter              :: most = 4096
+        integer, parameter              :: most = 8192
         integer                         :: length
-        call c_f_pointer(hostbuf_message_c(), text, [most])
+        call c_f_pointer(at, text, [most])
         length = 0
         do while (length < most)
             if (text(length + 1) == c_null_char) exit
             length = length + 1
         end do
-        allocate(character(length) :: message)
-        message = transfer(text(1:length), message)
+        allocate(character(length) :: words)
+        words = transfer(text(1:length), words)
     end function
 
     ! Goes on when a call went well; else says what went wrong, and stops with status 1.

@@ -32,7 +32,7 @@ use register_file::Registering;
 #[command(
     after_help = "The first rank on a host starts the host's agent; the ranks of the host agree on one address. \
 Hosts are compared at the first collective call (replicate). A statically linked program, or one with file \
-capabilities, cannot be preloaded: it gets the buffer when it links the library and calls HostBuffer::attach()."
+capabilities, cannot be preloaded: it gets the buffer when it links the library and calls hostbuf_attach or HostBuffer::attach."
 )]
 pub(crate) struct Arguments {
     #[command(flatten)]
@@ -43,7 +43,7 @@ pub(crate) struct Arguments {
     #[arg(long, hide = true)]
     socket: Option<String>,
     /// The program and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     #[arg(value_hint = clap::ValueHint::CommandWithArguments)]
     command: Vec<OsString>,
 }

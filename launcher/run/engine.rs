@@ -88,10 +88,8 @@ impl Engine {
                 (Some(srun), _) => Ok(Engine::Slurm { srun }),
                 (None, None) => Ok(Engine::Local),
                 (None, Some(own)) => {
-                    let (name, option) = match own {
-                        Choice::Mpich => ("MPICH", "mpich"),
-                        _ => ("Open MPI", "openmpi"),
-                    };
+                    let name = name_of(own);
+                    let option = if own == Choice::Mpich { "mpich" } else { "openmpi" };
                     let why = format!(
                         "the program names the libraries of {name}, and no mpirun of {name} is in PATH; load that MPI's \
                          environment, or name its mpirun with --mpirun and --launcher {option}"
@@ -121,6 +119,13 @@ impl Engine {
             Engine::Mpich { .. } => choice == Choice::Mpich,
             Engine::Slurm { .. } => choice == Choice::Slurm,
         }
+    }
+
+    /// The MPI whose libraries the program names, if this is the launcher of none or of another.
+    pub(super) fn is_foreign_to(&self, needed: &[String]) -> Option<&'static str> {
+        let own = mpi_of(needed)?;
+        let fits = self.is(own) || matches!(self, Engine::Slurm { .. });
+        (!fits).then(|| name_of(own))
     }
 
     /// The agent that was built for this engine.
@@ -190,6 +195,10 @@ pub(super) fn in_path(name: &str) -> Option<PathBuf> {
         .find(|p| p.is_file() && nix::unistd::access(p, nix::unistd::AccessFlags::X_OK).is_ok())
 }
 
+fn name_of(mpi: Choice) -> &'static str {
+    if mpi == Choice::Mpich { "MPICH" } else { "Open MPI" }
+}
+
 /// The MPI whose libraries a program names: MPICH and all that keep its interface have version 12, Open MPI 40.
 fn mpi_of(needed: &[String]) -> Option<Choice> {
     needed.iter().filter(|name| name.starts_with("libmpi")).find_map(|name| {
@@ -239,6 +248,20 @@ mod tests {
         assert_eq!(of(&["libmpichfort.so.12", "libmpich.so.12"]), Some(Choice::Mpich));
         assert_eq!(of(&["libmpi.so.12"]), Some(Choice::Mpich));
         assert_eq!(of(&["libc.so.6", "libmpdec.so.3"]), None);
+    }
+
+    #[test]
+    fn a_launcher_of_another_mpi_is_noticed() {
+        let mpich = Engine::Mpich { mpirun: PathBuf::from("mpirun"), major: 4 };
+        let slurm = Engine::Slurm { srun: PathBuf::from("srun") };
+        let needed = ["libmpi.so.40".to_owned()];
+        assert_eq!(mpich.is_foreign_to(&needed), Some("Open MPI"));
+        assert_eq!(Engine::Local.is_foreign_to(&needed), Some("Open MPI"));
+        assert_eq!(mpich.is_foreign_to(&["libmpi.so.12".to_owned()]), None);
+        assert_eq!(
+            (slurm.is_foreign_to(&needed), Engine::Local.is_foreign_to(&["libc.so.6".to_owned()])),
+            (None, None)
+        );
     }
 
     #[test]

@@ -13,7 +13,11 @@ const MOST_RANKS: usize = i32::MAX as usize;
 /// What would be one, for people.
 pub(super) fn ranks(text: &str) -> std::result::Result<usize, String> {
     let number = text.parse().ok().filter(|n| *n <= MOST_RANKS);
-    number.ok_or_else(|| format!("a whole number of at most {MOST_RANKS} is meant"))
+    number.ok_or_else(|| match text {
+        // `-np 4`, by which mpiruns are called.
+        "p" => "`-n 4` is meant, not -np".into(),
+        _ => format!("a whole number of at most {MOST_RANKS} is meant"),
+    })
 }
 
 /// One host and how many ranks it takes.

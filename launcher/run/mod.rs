@@ -29,7 +29,7 @@ Several programs: hostbuf run -n 2 --size 2G -- ./a : -n 2 -- ./b
 The engine gets the hosts as given, or finds them itself in an allocation. Its own options go through --launcher-arg. \
 Standard streams, signals (INT, TERM, TSTP, CONT, USR1, USR2) and the exit status pass through as with the engine \
 itself. A statically linked program, or one with file capabilities, cannot be preloaded: it gets the buffer when it \
-links the library and calls HostBuffer::attach().")]
+links the library and calls hostbuf_attach or HostBuffer::attach.")]
 pub(crate) struct Arguments {
     /// How many ranks; all slots of the hosts when not given
     #[arg(short = 'n', long = "ranks", value_name = "N", visible_short_alias = 'c', value_parser = hosts::ranks)]
@@ -63,7 +63,7 @@ pub(crate) struct Arguments {
     #[arg(short, long)]
     verbose: bool,
     /// The program and its arguments
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     #[arg(value_hint = ValueHint::CommandWithArguments)]
     command: Vec<OsString>,
 }
@@ -107,6 +107,13 @@ fn start(arguments: Arguments) -> Result<u8> {
                     .into(),
             },
         });
+    }
+    if let (Some(name), false) = (engine.is_foreign_to(&needed), arguments.quiet) {
+        complain!(
+            "hostbuf run: the program names the libraries of {name}, and is started by {}: each of its ranks may say that it is \
+             rank 0 of 1 (leave --launcher out, or build it with that MPI)",
+            engine.name()
+        );
     }
     let agent = engine.agent(arguments.agent.as_deref())?;
     let job = process::random()

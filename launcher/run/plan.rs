@@ -45,8 +45,15 @@ impl Context {
                     context.command.remove(0);
                 }
             }
-            if context.command.is_empty() {
-                return Err(wrong("there is none between the colons"));
+            match context.command.first() {
+                None => return Err(wrong("there is none between the colons")),
+                Some(word) if word.as_encoded_bytes().starts_with(b"-") => {
+                    let word = word.to_string_lossy();
+                    return Err(wrong(&format!(
+                        "\"{word}\" is no option that may stand here, and no program"
+                    )));
+                }
+                Some(_) => {}
             }
             list.push(context);
         }

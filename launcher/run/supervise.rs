@@ -31,6 +31,8 @@ const GRACE: Duration = Duration::from_secs(5);
 /// How long agents get to notice that all their ranks have left.
 const NOTICE: Duration = Duration::from_millis(500);
 
+/// How many lines an engine has to say why it did not start: their remedies stand at the end.
+const MOST_SAID: usize = 16;
 /// How long a host may take to be reached after all, once the engine's ssh has said that it cannot be.
 const REACH: Duration = Duration::from_secs(2);
 
@@ -234,7 +236,11 @@ impl<'a> Launcher<'a> {
 
     fn no_agents(&self) -> String {
         let noise = self.agent_noise.seen.iter().map(|l| l.trim());
-        let said: Vec<&str> = noise.filter(|l| l.chars().any(char::is_alphanumeric)).take(4).collect();
+        let mut said: Vec<&str> = noise.filter(|l| l.chars().any(char::is_alphanumeric)).collect();
+        if said.len() > MOST_SAID {
+            said.truncate(MOST_SAID);
+            said.push("...");
+        }
         let said = if said.is_empty() { "it did not say why".into() } else { said.join(" ") };
         if self.ready > 0 {
             let status = self.agents_status.map_or("?".into(), |s| s.to_string());

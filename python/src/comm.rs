@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use hostbuf::job::{Collective, Solo};
+use hostbuf::job::{Collective, Solo, all_or_none};
 use hostbuf::{Error, Result};
 use pyo3::exceptions::{PyException, PyTypeError, PyValueError};
 use pyo3::ffi;
@@ -163,6 +163,21 @@ impl Group {
     ) -> PyResult<T> {
         let done = outside(py, || work(self.ranks()));
         self.interrupted().map_or(done, Err)
+    }
+
+    /// The same with what this rank was given: all go on, or none does. What was wrong with it is raised here as it was.
+    pub fn together<G: Send, T: Send>(
+        &self,
+        py: Python<'_>,
+        given: PyResult<G>,
+        work: impl FnOnce(&dyn Collective, G) -> Result<T> + Send,
+    ) -> PyResult<T> {
+        let (given, own) = match given {
+            Ok(given) => (Ok(given), None),
+            Err(own) => (Err(Error::Invalid { what: own.value(py).to_string() }), Some(own)),
+        };
+        let done = self.outside(py, |ranks| work(ranks, all_or_none(ranks, given)?));
+        own.map_or(done, Err)
     }
 
     /// What a method of the communicator has raised that is no error: it goes before what became of the work.

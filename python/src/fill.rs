@@ -32,14 +32,15 @@ impl Arena {
 #[pymethods]
 impl Arena {
     /// The address of `size` zero bytes at a multiple of `alignment`.
-    fn take(&self, py: Python<'_>, size: usize, alignment: usize) -> PyResult<usize> {
-        let layout = Layout::from_size_align(size, alignment).map_err(|_| {
-            PyValueError::new_err(format!(
-                "{size} bytes at a multiple of {alignment} are more than there can be"
-            ))
-        })?;
-        let at = self.now()?.take(layout).map_err(|error| raised(py, &error))?;
-        Ok(at.as_ptr() as usize)
+    fn take(&self, py: Python<'_>, size: &Bound<'_, PyAny>, alignment: usize) -> PyResult<usize> {
+        let arena = self.now()?;
+        // More than a word can say is more than there is.
+        let size = size.extract().unwrap_or(usize::MAX);
+        let taken = match Layout::from_size_align(size, alignment) {
+            Ok(layout) => arena.take(layout),
+            Err(_) => arena.left().and_then(|left| Err(Error::Full { asked: size as u64, left })),
+        };
+        Ok(taken.map_err(|error| raised(py, &error))?.as_ptr() as usize)
     }
 
     /// Bytes that are left.

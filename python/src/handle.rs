@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 
 use hostbuf::job::all_or_none;
 use hostbuf::{Error, Fill, HostBuffer, Options, Pages, Proof};
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::comm::Group;
@@ -88,14 +88,14 @@ impl Handle {
         })
     }
 
-    fn replicate(&self, py: Python<'_>, comm: &Bound<'_, PyAny>, root: usize) -> PyResult<()> {
+    fn replicate(&self, py: Python<'_>, comm: &Bound<'_, PyAny>, root: &Bound<'_, PyAny>) -> PyResult<()> {
         let group = Group::of(comm)?;
         let size = group.ranks().size();
-        let ready = self.open().and_then(|buffer| match root < size {
-            true => Ok(buffer),
-            false => Err(Error::Invalid { what: format!("root = {root} of {size} ranks") }),
+        let ready = argument::<usize>("root", root).and_then(|root| match root < size {
+            true => Ok((self.open().map_err(|error| raised(py, &error))?, root)),
+            false => Err(raised(py, &Error::Invalid { what: format!("root = {root} of {size} ranks") })),
         });
-        group.outside(py, |ranks| all_or_none(ranks, ready)?.replicate(ranks, root))
+        group.together(py, ready, |ranks, (buffer, root)| buffer.replicate(ranks, root))
     }
 
     /// `None` when the kernel is the proof, else why it is not.
@@ -152,17 +152,35 @@ pub fn given(py: Python<'_>) -> PyResult<Vec<Handle>> {
 pub fn allocate(
     py: Python<'_>,
     comm: &Bound<'_, PyAny>,
-    size: u64,
-    name: &str,
-    pages: &str,
-    lazy: bool,
-    dump: bool,
+    size: &Bound<'_, PyAny>,
+    name: &Bound<'_, PyAny>,
+    pages: &Bound<'_, PyAny>,
+    lazy: &Bound<'_, PyAny>,
+    dump: &Bound<'_, PyAny>,
 ) -> PyResult<Handle> {
     let group = Group::of(comm)?;
-    let ready = pages.parse().map(|pages: Pages| {
-        let mut options = Options::new(size).pages(pages).name(name);
-        (options.lazy, options.dump) = (lazy, dump);
-        options
-    });
-    group.outside(py, |ranks| HostBuffer::allocate(ranks, all_or_none(ranks, ready)?)).map(Handle::from)
+    let wanted = || {
+        let wanted = argument::<String>("pages", pages)?;
+        let wanted: Pages = wanted.parse().map_err(|error| raised(py, &error))?;
+        let name = argument::<String>("name", name)?;
+        let mut options = Options::new(argument::<u64>("size", size)?).pages(wanted).name(&name);
+        (options.lazy, options.dump) = (argument::<bool>("lazy", lazy)?, argument::<bool>("dump", dump)?);
+        Ok(options)
+    };
+    group.together(py, wanted(), |ranks, options| HostBuffer::allocate(ranks, options)).map(Handle::from)
+}
+
+/// An argument of a collective call: looked at here, so that all ranks hear when one was given nonsense.
+fn argument<'py, T>(name: &str, given: &Bound<'py, PyAny>) -> PyResult<T>
+where
+    T: for<'a> FromPyObject<'a, 'py>,
+    for<'a> PyErr: From<<T as FromPyObject<'a, 'py>>::Error>,
+{
+    given.extract().map_err(|error| {
+        let (error, py) = (PyErr::from(error), given.py());
+        match error.is_instance_of::<PyTypeError>(py) || error.is_instance_of::<PyOverflowError>(py) {
+            true => PyErr::from_type(error.get_type(py), format!("{name}: {}", error.value(py))),
+            false => error,
+        }
+    })
 }

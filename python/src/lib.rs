@@ -10,10 +10,17 @@ mod memory;
 mod register;
 mod writers;
 
+use pyo3::exceptions::PyImportError;
+use pyo3::ffi;
 use pyo3::prelude::*;
 
 #[pymodule]
 fn _hostbuf(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    // SAFETY: the interpreter that imports this.
+    if unsafe { ffi::PyInterpreterState_GetID(ffi::PyInterpreterState_Get()) } != 0 {
+        let why = "hostbuf can be used in a process's main interpreter only: its buffers and devices are the process's";
+        return Err(PyImportError::new_err(why));
+    }
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("Memory", memory::type_of(module.py())?)?;
     module.add_class::<handle::Handle>()?;

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import os
 import pickle
+import subprocess
 import sys
 import tempfile
 import threading
@@ -253,8 +254,9 @@ class Filling(unittest.TestCase):
             file.flush()
             mapped = np.load(file.name, mmap_mode="r")
             records = np.rec.array([(1, 2.5), (3, 4.5)], dtype=[("a", "i4"), ("b", "f8")])
-            masked = np.ma.MaskedArray(np.arange(4), mask=[0, 1, 0, 1], fill_value=9)
+            masked = np.ma.MaskedArray(np.arange(4), mask=[0, 1, 0, 1], fill_value=9, hard_mask=True)
             found = buffer.initialize(lambda arena: [mapped, records, masked, np.ma.MaskedArray([1.5])])
+            self.assertEqual([(one.hardmask, one.mask is np.ma.nomask) for one in found[2:]], [(True, False), (False, True)])
             self.assertIs(type(found[0]), np.ndarray)
             self.assertEqual(int(found[0].sum()), 12497500)
             self.assertEqual((found[1].a.tolist(), found[1].b.tolist()), ([1, 3], [2.5, 4.5]))
@@ -287,9 +289,53 @@ class Filling(unittest.TestCase):
             with self.assertRaisesRegex(hostbuf.FullError, "65536 bytes|64 KiB") as caught:
                 buffer.initialize(lambda arena: arena.array(SIZE + 1, "u1"))
             self.assertIsInstance(caught.exception, MemoryError)
-            with self.assertRaises(hostbuf.FullError):
-                buffer.initialize(lambda arena: np.zeros(SIZE))
+            for make in [lambda arena: np.zeros(SIZE), lambda arena: arena.array((1 << 40, 1 << 40))]:
+                with self.assertRaises(hostbuf.FullError):
+                    buffer.initialize(make)
             self.assertEqual(buffer.initialize(lambda arena: 5), 5)
+
+    def test_many_arrays(self) -> None:
+        with hostbuf.allocate(None, 1 << 24) as buffer:
+
+            def fill(arena: hostbuf.Arena) -> list:
+                made = [arena.array(3, "i4") for _ in range(20000)]
+                for number, one in enumerate(made):
+                    one[:] = number
+                return made
+
+            found = buffer.initialize(fill)
+            self.assertEqual([int(found[at].sum()) for at in (0, 9999, 19999)], [0, 3 * 9999, 3 * 19999])
+            self.assertLess(buffer.stat().used, 64 * 20000 + (1 << 22))
+
+    def test_a_forked_child_cannot_end_it(self) -> None:
+        for how in ["returns", "raises"]:
+            with hostbuf.allocate(None, SIZE) as buffer:
+                child = 0
+
+                def fill(arena: hostbuf.Arena) -> np.ndarray:
+                    nonlocal child
+                    table = arena.array(10, "i8")
+                    with warnings.catch_warnings():
+                        warnings.simplefilter("ignore", DeprecationWarning)
+                        child = os.fork()
+                    if child == 0:
+                        if how == "raises":
+                            raise KeyError("in the child")
+                        return table
+                    os.waitpid(child, 0)
+                    self.assertEqual(buffer.stat().state, "filling")
+                    table[:] = arena.array(10, "i8") + 5
+                    return table
+
+                try:
+                    found = buffer.initialize(fill)
+                except (hostbuf.Error, KeyError) as error:
+                    if child != 0:
+                        raise
+                    os._exit(0 if how == "raises" or "turn is its parent's" in str(error) else 1)
+                if child == 0:
+                    os._exit(2)
+                self.assertEqual((found.tolist(), buffer.stat().state), ([5] * 10, "filled"))
 
     def test_what_it_raises_comes_back(self) -> None:
         with hostbuf.allocate(None, SIZE) as buffer:
@@ -343,6 +389,30 @@ class Filling(unittest.TestCase):
 
 
 class Refused(unittest.TestCase):
+    def test_another_interpreter(self) -> None:
+        script = """
+import sys
+try:
+    import _interpreters as sub
+    outcome = sub.exec(sub.create("legacy"), "import hostbuf")
+    failed = outcome is not None and "main interpreter" in str(outcome.msg)
+except ModuleNotFoundError:
+    import _xxsubinterpreters as sub
+    own = sub.create(**({"isolated": False} if sys.version_info >= (3, 10) else {}))
+    try:
+        sub.run_string(own, "import hostbuf")
+        failed = False
+    except sub.RunFailedError as error:
+        failed = "main interpreter" in str(error)
+import hostbuf
+try:
+    hostbuf.attach()
+except hostbuf.AttachError:
+    print("refused there, and works here" if failed else "not refused")
+"""
+        ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+        self.assertEqual((ended.returncode, ended.stdout), (0, "refused there, and works here\n"), ended.stderr)
+
     def test_arguments(self) -> None:
         for kind, words, call in [
             (hostbuf.InvalidError, "pages", lambda: hostbuf.allocate(None, SIZE, pages="3m")),
@@ -350,8 +420,8 @@ class Refused(unittest.TestCase):
             (ValueError, "", lambda: hostbuf.allocate(None, 0)),
             (hostbuf.NoSpaceError, "available", lambda: hostbuf.allocate(None, 1 << 46)),
             (MemoryError, "available", lambda: hostbuf.allocate(None, 1 << 46)),
-            (OverflowError, "", lambda: hostbuf.allocate(None, -1)),
-            (TypeError, "", lambda: hostbuf.allocate(None, "2G")),
+            (OverflowError, "size", lambda: hostbuf.allocate(None, -1)),
+            (TypeError, "size", lambda: hostbuf.allocate(None, "2G")),
             (TypeError, "mpi4py communicator", lambda: hostbuf.allocate(5, SIZE)),
             (hostbuf.AttachError, "", hostbuf.attach),
             (hostbuf.AttachError, "HOSTBUF_JOB is not set", lambda: hostbuf.attach("none_such")),

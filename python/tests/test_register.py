@@ -124,6 +124,14 @@ class Caching(unittest.TestCase):
             held.close()
             cache.get(second).close()
 
+    def test_a_lease_for_reading_does_not_stand_in_the_way_of_freezing(self) -> None:
+        with hostbuf.allocate(None, SIZE, pages="4k") as buffer, hostbuf.Cache("mlock", monitor="explicit") as cache:
+            buffer.initialize(lambda arena: 1)
+            with cache.get(buffer):
+                buffer.freeze(None)
+            with self.assertRaises(TypeError):
+                cache.get(5)
+
     def test_a_lease_outlives_the_cache_and_keeps_the_memory(self) -> None:
         before = locked()
         cache = hostbuf.Cache("mlock", monitor="explicit")

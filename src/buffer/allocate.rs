@@ -138,12 +138,20 @@ fn create(
 }
 
 fn same_request(group: &dyn Collective, options: &Options) -> Result<()> {
-    let mine = xxhash_rust::xxh3::xxh3_64(options.to_string().as_bytes());
-    let mut words = [mine, !mine];
+    let mine = options.to_string();
+    let hash = xxhash_rust::xxh3::xxh3_64(mine.as_bytes());
+    let mut words = [hash, !hash];
     group.all_reduce(&mut words, Reduce::Min)?;
     if words[0] == !words[1] {
         return Ok(());
     }
-    let why = format!("it asks for \"{options}\", and not all ranks do");
-    Err(agreement::disagreement(group, Some((group.rank(), why))))
+    // Whoever asks for something else than the first rank is the one to name.
+    let mut first = [0; 256];
+    let length = mine.len().min(first.len());
+    first[..length].copy_from_slice(&mine.as_bytes()[..length]);
+    group.broadcast(&mut first, 0)?;
+    let length = first.iter().position(|&byte| byte == 0).unwrap_or(first.len());
+    let first = String::from_utf8_lossy(&first[..length]);
+    let why = format!("it asks for \"{mine}\", and rank 0 for \"{first}\"");
+    Err(agreement::disagreement(group, (mine != first).then(|| (group.rank(), why))))
 }

@@ -144,6 +144,14 @@ impl<'b> Arena<'b> {
         }
     }
 
+    /// Whether the byte at `at` is of what this filling has given out.
+    pub(crate) fn has_given(&self, at: *const u8) -> Result<bool> {
+        let index = self.index as usize;
+        let begun = if self.generation > 1 { self.control.kept(index)? } else { 0 };
+        let offset = (at as u64).wrapping_sub(self.start.as_ptr() as u64);
+        Ok((begun..self.control.high_water(index)?).contains(&offset))
+    }
+
     /// Moves the end of the latest block from `old` to `new` bytes behind `at`; `false` when it is not the latest.
     fn resize_latest(&self, at: NonNull<u8>, old: usize, new: usize) -> bool {
         if !matches!(self.is_open(), Ok(true)) {

@@ -23,7 +23,7 @@ unsafe impl Sync for Root {}
 /// As [`HostBuffer::initialize`]; `fill` answers where the object is that all others shall find, or null.
 ///
 /// # Errors
-/// As there; [`Error::Fill`] when what `fill` answers is not in the buffer.
+/// As there; [`Error::Fill`] when what `fill` answers was not taken from the arena.
 pub fn initialize<'b>(
     buffer: &'b HostBuffer,
     fill: impl FnOnce(&Arena<'b>) -> Result<*mut u8>,
@@ -59,7 +59,12 @@ fn place<'b>(
     let root = fill(arena)?;
     let why = match root.is_null() {
         true => "the function that fills it answered null".to_owned(),
-        false if buffer.contains(root, 1) => return arena.place(Root(root)),
+        false if arena.has_given(root)? => return arena.place(Root(root)),
+        false if buffer.contains(root, 1) => {
+            format!(
+                "the function that fills it answered {root:p}, which is in the buffer but was not taken from the arena"
+            )
+        }
         false => format!("the function that fills it answered {root:p}, which is not in the buffer"),
     };
     Err(Error::Fill { why })

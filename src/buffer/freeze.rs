@@ -77,13 +77,13 @@ impl HostBuffer {
     /// its keys are others then.
     ///
     /// # Errors
-    /// On all ranks: [`Error::Freeze`] when the buffer is not filled on every host, or a rank holds a
+    /// On all ranks: [`Error::Disagreed`] when they do not have one buffer; [`Error::Freeze`] when the buffer is not filled on every host, or a rank holds a
     /// [`Registration`](crate::register::Registration) or a lease by which a device can write into it (then nothing has
     /// been sealed, and it can be tried again); [`Error::Os`] when remapping fails.
     pub fn freeze(&self, group: &dyn Collective) -> Result<Frozen> {
         let _span = info_span!("freeze", buffer = %self.name()).entered();
         let hosts = Hosts::of(group)?;
-        self.compare(group)?;
+        self.compare(group, &hosts)?;
         all_or_none(group, self.may_freeze())?;
         // Before anything that cannot be undone: the devices.
         let mut freezing = None;

@@ -15,7 +15,7 @@ use crate::buffer::owned;
 use crate::error::{Error, Result};
 use crate::os::raw;
 use crate::span::Span;
-use crate::wire::Winner;
+use crate::wire::{ENV_LOCAL_SIZE, Winner};
 
 /// A buffer of this host, mapped in this process at the address that all ranks of all hosts agreed on.
 ///
@@ -41,8 +41,16 @@ pub(crate) struct Job {
     pub(crate) fds: Vec<OwnedFd>,
     /// Which thread of this process fills which buffer: the kernel's lock tells processes apart, not threads.
     pub(crate) filling: Mutex<BTreeMap<usize, ThreadId>>,
-    /// Unmaps when the last handle goes.
-    pub(crate) _mapping: Option<Mapping>,
+    /// Unmaps when the last handle goes; a launcher's buffers stay.
+    pub(crate) mapping: Option<Mapping>,
+}
+
+impl Job {
+    /// How many ranks a launcher has started on this host; 1 when this job is not a launcher's, or it does not say.
+    pub(crate) fn launched_ranks(&self) -> usize {
+        let said = || std::env::var(ENV_LOCAL_SIZE).ok()?.parse().ok();
+        if self.mapping.is_some() { 1 } else { said().unwrap_or(1) }
+    }
 }
 
 /// The agreed range, as this process mapped it.
@@ -118,7 +126,7 @@ impl Job {
             control_fd,
             fds,
             filling: Mutex::new(BTreeMap::new()),
-            _mapping: mapping,
+            mapping,
         });
         for buffer in identity.buffers() {
             let span = Span::new((identity.address + buffer.offset) as usize, buffer.length as usize)?;

@@ -17,8 +17,8 @@ use crate::buffer::control::Fill;
 use crate::buffer::handle::HostBuffer;
 use crate::buffer::portable::Portable;
 use crate::error::{Error, Result};
-use crate::job::{Collective, all_or_none};
-use crate::os::memfd;
+use crate::job::{Collective, Hosts, all_or_none};
+use crate::os::{memfd, process};
 
 /// How often one who waits looks whether the filler still lives.
 const LOOK: Duration = Duration::from_millis(100);
@@ -41,7 +41,8 @@ impl HostBuffer {
     ///
     /// # Errors
     /// What `fill` returned, in the rank that ran it; [`Error::Fill`] when the object does not lie in this buffer or
-    /// the one that is there is of another type; [`Error::Corrupt`].
+    /// the one that is there is of another type, or a child that was forked while it is filled comes to the end of `fill`;
+    /// [`Error::Corrupt`].
     pub fn initialize<'b, T: Portable + Sync>(
         &'b self,
         fill: impl FnOnce(Arena<'b>) -> Result<Placed<'b, T>>,
@@ -94,19 +95,45 @@ impl HostBuffer {
     }
 
     /// Fills the buffer in `group`'s rank 0 and replicates it to the other hosts: one build for the whole job.
-    /// Collective.
+    /// Collective. A buffer is filled once: what is needed beside goes behind the same root, or into another buffer.
     ///
     /// # Errors
-    /// As [`initialize`](HostBuffer::initialize) and [`replicate`](HostBuffer::replicate), on all ranks.
+    /// As [`initialize`](HostBuffer::initialize) and [`replicate`](HostBuffer::replicate), on all ranks; [`Error::Fill`] when a host has
+    /// it filled already; [`Error::Invalid`] when `group` has one rank and the launcher has started several on this host: the
+    /// program's MPI is not the one of the launcher, most likely.
     pub fn initialize_job<'b, T: Portable + Sync>(
         &'b self,
         group: &dyn Collective,
         fill: impl FnOnce(Arena<'b>) -> Result<Placed<'b, T>>,
     ) -> Result<&'b T> {
+        // Before anybody works for an hour.
+        all_or_none(group, self.may_begin(group))?;
+        self.compare(group, &Hosts::of(group)?)?;
         let filled = if group.rank() == 0 { self.initialize(fill).map(drop) } else { Ok(()) };
         all_or_none(group, filled)?;
         self.replicate(group, 0)?;
-        self.root()?.ok_or(Error::Fill { why: "it was filled without a root object".into() })
+        let root = self.root()?.ok_or(Error::Fill { why: "it was filled without a root object".into() });
+        all_or_none(group, root)
+    }
+
+    /// Whether one build for the whole job can begin here.
+    fn may_begin(&self, group: &dyn Collective) -> Result<()> {
+        let (name, host) = (self.name(), process::host_name());
+        let ranks = self.job.launched_ranks();
+        if group.size() == 1 && ranks > 1 {
+            return Err(Error::invalid(format!(
+                "the group has one rank, and the launcher has started {ranks} on {host}: is the program's MPI another one than the \
+                 launcher's? (initialize fills a buffer once a host, without a group)"
+            )));
+        }
+        match self.fill_state()? {
+            Fill::Empty | Fill::Filling => Ok(()),
+            Fill::Full | Fill::Frozen => {
+                let why =
+                    format!("buffer \"{name}\" on {host} is filled already, and a buffer is filled once");
+                Err(Error::Fill { why })
+            }
+        }
     }
 }
 
@@ -128,6 +155,8 @@ pub(crate) struct Turn<'b> {
     start: u64,
     finished: bool,
     locked: bool,
+    /// The process whose turn it is: a child that is forked while it fills has a copy of this.
+    process: u32,
 }
 
 /// What a turn begins on.
@@ -156,7 +185,8 @@ impl<'b> Turn<'b> {
             Entry::Vacant(free) => free.insert(own),
         };
         // From here on dropping it gives the turn back.
-        let mut turn = Turn { buffer, generation: 0, start: 0, finished: true, locked: false };
+        let process = std::process::id();
+        let mut turn = Turn { buffer, generation: 0, start: 0, finished: true, locked: false, process };
         let lock = buffer.job.control_fd.as_fd();
         turn.locked = memfd::try_lock(lock, index as u64).map_err(Error::os("taking the filler's lock"))?;
         if !turn.locked {
@@ -204,7 +234,15 @@ impl<'b> Turn<'b> {
         Ok(())
     }
 
+    fn is_own(&self) -> bool {
+        self.process == std::process::id()
+    }
+
     fn finish<T: Portable + Sync>(self, placed: Placed<'b, T>) -> Result<&'b T> {
+        if !self.is_own() {
+            let why = "a child that was forked while it is filled cannot end that: the turn is its parent's";
+            return Err(Error::Fill { why: why.into() });
+        }
         let at: NonNull<T> = placed.as_ptr();
         let offset = (at.as_ptr() as u64).wrapping_sub(self.buffer.as_ptr().as_ptr() as u64);
         if !self.buffer.contains(at.as_ptr().cast(), size_of::<T>()) || offset < self.start {
@@ -227,6 +265,9 @@ impl<'b> Turn<'b> {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
+        if !self.is_own() {
+            return;
+        }
         if !self.finished {
             // The next one sees a generation above 0.
             let (control, index) = (self.buffer.control(), self.buffer.index);

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use tracing::{info, info_span};
 
+use crate::buffer::agreement;
 use crate::buffer::carrier::{self, Carrier};
 use crate::buffer::control::Fill;
 use crate::buffer::handle::HostBuffer;
@@ -28,7 +29,8 @@ impl HostBuffer {
     /// This is also where hosts that do not know each other (`hostbuf exec`) are compared.
     ///
     /// # Errors
-    /// [`Error::Disagreed`] when the hosts have different addresses or sizes; [`Error::Fill`] when `root`'s host is not
+    /// [`Error::Disagreed`] when the hosts have different addresses or sizes, ranks of one host different buffers, or the ranks name
+    /// different roots; [`Error::Fill`] when `root`'s host is not
     /// filled or another one is; [`Error::Replicate`] when a checksum differs (that host is empty again); on all
     /// ranks.
     ///
@@ -55,7 +57,8 @@ impl HostBuffer {
         let _span = info_span!("replicate", buffer = %self.name()).entered();
         let begun = Instant::now();
         let hosts = Hosts::of(group)?;
-        self.compare(group)?;
+        self.compare(group, &hosts)?;
+        self.same_source(group, root)?;
         let source = hosts.host_of[root];
         let ready = if hosts.leads() { self.ready(hosts.index == source) } else { Ok(None) };
         let turn = all_or_none(group, ready)?;
@@ -76,19 +79,44 @@ impl HostBuffer {
         Ok(())
     }
 
-    /// One address, one size, on all hosts.
-    pub(crate) fn compare(&self, group: &dyn Collective) -> Result<()> {
+    /// One memory in all ranks of a host, one address and one size on all hosts.
+    pub(crate) fn compare(&self, group: &dyn Collective, hosts: &Hosts) -> Result<()> {
+        // Buffers that ranks have made each for itself may well stand at one address.
+        let memory = self.identity().inode;
+        let mut local = [memory, !memory];
+        hosts.local.all_reduce(&mut local, Reduce::Min)?;
+        let is_one = local[0] == !local[1];
         let mine = [self.as_ptr().as_ptr() as u64, self.len() as u64];
-        let mut words = [mine[0], mine[1], !mine[0], !mine[1]];
+        let mut words = [mine[0], mine[1], !mine[0], !mine[1], u64::from(is_one)];
         group.all_reduce(&mut words, Reduce::Min)?;
-        if words[..2] == mine && words[2..] == [!mine[0], !mine[1]] {
+        if words == [mine[0], mine[1], !mine[0], !mine[1], 1] {
             return Ok(());
         }
         let (name, length) = (self.name(), Bytes(mine[1]));
-        let why = format!("its buffer \"{name}\" is {length} at {:#x}, and another host's is not", mine[0]);
         // The ranks that differ from the greatest, or else from the least, are the ones to name.
         let differs = mine != [!words[2], !words[3]];
-        Err(crate::buffer::agreement::disagreement(group, differs.then(|| (group.rank(), why))))
+        let why = match is_one {
+            true => format!("its buffer \"{name}\" is {length} at {:#x}, and another host's is not", mine[0]),
+            false => format!(
+                "its buffer \"{name}\" is not the one that other ranks of its host have: attach to one, or allocate one with all of them"
+            ),
+        };
+        Err(agreement::disagreement(group, (differs || !is_one).then(|| (group.rank(), why))))
+    }
+
+    /// All ranks send from the same host.
+    fn same_source(&self, group: &dyn Collective, root: usize) -> Result<()> {
+        let mut roots = [root as u64, !(root as u64)];
+        group.all_reduce(&mut roots, Reduce::Min)?;
+        if roots[0] == !roots[1] {
+            return Ok(());
+        }
+        let why = format!(
+            "it wants buffer \"{}\" replicated from rank {root}, and another rank from rank {}",
+            self.name(),
+            roots[0]
+        );
+        Err(agreement::disagreement(group, (root as u64 != roots[0]).then(|| (group.rank(), why))))
     }
 
     fn header(&self) -> Result<[u64; 3]> {

@@ -82,7 +82,7 @@ impl Fabric {
     pub unsafe fn connect(group: &dyn Collective, buffer: &HostBuffer, options: Options) -> Result<Fabric> {
         let _span = info_span!("fabric", buffer = %buffer.name()).entered();
         let hosts = Hosts::of(group)?;
-        buffer.compare(group)?;
+        buffer.compare(group, &hosts)?;
         let opened = if hosts.leads() { open(buffer, &options).map(Some) } else { Ok(None) };
         let opened = all_or_none(group, opened)?;
         let mut fabric = Fabric { shared: None, _listener: None, hosts: hosts.count, own: hosts.index };

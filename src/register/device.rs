@@ -104,8 +104,8 @@ impl DeviceName {
 #[cfg(not(feature = "cuda"))]
 const WITHOUT_CUDA: &str = "hostbuf was built without CUDA (the feature cuda)";
 #[cfg(not(feature = "rdma"))]
-const WITHOUT_RDMA: &str =
-    "hostbuf was built without RDMA (the feature rdma, which wants libibverbs' headers)";
+const WITHOUT_RDMA: &str = "this hostbuf was built without RDMA (the feature rdma, which wants libibverbs' headers); of an installed libhostbuf there \
+     is one with it in lib/hostbuf/rdma, for LD_LIBRARY_PATH";
 
 /// Any of the devices that this build knows, for who learns at run time which: a [`Registrar`] over them.
 pub enum Device {

@@ -179,7 +179,7 @@ fn a_thread_sanitized_rank_and_a_plain_one_meet_in_the_sanitizers_window() {
         let outcome = planted(&[(1, all_of(window.start, window.end))], 1, &programs);
         nobody_ran(&outcome);
         if compiler == "clang" {
-            assert!(outcome.stderr.contains("no common address: rank "), "{outcome:?}");
+            assert!(outcome.stderr.contains("no agreement among the ranks: rank "), "{outcome:?}");
         }
     }
 }
@@ -327,7 +327,7 @@ fn nobody_ran(outcome: &Outcome) {
 fn names(outcome: &Outcome, rank: &str, what: &str) {
     nobody_ran(outcome);
     let host = hostbuf::os::process::host_name();
-    let who = format!("no common address: {rank} on {host}: ");
+    let who = format!("no agreement among the ranks: {rank} on {host}: ");
     assert!(outcome.stderr.contains(&who) && outcome.stderr.contains(what), "{outcome:?}");
     assert!(!outcome.stderr.contains(": 0 bytes"), "{outcome:?}");
 }
@@ -465,7 +465,8 @@ fn ranks_of_two_hosts_with_different_mappings_meet() {
         let outcome = simulated(2, &flavour, &script("0x1000000", &all_but(&[])));
         assert_eq!(outcome.status, 1, "{flavour}: {outcome:?}");
         assert!(outcome.lines("main ").is_empty(), "a main ran under {flavour}: {outcome:?}");
-        let said: Vec<_> = outcome.stderr.lines().filter(|l| l.contains("no common address")).collect();
+        let said: Vec<_> =
+            outcome.stderr.lines().filter(|l| l.contains("no agreement among the ranks")).collect();
         assert!(said.len() == 1 && said[0].contains("rank 3 on h1: "), "{flavour}: {outcome:?}");
     }
 }
@@ -488,7 +489,7 @@ fn the_prefix_under_mpirun_says_it_once() {
         let outcome = simulated(1, &flavour, &script(&all_but(&[])));
         assert_ne!(outcome.status, 0, "{flavour}: {outcome:?}");
         assert!(outcome.lines("main ").is_empty(), "a main ran under {flavour}: {outcome:?}");
-        let said = outcome.stderr.matches("no common address: rank 1 on ").count();
+        let said = outcome.stderr.matches("no agreement among the ranks: rank 1 on ").count();
         assert_eq!(said, 1, "{flavour}: {outcome:?}");
     }
 }

@@ -249,7 +249,7 @@ fn the_environment_has_these_variables_more_and_no_other_change() {
     expected.retain(|name| !plain.contains_key(*name));
     assert_eq!(added, expected);
     assert_eq!(ranked["HOSTBUF_ADDRESS"], "0x0000550000000000");
-    assert_eq!(ranked["HOSTBUF_SIZE"], format!("{:020}", 1 << 20));
+    assert_eq!(ranked["HOSTBUF_SIZE"], (1 << 20).to_string());
     ranked.retain(|name, _| !expected.contains(&&name[..]));
     assert_eq!(ranked, plain);
 }

@@ -5,12 +5,15 @@ use std::ptr::null_mut;
 
 use library::{Fill, HostBuffer, Options, Pages, Proof};
 
+use crate::fill::hostbuf_arena;
 use crate::group::{group, hostbuf_collective};
 use crate::status::{Outcome, argument, call, given, hostbuf_status, place, say, text, together};
 
 /// A host's shared memory, mapped at the agreed address.
 pub struct hostbuf_buffer {
     pub(crate) buffer: HostBuffer,
+    /// For whoever fills it, by a pointer.
+    pub(crate) arena: Box<hostbuf_arena>,
     name: CString,
 }
 
@@ -90,7 +93,8 @@ pub struct hostbuf_info {
 
 fn give(buffer: HostBuffer, to: &mut *mut hostbuf_buffer) {
     let name = CString::new(buffer.name()).unwrap_or_default();
-    *to = Box::into_raw(Box::new(hostbuf_buffer { buffer, name }));
+    let arena = Box::new(hostbuf_arena::of(&buffer));
+    *to = Box::into_raw(Box::new(hostbuf_buffer { buffer, arena, name }));
 }
 
 impl hostbuf_buffer {

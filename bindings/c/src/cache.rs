@@ -152,7 +152,7 @@ pub unsafe extern "C" fn hostbuf_cache_close(cache: *mut hostbuf_cache) {
 }
 
 /// A hold on a registration of `length` bytes from `start`, made now if there is none. It has to be put back by
-/// `hostbuf_cache_put`, before the cache is closed.
+/// `hostbuf_cache_put`, before the cache is closed; what `lease` held before is not put back by this.
 // Safety: The pointers are null or valid; the memory is mapped for as long as the lease is held.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_cache_get(

@@ -1,29 +1,61 @@
 //! Filling a buffer, once a host, by a function of the caller's.
 
 use std::alloc::Layout;
-use std::ffi::{c_char, c_void};
+use std::ffi::{CStr, c_char, c_void};
 use std::ptr::null_mut;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use library::internal::foreign;
-use library::{Arena, Error};
+use library::{Arena, Error, HostBuffer};
 
 use crate::buffer::{buffer, hostbuf_buffer};
 use crate::group::{group, hostbuf_collective};
-use crate::status::{Trouble, argument, call, given, hostbuf_status, place, text, together};
+use crate::status::{Outcome, Trouble, argument, call, error_of, given, hostbuf_status, place, together};
 
-/// Gives out the buffer's memory while it is being filled.
+/// Gives out the buffer's memory while it is being filled. It stays where it is for as long as the `hostbuf_buffer`, and gives nothing
+/// when the function that fills has returned.
 pub struct hostbuf_arena {
-    arena: Arena<'static>,
+    /// While filling goes on.
+    arena: Mutex<Option<Arena<'static>>>,
     start: usize,
     size: usize,
-    /// Why filling cannot go on, for when the function says that it failed.
-    failed: Mutex<Option<Error>>,
+    failed: Mutex<Failed>,
+}
+
+/// Why filling cannot go on, for when the function says that it failed.
+#[derive(Default)]
+struct Failed {
+    /// The program's own words, which come first.
+    said: Option<Error>,
+    /// The last that was asked for, if it could not be had.
+    take: Option<Error>,
+}
+
+fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl hostbuf_arena {
-    fn failed(&self) -> MutexGuard<'_, Option<Error>> {
-        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn of(buffer: &HostBuffer) -> hostbuf_arena {
+        let start = buffer.as_ptr().as_ptr() as usize;
+        hostbuf_arena { arena: Mutex::default(), start, size: buffer.len(), failed: Mutex::default() }
+    }
+
+    fn now(&self) -> Outcome<Arena<'static>> {
+        held(&self.arena)
+            .ok_or_else(|| argument("the arena is used after the function that fills has returned"))
+    }
+
+    fn take(&self, size: usize, alignment: usize) -> Outcome<*mut u8> {
+        let arena = self.now()?;
+        let wanted = format_args!("{size} bytes at a multiple of {alignment}");
+        let layout = Layout::from_size_align(size, alignment).map_err(|_| {
+            argument(match alignment.is_power_of_two() {
+                true => format!("{wanted} are more than there can be"),
+                false => format!("{wanted}, which is no power of two"),
+            })
+        })?;
+        Ok(arena.take(layout)?.as_ptr())
     }
 }
 
@@ -41,14 +73,15 @@ fn run(
     filler: Filler,
     argument: *mut c_void,
 ) -> library::Result<*mut u8> {
-    // SAFETY: the caller's function has it for the time of the call, and the buffer lives longer.
-    let arena = unsafe { std::mem::transmute::<Arena<'_>, Arena<'static>>(*arena) };
-    let (start, size) = (own.start() as usize, own.buffer.len());
-    let mut given = hostbuf_arena { arena, start, size, failed: Mutex::new(None) };
-    // SAFETY: the caller's function with its argument.
-    let root: *mut u8 = unsafe { filler(&raw mut given, argument) }.cast();
-    let failed = given.failed().take();
-    match failed {
+    // SAFETY: it is taken away again before this returns, and the buffer lives longer.
+    let longer = unsafe { std::mem::transmute::<Arena<'_>, Arena<'static>>(*arena) };
+    *held(&own.arena.failed) = Failed::default();
+    *held(&own.arena.arena) = Some(longer);
+    // SAFETY: the caller's function with its argument; what it is given is only read by those who have the pointer.
+    let root: *mut u8 = unsafe { filler((&raw const *own.arena).cast_mut(), argument) }.cast();
+    *held(&own.arena.arena) = None;
+    let failed = std::mem::take(&mut *held(&own.arena.failed));
+    match failed.said.or(failed.take) {
         Some(error) if root.is_null() => Err(error),
         _ => Ok(root),
     }
@@ -78,7 +111,8 @@ pub unsafe extern "C" fn hostbuf_initialize(
     })
 }
 
-/// Fills the buffer in rank 0 of `group` and sends it to the other hosts: one build for the whole job. Collective.
+/// Fills the buffer in rank 0 of `group` and sends it to the other hosts: one build for the whole job. Collective. A buffer is filled once:
+/// `HOSTBUF_FILL` where it is already.
 // Safety: As `hostbuf_initialize`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_initialize_job(
@@ -133,7 +167,7 @@ pub unsafe extern "C" fn hostbuf_root(
 
 /// Memory of the buffer: `size` bytes, zero, at a multiple of `alignment`, a power of two. Null when there is no room or filling
 /// has ended: `hostbuf_message` says which. Threads of the process that fills may call it at the same time.
-// Safety: `arena` is null, or what the filling function was given, before it returned.
+// Safety: `arena` is null, or what a function that fills was given by a buffer that was not released.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_arena_take(
     arena: *mut hostbuf_arena,
@@ -143,50 +177,56 @@ pub unsafe extern "C" fn hostbuf_arena_take(
     let mut at = null_mut();
     call(|| {
         // SAFETY: by the contract of this.
-        let arena = unsafe { given(arena, "arena") }?;
-        let layout =
-            Layout::from_size_align(size, alignment).map_err(|_| match alignment.is_power_of_two() {
-                true => {
-                    argument(format!("{size} bytes at a multiple of {alignment} are more than there can be"))
-                }
-                false => {
-                    argument(format!("{size} bytes at a multiple of {alignment}, which is no power of two"))
-                }
-            })?;
-        match arena.arena.take(layout) {
-            Ok(memory) => at = memory.as_ptr().cast(),
-            Err(error) => {
-                let again = Error::Full { asked: size as u64, left: arena.arena.left().unwrap_or(0) };
-                *arena.failed() = matches!(error, Error::Full { .. }).then_some(again);
-                return Err(error.into());
-            }
-        }
+        let arena = unsafe { given(arena.cast_const(), "arena") }?;
+        let taken = arena.take(size, alignment);
+        // It goes on asking, perhaps for less.
+        held(&arena.failed).take = None;
+        at = taken.map_err(|trouble| {
+            let error = error_of(trouble);
+            held(&arena.failed).take = Some(again(&error));
+            Trouble::Failed(error)
+        })?;
         Ok(())
     });
-    at
+    at.cast()
 }
 
-/// Says why filling fails, in words for people: when the function then answers null, all ranks hear them. (That the arena is full needs
-/// not be said.)
+/// The same once more.
+fn again(error: &Error) -> Error {
+    match error {
+        Error::Full { asked, left } => Error::Full { asked: *asked, left: *left },
+        Error::Invalid { what } => Error::Invalid { what: what.clone() },
+        other => Error::Fill { why: other.to_string() },
+    }
+}
+
+/// Says why filling fails, in words for people: when the function then answers null, all ranks hear them. (What `hostbuf_arena_take`
+/// could not give need not be said.)
 // Safety: As `hostbuf_arena_take`; `why` is null or text.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_arena_fail(arena: *mut hostbuf_arena, why: *const c_char) {
     call(|| {
         // SAFETY: by the contract of this.
-        let (arena, why) = unsafe { (given(arena, "arena")?, text(why, "why")?) };
-        *arena.failed() = Some(Error::Fill { why: why.to_owned() });
+        let arena = unsafe { given(arena.cast_const(), "arena") }?;
+        if why.is_null() {
+            return Err(argument("why is null"));
+        }
+        // Whatever it is written in: these words are all that people will have.
+        // SAFETY: by the contract of this.
+        let why = unsafe { CStr::from_ptr(why) }.to_string_lossy().into_owned();
+        held(&arena.failed).said = Some(Error::Fill { why });
         Ok(())
     });
 }
 
-/// Bytes that the arena has left; 0 for a null one.
+/// Bytes that the arena has left; 0 for a null one, and when filling has ended.
 // Safety: As `hostbuf_arena_take`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_arena_left(arena: *const hostbuf_arena) -> u64 {
     let mut left = 0;
     call(|| {
         // SAFETY: by the contract of this.
-        left = unsafe { given(arena, "arena") }?.arena.left()?;
+        left = unsafe { given(arena, "arena") }?.now()?.left()?;
         Ok(())
     });
     left

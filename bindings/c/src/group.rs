@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use library::job::{Collective, Reduce, Solo};
 use library::{Error, Result};
 
-use crate::status::{Outcome, argument, call, given, hostbuf_status, place, together};
+use crate::status::{Outcome, Trouble, argument, call, given, hostbuf_status, place, together};
 
 /// How `all_reduce` combines words.
 #[repr(C)]
@@ -223,46 +223,57 @@ pub unsafe fn group<'a>(table: *const hostbuf_collective) -> Outcome<Box<dyn Col
     }
 }
 
-/// Tries a group: each function is called once, and what it answers is compared with what it should. Collective. For whoever
-/// writes a table of his own.
+/// Tries a group: each function is called, and what it answers is compared with what it should. Collective: all ranks go through all of
+/// it, whatever they find, and each reports what it found first. For whoever writes a table of his own.
 // Safety: `group` as everywhere.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_try_collective(group: *const hostbuf_collective) -> hostbuf_status {
     call(|| {
         // SAFETY: by the contract of this.
         let group = unsafe { self::group(group) }?;
-        let wrong =
-            |what: &str| argument(format!("the collective's {what} gives something else than it should"));
         let (rank, size) = (group.rank(), group.size());
-        let mut all = vec![0u8; 8 * size];
-        group.all_gather(&(rank as u64).to_ne_bytes(), &mut all)?;
-        if !(0..size).all(|other| all[8 * other..][..8] == (other as u64).to_ne_bytes()) {
-            return Err(wrong("all_gather"));
-        }
-        let mut word = (rank as u64 + 7).to_ne_bytes();
-        group.broadcast(&mut word, size - 1)?;
-        if u64::from_ne_bytes(word) != size as u64 + 6 {
-            return Err(wrong("broadcast"));
-        }
-        let top = 1u64 << 63;
-        for (how, mine, wanted) in [
-            (Reduce::Min, top + rank as u64, top),
-            (Reduce::Max, if rank == 0 { u64::MAX } else { 5 }, u64::MAX),
-            (Reduce::Sum, 3, 3 * size as u64),
-            (Reduce::And, if rank == 0 { 6 } else { 14 }, 6),
-        ] {
-            let mut words = [mine, 0];
-            group.all_reduce(&mut words, how)?;
-            if words != [wanted, 0] {
-                return Err(wrong("all_reduce"));
+        let mut tried = vec![functions(&*group)];
+        tried.push(group.split(rank % 2).map_err(Trouble::from).and_then(|part| {
+            // The others of the part go through its functions too.
+            let worked = functions(&*part);
+            match (part.rank(), part.size()) == (rank / 2, (size + 1 - rank % 2) / 2) {
+                true => worked,
+                false => Err(wrong("split")),
             }
-        }
-        let part = group.split(rank % 2)?;
-        if (part.rank(), part.size()) != (rank / 2, (size + 1 - rank % 2) / 2) {
-            return Err(wrong("split"));
-        }
-        Ok(())
+        }));
+        tried.into_iter().collect()
     })
+}
+
+fn wrong(function: &str) -> Trouble {
+    argument(format!("the collective's {function} gives something else than it should"))
+}
+
+/// All functions of a group but the division; what was found first.
+fn functions(group: &dyn Collective) -> Outcome<()> {
+    let (rank, size) = (group.rank(), group.size());
+    let mut all = vec![0u8; 8 * size];
+    let gathered = group.all_gather(&(rank as u64).to_ne_bytes(), &mut all).map_err(Trouble::from);
+    let as_wanted =
+        |given: &[u8]| (0..size).all(|other| given[8 * other..][..8] == (other as u64).to_ne_bytes());
+    let gathered = gathered.and_then(|()| as_wanted(&all).then_some(()).ok_or_else(|| wrong("all_gather")));
+    let mut word = (rank as u64 + 7).to_ne_bytes();
+    let told = group.broadcast(&mut word, size - 1).map_err(Trouble::from);
+    let is_last = u64::from_ne_bytes(word) == size as u64 + 6;
+    let mut found = gathered.and(told.and_then(|()| is_last.then_some(()).ok_or_else(|| wrong("broadcast"))));
+    let top = 1u64 << 63;
+    for (how, mine, wanted) in [
+        (Reduce::Min, top + rank as u64, top),
+        (Reduce::Max, if rank == 0 { u64::MAX } else { 5 }, u64::MAX),
+        (Reduce::Sum, 3, 3 * size as u64),
+        (Reduce::And, if rank == 0 { 6 } else { 14 }, 6),
+    ] {
+        let mut words = [mine, 0];
+        let reduced = group.all_reduce(&mut words, how).map_err(Trouble::from);
+        let is_it = words == [wanted, 0];
+        found = found.and(reduced.and_then(|()| is_it.then_some(()).ok_or_else(|| wrong("all_reduce"))));
+    }
+    found
 }
 
 /// Whether this process leads its host in `group`: it is the first of the ranks there. Collective.

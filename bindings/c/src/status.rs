@@ -97,9 +97,18 @@ pub fn call(work: impl FnOnce() -> Outcome<()>) -> hostbuf_status {
     status
 }
 
-/// Keeps a message for the calling thread.
-pub fn say(message: String) {
-    let text = CString::new(message.replace('\0', "?")).unwrap_or_default();
+/// The most bytes of a message.
+const MOST: usize = 4096;
+
+/// Keeps a message for the calling thread: one line, whatever a program's own texts have in them.
+pub fn say(mut message: String) {
+    if message.len() > MOST {
+        let end = (0..=MOST).rev().find(|&at| message.is_char_boundary(at)).unwrap_or(0);
+        message.truncate(end);
+        message.push_str("...");
+    }
+    let line: String = message.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect();
+    let text = CString::new(line).unwrap_or_default();
     // A thread whose storage is gone has nobody to read it.
     let _ = MESSAGE.try_with(|place| place.replace(text));
 }
@@ -173,13 +182,17 @@ pub extern "C" fn hostbuf_status_name(status: i32) -> *const c_char {
     usize::try_from(status).ok().and_then(|at| NAMES.get(at)).unwrap_or(&c"?").as_ptr()
 }
 
-/// Brings the ranks of a group to one answer about what each was given: all go on, or none does.
-pub fn together<T>(group: &dyn Collective, given: Outcome<T>) -> Outcome<T> {
-    let given = given.map_err(|trouble| match trouble {
+/// As the library would say it.
+pub fn error_of(trouble: Trouble) -> Error {
+    match trouble {
         Trouble::Failed(error) => error,
         Trouble::Argument(what) | Trouble::Nothing(what) => Error::Invalid { what },
-    });
-    Ok(all_or_none(group, given)?)
+    }
+}
+
+/// Brings the ranks of a group to one answer about what each was given: all go on, or none does.
+pub fn together<T>(group: &dyn Collective, given: Outcome<T>) -> Outcome<T> {
+    Ok(all_or_none(group, given.map_err(error_of))?)
 }
 
 /// Looks at what a pointer of the caller's points to.

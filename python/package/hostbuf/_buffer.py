@@ -209,7 +209,11 @@ class Buffer(_hostbuf.Memory):
         return self._filled(fill, lambda native: _hostbuf.initialize(self._handle, native))
 
     def initialize_job(self, fill: Callable[[Arena], Any], comm: Any) -> Any:
-        """The same in rank 0 of ``comm``, and then to all its hosts: one build for the whole job. Collective."""
+        """The same in rank 0 of ``comm``, and then to all its hosts: one build for the whole job. Collective.
+
+        Raises:
+            Error: in all ranks, what went wrong in one; it is filled already: :meth:`root` gives what fills it.
+        """
         return self._filled(fill, lambda native: _hostbuf.initialize_job(self._handle, comm, native))
 
     def _filled(self, fill: Callable[[Arena], Any], run: Callable[[Callable[[_hostbuf.Arena], int]], int]) -> Any:
@@ -325,6 +329,12 @@ def stat() -> list[Info]:
     ['energies']
     """
     found = {}
-    for info in [*(Info(*handle.info()) for handle in _hostbuf.given()), *(buffer.stat() for buffer in list(_open))]:
+    for handle in [*_hostbuf.given(), *(buffer._handle for buffer in list(_open))]:
+        try:
+            info = Info(*handle.info())
+        except ValueError:
+            if handle.closed:  # by another thread, just now
+                continue
+            raise
         found[info.address] = info
     return [found[address] for address in sorted(found)]

@@ -7,6 +7,7 @@ root is this head, with offsets from the beginning of the buffer, and after it a
 
 from __future__ import annotations
 
+import bisect
 import io
 import pickle
 import struct
@@ -37,7 +38,9 @@ class _Pickler(pickle.Pickler):
         if type(value) in (np.recarray, np.matrix):
             return _as, (np.asarray(value), type(value), value.dtype)
         if type(value) is np.ma.MaskedArray:
-            return _masked, (np.asarray(value.data), np.asarray(value.mask), value.fill_value)
+            # Without a mask it has none here either, of which each rank would have its own.
+            mask = None if value.mask is np.ma.nomask else np.asarray(value.mask)
+            return _masked, (np.asarray(value.data), mask, value.fill_value, value.hardmask)
         return NotImplemented
 
 
@@ -45,9 +48,11 @@ def _as(array: Any, kind: Any, dtype: Any) -> Any:
     return array.view(dtype, kind)
 
 
-def _masked(data: Any, mask: Any, fill_value: Any) -> Any:
-    np = sys.modules["numpy"]
-    return np.ma.MaskedArray(data, mask=mask, fill_value=fill_value, copy=False)
+def _masked(data: Any, mask: Any, fill_value: Any, hard: bool) -> Any:
+    import numpy as np
+
+    mask = np.ma.nomask if mask is None else mask
+    return np.ma.MaskedArray(data, mask=mask, fill_value=fill_value, hard_mask=hard, copy=False)
 
 
 def write(value: Any, native: _hostbuf.Arena, handle: _hostbuf.Handle, taken: list[tuple[int, int]]) -> int:
@@ -74,10 +79,13 @@ def write(value: Any, native: _hostbuf.Arena, handle: _hostbuf.Handle, taken: li
             stacklevel=2,
         )
     # Memory of the buffer that nobody has taken is about to be used.
+    taken = sorted(taken)
     kept: list[int | bytes | memoryview] = []
     for raw in memory:
         start, length = _hostbuf.span_of(raw)
-        if any(at <= start and start + length <= at + most for at, most in taken):
+        before = bisect.bisect_right(taken, (start, sys.maxsize))
+        at, most = taken[before - 1] if before else (0, 0)
+        if at <= start and start + length <= at + most:
             kept.append(start - base)
         else:
             kept.append(bytes(raw) if start < base + size and base < start + length else raw)

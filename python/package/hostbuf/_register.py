@@ -172,7 +172,9 @@ def register(memory: Any, device: Device | str = "mlock", access: str = "read") 
 
 
 def _held(memory: Any) -> Any:
-    """A view, which keeps an object's memory where it is: a bytearray could move else."""
+    """A view, which keeps an object's memory where it is: a bytearray could move else. A buffer stays, and is not written by this."""
+    if isinstance(memory, Buffer):
+        return memory
     try:
         return memoryview(memory)
     except (BufferError, TypeError, ValueError):  # of a type that it has no name for: numpy's dates
@@ -223,8 +225,10 @@ class Cache:
         Raises:
             Error: the limit is reached by leases that are held, or the device refuses.
         """
-        start, length = _hostbuf.span_of(memory)
-        return Lease(self._native.get(start, length, access), self._device, _held(memory), _writes(access))
+        # Held first: so it stays where it is.
+        held = _held(memory)
+        start, length = _hostbuf.span_of(held)
+        return Lease(self._native.get(start, length, access), self._device, held, _writes(access))
 
     def invalidate(self, memory: Any) -> None:
         """The memory has changed or is about to: no lease taken afterwards is of a registration made before."""
