@@ -157,9 +157,10 @@ impl Options {
         }
         let letters = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
         if self.name.is_empty() || self.name.len() > NAME_MAX || !self.name.chars().all(letters) {
+            let begin: String = self.name.escape_debug().take(2 * NAME_MAX).collect();
+            let more = if begin.len() < self.name.len() { "..." } else { "" };
             return Err(Error::invalid(format!(
-                "name \"{}\": 1 to {NAME_MAX} letters, digits, '_', '-' or '.' are meant",
-                self.name
+                "name \"{begin}{more}\": 1 to {NAME_MAX} letters, digits, '_', '-' or '.' are meant"
             )));
         }
         let allowed = libc::MAP_LOCKED | libc::MAP_POPULATE | libc::MAP_NONBLOCK;

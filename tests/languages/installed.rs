@@ -237,6 +237,22 @@ fn what_was_installed_is_removed_and_nothing_else() {
     assert_ne!(inode(&open), inode(&again));
     assert_eq!(open.metadata().expect("it is open").len(), again.metadata().expect("it is open").len());
 
+    // Agents that are named come to those that are there.
+    let agents = "ls prefix/libexec/hostbuf";
+    let all = scratch.run(agents).ok().stdout;
+    let flavour =
+        |agent: Option<&str>| agent.and_then(|name| name.rsplit('-').next()).unwrap_or("").to_owned();
+    let (first, last) = (flavour(all.lines().next()), flavour(all.lines().last()));
+    let install = "$ROOT/scripts/install --no-build --prefix prefix";
+    scratch
+        .run(&format!(
+            "$ROOT/scripts/install --prefix prefix --uninstall; {install} {first}; {install} {last}"
+        ))
+        .ok();
+    let mut wanted = vec![format!("hostbuf-agent-{first}"), format!("hostbuf-agent-{last}")];
+    wanted.dedup();
+    assert_eq!(scratch.run(agents).ok().lines(""), wanted);
+
     fs::write(scratch.0.join("prefix/share/man/man1/other.1"), "another's").expect("it is writable");
     scratch.run("$ROOT/scripts/install --prefix prefix --uninstall").ok();
     assert_eq!(scratch.contents(), "share/\nshare/man/\nshare/man/man1/\nshare/man/man1/other.1\n");
