@@ -356,7 +356,7 @@ void *hostbuf_arena_take(struct hostbuf_arena *arena,
 void hostbuf_arena_fail(struct hostbuf_arena *arena,
                         const char *why);
 
-// Bytes that the arena has left; 0 for a null one, and when filling has ended.
+// Bytes that the arena has left, but for what the root takes; 0 for a null one, and when filling has ended.
 uint64_t hostbuf_arena_left(const struct hostbuf_arena *arena);
 
 // Whether `bytes` bytes from `pointer` lie in the buffer that is being filled.

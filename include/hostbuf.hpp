@@ -255,9 +255,6 @@ private:
             arena memory(own);
             const T *root = made.fill(memory);
             return const_cast<T *>(root);
-        } catch (const full &) {
-            /* The arena has said so itself, to all ranks. */
-            made.thrown = std::current_exception();
         } catch (const std::exception &error) {
             made.thrown = std::current_exception();
             hostbuf_arena_fail(own, error.what());

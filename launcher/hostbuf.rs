@@ -101,17 +101,20 @@ fn wrong(error: &clap::Error) -> ExitCode {
     let said = text.lines().take_while(|l| !l.trim().is_empty()).map(str::trim).collect::<Vec<_>>().join(" ");
     let suggested = error.get(ContextKind::SuggestedArg).or_else(|| error.get(ContextKind::SuggestedValue));
     let instead = match suggested {
-        Some(ContextValue::String(like)) => format!("{like} is like it, "),
+        // An option that is not for people has none that is like it.
+        Some(ContextValue::String(like)) if like != "--socket" => format!("{like} is like it, "),
         Some(ContextValue::Strings(like)) if !like.is_empty() => {
             format!("{} is like it, ", like.join(" or "))
         }
-        _ if error.kind() == ErrorKind::UnknownArgument => match std::env::args().nth(1).as_deref() {
-            Some("run") => {
-                "the program's options stand behind it, the engine's behind --launcher-arg, ".into()
+        _ if error.kind() == ErrorKind::UnknownArgument => {
+            match std::env::args_os().nth(1).as_ref().and_then(|word| word.to_str()) {
+                Some("run") => {
+                    "the program's options stand behind it, the engine's behind --launcher-arg, ".into()
+                }
+                Some("exec") => "the program's options stand behind it, ".into(),
+                _ => String::new(),
             }
-            Some("exec") => "the program's options stand behind it, ".into(),
-            _ => String::new(),
-        },
+        }
         _ => String::new(),
     };
     complain!("hostbuf: {} ({instead}see hostbuf --help)", said.trim_start_matches("error: "));

@@ -236,7 +236,13 @@ impl fmt::Display for Error {
                 write!(f, "no agreement among the ranks: rank {rank} on {host}: {why}")
             }
             Error::Invalid { what } => write!(f, "{what}"),
-            Error::Os { doing, source } => write!(f, "{doing}: {source}"),
+            Error::Os { doing, source } => {
+                write!(f, "{doing}: {source}")?;
+                f.write_str(match source.raw_os_error() {
+                    Some(libc::EMFILE) => ". Raise `ulimit -n`",
+                    _ => "",
+                })
+            }
             Error::Attach { why } => write!(f, "cannot attach to a host buffer: {why}"),
             Error::Lost { why } => f.write_str(why),
             Error::Corrupt { word, found } => {

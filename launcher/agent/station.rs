@@ -333,12 +333,16 @@ impl Station {
             return;
         }
         self.locked_out = None;
-        let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(soft, _)| soft);
-        let message = format!(
-            "the agent on {} may have {limit} files open (`ulimit -n`), which is not enough for the ranks of this host: raise it, \
-             or start fewer: {error}",
-            process::host_name()
-        );
+        let host = process::host_name();
+        let message = if error.raw_os_error() == Some(nix::libc::EMFILE) {
+            let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(soft, _)| soft);
+            format!(
+                "the agent on {host} may have {limit} files open (`ulimit -n`), which is not enough for the ranks of this host: raise \
+                 it, or start fewer: {error}"
+            )
+        } else {
+            format!("the agent on {host} cannot let in the ranks of this host: {error}")
+        };
         let _ = self.events.send(Event::Lost(message));
     }
 
@@ -347,7 +351,8 @@ impl Station {
     fn drop_stranger(&mut self) -> bool {
         let strangers = || self.peers.iter().filter(|(_, p)| p.hello.is_none());
         let mut count: BTreeMap<i32, usize> = BTreeMap::new();
-        strangers().for_each(|(_, p)| *count.entry(p.pid).or_default() += 1);
+        // Those of another PID namespace all have the number 0.
+        strangers().filter(|(_, p)| p.pid != 0).for_each(|(_, p)| *count.entry(p.pid).or_default() += 1);
         let flooder = count.iter().max_by_key(|(_, n)| **n).filter(|(_, n)| **n > 1).map(|(pid, _)| *pid);
         // Their numbers are in the order in which they came.
         let oldest = match flooder {

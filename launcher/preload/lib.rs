@@ -123,13 +123,7 @@ fn publish(environment: &mut Environment, agreed: Option<Winner>) {
     let first = agreed.as_ref().and_then(|w| w.buffers.as_slice().first().map(|b| (w.address + b.offset, b.length)));
     let (address, size) = first.unwrap_or_default();
     environment.write(ENV_ADDRESS, Line::new(format_args!("{address:#018x}")).bytes());
-    // The place is as long as the longest number. What is left of it is a word by itself, so that nobody who reads the block from
-    // beginning to end finds an empty one, which means its end to some.
-    let mut value = [b'.'; 20];
-    let number = Line::new(format_args!("{size}\0"));
-    let length = number.bytes().len().min(value.len());
-    value[..length].copy_from_slice(&number.bytes()[..length]);
-    environment.write(ENV_SIZE, &value);
+    environment.replace(ENV_SIZE, Line::new(format_args!("{size}")).bytes());
 }
 
 /// How far case 1 goes here.

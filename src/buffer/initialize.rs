@@ -99,42 +99,65 @@ impl HostBuffer {
     ///
     /// # Errors
     /// As [`initialize`](HostBuffer::initialize) and [`replicate`](HostBuffer::replicate), on all ranks; [`Error::Fill`] when a host has
-    /// it filled already; [`Error::Invalid`] when `group` has one rank and the launcher has started several on this host: the
-    /// program's MPI is not the one of the launcher, most likely.
+    /// it filled already, as when a program is started by another MPI's launcher and each rank believes to be the only one.
     pub fn initialize_job<'b, T: Portable + Sync>(
         &'b self,
         group: &dyn Collective,
         fill: impl FnOnce(Arena<'b>) -> Result<Placed<'b, T>>,
     ) -> Result<&'b T> {
         // Before anybody works for an hour.
-        all_or_none(group, self.may_begin(group))?;
+        all_or_none(group, self.is_to_be_filled(group))?;
         self.compare(group, &Hosts::of(group)?)?;
-        let filled = if group.rank() == 0 { self.initialize(fill).map(drop) } else { Ok(()) };
+        let process = std::process::id();
+        let filled = if group.rank() == 0 { self.fill_first(group, fill) } else { Ok(()) };
+        if process != std::process::id() {
+            // A child that the filler has forked: the group is its parent's.
+            return Err(filled.err().unwrap_or_else(forked));
+        }
         all_or_none(group, filled)?;
         self.replicate(group, 0)?;
         let root = self.root()?.ok_or(Error::Fill { why: "it was filled without a root object".into() });
         all_or_none(group, root)
     }
 
-    /// Whether one build for the whole job can begin here.
-    fn may_begin(&self, group: &dyn Collective) -> Result<()> {
-        let (name, host) = (self.name(), process::host_name());
-        let ranks = self.job.launched_ranks();
-        if group.size() == 1 && ranks > 1 {
-            return Err(Error::invalid(format!(
-                "the group has one rank, and the launcher has started {ranks} on {host}: is the program's MPI another one than the \
-                 launcher's? (initialize fills a buffer once a host, without a group)"
-            )));
-        }
+    /// As [`initialize`](HostBuffer::initialize), by this `fill` and no other.
+    fn fill_first<'b, T: Portable + Sync + 'b>(
+        &'b self,
+        group: &dyn Collective,
+        fill: impl FnOnce(Arena<'b>) -> Result<Placed<'b, T>>,
+    ) -> Result<()> {
+        let mut ran = false;
+        self.initialize(|arena| {
+            ran = true;
+            fill(arena)
+        })?;
+        if ran { Ok(()) } else { Err(self.filled_already(group)) }
+    }
+
+    fn is_to_be_filled(&self, group: &dyn Collective) -> Result<()> {
         match self.fill_state()? {
             Fill::Empty | Fill::Filling => Ok(()),
-            Fill::Full | Fill::Frozen => {
-                let why =
-                    format!("buffer \"{name}\" on {host} is filled already, and a buffer is filled once");
-                Err(Error::Fill { why })
-            }
+            Fill::Full | Fill::Frozen => Err(self.filled_already(group)),
         }
     }
+
+    /// That somebody else has filled it; and how that can be, where each rank thinks that it is alone.
+    fn filled_already(&self, group: &dyn Collective) -> Error {
+        let (name, host, ranks) = (self.name(), process::host_name(), self.job.launched_ranks());
+        let mut why = format!("buffer \"{name}\" on {host} is filled already, and a buffer is filled once");
+        if group.size() == 1 && ranks > 1 {
+            why += &format!(
+                " (the group has one rank, and the launcher has started {ranks} here: is the program's MPI another one than the \
+                 launcher's?)"
+            );
+        }
+        Error::Fill { why }
+    }
+}
+
+fn forked() -> Error {
+    let why = "a child that was forked while it is filled cannot end that: the turn is its parent's";
+    Error::Fill { why: why.into() }
 }
 
 /// Types are told apart by name and layout: enough against mistakes.
@@ -240,8 +263,7 @@ impl<'b> Turn<'b> {
 
     fn finish<T: Portable + Sync>(self, placed: Placed<'b, T>) -> Result<&'b T> {
         if !self.is_own() {
-            let why = "a child that was forked while it is filled cannot end that: the turn is its parent's";
-            return Err(Error::Fill { why: why.into() });
+            return Err(forked());
         }
         let at: NonNull<T> = placed.as_ptr();
         let offset = (at.as_ptr() as u64).wrapping_sub(self.buffer.as_ptr().as_ptr() as u64);

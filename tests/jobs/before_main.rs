@@ -157,7 +157,7 @@ fn a_program_of_a_job_that_is_over_runs_without_the_buffer() {
         program
             .env("LD_PRELOAD", &object)
             .env("HOSTBUF_JOB", format!("hostbuf/0/{:032x}", std::process::id()));
-        program.env("HOSTBUF_ADDRESS", "0x0000550000000000").env("HOSTBUF_SIZE", "00000000000001048576");
+        program.env("HOSTBUF_ADDRESS", "0x0000550000000000").env("HOSTBUF_SIZE", "1048576");
         Outcome::of(program)
     };
     let outcome = orphan(&mut Command::new(show())).ok();

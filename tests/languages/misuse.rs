@@ -1,7 +1,9 @@
 //! A mistake in one rank only, on two hosts of two ranks, by one Open MPI and one MPICH: all hear of it, and nobody waits for ever.
 
+use std::process::Command;
+
 use crate::guides::one_of_each;
-use crate::harness::{can_simulate, root, simulated, skip};
+use crate::harness::{Outcome, can_simulate, hostbuf, root, simulated, skip};
 use crate::python::{by_each, python};
 
 const HEARD: &str = "all have heard\n";
@@ -25,6 +27,34 @@ fn in_c() {
         );
         assert_eq!(simulated(2, &flavour, &script).ok().stdout, HEARD, "{flavour}");
     }
+}
+
+/// As when the program's MPI is not the launcher's: each rank is alone. Whoever has a buffer for itself may be.
+#[test]
+fn each_for_itself_under_a_launcher() {
+    let Some(python) = python() else { return };
+    let script = r#"
+import os, hostbuf
+rank = int(os.environ["HOSTBUF_RANK"])
+assert hostbuf.attach(["even", "odd"][rank]).initialize_job(lambda arena: rank, None) == rank
+try:
+    hostbuf.attach("both").initialize_job(lambda arena: rank, None)
+    said = "filled"
+except hostbuf.Error as error:
+    said = "refused" if "the launcher has started 2 here" in str(error) else str(error)
+os.write(1, f"{said}\n".encode())
+"#;
+    let buffers = ["even", "odd", "both"].map(|name| format!("--buffer=name={name},size=1M"));
+    let mut command = Command::new(hostbuf());
+    command
+        .args(["run", "--launcher", "local", "-n", "2"])
+        .args(buffers)
+        .arg("--")
+        .arg(python)
+        .args(["-c", script]);
+    let mut said: Vec<_> = Outcome::of(&mut command).ok().lines("");
+    said.sort();
+    assert_eq!(said, ["filled", "refused"]);
 }
 
 #[test]

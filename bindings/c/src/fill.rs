@@ -31,6 +31,9 @@ struct Failed {
     take: Option<Error>,
 }
 
+/// Where the root lies is written behind all that was taken: 8 bytes at a multiple of 8.
+const ROOT: u64 = 16;
+
 fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -49,7 +52,8 @@ impl hostbuf_arena {
     fn take(&self, size: usize, alignment: usize) -> Outcome<*mut u8> {
         let arena = self.now()?;
         let wanted = format_args!("{size} bytes at a multiple of {alignment}");
-        let layout = Layout::from_size_align(size, alignment).map_err(|_| {
+        // For no bytes a place all the same: it may be the root.
+        let layout = Layout::from_size_align(size.max(1), alignment).map_err(|_| {
             argument(match alignment.is_power_of_two() {
                 true => format!("{wanted} are more than there can be"),
                 false => format!("{wanted}, which is no power of two"),
@@ -196,6 +200,8 @@ fn again(error: &Error) -> Error {
     match error {
         Error::Full { asked, left } => Error::Full { asked: *asked, left: *left },
         Error::Invalid { what } => Error::Invalid { what: what.clone() },
+        Error::Fill { why } => Error::Fill { why: why.clone() },
+        Error::Corrupt { word, found } => Error::Corrupt { word, found: *found },
         other => Error::Fill { why: other.to_string() },
     }
 }
@@ -219,14 +225,14 @@ pub unsafe extern "C" fn hostbuf_arena_fail(arena: *mut hostbuf_arena, why: *con
     });
 }
 
-/// Bytes that the arena has left; 0 for a null one, and when filling has ended.
+/// Bytes that the arena has left, but for what the root takes; 0 for a null one, and when filling has ended.
 // Safety: As `hostbuf_arena_take`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_arena_left(arena: *const hostbuf_arena) -> u64 {
     let mut left = 0;
     call(|| {
         // SAFETY: by the contract of this.
-        left = unsafe { given(arena, "arena") }?.now()?.left()?;
+        left = unsafe { given(arena, "arena") }?.now()?.left()?.saturating_sub(ROOT);
         Ok(())
     });
     left
