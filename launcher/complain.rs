@@ -1,6 +1,6 @@
 //! What is said to people on standard error.
 
-/// As `complain!`, but where nobody reads any more (`2>&1 | head`) the words are lost and nothing else.
+/// As `eprintln!`, but where nobody reads any more (`2>&1 | head`) the words are lost and nothing else.
 macro_rules! complain {
     ($($words:tt)*) => {{
         use std::io::Write as _;

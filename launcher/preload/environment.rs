@@ -48,22 +48,15 @@ impl Environment {
         self.locate(name).map(|range| &self.block[range])
     }
 
-    /// Overwrites a variable's value by a shorter one, if it is there and has room. What is left of the place becomes a word by itself,
-    /// so that nobody who reads the block from beginning to end finds an empty one, which means its end to some.
-    pub(crate) fn replace(&mut self, name: &str, value: &[u8]) {
+    /// Overwrites a variable's value, if it is there and has room. What is left of the place becomes a word by itself, so that nobody who
+    /// reads the block from beginning to end finds an empty one, which means its end to some.
+    pub(crate) fn write(&mut self, name: &str, value: &[u8]) {
         let Some(range) = self.locate(name).filter(|range| range.len() >= value.len()) else { return };
         let place = &mut self.block[range];
         place.fill(b'.');
         place[..value.len()].copy_from_slice(value);
         if let Some(end) = place.get_mut(value.len()) {
             *end = 0;
-        }
-    }
-
-    /// Overwrites the beginning of a variable's value, if it is there and long enough.
-    pub(crate) fn write(&mut self, name: &str, value: &[u8]) {
-        if let Some(place) = self.locate(name).and_then(|range| self.block[range].get_mut(..value.len())) {
-            place.copy_from_slice(value);
         }
     }
 }

@@ -123,7 +123,7 @@ fn publish(environment: &mut Environment, agreed: Option<Winner>) {
     let first = agreed.as_ref().and_then(|w| w.buffers.as_slice().first().map(|b| (w.address + b.offset, b.length)));
     let (address, size) = first.unwrap_or_default();
     environment.write(ENV_ADDRESS, Line::new(format_args!("{address:#018x}")).bytes());
-    environment.replace(ENV_SIZE, Line::new(format_args!("{size}")).bytes());
+    environment.write(ENV_SIZE, Line::new(format_args!("{size}")).bytes());
 }
 
 /// How far case 1 goes here.

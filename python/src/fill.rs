@@ -3,10 +3,9 @@
 use std::alloc::Layout;
 use std::sync::{Mutex, PoisonError};
 
-use hostbuf::internal::foreign;
+use hostbuf::internal::foreign::{self, Lent};
 use hostbuf::job::all_or_none;
 use hostbuf::{Error, Result};
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::comm::Group;
@@ -15,49 +14,33 @@ use crate::handle::Handle;
 
 /// Gives out a buffer's memory while it is being filled.
 #[pyclass(frozen, module = "hostbuf._hostbuf")]
-pub struct Arena {
-    /// `None` when filling has ended.
-    arena: Mutex<Option<hostbuf::Arena<'static>>>,
-}
-
-impl Arena {
-    fn now(&self) -> PyResult<hostbuf::Arena<'static>> {
-        let held = *self.arena.lock().unwrap_or_else(PoisonError::into_inner);
-        held.ok_or_else(|| {
-            PyValueError::new_err("the arena is used after the function that fills has returned")
-        })
-    }
-}
+pub struct Arena(Lent);
 
 #[pymethods]
 impl Arena {
     /// The address of `size` zero bytes at a multiple of `alignment`.
     fn take(&self, py: Python<'_>, size: &Bound<'_, PyAny>, alignment: usize) -> PyResult<usize> {
-        let arena = self.now()?;
         // More than a word can say is more than there is.
         let size = size.extract().unwrap_or(usize::MAX);
-        let taken = match Layout::from_size_align(size, alignment) {
+        let taken = self.0.with(|arena| match Layout::from_size_align(size, alignment) {
             Ok(layout) => arena.take(layout),
-            Err(_) => arena.left().and_then(|left| Err(Error::Full { asked: size as u64, left })),
-        };
+            Err(_) => Err(Error::Full { asked: size as u64, left: arena.left()? }),
+        });
         Ok(taken.map_err(|error| raised(py, &error))?.as_ptr() as usize)
     }
 
     /// Bytes that are left.
-    fn left(&self, py: Python<'_>) -> PyResult<u64> {
-        self.now()?.left().map_err(|error| raised(py, &error))
+    fn left(&self, py: Python<'_>) -> PyResult<usize> {
+        self.0.with(|arena| Ok(arena.left()? as usize)).map_err(|error| raised(py, &error))
     }
 }
 
 /// Calls the program's function, which answers the address of the root; what it raises is kept in `failed`.
 fn run(arena: &hostbuf::Arena<'_>, fill: &Py<PyAny>, failed: &Mutex<Option<PyErr>>) -> Result<*mut u8> {
-    // SAFETY: it is taken away again before this returns, and the buffer lives longer.
-    let longer = unsafe { std::mem::transmute::<hostbuf::Arena<'_>, hostbuf::Arena<'static>>(*arena) };
     Python::attach(|py| {
-        let called = Py::new(py, Arena { arena: Mutex::new(Some(longer)) }).and_then(|given| {
-            let root = fill.call1(py, (&given,)).and_then(|root| root.extract::<usize>(py));
-            given.get().arena.lock().unwrap_or_else(PoisonError::into_inner).take();
-            root
+        let called = Py::new(py, Arena(Lent::default())).and_then(|given| {
+            let call = || fill.call1(py, (&given,)).and_then(|root| root.extract::<usize>(py));
+            given.get().0.during(arena, call)
         });
         called.map(|root| root as *mut u8).map_err(|error| {
             let why = format!("the function that fills it raised {error}");

@@ -16,7 +16,7 @@ use crate::buffer::options::Options;
 use crate::buffer::populate::Workers;
 use crate::buffer::segment::Segments;
 use crate::error::{Error, Result};
-use crate::job::{Collective, Hosts, Reduce, all_or_none};
+use crate::job::{Collective, Hosts, Reduce, all_or_none, text_of_first};
 use crate::os::cores::Cores;
 use crate::os::{memory, process};
 use crate::wire::Territory;
@@ -146,12 +146,7 @@ fn same_request(group: &dyn Collective, options: &Options) -> Result<()> {
         return Ok(());
     }
     // Whoever asks for something else than the first rank is the one to name.
-    let mut first = [0; 256];
-    let length = mine.len().min(first.len());
-    first[..length].copy_from_slice(&mine.as_bytes()[..length]);
-    group.broadcast(&mut first, 0)?;
-    let length = first.iter().position(|&byte| byte == 0).unwrap_or(first.len());
-    let first = String::from_utf8_lossy(&first[..length]);
+    let first = text_of_first(group, &mine)?;
     let why = format!("it asks for \"{mine}\", and rank 0 for \"{first}\"");
     Err(agreement::disagreement(group, (mine != first).then(|| (group.rank(), why))))
 }

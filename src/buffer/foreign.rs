@@ -3,6 +3,8 @@
 
 #![allow(unsafe_code)]
 
+use std::sync::{PoisonError, RwLock};
+
 use crate::buffer::arena::{Arena, Placed};
 use crate::buffer::handle::HostBuffer;
 use crate::buffer::portable::Portable;
@@ -19,6 +21,40 @@ unsafe impl Portable for Root {
 }
 // SAFETY: a number, until its reader follows it.
 unsafe impl Sync for Root {}
+
+/// An arena for a function that knows no lifetimes: it may keep what it was given, and has nothing of it when it has returned.
+#[derive(Default)]
+pub struct Lent(RwLock<Option<Arena<'static>>>);
+
+impl Lent {
+    /// Runs `work` while the arena can be had; afterwards nobody has it.
+    pub fn during<T>(&self, arena: &Arena<'_>, work: impl FnOnce() -> T) -> T {
+        // SAFETY: with() lets it out for the time of a call only, and the end of this waits for such calls.
+        let longer = unsafe { std::mem::transmute::<Arena<'_>, Arena<'static>>(*arena) };
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(longer);
+        let _end = End(self);
+        work()
+    }
+
+    /// What `work` makes of the arena. It waits for no other thread that does the same.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] when there is none, or none any more; those of `work`.
+    pub fn with<T>(&self, work: impl FnOnce(&Arena<'_>) -> Result<T>) -> Result<T> {
+        let arena = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let why = "the arena is used after the function that fills has returned";
+        work(arena.as_ref().ok_or_else(|| Error::invalid(why))?)
+    }
+}
+
+/// Takes the arena away, also when the function panics.
+struct End<'a>(&'a Lent);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        *self.0.0.write().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
 
 /// As [`HostBuffer::initialize`]; `fill` answers where the object is that all others shall find, or null.
 ///

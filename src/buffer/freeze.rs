@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
 
 use nix::fcntl::SealFlag;
 use tracing::{info_span, warn};
@@ -13,9 +14,15 @@ use crate::buffer::early;
 use crate::buffer::handle::HostBuffer;
 use crate::buffer::owned::Freezing;
 use crate::error::{Error, Result};
-use crate::job::{Collective, Hosts, Reduce, all_or_none};
+use crate::job::{Collective, Hosts, Reduce, all_or_none, text_of_first};
 use crate::os::{memfd, process, raw};
 use crate::span::Span;
+
+/// How long pages may be held by nobody who can be seen before it counts as pinned: the kernel itself holds some for a moment, when it
+/// makes huge pages of them or moves them, and so does whoever reads a process's memory from outside. (The kernel waits 0.15 s itself.)
+const MOMENT: Duration = Duration::from_secs(1);
+/// Between two looks.
+const PACE: Duration = Duration::from_millis(10);
 
 /// A buffer that the ranks can no longer write: their mappings are read-only, and a stray write faults.
 #[derive(Clone, Debug)]
@@ -149,26 +156,31 @@ impl HostBuffer {
 
     /// Asks the kernel for the proof. For the host's leader.
     fn prove(&self) -> Proof {
-        let proof = match self
-            .add_seal(SealFlag::F_SEAL_WRITE)
-            .and_then(|()| self.add_seal(SealFlag::F_SEAL_SEAL))
-        {
-            Ok(()) => Proof::Sealed,
-            Err(Error::Os { source, .. }) if source.raw_os_error() == Some(libc::EBUSY) => {
-                let holders = writers(self);
-                let host = process::host_name();
-                Proof::Weaker {
-                    why: if holders.is_empty() {
+        let begun = Instant::now();
+        let proof = loop {
+            let sealed =
+                self.add_seal(SealFlag::F_SEAL_WRITE).and_then(|()| self.add_seal(SealFlag::F_SEAL_SEAL));
+            let why = match sealed {
+                Ok(()) => break Proof::Sealed,
+                Err(Error::Os { source, .. }) if source.raw_os_error() == Some(libc::EBUSY) => {
+                    let holders = writers(self);
+                    if holders.is_empty() && begun.elapsed() < MOMENT {
+                        std::thread::sleep(PACE);
+                        continue;
+                    }
+                    let host = process::host_name();
+                    if holders.is_empty() {
                         format!(
                             "on {host} a device has pages of it pinned (a registration from before), or a process that is \
                              not visible from here has it mapped writable"
                         )
                     } else {
                         format!("still mapped writable on {host} by {}", holders.join(", "))
-                    },
+                    }
                 }
-            }
-            Err(error) => Proof::Weaker { why: error.to_string() },
+                Err(error) => error.to_string(),
+            };
+            break Proof::Weaker { why };
         };
         if let Proof::Weaker { why } = &proof {
             warn!(buffer = %self.name(), why, "the kernel could not prove that nobody writes");
@@ -187,19 +199,13 @@ fn still_registered(buffer: &HostBuffer) -> Error {
 
 /// The leader's proof to all ranks of the host.
 fn tell_host(local: &dyn Collective, proof: Proof) -> Result<Proof> {
-    let mut text = [0u8; 512];
-    if let Proof::Weaker { why } = &proof {
-        let length = why.len().min(text.len());
-        text[..length].copy_from_slice(&why.as_bytes()[..length]);
-    }
     let mut weaker = [u64::from(proof != Proof::Sealed)];
     local.all_reduce(&mut weaker, Reduce::Max)?;
     if weaker[0] == 0 {
         return Ok(Proof::Sealed);
     }
-    local.broadcast(&mut text, 0)?;
-    let length = text.iter().position(|&b| b == 0).unwrap_or(text.len());
-    Ok(Proof::Weaker { why: String::from_utf8_lossy(&text[..length]).into_owned() })
+    let mine = if let Proof::Weaker { why } = &proof { why } else { "" };
+    Ok(Proof::Weaker { why: text_of_first(local, mine)? })
 }
 
 /// The processes of this host that map the buffer writable, as far as they can be seen.
@@ -216,4 +222,48 @@ fn writers(buffer: &HostBuffer) -> Vec<String> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
     pids.filter(|&pid| maps_it(pid)).map(|pid| format!("process {pid} ({})", process::name(pid))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::Solo;
+    use crate::{Options, Pages};
+
+    /// A pipe that holds a page of the buffer, as long as its reading end is open.
+    fn holding(buffer: &HostBuffer) -> std::io::PipeReader {
+        let (reader, writer) = std::io::pipe().unwrap();
+        let page = libc::iovec { iov_base: buffer.as_ptr().as_ptr().cast(), iov_len: 4096 };
+        // SAFETY: a page of the buffer's, which lives longer, and which nobody writes through the pipe.
+        assert_eq!(unsafe { libc::vmsplice(writer.as_raw_fd(), &raw const page, 1, 0) }, 4096);
+        reader
+    }
+
+    #[test]
+    fn pages_that_are_held_for_a_moment_do_not_stand_in_the_way() {
+        let filled = || {
+            let options = Options::new(1 << 16).pages(Pages::Small);
+            let buffer = HostBuffer::allocate(&Solo, options).unwrap();
+            buffer.initialize(|arena| arena.place(1u64)).unwrap();
+            buffer
+        };
+        let buffer = filled();
+        let held = holding(&buffer);
+        let frozen = buffer.freeze(&Solo).unwrap();
+        assert!(matches!(frozen.proof(), Proof::Weaker { why } if why.contains("pinned")), "{frozen:?}");
+        drop(held);
+        assert_eq!(buffer.freeze(&Solo).unwrap().proof(), &Proof::Sealed);
+
+        let buffer = filled();
+        let held = holding(&buffer);
+        let frozen = std::thread::scope(|scope| {
+            scope.spawn(move || {
+                // Longer than the kernel waits.
+                std::thread::sleep(Duration::from_millis(300));
+                drop(held);
+            });
+            buffer.freeze(&Solo)
+        });
+        assert_eq!(frozen.unwrap().proof(), &Proof::Sealed);
+    }
 }

@@ -111,6 +111,19 @@ pub fn all_or_none<T>(group: &dyn Collective, result: Result<T>) -> Result<T> {
     }
 }
 
+/// A text of the first rank's on all ranks, 512 bytes of it at most. Collective.
+///
+/// # Errors
+/// [`Error::Collective`].
+pub(crate) fn text_of_first(group: &dyn Collective, text: &str) -> Result<String> {
+    let mut bytes = [0; 512];
+    let length = text.len().min(bytes.len());
+    bytes[..length].copy_from_slice(&text.as_bytes()[..length]);
+    group.broadcast(&mut bytes, 0)?;
+    let length = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+    Ok(String::from_utf8_lossy(&bytes[..length]).into_owned())
+}
+
 const PACKED: usize = 1024;
 
 /// The error as text fields with NUL between, for another rank.

@@ -5,18 +5,17 @@ use std::ffi::{CStr, c_char, c_void};
 use std::ptr::null_mut;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use library::internal::foreign;
+use library::internal::foreign::{self, Lent};
 use library::{Arena, Error, HostBuffer};
 
 use crate::buffer::{buffer, hostbuf_buffer};
 use crate::group::{group, hostbuf_collective};
-use crate::status::{Outcome, Trouble, argument, call, error_of, given, hostbuf_status, place, together};
+use crate::status::{Trouble, argument, call, given, hostbuf_status, place, together};
 
 /// Gives out the buffer's memory while it is being filled. It stays where it is for as long as the `hostbuf_buffer`, and gives nothing
 /// when the function that fills has returned.
 pub struct hostbuf_arena {
-    /// While filling goes on.
-    arena: Mutex<Option<Arena<'static>>>,
+    arena: Lent,
     start: usize,
     size: usize,
     failed: Mutex<Failed>,
@@ -41,25 +40,19 @@ fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl hostbuf_arena {
     pub(crate) fn of(buffer: &HostBuffer) -> hostbuf_arena {
         let start = buffer.as_ptr().as_ptr() as usize;
-        hostbuf_arena { arena: Mutex::default(), start, size: buffer.len(), failed: Mutex::default() }
+        hostbuf_arena { arena: Lent::default(), start, size: buffer.len(), failed: Mutex::default() }
     }
 
-    fn now(&self) -> Outcome<Arena<'static>> {
-        held(&self.arena)
-            .ok_or_else(|| argument("the arena is used after the function that fills has returned"))
-    }
-
-    fn take(&self, size: usize, alignment: usize) -> Outcome<*mut u8> {
-        let arena = self.now()?;
+    fn take(&self, size: usize, alignment: usize) -> library::Result<*mut u8> {
         let wanted = format_args!("{size} bytes at a multiple of {alignment}");
         // For no bytes a place all the same: it may be the root.
-        let layout = Layout::from_size_align(size.max(1), alignment).map_err(|_| {
-            argument(match alignment.is_power_of_two() {
+        let layout = Layout::from_size_align(size.max(1), alignment).map_err(|_| Error::Invalid {
+            what: match alignment.is_power_of_two() {
                 true => format!("{wanted} are more than there can be"),
                 false => format!("{wanted}, which is no power of two"),
-            })
+            },
         })?;
-        Ok(arena.take(layout)?.as_ptr())
+        self.arena.with(|arena| Ok(arena.take(layout)?.as_ptr()))
     }
 }
 
@@ -77,13 +70,10 @@ fn run(
     filler: Filler,
     argument: *mut c_void,
 ) -> library::Result<*mut u8> {
-    // SAFETY: it is taken away again before this returns, and the buffer lives longer.
-    let longer = unsafe { std::mem::transmute::<Arena<'_>, Arena<'static>>(*arena) };
     *held(&own.arena.failed) = Failed::default();
-    *held(&own.arena.arena) = Some(longer);
     // SAFETY: the caller's function with its argument; what it is given is only read by those who have the pointer.
-    let root: *mut u8 = unsafe { filler((&raw const *own.arena).cast_mut(), argument) }.cast();
-    *held(&own.arena.arena) = None;
+    let call = || unsafe { filler((&raw const *own.arena).cast_mut(), argument) };
+    let root: *mut u8 = own.arena.arena.during(arena, call).cast();
     let failed = std::mem::take(&mut *held(&own.arena.failed));
     match failed.said.or(failed.take) {
         Some(error) if root.is_null() => Err(error),
@@ -185,11 +175,7 @@ pub unsafe extern "C" fn hostbuf_arena_take(
         let taken = arena.take(size, alignment);
         // It goes on asking, perhaps for less.
         held(&arena.failed).take = None;
-        at = taken.map_err(|trouble| {
-            let error = error_of(trouble);
-            held(&arena.failed).take = Some(again(&error));
-            Trouble::Failed(error)
-        })?;
+        at = taken.inspect_err(|error| held(&arena.failed).take = Some(again(error)))?;
         Ok(())
     });
     at.cast()
@@ -232,7 +218,8 @@ pub unsafe extern "C" fn hostbuf_arena_left(arena: *const hostbuf_arena) -> u64 
     let mut left = 0;
     call(|| {
         // SAFETY: by the contract of this.
-        left = unsafe { given(arena, "arena") }?.now()?.left()?.saturating_sub(ROOT);
+        let arena = unsafe { given(arena, "arena") }?;
+        left = arena.arena.with(|arena| Ok(arena.left()?.saturating_sub(ROOT)))?;
         Ok(())
     });
     left

@@ -182,17 +182,13 @@ pub extern "C" fn hostbuf_status_name(status: i32) -> *const c_char {
     usize::try_from(status).ok().and_then(|at| NAMES.get(at)).unwrap_or(&c"?").as_ptr()
 }
 
-/// As the library would say it.
-pub fn error_of(trouble: Trouble) -> Error {
-    match trouble {
-        Trouble::Failed(error) => error,
-        Trouble::Argument(what) | Trouble::Nothing(what) => Error::Invalid { what },
-    }
-}
-
 /// Brings the ranks of a group to one answer about what each was given: all go on, or none does.
 pub fn together<T>(group: &dyn Collective, given: Outcome<T>) -> Outcome<T> {
-    Ok(all_or_none(group, given.map_err(error_of))?)
+    let given = given.map_err(|trouble| match trouble {
+        Trouble::Failed(error) => error,
+        Trouble::Argument(what) | Trouble::Nothing(what) => Error::Invalid { what },
+    });
+    Ok(all_or_none(group, given)?)
 }
 
 /// Looks at what a pointer of the caller's points to.
