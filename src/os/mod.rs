@@ -2,9 +2,11 @@
 
 pub mod array;
 pub mod cores;
+pub mod descriptors;
 pub mod forking;
 pub mod kernel;
 pub mod lineage;
+pub mod mapping_query;
 pub mod maps;
 pub mod memfd;
 pub mod memlock;

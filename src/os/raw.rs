@@ -19,6 +19,8 @@ impl Errno {
     pub const PERM: Errno = Errno(1);
     /// Interrupted by a signal: ask again.
     pub const INTR: Errno = Errno(4);
+    /// Not now: a change of the address space is under way.
+    pub const AGAIN: Errno = Errno(11);
     /// The address range is taken (`MAP_FIXED_NOREPLACE`).
     pub const EXIST: Errno = Errno(17);
     /// Out of address space, of memory or of mappings.

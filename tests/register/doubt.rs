@@ -85,14 +85,20 @@ fn while_memory_changes(cache: &FakeCache, meanwhile: impl FnOnce()) {
     assert!(cache.try_get(cached, 4 * PAGE, READ).is_none());
 }
 
-/// What is doubted is doubted in the whole process, so these tests have one of their own: the test runs itself again there.
+/// What is doubted is doubted in the whole process, so these tests have one of their own: the test runs itself again there, with
+/// one userfaultfd, so that all memory is watched by the one that is doubted.
 fn is_alone(test: &str) -> bool {
     const ALONE: &str = "HOSTBUF_TEST_ALONE";
     if std::env::var_os(ALONE).is_some() {
         return true;
     }
     let mut again = Command::new(std::env::current_exe().unwrap());
-    let output = again.args(["--exact", test, "--nocapture"]).env(ALONE, "1").output().unwrap();
+    let output = again
+        .args(["--exact", test, "--nocapture"])
+        .env(ALONE, "1")
+        .env("HOSTBUF_CACHE_DESCRIPTORS", "1")
+        .output()
+        .unwrap();
     let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && said.contains("1 passed"), "{said}");
     false

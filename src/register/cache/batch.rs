@@ -5,18 +5,38 @@
 use std::mem::ManuallyDrop;
 use std::sync::atomic::Ordering;
 
-use super::inner::Inner;
+use super::inner::{Inner, Taken};
 use super::lease::Lease;
 use super::miss::Wait;
 use super::slot::Seen;
 use super::sync::fence;
 use crate::error::{Error, Result};
-use crate::register::monitor::Watch;
+use crate::register::monitor::DescriptorSet;
 use crate::register::registrar::Registrar;
 use crate::span::{Access, Span};
 
 /// Ranges between two fences.
 const AT_ONCE: usize = 64;
+
+/// What watches the memory of a batch, and the sequences as they were before its leases were seen to be live.
+struct Changes {
+    descriptors: DescriptorSet,
+    sequence: u64,
+}
+
+impl Changes {
+    /// Includes memory that `descriptors` watch. What is included already has an older sequence, which is as good.
+    #[inline(always)]
+    fn include<R: Registrar>(&mut self, inner: &Inner<R>, descriptors: DescriptorSet) {
+        let new = descriptors.without(self.descriptors);
+        if new != DescriptorSet::EMPTY {
+            let sequence = inner.sequence(new);
+            // Odd when one of them is.
+            self.sequence = (self.sequence & !1).wrapping_add(sequence & !1) | (self.sequence | sequence) & 1;
+            self.descriptors = self.descriptors.with(new);
+        }
+    }
+}
 
 impl<R: Registrar> Inner<R> {
     pub(super) fn get_many<'c>(
@@ -60,13 +80,15 @@ impl<R: Registrar> Inner<R> {
         leases: &mut Vec<Lease<'c, R>>,
     ) -> Option<()> {
         let before = leases.len();
-        let sequence = self.watch.as_ref().map_or(0, Watch::sequence);
         let mut seen = [Seen::NOTHING; AT_ONCE];
-        let mut all = Seen::NOTHING;
+        let mut changes = Changes { descriptors: DescriptorSet::EMPTY, sequence: 0 };
         for spans in spans.chunks(AT_ONCE) {
             let first = leases.len();
             self.foresee_many(spans, access, leases, &mut seen);
             let foreseen = leases.len() - first;
+            let all = seen[..foreseen].iter().fold(Seen::NOTHING, |all, one| all.and_also(*one));
+            // Before it is looked whether they are live: a change that has been applied by then shows there.
+            changes.include(self, all.descriptors());
             // As by the swap that counts a single one: whoever ends one of them has seen that it is counted, or is seen here.
             fence(Ordering::SeqCst);
             let is_still =
@@ -74,20 +96,26 @@ impl<R: Registrar> Inner<R> {
             if !leases[first..].iter().zip(&seen).all(is_still) {
                 return None;
             }
-            all = seen[..foreseen].iter().fold(all, |all, one| all.and_also(*one));
             for &span in &spans[foreseen..] {
-                let Some((slot, there, key)) = self.take_unchecked(span, access) else { break };
-                all = all.and_also(there);
+                let Some(Taken { slot, seen, key, .. }) = self.take_unchecked(span, access) else { break };
                 leases.push(self.lease_by(slot, key));
+                changes.include(self, seen.descriptors());
+                if !self.slots[slot as usize].is_still(seen) {
+                    return None;
+                }
             }
             if leases.len() - first < spans.len() {
                 break;
             }
         }
+        let Changes { descriptors, sequence } = changes;
         let stands = |lease: &Lease<'_, R>| self.slots[lease.slot as usize].is_live();
-        let is_settled =
-            || self.watch.as_ref().is_some_and(Watch::settle) && leases[before..].iter().all(stands);
-        (!all.is_watched() || self.unchanged_since(sequence) || is_settled()).then_some(())
+        let is_settled = || {
+            self.watch.as_ref().is_some_and(|watch| watch.settle(descriptors))
+                && leases[before..].iter().all(stands)
+        };
+        let unwatched = descriptors == DescriptorSet::EMPTY;
+        (unwatched || self.unchanged_since(descriptors, sequence) || is_settled()).then_some(())
     }
 
     /// Counts leases of the first of them, as many as this thread has found there before, and notes what it has seen of each. A

@@ -20,7 +20,7 @@ use crate::error::{Error, Result};
 use crate::os::array::Array;
 use crate::os::lineage::Lineage;
 use crate::os::memory;
-use crate::register::monitor::{Unwatched, Watch};
+use crate::register::monitor::{DescriptorSet, Unwatched, Watch};
 use crate::register::registrar::Registrar;
 use crate::span::{Access, Span};
 
@@ -41,6 +41,16 @@ pub(super) struct Inner<R: Registrar> {
     pub(super) lineage: Lineage,
     pub(super) closing: AtomicBool,
     pub(super) apart: Apart,
+}
+
+/// A lease that a thread has counted, of a slot that was live then.
+pub(super) struct Taken<K> {
+    pub(super) slot: u32,
+    pub(super) seen: Seen,
+    pub(super) key: K,
+    /// What [`sequence`](Inner::sequence) said before the slot was seen to be live: a change of its memory that has been applied
+    /// since, or has not been yet, shows by it.
+    pub(super) sequence: u64,
 }
 
 /// What misses write, on lines of its own: the rest is read by every hit.
@@ -178,9 +188,11 @@ impl<R: Registrar> Inner<R> {
     /// Takes a lease of what is there, without the lock.
     #[inline(always)]
     pub(super) fn hit(&self, span: Span, access: Access) -> Option<Lease<'_, R>> {
-        let before = self.watch.as_ref().map_or(0, Watch::sequence);
-        let (slot, seen, key) = self.take_unchecked(span, access)?;
-        if !seen.is_watched() || self.unchanged_since(before) || self.is_still_live(slot) {
+        let Taken { slot, seen, key, sequence } = self.take_unchecked(span, access)?;
+        if !seen.is_watched()
+            || self.unchanged_since(seen.descriptors(), sequence)
+            || self.is_still_live(slot, seen.descriptors())
+        {
             return Some(self.lease_by(slot, key));
         }
         self.take_back(slot);
@@ -190,37 +202,44 @@ impl<R: Registrar> Inner<R> {
     /// The same, and nobody is waited for.
     #[inline(always)]
     pub(super) fn hit_at_once(&self, span: Span, access: Access) -> Option<Lease<'_, R>> {
-        let before = self.watch.as_ref().map_or(0, Watch::sequence);
-        let (slot, seen, key) = self.take_unchecked(span, access)?;
-        if !seen.is_watched() || self.unchanged_since(before) {
+        let Taken { slot, seen, key, sequence } = self.take_unchecked(span, access)?;
+        if !seen.is_watched() || self.unchanged_since(seen.descriptors(), sequence) {
             return Some(self.lease_by(slot, key));
         }
         self.take_back(slot);
         None
     }
 
-    /// Whether a slot that is leased is live after every change that was under way has been applied.
+    /// Returns whether a slot that is leased is live after every change that was under way has been applied.
     #[cold]
-    pub(super) fn is_still_live(&self, slot: u32) -> bool {
-        self.watch.as_ref().is_some_and(Watch::settle) && self.slots[slot as usize].is_live()
+    pub(super) fn is_still_live(&self, slot: u32, descriptors: DescriptorSet) -> bool {
+        self.watch.as_ref().is_some_and(|watch| watch.settle(descriptors))
+            && self.slots[slot as usize].is_live()
     }
 
-    /// Whether no change of the address space has begun, and none has been heard of, since `before`.
+    /// Returns a number that moves with each change of what `descriptors` watch.
     #[inline(always)]
-    pub(super) fn unchanged_since(&self, before: u64) -> bool {
-        self.watch.as_ref().is_some_and(|watch| watch.unchanged_since(before))
+    pub(super) fn sequence(&self, descriptors: DescriptorSet) -> u64 {
+        self.watch.as_ref().map_or(0, |watch| watch.sequence(descriptors))
+    }
+
+    /// Returns whether no change of what `descriptors` watch has begun, and none has been applied, since `before`.
+    #[inline(always)]
+    pub(super) fn unchanged_since(&self, descriptors: DescriptorSet, before: u64) -> bool {
+        self.watch.as_ref().is_some_and(|watch| watch.unchanged_since(descriptors, before))
     }
 
     /// Takes a lease of what this thread has found there before, else of what the table has.
     #[inline(always)]
-    pub(super) fn take_unchecked(&self, span: Span, access: Access) -> Option<(u32, Seen, R::Key)> {
+    pub(super) fn take_unchecked(&self, span: Span, access: Access) -> Option<Taken<R::Key>> {
         if let Some(own) = self.words.last()
             && let Some((slot, seen, key)) = self.foresee(own, span, access)
         {
+            let sequence = self.sequence(seen.descriptors());
             own.take(slot);
             // From here on, if it is live, nobody ends it or makes it something else.
             if self.slots[slot as usize].is_still(seen) {
-                return Some((slot, seen, key));
+                return Some(Taken { slot, seen, key, sequence });
             }
             self.take_back(slot);
         }
@@ -242,7 +261,7 @@ impl<R: Registrar> Inner<R> {
     }
 
     #[inline(never)]
-    fn search(&self, span: Span, access: Access) -> Option<(u32, Seen, R::Key)> {
+    fn search(&self, span: Span, access: Access) -> Option<Taken<R::Key>> {
         // A child of the cache's process comes here, since its guesses are gone, and goes no further.
         if !self.lineage.is_here() {
             return None;
@@ -252,23 +271,23 @@ impl<R: Registrar> Inner<R> {
         let see = |here: &Slot<R::Handle>| here.see(span, access);
         let wrong = |other: u32, number: u32| self.slots[other as usize].number() != number;
         for slot in own.others(page) {
-            if let Some(seen) = self.take(own, slot, see) {
-                let guess = Guess { slot, number: seen.number(), key: self.key(slot) };
-                own.refresh(page, guess, wrong);
-                return Some((slot, seen, guess.key));
+            if let Some((seen, sequence)) = self.take(own, slot, see) {
+                let key = self.key(slot);
+                own.refresh(page, Guess { slot, number: seen.number(), key }, wrong);
+                return Some(Taken { slot, seen, key, sequence });
             }
         }
         let Found::Slot(slot) = self.table.find(span, |slot| self.slots[slot as usize].covers(span, access))
         else {
             return None;
         };
-        let seen = self.take(own, slot, see)?;
+        let (seen, sequence) = self.take(own, slot, see)?;
         let key = self.key(slot);
         own.learn(page, Guess { slot, number: seen.number(), key }, wrong, |other| {
             let there = self.slots[other as usize].span();
             there.start() >> self.page_shift > page || (there.end() - 1) >> self.page_shift < page
         });
-        Some((slot, seen, key))
+        Some(Taken { slot, seen, key, sequence })
     }
 
     /// Looks whether a slot is what is wanted, counts a lease, and then looks whether there was anything to lease.
@@ -278,13 +297,14 @@ impl<R: Registrar> Inner<R> {
         own: Own<'_, R::Key>,
         slot: u32,
         see: impl Fn(&Slot<R::Handle>) -> Option<Seen>,
-    ) -> Option<Seen> {
+    ) -> Option<(Seen, u64)> {
         let here = self.slots.get(slot as usize)?;
         let seen = see(here)?;
+        let sequence = self.sequence(seen.descriptors());
         own.take(slot);
         // From here on, if it is live, nobody ends it or makes it something else.
         if here.is_still(seen) {
-            return Some(seen);
+            return Some((seen, sequence));
         }
         own.take_back(slot);
         self.look_after(slot);

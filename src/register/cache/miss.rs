@@ -13,7 +13,7 @@ use super::policy::Short;
 use super::slot::State;
 use crate::buffer::owned;
 use crate::error::{Error, Result};
-use crate::register::monitor::{Unwatched, Watch};
+use crate::register::monitor::{DescriptorSet, Unwatched, Watched};
 use crate::register::registrar::{Overlap, Registrar};
 use crate::span::{Access, Span};
 
@@ -45,8 +45,8 @@ enum Origin {
     Owned(Arc<dyn Send + Sync>, Span),
     /// The user says when it changes.
     Explicit,
-    /// Watched by the monitor. What may be registered beside the request.
-    Watched { around: Option<Span> },
+    /// Watched by the monitor, and settled.
+    Watched(Watched),
     /// Nobody can say when it changes: registered for its leases only.
     Unwatched(Unwatched),
 }
@@ -96,7 +96,7 @@ impl<R: Registrar> Inner<R> {
         let mut begun = None;
         loop {
             let mut origin = self.origin(span);
-            if retries >= RETRIES && matches!(origin, Origin::Watched { .. }) {
+            if retries >= RETRIES && matches!(origin, Origin::Watched(_)) {
                 origin = Origin::Unwatched(Unwatched::Restless);
             }
             let step = self.step(span, access, wait, &origin, &mut turn);
@@ -111,15 +111,12 @@ impl<R: Registrar> Inner<R> {
             }
             match step.map_err(|refusal| self.explain(span, access, refusal))? {
                 Step::Again => {}
+                // Live in the table, and what had changed of the range before this request was applied before (arm()).
                 Step::Have(slot) => {
-                    if !self.slots[slot as usize].is_watched() || self.is_still_live(slot) {
-                        if turn.waited {
-                            self.lock().stats.coalesced += 1;
-                        }
-                        return Ok(self.lease(slot));
+                    if turn.waited {
+                        self.lock().stats.coalesced += 1;
                     }
-                    self.take_back(slot);
-                    retries += 1;
+                    return Ok(self.lease(slot));
                 }
                 Step::End(slot) => self.end_unasked(slot),
                 Step::Register(slot, whole) => match self.register(slot, whole, span, access, origin) {
@@ -163,7 +160,7 @@ impl<R: Registrar> Inner<R> {
         match &self.watch {
             None => Origin::Explicit,
             Some(watch) => match watch.arm(span) {
-                Ok(around) => Origin::Watched { around },
+                Ok(watched) => Origin::Watched(watched),
                 Err(why) => Origin::Unwatched(why),
             },
         }
@@ -292,7 +289,11 @@ impl<R: Registrar> Inner<R> {
         core.stats.peak_bytes = core.stats.peak_bytes.max(core.stats.bytes);
         core.stats.peak_regions = core.stats.peak_regions.max(core.stats.regions);
         let here = &self.slots[slot as usize];
-        if here.describe(whole, access, matches!(origin, Origin::Watched { .. })) == 0 {
+        let descriptors = match origin {
+            Origin::Watched(watched) => watched.descriptors,
+            _ => DescriptorSet::EMPTY,
+        };
+        if here.describe(whole, access, descriptors) == 0 {
             // A guess of long ago could mean this one by its number.
             self.words.forget(slot);
         }
@@ -346,7 +347,7 @@ impl<R: Registrar> Inner<R> {
         gone: Option<(Span, Span)>,
     ) -> Span {
         let around = match origin {
-            Origin::Watched { around: Some(around) } => *around,
+            Origin::Watched(Watched { around: Some(around), .. }) => *around,
             Origin::Owned(_, whole) => *whole,
             _ => return span,
         };
@@ -375,14 +376,14 @@ impl<R: Registrar> Inner<R> {
             owned::may_write(whole)?;
         }
         // What has changed before the slot was there to be tainted is not watched any more.
-        if let Origin::Watched { around } = origin
-            && !self.is_watched_still(whole, around.is_some())
+        if let Origin::Watched(watched) = origin
+            && !self.is_watched_still(whole, watched)
         {
             return Ok(Made::Changed);
         }
         // What is watched as one may be several mappings, of which one must not be written, say.
         if whole != span
-            && matches!(origin, Origin::Watched { .. })
+            && matches!(origin, Origin::Watched(_))
             && !self.watch.as_ref().is_some_and(|watch| watch.is_one_mapping(whole))
         {
             return Ok(Made::TooWide);
@@ -390,7 +391,7 @@ impl<R: Registrar> Inner<R> {
         let handle = self.registrar.register(whole, access)?;
         std::mem::forget(filling);
         let here = &self.slots[slot as usize];
-        let watched = matches!(origin, Origin::Watched { .. });
+        let watched = matches!(origin, Origin::Watched(_));
         let (memory, unwatched) = match origin {
             Origin::Owned(memory, _) => (Some(memory), None),
             Origin::Unwatched(why) => (None, Some(why)),
@@ -399,7 +400,7 @@ impl<R: Registrar> Inner<R> {
         // SAFETY: the slot is Filling by step(), which this thread called.
         unsafe { here.fill(handle) };
         // Changes that began before the device was done are applied now: those of this range have tainted it.
-        let settled = !watched || self.watch.as_ref().is_some_and(Watch::settle);
+        let settled = !watched || self.watch.as_ref().is_some_and(|watch| watch.settle(here.descriptors()));
         let mut core = self.lock();
         core.filling.retain(|&s| s != slot);
         let tainted = core.tainted.iter().position(|&s| s == slot);
@@ -441,11 +442,12 @@ impl<R: Registrar> Inner<R> {
         Ok(Made::Done)
     }
 
-    /// Whether all of a range is watched now, and, where it may be more than was asked for, no page of its mapping has been
-    /// given back.
-    fn is_watched_still(&self, whole: Span, pristine: bool) -> bool {
-        let around = self.watch.as_ref().and_then(|watch| watch.arm(whole).ok());
-        around.is_some_and(|around| !pristine || around.is_some_and(|around| around.contains(whole)))
+    /// Whether all of a range is watched now by what it was watched by before, and, where it may be more than was asked for, no
+    /// page of its mapping has been given back.
+    fn is_watched_still(&self, whole: Span, before: Watched) -> bool {
+        let Some(now) = self.watch.as_ref().and_then(|watch| watch.arm(whole).ok()) else { return false };
+        let pristine = now.around.is_some_and(|around| around.contains(whole));
+        before.descriptors.contains(now.descriptors) && (before.around.is_none() || pristine)
     }
 
     fn over_budget(&self, core: &mut Core, leased: bool) -> Refusal {

@@ -6,6 +6,7 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering;
 
 use super::sync::{AtomicU64, AtomicUsize, Cell};
+use crate::register::monitor::DescriptorSet;
 use crate::span::{Access, Span};
 
 /// Where a slot is in its life. Only the holder of the cache's lock changes it.
@@ -33,8 +34,8 @@ pub(super) enum State {
 /// Half a line for a handle of a word.
 ///
 /// ```text
-///   word   63            32      16      15       8 7                    0
-///          description no.     filled       state       rights, kept, watched
+///   word   63            32 31            16 15       8 7                   0
+///          description no.   descriptors      state       rights, kept, filled
 /// ```
 ///
 /// The number tells one description from the next: whoever reads the same word before and after he has counted a lease has
@@ -52,9 +53,10 @@ pub(super) struct Slot<H> {
 unsafe impl<H: Send + Sync> Sync for Slot<H> {}
 
 const KEPT: u64 = 1 << 6;
-const WATCHED: u64 = 1 << 7;
 /// There is a handle.
-const FILLED: u64 = 1 << 16;
+const FILLED: u64 = 1 << 7;
+/// Which of the monitor's userfaultfds watch it; none of memory that is not watched.
+const DESCRIPTORS: u32 = 16;
 const STATE: u32 = 8;
 const STATES: u64 = 0xff << STATE;
 const NUMBER: u64 = 1 << 32;
@@ -82,10 +84,16 @@ impl Seen {
         ((self.0 & REMEMBERED) / NUMBER) as u32
     }
 
-    /// Whether a hit must ask whether the address space is changing.
+    /// Returns what a hit must ask whether memory is changing.
+    #[inline(always)]
+    pub(super) fn descriptors(self) -> DescriptorSet {
+        DescriptorSet::from_bits((self.0 >> DESCRIPTORS) as u16)
+    }
+
+    /// Returns whether a hit must ask whether memory is changing.
     #[inline(always)]
     pub(super) fn is_watched(self) -> bool {
-        self.0 & WATCHED != 0
+        self.descriptors() != DescriptorSet::EMPTY
     }
 }
 
@@ -136,10 +144,10 @@ impl<H> Slot<H> {
     }
 
     /// Makes it Filling, and says of what: before anybody can find it. The description's number; after 2^24 it begins again.
-    pub(super) fn describe(&self, span: Span, access: Access, watched: bool) -> u32 {
+    pub(super) fn describe(&self, span: Span, access: Access, watched: DescriptorSet) -> u32 {
         let number = (self.word.load(Ordering::Relaxed) & !(NUMBER - 1)).wrapping_add(NUMBER);
-        let watched = if watched { WATCHED } else { 0 };
-        let word = number | (State::Filling as u64) << STATE | watched | u64::from(access.bits());
+        let watched = u64::from(watched.bits()) << DESCRIPTORS;
+        let word = number | watched | (State::Filling as u64) << STATE | u64::from(access.bits());
         // Before the range: a look that sees any of the new range does not find the old word afterwards.
         self.word.swap(word, Ordering::SeqCst);
         self.start.store(span.start(), Ordering::Release);
@@ -191,7 +199,12 @@ impl<H> Slot<H> {
     }
 
     pub(super) fn is_watched(&self) -> bool {
-        self.word.load(Ordering::Relaxed) & WATCHED != 0
+        Seen(self.word.load(Ordering::Relaxed)).is_watched()
+    }
+
+    /// Returns what watches it.
+    pub(super) fn descriptors(&self) -> DescriptorSet {
+        Seen(self.word.load(Ordering::Relaxed)).descriptors()
     }
 
     /// Whether it is not ended to make room.
@@ -262,7 +275,7 @@ mod tests {
         let counted = std::sync::Arc::new(());
         let slot = Slot::new();
         for _ in 0..2 {
-            slot.describe(Span::new(1, 1).unwrap(), Access::READ, false);
+            slot.describe(Span::new(1, 1).unwrap(), Access::READ, DescriptorSet::EMPTY);
             // SAFETY: this thread alone has the slot.
             let taken = unsafe {
                 slot.fill(counted.clone());
@@ -281,12 +294,14 @@ mod tests {
     fn a_look_is_good_until_the_next_description() {
         let span = |start, length| Span::new(start, length).unwrap();
         let slot = Slot::<u64>::new();
+        let watched = DescriptorSet::from_bits(1 << 15 | 1);
         assert_eq!((slot.state(), size_of_val(&slot)), (State::Free, 32));
-        slot.describe(span(100, 50), Access::WRITE, true);
+        slot.describe(span(100, 50), Access::WRITE, watched);
         assert!(slot.see(span(100, 1), Access::READ).is_none());
         slot.set_state(State::Live);
         let seen = slot.see(span(110, 40), Access::READ).unwrap();
         assert!(seen.is_watched() && slot.is_watched() && slot.is_still(seen));
+        assert_eq!((seen.descriptors(), slot.descriptors()), (watched, watched));
         assert!(
             slot.see(span(110, 41), Access::READ).is_none() && slot.see(span(99, 2), Access::READ).is_none()
         );
@@ -298,7 +313,7 @@ mod tests {
         }
         assert!(slot.see_again(span(110, 1), Access::READ, seen.number()).is_none());
         // The same again is another one.
-        let number = slot.describe(span(100, 50), Access::WRITE, true);
+        let number = slot.describe(span(100, 50), Access::WRITE, watched);
         slot.set_state(State::Live);
         assert!(!slot.is_still(seen) && slot.see(span(110, 40), Access::READ).is_some());
         assert_eq!((slot.span(), slot.access()), (span(100, 50), Access::WRITE));
@@ -313,7 +328,10 @@ mod tests {
         let slot = Slot::<u64>::new();
         slot.word.fetch_or(!(NUMBER - 1), Ordering::Relaxed);
         assert_eq!(
-            [slot.describe(span, Access::READ, false), slot.describe(span, Access::READ, true)],
+            [
+                slot.describe(span, Access::READ, DescriptorSet::EMPTY),
+                slot.describe(span, Access::READ, DescriptorSet::first(1))
+            ],
             [0, 1]
         );
     }

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::recent::{Pages, Recent};
+use super::sequence::DescriptorSet;
 use super::strays::Strays;
 use crate::span::Span;
 
@@ -14,8 +15,19 @@ const MOST_REQUESTS: usize = 64;
 struct Range {
     start: usize,
     end: usize,
+    /// The number of the userfaultfd that watches it.
+    descriptor: usize,
     /// Pages of it have been given back.
     discarded: bool,
+}
+
+/// Watched memory around a span.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Around {
+    pub(super) whole: Span,
+    pub(super) descriptors: DescriptorSet,
+    /// Pages of it have been given back.
+    pub(super) discarded: bool,
 }
 
 pub(super) struct Armed {
@@ -62,33 +74,64 @@ impl Armed {
         self.ranges.partition_point(|r| r.end <= address)
     }
 
-    /// The watched range that `span` lies in, if it does, and whether pages of it have been given back.
-    pub(super) fn around(&self, span: Span) -> Option<(Span, bool)> {
-        let range = self.ranges.get(self.first_behind(span.start()))?;
-        let whole = Span::new(range.start, range.end - range.start).ok()?;
-        whole.contains(span).then_some((whole, range.discarded))
+    /// Returns the watched ranges that `span` lies in, if it does: one, or several that follow upon one another.
+    pub(super) fn around(&self, span: Span) -> Option<Around> {
+        let from = self.first_behind(span.start());
+        let first = self.ranges.get(from).filter(|range| range.start <= span.start())?;
+        let (mut end, mut descriptors, mut discarded) =
+            (first.end, DescriptorSet::of(first.descriptor), first.discarded);
+        for range in &self.ranges[from + 1..] {
+            if end >= span.end() || range.start != end {
+                break;
+            }
+            end = range.end;
+            descriptors = descriptors.with(DescriptorSet::of(range.descriptor));
+            discarded |= range.discarded;
+        }
+        let whole = Span::new(first.start, end - first.start).ok()?;
+        whole.contains(span).then_some(Around { whole, descriptors, discarded })
     }
 
-    /// Adds a range, which swallows those that it touches. `false`: there is no room.
-    pub(super) fn add(&mut self, span: Span) -> bool {
-        let (mut start, mut end, mut discarded) = (span.start(), span.end(), false);
-        let from = self.ranges.partition_point(|r| r.end < start);
-        let mut until = from;
-        while let Some(range) = self.ranges.get(until).filter(|r| r.start <= end) {
-            (start, end) = (start.min(range.start), end.max(range.end));
-            discarded |= range.discarded;
-            until += 1;
-        }
-        if from == until && self.ranges.len() == MOST {
+    /// Returns the descriptor of a watched range that overlaps or touches `span`.
+    pub(super) fn beside(&self, span: Span) -> Option<usize> {
+        let range = self.ranges.get(self.ranges.partition_point(|r| r.end < span.start()))?;
+        (range.start <= span.end()).then_some(range.descriptor)
+    }
+
+    /// Returns the descriptor of a watched range that overlaps `span`.
+    pub(super) fn overlapping(&self, span: Span) -> Option<usize> {
+        let range = self.ranges.get(self.first_behind(span.start()))?;
+        (range.start < span.end()).then_some(range.descriptor)
+    }
+
+    /// Returns the number of watched ranges.
+    pub(super) fn len(&self) -> usize {
+        self.ranges.len()
+    }
+
+    /// Adds a range that a userfaultfd watches; it swallows those of the same one that it touches. `false`: there is no room.
+    pub(super) fn add(&mut self, span: Span, descriptor: usize) -> bool {
+        // Two at most are split, and what is cut out makes no room.
+        if self.ranges.len() + 2 >= MOST {
             return false;
         }
-        let whole = Range { start, end, discarded };
-        if from == until {
-            self.ranges.insert(from, whole);
-        } else {
-            self.ranges[from] = whole;
-            self.ranges.drain(from + 1..until);
+        let discarded = self.cut(span);
+        let mut at = self.first_behind(span.start());
+        let mut whole = Range { start: span.start(), end: span.end(), descriptor, discarded };
+        let joins =
+            |one: &Range, edge: usize| one.descriptor == descriptor && (one.start == edge || one.end == edge);
+        if let Some(behind) = self.ranges.get(at).copied().filter(|r| joins(r, span.end())) {
+            (whole.end, whole.discarded) = (behind.end, whole.discarded | behind.discarded);
+            self.ranges.remove(at);
         }
+        if let Some(before) =
+            at.checked_sub(1).map(|before| self.ranges[before]).filter(|r| joins(r, span.start()))
+        {
+            (whole.start, whole.discarded) = (before.start, whole.discarded | before.discarded);
+            at -= 1;
+            self.ranges.remove(at);
+        }
+        self.ranges.insert(at, whole);
         true
     }
 
@@ -100,8 +143,15 @@ impl Armed {
                 self.strays.add(edge);
             }
         }
+        self.cut(span);
+    }
+
+    /// Takes `span` out of the ranges. Returns whether pages of one of those had been given back.
+    fn cut(&mut self, span: Span) -> bool {
+        let mut discarded = false;
         let mut at = self.first_behind(span.start());
         while let Some(&range) = self.ranges.get(at).filter(|r| r.start < span.end()) {
+            discarded |= range.discarded;
             let left = (range.start < span.start()).then_some(Range { end: span.start(), ..range });
             let right = (span.end() < range.end).then_some(Range { start: span.end(), ..range });
             match (left, right) {
@@ -121,6 +171,7 @@ impl Armed {
             }
             at += 1;
         }
+        discarded
     }
 
     /// The same, and it is not mapped any more.
@@ -129,19 +180,24 @@ impl Armed {
         self.recent.unmapped(span);
     }
 
-    /// What is known about the pages of a range, as to their being given back.
+    /// Returns what is known about the pages of a range, as to their being given back.
     pub(super) fn pages(&self, span: Span) -> Pages {
         self.recent.pages(span, Instant::now())
     }
 
-    /// Whoever changed the address space when that time had come is done.
+    /// Notes that each of `descriptors` was seen quiet after `begun`.
+    pub(super) fn quiet(&mut self, descriptors: DescriptorSet, begun: Instant) {
+        self.recent.quiet(descriptors, begun, Instant::now());
+    }
+
+    /// Notes that whoever held the address space's lock at `begun` has let go of it.
     pub(super) fn barrier(&mut self, begun: Instant) {
         self.recent.barrier(begun);
     }
 
-    /// Notes that pages are being given back.
-    pub(super) fn discard(&mut self, span: Span) {
-        self.recent.add(span, Instant::now());
+    /// Notes that pages are being given back, as a userfaultfd says.
+    pub(super) fn discard(&mut self, span: Span, descriptor: usize) {
+        self.recent.add(span, DescriptorSet::of(descriptor), Instant::now());
         let at = self.first_behind(span.start());
         for range in self.ranges[at..].iter_mut().take_while(|r| r.start < span.end()) {
             range.discarded = true;
@@ -166,27 +222,39 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Against one flag for each of a few addresses.
+        /// Against the descriptor of each of a few addresses.
         #[test]
-        fn ranges_are_what_a_row_of_flags_says(steps in proptest::collection::vec((0u8..3, 1usize..60, 1usize..20), 1..80)) {
+        fn ranges_are_what_a_row_of_descriptors_says(
+            steps in proptest::collection::vec((0usize..5, 1usize..60, 1usize..20), 1..80)
+        ) {
             let mut armed = Armed::new();
-            let mut flags = [false; 100];
+            let mut row = [None; 100];
             for (what, start, length) in steps {
                 let span = Span::new(start, length).unwrap();
                 match what {
-                    0 => prop_assert!(armed.add(span)),
-                    1 => armed.remove(span),
-                    _ => armed.discard(span),
+                    0..3 => prop_assert!(armed.add(span, what)),
+                    3 => armed.remove(span),
+                    _ => armed.discard(span, 0),
                 }
-                if what < 2 {
-                    flags[start..start + length].fill(what == 0);
+                if what < 4 {
+                    row[start..start + length].fill((what < 3).then_some(what));
                 }
                 for at in 1..99 {
-                    let one = Span::new(at, 1).unwrap();
-                    prop_assert_eq!(armed.around(one).is_some(), flags[at], "{}", at);
-                    if let Some((whole, _)) = armed.around(one) {
-                        prop_assert!(flags[whole.start()..whole.end()].iter().all(|f| *f));
-                        prop_assert!(!flags[whole.start() - 1] && !flags[whole.end()]);
+                    for length in [1, 5.min(100 - at)] {
+                        let span = Span::new(at, length).unwrap();
+                        let there = &row[at..at + length];
+                        let around = armed.around(span);
+                        prop_assert_eq!(around.is_some(), there.iter().all(Option::is_some), "{}", at);
+                        let Some(around) = around else { continue };
+                        let set = |row: &[Option<usize>]| {
+                            row.iter().flatten().fold(DescriptorSet::EMPTY, |set, &d| set.with(DescriptorSet::of(d)))
+                        };
+                        prop_assert_eq!(around.descriptors, set(there));
+                        // All of it is watched by those, and it ends where another descriptor begins.
+                        let whole = &row[around.whole.start()..around.whole.end()];
+                        prop_assert!(whole.iter().all(Option::is_some));
+                        prop_assert_eq!(around.descriptors, set(whole));
+                        prop_assert_ne!(row[around.whole.start() - 1], row[around.whole.start()]);
                     }
                 }
             }
@@ -196,16 +264,22 @@ mod tests {
     #[test]
     fn what_was_given_back_is_remembered_with_its_range() {
         let span = |a, n| Span::new(a, n).unwrap();
+        let discarded = |armed: &Armed, at| armed.around(span(at, 1)).unwrap().discarded;
         let mut armed = Armed::new();
-        armed.add(span(10, 10));
-        armed.add(span(30, 10));
-        armed.discard(span(12, 2));
+        armed.add(span(10, 10), 0);
+        armed.add(span(30, 10), 1);
+        armed.discard(span(12, 2), 0);
+        assert_eq!((discarded(&armed, 10), discarded(&armed, 30)), (true, false));
+        // What takes its place, or touches it, has such pages too.
+        armed.add(span(5, 10), 2);
+        armed.add(span(20, 5), 0);
+        assert_eq!((discarded(&armed, 5), discarded(&armed, 24)), (true, true));
+        armed.remove(span(1, 50));
+        armed.add(span(10, 10), 0);
+        assert!(!discarded(&armed, 10));
         assert_eq!(
-            (armed.around(span(10, 1)).unwrap().1, armed.around(span(30, 1)).unwrap().1),
-            (true, false)
+            (armed.beside(span(20, 1)), armed.beside(span(1, 9)), armed.beside(span(22, 1))),
+            (Some(0), Some(0), None)
         );
-        armed.remove(span(10, 10));
-        armed.add(span(10, 10));
-        assert!(!armed.around(span(10, 1)).unwrap().1);
     }
 }

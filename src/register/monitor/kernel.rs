@@ -5,6 +5,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+use super::sequence::{ChangeMark, ChangeState};
 use crate::os::memory;
 use crate::os::raw::{self, Errno};
 use crate::span::Span;
@@ -112,17 +113,6 @@ impl Userfault {
         self.control(UNREGISTER, &mut [span.start() as u64, span.len() as u64])
     }
 
-    /// Whether no change of the address space is under way: none whose message has not been read. The kernel looks at that
-    /// before it looks at the range, which is none.
-    #[inline(always)]
-    pub(super) fn is_quiet(&self) -> bool {
-        let none = [0u64; 3];
-        // SAFETY: the request reads three words.
-        let result =
-            unsafe { raw::ioctl(self.fd.as_raw_fd(), WRITEPROTECT as usize, none.as_ptr() as usize) };
-        result == Err(Errno::INVAL)
-    }
-
     /// Reads what is there, as much as there is room for. Whether there may be more.
     pub(super) fn read(&self, messages: &mut Messages) -> bool {
         let size = size_of_val(&messages.bytes);
@@ -142,6 +132,22 @@ pub(super) fn wait_for_the_address_space() {
         let at = libc::mmap(std::ptr::null_mut(), page, libc::PROT_NONE, flags, -1, 0);
         if at != libc::MAP_FAILED {
             libc::munmap(at, page);
+        }
+    }
+}
+
+impl ChangeMark for Userfault {
+    /// The kernel looks at its mark before it looks at the range, which is none.
+    #[inline(always)]
+    fn state(&self) -> ChangeState {
+        let none = [0u64; 3];
+        // SAFETY: the request reads three words.
+        let result =
+            unsafe { raw::ioctl(self.fd.as_raw_fd(), WRITEPROTECT as usize, none.as_ptr() as usize) };
+        match result {
+            Err(Errno::INVAL) => ChangeState::Quiet,
+            Err(Errno::AGAIN) => ChangeState::Changing,
+            _ => ChangeState::Unknown,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The mappings of this process, as the kernel lists them: which can be watched, and where one ends.
+//! The mappings of this process: which of them can be watched, and where each one ends.
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
@@ -6,7 +6,8 @@ use std::os::fd::AsRawFd;
 use std::sync::{Mutex, PoisonError};
 
 use super::Unwatched;
-use crate::os::maps::{self, Mapped};
+use crate::os::mapping_query::mapping_at_or_after;
+use crate::os::maps;
 use crate::span::Span;
 
 /// Why memory is not watched, or not yet.
@@ -16,21 +17,77 @@ pub(super) enum Refusal {
     Unclear,
 }
 
-/// The kernel's list. Opened once, at the beginning: later there may be no descriptor to be had, nor the file.
+/// One mapping of this process.
+#[derive(Clone, Copy)]
+pub(super) struct Mapping {
+    pub(super) span: Span,
+    /// Private memory without a file. Files and shared memory also change in ways that the kernel does not report.
+    pub(super) is_own: bool,
+}
+
+/// `/proc/self/maps`, opened once, at the beginning: later there may be no descriptor to be had, nor the file.
 pub(super) struct Mappings {
-    /// Never taken by the monitor's thread: it is held while the list is read.
+    /// For queries by address. None on a kernel without them.
+    queries: Option<File>,
+    /// For reading the list. Never locked by the monitor's thread: the lock is held while the list is read.
     list: Mutex<File>,
+    /// The kernel's own mappings (`[vdso]` and the like), which a query cannot tell from anonymous memory. They stay in place.
+    special: Vec<Span>,
 }
 
 impl Mappings {
+    /// Opens the list, and uses queries where the kernel has them.
+    ///
     /// # Errors
     /// As `open(2)`: `ENOENT` where /proc is not mounted.
     pub(super) fn open() -> std::io::Result<Mappings> {
-        Ok(Mappings { list: Mutex::new(File::open("/proc/self/maps")?) })
+        let mut mappings = Mappings::by_list()?;
+        let queries = File::open("/proc/self/maps")?;
+        if mapping_at_or_after(&queries, 0).is_ok() {
+            mappings.queries = Some(queries);
+        }
+        Ok(mappings)
     }
 
-    /// Each mapping, lowest first, until `each` says `false`. `false`: the list cannot be read.
-    pub(super) fn each(&self, mut each: impl FnMut(Span, Mapped<'_>) -> bool) -> bool {
+    /// As on a kernel without queries.
+    fn by_list() -> std::io::Result<Mappings> {
+        let list = Mutex::new(File::open("/proc/self/maps")?);
+        let mut mappings = Mappings { queries: None, list, special: Vec::new() };
+        let mut special = Vec::new();
+        mappings.read_list(|span, mapping| {
+            if mapping.path.starts_with(b"[v") {
+                special.push(span);
+            }
+            true
+        });
+        mappings.special = special;
+        Ok(mappings)
+    }
+
+    /// Passes each mapping that ends behind `from`, lowest first, until `each` says `false`. Returns `false` when the kernel did
+    /// not answer. Mappings that change meanwhile may be missing or half seen: this is no picture of one moment.
+    pub(super) fn each_from(&self, from: usize, mut each: impl FnMut(Mapping) -> bool) -> bool {
+        let Some(queries) = &self.queries else {
+            return self.read_list(|span, mapping| {
+                let is_own = mapping.inode == 0 && mapping.private && !mapping.path.starts_with(b"[v");
+                span.end() <= from || each(Mapping { span, is_own })
+            });
+        };
+        let mut at = from;
+        loop {
+            let Ok(found) = mapping_at_or_after(queries, at) else { return false };
+            let Some(found) = found else { return true };
+            if let Ok(span) = Span::new(found.start, found.end - found.start) {
+                let is_own = found.inode == 0 && found.private && !self.special.contains(&span);
+                if !each(Mapping { span, is_own }) {
+                    return true;
+                }
+            }
+            at = found.end;
+        }
+    }
+
+    fn read_list(&self, mut each: impl FnMut(Span, maps::Mapped<'_>) -> bool) -> bool {
         let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
         list.seek(SeekFrom::Start(0)).is_ok()
             && maps::each_of(list.as_raw_fd(), |mapping| {
@@ -42,22 +99,31 @@ impl Mappings {
             .is_ok()
     }
 
-    /// The whole mappings that `span` lies in, when all of them can be watched.
+    /// Passes each mapping that has a byte of `span`, lowest first.
+    pub(super) fn each_in(&self, span: Span, mut each: impl FnMut(Mapping)) {
+        self.each_from(span.start(), |mapping| {
+            let inside = mapping.span.start() < span.end();
+            if inside {
+                each(mapping);
+            }
+            inside && mapping.span.end() < span.end()
+        });
+    }
+
+    /// Returns the hull of the mappings that `span` lies in, when all of them can be watched.
     pub(super) fn watchable(&self, span: Span) -> Result<Span, Refusal> {
         let mut whole: Option<Span> = None;
         let mut all = true;
-        self.each(|one, mapping| {
-            if one.overlaps(span) {
-                whole = match whole {
-                    None => Some(one),
-                    Some(so_far) if so_far.end() == one.start() => {
-                        Span::new(so_far.start(), so_far.len() + one.len()).ok()
-                    }
-                    Some(so_far) => Some(so_far),
-                };
-                all &= is_own(&mapping);
-            }
-            one.start() < span.end()
+        self.each_in(span, |mapping| {
+            let one = mapping.span;
+            whole = match whole {
+                None => Some(one),
+                Some(so_far) if so_far.end() == one.start() => {
+                    Span::new(so_far.start(), so_far.len() + one.len()).ok()
+                }
+                Some(so_far) => Some(so_far),
+            };
+            all &= mapping.is_own;
         });
         if !all {
             return Err(Refusal::Certain(Unwatched::Memory));
@@ -65,18 +131,41 @@ impl Mappings {
         whole.filter(|whole| whole.contains(span)).ok_or(Refusal::Unclear)
     }
 
-    /// Whether all of `span` lies in one mapping: what lies in two may differ in what may be done with it.
+    /// Returns whether all of `span` lies in one mapping: what lies in two may differ in what may be done with it.
     pub(super) fn is_one(&self, span: Span) -> bool {
         let mut one = false;
-        self.each(|mapping, _| {
-            one |= mapping.contains(span);
-            mapping.start() < span.end()
-        });
+        self.each_in(span, |mapping| one |= mapping.span.contains(span));
         one
     }
 }
 
-/// Files and shared memory change by other ways too, which nobody tells.
-pub(super) fn is_own(mapping: &Mapped<'_>) -> bool {
-    mapping.inode == 0 && mapping.private && !mapping.path.starts_with(b"[v")
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Both ways see the same: memory of this process's own, a file, the kernel's own mappings, and what is not mapped.
+    #[test]
+    fn queries_and_the_list_see_the_same_mappings() {
+        let (by_query, by_list) = (Mappings::open().unwrap(), Mappings::by_list().unwrap());
+        if by_query.queries.is_none() {
+            return eprintln!("skipped: PROCMAP_QUERY: this kernel has none");
+        }
+        assert!(by_list.queries.is_none() && !by_list.special.is_empty());
+        let own = vec![1u8; 1 << 20];
+        let code = queries_and_the_list_see_the_same_mappings as *const () as usize;
+        let own = Span::new(own.as_ptr() as usize, own.len()).unwrap();
+        let spans = [own, Span::new(code, 1).unwrap(), by_list.special[0], Span::new(1, 1).unwrap()];
+        for span in spans {
+            let kind = |mappings: &Mappings| match mappings.watchable(span) {
+                Ok(whole) => {
+                    assert!(whole.contains(span));
+                    "own"
+                }
+                Err(Refusal::Certain(_)) => "not own",
+                Err(Refusal::Unclear) => "not mapped",
+            };
+            assert_eq!(kind(&by_query), kind(&by_list), "{span}");
+            assert_eq!(by_query.is_one(span), by_list.is_one(span), "{span}");
+        }
+    }
 }

@@ -1,10 +1,14 @@
 //! What tells a cache that the pages behind an address have changed.
 
+mod arm;
 mod armed;
 mod kernel;
+mod listen;
 mod mappings;
 mod proof;
 mod recent;
+mod sequence;
+mod settle;
 mod strays;
 mod watching;
 
@@ -13,7 +17,9 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::register::environment;
 use crate::span::Span;
-use watching::{Pulse, Watching};
+pub(super) use sequence::DescriptorSet;
+use sequence::Sequences;
+use watching::Watching;
 
 /// How a cache learns that foreign memory has changed: memory that hostbuf did not make.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -115,16 +121,25 @@ impl Drop for Watch {
     }
 }
 
+/// Memory that is watched.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Watched {
+    /// The mappings that it lies in, unless pages of them have been given back before.
+    pub(super) around: Option<Span>,
+    /// What watches it.
+    pub(super) descriptors: DescriptorSet,
+}
+
 /// A cache's end of the process's monitor.
 pub(super) struct Watch {
     watching: Option<Arc<Watching>>,
-    pulse: Option<Arc<Pulse>>,
+    sequences: Option<Arc<Sequences>>,
 }
 
 impl Watch {
     fn start() -> Watch {
         match Watching::shared() {
-            Ok(watching) => Watch { pulse: Some(watching.pulse().clone()), watching: Some(watching) },
+            Ok(watching) => Watch { sequences: Some(watching.sequences().clone()), watching: Some(watching) },
             Err(why) => {
                 tracing::warn!(
                     why,
@@ -132,36 +147,37 @@ impl Watch {
                      and never kept. Use hostbuf's memory (PinnedAlloc, HostBuffer), or HOSTBUF_CACHE_MONITOR=explicit \
                      and tell the cache yourself"
                 );
-                Watch { watching: None, pulse: None }
+                Watch { watching: None, sequences: None }
             }
         }
     }
 
-    /// A number that changes with every change that is heard of; odd while one is being applied.
+    /// Returns a number that moves with every change that is reported by `set`; odd while one is being applied. To be read
+    /// before the entry that it is to vouch for.
     #[inline(always)]
-    pub(super) fn sequence(&self) -> u64 {
-        self.pulse.as_ref().map_or(0, |pulse| pulse.sequence())
+    pub(super) fn sequence(&self, set: DescriptorSet) -> u64 {
+        self.sequences.as_ref().map_or(0, |sequences| sequences.read(set))
     }
 
-    /// Whether no change is under way, and none has been heard of since the sequence read `before`.
+    /// Returns whether no change that `set` reports is under way, and none has been applied since the sequence read `before`.
     #[inline(always)]
-    pub(super) fn unchanged_since(&self, before: u64) -> bool {
-        self.pulse.as_ref().is_some_and(|pulse| pulse.unchanged_since(before))
+    pub(super) fn unchanged_since(&self, set: DescriptorSet, before: u64) -> bool {
+        self.sequences.as_ref().is_some_and(|sequences| sequences.unchanged_since(set, before))
     }
 
     /// Waits until every change that was under way has been applied: what is live then had not changed before. `false`: there
     /// is no end of changes, or of one; it has waited for about a millisecond.
-    pub(super) fn settle(&self) -> bool {
-        self.watching.as_ref().is_some_and(|w| w.settle())
+    pub(super) fn settle(&self, set: DescriptorSet) -> bool {
+        self.watching.as_ref().is_some_and(|w| w.settle(set))
     }
 
-    /// Whether all of `span` lies in one mapping, as the kernel has them: reads its list.
+    /// Whether all of `span` lies in one mapping, as the kernel has them.
     pub(super) fn is_one_mapping(&self, span: Span) -> bool {
         self.watching.as_ref().is_some_and(|w| w.is_one_mapping(span))
     }
 
-    /// Watches the whole mappings that `span` lies in. Returns their range, unless pages of it have been given back before.
-    pub(super) fn arm(&self, span: Span) -> std::result::Result<Option<Span>, Unwatched> {
+    /// Watches the whole mappings that `span` lies in.
+    pub(super) fn arm(&self, span: Span) -> std::result::Result<Watched, Unwatched> {
         self.watching.as_ref().ok_or(Unwatched::Unproven)?.arm(span)
     }
 

@@ -1,28 +1,43 @@
 //! Pages that have been given back not long ago.
 //!
-//! The kernel tells before it takes them, and goes on when that has been read: for a while the old pages are still there, and
-//! nothing tells when they have gone.
+//! The kernel reports a discard (MADV_DONTNEED) before it takes the pages, and the thread that discards goes on when the event has
+//! been read: for a while the old pages are still there, and nothing reports when they have gone.
 //!
 //! ```text
-//!   the thread that gives back:   told -- woken --|-- waits for the address space's lock --|-- takes the pages --|
-//!   the monitor:                        read
-//!                                         |---------------- WHILE --------------|- barrier -|  from here on it is over
+//!   the thread that discards:  event -- woken -- mmap_changing - 1 --|-- mmap_lock ------ takes the pages ------|
+//!   the monitor:                   read
+//!   whoever asks:                                 seen quiet |--- GAP ---|------------ barrier ----------|  settled
 //! ```
 //!
-//! How long it takes from waking to the lock only the scheduler knows: that is what the time is for. Taking the pages may
-//! be much longer, and is waited for by the barrier, which wants the same lock for itself alone.
+//! The thread itself lowers `mmap_changing`, when it runs again (`userfaultfd_event_wait_completion`), and then takes the lock for
+//! reading (`madvise_dontneed_free`). Between the two are a few dozen instructions; what else may come between is that the thread
+//! is preempted just there, which the gap is for. Taking the pages may take long, and is waited for by the barrier, which wants
+//! the same lock for itself alone.
 
 use std::time::{Duration, Instant};
 
+use super::sequence::DescriptorSet;
 use crate::span::Span;
 
-/// How long a thread that the kernel has woken may take until it has the lock: many turns of the scheduler, and one period of
-/// a container's share of the cores.
-const WHILE: Duration = Duration::from_millis(100);
+/// How long a thread that has lowered `mmap_changing` may take until it has the lock. `scripts/bench discard` measures it: most
+/// often less than a microsecond.
+pub(super) const GAP: Duration = Duration::from_millis(1);
 const MOST: usize = 256;
 
+/// A range whose pages are given back.
+#[derive(Clone, Copy)]
+struct Discard {
+    span: Span,
+    /// The descriptors that reported it.
+    descriptors: DescriptorSet,
+    /// When the last event of it was read.
+    read: Instant,
+    /// When those descriptors were first seen quiet after that.
+    quiet: Option<Instant>,
+}
+
 pub(super) struct Recent {
-    given_back: [Option<(Span, Instant)>; MOST],
+    given_back: [Option<Discard>; MOST],
 }
 
 /// What is known about the pages of a range.
@@ -30,9 +45,11 @@ pub(super) struct Recent {
 pub(super) enum Pages {
     /// They are what they will be.
     Settled,
-    /// They may still be the old ones.
-    Going,
-    /// The time is over: they are settled after one barrier.
+    /// They may still be the old ones: these descriptors have to be seen quiet first.
+    Going(DescriptorSet),
+    /// They may still be the old ones, so long at most until the lock is taken.
+    Gap(Duration),
+    /// The gap is over: they are settled after one barrier.
     Due,
 }
 
@@ -41,45 +58,66 @@ impl Recent {
         Recent { given_back: [None; MOST] }
     }
 
-    /// Without room the range is joined with another one: too much is noted then, never too little.
-    pub(super) fn add(&mut self, span: Span, now: Instant) {
-        let overlapping = self.given_back.iter().flatten().position(|(s, _)| s.overlaps(span));
+    /// Notes a discard whose event has just been read. Without room the range is joined with another one: too much is noted
+    /// then, never too little.
+    pub(super) fn add(&mut self, span: Span, descriptors: DescriptorSet, now: Instant) {
+        let overlapping = self.given_back.iter().flatten().position(|d| d.span.overlaps(span));
         if overlapping.is_none()
             && let Some(free) = self.given_back.iter_mut().find(|entry| entry.is_none())
         {
-            *free = Some((span, now));
+            *free = Some(Discard { span, descriptors, read: now, quiet: None });
             return;
         }
-        let nearest = self.given_back.iter_mut().flatten().min_by_key(|(s, _)| s.hull(span).len() - s.len());
+        let nearest =
+            self.given_back.iter_mut().flatten().min_by_key(|d| d.span.hull(span).len() - d.span.len());
         if let Some(entry) = nearest {
-            *entry = (entry.0.hull(span), now);
+            let (span, descriptors) = (entry.span.hull(span), entry.descriptors.with(descriptors));
+            *entry = Discard { span, descriptors, read: now, quiet: None };
         }
     }
 
-    /// The range is not mapped any more.
-    pub(super) fn unmapped(&mut self, span: Span) {
-        self.drop_those(|there, _| span.contains(there));
-    }
-
-    pub(super) fn pages(&self, span: Span, now: Instant) -> Pages {
-        let mut pages = Pages::Settled;
-        for (_, read) in self.given_back.iter().flatten().filter(|(s, _)| s.overlaps(span)) {
-            if now.saturating_duration_since(*read) < WHILE {
-                return Pages::Going;
+    /// Notes at `now` that each of `descriptors` was quiet at some time after `begun`.
+    pub(super) fn quiet(&mut self, descriptors: DescriptorSet, begun: Instant, now: Instant) {
+        for entry in self.given_back.iter_mut().flatten() {
+            if entry.quiet.is_none() && entry.read <= begun && descriptors.contains(entry.descriptors) {
+                entry.quiet = Some(now);
             }
-            pages = Pages::Due;
         }
-        pages
     }
 
-    /// There was a barrier that began then.
+    /// Notes that the range is not mapped any more.
+    pub(super) fn unmapped(&mut self, span: Span) {
+        self.drop_those(|there| span.contains(there.span));
+    }
+
+    /// Returns what is known about the pages of `span` at `now`.
+    pub(super) fn pages(&self, span: Span, now: Instant) -> Pages {
+        let (mut going, mut gap, mut due) = (DescriptorSet::EMPTY, Duration::ZERO, false);
+        for entry in self.given_back.iter().flatten().filter(|d| d.span.overlaps(span)) {
+            due = true;
+            match entry.quiet {
+                None => going = going.with(entry.descriptors),
+                Some(quiet) => gap = gap.max(GAP.saturating_sub(now.saturating_duration_since(quiet))),
+            }
+        }
+        match () {
+            () if going != DescriptorSet::EMPTY => Pages::Going(going),
+            () if gap > Duration::ZERO => Pages::Gap(gap),
+            () if due => Pages::Due,
+            () => Pages::Settled,
+        }
+    }
+
+    /// Notes a barrier that began at `begun`.
     pub(super) fn barrier(&mut self, begun: Instant) {
-        self.drop_those(|_, read| begun.saturating_duration_since(read) >= WHILE);
+        self.drop_those(|there| {
+            there.quiet.is_some_and(|quiet| begun.saturating_duration_since(quiet) >= GAP)
+        });
     }
 
-    fn drop_those(&mut self, those: impl Fn(Span, Instant) -> bool) {
+    fn drop_those(&mut self, those: impl Fn(&Discard) -> bool) {
         for entry in &mut self.given_back {
-            if entry.is_some_and(|(span, read)| those(span, read)) {
+            if entry.as_ref().is_some_and(&those) {
                 *entry = None;
             }
         }
@@ -90,29 +128,53 @@ impl Recent {
 mod tests {
     use super::*;
 
+    fn span(start: usize, length: usize) -> Span {
+        Span::new(start, length).unwrap()
+    }
+
     #[test]
-    fn pages_are_settled_after_a_while_and_a_barrier() {
-        let span = |a, n| Span::new(a, n).unwrap();
+    fn pages_are_settled_after_quiet_a_gap_and_a_barrier() {
         let (mut recent, now) = (Recent::new(), Instant::now());
-        recent.add(span(100, 10), now);
-        assert_eq!(recent.pages(span(109, 5), now), Pages::Going);
+        let (one, other) = (DescriptorSet::of(1), DescriptorSet::of(2));
+        recent.add(span(100, 10), one, now);
+        assert_eq!(recent.pages(span(109, 5), now), Pages::Going(one));
         assert_eq!(recent.pages(span(110, 5), now), Pages::Settled);
-        recent.barrier(now + WHILE / 2);
-        assert_eq!(recent.pages(span(100, 1), now + WHILE), Pages::Due);
-        recent.barrier(now + WHILE);
-        assert_eq!(recent.pages(span(100, 1), now + WHILE), Pages::Settled);
-        recent.add(span(100, 10), now);
+        // Nobody has seen it quiet: no barrier helps, however late, nor that another descriptor is, nor that it was.
+        recent.barrier(now + 100 * GAP);
+        recent.quiet(other, now + GAP, now + GAP);
+        recent.quiet(one, now.checked_sub(GAP).unwrap_or(now - Duration::from_nanos(1)), now + GAP);
+        assert_eq!(recent.pages(span(100, 1), now + 100 * GAP), Pages::Going(one));
+        let quiet = now + GAP;
+        recent.quiet(one.with(other), now, quiet);
+        assert_eq!(recent.pages(span(100, 1), quiet + GAP / 4), Pages::Gap(GAP - GAP / 4));
+        recent.barrier(quiet + GAP / 2);
+        assert_eq!(recent.pages(span(100, 1), quiet + GAP), Pages::Due);
+        recent.barrier(quiet + GAP);
+        assert_eq!(recent.pages(span(100, 1), quiet + GAP), Pages::Settled);
+        recent.add(span(100, 10), one, now);
         recent.unmapped(span(101, 20));
-        assert_eq!(recent.pages(span(100, 1), now), Pages::Going);
+        assert_eq!(recent.pages(span(100, 1), now), Pages::Going(one));
         recent.unmapped(span(99, 20));
         assert_eq!(recent.pages(span(100, 1), now), Pages::Settled);
     }
 
     #[test]
+    fn a_second_discard_begins_again() {
+        let (mut recent, now) = (Recent::new(), Instant::now());
+        let one = DescriptorSet::of(0);
+        recent.add(span(100, 10), one, now);
+        recent.quiet(one, now, now);
+        recent.add(span(105, 10), one, now + GAP);
+        recent.barrier(now + 2 * GAP);
+        assert_eq!(recent.pages(span(100, 1), now + 2 * GAP), Pages::Going(one));
+    }
+
+    #[test]
     fn nothing_is_lost_however_much_is_given_back() {
         let (mut recent, now) = (Recent::new(), Instant::now());
-        let spans = (0..4 * MOST).map(|n| Span::new(1 + (n * 7919) % 100_000, 1 + n % 5).unwrap());
-        spans.clone().for_each(|span| recent.add(span, now));
-        assert!(spans.clone().all(|span| recent.pages(span, now) == Pages::Going));
+        let one = DescriptorSet::of(7);
+        let spans = (0..4 * MOST).map(|n| span(1 + (n * 7919) % 100_000, 1 + n % 5));
+        spans.clone().for_each(|span| recent.add(span, one, now));
+        assert!(spans.clone().all(|span| recent.pages(span, now) == Pages::Going(one)));
     }
 }

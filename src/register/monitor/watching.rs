@@ -1,39 +1,28 @@
 //! The process's one monitor. One, since a mapping can be watched by one descriptor only.
 
-use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::signal::SigSet;
 
 use super::armed::Armed;
-use super::kernel::{self, Change, FEATURES, Messages, Userfault};
-use super::mappings::{Mappings, Refusal, is_own};
+use super::kernel::{FEATURES, Userfault};
+use super::listen::STOP;
+use super::mappings::Mappings;
 use super::proof;
-use super::recent::Pages;
-use super::{Unwatched, Watcher};
+use super::sequence::{DescriptorSet, MOST_DESCRIPTORS, Sequences};
+use super::{Unwatched, Watched, Watcher};
 use crate::error::Error;
 use crate::os::forking::hold_around_fork;
 use crate::os::lineage::Lineage;
+use crate::register::environment;
 use crate::span::Span;
 
-/// How long the kernel may say that a change is under way while it has nothing to tell, before nothing is kept any more until
-/// the change is over.
-const STUCK: Duration = Duration::from_secs(1);
-/// How long one look waits for others' changes to be over: longer than the monitor takes for one, and shorter than what most
-/// registrations cost.
-const PATIENCE: Duration = Duration::from_millis(1);
-/// How often it looks at least, and without giving up its core.
-const LOOKS: u32 = 100;
-/// How long it waits for the monitor's thread to get a core: some turns of the scheduler.
-const PATIENCE_WITH_THREAD: Duration = Duration::from_millis(20);
-/// How often a mapping that cannot be watched is looked up again.
-const UNCLEAR: u32 = 50;
-/// How often everything is let go of at the end, while memory moves.
+/// How often everything is given up at the end, while memory moves.
 const LAST_LOOKS: u32 = 1000;
 /// The most caches that share the monitor.
 const MOST_WATCHERS: usize = 256;
@@ -44,49 +33,29 @@ pub(super) struct Watching {
     lineage: Lineage,
 }
 
-/// What a hit looks at: all in one line, since after a system call each page that is looked at costs.
-#[repr(align(64))]
-pub(super) struct Pulse {
-    sequence: AtomicU64,
-    /// Whether what it says can be relied on.
-    sound: AtomicBool,
-    /// How many threads are letting go of ranges: of those the kernel tells nothing any more, and that is not known yet.
-    letting_go: AtomicU32,
-    userfault: Userfault,
-}
+/// A range and the number of the userfaultfd that watches it.
+pub(super) type Piece = (Span, usize);
 
-impl Pulse {
-    #[inline(always)]
-    pub(super) fn sequence(&self) -> u64 {
-        self.sequence.load(Ordering::Acquire)
-    }
-
-    /// Only with both looks at the sequence and the question between them nothing is missed: a change whose message has
-    /// not been read answers the question, one that has been read moves the sequence.
-    #[inline(always)]
-    pub(super) fn unchanged_since(&self, before: u64) -> bool {
-        if before % 2 == 1 || !self.userfault.is_quiet() || self.letting_go.load(Ordering::Acquire) > 0 {
-            return false;
-        }
-        fence(Ordering::Acquire);
-        self.sequence.load(Ordering::Relaxed) == before && self.sound.load(Ordering::Relaxed)
-    }
-}
-
-struct Shared {
-    pulse: Arc<Pulse>,
-    mappings: Mappings,
-    stop: EventFd,
-    armed: Mutex<Armed>,
-    watchers: Mutex<Vec<Arc<dyn Watcher>>>,
-    /// Held while changes are applied, by the monitor's thread or by one that lets a range go: the sequence is odd then. Never
+/// What the monitor's thread and those who ask it share.
+pub(super) struct Shared {
+    pub(super) sequences: Arc<Sequences>,
+    pub(super) mappings: Mappings,
+    pub(super) stop: EventFd,
+    pub(super) epoll: Epoll,
+    pub(super) armed: Mutex<Armed>,
+    pub(super) watchers: Mutex<Vec<Arc<dyn Watcher>>>,
+    /// Held while changes are applied, by the monitor's thread or by one that gives a range up: a sequence is odd then. Never
     /// during a system call of anybody but the monitor.
-    applying: Mutex<()>,
-    /// Since when nothing but the kernel's mark has been seen, and the sequence then.
-    mark: Mutex<Option<(Instant, u64)>>,
+    pub(super) applying: Mutex<()>,
+    /// Of each descriptor, since when nothing but the kernel's mark has been seen, and its sequence then.
+    pub(super) marks: Mutex<[Option<(Instant, u64)>; MOST_DESCRIPTORS]>,
+    /// Which descriptor the next mapping gets, before this is brought into range.
+    pub(super) next: AtomicUsize,
+    /// It has been said that a thread does not have a descriptor.
+    unknown: AtomicBool,
     /// For tests: how late the thread reads, and how late a request goes on, in microseconds.
-    late: AtomicU64,
-    pause: AtomicU64,
+    pub(super) late: AtomicU64,
+    pub(super) pause: AtomicU64,
 }
 
 type Current = Option<(Arc<Watching>, usize)>;
@@ -99,8 +68,53 @@ fn current() -> MutexGuard<'static, Current> {
     held(&CURRENT)
 }
 
-fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns `HOSTBUF_CACHE_DESCRIPTORS`: how many userfaultfds the monitor opens.
+fn descriptors_from_environment() -> crate::error::Result<usize> {
+    const NAME: &str = "HOSTBUF_CACHE_DESCRIPTORS";
+    let Some(text) = environment::text(NAME)? else { return Ok(MOST_DESCRIPTORS) };
+    match text.trim().parse() {
+        Ok(count) if (1..=MOST_DESCRIPTORS).contains(&count) => Ok(count),
+        _ => Err(Error::invalid(format!(
+            "invalid {NAME} \"{text}\": expected a number from 1 to {MOST_DESCRIPTORS}"
+        ))),
+    }
+}
+
+/// Opens as many as are wanted, or as there are descriptors to be had; at least one.
+fn open_userfaults(features: u64, wanted: usize) -> Result<Vec<Userfault>, String> {
+    let mut userfaults = Vec::with_capacity(wanted);
+    while userfaults.len() < wanted {
+        match Userfault::open(features) {
+            Ok(userfault) => userfaults.push(userfault),
+            Err(e) if userfaults.is_empty() => {
+                let mend = match e.raw_os_error() {
+                    Some(libc::EPERM | libc::EACCES) => "; the container or the seccomp profile forbids it",
+                    Some(libc::ENOSYS) => "; this kernel is built without it",
+                    _ => "",
+                };
+                return Err(format!("userfaultfd: {e}{mend}"));
+            }
+            Err(_) => {
+                // The program needs descriptors too, and so does the rest of the monitor.
+                userfaults.truncate(1);
+                break;
+            }
+        }
+    }
+    Ok(userfaults)
+}
+
+fn epoll_of(sequences: &Sequences, stop: &EventFd) -> nix::Result<Epoll> {
+    let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+    epoll.add(stop, EpollEvent::new(EpollFlags::EPOLLIN, STOP))?;
+    for number in sequences.all().iter() {
+        epoll.add(&sequences.of(number).userfault, EpollEvent::new(EpollFlags::EPOLLIN, number as u64))?;
+    }
+    Ok(epoll)
 }
 
 impl Watching {
@@ -141,31 +155,25 @@ impl Watching {
 
     pub(super) fn start(features: u64) -> Result<Watching, String> {
         proof::kernel_is_new_enough()?;
-        let userfault = Userfault::open(features).map_err(|e| {
-            let mend = match e.raw_os_error() {
-                Some(libc::EPERM | libc::EACCES) => "; the container or the seccomp profile forbids it",
-                Some(libc::ENOSYS) => "; this kernel is built without it",
-                _ => "",
-            };
-            format!("userfaultfd: {e}{mend}")
-        })?;
+        let wanted = descriptors_from_environment().map_err(|e| e.to_string())?;
+        let userfaults = open_userfaults(features, wanted)?;
         let mappings =
             Mappings::open().map_err(|e| format!("/proc/self/maps, where the mappings are listed: {e}"))?;
         let stop = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
             .map_err(|e| format!("eventfd: {e}"))?;
+        let sequences = Sequences::new(userfaults);
+        let epoll = epoll_of(&sequences, &stop).map_err(|e| format!("epoll: {e}"))?;
         let shared = Arc::new(Shared {
-            pulse: Arc::new(Pulse {
-                sequence: AtomicU64::new(0),
-                sound: AtomicBool::new(true),
-                letting_go: AtomicU32::new(0),
-                userfault,
-            }),
+            sequences: Arc::new(sequences),
             mappings,
             stop,
+            epoll,
             armed: Mutex::new(Armed::new()),
             watchers: Mutex::new(Vec::with_capacity(MOST_WATCHERS)),
             applying: Mutex::new(()),
-            mark: Mutex::new(None),
+            marks: Mutex::new([None; MOST_DESCRIPTORS]),
+            next: AtomicUsize::new(0),
+            unknown: AtomicBool::new(false),
             late: AtomicU64::new(0),
             pause: AtomicU64::new(0),
         });
@@ -181,59 +189,23 @@ impl Watching {
         Ok(watching)
     }
 
-    pub(super) fn pulse(&self) -> &Arc<Pulse> {
-        &self.shared.pulse
+    pub(super) fn sequences(&self) -> &Arc<Sequences> {
+        &self.shared.sequences
     }
 
+    /// Returns the sequences of all descriptors as one number.
     pub(super) fn sequence(&self) -> u64 {
-        self.shared.pulse.sequence()
+        self.sequences().read(self.sequences().all())
     }
 
     pub(super) fn unchanged_since(&self, before: u64) -> bool {
-        self.shared.pulse.unchanged_since(before)
+        self.sequences().unchanged_since(self.sequences().all(), before)
     }
 
-    /// Waits until every change that was under way has been applied. `false`: that was not to be seen for a while, since others
-    /// go on changing memory, or one change takes long.
-    ///
-    /// Some kernels leave their mark for ever when an mremap fails. When nothing but the mark has been seen for long, it is
-    /// doubted, and then nobody waits for it until it is gone.
-    pub(super) fn settle(&self) -> bool {
-        let shared = &self.shared;
-        let mut since: Option<(Instant, u64)> = None;
-        let mut looks = 0u32;
-        loop {
-            let before = self.sequence();
-            if self.unchanged_since(before) {
-                return true;
-            }
-            // While it is odd the monitor is at work, and will be done.
-            if before.is_multiple_of(2) && !shared.pulse.sound.load(Ordering::Relaxed) {
-                if !shared.pulse.userfault.is_quiet() {
-                    return false;
-                }
-                // A mark that is gone was none that stays.
-                shared.trust();
-            }
-            let (begun, first) = *since.get_or_insert_with(|| (Instant::now(), before));
-            let waited = begun.elapsed();
-            // As long as the monitor has not come to the very first change, its thread has no core.
-            let starved =
-                || first == before && (before % 2 == 1 || shared.is_letting_go() || shared.has_news());
-            // Time that this thread spent without a core was no look.
-            let looked = looks >= LOOKS && waited > PATIENCE;
-            if looked && (waited > PATIENCE_WITH_THREAD || !starved()) {
-                shared.look_for_a_mark_that_stays(before);
-                return false;
-            }
-            looks += 1;
-            if looks < LOOKS {
-                std::hint::spin_loop();
-            } else {
-                // The monitor wants a core too.
-                std::thread::yield_now();
-            }
-        }
+    /// Waits until every change that was under way in what `set` watches has been applied. `false`: that was not to be seen for a
+    /// while, since others go on changing memory, or one change takes long.
+    pub(super) fn settle(&self, set: DescriptorSet) -> bool {
+        self.shared.settle(set).is_ok()
     }
 
     /// Whether all of `span` lies in one mapping.
@@ -241,96 +213,9 @@ impl Watching {
         self.shared.mappings.is_one(span)
     }
 
-    pub(super) fn arm(&self, span: Span) -> Result<Option<Span>, Unwatched> {
-        let shared = &self.shared;
-        let begun = Instant::now();
-        let mut unclear = 0;
-        // Whoever unmaps goes on when the news is read, not when it is applied: what stands there by now may be another mapping
-        // than the one that is still noted as watched.
-        while begun.elapsed()
-            < 2 * PATIENCE_WITH_THREAD + Duration::from_micros(shared.pause.load(Ordering::Relaxed))
-            && self.settle()
-        {
-            let (found, pages, request) = {
-                let mut armed = held(&shared.armed);
-                let found = armed.around(span);
-                (found, armed.pages(span), if found.is_none() { armed.begin(span) } else { None })
-            };
-            if let Some((whole, discarded)) = found {
-                match pages {
-                    Pages::Settled => {}
-                    Pages::Going => return Err(Unwatched::Restless),
-                    Pages::Due => {
-                        let begun = Instant::now();
-                        kernel::wait_for_the_address_space();
-                        held(&shared.armed).barrier(begun);
-                        continue;
-                    }
-                }
-                let pause = shared.pause.load(Ordering::Relaxed);
-                if pause > 0 {
-                    std::thread::sleep(Duration::from_micros(pause));
-                }
-                return Ok((!discarded).then_some(whole));
-            }
-            let Some(request) = request else {
-                std::thread::yield_now();
-                continue;
-            };
-            let registered = self.register(span, request);
-            let settled = registered.is_ok() && self.settle();
-            let mut armed = held(&shared.armed);
-            let unchanged = armed.end(request) && settled;
-            let added = unchanged && registered.as_ref().is_ok_and(|&whole| armed.add(whole));
-            drop(armed);
-            match registered {
-                Ok(_) if added => {}
-                Ok(whole) => {
-                    shared.let_go(whole);
-                    if unchanged {
-                        return Err(Unwatched::Full);
-                    }
-                }
-                Err(Refusal::Certain(why)) => return Err(why),
-                // The list of mappings is no picture of one moment: others change it while it is read.
-                Err(Refusal::Unclear) => {
-                    unclear += 1;
-                    if unclear > UNCLEAR {
-                        return Err(Unwatched::Memory);
-                    }
-                }
-            }
-        }
-        Err(if shared.pulse.sound.load(Ordering::Relaxed) {
-            Unwatched::Restless
-        } else {
-            Unwatched::Unproven
-        })
-    }
-
-    /// Tells the kernel. A change before it knew is not told: then the second look finds another mapping, or the second telling
-    /// closes the hole that it has left. A change afterwards disturbs the request.
-    fn register(&self, span: Span, request: usize) -> Result<Span, Refusal> {
-        let tell = |whole| {
-            self.shared.pulse.userfault.register(whole).map_err(|e| match e.raw_os_error() {
-                Some(libc::ENOMEM) => Refusal::Certain(Unwatched::Full),
-                // Another one has it: somebody else's userfaultfd.
-                Some(libc::EBUSY) => Refusal::Certain(Unwatched::Memory),
-                _ => Refusal::Unclear,
-            })
-        };
-        let whole = self.shared.mappings.watchable(span)?;
-        held(&self.shared.armed).extend(request, whole);
-        tell(whole)?;
-        // With the watching the kernel may have made one mapping of it and of a watched one beside it.
-        let looked_again =
-            self.shared.mappings.watchable(span).and_then(|again| match again.contains(whole) {
-                true => tell(whole),
-                false => Err(Refusal::Unclear),
-            });
-        // Somebody has mapped there meanwhile: what is watched now may be a part of his mapping, which the kernel keeps apart
-        // from the rest of it, so that he could not move it.
-        looked_again.inspect_err(|_| self.shared.let_go(whole)).map(|()| whole)
+    /// Watches the whole mappings that `span` lies in.
+    pub(super) fn arm(&self, span: Span) -> Result<Watched, Unwatched> {
+        self.shared.arm(span)
     }
 
     /// # Errors
@@ -373,140 +258,17 @@ impl Watching {
 }
 
 impl Shared {
-    fn listen(&self) {
-        let mut messages = Messages::new();
-        loop {
-            // Asleep: one that looks again and again is no sooner there where cores halt when they are idle, and each munmap
-            // would have to interrupt its core.
-            let mut fds = [
-                PollFd::new(self.pulse.userfault.as_fd(), PollFlags::POLLIN),
-                PollFd::new(self.stop.as_fd(), PollFlags::POLLIN),
-            ];
-            let _ = poll(&mut fds, PollTimeout::NONE);
-            if fds[1].any().unwrap_or(false) {
-                return;
-            }
-            let late = self.late.load(Ordering::Relaxed);
-            if late > 0 {
-                std::thread::sleep(Duration::from_micros(late));
-            }
-            // Odd before the read: from the read on, whoever changes the memory goes on.
-            self.apply(|| {
-                let mut more = true;
-                while more {
-                    more = self.pulse.userfault.read(&mut messages);
-                    for (span, change) in messages.iter() {
-                        match change {
-                            Change::Gone => held(&self.armed).unmapped(span),
-                            Change::Discarded => held(&self.armed).discard(span),
-                            Change::Arrived => {
-                                held(&self.armed).arrived(span);
-                                continue;
-                            }
-                        }
-                        self.tell(span);
-                    }
-                }
-            });
-        }
-    }
-
-    /// Does something after which what is live may be another one: whoever hits meanwhile waits until it is done. It must not
-    /// allocate, nor free.
-    fn apply(&self, change: impl FnOnce()) {
-        let _alone = held(&self.applying);
-        self.pulse.sequence.fetch_add(1, Ordering::AcqRel);
-        change();
-        self.pulse.sequence.fetch_add(1, Ordering::AcqRel);
-    }
-
-    /// Watches a range no longer, nor what others have come to watch of it: for them it has changed.
-    ///
-    /// From before the kernel stops telling until that is known, nobody relies on the monitor; which may go on with its work
-    /// meanwhile.
-    fn let_go(&self, span: Span) {
-        self.pulse.letting_go.fetch_add(1, Ordering::SeqCst);
-        self.unregister(span);
-        self.apply(|| {
-            held(&self.armed).remove(span);
-            self.tell(span);
-        });
-        self.pulse.letting_go.fetch_sub(1, Ordering::Release);
-    }
-
-    fn is_letting_go(&self) -> bool {
-        self.pulse.letting_go.load(Ordering::Acquire) > 0
-    }
-
-    /// Tells the kernel. Where a part is not mapped any more the rest is still to be let go.
-    fn unregister(&self, span: Span) {
-        if self.pulse.userfault.unregister(span).is_ok() {
-            return;
-        }
-        self.mappings.each(|mapping, _| {
-            let (start, end) = (mapping.start().max(span.start()), mapping.end().min(span.end()));
-            if let Some(part) = end.checked_sub(start).and_then(|length| Span::new(start, length).ok()) {
-                let _ = self.pulse.userfault.unregister(part);
-            }
-            mapping.start() < span.end()
-        });
-    }
-
-    /// Lets go of every mapping that may be watched, each as a whole: also where it has moved to, and what it has grown by.
-    /// Nothing is allocated, since whoever frees may wait for the monitor.
-    fn let_all_go(&self) {
-        self.mappings.each(|one, mapping| {
-            if is_own(&mapping) && held(&self.armed).may_be_watched(one) {
-                let _ = self.pulse.userfault.unregister(one);
-            }
-            true
-        });
-    }
-
-    fn has_news(&self) -> bool {
-        let mut fds = [PollFd::new(self.pulse.userfault.as_fd(), PollFlags::POLLIN)];
-        poll(&mut fds, PollTimeout::ZERO).unwrap_or(0) > 0
-    }
-
-    /// Whether a change has been under way since long ago of which there is no news.
-    fn look_for_a_mark_that_stays(&self, sequence: u64) {
-        let stays = {
-            let mut mark = held(&self.mark);
-            if sequence % 2 == 1 || self.pulse.userfault.is_quiet() || self.has_news() {
-                *mark = None;
-            } else if mark.is_none_or(|(_, then)| then != sequence) {
-                *mark = Some((Instant::now(), sequence));
-            }
-            mark.is_some_and(|(since, _)| since.elapsed() > STUCK)
-        };
-        if stays {
-            self.doubt();
-        }
-    }
-
+    /// Says once that a request could not ask the kernel.
     #[cold]
-    fn doubt(&self) {
-        if self.pulse.sound.swap(false, Ordering::Relaxed) {
-            tracing::error!(
-                "for {STUCK:?} the kernel has said that this program's memory is changing, and not what: until it is over \
-                 nothing of it is kept registered beyond its leases"
-            );
-            self.tell(Span::new(1, usize::MAX - 1).expect("a range"));
-        }
-    }
-
-    #[cold]
-    fn trust(&self) {
-        if !self.pulse.sound.swap(true, Ordering::Relaxed) {
+    pub(super) fn warn_of_unknown_descriptor(&self) {
+        if !self.unknown.swap(true, Ordering::Relaxed) {
+            let thread = std::thread::current();
             tracing::warn!(
-                "the change of this program's memory that took so long is over: registrations are kept again"
+                thread = thread.name().unwrap_or("unnamed"),
+                "this thread does not have the userfaultfd that watches this program's memory: the program has closed descriptors \
+                 that are not its own, or the thread has a table of descriptors of its own that is older (Monitor::\
+                 unshare_descriptors makes one that is not). What it asks for is registered for its leases only"
             );
-        }
-    }
-
-    fn tell(&self, span: Span) {
-        for watcher in held(&self.watchers).iter() {
-            watcher.changed(span);
         }
     }
 }
@@ -523,7 +285,7 @@ impl Drop for Watching {
         // descriptor is closed while a forked child still has it.
         for _ in 0..LAST_LOOKS {
             let before = self.sequence();
-            self.shared.let_all_go();
+            self.shared.unwatch_all();
             // Else something may have moved to where this look had been already.
             if self.unchanged_since(before) {
                 break;

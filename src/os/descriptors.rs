@@ -1,0 +1,97 @@
+//! The calling thread's table of file descriptors.
+
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::RawFd;
+
+/// Gives the calling thread a table of its own with copies of `kept` alone, by `close_range(2)` with CLOSE_RANGE_UNSHARE.
+///
+/// What the program closes afterwards is closed, as if this thread did not exist: a pipe reaches its end of file, a connection
+/// sends its FIN. And a program of one thread is to the kernel one again as far as its descriptors are concerned, which saves
+/// a reference count in each of its system calls.
+///
+/// # Errors
+/// As `close_range(2)`: `ENOSYS` before Linux 5.9, `EPERM` where a seccomp profile forbids it, `ENOMEM`. The table may have lost
+/// some of the others then, if it is the thread's own already; nothing of the program's is closed.
+pub fn keep_only(kept: &[RawFd]) -> io::Result<()> {
+    let mut kept = kept.iter().map(|&fd| fd as u32).collect::<Vec<_>>();
+    kept.sort_unstable();
+    // The highest range first: of what is closed with the unsharing nothing is copied.
+    let mut end = u32::MAX;
+    let mut flags = libc::CLOSE_RANGE_UNSHARE;
+    for &fd in kept.iter().rev() {
+        if fd < end {
+            close_range(fd + 1, end, flags)?;
+            flags = 0;
+        }
+        match fd.checked_sub(1) {
+            Some(below) => end = below,
+            None => return Ok(()),
+        }
+    }
+    close_range(0, end, flags)
+}
+
+fn close_range(first: u32, last: u32, flags: libc::c_uint) -> io::Result<()> {
+    if first > last {
+        return Ok(());
+    }
+    // SAFETY: with CLOSE_RANGE_UNSHARE in the first call, only this thread's copies are closed.
+    match unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Gives the calling thread a table of its own with copies of all descriptors, by `unshare(2)` with CLONE_FILES.
+///
+/// # Errors
+/// As `unshare(2)`: `ENOMEM`, `EPERM` where a seccomp profile forbids it.
+pub fn unshare() -> io::Result<()> {
+    // SAFETY: descriptors keep their numbers, in this thread and in the others.
+    match unsafe { libc::unshare(libc::CLONE_FILES) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    #[test]
+    fn a_thread_keeps_what_it_named_and_holds_nothing_else_open() {
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        let (mut kept_reader, kept_writer) = std::io::pipe().unwrap();
+        let (go, waits) = std::sync::mpsc::channel::<()>();
+        let (ready, is_ready) = std::sync::mpsc::channel();
+        let kept = [kept_writer.as_raw_fd()];
+        let thread = std::thread::spawn(move || {
+            let done = keep_only(&kept).map_err(|e| e.raw_os_error());
+            ready.send(done).unwrap();
+            waits.recv().unwrap();
+        });
+        match is_ready.recv().unwrap() {
+            Err(Some(libc::ENOSYS | libc::EPERM)) => eprintln!("skipped: close_range is not to be had here"),
+            done => {
+                done.unwrap();
+                drop(writer);
+                // The thread still lives; it would be the last with the writing end.
+                assert_eq!(reader.read(&mut [0]).unwrap(), 0);
+                // Of this one it has a copy: closing ours does not end it.
+                drop(kept_writer);
+                let mut poll = libc::pollfd { fd: kept_reader.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+                // SAFETY: one descriptor is asked.
+                assert_eq!(unsafe { libc::poll(&raw mut poll, 1, 0) }, 0);
+            }
+        }
+        go.send(()).unwrap();
+        thread.join().unwrap();
+        // The table goes with the thread, a moment after it can be joined.
+        assert_eq!(kept_reader.read(&mut [0]).unwrap(), 0);
+    }
+}

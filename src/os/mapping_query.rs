@@ -1,0 +1,106 @@
+//! One mapping of this process by its address: the ioctl `PROCMAP_QUERY` of `/proc/self/maps` (Linux 6.11).
+//!
+//! Reading the list takes time in proportion to the mappings of the process. A query takes the same time however many there are.
+
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::os::fd::AsRawFd;
+
+use crate::os::raw::{self, Errno};
+
+const PROCMAP_QUERY: usize = 0xc068_6611;
+const VMA_SHARED: u64 = 1 << 3;
+const COVERING_OR_NEXT_VMA: u64 = 1 << 4;
+
+/// `struct procmap_query` of `linux/fs.h`.
+#[repr(C)]
+#[derive(Default)]
+struct ProcmapQuery {
+    size: u64,
+    query_flags: u64,
+    query_addr: u64,
+    vma_start: u64,
+    vma_end: u64,
+    vma_flags: u64,
+    vma_page_size: u64,
+    vma_offset: u64,
+    inode: u64,
+    dev_major: u32,
+    dev_minor: u32,
+    vma_name_size: u32,
+    build_id_size: u32,
+    vma_name_addr: u64,
+    build_id_addr: u64,
+}
+
+/// A mapping as `PROCMAP_QUERY` describes it, without its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueriedMapping {
+    /// First address.
+    pub start: usize,
+    /// The address behind the last byte.
+    pub end: usize,
+    /// Writes stay with this process.
+    pub private: bool,
+    /// The file's number, 0 for memory without a file.
+    pub inode: u64,
+}
+
+/// Returns the mapping that contains `address`, or the next one above it; `None` when there is none above it either.
+///
+/// `maps` is `/proc/self/maps`, opened by this process: in a forked child it still names the parent's address space.
+///
+/// # Errors
+/// `ENOTTY` on a kernel without the query, and whatever else `ioctl(2)` answers.
+pub fn mapping_at_or_after(maps: &File, address: usize) -> Result<Option<QueriedMapping>, Errno> {
+    const NOENT: Errno = Errno(libc::ENOENT);
+    let mut query = ProcmapQuery {
+        size: size_of::<ProcmapQuery>() as u64,
+        query_flags: COVERING_OR_NEXT_VMA,
+        query_addr: address as u64,
+        ..ProcmapQuery::default()
+    };
+    // SAFETY: the request reads and writes one `ProcmapQuery`, whose size it is told. No buffer for names is passed.
+    match unsafe { raw::ioctl(maps.as_raw_fd(), PROCMAP_QUERY, &raw mut query as usize) } {
+        Ok(_) => Ok(Some(QueriedMapping {
+            start: query.vma_start as usize,
+            end: query.vma_end as usize,
+            private: query.vma_flags & VMA_SHARED == 0,
+            inode: query.inode,
+        })),
+        Err(NOENT) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::maps;
+
+    #[test]
+    fn queries_agree_with_the_list() {
+        let file = File::open("/proc/self/maps").unwrap();
+        if let Err(why) = mapping_at_or_after(&file, 0) {
+            return eprintln!("skipped: PROCMAP_QUERY: {why:?}");
+        }
+        // Other tests map and unmap meanwhile: the mappings of this program and of its stack stay.
+        let mut list = Vec::new();
+        maps::each(|m| {
+            list.push((m.start, m.end, m.private, m.inode != 0));
+            true
+        })
+        .unwrap();
+        let here = queries_agree_with_the_list as *const () as usize;
+        let local = 0u8;
+        for address in [here, &raw const local as usize] {
+            let found = mapping_at_or_after(&file, address).unwrap().unwrap();
+            assert!(found.start <= address && address < found.end, "{found:?}");
+            let found = (found.start, found.end, found.private, found.inode != 0);
+            assert!(list.contains(&found), "{found:x?} is not in {list:x?}");
+        }
+        assert_eq!(mapping_at_or_after(&file, 0).unwrap().unwrap().start, list[0].0);
+        assert_eq!(mapping_at_or_after(&file, usize::MAX & !0xfff), Ok(None));
+    }
+}

@@ -1,0 +1,194 @@
+//! Watching memory: which mappings, by which userfaultfd, and from when on that can be relied on.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::kernel;
+use super::mappings::Refusal;
+use super::recent::{GAP, Pages};
+use super::sequence::{ChangeSequence, DescriptorSet};
+use super::settle::{PATIENCE_WITH_THREAD, Unsettled};
+use super::watching::{Piece, Shared, held};
+use super::{Unwatched, Watched};
+use crate::span::Span;
+
+/// How often a mapping that cannot be watched is looked up again.
+const UNCLEAR: u32 = 50;
+/// How long a request waits for pages that are being given back, before it is served for its lease only.
+const WHILE_PAGES_GO: Duration = GAP.saturating_mul(4);
+/// From so many watched ranges on a new one is watched by its neighbour's descriptor, so that the kernel can join the two
+/// mappings: a process can have 65 530 of them.
+const CROWDED: usize = 1 << 13;
+
+impl Shared {
+    /// Watches the whole mappings that `span` lies in, and waits until what had changed there before is known.
+    pub(super) fn arm(&self, span: Span) -> Result<Watched, Unwatched> {
+        let begun = Instant::now();
+        let patience = 2 * PATIENCE_WITH_THREAD + Duration::from_micros(self.pause.load(Ordering::Relaxed));
+        let mut unclear = 0;
+        // Whoever unmaps goes on when the event is read, not when it is applied: what stands there by now may be another mapping
+        // than the one that is still noted as watched. So what watches it is settled before that is believed.
+        let mut settled = DescriptorSet::EMPTY;
+        while begun.elapsed() < patience {
+            let looked = Instant::now();
+            match self.settle(settled) {
+                Ok(()) => {}
+                Err(Unsettled::Unknown) => return Err(Unwatched::Unproven),
+                Err(Unsettled::Busy) => break,
+            }
+            let (found, pages, request) = {
+                let mut armed = held(&self.armed);
+                armed.quiet(settled, looked);
+                let found = armed.around(span);
+                (found, armed.pages(span), if found.is_none() { armed.begin(span) } else { None })
+            };
+            let Some(found) = found else {
+                match request {
+                    None => std::thread::yield_now(),
+                    Some(request) => match self.watch(span, request) {
+                        Ok(()) => {}
+                        Err(Refusal::Certain(why)) => return Err(why),
+                        // The mappings change while they are looked at.
+                        Err(Refusal::Unclear) => {
+                            unclear += 1;
+                            if unclear > UNCLEAR {
+                                return Err(Unwatched::Memory);
+                            }
+                        }
+                    },
+                }
+                continue;
+            };
+            if !settled.contains(found.descriptors) {
+                settled = settled.with(found.descriptors);
+                continue;
+            }
+            let going = matches!(pages, Pages::Going(_) | Pages::Gap(_));
+            if going && begun.elapsed() > WHILE_PAGES_GO {
+                return Err(Unwatched::Restless);
+            }
+            match pages {
+                Pages::Settled => {}
+                Pages::Going(descriptors) => {
+                    settled = settled.with(descriptors);
+                    continue;
+                }
+                Pages::Gap(left) => {
+                    std::thread::sleep(left);
+                    continue;
+                }
+                Pages::Due => {
+                    let begun = Instant::now();
+                    kernel::wait_for_the_address_space();
+                    held(&self.armed).barrier(begun);
+                    continue;
+                }
+            }
+            let pause = self.pause.load(Ordering::Relaxed);
+            if pause > 0 {
+                std::thread::sleep(Duration::from_micros(pause));
+            }
+            let around = (!found.discarded).then_some(found.whole);
+            return Ok(Watched { around, descriptors: found.descriptors });
+        }
+        let sound = self.sequences.in_set(self.sequences.all()).all(ChangeSequence::is_sound);
+        Err(if sound { Unwatched::Restless } else { Unwatched::Unproven })
+    }
+
+    /// Begins to watch. Memory that others change all the time may not be watched when this returns `Ok`.
+    fn watch(&self, span: Span, request: usize) -> Result<(), Refusal> {
+        let registered = self.register(span, request);
+        let settled = registered.as_ref().is_ok_and(|(_, pieces)| {
+            let set = pieces
+                .iter()
+                .fold(DescriptorSet::EMPTY, |set, &(_, number)| set.with(DescriptorSet::of(number)));
+            self.settle(set).is_ok()
+        });
+        let mut armed = held(&self.armed);
+        let unchanged = armed.end(request) && settled;
+        let (_, pieces) = registered?;
+        let added = unchanged && pieces.iter().all(|&(piece, number)| armed.add(piece, number));
+        drop(armed);
+        if added {
+            return Ok(());
+        }
+        self.unwatch(&pieces);
+        if unchanged { Err(Refusal::Certain(Unwatched::Full)) } else { Ok(()) }
+    }
+
+    /// Tells the kernel. A change before it knew is not reported: then the second look finds another mapping, or the second
+    /// telling closes the hole that the change has left. A change afterwards disturbs the request.
+    fn register(&self, span: Span, request: usize) -> Result<(Span, Vec<Piece>), Refusal> {
+        let whole = self.mappings.watchable(span)?;
+        let first = {
+            let mut armed = held(&self.armed);
+            armed.extend(request, whole);
+            let beside = if armed.len() >= CROWDED { armed.beside(whole) } else { armed.overlapping(whole) };
+            beside.unwrap_or_else(|| {
+                self.next.fetch_add(1, Ordering::Relaxed) % self.sequences.all().iter().count()
+            })
+        };
+        let pieces = self.register_by(whole, first)?;
+        // With the watching the kernel may have made one mapping of it and of a watched one beside it.
+        let looked_again = self.mappings.watchable(span).and_then(|again| match again.contains(whole) {
+            true => pieces.iter().try_for_each(|&(piece, number)| self.register_piece(piece, number)),
+            false => Err(Refusal::Unclear),
+        });
+        // Somebody has mapped there meanwhile: what is watched now may be a part of his mapping, which the kernel keeps apart
+        // from the rest of it, so that he could not move it.
+        looked_again.inspect_err(|_| self.unwatch(&pieces)).map(|()| (whole, pieces))
+    }
+
+    /// Has all of `whole` watched, by the descriptor `first` unless another one of the monitor's watches a part already: a mapping
+    /// that has moved or grown took its watching along.
+    fn register_by(&self, whole: Span, first: usize) -> Result<Vec<Piece>, Refusal> {
+        match self.register_piece(whole, first) {
+            Ok(()) => return Ok(vec![(whole, first)]),
+            Err(Refusal::Certain(Unwatched::Memory)) => {}
+            Err(refusal) => return Err(refusal),
+        }
+        let count = self.sequences.all().iter().count();
+        let mut pieces = Vec::new();
+        let mut result = Ok(());
+        self.mappings.each_in(whole, |mapping| {
+            let start = mapping.span.start().max(whole.start());
+            let end = mapping.span.end().min(whole.end());
+            let Ok(piece) = Span::new(start, end - start) else { return };
+            let by_any = (0..count).map(|n| (first + n) % count).find_map(|number| {
+                match self.register_piece(piece, number) {
+                    Ok(()) => Some(Ok((piece, number))),
+                    Err(Refusal::Certain(Unwatched::Memory)) => None,
+                    Err(refusal) => Some(Err(refusal)),
+                }
+            });
+            match by_any {
+                Some(Ok(piece)) => pieces.push(piece),
+                Some(Err(refusal)) if result.is_ok() => result = Err(refusal),
+                None if result.is_ok() => result = Err(Refusal::Certain(Unwatched::Memory)),
+                _ => {}
+            }
+        });
+        // Mappings that came or went between two looks leave a hole.
+        let covered = pieces.iter().map(|(piece, _)| piece.len()).sum::<usize>() == whole.len();
+        match result {
+            Ok(()) if covered => Ok(pieces),
+            result => {
+                self.unwatch(&pieces);
+                Err(result.err().unwrap_or(Refusal::Unclear))
+            }
+        }
+    }
+
+    fn register_piece(&self, piece: Span, number: usize) -> Result<(), Refusal> {
+        self.sequences.of(number).userfault.register(piece).map_err(|e| match e.raw_os_error() {
+            Some(libc::ENOMEM) => Refusal::Certain(Unwatched::Full),
+            // Another userfaultfd has it: one of the monitor's, or somebody else's.
+            Some(libc::EBUSY) => Refusal::Certain(Unwatched::Memory),
+            Some(libc::EBADF | libc::ENOTTY) => {
+                self.warn_of_unknown_descriptor();
+                Refusal::Certain(Unwatched::Unproven)
+            }
+            _ => Refusal::Unclear,
+        })
+    }
+}

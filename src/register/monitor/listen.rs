@@ -1,0 +1,133 @@
+//! The monitor's thread: reads events, and applies them.
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use nix::sys::epoll::{EpollEvent, EpollTimeout};
+
+use super::kernel::{Change, Messages};
+use super::sequence::{ChangeSequence, DescriptorSet, MOST_DESCRIPTORS};
+use super::watching::{Piece, Shared, held};
+use crate::os::descriptors;
+use crate::span::Span;
+
+/// What epoll says of the descriptor that stops the thread.
+pub(super) const STOP: u64 = u64::MAX;
+
+impl Shared {
+    /// Reads events until it is stopped.
+    pub(super) fn listen(&self) {
+        self.keep_own_descriptors();
+        let mut messages = Messages::new();
+        let mut ready = [EpollEvent::empty(); MOST_DESCRIPTORS + 1];
+        loop {
+            // Asleep: one that looks again and again is no sooner there where cores halt when they are idle, and each munmap
+            // would have to interrupt its core.
+            let count = self.epoll.wait(&mut ready, EpollTimeout::NONE).unwrap_or(0);
+            let ready = &ready[..count];
+            if ready.iter().any(|event| event.data() == STOP) {
+                return;
+            }
+            let late = self.late.load(Ordering::Relaxed);
+            if late > 0 {
+                std::thread::sleep(Duration::from_micros(late));
+            }
+            for event in ready {
+                self.read_events(event.data() as usize, &mut messages);
+            }
+        }
+    }
+
+    /// The program's other descriptors are no business of this thread; closing them is not delayed by it.
+    fn keep_own_descriptors(&self) {
+        let fds = self.sequences.in_set(self.sequences.all()).map(|one| one.userfault.as_fd().as_raw_fd());
+        let own = [self.stop.as_fd().as_raw_fd(), self.epoll.0.as_raw_fd()];
+        // Where it cannot be done, this thread shares the program's, as threads do.
+        let _ = descriptors::keep_only(&fds.chain(own).collect::<Vec<_>>());
+    }
+
+    fn read_events(&self, number: usize, messages: &mut Messages) {
+        // Odd before the read: from the read on, whoever changes the memory goes on.
+        self.apply(DescriptorSet::of(number), || {
+            let mut more = true;
+            while more {
+                more = self.sequences.of(number).userfault.read(messages);
+                for (span, change) in messages.iter() {
+                    match change {
+                        Change::Gone => held(&self.armed).unmapped(span),
+                        Change::Discarded => held(&self.armed).discard(span, number),
+                        Change::Arrived => {
+                            held(&self.armed).arrived(span);
+                            continue;
+                        }
+                    }
+                    self.tell(span);
+                }
+            }
+        });
+    }
+
+    /// Does something after which what is live may be another one: whoever hits meanwhile waits until it is done. It must not
+    /// allocate, nor free.
+    fn apply(&self, set: DescriptorSet, change: impl FnOnce()) {
+        let _alone = held(&self.applying);
+        self.sequences.in_set(set).for_each(ChangeSequence::step);
+        change();
+        self.sequences.in_set(set).for_each(ChangeSequence::step);
+    }
+
+    /// Watches ranges no longer, nor what others have come to watch of them: for them they have changed.
+    ///
+    /// From before the kernel stops to report changes until that is known, nobody relies on their descriptors; and the monitor
+    /// may go on with its work meanwhile.
+    pub(super) fn unwatch(&self, pieces: &[Piece]) {
+        for &(span, number) in pieces {
+            let one = self.sequences.of(number);
+            one.begin_unwatching();
+            self.unregister(span, number);
+            self.apply(DescriptorSet::of(number), || {
+                held(&self.armed).remove(span);
+                self.tell(span);
+            });
+            one.end_unwatching();
+        }
+    }
+
+    /// Tells the kernel. Where a part is not mapped any more the rest is still to be given up.
+    fn unregister(&self, span: Span, number: usize) {
+        let userfault = &self.sequences.of(number).userfault;
+        if userfault.unregister(span).is_ok() {
+            return;
+        }
+        self.mappings.each_in(span, |mapping| {
+            let (start, end) = (mapping.span.start().max(span.start()), mapping.span.end().min(span.end()));
+            if let Some(part) = end.checked_sub(start).and_then(|length| Span::new(start, length).ok()) {
+                let _ = userfault.unregister(part);
+            }
+        });
+    }
+
+    /// Gives up every mapping that may be watched, each as a whole: also where it has moved to, and what it has grown by.
+    /// Nothing is allocated, since whoever frees may wait for the monitor.
+    pub(super) fn unwatch_all(&self) {
+        self.mappings.each_from(0, |mapping| {
+            if mapping.is_own && held(&self.armed).may_be_watched(mapping.span) {
+                for one in self.sequences.in_set(self.sequences.all()) {
+                    let _ = one.userfault.unregister(mapping.span);
+                }
+            }
+            true
+        });
+    }
+
+    pub(super) fn tell(&self, span: Span) {
+        for watcher in held(&self.watchers).iter() {
+            watcher.changed(span);
+        }
+    }
+
+    pub(super) fn tell_everything(&self) {
+        self.tell(Span::new(1, usize::MAX - 1).expect("a range"));
+    }
+}

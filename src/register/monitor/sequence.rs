@@ -1,0 +1,343 @@
+//! Change sequences: how a hit knows, without a lock, that no change of its memory has been missed.
+//!
+//! Each userfaultfd has one. The monitor makes the sequence odd before it reads the descriptor's events, and even again when they
+//! are applied. The kernel keeps its own mark, `mmap_changing`, from before a change until the thread that makes the change has
+//! gone on, which it does only after the event has been read.
+//!
+//! ```text
+//!   the change:   mmap_changing + 1 ── pages go ── event ─┐             ┌─ mmap_changing - 1 ── returns
+//!   the monitor:                                odd ── read ── apply ── even
+//! ```
+//!
+//! So whoever finds the sequence even, then a live entry, then no mark, and then the same sequence, has an entry that no
+//! change before the first of these looks has made stale. Each step is an acquire of what the step before it on the other side
+//! released; the model in this file's tests tries all interleavings.
+
+use std::sync::atomic::Ordering;
+
+#[cfg(all(test, loom))]
+use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, fence};
+#[cfg(not(all(test, loom)))]
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, fence};
+
+use super::kernel::Userfault;
+
+/// The most userfaultfds of one monitor: a set of them has 16 bits.
+pub(in crate::register) const MOST_DESCRIPTORS: usize = 16;
+
+/// A set of the monitor's userfaultfds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::register) struct DescriptorSet(u16);
+
+impl DescriptorSet {
+    pub(in crate::register) const EMPTY: DescriptorSet = DescriptorSet(0);
+
+    /// The set of one.
+    pub(super) fn of(number: usize) -> DescriptorSet {
+        debug_assert!(number < MOST_DESCRIPTORS);
+        DescriptorSet(1 << number)
+    }
+
+    /// The set of the first `count`.
+    pub(in crate::register) fn first(count: usize) -> DescriptorSet {
+        DescriptorSet((((1u32) << count) - 1) as u16)
+    }
+
+    #[inline(always)]
+    pub(in crate::register) fn from_bits(bits: u16) -> DescriptorSet {
+        DescriptorSet(bits)
+    }
+
+    #[inline(always)]
+    pub(in crate::register) fn bits(self) -> u16 {
+        self.0
+    }
+
+    #[inline(always)]
+    pub(in crate::register) fn with(self, other: DescriptorSet) -> DescriptorSet {
+        DescriptorSet(self.0 | other.0)
+    }
+
+    #[inline(always)]
+    pub(in crate::register) fn without(self, other: DescriptorSet) -> DescriptorSet {
+        DescriptorSet(self.0 & !other.0)
+    }
+
+    pub(in crate::register) fn contains(self, other: DescriptorSet) -> bool {
+        other.0 & !self.0 == 0
+    }
+
+    #[inline(always)]
+    pub(super) fn iter(self) -> impl Iterator<Item = usize> {
+        let mut left = self.0;
+        std::iter::from_fn(move || {
+            let number = left.trailing_zeros() as usize;
+            left &= left.wrapping_sub(1);
+            (number < MOST_DESCRIPTORS).then_some(number)
+        })
+    }
+}
+
+/// What the kernel says of the changes that a userfaultfd reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ChangeState {
+    /// None is under way, and every event has been read.
+    Quiet,
+    /// One is under way, or has an event that has not been read.
+    Changing,
+    /// The descriptor is not this userfaultfd, at least not to the calling thread.
+    Unknown,
+}
+
+/// The kernel's mark of changes under way.
+pub(super) trait ChangeMark {
+    fn state(&self) -> ChangeState;
+}
+
+/// Whether a sequence stands still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unchanged {
+    Yes,
+    No,
+    /// The calling thread does not have the descriptor, so it cannot know.
+    Unknown,
+}
+
+/// A userfaultfd and what a hit looks at: all in one line, since after a system call each line that is looked at costs; and each in
+/// two of its own, since processors fetch lines in pairs.
+#[repr(align(128))]
+pub(super) struct ChangeSequence<U = Userfault> {
+    sequence: AtomicU64,
+    /// Threads that stop watching ranges: the kernel reports no change of those any more, and caches do not know yet.
+    unwatching: AtomicU32,
+    /// Whether the mark can be relied on.
+    sound: AtomicBool,
+    pub(super) userfault: U,
+}
+
+impl<U: ChangeMark> ChangeSequence<U> {
+    pub(super) fn new(userfault: U) -> ChangeSequence<U> {
+        ChangeSequence {
+            sequence: AtomicU64::new(0),
+            unwatching: AtomicU32::new(0),
+            sound: AtomicBool::new(true),
+            userfault,
+        }
+    }
+
+    /// Returns a number that each change moves; odd while one is applied. To be read before the entry that it is to vouch for.
+    #[inline(always)]
+    pub(super) fn read(&self) -> u64 {
+        self.sequence.load(Ordering::Acquire)
+    }
+
+    /// Returns whether every change that had begun before the sequence read `before` was applied then.
+    #[inline(always)]
+    pub(super) fn check(&self, before: u64) -> Unchanged {
+        if before % 2 == 1 {
+            return Unchanged::No;
+        }
+        match self.userfault.state() {
+            ChangeState::Quiet => {}
+            ChangeState::Changing => return Unchanged::No,
+            ChangeState::Unknown => return Unchanged::Unknown,
+        }
+        if self.unwatching.load(Ordering::Acquire) > 0 {
+            return Unchanged::No;
+        }
+        fence(Ordering::Acquire);
+        match self.sequence.load(Ordering::Relaxed) == before && self.sound.load(Ordering::Relaxed) {
+            true => Unchanged::Yes,
+            false => Unchanged::No,
+        }
+    }
+
+    /// Returns whether [`check`](ChangeSequence::check) says yes.
+    #[inline(always)]
+    pub(super) fn unchanged_since(&self, before: u64) -> bool {
+        self.check(before) == Unchanged::Yes
+    }
+
+    /// Begins to apply a change, before its event is read, or ends to. Callers take turns.
+    pub(super) fn step(&self) {
+        self.sequence.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// From before the kernel stops to report changes of a range until that is known, nothing counts as unchanged.
+    pub(super) fn begin_unwatching(&self) {
+        self.unwatching.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub(super) fn end_unwatching(&self) {
+        self.unwatching.fetch_sub(1, Ordering::Release);
+    }
+
+    pub(super) fn is_unwatching(&self) -> bool {
+        self.unwatching.load(Ordering::Acquire) > 0
+    }
+
+    pub(super) fn is_sound(&self) -> bool {
+        self.sound.load(Ordering::Relaxed)
+    }
+
+    /// Marks it as sound or not; returns whether that is new.
+    pub(super) fn mark_sound(&self, sound: bool) -> bool {
+        self.sound.swap(sound, Ordering::Relaxed) != sound
+    }
+}
+
+/// The change sequences of a monitor.
+pub(super) struct Sequences(Box<[ChangeSequence]>);
+
+impl Sequences {
+    pub(super) fn new(userfaults: Vec<Userfault>) -> Sequences {
+        assert!((1..=MOST_DESCRIPTORS).contains(&userfaults.len()));
+        Sequences(userfaults.into_iter().map(ChangeSequence::new).collect())
+    }
+
+    pub(super) fn all(&self) -> DescriptorSet {
+        DescriptorSet::first(self.0.len())
+    }
+
+    #[inline(always)]
+    pub(super) fn of(&self, number: usize) -> &ChangeSequence {
+        &self.0[number]
+    }
+
+    pub(super) fn in_set(&self, set: DescriptorSet) -> impl Iterator<Item = &ChangeSequence> {
+        set.iter().map(|number| &self.0[number])
+    }
+
+    /// Returns the sequences of `set` as one number: each change moves it, and it is odd while one is applied.
+    #[inline(always)]
+    pub(super) fn read(&self, set: DescriptorSet) -> u64 {
+        let (mut sum, mut odd) = (0u64, 0);
+        for number in set.iter() {
+            let one = self.of(number).read();
+            sum = sum.wrapping_add(one);
+            odd |= one & 1;
+        }
+        (sum & !1) | odd
+    }
+
+    /// Returns whether every change of what `set` watches that had begun before [`read`](Sequences::read) returned `before` was
+    /// applied then.
+    #[inline(always)]
+    pub(super) fn unchanged_since(&self, set: DescriptorSet, before: u64) -> bool {
+        if set.0.is_power_of_two() {
+            return self.of(set.0.trailing_zeros() as usize).unchanged_since(before);
+        }
+        // Sequences only grow, so each of them is what it was when their sum is.
+        before.is_multiple_of(2)
+            && set.iter().all(|number| {
+                let one = self.of(number);
+                one.unchanged_since(one.read())
+            })
+            && self.read(set) == before
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    struct Quiet;
+
+    impl ChangeMark for Quiet {
+        fn state(&self) -> ChangeState {
+            ChangeState::Quiet
+        }
+    }
+
+    #[test]
+    fn a_set_is_what_was_put_into_it() {
+        let set = DescriptorSet::of(3).with(DescriptorSet::of(15));
+        assert_eq!(set.iter().collect::<Vec<_>>(), [3, 15]);
+        assert_eq!(DescriptorSet::EMPTY.iter().count(), 0);
+        assert_eq!(DescriptorSet::first(16).iter().count(), 16);
+        assert!(DescriptorSet::first(16).contains(set) && !set.contains(DescriptorSet::first(4)));
+        assert_eq!(DescriptorSet::from_bits(set.bits()), set);
+    }
+
+    #[test]
+    fn nothing_is_unchanged_across_a_step_while_unwatching_or_unsound() {
+        let sequence = ChangeSequence::new(Quiet);
+        let before = sequence.read();
+        assert!(sequence.unchanged_since(before));
+        sequence.step();
+        assert!(!sequence.unchanged_since(before) && !sequence.unchanged_since(sequence.read()));
+        sequence.step();
+        assert!(!sequence.unchanged_since(before) && sequence.unchanged_since(sequence.read()));
+        sequence.begin_unwatching();
+        assert!(!sequence.unchanged_since(sequence.read()));
+        sequence.end_unwatching();
+        assert!(sequence.mark_sound(false) && !sequence.mark_sound(false));
+        assert!(!sequence.unchanged_since(sequence.read()));
+    }
+}
+
+/// All interleavings of one change, the monitor that reads of it, and a hit, by loom; scripts/test runs it with the cache's.
+#[cfg(all(test, loom))]
+mod interleavings {
+    use std::sync::Arc;
+
+    use loom::thread;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Mark(Arc<AtomicU32>);
+
+    impl ChangeMark for Mark {
+        fn state(&self) -> ChangeState {
+            match self.0.load(Ordering::Relaxed) {
+                0 => ChangeState::Quiet,
+                _ => ChangeState::Changing,
+            }
+        }
+    }
+
+    /// Somebody unmaps; a hit that begins when the address is free, and so may be somebody else's memory, is not answered with the
+    /// entry of before. The thread that unmaps goes on, and the mark with it, when the monitor has read the event.
+    #[test]
+    fn no_hit_after_an_unmapping_is_of_the_old_memory() {
+        loom::model(|| {
+            let changing = Arc::new(AtomicU32::new(0));
+            let sequence = Arc::new(ChangeSequence::new(Mark(changing.clone())));
+            let (gone, queued) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+            let (has_read, live) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(true)));
+            let unmapping = {
+                let (changing, gone, queued) = (changing.clone(), gone.clone(), queued.clone());
+                let has_read = has_read.clone();
+                thread::spawn(move || {
+                    changing.fetch_add(1, Ordering::Relaxed);
+                    gone.store(true, Ordering::Release);
+                    queued.store(true, Ordering::Release);
+                    if has_read.load(Ordering::Acquire) {
+                        // The kernel's own decrement is relaxed, behind a lock's acquire. That orders it behind what the monitor did
+                        // before, for all observers, on processors whose stores reach all others at once: x86-64, ARMv8.
+                        changing.fetch_sub(1, Ordering::Release);
+                    }
+                })
+            };
+            let monitor = {
+                let (sequence, live) = (sequence.clone(), live.clone());
+                thread::spawn(move || {
+                    if queued.load(Ordering::Acquire) {
+                        sequence.step();
+                        has_read.store(true, Ordering::Release);
+                        live.store(false, Ordering::Release);
+                        sequence.step();
+                    }
+                })
+            };
+            if gone.load(Ordering::Acquire) {
+                let before = sequence.read();
+                let hit = live.load(Ordering::Acquire);
+                assert!(!(hit && sequence.unchanged_since(before)), "a stale hit");
+            }
+            unmapping.join().unwrap();
+            monitor.join().unwrap();
+        });
+    }
+}
