@@ -87,7 +87,7 @@ fn while_memory_changes(cache: &FakeCache, meanwhile: impl FnOnce()) {
 
 /// What is doubted is doubted in the whole process, so these tests have one of their own: the test runs itself again there, with
 /// one userfaultfd, so that all memory is watched by the one that is doubted.
-fn is_alone(test: &str) -> bool {
+pub(crate) fn is_alone(test: &str) -> bool {
     const ALONE: &str = "HOSTBUF_TEST_ALONE";
     if std::env::var_os(ALONE).is_some() {
         return true;

@@ -6,6 +6,7 @@ mod batches;
 mod budget;
 mod child;
 mod contract;
+mod descriptors;
 mod doubt;
 mod example;
 mod forks;

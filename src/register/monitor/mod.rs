@@ -15,6 +15,7 @@ mod watching;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
+use crate::os::descriptors;
 use crate::register::environment;
 use crate::span::Span;
 pub(super) use sequence::DescriptorSet;
@@ -52,6 +53,35 @@ impl Monitor {
                 Err(Error::invalid(what))
             }
         }
+    }
+
+    /// Gives the calling thread a table of file descriptors of its own (`unshare(2)` with CLONE_FILES), so that its hits on foreign
+    /// memory scale with the number of threads.
+    ///
+    /// Each such hit asks a userfaultfd, and the kernel counts a reference of the descriptor's file in each call of a thread that
+    /// shares its table: threads that ask the same one wait for one another's cache line. A thread with a table of its own
+    /// skips the count. Memory is spread over up to 16 userfaultfds, so this matters where many threads send from one mapping:
+    /// call it once at the beginning of a communication thread that opens nothing itself.
+    ///
+    /// The price is that of the system call. The table has copies of all descriptors of the program. What other threads
+    /// open later does not exist for this thread, and what they close stays open here: a pipe does not reach its end of
+    /// file, and a closed connection sends no FIN, until this thread ends or closes its copy. Threads that this one starts
+    /// share its table.
+    ///
+    /// The monitor is started if it does not run, and runs from then on as long as the process does: the thread would not have
+    /// the descriptors of another one. A thread that has unshared its table by itself before the monitor started has
+    /// no such descriptors either; what it asks for is registered for its leases only (`Stats::unproven`).
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where there is no strict monitor, or the kernel does not let the thread have a table of its own.
+    #[doc(alias = "CLONE_FILES")]
+    pub fn unshare_descriptors() -> Result<()> {
+        let unsupported = |why: String| Error::Unsupported {
+            what: "a table of descriptors of its own for a thread that asks a cache".into(),
+            why,
+        };
+        Watching::keep_running().map_err(unsupported)?;
+        descriptors::unshare().map_err(|e| unsupported(format!("unshare(CLONE_FILES): {e}")))
     }
 
     pub(super) fn watch(self) -> Option<Watch> {

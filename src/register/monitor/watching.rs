@@ -31,6 +31,8 @@ pub(super) struct Watching {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
     lineage: Lineage,
+    /// It is never given back by whoever asked it to stay.
+    kept: AtomicBool,
 }
 
 /// A range and the number of the userfaultfd that watches it.
@@ -136,6 +138,21 @@ impl Watching {
         Ok(watching)
     }
 
+    /// Keeps the monitor running until the process ends.
+    ///
+    /// # Errors
+    /// As [`shared`](Watching::shared).
+    pub(super) fn keep_running() -> Result<(), String> {
+        let watching = Watching::shared()?;
+        if watching.kept.swap(true, Ordering::Relaxed) {
+            Watching::release(watching);
+        } else {
+            // It is never given back.
+            std::mem::forget(watching);
+        }
+        Ok(())
+    }
+
     /// Gives one back. With the last the monitor stops, and no other begins before that is over: what two of them let go of
     /// and watch is the same memory.
     pub(super) fn release(watching: Arc<Watching>) {
@@ -184,7 +201,8 @@ impl Watching {
             of_thread.listen();
         });
         let thread = thread.map_err(|e| format!("starting the monitor's thread: {e}"))?;
-        let watching = Watching { shared, thread: Some(thread), lineage: Lineage::here() };
+        let watching =
+            Watching { shared, thread: Some(thread), lineage: Lineage::here(), kept: AtomicBool::new(false) };
         proof::prove(&watching)?;
         Ok(watching)
     }

@@ -1,0 +1,185 @@
+//! The monitor's descriptors: its thread keeps no others, threads may have tables of their own, and the program may close what is
+//! not its own.
+
+use std::fs;
+use std::io::Read;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use hostbuf::register::Monitor;
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
+
+use crate::doubt::is_alone;
+use crate::memory::{Area, PAGE};
+use crate::{READ, Stamped, kept_one, strict};
+
+/// What the descriptors in a folder of /proc are open on, each with its number.
+fn descriptors(folder: &str) -> Vec<(i32, String)> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
+    let open = entries.filter_map(|entry| {
+        // The one that reads the folder is gone by now.
+        let target = fs::read_link(entry.path()).ok()?;
+        Some((entry.file_name().to_str()?.parse().ok()?, target.to_str()?.to_owned()))
+    });
+    open.collect()
+}
+
+/// The folder of the monitor's thread in /proc.
+fn monitors_thread() -> String {
+    let threads = fs::read_dir("/proc/self/task").unwrap().map(|thread| thread.unwrap().path());
+    let names = |thread: &std::path::PathBuf| {
+        fs::read_to_string(thread.join("comm")).is_ok_and(|name| name.trim() == "hostbuf-monitor")
+    };
+    let thread = threads.into_iter().find(names).expect("the monitor runs");
+    thread.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn the_monitors_thread_has_its_own_descriptors_alone() {
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let Some((_, cache)) = strict() else { return };
+    let area = Area::new(1);
+    kept_one(&cache, area.pointer(), PAGE);
+    let open = descriptors(&format!("{}/fd", monitors_thread()));
+    let own = |target: &str| target.starts_with("anon_inode:");
+    assert!(open.iter().all(|(_, target)| own(target)), "{open:?}");
+    assert!(open.iter().any(|(_, target)| target.contains("userfaultfd")), "{open:?}");
+    // So what the program closes is closed.
+    drop(writer);
+    assert_eq!(reader.read(&mut [0]).unwrap(), 0);
+}
+
+/// Counts the warnings of threads that do not have a descriptor.
+struct Warnings(Arc<AtomicUsize>);
+
+impl Subscriber for Warnings {
+    fn enabled(&self, about: &Metadata<'_>) -> bool {
+        *about.level() <= Level::WARN && about.target().contains("monitor")
+    }
+
+    fn event(&self, _: &Event<'_>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+/// Programs that become daemons close all descriptors, and open others in their place.
+#[test]
+fn a_replaced_descriptor_is_noticed_at_once_and_said_once() {
+    if !is_alone("descriptors::a_replaced_descriptor_is_noticed_at_once_and_said_once") {
+        return;
+    }
+    let Some((fake, cache)) = strict() else { return };
+    let area = Area::new(2);
+    let before = kept_one(&cache, area.pointer(), PAGE);
+    let other = fs::File::open("/dev/null").unwrap();
+    for (fd, target) in descriptors("/proc/self/fd") {
+        if target.contains("userfaultfd") {
+            // SAFETY: the monitor's, on purpose: it must live with that.
+            assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), fd) }, fd);
+        }
+    }
+    let warnings = Arc::new(AtomicUsize::new(0));
+    let counting = tracing::Dispatch::new(Warnings(warnings.clone()));
+    let requests = 100;
+    let begun = Instant::now();
+    tracing::dispatcher::with_default(&counting, || {
+        for n in 0..requests {
+            let lease = cache.get(area.pointer(), PAGE, READ).unwrap();
+            assert_ne!(lease.stamp(), before, "nobody can know that it is live still");
+            assert_eq!(cache.stats().unproven, n + 1);
+        }
+    });
+    // As long as a change may be waited for would be 40 ms for each.
+    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    assert_eq!(warnings.load(Ordering::Relaxed), 1);
+    drop(cache);
+    assert!(fake.live().is_empty());
+}
+
+/// One thread has a table from before the monitor was there, and one has a table that the monitor knows of.
+#[test]
+fn a_table_of_its_own_is_as_good_as_what_is_in_it() {
+    let (go, waits) = mpsc::channel::<()>();
+    let (ready, is_ready) = mpsc::channel();
+    let (unknown, waits_too) = mpsc::channel::<(usize, Arc<crate::FakeCache>)>();
+    let early = std::thread::spawn(move || {
+        // SAFETY: this thread opens and closes nothing.
+        assert_eq!(unsafe { libc::unshare(libc::CLONE_FILES) }, 0);
+        ready.send(()).unwrap();
+        waits.recv().unwrap();
+        let (address, cache) = waits_too.recv().unwrap();
+        for n in 1..=3 {
+            drop(cache.get(address as *const u8, PAGE, READ).unwrap());
+            assert_eq!(cache.stats().unproven, n);
+            assert!(cache.try_get(address as *const u8, PAGE, READ).is_none());
+        }
+    });
+    is_ready.recv().unwrap();
+    let area = Area::new(1);
+    let Some((_, cache)) = strict() else {
+        drop(go);
+        return assert!(early.join().is_err());
+    };
+    let cache = Arc::new(cache);
+    let kept = kept_one(&cache, area.pointer(), PAGE);
+    go.send(()).unwrap();
+    unknown.send((area.at(), cache.clone())).unwrap();
+    early.join().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            Monitor::unshare_descriptors().unwrap();
+            assert_eq!(cache.get(area.pointer(), PAGE, READ).unwrap().stamp(), kept);
+        });
+    });
+}
+
+/// A thread with a table of its own outlives the caches; the monitor that it knows serves the next ones as well.
+#[test]
+fn an_unshared_thread_sees_changes_under_later_caches_too() {
+    if strict().is_none() {
+        return;
+    }
+    let (send, addresses) = mpsc::channel::<(Arc<crate::FakeCache>, usize)>();
+    let (answer, stamps) = mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        Monitor::unshare_descriptors().unwrap();
+        // More than once changes nothing.
+        Monitor::unshare_descriptors().unwrap();
+        for (cache, address) in addresses {
+            let hit = cache.try_get(address as *const u8, PAGE, READ).map(|lease| lease.stamp());
+            answer.send((hit, cache.get(address as *const u8, PAGE, READ).unwrap().stamp())).unwrap();
+        }
+    });
+    for round in 0..5 {
+        let (_, cache) = strict().unwrap();
+        let cache = Arc::new(cache);
+        let area = Area::new(1);
+        let kept = kept_one(&cache, area.pointer(), PAGE);
+        send.send((cache.clone(), area.at())).unwrap();
+        let (_, stamp) = stamps.recv().unwrap();
+        assert_eq!(stamp, kept, "round {round}");
+        // SAFETY: the test's own page.
+        unsafe { libc::madvise(area.at() as *mut _, PAGE, libc::MADV_DONTNEED) };
+        send.send((cache.clone(), area.at())).unwrap();
+        let (hit, stamp) = stamps.recv().unwrap();
+        assert!(hit != Some(kept) && stamp != kept, "round {round}: a registration of pages that have gone");
+    }
+    drop(send);
+    thread.join().unwrap();
+}
