@@ -207,3 +207,48 @@ fn caches_that_are_gone_leave_nothing_in_threads() {
         assert!(sizes[29] < sizes[9] + (16 << 20), "{sizes:?}");
     });
 }
+
+/// Requests that are served for their leases only, of so many requests that `request` makes one after the other.
+fn leased_only(requests: usize, mut request: impl FnMut(&FakeCache)) -> Option<usize> {
+    let (_, cache) = strict()?;
+    for _ in 0..requests {
+        request(&cache);
+    }
+    let stats = cache.stats();
+    assert_eq!((stats.unproven, stats.unwatched, stats.unwatchable), (0, 0, 0), "{stats:?}");
+    Some(stats.restless as usize)
+}
+
+/// The C library gives a thread's stack back when the thread ends, and the next thread gets it.
+#[test]
+fn stacks_of_threads_that_come_and_go_are_kept() {
+    let sends = |cache: &FakeCache| {
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let message = [1u8; 2 * PAGE];
+                drop(cache.get(message.as_ptr(), message.len(), READ).unwrap());
+            });
+        });
+    };
+    let Some(leased_only) = leased_only(300, sends) else { return };
+    assert!(leased_only <= 30, "{leased_only} of 300");
+}
+
+/// A heap that gives pages back as soon as they are free, and uses them again at once.
+#[test]
+fn blocks_of_a_scavenging_heap_are_kept() {
+    let area = crate::memory::Area::new(16);
+    let mut n = 0;
+    let sends = |cache: &FakeCache| {
+        n = (n * 5 + 3) % 16;
+        let block = area.at() + n * PAGE;
+        // SAFETY: the test's own page.
+        unsafe {
+            libc::madvise(block as *mut _, PAGE, libc::MADV_DONTNEED);
+            (block as *mut u8).write_bytes(1, PAGE);
+        }
+        drop(cache.get(block as *const u8, PAGE, READ).unwrap());
+    };
+    let Some(leased_only) = leased_only(200, sends) else { return };
+    assert!(leased_only <= 20, "{leased_only} of 200");
+}

@@ -220,3 +220,110 @@ fn nobody_waits_for_quiet_beyond_his_time() {
     );
     drop(held);
 }
+
+/// The mapping at `address`, and whether a userfaultfd watches it, as the kernel says.
+fn mapping_at(address: usize) -> (std::ops::Range<usize>, bool) {
+    let text = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let mut there = None;
+    for line in text.lines() {
+        let mut words = line.split_whitespace();
+        let first = words.next().unwrap_or_default();
+        let range = first
+            .split_once('-')
+            .map(|(start, end)| (usize::from_str_radix(start, 16), usize::from_str_radix(end, 16)));
+        match range {
+            Some((Ok(start), Ok(end))) => there = (start..end).contains(&address).then_some(start..end),
+            _ if first == "VmFlags:" && there.is_some() => {
+                return (there.unwrap(), words.any(|flag| flag == "uw"));
+            }
+            _ => {}
+        }
+    }
+    panic!("{address:#x} is not mapped");
+}
+
+/// Pages that are discarded thousands of times a second are not watched, so that what is sent from the rest of their mapping stays
+/// a hit; and they are watched again when they are sent from, or when it is over.
+#[test]
+fn a_page_that_is_purged_all_the_time_does_not_disturb_its_mapping() {
+    let Some((fake, cache)) = strict() else { return };
+    let area = Area::new(3);
+    let (sent, purged) = (area.pointer(), area.at() + PAGE);
+    let stamp = crate::kept_one(&cache, sent, PAGE);
+    assert!(mapping_at(area.at()).1 && mapping_at(purged).1);
+    let stop = AtomicBool::new(false);
+    let patience = Duration::from_secs(20);
+    std::thread::scope(|scope| {
+        let purger = scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                // SAFETY: the test's own page.
+                unsafe { libc::madvise(purged as *mut _, PAGE, libc::MADV_DONTNEED) };
+            }
+        });
+        let begun = Instant::now();
+        while mapping_at(purged).1 {
+            drop(cache.get(sent, PAGE, READ).unwrap());
+            assert!(begun.elapsed() < patience, "{:?}", cache.stats());
+        }
+        assert!(mapping_at(area.at()).1 && mapping_at(area.at() + 2 * PAGE).1);
+        // Nothing of this range has ever changed, and now nothing reports anything.
+        let begun = Instant::now();
+        while cache.try_get(sent, PAGE, READ).is_none() {
+            assert!(begun.elapsed() < patience, "{:?}", cache.stats());
+        }
+        assert_eq!(crate::kept_one(&cache, sent, PAGE), stamp);
+        // Who sends the purged page has a registration that was made for it.
+        let made = fake.made();
+        assert!(cache.get(purged as *const u8, PAGE, READ).unwrap().stamp().0 > made as u64);
+        stop.store(true, Ordering::Relaxed);
+        purger.join().unwrap();
+    });
+    // SAFETY: the test's own page.
+    let discard = || unsafe { libc::madvise(purged as *mut _, PAGE, libc::MADV_DONTNEED) };
+    let before = crate::kept_one(&cache, purged as *const u8, PAGE);
+    assert_eq!(discard(), 0);
+    assert_ne!(cache.get(purged as *const u8, PAGE, READ).unwrap().stamp(), before);
+    // The mapping becomes one again, so that the program can move it.
+    let begun = Instant::now();
+    while mapping_at(purged) != (area.at()..area.at() + 3 * PAGE, true) {
+        assert!(begun.elapsed() < patience, "{:?}", mapping_at(purged));
+        std::thread::yield_now();
+    }
+}
+
+/// The same on a device without overlapping registrations, where a request inside a lease cannot be served by another
+/// registration: it is not refused because other pages of the mapping change.
+#[test]
+fn a_request_inside_a_lease_is_served_however_busy_its_mapping_is() {
+    let Some((_, cache)) = crate::strict_with(Overlap::Refused, MANY) else { return };
+    let area = Area::new(4);
+    let stamp = crate::kept_one(&cache, area.pointer(), 2 * PAGE);
+    let held = cache.get(area.pointer(), 2 * PAGE, READ).unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let purgers: Vec<_> = (2..4)
+            .map(|page| {
+                let (stop, at) = (&stop, area.at() + page * PAGE);
+                scope.spawn(move || {
+                    while !stop.load(Ordering::Relaxed) {
+                        // SAFETY: the test's own page.
+                        unsafe { libc::madvise(at as *mut _, PAGE, libc::MADV_DONTNEED) };
+                    }
+                })
+            })
+            .collect();
+        let begun = Instant::now();
+        let mut requests = 0;
+        while requests < 1000 || begun.elapsed() < Duration::from_secs(1) {
+            let lease = cache.get(area.pointer(), PAGE, READ);
+            if lease.as_ref().map(Stamped::stamp).ok() != Some(stamp) {
+                stop.store(true, Ordering::Relaxed);
+                panic!("{lease:?}: {:?}", cache.stats());
+            }
+            requests += 1;
+        }
+        stop.store(true, Ordering::Relaxed);
+        purgers.into_iter().for_each(|purger| purger.join().unwrap());
+    });
+    drop(held);
+}

@@ -123,8 +123,11 @@ impl Shared {
         let first = {
             let mut armed = held(&self.armed);
             armed.extend(request, whole);
-            let beside = if armed.len() >= CROWDED { armed.beside(whole) } else { armed.overlapping(whole) };
-            beside.unwrap_or_else(|| {
+            let known = armed.busy.descriptor_of(whole).or_else(|| match armed.len() >= CROWDED {
+                true => armed.beside(whole),
+                false => armed.overlapping(whole),
+            });
+            known.unwrap_or_else(|| {
                 self.next.fetch_add(1, Ordering::Relaxed) % self.sequences.all().iter().count()
             })
         };

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use super::busy::Busy;
 use super::recent::{Pages, Recent};
 use super::sequence::DescriptorSet;
 use super::strays::Strays;
@@ -37,12 +38,19 @@ pub(super) struct Armed {
     /// What the kernel may watch beside the ranges.
     strays: Strays,
     recent: Recent,
+    pub(super) busy: Busy,
 }
 
 impl Armed {
     pub(super) fn new() -> Armed {
         let ranges = Vec::with_capacity(MOST);
-        Armed { ranges, requests: [None; MOST_REQUESTS], strays: Strays::new(), recent: Recent::new() }
+        Armed {
+            ranges,
+            requests: [None; MOST_REQUESTS],
+            strays: Strays::new(),
+            recent: Recent::new(),
+            busy: Busy::new(),
+        }
     }
 
     /// Notes that somebody is about to watch the mappings around `span`. `None`: too many do.
@@ -195,13 +203,15 @@ impl Armed {
         self.recent.barrier(begun);
     }
 
-    /// Notes that pages are being given back, as a userfaultfd says.
-    pub(super) fn discard(&mut self, span: Span, descriptor: usize) {
-        self.recent.add(span, DescriptorSet::of(descriptor), Instant::now());
+    /// Notes that pages are being given back, as a userfaultfd says. Returns whether that is so all the time.
+    pub(super) fn discard(&mut self, span: Span, descriptor: usize) -> bool {
+        let now = Instant::now();
+        self.recent.add(span, DescriptorSet::of(descriptor), now);
         let at = self.first_behind(span.start());
         for range in self.ranges[at..].iter_mut().take_while(|r| r.start < span.end()) {
             range.discarded = true;
         }
+        self.busy.discard(span, descriptor, now)
     }
 
     /// A mapping has come here that took its watching along. By now something else may be there: nobody may count on it.
@@ -234,7 +244,7 @@ mod tests {
                 match what {
                     0..3 => prop_assert!(armed.add(span, what)),
                     3 => armed.remove(span),
-                    _ => armed.discard(span, 0),
+                    _ => drop(armed.discard(span, 0)),
                 }
                 if what < 4 {
                     row[start..start + length].fill((what < 3).then_some(what));

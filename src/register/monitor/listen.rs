@@ -2,10 +2,11 @@
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::epoll::{EpollEvent, EpollTimeout};
 
+use super::busy::PAUSE;
 use super::kernel::{Change, Messages};
 use super::sequence::{ChangeSequence, DescriptorSet, MOST_DESCRIPTORS};
 use super::watching::{Piece, Shared, held};
@@ -14,17 +15,26 @@ use crate::span::Span;
 
 /// What epoll says of the descriptor that stops the thread.
 pub(super) const STOP: u64 = u64::MAX;
+/// What it says of the one that has the thread look how long it may sleep.
+pub(super) const WAKE: u64 = u64::MAX - 1;
 
 impl Shared {
     /// Reads events until it is stopped.
     pub(super) fn listen(&self) {
         self.keep_own_descriptors();
         let mut messages = Messages::new();
-        let mut ready = [EpollEvent::empty(); MOST_DESCRIPTORS + 1];
+        let mut ready = [EpollEvent::empty(); MOST_DESCRIPTORS + 2];
         loop {
             // Asleep: one that looks again and again is no sooner there where cores halt when they are idle, and each munmap
             // would have to interrupt its core.
-            let count = self.epoll.wait(&mut ready, EpollTimeout::NONE).unwrap_or(0);
+            let timeout = match held(&self.armed).busy.is_any_given_up() {
+                true => EpollTimeout::try_from(PAUSE).unwrap_or(EpollTimeout::NONE),
+                false => EpollTimeout::NONE,
+            };
+            let count = self.epoll.wait(&mut ready, timeout).unwrap_or(0);
+            if timeout.is_some() {
+                self.watch_again();
+            }
             let ready = &ready[..count];
             if ready.iter().any(|event| event.data() == STOP) {
                 return;
@@ -34,6 +44,10 @@ impl Shared {
                 std::thread::sleep(Duration::from_micros(late));
             }
             for event in ready {
+                if event.data() == WAKE {
+                    let _ = self.wake.read();
+                    continue;
+                }
                 self.read_events(event.data() as usize, &mut messages);
             }
         }
@@ -42,9 +56,37 @@ impl Shared {
     /// The program's other descriptors are no business of this thread; closing them is not delayed by it.
     fn keep_own_descriptors(&self) {
         let fds = self.sequences.in_set(self.sequences.all()).map(|one| one.userfault.as_fd().as_raw_fd());
-        let own = [self.stop.as_fd().as_raw_fd(), self.epoll.0.as_raw_fd()];
+        let own = [self.stop.as_fd().as_raw_fd(), self.wake.as_fd().as_raw_fd(), self.epoll.0.as_raw_fd()];
+        let queries = self.mappings.queries().map(AsRawFd::as_raw_fd);
         // Where it cannot be done, this thread shares the program's, as threads do.
-        let _ = descriptors::keep_only(&fds.chain(own).collect::<Vec<_>>());
+        let _ = descriptors::keep_only(&fds.chain(own).chain(queries).collect::<Vec<_>>());
+    }
+
+    /// Stops watching what a descriptor reports to be discarded all the time. In the thread of somebody who waits for it.
+    #[cold]
+    pub(super) fn give_up_busy(&self, number: usize) {
+        self.sequences.of(number).mark_busy(false);
+        loop {
+            let busy = held(&self.armed).busy.give_up(number, Instant::now());
+            let Some(span) = busy else { return };
+            self.unwatch(&[(span, number)]);
+            // The monitor sleeps without an end as long as nothing is given up.
+            let _ = self.wake.write(1);
+        }
+    }
+
+    /// Has ranges watched again that were busy, so that their mappings become one with what is beside them. Nobody counts on
+    /// that: whoever asks for such memory has it watched once more.
+    fn watch_again(&self) {
+        loop {
+            let due = held(&self.armed).busy.due(Instant::now());
+            let Some((span, number)) = due else { return };
+            // Something else may be there by now, of which this would be a part.
+            if self.mappings.is_exactly(span) {
+                held(&self.armed).arrived(span);
+                let _ = self.sequences.of(number).userfault.register(span);
+            }
+        }
     }
 
     fn read_events(&self, number: usize, messages: &mut Messages) {
@@ -56,7 +98,11 @@ impl Shared {
                 for (span, change) in messages.iter() {
                     match change {
                         Change::Gone => held(&self.armed).unmapped(span),
-                        Change::Discarded => held(&self.armed).discard(span, number),
+                        Change::Discarded => {
+                            if held(&self.armed).discard(span, number) {
+                                self.sequences.of(number).mark_busy(true);
+                            }
+                        }
                         Change::Arrived => {
                             held(&self.armed).arrived(span);
                             continue;

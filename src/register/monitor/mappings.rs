@@ -131,6 +131,23 @@ impl Mappings {
         whole.filter(|whole| whole.contains(span)).ok_or(Refusal::Unclear)
     }
 
+    /// Returns whether `span` is a mapping of this process's own, no more and no less. On a kernel without queries it never is.
+    /// Locks nothing.
+    pub(super) fn is_exactly(&self, span: Span) -> bool {
+        let mut found = false;
+        self.queries.is_some()
+            && self.each_from(span.start(), |mapping| {
+                found = mapping.span == span && mapping.is_own;
+                false
+            })
+            && found
+    }
+
+    /// Returns the file that queries go to, on a kernel that has them.
+    pub(super) fn queries(&self) -> Option<&File> {
+        self.queries.as_ref()
+    }
+
     /// Returns whether all of `span` lies in one mapping: what lies in two may differ in what may be done with it.
     pub(super) fn is_one(&self, span: Span) -> bool {
         let mut one = false;

@@ -2,6 +2,7 @@
 
 mod arm;
 mod armed;
+mod busy;
 mod kernel;
 mod listen;
 mod mappings;

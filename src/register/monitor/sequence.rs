@@ -112,6 +112,8 @@ pub(super) struct ChangeSequence<U = Userfault> {
     unwatching: AtomicU32,
     /// Whether the mark can be relied on.
     sound: AtomicBool,
+    /// Whether something that it watches is discarded all the time.
+    busy: AtomicBool,
     pub(super) userfault: U,
 }
 
@@ -121,6 +123,7 @@ impl<U: ChangeMark> ChangeSequence<U> {
             sequence: AtomicU64::new(0),
             unwatching: AtomicU32::new(0),
             sound: AtomicBool::new(true),
+            busy: AtomicBool::new(false),
             userfault,
         }
     }
@@ -178,6 +181,14 @@ impl<U: ChangeMark> ChangeSequence<U> {
 
     pub(super) fn is_sound(&self) -> bool {
         self.sound.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn is_busy(&self) -> bool {
+        self.busy.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn mark_busy(&self, busy: bool) {
+        self.busy.store(busy, Ordering::Relaxed);
     }
 
     /// Marks it as sound or not; returns whether that is new.

@@ -70,6 +70,10 @@ impl Shared {
                 self.look_for_a_mark_that_stays(number, before);
                 return Err(Unsettled::Busy);
             }
+            if one.is_busy() {
+                self.give_up_busy(number);
+                continue;
+            }
             looks += 1;
             if looks < LOOKS {
                 std::hint::spin_loop();

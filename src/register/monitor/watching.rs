@@ -11,7 +11,7 @@ use nix::sys::signal::SigSet;
 
 use super::armed::Armed;
 use super::kernel::{FEATURES, Userfault};
-use super::listen::STOP;
+use super::listen::{STOP, WAKE};
 use super::mappings::Mappings;
 use super::proof;
 use super::sequence::{DescriptorSet, MOST_DESCRIPTORS, Sequences};
@@ -43,6 +43,7 @@ pub(super) struct Shared {
     pub(super) sequences: Arc<Sequences>,
     pub(super) mappings: Mappings,
     pub(super) stop: EventFd,
+    pub(super) wake: EventFd,
     pub(super) epoll: Epoll,
     pub(super) armed: Mutex<Armed>,
     pub(super) watchers: Mutex<Vec<Arc<dyn Watcher>>>,
@@ -110,9 +111,10 @@ fn open_userfaults(features: u64, wanted: usize) -> Result<Vec<Userfault>, Strin
     Ok(userfaults)
 }
 
-fn epoll_of(sequences: &Sequences, stop: &EventFd) -> nix::Result<Epoll> {
+fn epoll_of(sequences: &Sequences, stop: &EventFd, wake: &EventFd) -> nix::Result<Epoll> {
     let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
     epoll.add(stop, EpollEvent::new(EpollFlags::EPOLLIN, STOP))?;
+    epoll.add(wake, EpollEvent::new(EpollFlags::EPOLLIN, WAKE))?;
     for number in sequences.all().iter() {
         epoll.add(&sequences.of(number).userfault, EpollEvent::new(EpollFlags::EPOLLIN, number as u64))?;
     }
@@ -176,14 +178,18 @@ impl Watching {
         let userfaults = open_userfaults(features, wanted)?;
         let mappings =
             Mappings::open().map_err(|e| format!("/proc/self/maps, where the mappings are listed: {e}"))?;
-        let stop = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
-            .map_err(|e| format!("eventfd: {e}"))?;
+        let event = || {
+            EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
+                .map_err(|e| format!("eventfd: {e}"))
+        };
+        let (stop, wake) = (event()?, event()?);
         let sequences = Sequences::new(userfaults);
-        let epoll = epoll_of(&sequences, &stop).map_err(|e| format!("epoll: {e}"))?;
+        let epoll = epoll_of(&sequences, &stop, &wake).map_err(|e| format!("epoll: {e}"))?;
         let shared = Arc::new(Shared {
             sequences: Arc::new(sequences),
             mappings,
             stop,
+            wake,
             epoll,
             armed: Mutex::new(Armed::new()),
             watchers: Mutex::new(Vec::with_capacity(MOST_WATCHERS)),

@@ -1,0 +1,165 @@
+//! Pages that are discarded again and again, thousands of times a second.
+//!
+//! While a discard is reported nobody can tell whether another change of what the same userfaultfd watches is under way, so a
+//! program that purges one page without a pause (an allocator's, say) keeps all hits of that mapping waiting. Nobody sends from
+//! such a page: the monitor stops watching it, whoever changes it goes on at full speed, and the rest of the mapping is quiet.
+//!
+//! To the kernel the mapping is in parts then, and an mremap over more than one of them fails with EFAULT. So after a while the part
+//! is watched again, which makes one mapping of it; if it is as busy as before it is given up once more.
+
+use std::time::{Duration, Instant};
+
+use crate::span::Span;
+
+/// How long discards are counted together.
+const WINDOW: Duration = Duration::from_millis(100);
+/// From so many on in one window a range is busy.
+const MANY: u32 = 500;
+/// How long a busy range is not watched.
+pub(super) const PAUSE: Duration = Duration::from_secs(1);
+/// Ranges whose discards are counted.
+const COUNTED: usize = 32;
+/// The most ranges that are not watched, each of which costs the process two mappings.
+const MOST_GIVEN_UP: usize = 256;
+
+/// Discards of one range.
+#[derive(Clone, Copy)]
+struct Count {
+    span: Span,
+    descriptor: usize,
+    begun: Instant,
+    discards: u32,
+}
+
+/// The busy ranges of a process, and those that are not watched because of that. Made once: the monitor may not allocate.
+pub(super) struct Busy {
+    counts: [Option<Count>; COUNTED],
+    given_up: Vec<(Span, usize, Instant)>,
+}
+
+impl Busy {
+    pub(super) fn new() -> Busy {
+        Busy { counts: [None; COUNTED], given_up: Vec::with_capacity(MOST_GIVEN_UP) }
+    }
+
+    /// Counts a discard. Returns whether its range is busy.
+    pub(super) fn discard(&mut self, span: Span, descriptor: usize, now: Instant) -> bool {
+        let is_it = |count: &Option<Count>| {
+            count.is_some_and(|c| c.descriptor == descriptor && c.span.overlaps(span))
+        };
+        let at = self.counts.iter().position(is_it).or_else(|| self.counts.iter().position(Option::is_none));
+        // Without room in place of the range that is discarded least.
+        let place = match at {
+            Some(at) => &mut self.counts[at],
+            None => self
+                .counts
+                .iter_mut()
+                .min_by_key(|count| count.as_ref().map_or(0, |c| c.discards))
+                .expect("there are some"),
+        };
+        let fresh = Count { span, descriptor, begun: now, discards: 0 };
+        let same = place.filter(|c| c.descriptor == descriptor && c.span.overlaps(span));
+        let mut count = same.unwrap_or(fresh);
+        count.span = count.span.hull(span);
+        if now.saturating_duration_since(count.begun) > WINDOW {
+            count = Count { span, ..fresh };
+        }
+        count.discards += 1;
+        *place = Some(count);
+        count.discards >= MANY
+    }
+
+    /// Takes a busy range of a descriptor, which is not to be watched until [`due`](Busy::due) says so. `None`: there is none,
+    /// or too many are not watched already.
+    pub(super) fn give_up(&mut self, descriptor: usize, now: Instant) -> Option<Span> {
+        if self.given_up.len() == MOST_GIVEN_UP {
+            return None;
+        }
+        let busy =
+            |count: &Option<Count>| count.is_some_and(|c| c.descriptor == descriptor && c.discards >= MANY);
+        let at = self.counts.iter().position(busy)?;
+        let span = self.counts[at].take()?.span;
+        self.given_up.push((span, descriptor, now + PAUSE));
+        Some(span)
+    }
+
+    /// Takes a range that is to be watched again by now, and its descriptor.
+    pub(super) fn due(&mut self, now: Instant) -> Option<(Span, usize)> {
+        let at = self.given_up.iter().position(|&(_, _, then)| then <= now)?;
+        let (span, descriptor, _) = self.given_up.swap_remove(at);
+        Some((span, descriptor))
+    }
+
+    /// Returns the descriptor that has watched a part of `span` and does not now.
+    pub(super) fn descriptor_of(&self, span: Span) -> Option<usize> {
+        self.given_up
+            .iter()
+            .find(|(given_up, ..)| given_up.overlaps(span))
+            .map(|&(_, descriptor, _)| descriptor)
+    }
+
+    /// Returns whether a range waits to be watched again.
+    pub(super) fn is_any_given_up(&self) -> bool {
+        !self.given_up.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn span(start: usize, length: usize) -> Span {
+        Span::new(start, length).unwrap()
+    }
+
+    #[test]
+    fn only_what_is_discarded_many_times_in_a_short_time_is_busy() {
+        let (mut busy, now) = (Busy::new(), Instant::now());
+        let page = span(0x1000, 0x1000);
+        // Slowly, however often.
+        for n in 0..5 * MANY {
+            assert!(!busy.discard(page, 1, now + n * WINDOW / (MANY / 2)));
+        }
+        assert_eq!(busy.give_up(1, now), None);
+        // Each page of many once: none of them is busy.
+        for n in 0..5 * MANY as usize {
+            assert!(!busy.discard(span(0x10_0000 + n * 0x1000, 0x1000), 1, now));
+        }
+        let later = now + 100 * WINDOW;
+        let all = (0..MANY).map(|_| busy.discard(page, 2, later)).collect::<Vec<_>>();
+        assert_eq!(all.iter().position(|busy| *busy), Some(MANY as usize - 1));
+        assert_eq!(
+            (busy.give_up(1, later), busy.give_up(2, later), busy.give_up(2, later)),
+            (None, Some(page), None)
+        );
+        assert!(busy.is_any_given_up());
+        assert_eq!(
+            (busy.due(later), busy.due(later + PAUSE), busy.due(later + PAUSE)),
+            (None, Some((page, 2)), None)
+        );
+        assert!(!busy.is_any_given_up());
+    }
+
+    #[test]
+    fn a_busy_range_is_found_among_many_others() {
+        let (mut busy, now) = (Busy::new(), Instant::now());
+        let page = span(0x1000, 0x1000);
+        for n in 0..4 * MANY as usize {
+            busy.discard(page, 0, now);
+            busy.discard(span(0x10_0000 + n * 0x1000, 0x1000), 0, now);
+        }
+        assert_eq!(busy.give_up(0, now), Some(page));
+    }
+
+    #[test]
+    fn so_many_are_given_up_at_most() {
+        let (mut busy, now) = (Busy::new(), Instant::now());
+        for n in 0..=MOST_GIVEN_UP {
+            for _ in 0..MANY {
+                busy.discard(span(0x1000 * (n + 1), 0x1000), 0, now);
+            }
+            assert_eq!(busy.give_up(0, now).is_some(), n < MOST_GIVEN_UP);
+        }
+        assert_eq!(busy.given_up.capacity(), MOST_GIVEN_UP);
+    }
+}
