@@ -1,9 +1,12 @@
 //! The budget: never above it, and who waits for what.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hostbuf::Error;
-use hostbuf::register::{Budget, Lease, Overlap, Stats};
+use hostbuf::job::Solo;
+use hostbuf::register::fake::{Fake, Stamp};
+use hostbuf::register::{Access, Budget, Lease, Monitor, Overlap, Registrar, RegistrationCache, Span, Stats};
+use hostbuf::{Error, HostBuffer, Options, Pages};
 
 use crate::memory::PAGE;
 use crate::{FakeCache, MANY, READ, Stamped, at, explicit, span};
@@ -251,4 +254,81 @@ fn a_hopeless_request_costs_little() {
     drop(cache.get(at(0x30_0000), 13 * PAGE, READ).unwrap());
     drop(leased);
     drop(cache.get(at(0x40_0000), 16 * PAGE, READ).unwrap());
+}
+
+/// To the byte: what fits exactly is served, and one byte more is not.
+#[test]
+fn the_last_byte_of_it_is_to_be_had_and_none_beyond() {
+    let (fake, cache) = explicit(Budget { regions: 8, bytes: 100 });
+    let all = cache.get(at(0x1000), 100, READ).unwrap();
+    assert!(matches!(cache.get(at(0x2000), 1, READ), Err(Error::Budget { leased: true, .. })));
+    drop(all);
+    let halves = [cache.get(at(0x3000), 50, READ).unwrap(), cache.get(at(0x4000), 50, READ).unwrap()];
+    assert!(matches!(cache.get(at(0x5000), 1, READ), Err(Error::Budget { leased: true, .. })));
+    drop(halves);
+    // One of the two goes for this, and both of them for what is a byte longer.
+    drop(cache.get(at(0x6000), 50, READ).unwrap());
+    assert_eq!((fake.live().len(), cache.stats().bytes), (2, 100));
+    drop(cache.get(at(0x7000), 51, READ).unwrap());
+    assert_eq!((fake.live().len(), cache.stats().bytes), (1, 51));
+    assert_eq!(cache.stats().peak_bytes, 100);
+}
+
+/// A device that pins in chunks of 16 pages: a registration costs all chunks that it touches.
+struct Chunks(Fake);
+
+const CHUNK: usize = 16 * PAGE;
+
+impl Registrar for Chunks {
+    type Handle = Stamp;
+    type Key = u64;
+
+    fn name(&self) -> String {
+        "chunks".into()
+    }
+
+    fn overlap(&self) -> Overlap {
+        self.0.overlap()
+    }
+
+    fn footprint(&self, span: Span) -> usize {
+        (span.end().div_ceil(CHUNK) - span.start() / CHUNK) * CHUNK
+    }
+
+    fn key(&self, stamp: &Stamp) -> u64 {
+        stamp.0
+    }
+
+    fn register(&self, span: Span, access: Access) -> hostbuf::Result<Stamp> {
+        self.0.register(span, access)
+    }
+
+    fn deregister(&self, span: Span, stamp: Stamp) -> hostbuf::Result<()> {
+        self.0.deregister(span, stamp)
+    }
+}
+
+/// Ranges that grow are registered wider than was asked for: what is reserved is what the device pins for all of that.
+#[test]
+fn what_the_device_pins_for_a_growing_range_is_within_it() {
+    for overlap in [Overlap::Free, Overlap::Refused] {
+        let buffer =
+            HostBuffer::allocate(&Solo, Options::new(200 * PAGE as u64).pages(Pages::Small)).unwrap();
+        let start = buffer.as_ptr().as_ptr() as usize;
+        let budget = Budget { regions: 64, bytes: 6 * CHUNK };
+        let device = Arc::new(Chunks(Fake::new(overlap)));
+        let cache = RegistrationCache::new(device.clone(), budget, Monitor::Explicit).unwrap();
+        let mut wider = 0;
+        for begin in (0..180).step_by(7) {
+            for pages in 1..=20 {
+                let lease = cache.get(at(start + begin * PAGE), pages * PAGE, READ).unwrap();
+                wider += usize::from(lease.span().len() > pages * PAGE);
+                let pinned: usize = device.0.live().iter().map(|&(_, span, _)| device.footprint(span)).sum();
+                let stats = cache.stats();
+                assert_eq!(stats.bytes, pinned, "{begin} {pages} {stats:?}");
+                assert!(pinned <= budget.bytes && stats.peak_bytes <= budget.bytes, "{pinned} {stats:?}");
+            }
+        }
+        assert!(wider > 100, "{wider} requests were served by more than they asked for");
+    }
 }

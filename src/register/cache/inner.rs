@@ -6,14 +6,14 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::budget::Budget;
-use super::guesses::Guess;
+use super::guesses::{Found, Guess};
 use super::lease::Lease;
 use super::miss::{MOST_WAITING, UNREST, Wait};
 use super::policy::Policy;
 use super::slot::{Seen, Slot, State};
 use super::stats::Stats;
 use super::sync::{Condvar, Mutex, MutexGuard};
-use super::table::{Found, Table};
+use super::table::{self, Table};
 use super::words::{Own, Words};
 use crate::buffer::owned;
 use crate::error::{Error, Result};
@@ -254,9 +254,15 @@ impl<R: Registrar> Inner<R> {
         span: Span,
         access: Access,
     ) -> Option<(u32, Seen, R::Key)> {
-        let found = own.guess(span.start() >> self.page_shift)?;
+        self.confirm(own.guess(span.start() >> self.page_shift)?, span, access)
+    }
+
+    /// Returns the slot that a thread's guess is of, if it is live still and the guess is.
+    #[inline(always)]
+    fn confirm(&self, found: Found<'_, R::Key>, span: Span, access: Access) -> Option<(u32, Seen, R::Key)> {
         let Guess { slot, number, key } = found.guess;
         let seen = self.slots.get(slot as usize)?.see_again(span, access, number)?;
+        // Behind the look at the slot: 2^24 descriptions later the same number is another registration's.
         found.stands().then_some((slot, seen, key))
     }
 
@@ -277,7 +283,8 @@ impl<R: Registrar> Inner<R> {
                 return Some(Taken { slot, seen, key, sequence });
             }
         }
-        let Found::Slot(slot) = self.table.find(span, |slot| self.slots[slot as usize].covers(span, access))
+        let table::Found::Slot(slot) =
+            self.table.find(span, |slot| self.slots[slot as usize].covers(span, access))
         else {
             return None;
         };
@@ -541,6 +548,6 @@ mod tests {
             inner.slots[0].see_again(span, Access::READ, found.guess.number).is_some(),
             "the same number"
         );
-        assert!(!found.stands());
+        assert!(inner.confirm(found, span, Access::READ).is_none(), "the key of another registration");
     }
 }
