@@ -15,6 +15,7 @@ mod faults;
 mod filling;
 mod hostile;
 mod registered;
+mod simulated_hosts;
 mod slurm;
 mod space;
 mod watched;

@@ -1,0 +1,37 @@
+//! scripts/simhosts itself: what the tests with several hosts stand on.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+use crate::harness::{Outcome, can_simulate, root};
+
+/// A host that can be reached refuses a connection to a port on which nobody listens; one whose cable is pulled says nothing.
+const REACH: &str = r#"
+reach() {
+    answer=$($SIMHOSTS_RSH "$1" "exec 2>&1; timeout $3 bash -c ': </dev/tcp/$2/9'")
+    case $answer in *"Connection refused"*) echo reached ;; *) echo silence ;; esac
+}
+reach h1 h0 30; reach h0 h2 30; reach h2 head 30
+"$SIMHOSTS_DIR/host" down h0; reach h1 h0 0.5
+"$SIMHOSTS_DIR/host" up h0; reach h1 h0 30
+"#;
+
+#[test]
+fn the_network_comes_up_without_the_command_ip() {
+    if !can_simulate() {
+        return;
+    }
+    // A machine without it cannot be had here, but one on which every use of it fails.
+    let place = root().join(format!("target/without-ip-{}", std::process::id()));
+    fs::create_dir_all(&place).expect("target/ is writable");
+    fs::write(place.join("ip"), "#!/bin/sh\necho 'ip was called' >&2\nexit 1\n")
+        .expect("target/ is writable");
+    fs::set_permissions(place.join("ip"), fs::Permissions::from_mode(0o755)).expect("it was just made");
+    let path = format!("{}:{}", place.display(), std::env::var("PATH").expect("a PATH"));
+    let mut command = Command::new(root().join("scripts/simhosts"));
+    let outcome = Outcome::of(command.args(["3", "--", "bash", "-c", REACH]).env("PATH", path));
+    fs::remove_dir_all(&place).expect("it was just made");
+    let seen: Vec<&str> = outcome.stdout.lines().collect();
+    assert_eq!(seen, ["reached", "reached", "reached", "silence", "reached"], "{outcome:?}");
+}
