@@ -41,13 +41,28 @@ fn locking() -> Line {
 fn gpu() -> Option<Line> {
     use hostbuf::register::CudaHost;
     let tried = child::ask(Duration::from_secs(120), || {
-        said(&CudaHost::probe(), || try_with(&Arc::new(CudaHost::new(0).map_err(|e| e.to_string())?)))
+        let mut registers_read_only = true;
+        let text = said(&CudaHost::probe(), || {
+            let gpu = CudaHost::new(0).map_err(|e| e.to_string())?;
+            registers_read_only = gpu.registers_read_only();
+            try_with(&Arc::new(gpu))
+        });
+        match text.strip_prefix("ok ") {
+            Some(what) if !registers_read_only => format!("partly {what}"),
+            _ => text,
+        }
     });
     // Without a driver or a GPU nothing was tried.
     let absent = tried.as_ref().is_ok_and(|text| text.starts_with("absent"));
     (!absent).then(|| {
         let line = outcome("GPU registration", tried);
-        if line.mark == super::Mark::Ok { line } else { line.mend("nvidia-smi, and dmesg, say more") }
+        match line.mark {
+            super::Mark::Ok => line,
+            super::Mark::Note => {
+                line.mend("another version of the driver, or buffers that stay unfrozen: docs/gpu.md")
+            }
+            super::Mark::Lacks => line.mend("nvidia-smi, and dmesg, say more"),
+        }
     })
 }
 
@@ -80,6 +95,7 @@ fn outcome(name: &str, tried: Result<String, String>) -> Line {
     let text = tried.unwrap_or_else(|why| format!("failed {why}"));
     match text.split_once(' ') {
         Some(("ok", what)) => Line::ok(name, format!("works: {what}")),
+        Some(("partly", what)) => Line::note(name, format!("works: {what}")),
         Some((_, why)) => Line::lacks(name, why),
         None => Line::lacks(name, text),
     }

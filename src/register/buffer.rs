@@ -64,7 +64,8 @@ impl HostBuffer {
         let kept = Arc::new(Kept { _writing: writing, job: self.job.clone(), listed: OnceLock::new() });
         let registration = Registration::keeping(registrar, span, access, Some(kept.clone()))?;
         let region = ((span.start() - self.as_ptr().as_ptr() as usize) as u64, span.len() as u64);
-        kept.listed.get_or_init(|| Listed::enter(&kept.job, self.index, region, access, &registrar.name()));
+        kept.listed
+            .get_or_init(|| Listed::enter(&kept.job, self.index, region, access, &registrar.stat_name()));
         Ok(registration)
     }
 }

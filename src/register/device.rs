@@ -184,6 +184,10 @@ impl Registrar for Device {
         of_each!(self, one => one.name())
     }
 
+    fn stat_name(&self) -> String {
+        of_each!(self, one => one.stat_name())
+    }
+
     fn overlap(&self) -> Overlap {
         of_each!(self, one => one.overlap())
     }

@@ -11,6 +11,7 @@ mod basic;
 mod before_main;
 mod engines;
 mod examples;
+mod fake_gpu;
 mod faults;
 mod filling;
 mod hostile;

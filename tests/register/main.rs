@@ -7,6 +7,8 @@ mod budget;
 mod child;
 mod contract;
 mod descriptors;
+#[cfg(feature = "cuda")]
+mod cuda_driver;
 mod doubt;
 mod example;
 mod forks;

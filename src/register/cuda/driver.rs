@@ -14,6 +14,7 @@ pub(super) struct Driver {
     pub(super) version: unsafe extern "C" fn(*mut c_int) -> c_uint,
     pub(super) count: unsafe extern "C" fn(*mut c_int) -> c_uint,
     pub(super) device: unsafe extern "C" fn(*mut sys::CUdevice, c_int) -> c_uint,
+    pub(super) attribute: unsafe extern "C" fn(*mut c_int, c_uint, sys::CUdevice) -> c_uint,
     pub(super) device_name: unsafe extern "C" fn(*mut c_char, c_int, sys::CUdevice) -> c_uint,
     pub(super) retain: unsafe extern "C" fn(*mut sys::CUcontext, sys::CUdevice) -> c_uint,
     pub(super) release: unsafe extern "C" fn(sys::CUdevice) -> c_uint,
@@ -73,6 +74,7 @@ impl Driver {
             version: function(b"cuDriverGetVersion")?,
             count: function(b"cuDeviceGetCount")?,
             device: function(b"cuDeviceGet")?,
+            attribute: function(b"cuDeviceGetAttribute")?,
             device_name: function(b"cuDeviceGetName")?,
             retain: function(b"cuDevicePrimaryCtxRetain")?,
             release: function(b"cuDevicePrimaryCtxRelease_v2")?,
@@ -83,6 +85,17 @@ impl Driver {
             device_pointer: function(b"cuMemHostGetDevicePointer_v2")?,
             error_name: function(b"cuGetErrorName")?,
         })
+    }
+
+    /// Returns whether the driver says that `device` can register memory that is mapped read-only; `None` where it does not
+    /// know the question.
+    pub(super) fn registers_read_only(&self, device: sys::CUdevice) -> Option<bool> {
+        const ATTRIBUTE: c_uint =
+            sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED as c_uint;
+        let mut value = 0;
+        // SAFETY: `value` is this function's; an attribute or a device that the driver does not know is an error.
+        let answer = unsafe { (self.attribute)(&raw mut value, ATTRIBUTE, device) };
+        self.check(answer).ok().map(|()| value != 0)
     }
 
     /// An answer as a result.
@@ -117,12 +130,45 @@ impl Code {
         self.0 == known as c_uint
     }
 
+    /// Returns whether the same call can succeed when no other process registers at the same time. An answer that nobody has a
+    /// name for counts as such: drivers differ in what they say then.
+    pub(super) fn may_pass(self) -> bool {
+        !LASTING.iter().any(|&known| self.is(known)) && !BROKEN.iter().any(|&known| self.is(known))
+    }
+
     /// What it means here, and what to do.
     fn advice(self) -> &'static str {
         let row = ADVICE.iter().find(|(codes, _)| codes.iter().any(|&known| self.is(known)));
         row.map_or("see the CUDA driver API's list of errors", |(_, advice)| advice)
     }
 }
+
+/// Answers that stay the same however often the same is asked.
+const LASTING: &[Known] = &[
+    Known::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED,
+    Known::CUDA_ERROR_NOT_SUPPORTED,
+    Known::CUDA_ERROR_NOT_PERMITTED,
+    Known::CUDA_ERROR_NO_DEVICE,
+    Known::CUDA_ERROR_INVALID_DEVICE,
+    Known::CUDA_ERROR_INVALID_CONTEXT,
+    Known::CUDA_ERROR_STUB_LIBRARY,
+    Known::CUDA_ERROR_NOT_INITIALIZED,
+    Known::CUDA_ERROR_DEINITIALIZED,
+    Known::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH,
+];
+
+/// Answers of a context that an earlier operation broke.
+const BROKEN: &[Known] = &[
+    Known::CUDA_ERROR_ILLEGAL_ADDRESS,
+    Known::CUDA_ERROR_LAUNCH_FAILED,
+    Known::CUDA_ERROR_LAUNCH_TIMEOUT,
+    Known::CUDA_ERROR_ASSERT,
+    Known::CUDA_ERROR_HARDWARE_STACK_ERROR,
+    Known::CUDA_ERROR_ILLEGAL_INSTRUCTION,
+    Known::CUDA_ERROR_MISALIGNED_ADDRESS,
+    Known::CUDA_ERROR_INVALID_PC,
+    Known::CUDA_ERROR_ECC_UNCORRECTABLE,
+];
 
 const ADVICE: &[(&[Known], &str)] = &[
     (
@@ -161,17 +207,7 @@ const ADVICE: &[(&[Known], &str)] = &[
         "libcuda.so and the kernel's driver differ: install one version",
     ),
     (
-        &[
-            Known::CUDA_ERROR_ILLEGAL_ADDRESS,
-            Known::CUDA_ERROR_LAUNCH_FAILED,
-            Known::CUDA_ERROR_LAUNCH_TIMEOUT,
-            Known::CUDA_ERROR_ASSERT,
-            Known::CUDA_ERROR_HARDWARE_STACK_ERROR,
-            Known::CUDA_ERROR_ILLEGAL_INSTRUCTION,
-            Known::CUDA_ERROR_MISALIGNED_ADDRESS,
-            Known::CUDA_ERROR_INVALID_PC,
-            Known::CUDA_ERROR_ECC_UNCORRECTABLE,
-        ],
+        BROKEN,
         "an earlier operation of this process broke the context, and everything fails with its error from then on: \
          mend that operation and start the process again",
     ),
@@ -186,5 +222,18 @@ mod tests {
         assert!(Code(Known::CUDA_ERROR_NO_DEVICE as c_uint).advice().contains("CUDA_VISIBLE_DEVICES"));
         assert!(Code(Known::CUDA_ERROR_ASSERT as c_uint).advice().contains("start the process again"));
         assert!(Code(4_000_000_000).advice().contains("list of errors"));
+    }
+
+    #[test]
+    fn only_what_another_process_can_cause_is_tried_again() {
+        for known in
+            [Known::CUDA_ERROR_OUT_OF_MEMORY, Known::CUDA_ERROR_INVALID_VALUE, Known::CUDA_ERROR_UNKNOWN]
+        {
+            assert!(Code(known as c_uint).may_pass(), "{known:?}");
+        }
+        for known in [Known::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED, Known::CUDA_ERROR_ILLEGAL_ADDRESS] {
+            assert!(!Code(known as c_uint).may_pass(), "{known:?}");
+        }
+        assert!(Code(4_000_000_000).may_pass());
     }
 }

@@ -7,6 +7,7 @@
 #![allow(unsafe_code)]
 
 mod driver;
+mod turn;
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::io;
@@ -17,7 +18,7 @@ use cudarc::driver::sys::{self, CUresult as Known};
 use crate::error::{Error, Result};
 use crate::os::lineage::Lineage;
 use crate::os::maps::{self, Mapping};
-use crate::os::memory;
+use crate::os::{memory, process};
 use crate::register::registrar::{Overlap, Probe, Registrar};
 use crate::span::{Access, Span};
 use driver::{Code, Driver};
@@ -26,13 +27,20 @@ use driver::{Code, Driver};
 const LONGEST: usize = 64 << 30;
 /// Where a range is cut, in bytes: no page of 2 MiB belongs to two chunks.
 const CUT: usize = 2 << 20;
+/// What a driver cannot do whose attribute is 0; `hostbuf doctor` looks for it.
+const NOT_FROZEN: &str = "this driver cannot register read-only memory, such as a frozen buffer";
+
 /// Registers host memory with CUDA: the GPUs of this process copy from and to it at full speed, and kernels may use it.
 ///
 /// It holds the primary context of one device, the one that CUDA's runtime uses, for as long as it lives. Registrations are
 /// portable: all contexts of the process know them. So one of these is enough for all GPUs, and two refuse each
 /// other's ranges.
 ///
-/// Memory that is mapped read-only can be registered with [`Access::READ`]. The GPU can then copy from it only.
+/// Memory that is mapped read-only, as a frozen buffer is, can be registered with [`Access::READ`] where the driver supports it
+/// ([`registers_read_only`](CudaHost::registers_read_only)). The GPU can then copy from it only.
+///
+/// When the driver refuses shared memory, the processes of a host take turns and try again: some drivers refuse pages that
+/// another process registers at the same moment.
 ///
 /// A kernel that failed (an illegal address, say) breaks the context for good, and everything here then fails with its
 /// error: only another process helps.
@@ -148,7 +156,20 @@ impl CudaHost {
         let device = unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy();
         let device = if driver.check(named).is_ok() { device } else { "a GPU without a name".into() };
         let more = if count > 1 { format!(" and {} more", count - 1) } else { String::new() };
-        Probe::Ready(format!("{version}, {device}{more}"))
+        let mut first = 0;
+        // SAFETY: device 0 is there, and the place for the answer is this function's.
+        let found = driver.check(unsafe { (driver.device)(&raw mut first, 0) }).is_ok();
+        let refuses = found && driver.registers_read_only(first) == Some(false);
+        let lacks = if refuses { format!("; {NOT_FROZEN}") } else { String::new() };
+        Probe::Ready(format!("{version}, {device}{more}{lacks}"))
+    }
+
+    /// Returns whether the driver says that it can register memory that is mapped read-only, such as a frozen buffer
+    /// (`CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED`). A driver that does not know the attribute counts as able.
+    #[doc(alias = "CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED")]
+    #[must_use]
+    pub fn registers_read_only(&self) -> bool {
+        self.driver.registers_read_only(self.device) != Some(false)
     }
 
     /// One for the device with that number, as CUDA counts them (CUDA_VISIBLE_DEVICES).
@@ -187,6 +208,17 @@ impl CudaHost {
     fn failed(&self, span: Span, access: Access, doing: &str, code: Code) -> Error {
         let errno = code.is(Known::CUDA_ERROR_OUT_OF_MEMORY).then_some(libc::ENOMEM);
         self.refused(span, access, self.driver.explain(doing, code), errno)
+    }
+
+    /// Says why memory that is mapped read-only is not registered, and what to do instead.
+    fn not_frozen(&self) -> String {
+        format!(
+            "{NOT_FROZEN} (GPU {} on {}: CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED is 0). Leave the buffer unfrozen \
+             and register it for reading, copy from registered memory (PinnedAlloc), or install a driver whose attribute is 1 \
+             (docs/gpu.md). Copies from memory that is not registered work, and are slower",
+            self.ordinal,
+            process::host_name()
+        )
     }
 
     /// Registers all of `span`, in chunks, or leaves nothing.
@@ -255,6 +287,10 @@ impl Registrar for CudaHost {
         format!("cuda {}", self.ordinal)
     }
 
+    fn stat_name(&self) -> String {
+        if self.registers_read_only() { self.name() } else { format!("{} (no read-only)", self.name()) }
+    }
+
     fn overlap(&self) -> Overlap {
         Overlap::Refused
     }
@@ -277,17 +313,30 @@ impl Registrar for CudaHost {
             .map_err(|code| self.failed(span, access, "cuCtxPushCurrent", code))?;
         let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
         let mut pinned = self.pin_all(span, flags);
-        // The driver wants to be told of memory that is mapped read-only. To look how it is mapped costs more than to
-        // register a page, so that is done only when the driver refuses.
-        if matches!(pinned, Err((_, code)) if code.is(Known::CUDA_ERROR_INVALID_VALUE)) && !access.writes() {
+        // To look how the memory is mapped costs more than to register a page, so that is done only when the driver refuses.
+        if matches!(pinned, Err((_, code)) if code.may_pass()) {
             // Without /proc the driver finds out.
-            match maps::mapping(span.start(), span.end()).unwrap_or(Mapping::Writable) {
-                Mapping::Writable => {}
-                Mapping::ReadOnly => pinned = self.pin_all(span, flags | sys::CU_MEMHOSTREGISTER_READ_ONLY),
+            let flags = match maps::mapping(span.start(), span.end()).unwrap_or(Mapping::Writable) {
+                Mapping::Writable => flags,
+                // The driver wants to be told of memory that is mapped read-only.
+                Mapping::ReadOnly if !access.writes() => {
+                    pinned = self.pin_all(span, flags | sys::CU_MEMHOSTREGISTER_READ_ONLY);
+                    if pinned.is_err() && !self.registers_read_only() {
+                        return Err(self.refused(span, access, self.not_frozen(), None));
+                    }
+                    flags | sys::CU_MEMHOSTREGISTER_READ_ONLY
+                }
+                Mapping::ReadOnly => {
+                    let why = "it is mapped read-only: ask for reading only".into();
+                    return Err(self.refused(span, access, why, Some(libc::EACCES)));
+                }
                 Mapping::Hole(at) => {
                     let why = format!("nothing is mapped at {at:#x}, or it may not be read");
                     return Err(self.refused(span, access, why, Some(libc::EFAULT)));
                 }
+            };
+            if matches!(pinned, Err((_, code)) if code.may_pass()) && turn::is_shared(span) {
+                pinned = turn::take(|| self.pin_all(span, flags), |(_, code)| code.may_pass());
             }
         }
         match pinned {
