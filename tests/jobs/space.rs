@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use crate::address::build;
 use crate::harness::{Outcome, can_simulate, eventually, flavours, hostbuf, local, root, simulated, skip};
 use crate::watched::{ARRIVAL, Job, SOON, children, probe};
 
@@ -361,4 +362,17 @@ fn lazy_takes_no_page_before_it_is_touched() {
     // More than there is can be asked for lazily.
     let outcome = local(1, "1T", &["--lazy"], &["true"]);
     assert_eq!(outcome.status, 0, "{outcome:?}");
+}
+
+#[test]
+fn ranks_share_2_tib_of_lazy_addresses() {
+    let far = build("cc", "far_pages.c", &[]).expect("a C compiler built this test's crate");
+    let outcome = local(8, "2T", &["--lazy", "--pages", "4k"], &[&far, "32"]).ok();
+    let checked = outcome.lines("checked ");
+    assert!(checked.len() == 1 && checked[0].starts_with("8 at 0x"), "{outcome:?}");
+    match &outcome.lines("taken ")[..] {
+        // The pages that were written, and the one with the counters.
+        [bytes] => assert_eq!(bytes.parse(), Ok((8 * 32 + 1) * 4096), "{outcome:?}"),
+        _ => skip("the memory behind 2 TiB of lazy addresses: only root sees what a file takes"),
+    }
 }
