@@ -1,10 +1,16 @@
-//! The agreement on an address, simulated: jobs of up to 100 000 processes whose address spaces are laid out as the
+//! The agreement on an address, simulated: jobs of up to 1 000 000 processes whose address spaces are laid out as the
 //! kernel, language runtimes and sanitizers lay them out (docs/addresses.md), and how many rounds they need.
 //!
 //! A message is a question to a participant or its answer; the agents add them up host by host, so a participant
 //! sees two in each round, however large the job. Work is the mappings that a participant looks at.
+//!
+//! The election is the shipped one; only who votes is simulated. Large jobs are counted by all cores.
 
-use hostbuf::internal::{Ballot, Electorate, elect};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use hostbuf::internal::wire::Frame;
+use hostbuf::internal::{Ballot, Electorate, candidates, elect};
 use hostbuf::os::maps::HoleSearch;
 
 use crate::Outcome;
@@ -83,6 +89,8 @@ struct Job {
     stray: bool,
     length: usize,
     align: usize,
+    /// Where participants have one more mapping of a page, planted on purpose.
+    planted: HashMap<usize, Vec<usize>>,
 }
 
 impl Job {
@@ -111,6 +119,16 @@ impl Job {
             stray,
             length: length as usize,
             align: align as usize,
+            planted: HashMap::new(),
+        }
+    }
+
+    /// Plants a mapping at each of these addresses, each in one participant at random.
+    fn plant(&mut self, addresses: impl Iterator<Item = usize>) {
+        let mut random = Random(self.seed ^ 0x5bd1_e995);
+        for at in addresses {
+            let who = random.below(self.participants as u64) as usize;
+            self.planted.entry(who).or_default().push(at);
         }
     }
 
@@ -179,6 +197,9 @@ impl Job {
         if self.stray && random.chance(1) {
             map(random.below(TOP / PAGE - (1 << 18)) * PAGE, 1 << 30);
         }
+        for &at in self.planted.get(&participant).into_iter().flatten() {
+            map(at as u64, PAGE);
+        }
         space.sort_unstable();
         // Later mappings would have found other places; overlaps count as one.
         space.dedup_by(|next, before| {
@@ -191,48 +212,132 @@ impl Job {
     }
 }
 
-/// The job's processes; they are laid out anew for every question, which is cheaper than keeping 100 000 of them.
+/// The job's processes; they are laid out anew for every question, which is cheaper than keeping a million of them.
 struct Simulated<'a> {
     job: &'a Job,
-    space: Vec<(usize, usize)>,
     messages: u64,
     looked_at: u64,
 }
 
+impl Simulated<'_> {
+    /// Asks all participants: `ask` gets a participant's mappings and what its thread has so far. Returns what each thread has.
+    fn all<T: Copy + Send + Sync>(
+        &mut self,
+        none: T,
+        ask: impl Fn(T, &[(usize, usize)]) -> T + Sync,
+    ) -> Vec<T> {
+        /// Participants that a thread takes at a time.
+        const PORTION: usize = 4096;
+        let (job, next) = (self.job, AtomicUsize::new(0));
+        let work = || {
+            let (mut space, mut sum) = (Vec::new(), none);
+            loop {
+                let first = next.fetch_add(PORTION, Ordering::Relaxed);
+                if first >= job.participants {
+                    return sum;
+                }
+                for participant in first..(first + PORTION).min(job.participants) {
+                    job.space(participant, &mut space);
+                    sum = ask(sum, &space);
+                }
+            }
+        };
+        self.messages += 2 * job.participants as u64;
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = job.participants.div_ceil(PORTION).min(cores);
+        std::thread::scope(|scope| {
+            let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
+            let mut sums = vec![work()];
+            sums.extend(others.into_iter().map(|other| other.join().expect("it only counts")));
+            sums
+        })
+    }
+}
+
 impl Electorate for Simulated<'_> {
     fn vote(&mut self, ballot: &Ballot, length: usize) -> hostbuf::Result<u64> {
-        let mut common = u64::MAX;
-        for participant in 0..self.job.participants {
-            self.job.space(participant, &mut self.space);
+        let candidates = ballot.as_slice();
+        let masks = self.all(u64::MAX, |common, space| {
             let mut mine = 0;
-            for (i, &at) in ballot.as_slice().iter().enumerate() {
-                let below = self.space.partition_point(|&(_, end)| end <= at);
-                let free = self.space.get(below).is_none_or(|&(start, _)| start >= at + length);
+            for (i, &at) in candidates.iter().enumerate() {
+                let below = space.partition_point(|&(_, end)| end <= at);
+                let free = space.get(below).is_none_or(|&(start, _)| start >= at + length);
                 mine |= u64::from(free && at + length <= TOP as usize) << i;
-                self.looked_at += 1;
             }
-            common &= mine;
-        }
-        self.messages += 2 * self.job.participants as u64;
-        Ok(common)
+            common & mine
+        });
+        self.looked_at += (candidates.len() * self.job.participants) as u64;
+        Ok(masks.into_iter().fold(u64::MAX, |common, mask| common & mask))
     }
 
     fn hole(&mut self, from: usize, length: usize, align: usize) -> hostbuf::Result<Option<usize>> {
-        let mut greatest = Some(0);
-        for participant in 0..self.job.participants {
-            self.job.space(participant, &mut self.space);
+        let holes = self.all((Some(0), 0), |(greatest, mut looked_at), space| {
             let mut search = HoleSearch::new(from, length, align, TOP as usize);
-            for &(start, end) in &self.space {
-                self.looked_at += 1;
+            for &(start, end) in space {
+                looked_at += 1;
                 if !search.pass(start, end) {
                     break;
                 }
             }
-            greatest = greatest.and_then(|g: usize| Some(g.max(search.found()?)));
-        }
-        self.messages += 2 * self.job.participants as u64;
-        Ok(greatest)
+            (greatest.and_then(|g: usize| Some(g.max(search.found()?))), looked_at)
+        });
+        self.looked_at += holes.iter().map(|(_, looked_at)| looked_at).sum::<u64>();
+        Ok(holes.into_iter().map(|(hole, _)| hole).try_fold(0, |greatest, hole| Some(greatest.max(hole?))))
     }
+}
+
+/// Conflicts that are planted on purpose, in jobs of `participants`: on all of the first ballot, in all windows, and at random.
+/// Reports rounds, and the bytes that a participant and a host send and receive.
+pub(crate) fn planted(participants: usize, jobs: usize) -> Outcome {
+    type Addresses = fn(usize, usize, &mut Random) -> Vec<usize>;
+    let first: Addresses = |length, align, _| {
+        candidates::ballot(0, length, align).map_or(Vec::new(), |ballot| ballot.as_slice().to_vec())
+    };
+    let windows: Addresses = |length, align, _| {
+        let ballots = (0..).map_while(|round| candidates::ballot(round, length, align));
+        ballots.flat_map(|ballot| ballot.as_slice().to_vec()).collect()
+    };
+    let anywhere: Addresses =
+        |_, _, random| (0..1000).map(|_| (random.below((TOP - PAGE) / PAGE) * PAGE) as usize).collect();
+    for (name, bar, addresses) in [("first", 2, first), ("windows", 10, windows), ("anywhere", 2, anywhere)] {
+        let key = format!("agreement-planted-{name}");
+        let (mut worst, mut without) = (0, 0);
+        let (elapsed, outcome) = timed(|| -> Outcome {
+            for seed in 0..jobs {
+                let mut job = Job::random(((participants as u64) << 20) + seed as u64, participants);
+                let mut random = Random(job.seed);
+                let planted = addresses(job.length, job.align, &mut random);
+                job.plant(planted.iter().copied());
+                let mut electorate = Simulated { job: &job, messages: 0, looked_at: 0 };
+                let outcome = elect(&mut electorate, job.length, job.align)?;
+                let Some(address) = outcome.address else {
+                    without += 1;
+                    continue;
+                };
+                let wins = address..address + job.length;
+                if planted.iter().any(|at| wins.contains(at)) || !address.is_multiple_of(job.align) {
+                    return Err(format!("{name}, seed {seed}: {address:#x} is taken or not aligned").into());
+                }
+                worst = worst.max(outcome.rounds);
+                sample(&key, "ours", f64::from(outcome.rounds));
+                sample(&key, "theirs", f64::from(bar));
+            }
+            Ok(())
+        });
+        outcome?;
+        // A question and an answer; between hosts two words each way, whatever the number of ranks.
+        let bytes = 2 * Frame::SIZE as u32 * worst;
+        note(
+            &key,
+            &format!(
+                "{jobs} jobs of {participants} participants: at most {worst} rounds, {without} without an address; at most \
+                 {bytes} bytes to and from a participant on its host, and {} a host in all-reduces; {:.1} s a job, simulated",
+                2 * 16 * worst,
+                elapsed.as_secs_f64() / jobs as f64
+            ),
+        );
+    }
+    Ok(())
 }
 
 /// Jobs of 1, 10, ... `most` participants; `scale` is how many participants there are in all jobs of a size, bounded
@@ -240,7 +345,8 @@ impl Electorate for Simulated<'_> {
 pub(crate) fn simulate(most: usize, scale: usize) -> Outcome {
     let mut participants = 1;
     while participants <= most {
-        let jobs = (scale / participants).clamp(100, 2000);
+        // Of jobs of a million there are fewer, since each takes a second of all cores.
+        let jobs = (scale / participants).clamp(if participants >= 1_000_000 { 20 } else { 100 }, 2000);
         let mut one = 0;
         let mut worst = 0;
         let mut without = 0;
@@ -249,7 +355,7 @@ pub(crate) fn simulate(most: usize, scale: usize) -> Outcome {
         let (elapsed, outcome) = timed(|| -> Outcome {
             for i in 0..jobs {
                 let job = Job::random(((participants as u64) << 32) + i as u64, participants);
-                let mut electorate = Simulated { job: &job, space: Vec::new(), messages: 0, looked_at: 0 };
+                let mut electorate = Simulated { job: &job, messages: 0, looked_at: 0 };
                 let outcome = elect(&mut electorate, job.length, job.align)?;
                 one += u32::from(outcome.rounds == 1 && outcome.address.is_some());
                 worst = worst.max(outcome.rounds);

@@ -13,6 +13,7 @@ mod cache;
 mod chain;
 mod languages;
 mod launch;
+mod lazy;
 mod lookups;
 mod memory;
 mod peers;
@@ -23,6 +24,7 @@ mod policy;
 mod rdma;
 mod replicate;
 mod report;
+mod rows;
 mod sample;
 mod unmapping;
 mod window;
@@ -54,6 +56,10 @@ fn main() -> ExitCode {
         ["languages", repeats, c, ref python @ ..] => languages::compare(number(repeats), c, python),
         ["allocate", bytes, repeats, pages] => allocate::compare(number(bytes), number(repeats), pages),
         ["launch", hostbuf, repeats, ref which @ ..] => launch::compare(hostbuf, number(repeats), which),
+        ["launch-scale", hostbuf, repeats, place] => launch::scale(hostbuf, number(repeats), place),
+        ["lazy", hostbuf, program, ranks, repeats] => {
+            lazy::compare(hostbuf, program, number(ranks), number(repeats))
+        }
         ["attach", hostbuf, rounds, children] => attach::compare(hostbuf, number(rounds), number(children)),
         ["cache", repeats, hits, "--without", why, ref parts @ ..] => {
             cache::measure(number(repeats), number(hits), Err(why), parts)
@@ -62,6 +68,7 @@ fn main() -> ExitCode {
             cache::measure(number(repeats), number(hits), Ok(ucx), parts)
         }
         ["agreement", most, scale] => agreement::simulate(number(most), number(scale)),
+        ["agreement-planted", participants, jobs] => agreement::planted(number(participants), number(jobs)),
         ["replicate", key, bytes, repeats, pages] => {
             replicate::compare(key, number(bytes), number(repeats), pages)
         }

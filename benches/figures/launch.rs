@@ -4,11 +4,12 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use hostbuf::HostBuffer;
 
 use crate::Outcome;
-use crate::sample::{median, note, time, timed};
+use crate::sample::{median, note, sample, time, timed};
 
 /// The program. With `stamps` rank 0 says when it reached what, and how long the agent's phases took.
 pub(crate) fn trivial(stamps: bool) -> Outcome {
@@ -46,6 +47,48 @@ struct Setup {
 }
 
 impl Setup {
+    fn of_environment(hostbuf: &str) -> Result<Setup, Box<dyn std::error::Error>> {
+        let variable = |name: &str| std::env::var(name).map_err(|_| format!("{name} is not set"));
+        let hosts = variable("SIMHOSTS_HOSTS")?;
+        let slots = |host: &str| host.rsplit(':').next().and_then(|n| n.parse::<usize>().ok()).unwrap_or(1);
+        Ok(Setup {
+            hostbuf: hostbuf.into(),
+            mpirun: variable("MPIRUN")?,
+            ranks: hosts.split(',').map(slots).sum::<usize>().to_string(),
+            own: std::env::current_exe()?.to_string_lossy().into_owned(),
+            hosts,
+        })
+    }
+
+    /// Starts plain mpirun and each of `which`, in an order that changes from turn to turn. Returns the times of each turn but
+    /// the first, which warms up: plain mpirun's, then those of `which`.
+    fn turns(
+        &self,
+        repeats: usize,
+        which: &[&str],
+    ) -> Result<Vec<Vec<Duration>>, Box<dyn std::error::Error>> {
+        let kinds: Vec<&str> = std::iter::once("plain").chain(which.iter().copied()).collect();
+        let mut all = Vec::new();
+        for repeat in 0..=repeats {
+            let mut times = vec![Duration::ZERO; kinds.len()];
+            for i in 0..kinds.len() {
+                let place = (i + repeat) % kinds.len();
+                let kind = kinds[place];
+                let mut command = self.command(kind, "trivial");
+                let (elapsed, output) = timed(|| command.output());
+                let output = output?;
+                if !output.status.success() {
+                    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+                    return Err(format!("{kind} ended with {}: {said}", output.status).into());
+                }
+                times[place] = elapsed;
+            }
+            all.push(times);
+        }
+        all.remove(0);
+        Ok(all)
+    }
+
     fn mpirun(&self) -> Command {
         let mut command = Command::new(&self.mpirun);
         command.args(["--host", &self.hosts, "-np", &self.ranks]);
@@ -81,47 +124,47 @@ impl Setup {
 
 /// Inside simulated hosts: MPIRUN and SIMHOSTS_HOSTS say how to start. `which`: `exec`, `run`.
 pub(crate) fn compare(hostbuf: &str, repeats: usize, which: &[&str]) -> Outcome {
-    let variable = |name: &str| std::env::var(name).map_err(|_| format!("{name} is not set"));
-    let hosts = variable("SIMHOSTS_HOSTS")?;
-    let slots = |host: &str| host.rsplit(':').next().and_then(|n| n.parse::<usize>().ok()).unwrap_or(1);
-    let setup = Setup {
-        hostbuf: hostbuf.into(),
-        mpirun: variable("MPIRUN")?,
-        ranks: hosts.split(',').map(slots).sum::<usize>().to_string(),
-        own: std::env::current_exe()?.to_string_lossy().into_owned(),
-        hosts,
-    };
-    let kinds: Vec<&str> = std::iter::once("plain").chain(which.iter().copied()).collect();
-    for repeat in 0..=repeats {
-        for i in 0..kinds.len() {
-            let kind = kinds[(i + repeat) % kinds.len()];
-            let mut command = setup.command(kind, "trivial");
-            let (elapsed, output) = timed(|| command.output());
-            let output = output?;
-            if !output.status.success() {
-                let said = String::from_utf8_lossy(&output.stderr).into_owned();
-                return Err(format!("{kind} ended with {}: {said}", output.status).into());
-            }
-            if repeat == 0 {
-                continue;
-            }
-            if kind == "plain" {
-                for row in which {
-                    time(&format!("launch-{row}"), "theirs", elapsed);
-                }
-            } else {
-                time(&format!("launch-{kind}"), "ours", elapsed);
-            }
+    let setup = Setup::of_environment(hostbuf)?;
+    for times in setup.turns(repeats, which)? {
+        for (&row, elapsed) in which.iter().zip(&times[1..]) {
+            time(&format!("launch-{row}"), "ours", *elapsed);
+            time(&format!("launch-{row}"), "theirs", times[0]);
         }
     }
-    for kind in kinds {
-        parts(&setup, kind, repeats.min(5))?;
+    for kind in std::iter::once("plain").chain(which.iter().copied()) {
+        let key = if kind == "plain" { "launch-run".into() } else { format!("launch-{kind}") };
+        parts(&setup, kind, &key, repeats.min(5))?;
     }
     Ok(())
 }
 
-/// Tells where the time goes: the median of each part over some runs.
-fn parts(setup: &Setup, kind: &str, repeats: usize) -> Outcome {
+/// The same on one of several numbers of hosts. `place` tells which of them: `fewest`, `most`, or another word.
+pub(crate) fn scale(hostbuf: &str, repeats: usize, place: &str) -> Outcome {
+    const WHICH: [&str; 2] = ["exec", "run"];
+    let setup = Setup::of_environment(hostbuf)?;
+    let hosts = setup.hosts.split(',').count();
+    for times in setup.turns(repeats, &WHICH)? {
+        for (kind, elapsed) in WHICH.iter().zip(&times[1..]) {
+            let key = format!("launch-scale-{kind}-{hosts}");
+            time(&key, "ours", *elapsed);
+            time(&key, "theirs", times[0]);
+            let added = (elapsed.as_secs_f64() - times[0].as_secs_f64()) / hosts as f64;
+            match place {
+                "most" => sample(&format!("launch-scale-{kind}-growth"), "ours", added),
+                "fewest" => sample(&format!("launch-scale-{kind}-growth"), "theirs", added),
+                _ => {}
+            }
+        }
+    }
+    for kind in ["plain", "exec", "run"] {
+        let row = if kind == "plain" { "run" } else { kind };
+        parts(&setup, kind, &format!("launch-scale-{row}-{hosts}"), repeats.min(3))?;
+    }
+    Ok(())
+}
+
+/// Tells where the time goes: the median of each part over some runs, as a note of the row `key`.
+fn parts(setup: &Setup, kind: &str, key: &str, repeats: usize) -> Outcome {
     let mut all: BTreeMap<(usize, String), Vec<f64>> = BTreeMap::new();
     for _ in 0..repeats {
         for (i, (name, took)) in stamps(setup, kind)?.into_iter().enumerate() {
@@ -130,8 +173,7 @@ fn parts(setup: &Setup, kind: &str, repeats: usize) -> Outcome {
     }
     let list: Vec<String> =
         all.iter().map(|((_, name), took)| format!("{name} {:.0} ms", median(took) * 1e3)).collect();
-    let key = if kind == "plain" { "launch-run".into() } else { format!("launch-{kind}") };
-    note(&key, &format!("parts of {kind}: {}", list.join(", ")));
+    note(key, &format!("parts of {kind}: {}", list.join(", ")));
     Ok(())
 }
 
