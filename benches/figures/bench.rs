@@ -26,6 +26,7 @@ mod replicate;
 mod report;
 mod rows;
 mod sample;
+mod scaling;
 mod unmapping;
 mod window;
 
@@ -61,6 +62,12 @@ fn main() -> ExitCode {
             lazy::compare(hostbuf, program, number(ranks), number(repeats))
         }
         ["attach", hostbuf, rounds, children] => attach::compare(hostbuf, number(rounds), number(children)),
+        ["scaling", sets, repeats, hits, "--without", why] => {
+            scaling::measure(number(sets), number(repeats), number(hits), Err(why))
+        }
+        ["scaling", sets, repeats, hits, ucx] => {
+            scaling::measure(number(sets), number(repeats), number(hits), Ok(ucx))
+        }
         ["cache", repeats, hits, "--without", why, ref parts @ ..] => {
             cache::measure(number(repeats), number(hits), Err(why), parts)
         }

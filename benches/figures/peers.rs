@@ -28,7 +28,12 @@ impl Peer {
 
     /// Seconds of one hit.
     pub(crate) fn turn(&mut self, hits: usize) -> Result<f64, Box<dyn std::error::Error>> {
-        writeln!(self.turns.as_mut().expect("it is open until the end"), "{hits}")?;
+        self.turn_of(hits, 1)
+    }
+
+    /// Seconds from one hit to the next when `threads` threads make `hits` hits each.
+    pub(crate) fn turn_of(&mut self, hits: usize, threads: usize) -> Result<f64, Box<dyn std::error::Error>> {
+        writeln!(self.turns.as_mut().expect("it is open until the end"), "{hits} {threads}")?;
         let mut line = String::new();
         self.answers.read_line(&mut line)?;
         let nanoseconds: f64 = line.trim().parse().map_err(|_| format!("the peer answered \"{line}\""))?;

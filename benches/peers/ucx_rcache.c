@@ -4,11 +4,15 @@
  *
  *   ucx_rcache BASE ENTRIES PAGES STRIDE SEED
  *
- * ENTRIES registrations of PAGES pages, one in every STRIDE pages from BASE. For each line on standard input, a number of hits,
- * it answers with the nanoseconds of one get and put. Registering does nothing, and no memory events are asked for: what is
+ * ENTRIES registrations of PAGES pages, one in every STRIDE pages from BASE. For each line on standard input, a number of hits
+ * and a number of threads, which make as many each, it answers with the nanoseconds of one get and put: of one thread by its own
+ * time, of several by the clock, from one to the next of all together. Registering does nothing, and no memory events are asked for: what is
  * left is the cache.
  */
+#define _GNU_SOURCE
 #include <inttypes.h>
+#include <pthread.h>
+#include <sched.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -94,10 +98,10 @@ static struct cell *chain(uintptr_t base, uint64_t entries, uint64_t pages, uint
     return cells;
 }
 
-static double now(void)
+static double now(clockid_t clock)
 {
     struct timespec time;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    clock_gettime(clock, &time);
     return time.tv_sec * 1e9 + time.tv_nsec;
 }
 
@@ -113,6 +117,65 @@ static uint64_t get(ucs_rcache_t *cache, uintptr_t address, size_t length)
     return key;
 }
 
+static ucs_rcache_t *cache;
+static struct cell *cells;
+static uint64_t entries;
+static pthread_barrier_t ready;
+
+struct walker {
+    pthread_t thread;
+    uint64_t first, hits;
+    int core;
+    double begun, ended;
+};
+
+static void walk(uint64_t at, uint64_t hits)
+{
+    for (uint64_t i = 0; i < hits; i++) at = cells[at].next + (get(cache, cells[at].address, ASKED) & (1ull << 63));
+}
+
+static void *walk_together(void *argument)
+{
+    struct walker *walker = argument;
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(walker->core, &set);
+    (void)pthread_setaffinity_np(pthread_self(), sizeof set, &set);
+    walk(walker->first, entries);
+    pthread_barrier_wait(&ready);
+    walker->begun = now(CLOCK_MONOTONIC);
+    walk(walker->first, walker->hits);
+    walker->ended = now(CLOCK_MONOTONIC);
+    return NULL;
+}
+
+/* Nanoseconds from one hit to the next of all threads together: the sum of the rates that each has had. */
+static double together(uint64_t hits, unsigned threads)
+{
+    struct walker *walkers = calloc(threads, sizeof *walkers);
+    cpu_set_t mine;
+    int core = -1;
+    double rate = 0;
+    sched_getaffinity(0, sizeof mine, &mine);
+    pthread_barrier_init(&ready, NULL, threads);
+    for (unsigned i = 0; i < threads; i++) {
+        do core = (core + 1) % CPU_SETSIZE;
+        while (!CPU_ISSET(core, &mine));
+        walkers[i] = (struct walker){.first = i * entries / threads, .hits = hits, .core = core};
+        if (pthread_create(&walkers[i].thread, NULL, walk_together, &walkers[i])) {
+            perror("ucx_rcache: pthread_create");
+            exit(1);
+        }
+    }
+    for (unsigned i = 0; i < threads; i++) {
+        pthread_join(walkers[i].thread, NULL);
+        rate += hits / (walkers[i].ended - walkers[i].begun);
+    }
+    pthread_barrier_destroy(&ready);
+    free(walkers);
+    return 1 / rate;
+}
+
 int main(int count, char **arguments)
 {
     if (count != 6) {
@@ -122,7 +185,8 @@ int main(int count, char **arguments)
     uint64_t numbers[5];
     for (int i = 0; i < 5; i++) numbers[i] = strtoull(arguments[i + 1], NULL, 0);
     uintptr_t base = numbers[0];
-    uint64_t entries = numbers[1], pages = numbers[2], stride = numbers[3];
+    uint64_t pages = numbers[2], stride = numbers[3];
+    entries = numbers[1];
     ucs_rcache_params_t parameters = {
         .region_struct_size = sizeof(struct mapping),
         .alignment = PAGE,
@@ -132,27 +196,26 @@ int main(int count, char **arguments)
         .max_size = ~0ul,
         .max_unreleased = ~0ul,
     };
-    ucs_rcache_t *cache;
     ucs_status_t status = ucs_rcache_create(&parameters, "peer", NULL, &cache);
     if (status != UCS_OK) {
         fprintf(stderr, "ucx_rcache: ucs_rcache_create: status %d\n", (int)status);
         return 1;
     }
     uintptr_t *starts = room(entries, sizeof *starts);
-    struct cell *cells = chain(base, entries, pages, stride, numbers[4], starts);
+    cells = chain(base, entries, pages, stride, numbers[4], starts);
     for (uint64_t i = 0; i < entries; i++) (void)get(cache, starts[i], pages * PAGE);
     uint64_t hits;
-    while (scanf("%" SCNu64, &hits) == 1) {
-        uint64_t at = 0;
-        /* Once round, so that everything is where it will be. */
-        for (uint64_t i = 0; i < entries; i++) {
-            at = cells[at].next + (get(cache, cells[at].address, ASKED) & (1ull << 63));
+    unsigned threads;
+    while (scanf("%" SCNu64 " %u", &hits, &threads) == 2) {
+        if (threads > 1) {
+            printf("%.4f\n", together(hits, threads));
+        } else {
+            /* Once round, so that everything is where it will be. */
+            walk(0, entries);
+            double begun = now(CLOCK_THREAD_CPUTIME_ID);
+            walk(0, hits);
+            printf("%.4f\n", (now(CLOCK_THREAD_CPUTIME_ID) - begun) / hits);
         }
-        double begun = now();
-        for (uint64_t i = 0; i < hits; i++) {
-            at = cells[at].next + (get(cache, cells[at].address, ASKED) & (1ull << 63));
-        }
-        printf("%.4f\n", (now() - begun) / hits);
         fflush(stdout);
     }
     if (made != entries) {
