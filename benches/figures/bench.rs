@@ -20,6 +20,7 @@ mod peers;
 #[cfg(feature = "rdma")]
 mod perftest;
 mod policy;
+mod populate;
 #[cfg(feature = "rdma")]
 mod rdma;
 mod replicate;
@@ -56,6 +57,7 @@ fn main() -> ExitCode {
         }
         ["languages", repeats, c, ref python @ ..] => languages::compare(number(repeats), c, python),
         ["allocate", bytes, repeats, pages] => allocate::compare(number(bytes), number(repeats), pages),
+        ["populate", bytes, repeats] => populate::compare(number(bytes), number(repeats)),
         ["launch", hostbuf, repeats, ref which @ ..] => launch::compare(hostbuf, number(repeats), which),
         ["launch-scale", hostbuf, repeats, place] => launch::scale(hostbuf, number(repeats), place),
         ["lazy", hostbuf, program, ranks, repeats] => {

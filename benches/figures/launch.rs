@@ -158,7 +158,7 @@ pub(crate) fn scale(hostbuf: &str, repeats: usize, place: &str) -> Outcome {
     }
     for kind in ["plain", "exec", "run"] {
         let row = if kind == "plain" { "run" } else { kind };
-        parts(&setup, kind, &format!("launch-scale-{row}-{hosts}"), repeats.min(3))?;
+        parts(&setup, kind, &format!("launch-scale-{row}-{hosts}"), repeats.min(2))?;
     }
     Ok(())
 }

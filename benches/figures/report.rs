@@ -19,8 +19,8 @@ struct Measured {
     unmeasured: Option<String>,
 }
 
-/// Reads samples from standard input and prints the table; `["--json", FILE]` writes it there as well. The status
-/// tells whether all bars are met.
+/// Reads samples from standard input and prints the table; `--json FILE` writes it there as well, and `--markdown FILE` appends it
+/// as a section of docs/figures.md. The status tells whether all bars are met.
 pub(crate) fn report(arguments: &[&str]) -> ExitCode {
     let mut all: BTreeMap<String, Measured> = BTreeMap::new();
     for line in std::io::stdin().lines().map_while(Result::ok) {
@@ -87,10 +87,16 @@ pub(crate) fn report(arguments: &[&str]) -> ExitCode {
             println!("{key}: {text}");
         }
     }
-    if let ["--json", file, ..] = arguments {
-        let document = json!({ "rows": records, "missed": missed });
-        if let Err(error) = std::fs::write(file, format!("{document:#}\n")) {
-            eprintln!("bench: writing {file}: {error}");
+    for pair in arguments.chunks(2) {
+        let written = match *pair {
+            ["--json", file] => {
+                std::fs::write(file, format!("{:#}\n", json!({ "rows": records, "missed": missed })))
+            }
+            ["--markdown", file] => markdown(file, &lines),
+            _ => continue,
+        };
+        if let Err(error) = written {
+            eprintln!("bench: writing {}: {error}", pair[1]);
             return ExitCode::from(2);
         }
     }
@@ -120,6 +126,29 @@ fn show(unit: Unit, value: f64) -> String {
         Count => format!("{value:.3}"),
         Rate => format!("{:.1} MiB/s", value / 1048576.0),
     }
+}
+
+/// Appends the table to `file`, under a heading that names the machine.
+fn markdown(file: &str, lines: &[[String; 6]]) -> std::io::Result<()> {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let (cpuinfo, meminfo) = (read("/proc/cpuinfo"), read("/proc/meminfo"));
+    let field = |text: &str, name: &str| {
+        let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_default();
+        line.split_once(':').map_or(String::new(), |(_, value)| value.trim().to_owned())
+    };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let kilobytes: u64 = field(&meminfo, "MemTotal").trim_end_matches(" kB").parse().unwrap_or(0);
+    let mut text = format!(
+        "\n## {cores} cores ({}), {} GiB, kernel {}\n\n| what | ours | theirs | ratio | bar | |\n| --- | --- | --- | --- | --- | --- |\n",
+        field(&cpuinfo, "model name"),
+        kilobytes >> 20,
+        read("/proc/sys/kernel/osrelease").trim()
+    );
+    for line in lines {
+        text.push_str(&format!("| {} |\n", line.each_ref().map(|cell| cell.trim()).join(" | ")));
+    }
+    let mut file = std::fs::File::options().append(true).create(true).open(file)?;
+    std::io::Write::write_all(&mut file, text.as_bytes())
 }
 
 fn print(lines: &[[String; 6]]) {

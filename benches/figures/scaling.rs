@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use hostbuf::os::cores::Cores;
-use hostbuf::register::{Access, Budget, Monitor};
+use hostbuf::register::{Access, Budget, Monitor, Span};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
@@ -167,7 +167,7 @@ fn owned(counts: &[usize], repeats: usize, hits: usize, peer: Result<&str, &str>
     for span in chain.entries() {
         drop(cache.get(span.start() as *const u8, span.len(), Access::READ)?);
     }
-    let addresses: Vec<usize> = chain.asked().map(|span| span.start()).collect();
+    let addresses: Vec<usize> = chain.asked().map(Span::start).collect();
     let call = |thread: usize, i: usize| hit(&cache, addresses[(thread * 97 + i * 7) % ENTRIES]);
     let mut ucx = peer.map(|program| Peer::start(program, BASE, ENTRIES));
     for _ in 0..repeats {

@@ -1,0 +1,264 @@
+//! Taking 4 KiB pages of a memory file by different numbers of workers, as threads or as processes, by different calls and in windows of
+//! different lengths, against four processes that touch a part each (as the ranks do with an MPI window): which of these makes populating
+//! slower on many cores. An experiment beside the library's own code (src/buffer/populate); it prints a table of its own.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Instant;
+
+use hostbuf::job::Solo;
+use hostbuf::{HostBuffer, Options, Pages};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{ForkResult, fork};
+
+use crate::Outcome;
+use crate::sample::median;
+
+/// How a worker takes pages.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Means {
+    /// `MADV_POPULATE_WRITE`.
+    Populate,
+    /// `pwrite` of zeroes, this many bytes at a time.
+    Write(usize),
+    /// A store to each page.
+    Touch,
+}
+
+/// What each worker does, by its number.
+#[derive(Clone, Copy, Debug)]
+enum Mix {
+    All(Means),
+    /// The first worker writes, as in the library; the others populate.
+    OneWrites,
+    /// Every second worker writes.
+    HalfWrite,
+}
+
+impl Mix {
+    fn of(self, worker: usize) -> Means {
+        match self {
+            Mix::All(means) => means,
+            Mix::OneWrites if worker == 0 => Means::Write(64 << 10),
+            Mix::HalfWrite if worker.is_multiple_of(2) => Means::Write(64 << 10),
+            Mix::OneWrites | Mix::HalfWrite => Means::Populate,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Mix::All(Means::Populate) => "populate",
+            Mix::All(Means::Write(0x1_0000)) => "write 64 KiB",
+            Mix::All(Means::Write(_)) => "write 2 MiB",
+            Mix::All(Means::Touch) => "touch",
+            Mix::OneWrites => "one writes, others populate (the library)",
+            Mix::HalfWrite => "half write, half populate",
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Variant {
+    processes: bool,
+    workers: usize,
+    mix: Mix,
+    /// Bytes that a worker claims at a time; 0: each takes a part of its own, all at once.
+    window: usize,
+}
+
+static ZEROES: [u8; 2 << 20] = [0; 2 << 20];
+
+/// What the workers share: in memory that forked children share too.
+#[repr(C)]
+struct Board {
+    next: AtomicUsize,
+    ready: AtomicUsize,
+    failed: AtomicU64,
+}
+
+fn shared_board() -> io::Result<&'static Board> {
+    // SAFETY: new memory that stays for the life of the process; zeroes are a valid board.
+    unsafe {
+        let (rw, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+        let at = libc::mmap(std::ptr::null_mut(), size_of::<Board>(), rw, flags, -1, 0);
+        if at == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(&*at.cast()) }
+    }
+}
+
+fn map(fd: &OwnedFd, bytes: usize) -> io::Result<usize> {
+    // SAFETY: a new mapping wherever the kernel likes.
+    let at = unsafe {
+        let rw = libc::PROT_READ | libc::PROT_WRITE;
+        libc::mmap(std::ptr::null_mut(), bytes, rw, libc::MAP_SHARED, fd.as_raw_fd(), 0)
+    };
+    if at == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(at as usize) }
+}
+
+/// Takes `length` bytes at `from` of the file that is mapped at `base`.
+fn take(fd: i32, base: usize, from: usize, length: usize, means: Means) -> bool {
+    match means {
+        Means::Populate => {
+            // SAFETY: inside the mapping; populating changes no content.
+            unsafe { libc::madvise((base + from) as *mut _, length, libc::MADV_POPULATE_WRITE) == 0 }
+        }
+        Means::Write(piece) => (from..from + length).step_by(piece).all(|at| {
+            let bytes = piece.min(from + length - at);
+            // SAFETY: reads what ZEROES has.
+            unsafe { libc::pwrite(fd, ZEROES.as_ptr().cast(), bytes, at as libc::off_t) == bytes as isize }
+        }),
+        Means::Touch => {
+            for at in (from..from + length).step_by(4096) {
+                // SAFETY: inside the mapping, which only these workers use.
+                unsafe { ((base + at) as *mut u8).write_volatile(1) };
+            }
+            true
+        }
+    }
+}
+
+fn work(board: &Board, fd: i32, base: usize, bytes: usize, worker: usize, variant: Variant) {
+    board.ready.fetch_add(1, Ordering::AcqRel);
+    while board.ready.load(Ordering::Acquire) < variant.workers {
+        std::thread::yield_now();
+    }
+    let means = variant.mix.of(worker);
+    let part = if variant.window == 0 { bytes.div_ceil(variant.workers) } else { variant.window };
+    loop {
+        let from = match variant.window {
+            0 => worker * part,
+            window => board.next.fetch_add(window, Ordering::Relaxed),
+        };
+        if from < bytes && !take(fd, base, from, part.min(bytes - from), means) {
+            board.failed.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        if from >= bytes || variant.window == 0 {
+            return;
+        }
+    }
+}
+
+/// Seconds of one variant, with the mapping of each process made and the workers started as part of it.
+fn once(board: &Board, bytes: usize, variant: Variant) -> Result<f64, Box<dyn std::error::Error>> {
+    let file = memfd_create(c"populate", MFdFlags::MFD_CLOEXEC)?;
+    nix::unistd::ftruncate(&file, bytes as i64)?;
+    for count in [&board.next, &board.ready] {
+        count.store(0, Ordering::Relaxed);
+    }
+    board.failed.store(0, Ordering::Relaxed);
+    let begun = Instant::now();
+    if variant.processes {
+        let mut children = Vec::new();
+        for worker in 0..variant.workers {
+            // SAFETY: the child maps, takes pages and ends: system calls and atomics only.
+            match unsafe { fork() }? {
+                ForkResult::Parent { child } => children.push(child),
+                ForkResult::Child => {
+                    let well = map(&file, bytes)
+                        .map(|base| work(board, file.as_raw_fd(), base, bytes, worker, variant));
+                    // SAFETY: runs nothing of the parent's.
+                    unsafe { libc::_exit(i32::from(well.is_err())) }
+                }
+            }
+        }
+        for child in children {
+            if waitpid(child, None)? != WaitStatus::Exited(child, 0) {
+                return Err("a child failed".into());
+            }
+        }
+    } else {
+        let base = map(&file, bytes)?;
+        std::thread::scope(|scope| {
+            for worker in 0..variant.workers {
+                let fd = file.as_raw_fd();
+                scope.spawn(move || work(board, fd, base, bytes, worker, variant));
+            }
+        });
+        // SAFETY: mapped above, and no worker is left.
+        unsafe { libc::munmap(base as *mut _, bytes) };
+    }
+    let took = begun.elapsed().as_secs_f64();
+    match board.failed.load(Ordering::Relaxed) {
+        0 => Ok(took),
+        _ => Err("the kernel refused pages".into()),
+    }
+}
+
+fn variants(cores: usize) -> Vec<Variant> {
+    const MIB: usize = 1 << 20;
+    let counts: Vec<usize> = [1, 2, 4, 8, 16, 32].into_iter().filter(|&n| n <= cores.max(2)).collect();
+    let mixes = [
+        Mix::All(Means::Populate),
+        Mix::All(Means::Write(64 << 10)),
+        Mix::All(Means::Write(2 << 20)),
+        Mix::All(Means::Touch),
+        Mix::OneWrites,
+        Mix::HalfWrite,
+    ];
+    let mut variants = Vec::new();
+    for processes in [false, true] {
+        for &workers in &counts {
+            variants.extend(mixes.map(|mix| Variant { processes, workers, mix, window: 8 * MIB }));
+        }
+    }
+    for window in [0, MIB, 2 * MIB, 32 * MIB] {
+        for &workers in counts.iter().filter(|&&n| n >= 4 || n == cores) {
+            variants.extend([Mix::All(Means::Populate), Mix::OneWrites].map(|mix| Variant {
+                processes: false,
+                workers,
+                mix,
+                window,
+            }));
+        }
+    }
+    variants
+}
+
+/// Every variant `repeats` times; the order changes so that the machine's drift is nobody's.
+pub(crate) fn compare(bytes: usize, repeats: usize) -> Outcome {
+    let board = shared_board()?;
+    let cores = std::thread::available_parallelism()?.get();
+    let reference = Variant { processes: true, workers: 4, mix: Mix::All(Means::Touch), window: 0 };
+    let variants = variants(cores);
+    let mut times = vec![Vec::new(); variants.len()];
+    let (mut touched, mut library) = (Vec::new(), Vec::new());
+    for repeat in 0..repeats {
+        for i in 0..variants.len() {
+            let place = (i + repeat * variants.len() / repeats) % variants.len();
+            if i % 8 == 0 {
+                touched.push(once(board, bytes, reference)?);
+                let begun = Instant::now();
+                let buffer = HostBuffer::allocate(&Solo, Options::new(bytes as u64).pages(Pages::Small))?;
+                library.push(begun.elapsed().as_secs_f64());
+                drop(buffer);
+            }
+            times[place].push(once(board, bytes, variants[place])?);
+        }
+    }
+    let (touched, library) = (median(&touched), median(&library));
+    println!(
+        "\n{} in 4 KiB pages: four processes that touch a part each {:.0} ms; HostBuffer::allocate {:.0} ms ({:.3})\n",
+        hostbuf::Bytes(bytes as u64),
+        touched * 1e3,
+        library * 1e3,
+        touched / library
+    );
+    println!("| workers | as | by | window | ms | touch : this |\n| --- | --- | --- | --- | --- | --- |");
+    for (variant, times) in variants.iter().zip(&times) {
+        let window = match variant.window {
+            0 => "a part each".to_owned(),
+            window => hostbuf::Bytes(window as u64).to_string(),
+        };
+        let (kind, took) = (if variant.processes { "processes" } else { "threads" }, median(times));
+        println!(
+            "| {} | {kind} | {} | {window} | {:.0} | {:.3} |",
+            variant.workers,
+            variant.mix.name(),
+            took * 1e3,
+            touched / took
+        );
+    }
+    Ok(())
+}
