@@ -66,6 +66,7 @@ impl Setup {
         &self,
         repeats: usize,
         which: &[&str],
+        program: &str,
     ) -> Result<Vec<Vec<Duration>>, Box<dyn std::error::Error>> {
         let kinds: Vec<&str> = std::iter::once("plain").chain(which.iter().copied()).collect();
         let mut all = Vec::new();
@@ -74,7 +75,7 @@ impl Setup {
             for i in 0..kinds.len() {
                 let place = (i + repeat) % kinds.len();
                 let kind = kinds[place];
-                let mut command = self.command(kind, "trivial");
+                let mut command = self.command(kind, program);
                 let (elapsed, output) = timed(|| command.output());
                 let output = output?;
                 if !output.status.success() {
@@ -125,7 +126,7 @@ impl Setup {
 /// Inside simulated hosts: MPIRUN and SIMHOSTS_HOSTS say how to start. `which`: `exec`, `run`.
 pub(crate) fn compare(hostbuf: &str, repeats: usize, which: &[&str]) -> Outcome {
     let setup = Setup::of_environment(hostbuf)?;
-    for times in setup.turns(repeats, which)? {
+    for times in setup.turns(repeats, which, "trivial")? {
         for (&row, elapsed) in which.iter().zip(&times[1..]) {
             time(&format!("launch-{row}"), "ours", *elapsed);
             time(&format!("launch-{row}"), "theirs", times[0]);
@@ -138,12 +139,13 @@ pub(crate) fn compare(hostbuf: &str, repeats: usize, which: &[&str]) -> Outcome 
     Ok(())
 }
 
-/// The same on one of several numbers of hosts. `place` tells which of them: `fewest`, `most`, or another word.
+/// The same on one of several numbers of hosts, of a program that does not start MPI: MPI_Init of many ranks on few cores takes far
+/// longer than the launch. `place` tells which number it is: `fewest`, `most`, or another word.
 pub(crate) fn scale(hostbuf: &str, repeats: usize, place: &str) -> Outcome {
     const WHICH: [&str; 2] = ["exec", "run"];
     let setup = Setup::of_environment(hostbuf)?;
     let hosts = setup.hosts.split(',').count();
-    for times in setup.turns(repeats, &WHICH)? {
+    for times in setup.turns(repeats, &WHICH, "nothing")? {
         for (kind, elapsed) in WHICH.iter().zip(&times[1..]) {
             let key = format!("launch-scale-{kind}-{hosts}");
             time(&key, "ours", *elapsed);
