@@ -9,9 +9,10 @@ use std::time::Instant;
 
 use hostbuf::job::Solo;
 use hostbuf::{HostBuffer, Options, Pages};
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::wait::{WaitStatus, waitpid};
-use nix::unistd::{ForkResult, fork};
+use nix::unistd::{ForkResult, Pid, fork};
 
 use crate::Outcome;
 use crate::sample::median;
@@ -216,6 +217,19 @@ fn variants(cores: usize) -> Vec<Variant> {
     variants
 }
 
+/// Does `work` on a thread that may run on the first `count` cores of this process only: the library takes as many workers.
+fn on_cores<T: Send, E: Into<Box<dyn std::error::Error>> + Send>(
+    count: usize,
+    work: impl FnOnce() -> Result<T, E> + Send,
+) -> Result<T, Box<dyn std::error::Error>> {
+    let own = sched_getaffinity(Pid::from_raw(0))?;
+    let mut few = CpuSet::new();
+    let cores = (0..CpuSet::count()).filter(|&core| own.is_set(core).unwrap_or(false));
+    cores.take(count).try_for_each(|core| few.set(core))?;
+    let bound = || sched_setaffinity(Pid::from_raw(0), &few).map(|()| work());
+    std::thread::scope(|scope| scope.spawn(bound).join()).map_err(|_| "it panicked")??.map_err(Into::into)
+}
+
 /// Every variant `repeats` times; the order changes so that the machine's drift is nobody's.
 pub(crate) fn compare(bytes: usize, repeats: usize) -> Outcome {
     let board = shared_board()?;
@@ -223,28 +237,38 @@ pub(crate) fn compare(bytes: usize, repeats: usize) -> Outcome {
     let reference = Variant { processes: true, workers: 4, mix: Mix::All(Means::Touch), window: 0 };
     let variants = variants(cores);
     let mut times = vec![Vec::new(); variants.len()];
-    let (mut touched, mut library) = (Vec::new(), Vec::new());
+    let (mut touched, mut library) = (Vec::new(), vec![Vec::new(); cores]);
+    let counts: Vec<usize> =
+        [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64].into_iter().filter(|&n| n <= cores).collect();
     for repeat in 0..repeats {
         for i in 0..variants.len() {
             let place = (i + repeat * variants.len() / repeats) % variants.len();
             if i % 8 == 0 {
                 touched.push(once(board, bytes, reference)?);
-                let begun = Instant::now();
-                let buffer = HostBuffer::allocate(&Solo, Options::new(bytes as u64).pages(Pages::Small))?;
-                library.push(begun.elapsed().as_secs_f64());
-                drop(buffer);
             }
             times[place].push(once(board, bytes, variants[place])?);
         }
+        for &n in &counts {
+            library[n - 1].push(on_cores(n, || {
+                let begun = Instant::now();
+                let buffer = HostBuffer::allocate(&Solo, Options::new(bytes as u64).pages(Pages::Small));
+                let took = begun.elapsed().as_secs_f64();
+                buffer.map(|_| took)
+            })?);
+        }
     }
-    let (touched, library) = (median(&touched), median(&library));
+    let touched = median(&touched);
     println!(
-        "\n{} in 4 KiB pages: four processes that touch a part each {:.0} ms; HostBuffer::allocate {:.0} ms ({:.3})\n",
+        "\n{} in 4 KiB pages; four processes that touch a part each: {:.0} ms\n",
         hostbuf::Bytes(bytes as u64),
-        touched * 1e3,
-        library * 1e3,
-        touched / library
+        touched * 1e3
     );
+    println!("| HostBuffer::allocate on | ms | touch : this |\n| --- | --- | --- |");
+    for &n in &counts {
+        let took = median(&library[n - 1]);
+        println!("| {n} cores | {:.0} | {:.3} |", took * 1e3, touched / took);
+    }
+    println!();
     println!("| workers | as | by | window | ms | touch : this |\n| --- | --- | --- | --- | --- | --- |");
     for (variant, times) in variants.iter().zip(&times) {
         let window = match variant.window {
