@@ -2,8 +2,10 @@
 
 mod engine;
 mod hosts;
+mod lines;
 mod plan;
 mod progress;
+mod spawn;
 mod supervise;
 
 use std::ffi::OsString;

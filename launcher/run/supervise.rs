@@ -1,10 +1,9 @@
 //! The launcher while the job runs: it passes signals on, listens to the agents, and sees to it that both jobs end
 //! together.
 
-use std::io::Read;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
 
 use hostbuf::os::process;
@@ -15,8 +14,10 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::Pid;
 
 use super::engine::Engine;
+use super::lines::Lines;
 use super::plan::{Line, Plan};
 use super::progress::Progress;
+use super::spawn::{Streams, spawn};
 use crate::agent::report::Report;
 
 /// How much the launcher says.
@@ -157,7 +158,7 @@ impl<'a> Launcher<'a> {
 
     fn run(&mut self, plan: Plan) -> Result<u8> {
         self.note(&plan.agents);
-        let mut agents = self.spawn(&plan.agents, true)?;
+        let mut agents = spawn(&plan.agents, Streams::Piped, self.before)?;
         self.agent_lines = Lines::of(agents.stdout.take().map(OwnedFd::from));
         self.agent_noise = Lines::of(agents.stderr.take().map(OwnedFd::from));
         self.agents = Some(agents);
@@ -167,7 +168,9 @@ impl<'a> Launcher<'a> {
                 let lines = waiting.take().unwrap_or_default();
                 self.note(&lines[0]);
                 for line in &lines {
-                    let child = self.spawn(line, false)?;
+                    // As with mpirun, only rank 0 reads.
+                    let streams = if self.ranks.is_empty() { Streams::Inherited } else { Streams::NoInput };
+                    let child = spawn(line, streams, self.before)?;
                     self.spawned.push(child.id());
                     self.ranks.push(child);
                 }
@@ -254,51 +257,6 @@ impl<'a> Launcher<'a> {
             let words: Vec<_> = line.words.iter().map(|w| w.to_string_lossy()).collect();
             complain!("hostbuf: starting {}", words.join(" "));
         }
-    }
-
-    #[allow(unsafe_code)]
-    fn spawn(&self, line: &Line, agents: bool) -> Result<Child> {
-        let mut words = line.words.clone();
-        let script = match &line.script {
-            None => None,
-            Some((text, place)) => {
-                let file = script(text)?;
-                words[*place] = format!("/proc/self/fd/{}", file.as_raw_fd()).into();
-                Some(file)
-            }
-        };
-        let mut command = Command::new(&words[0]);
-        command.args(&words[1..]).envs(line.variables.iter().cloned());
-        if agents {
-            // No stdin: it is the program's. A group of their own: a terminal's Ctrl-C is for the program.
-            command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
-        } else if !self.ranks.is_empty() {
-            // As with mpirun, only rank 0 reads.
-            command.stdin(Stdio::null());
-        }
-        let before = self.before;
-        let parent = nix::unistd::getpid();
-        let kept = script.as_ref().map(AsRawFd::as_raw_fd);
-        // SAFETY: between fork and exec only system calls.
-        unsafe {
-            command.pre_exec(move || {
-                before.thread_set_mask()?;
-                // A launcher that is killed takes both jobs along. It fires when the thread that forked ends: the
-                // main thread, which lives as long as the process.
-                process::die_with_parent(libc::SIGTERM)?;
-                if nix::unistd::getppid() != parent {
-                    return Err(std::io::Error::other("the launcher has ended"));
-                }
-                if let Some(fd) = kept
-                    && libc::fcntl(fd, libc::F_SETFD, 0) != 0
-                {
-                    return Err(std::io::Error::last_os_error());
-                }
-                Ok(())
-            });
-        }
-        let program = words[0].to_string_lossy().into_owned();
-        command.spawn().map_err(|source| Error::Os { doing: format!("starting {program}"), source })
     }
 
     /// Sleeps until something happens, and looks at what it is.
@@ -498,71 +456,5 @@ impl<'a> Launcher<'a> {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-    }
-}
-
-/// A file that only a descriptor names.
-fn script(text: &str) -> Result<OwnedFd> {
-    let doing = |e: std::io::Error| Error::Os { doing: "writing a list of programs".into(), source: e };
-    let flags = nix::sys::memfd::MFdFlags::MFD_CLOEXEC;
-    let fd = nix::sys::memfd::memfd_create(c"hostbuf-programs", flags).map_err(|e| doing(e.into()))?;
-    nix::unistd::write(&fd, text.as_bytes()).map_err(|e| doing(e.into()))?;
-    Ok(fd)
-}
-
-/// What comes through a pipe, line by line.
-#[derive(Default)]
-struct Lines {
-    pipe: Option<std::fs::File>,
-    partial: Vec<u8>,
-    seen: Vec<String>,
-}
-
-impl Lines {
-    fn of(pipe: Option<OwnedFd>) -> Lines {
-        if let Some(fd) = &pipe {
-            let flags = nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK);
-            let _ = nix::fcntl::fcntl(fd, flags);
-        }
-        Lines { pipe: pipe.map(Into::into), ..Lines::default() }
-    }
-
-    fn poll_fd(&self) -> Option<PollFd<'_>> {
-        Some(PollFd::new(self.pipe.as_ref()?.as_fd(), PollFlags::POLLIN))
-    }
-
-    /// The lines that are complete now.
-    fn read(&mut self) -> Vec<String> {
-        let mut buffer = [0u8; 4096];
-        while let Some(pipe) = &mut self.pipe {
-            match pipe.read(&mut buffer) {
-                Ok(0) => self.pipe = None,
-                Ok(n) => self.partial.extend_from_slice(&buffer[..n]),
-                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => break,
-                Err(_) => self.pipe = None,
-            }
-        }
-        let mut lines = Vec::new();
-        while let Some(end) = self.partial.iter().position(|&b| b == b'\n') {
-            let line: Vec<u8> = self.partial.drain(..=end).collect();
-            lines.push(String::from_utf8_lossy(&line).trim_end().to_owned());
-        }
-        // Enough to explain a failure; an engine that talks for hours fills no memory.
-        self.seen.extend(lines.iter().cloned());
-        let surplus = self.seen.len().saturating_sub(64);
-        self.seen.drain(..surplus);
-        lines
-    }
-
-    /// Everything that is left in the pipe.
-    fn drain(&mut self) -> Vec<String> {
-        let mut lines = self.read();
-        if !self.partial.is_empty() {
-            let rest = String::from_utf8_lossy(&std::mem::take(&mut self.partial)).into_owned();
-            self.seen.push(rest.clone());
-            lines.push(rest);
-        }
-        lines
     }
 }

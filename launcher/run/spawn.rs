@@ -1,0 +1,78 @@
+//! Starts the processes of a job as children that end with the launcher.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+
+use hostbuf::os::process;
+use hostbuf::{Error, Result};
+use nix::sys::signal::SigSet;
+
+use super::plan::Line;
+
+/// Standard streams and process group of a child.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Streams {
+    /// The launcher's own streams.
+    Inherited,
+    /// The launcher's own output, and no input.
+    NoInput,
+    /// No input, output by pipes, and a process group of its own: a terminal's Ctrl-C is for the program.
+    Piped,
+}
+
+/// Starts `line` with the signal mask `mask`.
+///
+/// # Errors
+/// [`Error::Os`].
+#[allow(unsafe_code)]
+pub(super) fn spawn(line: &Line, streams: Streams, mask: SigSet) -> Result<Child> {
+    let mut words = line.words.clone();
+    let script = match &line.script {
+        None => None,
+        Some((text, place)) => {
+            let file = script(text)?;
+            words[*place] = format!("/proc/self/fd/{}", file.as_raw_fd()).into();
+            Some(file)
+        }
+    };
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]).envs(line.variables.iter().cloned());
+    if streams != Streams::Inherited {
+        command.stdin(Stdio::null());
+    }
+    if streams == Streams::Piped {
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+    }
+    let parent = nix::unistd::getpid();
+    let kept = script.as_ref().map(AsRawFd::as_raw_fd);
+    // SAFETY: between fork and exec only system calls.
+    unsafe {
+        command.pre_exec(move || {
+            mask.thread_set_mask()?;
+            // A launcher that is killed takes both jobs along. The signal comes when the thread that forked ends: the
+            // main thread, which lives as long as the process.
+            process::die_with_parent(libc::SIGTERM)?;
+            if nix::unistd::getppid() != parent {
+                return Err(std::io::Error::other("the launcher has ended"));
+            }
+            if let Some(fd) = kept
+                && libc::fcntl(fd, libc::F_SETFD, 0) != 0
+            {
+                return Err(std::io::Error::last_os_error());
+            }
+            Ok(())
+        });
+    }
+    let program = words[0].to_string_lossy().into_owned();
+    command.spawn().map_err(|source| Error::Os { doing: format!("starting {program}"), source })
+}
+
+/// Returns a file with `text` that only a descriptor names.
+fn script(text: &str) -> Result<OwnedFd> {
+    let doing = |e: std::io::Error| Error::Os { doing: "writing a list of programs".into(), source: e };
+    let flags = nix::sys::memfd::MFdFlags::MFD_CLOEXEC;
+    let fd = nix::sys::memfd::memfd_create(c"hostbuf-programs", flags).map_err(|e| doing(e.into()))?;
+    nix::unistd::write(&fd, text.as_bytes()).map_err(|e| doing(e.into()))?;
+    Ok(fd)
+}
