@@ -1,13 +1,15 @@
 //! The side of the agent that talks to the processes of its host. One thread, no blocking call but `poll`.
 
 mod gathers;
+mod newcomers;
+mod votes;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use hostbuf::internal::wire::{Frame, Hello, Kind, Role, Territory, Winner};
 use hostbuf::internal::{Channel, Message};
@@ -15,19 +17,12 @@ use hostbuf::os::{process, socket};
 use hostbuf::{Error, Result};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use nix::sys::resource::{Resource, getrlimit};
 
 use super::inherited::{adopt, lifeline};
-use super::orders::{Answer, Event, Handle, Order};
+use super::orders::{Event, Handle, Order};
 use super::spec::Spec;
 use gathers::Parts;
 
-/// The most connections whose owner has not yet said who it is; beyond it one is closed that is not a rank's.
-const MAX_STRANGERS: usize = 128;
-/// A rank says who it is as soon as it is connected: who has been silent for longer than this is none.
-const SILENCE: Duration = Duration::from_secs(1);
-/// How long ranks may stand before the door of an agent that has no descriptor left: others may give theirs back.
-const PATIENCE: Duration = Duration::from_secs(5);
 /// How many frames may wait for a peer that does not read.
 const MAX_BACKLOG: usize = 1 << 13;
 /// How many frames of one peer are heard in a turn: then it is the others' turn.
@@ -284,84 +279,6 @@ impl Station {
         Ok(woken)
     }
 
-    fn accept(&mut self) {
-        // A bounded number a turn: those who are here already come first.
-        for _ in 0..64 {
-            let fd = match socket::accept(self.listener.as_fd()) {
-                Ok(Some(fd)) => fd,
-                Ok(None) => return,
-                Err(error) => {
-                    // Out of descriptors: make room, and try again in the next turn.
-                    tracing::warn!(%error, "accepting a connection");
-                    self.full = !self.drop_stranger();
-                    if self.full {
-                        self.no_room(&error);
-                    }
-                    return;
-                }
-            };
-            self.locked_out = None;
-            // Another user gets nothing, not even a reason.
-            let Ok(channel) = Channel::of(fd) else { continue };
-            let pid = channel.peer().pid;
-            let peer = Peer {
-                channel: Some(channel),
-                process: None,
-                pid,
-                since: Instant::now(),
-                hello: None,
-                ready: None,
-                answer: None,
-                mapped: false,
-                outbox: VecDeque::new(),
-                served: false,
-                refused: false,
-                counted: false,
-            };
-            self.peers.insert(self.next, peer);
-            self.next += 1;
-            if self.peers.values().filter(|p| p.hello.is_none()).count() > MAX_STRANGERS {
-                self.drop_stranger();
-            }
-        }
-    }
-
-    /// Ranks that nobody can let in would wait for ever, and all others for them.
-    fn no_room(&mut self, error: &io::Error) {
-        let since = *self.locked_out.get_or_insert_with(Instant::now);
-        if !matches!(self.stage, Stage::Gathering) || since.elapsed() < PATIENCE {
-            return;
-        }
-        self.locked_out = None;
-        let host = process::host_name();
-        let message = if error.raw_os_error() == Some(nix::libc::EMFILE) {
-            let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(soft, _)| soft);
-            format!(
-                "the agent on {host} may have {limit} files open (`ulimit -n`), which is not enough for the ranks of this host: raise \
-                 it, or start fewer: {error}"
-            )
-        } else {
-            format!("the agent on {host} cannot let in the ranks of this host: {error}")
-        };
-        let _ = self.events.send(Event::Lost(message));
-    }
-
-    /// Closes the oldest connection of the stranger who has most of them, or who has been silent for too long. Whether there was one:
-    /// a rank that is about to introduce itself has one connection, and has just come.
-    fn drop_stranger(&mut self) -> bool {
-        let strangers = || self.peers.iter().filter(|(_, p)| p.hello.is_none());
-        let mut count: BTreeMap<i32, usize> = BTreeMap::new();
-        // Those of another PID namespace all have the number 0.
-        strangers().filter(|(_, p)| p.pid != 0).for_each(|(_, p)| *count.entry(p.pid).or_default() += 1);
-        let flooder = count.iter().max_by_key(|(_, n)| **n).filter(|(_, n)| **n > 1).map(|(pid, _)| *pid);
-        // Their numbers are in the order in which they came.
-        let oldest = match flooder {
-            Some(pid) => strangers().find(|(_, p)| p.pid == pid),
-            None => strangers().next().filter(|(_, p)| p.since.elapsed() > SILENCE),
-        };
-        oldest.map(|(&id, _)| id).is_some_and(|id| self.peers.remove(&id).is_some())
-    }
-
     /// Hears at most `most` frames of a peer.
     fn read(&mut self, id: u64, most: usize) {
         for _ in 0..most {
@@ -465,44 +382,6 @@ impl Station {
     /// The ranks that the job waits for.
     fn ranks(&self) -> impl Iterator<Item = (&u64, Hello)> {
         self.peers.iter().filter(|(_, p)| p.counted).filter_map(|(id, p)| Some((id, p.hello?)))
-    }
-
-    fn look_if_present(&mut self) {
-        if !matches!(self.stage, Stage::Gathering) {
-            return;
-        }
-        let ranks: Vec<_> = self.ranks().map(|(id, h)| (*id, h)).collect();
-        let ready = ranks.iter().filter(|(id, _)| self.peers[id].ready.is_some()).count();
-        let Some((_, first)) = ranks.first() else { return };
-        if ready as u64 == first.local_size {
-            self.stage = Stage::Waiting;
-            let _ = self.events.send(Event::Present { ranks: ready, size: first.size });
-        }
-    }
-
-    fn look_if_answered(&mut self) {
-        let mut sum = Answer { mask: u64::MAX, hole: 0, refusal: None };
-        for (id, hello) in self.ranks() {
-            let Some(frame) = &self.peers[id].answer else { return };
-            if frame.kind() == Some(Kind::Hole) {
-                sum.hole = sum.hole.max(frame.words[0]);
-            } else {
-                sum.mask &= frame.words[0];
-                if frame.words[1] != 0
-                    && sum.refusal.as_ref().is_none_or(|(rank, _)| hello.rank < *rank as u64)
-                {
-                    sum.refusal = Some((hello.rank as usize, refusal(frame, self.asked)));
-                }
-            }
-        }
-        self.stage = Stage::Waiting;
-        let _ = self.events.send(Event::Answered(sum));
-    }
-
-    fn look_if_mapped(&mut self) {
-        if matches!(self.stage, Stage::Mapping) && self.ranks().all(|(id, _)| self.peers[id].mapped) {
-            let _ = self.events.send(Event::Mapped);
-        }
     }
 
     /// The connection has ended; the process may well live on without it.
@@ -685,11 +564,4 @@ struct Woken {
     departed: Vec<u64>,
     readable: Vec<u64>,
     writable: Vec<u64>,
-}
-
-/// A rank's refusal in words, from [`Kind::Votes`].
-fn refusal(frame: &Frame, length: usize) -> String {
-    let [_, address, errno, start, end] = *frame.words.first_chunk::<5>().expect("a frame has 64 words");
-    let mapping = (start as usize, end as usize);
-    hostbuf::internal::agreement::reason(address as usize, length, errno as i32, mapping, frame.text())
 }

@@ -1,0 +1,53 @@
+//! Whether all ranks of this host have come, answered and mapped.
+
+use hostbuf::internal::wire::{Frame, Kind};
+
+use super::super::orders::{Answer, Event};
+use super::{Stage, Station};
+
+impl Station {
+    pub(super) fn look_if_present(&mut self) {
+        if !matches!(self.stage, Stage::Gathering) {
+            return;
+        }
+        let ranks: Vec<_> = self.ranks().map(|(id, h)| (*id, h)).collect();
+        let ready = ranks.iter().filter(|(id, _)| self.peers[id].ready.is_some()).count();
+        let Some((_, first)) = ranks.first() else { return };
+        if ready as u64 == first.local_size {
+            self.stage = Stage::Waiting;
+            let _ = self.events.send(Event::Present { ranks: ready, size: first.size });
+        }
+    }
+
+    pub(super) fn look_if_answered(&mut self) {
+        let mut sum = Answer { mask: u64::MAX, hole: 0, refusal: None };
+        for (id, hello) in self.ranks() {
+            let Some(frame) = &self.peers[id].answer else { return };
+            if frame.kind() == Some(Kind::Hole) {
+                sum.hole = sum.hole.max(frame.words[0]);
+            } else {
+                sum.mask &= frame.words[0];
+                if frame.words[1] != 0
+                    && sum.refusal.as_ref().is_none_or(|(rank, _)| hello.rank < *rank as u64)
+                {
+                    sum.refusal = Some((hello.rank as usize, refusal(frame, self.asked)));
+                }
+            }
+        }
+        self.stage = Stage::Waiting;
+        let _ = self.events.send(Event::Answered(sum));
+    }
+
+    pub(super) fn look_if_mapped(&mut self) {
+        if matches!(self.stage, Stage::Mapping) && self.ranks().all(|(id, _)| self.peers[id].mapped) {
+            let _ = self.events.send(Event::Mapped);
+        }
+    }
+}
+
+/// A rank's refusal in words, from [`Kind::Votes`].
+fn refusal(frame: &Frame, length: usize) -> String {
+    let [_, address, errno, start, end] = *frame.words.first_chunk::<5>().expect("a frame has 64 words");
+    let mapping = (start as usize, end as usize);
+    hostbuf::internal::agreement::reason(address as usize, length, errno as i32, mapping, frame.text())
+}
