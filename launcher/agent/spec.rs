@@ -18,6 +18,8 @@ pub(crate) struct Spec {
     pub(crate) lifeline: Option<Lifeline>,
     /// Whether a launcher waits for reports; without one the ranks print what goes wrong.
     pub(crate) reports: bool,
+    /// Whether the job is over when the lifeline ends, so that the agent ends the processes that have its buffers.
+    pub(crate) ends_processes: bool,
 }
 
 /// A process, named for good.
@@ -37,6 +39,7 @@ impl Spec {
         list.extend(self.listener.map(|fd| format!("--listener={fd}")));
         list.extend(self.lifeline.map(|l| format!("--lifeline={}:{}", l.pid, l.start)));
         list.extend(self.reports.then(|| "--reports".to_owned()));
+        list.extend(self.ends_processes.then(|| "--ends-processes".to_owned()));
         list
     }
 
@@ -50,6 +53,7 @@ impl Spec {
             listener: None,
             lifeline: None,
             reports: false,
+            ends_processes: false,
         };
         let wrong = |argument: &str| Error::Invalid { what: format!("argument \"{argument}\" is unknown") };
         for argument in arguments {
@@ -66,6 +70,7 @@ impl Spec {
                     spec.lifeline = Some(Lifeline { pid, start });
                 }
                 "--reports" => spec.reports = true,
+                "--ends-processes" => spec.ends_processes = true,
                 _ => return Err(wrong(&argument)),
             }
         }
@@ -90,6 +95,7 @@ mod tests {
             listener: Some(4),
             lifeline: Some(Lifeline { pid: 12, start: 99 }),
             reports: true,
+            ends_processes: true,
         };
         assert_eq!(Spec::parse(spec.arguments().into_iter()).unwrap(), spec);
         assert!(Spec::parse(["--what".to_owned()].into_iter()).is_err());

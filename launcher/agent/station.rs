@@ -1,5 +1,6 @@
 //! The side of the agent that talks to the processes of its host. One thread, no blocking call but `poll`.
 
+mod ending;
 mod gathers;
 mod newcomers;
 mod votes;
@@ -21,6 +22,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use super::inherited::{adopt, lifeline};
 use super::orders::{Event, Handle, Order};
 use super::spec::Spec;
+use ending::LocalJob;
 use gathers::Parts;
 
 /// How many frames may wait for a peer that does not read.
@@ -86,6 +88,7 @@ pub(super) struct Station {
     /// Since when no rank that is wanted could be let in for that reason.
     locked_out: Option<Instant>,
     lifeline: Option<OwnedFd>,
+    local: Option<LocalJob>,
     terminate: nix::sys::signalfd::SignalFd,
     peers: BTreeMap<u64, Peer>,
     next: u64,
@@ -142,6 +145,7 @@ impl Station {
             full: false,
             locked_out: None,
             lifeline,
+            local: LocalJob::of(spec),
             terminate,
             peers: BTreeMap::new(),
             next: 0,
@@ -180,6 +184,7 @@ impl Station {
         let woken = self.wait()?;
         self.full = false;
         if woken.ended {
+            self.end_orphans();
             let status = i32::from(!matches!(self.stage, Stage::Running));
             return Ok(Some((status, true)));
         }

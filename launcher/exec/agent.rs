@@ -83,6 +83,7 @@ fn start(job: u128, name: &str, buffers: &[Options], listener: &OwnedFd) -> Resu
         listener: Some(fd),
         lifeline,
         reports: false,
+        ends_processes: false,
     };
     let mut command = Command::new(std::env::current_exe().map_err(failed)?);
     command.arg("agent").args(spec.arguments());

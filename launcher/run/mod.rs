@@ -1,10 +1,13 @@
 //! `hostbuf run`: starts an agent on every host, then the program's ranks, each under `hostbuf exec`.
 
+mod death;
+mod descendants;
 mod engine;
 mod hosts;
 mod lines;
 mod plan;
 mod progress;
+mod signals;
 mod spawn;
 mod supervise;
 
@@ -128,6 +131,8 @@ fn start(arguments: Arguments) -> Result<u8> {
         listener: None,
         lifeline: None,
         reports: true,
+        // An engine ends its ranks by itself, and its daemons may be lost without the job.
+        ends_processes: engine == Engine::Local,
     };
     let registering = arguments.register.words();
     let plan = Plan::new(&engine, &agent, &hosts, &contexts, &arguments.launcher_args, &spec, &registering)?;

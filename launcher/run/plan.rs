@@ -411,6 +411,7 @@ mod tests {
             listener: None,
             lifeline: None,
             reports: true,
+            ends_processes: false,
         };
         let hosts = if hosts.is_empty() { Vec::new() } else { hosts::parse(hosts).unwrap() };
         let contexts = Context::split(ranks, command.iter().map(OsString::from).collect()).unwrap();

@@ -6,17 +6,18 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitStatus};
 use std::time::{Duration, Instant};
 
-use hostbuf::os::process;
 use hostbuf::{Error, Result};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigSet, Signal, kill, raise};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::signal::{Signal, kill, raise};
 use nix::unistd::Pid;
 
+use super::death::{FirstDeath, death};
+use super::descendants::{self, Patience};
 use super::engine::Engine;
 use super::lines::Lines;
 use super::plan::{Line, Plan};
 use super::progress::Progress;
+use super::signals::{Received, Signals};
 use super::spawn::{Streams, spawn};
 use crate::agent::report::Report;
 
@@ -29,6 +30,9 @@ pub(super) struct Voice {
 
 /// How long a job gets to end by itself after it was asked to, before it is killed.
 const GRACE: Duration = Duration::from_secs(5);
+/// How long processes that the ranks have left behind may go on after a job that ended well: the reader of a pipe
+/// (`./app | tee log &`) has something to finish.
+const LINGER: Duration = Duration::from_secs(2);
 /// How long agents get to notice that all their ranks have left.
 const NOTICE: Duration = Duration::from_millis(500);
 
@@ -44,31 +48,21 @@ fn cannot_reach(line: &str) -> bool {
         || line.contains("Permission denied (")
 }
 
-const FORWARDED: [Signal; 6] =
-    [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGUSR1, Signal::SIGUSR2, Signal::SIGCONT];
-
 /// Runs both jobs; returns the exit status of the program's.
 ///
 /// # Errors
 /// When a job cannot be started, or the agents say why there is no buffer.
 pub(super) fn supervise(engine: &Engine, plan: Plan, voice: Voice) -> Result<u8> {
-    let mut signals = SigSet::from_iter(FORWARDED);
-    signals.add(Signal::SIGTSTP);
-    signals.add(Signal::SIGCHLD);
-    let os = |doing: &str| {
-        let doing = doing.to_owned();
-        move |e: nix::Error| Error::Os { doing, source: e.into() }
-    };
-    let before =
-        signals.thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_BLOCK).map_err(os("blocking signals"))?;
-    let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
-    let signal_fd = SignalFd::with_flags(&signals, flags).map_err(os("opening a signal descriptor"))?;
-    let mut launcher = Launcher::new(engine, voice, &signal_fd, before, &plan);
+    let signals = Signals::block()?;
+    if *engine == Engine::Local {
+        descendants::adopt();
+    }
+    let mut launcher = Launcher::new(engine, voice, &signals, &plan);
     let mut status = launcher.run(plan.clone());
     launcher.end();
     if status.is_err() && launcher.engine_crashed() {
         tracing::warn!("the engine's own processes crashed while they started; starting them once more");
-        launcher = Launcher::new(engine, voice, &signal_fd, before, &plan);
+        launcher = Launcher::new(engine, voice, &signals, &plan);
         status = launcher.run(plan);
         launcher.end();
     }
@@ -78,8 +72,7 @@ pub(super) fn supervise(engine: &Engine, plan: Plan, voice: Voice) -> Result<u8>
 struct Launcher<'a> {
     engine: &'a Engine,
     voice: Voice,
-    signals: &'a SignalFd,
-    before: SigSet,
+    signals: &'a Signals,
     agents: Option<Child>,
     agent_lines: Lines,
     agent_noise: Lines,
@@ -102,29 +95,24 @@ struct Launcher<'a> {
     /// The process of each rank that this launcher started itself.
     spawned: Vec<u32>,
     /// The rank that ended first by a signal, and how, when this launcher started the ranks.
-    first: Option<(usize, ExitStatus)>,
+    first: Option<FirstDeath>,
     /// The exit status of a `hostbuf exec` that found no program to run (126, 127).
     unstarted: Option<u8>,
     /// The signal that ended the job before all ranks had the buffer.
     ended_by: Option<Signal>,
+    /// The last signal that asked for the job's end.
+    asked_to_end: Option<Signal>,
     /// How the agents' job ended.
     agents_status: Option<ExitStatus>,
     progress: Progress,
 }
 
 impl<'a> Launcher<'a> {
-    fn new(
-        engine: &'a Engine,
-        voice: Voice,
-        signals: &'a SignalFd,
-        before: SigSet,
-        plan: &Plan,
-    ) -> Launcher<'a> {
+    fn new(engine: &'a Engine, voice: Voice, signals: &'a Signals, plan: &Plan) -> Launcher<'a> {
         Launcher {
             engine,
             voice,
             signals,
-            before,
             agents: None,
             agent_lines: Lines::default(),
             agent_noise: Lines::default(),
@@ -142,6 +130,7 @@ impl<'a> Launcher<'a> {
             first: None,
             unstarted: None,
             ended_by: None,
+            asked_to_end: None,
             agents_status: None,
             progress: Progress::new(voice.quiet),
         }
@@ -158,7 +147,7 @@ impl<'a> Launcher<'a> {
 
     fn run(&mut self, plan: Plan) -> Result<u8> {
         self.note(&plan.agents);
-        let mut agents = spawn(&plan.agents, Streams::Piped, self.before)?;
+        let mut agents = spawn(&plan.agents, Streams::Piped, self.signals.before())?;
         self.agent_lines = Lines::of(agents.stdout.take().map(OwnedFd::from));
         self.agent_noise = Lines::of(agents.stderr.take().map(OwnedFd::from));
         self.agents = Some(agents);
@@ -170,7 +159,7 @@ impl<'a> Launcher<'a> {
                 for line in &lines {
                     // As with mpirun, only rank 0 reads.
                     let streams = if self.ranks.is_empty() { Streams::Inherited } else { Streams::NoInput };
-                    let child = spawn(line, streams, self.before)?;
+                    let child = spawn(line, streams, self.signals.before())?;
                     self.spawned.push(child.id());
                     self.ranks.push(child);
                 }
@@ -208,6 +197,7 @@ impl<'a> Launcher<'a> {
                     continue;
                 }
                 if late || self.agreed || self.agents.is_none() {
+                    self.name_the_dead();
                     return Ok(self.verdict());
                 }
             }
@@ -225,11 +215,18 @@ impl<'a> Launcher<'a> {
         }
     }
 
+    /// Names the rank that a signal has ended, as an mpirun does, unless that is what the user has asked for.
+    fn name_the_dead(&self) {
+        if let Some(first) = &self.first
+            && first.status.signal() != self.asked_to_end.map(|signal| signal as i32)
+        {
+            complain!("hostbuf run: {}", first.text());
+        }
+    }
+
     /// The rank that was lost first, in words.
     fn lost(&self) -> Option<String> {
-        let (rank, status) = self.first.as_ref()?;
-        let host = process::host_name();
-        Some(format!("rank {rank} on {host} ended ({status}) before all ranks had the buffer"))
+        Some(format!("{} before all ranks had the buffer", self.first.as_ref()?.text()))
     }
 
     fn agents_died(&mut self) -> String {
@@ -244,7 +241,11 @@ impl<'a> Launcher<'a> {
             said.truncate(MOST_SAID);
             said.push("...");
         }
-        let said = if said.is_empty() { "it did not say why".into() } else { said.join(" ") };
+        let said = match self.agents_status {
+            _ if !said.is_empty() => said.join(" "),
+            Some(status) if status.signal().is_some() => format!("it was ended by {}", death(status)),
+            _ => "it did not say why".into(),
+        };
         if self.ready > 0 {
             let status = self.agents_status.map_or("?".into(), |s| s.to_string());
             return format!("an agent of this job ended ({status}) before the buffer was agreed on: {said}");
@@ -285,22 +286,17 @@ impl<'a> Launcher<'a> {
     }
 
     fn hear_signals(&mut self) {
-        while let Ok(Some(info)) = self.signals.read_signal() {
-            let Ok(signal) = Signal::try_from(info.ssi_signo as i32) else { continue };
-            // The terminal sends to the whole foreground group: the program's job has it already.
-            let from_terminal = info.ssi_code == libc::SI_KERNEL;
+        while let Some(Received { signal, by_terminal }) = self.signals.next() {
+            self.forward(signal, by_terminal);
             match signal {
-                Signal::SIGCHLD => {}
                 Signal::SIGTSTP => {
-                    self.forward(signal, from_terminal);
                     let _ = raise(Signal::SIGSTOP);
                     // Running again: whoever continued us meant all of us.
-                    self.forward(Signal::SIGCONT, from_terminal);
+                    self.forward(Signal::SIGCONT, by_terminal);
                 }
-                _ => {
-                    self.forward(signal, from_terminal);
-                    let ends = matches!(signal, Signal::SIGINT | Signal::SIGTERM | Signal::SIGHUP);
-                    if ends && !self.agreed {
+                Signal::SIGINT | Signal::SIGTERM | Signal::SIGHUP => {
+                    self.asked_to_end = Some(signal);
+                    if !self.agreed {
                         // Ranks that run already, unknown to us as yet, may take it or leave it.
                         self.ended_by = Some(signal);
                         if self.spawned.is_empty() {
@@ -308,17 +304,30 @@ impl<'a> Launcher<'a> {
                         }
                     }
                 }
+                _ => {}
             }
         }
     }
 
-    fn forward(&self, signal: Signal, from_terminal: bool) {
-        if from_terminal {
+    /// Passes a signal on to the program's job, unless the terminal has done so.
+    fn forward(&self, signal: Signal, by_terminal: bool) {
+        if by_terminal {
             return;
+        }
+        let handled_by_ranks = matches!(signal, Signal::SIGUSR1 | Signal::SIGUSR2);
+        if *self.engine == Engine::Local && !handled_by_ranks && !self.ranks.is_empty() {
+            // As the process group of a rank under an mpirun: a shell that waits for the program gets it, and the program.
+            return descendants::signal(&self.below(), signal);
         }
         for child in &self.ranks {
             let _ = kill(Pid::from_raw(child.id() as i32), signal);
         }
+    }
+
+    /// The ranks that this launcher has started itself, and all processes that they have started.
+    fn below(&self) -> Vec<i32> {
+        let agents: Vec<u32> = self.agents.iter().map(Child::id).collect();
+        descendants::living(&agents)
     }
 
     fn hear(&mut self, line: &str) {
@@ -373,7 +382,7 @@ impl<'a> Launcher<'a> {
                     }
                     if local && status.signal().is_some() && self.first.is_none() && self.stopping.is_none() {
                         let rank = self.spawned.iter().position(|&pid| pid == child.id());
-                        self.first = rank.map(|rank| (rank, status));
+                        self.first = rank.map(|rank| FirstDeath { rank, pid: child.id(), status });
                     }
                     if self.status.is_none_or(|s| s.success()) {
                         self.status = Some(status);
@@ -382,6 +391,10 @@ impl<'a> Launcher<'a> {
             }
         }
         self.ranks = left;
+        if local {
+            let own = self.ranks.iter().chain(&self.agents).map(Child::id).collect::<Vec<_>>();
+            descendants::reap(&own);
+        }
         if local && died {
             // As an mpirun does: a rank that fails ends the job.
             if self.agreed || self.first.is_some() { self.stop() } else { self.stop_soon() }
@@ -429,6 +442,16 @@ impl<'a> Launcher<'a> {
         for child in &mut self.ranks {
             let _ = child.kill();
             let _ = child.wait();
+        }
+        if *self.engine == Engine::Local {
+            let in_order = self.failure.is_none() && self.status.is_none_or(|s| s.success());
+            let patience = match self.stopping {
+                Some((_, true)) => Patience::NONE,
+                None if in_order => Patience { linger: LINGER, grace: GRACE },
+                _ => Patience { linger: Duration::ZERO, grace: GRACE },
+            };
+            let agents: Vec<u32> = self.agents.iter().map(Child::id).collect();
+            descendants::end(&agents, patience, || self.signals.next().is_some_and(Received::ends));
         }
         let Some(mut agents) = self.agents.take() else { return };
         // They leave when their ranks have; what they said last is still to be heard.

@@ -1,7 +1,7 @@
 //! Other processes: whether they live, and what identifies a host.
 
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// A descriptor that becomes readable when process `pid` has ended. Unlike a number it never means another
 /// process later.
@@ -19,7 +19,22 @@ pub fn pidfd(pid: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// Sends SIGKILL to this process when the thread that created it ends: for direct children of a main thread.
+/// Sends `signal` to the process behind a [`pidfd`].
+///
+/// # Errors
+/// As `pidfd_send_signal(2)`: `ESRCH` when the process has ended.
+#[allow(unsafe_code)]
+pub fn signal(process: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
+    let no_info = std::ptr::null::<libc::siginfo_t>();
+    // SAFETY: a null pointer means the information that kill(2) sends.
+    let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, process.as_raw_fd(), signal, no_info, 0) };
+    if sent != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
+/// Sends `signal` to this process when the thread that created it ends: for direct children of a main thread.
 ///
 /// # Errors
 /// As `prctl(2)`.
@@ -42,6 +57,12 @@ pub fn start_time(pid: i32) -> Option<u64> {
 #[must_use]
 pub fn parent(pid: i32) -> Option<i32> {
     stat_field(pid, 1)?.parse().ok()
+}
+
+/// The state of a process as `/proc/PID/stat` has it: `R`, `S`, `T` (stopped), `Z` (ended, not waited for).
+#[must_use]
+pub fn state(pid: i32) -> Option<char> {
+    stat_field(pid, 0)?.chars().next()
 }
 
 /// Field `n` behind the name in `/proc/PID/stat` (0: the state).

@@ -9,6 +9,7 @@ mod address;
 mod arguments;
 mod basic;
 mod before_main;
+mod descendants;
 mod engines;
 mod examples;
 mod fake_gpu;

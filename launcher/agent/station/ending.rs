@@ -1,0 +1,88 @@
+//! Ends the processes of a job whose launcher has been killed.
+
+use std::collections::HashSet;
+use std::fs;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use hostbuf::internal::wire::ENV_JOB;
+use hostbuf::os::process;
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+
+use super::super::spec::Spec;
+use super::Station;
+
+/// How long processes get to end after SIGTERM, before SIGKILL, and after it.
+const GRACE: Duration = Duration::from_secs(5);
+/// How often the agent looks for what is left.
+const PACE: Duration = Duration::from_millis(20);
+
+/// A job whose ranks this host's launcher has started itself: when the launcher ends, nobody else ends them.
+pub(super) struct LocalJob {
+    launcher: Pid,
+    /// The job's entry in the environment of its processes.
+    variable: Vec<u8>,
+    /// The beginning of the names of the job's memory files in /proc/PID/maps.
+    memory: String,
+}
+
+impl LocalJob {
+    /// The job of `spec`, when its agent is to end the processes.
+    pub(super) fn of(spec: &Spec) -> Option<LocalJob> {
+        spec.ends_processes.then(|| LocalJob {
+            launcher: nix::unistd::getppid(),
+            variable: format!("{ENV_JOB}={}", spec.socket).into_bytes(),
+            memory: format!("/memfd:hostbuf:{:032x}:", spec.job),
+        })
+    }
+
+    /// Whether process `pid` has one of the job's buffers, or was started by one that has the job's environment.
+    fn has(&self, pid: i32) -> bool {
+        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environment.split(|&byte| byte == 0).any(|entry| entry == self.variable)
+            || fs::read_to_string(format!("/proc/{pid}/maps")).is_ok_and(|maps| maps.contains(&self.memory))
+    }
+
+    fn processes(&self) -> Vec<i32> {
+        let own = std::process::id() as i32;
+        let numbers = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+        numbers.filter(|&pid| pid != own && self.has(pid)).collect()
+    }
+
+    fn signal(&self, pid: i32, signal: Signal) {
+        let Ok(process) = process::pidfd(pid) else { return };
+        // The number may belong to another process by now.
+        if self.has(pid) {
+            let _ = process::signal(process.as_fd(), signal as i32);
+        }
+    }
+}
+
+impl Station {
+    /// Ends the processes of the job if its launcher has ended: SIGTERM, then SIGKILL.
+    pub(super) fn end_orphans(&self) {
+        // The kernel gives the launcher's children another parent before it signals them.
+        let Some(job) = self.local.as_ref().filter(|job| nix::unistd::getppid() != job.launcher) else {
+            return;
+        };
+        // A rank gets SIGTERM from the kernel when the launcher ends; a second one could cut short what it does then.
+        let mut asked: HashSet<i32> = self.peers.values().filter(|p| p.counted).map(|p| p.pid).collect();
+        let begun = Instant::now();
+        while begun.elapsed() < 2 * GRACE {
+            let left = job.processes();
+            if left.is_empty() {
+                return;
+            }
+            for pid in left {
+                if begun.elapsed() >= GRACE {
+                    job.signal(pid, Signal::SIGKILL);
+                } else if asked.insert(pid) {
+                    job.signal(pid, Signal::SIGTERM);
+                }
+            }
+            std::thread::sleep(PACE);
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! The signals that the launcher gets, read from a descriptor.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use hostbuf::{Error, Result};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+
+/// Signals that are passed on to the program's job.
+const FORWARDED: [Signal; 7] = [
+    Signal::SIGINT,
+    Signal::SIGTERM,
+    Signal::SIGHUP,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGCONT,
+    Signal::SIGTSTP,
+];
+
+/// One signal, and whether the program's ranks have got it too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Received {
+    pub(super) signal: Signal,
+    /// The terminal has sent it to the whole foreground process group.
+    pub(super) by_terminal: bool,
+}
+
+impl Received {
+    /// Whether it asks for the job's end.
+    pub(super) fn ends(self) -> bool {
+        matches!(self.signal, Signal::SIGINT | Signal::SIGTERM | Signal::SIGHUP)
+    }
+}
+
+/// The launcher's signals, blocked and read one by one.
+pub(super) struct Signals {
+    fd: SignalFd,
+    before: SigSet,
+    leads_session: bool,
+}
+
+impl Signals {
+    /// Blocks the signals of this thread, to read them from a descriptor.
+    ///
+    /// # Errors
+    /// [`Error::Os`].
+    pub(super) fn block() -> Result<Signals> {
+        let os = |doing: &str| {
+            let doing = doing.to_owned();
+            move |e: nix::Error| Error::Os { doing, source: e.into() }
+        };
+        let mut signals = SigSet::from_iter(FORWARDED);
+        signals.add(Signal::SIGCHLD);
+        // Under nohup a hangup ends nothing. A blocked signal would be read although it is ignored.
+        if is_ignored(Signal::SIGHUP) {
+            signals.remove(Signal::SIGHUP);
+        }
+        let before = signals.thread_swap_mask(SigmaskHow::SIG_BLOCK).map_err(os("blocking signals"))?;
+        let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
+        let fd = SignalFd::with_flags(&signals, flags).map_err(os("opening a signal descriptor"))?;
+        let own = nix::unistd::getpid();
+        let leads_session = nix::unistd::getsid(None).is_ok_and(|leader| leader == own);
+        Ok(Signals { fd, before, leads_session })
+    }
+
+    /// The signal mask from before, for children.
+    pub(super) fn before(&self) -> SigSet {
+        self.before
+    }
+
+    /// Returns the next signal that has come, SIGCHLD left out.
+    pub(super) fn next(&self) -> Option<Received> {
+        loop {
+            let info = self.fd.read_signal().ok()??;
+            let Ok(signal) = Signal::try_from(info.ssi_signo as i32) else { continue };
+            if signal == Signal::SIGCHLD {
+                continue;
+            }
+            // The kernel sends the signals of a terminal's keys to the foreground group, which the ranks' job belongs to,
+            // but the hangup of a terminal to the leader of its session alone.
+            let to_leader_alone = signal == Signal::SIGHUP && self.leads_session;
+            let by_terminal = info.ssi_code == libc::SI_KERNEL && !to_leader_alone;
+            return Some(Received { signal, by_terminal });
+        }
+    }
+}
+
+impl AsFd for Signals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+#[allow(unsafe_code)]
+fn is_ignored(signal: Signal) -> bool {
+    // SAFETY: a null action only asks for the present one; the all-zero `sigaction` is valid.
+    let action = unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        let asked = libc::sigaction(signal as i32, std::ptr::null(), &raw mut action);
+        (asked == 0).then_some(action.sa_sigaction)
+    };
+    action == Some(libc::SIG_IGN)
+}

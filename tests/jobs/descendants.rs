@@ -1,0 +1,175 @@
+//! Processes that a rank has started end with the job, and a rank that a signal ends is named.
+
+use std::fs;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use hostbuf::os::process;
+use nix::sys::signal::{SigHandler, Signal, kill};
+use nix::unistd::Pid;
+
+use crate::harness::{Outcome, can_simulate, eventually, fixture, flavours, hostbuf, local, simulated};
+use crate::watched::{ARRIVAL, Job, SOON, Scratch, remains, slay};
+
+/// How a child of a rank is related to it (tests/fixtures/family.c).
+const RELATIONS: [&[&str]; 2] = [&[], &["daemon"]];
+
+/// A rank of its own kind, and what stands behind it in the job.
+fn family(mark: &str, flags: &[&str], relation: &[&str], more: &[&str]) -> Job {
+    let program = fixture("cc", "family.c", flags).expect("a C compiler is there");
+    let program = [&[program.to_str().expect("UTF-8"), "DIR"], relation, more].concat();
+    let job = Job::start(mark, "size=1M", &["-n", "1"], &program, |_, _| {});
+    eventually("the rank's child", ARRIVAL, || job.dir.has("child"));
+    job
+}
+
+/// When the launcher has ended, all processes of its job have.
+#[track_caller]
+fn nothing_is_left(job: &Job, what: &str) {
+    let left = job.remains();
+    assert!(left.is_empty(), "{what}: {left:#?}\n{}", job.err());
+}
+
+#[test]
+fn a_signal_ends_what_the_ranks_have_started() {
+    for relation in RELATIONS {
+        for flags in [&[][..], &["-static"]] {
+            for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+                let what = format!("{relation:?} {flags:?} {signal}");
+                let mut job = family(&format!("signalled-{signal}"), flags, relation, &[]);
+                kill(Pid::from_raw(job.pid()), signal).expect("our child");
+                assert_eq!(job.end(SOON).code(), Some(128 + signal as i32), "{what}: {}", job.err());
+                assert_eq!(job.err(), "", "{what}: nobody is told of what he has done himself");
+                nothing_is_left(&job, &what);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_fails_ends_what_the_others_have_started() {
+    for relation in RELATIONS {
+        // The other rank fails when the first one has a child.
+        let fails = "until [ -e $0/child ]; do read -t 0.01 <> <(:); done; exit 3";
+        let second = [":", "-n", "1", "--", "bash", "-c", fails, "DIR"];
+        let mut job = family("failing", &[], relation, &second);
+        assert_eq!(job.end(SOON).code(), Some(3), "{relation:?}: {}", job.err());
+        nothing_is_left(&job, &format!("{relation:?}"));
+    }
+}
+
+#[test]
+fn what_a_rank_leaves_behind_ends_when_the_job_has_ended_well() {
+    for relation in RELATIONS {
+        let relation = [relation, &["leave"]].concat();
+        let mut job = family("leaving", &[], &relation, &[]);
+        assert_eq!(job.end(SOON).code(), Some(0), "{relation:?}: {}", job.err());
+        assert_eq!(job.err(), "");
+        nothing_is_left(&job, &format!("{relation:?}"));
+    }
+}
+
+#[test]
+fn a_process_that_does_not_hear_sigterm_is_killed() {
+    let mut job = family("deaf", &[], &["daemon", "deaf"], &[]);
+    kill(Pid::from_raw(job.pid()), Signal::SIGTERM).expect("our child");
+    assert_eq!(job.end(3 * SOON).code(), Some(143), "{}", job.err());
+    nothing_is_left(&job, "deaf");
+}
+
+#[test]
+fn a_launcher_that_is_killed_leaves_none_of_its_jobs_processes() {
+    for (flags, relation) in
+        [(&[][..], &[][..]), (&[], &["daemon"]), (&[], &["daemon", "deaf"]), (&["-static"], &["daemon"])]
+    {
+        let mut job = family("orphaned", flags, relation, &[]);
+        slay(job.pid());
+        job.end(SOON);
+        let begun = Instant::now();
+        eventually(&format!("{flags:?} {relation:?}: the end of all processes"), 3 * SOON, || {
+            job.remains().is_empty()
+        });
+        let deaf = relation.contains(&"deaf");
+        assert_eq!(
+            begun.elapsed() > Duration::from_secs(4),
+            deaf,
+            "{relation:?}: SIGKILL comes after a while"
+        );
+    }
+}
+
+#[test]
+fn a_rank_that_a_signal_ends_is_named() {
+    let host = process::host_name();
+    for (signal, number) in [("SEGV", 11), ("KILL", 9), ("SYS", 31)] {
+        let dies = format!("[ $HOSTBUF_LOCAL_RANK = 0 ] && exec sleep 1000; echo $$; kill -{signal} $$");
+        let outcome = local(2, "1M", &[], &["sh", "-c", &dies]);
+        let process = outcome.stdout.trim();
+        let named = format!(
+            "hostbuf run: rank 1 on {host} (process {process}) was ended by signal {number} (SIG{signal})"
+        );
+        let err = outcome.stderr.trim_end();
+        assert_eq!((outcome.status, err.lines().count()), (128 + number, 1), "{outcome:?}");
+        assert!(err.starts_with(&named), "{err}");
+        assert_eq!(err.contains("seccomp"), signal == "SYS", "{err}");
+    }
+    // A rank that ends by itself, with whatever status, is no news to the launcher.
+    assert_eq!(local(2, "1M", &[], &["sh", "-c", "exit 3"]).stderr, "");
+}
+
+/// `hostbuf run` as the leader of a session whose terminal is closed while the ranks run.
+#[test]
+fn a_terminal_that_closes_ends_the_job() {
+    let terminal = fixture("cc", "terminal.c", &[]).expect("a C compiler is there");
+    let family = fixture("cc", "family.c", &[]).expect("a C compiler is there");
+    let job = format!("hangup-{}", std::process::id());
+    let dir = Scratch::new(&job);
+    let buffer = format!("name={job},size=1M");
+    let mut command = Command::new("timeout");
+    command.args(["-k", "1", "30"]).arg(&terminal).arg(dir.path("child")).arg(hostbuf());
+    let options = ["run", "--launcher", "local", "-n", "2", "--buffer", &buffer, "--"];
+    let outcome = Outcome::of(command.args(options).arg(&family).arg(&dir.0));
+    assert_eq!(outcome.status, 129, "{outcome:?}");
+    let left = remains(&format!("name={job},"), "");
+    assert!(left.is_empty(), "{left:#?}");
+    let left = remains(&dir.path(""), "");
+    assert!(left.is_empty(), "{left:#?}");
+}
+
+#[test]
+fn under_nohup_a_hangup_is_left_ignored() {
+    let job = Job::start("nohup", "size=1M", &["-n", "1"], &["sleep", "1000"], |command, _| {
+        use std::os::unix::process::CommandExt;
+        // SAFETY: one system call between fork and exec.
+        #[allow(unsafe_code)]
+        unsafe {
+            command.pre_exec(|| Ok(drop(nix::sys::signal::signal(Signal::SIGHUP, SigHandler::SigIgn)?)))
+        };
+    });
+    let status = fs::read_to_string(format!("/proc/{}/status", job.pid())).expect("it runs");
+    let has_hangup = |set: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(set)).expect("each process has it");
+        u64::from_str_radix(line.trim(), 16).expect("a set of signals") & 1 == 1
+    };
+    // The kernel keeps a blocked signal, even an ignored one, for whoever reads it from a descriptor.
+    assert!(has_hangup("SigIgn:") && !has_hangup("SigBlk:"), "{status}");
+}
+
+#[test]
+fn a_terminal_that_closes_ends_the_job_of_every_mpi() {
+    if !can_simulate() {
+        return;
+    }
+    let terminal = fixture("cc", "terminal.c", &[]).expect("a C compiler is there").display().to_string();
+    for flavour in flavours() {
+        let mark = format!("hangup-{flavour}-{}", std::process::id());
+        let script = format!(
+            "timeout -k 1 30 {terminal} $SIMHOSTS_DIR/there $HOSTBUF run -n 2 --host h0:1,h1:1 --mpirun $MPIRUN \
+             --buffer name={mark},size=1M -- sh -c \"touch $SIMHOSTS_DIR/there; exec sleep 1000 # {mark}\"; echo status $?"
+        );
+        let outcome = simulated(2, &flavour, &script);
+        let status = outcome.lines("status ");
+        assert!(status.len() == 1 && status[0] != "0" && status[0] != "124", "{flavour}: {outcome:?}");
+        eventually(&format!("{flavour}: nothing is left"), SOON, || remains(&mark, "").is_empty());
+    }
+}
