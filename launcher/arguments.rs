@@ -1,5 +1,9 @@
 //! Arguments that several subcommands share.
 
+use std::time::Duration;
+
+use clap::ValueHint;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use hostbuf::internal::check_all;
 use hostbuf::{Bytes, Error, Options, Pages, Result};
 
@@ -9,10 +13,11 @@ use crate::device::Devices;
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct BufferArguments {
     /// Size of the buffer on each host: 4096, 64K, 512M, 2G, 1.5T
-    #[arg(long)]
+    #[arg(long, value_hint = ValueHint::Other)]
     size: Option<Bytes>,
     /// Pages: auto (the best that is there), 4k, thp, 2m, 1g
-    #[arg(long, value_parser = |text: &str| text.parse::<Pages>())]
+    #[arg(long, value_parser = PossibleValuesParser::new(["auto", "4k", "thp", "2m", "1g"]).try_map(|text| text.parse::<Pages>()))]
+    #[arg(ignore_case = true, hide_possible_values = true)]
     pages: Option<Pages>,
     /// Take pages at the first touch, not before the ranks run
     #[arg(long)]
@@ -21,7 +26,7 @@ pub(crate) struct BufferArguments {
     #[arg(long)]
     dump: bool,
     /// One more buffer: name=index,size=2G,pages=2m,lazy,dump (again for each); mmap-flags=0x2000 adds bits of mmap(2)
-    #[arg(long, value_name = "SPEC", value_parser = |text: &str| text.parse::<Options>())]
+    #[arg(long, value_name = "SPEC", value_hint = ValueHint::Other, value_parser = |text: &str| text.parse::<Options>())]
     buffer: Vec<Options>,
 }
 
@@ -56,12 +61,40 @@ impl BufferArguments {
     }
 }
 
+/// The time that the start of a job may take.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct StartArguments {
+    /// Fail when no rank has come, voted or mapped the buffers for so many seconds: 300, or HOSTBUF_START_TIMEOUT; 0 waits for ever
+    #[arg(long, value_name = "SECONDS", value_hint = ValueHint::Other)]
+    start_timeout: Option<u32>,
+}
+
+impl StartArguments {
+    /// How long agents wait for their ranks; `None`: for ever.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for an environment variable that is no number of seconds.
+    pub(crate) fn timeout(&self) -> Result<Option<Duration>> {
+        const VARIABLE: &str = "HOSTBUF_START_TIMEOUT";
+        let seconds = match (self.start_timeout, std::env::var(VARIABLE)) {
+            (Some(seconds), _) => seconds,
+            (None, Ok(text)) => text.parse().map_err(|_| Error::Invalid {
+                what: format!(
+                    "{VARIABLE} is \"{text}\", and should be a number of seconds; 0 waits for ever"
+                ),
+            })?,
+            (None, Err(_)) => 300,
+        };
+        Ok((seconds > 0).then(|| Duration::from_secs(seconds.into())))
+    }
+}
+
 /// What registers the buffers before `main`.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct RegisterArguments {
     /// Register every buffer before main: cuda, cuda:1, rdma, rdma:mlx5_0 for reading and writing, mlock (locked pages, which
     /// no device writes) for reading; several with commas; with a ? behind it a device may be missing
-    #[arg(long, value_name = "DEVICES", value_parser = |text: &str| text.parse::<Devices>())]
+    #[arg(long, value_name = "DEVICES", value_hint = ValueHint::Other, value_parser = |text: &str| text.parse::<Devices>())]
     pub(crate) register: Option<Devices>,
     /// Who registers: on each host its first rank, or all of them
     #[arg(long, value_name = "WHO", value_enum, default_value_t, requires = "register")]

@@ -10,6 +10,7 @@ mod doctor;
 mod elf;
 mod exec;
 mod installation;
+mod lookup;
 mod manual;
 mod preload_file;
 mod program;
@@ -24,7 +25,7 @@ use clap::{Parser, Subcommand};
 
 /// One buffer per host, at one address on every host of an MPI job, shared by all its ranks.
 #[derive(Debug, Parser)]
-#[command(version, propagate_version = true, disable_help_subcommand = true)]
+#[command(version, propagate_version = true)]
 struct CommandLine {
     #[command(subcommand)]
     command: Verb,
@@ -36,6 +37,9 @@ enum Verb {
     Exec(exec::Arguments),
     Stat(stat::Arguments),
     Doctor(doctor::Arguments),
+    /// Print the version
+    #[command(hide = true)]
+    Version,
     /// Write the preloaded object where an installation has it
     #[command(hide = true)]
     Object {
@@ -71,6 +75,10 @@ fn main() -> ExitCode {
         Verb::Exec(arguments) => exec::run(arguments),
         Verb::Stat(arguments) => stat::run(&arguments),
         Verb::Doctor(arguments) => doctor::run(&arguments),
+        Verb::Version => {
+            println!("hostbuf {}", env!("CARGO_PKG_VERSION"));
+            ExitCode::SUCCESS
+        }
         Verb::Object { path } => written(preload_file::install(&path)),
         Verb::Manual { prefix, date } => {
             written(manual::write(&<CommandLine as clap::CommandFactory>::command(), &prefix, &date))
@@ -88,6 +96,26 @@ fn written(result: hostbuf::Result<()>) -> ExitCode {
     }
 }
 
+/// Names the option of `hostbuf run` that stands for an engine's option.
+fn meant(error: &clap::Error) -> Option<String> {
+    let is_run = std::env::args_os().nth(1).is_some_and(|word| word == "run");
+    let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg).filter(|_| is_run) else {
+        return None;
+    };
+    let option = match word.split(['=', ' ']).next()? {
+        "-H" | "-hosts" | "--hosts" => "--host h0:2,h1:2",
+        "-N" | "--npernode" | "--ppn" | "--ntasks-per-node" => {
+            "--host h0:2,h1:2, which names the ranks of each host"
+        }
+        "-f" | "-machinefile" | "--machinefile" => "--hostfile",
+        "--np" | "--ntasks" => "-n",
+        "-x" => "--launcher-arg -x --launcher-arg NAME",
+        "--genv" | "--env" => "--launcher-arg -genv --launcher-arg NAME --launcher-arg VALUE",
+        _ => return None,
+    };
+    Some(format!("did you mean {option}? "))
+}
+
 /// A command line that makes no sense: what is wrong with it, in one line. Help and version are no mistakes.
 fn wrong(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
@@ -101,10 +129,11 @@ fn wrong(error: &clap::Error) -> ExitCode {
     let said = text.lines().take_while(|l| !l.trim().is_empty()).map(str::trim).collect::<Vec<_>>().join(" ");
     let suggested = error.get(ContextKind::SuggestedArg).or_else(|| error.get(ContextKind::SuggestedValue));
     let instead = match suggested {
+        _ if meant(error).is_some() => meant(error).unwrap_or_default(),
         // An option that is not for people has none that is like it.
-        Some(ContextValue::String(like)) if like != "--socket" => format!("{like} is like it, "),
+        Some(ContextValue::String(like)) if like != "--socket" => format!("did you mean {like}? "),
         Some(ContextValue::Strings(like)) if !like.is_empty() => {
-            format!("{} is like it, ", like.join(" or "))
+            format!("did you mean {}? ", like.join(" or "))
         }
         _ if error.kind() == ErrorKind::UnknownArgument => {
             match std::env::args_os().nth(1).as_ref().and_then(|word| word.to_str()) {

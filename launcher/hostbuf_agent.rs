@@ -5,6 +5,7 @@
 mod complain;
 
 mod agent;
+mod lookup;
 
 use std::process::ExitCode;
 

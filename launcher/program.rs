@@ -7,6 +7,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::elf::Elf;
+use crate::lookup::{self, Refusal};
 
 /// What is known of a program before it runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,34 +21,10 @@ pub(crate) struct Program {
     pub(crate) needed: Vec<String>,
 }
 
-/// Why a program cannot run, and the exit status that a shell gives for that.
-pub(crate) type Refusal = (String, u8);
-
 impl Program {
     /// Finds `name` as a shell does: by `PATH` unless it has a slash.
     pub(crate) fn find(name: &OsStr) -> Result<Program, Refusal> {
-        let shown = name.to_string_lossy();
-        let path = if name.as_bytes().contains(&b'/') {
-            PathBuf::from(name)
-        } else {
-            let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
-            let mut places = std::env::split_paths(&path).map(|dir| dir.join(name));
-            places
-                .find(|p| is_executable(p))
-                .ok_or_else(|| (format!("program \"{shown}\" is not in PATH"), 127))?
-        };
-        match fs::metadata(&path) {
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-                return Err((format!("program \"{shown}\" does not exist"), 127));
-            }
-            Err(e) => return Err((format!("program \"{shown}\" cannot be read: {e}"), 126)),
-            Ok(m) if m.is_dir() => return Err((format!("program \"{shown}\" is a folder"), 126)),
-            Ok(_) if !is_executable(&path) => {
-                return Err((format!("program \"{shown}\" is not executable"), 126));
-            }
-            Ok(_) => {}
-        }
-        Ok(Program::inspect(path))
+        Ok(Program::inspect(lookup::find(name)?))
     }
 
     fn inspect(path: PathBuf) -> Program {
@@ -68,11 +45,6 @@ impl Program {
     pub(crate) fn asan(&self) -> Option<&str> {
         self.needed.iter().map(String::as_str).find(|n| n.starts_with("libasan.so"))
     }
-}
-
-fn is_executable(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|m| m.is_file())
-        && nix::unistd::access(path, nix::unistd::AccessFlags::X_OK).is_ok()
 }
 
 /// The image that the kernel will load for `path`: the interpreter of a script, through as many scripts as the

@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::sync::OnceLock;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
@@ -18,9 +19,12 @@ use super::Open;
 use super::orders::{Answer, Event, Handle, Order};
 use super::report::Report;
 use super::spec::Spec;
+use crate::lookup;
 
 /// How long an agent whose ranks are not all here waits before it compares notes with the others again.
 const PACE: Duration = Duration::from_millis(10);
+/// How much later than a station the agents together notice that ranks are missing.
+const MARGIN: Duration = Duration::from_secs(1);
 /// How often progress is told.
 const TELL: Duration = Duration::from_millis(200);
 
@@ -31,7 +35,7 @@ pub(super) fn conduct(spec: &Spec, open: Open, station: &Handle, ending: &OnceLo
     let fail = |error: &Error| station.order(Order::Fail { message: error.to_string() });
     let mut phases = [0; Phase::COUNT];
     // Whatever is wrong with this host is found out before the engine is asked, and told together with the others.
-    let created = Segments::create(spec.job, &spec.buffers);
+    let created = find_program(spec).and_then(|()| Segments::create(spec.job, &spec.buffers));
     phases[Phase::Create as usize] = micros(begun);
     let has_room = created.is_ok();
     let (segments, opened) = std::thread::scope(|scope| {
@@ -73,6 +77,14 @@ pub(super) fn conduct(spec: &Spec, open: Open, station: &Handle, ending: &OnceLo
     ending.get_or_init(Instant::now);
     drop(group);
     drop::<Box<dyn Any>>(engine);
+}
+
+/// Looks for the ranks' program in this host's folders: an engine says less of one that is missing, and some crash.
+fn find_program(spec: &Spec) -> Result<()> {
+    let Some(name) = &spec.program else { return Ok(()) };
+    let Err((why, status)) = lookup::find(name.as_ref()) else { return Ok(()) };
+    Report::Unstarted { status }.print();
+    Err(Error::Lost { why: format!("{why} on {}", process::host_name()) })
 }
 
 fn micros(since: Instant) -> u64 {
@@ -131,7 +143,7 @@ fn steps(
     mut phases: [u64; Phase::COUNT],
 ) -> std::result::Result<(u64, u32), Stop> {
     let begun = Instant::now();
-    let ranks = gather(group, station)?;
+    let ranks = gather(group, station, spec.timeout)?;
     phases[Phase::Gather as usize] = micros(begun);
 
     let begun = Instant::now();
@@ -218,10 +230,16 @@ fn event(station: &Handle) -> Result<Event> {
 
 /// Waits until the ranks of all hosts are there; returns how many this host has. A host may have none: the engine
 /// has put none there, so its agent learns from the others that all have come.
-fn gather(group: &dyn Collective, station: &Handle) -> std::result::Result<usize, Stop> {
+fn gather(
+    group: &dyn Collective,
+    station: &Handle,
+    timeout: Option<Duration>,
+) -> std::result::Result<usize, Stop> {
     let mut here: Option<(usize, u64)> = None;
+    let mut late = None;
+    let mut arrivals = (0, Instant::now());
     loop {
-        let mut lost = None;
+        let mut lost: Option<Error> = late.take();
         if here.is_none() {
             match station.events.recv_timeout(PACE) {
                 Ok(Event::Present { ranks, size }) => here = Some((ranks, size)),
@@ -240,9 +258,10 @@ fn gather(group: &dyn Collective, station: &Handle) -> std::result::Result<usize
         let (ranks, size) = here.unwrap_or_default();
         // An engine that does not tell the size of the job has no other hosts to ask about it.
         let size = if size == 0 { ranks as u64 } else { size };
-        let mut words = [ranks as u64, size, u64::from(here.is_some()), u64::from(lost.is_some())];
+        let come = station.come.load(Ordering::Relaxed);
+        let mut words = [ranks as u64, size, u64::from(here.is_some()), u64::from(lost.is_some()), come];
         group.all_reduce(&mut words, Reduce::Sum).map_err(Stop::Everywhere)?;
-        let [present, sizes, knowing, lost_anywhere] = words;
+        let [present, sizes, knowing, lost_anywhere, come] = words;
         if let Some(error) = lost {
             return Err(Stop::Here(error));
         }
@@ -256,6 +275,19 @@ fn gather(group: &dyn Collective, station: &Handle) -> std::result::Result<usize
         // A group of one has the whole job here (`hostbuf exec` on one of several hosts counts its own ranks).
         if group.size() == 1 && here.is_some() {
             return Ok(ranks);
+        }
+        if come != arrivals.0 {
+            arrivals = (come, Instant::now());
+        }
+        // A station knows which ranks of its own host are late. It is left a moment to say so.
+        if let Some(limit) = timeout.filter(|limit| knowing > 0 && arrivals.1.elapsed() > *limit + MARGIN) {
+            let why = format!(
+                "{come} of {} ranks have come to the agents of their hosts, and no other for {} s: give them longer by \
+                 --start-timeout, or look what the engine waits for",
+                sizes / knowing,
+                limit.as_secs()
+            );
+            late = Some(Error::Lost { why });
         }
         if here.is_some() {
             std::thread::sleep(PACE / 10);

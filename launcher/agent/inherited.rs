@@ -34,6 +34,13 @@ pub(super) fn lifeline(spec: &Spec) -> Result<Option<OwnedFd>> {
     };
     let fd = process::pidfd(pid).map_err(|e| match e.raw_os_error() {
         Some(libc::ESRCH) => gone(),
+        Some(libc::EPERM | libc::ENOSYS) => Error::Unsupported {
+            what: format!("watching process {pid}"),
+            why: format!(
+                "pidfd_open: {e}. A container's seccomp profile forbids it (allow pidfd_open there, as in docker run \
+                 --security-opt seccomp=FILE, or update the container's runtime), or the kernel is older than Linux 5.3"
+            ),
+        },
         _ => Error::Os { doing: format!("watching process {pid}"), source: e },
     })?;
     // Only now is it certain that the descriptor means the process that is meant.

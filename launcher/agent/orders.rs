@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{Receiver, Sender};
 
 use hostbuf::internal::wire::{Frame, Winner};
@@ -44,6 +45,8 @@ pub(super) struct Handle {
     pub(super) orders: Sender<Order>,
     pub(super) wake: Arc<EventFd>,
     pub(super) events: Receiver<Event>,
+    /// How many of this host's ranks have come.
+    pub(super) come: Arc<AtomicU64>,
 }
 
 impl Handle {

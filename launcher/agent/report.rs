@@ -15,6 +15,8 @@ pub(crate) enum Report {
     Filling { host: String, buffer: String, done: u64, ended: bool },
     /// All ranks of all hosts have the buffer.
     Agreed { address: u64, rounds: u32, microseconds: u64 },
+    /// A rank's program cannot run: the exit status that a shell gives for that.
+    Unstarted { status: u8 },
     /// The job cannot have its buffer.
     Failed { message: String },
 }
@@ -33,6 +35,7 @@ impl Report {
             Report::Agreed { address, rounds, microseconds } => {
                 json!({"hostbuf": "agreed", "address": address, "rounds": rounds, "microseconds": microseconds})
             }
+            Report::Unstarted { status } => json!({"hostbuf": "unstarted", "status": status}),
             Report::Failed { message } => json!({"hostbuf": "failed", "message": message}),
         };
         // With nobody to read, the launcher is gone, and its end is noticed elsewhere.
@@ -64,6 +67,7 @@ impl Report {
                 rounds: u32::try_from(number("rounds")?).ok()?,
                 microseconds: number("microseconds")?,
             },
+            "unstarted" => Report::Unstarted { status: u8::try_from(number("status")?).ok()? },
             "failed" => Report::Failed { message: text("message")? },
             _ => return None,
         })

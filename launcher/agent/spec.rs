@@ -1,5 +1,7 @@
 //! What an agent is told on its command line.
 
+use std::time::Duration;
+
 use hostbuf::internal::check_all;
 use hostbuf::{Error, Options, Result};
 
@@ -20,6 +22,10 @@ pub(crate) struct Spec {
     pub(crate) reports: bool,
     /// Whether the job is over when the lifeline ends, so that the agent ends the processes that have its buffers.
     pub(crate) ends_processes: bool,
+    /// The program of every rank, where each host with an agent has ranks: then it is looked for before they start.
+    pub(crate) program: Option<String>,
+    /// How long this host's ranks may take to come, to vote and to map; `None`: for ever.
+    pub(crate) timeout: Option<Duration>,
 }
 
 /// A process, named for good.
@@ -40,6 +46,8 @@ impl Spec {
         list.extend(self.lifeline.map(|l| format!("--lifeline={}:{}", l.pid, l.start)));
         list.extend(self.reports.then(|| "--reports".to_owned()));
         list.extend(self.ends_processes.then(|| "--ends-processes".to_owned()));
+        list.extend(self.program.as_ref().map(|name| format!("--program={name}")));
+        list.extend(self.timeout.map(|limit| format!("--timeout={}", limit.as_secs())));
         list
     }
 
@@ -54,6 +62,8 @@ impl Spec {
             lifeline: None,
             reports: false,
             ends_processes: false,
+            program: None,
+            timeout: None,
         };
         let wrong = |argument: &str| Error::Invalid { what: format!("argument \"{argument}\" is unknown") };
         for argument in arguments {
@@ -71,6 +81,11 @@ impl Spec {
                 }
                 "--reports" => spec.reports = true,
                 "--ends-processes" => spec.ends_processes = true,
+                "--program" => spec.program = Some(value.into()),
+                "--timeout" => {
+                    let seconds = value.parse().map_err(|_| wrong(&argument))?;
+                    spec.timeout = Some(Duration::from_secs(seconds));
+                }
                 _ => return Err(wrong(&argument)),
             }
         }
@@ -96,6 +111,8 @@ mod tests {
             lifeline: Some(Lifeline { pid: 12, start: 99 }),
             reports: true,
             ends_processes: true,
+            program: Some("./app".into()),
+            timeout: Some(Duration::from_secs(300)),
         };
         assert_eq!(Spec::parse(spec.arguments().into_iter()).unwrap(), spec);
         assert!(Spec::parse(["--what".to_owned()].into_iter()).is_err());

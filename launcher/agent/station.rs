@@ -1,5 +1,6 @@
 //! The side of the agent that talks to the processes of its host. One thread, no blocking call but `poll`.
 
+mod deadline;
 mod ending;
 mod gathers;
 mod newcomers;
@@ -21,7 +22,9 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::inherited::{adopt, lifeline};
 use super::orders::{Event, Handle, Order};
+use super::report::Report;
 use super::spec::Spec;
+use deadline::Deadline;
 use ending::LocalJob;
 use gathers::Parts;
 
@@ -89,6 +92,7 @@ pub(super) struct Station {
     locked_out: Option<Instant>,
     lifeline: Option<OwnedFd>,
     local: Option<LocalJob>,
+    deadline: Deadline,
     terminate: nix::sys::signalfd::SignalFd,
     peers: BTreeMap<u64, Peer>,
     next: u64,
@@ -139,13 +143,16 @@ impl Station {
         let wake = EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
             .map_err(|e| os("opening an event descriptor")(e.into()))?;
         let wake = Arc::new(wake);
-        let handle = Handle { orders: order_sender, wake: wake.clone(), events: event_receiver };
+        let deadline = Deadline::new(spec.timeout);
+        let come = deadline.come.clone();
+        let handle = Handle { orders: order_sender, wake: wake.clone(), events: event_receiver, come };
         let station = Station {
             listener,
             full: false,
             locked_out: None,
             lifeline,
             local: LocalJob::of(spec),
+            deadline,
             terminate,
             peers: BTreeMap::new(),
             next: 0,
@@ -206,6 +213,7 @@ impl Station {
         if woken.newcomers {
             self.accept();
         }
+        self.look_if_late();
         let attached = self.peers.values().any(|p| p.hello.is_some());
         let status = match self.stage {
             Stage::Running if !attached => Some(0),
@@ -215,6 +223,11 @@ impl Station {
             _ => None,
         };
         Ok(status.map(|status| (status, false)))
+    }
+
+    /// Whether a launcher hears what this agent reports.
+    fn reports(&self) -> bool {
+        !self.print_failures
     }
 
     fn all_have_come(&self) -> bool {
@@ -255,7 +268,7 @@ impl Station {
             }
         }
         // Out of descriptors for other reasons than our own peers, perhaps: then it may pass by itself.
-        let patience = if self.full { PollTimeout::from(100u16) } else { PollTimeout::NONE };
+        let patience = if self.full { PollTimeout::from(100u16) } else { self.until_late() };
         match poll(&mut fds, patience) {
             Ok(_) | Err(nix::Error::EINTR) => {}
             Err(e) => return Err(e.into()),
@@ -309,18 +322,21 @@ impl Station {
             },
             (Some(Kind::Ready), Some(Hello { role: Role::Rank, .. })) => {
                 let sanitized = frame.words[0] == Territory::Sanitized as u64;
+                self.deadline.progress();
                 peer.ready = Some(if sanitized { Territory::Sanitized } else { Territory::Anywhere });
                 self.look_if_present();
             }
             (Some(kind @ (Kind::Votes | Kind::Hole)), Some(Hello { role: Role::Rank, .. })) => {
                 let asked = matches!(self.stage, Stage::Asking(k) if k == kind);
                 if asked {
+                    self.deadline.progress();
                     peer.answer = Some(frame.clone());
                     self.look_if_answered();
                 }
             }
             (Some(Kind::Mapped), Some(hello)) => {
                 peer.mapped = true;
+                self.deadline.progress();
                 if hello.role == Role::Rank {
                     self.look_if_mapped();
                 }
@@ -328,6 +344,9 @@ impl Station {
             (Some(Kind::Failed), Some(hello)) => {
                 let why = String::from_utf8_lossy(frame.text()).into_owned();
                 if hello.role == Role::Rank && peer.counted {
+                    if let (true, Ok(status @ (126 | 127))) = (self.reports(), u8::try_from(frame.words[0])) {
+                        Report::Unstarted { status }.print();
+                    }
                     self.lost(id, why);
                 }
             }
@@ -359,6 +378,7 @@ impl Station {
         match hello.role {
             Role::Rank if matches!(self.stage, Stage::Gathering) => {
                 peer.counted = true;
+                self.deadline.rank_has_come();
                 self.request = hello.request;
                 if let Some(other) = other.filter(|o| o.request != hello.request) {
                     let why = format!("it asks for other buffers than rank {} of the same job", other.rank);
@@ -444,6 +464,7 @@ impl Station {
             Order::Ask(frame) => {
                 let answer = if frame.kind() == Some(Kind::Search) { Kind::Hole } else { Kind::Votes };
                 self.stage = Stage::Asking(answer);
+                self.deadline.progress();
                 self.asked = frame.words[0] as usize;
                 for id in ranks {
                     if let Some(peer) = self.peers.get_mut(&id) {
@@ -454,6 +475,7 @@ impl Station {
             }
             Order::Serve(winner, descriptors) => {
                 self.stage = Stage::Mapping;
+                self.deadline.progress();
                 self.result = Some((*winner, descriptors));
                 for id in ranks {
                     self.supply(id);

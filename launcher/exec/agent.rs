@@ -17,7 +17,11 @@ use crate::agent::spec::{Lifeline, Spec};
 ///
 /// # Errors
 /// [`Error::Attach`] when the name is another user's, or the agent does not come.
-pub(super) fn find_or_start(buffers: &[Options], place: Place) -> Result<(Channel, String)> {
+pub(super) fn find_or_start(
+    buffers: &[Options],
+    timeout: Option<Duration>,
+    place: Place,
+) -> Result<(Channel, String)> {
     let random =
         process::random().map_err(|e| Error::Os { doing: "asking for a random number".into(), source: e })?;
     let key = match job_key() {
@@ -45,7 +49,7 @@ pub(super) fn find_or_start(buffers: &[Options], place: Place) -> Result<(Channe
         }
         // Whoever binds the name starts the agent; the others find it.
         match socket::listen_on(&name) {
-            Ok(listener) => start(random, &name, buffers, &listener)?,
+            Ok(listener) => start(random, &name, buffers, timeout, &listener)?,
             Err(e) if e.kind() == std::io::ErrorKind::AddrInUse && Instant::now() < deadline => {
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -70,7 +74,13 @@ fn hash(key: &[u8]) -> u128 {
 
 /// Starts the agent in a session of its own, no child of this process, with none of its streams. It ends with the
 /// process that started this rank, which on every engine is the job's daemon.
-fn start(job: u128, name: &str, buffers: &[Options], listener: &OwnedFd) -> Result<()> {
+fn start(
+    job: u128,
+    name: &str,
+    buffers: &[Options],
+    timeout: Option<Duration>,
+    listener: &OwnedFd,
+) -> Result<()> {
     let failed = |e: std::io::Error| Error::Os { doing: "starting the agent of this host".into(), source: e };
     let daemon = daemon();
     let lifeline = process::start_time(daemon).map(|start| Lifeline { pid: daemon, start });
@@ -84,6 +94,8 @@ fn start(job: u128, name: &str, buffers: &[Options], listener: &OwnedFd) -> Resu
         lifeline,
         reports: false,
         ends_processes: false,
+        program: None,
+        timeout,
     };
     let mut command = Command::new(std::env::current_exe().map_err(failed)?);
     command.arg("agent").args(spec.arguments());

@@ -20,7 +20,7 @@ use hostbuf::internal::{Ballot, Channel, Holds, Message, ballot};
 use hostbuf::{Error, Result};
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 
-use crate::arguments::{BufferArguments, RegisterArguments};
+use crate::arguments::{BufferArguments, RegisterArguments, StartArguments};
 use crate::preload_file;
 use crate::program::Program;
 use crate::register_file;
@@ -39,6 +39,8 @@ pub(crate) struct Arguments {
     buffers: BufferArguments,
     #[command(flatten)]
     register: RegisterArguments,
+    #[command(flatten)]
+    start: StartArguments,
     /// The socket of the agents that `hostbuf run` has started
     #[arg(long, hide = true)]
     socket: Option<String>,
@@ -73,7 +75,7 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
         (Err((error, status)), connection) => {
             // The others shall not wait for a rank that will never be; a launcher hears of it, and says it once.
             match connection {
-                Ok((channel, _)) if give_up(&channel, &error) && arguments.socket.is_some() => {
+                Ok((channel, _)) if give_up(&channel, &error, status) && arguments.socket.is_some() => {
                     ExitCode::from(status)
                 }
                 _ => say(place, &error, status),
@@ -93,8 +95,9 @@ fn say(place: Place, error: &Error, status: u8) -> ExitCode {
 }
 
 /// Tells the agent why this rank will not be; whether it could be told.
-fn give_up(channel: &Channel, error: &Error) -> bool {
-    channel.send(&Frame::new(Kind::Failed).saying(error.to_string().as_bytes()), &[]).is_ok()
+fn give_up(channel: &Channel, error: &Error, status: u8) -> bool {
+    let frame = Frame::new(Kind::Failed).with(&[u64::from(status)]);
+    channel.send(&frame.saying(error.to_string().as_bytes()), &[]).is_ok()
 }
 
 /// Connects to the agent and introduces this rank.
@@ -107,7 +110,7 @@ fn connect(arguments: &Arguments, place: Place) -> Result<(Channel, String)> {
             let buffers = arguments.buffers.options()?;
             arguments.register.check(&buffers)?;
             hello.request = agent::request(&buffers);
-            agent::find_or_start(&buffers, place)?
+            agent::find_or_start(&buffers, arguments.start.timeout()?, place)?
         }
     };
     channel
@@ -208,7 +211,7 @@ fn become_program(
         doing += ", or the interpreter that it names";
     }
     let error = Error::Os { doing, source };
-    give_up(&channel, &error);
+    give_up(&channel, &error, 126);
     Err((error, 126))
 }
 

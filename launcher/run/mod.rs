@@ -7,6 +7,7 @@ mod hosts;
 mod lines;
 mod plan;
 mod progress;
+mod shortage;
 mod signals;
 mod spawn;
 mod supervise;
@@ -20,7 +21,7 @@ use hostbuf::os::process;
 use hostbuf::{Error, Result};
 
 use crate::agent::spec::Spec;
-use crate::arguments::{BufferArguments, RegisterArguments};
+use crate::arguments::{BufferArguments, RegisterArguments, StartArguments};
 use crate::program::Program;
 use crate::register_file;
 use engine::{Choice, Engine};
@@ -32,15 +33,16 @@ use plan::{Context, Plan};
 Several programs: hostbuf run -n 2 --size 2G -- ./a : -n 2 -- ./b
 
 The engine gets the hosts as given, or finds them itself in an allocation. Its own options go through --launcher-arg. \
-Standard streams, signals (INT, TERM, TSTP, CONT, USR1, USR2) and the exit status pass through as with the engine \
+Standard streams, signals (INT, TERM, HUP, TSTP, CONT, USR1, USR2) and the exit status pass through as with the engine \
 itself. A statically linked program, or one with file capabilities, cannot be preloaded: it gets the buffer when it \
 links the library and calls hostbuf_attach or HostBuffer::attach.")]
 pub(crate) struct Arguments {
     /// How many ranks; all slots of the hosts when not given
     #[arg(short = 'n', long = "ranks", value_name = "N", visible_short_alias = 'c', value_parser = hosts::ranks)]
+    #[arg(value_hint = ValueHint::Other)]
     ranks: Option<usize>,
     /// Hosts and the ranks each takes: h0:2,h1:2
-    #[arg(long, value_name = "LIST", conflicts_with = "hostfile")]
+    #[arg(long, value_name = "LIST", conflicts_with = "hostfile", value_hint = ValueHint::Other)]
     host: Option<String>,
     /// Hosts from a file: "h0 slots=2" or "h0:2", one a line
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -49,6 +51,8 @@ pub(crate) struct Arguments {
     buffers: BufferArguments,
     #[command(flatten)]
     register: RegisterArguments,
+    #[command(flatten)]
+    start: StartArguments,
     /// What starts the processes
     #[arg(long, value_enum, default_value_t)]
     launcher: Choice,
@@ -123,6 +127,7 @@ fn start(arguments: Arguments) -> Result<u8> {
     let agent = engine.agent(arguments.agent.as_deref())?;
     let job = process::random()
         .map_err(|source| Error::Os { doing: "asking for a random number".into(), source })?;
+    let timeout = arguments.start.timeout()?;
     let spec = Spec {
         job,
         // Nobody can guess it, so nobody can take the name first.
@@ -133,6 +138,8 @@ fn start(arguments: Arguments) -> Result<u8> {
         reports: true,
         // An engine ends its ranks by itself, and its daemons may be lost without the job.
         ends_processes: engine == Engine::Local,
+        program: plan::common_program(&contexts, &arguments.launcher_args),
+        timeout,
     };
     let registering = arguments.register.words();
     let plan = Plan::new(&engine, &agent, &hosts, &contexts, &arguments.launcher_args, &spec, &registering)?;

@@ -92,6 +92,15 @@ pub(super) struct Plan {
     pub(super) agent_count: Option<usize>,
     /// One line for an engine; one for each rank with the engine `local`.
     pub(super) ranks: Vec<Line>,
+    /// How many ranks are asked for, and how many slots the hosts have that the user names.
+    pub(super) asked: Asked,
+}
+
+/// What the user asks for in ranks and slots, where it is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Asked {
+    pub(super) ranks: Option<usize>,
+    pub(super) slots: Option<usize>,
 }
 
 /// So many processes of one job a host is trusted with: each has a command line here, and a connection to the agent.
@@ -166,6 +175,14 @@ fn transport(arguments: &[OsString]) -> (Vec<OsString>, bool) {
     (list, placed)
 }
 
+/// The program of all ranks, when every host that gets an agent gets ranks of it: with several programs, or placed by the
+/// user's options, a host may do without.
+pub(super) fn common_program(contexts: &[Context], arguments: &[OsString]) -> Option<String> {
+    let [context] = contexts else { return None };
+    let (_, placed) = transport(arguments);
+    context.command.first().filter(|_| !placed)?.to_str().map(str::to_owned)
+}
+
 impl Plan {
     /// `arguments` are the engine's, `registering` those of `hostbuf exec`.
     ///
@@ -184,7 +201,9 @@ impl Plan {
             .map_err(|source| Error::Os { doing: "looking for this program's own path".into(), source })?;
         let (for_agents, placed) = transport(arguments);
         let total: Option<usize> = contexts.iter().map(|c| c.ranks).sum();
-        let total = total.or_else(|| (!hosts.is_empty()).then(|| hosts.iter().map(|h| h.slots).sum()));
+        let slots = (!hosts.is_empty()).then(|| hosts.iter().map(|h| h.slots).sum());
+        let asked = Asked { ranks: total, slots };
+        let total = total.or(slots);
         // Where the engine fills hosts in order it is known which of them get no rank. Where it is told otherwise
         // every host gets an agent, and one without ranks leaves as soon as all ranks are somewhere.
         let agent_hosts = match total {
@@ -224,7 +243,7 @@ impl Plan {
                     }
                     ranks = ranks.words(rank(context));
                 }
-                Plan { agents, agent_count: count, ranks: vec![ranks] }
+                Plan { agents, agent_count: count, ranks: vec![ranks], asked }
             }
             Engine::Mpich { mpirun, .. } => {
                 let names = |list: &[Host]| list.iter().map(|h| h.name.clone()).collect::<Vec<_>>().join(",");
@@ -251,10 +270,11 @@ impl Plan {
                     }
                     ranks = ranks.words(rank(context));
                 }
-                Plan { agents, agent_count: count, ranks: vec![ranks] }
+                Plan { agents, agent_count: count, ranks: vec![ranks], asked }
             }
             Engine::Slurm { srun } => {
-                slurm(srun, agent, hosts, contexts, arguments, &for_agents, nodes, spec, &rank)
+                let plan = slurm(srun, agent, hosts, contexts, arguments, &for_agents, nodes, spec, &rank);
+                Plan { asked, ..plan }
             }
         };
         if std::env::var_os("SLURM_JOB_ID").is_some() {
@@ -319,6 +339,7 @@ fn local(
         agents: Line::new(agent).words(["agent"]).words(spec.arguments()),
         agent_count: Some(1),
         ranks: ranks.collect(),
+        asked: Asked::default(),
     })
 }
 
@@ -388,7 +409,7 @@ fn slurm(
         ranks = ranks.words(["--multi-prog", ""]);
         ranks.script = Some((script, ranks.words.len() - 1));
     }
-    Plan { agents, agent_count: nodes.parse().ok(), ranks: vec![ranks] }
+    Plan { agents, agent_count: nodes.parse().ok(), ranks: vec![ranks], asked: Asked::default() }
 }
 
 #[cfg(test)]
@@ -412,6 +433,8 @@ mod tests {
             lifeline: None,
             reports: true,
             ends_processes: false,
+            program: None,
+            timeout: None,
         };
         let hosts = if hosts.is_empty() { Vec::new() } else { hosts::parse(hosts).unwrap() };
         let contexts = Context::split(ranks, command.iter().map(OsString::from).collect()).unwrap();

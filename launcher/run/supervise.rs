@@ -15,8 +15,9 @@ use super::death::{FirstDeath, death};
 use super::descendants::{self, Patience};
 use super::engine::Engine;
 use super::lines::Lines;
-use super::plan::{Line, Plan};
+use super::plan::{Asked, Line, Plan};
 use super::progress::Progress;
+use super::shortage::shortage;
 use super::signals::{Received, Signals};
 use super::spawn::{Streams, spawn};
 use crate::agent::report::Report;
@@ -66,7 +67,13 @@ pub(super) fn supervise(engine: &Engine, plan: Plan, voice: Voice) -> Result<u8>
         status = launcher.run(plan);
         launcher.end();
     }
-    status
+    match (status, launcher.unstarted) {
+        (Err(error), Some(code)) => {
+            complain!("hostbuf run: {error}");
+            Ok(code)
+        }
+        (status, _) => status,
+    }
 }
 
 struct Launcher<'a> {
@@ -105,6 +112,7 @@ struct Launcher<'a> {
     /// How the agents' job ended.
     agents_status: Option<ExitStatus>,
     progress: Progress,
+    asked: Asked,
 }
 
 impl<'a> Launcher<'a> {
@@ -133,6 +141,7 @@ impl<'a> Launcher<'a> {
             asked_to_end: None,
             agents_status: None,
             progress: Progress::new(voice.quiet),
+            asked: plan.asked,
         }
     }
 
@@ -171,10 +180,6 @@ impl<'a> Launcher<'a> {
                         complain!("hostbuf run: ended by {signal} before all ranks had the buffer");
                         return Ok(128 + signal as u8);
                     }
-                    if let Some(code) = self.unstarted {
-                        complain!("hostbuf run: {why}");
-                        return Ok(code);
-                    }
                     return Err(Error::Lost { why: why.clone() });
                 }
             } else if self.agents.is_none() && !self.agreed {
@@ -198,6 +203,7 @@ impl<'a> Launcher<'a> {
                 }
                 if late || self.agreed || self.agents.is_none() {
                     self.name_the_dead();
+                    self.tell_of_the_engine();
                     return Ok(self.verdict());
                 }
             }
@@ -222,6 +228,21 @@ impl<'a> Launcher<'a> {
         {
             complain!("hostbuf run: {}", first.text());
         }
+    }
+
+    /// Says that the engine itself has failed, with the way out where it may have had too few slots. Its own words have gone
+    /// to standard error already.
+    fn tell_of_the_engine(&self) {
+        let failed = self.status.filter(|status| !status.success());
+        let Some(status) = failed.filter(|_| !self.agreed && self.asked_to_end.is_none()) else { return };
+        if *self.engine == Engine::Local {
+            return;
+        }
+        let name = self.engine.name();
+        let hint = shortage(self.engine, self.asked).map_or(String::new(), |hint| format!(". {hint}"));
+        complain!(
+            "hostbuf run: {name} ended ({status}) before any rank had the buffer; its own words stand above{hint}"
+        );
     }
 
     /// The rank that was lost first, in words.
@@ -345,9 +366,13 @@ impl<'a> Launcher<'a> {
                 self.progress.taken();
                 if self.voice.verbose {
                     complain!(
-                        "hostbuf: all ranks agreed on {address:#x} ({rounds} rounds, {microseconds} µs since the agents began)"
+                        "hostbuf: all ranks agreed on {address:#x} ({rounds} {}, {microseconds} µs since the agents began)",
+                        if rounds == 1 { "round" } else { "rounds" }
                     );
                 }
+            }
+            Some(Report::Unstarted { status }) => {
+                self.unstarted.get_or_insert(status);
             }
             Some(Report::Failed { message }) => {
                 self.progress.end();

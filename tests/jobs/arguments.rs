@@ -47,8 +47,15 @@ fn words_that_mean_nothing() {
         (&["--size", "1M", "-n", "99999999999999", "--launcher", "local"], &["99999999999999", "at most"]),
         (&["--size", "1M", "-n", "99999999999999999999"], &["99999999999999999999", "at most"]),
         (&["--size", "1M", "--launcher", "pbs"], &["pbs", "openmpi"]),
-        (&["--sise", "1M"], &["unexpected argument '--sise'", "--size is like it"]),
+        (&["--sise", "1M"], &["unexpected argument '--sise'", "did you mean --size?"]),
         (&["--size", "1M", "-np", "2"], &["`-n 4` is meant, not -np"]),
+        (&["--size", "1M", "-H", "h0,h1"], &["'-H'", "did you mean --host h0:2,h1:2?"]),
+        (
+            &["--size", "1M", "-N", "2"],
+            &["'-N'", "did you mean --host h0:2,h1:2, which names the ranks of each host?"],
+        ),
+        (&["--size", "1M", "-x", "NAME"], &["'-x'", "did you mean --launcher-arg -x --launcher-arg NAME?"]),
+        (&["--size", "1M", "--start-timeout", "soon"], &["soon", "--start-timeout"]),
         (&["--size", "1M", "--oversubscribe"], &["unexpected argument '--oversubscribe'", "--launcher-arg"]),
     ] {
         let outcome = run(&[&["run"], arguments, &["--", "true"]].concat());

@@ -143,7 +143,10 @@ fn under_nohup_a_hangup_is_left_ignored() {
         // SAFETY: one system call between fork and exec.
         #[allow(unsafe_code)]
         unsafe {
-            command.pre_exec(|| Ok(drop(nix::sys::signal::signal(Signal::SIGHUP, SigHandler::SigIgn)?)))
+            command.pre_exec(|| {
+                nix::sys::signal::signal(Signal::SIGHUP, SigHandler::SigIgn)?;
+                Ok(())
+            })
         };
     });
     let status = fs::read_to_string(format!("/proc/{}/status", job.pid())).expect("it runs");

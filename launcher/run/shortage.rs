@@ -1,0 +1,36 @@
+//! The way out when an engine may have fewer slots than the job has ranks.
+
+use hostbuf::os::process;
+
+use super::engine::Engine;
+use super::plan::Asked;
+
+/// What to do when there are more ranks than slots; `None` when there cannot be.
+pub(super) fn shortage(engine: &Engine, asked: Asked) -> Option<String> {
+    let ranks = asked.ranks?;
+    let (what, more) = match (asked.slots, engine) {
+        (Some(slots), _) if slots >= ranks => return None,
+        (Some(slots), _) => {
+            let s = if slots == 1 { "" } else { "s" };
+            (
+                format!("-n {ranks} is more than the {slots} slot{s} of the hosts"),
+                "name more slots (--host h0:4,h1:4)".into(),
+            )
+        }
+        (None, Engine::Slurm { .. }) => (
+            format!("-n {ranks} may be more than the allocation has"),
+            "ask salloc or sbatch for more tasks".to_owned(),
+        ),
+        (None, _) => (
+            format!(
+                "-n {ranks} may be more than the slots that it counts (the cores of this host, or the allocation)"
+            ),
+            format!("name the slots (--host {}:{ranks})", process::host_name()),
+        ),
+    };
+    let option = match engine {
+        Engine::Slurm { .. } => "--overcommit",
+        _ => "--oversubscribe",
+    };
+    Some(format!("{what}: {more}, or add --launcher-arg {option}"))
+}
