@@ -12,6 +12,7 @@ mod limits;
 mod memory;
 mod pages;
 mod registration;
+mod slurm;
 
 use std::fmt::Write as _;
 use std::io::Write as _;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::waitpid;
+use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
 
 /// What `look` says in a child of this process, or why there is no answer within `patience`.
@@ -49,10 +49,16 @@ pub fn ask(patience: Duration, look: impl FnOnce() -> String) -> Result<String, 
     if answer.is_err() {
         let _ = kill(child, Signal::SIGKILL);
     }
-    let _ = waitpid(child, None);
+    let ended = waitpid(child, None);
     answer?;
     if said.is_empty() {
-        return Err("it crashed".into());
+        return Err(match ended {
+            Ok(WaitStatus::Signaled(_, Signal::SIGSYS, _)) => {
+                "it was ended by SIGSYS: a seccomp filter forbids a system call of it".into()
+            }
+            Ok(WaitStatus::Signaled(_, signal, _)) => format!("it crashed ({signal})"),
+            _ => "it crashed".into(),
+        });
     }
     Ok(String::from_utf8_lossy(&said).into_owned())
 }
@@ -73,7 +79,12 @@ mod tests {
     fn answers_crashes_and_hangs() {
         let patience = Duration::from_secs(20);
         assert_eq!(ask(patience, || "yes".into()), Ok("yes".into()));
-        assert_eq!(ask(patience, || std::process::abort()), Err("it crashed".into()));
+        assert_eq!(ask(patience, || std::process::abort()), Err("it crashed (SIGABRT)".into()));
+        let killed = || {
+            let _ = nix::sys::signal::raise(Signal::SIGSYS);
+            String::new()
+        };
+        assert!(ask(patience, killed).unwrap_err().contains("SIGSYS"));
         let hangs = || loop {
             nix::unistd::pause();
         };

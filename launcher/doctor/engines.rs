@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::Line;
+use super::{Line, slurm};
 use crate::installation;
 
 /// The names under which an MPI's launcher is found; Debian's beside the usual.
@@ -28,6 +28,7 @@ pub fn lines() -> Vec<Line> {
         lines.push(line.mend("apt-get install openmpi-bin (or mpich), or module load your MPI"));
     }
     lines.push(allocation());
+    lines.extend(in_path("scontrol").map(|scontrol| slurm::line(&scontrol, answer_of)));
     lines
 }
 
@@ -165,8 +166,14 @@ const ENOUGH: u64 = 32 << 10;
 
 /// What `path --version` prints.
 fn version_of(path: &Path) -> Result<String, String> {
+    answer_of(path, &["--version"])
+}
+
+/// Returns what `path` prints when it is called with `arguments`.
+fn answer_of(path: &Path, arguments: &[&str]) -> Result<String, String> {
+    let asked = arguments.join(" ");
     let mut child = Command::new(path)
-        .arg("--version")
+        .args(arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -180,7 +187,7 @@ fn version_of(path: &Path) -> Result<String, String> {
             _ => {
                 let _ = child.kill();
                 let _ = child.wait();
-                return Err(format!("--version did not answer within {} s", PATIENCE.as_secs()));
+                return Err(format!("{asked} did not answer within {} s", PATIENCE.as_secs()));
             }
         }
     };
@@ -197,7 +204,7 @@ fn version_of(path: &Path) -> Result<String, String> {
         return Ok(text);
     }
     let last = text.lines().map(str::trim).rfind(|l| !l.is_empty()).unwrap_or("nothing").to_owned();
-    Err(format!("--version fails and says \"{}\"", clip(&last)))
+    Err(format!("{asked} fails and says \"{}\"", clip(&last)))
 }
 
 fn clip(text: &str) -> String {

@@ -73,22 +73,24 @@ fn file_size(size: Option<u64>) -> Line {
     line.value("soft_bytes", soft).mend(mend)
 }
 
-/// A host's agent has a connection to each of its ranks.
+/// The descriptors that an agent keeps for itself, roughly.
+const OF_THE_AGENT: u64 = 64;
+
+/// A host's agent has a connection to each of its ranks, and a descriptor of its process. It raises its soft limit itself.
 fn descriptors() -> Line {
     const NAME: &str = "descriptors (ulimit -n)";
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else {
         return Line::note(NAME, "the kernel does not say");
     };
-    let line = if soft >= 1024 {
-        Line::ok(NAME, format!("{soft}; an agent wants about one for each rank of its host"))
+    let ranks = hard.saturating_sub(OF_THE_AGENT) / 2;
+    let says = format!(
+        "{soft}, which an agent raises to {hard} (ulimit -Hn): it wants two for each rank of its host, and some more, so \
+         that is enough for {ranks} ranks"
+    );
+    let line = if hard >= 1024 {
+        Line::ok(NAME, says)
     } else {
-        let says = format!("{soft}; an agent wants about one for each rank of its host, and some more");
-        let line = Line::lacks(NAME, says);
-        if hard >= 1024 {
-            line.mend(format!("ulimit -n {}", hard.min(65536)))
-        } else {
-            line.mend("/etc/security/limits.conf: * - nofile 65536 (and log in again)")
-        }
+        Line::lacks(NAME, says).mend("/etc/security/limits.conf: * - nofile 65536 (and log in again)")
     };
     line.value("soft", soft).value("hard", hard)
 }

@@ -97,6 +97,26 @@ mod tests {
     }
 
     #[test]
+    fn the_shells_offer_the_pages_and_no_files() {
+        let command = <crate::CommandLine as clap::CommandFactory>::command();
+        let mut text = Vec::new();
+        clap_complete::generate(Shell::Bash, &mut for_people(&command), "hostbuf", &mut text);
+        let text = String::from_utf8(text).expect("bash is UTF-8");
+        let run = text.split("hostbuf__run)").nth(1).or_else(|| text.split("hostbuf__subcmd__run)").nth(1));
+        let run = run.expect("there is a part for run");
+        for (option, offered) in
+            [("--pages)", "\"auto 4k thp 2m 1g\""), ("--launcher)", "\"auto local openmpi")]
+        {
+            let lines: Vec<&str> = run.split(option).nth(1).expect("run has it").lines().take(3).collect();
+            assert!(lines.iter().any(|line| line.contains(offered)), "{option}: {lines:?}");
+        }
+        for option in ["--size)", "--host)", "--ranks)"] {
+            let lines: Vec<&str> = run.split(option).nth(1).expect("run has it").lines().take(3).collect();
+            assert!(!lines.iter().any(|line| line.contains("compgen -f")), "{option}: {lines:?}");
+        }
+    }
+
+    #[test]
     fn the_library_page_names_every_function_of_the_header() {
         let header = include_str!("../../include/hostbuf.h");
         let beside = [" ", "/", "#", "typedef"];

@@ -30,6 +30,7 @@ pub(super) fn shortage(engine: &Engine, asked: Asked) -> Option<String> {
     };
     let option = match engine {
         Engine::Slurm { .. } => "--overcommit",
+        Engine::OpenMpi { major: 5.., .. } => "--map-by --launcher-arg :OVERSUBSCRIBE",
         _ => "--oversubscribe",
     };
     Some(format!("{what}: {more}, or add --launcher-arg {option}"))

@@ -3,7 +3,9 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::harness::{Outcome, can_simulate, eventually, flavours, hostbuf, local, run, simulated, skip};
+use crate::harness::{
+    Outcome, can_simulate, eventually, fixture, flavours, hostbuf, local, run, simulated, skip,
+};
 use crate::watched::{SOON, probe, remains};
 
 /// One line on standard error, from us, with all of `words`.
@@ -98,6 +100,35 @@ fn programs_that_cannot_be() {
     // The first of two programs is well, and its ranks wait for the others.
     let two = ["sleep", "1000", ":", "-n", "1", "--", "no-such-program"];
     one_line(&local(2, "1M", &[], &two), 127, &["no-such-program"]);
+}
+
+#[test]
+fn help_and_version_are_commands_too() {
+    for (words, same) in [
+        (&["help", "run"][..], &["run", "--help"][..]),
+        (&["help", "exec"], &["exec", "--help"]),
+        (&["help"], &["--help"]),
+        (&["version"], &["--version"]),
+    ] {
+        let (one, other) = (run(words).ok(), run(same).ok());
+        assert!(!one.stdout.is_empty() && one.stdout == other.stdout, "{words:?}: {one:?} {other:?}");
+    }
+}
+
+#[test]
+fn system_calls_that_a_seccomp_filter_forbids() {
+    let forbid = fixture("cc", "forbid.c", &[]).expect("a C compiler is there");
+    let under = |how: &str, call: &str| {
+        let mut command = Command::new(&forbid);
+        command.args([how, call]).arg(hostbuf());
+        Outcome::of(command.args(["run", "--launcher", "local", "-n", "2", "--size", "1M", "--", "true"]))
+    };
+    one_line(
+        &under("errno", "pidfd_open"),
+        1,
+        &["watching process", "pidfd_open", "seccomp profile", "allow"],
+    );
+    one_line(&under("kill", "memfd_create"), 1, &["signal 31 (SIGSYS)", "seccomp filter", "hostbuf doctor"]);
 }
 
 #[test]

@@ -105,6 +105,53 @@ fn the_exit_status_goes_through() {
 }
 
 #[test]
+fn a_program_that_is_not_there_is_status_127() {
+    let script =
+        "$HOSTBUF run -n 2 --host h0:1,h1:1 --mpirun $MPIRUN --size 1M -- no-such-program; echo status $?";
+    under_every_mpi(2, script, |flavour, outcome| {
+        assert_eq!(outcome.lines("status "), ["127"], "{flavour}: {outcome:?}");
+        let said = "hostbuf run: program \"no-such-program\" is not in PATH on h";
+        assert!(outcome.stderr.starts_with(said), "{flavour}: {outcome:?}");
+        assert_eq!(outcome.stderr.lines().count(), 1, "{flavour}: {outcome:?}");
+    });
+    // Where it may be missing on a host that gets no rank of it, only the ranks know; what the engine says then is its own.
+    let script = "$HOSTBUF run -n 1 --host h0:1,h1:1 --mpirun $MPIRUN --size 1M -- sleep 1000 : -n 1 -- no-such-program; \
+                  echo status $?";
+    under_every_mpi(2, script, |flavour, outcome| {
+        assert_eq!(outcome.lines("status "), ["127"], "{flavour}: {outcome:?}");
+        assert!(outcome.stderr.contains("no-such-program"), "{flavour}: {outcome:?}");
+    });
+}
+
+#[test]
+fn more_ranks_than_slots_are_answered_with_the_way_out() {
+    if !can_simulate() {
+        return;
+    }
+    for flavour in flavours().iter().filter(|f| f.starts_with("openmpi")) {
+        let option =
+            if flavour == "openmpi5" { "--map-by --launcher-arg :OVERSUBSCRIBE" } else { "--oversubscribe" };
+        let script = format!(
+            "unset OMPI_MCA_rmaps_base_oversubscribe PRTE_MCA_rmaps_default_mapping_policy
+             job() {{ $HOSTBUF run --mpirun $MPIRUN --size 1M \"$@\" -- true; echo status $?; }}
+             job -n 5 --host h0:2,h1:2
+             job -n 4 --host h0:2,h1:2
+             job -n 5 --host h0:2,h1:2 --launcher-arg {option}"
+        );
+        let outcome = simulated(2, flavour, &script);
+        let status = outcome.lines("status ");
+        assert!(status.len() == 3 && status[0] != "0" && status[1..] == ["0", "0"], "{flavour}: {outcome:?}");
+        // Open MPI 5 ends its own words with a NUL.
+        let lines = outcome.stderr.lines().map(|line| line.trim_start_matches('\0'));
+        let ours: Vec<&str> = lines.filter(|line| line.starts_with("hostbuf run: ")).collect();
+        assert_eq!(ours.len(), 1, "{flavour}: {outcome:?}");
+        let way_out = format!("--launcher-arg {option}");
+        let words = ["-n 5 is more than the 4 slots of the hosts", "--host h0:4,h1:4", &way_out];
+        assert!(words.iter().all(|word| ours[0].contains(word)), "{flavour}: {ours:?}");
+    }
+}
+
+#[test]
 fn spawned_processes_attach_without_being_counted() {
     if !can_simulate() {
         return;

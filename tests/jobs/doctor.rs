@@ -1,0 +1,30 @@
+//! What `hostbuf doctor` says of limits, and the same in the pages.
+
+use std::fs;
+use std::process::Command;
+
+use crate::harness::{Outcome, hostbuf, root};
+
+#[test]
+fn descriptors_are_counted_as_the_agent_and_the_pages_do() {
+    let with = |limit: &str| {
+        let script = format!("ulimit -n {limit}; exec \"$0\" doctor");
+        let outcome = Outcome::of(Command::new("bash").args(["-c", &script]).arg(hostbuf()));
+        let from = outcome.stdout.find("descriptors (ulimit -n)").expect("the doctor tells of them");
+        let begin = outcome.stdout[..from].rfind('\n').map_or(0, |at| at + 1);
+        // The text is wrapped.
+        let text = outcome.stdout[begin..].split_whitespace().collect::<Vec<_>>().join(" ");
+        text.chars().take(400).collect::<String>()
+    };
+    let few = with("400");
+    assert!(few.contains("two for each rank of its host") && few.contains("enough for 168 ranks"), "{few}");
+    assert!(few.starts_with("lacks"), "{few}");
+    // The agent raises its own limit, so only the hard one counts.
+    let hard = with("4096; ulimit -Sn 100");
+    assert!(hard.contains("raises to 4096") && hard.contains("enough for 2016 ranks"), "{hard}");
+    assert!(hard.starts_with("ok"), "{hard}");
+    for page in ["docs/jobs.md", "docs/failures.md"] {
+        let text = fs::read_to_string(root().join(page)).expect("it is there").replace('\n', " ");
+        assert!(text.contains("wants two descriptors for each rank"), "{page}");
+    }
+}

@@ -1,0 +1,107 @@
+//! Ranks that never come, never vote or never map: the job fails when the time is over, and names them.
+
+use hostbuf::os::process;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::arguments::one_line;
+use crate::harness::{Outcome, can_simulate, eventually, flavours, hostbuf, run, simulated, skip};
+use crate::watched::{ARRIVAL, Job, SOON, hold};
+
+/// Two ranks, of which rank 1 waits for ever at `place` before its main; the job may wait for `seconds`.
+fn held(place: &'static str, seconds: &str) -> Job {
+    let options = ["-n", "2", "--start-timeout", seconds];
+    let job =
+        Job::start(&format!("late-{place}"), "size=1M", &options, &["sleep", "1000"], |command, dir| {
+            command.env("LD_PRELOAD", hold()).env("HOLD_RANK", "1").env("HOLD_AT", place);
+            command.env("HOLD_FILE", dir.path("held"));
+        });
+    eventually("rank 1 is held", ARRIVAL, || job.dir.has("held"));
+    job
+}
+
+#[test]
+fn a_rank_that_does_not_go_on_before_its_main_is_named() {
+    let host = process::host_name();
+    for (place, words) in [
+        ("exec", format!("1 of 2 ranks on {host} have come, and no other within 1 s (local rank 1 has not)")),
+        ("image", format!("rank 1 on {host} (process PID) has not voted within 1 s")),
+        ("ballot", format!("rank 1 on {host} (process PID) has not voted within 1 s")),
+        ("winner", format!("rank 1 on {host} (process PID) has not mapped the buffers within 1 s")),
+    ] {
+        let mut job = held(place, "1");
+        let words = words.replace("PID", &job.rank(1).expect("it is held").to_string());
+        let status = job.end(3 * SOON);
+        let err = job.err();
+        assert_eq!((status.code(), err.lines().count()), (Some(1), 1), "{place}: {err}");
+        assert!(err.starts_with(&format!("hostbuf run: {words}")), "{place}: {err}");
+        assert!(err.contains("--start-timeout"), "{place}: {err}");
+        job.leaves_nothing(place);
+    }
+}
+
+#[test]
+fn a_rank_that_is_stopped_is_said_to_be() {
+    let mut job = held("image", "3");
+    kill(Pid::from_raw(job.rank(1).expect("it is held")), Signal::SIGSTOP).expect("it is held");
+    assert_eq!(job.end(4 * SOON).code(), Some(1), "{}", job.err());
+    assert!(job.err().contains("within 3 s, and is stopped"), "{}", job.err());
+    job.leaves_nothing("stopped");
+}
+
+#[test]
+fn without_a_limit_it_is_waited_for() {
+    // Longer than it takes the other ranks' job to fail, by the agent's own clock: that one was started later.
+    let mut patient = held("image", "0");
+    held("image", "1").end(3 * SOON);
+    assert!(patient.launcher.try_wait().expect("our child").is_none(), "{}", patient.err());
+    kill(Pid::from_raw(patient.pid()), Signal::SIGTERM).expect("our child");
+    patient.end(SOON);
+    patient.leaves_nothing("patient");
+}
+
+#[test]
+fn the_environment_says_how_long() {
+    let mut command = std::process::Command::new(hostbuf());
+    command.env("HOSTBUF_START_TIMEOUT", "soon").args([
+        "run",
+        "--launcher",
+        "local",
+        "--size",
+        "1M",
+        "--",
+        "true",
+    ]);
+    one_line(&Outcome::of(&mut command), 1, &["HOSTBUF_START_TIMEOUT", "\"soon\"", "seconds"]);
+    let mut job = Job::start("late-variable", "size=1M", &["-n", "2"], &["sleep", "1000"], |command, dir| {
+        command.env("LD_PRELOAD", hold()).env("HOLD_RANK", "1").env("HOLD_AT", "image");
+        command.env("HOLD_FILE", dir.path("held")).env("HOSTBUF_START_TIMEOUT", "1");
+    });
+    assert_eq!(job.end(3 * SOON).code(), Some(1), "{}", job.err());
+    assert!(job.err().contains("has not voted within 1 s"), "{}", job.err());
+    job.leaves_nothing("variable");
+    assert!(run(&["run", "--help"]).stdout.contains("HOSTBUF_START_TIMEOUT"));
+}
+
+#[test]
+fn ranks_that_never_come_to_another_host_are_missed() {
+    if !can_simulate() {
+        return;
+    }
+    if !flavours().iter().any(|f| f == "openmpi4") {
+        return skip("ranks that never come to another host: Open MPI 4 is not here");
+    }
+    // Rank 1, alone on h1, is held before it connects, so that host's agent has seen no rank at all.
+    let script = format!(
+        "timeout -k 1 40 $HOSTBUF run -n 2 --host h0:1,h1:1 --mpirun $MPIRUN --size 1M --start-timeout 1 \
+         --launcher-arg -x --launcher-arg LD_PRELOAD={} --launcher-arg -x --launcher-arg HOLD_RANK=1 \
+         --launcher-arg -x --launcher-arg HOLD_AT=exec --launcher-arg -x --launcher-arg HOLD_FILE=$SIMHOSTS_DIR/held \
+         -- sleep 1000; echo status $?",
+        hold()
+    );
+    let outcome = simulated(2, "openmpi4", &script);
+    let said = "1 of 2 ranks have come to the agents of their hosts, and no other for 1 s";
+    assert!(outcome.stderr.contains(said), "{outcome:?}");
+    let status = outcome.lines("status ");
+    assert!(status.len() == 1 && status[0] != "0" && status[0] != "124", "{outcome:?}");
+}
