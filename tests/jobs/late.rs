@@ -105,3 +105,21 @@ fn ranks_that_never_come_to_another_host_are_missed() {
     let status = outcome.lines("status ");
     assert!(status.len() == 1 && status[0] != "0" && status[0] != "124", "{outcome:?}");
 }
+
+#[test]
+fn the_prefix_has_a_limit_too() {
+    if !can_simulate() {
+        return;
+    }
+    if !flavours().iter().any(|f| f == "openmpi4") {
+        return skip("a rank without the prefix: Open MPI 4 is not here");
+    }
+    // The second rank is started without `hostbuf exec`, so it never comes to the agent.
+    let script = "timeout -k 1 40 $MPIRUN $MPIRUN_FLAGS --host h0:2 -np 1 $HOSTBUF exec --size 1M --start-timeout 1 -- sleep 1000 : \
+                  --host h0:2 -np 1 sleep 1000; echo status $?";
+    let outcome = simulated(1, "openmpi4", script);
+    let said = "hostbuf: 1 of 2 ranks on h0 have come, and no other within 1 s (local rank 1 has not)";
+    assert!(outcome.stderr.contains(said), "{outcome:?}");
+    let status = outcome.lines("status ");
+    assert!(status.len() == 1 && status[0] != "0" && status[0] != "124", "{outcome:?}");
+}
