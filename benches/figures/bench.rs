@@ -21,6 +21,7 @@ mod peers;
 mod perftest;
 mod policy;
 mod populate;
+mod purger;
 #[cfg(feature = "rdma")]
 mod rdma;
 mod replicate;
@@ -64,6 +65,10 @@ fn main() -> ExitCode {
             lazy::compare(hostbuf, program, number(ranks), number(repeats))
         }
         ["attach", hostbuf, rounds, children] => attach::compare(hostbuf, number(rounds), number(children)),
+        ["purger", pairs, repeats] => {
+            purger::measure(number(pairs))?;
+            purger::first_miss(number(repeats))
+        }
         ["scaling", sets, repeats, hits, "--without", why] => {
             scaling::measure(number(sets), number(repeats), number(hits), Err(why))
         }

@@ -30,14 +30,26 @@ const BASE: usize = 0x10_0000_0000;
 struct Pattern {
     /// `cache-scale-KEY-*` is the row.
     key: &'static str,
-    /// How many mappings each thread hits in turn.
+    /// How many mappings there are.
     mappings: usize,
+    /// Whether each thread hits one of them alone, as far as there are enough; else it hits all of them in turn.
+    apart: bool,
     /// What each thread does before its first hit.
     begin: fn(),
 }
 
-const PATTERNS: [Pattern; 2] =
-    [Pattern { key: "set", mappings: 16, begin: || {} }, Pattern { key: "one", mappings: 1, begin: || {} }];
+const PATTERNS: [Pattern; 5] = [
+    Pattern { key: "apart", mappings: 16, apart: true, begin: || {} },
+    Pattern { key: "set", mappings: 16, apart: false, begin: || {} },
+    Pattern { key: "one", mappings: 1, apart: false, begin: || {} },
+    Pattern { key: "set-unshared", mappings: 16, apart: false, begin: unshare },
+    Pattern { key: "one-unshared", mappings: 1, apart: false, begin: unshare },
+];
+
+/// A thread without a table of its own is measured as it is.
+fn unshare() {
+    let _ = Monitor::unshare_descriptors();
+}
 
 /// 1, 2, 4, ... up to the number of cores, which is the last.
 fn counts(cores: usize) -> Vec<usize> {
@@ -47,7 +59,7 @@ fn counts(cores: usize) -> Vec<usize> {
 
 /// Millions of calls a second of `threads` threads together, each on a core of its own. `call` gets the thread's number and that
 /// of the call.
-fn rate(threads: usize, begin: fn(), call: impl Fn(usize, usize) + Sync) -> f64 {
+pub(crate) fn rate(threads: usize, begin: fn(), call: impl Fn(usize, usize) + Sync) -> f64 {
     let ready = &AtomicUsize::new(0);
     let call = &call;
     let one = move |thread: usize, core: Option<usize>| {
@@ -86,15 +98,15 @@ fn rate(threads: usize, begin: fn(), call: impl Fn(usize, usize) + Sync) -> f64 
     })
 }
 
-fn hit(cache: &Cache, address: usize) {
+pub(crate) fn hit(cache: &Cache, address: usize) {
     black_box(cache.get(address as *const u8, ASKED, Access::READ).expect("a hit").key());
 }
 
 /// Mappings of 1 to 64 pages at random addresses, none beside another; unmapped when dropped.
-struct Mappings(Vec<(usize, usize)>);
+pub(crate) struct Mappings(pub(crate) Vec<(usize, usize)>);
 
 impl Mappings {
-    fn random(count: usize, state: &mut u64) -> std::io::Result<Mappings> {
+    pub(crate) fn random(count: usize, state: &mut u64) -> std::io::Result<Mappings> {
         let mut mappings = Mappings(Vec::new());
         let mut random = || {
             *state ^= *state << 13;
@@ -143,8 +155,11 @@ pub(crate) fn measure(sets: usize, repeats: usize, hits: usize, peer: Result<&st
         for _ in 0..sets {
             let mappings = Mappings::random(pattern.mappings, &mut state)?;
             let cache = cache(Budget { regions: 1024, bytes: 1 << 40 }, Monitor::Strict)?;
-            let ask = |thread: usize, i: usize| hit(&cache, mappings.0[(thread + i) % mappings.0.len()].0);
-            (0..mappings.0.len()).for_each(|i| ask(0, i));
+            let ask = |thread: usize, i: usize| {
+                let turn = if pattern.apart { 0 } else { i };
+                hit(&cache, mappings.0[(thread + turn) % mappings.0.len()].0);
+            };
+            mappings.0.iter().for_each(|&(at, _)| hit(&cache, at));
             let alone = rate(1, pattern.begin, ask);
             for &threads in &counts {
                 let all = if threads == 1 { alone } else { rate(threads, pattern.begin, ask) };

@@ -6,9 +6,9 @@ mod batches;
 mod budget;
 mod child;
 mod contract;
-mod descriptors;
 #[cfg(feature = "cuda")]
 mod cuda_driver;
+mod descriptors;
 mod doubt;
 mod example;
 mod forks;
