@@ -12,7 +12,7 @@ use hostbuf::Options;
 use hostbuf::internal::{candidates, layout};
 
 use crate::harness::{Outcome, can_simulate, fixture, flavours, hostbuf, local, root, run, simulated, skip};
-use crate::watched::Scratch;
+use crate::other_user::OtherUser;
 
 const FIRST: &str = "0x550000000000";
 const TOP: usize = 0x7fff_ffff_f000;
@@ -556,17 +556,18 @@ fn static_programs_run_and_the_help_says_how_they_get_the_buffer() {
     }
 }
 
-/// A job of another user than root, whose one rank is a copy of show.c that `grant` gave rights to, and whose other rank is
-/// the plain one.
-fn privileged_rank(grant: impl Fn(&str)) {
-    use std::os::unix::process::CommandExt;
-    let dir = Scratch::new("privileged");
-    let (plain, special) = (build("cc", "show.c", &[]).unwrap(), dir.path("show"));
+/// Runs a job of another user than root: one rank is a copy of show.c to which `grant` gives rights, the other rank a plain
+/// copy. Records `what` as skipped where that is not possible.
+fn privileged_rank(what: &str, grant: impl Fn(&str)) {
+    let Some(other) = OtherUser::new(what) else { return };
+    let built = build("cc", "show.c", &[]).unwrap();
+    let plain = other.program(&built);
+    let special = format!("{plain}-special");
     std::fs::copy(&plain, &special).unwrap();
     grant(&special);
-    let mut command = Command::new(hostbuf());
+    let mut command = other.command(other.hostbuf());
     command.args(["run", "--launcher", "local", "-n", "1", "--size", "4M", "--", &special]);
-    command.args([":", "-n", "1", "--", &plain]).uid(65534).gid(65534);
+    command.args([":", "-n", "1", "--", &plain]);
     let outcome = Outcome::of(&mut command).ok();
     // The dynamic linker keeps everything out of a program with more rights than its user; the other rank has its buffer.
     assert!(outcome.stdout.contains("buffer (nil) 0 0"), "{outcome:?}");
@@ -576,10 +577,7 @@ fn privileged_rank(grant: impl Fn(&str)) {
 
 #[test]
 fn a_setuid_program_runs_without_a_buffer_and_the_others_have_it() {
-    if !nix::unistd::geteuid().is_root() {
-        return skip("setuid programs: only root can make one of another user");
-    }
-    privileged_rank(|path| {
+    privileged_rank("setuid programs", |path| {
         use std::os::unix::fs::PermissionsExt;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o4755)).unwrap();
     });
@@ -587,10 +585,7 @@ fn a_setuid_program_runs_without_a_buffer_and_the_others_have_it() {
 
 #[test]
 fn a_program_with_file_capabilities_runs_without_a_buffer_and_the_others_have_it() {
-    if !nix::unistd::geteuid().is_root() {
-        return skip("file capabilities: only root can give them");
-    }
-    privileged_rank(|path| {
+    privileged_rank("file capabilities", |path| {
         // CAP_NET_RAW, permitted and effective, as setcap(8) writes it.
         let set = "import os, struct, sys\n\
                    os.setxattr(sys.argv[1], 'security.capability', struct.pack('<5I', 0x02000001, 1 << 13, 0, 0, 0))";

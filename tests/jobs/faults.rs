@@ -10,6 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::harness::{can_simulate, eventually, flavours, processes_with, simulated_command, skip};
+use crate::other_user::OtherUser;
 use crate::watched::{
     ARRIVAL, Job, SOON, Scratch, children, environment, hold, probe, remains, slay, socket_of, words,
 };
@@ -386,20 +387,14 @@ fn buffer_of(pid: i32, name: &str) -> (String, String) {
 
 #[test]
 fn two_users_at_the_same_time_do_not_meet() {
-    if !nix::unistd::geteuid().is_root() {
-        return skip("two users: only root can become another");
-    }
+    let Some(other) = OtherUser::new("two users") else { return };
     let probe = probe();
     let mine = Job::start("mine", "size=1M", &["-n", "2"], &[&probe, "stay", "DIR"], |_, _| {});
-    // HOME stays root's: nobody else can read it, nor the object that root has written there.
-    let theirs = Job::start("theirs", "size=1M", &["-n", "2"], &[&probe, "stay", "DIR"], |command, dir| {
-        use std::os::unix::fs::PermissionsExt;
-        use std::os::unix::process::CommandExt;
-        fs::set_permissions(&dir.0, fs::Permissions::from_mode(0o777)).expect("our own folder");
-        let cache = dir.path("cache");
-        fs::create_dir(&cache).expect("it is new");
-        fs::set_permissions(&cache, fs::Permissions::from_mode(0o777)).expect("our own folder");
-        command.env("HOME", "/root").env("TMPDIR", cache).uid(65534).gid(65534);
+    let place = |mark: &str| (other.hostbuf(), Scratch(other.own_folder(mark)));
+    let program = [&*other.program(&probe), "stay", "DIR"];
+    let theirs = Job::start_at(place, "theirs", "size=1M", &["-n", "2"], &program, |command, _| {
+        // The launcher leaves its preloaded object there for the user's next job.
+        other.runs(command, &other.own_folder("cache"));
     });
     for job in [&mine, &theirs] {
         eventually("both ranks run", ARRIVAL, || {

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -10,7 +9,8 @@ use std::time::{Duration, Instant};
 use hostbuf::internal::wire::{Frame, Hello, Kind, Role};
 use hostbuf::os::socket::{self, Received};
 
-use crate::harness::{Outcome, eventually, hostbuf, skip};
+use crate::harness::{Outcome, eventually, hostbuf};
+use crate::other_user::OtherUser;
 use crate::watched::{ARRIVAL, Job, SOON, Scratch, hold, probe, slay};
 
 const ALL: [Kind; 14] = [
@@ -255,22 +255,11 @@ fn ten_thousand_connections_while_the_job_starts_and_while_it_runs() {
     assert!(weight(agent).saturating_sub(before) < 16 << 20);
 }
 
-/// Runs a command as a user that has nothing to do with this one.
-fn as_nobody() -> Option<Command> {
-    if !nix::unistd::geteuid().is_root() {
-        skip("another user: only root can become one");
-        return None;
-    }
-    let mut command = Command::new("setpriv");
-    command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]);
-    Some(command)
-}
-
 #[test]
 fn another_user_gets_nothing_from_the_agent() {
-    let Some(mut command) = as_nobody() else { return };
+    let Some(other) = OtherUser::new("another user who connects to the agent") else { return };
     let job = running_job("other-client");
-    let outcome = Outcome::of(command.args([&probe(), "knock", &job.socket])).ok();
+    let outcome = Outcome::of(other.command(other.program(&probe())).args(["knock", &job.socket])).ok();
     assert_eq!(outcome.stdout, "got nothing, nothing, nothing\n", "{outcome:?}");
     still_serves(&job.socket);
 }
@@ -297,12 +286,12 @@ fn another_user_who_takes_the_name_first_is_found_out() {
     // The name is the right one: with nobody in the way the job runs.
     assert_eq!(exec().ok().stdout, "ran\n");
     eventually("its agent has gone", SOON, || socket::connect(&name_for(&namespace)).is_err());
-    let Some(mut command) = as_nobody() else { return };
-    let dir = Scratch::new("squat");
-    fs::set_permissions(&dir.0, fs::Permissions::from_mode(0o777)).expect("our own folder");
+    let Some(other) = OtherUser::new("another user who takes the agent's name") else { return };
+    let dir = Scratch(other.own_folder("squat"));
     let folder = dir.0.to_str().expect("UTF-8");
-    command.args([&probe(), "squat", folder, &name_for(&namespace)]).stdin(Stdio::null());
-    let mut squatter = command.spawn().expect("setpriv starts");
+    let mut command = other.command(other.program(&probe()));
+    command.args(["squat", folder, &name_for(&namespace)]).stdin(Stdio::null());
+    let mut squatter = command.spawn().expect("the probe starts");
     eventually("the name is taken", ARRIVAL, || {
         dir.has("squatting.0") || squatter.try_wait().expect("our child").is_some()
     });

@@ -18,6 +18,7 @@ mod faults;
 mod filling;
 mod hostile;
 mod late;
+mod other_user;
 mod registered;
 mod simulated_hosts;
 mod slurm;

@@ -10,6 +10,7 @@ use crate::arguments::one_line;
 use crate::harness::{
     Outcome, can_simulate, eventually, fixture, flavours, hostbuf, local, root, run, simulated, skip,
 };
+use crate::other_user::OtherUser;
 use crate::watched::{ARRIVAL, Job, SOON, Scratch, probe, slay};
 
 const AT: &str = "0x550000000000";
@@ -306,31 +307,12 @@ fn what_cannot_be_registered_says_why() {
     if !can_register() {
         return;
     }
-    // More than an ordinary user may lock.
-    if !nix::unistd::geteuid().is_root() {
-        return skip("the limit of locked memory: only root can become another user");
-    }
-    let mut command = Command::new("setpriv");
-    command.args([
-        "--reuid=65534",
-        "--regid=65534",
-        "--clear-groups",
-        "--",
-        "prlimit",
-        "--memlock=65536:65536",
-    ]);
-    command.arg(hostbuf()).args([
-        "run",
-        "--launcher",
-        "local",
-        "-n",
-        "2",
-        "--size",
-        "1M",
-        "--register",
-        "mlock",
-    ]);
-    let outcome = Outcome::of(command.args(["--", "echo", "ran"]).env("HOME", "/nonexistent"));
+    // Root may lock more than the limit.
+    let Some(other) = OtherUser::new("the limit of locked memory") else { return };
+    let mut command = other.command("prlimit");
+    command.arg("--memlock=65536:65536").arg(other.hostbuf());
+    command.args(["run", "--launcher", "local", "-n", "2", "--size", "1M", "--register", "mlock"]);
+    let outcome = Outcome::of(command.args(["--", "echo", "ran"]));
     one_line(&outcome, 1, &["rank 0", "mlock", "1 MiB", "ulimit -l"]);
 }
 

@@ -80,9 +80,21 @@ impl Job {
         program: &[&str],
         set: impl FnOnce(&mut Command, &Scratch),
     ) -> Job {
+        Job::start_at(|mark| (hostbuf(), Scratch::new(mark)), mark, size, more, program, set)
+    }
+
+    /// Starts a job as [`Job::start`] does, with the command and the folder that `place` returns for the job's mark.
+    pub fn start_at(
+        place: impl FnOnce(&str) -> (PathBuf, Scratch),
+        mark: &str,
+        size: &str,
+        more: &[&str],
+        program: &[&str],
+        set: impl FnOnce(&mut Command, &Scratch),
+    ) -> Job {
         let mark = format!("{mark}-{}", std::process::id());
-        let dir = Scratch::new(&mark);
-        let mut command = Command::new(hostbuf());
+        let (hostbuf, dir) = place(&mark);
+        let mut command = Command::new(hostbuf);
         command
             .args(["run", "--quiet", "--launcher", "local", "--buffer", &format!("name={mark},{size}")])
             .args(more)
