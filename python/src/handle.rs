@@ -3,7 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use hostbuf::job::all_or_none;
-use hostbuf::{Error, Fill, HostBuffer, Options, Pages, Proof};
+use hostbuf::{Bytes, Error, Fill, HostBuffer, Options, Pages, Proof};
 use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
@@ -163,11 +163,21 @@ pub fn allocate(
         let wanted = argument::<String>("pages", pages)?;
         let wanted: Pages = wanted.parse().map_err(|error| raised(py, &error))?;
         let name = argument::<String>("name", name)?;
-        let mut options = Options::new(argument::<u64>("size", size)?).pages(wanted).name(&name);
+        let mut options = Options::new(bytes("size", size)?).pages(wanted).name(&name);
         (options.lazy, options.dump) = (argument::<bool>("lazy", lazy)?, argument::<bool>("dump", dump)?);
         Ok(options)
     };
     group.together(py, wanted(), |ranks, options| HostBuffer::allocate(ranks, options)).map(Handle::from)
+}
+
+/// Converts a number of bytes, or text in the syntax of the command line (`2G`).
+///
+/// # Errors
+/// InvalidError for a number or text that is no size, TypeError for anything else.
+fn bytes(name: &str, given: &Bound<'_, PyAny>) -> PyResult<u64> {
+    let Ok(text) = given.extract::<String>() else { return argument::<u64>(name, given) };
+    let parsed = text.parse::<Bytes>().map_err(|why| Error::Invalid { what: format!("{name} = {why}") });
+    parsed.map(|bytes| bytes.0).map_err(|error| raised(given.py(), &error))
 }
 
 /// An argument of a collective call: looked at here, so that all ranks hear when one was given nonsense.
@@ -178,9 +188,12 @@ where
 {
     given.extract().map_err(|error| {
         let (error, py) = (PyErr::from(error), given.py());
-        match error.is_instance_of::<PyTypeError>(py) || error.is_instance_of::<PyOverflowError>(py) {
-            true => PyErr::from_type(error.get_type(py), format!("{name}: {}", error.value(py))),
-            false => error,
+        if error.is_instance_of::<PyTypeError>(py) {
+            PyErr::from_type(error.get_type(py), format!("{name}: {}", error.value(py)))
+        } else if error.is_instance_of::<PyOverflowError>(py) {
+            raised(py, &Error::Invalid { what: format!("{name} = {given} is out of range") })
+        } else {
+            error
         }
     })
 }

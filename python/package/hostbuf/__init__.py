@@ -17,7 +17,7 @@ Under ``hostbuf run -n 8 --size 2G -- python app.py`` the buffer is there before
 """
 
 from ._buffer import Arena, Buffer, Info, Proof, allocate, attach, launched, stat
-from ._error import AttachError, Error, FullError, InvalidError, NoSpaceError, UnsupportedError
+from ._error import AttachError, CopyWarning, Error, FullError, InvalidError, NoSpaceError, UnsupportedError
 from ._hostbuf import __version__
 from ._register import Cache, Device, Key, Lease, Registration, register
 
@@ -26,6 +26,7 @@ __all__ = [
     "AttachError",
     "Buffer",
     "Cache",
+    "CopyWarning",
     "Device",
     "Error",
     "FullError",

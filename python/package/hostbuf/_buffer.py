@@ -218,12 +218,15 @@ class Buffer(_hostbuf.Memory):
 
     def _filled(self, fill: Callable[[Arena], Any], run: Callable[[Callable[[_hostbuf.Arena], int]], int]) -> Any:
         handle = self._handle
+        written: list[tuple[int, Any]] = []
 
         def native(arena: _hostbuf.Arena) -> int:
             given = Arena(arena, handle)
-            return _object.write(fill(given), arena, handle, given._taken)
+            written[:] = [_object.write(fill(given), arena, handle, given._taken)]
+            return written[0][0]
 
-        return _object.read(handle, run(native))
+        root = run(native)
+        return written[0][1] if written else _object.read(handle, root)
 
     def root(self) -> Any:
         """What filled it; ``None`` while nothing has.
@@ -301,19 +304,25 @@ def attach(name: str | None = None) -> Buffer:
 
 
 def allocate(
-    comm: Any, size: int, *, name: str = "default", pages: str = "auto", lazy: bool = False, dump: bool = False
+    comm: Any, size: int | str, *, name: str = "default", pages: str = "auto", lazy: bool = False, dump: bool = False
 ) -> Buffer:
     """Makes a buffer without a launcher, on all hosts of ``comm`` at one address. Collective.
 
     Args:
         comm: mpi4py's communicator; ``None`` for this process alone.
-        size: bytes that can be used, rounded up to whole pages.
+        size: bytes that can be used, rounded up to whole pages: a number, or text as ``hostbuf run --size`` takes it (``"2G"``).
         name: at most 31 letters, digits, ``_``, ``-`` and ``.``.
         pages: ``auto`` (the best that is there), ``4k``, ``thp``, ``2m`` or ``1g``.
         lazy: take pages at the first touch, with no check that they are there.
         dump: let the contents go into core files.
 
+    >>> import hostbuf
+    >>> with hostbuf.allocate(None, "1.5M", pages="4k") as buffer:
+    ...     len(buffer)
+    1572864
+
     Raises:
+        InvalidError: an argument makes no sense.
         NoSpaceError: on all ranks, before anything was touched.
         Error: the ranks found no common address, or asked for different things.
     """

@@ -1,4 +1,4 @@
-"""What is raised."""
+"""Exceptions and warnings."""
 
 from __future__ import annotations
 
@@ -23,6 +23,13 @@ class Error(RuntimeError):
 
 class AttachError(Error):
     """There is nothing to attach to."""
+
+
+class CopyWarning(UserWarning):
+    """Each rank keeps a private copy of data that a fill function has returned, instead of sharing it.
+
+    ``warnings.simplefilter("error", hostbuf.CopyWarning)`` makes it an error in all ranks before the buffer counts as filled.
+    """
 
 
 class FullError(Error, MemoryError):

@@ -3,45 +3,98 @@
 An object is written by pickle's protocol 5, which hands out the memory of arrays instead of copying it. Arrays that the arena
 gave are in the buffer already; others are copied there, once. Who reads gets the same object with views of that memory. The
 root is this head, with offsets from the beginning of the buffer, and after it a pair of numbers for each piece of memory.
+
+Not every array ends up shared: pickle writes some as bytes, and some classes copy what they are loaded from. The rank that fills
+the buffer finds both out and warns of them.
 """
 
 from __future__ import annotations
 
 import bisect
+import copyreg
 import io
+import itertools
 import pickle
 import struct
 import sys
-import warnings
+import types
+import weakref
+from collections.abc import Iterable
 from typing import Any
 
 from . import _hostbuf
+from ._copies import Trace
 from ._error import Error
 
 _HEAD = struct.Struct("<8sQQQ")  # magic, where the pickle is, its length, how many pieces of memory
 _PIECE = struct.Struct("<QQ")  # where it is, its length
 _MAGIC = b"hbpyobj1"
 _ALIGNMENT = 64
-# So much in the pickle itself is memory that each rank will have for itself.
-_PRIVATE = 1 << 20
 
 
 class _Pickler(pickle.Pickler):
-    """Hands out the memory of numpy's own subclasses of arrays too, which pickle itself copies."""
+    """Hands out the memory of all arrays that can be shared, also of those that pickle itself copies, and keeps a trace."""
+
+    def __init__(self, stream: io.BytesIO, root: Any) -> None:
+        super().__init__(stream, protocol=5, buffer_callback=self._hand_out)
+        self.trace = Trace(root)
+        self.memory: list[memoryview] = []
+        self.arrays: list[Any] = []
+        """Whose memory that is."""
+
+    def _hand_out(self, buffer: pickle.PickleBuffer) -> bool:
+        try:
+            self.memory.append(buffer.raw())
+        except BufferError:  # in pieces: pickle copies it
+            return True
+        self.arrays.append(memoryview(buffer).obj)
+        return False
 
     def reducer_override(self, value: Any) -> Any:
-        np = sys.modules.get("numpy")
-        if np is None or not isinstance(value, np.ndarray) or value.dtype.hasobject:
+        # These pickle writes by their names.
+        if isinstance(value, (type, types.FunctionType)):
             return NotImplemented
-        if type(value) is np.memmap:  # in the buffer it is no file any more
-            return np.asarray, (np.asarray(value),)
-        if type(value) in (np.recarray, np.matrix):
-            return _as, (np.asarray(value), type(value), value.dtype)
-        if type(value) is np.ma.MaskedArray:
-            # Without a mask it has none here either, of which each rank would have its own.
-            mask = None if value.mask is np.ma.nomask else np.asarray(value.mask)
-            return _masked, (np.asarray(value.data), mask, value.fill_value, value.hardmask)
-        return NotImplemented
+        np = sys.modules.get("numpy")
+        reduced = None
+        if np is not None and isinstance(value, np.ndarray):
+            if type(value) is np.ndarray and _exports(value):
+                return NotImplemented
+            reduced = _reduced(np, value)
+        if reduced is None:
+            registered = copyreg.dispatch_table.get(type(value))
+            reduced = registered(value) if registered else value.__reduce_ex__(5)
+        self.trace.add(value, reduced)
+        return reduced
+
+
+def _exports(array: Any) -> bool:
+    """Whether pickle hands out an array's memory: all of it lies in one piece, and the buffer protocol knows its type."""
+    if array.dtype.hasobject or not (array.flags.c_contiguous or array.flags.f_contiguous):
+        return False
+    try:
+        memoryview(array).release()
+    except (BufferError, ValueError):  # dates and times
+        return False
+    return True
+
+
+def _reduced(np: Any, value: Any) -> Any:
+    """How an array is pickled that pickle would copy: by arrays that it hands out; ``None`` if there is no way."""
+    if value.dtype.itemsize == 0 or value.dtype.hasobject:
+        return None
+    if type(value) is np.ndarray:
+        if not (value.flags.c_contiguous or value.flags.f_contiguous):
+            return np.asarray, (np.ascontiguousarray(value),)
+        return _as, (value.view(f"V{value.dtype.itemsize}"), np.ndarray, value.dtype)
+    if type(value) is np.memmap:  # in the buffer it is no file any more
+        return np.asarray, (np.asarray(value),)
+    if type(value) in (np.recarray, np.matrix):
+        return _as, (np.asarray(value), type(value), value.dtype)
+    if type(value) is np.ma.MaskedArray:
+        # Without a mask it has none here either, of which each rank would have its own.
+        mask = None if value.mask is np.ma.nomask else np.asarray(value.mask)
+        return _masked, (np.asarray(value.data), mask, value.fill_value, value.hardmask)
+    return None
 
 
 def _as(array: Any, kind: Any, dtype: Any) -> Any:
@@ -55,34 +108,42 @@ def _masked(data: Any, mask: Any, fill_value: Any, hard: bool) -> Any:
     return np.ma.MaskedArray(data, mask=mask, fill_value=fill_value, hard_mask=hard, copy=False)
 
 
-def write(value: Any, native: _hostbuf.Arena, handle: _hostbuf.Handle, taken: list[tuple[int, int]]) -> int:
-    """Puts an object into the buffer that is being filled; its root's address.
+class _Spans:
+    """Ranges of memory."""
 
-    ``taken`` says what the arena has given out for arrays: where, and how many bytes. Only that lies in the buffer for good."""
+    def __init__(self, spans: Iterable[tuple[int, int]]) -> None:
+        ordered = sorted(spans)
+        self._starts = [start for start, _ in ordered]
+        # The highest end of a range and all before it.
+        self._ends = list(itertools.accumulate((start + length for start, length in ordered), max))
+
+    def cover(self, start: int, length: int) -> bool:
+        """Whether one of the ranges has all of these bytes, or several that overlap."""
+        before = bisect.bisect_right(self._starts, start)
+        return before > 0 and start + length <= self._ends[before - 1]
+
+
+class _Piece(_hostbuf.Memory):
+    """The memory that one array of a loaded object views; it goes with the last view."""
+
+    __slots__ = ("__weakref__",)
+
+
+def write(value: Any, native: _hostbuf.Arena, handle: _hostbuf.Handle, taken: list[tuple[int, int]]) -> tuple[int, Any]:
+    """Puts an object into the buffer that is being filled, and warns of what each rank will copy.
+
+    ``taken`` says what the arena has given out for arrays: where, and how many bytes. Only that lies in the buffer for good.
+    Returns the root's address, and the object as :func:`read` returns it in the other ranks."""
     base, size = handle.address(), handle.size()
-    memory: list[memoryview] = []
-
-    def keep(buffer: pickle.PickleBuffer) -> bool:
-        try:
-            memory.append(buffer.raw())
-        except BufferError:  # in pieces: pickle copies it
-            return True
-        return False
-
     stream = io.BytesIO()
-    _Pickler(stream, protocol=5, buffer_callback=keep).dump(value)
-    data = stream.getvalue()
-    if len(data) > _PRIVATE:
-        warnings.warn(
-            f"of what the function returned every rank gets {len(data)} bytes as a copy of its own: arrays that do not lie in one piece, or "
-            "are of a type that pickle copies",
-            stacklevel=2,
-        )
+    pickler = _Pickler(stream, value)
+    pickler.dump(value)
+    data, memory = stream.getvalue(), pickler.memory
     # Memory of the buffer that nobody has taken is about to be used.
     taken = sorted(taken)
+    spans = [_hostbuf.span_of(raw) for raw in memory]
     kept: list[int | bytes | memoryview] = []
-    for raw in memory:
-        start, length = _hostbuf.span_of(raw)
+    for (start, length), raw in zip(spans, memory):
         before = bisect.bisect_right(taken, (start, sys.maxsize))
         at, most = taken[before - 1] if before else (0, 0)
         if at <= start and start + length <= at + most:
@@ -96,13 +157,27 @@ def write(value: Any, native: _hostbuf.Arena, handle: _hostbuf.Handle, taken: li
             whole[at : at + len(part)] = part
             return at
 
-        pieces = [(part if isinstance(part, int) else place(part), len(raw)) for part, raw in zip(kept, memory)]
+        # Two arrays may be views of the same memory, as the rows' names of a table and of its columns are.
+        places: dict[tuple[int, int], int] = {}
+        for span, part in zip(spans, kept):
+            if span not in places:
+                places[span] = part if isinstance(part, int) else place(part)
+        pieces = [(places[span], span[1]) for span in spans]
         at = place(data)
         head = _HEAD.pack(_MAGIC, at, len(data), len(pieces)) + b"".join(_PIECE.pack(*piece) for piece in pieces)
         root = base + place(head)
+    # Loaded now, so that what cannot be loaded fails in all ranks, and a class that copies its arrays is found out: no view of
+    # their memory is left.
+    views = [memoryview(_Piece(handle, True)).cast("B")[at : at + length] for at, length in pieces]
+    alive = [weakref.ref(view.obj) for view in views]
+    found = pickle.loads(data, buffers=views)
+    del views
+    viewed = _Spans(span for span, piece in zip(spans, alive) if piece() is not None)
+    dropped = [array for array, span in zip(pickler.arrays, spans) if span[1] > 0 and not viewed.cover(*span)]
+    pickler.trace.warn(len(data), dropped)
     for raw in memory:
         raw.release()
-    return root
+    return root, found
 
 
 def read(handle: _hostbuf.Handle, root: int) -> Any:
