@@ -276,7 +276,7 @@ class Warned(Results):
             ([{"x": np.zeros(1, [("o", "O"), ("i", "i4")])}], r"result\[0\]\['x'\] \(numpy\.ndarray of dtype \[\('o', 'O'\), .*\]", None),
         ]:
             words = self.warned(value)
-            self.assertIn("every rank has its own copy of 1 object instead of sharing it: ", words)
+            self.assertIn("every rank keeps its own copy of 1 object, which hostbuf cannot share: ", words)
             self.assertRegex(words, f": {name}, {'[0-9]+' if size is None else size} bytes\\)\\.")
 
     def test_many_are_counted(self) -> None:

@@ -169,6 +169,48 @@ fn a_table_that_all_ranks_see() {
     });
 }
 
+/// The lines in docs/python.md that name an MPI's library to mpi4py make a job of each MPI one of all its ranks.
+#[test]
+fn the_lines_that_point_mpi4py_at_each_mpi() {
+    let Some(python) = python() else { return };
+    let page = std::fs::read_to_string(root().join("docs/python.md")).expect("the page is there");
+    let (_, section) = page.split_once("### Point mpi4py at the MPI").expect("the section is there");
+    let block = section.split("```").nth(1).expect("a block of lines");
+    let lines_for = |flavour: &str| -> String {
+        let title = match flavour {
+            "openmpi4" => "Debian's Open MPI",
+            "mpich4" => "Debian's MPICH",
+            "openmpi5" => "Open MPI 4 or 5 in a prefix",
+            _ => "MPICH 4 or 5 in a prefix",
+        };
+        let of_it = block.split("# ").find(|part| part.starts_with(title));
+        let (_, lines) =
+            of_it.unwrap_or_else(|| panic!("no lines for {title}")).split_once('\n').expect("lines");
+        lines.to_owned()
+    };
+    for flavour in flavours() {
+        let home = root().join(format!("target/tmp/mpi4py-{flavour}-{}", std::process::id()));
+        std::fs::create_dir_all(&home).expect("target/ is writable");
+        let script = format!(
+            r#"eval "$(scripts/mpienv {flavour})"; unset LD_LIBRARY_PATH; PREFIX=$(dirname "$(dirname "$MPIRUN")")
+               {}
+               "$MPIRUN" $MPIRUN_FLAGS -n 2 {} -c "
+from mpi4py import MPI
+names = MPI.COMM_WORLD.gather(MPI.Get_library_version().split(' ')[0])
+if names: print(MPI.COMM_WORLD.size, *names)
+""#,
+            lines_for(&flavour),
+            python.display()
+        );
+        let mut command = Command::new("bash");
+        command.args(["-c", &script]).current_dir(root()).env("HOME", &home);
+        let said = Outcome::of(command.env_remove("MPI4PY_MPIABI").env_remove("MPI4PY_LIBMPI"));
+        std::fs::remove_dir_all(&home).expect("it was made");
+        let name = if flavour.starts_with("openmpi") { "Open" } else { "MPICH" };
+        assert_eq!(said.ok().stdout, format!("2 {name} {name}\n"), "{flavour}");
+    }
+}
+
 /// The patch in docs/python.md changes nothing of what the program prints.
 #[test]
 fn the_page_for_python() {

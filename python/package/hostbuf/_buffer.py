@@ -194,8 +194,8 @@ class Buffer(_hostbuf.Memory):
 
         Any object that pickle can write may be returned, of whichever depth: arrays in it (numpy's, pandas', and all others
         that know pickle's protocol 5) are shared by all ranks of the host and read-only. Those that ``arena.array`` gave are not
-        copied; others are copied into the buffer, once. The rest, names and numbers, each rank has for itself; arrays that do not lie
-        in one piece and those of types of their own too, with a warning when that is more than a megabyte.
+        copied; others are copied into the buffer, once. Names and numbers each rank has for itself. A :class:`CopyWarning` names
+        every other object of which each rank has a copy: arrays of Python objects, and objects that copy their arrays.
 
         When the process dies that fills, one of those who wait takes over, so ``fill`` may run in several processes one
         after another. What it raises is raised in the rank that ran it.

@@ -106,15 +106,14 @@ class Trace:
             more = f" and {len(lines) - _NAMED} more" if len(lines) > _NAMED else ""
             count = f"{len(lines)} objects" if len(lines) > 1 else "1 object"
             _warn(
-                f"every rank has its own copy of {count} instead of sharing it: {', '.join(lines[:_NAMED])}{more}. "
-                "hostbuf shares numpy arrays without Python objects in them; return such arrays, or see the table of what is "
-                "shared in docs/python.md"
+                f"every rank keeps its own copy of {count}, which hostbuf cannot share: {', '.join(lines[:_NAMED])}{more}. Return "
+                "numpy arrays without Python objects instead; docs/python.md says what is shared"
             )
         if rest > _MANY:
             names = ", ".join(f"{_described(place)}, {size} bytes)" for size, place in large)
             _warn(
-                f"every rank gets {rest} bytes as a copy of its own: strings, numbers and containers are not shared, only arrays are. "
-                f"The largest: {names}"
+                f"every rank gets {rest} bytes as a copy of its own: text, numbers and containers, which hostbuf cannot share. The "
+                f"largest: {names}. Return numpy arrays instead; docs/python.md says what is shared"
             )
 
     def _walk(self) -> Iterator[_Place]:
