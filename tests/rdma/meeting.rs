@@ -12,7 +12,7 @@ use crate::tcp::Tcp;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Runs `work` on each of `size` ranks; what they return, in the order of the ranks.
-fn ranks<T: Send>(size: usize, work: impl Fn(Tcp) -> T + Sync) -> Vec<T> {
+pub fn ranks<T: Send>(size: usize, work: impl Fn(Tcp) -> T + Sync) -> Vec<T> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
     let leader = listener.local_addr().expect("its address");
     let work = &work;

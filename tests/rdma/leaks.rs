@@ -1,0 +1,44 @@
+//! The check for leaks that the programs in the machines make, on rounds of which it is known whether they leak.
+
+use std::fs::File;
+use std::hint::black_box;
+
+use crate::checks::leaks_nothing;
+
+#[test]
+fn a_small_object_in_every_round_is_a_leak() {
+    let why = leaks_nothing(|| {
+        std::mem::forget(black_box(vec![0u8; 24]));
+        Ok(())
+    });
+    assert!(why.as_ref().is_err_and(|why| why.starts_with("the heap grows: 120 rounds")), "{why:?}");
+}
+
+#[test]
+fn a_descriptor_that_stays_open_is_a_leak() {
+    let mut rounds = 0;
+    let why = leaks_nothing(|| {
+        rounds += 1;
+        if rounds == 90 {
+            std::mem::forget(File::open("/dev/null").map_err(|error| error.to_string())?);
+        }
+        Ok(())
+    });
+    assert!(why.as_ref().is_err_and(|why| why.starts_with("descriptors or pinned bytes differ")), "{why:?}");
+}
+
+#[test]
+fn a_cache_that_fills_is_no_leak() {
+    let mut cache = Vec::new();
+    let mut rounds = 0;
+    let seen = leaks_nothing(|| {
+        rounds += 1;
+        // As much as all rounds of a leak would take.
+        if rounds <= 60 {
+            cache.push(vec![0u8; 100_000]);
+        }
+        drop(black_box(vec![0u8; 1_000_000]));
+        Ok(())
+    });
+    assert!(seen.is_ok(), "{seen:?}");
+}

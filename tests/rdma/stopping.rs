@@ -1,0 +1,74 @@
+//! A check that fails on one host ends the run of the checks on all hosts. Here the hosts are threads of this process.
+
+use std::time::{Duration, Instant};
+
+use hostbuf::job::Collective;
+
+use crate::checks::{Check, Seen, run_each};
+use crate::meeting::ranks;
+use crate::tcp::Tcp;
+
+fn meets(world: &Tcp) -> Seen {
+    world.barrier().map(|()| "all".into()).map_err(|error| error.to_string())
+}
+
+/// Rank 1 finds something wrong while rank 0 waits for it.
+fn fails_on_one(world: &Tcp) -> Seen {
+    if world.rank() == 1 { Err("3 bytes differ".into()) } else { meets(world) }
+}
+
+/// Rank 1 finds something wrong when rank 0 is through.
+fn fails_late(world: &Tcp) -> Seen {
+    if world.rank() == 1 {
+        std::thread::sleep(Duration::from_millis(300));
+        return Err("3 bytes differ".into());
+    }
+    Ok("nothing".into())
+}
+
+/// Rank 0 waits for something that rank 1 would have done, by another way than `world`, until its own time is over.
+fn fails_on_both(world: &Tcp) -> Seen {
+    if world.rank() == 1 {
+        return Err("3 bytes differ".into());
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    Err("no signal in time".into())
+}
+
+/// Each rank's lines, without what was measured.
+fn lines_of(failing: Check<Tcp>) -> Vec<Vec<String>> {
+    let checks: [Check<Tcp>; 3] = [("before", meets), failing, ("after", meets)];
+    let begun = Instant::now();
+    let lines = ranks(2, |world| {
+        let mut lines = Vec::new();
+        let checks: Vec<_> = checks.iter().collect();
+        assert!(run_each(&world, &world, &checks, &mut |line| lines.push(line)));
+        lines
+    });
+    // Far less than a rank waits for a message.
+    assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
+    let first_part = |line: String| line.split(';').next().expect("a part").to_owned();
+    lines.into_iter().map(|lines| lines.into_iter().map(first_part).collect()).collect()
+}
+
+#[test]
+fn a_failure_on_one_host_is_reported_there_and_stops_the_other() {
+    let failed = ["ok before all", "FAILED checked 3 bytes differ"];
+    for (check, other) in [
+        (
+            fails_on_one as fn(&Tcp) -> Seen,
+            &["ok before all", "stopped checked since rank 1 failed checked: 3 bytes differ"][..],
+        ),
+        (
+            fails_late,
+            &[
+                "ok before all",
+                "ok checked nothing",
+                "stopped after since rank 1 failed checked: 3 bytes differ",
+            ],
+        ),
+        (fails_on_both, &["ok before all", "stopped checked since rank 1 failed checked: 3 bytes differ"]),
+    ] {
+        assert_eq!(lines_of(("checked", check)), [other, &failed[..]]);
+    }
+}
