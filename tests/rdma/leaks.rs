@@ -3,21 +3,24 @@
 use std::fs::File;
 use std::hint::black_box;
 
-use crate::checks::leaks_nothing;
+use crate::checks::leaks_nothing_in;
 
 #[test]
 fn a_small_object_in_every_round_is_a_leak() {
-    let why = leaks_nothing(|| {
-        std::mem::forget(black_box(vec![0u8; 24]));
-        Ok(())
-    });
-    assert!(why.as_ref().is_err_and(|why| why.starts_with("the heap grows: 120 rounds")), "{why:?}");
+    for (rounds, bytes) in [(2000, 48), (120, 400)] {
+        let why = leaks_nothing_in(rounds, || {
+            std::mem::forget(black_box(vec![0u8; bytes]));
+            Ok(())
+        });
+        let wanted = format!("the heap grows: {rounds} rounds");
+        assert!(why.as_ref().is_err_and(|why| why.starts_with(&wanted)), "{why:?}");
+    }
 }
 
 #[test]
 fn a_descriptor_that_stays_open_is_a_leak() {
     let mut rounds = 0;
-    let why = leaks_nothing(|| {
+    let why = leaks_nothing_in(120, || {
         rounds += 1;
         if rounds == 90 {
             std::mem::forget(File::open("/dev/null").map_err(|error| error.to_string())?);
@@ -31,7 +34,7 @@ fn a_descriptor_that_stays_open_is_a_leak() {
 fn a_cache_that_fills_is_no_leak() {
     let mut cache = Vec::new();
     let mut rounds = 0;
-    let seen = leaks_nothing(|| {
+    let seen = leaks_nothing_in(120, || {
         rounds += 1;
         // As much as all rounds of a leak would take.
         if rounds <= 60 {
