@@ -66,8 +66,7 @@ fn main() -> ExitCode {
         }
         ["attach", hostbuf, rounds, children] => attach::compare(hostbuf, number(rounds), number(children)),
         ["purger", pairs, repeats] => {
-            purger::measure(number(pairs))?;
-            purger::first_miss(number(repeats))
+            purger::measure(number(pairs)).and_then(|()| purger::first_miss(number(repeats)))
         }
         ["scaling", sets, repeats, hits, "--without", why] => {
             scaling::measure(number(sets), number(repeats), number(hits), Err(why))
