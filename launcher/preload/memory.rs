@@ -63,3 +63,13 @@ unsafe extern "C" fn bcmp(a: *const u8, b: *const u8, n: usize) -> i32 {
     // SAFETY: the same contract.
     unsafe { memcmp(a, b, n) }
 }
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn strlen(text: *const u8) -> usize {
+    let mut length = 0;
+    // SAFETY: by the contract of strlen; volatile, or the compiler would call strlen here.
+    while unsafe { text.add(length).read_volatile() } != 0 {
+        length += 1;
+    }
+    length
+}
