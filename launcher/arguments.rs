@@ -28,6 +28,10 @@ pub(crate) struct BufferArguments {
     /// One more buffer: name=index,size=2G,pages=2m,lazy,dump (again for each); mmap-flags=0x2000 adds bits of mmap(2)
     #[arg(long, value_name = "SPEC", value_hint = ValueHint::Other, value_parser = |text: &str| text.parse::<Options>())]
     buffer: Vec<Options>,
+    /// Fail when a program gets no buffer: one that is statically linked without the library, has file capabilities, or
+    /// runs in a network namespace of its own
+    #[arg(long)]
+    pub(crate) require: bool,
 }
 
 impl BufferArguments {

@@ -2,9 +2,12 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::io::{Read, Seek};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+
+use hostbuf::internal::wire::ENV_JOB;
 
 use crate::elf::Elf;
 use crate::lookup::{self, Refusal};
@@ -19,6 +22,8 @@ pub(crate) struct Program {
     pub(crate) segments: Vec<(usize, usize)>,
     /// The libraries that it names itself.
     pub(crate) needed: Vec<String>,
+    /// The image contains the library, or names it, so the program can attach. Known only where nothing can be preloaded.
+    pub(crate) can_attach: bool,
 }
 
 impl Program {
@@ -29,14 +34,25 @@ impl Program {
 
     fn inspect(path: PathBuf) -> Program {
         let image = interpreter(&path);
-        let mut program =
-            Program { path, not_preloadable: privileged(&image), segments: Vec::new(), needed: Vec::new() };
+        let mut program = Program {
+            path,
+            not_preloadable: privileged(&image),
+            segments: Vec::new(),
+            needed: Vec::new(),
+            can_attach: false,
+        };
         // An image that cannot be read is the kernel's business; it can be preloaded for all that is known.
-        let Some(elf) = fs::File::open(&image).ok().and_then(|file| Elf::read(&file)) else { return program };
+        let Ok(file) = fs::File::open(&image) else { return program };
+        let Some(elf) = Elf::read(&file) else { return program };
         program.segments = elf.fixed_segments;
         program.needed = elf.needed;
         if !elf.dynamic {
             program.not_preloadable = Some(format!("{} is statically linked", image.display()));
+        }
+        if program.not_preloadable.is_some() {
+            program.can_attach = program.needed.iter().any(|name| name.starts_with("libhostbuf.so"))
+                // The library asks for this variable by name, and nothing else in a program does.
+                || contains(file, ENV_JOB.as_bytes()).unwrap_or(false);
         }
         program
     }
@@ -47,13 +63,37 @@ impl Program {
     }
 }
 
+/// Whether the file has these bytes in it.
+#[allow(unsafe_code)]
+fn contains(mut file: fs::File, wanted: &[u8]) -> std::io::Result<bool> {
+    let mut part = vec![0; 1 << 20];
+    let mut kept = 0;
+    file.rewind()?;
+    loop {
+        let read = file.read(&mut part[kept..])?;
+        if read == 0 {
+            return Ok(false);
+        }
+        let filled = kept + read;
+        let (haystack, needle) = (part.as_ptr().cast(), wanted.as_ptr().cast());
+        // SAFETY: reads so many bytes of both.
+        if !unsafe { libc::memmem(haystack, filled, needle, wanted.len()) }.is_null() {
+            return Ok(true);
+        }
+        // What is looked for may lie across two parts.
+        let tail = filled.min(wanted.len() - 1);
+        part.copy_within(filled - tail..filled, 0);
+        kept = tail;
+    }
+}
+
 /// The image that the kernel will load for `path`: the interpreter of a script, through as many scripts as the
 /// kernel follows.
 fn interpreter(path: &Path) -> PathBuf {
     let mut image = path.to_owned();
     for _ in 0..4 {
         let mut head = [0u8; 256];
-        let Ok(n) = fs::File::open(&image).and_then(|mut f| std::io::Read::read(&mut f, &mut head)) else {
+        let Ok(n) = fs::File::open(&image).and_then(|mut f| f.read(&mut head)) else {
             break;
         };
         let Some(line) = head[..n].strip_prefix(b"#!") else { break };
@@ -91,7 +131,25 @@ fn has_capabilities(image: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::*;
+
+    #[test]
+    fn bytes_are_found_wherever_they_lie_in_a_file() {
+        let path = std::env::temp_dir().join(format!("hostbuf-contains-{}", std::process::id()));
+        let file =
+            || fs::File::options().read(true).write(true).create(true).truncate(true).open(&path).unwrap();
+        for at in [0, 1, (1 << 20) - 5, 1 << 20, (2 << 20) - 10] {
+            let mut file = file();
+            file.write_all(&vec![b'H'; at]).unwrap();
+            file.write_all(b"NEEDLE_X").unwrap();
+            assert!(contains(file.try_clone().unwrap(), b"NEEDLE_X").unwrap(), "at {at}");
+            assert!(!contains(file, b"NEEDLE_Y").unwrap());
+        }
+        assert!(!contains(file(), b"NEEDLE_X").unwrap());
+        fs::remove_file(&path).unwrap();
+    }
 
     #[test]
     fn this_test_is_dynamic_and_a_missing_program_says_so() {

@@ -29,11 +29,29 @@ pub const ENV_JOB: &str = "HOSTBUF_JOB";
 pub const ENV_PREFIX: &str = "HOSTBUF_PREFIX";
 /// The environment variable with the number of the connection that `hostbuf exec` opened.
 pub const ENV_CONNECTION: &str = "HOSTBUF_CONNECTION";
-/// The environment variable with the first buffer's address: 16 hexadecimal digits behind `0x`, written in place
-/// by the preloaded object once it is agreed.
+/// The environment variable with the first buffer's address: 16 hexadecimal digits behind `0x`. Only a process that has
+/// mapped the buffer has it: see [`ENV_ADDRESS_ROOM`].
 pub const ENV_ADDRESS: &str = "HOSTBUF_ADDRESS";
-/// The environment variable with the first buffer's size in bytes: digits padded to 20 places, written in place.
+/// The environment variable with the first buffer's size in bytes, in decimal.
 pub const ENV_SIZE: &str = "HOSTBUF_SIZE";
+/// The name under which `hostbuf exec` reserves room for [`ENV_ADDRESS`]. The preloaded object renames the entry in place
+/// once the buffer is mapped, so a program without a buffer finds no address. Both names have the same length.
+pub const ENV_ADDRESS_ROOM: &str = "HOSTBUF_PADDING";
+/// The name under which `hostbuf exec` reserves room for [`ENV_SIZE`].
+pub const ENV_SIZE_ROOM: &str = "HOSTBUF_PAD2";
+/// The value of [`ENV_ADDRESS_ROOM`] and [`ENV_SIZE_ROOM`]: as long as the longest address and the longest size.
+pub const ROOM: &str = "....................";
+const _: () = assert!(ENV_ADDRESS.len() == ENV_ADDRESS_ROOM.len() && ENV_SIZE.len() == ENV_SIZE_ROOM.len());
+
+/// The environment variable with the inode number of the network namespace in which the host's agent listens.
+pub const ENV_NETWORK: &str = "HOSTBUF_NETWORK";
+/// The environment variable that tells a later image of a rank how to name its ranks in a message ("ranks 0-3 on h0"). A
+/// leading `-` marks an image that leaves the message to another rank with the same program.
+pub const ENV_REPORT: &str = "HOSTBUF_REPORT";
+/// The longest value of [`ENV_REPORT`].
+pub const REPORT_MAX: usize = 64;
+/// The environment variable that makes a missing buffer an error for later images (`--require`).
+pub const ENV_REQUIRE: &str = "HOSTBUF_REQUIRE";
 
 /// The environment variable with the rank on this host, for [`Role::Member`].
 pub const ENV_LOCAL_RANK: &str = "HOSTBUF_LOCAL_RANK";
@@ -51,7 +69,8 @@ pub const ENV_REGISTER: &str = "HOSTBUF_REGISTER";
 pub enum Kind {
     /// From a participant: [`Hello`].
     Hello = 1,
-    /// From a participant: its real image runs and can vote. Word 0: the [`Territory`].
+    /// From a participant: its real image runs and can vote. Word 0: the [`Territory`]; word 1: the [`Coverage`], with the
+    /// reason as text where the program does not map the buffer before `main`.
     Ready = 2,
     /// To a participant: word 0 length, word 1 count, then the candidates.
     Ballot = 3,
@@ -61,11 +80,12 @@ pub enum Kind {
     Search = 5,
     /// From a participant: word 0 the hole, or `u64::MAX`.
     Hole = 6,
-    /// To a participant, with one descriptor for the control page and one for each buffer: [`Winner`].
+    /// To a participant, with one descriptor for the control page and one for each buffer: [`Winner`]. The text is the
+    /// value of [`ENV_REPORT`].
     Winner = 7,
     /// From a participant: everything is mapped.
     Mapped = 8,
-    /// To a participant: run `main`.
+    /// To a participant: run `main`. The text, if there is one, is a line that this rank prints for its host.
     Go = 9,
     /// To a participant: word 0 exit status, word 1 whether to print the text.
     Fail = 10,
@@ -191,6 +211,30 @@ pub enum Territory {
     Anywhere = 0,
     /// Only in the window that ThreadSanitizer and MemorySanitizer leave to applications.
     Sanitized = 1,
+}
+
+/// How a rank's program gets the buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u64)]
+pub enum Coverage {
+    /// The preloaded object maps it before `main`.
+    Preloaded = 0,
+    /// Nothing can be preloaded, but the program contains the library and can attach.
+    Attaches = 1,
+    /// Nothing can be preloaded, and the program cannot attach.
+    None = 2,
+}
+
+impl Coverage {
+    /// From word 1 of a frame of kind [`Kind::Ready`].
+    #[must_use]
+    pub fn from_word(word: u64) -> Coverage {
+        match word {
+            0 => Coverage::Preloaded,
+            1 => Coverage::Attaches,
+            _ => Coverage::None,
+        }
+    }
 }
 
 /// How a participant introduces itself.

@@ -16,7 +16,7 @@ use hostbuf::os::process;
 use hostbuf::{Error, Fill, Phase, Result};
 
 use super::Open;
-use super::orders::{Answer, Event, Handle, Order};
+use super::orders::{Answer, Event, Handle, Order, Uncovered};
 use super::report::Report;
 use super::spec::Spec;
 use crate::lookup;
@@ -62,9 +62,11 @@ pub(super) fn conduct(spec: &Spec, open: Open, station: &Handle, ending: &OnceLo
         segments
     });
     match agree(spec, &*group, station, segments, phases) {
-        Ok((address, rounds)) => {
+        Ok(agreed) => {
             if group.rank() == 0 && spec.reports {
-                Report::Agreed { address, rounds, microseconds: micros(begun) }.print();
+                let Agreed { address, rounds, present: Present { all, without, attaching, .. } } = agreed;
+                let microseconds = micros(begun);
+                Report::Agreed { address, rounds, microseconds, ranks: all, without, attaching }.print();
             }
         }
         Err(error) => {
@@ -104,6 +106,13 @@ fn populate(mut segments: Segments, spec: &Spec) -> Result<(Segments, u64)> {
     Ok((segments, micros(begun)))
 }
 
+/// The outcome of all phases.
+struct Agreed {
+    address: u64,
+    rounds: u32,
+    present: Present,
+}
+
 /// Why the phases stopped here.
 enum Stop {
     /// Something that only this agent knows so far.
@@ -120,7 +129,7 @@ fn agree(
     station: &Handle,
     segments: Result<Segments>,
     phases: [u64; Phase::COUNT],
-) -> Result<(u64, u32)> {
+) -> Result<Agreed> {
     let segments = all_or_none(group, segments)?;
     let stop = match steps(spec, group, station, segments, phases) {
         Ok(outcome) => return Ok(outcome),
@@ -141,9 +150,10 @@ fn steps(
     station: &Handle,
     segments: Segments,
     mut phases: [u64; Phase::COUNT],
-) -> std::result::Result<(u64, u32), Stop> {
+) -> std::result::Result<Agreed, Stop> {
     let begun = Instant::now();
-    let ranks = gather(group, station, spec.timeout)?;
+    let present = gather(group, station, spec.timeout)?;
+    let ranks = present.here;
     phases[Phase::Gather as usize] = micros(begun);
 
     let begun = Instant::now();
@@ -179,12 +189,15 @@ fn steps(
     phases[Phase::Map as usize] = micros(begun);
     // Nobody has looked at the page yet: the ranks wait for Go.
     together(group, control.set_phases(phases))?;
+    if let (Some(message), true) = (&present.notice, spec.reports) {
+        Report::Uncovered { message: message.clone() }.print();
+    }
     station.order(Order::Go);
     if spec.reports {
         // Ends with the process.
         std::thread::spawn(move || watch(&control));
     }
-    Ok((winner.address, outcome.rounds))
+    Ok(Agreed { address: winner.address, rounds: outcome.rounds, present })
 }
 
 /// Tells the launcher how far the filling of this host's buffers is, when it takes longer than a moment.
@@ -228,21 +241,39 @@ fn event(station: &Handle) -> Result<Event> {
     }
 }
 
-/// Waits until the ranks of all hosts are there; returns how many this host has. A host may have none: the engine
-/// has put none there, so its agent learns from the others that all have come.
+/// The ranks that have come.
+struct Present {
+    /// To this host.
+    here: usize,
+    /// To all hosts.
+    all: u64,
+    /// Those of all hosts that never have the buffer.
+    without: u64,
+    /// Those of all hosts that can attach.
+    attaching: u64,
+    /// The line about those of this host that never have it.
+    notice: Option<String>,
+}
+
+/// Waits until the ranks of all hosts are there. A host may have none: the engine has put none there, so its agent learns
+/// from the others that all have come.
 fn gather(
     group: &dyn Collective,
     station: &Handle,
     timeout: Option<Duration>,
-) -> std::result::Result<usize, Stop> {
+) -> std::result::Result<Present, Stop> {
     let mut here: Option<(usize, u64)> = None;
+    let mut uncovered = Uncovered::default();
     let mut late = None;
     let mut arrivals = (0, Instant::now());
     loop {
         let mut lost: Option<Error> = late.take();
         if here.is_none() {
             match station.events.recv_timeout(PACE) {
-                Ok(Event::Present { ranks, size }) => here = Some((ranks, size)),
+                Ok(Event::Present { ranks, size, uncovered: of_these }) => {
+                    here = Some((ranks, size));
+                    uncovered = of_these;
+                }
                 Ok(Event::Lost(why)) => lost = Some(Error::Lost { why }),
                 Ok(_) | Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
@@ -259,9 +290,17 @@ fn gather(
         // An engine that does not tell the size of the job has no other hosts to ask about it.
         let size = if size == 0 { ranks as u64 } else { size };
         let come = station.come.load(Ordering::Relaxed);
-        let mut words = [ranks as u64, size, u64::from(here.is_some()), u64::from(lost.is_some()), come];
+        let mut words = [
+            ranks as u64,
+            size,
+            u64::from(here.is_some()),
+            u64::from(lost.is_some()),
+            come,
+            uncovered.without,
+            uncovered.attaching,
+        ];
         group.all_reduce(&mut words, Reduce::Sum).map_err(Stop::Everywhere)?;
-        let [present, sizes, knowing, lost_anywhere, come] = words;
+        let [present, sizes, knowing, lost_anywhere, come, without, attaching] = words;
         if let Some(error) = lost {
             return Err(Stop::Here(error));
         }
@@ -269,12 +308,10 @@ fn gather(
             return Err(Stop::There);
         }
         // Whoever knows the size knows the same one.
-        if knowing > 0 && present * knowing >= sizes {
-            return Ok(ranks);
-        }
+        let complete = knowing > 0 && present * knowing >= sizes;
         // A group of one has the whole job here (`hostbuf exec` on one of several hosts counts its own ranks).
-        if group.size() == 1 && here.is_some() {
-            return Ok(ranks);
+        if complete || (group.size() == 1 && here.is_some()) {
+            return Ok(Present { here: ranks, all: present, without, attaching, notice: uncovered.notice });
         }
         if come != arrivals.0 {
             arrivals = (come, Instant::now());

@@ -22,8 +22,8 @@ pub(super) enum Order {
 
 /// What the station saw.
 pub(super) enum Event {
-    /// All ranks of this host are there and ready. How many, and how many the job has in all.
-    Present { ranks: usize, size: u64 },
+    /// All ranks of this host are there and ready. How many, how many the job has in all, and which have no buffer.
+    Present { ranks: usize, size: u64, uncovered: Uncovered },
     /// All have answered: the lowest rank's refusal, what all hold, the greatest of their holes.
     Answered(Answer),
     /// All have mapped.
@@ -38,6 +38,17 @@ pub(super) struct Answer {
     pub(super) mask: u64,
     pub(super) hole: u64,
     pub(super) refusal: Option<(usize, String)>,
+}
+
+/// The ranks that do not have the buffer before `main`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Uncovered {
+    /// How many never have it.
+    pub(super) without: u64,
+    /// How many can attach.
+    pub(super) attaching: u64,
+    /// The line about those of this host that never have it, if there are any.
+    pub(super) notice: Option<String>,
 }
 
 /// The conductor's end.

@@ -13,12 +13,26 @@ pub(crate) enum Report {
     Progress { host: String, done: u64, total: u64 },
     /// A buffer is being filled, by a filler or by replication: bytes so far, and whether that was the last of it.
     Filling { host: String, buffer: String, done: u64, ended: bool },
-    /// All ranks of all hosts have the buffer.
-    Agreed { address: u64, rounds: u32, microseconds: u64 },
+    /// Some ranks of a host run without the buffer.
+    Uncovered { message: String },
+    /// All ranks of all hosts may run: how many there are, how many of them never have the buffer, and how many map it
+    /// only when they attach.
+    Agreed { address: u64, rounds: u32, microseconds: u64, ranks: u64, without: u64, attaching: u64 },
     /// A rank's program cannot run: the exit status that a shell gives for that.
     Unstarted { status: u8 },
     /// The job cannot have its buffer.
     Failed { message: String },
+}
+
+/// Who has the buffer, of a job's ranks.
+#[allow(dead_code, reason = "the agent's binary only reports the numbers")]
+pub(crate) fn covered(ranks: u64, without: u64, attaching: u64) -> String {
+    match (without, attaching) {
+        (0, 0) => "all ranks have the buffer".to_owned(),
+        (0, _) => format!("{attaching} of {ranks} ranks map the buffer when they attach"),
+        (_, 0) => format!("{without} of {ranks} ranks have no buffer"),
+        _ => format!("{without} of {ranks} ranks have no buffer, {attaching} map it when they attach"),
+    }
 }
 
 impl Report {
@@ -32,9 +46,16 @@ impl Report {
             Report::Filling { host, buffer, done, ended } => {
                 json!({"hostbuf": "filling", "host": host, "buffer": buffer, "done": done, "ended": ended})
             }
-            Report::Agreed { address, rounds, microseconds } => {
-                json!({"hostbuf": "agreed", "address": address, "rounds": rounds, "microseconds": microseconds})
-            }
+            Report::Uncovered { message } => json!({"hostbuf": "uncovered", "message": message}),
+            Report::Agreed { address, rounds, microseconds, ranks, without, attaching } => json!({
+                "hostbuf": "agreed",
+                "address": address,
+                "rounds": rounds,
+                "microseconds": microseconds,
+                "ranks": ranks,
+                "without": without,
+                "attaching": attaching,
+            }),
             Report::Unstarted { status } => json!({"hostbuf": "unstarted", "status": status}),
             Report::Failed { message } => json!({"hostbuf": "failed", "message": message}),
         };
@@ -62,10 +83,14 @@ impl Report {
                 done: number("done")?,
                 ended: value.get("ended")?.as_bool()?,
             },
+            "uncovered" => Report::Uncovered { message: text("message")? },
             "agreed" => Report::Agreed {
                 address: number("address")?,
                 rounds: u32::try_from(number("rounds")?).ok()?,
                 microseconds: number("microseconds")?,
+                ranks: number("ranks")?,
+                without: number("without")?,
+                attaching: number("attaching")?,
             },
             "unstarted" => Report::Unstarted { status: u8::try_from(number("status")?).ok()? },
             "failed" => Report::Failed { message: text("message")? },

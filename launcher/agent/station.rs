@@ -1,5 +1,6 @@
 //! The side of the agent that talks to the processes of its host. One thread, no blocking call but `poll`.
 
+mod coverage;
 mod deadline;
 mod ending;
 mod failure;
@@ -14,7 +15,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Instant;
 
-use hostbuf::internal::wire::{Frame, Hello, Kind, Role, Territory, Winner};
+use hostbuf::internal::wire::{Coverage, Frame, Hello, Kind, Role, Territory, Winner};
 use hostbuf::internal::{Channel, Message};
 use hostbuf::os::{process, socket};
 use hostbuf::{Error, Result};
@@ -41,6 +42,10 @@ struct Peer {
     pid: i32,
     since: Instant,
     hello: Option<Hello>,
+    /// The program that a rank runs, as its command line names it.
+    program: String,
+    /// How a rank's program gets the buffer, and where that is not before `main` the reason.
+    coverage: (Coverage, String),
     ready: Option<Territory>,
     /// What it said last in answer to what was asked.
     answer: Option<Frame>,
@@ -308,13 +313,18 @@ impl Station {
         let Some(peer) = self.peers.get_mut(&id) else { return };
         match (frame.kind(), peer.hello) {
             (Some(Kind::Hello), None) => match Hello::parse(frame) {
-                Some(hello) => self.greet(id, hello),
+                Some(hello) => {
+                    peer.program = String::from_utf8_lossy(frame.text()).into_owned();
+                    self.greet(id, hello);
+                }
                 None => self.hung_up(id),
             },
             (Some(Kind::Ready), Some(Hello { role: Role::Rank, .. })) => {
                 let sanitized = frame.words[0] == Territory::Sanitized as u64;
                 self.deadline.progress();
                 peer.ready = Some(if sanitized { Territory::Sanitized } else { Territory::Anywhere });
+                let why = String::from_utf8_lossy(frame.text()).into_owned();
+                peer.coverage = (Coverage::from_word(frame.words[1]), why);
                 self.look_if_present();
             }
             (Some(kind @ (Kind::Votes | Kind::Hole)), Some(Hello { role: Role::Rank, .. })) => {
@@ -475,8 +485,10 @@ impl Station {
             }
             Order::Go => {
                 self.stage = Stage::Running;
+                let notice = self.notice();
                 for id in ranks {
-                    self.send(id, Frame::new(Kind::Go), false);
+                    let text = notice.as_ref().filter(|(first, _)| *first == id).map_or("", |(_, text)| text);
+                    self.send(id, Frame::new(Kind::Go).saying(text.as_bytes()), false);
                 }
                 let waiting: Vec<u64> =
                     self.peers.iter().filter(|(_, p)| !p.served).map(|(&id, _)| id).collect();
@@ -497,7 +509,7 @@ impl Station {
     fn supply(&mut self, id: u64) {
         let running = matches!(self.stage, Stage::Running);
         let Some((winner, _)) = &self.result else { return };
-        let frame = winner.frame();
+        let frame = winner.frame().saying(self.report_of(id).as_bytes());
         let Some(pid) = self.peers.get(&id).map(|p| p.pid) else { return };
         let counted = self.peers.values().any(|p| p.counted && p.pid == pid);
         let Some(peer) = self.peers.get_mut(&id) else { return };

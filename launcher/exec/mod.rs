@@ -8,13 +8,15 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use hostbuf::internal::wire::{
-    ENV_ADDRESS, ENV_CONNECTION, ENV_JOB, ENV_LOCAL_RANK, ENV_LOCAL_SIZE, ENV_REGISTER, ENV_SIZE, Frame,
-    Hello, Kind, Role, Territory, Winner,
+    Coverage, ENV_ADDRESS, ENV_ADDRESS_ROOM, ENV_CONNECTION, ENV_JOB, ENV_LOCAL_RANK, ENV_LOCAL_SIZE,
+    ENV_NETWORK, ENV_REGISTER, ENV_REPORT, ENV_REQUIRE, ENV_SIZE, ENV_SIZE_ROOM, Frame, Hello, Kind,
+    REPORT_MAX, ROOM, Role, Territory, Winner,
 };
 use hostbuf::internal::{Ballot, Channel, Holds, Message, ballot};
 use hostbuf::{Error, Result};
@@ -56,7 +58,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) fn run(arguments: Arguments) -> ExitCode {
     let place = Place::find();
     let program = match Program::find(&arguments.command[0]) {
-        Ok(program) => Ok(program),
+        Ok(program) => required(&arguments, program).map_err(|error| (error, 1)),
         Err((why, status)) => Err((Error::Invalid { what: why }, status)),
     };
     let registering = match (&program, arguments.register.of(place.local_rank)) {
@@ -82,6 +84,20 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
             }
         }
         (Ok(_), Err(error)) => say(place, &error, 1),
+    }
+}
+
+/// The program, unless it gets no buffer and `--require` demands one.
+fn required(arguments: &Arguments, program: Program) -> Result<Program> {
+    match &program.not_preloadable {
+        Some(why) if arguments.buffers.require && !program.can_attach => {
+            let why = format!(
+                "no buffer (--require): {why}. Nothing can be loaded into it before main: link it dynamically, or link libhostbuf \
+                 and call hostbuf_attach"
+            );
+            Err(Error::Lost { why })
+        }
+        _ => Ok(program),
     }
 }
 
@@ -113,8 +129,9 @@ fn connect(arguments: &Arguments, place: Place) -> Result<(Channel, String)> {
             agent::find_or_start(&buffers, arguments.start.timeout()?, place)?
         }
     };
+    let program = arguments.command[0].as_bytes();
     channel
-        .send(&hello.frame(), &[])
+        .send(&hello.frame().saying(program), &[])
         .map_err(|e| Error::Attach { why: format!("the agent of this host: {e}") })?;
     Ok((channel, name))
 }
@@ -150,8 +167,12 @@ fn become_program(
     command
         .env(ENV_LOCAL_RANK, place.local_rank.to_string())
         .env(ENV_LOCAL_SIZE, place.local_size.to_string());
-    // Room for what the preloaded object writes in place.
-    command.env(ENV_ADDRESS, format!("{:#018x}", 0)).env(ENV_SIZE, format!("{:020}", 0));
+    // Room for what the preloaded object writes in place. A job around this one has left its own.
+    command.env_remove(ENV_ADDRESS).env_remove(ENV_SIZE);
+    command.env(ENV_ADDRESS_ROOM, ROOM).env(ENV_SIZE_ROOM, ROOM);
+    command.env(ENV_REPORT, format!("{:-<REPORT_MAX$}", ""));
+    command.env_remove(ENV_REQUIRE).envs(arguments.buffers.require.then_some((ENV_REQUIRE, "1")));
+    command.env_remove(ENV_NETWORK).envs(network().map(|inode| (ENV_NETWORK, inode.to_string())));
     let preload = preload_file::path().map_err(|e| (e, 1))?;
     let mut list = OsString::new();
     if let Some(asan) = program.asan() {
@@ -183,8 +204,9 @@ fn become_program(
     }
     if let Some(why) = &program.not_preloadable {
         tracing::info!(why, "voting in the program's place");
-        vote_for(program, &channel)?;
+        let report = vote_for(program, why, &channel)?;
         drop(channel);
+        command.env(ENV_REPORT, report);
         command.env(ENV_CONNECTION, "-");
         let error = command.exec();
         return Err((
@@ -221,13 +243,22 @@ fn borrow(fd: i32) -> std::os::fd::BorrowedFd<'static> {
     unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) }
 }
 
-/// Votes for a program that cannot vote by itself: by what it will map at fixed addresses, and by what is free in a
-/// process like this one. Returns when all ranks may run.
-fn vote_for(program: &Program, channel: &Channel) -> std::result::Result<(), (Error, u8)> {
+/// The inode number of this process's network namespace.
+fn network() -> Option<u64> {
+    std::fs::metadata("/proc/self/ns/net").ok().map(|metadata| metadata.ino())
+}
+
+/// Votes for a program that cannot vote by itself, for the reason `why`: by what it will map at fixed addresses, and by what
+/// is free in a process like this one. Returns the value of [`ENV_REPORT`] when all ranks may run.
+fn vote_for(program: &Program, why: &str, channel: &Channel) -> std::result::Result<String, (Error, u8)> {
     let failed = |why: String| (Error::Attach { why }, 1);
     let gone = || failed("the agent of this host ended before the buffer was agreed on".into());
     let send = |frame: &Frame| channel.send(frame, &[]).map_err(|_| gone());
-    send(&Frame::new(Kind::Ready).with(&[Territory::Anywhere as u64]))?;
+    let coverage = if program.can_attach { Coverage::Attaches } else { Coverage::None };
+    send(
+        &Frame::new(Kind::Ready).with(&[Territory::Anywhere as u64, coverage as u64]).saying(why.as_bytes()),
+    )?;
+    let mut report = String::new();
     let mut holds = Holds::new(Territory::Anywhere);
     loop {
         let Ok(Message::Frame(frame, _)) = channel.receive() else { return Err(gone()) };
@@ -245,9 +276,15 @@ fn vote_for(program: &Program, channel: &Channel) -> std::result::Result<(), (Er
             }
             Some(Kind::Winner) => {
                 Winner::parse(&frame).ok_or_else(gone)?;
+                report = String::from_utf8_lossy(frame.text()).into_owned();
                 send(&Frame::new(Kind::Mapped))?;
             }
-            Some(Kind::Go) => return Ok(()),
+            Some(Kind::Go) => {
+                if !frame.text().is_empty() {
+                    complain!("hostbuf exec: {}", String::from_utf8_lossy(frame.text()));
+                }
+                return Ok(report);
+            }
             Some(Kind::Fail) => {
                 if frame.words[1] != 0 {
                     complain!("hostbuf: {}", String::from_utf8_lossy(frame.text()));

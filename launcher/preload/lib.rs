@@ -9,7 +9,8 @@
 //! 1. the first image of a rank: `hostbuf exec` has opened the connection to the host's agent and handed it
 //!    through exec; the process votes, maps what wins, and goes on to `main` when all ranks of all hosts have;
 //! 2. any later image (a shell's child, a spawned process): it takes what is agreed, or ends with a clear error;
-//! 3. no agent answers (the job is over): the process runs without the buffer, and says nothing.
+//! 3. no agent answers: the process runs without the buffer, and without an address in its environment. When the job is
+//!    over it says nothing; when the agent is out of reach (a network namespace of its own) it says so.
 //!
 //! In the first image of a rank that registers the buffers (`--register`) it stops when they are mapped, and leaves the
 //! connection open: the registering object (launcher/register), whose constructor comes next, goes on from there.
@@ -31,16 +32,18 @@ mod buffer {
 mod environment;
 mod memory;
 mod text;
+mod unreachable;
 #[path = "../../src/wire.rs"]
 mod wire;
 
 use buffer::ballot::{Holds, answer};
-use wire::{
-    ENV_ADDRESS, ENV_CONNECTION, ENV_JOB, ENV_PREFIX, ENV_REGISTER, ENV_SIZE, Frame, Hello, Kind, Role, Territory, Winner,
-};
 use environment::Environment;
 use os::raw::{self, Errno};
 use text::Line;
+use wire::{
+    ENV_ADDRESS, ENV_ADDRESS_ROOM, ENV_CONNECTION, ENV_JOB, ENV_PREFIX, ENV_REGISTER, ENV_REPORT, ENV_SIZE, ENV_SIZE_ROOM,
+    Frame, Hello, Kind, Role, Territory, Winner,
+};
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -78,19 +81,30 @@ extern "C" fn hostbuf_preload_start() {
     let Some(name) = name.get_mut(..job.len()) else { return };
     name.copy_from_slice(job);
     let connection = environment.value(ENV_CONNECTION).and_then(handed_over);
-    let agreed = match connection {
-        Some(fd) if environment.value(ENV_REGISTER).is_some_and(names_this) => Some(take_part(fd, Until::Mapped)),
+    let winner = match connection {
         Some(fd) => {
-            // A child inherits the variable, and this number is another file to it.
-            environment.write(ENV_CONNECTION, b"-");
-            let agreed = take_part(fd, Until::Go);
-            raw::close(fd);
-            Some(agreed)
+            let registers = environment.value(ENV_REGISTER).is_some_and(names_this);
+            if !registers {
+                // A child inherits the variable, and this number is another file to it.
+                environment.write(ENV_CONNECTION, b"-");
+            }
+            let (winner, report) = take_part(fd, if registers { Until::Mapped } else { Until::Go });
+            if !registers {
+                raw::close(fd);
+            }
+            environment.write(ENV_REPORT, report.bytes());
+            Some(winner)
         }
         None if is_the_prefix(&environment) => return,
-        None => come_late(name),
+        None => match come_late(name) {
+            Ok(winner) => Some(winner),
+            Err(why) => {
+                unreachable::tell(&mut environment, why);
+                None
+            }
+        },
     };
-    publish(&mut environment, agreed);
+    publish(&mut environment, winner);
 }
 
 /// Whether this process is `hostbuf exec` itself, which votes for nobody. (The engine hands the variables to every
@@ -118,12 +132,18 @@ fn names_this(value: &[u8]) -> bool {
     pid == Some(u64::from(raw::pid()))
 }
 
-/// Writes the address and the size of the first buffer where `getenv` finds them.
-fn publish(environment: &mut Environment, agreed: Option<Winner>) {
-    let first = agreed.as_ref().and_then(|w| w.buffers.as_slice().first().map(|b| (w.address + b.offset, b.length)));
+/// Puts the address and the size of the first buffer where `getenv` finds them, or takes away what a parent has left.
+fn publish(environment: &mut Environment, winner: Option<Winner>) {
+    let first = winner.as_ref().and_then(|w| w.buffers.as_slice().first().map(|b| (w.address + b.offset, b.length)));
     let (address, size) = first.unwrap_or_default();
-    environment.write(ENV_ADDRESS, Line::new(format_args!("{address:#018x}")).bytes());
-    environment.write(ENV_SIZE, Line::new(format_args!("{size}")).bytes());
+    let address = Line::new(format_args!("{address:#018x}"));
+    let size = Line::new(format_args!("{size}"));
+    for (name, room, value) in [(ENV_ADDRESS, ENV_ADDRESS_ROOM, address), (ENV_SIZE, ENV_SIZE_ROOM, size)] {
+        environment.rename(room, name);
+        if first.is_none() || !environment.write(name, value.bytes()) {
+            environment.rename(name, room);
+        }
+    }
 }
 
 /// How far case 1 goes here.
@@ -135,8 +155,8 @@ enum Until {
     Go,
 }
 
-/// Case 1. Ends the process when there can be no buffer.
-fn take_part(fd: i32, until: Until) -> Winner {
+/// Case 1: what is agreed, and the value of [`ENV_REPORT`]. Ends the process when there can be no buffer.
+fn take_part(fd: i32, until: Until) -> (Winner, Line) {
     let territory = territory();
     if raw::send(fd, Frame::new(Kind::Ready).with(&[territory as u64]).bytes()).is_err() {
         agent_ended();
@@ -156,17 +176,18 @@ fn take_part(fd: i32, until: Until) -> Winner {
                 let (Some(winner), Some(holds)) = (Winner::parse(&frame), holds.take()) else { agent_ended() };
                 let mapped = holds.map(&winner, descriptors.as_slice());
                 descriptors.close();
+                let agreement = (winner, Line::new(format_args!("")).and(frame.text()));
                 let reply = match mapped {
-                    Ok(()) if until == Until::Mapped => return winner,
+                    Ok(()) if until == Until::Mapped => return agreement,
                     Ok(()) => Frame::new(Kind::Mapped),
                     Err(Errno(e)) => Frame::new(Kind::Failed)
                         .saying(Line::new(format_args!("mapping the buffer failed, error {e}")).bytes()),
                 };
                 let _ = raw::send(fd, reply.bytes());
-                agreed = Some(winner);
+                agreed = Some(agreement);
             }
             (Some(Kind::Go), None) => match agreed {
-                Some(winner) => return winner,
+                Some(agreement) => return agreement,
                 None => agent_ended(),
             },
             (Some(Kind::Fail), _) => {
@@ -180,12 +201,12 @@ fn take_part(fd: i32, until: Until) -> Winner {
     }
 }
 
-/// Case 2, or case 3 (`None`).
-fn come_late(name: &[u8]) -> Option<Winner> {
-    let fd = raw::connect(name).ok()?;
+/// Case 2, or case 3: the error of connecting, `None` when a connection gave nothing, as at the end of a job.
+fn come_late(name: &[u8]) -> Result<Winner, Option<Errno>> {
+    let fd = raw::connect(name).map_err(Some)?;
     let winner = join(fd);
     raw::close(fd);
-    winner
+    winner.ok_or(None)
 }
 
 fn join(fd: i32) -> Option<Winner> {

@@ -141,8 +141,9 @@ fn start(arguments: Arguments) -> Result<u8> {
         program: plan::common_program(&contexts, &arguments.launcher_args),
         timeout,
     };
-    let registering = arguments.register.words();
-    let plan = Plan::new(&engine, &agent, &hosts, &contexts, &arguments.launcher_args, &spec, &registering)?;
+    let mut for_exec = arguments.register.words();
+    for_exec.extend(arguments.buffers.require.then(|| "--require".to_owned()));
+    let plan = Plan::new(&engine, &agent, &hosts, &contexts, &arguments.launcher_args, &spec, &for_exec)?;
     let voice = supervise::Voice { quiet: arguments.quiet, verbose: arguments.verbose };
     supervise::supervise(&engine, plan, voice)
 }

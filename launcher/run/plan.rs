@@ -3,7 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-use hostbuf::internal::wire::{ENV_ADDRESS, ENV_JOB, ENV_PREFIX, ENV_SIZE};
+use hostbuf::internal::wire::{ENV_ADDRESS_ROOM, ENV_JOB, ENV_PREFIX, ENV_SIZE_ROOM, ROOM};
 use hostbuf::{Error, Result};
 
 use super::engine::Engine;
@@ -184,7 +184,7 @@ pub(super) fn common_program(contexts: &[Context], arguments: &[OsString]) -> Op
 }
 
 impl Plan {
-    /// `arguments` are the engine's, `registering` those of `hostbuf exec`.
+    /// `arguments` are the engine's, `for_exec` those of `hostbuf exec`.
     ///
     /// # Errors
     /// [`Error::Os`] when this program does not know its own path; [`Error::Invalid`] for more ranks than one host takes.
@@ -195,7 +195,7 @@ impl Plan {
         contexts: &[Context],
         arguments: &[OsString],
         spec: &Spec,
-        registering: &[String],
+        for_exec: &[String],
     ) -> Result<Plan> {
         let exec = std::env::current_exe()
             .map_err(|source| Error::Os { doing: "looking for this program's own path".into(), source })?;
@@ -214,7 +214,7 @@ impl Plan {
         let rank = |context: &Context| -> Vec<OsString> {
             let head =
                 [exec.clone().into_os_string(), "exec".into(), "--socket".into(), (&spec.socket).into()];
-            let more = registering.iter().map(OsString::from).chain(["--".into()]);
+            let more = for_exec.iter().map(OsString::from).chain(["--".into()]);
             head.into_iter().chain(more).chain(context.command.iter().cloned()).collect()
         };
         let nodes = std::env::var("SLURM_JOB_NUM_NODES").or_else(|_| std::env::var("SLURM_NNODES")).ok();
@@ -299,8 +299,8 @@ fn inherited(arguments: &[OsString], spec: &Spec, exec: &Path) -> Option<Vec<(&'
     let mut variables = vec![
         (ENV_JOB, spec.socket.clone()),
         (ENV_PREFIX, exec.display().to_string()),
-        (ENV_ADDRESS, format!("{:#018x}", 0)),
-        (ENV_SIZE, format!("{:020}", 0)),
+        (ENV_ADDRESS_ROOM, ROOM.to_owned()),
+        (ENV_SIZE_ROOM, ROOM.to_owned()),
     ];
     if let Some(object) = preload_file::installed() {
         let theirs = std::env::var("LD_PRELOAD")

@@ -20,7 +20,7 @@ use super::progress::Progress;
 use super::shortage::shortage;
 use super::signals::{Received, Signals};
 use super::spawn::{Streams, spawn};
-use crate::agent::report::Report;
+use crate::agent::report::{Report, covered};
 
 /// How much the launcher says.
 #[derive(Clone, Copy, Debug)]
@@ -361,12 +361,19 @@ impl<'a> Launcher<'a> {
             Some(Report::Filling { host, buffer, done, ended }) => {
                 self.progress.filling(&buffer, host, done, ended);
             }
-            Some(Report::Agreed { address, rounds, microseconds }) => {
+            Some(Report::Uncovered { message }) => {
+                self.progress.taken();
+                if !self.voice.quiet {
+                    complain!("hostbuf run: {message}");
+                }
+            }
+            Some(Report::Agreed { address, rounds, microseconds, ranks, without, attaching }) => {
                 self.agreed = true;
                 self.progress.taken();
                 if self.voice.verbose {
+                    let who = covered(ranks, without, attaching);
                     complain!(
-                        "hostbuf: all ranks agreed on {address:#x} ({rounds} {}, {microseconds} µs since the agents began)",
+                        "hostbuf: agreed on {address:#x} ({rounds} {}, {microseconds} µs since the agents began): {who}",
                         if rounds == 1 { "round" } else { "rounds" }
                     );
                 }

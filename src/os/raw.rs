@@ -25,6 +25,8 @@ impl Errno {
     pub const EXIST: Errno = Errno(17);
     /// Out of address space, of memory or of mappings.
     pub const NOMEM: Errno = Errno(12);
+    /// Nobody listens under this name in this network namespace.
+    pub const CONNREFUSED: Errno = Errno(111);
     /// Nonsense was asked.
     pub const INVAL: Errno = Errno(22);
 }

@@ -11,8 +11,7 @@ use std::process::Command;
 use hostbuf::Options;
 use hostbuf::internal::{candidates, layout};
 
-use crate::harness::{Outcome, can_simulate, fixture, flavours, hostbuf, local, root, run, simulated, skip};
-use crate::other_user::OtherUser;
+use crate::harness::{Outcome, can_simulate, fixture, flavours, hostbuf, local, root, simulated, skip};
 
 const FIRST: &str = "0x550000000000";
 const TOP: usize = 0x7fff_ffff_f000;
@@ -73,7 +72,7 @@ pub fn example(name: &str, is_static: bool) -> Result<String, String> {
 
 /// Every rank said `prefix` and this address, and nobody said anything else.
 #[track_caller]
-fn all_at(outcome: &Outcome, prefix: &str, ranks: usize, address: &str) {
+pub fn all_at(outcome: &Outcome, prefix: &str, ranks: usize, address: &str) {
     let lines = outcome.lines(prefix);
     assert_eq!(lines.len(), ranks, "{outcome:?}");
     assert!(lines.iter().all(|l| l.split(' ').next() == Some(address)), "{outcome:?}");
@@ -536,98 +535,4 @@ fn a_later_image_that_cannot_have_the_address_ends_with_a_clear_error() {
     for part in [FIRST, "an anonymous mapping stands at 0x550000000000-0x550000001000", "hostbuf exec"] {
         assert!(outcome.stderr.contains(part), "{outcome:?}");
     }
-}
-
-// Programs into which nothing can be preloaded
-
-#[test]
-fn static_programs_run_and_the_help_says_how_they_get_the_buffer() {
-    for flags in [&["-static"][..], &["-static-pie"]] {
-        let Some(show) = build("gcc", "show.c", flags) else { continue };
-        let outcome = local(2, "4M", &[], &[&show, "0"]).ok();
-        assert_eq!(outcome.stdout, "buffer (nil) 0 0\n".repeat(2), "{outcome:?}");
-        assert_eq!(outcome.stderr, "");
-        assert_eq!(local(2, "4M", &[], &[&show, "5"]).status, 5);
-    }
-    for command in ["run", "exec"] {
-        let help = run(&[command, "--help"]).ok().stdout.split_whitespace().collect::<Vec<_>>().join(" ");
-        assert!(help.contains("statically linked program"), "{help}");
-        assert!(help.contains("hostbuf_attach or HostBuffer::attach"), "{help}");
-    }
-}
-
-/// Runs a job of another user than root: one rank is a copy of show.c to which `grant` gives rights, the other rank a plain
-/// copy. Records `what` as skipped where that is not possible.
-fn privileged_rank(what: &str, grant: impl Fn(&str)) {
-    let Some(other) = OtherUser::new(what) else { return };
-    let built = build("cc", "show.c", &[]).unwrap();
-    let plain = other.program(&built);
-    let special = format!("{plain}-special");
-    std::fs::copy(&plain, &special).unwrap();
-    grant(&special);
-    let mut command = other.command(other.hostbuf());
-    command.args(["run", "--launcher", "local", "-n", "1", "--size", "4M", "--", &special]);
-    command.args([":", "-n", "1", "--", &plain]);
-    let outcome = Outcome::of(&mut command).ok();
-    // The dynamic linker keeps everything out of a program with more rights than its user; the other rank has its buffer.
-    assert!(outcome.stdout.contains("buffer (nil) 0 0"), "{outcome:?}");
-    assert!(outcome.stdout.contains(&format!("buffer {FIRST} 4194304 1")), "{outcome:?}");
-    assert_eq!(outcome.stderr, "");
-}
-
-#[test]
-fn a_setuid_program_runs_without_a_buffer_and_the_others_have_it() {
-    privileged_rank("setuid programs", |path| {
-        use std::os::unix::fs::PermissionsExt;
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o4755)).unwrap();
-    });
-}
-
-#[test]
-fn a_program_with_file_capabilities_runs_without_a_buffer_and_the_others_have_it() {
-    privileged_rank("file capabilities", |path| {
-        // CAP_NET_RAW, permitted and effective, as setcap(8) writes it.
-        let set = "import os, struct, sys\n\
-                   os.setxattr(sys.argv[1], 'security.capability', struct.pack('<5I', 0x02000001, 1 << 13, 0, 0, 0))";
-        let status = Command::new("python3").args(["-c", set, path]).status().unwrap();
-        assert!(status.success());
-    });
-}
-
-#[test]
-fn a_static_program_that_lies_at_the_first_candidate_sends_all_to_the_second() {
-    let flags = ["-static", "-no-pie", "-mcmodel=large", "-Wl,-Ttext-segment=0x550000000000"];
-    let static_flags = ["-static", "-no-pie", "-Wl,-Ttext-segment=0x550000000000", "-Wl,--no-relax"];
-    let placed = fixture("gcc", "show.c", &static_flags).or_else(|_| fixture("gcc", "show.c", &flags));
-    let placed = match placed {
-        Ok(path) => path,
-        // libc.a is compiled for the lowest 2 GiB: a program without it then.
-        Err(_) => match fixture(
-            "gcc",
-            "bare.c",
-            &["-static", "-nostdlib", "-no-pie", "-mcmodel=large", "-Wl,-Ttext-segment=0x550000000000"],
-        ) {
-            Ok(path) => path,
-            Err(why) => return skip(&format!("a static program at {FIRST}: {why}")),
-        },
-    };
-    let plain = build("cc", "show.c", &[]).unwrap();
-    let outcome = local(1, "4M", &[], &[placed.to_str().unwrap(), ":", "-n", "1", "--", &plain]).ok();
-    assert!(outcome.stdout.contains("buffer 0x300000000000 4194304 1"), "{outcome:?}");
-    assert_eq!(outcome.stderr, "");
-}
-
-#[test]
-fn a_static_rust_program_attaches_at_the_address_of_the_dynamic_rank() {
-    let dynamic = example("attach_probe", false).unwrap();
-    let linked = match example("attach_probe", true) {
-        Ok(path) => path,
-        Err(why) => return skip(&format!("a static Rust program: {}", why.lines().next().unwrap_or(""))),
-    };
-    let outcome = local(1, "4M", &[], &[&linked, ":", "-n", "1", "--", &dynamic]).ok();
-    let early = outcome.lines("early ");
-    assert!(early.contains(&"0x0".to_owned()) && early.contains(&FIRST.to_owned()), "{outcome:?}");
-    all_at(&outcome, "attached ", 2, FIRST);
-    // Three came by: the dynamic rank's constructor and main, the static one's main. One memory.
-    assert!(outcome.lines("attached ").iter().any(|l| l.ends_with(" 4194304 3")), "{outcome:?}");
 }

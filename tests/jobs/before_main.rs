@@ -240,9 +240,11 @@ fn the_environment_has_these_variables_more_and_no_other_change() {
         "HOSTBUF_JOB",
         "HOSTBUF_LOCAL_RANK",
         "HOSTBUF_LOCAL_SIZE",
+        "HOSTBUF_NETWORK",
         // The rank's number and how many there are, as an MPI would tell them; only with the engine `local`.
         "HOSTBUF_RANK",
         "HOSTBUF_RANKS",
+        "HOSTBUF_REPORT",
         "HOSTBUF_SIZE",
         "LD_PRELOAD",
     ];

@@ -25,3 +25,4 @@ mod simulated_hosts;
 mod slurm;
 mod space;
 mod watched;
+mod without_buffer;

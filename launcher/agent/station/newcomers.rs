@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use hostbuf::internal::Channel;
+use hostbuf::internal::wire::Coverage;
 use hostbuf::os::{process, socket};
 use nix::sys::resource::{Resource, getrlimit};
 
@@ -46,6 +47,8 @@ impl Station {
                 pid,
                 since: Instant::now(),
                 hello: None,
+                program: String::new(),
+                coverage: (Coverage::Preloaded, String::new()),
                 ready: None,
                 answer: None,
                 mapped: false,

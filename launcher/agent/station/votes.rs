@@ -15,7 +15,8 @@ impl Station {
         let Some((_, first)) = ranks.first() else { return };
         if ready as u64 == first.local_size {
             self.stage = Stage::Waiting;
-            let _ = self.events.send(Event::Present { ranks: ready, size: first.size });
+            let uncovered = self.uncovered();
+            let _ = self.events.send(Event::Present { ranks: ready, size: first.size, uncovered });
         }
     }
 

@@ -1,0 +1,61 @@
+//! A later image of a rank that cannot reach the host's agent: whether that is worth a message, and the message.
+
+use crate::environment::Environment;
+use crate::os::raw::{self, Errno};
+use crate::text::{Line, number};
+use crate::wire::{ENV_NETWORK, ENV_REPORT, ENV_REQUIRE};
+
+/// Reports that this process has no buffer although its job may run, in one rank of those that run the same program. Ends
+/// the process where the user demands a buffer (`--require`).
+pub(crate) fn tell(environment: &mut Environment, why: Option<Errno>) {
+    // The agent has answered and ended, or another user has its name: the job is over.
+    let Some(errno) = why else { return };
+    let Some(there) = environment.value(ENV_NETWORK).and_then(number) else { return };
+    let network = match (network(), errno) {
+        // Where the agent listened nobody listens any more: the job is over.
+        (Some(here), Errno::CONNREFUSED) if here == there => return,
+        (here, _) => here.map(|here| here != there),
+    };
+    let required = environment.value(ENV_REQUIRE).is_some_and(|value| !value.is_empty());
+    let ranks = environment.value(ENV_REPORT).unwrap_or(b"-");
+    let (silent, ranks) = match ranks.strip_prefix(b"-") {
+        Some(own) => (true, own),
+        None => (false, ranks),
+    };
+    if !silent || required {
+        let mut path = [0u8; 256];
+        let length = raw::read_link(b"/proc/self/exe\0", &mut path).unwrap_or(0);
+        let mut line = Line::new(format_args!("hostbuf: no buffer in process {}", raw::pid()));
+        if length > 0 {
+            line = line.and(b", ").and(&path[..length]);
+        }
+        if !ranks.is_empty() {
+            line = line.and(b" (").and(ranks).and(b")");
+        }
+        line = match network {
+            Some(true) => line.and(
+                b": it is in a network namespace of its own, where the job's agent cannot be reached. Start it in the \
+                  host's network namespace (no `unshare -n`, no `bwrap --unshare-net`)",
+            ),
+            _ => line.and(
+                Line::new(format_args!(": connecting to the job's agent failed, error {}", errno.0)).bytes(),
+            ),
+        };
+        if required {
+            line = line.and(b" (--require)");
+        }
+        line.say();
+    }
+    if required {
+        raw::exit(1);
+    }
+    // Children would say the same again.
+    environment.write(ENV_REPORT, b"-");
+}
+
+/// The inode number of this process's network namespace; `None` without `/proc`.
+fn network() -> Option<u64> {
+    let mut link = [0u8; 64];
+    let length = raw::read_link(b"/proc/self/ns/net\0", &mut link).ok()?;
+    number(link[..length].strip_prefix(b"net:[")?.strip_suffix(b"]")?)
+}

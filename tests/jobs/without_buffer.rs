@@ -1,0 +1,288 @@
+//! Programs that run without the buffer: a line for each host says so, and no variable names an address.
+
+use std::process::Command;
+
+use hostbuf::os::process::host_name;
+
+use crate::address::{all_at, build, example, have};
+use crate::harness::{Outcome, can_simulate, fixture, flavours, hostbuf, local, root, run, simulated, skip};
+use crate::watched::Scratch;
+
+const FIRST: &str = "0x550000000000";
+
+/// Standard error is one line with all of `parts`.
+#[track_caller]
+fn one_line(outcome: &Outcome, parts: &[&str]) {
+    assert_eq!(outcome.stderr.lines().count(), 1, "{outcome:?}");
+    for part in parts {
+        assert!(outcome.stderr.contains(part), "{part:?} is missing: {outcome:?}");
+    }
+}
+
+/// `ranks` programs ran, and none found a variable of the buffer.
+#[track_caller]
+fn all_absent(outcome: &Outcome, ranks: usize) {
+    assert_eq!(outcome.lines("variables "), vec!["absent absent"; ranks], "{outcome:?}");
+}
+
+/// `ranks` programs ran, and all used the buffer.
+#[track_caller]
+fn all_used(outcome: &Outcome, ranks: usize) {
+    assert_eq!(outcome.lines("variables "), vec!["0x0000550000000000 4194304"; ranks], "{outcome:?}");
+    assert_eq!(outcome.lines("used "), vec!["16"; ranks], "{outcome:?}");
+    assert_eq!(outcome.stderr, "", "{outcome:?}");
+}
+
+// Programs into which nothing can be preloaded
+
+#[test]
+fn a_static_program_runs_without_variables_and_one_line_names_its_ranks() {
+    for flags in [&["-static"][..], &["-static-pie"]] {
+        let Some(program) = build("gcc", "variables.c", flags) else { continue };
+        let outcome = local(3, "4M", &[], &[&program]).ok();
+        all_absent(&outcome, 3);
+        let line =
+            format!("hostbuf run: no buffer on {} in ranks 0-2: {program} is statically linked", host_name());
+        one_line(&outcome, &[&line, "hostbuf_attach", "--require"]);
+        assert_eq!(local(2, "4M", &[], &[&program, "5"]).status, 5);
+        assert_eq!(local(2, "4M", &["--quiet"], &[&program]).ok().stderr, "");
+    }
+    for command in ["run", "exec"] {
+        let help = run(&[command, "--help"]).ok().stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(help.contains("statically linked program"), "{help}");
+        assert!(help.contains("hostbuf_attach or HostBuffer::attach"), "{help}");
+    }
+}
+
+#[test]
+fn the_lines_of_the_readme_notice_that_there_is_no_buffer() {
+    let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
+    let blocks = readme.split("```c\n").skip(1).map(|rest| rest.split("```").next().unwrap());
+    let lines = blocks.filter(|block| block.contains("getenv")).collect::<Vec<_>>();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    let dir = Scratch::new("readme");
+    let source = format!(
+        "#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n\
+         static void fill(double *table, size_t bytes) {{ memset(table, 0, bytes); puts(\"filled\"); }}\n\
+         int main(void) {{ int local_rank = 0;\n{}return 0; }}\n",
+        lines[0]
+    );
+    std::fs::write(dir.path("readme.c"), source).unwrap();
+    for (flags, status) in [(&["-O1"][..], 0), (&["-O1", "-static"], 1)] {
+        let mut compiler = Command::new("gcc");
+        compiler.args(flags).args([&dir.path("readme.c"), "-o", &dir.path("readme")]);
+        Outcome::of(&mut compiler).ok();
+        let outcome = local(1, "4M", &[], &[&dir.path("readme")]);
+        assert_eq!((outcome.status, outcome.stdout.contains("filled")), (status, status == 0), "{outcome:?}");
+        assert_eq!(outcome.stderr.contains("there is no host buffer"), status == 1, "{outcome:?}");
+    }
+}
+
+#[test]
+fn the_line_names_only_the_ranks_without_a_buffer_and_verbose_counts_them() {
+    let Some(fixed) = build("gcc", "variables.c", &["-static"]) else { return };
+    let plain = build("cc", "variables.c", &[]).unwrap();
+    let words = [&plain[..], ":", "-n", "1", "--", &fixed, ":", "-n", "2", "--", &plain];
+    let outcome = local(2, "4M", &[], &words).ok();
+    one_line(&outcome, &["in rank 2: "]);
+    assert_eq!(outcome.lines("used ").len(), 4, "{outcome:?}");
+    let outcome = local(2, "4M", &["--verbose"], &words).ok();
+    assert!(outcome.stderr.contains("1 of 5 ranks have no buffer"), "{outcome:?}");
+    assert!(!outcome.stderr.contains("all ranks"), "{outcome:?}");
+    let outcome = local(2, "4M", &["--verbose"], &[&plain]).ok();
+    assert!(outcome.stderr.contains("all ranks have the buffer"), "{outcome:?}");
+}
+
+#[test]
+fn require_makes_a_program_without_a_buffer_an_error_before_any_rank_runs() {
+    let Some(fixed) = build("gcc", "variables.c", &["-static"]) else { return };
+    let plain = build("cc", "variables.c", &[]).unwrap();
+    let outcome = local(2, "4M", &["--require"], &[&plain, ":", "-n", "1", "--", &fixed]);
+    assert_eq!((outcome.status, &outcome.stdout[..]), (1, ""), "{outcome:?}");
+    one_line(&outcome, &["rank 2 on ", "--require", &fixed, "is statically linked", "hostbuf_attach"]);
+    all_used(&local(2, "4M", &["--require"], &[&plain]).ok(), 2);
+    // The prefix alone.
+    let outcome = run(&["exec", "--size", "4M", "--require", "--", &fixed]);
+    assert_eq!((outcome.status, &outcome.stdout[..]), (1, ""), "{outcome:?}");
+    one_line(&outcome, &["hostbuf", "--require", "is statically linked"]);
+    all_used(&run(&["exec", "--size", "4M", "--require", "--", &plain]).ok(), 1);
+}
+
+#[test]
+fn every_host_of_an_mpirun_has_its_line() {
+    let Some(fixed) = build("gcc", "variables.c", &["-static"]) else { return };
+    if !can_simulate() {
+        return;
+    }
+    let Some(flavour) = flavours().into_iter().next() else { return };
+    let hosts = "hosts=-hosts; [ $MPI_ENGINE = openmpi ] && hosts=--host; ";
+    for start in [
+        format!("{hosts} $MPIRUN $MPIRUN_FLAGS $hosts h0:2,h1:2 -np 4 $HOSTBUF exec --size 4M"),
+        "$HOSTBUF run --mpirun $MPIRUN --host h0:2,h1:2 -n 4 --size 4M".to_owned(),
+    ] {
+        let outcome = simulated(2, &flavour, &format!("{start} -- {fixed}")).ok();
+        all_absent(&outcome, 4);
+        let mut lines: Vec<&str> = outcome.stderr.lines().filter(|l| l.contains("no buffer")).collect();
+        lines.sort_unstable();
+        assert_eq!(lines.len(), 2, "{outcome:?}");
+        assert!(lines[0].contains("no buffer on h0 in ranks 0-1: "), "{outcome:?}");
+        assert!(lines[1].contains("no buffer on h1 in ranks 2-3: "), "{outcome:?}");
+    }
+}
+
+/// A job of another user than root, whose one rank is a copy of variables.c that `grant` gave rights to, and whose other
+/// rank is the plain one.
+fn privileged_rank(reason: &str, grant: impl Fn(&str)) {
+    use std::os::unix::process::CommandExt;
+    let dir = Scratch::new("privileged");
+    let (plain, special) = (build("cc", "variables.c", &[]).unwrap(), dir.path("variables"));
+    std::fs::copy(&plain, &special).unwrap();
+    grant(&special);
+    let mut command = Command::new(hostbuf());
+    command.args(["run", "--launcher", "local", "-n", "1", "--size", "4M", "--", &special]);
+    command.args([":", "-n", "1", "--", &plain]).uid(65534).gid(65534);
+    let outcome = Outcome::of(&mut command).ok();
+    // The dynamic linker keeps everything out of a program with more rights than its user; the other rank has its buffer.
+    assert!(outcome.stdout.contains("variables absent absent"), "{outcome:?}");
+    assert!(outcome.stdout.contains("variables 0x0000550000000000 4194304"), "{outcome:?}");
+    one_line(&outcome, &["in rank 0: ", &special, reason]);
+}
+
+#[test]
+fn a_setuid_program_runs_without_a_buffer_and_the_others_have_it() {
+    if !nix::unistd::geteuid().is_root() {
+        return skip("setuid programs: only root can make one of another user");
+    }
+    privileged_rank("setuid", |path| {
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o4755)).unwrap();
+    });
+}
+
+#[test]
+fn a_program_with_file_capabilities_runs_without_a_buffer_and_the_others_have_it() {
+    if !nix::unistd::geteuid().is_root() {
+        return skip("file capabilities: only root can give them");
+    }
+    privileged_rank("has file capabilities", |path| {
+        // CAP_NET_RAW, permitted and effective, as setcap(8) writes it.
+        let set = "import os, struct, sys\n\
+                   os.setxattr(sys.argv[1], 'security.capability', struct.pack('<5I', 0x02000001, 1 << 13, 0, 0, 0))";
+        let status = Command::new("python3").args(["-c", set, path]).status().unwrap();
+        assert!(status.success());
+    });
+}
+
+#[test]
+fn a_static_program_that_lies_at_the_first_candidate_sends_all_to_the_second() {
+    let flags = ["-static", "-no-pie", "-mcmodel=large", "-Wl,-Ttext-segment=0x550000000000"];
+    let static_flags = ["-static", "-no-pie", "-Wl,-Ttext-segment=0x550000000000", "-Wl,--no-relax"];
+    let placed = fixture("gcc", "show.c", &static_flags).or_else(|_| fixture("gcc", "show.c", &flags));
+    let placed = match placed {
+        Ok(path) => path,
+        // libc.a is compiled for the lowest 2 GiB: a program without it then.
+        Err(_) => match fixture(
+            "gcc",
+            "bare.c",
+            &["-static", "-nostdlib", "-no-pie", "-mcmodel=large", "-Wl,-Ttext-segment=0x550000000000"],
+        ) {
+            Ok(path) => path,
+            Err(why) => return skip(&format!("a static program at {FIRST}: {why}")),
+        },
+    };
+    let plain = build("cc", "show.c", &[]).unwrap();
+    let outcome = local(1, "4M", &[], &[placed.to_str().unwrap(), ":", "-n", "1", "--", &plain]).ok();
+    assert!(outcome.stdout.contains("buffer 0x300000000000 4194304 1"), "{outcome:?}");
+    one_line(&outcome, &["in rank 0: ", "is statically linked"]);
+}
+
+#[test]
+fn a_static_rust_program_attaches_at_the_address_of_the_dynamic_rank() {
+    let dynamic = example("attach_probe", false).unwrap();
+    let linked = match example("attach_probe", true) {
+        Ok(path) => path,
+        Err(why) => return skip(&format!("a static Rust program: {}", why.lines().next().unwrap_or(""))),
+    };
+    let outcome = local(1, "4M", &[], &[&linked, ":", "-n", "1", "--", &dynamic]).ok();
+    let early = outcome.lines("early ");
+    assert!(early.contains(&"0x0".to_owned()) && early.contains(&FIRST.to_owned()), "{outcome:?}");
+    all_at(&outcome, "attached ", 2, FIRST);
+    // Three came by: the dynamic rank's constructor and main, the static one's main. One memory.
+    assert!(outcome.lines("attached ").iter().any(|l| l.ends_with(" 4194304 3")), "{outcome:?}");
+    // One that can attach is no reason for a line, and satisfies --require.
+    let words = [&linked[..], ":", "-n", "1", "--", &dynamic];
+    let outcome = local(1, "4M", &["--require", "--verbose"], &words).ok();
+    assert!(outcome.stderr.contains("1 of 2 ranks map the buffer when they attach"), "{outcome:?}");
+    assert!(!outcome.stderr.contains("no buffer"), "{outcome:?}");
+}
+
+// Later images that cannot reach the agent
+
+/// Whether `unshare` makes a network namespace here; says so if not.
+fn can_unshare() -> bool {
+    let able = have("unshare") && Outcome::of(Command::new("unshare").args(["-rn", "true"])).status == 0;
+    if !able {
+        skip("network namespaces: unshare -rn is not allowed here");
+    }
+    able
+}
+
+#[test]
+fn a_network_namespace_of_its_own_is_named_once_and_leaves_no_variable() {
+    if !can_unshare() {
+        return;
+    }
+    let plain = build("cc", "variables.c", &[]).unwrap();
+    let outcome = local(3, "4M", &[], &["unshare", "-rn", &plain]).ok();
+    all_absent(&outcome, 3);
+    one_line(&outcome, &["hostbuf: no buffer", &plain, "ranks 0-2 on ", "network namespace of its own"]);
+    // Its children inherit neither the variables nor the message.
+    let script = format!("{plain}; {plain}");
+    let outcome = local(2, "4M", &[], &["unshare", "-rn", "sh", "-c", &script]).ok();
+    all_absent(&outcome, 4);
+    one_line(&outcome, &["ranks 0-1 on "]);
+    // Each program of the job has its line.
+    let words = ["unshare", "-rn", &plain, ":", "-n", "1", "--", &plain];
+    let outcome = local(1, "4M", &[], &words).ok();
+    assert_eq!(outcome.lines("used "), ["16"], "{outcome:?}");
+    one_line(&outcome, &["rank 0 on "]);
+    // In the host's network namespace nothing is amiss.
+    all_used(&local(2, "4M", &[], &["unshare", "-r", &plain]).ok(), 2);
+}
+
+#[test]
+fn require_ends_a_process_in_a_network_namespace_of_its_own() {
+    if !can_unshare() {
+        return;
+    }
+    let plain = build("cc", "variables.c", &[]).unwrap();
+    let outcome = local(1, "4M", &["--require"], &["unshare", "-rn", &plain]);
+    assert_eq!((outcome.status, &outcome.stdout[..]), (1, ""), "{outcome:?}");
+    one_line(&outcome, &["network namespace of its own", "--require"]);
+}
+
+/// A folder that is a root for `program`: with its libraries, and the files of `more`, but without /proc.
+fn rooted(program: &str, more: &[&str]) -> Scratch {
+    let dir = Scratch::new("rooted");
+    let libraries = Outcome::of(Command::new("ldd").arg(program)).ok().stdout;
+    let libraries = libraries.split_whitespace().filter(|word| word.starts_with('/'));
+    for file in libraries.chain([program]).chain(more.iter().copied()) {
+        let to = dir.path(file.trim_start_matches('/'));
+        std::fs::create_dir_all(std::path::Path::new(&to).parent().unwrap()).unwrap();
+        std::fs::copy(file, to).unwrap();
+    }
+    dir
+}
+
+#[test]
+fn a_chroot_without_proc_has_the_buffer() {
+    if !can_unshare() || !have("chroot") || !have("ldd") {
+        return;
+    }
+    let plain = build("cc", "variables.c", &[]).unwrap();
+    let object = local(1, "4K", &[], &["sh", "-c", "echo $LD_PRELOAD"]).ok().stdout;
+    let object = object.trim().split(':').next().unwrap().to_owned();
+    let dir = rooted(&plain, &[&object]);
+    let words = ["unshare", "-r", "chroot", dir.0.to_str().unwrap(), &plain];
+    all_used(&local(2, "4M", &[], &words).ok(), 2);
+}
