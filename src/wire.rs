@@ -48,6 +48,8 @@ pub const ENV_NETWORK: &str = "HOSTBUF_NETWORK";
 /// The environment variable that tells a later image of a rank how to name its ranks in a message ("ranks 0-3 on h0"). A
 /// leading `-` marks an image that leaves the message to another rank with the same program.
 pub const ENV_REPORT: &str = "HOSTBUF_REPORT";
+/// The environment variable with the path of the preloaded object, for images in which `LD_PRELOAD` names it otherwise.
+pub const ENV_OBJECT: &str = "HOSTBUF_OBJECT";
 /// The longest value of [`ENV_REPORT`].
 pub const REPORT_MAX: usize = 64;
 /// The environment variable that makes a missing buffer an error for later images (`--require`).

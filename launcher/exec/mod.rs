@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use hostbuf::internal::wire::{
     Coverage, ENV_ADDRESS, ENV_ADDRESS_ROOM, ENV_CONNECTION, ENV_JOB, ENV_LOCAL_RANK, ENV_LOCAL_SIZE,
-    ENV_NETWORK, ENV_REGISTER, ENV_REPORT, ENV_REQUIRE, ENV_SIZE, ENV_SIZE_ROOM, Frame, Hello, Kind,
-    REPORT_MAX, ROOM, Role, Territory, Winner,
+    ENV_NETWORK, ENV_OBJECT, ENV_REGISTER, ENV_REPORT, ENV_REQUIRE, ENV_SIZE, ENV_SIZE_ROOM, Frame, Hello,
+    Kind, REPORT_MAX, ROOM, Role, Territory, Winner,
 };
 use hostbuf::internal::{Ballot, Channel, Holds, Message, ballot};
 use hostbuf::{Error, Result};
@@ -196,7 +196,7 @@ fn become_program(
         list.push(":");
         list.push(std::ffi::OsStr::from_bytes(other));
     }
-    command.env("LD_PRELOAD", list);
+    command.env("LD_PRELOAD", list).env(ENV_OBJECT, &preload);
     if program.asan().is_none() {
         // A later image may be one of gcc's AddressSanitizer, which refuses anything preloaded before its runtime.
         let theirs = std::env::var("ASAN_OPTIONS").map(|o| o + ":").unwrap_or_default();

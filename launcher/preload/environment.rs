@@ -123,6 +123,22 @@ impl Environment {
         true
     }
 
+    /// Overwrites `length` bytes of a variable that holds a list, from where `from` begins, with `to` and with colons behind
+    /// it, which separate nothing. Returns false where they are not there or have no room.
+    pub(crate) fn replace(&mut self, name: &str, from: &[u8], length: usize, to: &[u8]) -> bool {
+        let Some(value) = self.value(name) else { return false };
+        let Some(at) = value.windows(from.len()).position(|part| part == from) else { return false };
+        if to.len() > length || value.len() - at < length {
+            return false;
+        }
+        let head = value.as_ptr().wrapping_add(at).cast_mut();
+        // SAFETY: inside the string; as in `write`.
+        let place = unsafe { core::slice::from_raw_parts_mut(head, length) };
+        place.fill(b':');
+        place[..to.len()].copy_from_slice(to);
+        true
+    }
+
     /// Renames a variable, if it is there, to a name of the same length.
     pub(crate) fn rename(&mut self, from: &str, to: &str) {
         let Some((text, _)) = self.entry(from).filter(|_| from.len() == to.len()) else { return };

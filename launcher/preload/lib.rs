@@ -29,6 +29,7 @@ mod buffer {
     pub(crate) mod ballot;
     pub(crate) mod candidates;
 }
+mod container;
 mod environment;
 mod memory;
 mod text;
@@ -105,6 +106,8 @@ extern "C" fn hostbuf_preload_start() {
         },
     };
     publish(&mut environment, winner);
+    container::enter(&mut environment);
+    container::leave(&mut environment);
 }
 
 /// Whether this process is `hostbuf exec` itself, which votes for nobody. (The engine hands the variables to every

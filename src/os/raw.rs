@@ -39,6 +39,7 @@ mod number {
     pub(super) const MUNMAP: usize = 11;
     pub(super) const IOCTL: usize = 16;
     pub(super) const MADVISE: usize = 28;
+    pub(super) const FCNTL: usize = 72;
     pub(super) const SOCKET: usize = 41;
     pub(super) const CONNECT: usize = 42;
     pub(super) const SENDMSG: usize = 46;
@@ -59,6 +60,7 @@ mod number {
     pub(super) const MMAP: usize = 222;
     pub(super) const MUNMAP: usize = 215;
     pub(super) const IOCTL: usize = 29;
+    pub(super) const FCNTL: usize = 25;
     pub(super) const MADVISE: usize = 233;
     pub(super) const SOCKET: usize = 198;
     pub(super) const CONNECT: usize = 203;
@@ -265,6 +267,17 @@ pub fn say(fd: i32, bytes: &[u8]) {
 pub fn close(fd: i32) {
     // SAFETY: closing takes no memory; ownership of the number is the caller's to answer for.
     unsafe { syscall(number::CLOSE, [fd as usize, 0, 0, 0, 0, 0]) };
+}
+
+/// Duplicates a descriptor to the lowest free number from `lowest` on, which goes through exec.
+///
+/// # Errors
+/// As `fcntl(2)` with `F_DUPFD`.
+pub fn duplicate(fd: i32, lowest: usize) -> Result<i32, Errno> {
+    const F_DUPFD: usize = 0;
+    // SAFETY: no memory is passed.
+    let fd = checked(unsafe { syscall(number::FCNTL, [fd as usize, F_DUPFD, lowest, 0, 0, 0]) })?;
+    Ok(fd as i32)
 }
 
 /// The process id, as the kernel has it (no cache that a raw fork could spoil).

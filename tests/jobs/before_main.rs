@@ -9,6 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::address::{build, example, have};
+use crate::containers::object;
 use crate::harness::{Outcome, can_simulate, eventually, flavours, hostbuf, local, root, simulated, skip};
 
 const FIRST: &str = "0x550000000000";
@@ -137,12 +138,6 @@ fn a_grandchild_that_outlives_the_job_does_not_hold_it_up() {
 
 // Outside a job
 
-/// The path of the object as a rank sees it.
-fn object() -> String {
-    let outcome = local(1, "4K", &[], &["sh", "-c", "echo $LD_PRELOAD"]).ok();
-    outcome.stdout.trim().split(':').next().unwrap().to_owned()
-}
-
 #[test]
 fn a_program_outside_any_job_runs_as_ever() {
     let outcome = Outcome::of(Command::new(show()).env("LD_PRELOAD", object())).ok();
@@ -241,6 +236,7 @@ fn the_environment_has_these_variables_more_and_no_other_change() {
         "HOSTBUF_LOCAL_RANK",
         "HOSTBUF_LOCAL_SIZE",
         "HOSTBUF_NETWORK",
+        "HOSTBUF_OBJECT",
         // The rank's number and how many there are, as an MPI would tell them; only with the engine `local`.
         "HOSTBUF_RANK",
         "HOSTBUF_RANKS",

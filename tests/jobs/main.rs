@@ -9,6 +9,7 @@ mod address;
 mod arguments;
 mod basic;
 mod before_main;
+mod containers;
 mod debugging;
 mod descendants;
 mod doctor;

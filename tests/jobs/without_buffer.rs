@@ -5,6 +5,7 @@ use std::process::Command;
 use hostbuf::os::process::host_name;
 
 use crate::address::{all_at, build, example, have};
+use crate::containers::{image, object};
 use crate::harness::{Outcome, can_simulate, fixture, flavours, hostbuf, local, root, run, simulated, skip};
 use crate::watched::Scratch;
 
@@ -12,7 +13,7 @@ const FIRST: &str = "0x550000000000";
 
 /// Standard error is one line with all of `parts`.
 #[track_caller]
-fn one_line(outcome: &Outcome, parts: &[&str]) {
+pub fn one_line(outcome: &Outcome, parts: &[&str]) {
     assert_eq!(outcome.stderr.lines().count(), 1, "{outcome:?}");
     for part in parts {
         assert!(outcome.stderr.contains(part), "{part:?} is missing: {outcome:?}");
@@ -21,13 +22,13 @@ fn one_line(outcome: &Outcome, parts: &[&str]) {
 
 /// `ranks` programs ran, and none found a variable of the buffer.
 #[track_caller]
-fn all_absent(outcome: &Outcome, ranks: usize) {
+pub fn all_absent(outcome: &Outcome, ranks: usize) {
     assert_eq!(outcome.lines("variables "), vec!["absent absent"; ranks], "{outcome:?}");
 }
 
 /// `ranks` programs ran, and all used the buffer.
 #[track_caller]
-fn all_used(outcome: &Outcome, ranks: usize) {
+pub fn all_used(outcome: &Outcome, ranks: usize) {
     assert_eq!(outcome.lines("variables "), vec!["0x0000550000000000 4194304"; ranks], "{outcome:?}");
     assert_eq!(outcome.lines("used "), vec!["16"; ranks], "{outcome:?}");
     assert_eq!(outcome.stderr, "", "{outcome:?}");
@@ -261,28 +262,14 @@ fn require_ends_a_process_in_a_network_namespace_of_its_own() {
     one_line(&outcome, &["network namespace of its own", "--require"]);
 }
 
-/// A folder that is a root for `program`: with its libraries, and the files of `more`, but without /proc.
-fn rooted(program: &str, more: &[&str]) -> Scratch {
-    let dir = Scratch::new("rooted");
-    let libraries = Outcome::of(Command::new("ldd").arg(program)).ok().stdout;
-    let libraries = libraries.split_whitespace().filter(|word| word.starts_with('/'));
-    for file in libraries.chain([program]).chain(more.iter().copied()) {
-        let to = dir.path(file.trim_start_matches('/'));
-        std::fs::create_dir_all(std::path::Path::new(&to).parent().unwrap()).unwrap();
-        std::fs::copy(file, to).unwrap();
-    }
-    dir
-}
-
 #[test]
 fn a_chroot_without_proc_has_the_buffer() {
     if !can_unshare() || !have("chroot") || !have("ldd") {
         return;
     }
     let plain = build("cc", "variables.c", &[]).unwrap();
-    let object = local(1, "4K", &[], &["sh", "-c", "echo $LD_PRELOAD"]).ok().stdout;
-    let object = object.trim().split(':').next().unwrap().to_owned();
-    let dir = rooted(&plain, &[&object]);
+    let object = object();
+    let dir = image(&[&plain], &[&object]);
     let words = ["unshare", "-r", "chroot", dir.0.to_str().unwrap(), &plain];
     all_used(&local(2, "4M", &[], &words).ok(), 2);
 }

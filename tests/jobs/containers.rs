@@ -1,0 +1,115 @@
+//! Programs in containers, whose root folder has nothing of hostbuf.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use crate::address::{build, have};
+use crate::harness::{Outcome, hostbuf, local, skip};
+use crate::watched::Scratch;
+use crate::without_buffer::{all_absent, all_used, one_line};
+
+/// The path of the preloaded object on this host.
+pub fn object() -> String {
+    let outcome = local(1, "4K", &[], &["sh", "-c", "echo $LD_PRELOAD"]).ok();
+    outcome.stdout.trim().split(':').next().unwrap().to_owned()
+}
+
+/// A folder that is a root for `programs`, with their libraries and the files of `more`, at the same paths as here. /proc is
+/// empty.
+pub fn image(programs: &[&str], more: &[&str]) -> Scratch {
+    let dir = Scratch::new("image");
+    let mut files: Vec<String> = more.iter().map(ToString::to_string).collect();
+    for program in programs {
+        let libraries = Outcome::of(Command::new("ldd").arg(program)).stdout;
+        files.extend(libraries.split_whitespace().filter(|word| word.starts_with('/')).map(str::to_owned));
+        files.push((*program).to_owned());
+    }
+    for file in files {
+        let to = dir.path(file.trim_start_matches('/'));
+        fs::create_dir_all(Path::new(&to).parent().unwrap()).unwrap();
+        fs::copy(file, to).unwrap();
+    }
+    // Charliecloud binds these.
+    for folder in ["dev", "etc", "home", "mnt", "proc", "sys", "tmp"] {
+        fs::create_dir_all(dir.path(folder)).unwrap();
+    }
+    for file in ["passwd", "group", "hosts", "resolv.conf"] {
+        fs::write(dir.path(&format!("etc/{file}")), "").unwrap();
+    }
+    dir
+}
+
+/// A job of two ranks in a container.
+fn contained(more: &[&str], words: &[&str]) -> Outcome {
+    let mut command = Command::new(hostbuf());
+    command.args(["run", "--launcher", "local", "-n", "2", "--size", "4M"]).args(more).arg("--").args(words);
+    // Charliecloud asks for it.
+    Outcome::of(command.env("USER", "root"))
+}
+
+/// Whether `runtime` starts `program` in `image`; says so if not.
+fn can_run(words: &[&str]) -> bool {
+    if !have("ldd") || !have(words[0]) {
+        return false;
+    }
+    let outcome = Outcome::of(Command::new(words[0]).args(&words[1..]).env("USER", "root"));
+    if outcome.status != 0 {
+        skip(&format!("{}: {}", words[0], outcome.stderr.lines().next().unwrap_or("")));
+    }
+    outcome.status == 0
+}
+
+#[test]
+fn charliecloud_needs_nothing_of_hostbuf_in_the_image() {
+    let program = build("cc", "variables.c", &[]).unwrap();
+    let closes = build("cc", "closes.c", &[]).unwrap();
+    let dir = image(&[&program, &closes, "/bin/sh"], &[]);
+    // A private /tmp: the object may lie there.
+    let start = ["ch-run", "--private-tmp", dir.0.to_str().unwrap(), "--"];
+    if !can_run(&[&start[..], &[&program]].concat()) {
+        return;
+    }
+    let inside = |words: &[&str]| contained(&["--require"], &[&start[..], words].concat());
+    all_used(&inside(&[&program]).ok(), 2);
+    // Children that keep no descriptor, of a program and of a shell that becomes it.
+    all_used(&inside(&[&closes, &program]).ok(), 2);
+    all_used(&inside(&["/bin/sh", "-c", &format!("{program}; exec {closes} {program}")]).ok(), 4);
+    // Where the object is, its path is used and nothing is left open.
+    let own = object();
+    let dir = image(&[&program, "/bin/sh"], &[&own]);
+    let start = ["ch-run", "--private-tmp", dir.0.to_str().unwrap(), "--"];
+    let script = format!("echo preload $LD_PRELOAD; [ ! -e /proc/self/fd/500 ] && {program}");
+    let outcome = contained(&[], &[&start[..], &["/bin/sh", "-c", &script]].concat()).ok();
+    assert_eq!(outcome.lines("preload "), [&own[..]; 2], "{outcome:?}");
+    all_used(&outcome, 2);
+}
+
+#[test]
+fn a_static_program_in_a_container_finds_no_address() {
+    let Some(fixed) = build("gcc", "variables.c", &["-static"]) else { return };
+    let dir = image(&[&fixed], &[]);
+    let words = ["ch-run", dir.0.to_str().unwrap(), "--", &fixed];
+    if can_run(&words) {
+        all_absent(&contained(&[], &words).ok(), 2);
+    }
+}
+
+#[test]
+fn bubblewrap_with_proc_needs_nothing_in_its_root_and_a_network_of_its_own_is_named() {
+    let program = build("cc", "variables.c", &[]).unwrap();
+    let closes = build("cc", "closes.c", &[]).unwrap();
+    let dir = image(&[&program, &closes], &[]);
+    let root = ["bwrap", "--bind", dir.0.to_str().unwrap(), "/", "--unshare-pid", "--proc", "/proc"];
+    if !can_run(&[&root[..], &[&program]].concat()) {
+        return;
+    }
+    all_used(&contained(&[], &[&root[..], &[&closes, &program]].concat()).ok(), 2);
+    let outcome = contained(&[], &[&root[..], &["--unshare-net", &program]].concat()).ok();
+    all_absent(&outcome, 2);
+    one_line(&outcome, &["hostbuf: no buffer", &program, "ranks 0-1 on ", "network namespace of its own"]);
+    // The host's own root, with a network of its own.
+    let outcome = contained(&[], &["bwrap", "--bind", "/", "/", "--unshare-net", &program]).ok();
+    all_absent(&outcome, 2);
+    one_line(&outcome, &["network namespace of its own"]);
+}
