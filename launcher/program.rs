@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io::{Read, Seek};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use hostbuf::internal::wire::ENV_JOB;
@@ -43,6 +43,12 @@ impl Program {
         };
         // An image that cannot be read is the kernel's business; it can be preloaded for all that is known.
         let Ok(file) = fs::File::open(&image) else { return program };
+        if is_foreign(&file) {
+            program.not_preloadable = Some(format!(
+                "{} is a program for another kind of machine, or a 32-bit one",
+                image.display()
+            ));
+        }
         let Some(elf) = Elf::read(&file) else { return program };
         program.segments = elf.fixed_segments;
         program.needed = elf.needed;
@@ -60,6 +66,21 @@ impl Program {
     /// The runtime of gcc's AddressSanitizer, where it needs that: it must come first in the preload list.
     pub(crate) fn asan(&self) -> Option<&str> {
         self.needed.iter().map(String::as_str).find(|n| n.starts_with("libasan.so"))
+    }
+}
+
+/// Whether an ELF image is not of this command's own class and machine: the object cannot be loaded beside it.
+fn is_foreign(image: &fs::File) -> bool {
+    let head = |file: &fs::File| {
+        let mut head = [0u8; 20];
+        file.read_exact_at(&mut head, 0).ok().map(|()| head)
+    };
+    let own = fs::File::open("/proc/self/exe").ok().and_then(|file| head(&file));
+    match (head(image), own) {
+        (Some(theirs), Some(own)) if theirs.starts_with(b"\x7fELF") => {
+            theirs[4..6] != own[4..6] || theirs[18..] != own[18..]
+        }
+        _ => false,
     }
 }
 
@@ -134,6 +155,19 @@ mod tests {
     use std::io::Write;
 
     use super::*;
+
+    #[test]
+    fn an_image_for_another_machine_cannot_be_preloaded() {
+        let path = std::env::temp_dir().join(format!("hostbuf-foreign-{}", std::process::id()));
+        let own = fs::read(std::env::current_exe().unwrap()).unwrap();
+        for (at, value, foreign) in [(0, 0x7f, false), (4, 1, true), (18, 8, true)] {
+            let mut image = own[..4096].to_vec();
+            image[at] = value;
+            fs::write(&path, image).unwrap();
+            assert_eq!(Program::inspect(path.clone()).not_preloadable.is_some(), foreign, "byte {at}");
+        }
+        fs::remove_file(&path).unwrap();
+    }
 
     #[test]
     fn bytes_are_found_wherever_they_lie_in_a_file() {

@@ -46,7 +46,7 @@ const _: () = assert!(ENV_ADDRESS.len() == ENV_ADDRESS_ROOM.len() && ENV_SIZE.le
 /// The environment variable with the inode number of the network namespace in which the host's agent listens.
 pub const ENV_NETWORK: &str = "HOSTBUF_NETWORK";
 /// The environment variable that tells a later image of a rank how to name its ranks in a message ("ranks 0-3 on h0"). A
-/// leading `-` marks an image that leaves the message to another rank with the same program.
+/// leading `-` marks an image that leaves the message to another rank with the same command line.
 pub const ENV_REPORT: &str = "HOSTBUF_REPORT";
 /// The environment variable with the path of the preloaded object, for images in which `LD_PRELOAD` names it otherwise.
 pub const ENV_OBJECT: &str = "HOSTBUF_OBJECT";

@@ -42,8 +42,8 @@ struct Peer {
     pid: i32,
     since: Instant,
     hello: Option<Hello>,
-    /// The program that a rank runs, as its command line names it.
-    program: String,
+    /// The command line of a rank, as far as a frame holds it.
+    command: String,
     /// How a rank's program gets the buffer, and where that is not before `main` the reason.
     coverage: (Coverage, String),
     ready: Option<Territory>,
@@ -314,7 +314,7 @@ impl Station {
         match (frame.kind(), peer.hello) {
             (Some(Kind::Hello), None) => match Hello::parse(frame) {
                 Some(hello) => {
-                    peer.program = String::from_utf8_lossy(frame.text()).into_owned();
+                    peer.command = String::from_utf8_lossy(frame.text()).into_owned();
                     self.greet(id, hello);
                 }
                 None => self.hung_up(id),

@@ -129,9 +129,9 @@ fn connect(arguments: &Arguments, place: Place) -> Result<(Channel, String)> {
             agent::find_or_start(&buffers, arguments.start.timeout()?, place)?
         }
     };
-    let program = arguments.command[0].as_bytes();
+    let command = arguments.command.join(std::ffi::OsStr::new(" "));
     channel
-        .send(&hello.frame().saying(program), &[])
+        .send(&hello.frame().saying(command.as_bytes()), &[])
         .map_err(|e| Error::Attach { why: format!("the agent of this host: {e}") })?;
     Ok((channel, name))
 }

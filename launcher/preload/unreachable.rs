@@ -5,7 +5,7 @@ use crate::os::raw::{self, Errno};
 use crate::text::{Line, number};
 use crate::wire::{ENV_NETWORK, ENV_REPORT, ENV_REQUIRE};
 
-/// Reports that this process has no buffer although its job may run, in one rank of those that run the same program. Ends
+/// Reports that this process has no buffer although its job may run, in one rank of those with the same command line. Ends
 /// the process where the user demands a buffer (`--require`).
 pub(crate) fn tell(environment: &mut Environment, why: Option<Errno>) {
     // The agent has answered and ended, or another user has its name: the job is over.

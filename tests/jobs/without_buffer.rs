@@ -247,6 +247,11 @@ fn a_network_namespace_of_its_own_is_named_once_and_leaves_no_variable() {
     let outcome = local(1, "4M", &[], &words).ok();
     assert_eq!(outcome.lines("used "), ["16"], "{outcome:?}");
     one_line(&outcome, &["rank 0 on "]);
+    let script = |start: &str| format!("{start} {plain}; exit $?");
+    let (shared, own) = (script("env"), script("unshare -rn"));
+    let outcome = local(2, "4M", &[], &["sh", "-c", &shared, ":", "-n", "1", "--", "sh", "-c", &own]).ok();
+    assert_eq!(outcome.lines("used "), ["16"; 2], "{outcome:?}");
+    one_line(&outcome, &["rank 2 on "]);
     // In the host's network namespace nothing is amiss.
     all_used(&local(2, "4M", &[], &["unshare", "-r", &plain]).ok(), 2);
 }

@@ -45,7 +45,7 @@ impl Station {
     }
 
     /// The value of [`ENV_REPORT`](hostbuf::internal::wire::ENV_REPORT) for a rank: how a later image of it names the ranks
-    /// that run its program.
+    /// with its command line.
     pub(super) fn report_of(&self, id: u64) -> String {
         let peer = &self.peers[&id];
         let Some(hello) = peer.hello.filter(|h| h.role == Role::Rank && peer.counted) else {
@@ -53,7 +53,7 @@ impl Station {
         };
         let same: Vec<u64> = self
             .ranks()
-            .filter(|(id, _)| self.peers[id].program == peer.program)
+            .filter(|(id, _)| self.peers[id].command == peer.command)
             .map(|(_, h)| h.rank)
             .collect();
         let host = process::host_name();

@@ -47,7 +47,7 @@ impl Station {
                 pid,
                 since: Instant::now(),
                 hello: None,
-                program: String::new(),
+                command: String::new(),
                 coverage: (Coverage::Preloaded, String::new()),
                 ready: None,
                 answer: None,
