@@ -311,12 +311,19 @@ fn nobody_who_listens_is_no_reason_to_crash() {
 
 #[test]
 fn the_exit_status_passes_through() {
-    for (script, status) in
-        [("exit 0", 0), ("exit 7", 7), ("exit 255", 255), ("kill -9 $$", 137), ("kill -11 $$", 139)]
-    {
+    for (script, status, signal) in [
+        ("exit 0", 0, None),
+        ("exit 7", 7, None),
+        ("exit 255", 255, None),
+        ("kill -9 $$", 137, Some("signal 9 (SIGKILL)")),
+        ("kill -11 $$", 139, Some("signal 11 (SIGSEGV)")),
+    ] {
         let outcome = local(1, "1M", &[], &["sh", "-c", script]);
-        assert_eq!(outcome.status, status, "{script}: {outcome:?}");
-        assert_eq!((&outcome.stdout[..], &outcome.stderr[..]), ("", ""));
+        assert_eq!((outcome.status, &outcome.stdout[..]), (status, ""), "{script}: {outcome:?}");
+        // The launcher prints one line about a rank that a signal has ended, and nothing about the others.
+        assert_eq!(outcome.stderr.lines().count(), usize::from(signal.is_some()), "{script}: {outcome:?}");
+        let named = signal.is_none_or(|signal| outcome.stderr.contains(&format!("was ended by {signal}")));
+        assert!(named, "{script}: {outcome:?}");
     }
     // The first that fails counts, and the others are ended.
     let outcome = local(3, "1M", &[], &["sh", "-c", "[ $HOSTBUF_RANK = 1 ] && exit 5; exec sleep 600"]);
