@@ -6,7 +6,8 @@ use hostbuf::os::process::host_name;
 
 use crate::address::{all_at, build, example, have};
 use crate::containers::{image, object};
-use crate::harness::{Outcome, can_simulate, fixture, flavours, hostbuf, local, root, run, simulated, skip};
+use crate::harness::{Outcome, can_simulate, fixture, flavours, local, root, run, simulated, skip};
+use crate::other_user::OtherUser;
 use crate::watched::Scratch;
 
 const FIRST: &str = "0x550000000000";
@@ -137,16 +138,16 @@ fn every_host_of_an_mpirun_has_its_line() {
 }
 
 /// A job of another user than root, whose one rank is a copy of variables.c that `grant` gave rights to, and whose other
-/// rank is the plain one.
-fn privileged_rank(reason: &str, grant: impl Fn(&str)) {
-    use std::os::unix::process::CommandExt;
-    let dir = Scratch::new("privileged");
-    let (plain, special) = (build("cc", "variables.c", &[]).unwrap(), dir.path("variables"));
+/// rank is the plain one. Records `what` as skipped where that is not possible.
+fn privileged_rank(what: &str, reason: &str, grant: impl Fn(&str)) {
+    let Some(other) = OtherUser::new(what) else { return };
+    let plain = other.program(&build("cc", "variables.c", &[]).unwrap());
+    let special = format!("{plain}-special");
     std::fs::copy(&plain, &special).unwrap();
     grant(&special);
-    let mut command = Command::new(hostbuf());
+    let mut command = other.command(other.hostbuf());
     command.args(["run", "--launcher", "local", "-n", "1", "--size", "4M", "--", &special]);
-    command.args([":", "-n", "1", "--", &plain]).uid(65534).gid(65534);
+    command.args([":", "-n", "1", "--", &plain]);
     let outcome = Outcome::of(&mut command).ok();
     // The dynamic linker keeps everything out of a program with more rights than its user; the other rank has its buffer.
     assert!(outcome.stdout.contains("variables absent absent"), "{outcome:?}");
@@ -156,10 +157,7 @@ fn privileged_rank(reason: &str, grant: impl Fn(&str)) {
 
 #[test]
 fn a_setuid_program_runs_without_a_buffer_and_the_others_have_it() {
-    if !nix::unistd::geteuid().is_root() {
-        return skip("setuid programs: only root can make one of another user");
-    }
-    privileged_rank("setuid", |path| {
+    privileged_rank("setuid programs", "setuid", |path| {
         use std::os::unix::fs::PermissionsExt;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o4755)).unwrap();
     });
@@ -167,10 +165,7 @@ fn a_setuid_program_runs_without_a_buffer_and_the_others_have_it() {
 
 #[test]
 fn a_program_with_file_capabilities_runs_without_a_buffer_and_the_others_have_it() {
-    if !nix::unistd::geteuid().is_root() {
-        return skip("file capabilities: only root can give them");
-    }
-    privileged_rank("has file capabilities", |path| {
+    privileged_rank("file capabilities", "has file capabilities", |path| {
         // CAP_NET_RAW, permitted and effective, as setcap(8) writes it.
         let set = "import os, struct, sys\n\
                    os.setxattr(sys.argv[1], 'security.capability', struct.pack('<5I', 0x02000001, 1 << 13, 0, 0, 0))";
