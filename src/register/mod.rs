@@ -39,19 +39,41 @@
 //! Where this process can have no such monitor (containers often forbid userfaultfd) nothing foreign is kept: a `tracing` event
 //! says so when the cache is made, [`Stats::unproven`] counts, and [`Monitor::probe`] says why.
 //!
-//! A request waits for others' changes of memory for about a millisecond at a time, and up to 20 ms where the
-//! monitor's own thread gets no core. If there is no end of them its memory is
-//! registered for its lease only, and counted as restless. While one change takes more than a second and the kernel does
-//! not say what it is, nothing is kept: memory is registered for its leases only, and counted as unproven.
+//! A request waits for changes that are under way in memory that the same userfaultfd watches, about a millisecond at a time, and up
+//! to 20 ms where the monitor's thread gets no core. The monitor spreads mappings over up to 16 userfaultfds
+//! (`HOSTBUF_CACHE_DESCRIPTORS`), so a change in one mapping does not delay requests for most others. If changes do not
+//! end, the memory is registered for its lease only, and counted as restless. While one change takes more than a
+//! second and the kernel has no event for it, memory of that userfaultfd is registered for its leases only, and counted as
+//! unproven.
+//!
+//! Pages that the program discards a thousand times a second are not watched while that lasts, so that the rest of their mapping
+//! stays quiet. The kernel keeps the mapping in parts meanwhile, and an `mremap` over more than one of them fails with
+//! `EFAULT`.
 //!
 //! Whoever changes watched memory waits until the monitor's thread has read of it: some microseconds, and as long as that
 //! thread gets no core where others of a higher priority have them all.
 //!
-//! madvise is told *before* the pages go. What is asked for while the call is under way, or within 100 ms afterwards, is
-//! registered for its lease only, and counted as restless; it is kept again when everybody who was taking pages is done. One gap
-//! remains: a thread that the kernel has told to go on, and that gets no core for 100 ms, before it takes the first page.
-//! Who cannot rule that out, and lets one thread give pages back while another sends them, calls
-//! [`invalidate`](RegistrationCache::invalidate) after madvise.
+//! A discard (`madvise`) is reported *before* the pages go. A request for such pages waits until the discarding thread runs again,
+//! a millisecond more, and until that thread has let go of the address space's lock. One gap remains: that thread is preempted
+//! between a few dozen instructions of the kernel, and gets no core for that millisecond. It matters to programs only in which one
+//! thread sends pages while another discards them; they call [`invalidate`](RegistrationCache::invalidate) after madvise.
+//!
+//! # Threads
+//!
+//! A hit on foreign memory asks the kernel, by a system call on the mapping's userfaultfd. Threads that ask the same descriptor
+//! share the cache line in which the kernel counts its references. Where many threads send from one mapping, each of them calls
+//! [`Monitor::unshare_descriptors`] when it begins.
+//!
+//! A thread whose table of descriptors does not have the monitor's (it called `unshare` itself before the monitor started, or the
+//! program closed descriptors that are not its own) is served for its leases only; one warning says so, and
+//! [`Stats::unproven`] counts.
+//!
+//! # What a program notices of being watched
+//!
+//! - Its own `UFFDIO_REGISTER` of watched memory fails with `EBUSY`: the kernel lets one userfaultfd watch a mapping.
+//! - One `mremap` over two mappings fails with `EFAULT` once one of them is watched. The C library's `realloc` copies then.
+//! - A request for writing hits on a registration also when the page has been made read-only since (`mprotect`): the device had the
+//!   right when it was registered, and the kernel reports no change of rights.
 //!
 //! The kernel reports nothing for `shmat` with `SHM_REMAP`, `remap_file_pages`, `MADV_GUARD_INSTALL`, and for holes and
 //! truncation of a file through a descriptor. Who does that to registered memory calls

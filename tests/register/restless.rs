@@ -136,9 +136,9 @@ fn requests_go_on_while_other_memory_changes_all_the_time() {
     assert_eq!(cache.stats().unproven, 0);
 }
 
-/// Discards the page at `address` while the monitor reads events a second late, and does `meanwhile`.
-fn while_a_page_is_being_discarded(address: usize, meanwhile: impl FnOnce()) {
-    Monitor::delay(Duration::from_secs(1));
+/// Discards the page at `address` while the monitor reads events so much later, and does `meanwhile`.
+fn while_a_page_is_being_discarded(late: Duration, address: usize, meanwhile: impl FnOnce()) {
+    Monitor::delay(late);
     std::thread::scope(|scope| {
         let (begin, begins) = std::sync::mpsc::channel::<()>();
         scope.spawn(move || {
@@ -159,7 +159,7 @@ fn a_hit_that_may_not_wait_does_not() {
     let area = Area::new(2);
     drop(cache.get(area.pointer(), PAGE, READ).unwrap());
     assert!(cache.try_get(area.pointer(), PAGE, READ).is_some());
-    while_a_page_is_being_discarded(area.at() + PAGE, || {
+    while_a_page_is_being_discarded(Duration::from_secs(1), area.at() + PAGE, || {
         // Until the change is under way it is a hit.
         let begun = Instant::now();
         while cache.try_get(area.pointer(), PAGE, READ).is_some() {
@@ -184,7 +184,7 @@ fn a_change_in_one_mapping_disturbs_no_hit_in_another() {
         drop(cache.get(area.pointer(), PAGE, READ).unwrap());
     }
     let stamp = cache.get(area.pointer(), PAGE, READ).unwrap().stamp();
-    while_a_page_is_being_discarded(same.at() + PAGE, || {
+    while_a_page_is_being_discarded(Duration::from_secs(1), same.at() + PAGE, || {
         // The change is under way once the mapping in which it happens knows it.
         while cache.try_get(same.pointer(), PAGE, READ).is_some() {
             std::hint::spin_loop();
@@ -199,6 +199,28 @@ fn a_change_in_one_mapping_disturbs_no_hit_in_another() {
         assert!(begun.elapsed() < Duration::from_millis(500));
         assert!(cache.try_get(same.pointer(), PAGE, READ).is_none(), "the change is over");
     });
+}
+
+/// Where it cannot be known whether a registration is still of the memory, the error says what keeps it from being known.
+#[test]
+fn busy_memory_is_named_as_the_cause_of_a_refusal() {
+    let Some((_, cache)) = crate::strict_with(Overlap::Refused, MANY) else { return };
+    let area = Area::new(2);
+    crate::kept_one(&cache, area.pointer(), PAGE);
+    let held = cache.get(area.pointer(), PAGE, READ).unwrap();
+    while_a_page_is_being_discarded(Duration::from_secs(4), area.at() + PAGE, || {
+        while cache.try_get(area.pointer(), PAGE, READ).is_some() {
+            std::hint::spin_loop();
+        }
+        let why = cache.get(area.pointer(), PAGE, READ).map(drop).unwrap_err().to_string();
+        assert!(why.contains("change memory of the same mapping without a pause"), "{why}");
+    });
+    drop(held);
+    // What is in use for another reason is not said to be busy.
+    let held = cache.get(area.pointer(), PAGE, READ).unwrap();
+    let why = cache.get(area.pointer(), 2 * PAGE, READ).map(drop).unwrap_err().to_string();
+    assert!(why.contains("is registered and in use") && !why.contains("without a pause"), "{why}");
+    drop(held);
 }
 
 /// Who waits until a time waits until then, also where the device knows no overlaps and memory that is leased might be found

@@ -59,7 +59,8 @@ enum Refusal {
         bytes: usize,
         leased: bool,
     },
-    Overlap(Span),
+    /// Another registration stands in the way; and whether it may be what is asked for, which busy memory keeps from being known.
+    Overlap(Span, bool),
     /// The time was over while another thread registered the same range.
     Late,
 }
@@ -101,7 +102,7 @@ impl<R: Registrar> Inner<R> {
             }
             let step = self.step(span, access, wait, &origin, &mut turn);
             // What stands in the way may be just what is asked for, and can be had once it is known to be live.
-            if matches!((&step, &origin), (Err(Refusal::Overlap(_)), Origin::Unwatched(Unwatched::Restless)))
+            if matches!((&step, &origin), (Err(Refusal::Overlap(..)), Origin::Unwatched(Unwatched::Restless)))
                 && *begun.get_or_insert_with(Instant::now) + UNREST > Instant::now()
                 && !wait.is_over()
             {
@@ -222,7 +223,10 @@ impl<R: Registrar> Inner<R> {
                     drop(self.wait(core, None));
                     Ok(Step::Again)
                 }
-                _ => Err(Refusal::Overlap(self.slots[other as usize].span())),
+                _ => {
+                    let busy = matches!(origin, Origin::Unwatched(Unwatched::Restless));
+                    Err(Refusal::Overlap(self.slots[other as usize].span(), busy))
+                }
             };
         }
         let bytes = self.registrar.footprint(span);
@@ -469,7 +473,16 @@ impl<R: Registrar> Inner<R> {
                 let why = "another thread was still registering it when the time was over".to_owned();
                 self.refusal(span, access, why)
             }
-            Refusal::Overlap(other) => self.refusal(
+            Refusal::Overlap(other, true) => self.refusal(
+                span,
+                access,
+                format!(
+                    "{other} is registered and in use, this device knows no overlapping registrations, and other threads change \
+                     memory of the same mapping without a pause, so it cannot be told whether that registration is still \
+                     of this memory: ask again, or send from memory of its own (PinnedAlloc)"
+                ),
+            ),
+            Refusal::Overlap(other, false) => self.refusal(
                 span,
                 access,
                 format!(
