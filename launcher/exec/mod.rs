@@ -5,7 +5,7 @@ mod agent;
 mod rank;
 
 use std::ffi::OsString;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -130,9 +130,13 @@ fn connect(arguments: &Arguments, place: Place) -> Result<(Channel, String)> {
         }
     };
     let command = arguments.command.join(std::ffi::OsStr::new(" "));
-    channel
-        .send(&hello.frame().saying(command.as_bytes()), &[])
-        .map_err(|e| Error::Attach { why: format!("the agent of this host: {e}") })?;
+    channel.send(&hello.frame().saying(command.as_bytes()), &[]).map_err(|e| match e.kind() {
+        // It was killed after this rank had connected.
+        ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => {
+            Error::Attach { why: "the agent of this host ended before the buffer was agreed on".into() }
+        }
+        _ => Error::Attach { why: format!("the agent of this host: {e}") },
+    })?;
     Ok((channel, name))
 }
 
