@@ -53,12 +53,9 @@ impl Task {
         }
     }
 
-    /// Returns how many workers it wants, where there are so many cores.
+    /// How many workers it wants, where there are so many cores.
     pub(super) fn workers(&self, cores: usize) -> usize {
-        // Each ordinary page takes the lock of the file's index (`i_pages`), which four workers keep busy: on 32 cores 16 of
-        // them take 1.2 times as long as four (docs/figures.md).
-        let most = if self.pages == Pages::Small { 4 } else { 16 };
-        cores.clamp(1, most).min(self.length.div_ceil(self.window()) as usize)
+        cores.clamp(1, 16).min(self.length.div_ceil(self.window()) as usize)
     }
 
     /// Takes what it can claim below `end`, until nothing is left there or any worker has failed. `view` gives the mapping

@@ -14,7 +14,7 @@ use crate::span::Span;
 /// How long discards are counted together.
 const WINDOW: Duration = Duration::from_millis(100);
 /// From so many on in one window a range is busy.
-const MANY: u32 = 100;
+const MANY: u32 = 32;
 /// How long a busy range is not watched.
 pub(super) const PAUSE: Duration = Duration::from_secs(1);
 /// Ranges whose discards are counted.
