@@ -14,3 +14,4 @@ pub mod memory;
 pub mod process;
 pub mod raw;
 pub mod socket;
+pub mod thread;

@@ -203,6 +203,12 @@ fn a_child_has_a_monitor_of_its_own() {
                 }
             });
         }
+        // The standard library locks something of its own when a thread begins or ends; in a child it may stay locked.
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                std::thread::spawn(|| {}).join().unwrap();
+            }
+        });
         let mut well = 0;
         for _ in 0..100 {
             // SAFETY: the child makes a cache, uses it, and ends; the C library's own locks are good in it.

@@ -2,7 +2,6 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nix::sys::signal::SigSet;
@@ -10,6 +9,7 @@ use nix::sys::signal::SigSet;
 use super::inner::{Inner, LOOK};
 use super::stats::Stats;
 use crate::error::{Error, Result};
+use crate::os::thread::{self, Thread};
 use crate::register::registrar::Registrar;
 
 /// How often leases are added up: a slot's count of 32 bits does not go round in that time.
@@ -18,14 +18,14 @@ const FOLD: Duration = Duration::from_secs(5);
 const MANY: u64 = 1000;
 
 pub(super) struct Reaper {
-    thread: Option<JoinHandle<()>>,
+    thread: Option<Thread>,
     stop: Box<dyn Fn() + Send + Sync>,
 }
 
 impl Reaper {
     pub(super) fn start<R: Registrar>(inner: Arc<Inner<R>>) -> Result<Reaper> {
         let of_thread = inner.clone();
-        let thread = std::thread::Builder::new().name("hostbuf-reaper".into()).spawn(move || {
+        let thread = thread::spawn(c"hostbuf-reaper", move || {
             // The application's signals are for its own threads.
             let _ = SigSet::all().thread_block();
             run(&of_thread);
@@ -105,7 +105,7 @@ impl Drop for Reaper {
                 (self.stop)();
                 std::thread::sleep(Duration::from_micros(50));
             }
-            let _ = thread.join();
+            thread.join();
         }
     }
 }

@@ -2,7 +2,6 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
@@ -19,6 +18,7 @@ use super::{Unwatched, Watched, Watcher};
 use crate::error::Error;
 use crate::os::forking::hold_around_fork;
 use crate::os::lineage::Lineage;
+use crate::os::thread::{self, Thread};
 use crate::register::environment;
 use crate::span::Span;
 
@@ -29,7 +29,7 @@ const MOST_WATCHERS: usize = 256;
 
 pub(super) struct Watching {
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<Thread>,
     lineage: Lineage,
     /// It is never given back by whoever asked it to stay.
     kept: AtomicBool,
@@ -201,7 +201,7 @@ impl Watching {
             pause: AtomicU64::new(0),
         });
         let of_thread = shared.clone();
-        let thread = std::thread::Builder::new().name("hostbuf-monitor".into()).spawn(move || {
+        let thread = thread::spawn(c"hostbuf-monitor", move || {
             let _ = SigSet::all().thread_block();
             // Whoever stops it waits for it and has the last reference: nothing is freed here.
             of_thread.listen();
@@ -317,6 +317,6 @@ impl Drop for Watching {
             std::thread::yield_now();
         }
         let _ = self.shared.stop.write(1);
-        let _ = thread.join();
+        thread.join();
     }
 }
