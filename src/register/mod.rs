@@ -46,7 +46,7 @@
 //! second and the kernel has no event for it, memory of that userfaultfd is registered for its leases only, and counted as
 //! unproven.
 //!
-//! Pages that the program discards a thousand times a second are not watched while that lasts, so that the rest of their mapping
+//! Pages that the program discards hundreds of times a second are not watched while that lasts, so that the rest of their mapping
 //! stays quiet. The kernel keeps the mapping in parts meanwhile, and an `mremap` over more than one of them fails with
 //! `EFAULT`.
 //!

@@ -51,6 +51,16 @@ enum Origin {
     Unwatched(Unwatched),
 }
 
+impl Origin {
+    /// Returns the descriptors whose changes had been applied when this was found out.
+    fn settled(&self) -> DescriptorSet {
+        match self {
+            Origin::Watched(watched) => watched.descriptors,
+            _ => DescriptorSet::EMPTY,
+        }
+    }
+}
+
 /// Why a request cannot be met.
 #[derive(Clone, Copy)]
 enum Refusal {
@@ -112,12 +122,18 @@ impl<R: Registrar> Inner<R> {
             }
             match step.map_err(|refusal| self.explain(span, access, refusal))? {
                 Step::Again => {}
-                // Live in the table, and what had changed of the range before this request was applied before (arm()).
                 Step::Have(slot) => {
-                    if turn.waited {
-                        self.lock().stats.coalesced += 1;
+                    // What arm() has settled is what watches the range now. The slot may be of memory that another descriptor
+                    // watched, and reports gone in this moment.
+                    let descriptors = self.slots[slot as usize].descriptors();
+                    if origin.settled().contains(descriptors) || self.is_still_live(slot, descriptors) {
+                        if turn.waited {
+                            self.lock().stats.coalesced += 1;
+                        }
+                        return Ok(self.lease(slot));
                     }
-                    return Ok(self.lease(slot));
+                    self.take_back(slot);
+                    retries += 1;
                 }
                 Step::End(slot) => self.end_unasked(slot),
                 Step::Register(slot, whole) => match self.register(slot, whole, span, access, origin) {
@@ -293,11 +309,7 @@ impl<R: Registrar> Inner<R> {
         core.stats.peak_bytes = core.stats.peak_bytes.max(core.stats.bytes);
         core.stats.peak_regions = core.stats.peak_regions.max(core.stats.regions);
         let here = &self.slots[slot as usize];
-        let descriptors = match origin {
-            Origin::Watched(watched) => watched.descriptors,
-            _ => DescriptorSet::EMPTY,
-        };
-        if here.describe(whole, access, descriptors) == 0 {
+        if here.describe(whole, access, origin.settled()) == 0 {
             // A guess of long ago could mean this one by its number.
             self.words.forget(slot);
         }

@@ -123,7 +123,7 @@ impl Armed {
         if self.ranges.len() + 2 >= MOST {
             return false;
         }
-        let discarded = self.cut(span);
+        let discarded = self.cut(span) | self.busy.descriptor_of(span).is_some();
         let mut at = self.first_behind(span.start());
         let mut whole = Range { start: span.start(), end: span.end(), descriptor, discarded };
         let joins =
@@ -186,6 +186,7 @@ impl Armed {
     pub(super) fn unmapped(&mut self, span: Span) {
         self.remove(span);
         self.recent.unmapped(span);
+        self.busy.unmapped(span);
     }
 
     /// Returns what is known about the pages of a range, as to their being given back.

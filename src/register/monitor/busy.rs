@@ -1,11 +1,12 @@
-//! Pages that are discarded again and again, thousands of times a second.
+//! Pages that are discarded again and again, hundreds of times a second.
 //!
 //! While a discard is reported nobody can tell whether another change of what the same userfaultfd watches is under way, so a
 //! program that purges one page without a pause (an allocator's, say) keeps all hits of that mapping waiting. Nobody sends from
 //! such a page: the monitor stops watching it, whoever changes it goes on at full speed, and the rest of the mapping is quiet.
 //!
 //! To the kernel the mapping is in parts then, and an mremap over more than one of them fails with EFAULT. So after a while the part
-//! is watched again, which makes one mapping of it; if it is as busy as before it is given up once more.
+//! is watched again, which makes one mapping of it; if it is as busy as before it is given up once more. Where the part has become
+//! one with another mapping beside it meanwhile, it stays apart until somebody asks for memory there.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,7 @@ const WINDOW: Duration = Duration::from_millis(100);
 /// From so many on in one window a range is busy.
 const MANY: u32 = 32;
 /// How long a busy range is not watched.
-pub(super) const PAUSE: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_secs(1);
 /// Ranges whose discards are counted.
 const COUNTED: usize = 32;
 /// The most ranges that are not watched, each of which costs the process two mappings.
@@ -35,11 +36,13 @@ struct Count {
 pub(super) struct Busy {
     counts: [Option<Count>; COUNTED],
     given_up: Vec<(Span, usize, Instant)>,
+    /// The monitor stops: nothing is given up any more, nor watched again.
+    closed: bool,
 }
 
 impl Busy {
     pub(super) fn new() -> Busy {
-        Busy { counts: [None; COUNTED], given_up: Vec::with_capacity(MOST_GIVEN_UP) }
+        Busy { counts: [None; COUNTED], given_up: Vec::with_capacity(MOST_GIVEN_UP), closed: false }
     }
 
     /// Counts a discard. Returns whether its range is busy.
@@ -72,15 +75,42 @@ impl Busy {
     /// Takes a busy range of a descriptor, which is not to be watched until [`due`](Busy::due) says so. `None`: there is none,
     /// or too many are not watched already.
     pub(super) fn give_up(&mut self, descriptor: usize, now: Instant) -> Option<Span> {
-        if self.given_up.len() == MOST_GIVEN_UP {
+        if self.closed || self.given_up.len() == MOST_GIVEN_UP {
             return None;
         }
-        let busy =
-            |count: &Option<Count>| count.is_some_and(|c| c.descriptor == descriptor && c.discards >= MANY);
+        let busy = |count: &Option<Count>| {
+            count.is_some_and(|c| {
+                let recent = now.saturating_duration_since(c.begun) <= WINDOW;
+                c.descriptor == descriptor && c.discards >= MANY && recent
+            })
+        };
         let at = self.counts.iter().position(busy)?;
         let span = self.counts[at].take()?.span;
-        self.given_up.push((span, descriptor, now + PAUSE));
+        // To the kernel two that touch are one mapping then, and are watched again as one.
+        let mut whole = span;
+        self.given_up.retain(|&(other, by, _)| {
+            let touches = by == descriptor && other.start() <= whole.end() && whole.start() <= other.end();
+            if touches {
+                whole = whole.hull(other);
+            }
+            !touches
+        });
+        self.given_up.push((whole, descriptor, now + PAUSE));
         Some(span)
+    }
+
+    /// Forgets what is known of memory that is not mapped any more.
+    pub(super) fn unmapped(&mut self, span: Span) {
+        self.given_up.retain(|(given_up, ..)| !given_up.overlaps(span));
+        for count in &mut self.counts {
+            count.take_if(|count| count.span.overlaps(span));
+        }
+    }
+
+    /// From now on nothing is given up, nor watched again.
+    pub(super) fn close(&mut self) {
+        self.closed = true;
+        self.given_up.clear();
     }
 
     /// Takes a range that is to be watched again by now, and its descriptor.
@@ -98,9 +128,9 @@ impl Busy {
             .map(|&(_, descriptor, _)| descriptor)
     }
 
-    /// Returns whether a range waits to be watched again.
-    pub(super) fn is_any_given_up(&self) -> bool {
-        !self.given_up.is_empty()
+    /// Returns how long it is until a range is to be watched again, if one is.
+    pub(super) fn next_due(&self, now: Instant) -> Option<Duration> {
+        self.given_up.iter().map(|&(_, _, then)| then.saturating_duration_since(now)).min()
     }
 }
 
@@ -132,12 +162,38 @@ mod tests {
             (busy.give_up(1, later), busy.give_up(2, later), busy.give_up(2, later)),
             (None, Some(page), None)
         );
-        assert!(busy.is_any_given_up());
+        assert_eq!(busy.next_due(later), Some(PAUSE));
         assert_eq!(
             (busy.due(later), busy.due(later + PAUSE), busy.due(later + PAUSE)),
             (None, Some((page, 2)), None)
         );
-        assert!(!busy.is_any_given_up());
+        assert_eq!(busy.next_due(later), None);
+    }
+
+    #[test]
+    fn what_is_gone_or_long_over_is_not_given_up_and_what_touches_is_one() {
+        let (mut busy, now) = (Busy::new(), Instant::now());
+        let discard = |busy: &mut Busy, start: usize| {
+            for _ in 0..MANY {
+                busy.discard(span(start, 0x1000), 0, now);
+            }
+        };
+        discard(&mut busy, 0x1000);
+        assert_eq!(busy.give_up(0, now + 2 * WINDOW), None);
+        busy.unmapped(span(0x1800, 1));
+        assert_eq!(busy.give_up(0, now), None);
+        for start in [0x1000, 0x3000, 0x2000] {
+            discard(&mut busy, start);
+            assert_eq!(busy.give_up(0, now), Some(span(start, 0x1000)));
+        }
+        assert_eq!((busy.due(now + PAUSE), busy.due(now + PAUSE)), (Some((span(0x1000, 0x3000), 0)), None));
+        discard(&mut busy, 0x1000);
+        assert!(busy.give_up(0, now).is_some());
+        busy.unmapped(span(0x1000, 1));
+        assert_eq!(busy.due(now + PAUSE), None);
+        discard(&mut busy, 0x1000);
+        busy.close();
+        assert_eq!((busy.give_up(0, now), busy.next_due(now)), (None, None));
     }
 
     #[test]
@@ -156,7 +212,7 @@ mod tests {
         let (mut busy, now) = (Busy::new(), Instant::now());
         for n in 0..=MOST_GIVEN_UP {
             for _ in 0..MANY {
-                busy.discard(span(0x1000 * (n + 1), 0x1000), 0, now);
+                busy.discard(span(0x2000 * (n + 1), 0x1000), 0, now);
             }
             assert_eq!(busy.give_up(0, now).is_some(), n < MOST_GIVEN_UP);
         }

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use nix::sys::epoll::{EpollEvent, EpollTimeout};
 
-use super::busy::PAUSE;
 use super::kernel::{Change, Messages};
 use super::sequence::{ChangeSequence, DescriptorSet, MOST_DESCRIPTORS};
 use super::watching::{Piece, Shared, held};
@@ -22,22 +21,23 @@ impl Shared {
     /// Reads events until it is stopped.
     pub(super) fn listen(&self) {
         self.keep_own_descriptors();
+        // Until now it has allocated; from here on memory is watched.
+        self.listening.wait();
         let mut messages = Messages::new();
         let mut ready = [EpollEvent::empty(); MOST_DESCRIPTORS + 2];
         loop {
             // Asleep: one that looks again and again is no sooner there where cores halt when they are idle, and each munmap
             // would have to interrupt its core.
-            let timeout = match held(&self.armed).busy.is_any_given_up() {
-                true => EpollTimeout::try_from(PAUSE).unwrap_or(EpollTimeout::NONE),
-                false => EpollTimeout::NONE,
-            };
+            let next = held(&self.armed).busy.next_due(Instant::now());
+            let timeout =
+                next.and_then(|left| EpollTimeout::try_from(left).ok()).unwrap_or(EpollTimeout::NONE);
             let count = self.epoll.wait(&mut ready, timeout).unwrap_or(0);
-            if timeout.is_some() {
-                self.watch_again();
-            }
             let ready = &ready[..count];
             if ready.iter().any(|event| event.data() == STOP) {
                 return;
+            }
+            if next.is_some() {
+                self.watch_again();
             }
             let late = self.late.load(Ordering::Relaxed);
             if late > 0 {
@@ -66,7 +66,8 @@ impl Shared {
     #[cold]
     pub(super) fn give_up_busy(&self, number: usize) {
         self.sequences.of(number).mark_busy(false);
-        loop {
+        // Without queries nobody could watch them again by themselves.
+        while self.mappings.queries().is_some() {
             let busy = held(&self.armed).busy.give_up(number, Instant::now());
             let Some(span) = busy else { return };
             self.unwatch(&[(span, number)]);
@@ -78,12 +79,12 @@ impl Shared {
     /// Has ranges watched again that were busy, so that their mappings become one with what is beside them. Nobody counts on
     /// that: whoever asks for such memory has it watched once more.
     fn watch_again(&self) {
-        loop {
-            let due = held(&self.armed).busy.due(Instant::now());
-            let Some((span, number)) = due else { return };
+        // Held all the while: whoever stops the monitor forbids it first, and gives up what is watched then.
+        let mut armed = held(&self.armed);
+        while let Some((span, number)) = armed.busy.due(Instant::now()) {
             // Something else may be there by now, of which this would be a part.
             if self.mappings.is_exactly(span) {
-                held(&self.armed).arrived(span);
+                armed.arrived(span);
                 let _ = self.sequences.of(number).userfault.register(span);
             }
         }
@@ -128,23 +129,30 @@ impl Shared {
     /// From before the kernel stops to report changes until that is known, nobody relies on their descriptors; and the monitor
     /// may go on with its work meanwhile.
     pub(super) fn unwatch(&self, pieces: &[Piece]) {
+        // Of all descriptors: before Linux 6.17 a userfaultfd could take the watching of another one away.
+        let all = self.sequences.all();
+        self.sequences.in_set(all).for_each(ChangeSequence::begin_unwatching);
         for &(span, number) in pieces {
-            let one = self.sequences.of(number);
-            one.begin_unwatching();
-            self.unregister(span, number);
-            self.apply(DescriptorSet::of(number), || {
-                held(&self.armed).remove(span);
+            let is_done = self.unregister(span, number);
+            self.apply(all, || {
+                let mut armed = held(&self.armed);
+                armed.remove(span);
+                if !is_done {
+                    // Parts may be watched still, by this one or by another.
+                    armed.arrived(span);
+                }
+                drop(armed);
                 self.tell(span);
             });
-            one.end_unwatching();
         }
+        self.sequences.in_set(all).for_each(ChangeSequence::end_unwatching);
     }
 
-    /// Tells the kernel. Where a part is not mapped any more the rest is still to be given up.
-    fn unregister(&self, span: Span, number: usize) {
+    /// Tells the kernel. Where a part is not mapped any more the rest is still to be given up. Returns whether all was one piece.
+    fn unregister(&self, span: Span, number: usize) -> bool {
         let userfault = &self.sequences.of(number).userfault;
         if userfault.unregister(span).is_ok() {
-            return;
+            return true;
         }
         self.mappings.each_in(span, |mapping| {
             let (start, end) = (mapping.span.start().max(span.start()), mapping.span.end().min(span.end()));
@@ -152,6 +160,7 @@ impl Shared {
                 let _ = userfault.unregister(part);
             }
         });
+        false
     }
 
     /// Gives up every mapping that may be watched, each as a whole: also where it has moved to, and what it has grown by.

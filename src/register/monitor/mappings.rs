@@ -42,10 +42,8 @@ impl Mappings {
     /// As `open(2)`: `ENOENT` where /proc is not mounted.
     pub(super) fn open() -> std::io::Result<Mappings> {
         let mut mappings = Mappings::by_list()?;
-        let queries = File::open("/proc/self/maps")?;
-        if mapping_at_or_after(&queries, 0).is_ok() {
-            mappings.queries = Some(queries);
-        }
+        mappings.queries =
+            File::open("/proc/self/maps").ok().filter(|queries| mapping_at_or_after(queries, 0).is_ok());
         Ok(mappings)
     }
 

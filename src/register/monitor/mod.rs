@@ -66,8 +66,9 @@ impl Monitor {
     ///
     /// The price is that of the system call. The table has copies of all descriptors of the program. What other threads
     /// open later does not exist for this thread, and what they close stays open here: a pipe does not reach its end of
-    /// file, and a closed connection sends no FIN, until this thread ends or closes its copy. Threads that this one starts
-    /// share its table.
+    /// file, and a closed connection sends no FIN, until this thread ends or closes its copy. What this thread closes (a
+    /// device's cache that is dropped in it, say) stays open in the program's table. Threads that this one starts share its
+    /// table.
     ///
     /// The monitor is started if it does not run, and runs from then on as long as the process does: the thread would not have
     /// the descriptors of another one. A thread that has unshared its table by itself before the monitor started has
@@ -137,8 +138,8 @@ pub(super) enum Unwatched {
     Restless,
 }
 
-/// Who wants to know. Called in the monitor's thread: it must not allocate, nor free, nor take a lock that is held while
-/// somebody else does.
+/// Learns of changes. Called in the monitor's thread, and by requests that stop watching: it must not allocate, nor free, nor take a
+/// lock that is held while somebody else does.
 pub(super) trait Watcher: Send + Sync {
     /// The pages of `span` are gone, or about to go.
     fn changed(&self, span: Span);

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! The thread itself lowers `mmap_changing`, when it runs again (`userfaultfd_event_wait_completion`), and then takes the lock for
-//! reading (`madvise_dontneed_free`). Between the two are a few dozen instructions; what else may come between is that the thread
-//! is preempted just there, which the gap is for. Taking the pages may take long, and is waited for by the barrier, which wants
+//! reading (`madvise_dontneed_free`). Between the two are a few dozen instructions. The thread may lose its core just there, by being
+//! preempted or, in kernels of voluntary preemption, where the lock is asked for; the gap is for that. Taking the pages may take long, and is waited for by the barrier, which wants
 //! the same lock for itself alone.
 
 use std::time::{Duration, Instant};

@@ -70,11 +70,11 @@ impl Shared {
                 self.look_for_a_mark_that_stays(number, before);
                 return Err(Unsettled::Busy);
             }
+            looks += 1;
             if one.is_busy() {
                 self.give_up_busy(number);
                 continue;
             }
-            looks += 1;
             if looks < LOOKS {
                 std::hint::spin_loop();
             } else {

@@ -1,11 +1,13 @@
-//! The process's one monitor. One, since a mapping can be watched by one descriptor only.
+//! The process's one monitor, which all caches share: a mapping can be watched by one descriptor only.
 
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Barrier, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::signal::SigSet;
 
 use super::armed::Armed;
@@ -13,7 +15,7 @@ use super::kernel::{FEATURES, Userfault};
 use super::listen::{STOP, WAKE};
 use super::mappings::Mappings;
 use super::proof;
-use super::sequence::{DescriptorSet, MOST_DESCRIPTORS, Sequences};
+use super::sequence::{ChangeMark, ChangeState, DescriptorSet, MOST_DESCRIPTORS, Sequences};
 use super::{Unwatched, Watched, Watcher};
 use crate::error::Error;
 use crate::os::forking::hold_around_fork;
@@ -24,6 +26,8 @@ use crate::span::Span;
 
 /// How often everything is given up at the end, while memory moves.
 const LAST_LOOKS: u32 = 1000;
+/// Descriptors that are left to the program, or the monitor has one userfaultfd.
+const SPARE: u64 = 64;
 /// The most caches that share the monitor.
 const MOST_WATCHERS: usize = 256;
 
@@ -44,6 +48,8 @@ pub(super) struct Shared {
     pub(super) mappings: Mappings,
     pub(super) stop: EventFd,
     pub(super) wake: EventFd,
+    /// Where the thread says that it will not allocate any more.
+    pub(super) listening: Barrier,
     pub(super) epoll: Epoll,
     pub(super) armed: Mutex<Armed>,
     pub(super) watchers: Mutex<Vec<Arc<dyn Watcher>>>,
@@ -101,12 +107,14 @@ fn open_userfaults(features: u64, wanted: usize) -> Result<Vec<Userfault>, Strin
                 };
                 return Err(format!("userfaultfd: {e}{mend}"));
             }
-            Err(_) => {
-                // The program needs descriptors too, and so does the rest of the monitor.
-                userfaults.truncate(1);
-                break;
-            }
+            Err(_) => break,
         }
+    }
+    // The program needs descriptors too.
+    let last = userfaults.last().map_or(0, |userfault| userfault.as_fd().as_raw_fd() as u64);
+    let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft);
+    if userfaults.len() < wanted || last + SPARE > limit {
+        userfaults.truncate(1);
     }
     Ok(userfaults)
 }
@@ -175,7 +183,6 @@ impl Watching {
     pub(super) fn start(features: u64) -> Result<Watching, String> {
         proof::kernel_is_new_enough()?;
         let wanted = descriptors_from_environment().map_err(|e| e.to_string())?;
-        let userfaults = open_userfaults(features, wanted)?;
         let mappings =
             Mappings::open().map_err(|e| format!("/proc/self/maps, where the mappings are listed: {e}"))?;
         let event = || {
@@ -183,13 +190,15 @@ impl Watching {
                 .map_err(|e| format!("eventfd: {e}"))
         };
         let (stop, wake) = (event()?, event()?);
-        let sequences = Sequences::new(userfaults);
+        // Last, since they are many: what else the monitor needs is there.
+        let sequences = Sequences::new(open_userfaults(features, wanted)?);
         let epoll = epoll_of(&sequences, &stop, &wake).map_err(|e| format!("epoll: {e}"))?;
         let shared = Arc::new(Shared {
             sequences: Arc::new(sequences),
             mappings,
             stop,
             wake,
+            listening: Barrier::new(2),
             epoll,
             armed: Mutex::new(Armed::new()),
             watchers: Mutex::new(Vec::with_capacity(MOST_WATCHERS)),
@@ -207,6 +216,7 @@ impl Watching {
             of_thread.listen();
         });
         let thread = thread.map_err(|e| format!("starting the monitor's thread: {e}"))?;
+        shared.listening.wait();
         let watching =
             Watching { shared, thread: Some(thread), lineage: Lineage::here(), kept: AtomicBool::new(false) };
         proof::prove(&watching)?;
@@ -303,6 +313,14 @@ impl Drop for Watching {
         if !self.lineage.is_here() {
             // The parent's.
             std::mem::forget(thread);
+            return;
+        }
+        let known = self.sequences().of(0).userfault.state() != ChangeState::Unknown;
+        held(&self.shared.armed).busy.close();
+        if !known {
+            // Nothing of it can be stopped, nor closed, by a thread that does not have its descriptors.
+            self.shared.warn_of_unknown_descriptor();
+            std::mem::forget((thread, self.shared.clone()));
             return;
         }
         // Before the thread stops: an unmapping that nobody hears of would wait for ever, and so would one after the
