@@ -1,6 +1,7 @@
 //! No stale hit: whoever changes the memory behind an address, and however, the next request registers anew.
 
 use std::ptr::null_mut;
+use std::time::Duration;
 
 use hostbuf::register::fake::Fake;
 use hostbuf::register::{Budget, Monitor, Overlap, RegistrationCache};
@@ -48,6 +49,22 @@ fn changed_in(fake: &Fake, cache: RegistrationCache<Fake>, what: &str, change: &
     assert!(stats.changed >= 50 && stats.unwatchable == 0, "{what}: {stats:?}");
     drop(cache);
     assert!(fake.live().is_empty());
+}
+
+/// Memory goes, and other memory comes there that another userfaultfd watches, before the cache has heard of the first.
+#[test]
+fn a_mapping_that_another_descriptor_watches_is_not_served_by_the_old_registration() {
+    let Some((_, cache)) = strict() else { return };
+    for round in 0..5 {
+        let area = Area::new(1);
+        let before = crate::kept_one(&cache, area.pointer(), PAGE);
+        // Longer than a request waits for the monitor's thread.
+        Monitor::delay_telling(Duration::from_millis(60));
+        map_over(area.at(), PAGE);
+        let now = cache.get(area.pointer(), PAGE, READ).unwrap().stamp();
+        Monitor::delay_telling(Duration::ZERO);
+        assert_ne!(now, before, "round {round}: a registration of memory that is gone");
+    }
 }
 
 #[test]

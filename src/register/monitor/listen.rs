@@ -177,6 +177,10 @@ impl Shared {
     }
 
     pub(super) fn tell(&self, span: Span) {
+        let late = self.tell_late.load(Ordering::Relaxed);
+        if late > 0 {
+            std::thread::sleep(Duration::from_micros(late));
+        }
         for watcher in held(&self.watchers).iter() {
             watcher.changed(span);
         }

@@ -102,6 +102,15 @@ impl Monitor {
         }
     }
 
+    /// For tests: lets caches hear of what the monitor has read so much later.
+    #[doc(hidden)]
+    pub fn delay_telling(time: std::time::Duration) {
+        if let Ok(watching) = Watching::shared() {
+            watching.delay_telling(time);
+            Watching::release(watching);
+        }
+    }
+
     /// For tests: lets whoever has had memory watched go on so much later.
     #[doc(hidden)]
     pub fn pause(time: std::time::Duration) {

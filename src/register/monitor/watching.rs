@@ -62,8 +62,9 @@ pub(super) struct Shared {
     pub(super) next: AtomicUsize,
     /// It has been said that a thread does not have a descriptor.
     unknown: AtomicBool,
-    /// For tests: how late the thread reads, and how late a request goes on, in microseconds.
+    /// For tests: how late the thread reads, caches hear, and a request goes on, in microseconds.
     pub(super) late: AtomicU64,
+    pub(super) tell_late: AtomicU64,
     pub(super) pause: AtomicU64,
 }
 
@@ -207,6 +208,7 @@ impl Watching {
             next: AtomicUsize::new(0),
             unknown: AtomicBool::new(false),
             late: AtomicU64::new(0),
+            tell_late: AtomicU64::new(0),
             pause: AtomicU64::new(0),
         });
         let of_thread = shared.clone();
@@ -283,6 +285,11 @@ impl Watching {
     /// For tests: lets the thread read so much later.
     pub(super) fn delay(&self, time: Duration) {
         self.shared.late.store(time.as_micros() as u64, Ordering::Relaxed);
+    }
+
+    /// For tests: lets caches hear so much later.
+    pub(super) fn delay_telling(&self, time: Duration) {
+        self.shared.tell_late.store(time.as_micros() as u64, Ordering::Relaxed);
     }
 
     /// For tests: lets requests go on so much later.
