@@ -74,7 +74,7 @@ pub(crate) struct StartArguments {
 }
 
 impl StartArguments {
-    /// How long agents wait for their ranks; `None`: for ever.
+    /// The time for which agents wait for their ranks; `None`: for ever.
     ///
     /// # Errors
     /// [`Error::Invalid`] for an environment variable that is no number of seconds.

@@ -69,7 +69,7 @@ impl Program {
     }
 }
 
-/// Whether an ELF image is not of this command's own class and machine: the object cannot be loaded beside it.
+/// Returns whether an ELF image is not of this command's own class and machine: the object cannot be loaded beside it.
 fn is_foreign(image: &fs::File) -> bool {
     let head = |file: &fs::File| {
         let mut head = [0u8; 20];
@@ -84,7 +84,7 @@ fn is_foreign(image: &fs::File) -> bool {
     }
 }
 
-/// Whether the file has these bytes in it.
+/// Returns whether the file has these bytes in it.
 #[allow(unsafe_code)]
 fn contains(mut file: fs::File, wanted: &[u8]) -> std::io::Result<bool> {
     let mut part = vec![0; 1 << 20];

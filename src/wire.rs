@@ -215,7 +215,7 @@ pub enum Territory {
     Sanitized = 1,
 }
 
-/// How a rank's program gets the buffer.
+/// The way in which a rank's program gets the buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u64)]
 pub enum Coverage {

@@ -89,7 +89,7 @@ struct Job {
     stray: bool,
     length: usize,
     align: usize,
-    /// Where participants have one more mapping of a page, planted on purpose.
+    /// The places at which participants have one more mapping of a page, planted on purpose.
     planted: HashMap<usize, Vec<usize>>,
 }
 

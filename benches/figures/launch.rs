@@ -139,7 +139,7 @@ pub(crate) fn compare(hostbuf: &str, repeats: usize, which: &[&str]) -> Outcome 
     Ok(())
 }
 
-/// The same on one of several numbers of hosts, of a program that does not start MPI: MPI_Init of many ranks on few cores takes far
+/// Measures starts on one of several numbers of hosts, of a program that does not start MPI: MPI_Init of many ranks on few cores takes far
 /// longer than the launch. `place` tells which number it is: `fewest`, `most`, or another word.
 pub(crate) fn scale(hostbuf: &str, repeats: usize, place: &str) -> Outcome {
     const WHICH: [&str; 2] = ["exec", "run"];

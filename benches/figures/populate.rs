@@ -17,7 +17,7 @@ use nix::unistd::{ForkResult, Pid, fork};
 use crate::Outcome;
 use crate::sample::median;
 
-/// How a worker takes pages.
+/// A worker's way of taking pages.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Means {
     /// `MADV_POPULATE_WRITE`.
@@ -28,7 +28,7 @@ enum Means {
     Touch,
 }
 
-/// What each worker does, by its number.
+/// The way of each worker, by its number.
 #[derive(Clone, Copy, Debug)]
 enum Mix {
     All(Means),
@@ -71,7 +71,7 @@ struct Variant {
 
 static ZEROES: [u8; 2 << 20] = [0; 2 << 20];
 
-/// What the workers share: in memory that forked children share too.
+/// The state that the workers share: in memory that forked children share too.
 #[repr(C)]
 struct Board {
     next: AtomicUsize,

@@ -1,6 +1,6 @@
 //! The rows of the table, with their bars.
 
-/// What a row's numbers are.
+/// The unit of a row's numbers.
 #[derive(Clone, Copy)]
 pub(crate) enum Unit {
     Seconds,
@@ -18,7 +18,7 @@ pub(crate) enum Ratio {
     Over,
     /// Theirs over ours: how many times as fast.
     Speed,
-    /// The same of each turn, and the median of that: for two that stand on the same memory and are close, when the machine's
+    /// The ratio of each turn, and the median of that: for two that stand on the same memory and are close, when the machine's
     /// memory is now faster, now slower.
     SpeedByTurn,
 }

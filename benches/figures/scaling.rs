@@ -18,7 +18,7 @@ use crate::chain::{ASKED, Chain, PAGE};
 use crate::peers::Peer;
 use crate::sample::{note, sample, unmeasured};
 
-/// How long all threads of one measurement hit.
+/// The time for which all threads of one measurement hit.
 const TURN: Duration = Duration::from_millis(10);
 /// Hits between two looks at the clock.
 const ROUND: usize = 64;
@@ -26,15 +26,15 @@ const ROUND: usize = 64;
 const ENTRIES: usize = 1024;
 const BASE: usize = 0x10_0000_0000;
 
-/// What threads hit in foreign memory, with the strict monitor.
+/// The mappings that threads hit in foreign memory, with the strict monitor.
 struct Pattern {
     /// `cache-scale-KEY-*` is the row.
     key: &'static str,
-    /// How many mappings there are.
+    /// The number of mappings.
     mappings: usize,
-    /// Whether each thread hits one of them alone, as far as there are enough; else it hits all of them in turn.
+    /// Each thread hits one of them alone, as far as there are enough; else it hits all of them in turn.
     apart: bool,
-    /// What each thread does before its first hit.
+    /// Called by each thread before its first hit.
     begin: fn(),
 }
 
@@ -175,7 +175,7 @@ pub(crate) fn measure(sets: usize, repeats: usize, hits: usize, peer: Result<&st
     Ok(())
 }
 
-/// The same entries in own memory for all threads, and UCX's cache beside it.
+/// Measures one set of entries in own memory for all threads, and UCX's cache beside it.
 fn owned(counts: &[usize], repeats: usize, hits: usize, peer: Result<&str, &str>) -> Outcome {
     let cache = cache(Budget { regions: ENTRIES, bytes: usize::MAX / 2 }, Monitor::Explicit)?;
     let chain = Chain::new(BASE, ENTRIES);

@@ -23,7 +23,7 @@ use crate::lookup;
 
 /// How long an agent whose ranks are not all here waits before it compares notes with the others again.
 const PACE: Duration = Duration::from_millis(10);
-/// How much later than a station the agents together notice that ranks are missing.
+/// The time by which the agents together notice later than a station that ranks are missing.
 const MARGIN: Duration = Duration::from_secs(1);
 /// How often progress is told.
 const TELL: Duration = Duration::from_millis(200);

@@ -43,9 +43,9 @@ pub(super) struct Answer {
 /// The ranks that do not have the buffer before `main`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Uncovered {
-    /// How many never have it.
+    /// The number of those that never have it.
     pub(super) without: u64,
-    /// How many can attach.
+    /// The number of those that can attach.
     pub(super) attaching: u64,
     /// The line about those of this host that never have it, if there are any.
     pub(super) notice: Option<String>,
@@ -56,7 +56,7 @@ pub(super) struct Handle {
     pub(super) orders: Sender<Order>,
     pub(super) wake: Arc<EventFd>,
     pub(super) events: Receiver<Event>,
-    /// How many of this host's ranks have come.
+    /// The number of this host's ranks that have come.
     pub(super) come: Arc<AtomicU64>,
 }
 

@@ -24,7 +24,7 @@ pub(crate) enum Report {
     Failed { message: String },
 }
 
-/// Who has the buffer, of a job's ranks.
+/// The ranks of a job that have the buffer.
 #[allow(dead_code, reason = "the agent's binary only reports the numbers")]
 pub(crate) fn covered(ranks: u64, without: u64, attaching: u64) -> String {
     match (without, attaching) {

@@ -20,11 +20,11 @@ pub(crate) struct Spec {
     pub(crate) lifeline: Option<Lifeline>,
     /// Whether a launcher waits for reports; without one the ranks print what goes wrong.
     pub(crate) reports: bool,
-    /// Whether the job is over when the lifeline ends, so that the agent ends the processes that have its buffers.
+    /// The job is over when the lifeline ends, so that the agent ends the processes that have its buffers.
     pub(crate) ends_processes: bool,
     /// The program of every rank, where each host with an agent has ranks: then it is looked for before they start.
     pub(crate) program: Option<String>,
-    /// How long this host's ranks may take to come, to vote and to map; `None`: for ever.
+    /// The time that this host's ranks may take to come, to vote and to map; `None`: for ever.
     pub(crate) timeout: Option<Duration>,
 }
 

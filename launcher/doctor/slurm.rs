@@ -1,4 +1,4 @@
-//! How Slurm counts the memory of a job in which all ranks of a host share a buffer.
+//! Slurm's way of counting the memory of a job in which all ranks of a host share a buffer.
 
 use std::path::Path;
 

@@ -86,7 +86,7 @@ fn object<'a>(environment: &Environment, path: &'a mut [u8; 4096]) -> Option<&'a
     path.get(..=value.len())
 }
 
-/// Whether the command line has this argument.
+/// Returns whether the command line has this argument.
 fn has_argument(wanted: &[u8]) -> bool {
     let Ok(fd) = raw::open(b"/proc/self/cmdline\0") else { return false };
     // A long command line is cut: its first options are what counts.

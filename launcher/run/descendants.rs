@@ -12,9 +12,9 @@ use hostbuf::os::process;
 use nix::sys::signal::Signal;
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 
-/// How often [`end`] looks.
+/// The interval at which [`end`] looks.
 const PACE: Duration = Duration::from_millis(10);
-/// How long a process may take to end after SIGKILL. One in a system call of a file server that is gone, or of another user, does not.
+/// The time that a process may take to end after SIGKILL. One in a system call of a file server that is gone, or of another user, does not.
 const UNKILLABLE: Duration = Duration::from_secs(5);
 /// More generations than this are a list that changes while it is read.
 const MOST_GENERATIONS: usize = 1024;
@@ -75,7 +75,7 @@ pub(super) fn signal(pids: &[i32], signal: Signal) {
     }
 }
 
-/// How long descendants get.
+/// The time that descendants get.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience {
     /// To end by themselves.

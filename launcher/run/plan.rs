@@ -92,11 +92,11 @@ pub(super) struct Plan {
     pub(super) agent_count: Option<usize>,
     /// One line for an engine; one for each rank with the engine `local`.
     pub(super) ranks: Vec<Line>,
-    /// How many ranks are asked for, and how many slots the hosts have that the user names.
+    /// The number of ranks asked for, and the number of slots of the hosts that the user names.
     pub(super) asked: Asked,
 }
 
-/// What the user asks for in ranks and slots, where it is known.
+/// The ranks and slots that the user asks for, where they are known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Asked {
     pub(super) ranks: Option<usize>,

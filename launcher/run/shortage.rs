@@ -5,7 +5,7 @@ use hostbuf::os::process;
 use super::engine::Engine;
 use super::plan::Asked;
 
-/// What to do when there are more ranks than slots; `None` when there cannot be.
+/// The remedy when there are more ranks than slots; `None` when there cannot be.
 pub(super) fn shortage(engine: &Engine, asked: Asked) -> Option<String> {
     let ranks = asked.ranks?;
     let (what, more) = match (asked.slots, engine) {

@@ -26,7 +26,7 @@ pub(super) struct Received {
 }
 
 impl Received {
-    /// Whether it asks for the job's end.
+    /// Returns whether it asks for the job's end.
     pub(super) fn ends(self) -> bool {
         matches!(self.signal, Signal::SIGINT | Signal::SIGTERM | Signal::SIGHUP)
     }

@@ -31,7 +31,7 @@ pub(super) struct Voice {
 
 /// How long a job gets to end by itself after it was asked to, before it is killed.
 const GRACE: Duration = Duration::from_secs(5);
-/// How long processes that the ranks have left behind may go on after a job that ended well: the reader of a pipe
+/// The time for which processes that the ranks have left behind may go on after a job that ended well: the reader of a pipe
 /// (`./app | tee log &`) has something to finish.
 const LINGER: Duration = Duration::from_secs(2);
 /// How long agents get to notice that all their ranks have left.

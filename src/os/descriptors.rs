@@ -7,7 +7,7 @@ use std::os::fd::RawFd;
 
 /// Gives the calling thread a table of its own with copies of `kept` alone, by `close_range(2)` with CLOSE_RANGE_UNSHARE.
 ///
-/// What the program closes afterwards is closed, as if this thread did not exist: a pipe reaches its end of file, a connection
+/// Descriptors that the program closes afterwards are closed, as if this thread did not exist: a pipe reaches its end of file, a connection
 /// sends its FIN. And a program of one thread is to the kernel one again as far as its descriptors are concerned, which saves
 /// a reference count in each of its system calls.
 ///

@@ -24,7 +24,7 @@ pub struct Thread {
 
 type Body = Box<dyn FnOnce() + Send>;
 
-/// What a thread begins with.
+/// The argument of a new thread.
 struct Start {
     body: Body,
     finished: Arc<AtomicBool>,

@@ -48,7 +48,7 @@ fn contained(more: &[&str], words: &[&str]) -> Outcome {
     Outcome::of(command.env("USER", "root"))
 }
 
-/// Whether `runtime` starts `program` in `image`; says so if not.
+/// Returns whether `runtime` starts `program` in `image`; says so if not.
 fn can_run(words: &[&str]) -> bool {
     if !have("ldd") || !have(words[0]) {
         return false;

@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 use crate::harness::{Outcome, can_simulate, eventually, fixture, flavours, hostbuf, local, simulated};
 use crate::watched::{ARRIVAL, Job, SOON, Scratch, remains, slay};
 
-/// How a child of a rank is related to it (tests/fixtures/family.c).
+/// The relation of a rank's child to it (tests/fixtures/family.c).
 const RELATIONS: [&[&str]; 2] = [&[], &["daemon"]];
 
 /// A rank of its own kind, and what stands behind it in the job.

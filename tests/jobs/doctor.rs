@@ -1,4 +1,4 @@
-//! What `hostbuf doctor` says of limits, and the same in the pages.
+//! The limits that `hostbuf doctor` and the pages name.
 
 use std::fs;
 use std::process::Command;

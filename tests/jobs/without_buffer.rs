@@ -219,7 +219,7 @@ fn a_static_rust_program_attaches_at_the_address_of_the_dynamic_rank() {
 
 // Later images that cannot reach the agent
 
-/// Whether `unshare` makes a network namespace here; says so if not.
+/// Returns whether `unshare` makes a network namespace here; says so if not.
 fn can_unshare() -> bool {
     let able = have("unshare") && Outcome::of(Command::new("unshare").args(["-rn", "true"])).status == 0;
     if !able {

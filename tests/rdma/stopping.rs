@@ -1,5 +1,6 @@
 //! A check that fails on one host ends the run of the checks on all hosts. Here the hosts are threads of this process.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use hostbuf::job::Collective;
@@ -19,20 +20,33 @@ fn fails_on_one(world: &Tcp) -> Seen {
 
 /// Rank 1 finds something wrong when rank 0 is through.
 fn fails_late(world: &Tcp) -> Seen {
+    static THROUGH: AtomicBool = AtomicBool::new(false);
     if world.rank() == 1 {
-        std::thread::sleep(Duration::from_millis(300));
+        wait_until(&THROUGH);
         return Err("3 bytes differ".into());
     }
+    THROUGH.store(true, Ordering::Release);
     Ok("nothing".into())
 }
 
 /// Rank 0 waits for something that rank 1 would have done, by another way than `world`, until its own time is over.
 fn fails_on_both(world: &Tcp) -> Seen {
+    static FAILED: AtomicBool = AtomicBool::new(false);
     if world.rank() == 1 {
+        FAILED.store(true, Ordering::Release);
         return Err("3 bytes differ".into());
     }
-    std::thread::sleep(Duration::from_millis(300));
+    wait_until(&FAILED);
     Err("no signal in time".into())
+}
+
+/// Waits until the other rank, a thread of this process, has set `flag`.
+fn wait_until(flag: &AtomicBool) {
+    let begun = Instant::now();
+    while !flag.load(Ordering::Acquire) {
+        assert!(begun.elapsed() < Duration::from_secs(30), "the other rank did not come");
+        std::thread::yield_now();
+    }
 }
 
 /// Each rank's lines, without what was measured.

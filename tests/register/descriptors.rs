@@ -17,7 +17,7 @@ use crate::doubt::is_alone;
 use crate::memory::{Area, PAGE};
 use crate::{READ, Stamped, kept_one, strict};
 
-/// What the descriptors in a folder of /proc are open on, each with its number.
+/// Returns what the descriptors in a folder of /proc are open on, each with its number.
 fn descriptors(folder: &str) -> Vec<(i32, String)> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
     let open = entries.filter_map(|entry| {

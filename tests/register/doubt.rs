@@ -85,7 +85,7 @@ fn while_memory_changes(cache: &FakeCache, meanwhile: impl FnOnce()) {
     assert!(cache.try_get(cached, 4 * PAGE, READ).is_none());
 }
 
-/// What is doubted is doubted in the whole process, so these tests have one of their own: the test runs itself again there, with
+/// Returns whether this process runs the test alone. A monitor is unsound for the whole process, so these tests have one of their own: the test runs itself again there, with
 /// one userfaultfd, so that all memory is watched by the one that is doubted.
 pub(crate) fn is_alone(test: &str) -> bool {
     const ALONE: &str = "HOSTBUF_TEST_ALONE";

@@ -201,7 +201,7 @@ fn a_change_in_one_mapping_disturbs_no_hit_in_another() {
     });
 }
 
-/// Where it cannot be known whether a registration is still of the memory, the error says what keeps it from being known.
+/// An error says what keeps it from being known whether a registration is still of the memory.
 #[test]
 fn busy_memory_is_named_as_the_cause_of_a_refusal() {
     let Some((_, cache)) = crate::strict_with(Overlap::Refused, MANY) else { return };
@@ -316,7 +316,7 @@ fn a_page_that_is_purged_all_the_time_does_not_disturb_its_mapping() {
     }
 }
 
-/// The same on a device without overlapping registrations, where a request inside a lease cannot be served by another
+/// Purges a mapping on a device without overlapping registrations, where a request inside a lease cannot be served by another
 /// registration: it is not refused because other pages of the mapping change.
 #[test]
 fn a_request_inside_a_lease_is_served_however_busy_its_mapping_is() {

@@ -14,7 +14,7 @@ use super::{Peer, Stage, Station};
 pub(super) struct Deadline {
     limit: Option<Duration>,
     since: Instant,
-    /// How many ranks have come.
+    /// The number of ranks that have come.
     pub(super) come: Arc<AtomicU64>,
 }
 
@@ -36,7 +36,7 @@ impl Deadline {
 }
 
 impl Station {
-    /// Whether `peer`, a rank, has yet to do what the job waits for.
+    /// Returns whether `peer`, a rank, has yet to do what the job waits for.
     fn owes(&self, peer: &Peer) -> bool {
         match self.stage {
             Stage::Gathering => peer.ready.is_none(),
@@ -55,7 +55,7 @@ impl Station {
         self.deadline.limit.filter(|_| waits)
     }
 
-    /// How long poll may sleep.
+    /// Returns the time for which poll may sleep.
     pub(super) fn until_late(&self) -> PollTimeout {
         let Some(limit) = self.limit() else { return PollTimeout::NONE };
         let left = limit.saturating_sub(self.deadline.since.elapsed()) + Duration::from_millis(1);

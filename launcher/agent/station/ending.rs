@@ -13,9 +13,9 @@ use nix::unistd::Pid;
 use super::super::spec::Spec;
 use super::Station;
 
-/// How long processes get to end after SIGTERM, before SIGKILL, and after it.
+/// The time that processes get to end after SIGTERM, before SIGKILL, and after it.
 const GRACE: Duration = Duration::from_secs(5);
-/// How often the agent looks for what is left.
+/// The interval at which the agent looks for processes that are left.
 const PACE: Duration = Duration::from_millis(20);
 
 /// A job whose ranks this host's launcher has started itself: when the launcher ends, nobody else ends them.
@@ -37,7 +37,7 @@ impl LocalJob {
         })
     }
 
-    /// Whether process `pid` has one of the job's buffers, or was started by one that has the job's environment.
+    /// Returns whether process `pid` has one of the job's buffers, or was started by one that has the job's environment.
     fn has(&self, pid: i32) -> bool {
         let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
         environment.split(|&byte| byte == 0).any(|entry| entry == self.variable)

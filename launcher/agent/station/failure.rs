@@ -4,7 +4,7 @@ use hostbuf::internal::wire::{Frame, Kind};
 
 use super::{Peer, Station};
 
-/// Who of the host's ranks prints why the job has failed.
+/// The one of the host's ranks that prints why the job has failed.
 #[derive(PartialEq, Eq)]
 pub(super) enum Speaker {
     /// Nobody has been told to.

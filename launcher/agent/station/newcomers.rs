@@ -17,7 +17,7 @@ use super::{Peer, Stage, Station};
 const MAX_STRANGERS: usize = 128;
 /// A rank says who it is as soon as it is connected: who has been silent for longer than this is none.
 const SILENCE: Duration = Duration::from_secs(1);
-/// How long ranks may stand before the door of an agent that has no descriptor left: others may give theirs back.
+/// The time for which an agent without a free descriptor lets ranks wait for one: others may give theirs back.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Station {

@@ -1,4 +1,4 @@
-//! Whether all ranks of this host have come, answered and mapped.
+//! The station's checks that all ranks of this host have come, answered and mapped.
 
 use hostbuf::internal::wire::{Frame, Kind};
 

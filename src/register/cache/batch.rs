@@ -18,7 +18,7 @@ use crate::span::{Access, Span};
 /// Ranges between two fences.
 const AT_ONCE: usize = 64;
 
-/// What watches the memory of a batch, and the sequences as they were before its leases were seen to be live.
+/// The descriptors that watch the memory of a batch, and the sequences as they were before its leases were seen to be live.
 struct Changes {
     descriptors: DescriptorSet,
     sequence: u64,

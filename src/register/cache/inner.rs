@@ -48,7 +48,7 @@ pub(super) struct Taken<K> {
     pub(super) slot: u32,
     pub(super) seen: Seen,
     pub(super) key: K,
-    /// What [`sequence`](Inner::sequence) said before the slot was seen to be live: a change of its memory that has been applied
+    /// The answer of [`sequence`](Inner::sequence) before the slot was seen to be live: a change of its memory that has been applied
     /// since, or has not been yet, shows by it.
     pub(super) sequence: u64,
 }

@@ -458,7 +458,7 @@ impl<R: Registrar> Inner<R> {
         Ok(Made::Done)
     }
 
-    /// Whether all of a range is watched now by what it was watched by before, and, where it may be more than was asked for, no
+    /// Returns whether all of a range is watched now by what it was watched by before, and, where it may be more than was asked for, no
     /// page of its mapping has been given back.
     fn is_watched_still(&self, whole: Span, before: Watched) -> bool {
         let Some(now) = self.watch.as_ref().and_then(|watch| watch.arm(whole).ok()) else { return false };

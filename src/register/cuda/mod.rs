@@ -27,7 +27,7 @@ use driver::{Code, Driver};
 const LONGEST: usize = 64 << 30;
 /// Where a range is cut, in bytes: no page of 2 MiB belongs to two chunks.
 const CUT: usize = 2 << 20;
-/// What a driver cannot do whose attribute is 0; `hostbuf doctor` looks for it.
+/// The words for a driver whose attribute is 0; `hostbuf doctor` looks for them.
 const NOT_FROZEN: &str = "this driver cannot register read-only memory, such as a frozen buffer";
 
 /// Registers host memory with CUDA: the GPUs of this process copy from and to it at full speed, and kernels may use it.

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use crate::os::{maps, process, socket};
 use crate::span::Span;
 
-/// How long to wait for a turn. Another process may hold one for as long as it registers, which took 4.5 s for 66 GiB.
+/// The time to wait for a turn. Another process may hold one for as long as it registers, which took 4.5 s for 66 GiB.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The first pause between two tries; each further pause is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
-/// How often a process tries while it has the turn: a process that makes its first try takes none, and may be in the way.
+/// The number of times that a process tries while it has the turn: a process that makes its first try takes none, and may be in the way.
 const TRIES: u32 = 8;
 
 /// Returns whether any of `span` is memory that another process can have mapped too. Only there can processes meet.

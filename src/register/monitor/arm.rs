@@ -12,9 +12,9 @@ use super::watching::{Piece, Shared, held};
 use super::{Unwatched, Watched};
 use crate::span::Span;
 
-/// How often a mapping that cannot be watched is looked up again.
+/// The number of times that a mapping that cannot be watched is looked up again.
 const UNCLEAR: u32 = 50;
-/// How long a request waits for pages that are being given back, before it is served for its lease only.
+/// The time for which a request waits for pages that are being given back, before it is served for its lease only.
 const WHILE_PAGES_GO: Duration = GAP.saturating_mul(4);
 /// From so many watched ranges on a new one is watched by its neighbour's descriptor, so that the kernel can join the two
 /// mappings: a process can have 65 530 of them.

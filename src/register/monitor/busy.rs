@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 
 use crate::span::Span;
 
-/// How long discards are counted together.
+/// The time for which discards are counted together.
 const WINDOW: Duration = Duration::from_millis(100);
 /// From so many on in one window a range is busy.
 const MANY: u32 = 32;
-/// How long a busy range is not watched.
+/// The time for which a busy range is not watched.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Ranges whose discards are counted.
 const COUNTED: usize = 32;

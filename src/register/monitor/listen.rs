@@ -12,9 +12,9 @@ use super::watching::{Piece, Shared, held};
 use crate::os::descriptors;
 use crate::span::Span;
 
-/// What epoll says of the descriptor that stops the thread.
+/// The epoll data of the descriptor that stops the thread.
 pub(super) const STOP: u64 = u64::MAX;
-/// What it says of the one that has the thread look how long it may sleep.
+/// The epoll data of the descriptor that has the thread look how long it may sleep.
 pub(super) const WAKE: u64 = u64::MAX - 1;
 
 impl Shared {

@@ -167,7 +167,7 @@ impl Drop for Watch {
 pub(super) struct Watched {
     /// The mappings that it lies in, unless pages of them have been given back before.
     pub(super) around: Option<Span>,
-    /// What watches it.
+    /// The descriptors that watch it.
     pub(super) descriptors: DescriptorSet,
 }
 
@@ -212,7 +212,7 @@ impl Watch {
         self.watching.as_ref().is_some_and(|w| w.settle(set))
     }
 
-    /// Whether all of `span` lies in one mapping, as the kernel has them.
+    /// Returns whether all of `span` lies in one mapping, as the kernel has them.
     pub(super) fn is_one_mapping(&self, span: Span) -> bool {
         self.watching.as_ref().is_some_and(|w| w.is_one_mapping(span))
     }

@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use super::sequence::DescriptorSet;
 use crate::span::Span;
 
-/// How long a thread that has lowered `mmap_changing` may take until it has the lock. docs/figures.md has an experiment: in none of
+/// The time that a thread that has lowered `mmap_changing` may take until it has the lock. docs/figures.md has an experiment: in none of
 /// 82 000 discards were the old pages still there after a barrier, also without any gap.
 pub(super) const GAP: Duration = Duration::from_millis(1);
 const MOST: usize = 256;

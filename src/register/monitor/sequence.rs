@@ -78,7 +78,7 @@ impl DescriptorSet {
     }
 }
 
-/// What the kernel says of the changes that a userfaultfd reports.
+/// The kernel's answer about the changes that a userfaultfd reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ChangeState {
     /// None is under way, and every event has been read.
@@ -94,7 +94,7 @@ pub(super) trait ChangeMark {
     fn state(&self) -> ChangeState;
 }
 
-/// Whether a sequence stands still.
+/// The answer to the question whether a sequence stands still.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unchanged {
     Yes,
@@ -110,9 +110,9 @@ pub(super) struct ChangeSequence<U = Userfault> {
     sequence: AtomicU64,
     /// Threads that stop watching ranges: the kernel reports no change of those any more, and caches do not know yet.
     unwatching: AtomicU32,
-    /// Whether the mark can be relied on.
+    /// The mark can be relied on.
     sound: AtomicBool,
-    /// Whether something that it watches is discarded all the time.
+    /// Something that it watches is discarded all the time.
     busy: AtomicBool,
     pub(super) userfault: U,
 }

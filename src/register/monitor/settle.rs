@@ -8,15 +8,15 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use super::sequence::{ChangeMark, ChangeState, DescriptorSet, Unchanged};
 use super::watching::{Shared, held};
 
-/// How long the kernel may say that a change is under way while it has no event, before nothing is kept any more until the
+/// The time for which the kernel may say that a change is under way while it has no event, before nothing is kept any more until the
 /// change is over.
 const STUCK: Duration = Duration::from_secs(1);
-/// How long one look waits for others' changes to be over: longer than the monitor takes for one, and shorter than what most
+/// The time for which one look waits for others' changes to be over: longer than the monitor takes for one, and shorter than what most
 /// registrations cost.
 const PATIENCE: Duration = Duration::from_millis(1);
-/// How often it looks at least, and without giving up its core.
+/// The number of looks at least, made without giving up the core.
 const LOOKS: u32 = 100;
-/// How long it waits for the monitor's thread to get a core: some turns of the scheduler.
+/// The time for which it waits for the monitor's thread to get a core: some turns of the scheduler.
 pub(super) const PATIENCE_WITH_THREAD: Duration = Duration::from_millis(20);
 
 /// Why it is not known that every change has been applied.

@@ -24,7 +24,7 @@ use crate::os::thread::{self, Thread};
 use crate::register::environment;
 use crate::span::Span;
 
-/// How often everything is given up at the end, while memory moves.
+/// The number of times that everything is given up at the end, while memory moves.
 const LAST_LOOKS: u32 = 1000;
 /// Descriptors that are left to the program, or the monitor has one userfaultfd.
 const SPARE: u64 = 64;
@@ -42,13 +42,13 @@ pub(super) struct Watching {
 /// A range and the number of the userfaultfd that watches it.
 pub(super) type Piece = (Span, usize);
 
-/// What the monitor's thread and those who ask it share.
+/// The state that the monitor's thread shares with requests.
 pub(super) struct Shared {
     pub(super) sequences: Arc<Sequences>,
     pub(super) mappings: Mappings,
     pub(super) stop: EventFd,
     pub(super) wake: EventFd,
-    /// Where the thread says that it will not allocate any more.
+    /// Passed when the thread will not allocate any more.
     pub(super) listening: Barrier,
     pub(super) epoll: Epoll,
     pub(super) armed: Mutex<Armed>,
