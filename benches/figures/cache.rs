@@ -125,7 +125,10 @@ fn owned(
     let chain = Chain::new(BASE, entries);
     fill(&cache, &chain)?;
     let mut ucx = match peer {
-        Ok(program) => Some(Peer::start(program, BASE, entries)?),
+        Ok(program) => {
+            note(&format!("cache-ucx-{name}"), &Peer::version(program)?);
+            Some(Peer::start(program, BASE, entries)?)
+        }
         Err(why) => {
             unmeasured(&format!("cache-ucx-{name}"), why);
             None

@@ -26,6 +26,12 @@ impl Peer {
         Ok(Peer { child, turns, answers })
     }
 
+    /// The name and version of the library that the program calls.
+    pub(crate) fn version(program: &str) -> std::io::Result<String> {
+        let output = Command::new(program).arg("--version").output()?;
+        Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    }
+
     /// Seconds of one hit.
     pub(crate) fn turn(&mut self, hits: usize) -> Result<f64, Box<dyn std::error::Error>> {
         self.turn_of(hits, 1)

@@ -3,6 +3,7 @@
  * turn is, and walks the same chain.
  *
  *   ucx_rcache BASE ENTRIES PAGES STRIDE SEED
+ *   ucx_rcache --version
  *
  * ENTRIES registrations of PAGES pages, one in every STRIDE pages from BASE. For each line on standard input, a number of hits
  * and a number of threads, which make as many each, it answers with the nanoseconds of one get and put: of one thread by its own
@@ -16,10 +17,26 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <time.h>
 
+#include <ucp/api/ucp_version.h>
 #include <ucs/memory/rcache.h>
+
+/* From 1.17 on the alignment is an argument of each request. */
+#if UCP_API_VERSION >= UCP_VERSION(1, 17)
+#define ALIGNED(alignment) alignment,
+#else
+#define ALIGNED(alignment)
+#endif
+
+/* From 1.21 on a cache locks its list of the least recently used regions only when it is told to. It costs a thread alone nothing. */
+#if UCP_API_VERSION >= UCP_VERSION(1, 21)
+#define FOR_THREADS UCS_RCACHE_FLAG_NEED_LRU_LOCK
+#else
+#define FOR_THREADS 0
+#endif
 
 #define PAGE 4096ul
 #define HUGE (2ul << 20)
@@ -108,7 +125,7 @@ static double now(clockid_t clock)
 static uint64_t get(ucs_rcache_t *cache, uintptr_t address, size_t length)
 {
     ucs_rcache_region_t *region;
-    if (ucs_rcache_get(cache, (void *)address, length, PROT_READ, NULL, &region) != UCS_OK) {
+    if (ucs_rcache_get(cache, (void *)address, length, ALIGNED(PAGE) PROT_READ, NULL, &region) != UCS_OK) {
         fprintf(stderr, "ucx_rcache: no region for %#" PRIxPTR "\n", address);
         exit(1);
     }
@@ -178,6 +195,10 @@ static double together(uint64_t hits, unsigned threads)
 
 int main(int count, char **arguments)
 {
+    if (count == 2 && !strcmp(arguments[1], "--version")) {
+        printf("UCX %d.%d\n", UCP_API_MAJOR, UCP_API_MINOR);
+        return 0;
+    }
     if (count != 6) {
         fprintf(stderr, "usage: ucx_rcache BASE ENTRIES PAGES STRIDE SEED\n");
         return 2;
@@ -189,9 +210,12 @@ int main(int count, char **arguments)
     entries = numbers[1];
     ucs_rcache_params_t parameters = {
         .region_struct_size = sizeof(struct mapping),
+#if UCP_API_VERSION < UCP_VERSION(1, 17)
         .alignment = PAGE,
         .max_alignment = PAGE,
+#endif
         .ops = &operations,
+        .flags = FOR_THREADS,
         .max_regions = ~0ul,
         .max_size = ~0ul,
         .max_unreleased = ~0ul,
