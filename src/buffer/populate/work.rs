@@ -45,17 +45,20 @@ pub(super) struct Tally {
 }
 
 impl Task {
-    /// How much is claimed at a time.
+    /// How much is claimed at a time, bytes.
     pub(super) fn window(&self) -> u64 {
         match self.pages {
-            Pages::Small => 8 << 20,
+            Pages::Small => (self.length / 32).clamp(8 << 20, 32 << 20).next_multiple_of(EXTENT),
             pages => pages.size().max(64 << 20),
         }
     }
 
-    /// How many workers it wants, where there are so many cores.
+    /// How many workers it wants, where there are so many cores. Ordinary pages enter the file one by one under one lock, and
+    /// each fault of a thread takes and drops the address space's lock as well: from four workers on, more are slower
+    /// (docs/figures.md).
     pub(super) fn workers(&self, cores: usize) -> usize {
-        cores.clamp(1, 16).min(self.length.div_ceil(self.window()) as usize)
+        let most = if self.pages == Pages::Small { 4 } else { 16 };
+        cores.clamp(1, most).min(self.length.div_ceil(self.window()) as usize)
     }
 
     /// Takes what it can claim below `end`, until nothing is left there or any worker has failed. `view` gives the mapping
