@@ -1,4 +1,4 @@
-//! Arguments that several subcommands share.
+//! The arguments that several subcommands share.
 
 use std::time::Duration;
 
@@ -9,23 +9,23 @@ use hostbuf::{Bytes, Error, Options, Pages, Result};
 
 use crate::device::Devices;
 
-/// Which buffers a job gets.
+/// The buffers that a job gets.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct BufferArguments {
     /// Size of the buffer on each host: 4096, 64K, 512M, 2G, 1.5T
     #[arg(long, value_hint = ValueHint::Other)]
     size: Option<Bytes>,
-    /// Pages: auto (the best that is there), 4k, thp, 2m, 1g
+    /// Page size: auto (the largest available), 4k, thp, 2m, 1g
     #[arg(long, value_parser = PossibleValuesParser::new(["auto", "4k", "thp", "2m", "1g"]).try_map(|text| text.parse::<Pages>()))]
     #[arg(ignore_case = true, hide_possible_values = true)]
     pages: Option<Pages>,
-    /// Take pages at the first touch, not before the ranks run
+    /// Allocate pages at the first touch, not before the ranks run
     #[arg(long)]
     lazy: bool,
-    /// Let the contents go into core files
+    /// Include the contents in core files
     #[arg(long)]
     dump: bool,
-    /// One more buffer: name=index,size=2G,pages=2m,lazy,dump (again for each); mmap-flags=0x2000 adds bits of mmap(2)
+    /// Add a buffer: name=index,size=2G,pages=2m,lazy,dump; may be repeated; mmap-flags=0x2000 adds flags of mmap(2)
     #[arg(long, value_name = "SPEC", value_hint = ValueHint::Other, value_parser = |text: &str| text.parse::<Options>())]
     buffer: Vec<Options>,
     /// Fail when a program gets no buffer: one that is statically linked without the library, has file capabilities, or
@@ -35,10 +35,10 @@ pub(crate) struct BufferArguments {
 }
 
 impl BufferArguments {
-    /// The buffers asked for.
+    /// Returns the requested buffers.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when none is, or one makes no sense.
+    /// [`Error::Invalid`] if no buffer is requested, or if one has invalid options.
     pub(crate) fn options(&self) -> Result<Vec<Options>> {
         let mut list = Vec::new();
         match self.size {
@@ -65,26 +65,27 @@ impl BufferArguments {
     }
 }
 
-/// The time that the start of a job may take.
+/// The time limit on the start of a job.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct StartArguments {
-    /// Fail when no rank has come, voted or mapped the buffers for so many seconds: 300, or HOSTBUF_START_TIMEOUT; 0 waits for ever
+    /// Fail if the start makes no progress for SECONDS: no rank connects, votes or maps the buffers. The default is
+    /// HOSTBUF_START_TIMEOUT, else 300; 0 waits for ever
     #[arg(long, value_name = "SECONDS", value_hint = ValueHint::Other)]
     start_timeout: Option<u32>,
 }
 
 impl StartArguments {
-    /// The time for which agents wait for their ranks; `None`: for ever.
+    /// Returns the time for which agents wait for their ranks; `None` means for ever.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for an environment variable that is no number of seconds.
+    /// [`Error::Invalid`] if the environment variable is not a number of seconds.
     pub(crate) fn timeout(&self) -> Result<Option<Duration>> {
         const VARIABLE: &str = "HOSTBUF_START_TIMEOUT";
         let seconds = match (self.start_timeout, std::env::var(VARIABLE)) {
             (Some(seconds), _) => seconds,
             (None, Ok(text)) => text.parse().map_err(|_| Error::Invalid {
                 what: format!(
-                    "{VARIABLE} is \"{text}\", and should be a number of seconds; 0 waits for ever"
+                    "invalid {VARIABLE} \"{text}\": expected a number of seconds (0 waits for ever)"
                 ),
             })?,
             (None, Err(_)) => 300,
@@ -93,31 +94,33 @@ impl StartArguments {
     }
 }
 
-/// What registers the buffers before `main`.
+/// The registrations that are made before `main`.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct RegisterArguments {
-    /// Register every buffer before main: cuda, cuda:1, rdma, rdma:mlx5_0 for reading and writing, mlock (locked pages, which
-    /// no device writes) for reading; several with commas; with a ? behind it a device may be missing
+    /// Register every buffer before main, with devices separated by commas: cuda, cuda:1, rdma, rdma:mlx5_0 (for
+    /// reading and writing), mlock (locks the pages; for reading). A device followed by ? may be missing
     #[arg(long, value_name = "DEVICES", value_hint = ValueHint::Other, value_parser = |text: &str| text.parse::<Devices>())]
     pub(crate) register: Option<Devices>,
-    /// Who registers: on each host its first rank, or all of them
+    /// Register in the first rank of each host, or in all ranks
     #[arg(long, value_name = "WHO", value_enum, default_value_t, requires = "register")]
     pub(crate) register_ranks: Registering,
 }
 
-/// Which ranks of a host register.
+/// The ranks of a host that register.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Registering {
-    /// The one with local rank 0.
+    /// The rank with local rank 0.
     #[default]
     Leader,
-    /// All.
+    /// All ranks.
     All,
 }
 
 impl RegisterArguments {
+    /// Checks that the buffers can be registered.
+    ///
     /// # Errors
-    /// [`Error::Invalid`] for a buffer that cannot be registered as it is asked for.
+    /// [`Error::Invalid`] if a buffer is lazy.
     pub(crate) fn check(&self, buffers: &[Options]) -> Result<()> {
         let lazy = buffers.iter().find(|b| b.lazy);
         match (&self.register, lazy) {
@@ -131,7 +134,7 @@ impl RegisterArguments {
         }
     }
 
-    /// The same on a command line.
+    /// Returns the arguments as words of a command line.
     pub(crate) fn words(&self) -> Vec<String> {
         let Some(devices) = &self.register else { return Vec::new() };
         let mut words = vec![format!("--register={devices}")];
@@ -139,7 +142,7 @@ impl RegisterArguments {
         words
     }
 
-    /// What the rank with this number on its host registers with.
+    /// Returns the devices with which the rank with number `local_rank` on its host registers.
     pub(crate) fn of(&self, local_rank: u64) -> Option<&Devices> {
         self.register.as_ref().filter(|_| local_rank == 0 || self.register_ranks == Registering::All)
     }

@@ -40,7 +40,7 @@ enum Verb {
     /// Print the version
     #[command(hide = true)]
     Version,
-    /// Write the preloaded object where an installation has it
+    /// Write the preloaded object, for an installation
     #[command(hide = true)]
     Object {
         /// The file
@@ -96,7 +96,7 @@ fn written(result: hostbuf::Result<()>) -> ExitCode {
     }
 }
 
-/// Names the option of `hostbuf run` that stands for an engine's option.
+/// Returns the hint that names the option of `hostbuf run` with the meaning of an engine's option.
 fn meant(error: &clap::Error) -> Option<String> {
     let is_run = std::env::args_os().nth(1).is_some_and(|word| word == "run");
     let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg).filter(|_| is_run) else {

@@ -1,14 +1,14 @@
-//! Finds the program that is to run.
+//! Finds the executable of a program.
 
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Why a program cannot run, and the exit status that a shell gives for that.
+/// The reason why a program cannot run, and the exit status that a shell returns in this case.
 pub(crate) type Refusal = (String, u8);
 
-/// Finds `name` as a shell does: by `PATH` unless it has a slash.
+/// Finds `name` as a shell does: in `PATH`, unless it contains a slash.
 pub(crate) fn find(name: &OsStr) -> Result<PathBuf, Refusal> {
     let shown = name.to_string_lossy();
     let path = if name.as_bytes().contains(&b'/') {
@@ -25,7 +25,7 @@ pub(crate) fn find(name: &OsStr) -> Result<PathBuf, Refusal> {
             Err((format!("program \"{shown}\" does not exist"), 127))
         }
         Err(e) => Err((format!("program \"{shown}\" cannot be read: {e}"), 126)),
-        Ok(m) if m.is_dir() => Err((format!("program \"{shown}\" is a folder"), 126)),
+        Ok(m) if m.is_dir() => Err((format!("program \"{shown}\" is a directory"), 126)),
         Ok(_) if !is_executable(&path) => Err((format!("program \"{shown}\" is not executable"), 126)),
         Ok(_) => Ok(path),
     }

@@ -22,7 +22,8 @@ pub(crate) struct Program {
     pub(crate) segments: Vec<(usize, usize)>,
     /// The libraries that it names itself.
     pub(crate) needed: Vec<String>,
-    /// The image contains the library, or names it, so the program can attach. Known only where nothing can be preloaded.
+    /// Whether the image contains the library, or is linked to it, so that the program can attach. It is determined
+    /// only for programs into which nothing can be preloaded.
     pub(crate) can_attach: bool,
 }
 
@@ -44,10 +45,8 @@ impl Program {
         // An image that cannot be read is the kernel's business; it can be preloaded for all that is known.
         let Ok(file) = fs::File::open(&image) else { return program };
         if is_foreign(&file) {
-            program.not_preloadable = Some(format!(
-                "{} is a program for another kind of machine, or a 32-bit one",
-                image.display()
-            ));
+            program.not_preloadable =
+                Some(format!("{} is built for another architecture or for 32 bits", image.display()));
         }
         let Some(elf) = Elf::read(&file) else { return program };
         program.segments = elf.fixed_segments;
@@ -57,7 +56,7 @@ impl Program {
         }
         if program.not_preloadable.is_some() {
             program.can_attach = program.needed.iter().any(|name| name.starts_with("libhostbuf.so"))
-                // The library asks for this variable by name, and nothing else in a program does.
+                // Only the library reads this variable, so only a program that contains the library has its name.
                 || contains(file, ENV_JOB.as_bytes()).unwrap_or(false);
         }
         program
@@ -69,7 +68,8 @@ impl Program {
     }
 }
 
-/// Returns whether an ELF image is not of this command's own class and machine: the object cannot be loaded beside it.
+/// Returns whether an ELF image has another class or machine than this command, so that the object cannot be loaded
+/// into it.
 fn is_foreign(image: &fs::File) -> bool {
     let head = |file: &fs::File| {
         let mut head = [0u8; 20];
@@ -84,7 +84,7 @@ fn is_foreign(image: &fs::File) -> bool {
     }
 }
 
-/// Returns whether the file has these bytes in it.
+/// Returns whether the file contains the bytes `wanted`.
 #[allow(unsafe_code)]
 fn contains(mut file: fs::File, wanted: &[u8]) -> std::io::Result<bool> {
     let mut part = vec![0; 1 << 20];
@@ -97,11 +97,11 @@ fn contains(mut file: fs::File, wanted: &[u8]) -> std::io::Result<bool> {
         }
         let filled = kept + read;
         let (haystack, needle) = (part.as_ptr().cast(), wanted.as_ptr().cast());
-        // SAFETY: reads so many bytes of both.
+        // SAFETY: memmem reads `filled` bytes of `part` and `wanted.len()` bytes of `wanted`, which both have.
         if !unsafe { libc::memmem(haystack, filled, needle, wanted.len()) }.is_null() {
             return Ok(true);
         }
-        // What is looked for may lie across two parts.
+        // A match may lie across two parts.
         let tail = filled.min(wanted.len() - 1);
         part.copy_within(filled - tail..filled, 0);
         kept = tail;
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_found_wherever_they_lie_in_a_file() {
+    fn bytes_are_found_at_any_offset_of_a_file() {
         let path = std::env::temp_dir().join(format!("hostbuf-contains-{}", std::process::id()));
         let file =
             || fs::File::options().read(true).write(true).create(true).truncate(true).open(&path).unwrap();

@@ -23,7 +23,8 @@ use crate::lookup;
 
 /// How long an agent whose ranks are not all here waits before it compares notes with the others again.
 const PACE: Duration = Duration::from_millis(10);
-/// The time by which the agents together notice later than a station that ranks are missing.
+/// The additional time that the agents together wait for missing ranks, so that the station of the host in question can
+/// name them first.
 const MARGIN: Duration = Duration::from_secs(1);
 /// How often progress is told.
 const TELL: Duration = Duration::from_millis(200);
@@ -81,7 +82,7 @@ pub(super) fn conduct(spec: &Spec, open: Open, station: &Handle, ending: &OnceLo
     drop::<Box<dyn Any>>(engine);
 }
 
-/// Looks for the ranks' program in this host's folders: an engine says less of one that is missing, and some crash.
+/// Looks for the ranks' program on this host: an engine reports less about a missing program, and some engines crash.
 fn find_program(spec: &Spec) -> Result<()> {
     let Some(name) = &spec.program else { return Ok(()) };
     let Err((why, status)) = lookup::find(name.as_ref()) else { return Ok(()) };
@@ -141,7 +142,7 @@ fn agree(
         Stop::There => Ok(()),
     };
     all_or_none(group, told)?;
-    Err(Error::Collective { operation: "agree", why: "an agent stopped and did not say why".into() })
+    Err(Error::Collective { operation: "agree", why: "an agent stopped without a message".into() })
 }
 
 fn steps(
@@ -241,22 +242,22 @@ fn event(station: &Handle) -> Result<Event> {
     }
 }
 
-/// The ranks that have come.
+/// The ranks that have connected to their agents.
 struct Present {
-    /// To this host.
+    /// The number of ranks on this host.
     here: usize,
-    /// To all hosts.
+    /// The number of ranks on all hosts.
     all: u64,
-    /// Those of all hosts that never have the buffer.
+    /// The number of ranks, on all hosts, that never have the buffer.
     without: u64,
-    /// Those of all hosts that can attach.
+    /// The number of ranks, on all hosts, that can attach.
     attaching: u64,
-    /// The line about those of this host that never have it.
+    /// The line about this host's ranks that never have the buffer.
     notice: Option<String>,
 }
 
-/// Waits until the ranks of all hosts are there. A host may have none: the engine has put none there, so its agent learns
-/// from the others that all have come.
+/// Waits until the ranks of all hosts have connected. A host on which the engine has placed no rank learns from the
+/// other agents that all ranks have connected.
 fn gather(
     group: &dyn Collective,
     station: &Handle,
@@ -316,11 +317,11 @@ fn gather(
         if come != arrivals.0 {
             arrivals = (come, Instant::now());
         }
-        // A station knows which ranks of its own host are late. It is left a moment to say so.
+        // A station knows which ranks of its own host are late, so it gets a moment to report them first.
         if let Some(limit) = timeout.filter(|limit| knowing > 0 && arrivals.1.elapsed() > *limit + MARGIN) {
             let why = format!(
-                "{come} of {} ranks have come to the agents of their hosts, and no other for {} s: give them longer by \
-                 --start-timeout, or look what the engine waits for",
+                "{come} of {} ranks have connected to the agents of their hosts, and no other rank within {} s: check why the \
+                 engine has not started the others, or raise --start-timeout",
                 sizes / knowing,
                 limit.as_secs()
             );

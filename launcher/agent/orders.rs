@@ -22,7 +22,8 @@ pub(super) enum Order {
 
 /// What the station saw.
 pub(super) enum Event {
-    /// All ranks of this host are there and ready. How many, how many the job has in all, and which have no buffer.
+    /// All ranks of this host are connected and ready: their number, the number of ranks in the job, and the ranks
+    /// without a buffer.
     Present { ranks: usize, size: u64, uncovered: Uncovered },
     /// All have answered: the lowest rank's refusal, what all hold, the greatest of their holes.
     Answered(Answer),
@@ -43,11 +44,11 @@ pub(super) struct Answer {
 /// The ranks that do not have the buffer before `main`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Uncovered {
-    /// The number of those that never have it.
+    /// The number of ranks that never have the buffer.
     pub(super) without: u64,
-    /// The number of those that can attach.
+    /// The number of ranks that can attach.
     pub(super) attaching: u64,
-    /// The line about those of this host that never have it, if there are any.
+    /// The line about this host's ranks that never have the buffer, if there are any.
     pub(super) notice: Option<String>,
 }
 
@@ -56,7 +57,7 @@ pub(super) struct Handle {
     pub(super) orders: Sender<Order>,
     pub(super) wake: Arc<EventFd>,
     pub(super) events: Receiver<Event>,
-    /// The number of this host's ranks that have come.
+    /// The number of this host's ranks that have connected.
     pub(super) come: Arc<AtomicU64>,
 }
 

@@ -15,16 +15,16 @@ pub(crate) enum Report {
     Filling { host: String, buffer: String, done: u64, ended: bool },
     /// Some ranks of a host run without the buffer.
     Uncovered { message: String },
-    /// All ranks of all hosts may run: how many there are, how many of them never have the buffer, and how many map it
-    /// only when they attach.
+    /// All ranks of all hosts may run. `without` of the `ranks` never have the buffer, and `attaching` map it only when
+    /// they attach.
     Agreed { address: u64, rounds: u32, microseconds: u64, ranks: u64, without: u64, attaching: u64 },
-    /// A rank's program cannot run: the exit status that a shell gives for that.
+    /// A rank's program cannot run. `status` is the exit status that a shell returns in this case.
     Unstarted { status: u8 },
     /// The job cannot have its buffer.
     Failed { message: String },
 }
 
-/// The ranks of a job that have the buffer.
+/// Describes how many of a job's ranks have the buffer.
 #[allow(dead_code, reason = "the agent's binary only reports the numbers")]
 pub(crate) fn covered(ranks: u64, without: u64, attaching: u64) -> String {
     match (without, attaching) {

@@ -20,11 +20,12 @@ pub(crate) struct Spec {
     pub(crate) lifeline: Option<Lifeline>,
     /// Whether a launcher waits for reports; without one the ranks print what goes wrong.
     pub(crate) reports: bool,
-    /// The job is over when the lifeline ends, so that the agent ends the processes that have its buffers.
+    /// Whether the agent ends the processes that have the job's buffers when the lifeline ends.
     pub(crate) ends_processes: bool,
-    /// The program of every rank, where each host with an agent has ranks: then it is looked for before they start.
+    /// The program of every rank, if each host with an agent has ranks. The agents then look for it before the ranks
+    /// start.
     pub(crate) program: Option<String>,
-    /// The time that this host's ranks may take to come, to vote and to map; `None`: for ever.
+    /// The time without progress after which the start fails; `None` waits for ever.
     pub(crate) timeout: Option<Duration>,
 }
 

@@ -44,7 +44,7 @@ struct Peer {
     hello: Option<Hello>,
     /// The command line of a rank, as far as a frame holds it.
     command: String,
-    /// The way in which a rank's program gets the buffer, and where that is not before `main` the reason.
+    /// The way in which a rank's program gets the buffer, and, if it does not get it before `main`, the reason.
     coverage: (Coverage, String),
     ready: Option<Territory>,
     /// What it said last in answer to what was asked.
@@ -221,7 +221,7 @@ impl Station {
         Ok(status.map(|status| (status, false)))
     }
 
-    /// A launcher hears what this agent reports.
+    /// Returns whether a launcher reads this agent's reports.
     fn reports(&self) -> bool {
         !self.print_failures
     }

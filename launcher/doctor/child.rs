@@ -54,7 +54,7 @@ pub fn ask(patience: Duration, look: impl FnOnce() -> String) -> Result<String, 
     if said.is_empty() {
         return Err(match ended {
             Ok(WaitStatus::Signaled(_, Signal::SIGSYS, _)) => {
-                "it was ended by SIGSYS: a seccomp filter forbids a system call of it".into()
+                "it was ended by SIGSYS: a seccomp filter forbids one of its system calls".into()
             }
             Ok(WaitStatus::Signaled(_, signal, _)) => format!("it crashed ({signal})"),
             _ => "it crashed".into(),

@@ -73,10 +73,11 @@ fn file_size(size: Option<u64>) -> Line {
     line.value("soft_bytes", soft).mend(mend)
 }
 
-/// The descriptors that an agent keeps for itself, roughly.
+/// An upper bound on the descriptors that an agent uses for itself.
 const OF_THE_AGENT: u64 = 64;
 
-/// A host's agent has a connection to each of its ranks, and a descriptor of its process. It raises its soft limit itself.
+/// Checks the limit on file descriptors: an agent has a connection and a pidfd for each rank of its host, and raises
+/// its soft limit itself.
 fn descriptors() -> Line {
     const NAME: &str = "descriptors (ulimit -n)";
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else {
@@ -84,8 +85,8 @@ fn descriptors() -> Line {
     };
     let ranks = hard.saturating_sub(OF_THE_AGENT) / 2;
     let says = format!(
-        "{soft}, which an agent raises to {hard} (ulimit -Hn): it wants two for each rank of its host, and some more, so \
-         that is enough for {ranks} ranks"
+        "{soft}, which an agent raises to {hard} (ulimit -Hn): it needs two for each rank of its host and up to \
+         {OF_THE_AGENT} for itself, so {hard} are enough for {ranks} ranks"
     );
     let line = if hard >= 1024 {
         Line::ok(NAME, says)

@@ -59,7 +59,7 @@ fn gpu() -> Option<Line> {
         match line.mark {
             super::Mark::Ok => line,
             super::Mark::Note => {
-                line.mend("another version of the driver, or buffers that stay unfrozen: docs/gpu.md")
+                line.mend("install another version of the driver, or leave buffers unfrozen (docs/gpu.md)")
             }
             super::Mark::Lacks => line.mend("nvidia-smi, and dmesg, say more"),
         }

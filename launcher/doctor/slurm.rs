@@ -1,4 +1,4 @@
-//! Slurm's way of counting the memory of a job in which all ranks of a host share a buffer.
+//! Slurm's memory accounting for a job in which all ranks of a host share a buffer.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use super::Line;
 const NAME: &str = "Slurm accounting";
 const MEND: &str = "ask the administrator for JobAcctGatherParams=UsePss (or NoShared) in slurm.conf";
 
-/// Tells it from what `scontrol` says, where that is in PATH; `ask` runs a program and returns what it prints.
+/// Checks Slurm's accounting with `scontrol show config`. `ask` runs a program and returns its output.
 pub(super) fn line(scontrol: &Path, ask: impl Fn(&Path, &[&str]) -> Result<String, String>) -> Line {
     match ask(scontrol, &["show", "config"]) {
         Ok(text) => accounting(&text),
@@ -15,7 +15,7 @@ pub(super) fn line(scontrol: &Path, ask: impl Fn(&Path, &[&str]) -> Result<Strin
     }
 }
 
-/// Reads the settings that decide whether a buffer counts once for each rank.
+/// Checks the settings that decide whether a buffer counts once for each rank.
 fn accounting(configuration: &str) -> Line {
     let setting = |name: &str| {
         let value = configuration.lines().find_map(|line| {
@@ -28,20 +28,20 @@ fn accounting(configuration: &str) -> Line {
     let has = |word: &str| parameters.split(',').any(|p| p.trim().eq_ignore_ascii_case(word));
     let once = ["UsePss", "NoShared"].into_iter().find(|word| has(word));
     let line = if kind.is_empty() || kind.ends_with("/none") {
-        Line::ok(NAME, "Slurm measures no memory of processes")
+        Line::ok(NAME, "Slurm does not measure the memory of processes")
     } else if kind.ends_with("/cgroup") {
-        Line::ok(NAME, "Slurm measures memory by control groups, which count a page once")
+        Line::ok(NAME, "Slurm measures memory with control groups, which count a shared page once")
     } else if let Some(word) = once {
         Line::ok(NAME, format!("JobAcctGatherParams has {word}: a buffer does not count once for each rank"))
     } else if has("OverMemoryKill") {
-        let says = "Slurm adds up the resident memory of all ranks, so that a buffer counts once for each rank that touches it, \
-                    and ends a job whose sum is over its limit (OverMemoryKill)";
+        let says = "Slurm adds up the resident memory of all ranks, so a buffer counts once for each rank that touches it, and \
+                    Slurm ends a job whose sum exceeds its limit (OverMemoryKill)";
         Line::lacks(NAME, says)
             .mend(MEND)
-            .mend("until then: --mem for the size of the buffer times the ranks of a host")
+            .mend("until then, request --mem for the size of the buffer times the ranks of a host")
     } else {
-        let says = "Slurm adds up the resident memory of all ranks, so that sstat and sacct show a buffer once for each rank \
-                    that touches it; it ends no job for that (no OverMemoryKill)";
+        let says = "Slurm adds up the resident memory of all ranks, so sstat and sacct count a buffer once for each rank that \
+                    touches it; Slurm does not end the job for that (OverMemoryKill is not set)";
         Line::note(NAME, says).mend(MEND)
     };
     line.value("gather_type", kind).value("gather_parameters", parameters)
@@ -62,11 +62,15 @@ mod tests {
             format!("{line:?}")
         };
         for (kind, parameters, words) in [
-            ("jobacct_gather/none", "(null)", &["Ok", "measures no memory"][..]),
+            ("jobacct_gather/none", "(null)", &["Ok", "does not measure"][..]),
             ("jobacct_gather/cgroup", "OverMemoryKill", &["Ok", "control groups"]),
             ("jobacct_gather/linux", "UsePss,OverMemoryKill", &["Ok", "UsePss"]),
             ("jobacct_gather/linux", "NoShared", &["Ok", "NoShared"]),
-            ("jobacct_gather/linux", "OverMemoryKill", &["Lacks", "ends a job", "UsePss (or NoShared)"]),
+            (
+                "jobacct_gather/linux",
+                "OverMemoryKill",
+                &["Lacks", "Slurm ends a job", "UsePss (or NoShared)"],
+            ),
             ("jobacct_gather/linux", "(null)", &["Note", "sstat and sacct", "UsePss (or NoShared)"]),
         ] {
             let said = text(kind, parameters);

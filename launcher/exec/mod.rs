@@ -29,12 +29,12 @@ use crate::register_file;
 use rank::Place;
 use register_file::Registering;
 
-/// Prefix for the programs of an existing job script: `mpirun <anything> hostbuf exec --size 2G -- ./app`
+/// Run a rank of an existing job script with a buffer: `mpirun <anything> hostbuf exec --size 2G -- ./app`
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "The first rank on a host starts the host's agent; the ranks of the host agree on one address. \
-Hosts are compared at the first collective call (replicate). A statically linked program, or one with file \
-capabilities, cannot be preloaded: it gets the buffer when it links the library and calls hostbuf_attach or HostBuffer::attach."
+Hosts are compared at the first collective call (replicate). Nothing can be preloaded into a statically linked program or \
+one with file capabilities: it gets the buffer if it links the library and calls hostbuf_attach or HostBuffer::attach."
 )]
 pub(crate) struct Arguments {
     #[command(flatten)]
@@ -46,7 +46,7 @@ pub(crate) struct Arguments {
     /// The socket of the agents that `hostbuf run` has started
     #[arg(long, hide = true)]
     socket: Option<String>,
-    /// The program and its arguments
+    /// Run this program with these arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     #[arg(value_hint = clap::ValueHint::CommandWithArguments)]
     command: Vec<OsString>,
@@ -87,7 +87,7 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
     }
 }
 
-/// The program, unless it gets no buffer and `--require` demands one.
+/// Returns the program, or an error if it gets no buffer and `--require` demands one.
 fn required(arguments: &Arguments, program: Program) -> Result<Program> {
     match &program.not_preloadable {
         Some(why) if arguments.buffers.require && !program.can_attach => {
@@ -110,7 +110,7 @@ fn say(place: Place, error: &Error, status: u8) -> ExitCode {
     ExitCode::from(status)
 }
 
-/// Tells the agent why this rank will not be; whether it could be told.
+/// Tells the agent that this rank has failed and why. Returns whether the agent could be told.
 fn give_up(channel: &Channel, error: &Error, status: u8) -> bool {
     let frame = Frame::new(Kind::Failed).with(&[u64::from(status)]);
     channel.send(&frame.saying(error.to_string().as_bytes()), &[]).is_ok()
@@ -131,7 +131,7 @@ fn connect(arguments: &Arguments, place: Place) -> Result<(Channel, String)> {
     };
     let command = arguments.command.join(std::ffi::OsStr::new(" "));
     channel.send(&hello.frame().saying(command.as_bytes()), &[]).map_err(|e| match e.kind() {
-        // It was killed after this rank had connected.
+        // The agent was killed after this rank had connected.
         ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => {
             Error::Attach { why: "the agent of this host ended before the buffer was agreed on".into() }
         }
@@ -171,7 +171,8 @@ fn become_program(
     command
         .env(ENV_LOCAL_RANK, place.local_rank.to_string())
         .env(ENV_LOCAL_SIZE, place.local_size.to_string());
-    // Room for what the preloaded object writes in place. A job around this one has left its own.
+    // The preloaded object writes in place, so the entries are made with enough room. An enclosing job may have set its
+    // own.
     command.env_remove(ENV_ADDRESS).env_remove(ENV_SIZE);
     command.env(ENV_ADDRESS_ROOM, ROOM).env(ENV_SIZE_ROOM, ROOM);
     command.env(ENV_REPORT, format!("{:-<REPORT_MAX$}", ""));
@@ -247,13 +248,14 @@ fn borrow(fd: i32) -> std::os::fd::BorrowedFd<'static> {
     unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) }
 }
 
-/// The inode number of this process's network namespace.
+/// Returns the inode number of this process's network namespace.
 fn network() -> Option<u64> {
     std::fs::metadata("/proc/self/ns/net").ok().map(|metadata| metadata.ino())
 }
 
-/// Votes for a program that cannot vote by itself, for the reason `why`: by what it will map at fixed addresses, and by what
-/// is free in a process like this one. Returns the value of [`ENV_REPORT`] when all ranks may run.
+/// Votes for a program that cannot vote by itself, for the reason `why`, with the segments that it will map at fixed
+/// addresses and the addresses that are free in this process. Returns the value of [`ENV_REPORT`] when all ranks may
+/// run.
 fn vote_for(program: &Program, why: &str, channel: &Channel) -> std::result::Result<String, (Error, u8)> {
     let failed = |why: String| (Error::Attach { why }, 1);
     let gone = || failed("the agent of this host ended before the buffer was agreed on".into());

@@ -1,8 +1,9 @@
-//! Programs that start others in another root folder: container runtimes.
+//! Container runtimes: programs that start others with another root directory.
 //!
-//! Such a program has the buffer in its own image and no use for it; the program that it starts may not find the preloaded
-//! object by its path. So its environment names no address, which only an image with the object puts back; and where the
-//! runtime keeps descriptors open and shows `/proc` inside, `LD_PRELOAD` names a descriptor instead of the path.
+//! A runtime maps the buffer itself and has no use for it, and the program that it starts may not find the preloaded
+//! object by its path. So the object removes the address from the runtime's environment; an image that loads the object
+//! sets it again. If the runtime keeps descriptors open and mounts `/proc` inside, `LD_PRELOAD` names a descriptor
+//! instead of the path.
 
 use crate::environment::Environment;
 use crate::os::raw;
@@ -11,21 +12,21 @@ use crate::wire::{ENV_ADDRESS, ENV_ADDRESS_ROOM, ENV_OBJECT, ENV_SIZE, ENV_SIZE_
 
 const LD_PRELOAD: &str = "LD_PRELOAD";
 const BY_DESCRIPTOR: &[u8] = b"/proc/self/fd/";
-/// Above the numbers that scripts and shells use by themselves.
+/// The lowest descriptor to use: above the numbers that scripts and shells use.
 const LOWEST: usize = 500;
 
-/// Those whose inside is not known to have the object or a way to it: only the address is hidden.
+/// The runtimes into whose containers the object is not handed: only the address is hidden.
 const RUNTIMES: [&[u8]; 12] = [
     b"apptainer", b"singularity", b"starter", b"starter-suid", b"enroot", b"sarus", b"shifter", b"podman", b"docker",
     b"crun", b"runc", b"chroot",
 ];
 
-/// Prepares the environment of a container runtime for what it starts.
+/// Prepares the environment of a container runtime for the program that it starts.
 pub(crate) fn leave(environment: &mut Environment) {
     let mut path = [0u8; 4096];
     let length = raw::read_link(b"/proc/self/exe\0", &mut path).unwrap_or(0);
     let name = path[..length].rsplit(|&b| b == b'/').next().unwrap_or(&[]);
-    // Charliecloud keeps descriptors and always shows the host's /proc; bubblewrap shows one where it is told to.
+    // Charliecloud keeps descriptors open and always mounts the host's /proc; bubblewrap mounts one with --proc.
     let passes = name == b"ch-run" || (name == b"bwrap" && has_argument(b"--proc"));
     if !passes && name != b"bwrap" && !RUNTIMES.contains(&name) {
         return;
@@ -37,7 +38,7 @@ pub(crate) fn leave(environment: &mut Environment) {
     }
 }
 
-/// Lets `LD_PRELOAD` name the object by a descriptor that goes through exec.
+/// Changes `LD_PRELOAD` so that it names the object by a descriptor that stays open through exec.
 fn hand_over(environment: &mut Environment) {
     let mut path = [0u8; 4096];
     let Some(object) = object(environment, &mut path) else { return };
@@ -52,8 +53,8 @@ fn hand_over(environment: &mut Environment) {
     }
 }
 
-/// Takes over what [`hand_over`] left: names the object by its path again where that leads to it, else by this process, since
-/// children may close the descriptors that they inherit.
+/// Replaces the descriptor that [`hand_over`] has put into `LD_PRELOAD`: by the object's path if it exists here, else
+/// by this process's `/proc/PID/fd`, since children may close the descriptors that they inherit.
 pub(crate) fn enter(environment: &mut Environment) {
     let Some(list) = environment.value(LD_PRELOAD) else { return };
     let Some(at) = list.windows(BY_DESCRIPTOR.len()).position(|part| part == BY_DESCRIPTOR) else { return };
@@ -69,7 +70,7 @@ pub(crate) fn enter(environment: &mut Environment) {
         }
         return;
     }
-    // The number that /proc shows, which is another one than getpid() tells where the two belong to different PID namespaces.
+    // The process number in /proc, which differs from getpid() if /proc belongs to another PID namespace.
     let mut own = [0u8; 16];
     let Some(own) = raw::read_link(b"/proc/self\0", &mut own).ok().and_then(|length| number(&own[..length])) else {
         return;
@@ -78,7 +79,7 @@ pub(crate) fn enter(environment: &mut Environment) {
     environment.replace(LD_PRELOAD, BY_DESCRIPTOR, length, name.bytes());
 }
 
-/// The object's path on the host, with a NUL behind it.
+/// Returns the object's path on the host, terminated by NUL.
 fn object<'a>(environment: &Environment, path: &'a mut [u8; 4096]) -> Option<&'a [u8]> {
     let value = environment.value(ENV_OBJECT)?;
     path.get_mut(..value.len())?.copy_from_slice(value);
@@ -86,10 +87,10 @@ fn object<'a>(environment: &Environment, path: &'a mut [u8; 4096]) -> Option<&'a
     path.get(..=value.len())
 }
 
-/// Returns whether the command line has this argument.
+/// Returns whether the command line contains the argument `wanted`.
 fn has_argument(wanted: &[u8]) -> bool {
     let Ok(fd) = raw::open(b"/proc/self/cmdline\0") else { return false };
-    // A long command line is cut: its first options are what counts.
+    // A long command line is truncated, which is enough for the options of the runtime itself.
     let mut text = [0u8; 16384];
     let length = raw::read(fd, &mut text).unwrap_or(0);
     raw::close(fd);

@@ -1,4 +1,4 @@
-//! The environment of this process, read and changed in place, before anybody else looks.
+//! The environment of this process, read and changed in place before other code reads it.
 
 use core::arch::global_asm;
 
@@ -21,23 +21,23 @@ unsafe extern "C" {
 
 /// The `NAME=value` strings of this process.
 pub(crate) enum Environment {
-    /// libc's `environ`, ended by null. It is what `getenv` reads, also under valgrind, which gives its client an
-    /// environment elsewhere than where the kernel put it; and it needs no `/proc`.
+    /// libc's `environ`, a null-terminated array. `getenv` reads it, also under valgrind, which moves its client's
+    /// environment away from where the kernel put it. It needs no `/proc`.
     List(*const *mut u8),
-    /// The block that the kernel laid down at exec, for a program without a libc.
+    /// The block that the kernel wrote at exec, for a program without a libc.
     Block { start: *mut u8, length: usize },
 }
 
 impl Environment {
-    /// Finds the environment. `None` in a program without a libc where `/proc` does not tell.
+    /// Finds the environment. Returns `None` in a program without a libc if `/proc` cannot be read.
     pub(crate) fn find() -> Option<Environment> {
-        // SAFETY: a word written by the dynamic linker: null, or the address of libc's variable. libc's constructor has
-        // run, since this object comes before all libraries and constructors run from the last to the first.
+        // SAFETY: the dynamic linker has written null or the address of libc's variable here. libc's constructor has
+        // run, since this object precedes all libraries, and constructors run from the last object to the first.
         let list = unsafe { if ENVIRON.is_null() { core::ptr::null() } else { *ENVIRON } };
         if list.is_null() { Environment::block() } else { Some(Environment::List(list)) }
     }
 
-    /// Finds the kernel's block by `/proc/self/stat`.
+    /// Finds the kernel's block with `/proc/self/stat`.
     fn block() -> Option<Environment> {
         let fd = raw::open(b"/proc/self/stat\0").ok()?;
         let mut text = [0u8; 1024];
@@ -52,12 +52,12 @@ impl Environment {
         (start != 0 && end > start).then(|| Environment::Block { start: start as *mut u8, length: end - start })
     }
 
-    /// Calls `each` with the strings, without their NUL, until it answers something.
+    /// Calls `each` with the strings, without their NUL, until it returns a value, and returns that value.
     fn search<T>(&self, mut each: impl FnMut(*mut u8, usize) -> Option<T>) -> Option<T> {
         match *self {
             Environment::List(mut place) => {
-                // SAFETY: `environ` is an array of NUL-terminated strings that a null pointer ends; constructors run one
-                // after another, so nobody changes it meanwhile.
+                // SAFETY: `environ` is a null-terminated array of NUL-terminated strings; constructors run one after
+                // another, so no other code changes it meanwhile.
                 unsafe {
                     while !(*place).is_null() {
                         let text = *place;
@@ -87,7 +87,7 @@ impl Environment {
         }
     }
 
-    /// The string that begins with `name` and `=`.
+    /// Returns the string that begins with `name` and `=`.
     fn entry(&self, name: &str) -> Option<(*mut u8, usize)> {
         self.search(|text, length| {
             // SAFETY: `search` gives strings of this length, and the slice ends here.
@@ -105,15 +105,15 @@ impl Environment {
         Some(unsafe { core::slice::from_raw_parts(text.add(head), length - head) })
     }
 
-    /// Overwrites a variable's value and returns true, if it is there and has room. What is left of the place becomes a
-    /// string by itself, so that nobody who reads the kernel's block finds an empty one, which means its end to some.
+    /// Overwrites a variable's value and returns true if the variable exists and has room. The unused rest becomes a
+    /// string of its own, since some readers of the kernel's block take an empty string for its end.
     pub(crate) fn write(&mut self, name: &str, value: &[u8]) -> bool {
         let head = name.len() + 1;
         let Some((text, length)) = self.entry(name).filter(|(_, length)| length - head >= value.len()) else {
             return false;
         };
-        // SAFETY: inside the string, which is this process's private memory; libc hands out pointers to it, no copies, so
-        // a value written here is what getenv() finds.
+        // SAFETY: inside the string, which is private memory of this process. getenv() returns pointers into it, so it
+        // finds the value that is written here.
         let place = unsafe { core::slice::from_raw_parts_mut(text.add(head), length - head) };
         place.fill(b'.');
         place[..value.len()].copy_from_slice(value);
@@ -123,8 +123,8 @@ impl Environment {
         true
     }
 
-    /// Overwrites `length` bytes of a variable that holds a list, from where `from` begins, with `to` and with colons behind
-    /// it, which separate nothing. Returns false where they are not there or have no room.
+    /// Overwrites `length` bytes of a list variable, from the first occurrence of `from`, with `to` and a padding of
+    /// colons, which are empty list elements. Returns false if `from` is missing or there is no room.
     pub(crate) fn replace(&mut self, name: &str, from: &[u8], length: usize, to: &[u8]) -> bool {
         let Some(value) = self.value(name) else { return false };
         let Some(at) = value.windows(from.len()).position(|part| part == from) else { return false };
@@ -139,7 +139,7 @@ impl Environment {
         true
     }
 
-    /// Renames a variable, if it is there, to a name of the same length.
+    /// Renames a variable, if it exists, to a name of the same length.
     pub(crate) fn rename(&mut self, from: &str, to: &str) {
         let Some((text, _)) = self.entry(from).filter(|_| from.len() == to.len()) else { return };
         // SAFETY: as in `write`; the string begins with a name of this length.

@@ -9,8 +9,8 @@
 //! 1. the first image of a rank: `hostbuf exec` has opened the connection to the host's agent and handed it
 //!    through exec; the process votes, maps what wins, and goes on to `main` when all ranks of all hosts have;
 //! 2. any later image (a shell's child, a spawned process): it takes what is agreed, or ends with a clear error;
-//! 3. no agent answers: the process runs without the buffer, and without an address in its environment. When the job is
-//!    over it says nothing; when the agent is out of reach (a network namespace of its own) it says so.
+//! 3. no agent answers: the process runs without the buffer, and without an address in its environment. It prints
+//!    nothing if the job is over, and a message if the agent is unreachable (in another network namespace).
 //!
 //! In the first image of a rank that registers the buffers (`--register`) it stops when they are mapped, and leaves the
 //! connection open: the registering object (launcher/register), whose constructor comes next, goes on from there.
@@ -86,7 +86,7 @@ extern "C" fn hostbuf_preload_start() {
         Some(fd) => {
             let registers = environment.value(ENV_REGISTER).is_some_and(names_this);
             if !registers {
-                // A child inherits the variable, and this number is another file to it.
+                // A child inherits the variable, but in the child this number may be another file.
                 environment.write(ENV_CONNECTION, b"-");
             }
             let (winner, report) = take_part(fd, if registers { Until::Mapped } else { Until::Go });
@@ -135,7 +135,7 @@ fn names_this(value: &[u8]) -> bool {
     pid == Some(u64::from(raw::pid()))
 }
 
-/// Puts the address and the size of the first buffer where `getenv` finds them, or takes away what a parent has left.
+/// Writes the address and the size of the first buffer into the environment, or removes those of a parent.
 fn publish(environment: &mut Environment, winner: Option<Winner>) {
     let first = winner.as_ref().and_then(|w| w.buffers.as_slice().first().map(|b| (w.address + b.offset, b.length)));
     let (address, size) = first.unwrap_or_default();
@@ -158,7 +158,8 @@ enum Until {
     Go,
 }
 
-/// Case 1: what is agreed, and the value of [`ENV_REPORT`]. Ends the process when there can be no buffer.
+/// Handles case 1. Returns the agreement and the value of [`ENV_REPORT`], and ends the process if there can be no
+/// buffer.
 fn take_part(fd: i32, until: Until) -> (Winner, Line) {
     let territory = territory();
     if raw::send(fd, Frame::new(Kind::Ready).with(&[territory as u64]).bytes()).is_err() {
@@ -204,7 +205,8 @@ fn take_part(fd: i32, until: Until) -> (Winner, Line) {
     }
 }
 
-/// Case 2, or case 3: the error of connecting, `None` when a connection gave nothing, as at the end of a job.
+/// Handles cases 2 and 3. The error is that of connecting, or `None` if the connection closed without an answer, as at
+/// the end of a job.
 fn come_late(name: &[u8]) -> Result<Winner, Option<Errno>> {
     let fd = raw::connect(name).map_err(Some)?;
     let winner = join(fd);

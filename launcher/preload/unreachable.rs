@@ -1,18 +1,18 @@
-//! A later image of a rank that cannot reach the host's agent: whether that is worth a message, and the message.
+//! The message of a later image of a rank that cannot reach the host's agent.
 
 use crate::environment::Environment;
 use crate::os::raw::{self, Errno};
 use crate::text::{Line, number};
 use crate::wire::{ENV_NETWORK, ENV_REPORT, ENV_REQUIRE};
 
-/// Reports that this process has no buffer although its job may run, in one rank of those with the same command line. Ends
-/// the process where the user demands a buffer (`--require`).
+/// Reports that this process has no buffer although its job may be running. Of the ranks with the same command line
+/// only one prints it. Ends the process if the user demands a buffer (`--require`).
 pub(crate) fn tell(environment: &mut Environment, why: Option<Errno>) {
-    // The agent has answered and ended, or another user has its name: the job is over.
+    // The connection closed without an answer, or the name now belongs to another user's socket: the job is over.
     let Some(errno) = why else { return };
     let Some(there) = environment.value(ENV_NETWORK).and_then(number) else { return };
     let network = match (network(), errno) {
-        // Where the agent listened nobody listens any more: the job is over.
+        // In the agent's own network namespace, a refused connection means that the job is over.
         (Some(here), Errno::CONNREFUSED) if here == there => return,
         (here, _) => here.map(|here| here != there),
     };
@@ -49,11 +49,11 @@ pub(crate) fn tell(environment: &mut Environment, why: Option<Errno>) {
     if required {
         raw::exit(1);
     }
-    // Children would say the same again.
+    // Without this, children would print the same message.
     environment.write(ENV_REPORT, b"-");
 }
 
-/// The inode number of this process's network namespace; `None` without `/proc`.
+/// Returns the inode number of this process's network namespace, or `None` without `/proc`.
 fn network() -> Option<u64> {
     let mut link = [0u8; 64];
     let length = raw::read_link(b"/proc/self/ns/net\0", &mut link).ok()?;

@@ -1,4 +1,4 @@
-//! Processes that a signal has ended, in words.
+//! Descriptions of processes that a signal has ended.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -6,7 +6,7 @@ use std::process::ExitStatus;
 use hostbuf::os::process;
 use nix::sys::signal::Signal;
 
-/// The rank that a signal has ended first.
+/// The first rank that a signal has ended.
 pub(super) struct FirstDeath {
     pub(super) rank: usize,
     pub(super) pid: u32,
@@ -14,14 +14,14 @@ pub(super) struct FirstDeath {
 }
 
 impl FirstDeath {
-    /// For messages.
+    /// Describes the rank, its host, its process and the signal.
     pub(super) fn text(&self) -> String {
         let FirstDeath { rank, pid, status } = self;
         format!("rank {rank} on {} (process {pid}) was ended by {}", process::host_name(), death(*status))
     }
 }
 
-/// Names the signal that has ended a process, and what a signal of the kernel's own means where users do not know it.
+/// Describes the signal that has ended a process, and explains SIGSYS, which few users know.
 pub(super) fn death(status: ExitStatus) -> String {
     let Some(number) = status.signal() else { return status.to_string() };
     let name = Signal::try_from(number).map_or_else(|_| format!("signal {number}"), |s| s.to_string());
@@ -30,8 +30,8 @@ pub(super) fn death(status: ExitStatus) -> String {
         text += ", core dumped";
     }
     if number == Signal::SIGSYS as i32 {
-        text += ", by which a seccomp filter ends a process that makes a forbidden system call (`hostbuf doctor`, run under the \
-                 same filter, says which)";
+        text += ", which a seccomp filter sends for a forbidden system call (run `hostbuf doctor` under the same filter to find \
+                 the call)";
     }
     text
 }

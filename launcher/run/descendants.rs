@@ -1,7 +1,7 @@
-//! The processes that a rank has started, found when the rank itself has gone.
+//! The processes that ranks have started, also after the rank itself has ended.
 //!
-//! The launcher is a subreaper: a process whose parent has ended becomes its child, whatever session or process group that
-//! process has made for itself. So every process that the ranks have started stays below the launcher as long as it lives.
+//! The launcher is a subreaper: a process whose parent has ended becomes the launcher's child, whatever its session or
+//! process group. So every process that the ranks have started remains a descendant of the launcher until it ends.
 
 use std::collections::HashMap;
 use std::fs;
@@ -12,21 +12,24 @@ use hostbuf::os::process;
 use nix::sys::signal::Signal;
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 
-/// The interval at which [`end`] looks.
+/// The interval at which [`end`] looks for remaining processes.
 const PACE: Duration = Duration::from_millis(10);
-/// The time that a process may take to end after SIGKILL. One in a system call of a file server that is gone, or of another user, does not.
+/// The time that a process may take to end after SIGKILL. A process of another user does not end, nor one that waits in
+/// the kernel for a lost file server.
 const UNKILLABLE: Duration = Duration::from_secs(5);
-/// More generations than this are a list that changes while it is read.
+/// The largest number of generations followed: a longer chain of parents means that process numbers were reused
+/// meanwhile.
 const MOST_GENERATIONS: usize = 1024;
 
-/// Makes this process the parent of all orphans below it.
+/// Makes this process the parent of orphaned descendants.
 pub(super) fn adopt() {
     if let Err(error) = nix::sys::prctl::set_child_subreaper(true) {
-        tracing::warn!(%error, "orphans of this job go to another process");
+        tracing::warn!(%error, "cannot become a subreaper: orphaned processes of this job are not ended with it");
     }
 }
 
-/// Waits for adopted children that have ended, until one of `own` is next: whoever started that one waits for it.
+/// Reaps adopted children that have ended. It stops at a child in `own`, since the code that started that child waits
+/// for it.
 pub(super) fn reap(own: &[u32]) {
     let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     while let Ok(WaitStatus::Exited(pid, _) | WaitStatus::Signaled(pid, ..)) = waitid(Id::All, flags) {
@@ -37,7 +40,7 @@ pub(super) fn reap(own: &[u32]) {
     }
 }
 
-/// Returns the processes below this one, without `except` and the processes below those.
+/// Returns the descendants of this process, without `except` and their descendants.
 pub(super) fn living(except: &[u32]) -> Vec<i32> {
     let numbers = fs::read_dir("/proc").into_iter().flatten().flatten();
     let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
@@ -57,16 +60,16 @@ pub(super) fn living(except: &[u32]) -> Vec<i32> {
             found.push(child);
         }
     }
-    // A process that has ended and that its parent has not waited for holds no memory and gets no signal.
+    // A zombie holds no memory and needs no signal.
     found.retain(|&pid| process::state(pid).is_some_and(|state| state != 'Z' && state != 'X'));
     found
 }
 
-/// Sends `signal` to `pids`, which [`living`] has found.
+/// Sends `signal` to those of `pids`, found by [`living`], that are still descendants of this process.
 pub(super) fn signal(pids: &[i32], signal: Signal) {
     let own = std::process::id() as i32;
     for &pid in pids {
-        // The number may belong to another process by now: the descriptor is opened before the last look.
+        // The kernel may have reused the number since, so the ancestry is checked after the pidfd is opened.
         let Ok(process) = process::pidfd(pid) else { continue };
         let ancestors = std::iter::successors(Some(pid), |&pid| process::parent(pid).filter(|&p| p > 1));
         if ancestors.take(MOST_GENERATIONS).any(|pid| pid == own) {
@@ -75,22 +78,22 @@ pub(super) fn signal(pids: &[i32], signal: Signal) {
     }
 }
 
-/// The time that descendants get.
+/// The times that descendants get to end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience {
-    /// To end by themselves.
+    /// The time to end by themselves.
     pub(super) linger: Duration,
-    /// To end after SIGTERM, before SIGKILL.
+    /// The time between SIGTERM and SIGKILL.
     pub(super) grace: Duration,
 }
 
 impl Patience {
-    /// SIGKILL at once.
+    /// Sends SIGKILL at once.
     pub(super) const NONE: Patience = Patience { linger: Duration::ZERO, grace: Duration::ZERO };
 }
 
-/// Ends all processes below this one except `except` and the processes below those. `hurry` tells that the user does not
-/// want to wait any longer.
+/// Ends all descendants of this process except `except` and their descendants. Once `hurry` returns true, they get no
+/// more time to end by themselves.
 pub(super) fn end(except: &[u32], mut patience: Patience, mut hurry: impl FnMut() -> bool) {
     let begun = Instant::now();
     let mut asked = patience.grace.is_zero();
@@ -107,7 +110,8 @@ pub(super) fn end(except: &[u32], mut patience: Patience, mut hurry: impl FnMut(
         if over > patience.linger + patience.grace + UNKILLABLE {
             let named = left.iter().map(|&pid| format!("{pid} ({})", process::name(pid))).collect::<Vec<_>>();
             complain!(
-                "hostbuf run: processes of this job do not end on {}: {}; they may hold its memory until you end them",
+                "hostbuf run: processes of this job on {} have not ended after SIGKILL: {}; they may hold the job's memory until \
+                 you end them",
                 process::host_name(),
                 named.join(", ")
             );

@@ -1,4 +1,4 @@
-//! The lines that come through a pipe.
+//! The output of a child, read line by line from a pipe.
 
 use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
@@ -26,7 +26,7 @@ impl Lines {
         Some(PollFd::new(self.pipe.as_ref()?.as_fd(), PollFlags::POLLIN))
     }
 
-    /// The lines that are complete now.
+    /// Reads the pipe and returns the lines that are complete.
     pub(super) fn read(&mut self) -> Vec<String> {
         let mut buffer = [0u8; 4096];
         while let Some(pipe) = &mut self.pipe {
@@ -43,14 +43,14 @@ impl Lines {
             let line: Vec<u8> = self.partial.drain(..=end).collect();
             lines.push(String::from_utf8_lossy(&line).trim_end().to_owned());
         }
-        // Enough to explain a failure; an engine that talks for hours fills no memory.
+        // Bounded: the last lines explain a failure, and an engine may print for hours.
         self.seen.extend(lines.iter().cloned());
         let surplus = self.seen.len().saturating_sub(64);
         self.seen.drain(..surplus);
         lines
     }
 
-    /// Everything that is left in the pipe.
+    /// Returns the rest of the output, including an incomplete line.
     pub(super) fn drain(&mut self) -> Vec<String> {
         let mut lines = self.read();
         if !self.partial.is_empty() {

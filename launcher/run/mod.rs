@@ -32,19 +32,19 @@ use plan::{Context, Plan};
 #[command(after_help = "\
 Several programs: hostbuf run -n 2 --size 2G -- ./a : -n 2 -- ./b
 
-The engine gets the hosts as given, or finds them itself in an allocation. Its own options go through --launcher-arg. \
+The engine gets the hosts as given, or finds them in the allocation. Use --launcher-arg for its own options. \
 Standard streams, signals (INT, TERM, HUP, TSTP, CONT, USR1, USR2) and the exit status pass through as with the engine \
-itself. A statically linked program, or one with file capabilities, cannot be preloaded: it gets the buffer when it \
+itself. Nothing can be preloaded into a statically linked program or one with file capabilities: it gets the buffer if it \
 links the library and calls hostbuf_attach or HostBuffer::attach.")]
 pub(crate) struct Arguments {
-    /// How many ranks; all slots of the hosts when not given
+    /// Start N ranks; by default one for each slot of the hosts
     #[arg(short = 'n', long = "ranks", value_name = "N", visible_short_alias = 'c', value_parser = hosts::ranks)]
     #[arg(value_hint = ValueHint::Other)]
     ranks: Option<usize>,
-    /// Hosts and the ranks each takes: h0:2,h1:2
+    /// Run on these hosts, with the number of ranks for each: h0:2,h1:2
     #[arg(long, value_name = "LIST", conflicts_with = "hostfile", value_hint = ValueHint::Other)]
     host: Option<String>,
-    /// Hosts from a file: "h0 slots=2" or "h0:2", one a line
+    /// Read the hosts from a file with lines such as "h0 slots=2" or "h0:2"
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     hostfile: Option<PathBuf>,
     #[command(flatten)]
@@ -53,25 +53,25 @@ pub(crate) struct Arguments {
     register: RegisterArguments,
     #[command(flatten)]
     start: StartArguments,
-    /// What starts the processes
+    /// Start the processes with this engine
     #[arg(long, value_enum, default_value_t)]
     launcher: Choice,
-    /// An option for the engine, again for each: --launcher-arg --mca --launcher-arg btl --launcher-arg tcp,self
+    /// Pass one word to the engine; repeat it for each: --launcher-arg --mca --launcher-arg btl --launcher-arg tcp,self
     #[arg(long = "launcher-arg", value_name = "ARG", allow_hyphen_values = true)]
     launcher_args: Vec<OsString>,
-    /// The engine's own command, when PATH has several
+    /// Use this mpirun, mpiexec or srun instead of the first one in PATH
     #[arg(long, value_name = "PATH", value_hint = ValueHint::CommandName)]
     mpirun: Option<PathBuf>,
-    /// The agent, when it is not where `hostbuf` is
+    /// Use this agent instead of the one installed with `hostbuf`
     #[arg(long, value_name = "PATH", value_hint = ValueHint::ExecutablePath)]
     agent: Option<PathBuf>,
-    /// No progress, no notes; errors only
+    /// Print errors only
     #[arg(short, long)]
     quiet: bool,
-    /// Say what is started, and the address that was agreed on
+    /// Print the command lines that are started, and the agreed address
     #[arg(short, long)]
     verbose: bool,
-    /// The program and its arguments
+    /// Run this program with these arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     #[arg(value_hint = ValueHint::CommandWithArguments)]
     command: Vec<OsString>,
@@ -102,7 +102,7 @@ fn start(arguments: Arguments) -> Result<u8> {
         (None, None) => Vec::new(),
     };
     let contexts = Context::split(arguments.ranks, arguments.command)?;
-    // A program that is not on this host may be on the others: they will tell.
+    // A program that is missing on this host may exist on the others, which report it themselves.
     let programs = contexts.iter().filter_map(|c| Program::find(&c.command[0]).ok());
     let needed: Vec<String> = programs.flat_map(|p| p.needed).collect();
     let engine = Engine::find(arguments.launcher, arguments.mpirun.as_deref(), &needed)?;

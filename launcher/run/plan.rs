@@ -92,11 +92,11 @@ pub(super) struct Plan {
     pub(super) agent_count: Option<usize>,
     /// One line for an engine; one for each rank with the engine `local`.
     pub(super) ranks: Vec<Line>,
-    /// The number of ranks asked for, and the number of slots of the hosts that the user names.
+    /// The requested number of ranks, and the number of slots of the hosts that the user names.
     pub(super) asked: Asked,
 }
 
-/// The ranks and slots that the user asks for, where they are known.
+/// The requested ranks and slots, where they are known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Asked {
     pub(super) ranks: Option<usize>,
@@ -175,8 +175,8 @@ fn transport(arguments: &[OsString]) -> (Vec<OsString>, bool) {
     (list, placed)
 }
 
-/// The program of all ranks, when every host that gets an agent gets ranks of it: with several programs, or placed by the
-/// user's options, a host may do without.
+/// Returns the program of all ranks if every host with an agent runs it. With several programs, or with options that
+/// place ranks, a host may not need the program.
 pub(super) fn common_program(contexts: &[Context], arguments: &[OsString]) -> Option<String> {
     let [context] = contexts else { return None };
     let (_, placed) = transport(arguments);
@@ -184,7 +184,7 @@ pub(super) fn common_program(contexts: &[Context], arguments: &[OsString]) -> Op
 }
 
 impl Plan {
-    /// `arguments` are the engine's, `for_exec` those of `hostbuf exec`.
+    /// Makes the command lines. `arguments` are passed to the engine, `for_exec` to `hostbuf exec`.
     ///
     /// # Errors
     /// [`Error::Os`] when this program does not know its own path; [`Error::Invalid`] for more ranks than one host takes.

@@ -1,4 +1,4 @@
-//! The signals that the launcher gets, read from a descriptor.
+//! The launcher's signals, read from a signalfd.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -6,7 +6,7 @@ use hostbuf::{Error, Result};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
-/// Signals that are passed on to the program's job.
+/// The signals that are forwarded to the program's job.
 const FORWARDED: [Signal; 7] = [
     Signal::SIGINT,
     Signal::SIGTERM,
@@ -17,16 +17,16 @@ const FORWARDED: [Signal; 7] = [
     Signal::SIGTSTP,
 ];
 
-/// One signal, and whether the program's ranks have got it too.
+/// A signal and its origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Received {
     pub(super) signal: Signal,
-    /// The terminal has sent it to the whole foreground process group.
+    /// Whether the terminal has sent it to the whole foreground process group, and so to the ranks too.
     pub(super) by_terminal: bool,
 }
 
 impl Received {
-    /// Returns whether it asks for the job's end.
+    /// Returns whether the signal ends the job.
     pub(super) fn ends(self) -> bool {
         matches!(self.signal, Signal::SIGINT | Signal::SIGTERM | Signal::SIGHUP)
     }
@@ -40,7 +40,7 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// Blocks the signals of this thread, to read them from a descriptor.
+    /// Blocks the signals in this thread and opens a signalfd for them.
     ///
     /// # Errors
     /// [`Error::Os`].
@@ -51,7 +51,8 @@ impl Signals {
         };
         let mut signals = SigSet::from_iter(FORWARDED);
         signals.add(Signal::SIGCHLD);
-        // Under nohup a hangup ends nothing. A blocked signal would be read although it is ignored.
+        // Under nohup SIGHUP is ignored and must not end the job, but a signalfd returns blocked signals even if
+        // ignored.
         if is_ignored(Signal::SIGHUP) {
             signals.remove(Signal::SIGHUP);
         }
@@ -63,12 +64,12 @@ impl Signals {
         Ok(Signals { fd, before, leads_session })
     }
 
-    /// The signal mask from before, for children.
+    /// Returns the signal mask from before, which children get.
     pub(super) fn before(&self) -> SigSet {
         self.before
     }
 
-    /// Returns the next signal that has come, SIGCHLD left out.
+    /// Returns the next pending signal other than SIGCHLD.
     pub(super) fn next(&self) -> Option<Received> {
         loop {
             let info = self.fd.read_signal().ok()??;
@@ -76,8 +77,8 @@ impl Signals {
             if signal == Signal::SIGCHLD {
                 continue;
             }
-            // The kernel sends the signals of a terminal's keys to the foreground group, which the ranks' job belongs to,
-            // but the hangup of a terminal to the leader of its session alone.
+            // The kernel sends the signals of a terminal's keys to the foreground process group, which includes the
+            // ranks' job. It sends the hangup of a terminal to the session leader alone.
             let to_leader_alone = signal == Signal::SIGHUP && self.leads_session;
             let by_terminal = info.ssi_code == libc::SI_KERNEL && !to_leader_alone;
             return Some(Received { signal, by_terminal });
@@ -93,7 +94,7 @@ impl AsFd for Signals {
 
 #[allow(unsafe_code)]
 fn is_ignored(signal: Signal) -> bool {
-    // SAFETY: a null action only asks for the present one; the all-zero `sigaction` is valid.
+    // SAFETY: a null action only queries the current one; the all-zero `sigaction` is valid.
     let action = unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         let asked = libc::sigaction(signal as i32, std::ptr::null(), &raw mut action);

@@ -10,14 +10,14 @@ use nix::sys::signal::SigSet;
 
 use super::plan::Line;
 
-/// Standard streams and process group of a child.
+/// The standard streams and process group of a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Streams {
     /// The launcher's own streams.
     Inherited,
-    /// The launcher's own output, and no input.
+    /// The launcher's output streams, and no input.
     NoInput,
-    /// No input, output by pipes, and a process group of its own: a terminal's Ctrl-C is for the program.
+    /// No input, pipes for the output, and a separate process group, so that Ctrl-C reaches only the program.
     Piped,
 }
 
@@ -46,12 +46,12 @@ pub(super) fn spawn(line: &Line, streams: Streams, mask: SigSet) -> Result<Child
     }
     let parent = nix::unistd::getpid();
     let kept = script.as_ref().map(AsRawFd::as_raw_fd);
-    // SAFETY: between fork and exec only system calls.
+    // SAFETY: the closure makes only system calls between fork and exec.
     unsafe {
         command.pre_exec(move || {
             mask.thread_set_mask()?;
-            // A launcher that is killed takes both jobs along. The signal comes when the thread that forked ends: the
-            // main thread, which lives as long as the process.
+            // Both jobs end with a killed launcher. The kernel sends the signal when the forking thread ends, which is
+            // the main thread and lives as long as the process.
             process::die_with_parent(libc::SIGTERM)?;
             if nix::unistd::getppid() != parent {
                 return Err(std::io::Error::other("the launcher has ended"));
@@ -68,7 +68,7 @@ pub(super) fn spawn(line: &Line, streams: Streams, mask: SigSet) -> Result<Child
     command.spawn().map_err(|source| Error::Os { doing: format!("starting {program}"), source })
 }
 
-/// Returns a file with `text` that only a descriptor names.
+/// Returns a memory file that contains `text`.
 fn script(text: &str) -> Result<OwnedFd> {
     let doing = |e: std::io::Error| Error::Os { doing: "writing a list of programs".into(), source: e };
     let flags = nix::sys::memfd::MFdFlags::MFD_CLOEXEC;

@@ -31,8 +31,8 @@ pub(super) struct Voice {
 
 /// How long a job gets to end by itself after it was asked to, before it is killed.
 const GRACE: Duration = Duration::from_secs(5);
-/// The time for which processes that the ranks have left behind may go on after a job that ended well: the reader of a pipe
-/// (`./app | tee log &`) has something to finish.
+/// The time that the ranks' remaining processes get after a successful job: the reader of a pipe (`./app | tee log &`)
+/// may still have data to write.
 const LINGER: Duration = Duration::from_secs(2);
 /// How long agents get to notice that all their ranks have left.
 const NOTICE: Duration = Duration::from_millis(500);
@@ -107,7 +107,7 @@ struct Launcher<'a> {
     unstarted: Option<u8>,
     /// The signal that ended the job before all ranks had the buffer.
     ended_by: Option<Signal>,
-    /// The last signal that asked for the job's end.
+    /// The last signal that was to end the job.
     asked_to_end: Option<Signal>,
     /// How the agents' job ended.
     agents_status: Option<ExitStatus>,
@@ -221,7 +221,7 @@ impl<'a> Launcher<'a> {
         }
     }
 
-    /// Names the rank that a signal has ended, as an mpirun does, unless that is what the user has asked for.
+    /// Names the rank that a signal has ended, as mpirun does, unless the user has sent that signal.
     fn name_the_dead(&self) {
         if let Some(first) = &self.first
             && first.status.signal() != self.asked_to_end.map(|signal| signal as i32)
@@ -230,8 +230,8 @@ impl<'a> Launcher<'a> {
         }
     }
 
-    /// Says that the engine itself has failed, with the way out where it may have had too few slots. Its own words have gone
-    /// to standard error already.
+    /// Reports that the engine itself has failed, and the remedy if it may have had too few slots. Its own messages are
+    /// on standard error already.
     fn tell_of_the_engine(&self) {
         let failed = self.status.filter(|status| !status.success());
         let Some(status) = failed.filter(|_| !self.agreed && self.asked_to_end.is_none()) else { return };
@@ -241,7 +241,7 @@ impl<'a> Launcher<'a> {
         let name = self.engine.name();
         let hint = shortage(self.engine, self.asked).map_or(String::new(), |hint| format!(". {hint}"));
         complain!(
-            "hostbuf run: {name} ended ({status}) before any rank had the buffer; its own words stand above{hint}"
+            "hostbuf run: {name} ended ({status}) before any rank had the buffer; see its own messages above{hint}"
         );
     }
 
@@ -265,7 +265,7 @@ impl<'a> Launcher<'a> {
         let said = match self.agents_status {
             _ if !said.is_empty() => said.join(" "),
             Some(status) if status.signal().is_some() => format!("it was ended by {}", death(status)),
-            _ => "it did not say why".into(),
+            _ => "it printed no reason".into(),
         };
         if self.ready > 0 {
             let status = self.agents_status.map_or("?".into(), |s| s.to_string());
@@ -337,7 +337,7 @@ impl<'a> Launcher<'a> {
         }
         let handled_by_ranks = matches!(signal, Signal::SIGUSR1 | Signal::SIGUSR2);
         if *self.engine == Engine::Local && !handled_by_ranks && !self.ranks.is_empty() {
-            // As the process group of a rank under an mpirun: a shell that waits for the program gets it, and the program.
+            // mpirun signals the process group of a rank, so a shell that waits for the program gets the signal too.
             return descendants::signal(&self.below(), signal);
         }
         for child in &self.ranks {
@@ -345,7 +345,7 @@ impl<'a> Launcher<'a> {
         }
     }
 
-    /// The ranks that this launcher has started itself, and all processes that they have started.
+    /// Returns the ranks that this launcher has started itself, and all their descendants.
     fn below(&self) -> Vec<i32> {
         let agents: Vec<u32> = self.agents.iter().map(Child::id).collect();
         descendants::living(&agents)
@@ -373,7 +373,7 @@ impl<'a> Launcher<'a> {
                 if self.voice.verbose {
                     let who = covered(ranks, without, attaching);
                     complain!(
-                        "hostbuf: agreed on {address:#x} ({rounds} {}, {microseconds} µs since the agents began): {who}",
+                        "hostbuf: agreed on {address:#x} ({rounds} {}, {microseconds} µs since the agents started): {who}",
                         if rounds == 1 { "round" } else { "rounds" }
                     );
                 }

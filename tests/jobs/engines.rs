@@ -146,7 +146,7 @@ fn more_ranks_than_slots_are_answered_with_the_way_out() {
         let ours: Vec<&str> = lines.filter(|line| line.starts_with("hostbuf run: ")).collect();
         assert_eq!(ours.len(), 1, "{flavour}: {outcome:?}");
         let way_out = format!("--launcher-arg {option}");
-        let words = ["-n 5 is more than the 4 slots of the hosts", "--host h0:4,h1:4", &way_out];
+        let words = ["-n 5 exceeds the 4 slots of the hosts", "--host h0:4,h1:4", &way_out];
         assert!(words.iter().all(|word| ours[0].contains(word)), "{flavour}: {ours:?}");
     }
 }

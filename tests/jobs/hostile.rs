@@ -320,5 +320,5 @@ fn an_agent_without_descriptors_says_so_and_nobody_waits() {
     assert_eq!(outcome.status, 1, "{outcome:?}");
     let line =
         outcome.stderr.lines().find(|line| line.starts_with("hostbuf run: ")).expect("one line says why");
-    assert!(line.contains("may have 16 files open (`ulimit -n`)"), "{line}");
+    assert!(line.contains("limited to 16 open files (`ulimit -n`)"), "{line}");
 }

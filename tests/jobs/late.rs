@@ -24,7 +24,12 @@ fn held(place: &'static str, seconds: &str) -> Job {
 fn a_rank_that_does_not_go_on_before_its_main_is_named() {
     let host = process::host_name();
     for (place, words) in [
-        ("exec", format!("1 of 2 ranks on {host} have come, and no other within 1 s (local rank 1 has not)")),
+        (
+            "exec",
+            format!(
+                "1 of 2 ranks on {host} have connected, and no other rank within 1 s (local rank 1 is missing)"
+            ),
+        ),
         ("image", format!("rank 1 on {host} (process PID) has not voted within 1 s")),
         ("ballot", format!("rank 1 on {host} (process PID) has not voted within 1 s")),
         ("winner", format!("rank 1 on {host} (process PID) has not mapped the buffers within 1 s")),
@@ -45,7 +50,7 @@ fn a_rank_that_is_stopped_is_said_to_be() {
     let mut job = held("image", "3");
     kill(Pid::from_raw(job.rank(1).expect("it is held")), Signal::SIGSTOP).expect("it is held");
     assert_eq!(job.end(4 * SOON).code(), Some(1), "{}", job.err());
-    assert!(job.err().contains("within 3 s, and is stopped"), "{}", job.err());
+    assert!(job.err().contains("within 3 s and is stopped"), "{}", job.err());
     job.leaves_nothing("stopped");
 }
 
@@ -100,7 +105,7 @@ fn ranks_that_never_come_to_another_host_are_missed() {
         hold()
     );
     let outcome = simulated(2, "openmpi4", &script);
-    let said = "1 of 2 ranks have come to the agents of their hosts, and no other for 1 s";
+    let said = "1 of 2 ranks have connected to the agents of their hosts, and no other rank within 1 s";
     assert!(outcome.stderr.contains(said), "{outcome:?}");
     let status = outcome.lines("status ");
     assert!(status.len() == 1 && status[0] != "0" && status[0] != "124", "{outcome:?}");
@@ -118,7 +123,8 @@ fn the_prefix_has_a_limit_too() {
     let script = "timeout -k 1 40 $MPIRUN $MPIRUN_FLAGS --host h0:2 -np 1 $HOSTBUF exec --size 1M --start-timeout 1 -- sleep 1000 : \
                   --host h0:2 -np 1 sleep 1000; echo status $?";
     let outcome = simulated(1, "openmpi4", script);
-    let said = "hostbuf: 1 of 2 ranks on h0 have come, and no other within 1 s (local rank 1 has not)";
+    let said =
+        "hostbuf: 1 of 2 ranks on h0 have connected, and no other rank within 1 s (local rank 1 is missing)";
     assert!(outcome.stderr.contains(said), "{outcome:?}");
     let status = outcome.lines("status ");
     assert!(status.len() == 1 && status[0] != "0" && status[0] != "124", "{outcome:?}");

@@ -1,4 +1,4 @@
-//! Which ranks of the host have no buffer before `main`, in words.
+//! Messages about the ranks of the host that have no buffer before `main`.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::Station;
 use crate::agent::orders::Uncovered;
 
 impl Station {
-    /// The counted ranks into which nothing can be preloaded.
+    /// Counts the ranks into which nothing can be preloaded, and describes those that never have the buffer.
     pub(super) fn uncovered(&self) -> Uncovered {
         let mut uncovered = Uncovered::default();
         let mut reasons: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
@@ -37,15 +37,16 @@ impl Station {
         uncovered
     }
 
-    /// The first rank without a buffer and the line that it prints for its host. `None` where the launcher prints it.
+    /// Returns the first rank without a buffer and the line that it prints for its host, or `None` if the launcher
+    /// prints it.
     pub(super) fn notice(&self) -> Option<(u64, String)> {
         let without = self.ranks().filter(|(id, _)| self.peers[id].coverage.0 == Coverage::None);
         let (&first, _) = without.min_by_key(|(_, hello)| hello.local_rank)?;
         Some((first, self.uncovered().notice?)).filter(|_| self.print_failures)
     }
 
-    /// The value of [`ENV_REPORT`](hostbuf::internal::wire::ENV_REPORT) for a rank: how a later image of it names the ranks
-    /// with its command line.
+    /// Returns the value of [`ENV_REPORT`](hostbuf::internal::wire::ENV_REPORT) for a rank: the text with which a later
+    /// image of the rank names the ranks that have the same command line.
     pub(super) fn report_of(&self, id: u64) -> String {
         let peer = &self.peers[&id];
         let Some(hello) = peer.hello.filter(|h| h.role == Role::Rank && peer.counted) else {
@@ -69,7 +70,7 @@ impl Station {
     }
 }
 
-/// `rank 3`, `ranks 0-3, 7`.
+/// Formats ranks as `rank 3` or `ranks 0-3, 7`.
 fn named(mut ranks: Vec<u64>) -> String {
     ranks.sort_unstable();
     let mut runs: Vec<(u64, u64)> = Vec::new();
@@ -92,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runs_of_ranks_are_written_short() {
+    fn consecutive_ranks_are_written_as_a_range() {
         assert_eq!(named(vec![3]), "rank 3");
         assert_eq!(named(vec![2, 0, 1]), "ranks 0-2");
         assert_eq!(named(vec![0, 2, 3, 7]), "ranks 0, 2-3, 7");

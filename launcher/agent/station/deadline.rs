@@ -1,4 +1,4 @@
-//! The time that ranks have to come, to vote and to map.
+//! The time limit within which ranks connect, vote and map.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,11 +10,11 @@ use nix::poll::PollTimeout;
 use super::super::orders::Event;
 use super::{Peer, Stage, Station};
 
-/// The time since a rank of this host made progress, and its limit.
+/// The time since a rank of this host last made progress, and the limit on it.
 pub(super) struct Deadline {
     limit: Option<Duration>,
     since: Instant,
-    /// The number of ranks that have come.
+    /// The number of ranks that have connected.
     pub(super) come: Arc<AtomicU64>,
 }
 
@@ -23,12 +23,12 @@ impl Deadline {
         Deadline { limit, since: Instant::now(), come: Arc::default() }
     }
 
-    /// Begins to count anew.
+    /// Restarts the time limit.
     pub(super) fn progress(&mut self) {
         self.since = Instant::now();
     }
 
-    /// Counts a rank, and begins to count the time anew.
+    /// Counts a rank, and restarts the time limit.
     pub(super) fn rank_has_come(&mut self) {
         self.come.fetch_add(1, Ordering::Relaxed);
         self.progress();
@@ -36,7 +36,7 @@ impl Deadline {
 }
 
 impl Station {
-    /// Returns whether `peer`, a rank, has yet to do what the job waits for.
+    /// Returns whether the job waits for `peer`, which is a rank, in the current stage.
     fn owes(&self, peer: &Peer) -> bool {
         match self.stage {
             Stage::Gathering => peer.ready.is_none(),
@@ -46,8 +46,8 @@ impl Station {
         }
     }
 
-    /// The limit, while the job waits for ranks of this host. Before the first one has come an engine may be waiting for
-    /// its turn, which has no limit.
+    /// Returns the limit while the job waits for ranks of this host. No limit applies before the first rank has
+    /// connected, since the engine may queue the job.
     fn limit(&self) -> Option<Duration> {
         let mut ranks = self.peers.values().filter(|p| p.counted).peekable();
         ranks.peek()?;
@@ -55,7 +55,7 @@ impl Station {
         self.deadline.limit.filter(|_| waits)
     }
 
-    /// Returns the time for which poll may sleep.
+    /// Returns the timeout for the next poll.
     pub(super) fn until_late(&self) -> PollTimeout {
         let Some(limit) = self.limit() else { return PollTimeout::NONE };
         let left = limit.saturating_sub(self.deadline.since.elapsed()) + Duration::from_millis(1);
@@ -67,31 +67,32 @@ impl Station {
         let Some(limit) = self.limit().filter(|limit| self.deadline.since.elapsed() >= *limit) else {
             return;
         };
-        // Once is enough: what follows is the job's end.
+        // One report is enough: the job ends now.
         self.deadline.limit = None;
         let host = process::host_name();
         let seconds = limit.as_secs();
-        let remedy = "look what it does, or give it longer by --start-timeout";
+        let remedy = "or raise --start-timeout";
         let late = self.ranks().find(|(id, _)| self.owes(&self.peers[id]));
         let message = if let Some((id, hello)) = late {
             let pid = self.peers[id].pid;
             let state = match process::state(pid) {
-                Some('T') => ", and is stopped (SIGSTOP or a terminal)",
-                Some('t') => ", and is stopped by a debugger",
-                Some('D') => ", and waits in the kernel, perhaps for a file server",
+                Some('T') => " and is stopped (by SIGSTOP or the terminal)",
+                Some('t') => " and is stopped by a debugger",
+                Some('D') => " and waits in the kernel (uninterruptible sleep, perhaps for a file server)",
                 _ => "",
             };
             let done = if matches!(self.stage, Stage::Mapping) { "mapped the buffers" } else { "voted" };
             format!(
-                "rank {} on {host} (process {pid}) has not {done} within {seconds} s{state}: {remedy}",
+                "rank {} on {host} (process {pid}) has not {done} within {seconds} s{state}: examine the process (gdb -p {pid}), \
+                 {remedy}",
                 hello.rank
             )
         } else {
             let (come, size) = (self.seen.0.len(), self.seen.1);
             let first = (0..size).find(|rank| !self.seen.0.contains(rank)).unwrap_or(0);
             format!(
-                "{come} of {size} ranks on {host} have come, and no other within {seconds} s (local rank {first} has not): \
-                 {remedy}"
+                "{come} of {size} ranks on {host} have connected, and no other rank within {seconds} s (local rank {first} is \
+                 missing): check whether the engine has started it under `hostbuf exec`, {remedy}"
             )
         };
         let _ = self.events.send(Event::Lost(message));

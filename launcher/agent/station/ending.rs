@@ -13,12 +13,12 @@ use nix::unistd::Pid;
 use super::super::spec::Spec;
 use super::Station;
 
-/// The time that processes get to end after SIGTERM, before SIGKILL, and after it.
+/// The time that processes get to end after SIGTERM, and again after SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
-/// The interval at which the agent looks for processes that are left.
+/// The interval at which the agent looks for remaining processes.
 const PACE: Duration = Duration::from_millis(20);
 
-/// A job whose ranks this host's launcher has started itself: when the launcher ends, nobody else ends them.
+/// A job whose ranks this host's launcher has started itself, so that no engine ends them after the launcher.
 pub(super) struct LocalJob {
     launcher: Pid,
     /// The job's entry in the environment of its processes.
@@ -28,7 +28,7 @@ pub(super) struct LocalJob {
 }
 
 impl LocalJob {
-    /// The job of `spec`, when its agent is to end the processes.
+    /// Returns the job of `spec` if its agent has to end the processes.
     pub(super) fn of(spec: &Spec) -> Option<LocalJob> {
         spec.ends_processes.then(|| LocalJob {
             launcher: nix::unistd::getppid(),
@@ -37,7 +37,7 @@ impl LocalJob {
         })
     }
 
-    /// Returns whether process `pid` has one of the job's buffers, or was started by one that has the job's environment.
+    /// Returns whether process `pid` maps one of the job's buffers or has the job's variable in its environment.
     fn has(&self, pid: i32) -> bool {
         let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
         environment.split(|&byte| byte == 0).any(|entry| entry == self.variable)
@@ -53,7 +53,7 @@ impl LocalJob {
 
     fn signal(&self, pid: i32, signal: Signal) {
         let Ok(process) = process::pidfd(pid) else { return };
-        // The number may belong to another process by now.
+        // The kernel may have reused the process number since, so the process behind the pidfd is checked again.
         if self.has(pid) {
             let _ = process::signal(process.as_fd(), signal as i32);
         }
@@ -63,11 +63,11 @@ impl LocalJob {
 impl Station {
     /// Ends the processes of the job if its launcher has ended: SIGTERM, then SIGKILL.
     pub(super) fn end_orphans(&self) {
-        // The kernel gives the launcher's children another parent before it signals them.
+        // A changed parent means that the launcher has ended: the kernel reparents its children before it signals them.
         let Some(job) = self.local.as_ref().filter(|job| nix::unistd::getppid() != job.launcher) else {
             return;
         };
-        // A rank gets SIGTERM from the kernel when the launcher ends; a second one could cut short what it does then.
+        // The kernel sends SIGTERM to the ranks when the launcher ends. A second one could interrupt a rank's cleanup.
         let mut asked: HashSet<i32> = self.peers.values().filter(|p| p.counted).map(|p| p.pid).collect();
         let begun = Instant::now();
         while begun.elapsed() < 2 * GRACE {

@@ -1,23 +1,23 @@
-//! Telling the ranks of a host that the job has failed, so that one of them prints it.
+//! Reports a failed job to the ranks of a host, so that one of them prints the reason.
 
 use hostbuf::internal::wire::{Frame, Kind};
 
 use super::{Peer, Station};
 
-/// The one of the host's ranks that prints why the job has failed.
+/// The rank of the host that prints why the job has failed.
 #[derive(PartialEq, Eq)]
 pub(super) enum Speaker {
-    /// Nobody has been told to.
+    /// No rank has been told to print.
     None,
-    /// This one, which lives.
+    /// The peer with this number has been told to print, and has not ended yet.
     Rank(u64),
-    /// It has.
+    /// The rank that was told to print has ended.
     Done,
 }
 
 impl Station {
-    /// Tells the peers that the job has failed. With no launcher to say why, one rank of the host prints it; the others
-    /// hear of it only when that one has ended, since an engine that sees a rank fail ends the rest at once.
+    /// Tells the peers that the job has failed. Without a launcher, one rank of the host prints the reason. The other
+    /// ranks are told only after that rank has ended, since an engine that sees one rank fail ends the others at once.
     pub(super) fn refuse(&mut self) {
         if self.print_failures && self.speaker == Speaker::None {
             let able = self.ranks().filter(|(id, _)| self.peers[id].channel.is_some());
@@ -44,7 +44,7 @@ impl Station {
         self.send(id, frame, false);
     }
 
-    /// The rank that was to print has gone.
+    /// Tells the remaining peers after the rank that prints has ended.
     pub(super) fn heard_out(&mut self, id: u64) {
         if self.speaker == Speaker::Rank(id) {
             self.speaker = Speaker::Done;

@@ -1,4 +1,4 @@
-//! Connections that come, until their owners have said who they are.
+//! New connections, up to the message by which their owners identify themselves.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -13,16 +13,16 @@ use nix::sys::resource::{Resource, getrlimit};
 use super::super::orders::Event;
 use super::{Peer, Stage, Station};
 
-/// The most connections whose owner has not yet said who it is; beyond it one is closed that is not a rank's.
+/// The largest number of connections without identification; beyond it the agent closes one that is not a rank's.
 const MAX_STRANGERS: usize = 128;
-/// A rank says who it is as soon as it is connected: who has been silent for longer than this is none.
+/// The time after which a silent connection is not a rank's: a rank identifies itself as soon as it is connected.
 const SILENCE: Duration = Duration::from_secs(1);
-/// The time for which an agent without a free descriptor lets ranks wait for one: others may give theirs back.
+/// The time for which ranks wait for an agent without a free descriptor: other connections may be closed meanwhile.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Station {
     pub(super) fn accept(&mut self) {
-        // A bounded number a turn: those who are here already come first.
+        // A bounded number per turn, so that connected peers are served first.
         for _ in 0..64 {
             let fd = match socket::accept(self.listener.as_fd()) {
                 Ok(Some(fd)) => fd,
@@ -65,7 +65,7 @@ impl Station {
         }
     }
 
-    /// Ranks that nobody can let in would wait for ever, and all others for them.
+    /// Fails the job if ranks cannot be accepted: they would wait for ever, and all other ranks for them.
     fn no_room(&mut self, error: &io::Error) {
         let since = *self.locked_out.get_or_insert_with(Instant::now);
         if !matches!(self.stage, Stage::Gathering) || since.elapsed() < PATIENCE {
@@ -76,24 +76,24 @@ impl Station {
         let message = if error.raw_os_error() == Some(nix::libc::EMFILE) {
             let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(0, |(soft, _)| soft);
             format!(
-                "the agent on {host} may have {limit} files open (`ulimit -n`), which is not enough for the ranks of this host: raise \
-                 it, or start fewer: {error}"
+                "the agent on {host} cannot accept all ranks of this host: it is limited to {limit} open files \
+                 (`ulimit -n`). Raise the limit, or start fewer ranks there: {error}"
             )
         } else {
-            format!("the agent on {host} cannot let in the ranks of this host: {error}")
+            format!("the agent on {host} cannot accept the ranks of this host: {error}")
         };
         let _ = self.events.send(Event::Lost(message));
     }
 
-    /// Closes the oldest connection of the stranger who has most of them, or who has been silent for too long. Whether there was one:
-    /// a rank that is about to introduce itself has one connection, and has just come.
+    /// Closes the oldest unidentified connection of the process that has the most of them, or else one that has been
+    /// silent for too long, and returns whether there was one. A rank is safe: it has a single, recent connection.
     fn drop_stranger(&mut self) -> bool {
         let strangers = || self.peers.iter().filter(|(_, p)| p.hello.is_none());
         let mut count: BTreeMap<i32, usize> = BTreeMap::new();
-        // Those of another PID namespace all have the number 0.
+        // The processes of another PID namespace all have the number 0.
         strangers().filter(|(_, p)| p.pid != 0).for_each(|(_, p)| *count.entry(p.pid).or_default() += 1);
         let flooder = count.iter().max_by_key(|(_, n)| **n).filter(|(_, n)| **n > 1).map(|(pid, _)| *pid);
-        // Their numbers are in the order in which they came.
+        // Peers are numbered in the order of their connections.
         let oldest = match flooder {
             Some(pid) => strangers().find(|(_, p)| p.pid == pid),
             None => strangers().next().filter(|(_, p)| p.since.elapsed() > SILENCE),

@@ -1,4 +1,4 @@
-//! The station's checks that all ranks of this host have come, answered and mapped.
+//! The station's checks that all ranks of this host have connected, answered and mapped.
 
 use hostbuf::internal::wire::{Frame, Kind};
 
@@ -46,7 +46,7 @@ impl Station {
     }
 }
 
-/// A rank's refusal in words, from [`Kind::Votes`].
+/// Describes a rank's refusal, from the words of a [`Kind::Votes`] frame.
 fn refusal(frame: &Frame, length: usize) -> String {
     let [_, address, errno, start, end] = *frame.words.first_chunk::<5>().expect("a frame has 64 words");
     let mapping = (start as usize, end as usize);
