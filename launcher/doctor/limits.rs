@@ -73,7 +73,7 @@ fn file_size(size: Option<u64>) -> Line {
     line.value("soft_bytes", soft).mend(mend)
 }
 
-/// An upper bound on the descriptors that an agent uses for itself.
+/// An estimate of the descriptors that an agent uses for itself, with a margin.
 const OF_THE_AGENT: u64 = 64;
 
 /// Checks the limit on file descriptors: an agent has a connection and a pidfd for each rank of its host, and raises
@@ -85,7 +85,7 @@ fn descriptors() -> Line {
     };
     let ranks = hard.saturating_sub(OF_THE_AGENT) / 2;
     let says = format!(
-        "{soft}, which an agent raises to {hard} (ulimit -Hn): it needs two for each rank of its host and up to \
+        "{soft}, which an agent raises to {hard} (ulimit -Hn): it needs two for each rank of its host and about \
          {OF_THE_AGENT} for itself, so {hard} are enough for {ranks} ranks"
     );
     let line = if hard >= 1024 {

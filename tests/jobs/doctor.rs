@@ -25,6 +25,6 @@ fn descriptors_are_counted_as_the_agent_and_the_pages_do() {
     assert!(hard.starts_with("ok"), "{hard}");
     for page in ["docs/jobs.md", "docs/failures.md"] {
         let text = fs::read_to_string(root().join(page)).expect("it is there").replace('\n', " ");
-        assert!(text.contains("wants two descriptors for each rank"), "{page}");
+        assert!(text.contains("needs two descriptors for each rank"), "{page}");
     }
 }
