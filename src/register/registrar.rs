@@ -60,7 +60,7 @@ pub trait Registrar: Send + Sync + 'static {
     /// For messages: `mlock`, `cuda 0`, `mlx5_0`.
     fn name(&self) -> String;
 
-    /// Returns the name as `hostbuf stat` shows it, which keeps 23 bytes of it.
+    /// Returns the name for `hostbuf stat`, which shows at most 23 bytes of it.
     fn stat_name(&self) -> String {
         self.name()
     }

@@ -87,13 +87,13 @@ impl Driver {
         })
     }
 
-    /// Returns whether the driver says that `device` can register memory that is mapped read-only; `None` where it does not
-    /// know the question.
+    /// Returns whether the driver reports that `device` can register memory that is mapped read-only, or `None` if the
+    /// driver does not know the attribute.
     pub(super) fn registers_read_only(&self, device: sys::CUdevice) -> Option<bool> {
         const ATTRIBUTE: c_uint =
             sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED as c_uint;
         let mut value = 0;
-        // SAFETY: `value` is this function's; an attribute or a device that the driver does not know is an error.
+        // SAFETY: `value` is a local variable; the driver returns an error for an unknown attribute or device.
         let answer = unsafe { (self.attribute)(&raw mut value, ATTRIBUTE, device) };
         self.check(answer).ok().map(|()| value != 0)
     }
@@ -130,8 +130,8 @@ impl Code {
         self.0 == known as c_uint
     }
 
-    /// Returns whether the same call can succeed when no other process registers at the same time. An answer that nobody has a
-    /// name for counts as such: drivers differ in what they say then.
+    /// Returns whether the call may succeed if no other process registers at the same time. This includes unknown
+    /// codes, since drivers return different ones in this case.
     pub(super) fn may_pass(self) -> bool {
         !LASTING.iter().any(|&known| self.is(known)) && !BROKEN.iter().any(|&known| self.is(known))
     }
@@ -143,7 +143,7 @@ impl Code {
     }
 }
 
-/// Answers that stay the same however often the same is asked.
+/// Errors that a retry cannot resolve.
 const LASTING: &[Known] = &[
     Known::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED,
     Known::CUDA_ERROR_NOT_SUPPORTED,
@@ -157,7 +157,7 @@ const LASTING: &[Known] = &[
     Known::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH,
 ];
 
-/// Answers of a context that an earlier operation broke.
+/// Errors of a context that an earlier operation has broken.
 const BROKEN: &[Known] = &[
     Known::CUDA_ERROR_ILLEGAL_ADDRESS,
     Known::CUDA_ERROR_LAUNCH_FAILED,
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_another_process_can_cause_is_tried_again() {
+    fn only_errors_that_another_process_can_cause_are_retried() {
         for known in
             [Known::CUDA_ERROR_OUT_OF_MEMORY, Known::CUDA_ERROR_INVALID_VALUE, Known::CUDA_ERROR_UNKNOWN]
         {

@@ -27,7 +27,7 @@ use driver::{Code, Driver};
 const LONGEST: usize = 64 << 30;
 /// Where a range is cut, in bytes: no page of 2 MiB belongs to two chunks.
 const CUT: usize = 2 << 20;
-/// The words for a driver whose attribute is 0; `hostbuf doctor` looks for them.
+/// The message for a driver whose attribute is 0.
 const NOT_FROZEN: &str = "this driver cannot register read-only memory, such as a frozen buffer";
 
 /// Registers host memory with CUDA: the GPUs of this process copy from and to it at full speed, and kernels may use it.
@@ -36,11 +36,11 @@ const NOT_FROZEN: &str = "this driver cannot register read-only memory, such as 
 /// portable: all contexts of the process know them. So one of these is enough for all GPUs, and two refuse each
 /// other's ranges.
 ///
-/// Memory that is mapped read-only, as a frozen buffer is, can be registered with [`Access::READ`] where the driver supports it
-/// ([`registers_read_only`](CudaHost::registers_read_only)). The GPU can then copy from it only.
+/// Memory that is mapped read-only, such as a frozen buffer, can be registered with [`Access::READ`] if the driver
+/// supports it ([`registers_read_only`](CudaHost::registers_read_only)). The GPU can then only copy from it.
 ///
-/// When the driver refuses shared memory, the processes of a host take turns and try again: some drivers refuse pages that
-/// another process registers at the same moment.
+/// If the driver refuses shared memory, the processes of a host retry one after another: some drivers refuse pages that
+/// another process is registering.
 ///
 /// A kernel that failed (an illegal address, say) breaks the context for good, and everything here then fails with its
 /// error: only another process helps.
@@ -157,15 +157,16 @@ impl CudaHost {
         let device = if driver.check(named).is_ok() { device } else { "a GPU without a name".into() };
         let more = if count > 1 { format!(" and {} more", count - 1) } else { String::new() };
         let mut first = 0;
-        // SAFETY: device 0 is there, and the place for the answer is this function's.
+        // SAFETY: there is a device 0, and `first` is a local variable.
         let found = driver.check(unsafe { (driver.device)(&raw mut first, 0) }).is_ok();
         let refuses = found && driver.registers_read_only(first) == Some(false);
         let lacks = if refuses { format!("; {NOT_FROZEN}") } else { String::new() };
         Probe::Ready(format!("{version}, {device}{more}{lacks}"))
     }
 
-    /// Returns whether the driver says that it can register memory that is mapped read-only, such as a frozen buffer
-    /// (`CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED`). A driver that does not know the attribute counts as able.
+    /// Returns whether the driver can register memory that is mapped read-only, such as a frozen buffer
+    /// (`CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED`). Returns true if the driver does not know the
+    /// attribute.
     #[doc(alias = "CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED")]
     #[must_use]
     pub fn registers_read_only(&self) -> bool {
@@ -210,12 +211,12 @@ impl CudaHost {
         self.refused(span, access, self.driver.explain(doing, code), errno)
     }
 
-    /// Says why memory that is mapped read-only is not registered, and what to do instead.
+    /// Returns the message for read-only memory that the driver cannot register: the reason and the alternatives.
     fn not_frozen(&self) -> String {
         format!(
             "{NOT_FROZEN} (GPU {} on {}: CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED is 0). Leave the buffer unfrozen \
              and register it for reading, copy from registered memory (PinnedAlloc), or install a driver whose attribute is 1 \
-             (docs/gpu.md). Copies from memory that is not registered work, and are slower",
+             (docs/gpu.md). Copies from unregistered memory work, but are slower",
             self.ordinal,
             process::host_name()
         )
@@ -313,12 +314,12 @@ impl Registrar for CudaHost {
             .map_err(|code| self.failed(span, access, "cuCtxPushCurrent", code))?;
         let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
         let mut pinned = self.pin_all(span, flags);
-        // To look how the memory is mapped costs more than to register a page, so that is done only when the driver refuses.
+        // Looking up the mapping costs more than registering a page, so it is done only if the driver refuses.
         if matches!(pinned, Err((_, code)) if code.may_pass()) {
             // Without /proc the driver finds out.
             let flags = match maps::mapping(span.start(), span.end()).unwrap_or(Mapping::Writable) {
                 Mapping::Writable => flags,
-                // The driver wants to be told of memory that is mapped read-only.
+                // The driver needs a flag for memory that is mapped read-only.
                 Mapping::ReadOnly if !access.writes() => {
                     pinned = self.pin_all(span, flags | sys::CU_MEMHOSTREGISTER_READ_ONLY);
                     if pinned.is_err() && !self.registers_read_only() {
@@ -327,7 +328,7 @@ impl Registrar for CudaHost {
                     flags | sys::CU_MEMHOSTREGISTER_READ_ONLY
                 }
                 Mapping::ReadOnly => {
-                    let why = "it is mapped read-only: ask for reading only".into();
+                    let why = "it is mapped read-only: request access for reading only".into();
                     return Err(self.refused(span, access, why, Some(libc::EACCES)));
                 }
                 Mapping::Hole(at) => {

@@ -1,7 +1,8 @@
-//! Taking turns: a process whose registration the driver refused tries again while no other process of the host does.
+//! Serialised retries of registrations: a process whose registration the driver refused retries it while no other
+//! process of the same user on the host does.
 //!
-//! Some drivers refuse pages that another process registers at the same moment. The ranks of a host that register one buffer
-//! all at once meet there. A first try takes no turn, since taking one would cost every registration two system calls.
+//! Some drivers refuse pages that another process is registering, which happens when all ranks of a host register one
+//! buffer. The first attempt is not serialised, since that would cost every registration two system calls.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -9,17 +10,19 @@ use std::time::{Duration, Instant};
 use crate::os::{maps, process, socket};
 use crate::span::Span;
 
-/// The time to wait for a turn. Another process may hold one for as long as it registers, which took 4.5 s for 66 GiB.
+/// The time to wait for the turn. Another process may hold it for as long as it registers, which took 4.5 s for 66 GiB.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The first pause between two tries; each further pause is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
-/// The number of times that a process tries while it has the turn: a process that makes its first try takes none, and may be in the way.
+/// The number of attempts while a process has the turn. More than one is needed, since the first attempt of another
+/// process is made without the turn and may still conflict.
 const TRIES: u32 = 8;
 
-/// Returns whether any of `span` is memory that another process can have mapped too. Only there can processes meet.
+/// Returns whether a part of `span` is memory that another process can have mapped too. Only there can registrations
+/// conflict.
 pub(super) fn is_shared(span: Span) -> bool {
     let mut shared = false;
-    // Without /proc nothing is known, and nothing is tried again.
+    // Without /proc the memory counts as private, and nothing is retried.
     let _ = maps::each(|mapped| {
         shared |= mapped.end > span.start() && mapped.start < span.end() && !mapped.private;
         mapped.end < span.end() && !shared
@@ -27,14 +30,14 @@ pub(super) fn is_shared(span: Span) -> bool {
     shared
 }
 
-/// The turn of one process of this user on this host. An abstract socket name, which only one socket can have, and which goes
-/// with the process.
+/// The turn of one process of this user on this host: an abstract socket name, which only one socket can have, and
+/// which the kernel releases with the process.
 struct Turn {
     _name: Option<OwnedFd>,
 }
 
 impl Turn {
-    /// Waits for the turn. After [`PATIENCE`], or where there are no sockets, goes on without one.
+    /// Waits for the turn. Continues without it after [`PATIENCE`], or if sockets are not available.
     fn wait() -> Turn {
         let name = format!("hostbuf-cuda-turn-{}", nix::unistd::geteuid());
         let (begun, mut pause) = (Instant::now(), FIRST_PAUSE);
@@ -44,7 +47,7 @@ impl Turn {
                 Err(error)
                     if error.raw_os_error() == Some(libc::EADDRINUSE) && begun.elapsed() < PATIENCE => {}
                 Err(error) => {
-                    tracing::warn!(%error, host = process::host_name(), "registering with CUDA without taking turns");
+                    tracing::warn!(%error, host = process::host_name(), "retrying a registration with CUDA without the lock against other processes");
                     return Turn { _name: None };
                 }
             }
@@ -78,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_tries_until_it_succeeds_or_may_not_try_again() {
+    fn attempts_end_with_success_or_a_lasting_error() {
         let mut tries = 0;
         let second = || {
             tries += 1;
