@@ -22,7 +22,7 @@ pub(crate) struct Program {
     pub(crate) segments: Vec<(usize, usize)>,
     /// The libraries that it names itself.
     pub(crate) needed: Vec<String>,
-    /// Whether the image contains the library, or is linked to it, so that the program can attach. It is determined
+    /// True if the image contains the library, or is linked to it, so that the program can attach. It is determined
     /// only for programs into which nothing can be preloaded.
     pub(crate) can_attach: bool,
 }

@@ -29,8 +29,8 @@ pub const ENV_JOB: &str = "HOSTBUF_JOB";
 pub const ENV_PREFIX: &str = "HOSTBUF_PREFIX";
 /// The environment variable with the number of the connection that `hostbuf exec` opened.
 pub const ENV_CONNECTION: &str = "HOSTBUF_CONNECTION";
-/// The environment variable with the first buffer's address: 16 hexadecimal digits behind `0x`. Only a process that has
-/// mapped the buffer has it: see [`ENV_ADDRESS_ROOM`].
+/// The environment variable with the first buffer's address: `0x` and 16 hexadecimal digits. Only a process that has
+/// mapped the buffer has it; see [`ENV_ADDRESS_ROOM`].
 pub const ENV_ADDRESS: &str = "HOSTBUF_ADDRESS";
 /// The environment variable with the first buffer's size in bytes, in decimal.
 pub const ENV_SIZE: &str = "HOSTBUF_SIZE";
@@ -45,12 +45,12 @@ const _: () = assert!(ENV_ADDRESS.len() == ENV_ADDRESS_ROOM.len() && ENV_SIZE.le
 
 /// The environment variable with the inode number of the network namespace in which the host's agent listens.
 pub const ENV_NETWORK: &str = "HOSTBUF_NETWORK";
-/// The environment variable that tells a later image of a rank how to name its ranks in a message ("ranks 0-3 on h0"). A
-/// leading `-` marks an image that leaves the message to another rank with the same command line.
+/// The environment variable with the text by which a later image of a rank names its ranks in a message ("ranks 0-3 on
+/// h0"). A leading `-` means that another rank with the same command line prints the message.
 pub const ENV_REPORT: &str = "HOSTBUF_REPORT";
-/// The environment variable with the path of the preloaded object, for images in which `LD_PRELOAD` names it otherwise.
+/// The environment variable with the path of the preloaded object, for images whose `LD_PRELOAD` names a descriptor.
 pub const ENV_OBJECT: &str = "HOSTBUF_OBJECT";
-/// The longest value of [`ENV_REPORT`].
+/// The largest length of the value of [`ENV_REPORT`], in bytes.
 pub const REPORT_MAX: usize = 64;
 /// The environment variable that makes a missing buffer an error for later images (`--require`).
 pub const ENV_REQUIRE: &str = "HOSTBUF_REQUIRE";
@@ -228,7 +228,7 @@ pub enum Coverage {
 }
 
 impl Coverage {
-    /// From word 1 of a frame of kind [`Kind::Ready`].
+    /// Decodes word 1 of a frame of kind [`Kind::Ready`].
     #[must_use]
     pub fn from_word(word: u64) -> Coverage {
         match word {

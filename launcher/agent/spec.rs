@@ -20,7 +20,7 @@ pub(crate) struct Spec {
     pub(crate) lifeline: Option<Lifeline>,
     /// Whether a launcher waits for reports; without one the ranks print what goes wrong.
     pub(crate) reports: bool,
-    /// Whether the agent ends the processes that have the job's buffers when the lifeline ends.
+    /// True if the agent ends the processes that have the job's buffers when the lifeline ends.
     pub(crate) ends_processes: bool,
     /// The program of every rank, if each host with an agent has ranks. The agents then look for it before the ranks
     /// start.

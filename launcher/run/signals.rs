@@ -21,7 +21,7 @@ const FORWARDED: [Signal; 7] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Received {
     pub(super) signal: Signal,
-    /// Whether the terminal has sent it to the whole foreground process group, and so to the ranks too.
+    /// True if the terminal has sent it to the whole foreground process group, and so to the ranks too.
     pub(super) by_terminal: bool,
 }
 

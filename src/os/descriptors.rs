@@ -5,19 +5,21 @@
 use std::io;
 use std::os::fd::RawFd;
 
-/// Gives the calling thread a table of its own with copies of `kept` alone, by `close_range(2)` with CLOSE_RANGE_UNSHARE.
+/// Gives the calling thread its own descriptor table that contains only `kept`, by `close_range(2)` with
+/// CLOSE_RANGE_UNSHARE.
 ///
-/// Descriptors that the program closes afterwards are closed, as if this thread did not exist: a pipe reaches its end of file, a connection
-/// sends its FIN. And a program of one thread is to the kernel one again as far as its descriptors are concerned, which saves
-/// a reference count in each of its system calls.
+/// The thread then keeps no descriptor of the program open: when the program closes one, a pipe reaches its end of file
+/// and a connection sends its FIN. A program with no other thread shares its table with nobody again, which saves a
+/// reference count in each of its system calls.
 ///
 /// # Errors
-/// As `close_range(2)`: `ENOSYS` before Linux 5.9, `EPERM` where a seccomp profile forbids it, `ENOMEM`. The table may have lost
-/// some of the others then, if it is the thread's own already; nothing of the program's is closed.
+/// As `close_range(2)`: `ENOSYS` before Linux 5.9, `EPERM` if a seccomp profile forbids it, `ENOMEM`. In that case the
+/// thread's own table may have lost some descriptors, but none of the program's descriptors is closed.
 pub fn keep_only(kept: &[RawFd]) -> io::Result<()> {
     let mut kept = kept.iter().map(|&fd| fd as u32).collect::<Vec<_>>();
     kept.sort_unstable();
-    // The highest range first: of what is closed with the unsharing nothing is copied.
+    // The highest range first, together with the unsharing: the kernel does not copy the descriptors that this call
+    // closes.
     let mut end = u32::MAX;
     let mut flags = libc::CLOSE_RANGE_UNSHARE;
     for &fd in kept.iter().rev() {
@@ -44,12 +46,12 @@ fn close_range(first: u32, last: u32, flags: libc::c_uint) -> io::Result<()> {
     }
 }
 
-/// Gives the calling thread a table of its own with copies of all descriptors, by `unshare(2)` with CLONE_FILES.
+/// Gives the calling thread its own descriptor table with copies of all descriptors, by `unshare(2)` with CLONE_FILES.
 ///
 /// # Errors
-/// As `unshare(2)`: `ENOMEM`, `EPERM` where a seccomp profile forbids it.
+/// As `unshare(2)`: `ENOMEM`, `EPERM` if a seccomp profile forbids it.
 pub fn unshare() -> io::Result<()> {
-    // SAFETY: descriptors keep their numbers, in this thread and in the others.
+    // SAFETY: descriptors keep their numbers in this thread and in all others.
     match unsafe { libc::unshare(libc::CLONE_FILES) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -64,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_keeps_what_it_named_and_holds_nothing_else_open() {
+    fn a_thread_keeps_only_the_named_descriptors_open() {
         let (mut reader, writer) = std::io::pipe().unwrap();
         let (mut kept_reader, kept_writer) = std::io::pipe().unwrap();
         let (go, waits) = std::sync::mpsc::channel::<()>();
@@ -76,22 +78,22 @@ mod tests {
             waits.recv().unwrap();
         });
         match is_ready.recv().unwrap() {
-            Err(Some(libc::ENOSYS | libc::EPERM)) => eprintln!("skipped: close_range is not to be had here"),
+            Err(Some(libc::ENOSYS | libc::EPERM)) => eprintln!("skipped: close_range is not available"),
             done => {
                 done.unwrap();
                 drop(writer);
-                // The thread still lives; it would be the last with the writing end.
+                // The thread is still running. With the program's table it would keep the writing end open.
                 assert_eq!(reader.read(&mut [0]).unwrap(), 0);
-                // Of this one it has a copy: closing ours does not end it.
+                // The thread has a copy of this one, so the pipe does not reach its end of file.
                 drop(kept_writer);
                 let mut poll = libc::pollfd { fd: kept_reader.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-                // SAFETY: one descriptor is asked.
+                // SAFETY: `poll` is an array of one `pollfd`.
                 assert_eq!(unsafe { libc::poll(&raw mut poll, 1, 0) }, 0);
             }
         }
         go.send(()).unwrap();
         thread.join().unwrap();
-        // The table goes with the thread, a moment after it can be joined.
+        // The kernel frees the table when the thread ends, which may be shortly after the join.
         assert_eq!(kept_reader.read(&mut [0]).unwrap(), 0);
     }
 }

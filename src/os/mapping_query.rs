@@ -1,6 +1,7 @@
-//! One mapping of this process by its address: the ioctl `PROCMAP_QUERY` of `/proc/self/maps` (Linux 6.11).
+//! Look-up of one mapping of this process by address, with the ioctl `PROCMAP_QUERY` of `/proc/self/maps` (Linux 6.11).
 //!
-//! Reading the list takes time in proportion to the mappings of the process. A query takes the same time however many there are.
+//! The time to read the whole list is proportional to the number of mappings; the time of a query does not depend on
+//! it.
 
 #![allow(unsafe_code)]
 
@@ -37,22 +38,23 @@ struct ProcmapQuery {
 /// A mapping as `PROCMAP_QUERY` describes it, without its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueriedMapping {
-    /// First address.
+    /// The address of the first byte.
     pub start: usize,
-    /// The address behind the last byte.
+    /// The address after the last byte.
     pub end: usize,
-    /// Writes stay with this process.
+    /// True if the mapping is private (MAP_PRIVATE).
     pub private: bool,
-    /// The file's number, 0 for memory without a file.
+    /// The inode number of the file, 0 for anonymous memory.
     pub inode: u64,
 }
 
-/// Returns the mapping that contains `address`, or the next one above it; `None` when there is none above it either.
+/// Returns the mapping that contains `address`, else the next one above it, else `None`.
 ///
-/// `maps` is `/proc/self/maps`, opened by this process: in a forked child it still names the parent's address space.
+/// `maps` is `/proc/self/maps`, opened by this process: in a forked child it still refers to the parent's address
+/// space.
 ///
 /// # Errors
-/// `ENOTTY` on a kernel without the query, and whatever else `ioctl(2)` answers.
+/// `ENOTTY` on a kernel without the query, and other errors of `ioctl(2)`.
 pub fn mapping_at_or_after(maps: &File, address: usize) -> Result<Option<QueriedMapping>, Errno> {
     const NOENT: Errno = Errno(libc::ENOENT);
     let mut query = ProcmapQuery {
@@ -61,7 +63,7 @@ pub fn mapping_at_or_after(maps: &File, address: usize) -> Result<Option<Queried
         query_addr: address as u64,
         ..ProcmapQuery::default()
     };
-    // SAFETY: the request reads and writes one `ProcmapQuery`, whose size it is told. No buffer for names is passed.
+    // SAFETY: the request reads and writes one `ProcmapQuery` of the size in `size`. No buffer for names is passed.
     match unsafe { raw::ioctl(maps.as_raw_fd(), PROCMAP_QUERY, &raw mut query as usize) } {
         Ok(_) => Ok(Some(QueriedMapping {
             start: query.vma_start as usize,
@@ -85,7 +87,7 @@ mod tests {
         if let Err(why) = mapping_at_or_after(&file, 0) {
             return eprintln!("skipped: PROCMAP_QUERY: {why:?}");
         }
-        // Other tests map and unmap meanwhile: the mappings of this program and of its stack stay.
+        // Other tests map and unmap memory concurrently, but the mappings of the program and of the stack remain.
         let mut list = Vec::new();
         maps::each(|m| {
             list.push((m.start, m.end, m.private, m.inode != 0));

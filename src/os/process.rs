@@ -22,11 +22,11 @@ pub fn pidfd(pid: i32) -> io::Result<OwnedFd> {
 /// Sends `signal` to the process behind a [`pidfd`].
 ///
 /// # Errors
-/// As `pidfd_send_signal(2)`: `ESRCH` when the process has ended.
+/// As `pidfd_send_signal(2)`: `ESRCH` if the process has ended.
 #[allow(unsafe_code)]
 pub fn signal(process: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
     let no_info = std::ptr::null::<libc::siginfo_t>();
-    // SAFETY: a null pointer means the information that kill(2) sends.
+    // SAFETY: with a null pointer the kernel fills in the same information as for kill(2).
     let sent = unsafe { libc::syscall(libc::SYS_pidfd_send_signal, process.as_raw_fd(), signal, no_info, 0) };
     if sent != 0 {
         return Err(io::Error::last_os_error());
@@ -59,7 +59,7 @@ pub fn parent(pid: i32) -> Option<i32> {
     stat_field(pid, 1)?.parse().ok()
 }
 
-/// The state of a process as `/proc/PID/stat` has it: `R`, `S`, `T` (stopped), `Z` (ended, not waited for).
+/// Returns the state of a process from `/proc/PID/stat`: `R`, `S`, `T` (stopped), `Z` (zombie) and so on.
 #[must_use]
 pub fn state(pid: i32) -> Option<char> {
     stat_field(pid, 0)?.chars().next()

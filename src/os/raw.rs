@@ -19,13 +19,13 @@ impl Errno {
     pub const PERM: Errno = Errno(1);
     /// Interrupted by a signal: ask again.
     pub const INTR: Errno = Errno(4);
-    /// Not now: a change of the address space is under way.
+    /// Try again. userfaultfd returns it while a change of the address space is in progress.
     pub const AGAIN: Errno = Errno(11);
     /// The address range is taken (`MAP_FIXED_NOREPLACE`).
     pub const EXIST: Errno = Errno(17);
     /// Out of address space, of memory or of mappings.
     pub const NOMEM: Errno = Errno(12);
-    /// Nobody listens under this name in this network namespace.
+    /// Connection refused: no socket of this network namespace listens under the name.
     pub const CONNREFUSED: Errno = Errno(111);
     /// Nonsense was asked.
     pub const INVAL: Errno = Errno(22);
@@ -269,7 +269,7 @@ pub fn close(fd: i32) {
     unsafe { syscall(number::CLOSE, [fd as usize, 0, 0, 0, 0, 0]) };
 }
 
-/// Duplicates a descriptor to the lowest free number from `lowest` on, which goes through exec.
+/// Duplicates a descriptor to the lowest free number not below `lowest`. The duplicate stays open through exec.
 ///
 /// # Errors
 /// As `fcntl(2)` with `F_DUPFD`.

@@ -1,8 +1,8 @@
-//! Threads of the library's own, started by `pthread_create(3)`.
+//! The library's internal threads, started by `pthread_create(3)`.
 //!
-//! The standard library takes a lock of its own when a thread begins and when it ends. A child that is forked while another thread of its
-//! parent holds that lock has it locked for ever, and a thread that the child starts then never runs. The C library's locks
-//! are good in a child, so caches work there.
+//! The standard library holds a lock of its own while a thread starts and while it ends. If a process forks while
+//! another thread holds that lock, it stays locked in the child, and threads that the child starts never run. The C
+//! library makes its own locks usable in the child, so caches work there.
 
 #![allow(unsafe_code)]
 
@@ -13,10 +13,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Bytes of a thread's stack, as the standard library has it.
+/// The size of a thread's stack in bytes, the same as in the standard library.
 const STACK: usize = 2 << 20;
 
-/// A running thread, to be joined.
+/// A running thread that has not been joined.
 pub struct Thread {
     handle: libc::pthread_t,
     finished: Arc<AtomicBool>,
@@ -31,24 +31,24 @@ struct Start {
 }
 
 extern "C" fn begin(start: *mut libc::c_void) -> *mut libc::c_void {
-    // SAFETY: made by `spawn` with `Box::into_raw`, for this thread alone.
+    // SAFETY: `spawn` has made it with `Box::into_raw`, for this thread alone.
     let Start { body, finished } = *unsafe { Box::from_raw(start.cast::<Start>()) };
-    // A panic has been reported when it comes here, and must not cross the C library.
+    // The panic hook has reported a panic already. It must not unwind into the C library.
     let _ = catch_unwind(AssertUnwindSafe(body));
     finished.store(true, Ordering::Release);
     std::ptr::null_mut()
 }
 
-/// Starts a thread that runs `body`. `name` has at most 15 bytes; the kernel takes no more.
+/// Starts a thread that runs `body`. `name` has at most 15 bytes, the limit of the kernel.
 ///
 /// # Errors
-/// As `pthread_create(3)`: `EAGAIN` when there are too many threads, or no memory.
+/// As `pthread_create(3)`: `EAGAIN` if there are too many threads or there is not enough memory.
 pub fn spawn(name: &CStr, body: impl FnOnce() + Send + 'static) -> io::Result<Thread> {
     let finished = Arc::new(AtomicBool::new(false));
     let start = Box::into_raw(Box::new(Start { body: Box::new(body), finished: finished.clone() }));
     let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
     let mut handle = MaybeUninit::<libc::pthread_t>::uninit();
-    // SAFETY: the attributes are initialised first and destroyed last; the thread gets what `begin` expects.
+    // SAFETY: the attributes are initialised first and destroyed last; `start` is the argument that `begin` expects.
     let result = unsafe {
         libc::pthread_attr_init(attributes.as_mut_ptr());
         libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), STACK);
@@ -57,19 +57,19 @@ pub fn spawn(name: &CStr, body: impl FnOnce() + Send + 'static) -> io::Result<Th
         result
     };
     if result != 0 {
-        // SAFETY: no thread has it.
+        // SAFETY: no thread was started, so `start` is still owned here.
         drop(unsafe { Box::from_raw(start) });
         return Err(io::Error::from_raw_os_error(result));
     }
-    // SAFETY: it was created, and is joined once at most.
+    // SAFETY: pthread_create has succeeded, so it has written the handle.
     let handle = unsafe { handle.assume_init() };
-    // SAFETY: a thread that has not been joined, and a string.
+    // SAFETY: the thread has not been joined, and `name` is NUL-terminated.
     unsafe { libc::pthread_setname_np(handle, name.as_ptr()) };
     Ok(Thread { handle, finished })
 }
 
 impl Thread {
-    /// Returns whether the thread has done all that it had to.
+    /// Returns whether the body of the thread has ended.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.finished.load(Ordering::Acquire)
@@ -77,7 +77,7 @@ impl Thread {
 
     /// Waits until the thread has ended.
     pub fn join(self) {
-        // SAFETY: joined once, since this takes it.
+        // SAFETY: the thread is joined only once, since `join` consumes it.
         unsafe { libc::pthread_join(self.handle, std::ptr::null_mut()) };
     }
 }
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_runs_has_its_name_and_may_panic() {
+    fn a_thread_runs_with_its_name_and_may_panic() {
         let (send, receive) = std::sync::mpsc::channel();
         let thread = spawn(c"a name of its o", move || {
             let name = std::fs::read_to_string("/proc/thread-self/comm").unwrap();

@@ -1,14 +1,14 @@
-//! Registration with devices, and a cache that never registers twice what is registered.
+//! Registration of memory with devices, and a cache of registrations.
 //!
 //! | concept | type | what it is |
 //! | --- | --- | --- |
-//! | range, rights | [`Span`], [`Access`] | addresses of this process; what a device may do there |
-//! | device | [`Registrar`] | makes and ends registrations: [`Mlock`], [`CudaHost`] (feature `cuda`), `Verbs` (feature `rdma`); [`Device`] is whichever a name says |
-//! | proof | [`Registration`] | the device knows a range as long as this lives |
-//! | cache | [`RegistrationCache`] | finds them again by address, within a hard [`Budget`] |
-//! | hold | [`Lease`] | keeps one alive while it is used |
-//! | registered from the start | [`PinnedAlloc`], [`HostBuffer::register`](crate::HostBuffer::register) | memory that hostbuf makes |
-//! | who tells of changes | [`Monitor`] | the kernel (strict, the default), or the program |
+//! | range, rights | [`Span`], [`Access`] | addresses of this process; the access that a device gets |
+//! | device | [`Registrar`] | registers and deregisters memory: [`Mlock`], [`CudaHost`] (feature `cuda`), `Verbs` (feature `rdma`); [`Device`] selects one by name |
+//! | proof | [`Registration`] | the range is registered as long as this object lives |
+//! | cache | [`RegistrationCache`] | finds registrations by address, within a hard [`Budget`] |
+//! | hold | [`Lease`] | keeps a registration alive while it is used |
+//! | registered from the start | [`PinnedAlloc`], [`HostBuffer::register`](crate::HostBuffer::register) | memory that hostbuf allocates |
+//! | reports of changes | [`Monitor`] | from the kernel (strict, the default) or from the program |
 //!
 //! ```
 //! use std::sync::Arc;
@@ -27,53 +27,56 @@
 //! # Ok::<(), hostbuf::Error>(())
 //! ```
 //!
-//! # What the strict monitor sees, and what it does not
+//! # Coverage of the strict monitor
 //!
-//! It sees every change of anonymous private memory that the kernel reports: munmap, mmap over it, mremap from and onto, brk,
-//! madvise with DONTNEED, DONTNEED_LOCKED, FREE and REMOVE, whoever calls it and by whatever library, and so `free` and
-//! `realloc`. Memory that it cannot watch (files, private ones too, and so the initialised data of a program; shared memory
-//! of other owners; huge pages of the pool, `MAP_HUGETLB`) is registered for its leases only, and counted by cause. A device
-//! that knows no overlapping registrations can then have a range for one lease at a time. hostbuf's own memory needs no watching: a
-//! registration keeps it.
+//! The monitor sees every change of private anonymous memory that the kernel reports: munmap, mmap over it, mremap from
+//! and onto it, brk, and madvise with DONTNEED, DONTNEED_LOCKED, FREE and REMOVE, whichever library makes the call, and
+//! so `free` and `realloc`. It cannot watch files (including private mappings, and so the initialised data of a
+//! program), shared memory of other owners, and huge pages of the pool (`MAP_HUGETLB`). Such memory is registered for
+//! its leases only, and counted by cause. On a device without overlapping registrations, only one lease at a time can
+//! then have a range. hostbuf's own memory needs no watching, since a registration keeps it mapped.
 //!
-//! Where this process can have no such monitor (containers often forbid userfaultfd) nothing foreign is kept: a `tracing` event
-//! says so when the cache is made, [`Stats::unproven`] counts, and [`Monitor::probe`] says why.
+//! If this process can have no such monitor (containers often forbid userfaultfd), the cache keeps no registrations of
+//! foreign memory: a `tracing` event reports it when the cache is made, [`Stats::unproven`] counts the requests, and
+//! [`Monitor::probe`] returns the reason.
 //!
-//! A request waits for changes that are under way in memory that the same userfaultfd watches, about a millisecond at a time, and up
-//! to 20 ms where the monitor's thread gets no core. The monitor spreads mappings over up to 16 userfaultfds
-//! (`HOSTBUF_CACHE_DESCRIPTORS`), so a change in one mapping does not delay requests for most others. If changes do not
-//! end, the memory is registered for its lease only, and counted as restless. While one change takes more than a
-//! second and the kernel has no event for it, memory of that userfaultfd is registered for its leases only, and counted as
-//! unproven.
+//! A request waits for changes in progress in memory that the same userfaultfd watches: about 1 ms per userfaultfd, or
+//! up to 20 ms if the monitor's thread gets no core; a miss may wait several times. The monitor spreads mappings over
+//! up to 16 userfaultfds (`HOSTBUF_CACHE_DESCRIPTORS`), so a change in one mapping does not delay requests for most
+//! others. If changes continue without a pause, the memory is registered for its lease only and counted as restless. If
+//! a change takes more than a second and the kernel has no event for it, memory of that userfaultfd is registered for
+//! its leases only and counted as unproven until the change ends.
 //!
-//! Pages that the program discards hundreds of times a second are not watched while that lasts, so that the rest of their mapping
-//! stays quiet. The kernel keeps the mapping in parts meanwhile, and an `mremap` over more than one of them fails with
-//! `EFAULT`.
+//! The monitor does not watch pages while the program discards them hundreds of times a second, so that hits in the
+//! rest of their mapping do not wait. Meanwhile the kernel splits the mapping, and an `mremap` over more than one part
+//! fails with `EFAULT`.
 //!
-//! Whoever changes watched memory waits until the monitor's thread has read of it: some microseconds, and as long as that
-//! thread gets no core where others of a higher priority have them all.
+//! A thread that changes watched memory waits until the monitor's thread has read the event: some microseconds, or
+//! longer if threads of a higher priority keep the monitor's thread from running.
 //!
-//! A discard (`madvise`) is reported *before* the pages go. A request for such pages waits until the discarding thread runs again,
-//! a millisecond more, and until that thread has let go of the address space's lock. One gap remains: that thread is preempted
-//! between a few dozen instructions of the kernel, and gets no core for that millisecond. It matters to programs only in which one
-//! thread sends pages while another discards them; they call [`invalidate`](RegistrationCache::invalidate) after madvise.
+//! The kernel reports a discard (`madvise`) *before* it takes the pages. A request for such pages waits until the
+//! discarding thread runs again, one millisecond more, and until that thread has released the lock of the address
+//! space. One gap remains: the discarding thread is preempted within a few dozen instructions of the kernel and gets no
+//! core for that millisecond. This concerns only programs in which one thread sends pages while another discards them;
+//! they call [`invalidate`](RegistrationCache::invalidate) after `madvise`.
 //!
 //! # Threads
 //!
-//! A hit on foreign memory asks the kernel, by a system call on the mapping's userfaultfd. Threads that ask the same descriptor
-//! share the cache line in which the kernel counts its references. Where many threads send from one mapping, each of them calls
-//! [`Monitor::unshare_descriptors`] when it begins.
+//! A hit on foreign memory makes a system call on the mapping's userfaultfd. Threads that use the same descriptor share
+//! the cache line in which the kernel counts its references. If many threads send from one mapping, each of them should
+//! call [`Monitor::unshare_descriptors`] when it starts.
 //!
-//! A thread whose table of descriptors does not have the monitor's (it called `unshare` itself before the monitor started, or the
-//! program closed descriptors that are not its own) is served for its leases only; one warning says so, and
-//! [`Stats::unproven`] counts.
+//! A thread may lack the monitor's descriptors, because it called `unshare` itself before the monitor started or
+//! because the program closed descriptors that it does not own. Its requests are then registered for their leases only;
+//! one warning reports it, and [`Stats::unproven`] counts the requests.
 //!
-//! # What a program notices of being watched
+//! # Effects of watching on a program
 //!
-//! - Its own `UFFDIO_REGISTER` of watched memory fails with `EBUSY`: the kernel lets one userfaultfd watch a mapping.
-//! - One `mremap` over two mappings fails with `EFAULT` once one of them is watched. The C library's `realloc` copies then.
-//! - A request for writing hits on a registration also when the page has been made read-only since (`mprotect`): the device had the
-//!   right when it was registered, and the kernel reports no change of rights.
+//! - Its own `UFFDIO_REGISTER` of watched memory fails with `EBUSY`: only one userfaultfd can watch a mapping.
+//! - An `mremap` over two mappings fails with `EFAULT` if one of them is watched. The C library's `realloc` then
+//!   copies.
+//! - A request for writing still hits after the page has been made read-only (`mprotect`): the device had the right
+//!   when the memory was registered, and the kernel does not report changes of protection.
 //!
 //! The kernel reports nothing for `shmat` with `SHM_REMAP`, `remap_file_pages`, `MADV_GUARD_INSTALL`, and for holes and
 //! truncation of a file through a descriptor. Who does that to registered memory calls

@@ -174,7 +174,8 @@ fn a_table_that_all_ranks_see() {
 fn the_lines_that_point_mpi4py_at_each_mpi() {
     let Some(python) = python() else { return };
     let page = std::fs::read_to_string(root().join("docs/python.md")).expect("the page is there");
-    let (_, section) = page.split_once("### Select the MPI library for mpi4py").expect("the section is there");
+    let (_, section) =
+        page.split_once("### Select the MPI library for mpi4py").expect("the section is there");
     let block = section.split("```").nth(1).expect("a block of lines");
     let lines_for = |flavour: &str| -> String {
         let title = match flavour {

@@ -18,20 +18,21 @@ use crate::span::{Access, Span};
 /// Ranges between two fences.
 const AT_ONCE: usize = 64;
 
-/// The descriptors that watch the memory of a batch, and the sequences as they were before its leases were seen to be live.
+/// The descriptors that watch the memory of a batch, and their sequences before its leases were seen to be live.
 struct Changes {
     descriptors: DescriptorSet,
     sequence: u64,
 }
 
 impl Changes {
-    /// Includes memory that `descriptors` watch. What is included already has an older sequence, which is as good.
+    /// Includes memory that `descriptors` watch. A descriptor that is included already keeps its older sequence, which
+    /// is equally valid.
     #[inline(always)]
     fn include<R: Registrar>(&mut self, inner: &Inner<R>, descriptors: DescriptorSet) {
         let new = descriptors.without(self.descriptors);
         if new != DescriptorSet::EMPTY {
             let sequence = inner.sequence(new);
-            // Odd when one of them is.
+            // The result is odd if one of them is.
             self.sequence = (self.sequence & !1).wrapping_add(sequence & !1) | (self.sequence | sequence) & 1;
             self.descriptors = self.descriptors.with(new);
         }
@@ -87,7 +88,7 @@ impl<R: Registrar> Inner<R> {
             self.foresee_many(spans, access, leases, &mut seen);
             let foreseen = leases.len() - first;
             let all = seen[..foreseen].iter().fold(Seen::NOTHING, |all, one| all.and_also(*one));
-            // Before it is looked whether they are live: a change that has been applied by then shows there.
+            // The sequences are read before the check that the leases are live, which shows changes applied by then.
             changes.include(self, all.descriptors());
             // As by the swap that counts a single one: whoever ends one of them has seen that it is counted, or is seen here.
             fence(Ordering::SeqCst);

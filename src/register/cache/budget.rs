@@ -1,26 +1,27 @@
-//! How much a cache may have registered at a time.
+//! The limit on the registrations of a cache.
 
 use crate::error::{Bytes, Error, Result};
 use crate::os::{memlock, memory};
 use crate::register::environment;
 
-/// A hard limit: nothing is registered beyond it, not even for a moment. It counts what is leased, what is being
-/// registered, what has been invalidated and is still leased, and what is not yet deregistered.
+/// A hard limit, which is never exceeded, not even for a moment. It counts registrations from before they are made
+/// until they are deregistered, including leased and invalidated ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
-    /// The most registrations.
+    /// The largest number of registrations.
     pub regions: usize,
-    /// The most bytes in all of them together, as the device counts them (page-locking counts whole pages).
+    /// The largest number of bytes in all of them together, as the device counts them (page-locking counts whole
+    /// pages).
     pub bytes: usize,
 }
 
 impl Budget {
-    /// The most registrations that any cache may have.
+    /// The largest allowed number of registrations of a cache.
     pub const MOST_REGIONS: usize = 1 << 20;
 
-    /// What the environment says: `HOSTBUF_CACHE_REGIONS` (a number; 1024 without it) and `HOSTBUF_CACHE_BYTES` (a size such
-    /// as `512M` or `2G`; without it half of what this process may lock, `ulimit -l`, and where no limit binds it, as root's
-    /// processes, an eighth of the host's memory).
+    /// Reads `HOSTBUF_CACHE_REGIONS` (a number, 1024 by default) and `HOSTBUF_CACHE_BYTES` (a size such as `512M` or
+    /// `2G`). The default size is half of the memory that this process may lock (`ulimit -l`), or an eighth of the
+    /// host's memory if no limit applies, as for root.
     ///
     /// # Errors
     /// [`Error::Invalid`] that names the variable and its value.

@@ -43,13 +43,13 @@ pub(super) struct Inner<R: Registrar> {
     pub(super) apart: Apart,
 }
 
-/// A lease that a thread has counted, of a slot that was live then.
+/// A lease that a thread has counted on a slot that was live at that time.
 pub(super) struct Taken<K> {
     pub(super) slot: u32,
     pub(super) seen: Seen,
     pub(super) key: K,
-    /// The answer of [`sequence`](Inner::sequence) before the slot was seen to be live: a change of its memory that has been applied
-    /// since, or has not been yet, shows by it.
+    /// The [`sequence`](Inner::sequence) from before the slot was seen to be live. Comparing it shows changes that have
+    /// been applied since, or that are in progress.
     pub(super) sequence: u64,
 }
 
@@ -210,20 +210,21 @@ impl<R: Registrar> Inner<R> {
         None
     }
 
-    /// Returns whether a slot that is leased is live after every change that was under way has been applied.
+    /// Returns whether a leased slot is live after every change in progress has been applied.
     #[cold]
     pub(super) fn is_still_live(&self, slot: u32, descriptors: DescriptorSet) -> bool {
         self.watch.as_ref().is_some_and(|watch| watch.settle(descriptors))
             && self.slots[slot as usize].is_live()
     }
 
-    /// Returns a number that moves with each change of what `descriptors` watch.
+    /// Returns a number that each change of memory watched by `descriptors` advances.
     #[inline(always)]
     pub(super) fn sequence(&self, descriptors: DescriptorSet) -> u64 {
         self.watch.as_ref().map_or(0, |watch| watch.sequence(descriptors))
     }
 
-    /// Returns whether no change of what `descriptors` watch has begun, and none has been applied, since `before`.
+    /// Returns whether no change of memory watched by `descriptors` is in progress, and none has been applied since
+    /// `before`.
     #[inline(always)]
     pub(super) fn unchanged_since(&self, descriptors: DescriptorSet, before: u64) -> bool {
         self.watch.as_ref().is_some_and(|watch| watch.unchanged_since(descriptors, before))
@@ -257,12 +258,12 @@ impl<R: Registrar> Inner<R> {
         self.confirm(own.guess(span.start() >> self.page_shift)?, span, access)
     }
 
-    /// Returns the slot that a thread's guess is of, if it is live still and the guess is.
+    /// Returns the slot of a thread's guess if the slot is still live and the guess is still valid.
     #[inline(always)]
     fn confirm(&self, found: Found<'_, R::Key>, span: Span, access: Access) -> Option<(u32, Seen, R::Key)> {
         let Guess { slot, number, key } = found.guess;
         let seen = self.slots.get(slot as usize)?.see_again(span, access, number)?;
-        // Behind the look at the slot: 2^24 descriptions later the same number is another registration's.
+        // The guess is checked after the slot, since the number of a description is reused after 2^24 descriptions.
         found.stands().then_some((slot, seen, key))
     }
 

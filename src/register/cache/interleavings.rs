@@ -65,7 +65,7 @@ fn hold(fake: &Fake, inner: &Inner<Fake>) -> bool {
 
 /// The same of two at once, which are of one registration.
 fn hold_many(fake: &Fake, inner: &Inner<Fake>) -> bool {
-    // With room, as get_many() makes it: what this thread has found before is counted together.
+    // With capacity, as get_many() allocates it, so that the guesses are counted together.
     let mut leases = Vec::with_capacity(2);
     let number = || fake.live().first().map(|live| live.0);
     if inner.take_many(&[span(), span()], Access::READ, &mut leases).is_none() {
@@ -105,7 +105,7 @@ fn beside<T: 'static>(
         let gave = other(&inner);
         (holder.join().expect("it held what it had"), gave)
     } else {
-        // With the second hit it is the first guess, by which batches go.
+        // The second hit makes it the first guess, which batches use.
         (0..2).for_each(|_| drop(inner.hit(span(), Access::READ)));
         let own = inner.words.last().expect("this cache was used last");
         assert!(inner.foresee(own, span(), Access::READ).is_some());

@@ -45,14 +45,14 @@ enum Origin {
     Owned(Arc<dyn Send + Sync>, Span),
     /// The user says when it changes.
     Explicit,
-    /// Watched by the monitor, and settled.
+    /// Memory that the monitor watches, with all earlier changes applied.
     Watched(Watched),
     /// Nobody can say when it changes: registered for its leases only.
     Unwatched(Unwatched),
 }
 
 impl Origin {
-    /// Returns the descriptors whose changes had been applied when this was found out.
+    /// Returns the descriptors whose earlier changes had been applied when the origin was determined.
     fn settled(&self) -> DescriptorSet {
         match self {
             Origin::Watched(watched) => watched.descriptors,
@@ -69,7 +69,8 @@ enum Refusal {
         bytes: usize,
         leased: bool,
     },
-    /// Another registration stands in the way; and whether it may be what is asked for, which busy memory keeps from being known.
+    /// Another registration overlaps the range. The flag tells whether it may be valid for the request, which is
+    /// unknown if the memory is busy.
     Overlap(Span, bool),
     /// The time was over while another thread registered the same range.
     Late,
@@ -123,8 +124,8 @@ impl<R: Registrar> Inner<R> {
             match step.map_err(|refusal| self.explain(span, access, refusal))? {
                 Step::Again => {}
                 Step::Have(slot) => {
-                    // What arm() has settled is what watches the range now. The slot may be of memory that another descriptor
-                    // watched, and reports gone in this moment.
+                    // arm() has settled the descriptors that watch the range now. The slot may belong to memory of
+                    // another descriptor, which may be reporting an unmap at this moment.
                     let descriptors = self.slots[slot as usize].descriptors();
                     if origin.settled().contains(descriptors) || self.is_still_live(slot, descriptors) {
                         if turn.waited {
@@ -458,8 +459,8 @@ impl<R: Registrar> Inner<R> {
         Ok(Made::Done)
     }
 
-    /// Returns whether all of a range is watched now by what it was watched by before, and, where it may be more than was asked for, no
-    /// page of its mapping has been given back.
+    /// Returns whether the same descriptors still watch all of a range and, if the range may exceed the request, no
+    /// page of its mapping has been discarded.
     fn is_watched_still(&self, whole: Span, before: Watched) -> bool {
         let Some(now) = self.watch.as_ref().and_then(|watch| watch.arm(whole).ok()) else { return false };
         let pristine = now.around.is_some_and(|around| around.contains(whole));
@@ -489,9 +490,9 @@ impl<R: Registrar> Inner<R> {
                 span,
                 access,
                 format!(
-                    "{other} is registered and in use, this device knows no overlapping registrations, and other threads change \
-                     memory of the same mapping without a pause, so it cannot be told whether that registration is still \
-                     of this memory: ask again, or send from memory of its own (PinnedAlloc)"
+                    "{other} is registered and in use, this device supports no overlapping registrations, and other threads \
+                     change memory of the same mapping without a pause, so the cache cannot tell whether that registration is \
+                     still valid: repeat the request, or send from memory with its own mapping (PinnedAlloc)"
                 ),
             ),
             Refusal::Overlap(other, false) => self.refusal(

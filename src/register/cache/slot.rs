@@ -55,7 +55,7 @@ unsafe impl<H: Send + Sync> Sync for Slot<H> {}
 const KEPT: u64 = 1 << 6;
 /// There is a handle.
 const FILLED: u64 = 1 << 7;
-/// Which of the monitor's userfaultfds watch it; none of memory that is not watched.
+/// The position of the set of the monitor's userfaultfds that watch the memory; the set is empty for unwatched memory.
 const DESCRIPTORS: u32 = 16;
 const STATE: u32 = 8;
 const STATES: u64 = 0xff << STATE;
@@ -84,13 +84,13 @@ impl Seen {
         ((self.0 & REMEMBERED) / NUMBER) as u32
     }
 
-    /// Returns what a hit must ask whether memory is changing.
+    /// Returns the descriptors that a hit must check for changes.
     #[inline(always)]
     pub(super) fn descriptors(self) -> DescriptorSet {
         DescriptorSet::from_bits((self.0 >> DESCRIPTORS) as u16)
     }
 
-    /// Returns whether a hit must ask whether memory is changing.
+    /// Returns whether a hit must check for changes.
     #[inline(always)]
     pub(super) fn is_watched(self) -> bool {
         self.descriptors() != DescriptorSet::EMPTY
@@ -202,7 +202,7 @@ impl<H> Slot<H> {
         Seen(self.word.load(Ordering::Relaxed)).is_watched()
     }
 
-    /// Returns what watches it.
+    /// Returns the descriptors that watch the slot's memory.
     pub(super) fn descriptors(&self) -> DescriptorSet {
         Seen(self.word.load(Ordering::Relaxed)).descriptors()
     }

@@ -1,10 +1,10 @@
-//! What a cache has done.
+//! The statistics of a cache.
 
-/// Counters of a cache, always on; hits are read off the counts of leases, so counting them costs nothing.
+/// The counters of a cache. They are always on: hits are derived from the lease counts, so counting them costs nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Leases that needed no registering; those that a get_many gave back, since it could not have all, among them.
+    /// Leases that needed no registration, including those that a failed `get_many` returned.
     pub hits: u64,
     /// Leases that waited for another thread's registration of the same range.
     pub coalesced: u64,
@@ -12,37 +12,38 @@ pub struct Stats {
     pub misses: u64,
     /// Bytes of all registrations ever made.
     pub registered_bytes: u64,
-    /// Ended to make room.
+    /// Registrations ended to make room.
     pub evictions: u64,
-    /// Ended since `invalidate` or `flush` said so.
+    /// Registrations ended by `invalidate` or `flush`.
     pub invalidated: u64,
-    /// Ended since the monitor saw their memory change.
+    /// Registrations ended because the monitor reported a change of their memory.
     pub changed: u64,
-    /// Registered again at once, since the memory changed meanwhile.
+    /// Registrations repeated at once because the memory changed meanwhile.
     pub retried: u64,
-    /// Registered for their leases only, since the memory cannot be watched: files and memory of other owners that is
-    /// mapped shared.
+    /// Registrations for one lease only because the memory cannot be watched: files, and shared memory of other owners.
     pub unwatchable: u64,
-    /// The same, since no monitor is proven, or for more than a second it could not say what is changing.
+    /// Registrations for one lease only because there is no working monitor, the kernel has reported a change without
+    /// an event for more than a second, or the thread lacks the monitor's descriptors.
     pub unproven: u64,
-    /// The same, since the kernel or the monitor's own table has no room to watch one more mapping.
+    /// Registrations for one lease only because the kernel or the monitor's table has no room to watch another mapping.
     pub unwatched: u64,
-    /// The same, since memory of the program was changing all the time, or pages of this range had just been given back.
+    /// Registrations for one lease only because the program's memory was changing without a pause, or pages of the
+    /// range were being discarded.
     pub restless: u64,
-    /// What the registrar refused.
+    /// Registrations that the registrar refused.
     pub failures: u64,
-    /// Deregistrations that failed: they count in the budget for ever.
+    /// Deregistrations that failed. They count in the budget for ever.
     pub leaked: u64,
-    /// Requests that found the budget full of leases, or were above all of it.
+    /// Requests that failed because the whole budget was leased, or because they exceed it.
     pub over_budget: u64,
-    /// Requests that wait for leases now.
+    /// The number of requests that are waiting for leases.
     pub waiting: usize,
-    /// Registrations now.
+    /// The current number of registrations.
     pub regions: usize,
-    /// Bytes registered now.
+    /// The current number of registered bytes.
     pub bytes: usize,
-    /// The most registrations at a time.
+    /// The largest number of registrations at a time.
     pub peak_regions: usize,
-    /// The most bytes at a time.
+    /// The largest number of registered bytes at a time.
     pub peak_bytes: usize,
 }

@@ -1,4 +1,4 @@
-//! Watching memory: which mappings, by which userfaultfd, and from when on that can be relied on.
+//! Starts to watch memory: selects the mappings and the userfaultfd, and waits until the watching is reliable.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -12,22 +12,22 @@ use super::watching::{Piece, Shared, held};
 use super::{Unwatched, Watched};
 use crate::span::Span;
 
-/// The number of times that a mapping that cannot be watched is looked up again.
+/// The number of times that a changing mapping is looked up again.
 const UNCLEAR: u32 = 50;
-/// The time for which a request waits for pages that are being given back, before it is served for its lease only.
+/// The time for which a request waits for a discard, before its memory is registered for the lease only.
 const WHILE_PAGES_GO: Duration = GAP.saturating_mul(4);
-/// From so many watched ranges on a new one is watched by its neighbour's descriptor, so that the kernel can join the two
-/// mappings: a process can have 65 530 of them.
+/// The number of watched ranges from which on a new range is watched by its neighbour's descriptor, so that the kernel
+/// can join the two mappings: the default limit is 65 530 mappings per process.
 const CROWDED: usize = 1 << 13;
 
 impl Shared {
-    /// Watches the whole mappings that `span` lies in, and waits until what had changed there before is known.
+    /// Watches the whole mappings that contain `span`, and waits until earlier changes there have been applied.
     pub(super) fn arm(&self, span: Span) -> Result<Watched, Unwatched> {
         let begun = Instant::now();
         let patience = 2 * PATIENCE_WITH_THREAD + Duration::from_micros(self.pause.load(Ordering::Relaxed));
         let mut unclear = 0;
-        // Whoever unmaps goes on when the event is read, not when it is applied: what stands there by now may be another mapping
-        // than the one that is still noted as watched. So what watches it is settled before that is believed.
+        // An unmapping thread continues when its event is read, not when it is applied. So the address may belong to
+        // another mapping than the recorded one, and a record counts only after its descriptor has settled.
         let mut settled = DescriptorSet::EMPTY;
         while begun.elapsed() < patience {
             let looked = Instant::now();
@@ -48,7 +48,7 @@ impl Shared {
                     Some(request) => match self.watch(span, request) {
                         Ok(()) => {}
                         Err(Refusal::Certain(why)) => return Err(why),
-                        // The mappings change while they are looked at.
+                        // The mappings have changed during the look-up.
                         Err(Refusal::Unclear) => {
                             unclear += 1;
                             if unclear > UNCLEAR {
@@ -95,7 +95,7 @@ impl Shared {
         Err(if sound { Unwatched::Restless } else { Unwatched::Unproven })
     }
 
-    /// Begins to watch. Memory that others change all the time may not be watched when this returns `Ok`.
+    /// Begins to watch. Memory that other threads change all the time may be unwatched when this returns `Ok`.
     fn watch(&self, span: Span, request: usize) -> Result<(), Refusal> {
         let registered = self.register(span, request);
         let settled = registered.as_ref().is_ok_and(|(_, pieces)| {
@@ -116,8 +116,9 @@ impl Shared {
         if unchanged { Err(Refusal::Certain(Unwatched::Full)) } else { Ok(()) }
     }
 
-    /// Tells the kernel. A change before it knew is not reported: then the second look finds another mapping, or the second
-    /// telling closes the hole that the change has left. A change afterwards disturbs the request.
+    /// Registers the mappings with the kernel. The kernel does not report changes before that. After such a change the
+    /// second look-up finds another mapping, or the second registration closes the hole that the change has left. A
+    /// later change invalidates the request.
     fn register(&self, span: Span, request: usize) -> Result<(Span, Vec<Piece>), Refusal> {
         let whole = self.mappings.watchable(span)?;
         let first = {
@@ -132,18 +133,18 @@ impl Shared {
             })
         };
         let pieces = self.register_by(whole, first)?;
-        // With the watching the kernel may have made one mapping of it and of a watched one beside it.
+        // The kernel may have joined the mapping with a watched neighbour.
         let looked_again = self.mappings.watchable(span).and_then(|again| match again.contains(whole) {
             true => pieces.iter().try_for_each(|&(piece, number)| self.register_piece(piece, number)),
             false => Err(Refusal::Unclear),
         });
-        // Somebody has mapped there meanwhile: what is watched now may be a part of his mapping, which the kernel keeps apart
-        // from the rest of it, so that he could not move it.
+        // Another thread has mapped memory there meanwhile. Watching only a part of its mapping would split it, and the
+        // thread could not move it with mremap.
         looked_again.inspect_err(|_| self.unwatch(&pieces)).map(|()| (whole, pieces))
     }
 
-    /// Has all of `whole` watched, by the descriptor `first` unless another one of the monitor's watches a part already: a mapping
-    /// that has moved or grown took its watching along.
+    /// Watches all of `whole` with the descriptor `first`, except for parts that another descriptor of the monitor
+    /// watches already: a mapping that has moved or grown stays registered with its descriptor.
     fn register_by(&self, whole: Span, first: usize) -> Result<Vec<Piece>, Refusal> {
         match self.register_piece(whole, first) {
             Ok(()) => return Ok(vec![(whole, first)]),
@@ -171,7 +172,7 @@ impl Shared {
                 _ => {}
             }
         });
-        // Mappings that came or went between two looks leave a hole.
+        // Mappings that appeared or disappeared between two look-ups leave a hole.
         let covered = pieces.iter().map(|(piece, _)| piece.len()).sum::<usize>() == whole.len();
         match result {
             Ok(()) if covered => Ok(pieces),
@@ -185,7 +186,7 @@ impl Shared {
     fn register_piece(&self, piece: Span, number: usize) -> Result<(), Refusal> {
         self.sequences.of(number).userfault.register(piece).map_err(|e| match e.raw_os_error() {
             Some(libc::ENOMEM) => Refusal::Certain(Unwatched::Full),
-            // Another userfaultfd has it: one of the monitor's, or somebody else's.
+            // Another userfaultfd watches it: one of the monitor's or one of the program's.
             Some(libc::EBUSY) => Refusal::Certain(Unwatched::Memory),
             Some(libc::EBADF | libc::ENOTTY) => {
                 self.warn_of_unknown_descriptor();

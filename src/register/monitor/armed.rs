@@ -16,18 +16,18 @@ const MOST_REQUESTS: usize = 64;
 struct Range {
     start: usize,
     end: usize,
-    /// The number of the userfaultfd that watches it.
+    /// The number of the userfaultfd that watches the range.
     descriptor: usize,
     /// Pages of it have been given back.
     discarded: bool,
 }
 
-/// Watched memory around a span.
+/// The watched memory around a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Around {
     pub(super) whole: Span,
     pub(super) descriptors: DescriptorSet,
-    /// Pages of it have been given back.
+    /// True if pages of it have been discarded.
     pub(super) discarded: bool,
 }
 
@@ -82,7 +82,7 @@ impl Armed {
         self.ranges.partition_point(|r| r.end <= address)
     }
 
-    /// Returns the watched ranges that `span` lies in, if it does: one, or several that follow upon one another.
+    /// Returns the watched memory that contains `span`, if it is watched: one range or several adjacent ones.
     pub(super) fn around(&self, span: Span) -> Option<Around> {
         let from = self.first_behind(span.start());
         let first = self.ranges.get(from).filter(|range| range.start <= span.start())?;
@@ -117,9 +117,10 @@ impl Armed {
         self.ranges.len()
     }
 
-    /// Adds a range that a userfaultfd watches; it swallows those of the same one that it touches. `false`: there is no room.
+    /// Adds a range that a userfaultfd watches, and joins it with touching ranges of the same userfaultfd. Returns
+    /// false if there is no room.
     pub(super) fn add(&mut self, span: Span, descriptor: usize) -> bool {
-        // Two at most are split, and what is cut out makes no room.
+        // Adding splits at most two ranges, and cutting out a part frees no entry.
         if self.ranges.len() + 2 >= MOST {
             return false;
         }
@@ -154,7 +155,7 @@ impl Armed {
         self.cut(span);
     }
 
-    /// Takes `span` out of the ranges. Returns whether pages of one of those had been given back.
+    /// Removes `span` from the ranges. Returns whether pages of an affected range had been discarded.
     fn cut(&mut self, span: Span) -> bool {
         let mut discarded = false;
         let mut at = self.first_behind(span.start());
@@ -189,22 +190,22 @@ impl Armed {
         self.busy.unmapped(span);
     }
 
-    /// Returns what is known about the pages of a range, as to their being given back.
+    /// Returns the state of a range's pages with regard to discards.
     pub(super) fn pages(&self, span: Span) -> Pages {
         self.recent.pages(span, Instant::now())
     }
 
-    /// Notes that each of `descriptors` was seen quiet after `begun`.
+    /// Records that each of `descriptors` was seen quiet after `begun`.
     pub(super) fn quiet(&mut self, descriptors: DescriptorSet, begun: Instant) {
         self.recent.quiet(descriptors, begun, Instant::now());
     }
 
-    /// Notes that whoever held the address space's lock at `begun` has let go of it.
+    /// Records that the holders of the address space's lock at `begun` have released it.
     pub(super) fn barrier(&mut self, begun: Instant) {
         self.recent.barrier(begun);
     }
 
-    /// Notes that pages are being given back, as a userfaultfd says. Returns whether that is so all the time.
+    /// Records a discard that a userfaultfd has reported. Returns whether its range is busy.
     pub(super) fn discard(&mut self, span: Span, descriptor: usize) -> bool {
         let now = Instant::now();
         self.recent.add(span, DescriptorSet::of(descriptor), now);
@@ -233,9 +234,9 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Against the descriptor of each of a few addresses.
+        /// Compares the ranges with a model: the descriptor of each of a few addresses.
         #[test]
-        fn ranges_are_what_a_row_of_descriptors_says(
+        fn ranges_agree_with_an_array_of_descriptors(
             steps in proptest::collection::vec((0usize..5, 1usize..60, 1usize..20), 1..80)
         ) {
             let mut armed = Armed::new();
@@ -261,7 +262,7 @@ mod tests {
                             row.iter().flatten().fold(DescriptorSet::EMPTY, |set, &d| set.with(DescriptorSet::of(d)))
                         };
                         prop_assert_eq!(around.descriptors, set(there));
-                        // All of it is watched by those, and it ends where another descriptor begins.
+                        // These descriptors watch all of it, and it begins where another descriptor ends.
                         let whole = &row[around.whole.start()..around.whole.end()];
                         prop_assert!(whole.iter().all(Option::is_some));
                         prop_assert_eq!(around.descriptors, set(whole));
@@ -281,7 +282,7 @@ mod tests {
         armed.add(span(30, 10), 1);
         armed.discard(span(12, 2), 0);
         assert_eq!((discarded(&armed, 10), discarded(&armed, 30)), (true, false));
-        // What takes its place, or touches it, has such pages too.
+        // A range that replaces or touches it counts as discarded too.
         armed.add(span(5, 10), 2);
         armed.add(span(20, 5), 0);
         assert_eq!((discarded(&armed, 5), discarded(&armed, 24)), (true, true));

@@ -1,29 +1,30 @@
-//! Pages that are discarded again and again, hundreds of times a second.
+//! Busy pages: pages that are discarded hundreds of times a second.
 //!
-//! While a discard is reported nobody can tell whether another change of what the same userfaultfd watches is under way, so a
-//! program that purges one page without a pause (an allocator's, say) keeps all hits of that mapping waiting. Nobody sends from
-//! such a page: the monitor stops watching it, whoever changes it goes on at full speed, and the rest of the mapping is quiet.
+//! While a discard is reported, the kernel cannot tell whether another change of memory of the same userfaultfd is in
+//! progress. So a thread that discards one page without a pause (such as an allocator's) would make all hits in that
+//! mapping wait. Such a page is not sent from: the monitor stops watching it, the discarding thread runs at full speed,
+//! and hits in the rest of the mapping do not wait.
 //!
-//! To the kernel the mapping is in parts then, and an mremap over more than one of them fails with EFAULT. So after a while the part
-//! is watched again, which makes one mapping of it; if it is as busy as before it is given up once more. Where the part has become
-//! one with another mapping beside it meanwhile, it stays apart until somebody asks for memory there.
+//! The kernel then splits the mapping, and an mremap over more than one part fails with EFAULT. The part is therefore
+//! watched again after a second, which joins the mapping; if it is still busy, it is given up once more. If the part
+//! has meanwhile merged with a neighbouring mapping, it remains unwatched until a request needs memory there.
 
 use std::time::{Duration, Instant};
 
 use crate::span::Span;
 
-/// The time for which discards are counted together.
+/// The time window in which discards are counted.
 const WINDOW: Duration = Duration::from_millis(100);
-/// From so many on in one window a range is busy.
+/// The number of discards in one window from which on a range is busy.
 const MANY: u32 = 32;
 /// The time for which a busy range is not watched.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Ranges whose discards are counted.
+/// The number of ranges whose discards are counted.
 const COUNTED: usize = 32;
-/// The most ranges that are not watched, each of which costs the process two mappings.
+/// The largest number of unwatched ranges, each of which costs the process two mappings.
 const MOST_GIVEN_UP: usize = 256;
 
-/// Discards of one range.
+/// The discards of one range.
 #[derive(Clone, Copy)]
 struct Count {
     span: Span,
@@ -32,11 +33,12 @@ struct Count {
     discards: u32,
 }
 
-/// The busy ranges of a process, and those that are not watched because of that. Made once: the monitor may not allocate.
+/// The busy ranges of a process, watched or not. All memory is allocated at construction, since the monitor may not
+/// allocate.
 pub(super) struct Busy {
     counts: [Option<Count>; COUNTED],
     given_up: Vec<(Span, usize, Instant)>,
-    /// The monitor stops: nothing is given up any more, nor watched again.
+    /// True while the monitor is stopping: no range is given up or watched again.
     closed: bool,
 }
 
@@ -51,7 +53,7 @@ impl Busy {
             count.is_some_and(|c| c.descriptor == descriptor && c.span.overlaps(span))
         };
         let at = self.counts.iter().position(is_it).or_else(|| self.counts.iter().position(Option::is_none));
-        // Without room in place of the range that is discarded least.
+        // If there is no room, it replaces the range with the fewest discards.
         let place = match at {
             Some(at) => &mut self.counts[at],
             None => self
@@ -72,8 +74,8 @@ impl Busy {
         count.discards >= MANY
     }
 
-    /// Takes a busy range of a descriptor, which is not to be watched until [`due`](Busy::due) says so. `None`: there is none,
-    /// or too many are not watched already.
+    /// Removes and returns a busy range of a descriptor, which stays unwatched until [`due`](Busy::due) returns it.
+    /// Returns `None` if there is no busy range, or if too many ranges are unwatched already.
     pub(super) fn give_up(&mut self, descriptor: usize, now: Instant) -> Option<Span> {
         if self.closed || self.given_up.len() == MOST_GIVEN_UP {
             return None;
@@ -86,7 +88,7 @@ impl Busy {
         };
         let at = self.counts.iter().position(busy)?;
         let span = self.counts[at].take()?.span;
-        // To the kernel two that touch are one mapping then, and are watched again as one.
+        // The kernel joins two unwatched ranges that touch, so they are watched again as one.
         let mut whole = span;
         self.given_up.retain(|&(other, by, _)| {
             let touches = by == descriptor && other.start() <= whole.end() && whole.start() <= other.end();
@@ -99,7 +101,7 @@ impl Busy {
         Some(span)
     }
 
-    /// Forgets what is known of memory that is not mapped any more.
+    /// Forgets memory that is no longer mapped.
     pub(super) fn unmapped(&mut self, span: Span) {
         self.given_up.retain(|(given_up, ..)| !given_up.overlaps(span));
         for count in &mut self.counts {
@@ -107,20 +109,20 @@ impl Busy {
         }
     }
 
-    /// From now on nothing is given up, nor watched again.
+    /// Ends giving up ranges and watching them again.
     pub(super) fn close(&mut self) {
         self.closed = true;
         self.given_up.clear();
     }
 
-    /// Takes a range that is to be watched again by now, and its descriptor.
+    /// Removes and returns a range whose pause is over, and its descriptor.
     pub(super) fn due(&mut self, now: Instant) -> Option<(Span, usize)> {
         let at = self.given_up.iter().position(|&(_, _, then)| then <= now)?;
         let (span, descriptor, _) = self.given_up.swap_remove(at);
         Some((span, descriptor))
     }
 
-    /// Returns the descriptor that has watched a part of `span` and does not now.
+    /// Returns the descriptor that watched a part of `span` before that part was given up.
     pub(super) fn descriptor_of(&self, span: Span) -> Option<usize> {
         self.given_up
             .iter()
@@ -128,7 +130,7 @@ impl Busy {
             .map(|&(_, descriptor, _)| descriptor)
     }
 
-    /// Returns how long it is until a range is to be watched again, if one is.
+    /// Returns the time until the next range has to be watched again, or `None` if there is none.
     pub(super) fn next_due(&self, now: Instant) -> Option<Duration> {
         self.given_up.iter().map(|&(_, _, then)| then.saturating_duration_since(now)).min()
     }
@@ -143,15 +145,15 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_discarded_many_times_in_a_short_time_is_busy() {
+    fn only_a_range_with_many_discards_in_one_window_is_busy() {
         let (mut busy, now) = (Busy::new(), Instant::now());
         let page = span(0x1000, 0x1000);
-        // Slowly, however often.
+        // Slow discards, however many.
         for n in 0..5 * MANY {
             assert!(!busy.discard(page, 1, now + n * WINDOW / (MANY / 2)));
         }
         assert_eq!(busy.give_up(1, now), None);
-        // Each page of many once: none of them is busy.
+        // One discard of each of many pages: none of them is busy.
         for n in 0..5 * MANY as usize {
             assert!(!busy.discard(span(0x10_0000 + n * 0x1000, 0x1000), 1, now));
         }
@@ -171,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_gone_or_long_over_is_not_given_up_and_what_touches_is_one() {
+    fn unmapped_or_old_ranges_are_not_given_up_and_touching_ranges_are_joined() {
         let (mut busy, now) = (Busy::new(), Instant::now());
         let discard = |busy: &mut Busy, start: usize| {
             for _ in 0..MANY {
@@ -208,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_are_given_up_at_most() {
+    fn the_number_of_ranges_given_up_is_bounded() {
         let (mut busy, now) = (Busy::new(), Instant::now());
         for n in 0..=MOST_GIVEN_UP {
             for _ in 0..MANY {

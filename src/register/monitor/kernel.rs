@@ -137,11 +137,11 @@ pub(super) fn wait_for_the_address_space() {
 }
 
 impl ChangeMark for Userfault {
-    /// The kernel looks at its mark before it looks at the range, which is none.
+    /// Queries the kernel's mark with an invalid, empty range: the kernel checks the mark before the range.
     #[inline(always)]
     fn state(&self) -> ChangeState {
         let none = [0u64; 3];
-        // SAFETY: the request reads three words.
+        // SAFETY: the request reads three words, which `none` has.
         let result =
             unsafe { raw::ioctl(self.fd.as_raw_fd(), WRITEPROTECT as usize, none.as_ptr() as usize) };
         match result {

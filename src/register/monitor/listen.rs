@@ -1,4 +1,4 @@
-//! The monitor's thread: reads events, and applies them.
+//! The monitor's thread, which reads events and applies them.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::Ordering;
@@ -14,20 +14,20 @@ use crate::span::Span;
 
 /// The epoll data of the descriptor that stops the thread.
 pub(super) const STOP: u64 = u64::MAX;
-/// The epoll data of the descriptor that has the thread look how long it may sleep.
+/// The epoll data of the descriptor that makes the thread recompute its timeout.
 pub(super) const WAKE: u64 = u64::MAX - 1;
 
 impl Shared {
-    /// Reads events until it is stopped.
+    /// Reads and applies events until the monitor is stopped.
     pub(super) fn listen(&self) {
         self.keep_own_descriptors();
-        // Until now it has allocated; from here on memory is watched.
+        // The last allocation is before this point: memory is watched from here on.
         self.listening.wait();
         let mut messages = Messages::new();
         let mut ready = [EpollEvent::empty(); MOST_DESCRIPTORS + 2];
         loop {
-            // Asleep: one that looks again and again is no sooner there where cores halt when they are idle, and each munmap
-            // would have to interrupt its core.
+            // The thread sleeps. Polling would not be faster on cores that halt when idle, and each munmap would have
+            // to interrupt the polling core.
             let next = held(&self.armed).busy.next_due(Instant::now());
             let timeout =
                 next.and_then(|left| EpollTimeout::try_from(left).ok()).unwrap_or(EpollTimeout::NONE);
@@ -53,36 +53,36 @@ impl Shared {
         }
     }
 
-    /// The program's other descriptors are no business of this thread; closing them is not delayed by it.
+    /// Drops this thread's copies of the program's other descriptors, so that the thread does not keep them open.
     fn keep_own_descriptors(&self) {
         let fds = self.sequences.in_set(self.sequences.all()).map(|one| one.userfault.as_fd().as_raw_fd());
         let own = [self.stop.as_fd().as_raw_fd(), self.wake.as_fd().as_raw_fd(), self.epoll.0.as_raw_fd()];
         let queries = self.mappings.queries().map(AsRawFd::as_raw_fd);
-        // Where it cannot be done, this thread shares the program's, as threads do.
+        // If this fails, the thread shares the program's table as usual.
         let _ = descriptors::keep_only(&fds.chain(own).chain(queries).collect::<Vec<_>>());
     }
 
-    /// Stops watching what a descriptor reports to be discarded all the time. In the thread of somebody who waits for it.
+    /// Stops watching the busy ranges of a descriptor. Called in the thread of a request that waits for the descriptor.
     #[cold]
     pub(super) fn give_up_busy(&self, number: usize) {
         self.sequences.of(number).mark_busy(false);
-        // Without queries nobody could watch them again by themselves.
+        // Without queries the monitor's thread could not watch the ranges again.
         while self.mappings.queries().is_some() {
             let busy = held(&self.armed).busy.give_up(number, Instant::now());
             let Some(span) = busy else { return };
             self.unwatch(&[(span, number)]);
-            // The monitor sleeps without an end as long as nothing is given up.
+            // The monitor has no timeout as long as no range is given up.
             let _ = self.wake.write(1);
         }
     }
 
-    /// Has ranges watched again that were busy, so that their mappings become one with what is beside them. Nobody counts on
-    /// that: whoever asks for such memory has it watched once more.
+    /// Watches formerly busy ranges again, so that the kernel joins them with their neighbours. Correctness does not
+    /// depend on it: a request for such memory watches it again.
     fn watch_again(&self) {
-        // Held all the while: whoever stops the monitor forbids it first, and gives up what is watched then.
+        // The lock is held throughout: stopping the monitor first forbids this, and then unwatches all ranges.
         let mut armed = held(&self.armed);
         while let Some((span, number)) = armed.busy.due(Instant::now()) {
-            // Something else may be there by now, of which this would be a part.
+            // The address may belong to another, larger mapping by now.
             if self.mappings.is_exactly(span) {
                 armed.arrived(span);
                 let _ = self.sequences.of(number).userfault.register(span);
@@ -91,7 +91,7 @@ impl Shared {
     }
 
     fn read_events(&self, number: usize, messages: &mut Messages) {
-        // Odd before the read: from the read on, whoever changes the memory goes on.
+        // The sequence is odd before the read, since the changing thread continues after the read.
         self.apply(DescriptorSet::of(number), || {
             let mut more = true;
             while more {
@@ -115,8 +115,8 @@ impl Shared {
         });
     }
 
-    /// Does something after which what is live may be another one: whoever hits meanwhile waits until it is done. It must not
-    /// allocate, nor free.
+    /// Runs `change` with odd sequences, so that concurrent hits wait for it. `change` must neither allocate nor free
+    /// memory.
     fn apply(&self, set: DescriptorSet, change: impl FnOnce()) {
         let _alone = held(&self.applying);
         self.sequences.in_set(set).for_each(ChangeSequence::step);
@@ -124,12 +124,12 @@ impl Shared {
         self.sequences.in_set(set).for_each(ChangeSequence::step);
     }
 
-    /// Watches ranges no longer, nor what others have come to watch of them: for them they have changed.
+    /// Stops watching ranges. Registrations that rely on them, including those of other requests, become stale.
     ///
-    /// From before the kernel stops to report changes until that is known, nobody relies on their descriptors; and the monitor
-    /// may go on with its work meanwhile.
+    /// From before the kernel stops reporting changes until caches know, no request relies on the descriptors. The
+    /// monitor continues to read events meanwhile.
     pub(super) fn unwatch(&self, pieces: &[Piece]) {
-        // Of all descriptors: before Linux 6.17 a userfaultfd could take the watching of another one away.
+        // All descriptors, since before Linux 6.17 a userfaultfd could unregister the ranges of another one.
         let all = self.sequences.all();
         self.sequences.in_set(all).for_each(ChangeSequence::begin_unwatching);
         for &(span, number) in pieces {
@@ -138,7 +138,7 @@ impl Shared {
                 let mut armed = held(&self.armed);
                 armed.remove(span);
                 if !is_done {
-                    // Parts may be watched still, by this one or by another.
+                    // Parts may still be watched, by this descriptor or by another.
                     armed.arrived(span);
                 }
                 drop(armed);
@@ -148,7 +148,8 @@ impl Shared {
         self.sequences.in_set(all).for_each(ChangeSequence::end_unwatching);
     }
 
-    /// Tells the kernel. Where a part is not mapped any more the rest is still to be given up. Returns whether all was one piece.
+    /// Unregisters a range with the kernel, mapping by mapping if a part of it is no longer mapped. Returns whether one
+    /// call was enough.
     fn unregister(&self, span: Span, number: usize) -> bool {
         let userfault = &self.sequences.of(number).userfault;
         if userfault.unregister(span).is_ok() {
@@ -163,8 +164,8 @@ impl Shared {
         false
     }
 
-    /// Gives up every mapping that may be watched, each as a whole: also where it has moved to, and what it has grown by.
-    /// Nothing is allocated, since whoever frees may wait for the monitor.
+    /// Unwatches every mapping that may be watched, each as a whole, including mappings that have moved or grown. It
+    /// allocates nothing, since a thread that frees memory may be waiting for the monitor.
     pub(super) fn unwatch_all(&self) {
         self.mappings.each_from(0, |mapping| {
             if mapping.is_own && held(&self.armed).may_be_watched(mapping.span) {

@@ -1,4 +1,4 @@
-//! The mappings of this process: which of them can be watched, and where each one ends.
+//! The mappings of this process: their bounds, and whether they can be watched.
 
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
@@ -17,26 +17,29 @@ pub(super) enum Refusal {
     Unclear,
 }
 
-/// One mapping of this process.
+/// A mapping of this process.
 #[derive(Clone, Copy)]
 pub(super) struct Mapping {
     pub(super) span: Span,
-    /// Private memory without a file. Files and shared memory also change in ways that the kernel does not report.
+    /// True if it is private anonymous memory. Files and shared memory also change in ways that the kernel does not
+    /// report.
     pub(super) is_own: bool,
 }
 
-/// `/proc/self/maps`, opened once, at the beginning: later there may be no descriptor to be had, nor the file.
+/// Access to `/proc/self/maps`, opened once at the start: later there may be no free descriptor, or no `/proc`.
 pub(super) struct Mappings {
-    /// For queries by address. None on a kernel without them.
+    /// The file for queries by address, `None` on a kernel without them.
     queries: Option<File>,
-    /// For reading the list. Never locked by the monitor's thread: the lock is held while the list is read.
+    /// The file for reading the list. The monitor's thread never locks it, since the lock is held while the list is
+    /// read.
     list: Mutex<File>,
-    /// The kernel's own mappings (`[vdso]` and the like), which a query cannot tell from anonymous memory. They stay in place.
+    /// The kernel's own mappings (`[vdso]` and the like), which a query cannot distinguish from anonymous memory. They
+    /// never move.
     special: Vec<Span>,
 }
 
 impl Mappings {
-    /// Opens the list, and uses queries where the kernel has them.
+    /// Opens the list, and uses queries if the kernel supports them.
     ///
     /// # Errors
     /// As `open(2)`: `ENOENT` where /proc is not mounted.
@@ -47,7 +50,7 @@ impl Mappings {
         Ok(mappings)
     }
 
-    /// As on a kernel without queries.
+    /// Opens the list only, as on a kernel without queries.
     fn by_list() -> std::io::Result<Mappings> {
         let list = Mutex::new(File::open("/proc/self/maps")?);
         let mut mappings = Mappings { queries: None, list, special: Vec::new() };
@@ -62,8 +65,9 @@ impl Mappings {
         Ok(mappings)
     }
 
-    /// Passes each mapping that ends behind `from`, lowest first, until `each` says `false`. Returns `false` when the kernel did
-    /// not answer. Mappings that change meanwhile may be missing or half seen: this is no picture of one moment.
+    /// Passes each mapping that ends after `from`, lowest first, until `each` returns false. Returns false if the
+    /// kernel reports an error. This is not an atomic snapshot: mappings that change meanwhile may be missing or
+    /// incomplete.
     pub(super) fn each_from(&self, from: usize, mut each: impl FnMut(Mapping) -> bool) -> bool {
         let Some(queries) = &self.queries else {
             return self.read_list(|span, mapping| {
@@ -97,7 +101,7 @@ impl Mappings {
             .is_ok()
     }
 
-    /// Passes each mapping that has a byte of `span`, lowest first.
+    /// Passes each mapping that overlaps `span`, lowest first.
     pub(super) fn each_in(&self, span: Span, mut each: impl FnMut(Mapping)) {
         self.each_from(span.start(), |mapping| {
             let inside = mapping.span.start() < span.end();
@@ -108,7 +112,7 @@ impl Mappings {
         });
     }
 
-    /// Returns the hull of the mappings that `span` lies in, when all of them can be watched.
+    /// Returns the hull of the mappings that contain `span`, if all of them can be watched.
     pub(super) fn watchable(&self, span: Span) -> Result<Span, Refusal> {
         let mut whole: Option<Span> = None;
         let mut all = true;
@@ -129,8 +133,8 @@ impl Mappings {
         whole.filter(|whole| whole.contains(span)).ok_or(Refusal::Unclear)
     }
 
-    /// Returns whether `span` is a mapping of this process's own, no more and no less. On a kernel without queries it never is.
-    /// Locks nothing.
+    /// Returns whether `span` is exactly one private anonymous mapping; always false on a kernel without queries. It
+    /// takes no lock.
     pub(super) fn is_exactly(&self, span: Span) -> bool {
         let mut found = false;
         self.queries.is_some()
@@ -141,12 +145,12 @@ impl Mappings {
             && found
     }
 
-    /// Returns the file that queries go to, on a kernel that has them.
+    /// Returns the file for queries, if the kernel supports them.
     pub(super) fn queries(&self) -> Option<&File> {
         self.queries.as_ref()
     }
 
-    /// Returns whether all of `span` lies in one mapping: what lies in two may differ in what may be done with it.
+    /// Returns whether one mapping contains all of `span`: two mappings may differ in their protection.
     pub(super) fn is_one(&self, span: Span) -> bool {
         let mut one = false;
         self.each_in(span, |mapping| one |= mapping.span.contains(span));
@@ -158,7 +162,7 @@ impl Mappings {
 mod tests {
     use super::*;
 
-    /// Both ways see the same: memory of this process's own, a file, the kernel's own mappings, and what is not mapped.
+    /// Compares queries with the list for anonymous memory, a file, the kernel's own mappings, and an unmapped address.
     #[test]
     fn queries_and_the_list_see_the_same_mappings() {
         let (by_query, by_list) = (Mappings::open().unwrap(), Mappings::by_list().unwrap());

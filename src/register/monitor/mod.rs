@@ -23,24 +23,25 @@ pub(super) use sequence::DescriptorSet;
 use sequence::Sequences;
 use watching::Watching;
 
-/// How a cache learns that foreign memory has changed: memory that hostbuf did not make.
+/// The way in which a cache learns of changes of foreign memory, which is memory that hostbuf has not allocated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Monitor {
-    /// The kernel tells, by userfaultfd, and every hit asks whether a change is under way. No library call is intercepted,
-    /// so it does not matter who frees, or how. What it does not see is in the [module's](crate::register) list.
+    /// The kernel reports changes with userfaultfd, and every hit checks whether a change is in progress. No library
+    /// call is intercepted, so changes are seen whichever library makes them. The [module](crate::register) lists the
+    /// exceptions.
     #[default]
     Strict,
-    /// The program tells, by [`invalidate`](crate::register::RegistrationCache::invalidate), before the pages change. What is
-    /// not hostbuf's is registered as it is asked for and never further, since nobody says where it ends: who sends a window
-    /// that grows calls [`keep`](crate::register::RegistrationCache::keep) for the whole of it first.
+    /// The program calls [`invalidate`](crate::register::RegistrationCache::invalidate) before the pages change.
+    /// Foreign memory is registered exactly as requested, since the cache does not know where it ends. A program that
+    /// sends a growing window first calls [`keep`](crate::register::RegistrationCache::keep) for the whole of it.
     Explicit,
 }
 
 impl Monitor {
-    /// `HOSTBUF_CACHE_MONITOR`: `strict` (also without it) or `explicit`.
+    /// Reads `HOSTBUF_CACHE_MONITOR`: `strict` (the default) or `explicit`.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for anything else.
+    /// [`Error::Invalid`] for any other value.
     pub fn from_environment() -> Result<Monitor> {
         Monitor::read(environment::text("HOSTBUF_CACHE_MONITOR")?.as_deref())
     }
@@ -56,30 +57,31 @@ impl Monitor {
         }
     }
 
-    /// Gives the calling thread a table of file descriptors of its own (`unshare(2)` with CLONE_FILES), so that its hits on foreign
+    /// Gives the calling thread its own file descriptor table (`unshare(2)` with CLONE_FILES), so that hits on foreign
     /// memory scale with the number of threads.
     ///
-    /// Each such hit asks a userfaultfd, and the kernel counts a reference of the descriptor's file in each call of a thread that
-    /// shares its table: threads that ask the same one wait for one another's cache line. A thread with a table of its own
-    /// skips the count. Memory is spread over up to 16 userfaultfds, so this matters where many threads send from one mapping:
-    /// call it once at the beginning of a communication thread that opens nothing itself.
+    /// Each such hit makes a system call on a userfaultfd. If threads share a descriptor table, the kernel counts a
+    /// reference to the file in each call, so threads that use the same userfaultfd contend for one cache line. A
+    /// thread with its own table skips the count. Memory is spread over up to 16 userfaultfds, so this matters if many
+    /// threads send from one mapping: call it once at the start of each communication thread that opens no descriptors
+    /// itself.
     ///
-    /// The price is that of the system call. The table has copies of all descriptors of the program. What other threads
-    /// open later does not exist for this thread, and what they close stays open here: a pipe does not reach its end of
-    /// file, and a closed connection sends no FIN, until this thread ends or closes its copy. What this thread closes (a
-    /// device's cache that is dropped in it, say) stays open in the program's table. Threads that this one starts share its
-    /// table.
+    /// The new table has copies of all descriptors of the program, with the consequences of `unshare(2)`. Descriptors
+    /// that other threads open later do not exist in this thread. Descriptors that they close stay open here: a pipe
+    /// does not reach its end of file, and a closed connection sends no FIN, until this thread ends or closes its copy.
+    /// Descriptors that this thread closes (for example by dropping the cache of a device) stay open in the program's
+    /// table. Threads that this thread starts share its table.
     ///
-    /// The monitor is started if it does not run, and runs from then on as long as the process does: the thread would not have
-    /// the descriptors of another one. A thread that has unshared its table by itself before the monitor started has
-    /// no such descriptors either; what it asks for is registered for its leases only (`Stats::unproven`).
+    /// The call starts the monitor if necessary and keeps it running until the process ends, since the thread would not
+    /// have the descriptors of a later monitor. A thread that has unshared its table itself before the monitor started
+    /// lacks these descriptors too; its requests are registered for their leases only (`Stats::unproven`).
     ///
     /// # Errors
-    /// [`Error::Unsupported`] where there is no strict monitor, or the kernel does not let the thread have a table of its own.
+    /// [`Error::Unsupported`] if there is no strict monitor, or if the kernel refuses to unshare the table.
     #[doc(alias = "CLONE_FILES")]
     pub fn unshare_descriptors() -> Result<()> {
         let unsupported = |why: String| Error::Unsupported {
-            what: "a table of descriptors of its own for a thread that asks a cache".into(),
+            what: "a separate file descriptor table for this thread".into(),
             why,
         };
         Watching::keep_running().map_err(unsupported)?;
@@ -102,7 +104,7 @@ impl Monitor {
         }
     }
 
-    /// For tests: lets caches hear of what the monitor has read so much later.
+    /// Delays the notification of caches after the monitor has read an event. For tests.
     #[doc(hidden)]
     pub fn delay_telling(time: std::time::Duration) {
         if let Ok(watching) = Watching::shared() {
@@ -147,8 +149,8 @@ pub(super) enum Unwatched {
     Restless,
 }
 
-/// Learns of changes. Called in the monitor's thread, and by requests that stop watching: it must not allocate, nor free, nor take a
-/// lock that is held while somebody else does.
+/// A receiver of changes. The monitor's thread calls it, and so do requests that stop watching. It must neither
+/// allocate nor free memory, nor take a lock under which another thread does.
 pub(super) trait Watcher: Send + Sync {
     /// The pages of `span` are gone, or about to go.
     fn changed(&self, span: Span);
@@ -162,12 +164,12 @@ impl Drop for Watch {
     }
 }
 
-/// Memory that is watched.
+/// Watched memory.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Watched {
-    /// The mappings that it lies in, unless pages of them have been given back before.
+    /// The mappings that contain the memory, unless pages of them have been discarded before.
     pub(super) around: Option<Span>,
-    /// The descriptors that watch it.
+    /// The descriptors that watch the memory.
     pub(super) descriptors: DescriptorSet,
 }
 
@@ -193,14 +195,15 @@ impl Watch {
         }
     }
 
-    /// Returns a number that moves with every change that is reported by `set`; odd while one is being applied. To be read
-    /// before the entry that it is to vouch for.
+    /// Returns a number that each change reported by `set` advances, and that is odd while a change is applied. Read it
+    /// before the entry to be validated.
     #[inline(always)]
     pub(super) fn sequence(&self, set: DescriptorSet) -> u64 {
         self.sequences.as_ref().map_or(0, |sequences| sequences.read(set))
     }
 
-    /// Returns whether no change that `set` reports is under way, and none has been applied since the sequence read `before`.
+    /// Returns whether no change that `set` reports is in progress, and none has been applied since the sequence was
+    /// `before`.
     #[inline(always)]
     pub(super) fn unchanged_since(&self, set: DescriptorSet, before: u64) -> bool {
         self.sequences.as_ref().is_some_and(|sequences| sequences.unchanged_since(set, before))
@@ -212,12 +215,12 @@ impl Watch {
         self.watching.as_ref().is_some_and(|w| w.settle(set))
     }
 
-    /// Returns whether all of `span` lies in one mapping, as the kernel has them.
+    /// Returns whether one mapping of the kernel contains all of `span`.
     pub(super) fn is_one_mapping(&self, span: Span) -> bool {
         self.watching.as_ref().is_some_and(|w| w.is_one_mapping(span))
     }
 
-    /// Watches the whole mappings that `span` lies in.
+    /// Watches the whole mappings that contain `span`.
     pub(super) fn arm(&self, span: Span) -> std::result::Result<Watched, Unwatched> {
         self.watching.as_ref().ok_or(Unwatched::Unproven)?.arm(span)
     }

@@ -1,38 +1,39 @@
-//! Pages that have been given back not long ago.
+//! Recently discarded pages.
 //!
-//! The kernel reports a discard (MADV_DONTNEED) before it takes the pages, and the thread that discards goes on when the event has
-//! been read: for a while the old pages are still there, and nothing reports when they have gone.
+//! The kernel reports a discard (MADV_DONTNEED) before it takes the pages, and the discarding thread continues when the
+//! event has been read. The old pages remain for a while, and no event reports their removal.
 //!
 //! ```text
-//!   the thread that discards:  event -- woken -- mmap_changing - 1 --|-- mmap_lock ------ takes the pages ------|
+//!   the discarding thread:     event -- woken -- mmap_changing - 1 --|-- mmap_lock ------ takes the pages ------|
 //!   the monitor:                   read
-//!   whoever asks:                                 seen quiet |--- GAP ---|------------ barrier ----------|  settled
+//!   a request:                                    seen quiet |--- GAP ---|------------ barrier ----------|  settled
 //! ```
 //!
-//! The thread itself lowers `mmap_changing`, when it runs again (`userfaultfd_event_wait_completion`), and then takes the lock for
-//! reading (`madvise_dontneed_free`). Between the two are a few dozen instructions. The thread may lose its core just there, by being
-//! preempted or, in kernels of voluntary preemption, where the lock is asked for; the gap is for that. Taking the pages may take long, and is waited for by the barrier, which wants
-//! the same lock for itself alone.
+//! The discarding thread decrements `mmap_changing` itself when it runs again (`userfaultfd_event_wait_completion`),
+//! and then takes the lock for reading (`madvise_dontneed_free`). Between the two are a few dozen instructions. The
+//! thread may lose its core there: it may be preempted or, in kernels with voluntary preemption, reschedule when it
+//! takes the lock. The gap covers that time. Taking the pages may take long; the barrier waits for it, since it takes
+//! the same lock for writing.
 
 use std::time::{Duration, Instant};
 
 use super::sequence::DescriptorSet;
 use crate::span::Span;
 
-/// The time that a thread that has lowered `mmap_changing` may take until it has the lock. docs/figures.md has an experiment: in none of
-/// 82 000 discards were the old pages still there after a barrier, also without any gap.
+/// The time allowed for a thread between the decrement of `mmap_changing` and taking the lock. In the experiment of
+/// docs/figures.md none of 82 000 discards left old pages after a barrier, even without a gap.
 pub(super) const GAP: Duration = Duration::from_millis(1);
 const MOST: usize = 256;
 
-/// A range whose pages are given back.
+/// A range whose pages are being discarded.
 #[derive(Clone, Copy)]
 struct Discard {
     span: Span,
-    /// The descriptors that reported it.
+    /// The descriptors that have reported the discard.
     descriptors: DescriptorSet,
-    /// When the last event of it was read.
+    /// The time at which its last event was read.
     read: Instant,
-    /// When those descriptors were first seen quiet after that.
+    /// The time at which those descriptors were first seen quiet afterwards.
     quiet: Option<Instant>,
 }
 
@@ -40,16 +41,16 @@ pub(super) struct Recent {
     given_back: [Option<Discard>; MOST],
 }
 
-/// What is known about the pages of a range.
+/// The state of a range's pages with regard to discards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pages {
-    /// They are what they will be.
+    /// No discard is in progress.
     Settled,
-    /// They may still be the old ones: these descriptors have to be seen quiet first.
+    /// The old pages may still be there: these descriptors have to be seen quiet first.
     Going(DescriptorSet),
-    /// They may still be the old ones, so long at most until the lock is taken.
+    /// The old pages may still be there: the discarding thread takes the lock within this time.
     Gap(Duration),
-    /// The gap is over: they are settled after one barrier.
+    /// The gap is over: the pages are settled after one barrier.
     Due,
 }
 
@@ -58,8 +59,8 @@ impl Recent {
         Recent { given_back: [None; MOST] }
     }
 
-    /// Notes a discard whose event has just been read. Without room the range is joined with another one: too much is noted
-    /// then, never too little.
+    /// Records a discard whose event has just been read. If there is no room, the range is merged with another one, so
+    /// that too much counts as discarded but never too little.
     pub(super) fn add(&mut self, span: Span, descriptors: DescriptorSet, now: Instant) {
         let overlapping = self.given_back.iter().flatten().position(|d| d.span.overlaps(span));
         if overlapping.is_none()
@@ -76,7 +77,7 @@ impl Recent {
         }
     }
 
-    /// Notes at `now` that each of `descriptors` was quiet at some time after `begun`.
+    /// Records at `now` that each of `descriptors` was quiet at some time after `begun`.
     pub(super) fn quiet(&mut self, descriptors: DescriptorSet, begun: Instant, now: Instant) {
         for entry in self.given_back.iter_mut().flatten() {
             if entry.quiet.is_none() && entry.read <= begun && descriptors.contains(entry.descriptors) {
@@ -85,12 +86,12 @@ impl Recent {
         }
     }
 
-    /// Notes that the range is not mapped any more.
+    /// Records that the range is no longer mapped.
     pub(super) fn unmapped(&mut self, span: Span) {
         self.drop_those(|there| span.contains(there.span));
     }
 
-    /// Returns what is known about the pages of `span` at `now`.
+    /// Returns the state of the pages of `span` at `now`.
     pub(super) fn pages(&self, span: Span, now: Instant) -> Pages {
         let (mut going, mut gap, mut due) = (DescriptorSet::EMPTY, Duration::ZERO, false);
         for entry in self.given_back.iter().flatten().filter(|d| d.span.overlaps(span)) {
@@ -108,7 +109,7 @@ impl Recent {
         }
     }
 
-    /// Notes a barrier that began at `begun`.
+    /// Records a barrier that began at `begun`.
     pub(super) fn barrier(&mut self, begun: Instant) {
         self.drop_those(|there| {
             there.quiet.is_some_and(|quiet| begun.saturating_duration_since(quiet) >= GAP)
@@ -139,7 +140,8 @@ mod tests {
         recent.add(span(100, 10), one, now);
         assert_eq!(recent.pages(span(109, 5), now), Pages::Going(one));
         assert_eq!(recent.pages(span(110, 5), now), Pages::Settled);
-        // Nobody has seen it quiet: no barrier helps, however late, nor that another descriptor is, nor that it was.
+        // The descriptor has not been seen quiet since: neither a later barrier, nor another quiet descriptor, nor an
+        // earlier quiet state settles the pages.
         recent.barrier(now + 100 * GAP);
         recent.quiet(other, now + GAP, now + GAP);
         recent.quiet(one, now.checked_sub(GAP).unwrap_or(now - Duration::from_nanos(1)), now + GAP);
@@ -159,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_discard_begins_again() {
+    fn a_second_discard_restarts_the_wait() {
         let (mut recent, now) = (Recent::new(), Instant::now());
         let one = DescriptorSet::of(0);
         recent.add(span(100, 10), one, now);

@@ -1,17 +1,17 @@
-//! Change sequences: how a hit knows, without a lock, that no change of its memory has been missed.
+//! Change sequences, with which a hit checks without a lock that it has missed no change of its memory.
 //!
-//! Each userfaultfd has one. The monitor makes the sequence odd before it reads the descriptor's events, and even again when they
-//! are applied. The kernel keeps its own mark, `mmap_changing`, from before a change until the thread that makes the change has
-//! gone on, which it does only after the event has been read.
+//! Each userfaultfd has one. The monitor makes the sequence odd before it reads the descriptor's events, and even when
+//! they are applied. The kernel sets its own mark, `mmap_changing`, before a change and clears it when the changing
+//! thread continues, which is after the event has been read.
 //!
 //! ```text
 //!   the change:   mmap_changing + 1 ── pages go ── event ─┐             ┌─ mmap_changing - 1 ── returns
 //!   the monitor:                                odd ── read ── apply ── even
 //! ```
 //!
-//! So whoever finds the sequence even, then a live entry, then no mark, and then the same sequence, has an entry that no
-//! change before the first of these looks has made stale. Each step is an acquire of what the step before it on the other side
-//! released; the model in this file's tests tries all interleavings.
+//! A hit reads an even sequence, then a live entry, then a clear mark, and then the same sequence. No change that began
+//! before the first of these reads has then made the entry stale. Each read acquires what the corresponding step on the
+//! other side has released; the loom model in this file's tests checks all interleavings.
 
 use std::sync::atomic::Ordering;
 
@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, fence};
 
 use super::kernel::Userfault;
 
-/// The most userfaultfds of one monitor: a set of them has 16 bits.
+/// The largest number of userfaultfds of one monitor: a set of them has 16 bits.
 pub(in crate::register) const MOST_DESCRIPTORS: usize = 16;
 
 /// A set of the monitor's userfaultfds.
@@ -32,13 +32,13 @@ pub(in crate::register) struct DescriptorSet(u16);
 impl DescriptorSet {
     pub(in crate::register) const EMPTY: DescriptorSet = DescriptorSet(0);
 
-    /// The set of one.
+    /// Returns the set that contains only the descriptor `number`.
     pub(super) fn of(number: usize) -> DescriptorSet {
         debug_assert!(number < MOST_DESCRIPTORS);
         DescriptorSet(1 << number)
     }
 
-    /// The set of the first `count`.
+    /// Returns the set of the first `count` descriptors.
     pub(in crate::register) fn first(count: usize) -> DescriptorSet {
         DescriptorSet((((1u32) << count) - 1) as u16)
     }
@@ -78,41 +78,42 @@ impl DescriptorSet {
     }
 }
 
-/// The kernel's answer about the changes that a userfaultfd reports.
+/// The state of the changes that a userfaultfd reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ChangeState {
-    /// None is under way, and every event has been read.
+    /// No change is in progress, and every event has been read.
     Quiet,
-    /// One is under way, or has an event that has not been read.
+    /// A change is in progress, or its event has not been read.
     Changing,
-    /// The descriptor is not this userfaultfd, at least not to the calling thread.
+    /// The descriptor does not refer to this userfaultfd in the calling thread.
     Unknown,
 }
 
-/// The kernel's mark of changes under way.
+/// The kernel's mark of changes in progress.
 pub(super) trait ChangeMark {
     fn state(&self) -> ChangeState;
 }
 
-/// The answer to the question whether a sequence stands still.
+/// The result of checking a sequence for changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unchanged {
     Yes,
     No,
-    /// The calling thread does not have the descriptor, so it cannot know.
+    /// The calling thread does not have the descriptor, so it cannot check.
     Unknown,
 }
 
-/// A userfaultfd and what a hit looks at: all in one line, since after a system call each line that is looked at costs; and each in
-/// two of its own, since processors fetch lines in pairs.
+/// A userfaultfd and the state that a hit reads. All of it lies in one cache line, since each line is likely to miss
+/// after a system call. The alignment gives each sequence two lines, since processors prefetch lines in pairs.
 #[repr(align(128))]
 pub(super) struct ChangeSequence<U = Userfault> {
     sequence: AtomicU64,
-    /// Threads that stop watching ranges: the kernel reports no change of those any more, and caches do not know yet.
+    /// The number of threads that are unwatching ranges: the kernel no longer reports their changes, and caches do not
+    /// know yet.
     unwatching: AtomicU32,
-    /// The mark can be relied on.
+    /// True if the mark is reliable.
     sound: AtomicBool,
-    /// Something that it watches is discarded all the time.
+    /// True if a range that it watches is busy.
     busy: AtomicBool,
     pub(super) userfault: U,
 }
@@ -128,13 +129,14 @@ impl<U: ChangeMark> ChangeSequence<U> {
         }
     }
 
-    /// Returns a number that each change moves; odd while one is applied. To be read before the entry that it is to vouch for.
+    /// Returns a number that each change advances, and that is odd while a change is applied. Read it before the entry
+    /// to be validated.
     #[inline(always)]
     pub(super) fn read(&self) -> u64 {
         self.sequence.load(Ordering::Acquire)
     }
 
-    /// Returns whether every change that had begun before the sequence read `before` was applied then.
+    /// Returns whether every change that had begun before the sequence was read as `before` had been applied by then.
     #[inline(always)]
     pub(super) fn check(&self, before: u64) -> Unchanged {
         if before % 2 == 1 {
@@ -155,18 +157,19 @@ impl<U: ChangeMark> ChangeSequence<U> {
         }
     }
 
-    /// Returns whether [`check`](ChangeSequence::check) says yes.
+    /// Returns whether [`check`](ChangeSequence::check) returns [`Unchanged::Yes`].
     #[inline(always)]
     pub(super) fn unchanged_since(&self, before: u64) -> bool {
         self.check(before) == Unchanged::Yes
     }
 
-    /// Begins to apply a change, before its event is read, or ends to. Callers take turns.
+    /// Marks the beginning of applying a change, before its event is read, or the end of it. Callers hold a lock.
     pub(super) fn step(&self) {
         self.sequence.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// From before the kernel stops to report changes of a range until that is known, nothing counts as unchanged.
+    /// Makes all checks fail until [`end_unwatching`](ChangeSequence::end_unwatching): from before the kernel stops
+    /// reporting changes of a range until caches know.
     pub(super) fn begin_unwatching(&self) {
         self.unwatching.fetch_add(1, Ordering::SeqCst);
     }
@@ -191,7 +194,7 @@ impl<U: ChangeMark> ChangeSequence<U> {
         self.busy.store(busy, Ordering::Relaxed);
     }
 
-    /// Marks it as sound or not; returns whether that is new.
+    /// Marks the descriptor as sound or unsound, and returns whether that changes its state.
     pub(super) fn mark_sound(&self, sound: bool) -> bool {
         self.sound.swap(sound, Ordering::Relaxed) != sound
     }
@@ -219,7 +222,7 @@ impl Sequences {
         set.iter().map(|number| &self.0[number])
     }
 
-    /// Returns the sequences of `set` as one number: each change moves it, and it is odd while one is applied.
+    /// Returns the sequences of `set` as one number: each change advances it, and it is odd while a change is applied.
     #[inline(always)]
     pub(super) fn read(&self, set: DescriptorSet) -> u64 {
         let (mut sum, mut odd) = (0u64, 0);
@@ -231,14 +234,14 @@ impl Sequences {
         (sum & !1) | odd
     }
 
-    /// Returns whether every change of what `set` watches that had begun before [`read`](Sequences::read) returned `before` was
-    /// applied then.
+    /// Returns whether every change of memory that `set` watches and that had begun before [`read`](Sequences::read)
+    /// returned `before` had been applied by then.
     #[inline(always)]
     pub(super) fn unchanged_since(&self, set: DescriptorSet, before: u64) -> bool {
         if set.0.is_power_of_two() {
             return self.of(set.0.trailing_zeros() as usize).unchanged_since(before);
         }
-        // Sequences only grow, so each of them is what it was when their sum is.
+        // Sequences only grow, so an unchanged sum means that each of them is unchanged.
         before.is_multiple_of(2)
             && set.iter().all(|number| {
                 let one = self.of(number);
@@ -261,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_is_what_was_put_into_it() {
+    fn a_set_contains_the_descriptors_added_to_it() {
         let set = DescriptorSet::of(3).with(DescriptorSet::of(15));
         assert_eq!(set.iter().collect::<Vec<_>>(), [3, 15]);
         assert_eq!(DescriptorSet::EMPTY.iter().count(), 0);
@@ -287,7 +290,8 @@ mod tests {
     }
 }
 
-/// All interleavings of one change, the monitor that reads of it, and a hit, by loom; scripts/test runs it with the cache's.
+/// A loom model of one change, the monitor that reads its event, and a hit. scripts/test runs it with the cache's
+/// models.
 #[cfg(all(test, loom))]
 mod interleavings {
     use std::sync::Arc;
@@ -308,10 +312,10 @@ mod interleavings {
         }
     }
 
-    /// Somebody unmaps; a hit that begins when the address is free, and so may be somebody else's memory, is not answered with the
-    /// entry of before. The thread that unmaps goes on, and the mark with it, when the monitor has read the event.
+    /// Checks that a hit which begins after an address has been unmapped, and so may belong to a new mapping, does not
+    /// return the old entry. The unmapping thread continues, and clears the mark, when the monitor has read the event.
     #[test]
-    fn no_hit_after_an_unmapping_is_of_the_old_memory() {
+    fn no_hit_after_an_unmap_returns_the_old_entry() {
         loom::model(|| {
             let changing = Arc::new(AtomicU32::new(0));
             let sequence = Arc::new(ChangeSequence::new(Mark(changing.clone())));
@@ -325,8 +329,9 @@ mod interleavings {
                     gone.store(true, Ordering::Release);
                     queued.store(true, Ordering::Release);
                     if has_read.load(Ordering::Acquire) {
-                        // The kernel's own decrement is relaxed, behind a lock's acquire. That orders it behind what the monitor did
-                        // before, for all observers, on processors whose stores reach all others at once: x86-64, ARMv8.
+                        // The kernel's own decrement is relaxed, after the acquire of a lock. On processors whose
+                        // stores become visible to all others at once (x86-64, ARMv8) this orders it after the
+                        // monitor's earlier stores for all observers.
                         changing.fetch_sub(1, Ordering::Release);
                     }
                 })

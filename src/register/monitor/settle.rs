@@ -1,4 +1,4 @@
-//! Waiting until the changes that are under way have been applied.
+//! Waits until the changes in progress have been applied.
 
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -8,35 +8,36 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use super::sequence::{ChangeMark, ChangeState, DescriptorSet, Unchanged};
 use super::watching::{Shared, held};
 
-/// The time for which the kernel may say that a change is under way while it has no event, before nothing is kept any more until the
-/// change is over.
+/// The time for which the kernel may report a change in progress without an event. After it, no registration is kept
+/// until the change is over.
 const STUCK: Duration = Duration::from_secs(1);
-/// The time for which one look waits for others' changes to be over: longer than the monitor takes for one, and shorter than what most
-/// registrations cost.
+/// The time for which a request waits for the changes of other threads: longer than the monitor needs for one change,
+/// and shorter than most registrations take.
 const PATIENCE: Duration = Duration::from_millis(1);
-/// The number of looks at least, made without giving up the core.
+/// The smallest number of checks, which are made without yielding the core.
 const LOOKS: u32 = 100;
-/// The time for which it waits for the monitor's thread to get a core: some turns of the scheduler.
+/// The time for which a request waits if the monitor's thread has no core: a few time slices of the scheduler.
 pub(super) const PATIENCE_WITH_THREAD: Duration = Duration::from_millis(20);
 
-/// Why it is not known that every change has been applied.
+/// The reason why it is unknown whether every change has been applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unsettled {
-    /// Others change memory without a pause, or one change takes long.
+    /// Other threads change memory without a pause, or one change takes long.
     Busy,
     /// The calling thread does not have the monitor's descriptor.
     Unknown,
 }
 
 impl Shared {
-    /// Waits until every change that was under way in what `set` watches has been applied.
+    /// Waits until every change that was in progress in memory that `set` watches has been applied.
     pub(super) fn settle(&self, set: DescriptorSet) -> Result<(), Unsettled> {
-        // One after the other: what begins meanwhile began after this call.
+        // One descriptor after another, since changes that begin meanwhile do not matter.
         set.iter().try_for_each(|number| self.settle_one(number))
     }
 
-    /// Some kernels leave their mark for ever when an mremap fails. When nothing but the mark has been seen for long, the
-    /// descriptor counts as unsound, and then nobody waits for it until the mark is gone.
+    /// Waits for one descriptor. Some kernels leave the mark set for ever after a failed mremap. If the mark stays set
+    /// for long without an event, the descriptor counts as unsound, and no request waits for it until the mark is
+    /// cleared.
     fn settle_one(&self, number: usize) -> Result<(), Unsettled> {
         let one = self.sequences.of(number);
         let mut since: Option<(Instant, u64)> = None;
@@ -51,20 +52,20 @@ impl Shared {
                     return Err(Unsettled::Unknown);
                 }
             }
-            // While it is odd the monitor is at work, and will be done.
+            // While the sequence is odd, the monitor is applying a change and will finish.
             if before.is_multiple_of(2) && !one.is_sound() {
                 if one.userfault.state() != ChangeState::Quiet {
                     return Err(Unsettled::Busy);
                 }
-                // A mark that is gone was none that stays.
+                // The mark has been cleared, so the descriptor is sound again.
                 self.mark_sound(number);
             }
             let (begun, first) = *since.get_or_insert_with(|| (Instant::now(), before));
             let waited = begun.elapsed();
-            // As long as the monitor has not come to the very first change, its thread has no core.
+            // As long as the monitor has not finished the first change, its thread may have no core.
             let starved =
                 || first == before && (before % 2 == 1 || one.is_unwatching() || self.has_events(number));
-            // Time that this thread spent without a core was no look.
+            // Both limits, since the waiting time includes time in which this thread had no core.
             let looked = looks >= LOOKS && waited > PATIENCE;
             if looked && (waited > PATIENCE_WITH_THREAD || !starved()) {
                 self.look_for_a_mark_that_stays(number, before);
@@ -78,7 +79,7 @@ impl Shared {
             if looks < LOOKS {
                 std::hint::spin_loop();
             } else {
-                // The monitor wants a core too.
+                // The monitor may need this core.
                 std::thread::yield_now();
             }
         }
@@ -89,7 +90,7 @@ impl Shared {
         poll(&mut fds, PollTimeout::ZERO).unwrap_or(0) > 0
     }
 
-    /// Marks a descriptor as unsound when a change has been under way since long ago of which there is no event.
+    /// Marks a descriptor as unsound if a change has been in progress for [`STUCK`] without an event.
     fn look_for_a_mark_that_stays(&self, number: usize, sequence: u64) {
         let one = self.sequences.of(number);
         let stays = {
@@ -105,8 +106,8 @@ impl Shared {
         };
         if stays && one.mark_sound(false) {
             tracing::error!(
-                "for {STUCK:?} the kernel has reported that memory of this program is changing, without an event that says \
-                 which: until that is over, registrations of memory that is watched with it live as long as their leases"
+                "for {STUCK:?} the kernel has reported a change of this program's memory without an event that names the range: \
+                 until the change is over, memory that the same userfaultfd watches is registered for its leases only"
             );
             self.tell_everything();
         }
@@ -116,7 +117,7 @@ impl Shared {
     fn mark_sound(&self, number: usize) {
         if self.sequences.of(number).mark_sound(true) {
             tracing::warn!(
-                "the change of this program's memory that took so long is over: registrations are kept again"
+                "the long change of this program's memory is over: the cache keeps registrations again"
             );
         }
     }

@@ -1,4 +1,4 @@
-//! The process's one monitor, which all caches share: a mapping can be watched by one descriptor only.
+//! The process's monitor, which all caches share, since only one userfaultfd can watch a mapping.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -24,9 +24,9 @@ use crate::os::thread::{self, Thread};
 use crate::register::environment;
 use crate::span::Span;
 
-/// The number of times that everything is given up at the end, while memory moves.
+/// The number of times that everything is unwatched when the monitor stops, since memory may move meanwhile.
 const LAST_LOOKS: u32 = 1000;
-/// Descriptors that are left to the program, or the monitor has one userfaultfd.
+/// The number of free descriptors to leave to the program. If there would be fewer, the monitor uses one userfaultfd.
 const SPARE: u64 = 64;
 /// The most caches that share the monitor.
 const MOST_WATCHERS: usize = 256;
@@ -35,7 +35,7 @@ pub(super) struct Watching {
     shared: Arc<Shared>,
     thread: Option<Thread>,
     lineage: Lineage,
-    /// It is never given back by whoever asked it to stay.
+    /// True if [`keep_running`](Watching::keep_running) holds a reference, which is never released.
     kept: AtomicBool,
 }
 
@@ -48,21 +48,21 @@ pub(super) struct Shared {
     pub(super) mappings: Mappings,
     pub(super) stop: EventFd,
     pub(super) wake: EventFd,
-    /// Passed when the thread will not allocate any more.
+    /// Passed when the thread has made its last allocation.
     pub(super) listening: Barrier,
     pub(super) epoll: Epoll,
     pub(super) armed: Mutex<Armed>,
     pub(super) watchers: Mutex<Vec<Arc<dyn Watcher>>>,
-    /// Held while changes are applied, by the monitor's thread or by one that gives a range up: a sequence is odd then. Never
-    /// during a system call of anybody but the monitor.
+    /// Held while changes are applied and a sequence is odd, by the monitor's thread or by a thread that unwatches a
+    /// range. Only the monitor's thread makes system calls while it holds this lock.
     pub(super) applying: Mutex<()>,
-    /// Of each descriptor, since when nothing but the kernel's mark has been seen, and its sequence then.
+    /// For each descriptor, the time since which only the kernel's mark has been seen, and the sequence at that time.
     pub(super) marks: Mutex<[Option<(Instant, u64)>; MOST_DESCRIPTORS]>,
-    /// Which descriptor the next mapping gets, before this is brought into range.
+    /// The number of the next mapping; modulo the number of descriptors it selects the mapping's descriptor.
     pub(super) next: AtomicUsize,
-    /// It has been said that a thread does not have a descriptor.
+    /// True if the warning about a thread without the descriptors has been issued.
     unknown: AtomicBool,
-    /// For tests: how late the thread reads, caches hear, and a request goes on, in microseconds.
+    /// Delays in microseconds, for tests: of reading events, of notifying caches, and of continuing a request.
     pub(super) late: AtomicU64,
     pub(super) tell_late: AtomicU64,
     pub(super) pause: AtomicU64,
@@ -82,7 +82,7 @@ pub(super) fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns `HOSTBUF_CACHE_DESCRIPTORS`: how many userfaultfds the monitor opens.
+/// Returns the number of userfaultfds from `HOSTBUF_CACHE_DESCRIPTORS`, or [`MOST_DESCRIPTORS`] if it is not set.
 fn descriptors_from_environment() -> crate::error::Result<usize> {
     const NAME: &str = "HOSTBUF_CACHE_DESCRIPTORS";
     let Some(text) = environment::text(NAME)? else { return Ok(MOST_DESCRIPTORS) };
@@ -94,7 +94,7 @@ fn descriptors_from_environment() -> crate::error::Result<usize> {
     }
 }
 
-/// Opens as many as are wanted, or as there are descriptors to be had; at least one.
+/// Opens `wanted` userfaultfds, or a single one if that leaves fewer than [`SPARE`] descriptors to the program.
 fn open_userfaults(features: u64, wanted: usize) -> Result<Vec<Userfault>, String> {
     let mut userfaults = Vec::with_capacity(wanted);
     while userfaults.len() < wanted {
@@ -111,7 +111,7 @@ fn open_userfaults(features: u64, wanted: usize) -> Result<Vec<Userfault>, Strin
             Err(_) => break,
         }
     }
-    // The program needs descriptors too.
+    // The program needs descriptors too, so a process with few of them gets a single userfaultfd.
     let last = userfaults.last().map_or(0, |userfault| userfault.as_fd().as_raw_fd() as u64);
     let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft);
     if userfaults.len() < wanted || last + SPARE > limit {
@@ -158,7 +158,7 @@ impl Watching {
         if watching.kept.swap(true, Ordering::Relaxed) {
             Watching::release(watching);
         } else {
-            // It is never given back.
+            // This reference is never released, so the monitor keeps running.
             std::mem::forget(watching);
         }
         Ok(())
@@ -191,7 +191,7 @@ impl Watching {
                 .map_err(|e| format!("eventfd: {e}"))
         };
         let (stop, wake) = (event()?, event()?);
-        // Last, since they are many: what else the monitor needs is there.
+        // The userfaultfds are opened last, so that the other files of the monitor get descriptors first.
         let sequences = Sequences::new(open_userfaults(features, wanted)?);
         let epoll = epoll_of(&sequences, &stop, &wake).map_err(|e| format!("epoll: {e}"))?;
         let shared = Arc::new(Shared {
@@ -238,8 +238,8 @@ impl Watching {
         self.sequences().unchanged_since(self.sequences().all(), before)
     }
 
-    /// Waits until every change that was under way in what `set` watches has been applied. `false`: that was not to be seen for a
-    /// while, since others go on changing memory, or one change takes long.
+    /// Waits until every change that was in progress in memory that `set` watches has been applied. Returns false if
+    /// the wait has ended without that: other threads change memory without a pause, or one change takes long.
     pub(super) fn settle(&self, set: DescriptorSet) -> bool {
         self.shared.settle(set).is_ok()
     }
@@ -249,7 +249,7 @@ impl Watching {
         self.shared.mappings.is_one(span)
     }
 
-    /// Watches the whole mappings that `span` lies in.
+    /// Watches the whole mappings that contain `span`.
     pub(super) fn arm(&self, span: Span) -> Result<Watched, Unwatched> {
         self.shared.arm(span)
     }
@@ -287,7 +287,7 @@ impl Watching {
         self.shared.late.store(time.as_micros() as u64, Ordering::Relaxed);
     }
 
-    /// For tests: lets caches hear so much later.
+    /// Delays the notification of caches, for tests.
     pub(super) fn delay_telling(&self, time: Duration) {
         self.shared.tell_late.store(time.as_micros() as u64, Ordering::Relaxed);
     }
@@ -299,7 +299,7 @@ impl Watching {
 }
 
 impl Shared {
-    /// Says once that a request could not ask the kernel.
+    /// Warns once that a thread lacks the monitor's descriptors, so that its requests cannot query the kernel.
     #[cold]
     pub(super) fn warn_of_unknown_descriptor(&self) {
         if !self.unknown.swap(true, Ordering::Relaxed) {
@@ -307,8 +307,8 @@ impl Shared {
             tracing::warn!(
                 thread = thread.name().unwrap_or("unnamed"),
                 "this thread does not have the userfaultfd that watches this program's memory: the program has closed descriptors \
-                 that are not its own, or the thread has a table of descriptors of its own that is older (Monitor::\
-                 unshare_descriptors makes one that is not). What it asks for is registered for its leases only"
+                 that it does not own, or the thread has unshared its descriptor table before the monitor started (use Monitor::\
+                 unshare_descriptors). The thread's requests are registered for their leases only"
             );
         }
     }
@@ -325,7 +325,7 @@ impl Drop for Watching {
         let known = self.sequences().of(0).userfault.state() != ChangeState::Unknown;
         held(&self.shared.armed).busy.close();
         if !known {
-            // Nothing of it can be stopped, nor closed, by a thread that does not have its descriptors.
+            // A thread without the descriptors can neither stop the monitor nor close its files.
             self.shared.warn_of_unknown_descriptor();
             std::mem::forget((thread, self.shared.clone()));
             return;
