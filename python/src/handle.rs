@@ -173,7 +173,7 @@ pub fn allocate(
 /// Converts a number of bytes, or text in the syntax of the command line (`2G`).
 ///
 /// # Errors
-/// InvalidError for a number or text that is no size, TypeError for anything else.
+/// InvalidError for a number or text that is not a valid size, TypeError for other types.
 fn bytes(name: &str, given: &Bound<'_, PyAny>) -> PyResult<u64> {
     let Ok(text) = given.extract::<String>() else { return argument::<u64>(name, given) };
     let parsed = text.parse::<Bytes>().map_err(|why| Error::Invalid { what: format!("{name} = {why}") });

@@ -1,4 +1,4 @@
-"""What of a fill function's result is shared by all ranks, what each rank copies, and the warnings of it."""
+"""Tests of the data that all ranks share, the data that each rank copies, and the warnings about copies."""
 
 import array
 import collections
@@ -20,16 +20,16 @@ Point = collections.namedtuple("Point", "name place")
 
 
 def lies_in(buffer: hostbuf.Buffer, one: np.ndarray) -> bool:
-    """Whether an array is a read-only view of a buffer."""
+    """Returns whether an array is a read-only view of a buffer."""
     at = one.__array_interface__["data"][0]
     return not one.flags.writeable and buffer.address <= at and at + one.nbytes <= buffer.address + len(buffer)
 
 
 class Results(unittest.TestCase):
-    """Tests that look at what a fill function's result has become."""
+    """Base class of tests that examine the loaded result of a fill function."""
 
     def filled(self, value: object, size: int = SIZE) -> Any:
-        """Returns what all ranks get of it."""
+        """Returns the object that all ranks get."""
         self.buffer = hostbuf.allocate(None, size)
         self.addCleanup(self.buffer.close)
         found = self.buffer.initialize(lambda arena: value)
@@ -40,13 +40,13 @@ class Results(unittest.TestCase):
         return found
 
     def shared(self, value: object, size: int = SIZE) -> Any:
-        """Returns it too, and wants no warning."""
+        """Returns the object that all ranks get, and fails on a warning."""
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             return self.filled(value, size)
 
     def warned(self, value: object, size: int = SIZE) -> str:
-        """Returns the words of the one warning that there is."""
+        """Returns the text of the single warning."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             self.filled(value, size)

@@ -194,7 +194,7 @@ class Buffer(_hostbuf.Memory):
 
         Any object that pickle can write may be returned, of whichever depth: arrays in it (numpy's, pandas', and all others
         that know pickle's protocol 5) are shared by all ranks of the host and read-only. Those that ``arena.array`` gave are not
-        copied; others are copied into the buffer, once. Names and numbers each rank has for itself. A :class:`CopyWarning` names
+        copied; others are copied into the buffer, once. Names and numbers are private to each rank. A :class:`CopyWarning` names
         every other object of which each rank has a copy: arrays of Python objects, and objects that copy their arrays.
 
         When the process dies that fills, one of those who wait takes over, so ``fill`` may run in several processes one
@@ -310,7 +310,7 @@ def allocate(
 
     Args:
         comm: mpi4py's communicator; ``None`` for this process alone.
-        size: bytes that can be used, rounded up to whole pages: a number, or text as ``hostbuf run --size`` takes it (``"2G"``).
+        size: the usable size in bytes, rounded up to whole pages: a number, or text as for ``hostbuf run --size`` (``"2G"``).
         name: at most 31 letters, digits, ``_``, ``-`` and ``.``.
         pages: ``auto`` (the best that is there), ``4k``, ``thp``, ``2m`` or ``1g``.
         lazy: take pages at the first touch, with no check that they are there.
@@ -322,7 +322,7 @@ def allocate(
     1572864
 
     Raises:
-        InvalidError: an argument makes no sense.
+        InvalidError: an argument is invalid.
         NoSpaceError: on all ranks, before anything was touched.
         Error: the ranks found no common address, or asked for different things.
     """

@@ -1,7 +1,7 @@
-"""Names for the data that each rank copies instead of sharing it.
+"""Names the data that each rank copies instead of sharing it.
 
-Pickle tells nothing about where an object stands, so a trace records how the pickler takes objects apart. Names are made from it
-only when there is something to warn of.
+Pickle does not report the path of an object, so a trace records how the pickler decomposes objects. The names are derived from
+the trace only if there is something to warn of.
 """
 
 from __future__ import annotations
@@ -15,30 +15,31 @@ from typing import Any, NamedTuple
 
 from ._error import CopyWarning
 
-# Bytes up to this length that an object is pickled by are a number (a date, a numpy scalar), not an array.
+# Bytes objects up to this length in the pickle of an object are a number (a date, a numpy scalar), not an array.
 _NUMBER = 64
-# Strings, numbers and containers are each rank's own by nature; from here on there are so many that a warning is due.
+# Strings, numbers and containers are private to each rank. From this number of bytes on they cause a warning.
 _MANY = 1 << 20
-# A warning names so many objects.
+# The largest number of objects that a warning names.
 _NAMED = 8
 _LARGEST = 3
 _TEXT = (bytes, bytearray, str)
 _NUMBERS = frozenset((int, float, complex, bool, type(None)))
 _ATOMS = _NUMBERS.union(_TEXT)
 _CONTAINERS = (dict, list, tuple, set, frozenset)
-# So many objects are looked at for names. Others are warned of without one: a warning must not take longer than the work.
+# The largest number of objects examined for names; others are reported without a name. A warning must not take longer than the
+# work itself.
 _PATIENCE = 100_000
 
 
 class _Place(NamedTuple):
-    """An object, and how it was reached."""
+    """An object and the path by which it was reached."""
 
     value: Any
     parent: _Place | None
     step: str | None
-    """What leads here from the parent in Python's syntax; ``None`` when no attribute or index of the parent does."""
+    """The attribute or index of the parent that leads here, in Python's syntax; ``None`` if there is none."""
     is_label: bool
-    """Whether it belongs to an index of pandas: names of rows and columns."""
+    """True for a part of a pandas index: names of rows and columns."""
 
     def owner(self) -> _Place:
         """Returns the nearest object that has a name."""
@@ -58,11 +59,11 @@ class _Place(NamedTuple):
 
 
 class Trace:
-    """Records how a pickler takes an object apart, and which parts it writes as copies."""
+    """Records how a pickler decomposes an object, and the parts that it writes as copies."""
 
     def __init__(self, root: Any) -> None:
         self._root = root
-        # Both halves are kept: an id says something only while its object lives.
+        # The objects themselves are kept too, since an id is valid only while its object lives.
         self._parts: dict[int, tuple[Any, Any]] = {}
         self._private: list[tuple[Any, int]] = []
 
@@ -77,8 +78,8 @@ class Trace:
     def warn(self, pickled: int, dropped: Iterable[Any]) -> None:
         """Warns of everything that each rank copies.
 
-        ``pickled`` is the number of bytes that are no array; ``dropped`` has the arrays that lie in the buffer, but of which the
-        loaded object keeps nothing, since its class has copied them.
+        ``pickled`` is the number of pickled bytes outside of arrays; ``dropped`` contains the arrays in the buffer that the loaded
+        object does not keep, since its class has copied them.
         """
         written = {id(value): size for value, size in self._private}
         copied = {id(value): memoryview(value).nbytes for value in dropped}
@@ -100,8 +101,8 @@ class Trace:
                 if len(large) < _LARGEST or size > large[-1][0]:
                     large = _with(large, size, place.owner())
         lines = [f"{_described(owners[at])}, {sizes[at]} bytes)" for at in sorted(owners, key=lambda at: -sizes[at])]
-        # Not found by any way that is known here.
-        lines += [f"an object inside of the result ({size} bytes)" for size in (written | copied).values()]
+        # Objects that the walk has not reached.
+        lines += [f"an object inside the result ({size} bytes)" for size in (written | copied).values()]
         if lines:
             more = f" and {len(lines) - _NAMED} more" if len(lines) > _NAMED else ""
             count = f"{len(lines)} objects" if len(lines) > 1 else "1 object"
@@ -117,7 +118,7 @@ class Trace:
             )
 
     def _walk(self) -> Iterator[_Place]:
-        """Yields all that the pickler has seen, each object once, the nearest to the root first."""
+        """Yields each object that the pickler has seen once, in breadth-first order."""
         queue = deque([_Place(self._root, None, None, False)])
         seen: set[int] = set()
         while queue and len(seen) < _PATIENCE:
@@ -132,7 +133,7 @@ class Trace:
         value = place.value
         pandas = sys.modules.get("pandas")
         is_label = place.is_label or pandas is not None and isinstance(value, pandas.Index)
-        # A step says something only behind steps that do; and how pandas stores a table is its own affair.
+        # A step has a name only if the steps before it have one. The storage of a pandas table is internal, so it has none.
         is_named = (place.parent is None or place.step is not None) and not (
             pandas is not None and isinstance(value, (pandas.DataFrame, pandas.Series, pandas.Index))
         )
@@ -157,7 +158,7 @@ class Trace:
         if not reduced:
             return
         arguments, state = _state_of(reduced)
-        # The state of a class with __slots__ is a pair: what it has in its __dict__, and in its slots.
+        # The state of a class with __slots__ is a pair: its __dict__ and its slots.
         states = state if isinstance(state, tuple) and len(state) == 2 else (state,)
         for part in states:
             attributes = part.items() if isinstance(part, dict) else ()
@@ -170,20 +171,20 @@ class Trace:
 
 
 def _with(large: list[tuple[int, _Place]], size: int, place: _Place) -> list[tuple[int, _Place]]:
-    """Returns the largest objects with one more among them, each once."""
+    """Returns the largest objects after adding one more, without duplicates."""
     others = [one for one in large if one[1].value is not place.value]
     size = max([size, *(one[0] for one in large if one[1].value is place.value)])
     return sorted([*others, (size, place)], key=lambda one: -one[0])[:_LARGEST]
 
 
 def _is_small(value: Any) -> bool:
-    """Whether it is neither an array, nor large, nor an object that may contain such."""
+    """Returns true for a number or a short string, which contains no array."""
     kind = type(value)
     return kind in _NUMBERS or kind in _TEXT and len(value) <= _NUMBER
 
 
 def _is_atom(value: Any, reduced: Any) -> bool:
-    """Whether it is a number, a date or the like, of which there may be millions: they have no parts to be named."""
+    """Returns true for a number, a date and the like, of which there may be millions, and which have no parts to name."""
     np = sys.modules.get("numpy")
     if np is not None and isinstance(value, np.generic):
         return True
@@ -192,12 +193,12 @@ def _is_atom(value: Any, reduced: Any) -> bool:
 
 
 def _state_of(reduced: Any) -> tuple[tuple[Any, ...], Any]:
-    """Returns the arguments and the state in what an object is pickled by."""
+    """Returns the arguments and the state from the reduced form of an object."""
     return reduced[1], reduced[2] if len(reduced) > 2 else None
 
 
 def _copied(value: Any, reduced: Any) -> int:
-    """Returns how many bytes of an object's memory each rank gets as its own: those that stand in what it is pickled by."""
+    """Returns the number of an object's bytes of which each rank gets a copy: those in its reduced form."""
     np, arrays = sys.modules.get("numpy"), sys.modules.get("array")
     if arrays is not None and isinstance(value, arrays.array):
         return int(value.itemsize) * len(value)
@@ -217,7 +218,7 @@ def _is_data(part: Any, more_than: int) -> bool:
 
 
 def _has(value: Any, name: Any, child: Any) -> bool:
-    """Whether ``child`` is an attribute, found without calling a property."""
+    """Returns whether ``child`` is an attribute, without calling a property."""
     attributes = getattr(value, "__dict__", {})
     if isinstance(attributes, dict) and name in attributes:
         return attributes[name] is child
@@ -226,7 +227,7 @@ def _has(value: Any, name: Any, child: Any) -> bool:
 
 
 def _described(place: _Place) -> str:
-    """A name and a type, up to the size."""
+    """Returns the path and the type of an object, as the beginning of its description."""
     kind = type(place.value)
     module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
     words = f"{place.path()} ({module}{kind.__qualname__}"
@@ -241,7 +242,7 @@ def _described(place: _Place) -> str:
 
 
 def _is_of_objects(dtype: Any) -> bool:
-    """Whether a column of pandas is an array of Python objects: strings without pyarrow, and whatever is of no type."""
+    """Returns whether a pandas column is an array of Python objects, such as strings without pyarrow."""
     return dtype.kind == "O" and dtype.name != "category" and getattr(dtype, "storage", "python") == "python"
 
 
@@ -251,7 +252,7 @@ def _short(key: Any) -> str:
 
 
 def _warn(message: str) -> None:
-    """Warns at the line that called this package."""
+    """Issues a warning for the line that called this package."""
     own, level = os.path.dirname(__file__), 2
     frame = sys._getframe(1)
     while os.path.dirname(frame.f_code.co_filename) == own and frame.f_back is not None:

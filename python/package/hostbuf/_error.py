@@ -28,7 +28,7 @@ class AttachError(Error):
 class CopyWarning(UserWarning):
     """Each rank keeps a private copy of data that a fill function has returned, instead of sharing it.
 
-    ``warnings.simplefilter("error", hostbuf.CopyWarning)`` makes it an error in all ranks before the buffer counts as filled.
+    ``warnings.simplefilter("error", hostbuf.CopyWarning)`` makes it an error in all ranks, before the buffer counts as filled.
     """
 
 

@@ -4,8 +4,8 @@ An object is written by pickle's protocol 5, which hands out the memory of array
 gave are in the buffer already; others are copied there, once. Who reads gets the same object with views of that memory. The
 root is this head, with offsets from the beginning of the buffer, and after it a pair of numbers for each piece of memory.
 
-Not every array ends up shared: pickle writes some as bytes, and some classes copy what they are loaded from. The rank that fills
-the buffer finds both out and warns of them.
+Not every array is shared: pickle writes some as bytes, and some classes copy the arrays from which they are loaded. The rank that
+fills the buffer detects both and warns.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ _ALIGNMENT = 64
 
 
 class _Pickler(pickle.Pickler):
-    """Hands out the memory of all arrays that can be shared, also of those that pickle itself copies, and keeps a trace."""
+    """Exports the memory of all arrays that can be shared, including those that pickle itself would copy, and keeps a trace."""
 
     def __init__(self, stream: io.BytesIO, root: Any) -> None:
         super().__init__(stream, protocol=5, buffer_callback=self._hand_out)
         self.trace = Trace(root)
         self.memory: list[memoryview] = []
         self.arrays: list[Any] = []
-        """Whose memory that is."""
+        """The objects that own the memory."""
 
     def _hand_out(self, buffer: pickle.PickleBuffer) -> bool:
         try:
             self.memory.append(buffer.raw())
-        except BufferError:  # in pieces: pickle copies it
+        except BufferError:  # non-contiguous: pickle copies it
             return True
         self.arrays.append(memoryview(buffer).obj)
         return False
 
     def reducer_override(self, value: Any) -> Any:
-        # These pickle writes by their names.
+        # Pickle writes types and functions by name.
         if isinstance(value, (type, types.FunctionType)):
             return NotImplemented
         np = sys.modules.get("numpy")
@@ -68,7 +68,7 @@ class _Pickler(pickle.Pickler):
 
 
 def _exports(array: Any) -> bool:
-    """Whether pickle hands out an array's memory: all of it lies in one piece, and the buffer protocol knows its type."""
+    """Returns whether pickle exports an array's memory: it is contiguous, and the buffer protocol supports its type."""
     if array.dtype.hasobject or not (array.flags.c_contiguous or array.flags.f_contiguous):
         return False
     try:
@@ -79,19 +79,19 @@ def _exports(array: Any) -> bool:
 
 
 def _reduced(np: Any, value: Any) -> Any:
-    """How an array is pickled that pickle would copy: by arrays that it hands out; ``None`` if there is no way."""
+    """Returns a reduced form, for an array that pickle would copy, from arrays that pickle exports; ``None`` if there is none."""
     if value.dtype.itemsize == 0 or value.dtype.hasobject:
         return None
     if type(value) is np.ndarray:
         if not (value.flags.c_contiguous or value.flags.f_contiguous):
             return np.asarray, (np.ascontiguousarray(value),)
         return _as, (value.view(f"V{value.dtype.itemsize}"), np.ndarray, value.dtype)
-    if type(value) is np.memmap:  # in the buffer it is no file any more
+    if type(value) is np.memmap:  # the buffer is not the file
         return np.asarray, (np.asarray(value),)
     if type(value) in (np.recarray, np.matrix):
         return _as, (np.asarray(value), type(value), value.dtype)
     if type(value) is np.ma.MaskedArray:
-        # Without a mask it has none here either, of which each rank would have its own.
+        # An array without a mask stays without one, since each rank would have its own copy of the mask.
         mask = None if value.mask is np.ma.nomask else np.asarray(value.mask)
         return _masked, (np.asarray(value.data), mask, value.fill_value, value.hardmask)
     return None
@@ -114,25 +114,25 @@ class _Spans:
     def __init__(self, spans: Iterable[tuple[int, int]]) -> None:
         ordered = sorted(spans)
         self._starts = [start for start, _ in ordered]
-        # The highest end of a range and all before it.
+        # For each range the highest end of it and all ranges before it.
         self._ends = list(itertools.accumulate((start + length for start, length in ordered), max))
 
     def cover(self, start: int, length: int) -> bool:
-        """Whether one of the ranges has all of these bytes, or several that overlap."""
+        """Returns whether the ranges contain all of these bytes."""
         before = bisect.bisect_right(self._starts, start)
         return before > 0 and start + length <= self._ends[before - 1]
 
 
 class _Piece(_hostbuf.Memory):
-    """The memory that one array of a loaded object views; it goes with the last view."""
+    """The memory that one array of a loaded object views. It lives as long as its last view."""
 
     __slots__ = ("__weakref__",)
 
 
 def write(value: Any, native: _hostbuf.Arena, handle: _hostbuf.Handle, taken: list[tuple[int, int]]) -> tuple[int, Any]:
-    """Puts an object into the buffer that is being filled, and warns of what each rank will copy.
+    """Writes an object into the buffer that is being filled, and warns of the data that each rank will copy.
 
-    ``taken`` says what the arena has given out for arrays: where, and how many bytes. Only that lies in the buffer for good.
+    ``taken`` lists the memory that the arena has allocated for arrays, as (address, bytes); only this memory stays in the buffer.
     Returns the root's address, and the object as :func:`read` returns it in the other ranks."""
     base, size = handle.address(), handle.size()
     stream = io.BytesIO()
@@ -157,7 +157,7 @@ def write(value: Any, native: _hostbuf.Arena, handle: _hostbuf.Handle, taken: li
             whole[at : at + len(part)] = part
             return at
 
-        # Two arrays may be views of the same memory, as the rows' names of a table and of its columns are.
+        # Two arrays may be views of the same memory, such as the row names of a table and of its columns.
         places: dict[tuple[int, int], int] = {}
         for span, part in zip(spans, kept):
             if span not in places:
@@ -166,8 +166,8 @@ def write(value: Any, native: _hostbuf.Arena, handle: _hostbuf.Handle, taken: li
         at = place(data)
         head = _HEAD.pack(_MAGIC, at, len(data), len(pieces)) + b"".join(_PIECE.pack(*piece) for piece in pieces)
         root = base + place(head)
-    # Loaded now, so that what cannot be loaded fails in all ranks, and a class that copies its arrays is found out: no view of
-    # their memory is left.
+    # The object is loaded now, so that a failure to load fails all ranks, and to detect classes that copy their arrays: no view
+    # of their memory remains.
     views = [memoryview(_Piece(handle, True)).cast("B")[at : at + length] for at, length in pieces]
     alive = [weakref.ref(view.obj) for view in views]
     found = pickle.loads(data, buffers=views)
