@@ -1,4 +1,4 @@
-//! Programs in containers, whose root folder has nothing of hostbuf.
+//! Programs in containers whose root directory contains no part of hostbuf.
 
 use std::fs;
 use std::path::Path;
@@ -15,8 +15,8 @@ pub fn object() -> String {
     outcome.stdout.trim().split(':').next().unwrap().to_owned()
 }
 
-/// A folder that is a root for `programs`, with their libraries and the files of `more`, at the same paths as here. /proc is
-/// empty.
+/// Makes a root directory for `programs`, with their libraries and the files of `more` at the same paths as on the
+/// host. Its /proc is empty.
 pub fn image(programs: &[&str], more: &[&str]) -> Scratch {
     let dir = Scratch::new("image");
     let mut files: Vec<String> = more.iter().map(ToString::to_string).collect();
@@ -40,15 +40,15 @@ pub fn image(programs: &[&str], more: &[&str]) -> Scratch {
     dir
 }
 
-/// A job of two ranks in a container.
+/// Runs a job of two ranks in a container.
 fn contained(more: &[&str], words: &[&str]) -> Outcome {
     let mut command = Command::new(hostbuf());
     command.args(["run", "--launcher", "local", "-n", "2", "--size", "4M"]).args(more).arg("--").args(words);
-    // Charliecloud asks for it.
+    // Charliecloud requires it.
     Outcome::of(command.env("USER", "root"))
 }
 
-/// Returns whether `runtime` starts `program` in `image`; says so if not.
+/// Returns whether the container runtime works here; records a skip if not.
 fn can_run(words: &[&str]) -> bool {
     if !have("ldd") || !have(words[0]) {
         return false;
@@ -72,10 +72,10 @@ fn charliecloud_needs_nothing_of_hostbuf_in_the_image() {
     }
     let inside = |words: &[&str]| contained(&["--require"], &[&start[..], words].concat());
     all_used(&inside(&[&program]).ok(), 2);
-    // Children that keep no descriptor, of a program and of a shell that becomes it.
+    // Children that close inherited descriptors, of a program and of a shell that the program replaces.
     all_used(&inside(&[&closes, &program]).ok(), 2);
     all_used(&inside(&["/bin/sh", "-c", &format!("{program}; exec {closes} {program}")]).ok(), 4);
-    // Where the object is, its path is used and nothing is left open.
+    // If the object's path exists in the image, the path is used and no descriptor stays open.
     let own = object();
     let dir = image(&[&program, "/bin/sh"], &[&own]);
     let start = ["ch-run", "--private-tmp", dir.0.to_str().unwrap(), "--"];
@@ -96,7 +96,7 @@ fn a_static_program_in_a_container_finds_no_address() {
 }
 
 #[test]
-fn bubblewrap_with_proc_needs_nothing_in_its_root_and_a_network_of_its_own_is_named() {
+fn bubblewrap_with_proc_needs_nothing_in_its_root_and_a_separate_network_is_reported() {
     let program = build("cc", "variables.c", &[]).unwrap();
     let closes = build("cc", "closes.c", &[]).unwrap();
     let dir = image(&[&program, &closes], &[]);
@@ -108,7 +108,7 @@ fn bubblewrap_with_proc_needs_nothing_in_its_root_and_a_network_of_its_own_is_na
     let outcome = contained(&[], &[&root[..], &["--unshare-net", &program]].concat()).ok();
     all_absent(&outcome, 2);
     one_line(&outcome, &["hostbuf: no buffer", &program, "ranks 0-1 on ", "network namespace of its own"]);
-    // The host's own root, with a network of its own.
+    // The host's own root directory, in a separate network namespace.
     let outcome = contained(&[], &["bwrap", "--bind", "/", "/", "--unshare-net", &program]).ok();
     all_absent(&outcome, 2);
     one_line(&outcome, &["network namespace of its own"]);

@@ -1,4 +1,4 @@
-//! Programs under tools that look into them: valgrind, gdb.
+//! Programs under debugging tools: valgrind, gdb.
 
 use crate::address::{build, have};
 use crate::harness::local;
@@ -10,7 +10,7 @@ fn valgrind_finds_no_error_and_the_buffer_is_there() {
     }
     let program = build("cc", "variables.c", &[]).unwrap();
     let checked = ["valgrind", "--error-exitcode=9", "--leak-check=full", &program];
-    // Directly, and behind a shell that valgrind follows.
+    // Directly, and as the child of a shell that valgrind follows.
     let traced = [
         "valgrind",
         "--error-exitcode=9",

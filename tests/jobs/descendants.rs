@@ -14,7 +14,7 @@ use crate::watched::{ARRIVAL, Job, SOON, Scratch, remains, slay};
 /// The relation of a rank's child to it (tests/fixtures/family.c).
 const RELATIONS: [&[&str]; 2] = [&[], &["daemon"]];
 
-/// A rank of its own kind, and what stands behind it in the job.
+/// Starts a job of a rank with a child of the given relation, and of the programs in `more`.
 fn family(mark: &str, flags: &[&str], relation: &[&str], more: &[&str]) -> Job {
     let program = fixture("cc", "family.c", flags).expect("a C compiler is there");
     let program = [&[program.to_str().expect("UTF-8"), "DIR"], relation, more].concat();
@@ -23,7 +23,7 @@ fn family(mark: &str, flags: &[&str], relation: &[&str], more: &[&str]) -> Job {
     job
 }
 
-/// When the launcher has ended, all processes of its job have.
+/// Checks that all processes of the job have ended with the launcher.
 #[track_caller]
 fn nothing_is_left(job: &Job, what: &str) {
     let left = job.remains();
@@ -59,7 +59,7 @@ fn a_rank_that_fails_ends_what_the_others_have_started() {
 }
 
 #[test]
-fn what_a_rank_leaves_behind_ends_when_the_job_has_ended_well() {
+fn processes_that_a_rank_leaves_behind_end_after_a_successful_job() {
     for relation in RELATIONS {
         let relation = [relation, &["leave"]].concat();
         let mut job = family("leaving", &[], &relation, &[]);
@@ -70,7 +70,7 @@ fn what_a_rank_leaves_behind_ends_when_the_job_has_ended_well() {
 }
 
 #[test]
-fn a_process_that_does_not_hear_sigterm_is_killed() {
+fn a_process_that_ignores_sigterm_is_killed() {
     let mut job = family("deaf", &[], &["daemon", "deaf"], &[]);
     kill(Pid::from_raw(job.pid()), Signal::SIGTERM).expect("our child");
     assert_eq!(job.end(3 * SOON).code(), Some(143), "{}", job.err());
@@ -78,7 +78,7 @@ fn a_process_that_does_not_hear_sigterm_is_killed() {
 }
 
 #[test]
-fn a_launcher_that_is_killed_leaves_none_of_its_jobs_processes() {
+fn a_killed_launcher_leaves_no_process_of_its_job() {
     for (flags, relation) in
         [(&[][..], &[][..]), (&[], &["daemon"]), (&[], &["daemon", "deaf"]), (&["-static"], &["daemon"])]
     {
@@ -113,7 +113,7 @@ fn a_rank_that_a_signal_ends_is_named() {
         assert!(err.starts_with(&named), "{err}");
         assert_eq!(err.contains("seccomp"), signal == "SYS", "{err}");
     }
-    // A rank that ends by itself, with whatever status, is no news to the launcher.
+    // The launcher prints nothing about a rank that exits by itself, whatever its status.
     assert_eq!(local(2, "1M", &[], &["sh", "-c", "exit 3"]).stderr, "");
 }
 
@@ -137,10 +137,10 @@ fn a_terminal_that_closes_ends_the_job() {
 }
 
 #[test]
-fn under_nohup_a_hangup_is_left_ignored() {
+fn under_nohup_a_hangup_stays_ignored() {
     let job = Job::start("nohup", "size=1M", &["-n", "1"], &["sleep", "1000"], |command, _| {
         use std::os::unix::process::CommandExt;
-        // SAFETY: one system call between fork and exec.
+        // SAFETY: the closure makes one system call between fork and exec.
         #[allow(unsafe_code)]
         unsafe {
             command.pre_exec(|| {
@@ -154,7 +154,7 @@ fn under_nohup_a_hangup_is_left_ignored() {
         let line = status.lines().find_map(|line| line.strip_prefix(set)).expect("each process has it");
         u64::from_str_radix(line.trim(), 16).expect("a set of signals") & 1 == 1
     };
-    // The kernel keeps a blocked signal, even an ignored one, for whoever reads it from a descriptor.
+    // A signalfd returns blocked signals even if they are ignored.
     assert!(has_hangup("SigIgn:") && !has_hangup("SigBlk:"), "{status}");
 }
 

@@ -1,4 +1,4 @@
-//! The limits that `hostbuf doctor` and the pages name.
+//! The limits that `hostbuf doctor` and the documentation name.
 
 use std::fs;
 use std::process::Command;
@@ -6,13 +6,13 @@ use std::process::Command;
 use crate::harness::{Outcome, hostbuf, root};
 
 #[test]
-fn descriptors_are_counted_as_the_agent_and_the_pages_do() {
+fn the_descriptor_limit_agrees_with_the_agent_and_the_documentation() {
     let with = |limit: &str| {
         let script = format!("ulimit -n {limit}; exec \"$0\" doctor");
         let outcome = Outcome::of(Command::new("bash").args(["-c", &script]).arg(hostbuf()));
         let from = outcome.stdout.find("descriptors (ulimit -n)").expect("the doctor tells of them");
         let begin = outcome.stdout[..from].rfind('\n').map_or(0, |at| at + 1);
-        // The text is wrapped.
+        // The output is wrapped.
         let text = outcome.stdout[begin..].split_whitespace().collect::<Vec<_>>().join(" ");
         text.chars().take(400).collect::<String>()
     };

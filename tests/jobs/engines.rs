@@ -105,7 +105,7 @@ fn the_exit_status_goes_through() {
 }
 
 #[test]
-fn a_program_that_is_not_there_is_status_127() {
+fn a_missing_program_is_status_127() {
     let script =
         "$HOSTBUF run -n 2 --host h0:1,h1:1 --mpirun $MPIRUN --size 1M -- no-such-program; echo status $?";
     under_every_mpi(2, script, |flavour, outcome| {
@@ -114,7 +114,7 @@ fn a_program_that_is_not_there_is_status_127() {
         assert!(outcome.stderr.starts_with(said), "{flavour}: {outcome:?}");
         assert_eq!(outcome.stderr.lines().count(), 1, "{flavour}: {outcome:?}");
     });
-    // Where it may be missing on a host that gets no rank of it, only the ranks know; what the engine says then is its own.
+    // With several programs only the ranks can report a missing one, and the engine adds its own messages.
     let script = "$HOSTBUF run -n 1 --host h0:1,h1:1 --mpirun $MPIRUN --size 1M -- sleep 1000 : -n 1 -- no-such-program; \
                   echo status $?";
     under_every_mpi(2, script, |flavour, outcome| {
@@ -124,7 +124,7 @@ fn a_program_that_is_not_there_is_status_127() {
 }
 
 #[test]
-fn more_ranks_than_slots_are_answered_with_the_way_out() {
+fn more_ranks_than_slots_get_a_message_with_the_remedy() {
     if !can_simulate() {
         return;
     }
@@ -141,7 +141,7 @@ fn more_ranks_than_slots_are_answered_with_the_way_out() {
         let outcome = simulated(2, flavour, &script);
         let status = outcome.lines("status ");
         assert!(status.len() == 3 && status[0] != "0" && status[1..] == ["0", "0"], "{flavour}: {outcome:?}");
-        // Open MPI 5 ends its own words with a NUL.
+        // Open MPI 5 ends its own messages with a NUL.
         let lines = outcome.stderr.lines().map(|line| line.trim_start_matches('\0'));
         let ours: Vec<&str> = lines.filter(|line| line.starts_with("hostbuf run: ")).collect();
         assert_eq!(ours.len(), 1, "{flavour}: {outcome:?}");

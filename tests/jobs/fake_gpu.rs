@@ -1,4 +1,4 @@
-//! `--register cuda`, `stat` and `doctor` with a driver that cannot register read-only memory: a stand-in, built here.
+//! `--register cuda`, `stat` and `doctor` with a fake driver that cannot register read-only memory.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -7,13 +7,13 @@ use std::process::Command;
 use crate::harness::{Outcome, fixture, hostbuf, root, skip};
 use crate::watched::{Scratch, probe};
 
-/// `hostbuf` with the words `arguments`, and the driver in `folder`.
+/// Runs `hostbuf` with `arguments` and the driver in `folder`.
 fn with_driver(folder: &Scratch, arguments: &[&str]) -> Outcome {
     let driver =
         fixture("cc", "fake_cuda.c", &["-shared", "-fPIC"]).expect("a C compiler built this test's crate");
     if !folder.has("libcuda.so.1") {
         symlink(&driver, folder.path("libcuda.so.1")).expect("it is new");
-        // Where there is a GPU this name comes before the other.
+        // On a machine with a GPU this name takes precedence.
         symlink(&driver, folder.path("libcuda.so")).expect("it is new");
     }
     let mut command = Command::new(hostbuf());
@@ -51,7 +51,7 @@ fn stat_and_freezing_name_a_driver_that_cannot_register_frozen_buffers() {
     let job = ["run", "--launcher", "local", "-n", "1", "--size", "4M", "--register", "cuda", "--"];
     let outcome = with_driver(&folder, &[&job[..], &["sh", "-c", &stat]].concat()).ok();
     assert!(outcome.stdout.contains("  cuda 0 (no read-only)  "), "{outcome:?}");
-    // Frozen, the buffer is there and proven; that it is no longer registered is said once, with the way out.
+    // The buffer is frozen with a proof, and one line reports that it is no longer registered, with the remedy.
     let outcome = with_driver(&folder, &[&job[..], &[&probe(), "freeze", "-", "plain"]].concat()).ok();
     assert_eq!(outcome.lines("proof "), ["sealed"], "{outcome:?}");
     let said: Vec<&str> =

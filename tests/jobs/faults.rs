@@ -75,7 +75,7 @@ fn explained(err: &str, what: &str) {
     let (launcher, others): (Vec<&str>, Vec<&str>) =
         err.lines().partition(|l| l.starts_with("hostbuf run: "));
     assert_eq!(launcher.len(), 1, "{what}: {err}");
-    // By the preloaded object, or by the prefix that had connected and not introduced itself yet.
+    // The preloaded object prints it, or `hostbuf exec` if it had connected without identifying itself.
     let beginnings = [
         "hostbuf: the agent of this host ended",
         "hostbuf exec: cannot attach to a host buffer: the agent of this host ended",
@@ -398,7 +398,7 @@ fn two_users_at_the_same_time_do_not_meet() {
     let place = |mark: &str| (other.hostbuf(), Scratch(other.own_folder(mark)));
     let program = [&*other.program(&probe), "stay", "DIR"];
     let theirs = Job::start_at(place, "theirs", "size=1M", &["-n", "2"], &program, |command, _| {
-        // The launcher leaves its preloaded object there for the user's next job.
+        // The launcher keeps its preloaded object there for the user's next job.
         other.runs(command, &other.own_folder("cache"));
     });
     for job in [&mine, &theirs] {

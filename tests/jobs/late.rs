@@ -1,4 +1,4 @@
-//! Ranks that never come, never vote or never map: the job fails when the time is over, and names them.
+//! Ranks that never connect, vote or map: the job fails after the time limit, and names them.
 
 use hostbuf::os::process;
 use nix::sys::signal::{Signal, kill};
@@ -8,7 +8,7 @@ use crate::arguments::one_line;
 use crate::harness::{Outcome, can_simulate, eventually, flavours, hostbuf, run, simulated, skip};
 use crate::watched::{ARRIVAL, Job, SOON, hold};
 
-/// Two ranks, of which rank 1 waits for ever at `place` before its main; the job may wait for `seconds`.
+/// Starts two ranks, of which rank 1 waits for ever at `place` before its main. The time limit of the job is `seconds`.
 fn held(place: &'static str, seconds: &str) -> Job {
     let options = ["-n", "2", "--start-timeout", seconds];
     let job =
@@ -21,7 +21,7 @@ fn held(place: &'static str, seconds: &str) -> Job {
 }
 
 #[test]
-fn a_rank_that_does_not_go_on_before_its_main_is_named() {
+fn a_rank_that_hangs_before_its_main_is_named() {
     let host = process::host_name();
     for (place, words) in [
         (
@@ -46,7 +46,7 @@ fn a_rank_that_does_not_go_on_before_its_main_is_named() {
 }
 
 #[test]
-fn a_rank_that_is_stopped_is_said_to_be() {
+fn a_stopped_rank_is_reported_as_stopped() {
     let mut job = held("image", "3");
     kill(Pid::from_raw(job.rank(1).expect("it is held")), Signal::SIGSTOP).expect("it is held");
     assert_eq!(job.end(4 * SOON).code(), Some(1), "{}", job.err());
@@ -55,8 +55,8 @@ fn a_rank_that_is_stopped_is_said_to_be() {
 }
 
 #[test]
-fn without_a_limit_it_is_waited_for() {
-    // Longer than it takes the other ranks' job to fail, by the agent's own clock: that one was started later.
+fn without_a_limit_the_job_waits_for_it() {
+    // Longer than the other job needs to fail. That job was started later, and its agent measures the time.
     let mut patient = held("image", "0");
     held("image", "1").end(3 * SOON);
     assert!(patient.launcher.try_wait().expect("our child").is_none(), "{}", patient.err());
@@ -66,7 +66,7 @@ fn without_a_limit_it_is_waited_for() {
 }
 
 #[test]
-fn the_environment_says_how_long() {
+fn the_environment_sets_the_limit() {
     let mut command = std::process::Command::new(hostbuf());
     command.env("HOSTBUF_START_TIMEOUT", "soon").args([
         "run",
@@ -89,12 +89,12 @@ fn the_environment_says_how_long() {
 }
 
 #[test]
-fn ranks_that_never_come_to_another_host_are_missed() {
+fn ranks_missing_on_another_host_are_reported() {
     if !can_simulate() {
         return;
     }
     if !flavours().iter().any(|f| f == "openmpi4") {
-        return skip("ranks that never come to another host: Open MPI 4 is not here");
+        return skip("ranks missing on another host: Open MPI 4 is not installed");
     }
     // Rank 1, alone on h1, is held before it connects, so that host's agent has seen no rank at all.
     let script = format!(
@@ -112,14 +112,14 @@ fn ranks_that_never_come_to_another_host_are_missed() {
 }
 
 #[test]
-fn the_prefix_has_a_limit_too() {
+fn hostbuf_exec_has_a_limit_too() {
     if !can_simulate() {
         return;
     }
     if !flavours().iter().any(|f| f == "openmpi4") {
-        return skip("a rank without the prefix: Open MPI 4 is not here");
+        return skip("a rank without hostbuf exec: Open MPI 4 is not installed");
     }
-    // The second rank is started without `hostbuf exec`, so it never comes to the agent.
+    // The second rank is started without `hostbuf exec`, so it never connects to the agent.
     let script = "timeout -k 1 40 $MPIRUN $MPIRUN_FLAGS --host h0:2 -np 1 $HOSTBUF exec --size 1M --start-timeout 1 -- sleep 1000 : \
                   --host h0:2 -np 1 sleep 1000; echo status $?";
     let outcome = simulated(1, "openmpi4", script);

@@ -1,5 +1,5 @@
-//! Another user of this machine, as whom root runs programs: `nobody`, who can enter neither root's home folder nor a clone
-//! below it.
+//! Another user of this machine, `nobody`, as whom root runs programs. That user can enter neither root's home
+//! directory nor a clone below it.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -14,9 +14,10 @@ use crate::harness::{hostbuf, root, skip};
 
 const UID: u32 = 65534;
 
-/// The other user, with copies of what he runs in a folder that he can enter. The folder goes with this.
+/// The other user, with copies of the programs that it runs in a directory that it can enter. Dropping this removes the
+/// directory.
 pub struct OtherUser {
-    /// Laid out as an installation: `bin`, `lib/hostbuf`. Owned by root.
+    /// The directory, laid out as an installation (`bin`, `lib/hostbuf`) and owned by root.
     folder: PathBuf,
 }
 
@@ -72,7 +73,7 @@ impl OtherUser {
         self.folder.join("bin/hostbuf")
     }
 
-    /// Creates a folder of the other user's own.
+    /// Creates a directory that the other user owns.
     pub fn own_folder(&self, name: &str) -> PathBuf {
         let path = self.folder.join(name);
         fs::create_dir(&path).expect("the folder is new");
@@ -82,11 +83,11 @@ impl OtherUser {
 
     /// Makes the other user run `command`, with `temporary` as the folder for temporary files.
     pub fn runs(&self, command: &mut Command, temporary: &Path) {
-        // HOME stays root's: the other user can neither read it nor use the object that root has written there.
+        // HOME remains root's, so the other user cannot use the object that root has written there.
         command.uid(UID).gid(UID).current_dir(&self.folder).env("HOME", "/root").env("TMPDIR", temporary);
     }
 
-    /// A command that the other user runs as [`OtherUser::runs`] says.
+    /// Returns a command that the other user runs, as described at [`OtherUser::runs`].
     pub fn command(&self, program: impl AsRef<Path>) -> Command {
         let temporary = self.folder.join("temporary");
         if !temporary.exists() {
@@ -104,13 +105,13 @@ impl Drop for OtherUser {
     }
 }
 
-/// Lets everybody read and run a file or enter a folder, whatever the umask is.
+/// Lets all users read and run a file or enter a directory, whatever the umask is.
 fn open_to_all(path: &Path) {
     fs::set_permissions(path, Permissions::from_mode(0o755)).expect("our own file");
 }
 
-/// The first folder for temporary files that everybody can enter, on a file system whose programs may run and keep their
-/// set-user-ID bit.
+/// Returns the first directory for temporary files that all users can enter, on a file system mounted without noexec
+/// and nosuid.
 fn place_for_programs() -> Option<PathBuf> {
     let entered = |path: &Path| {
         path.ancestors()

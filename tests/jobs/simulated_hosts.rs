@@ -1,4 +1,4 @@
-//! scripts/simhosts itself: what the tests with several hosts stand on.
+//! Tests of scripts/simhosts, on which the tests with several hosts rely.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::harness::{Outcome, can_simulate, root};
 
-/// A host that can be reached refuses a connection to a port on which nobody listens; one whose cable is pulled says nothing.
+/// A reachable host refuses a connection to a closed port; a disconnected one does not reply.
 const REACH: &str = r#"
 reach() {
     answer=$($SIMHOSTS_RSH "$1" "exec 2>&1; timeout $3 bash -c ': </dev/tcp/$2/9'")
@@ -22,7 +22,7 @@ fn the_network_comes_up_without_the_command_ip() {
     if !can_simulate() {
         return;
     }
-    // A machine without it cannot be had here, but one on which every use of it fails.
+    // The command cannot be removed, so every use of it fails instead.
     let place = root().join(format!("target/without-ip-{}", std::process::id()));
     fs::create_dir_all(&place).expect("target/ is writable");
     fs::write(place.join("ip"), "#!/bin/sh\necho 'ip was called' >&2\nexit 1\n")

@@ -371,7 +371,7 @@ fn ranks_share_2_tib_of_lazy_addresses() {
     let checked = outcome.lines("checked ");
     assert!(checked.len() == 1 && checked[0].starts_with("8 at 0x"), "{outcome:?}");
     match &outcome.lines("taken ")[..] {
-        // The pages that were written, and the one with the counters.
+        // The written pages, and the page with the counters.
         [bytes] => assert_eq!(bytes.parse(), Ok((8 * 32 + 1) * 4096), "{outcome:?}"),
         _ => skip("the memory behind 2 TiB of lazy addresses: only root sees what a file takes"),
     }

@@ -83,7 +83,7 @@ impl Job {
         Job::start_at(|mark| (hostbuf(), Scratch::new(mark)), mark, size, more, program, set)
     }
 
-    /// Starts a job as [`Job::start`] does, with the command and the folder that `place` returns for the job's mark.
+    /// Starts a job like [`Job::start`], with the command and the directory that `place` returns for the job's mark.
     pub fn start_at(
         place: impl FnOnce(&str) -> (PathBuf, Scratch),
         mark: &str,

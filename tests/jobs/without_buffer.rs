@@ -1,4 +1,4 @@
-//! Programs that run without the buffer: a line for each host says so, and no variable names an address.
+//! Programs that run without the buffer: one line per host reports them, and they have no variable with an address.
 
 use std::process::Command;
 
@@ -12,12 +12,12 @@ use crate::watched::Scratch;
 
 const FIRST: &str = "0x550000000000";
 
-/// The lines of standard error but those of progress, which a slow machine has.
+/// Returns the lines of standard error without those of progress, which a slow machine prints.
 fn said(outcome: &Outcome) -> Vec<&str> {
     outcome.stderr.lines().filter(|line| !line.starts_with("hostbuf: taking memory")).collect()
 }
 
-/// Standard error is one line with all of `parts`.
+/// Checks that standard error is one line that contains all of `parts`.
 #[track_caller]
 pub fn one_line(outcome: &Outcome, parts: &[&str]) {
     assert_eq!(said(outcome).len(), 1, "{outcome:?}");
@@ -26,13 +26,13 @@ pub fn one_line(outcome: &Outcome, parts: &[&str]) {
     }
 }
 
-/// `ranks` programs ran, and none found a variable of the buffer.
+/// Checks that `ranks` programs ran, and that none of them found a variable of the buffer.
 #[track_caller]
 pub fn all_absent(outcome: &Outcome, ranks: usize) {
     assert_eq!(outcome.lines("variables "), vec!["absent absent"; ranks], "{outcome:?}");
 }
 
-/// `ranks` programs ran, and all used the buffer.
+/// Checks that `ranks` programs ran, and that all of them used the buffer.
 #[track_caller]
 pub fn all_used(outcome: &Outcome, ranks: usize) {
     assert_eq!(outcome.lines("variables "), vec!["0x0000550000000000 4194304"; ranks], "{outcome:?}");
@@ -62,7 +62,7 @@ fn a_static_program_runs_without_variables_and_one_line_names_its_ranks() {
 }
 
 #[test]
-fn the_lines_of_the_readme_notice_that_there_is_no_buffer() {
+fn the_example_in_the_readme_detects_a_missing_buffer() {
     let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
     let blocks = readme.split("```c\n").skip(1).map(|rest| rest.split("```").next().unwrap());
     let lines = blocks.filter(|block| block.contains("getenv")).collect::<Vec<_>>();
@@ -108,7 +108,7 @@ fn require_makes_a_program_without_a_buffer_an_error_before_any_rank_runs() {
     assert_eq!((outcome.status, &outcome.stdout[..]), (1, ""), "{outcome:?}");
     one_line(&outcome, &["rank 2 on ", "--require", &fixed, "is statically linked", "hostbuf_attach"]);
     all_used(&local(2, "4M", &["--require"], &[&plain]).ok(), 2);
-    // The prefix alone.
+    // `hostbuf exec` without `hostbuf run`.
     let outcome = run(&["exec", "--size", "4M", "--require", "--", &fixed]);
     assert_eq!((outcome.status, &outcome.stdout[..]), (1, ""), "{outcome:?}");
     one_line(&outcome, &["hostbuf", "--require", "is statically linked"]);
@@ -137,8 +137,8 @@ fn every_host_of_an_mpirun_has_its_line() {
     }
 }
 
-/// A job of another user than root, whose one rank is a copy of variables.c that `grant` gave rights to, and whose other
-/// rank is the plain one. Records `what` as skipped where that is not possible.
+/// Runs a job of a user other than root. One rank is a copy of variables.c with privileges from `grant`, the other one
+/// the plain program. Records `what` as skipped if that is not possible.
 fn privileged_rank(what: &str, reason: &str, grant: impl Fn(&str)) {
     let Some(other) = OtherUser::new(what) else { return };
     let plain = other.program(&build("cc", "variables.c", &[]).unwrap());
@@ -149,7 +149,8 @@ fn privileged_rank(what: &str, reason: &str, grant: impl Fn(&str)) {
     command.args(["run", "--launcher", "local", "-n", "1", "--size", "4M", "--", &special]);
     command.args([":", "-n", "1", "--", &plain]);
     let outcome = Outcome::of(&mut command).ok();
-    // The dynamic linker keeps everything out of a program with more rights than its user; the other rank has its buffer.
+    // The dynamic linker preloads nothing into a program with more privileges than its user. The other rank has its
+    // buffer.
     assert!(outcome.stdout.contains("variables absent absent"), "{outcome:?}");
     assert!(outcome.stdout.contains("variables 0x0000550000000000 4194304"), "{outcome:?}");
     one_line(&outcome, &["in rank 0: ", &special, reason]);
@@ -175,13 +176,13 @@ fn a_program_with_file_capabilities_runs_without_a_buffer_and_the_others_have_it
 }
 
 #[test]
-fn a_static_program_that_lies_at_the_first_candidate_sends_all_to_the_second() {
+fn a_static_program_at_the_first_candidate_moves_all_ranks_to_the_second() {
     let flags = ["-static", "-no-pie", "-mcmodel=large", "-Wl,-Ttext-segment=0x550000000000"];
     let static_flags = ["-static", "-no-pie", "-Wl,-Ttext-segment=0x550000000000", "-Wl,--no-relax"];
     let placed = fixture("gcc", "show.c", &static_flags).or_else(|_| fixture("gcc", "show.c", &flags));
     let placed = match placed {
         Ok(path) => path,
-        // libc.a is compiled for the lowest 2 GiB: a program without it then.
+        // libc.a is compiled for the lowest 2 GiB, so the program does not use it.
         Err(_) => match fixture(
             "gcc",
             "bare.c",
@@ -208,9 +209,9 @@ fn a_static_rust_program_attaches_at_the_address_of_the_dynamic_rank() {
     let early = outcome.lines("early ");
     assert!(early.contains(&"0x0".to_owned()) && early.contains(&FIRST.to_owned()), "{outcome:?}");
     all_at(&outcome, "attached ", 2, FIRST);
-    // Three came by: the dynamic rank's constructor and main, the static one's main. One memory.
+    // Three places use the same memory: the dynamic rank's constructor and main, and the static rank's main.
     assert!(outcome.lines("attached ").iter().any(|l| l.ends_with(" 4194304 3")), "{outcome:?}");
-    // One that can attach is no reason for a line, and satisfies --require.
+    // A program that can attach is not reported, and satisfies --require.
     let words = [&linked[..], ":", "-n", "1", "--", &dynamic];
     let outcome = local(1, "4M", &["--require", "--verbose"], &words).ok();
     assert!(outcome.stderr.contains("1 of 2 ranks map the buffer when they attach"), "{outcome:?}");
@@ -219,7 +220,7 @@ fn a_static_rust_program_attaches_at_the_address_of_the_dynamic_rank() {
 
 // Later images that cannot reach the agent
 
-/// Returns whether `unshare` makes a network namespace here; says so if not.
+/// Returns whether `unshare` can make a network namespace here; records a skip if not.
 fn can_unshare() -> bool {
     let able = have("unshare") && Outcome::of(Command::new("unshare").args(["-rn", "true"])).status == 0;
     if !able {
@@ -229,7 +230,7 @@ fn can_unshare() -> bool {
 }
 
 #[test]
-fn a_network_namespace_of_its_own_is_named_once_and_leaves_no_variable() {
+fn a_separate_network_namespace_is_reported_once_and_leaves_no_variable() {
     if !can_unshare() {
         return;
     }
@@ -242,7 +243,7 @@ fn a_network_namespace_of_its_own_is_named_once_and_leaves_no_variable() {
     let outcome = local(2, "4M", &[], &["unshare", "-rn", "sh", "-c", &script]).ok();
     all_absent(&outcome, 4);
     one_line(&outcome, &["ranks 0-1 on "]);
-    // Each program of the job has its line.
+    // Each program of the job gets its own line.
     let words = ["unshare", "-rn", &plain, ":", "-n", "1", "--", &plain];
     let outcome = local(1, "4M", &[], &words).ok();
     assert_eq!(outcome.lines("used "), ["16"], "{outcome:?}");
@@ -252,12 +253,12 @@ fn a_network_namespace_of_its_own_is_named_once_and_leaves_no_variable() {
     let outcome = local(2, "4M", &[], &["sh", "-c", &shared, ":", "-n", "1", "--", "sh", "-c", &own]).ok();
     assert_eq!(outcome.lines("used "), ["16"; 2], "{outcome:?}");
     one_line(&outcome, &["rank 2 on "]);
-    // In the host's network namespace nothing is amiss.
+    // In the host's network namespace nothing is reported.
     all_used(&local(2, "4M", &[], &["unshare", "-r", &plain]).ok(), 2);
 }
 
 #[test]
-fn require_ends_a_process_in_a_network_namespace_of_its_own() {
+fn require_ends_a_process_in_a_separate_network_namespace() {
     if !can_unshare() {
         return;
     }

@@ -169,9 +169,10 @@ fn a_table_that_all_ranks_see() {
     });
 }
 
-/// The lines in docs/python.md that name an MPI's library to mpi4py make a job of each MPI one of all its ranks.
+/// With the lines in docs/python.md that select an MPI library for mpi4py, a job of each MPI has all its ranks in one
+/// world.
 #[test]
-fn the_lines_that_point_mpi4py_at_each_mpi() {
+fn the_lines_that_select_the_mpi_library_for_mpi4py() {
     let Some(python) = python() else { return };
     let page = std::fs::read_to_string(root().join("docs/python.md")).expect("the page is there");
     let (_, section) =

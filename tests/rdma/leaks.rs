@@ -1,4 +1,4 @@
-//! The check for leaks that the programs in the machines make, on rounds of which it is known whether they leak.
+//! Tests of the leak check that the RDMA test programs use, on rounds that are known to leak or not to leak.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -36,7 +36,7 @@ fn a_cache_that_fills_is_no_leak() {
     let mut rounds = 0;
     let seen = leaks_nothing_in(120, || {
         rounds += 1;
-        // As much as all rounds of a leak would take.
+        // As many bytes as all rounds of a leak would allocate.
         if rounds <= 60 {
             cache.push(vec![0u8; 100_000]);
         }

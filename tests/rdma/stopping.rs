@@ -1,4 +1,4 @@
-//! A check that fails on one host ends the run of the checks on all hosts. Here the hosts are threads of this process.
+//! A check that fails on one host ends the run on all hosts. The hosts are threads of this process.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -13,12 +13,12 @@ fn meets(world: &Tcp) -> Seen {
     world.barrier().map(|()| "all".into()).map_err(|error| error.to_string())
 }
 
-/// Rank 1 finds something wrong while rank 0 waits for it.
+/// Fails on rank 1 while rank 0 waits for it.
 fn fails_on_one(world: &Tcp) -> Seen {
     if world.rank() == 1 { Err("3 bytes differ".into()) } else { meets(world) }
 }
 
-/// Rank 1 finds something wrong when rank 0 is through.
+/// Fails on rank 1 after rank 0 has passed.
 fn fails_late(world: &Tcp) -> Seen {
     static THROUGH: AtomicBool = AtomicBool::new(false);
     if world.rank() == 1 {
@@ -29,7 +29,7 @@ fn fails_late(world: &Tcp) -> Seen {
     Ok("nothing".into())
 }
 
-/// Rank 0 waits for something that rank 1 would have done, by another way than `world`, until its own time is over.
+/// Fails on rank 1, and then on rank 0, which waits for rank 1 by other means than `world` until its own timeout.
 fn fails_on_both(world: &Tcp) -> Seen {
     static FAILED: AtomicBool = AtomicBool::new(false);
     if world.rank() == 1 {
@@ -49,7 +49,7 @@ fn wait_until(flag: &AtomicBool) {
     }
 }
 
-/// Each rank's lines, without what was measured.
+/// Returns the lines of each rank, without measured values.
 fn lines_of(failing: Check<Tcp>) -> Vec<Vec<String>> {
     let checks: [Check<Tcp>; 3] = [("before", meets), failing, ("after", meets)];
     let begun = Instant::now();
@@ -59,7 +59,7 @@ fn lines_of(failing: Check<Tcp>) -> Vec<Vec<String>> {
         assert!(run_each(&world, &world, &checks, &mut |line| lines.push(line)));
         lines
     });
-    // Far less than a rank waits for a message.
+    // Far less than the timeout for a message.
     assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
     let first_part = |line: String| line.split(';').next().expect("a part").to_owned();
     lines.into_iter().map(|lines| lines.into_iter().map(first_part).collect()).collect()

@@ -256,9 +256,9 @@ fn a_hopeless_request_costs_little() {
     drop(cache.get(at(0x40_0000), 16 * PAGE, READ).unwrap());
 }
 
-/// To the byte: what fits exactly is served, and one byte more is not.
+/// Checks the limit to the byte: a request that fits exactly succeeds, and one byte more fails.
 #[test]
-fn the_last_byte_of_it_is_to_be_had_and_none_beyond() {
+fn the_budget_can_be_used_to_the_last_byte() {
     let (fake, cache) = explicit(Budget { regions: 8, bytes: 100 });
     let all = cache.get(at(0x1000), 100, READ).unwrap();
     assert!(matches!(cache.get(at(0x2000), 1, READ), Err(Error::Budget { leased: true, .. })));
@@ -266,7 +266,7 @@ fn the_last_byte_of_it_is_to_be_had_and_none_beyond() {
     let halves = [cache.get(at(0x3000), 50, READ).unwrap(), cache.get(at(0x4000), 50, READ).unwrap()];
     assert!(matches!(cache.get(at(0x5000), 1, READ), Err(Error::Budget { leased: true, .. })));
     drop(halves);
-    // One of the two goes for this, and both of them for what is a byte longer.
+    // One of the two is evicted for this request, and both for a request that is one byte longer.
     drop(cache.get(at(0x6000), 50, READ).unwrap());
     assert_eq!((fake.live().len(), cache.stats().bytes), (2, 100));
     drop(cache.get(at(0x7000), 51, READ).unwrap());
@@ -274,7 +274,7 @@ fn the_last_byte_of_it_is_to_be_had_and_none_beyond() {
     assert_eq!(cache.stats().peak_bytes, 100);
 }
 
-/// A device that pins in chunks of 16 pages: a registration costs all chunks that it touches.
+/// A device that pins chunks of 16 pages, so that a registration costs all chunks that it touches.
 struct Chunks(Fake);
 
 const CHUNK: usize = 16 * PAGE;
@@ -308,9 +308,9 @@ impl Registrar for Chunks {
     }
 }
 
-/// Ranges that grow are registered wider than was asked for: what is reserved is what the device pins for all of that.
+/// Growing ranges are registered wider than requested. The budget reserves the footprint of the wider range.
 #[test]
-fn what_the_device_pins_for_a_growing_range_is_within_it() {
+fn the_footprint_of_a_growing_range_is_within_the_budget() {
     for overlap in [Overlap::Free, Overlap::Refused] {
         let buffer =
             HostBuffer::allocate(&Solo, Options::new(200 * PAGE as u64).pages(Pages::Small)).unwrap();

@@ -1,5 +1,5 @@
-//! CudaHost over a driver that refuses what some drivers refuse: a library that these tests build (tests/fixtures/fake_cuda.c),
-//! and that the dynamic linker finds first.
+//! CudaHost with a fake driver (tests/fixtures/fake_cuda.c) that refuses the same registrations as some real drivers.
+//! These tests build it, and the dynamic linker finds it first.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,11 +15,11 @@ use nix::unistd::{ForkResult, fork};
 use crate::memory::PAGE;
 use crate::span;
 
-/// Names the test's own folder, in the process that has the driver.
+/// The variable that names the test's directory in the process that loads the driver.
 const FOLDER: &str = "HOSTBUF_TEST_DRIVER";
 
-/// Runs the test `name` again, in a process of its own with the driver and `variables`: `None` there, with the folder of the test.
-/// Elsewhere the folder goes when the test has ended.
+/// Runs the test `name` again in a separate process with the driver and `variables`, removes its directory and returns
+/// `None`. In that process it returns the test's directory.
 fn with_driver(name: &str, variables: &[(&str, &str)]) -> Option<PathBuf> {
     if let Some(folder) = std::env::var_os(FOLDER) {
         return Some(folder.into());
@@ -52,7 +52,7 @@ fn with_driver(name: &str, variables: &[(&str, &str)]) -> Option<PathBuf> {
     None
 }
 
-/// A filled buffer, of which the registration and the freezing are this process's.
+/// Returns a filled buffer that this process registers and freezes itself.
 fn filled() -> HostBuffer {
     let buffer = HostBuffer::allocate(&Solo, Options::new(1 << 20)).expect("1 MiB");
     buffer.initialize(|arena| arena.place(7u64)).expect("it has room");
@@ -76,8 +76,8 @@ fn a_frozen_buffer_is_registered_by_a_driver_that_can() {
 }
 
 #[test]
-fn a_driver_that_cannot_register_a_frozen_buffer_gives_an_error_with_the_way_out() {
-    let name = "cuda_driver::a_driver_that_cannot_register_a_frozen_buffer_gives_an_error_with_the_way_out";
+fn a_driver_that_cannot_register_a_frozen_buffer_gives_an_error_with_the_remedy() {
+    let name = "cuda_driver::a_driver_that_cannot_register_a_frozen_buffer_gives_an_error_with_the_remedy";
     if with_driver(name, &[("FAKE_CUDA_READ_ONLY", "0")]).is_none() {
         return;
     }
@@ -87,7 +87,7 @@ fn a_driver_that_cannot_register_a_frozen_buffer_gives_an_error_with_the_way_out
     let probe = CudaHost::probe();
     assert!(probe.is_ready() && probe.to_string().contains("cannot register read-only memory"), "{probe}");
     let buffer = filled();
-    // Before it is frozen nothing is missing.
+    // Before freezing, registration works.
     buffer
         .register(&gpu, .., Access::WRITE)
         .expect("it is mapped writable")
@@ -106,12 +106,12 @@ fn a_driver_that_cannot_register_a_frozen_buffer_gives_an_error_with_the_way_out
 }
 
 #[test]
-fn read_only_memory_and_holes_are_told_apart() {
-    if with_driver("cuda_driver::read_only_memory_and_holes_are_told_apart", &[]).is_none() {
+fn read_only_memory_and_holes_are_distinguished() {
+    if with_driver("cuda_driver::read_only_memory_and_holes_are_distinguished", &[]).is_none() {
         return;
     }
     let gpu = Arc::new(CudaHost::new(0).expect("the driver"));
-    // SAFETY: new memory, of which nothing is used but its addresses; unmapped with the process.
+    // SAFETY: new memory of which only the addresses are used; it lives until the process ends.
     let base = unsafe {
         let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
         let base = libc::mmap(std::ptr::null_mut(), 3 * PAGE, libc::PROT_READ, flags, -1, 0);
@@ -129,21 +129,21 @@ fn read_only_memory_and_holes_are_told_apart() {
 }
 
 #[test]
-fn processes_that_register_the_same_pages_at_once_take_turns() {
+fn processes_that_register_the_same_pages_at_once_retry_in_turn() {
     const PROCESSES: usize = 6;
-    let name = "cuda_driver::processes_that_register_the_same_pages_at_once_take_turns";
+    let name = "cuda_driver::processes_that_register_the_same_pages_at_once_retry_in_turn";
     let busy = std::env::temp_dir().join(format!("hostbuf-busy-{}", std::process::id()));
     let Some(folder) = with_driver(name, &[("FAKE_CUDA_BUSY", busy.to_str().expect("UTF-8"))]) else {
         return;
     };
     assert!(folder.join("libcuda.so").exists());
-    // SAFETY: new memory; it goes with the process.
+    // SAFETY: new memory that lives until the process ends.
     let base = unsafe {
         let (rw, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
         libc::mmap(std::ptr::null_mut(), PAGE, rw, flags, -1, 0)
     };
     assert_ne!(base, libc::MAP_FAILED);
-    // All begin when the last writing end of this pipe is closed.
+    // All processes begin when the last writing end of this pipe is closed.
     let (start, go) = std::io::pipe().expect("a pipe");
     let children: Vec<_> = (0..PROCESSES)
         // SAFETY: the child registers and ends; this process has no other thread that could hold a lock.
@@ -158,7 +158,7 @@ fn processes_that_register_the_same_pages_at_once_take_turns() {
                 if let Err(error) = &made {
                     eprintln!("{error}");
                 }
-                // SAFETY: runs nothing of the parent's.
+                // SAFETY: _exit runs no destructors or exit handlers of the parent.
                 unsafe { libc::_exit(i32::from(made.is_err())) }
             }
         })

@@ -1,5 +1,5 @@
-//! The monitor's descriptors: its thread keeps no others, threads may have tables of their own, and the program may close what is
-//! not its own.
+//! The monitor's descriptors: its thread keeps no others, threads may have their own tables, and the program may close
+//! descriptors that it does not own.
 
 use std::fs;
 use std::io::Read;
@@ -17,18 +17,18 @@ use crate::doubt::is_alone;
 use crate::memory::{Area, PAGE};
 use crate::{READ, Stamped, kept_one, strict};
 
-/// Returns what the descriptors in a folder of /proc are open on, each with its number.
+/// Returns the descriptors in a directory of /proc, each with its number and its target.
 fn descriptors(folder: &str) -> Vec<(i32, String)> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
     let open = entries.filter_map(|entry| {
-        // The one that reads the folder is gone by now.
+        // The descriptor that reads the directory is closed by now.
         let target = fs::read_link(entry.path()).ok()?;
         Some((entry.file_name().to_str()?.parse().ok()?, target.to_str()?.to_owned()))
     });
     open.collect()
 }
 
-/// The folder of the monitor's thread in /proc.
+/// Returns the directory of the monitor's thread in /proc.
 fn monitors_thread() -> String {
     let threads = fs::read_dir("/proc/self/task").unwrap().map(|thread| thread.unwrap().path());
     let names = |thread: &std::path::PathBuf| {
@@ -39,22 +39,22 @@ fn monitors_thread() -> String {
 }
 
 #[test]
-fn the_monitors_thread_has_its_own_descriptors_alone() {
+fn the_monitors_thread_has_only_its_own_descriptors() {
     let (mut reader, writer) = std::io::pipe().unwrap();
     let Some((_, cache)) = strict() else { return };
     let area = Area::new(1);
     kept_one(&cache, area.pointer(), PAGE);
     let open = descriptors(&format!("{}/fd", monitors_thread()));
-    // The last is the list of mappings, of which it asks whether one is still there.
+    // The last one is /proc/self/maps, for queries by address.
     let own = |target: &str| target.starts_with("anon_inode:") || target.ends_with("/maps");
     assert!(open.iter().all(|(_, target)| own(target)), "{open:?}");
     assert!(open.iter().any(|(_, target)| target.contains("userfaultfd")), "{open:?}");
-    // So what the program closes is closed.
+    // So a descriptor that the program closes is really closed.
     drop(writer);
     assert_eq!(reader.read(&mut [0]).unwrap(), 0);
 }
 
-/// Counts the warnings of threads that do not have a descriptor.
+/// A subscriber that counts the warnings about threads without the descriptors.
 struct Warnings(Arc<AtomicUsize>);
 
 impl Subscriber for Warnings {
@@ -79,10 +79,10 @@ impl Subscriber for Warnings {
     fn exit(&self, _: &Id) {}
 }
 
-/// Programs that become daemons close all descriptors, and open others in their place.
+/// Programs that become daemons close all descriptors and open others with the same numbers.
 #[test]
-fn a_replaced_descriptor_is_noticed_at_once_and_said_once() {
-    if !is_alone("descriptors::a_replaced_descriptor_is_noticed_at_once_and_said_once") {
+fn a_replaced_descriptor_is_noticed_at_once_and_reported_once() {
+    if !is_alone("descriptors::a_replaced_descriptor_is_noticed_at_once_and_reported_once") {
         return;
     }
     let Some((fake, cache)) = strict() else { return };
@@ -91,7 +91,7 @@ fn a_replaced_descriptor_is_noticed_at_once_and_said_once() {
     let other = fs::File::open("/dev/null").unwrap();
     for (fd, target) in descriptors("/proc/self/fd") {
         if target.contains("userfaultfd") {
-            // SAFETY: the monitor's, on purpose: it must live with that.
+            // SAFETY: closes the monitor's descriptors on purpose, which the monitor must tolerate.
             assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), fd) }, fd);
         }
     }
@@ -106,21 +106,21 @@ fn a_replaced_descriptor_is_noticed_at_once_and_said_once() {
             assert_eq!(cache.stats().unproven, n + 1);
         }
     });
-    // As long as a change may be waited for would be 40 ms for each.
+    // Waiting for a change would take 40 ms for each request.
     assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
     assert_eq!(warnings.load(Ordering::Relaxed), 1);
     drop(cache);
     assert!(fake.live().is_empty());
 }
 
-/// One thread has a table from before the monitor was there, and one has a table that the monitor knows of.
+/// One thread has unshared its table before the monitor started, and one with `unshare_descriptors`.
 #[test]
-fn a_table_of_its_own_is_as_good_as_what_is_in_it() {
+fn an_unshared_thread_needs_the_monitors_descriptors_in_its_table() {
     let (go, waits) = mpsc::channel::<()>();
     let (ready, is_ready) = mpsc::channel();
     let (unknown, waits_too) = mpsc::channel::<(usize, Arc<crate::FakeCache>)>();
     let early = std::thread::spawn(move || {
-        // SAFETY: this thread opens and closes nothing.
+        // SAFETY: this thread opens and closes no descriptors.
         assert_eq!(unsafe { libc::unshare(libc::CLONE_FILES) }, 0);
         ready.send(()).unwrap();
         waits.recv().unwrap();
@@ -150,7 +150,7 @@ fn a_table_of_its_own_is_as_good_as_what_is_in_it() {
     });
 }
 
-/// A thread with a table of its own outlives the caches; the monitor that it knows serves the next ones as well.
+/// An unshared thread outlives the caches, and the same monitor serves later caches.
 #[test]
 fn an_unshared_thread_sees_changes_under_later_caches_too() {
     if strict().is_none() {
@@ -160,7 +160,7 @@ fn an_unshared_thread_sees_changes_under_later_caches_too() {
     let (answer, stamps) = mpsc::channel();
     let thread = std::thread::spawn(move || {
         Monitor::unshare_descriptors().unwrap();
-        // More than once changes nothing.
+        // A second call has no effect.
         Monitor::unshare_descriptors().unwrap();
         for (cache, address) in addresses {
             let hit = cache.try_get(address as *const u8, PAGE, READ).map(|lease| lease.stamp());

@@ -203,7 +203,8 @@ fn a_child_has_a_monitor_of_its_own() {
                 }
             });
         }
-        // The standard library locks something of its own when a thread begins or ends; in a child it may stay locked.
+        // The standard library holds an internal lock while a thread starts or ends. In a child that lock may stay
+        // locked.
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
                 std::thread::spawn(|| {}).join().unwrap();

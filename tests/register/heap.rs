@@ -208,7 +208,7 @@ fn caches_that_are_gone_leave_nothing_in_threads() {
     });
 }
 
-/// Requests that are served for their leases only, of so many requests that `request` makes one after the other.
+/// Returns the number of requests, out of `requests` sequential ones, that are registered for their leases only.
 fn leased_only(requests: usize, mut request: impl FnMut(&FakeCache)) -> Option<usize> {
     let (_, cache) = strict()?;
     for _ in 0..requests {
@@ -219,7 +219,7 @@ fn leased_only(requests: usize, mut request: impl FnMut(&FakeCache)) -> Option<u
     Some(stats.restless as usize)
 }
 
-/// The C library gives a thread's stack back when the thread ends, and the next thread gets it.
+/// The C library reuses the stack of an ended thread for the next one.
 #[test]
 fn stacks_of_threads_that_come_and_go_are_kept() {
     let sends = |cache: &FakeCache| {
@@ -234,7 +234,7 @@ fn stacks_of_threads_that_come_and_go_are_kept() {
     assert!(leased_only <= 30, "{leased_only} of 300");
 }
 
-/// A heap that gives pages back as soon as they are free, and uses them again at once.
+/// A heap that discards free pages immediately and reuses them at once.
 #[test]
 fn blocks_of_a_scavenging_heap_are_kept() {
     let area = crate::memory::Area::new(16);

@@ -136,7 +136,7 @@ fn requests_go_on_while_other_memory_changes_all_the_time() {
     assert_eq!(cache.stats().unproven, 0);
 }
 
-/// Discards the page at `address` while the monitor reads events so much later, and does `meanwhile`.
+/// Discards the page at `address` while the monitor reads events with the delay `late`, and calls `meanwhile`.
 fn while_a_page_is_being_discarded(late: Duration, address: usize, meanwhile: impl FnOnce()) {
     Monitor::delay(late);
     std::thread::scope(|scope| {
@@ -175,9 +175,9 @@ fn a_hit_that_may_not_wait_does_not() {
     }
 }
 
-/// A change that the monitor has not read yet delays nobody who asks for another mapping, watched by another userfaultfd.
+/// A change that the monitor has not read yet does not delay requests for a mapping that another userfaultfd watches.
 #[test]
-fn a_change_in_one_mapping_disturbs_no_hit_in_another() {
+fn a_change_in_one_mapping_delays_no_hit_in_another() {
     let Some((_, cache)) = strict() else { return };
     let (area, same, other) = (Area::new(1), Area::new(2), Area::new(1));
     for area in [&area, &same, &other] {
@@ -185,7 +185,7 @@ fn a_change_in_one_mapping_disturbs_no_hit_in_another() {
     }
     let stamp = cache.get(area.pointer(), PAGE, READ).unwrap().stamp();
     while_a_page_is_being_discarded(Duration::from_secs(1), same.at() + PAGE, || {
-        // The change is under way once the mapping in which it happens knows it.
+        // The change is in progress when the descriptor of its mapping reports it.
         while cache.try_get(same.pointer(), PAGE, READ).is_some() {
             std::hint::spin_loop();
         }
@@ -201,7 +201,7 @@ fn a_change_in_one_mapping_disturbs_no_hit_in_another() {
     });
 }
 
-/// An error says what keeps it from being known whether a registration is still of the memory.
+/// An error names busy memory as the reason why a registration cannot be validated.
 #[test]
 fn busy_memory_is_named_as_the_cause_of_a_refusal() {
     let Some((_, cache)) = crate::strict_with(Overlap::Refused, MANY) else { return };
@@ -216,7 +216,7 @@ fn busy_memory_is_named_as_the_cause_of_a_refusal() {
         assert!(why.contains("change memory of the same mapping without a pause"), "{why}");
     });
     drop(held);
-    // What is in use for another reason is not said to be busy.
+    // A registration in use for another reason is not reported as busy.
     let held = cache.get(area.pointer(), PAGE, READ).unwrap();
     let why = cache.get(area.pointer(), 2 * PAGE, READ).map(drop).unwrap_err().to_string();
     assert!(why.contains("is registered and in use") && !why.contains("without a pause"), "{why}");
@@ -234,7 +234,7 @@ fn nobody_waits_for_quiet_beyond_his_time() {
     unsafe { libc::madvise(area.at() as *mut _, PAGE, libc::MADV_DONTNEED) };
     let begun = Instant::now();
     let late = cache.get_timeout(area.pointer(), PAGE, READ, Duration::from_millis(5)).map(drop);
-    // Without a limit it would wait for the lease.
+    // Without a time limit the request would wait for the lease.
     assert!(
         late.is_err() && begun.elapsed() < Duration::from_millis(90),
         "{late:?} after {:?}",
@@ -243,7 +243,7 @@ fn nobody_waits_for_quiet_beyond_his_time() {
     drop(held);
 }
 
-/// The mapping at `address`, and whether a userfaultfd watches it, as the kernel says.
+/// Returns the mapping at `address`, and whether a userfaultfd watches it.
 fn mapping_at(address: usize) -> (std::ops::Range<usize>, bool) {
     let text = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let mut there = None;
@@ -264,12 +264,12 @@ fn mapping_at(address: usize) -> (std::ops::Range<usize>, bool) {
     panic!("{address:#x} is not mapped");
 }
 
-/// Pages that are discarded hundreds of times a second are not watched, so that what is sent from the rest of their mapping stays
-/// a hit; and they are watched again when they are sent from, or when it is over.
+/// Pages that are discarded hundreds of times a second are not watched, so that requests in the rest of their mapping
+/// hit. They are watched again when they are requested, or after the discards end.
 #[test]
-fn a_page_that_is_purged_all_the_time_does_not_disturb_its_mapping() {
+fn a_page_that_is_purged_without_a_pause_does_not_delay_its_mapping() {
     if hostbuf::os::kernel::version() < (6, 11) {
-        return skip("pages that are purged all the time: PROCMAP_QUERY, Linux 6.11");
+        return skip("pages that are purged without a pause: PROCMAP_QUERY, Linux 6.11");
     }
     let Some((fake, cache)) = strict() else { return };
     let area = Area::new(3);
@@ -291,13 +291,13 @@ fn a_page_that_is_purged_all_the_time_does_not_disturb_its_mapping() {
             assert!(begun.elapsed() < patience, "{:?}", cache.stats());
         }
         assert!(mapping_at(area.at()).1 && mapping_at(area.at() + 2 * PAGE).1);
-        // Nothing of this range has ever changed, and now nothing reports anything.
+        // This range has never changed, and no change is reported.
         let begun = Instant::now();
         while cache.try_get(sent, PAGE, READ).is_none() {
             assert!(begun.elapsed() < patience, "{:?}", cache.stats());
         }
         assert_eq!(crate::kept_one(&cache, sent, PAGE), stamp);
-        // Who sends the purged page has a registration that was made for it.
+        // A request for the purged page gets a registration made for it.
         let made = fake.made();
         assert!(cache.get(purged as *const u8, PAGE, READ).unwrap().stamp().0 > made as u64);
         stop.store(true, Ordering::Relaxed);
@@ -308,7 +308,7 @@ fn a_page_that_is_purged_all_the_time_does_not_disturb_its_mapping() {
     let before = crate::kept_one(&cache, purged as *const u8, PAGE);
     assert_eq!(discard(), 0);
     assert_ne!(cache.get(purged as *const u8, PAGE, READ).unwrap().stamp(), before);
-    // The mapping becomes one again, so that the program can move it.
+    // The kernel joins the mapping again, so that the program can move it.
     let begun = Instant::now();
     while mapping_at(purged) != (area.at()..area.at() + 3 * PAGE, true) {
         assert!(begun.elapsed() < patience, "{:?}", mapping_at(purged));
@@ -316,10 +316,10 @@ fn a_page_that_is_purged_all_the_time_does_not_disturb_its_mapping() {
     }
 }
 
-/// Purges a mapping on a device without overlapping registrations, where a request inside a lease cannot be served by another
-/// registration: it is not refused because other pages of the mapping change.
+/// Purges pages of a mapping on a device without overlapping registrations. A request inside a leased range, which no
+/// other registration can serve, is not refused because other pages of the mapping change.
 #[test]
-fn a_request_inside_a_lease_is_served_however_busy_its_mapping_is() {
+fn a_request_inside_a_lease_succeeds_however_busy_its_mapping_is() {
     let Some((_, cache)) = crate::strict_with(Overlap::Refused, MANY) else { return };
     let area = Area::new(4);
     let stamp = crate::kept_one(&cache, area.pointer(), 2 * PAGE);

@@ -51,14 +51,15 @@ fn changed_in(fake: &Fake, cache: RegistrationCache<Fake>, what: &str, change: &
     assert!(fake.live().is_empty());
 }
 
-/// Memory goes, and other memory comes there that another userfaultfd watches, before the cache has heard of the first.
+/// Memory is unmapped, and new memory that another userfaultfd watches is mapped there, before the cache learns of the
+/// unmap.
 #[test]
 fn a_mapping_that_another_descriptor_watches_is_not_served_by_the_old_registration() {
     let Some((_, cache)) = strict() else { return };
     for round in 0..5 {
         let area = Area::new(1);
         let before = crate::kept_one(&cache, area.pointer(), PAGE);
-        // Longer than a request waits for the monitor's thread.
+        // Longer than the time for which a request waits for the monitor's thread.
         Monitor::delay_telling(Duration::from_millis(60));
         map_over(area.at(), PAGE);
         let now = cache.get(area.pointer(), PAGE, READ).unwrap().stamp();
