@@ -1,10 +1,10 @@
-//! The agreement on an address, simulated: jobs of up to 1 000 000 processes whose address spaces are laid out as the
-//! kernel, language runtimes and sanitizers lay them out (docs/addresses.md), and how many rounds they need.
+//! A simulation of the agreement on an address: the rounds that jobs of up to 1 000 000 processes need, with address
+//! spaces as the kernel, language runtimes and sanitizers lay them out (docs/addresses.md).
 //!
-//! A message is a question to a participant or its answer; the agents add them up host by host, so a participant
-//! sees two in each round, however large the job. Work is the mappings that a participant looks at.
+//! A message is a request to a participant or its reply; the agents combine them host by host, so a participant handles
+//! two per round, however large the job. Work is the number of mappings that a participant examines.
 //!
-//! The election is the shipped one; only who votes is simulated. Large jobs are counted by all cores.
+//! The election's code is the shipped one; only the participants are simulated. All cores share the work of large jobs.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -89,7 +89,7 @@ struct Job {
     stray: bool,
     length: usize,
     align: usize,
-    /// The places at which participants have one more mapping of a page, planted on purpose.
+    /// The addresses of the planted one-page mappings, by participant.
     planted: HashMap<usize, Vec<usize>>,
 }
 
@@ -123,7 +123,7 @@ impl Job {
         }
     }
 
-    /// Plants a mapping at each of these addresses, each in one participant at random.
+    /// Plants a mapping at each of these addresses, each in one random participant.
     fn plant(&mut self, addresses: impl Iterator<Item = usize>) {
         let mut random = Random(self.seed ^ 0x5bd1_e995);
         for at in addresses {
@@ -212,7 +212,7 @@ impl Job {
     }
 }
 
-/// The job's processes; they are laid out anew for every question, which is cheaper than keeping a million of them.
+/// The job's processes. Their layout is recomputed for every request, which is cheaper than storing a million of them.
 struct Simulated<'a> {
     job: &'a Job,
     messages: u64,
@@ -220,13 +220,13 @@ struct Simulated<'a> {
 }
 
 impl Simulated<'_> {
-    /// Asks all participants: `ask` gets a participant's mappings and what its thread has so far. Returns what each thread has.
+    /// Folds `ask` over all participants' mappings, on several threads. Returns the result of each thread.
     fn all<T: Copy + Send + Sync>(
         &mut self,
         none: T,
         ask: impl Fn(T, &[(usize, usize)]) -> T + Sync,
     ) -> Vec<T> {
-        /// Participants that a thread takes at a time.
+        /// The number of participants that a thread takes at a time.
         const PORTION: usize = 4096;
         let (job, next) = (self.job, AtomicUsize::new(0));
         let work = || {
@@ -286,8 +286,8 @@ impl Electorate for Simulated<'_> {
     }
 }
 
-/// Conflicts that are planted on purpose, in jobs of `participants`: on all of the first ballot, in all windows, and at random.
-/// Reports rounds, and the bytes that a participant and a host send and receive.
+/// Measures jobs of `participants` with planted conflicts: on all of the first ballot, in all windows, and at random
+/// addresses. Reports the rounds, and the bytes that a participant and a host send and receive.
 pub(crate) fn planted(participants: usize, jobs: usize) -> Outcome {
     type Addresses = fn(usize, usize, &mut Random) -> Vec<usize>;
     let first: Addresses = |length, align, _| {
@@ -325,7 +325,7 @@ pub(crate) fn planted(participants: usize, jobs: usize) -> Outcome {
             Ok(())
         });
         outcome?;
-        // A question and an answer; between hosts two words each way, whatever the number of ranks.
+        // A request and a reply; between hosts two words in each direction, whatever the number of ranks.
         let bytes = 2 * Frame::SIZE as u32 * worst;
         note(
             &key,
@@ -345,7 +345,7 @@ pub(crate) fn planted(participants: usize, jobs: usize) -> Outcome {
 pub(crate) fn simulate(most: usize, scale: usize) -> Outcome {
     let mut participants = 1;
     while participants <= most {
-        // Of jobs of a million there are fewer, since each takes a second of all cores.
+        // Fewer jobs of a million participants, since each takes one second on all cores.
         let jobs = (scale / participants).clamp(if participants >= 1_000_000 { 20 } else { 100 }, 2000);
         let mut one = 0;
         let mut worst = 0;

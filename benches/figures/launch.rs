@@ -60,8 +60,8 @@ impl Setup {
         })
     }
 
-    /// Starts plain mpirun and each of `which`, in an order that changes from turn to turn. Returns the times of each turn but
-    /// the first, which warms up: plain mpirun's, then those of `which`.
+    /// Starts plain mpirun and each of `which`, in an order that changes in each turn. Returns the times of all turns
+    /// after the first, which warms up: plain mpirun's, then those of `which`.
     fn turns(
         &self,
         repeats: usize,
@@ -139,8 +139,9 @@ pub(crate) fn compare(hostbuf: &str, repeats: usize, which: &[&str]) -> Outcome 
     Ok(())
 }
 
-/// Measures starts on one of several numbers of hosts, of a program that does not start MPI: MPI_Init of many ranks on few cores takes far
-/// longer than the launch. `place` tells which number it is: `fewest`, `most`, or another word.
+/// Measures launches, on one of several numbers of hosts, of a program that does not initialise MPI: MPI_Init of many
+/// ranks on few cores takes far longer than the launch. `place` is `fewest` or `most` for the smallest and the largest
+/// number of hosts.
 pub(crate) fn scale(hostbuf: &str, repeats: usize, place: &str) -> Outcome {
     const WHICH: [&str; 2] = ["exec", "run"];
     let setup = Setup::of_environment(hostbuf)?;
@@ -165,7 +166,7 @@ pub(crate) fn scale(hostbuf: &str, repeats: usize, place: &str) -> Outcome {
     Ok(())
 }
 
-/// Tells where the time goes: the median of each part over some runs, as a note of the row `key`.
+/// Reports the median time of each part over some runs, as a note of the row `key`.
 fn parts(setup: &Setup, kind: &str, key: &str, repeats: usize) -> Outcome {
     let mut all: BTreeMap<(usize, String), Vec<f64>> = BTreeMap::new();
     for _ in 0..repeats {

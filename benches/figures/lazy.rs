@@ -1,11 +1,11 @@
-//! A lazy buffer of more addresses than the host has memory: what it costs to start ranks with it, and what its pages cost.
+//! A lazy buffer larger than the host's memory: the cost of starting ranks with it, and of its pages.
 
 use std::process::Command;
 
 use crate::Outcome;
 use crate::sample::{note, sample, time, timed, unmeasured};
 
-/// The pages that each rank writes.
+/// The number of pages that each rank writes.
 const PAGES: u64 = 64;
 const PAGE: u64 = 4096;
 
@@ -29,7 +29,7 @@ pub(crate) fn compare(hostbuf: &str, program: &str, ranks: u64, repeats: usize) 
     }
     let (elapsed, said) = start("2T", &[program, &PAGES.to_string()])?;
     let line = |what: &str| said.lines().find_map(|line| line.strip_prefix(what).map(str::to_owned));
-    let at = line("checked ").ok_or("the ranks checked nothing")?;
+    let at = line("checked ").ok_or("the ranks printed no result")?;
     note(
         "lazy-start",
         &format!("2 TiB in {at}, {PAGES} pages of each rank written and read in {elapsed:.2?}"),
@@ -39,7 +39,7 @@ pub(crate) fn compare(hostbuf: &str, program: &str, ranks: u64, repeats: usize) 
             sample("lazy-pages", "ours", bytes.parse()?);
             sample("lazy-pages", "theirs", ((ranks * PAGES + 1) * PAGE) as f64);
         }
-        None => unmeasured("lazy-pages", "only root sees what memory a file has"),
+        None => unmeasured("lazy-pages", "only root can read the memory of a file"),
     }
     Ok(())
 }

@@ -37,7 +37,7 @@ impl Peer {
         self.turn_of(hits, 1)
     }
 
-    /// Seconds from one hit to the next when `threads` threads make `hits` hits each.
+    /// Returns the seconds between two hits when `threads` threads make `hits` hits each.
     pub(crate) fn turn_of(&mut self, hits: usize, threads: usize) -> Result<f64, Box<dyn std::error::Error>> {
         writeln!(self.turns.as_mut().expect("it is open until the end"), "{hits} {threads}")?;
         let mut line = String::new();

@@ -1,6 +1,7 @@
-//! Taking 4 KiB pages of a memory file by different numbers of workers, as threads or as processes, by different calls and in windows of
-//! different lengths, against four processes that touch a part each (as the ranks do with an MPI window): which of these makes populating
-//! slower on many cores. An experiment beside the library's own code (src/buffer/populate); it prints a table of its own.
+//! An experiment on why populating is slower on many cores. Different numbers of workers (threads or processes)
+//! populate the 4 KiB pages of a memory file with different calls and window lengths, compared with four processes that
+//! each touch a part (as ranks do with an MPI window). It does not use the library's own code (src/buffer/populate),
+//! and prints its own table.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -17,18 +18,18 @@ use nix::unistd::{ForkResult, Pid, fork};
 use crate::Outcome;
 use crate::sample::median;
 
-/// A worker's way of taking pages.
+/// The call with which a worker populates pages.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Means {
     /// `MADV_POPULATE_WRITE`.
     Populate,
-    /// `pwrite` of zeroes, this many bytes at a time.
+    /// `pwrite` of zeroes, with this number of bytes per call.
     Write(usize),
     /// A store to each page.
     Touch,
 }
 
-/// The way of each worker, by its number.
+/// The calls of the workers, by their number.
 #[derive(Clone, Copy, Debug)]
 enum Mix {
     All(Means),
@@ -65,13 +66,13 @@ struct Variant {
     processes: bool,
     workers: usize,
     mix: Mix,
-    /// Bytes that a worker claims at a time; 0: each takes a part of its own, all at once.
+    /// The number of bytes that a worker claims at a time; 0 gives each worker one contiguous part.
     window: usize,
 }
 
 static ZEROES: [u8; 2 << 20] = [0; 2 << 20];
 
-/// The state that the workers share: in memory that forked children share too.
+/// The state that all workers share, including forked children.
 #[repr(C)]
 struct Board {
     next: AtomicUsize,
@@ -80,7 +81,7 @@ struct Board {
 }
 
 fn shared_board() -> io::Result<&'static Board> {
-    // SAFETY: new memory that stays for the life of the process; zeroes are a valid board.
+    // SAFETY: new memory that stays mapped until the process ends; zeroes are a valid board.
     unsafe {
         let (rw, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
         let at = libc::mmap(std::ptr::null_mut(), size_of::<Board>(), rw, flags, -1, 0);
@@ -89,7 +90,7 @@ fn shared_board() -> io::Result<&'static Board> {
 }
 
 fn map(fd: &OwnedFd, bytes: usize) -> io::Result<usize> {
-    // SAFETY: a new mapping wherever the kernel likes.
+    // SAFETY: a new mapping at an address that the kernel chooses.
     let at = unsafe {
         let rw = libc::PROT_READ | libc::PROT_WRITE;
         libc::mmap(std::ptr::null_mut(), bytes, rw, libc::MAP_SHARED, fd.as_raw_fd(), 0)
@@ -97,7 +98,7 @@ fn map(fd: &OwnedFd, bytes: usize) -> io::Result<usize> {
     if at == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(at as usize) }
 }
 
-/// Takes `length` bytes at `from` of the file that is mapped at `base`.
+/// Populates `length` bytes at `from` of the file that is mapped at `base`.
 fn take(fd: i32, base: usize, from: usize, length: usize, means: Means) -> bool {
     match means {
         Means::Populate => {
@@ -106,7 +107,7 @@ fn take(fd: i32, base: usize, from: usize, length: usize, means: Means) -> bool 
         }
         Means::Write(piece) => (from..from + length).step_by(piece).all(|at| {
             let bytes = piece.min(from + length - at);
-            // SAFETY: reads what ZEROES has.
+            // SAFETY: reads at most the length of ZEROES.
             unsafe { libc::pwrite(fd, ZEROES.as_ptr().cast(), bytes, at as libc::off_t) == bytes as isize }
         }),
         Means::Touch => {
@@ -141,7 +142,7 @@ fn work(board: &Board, fd: i32, base: usize, bytes: usize, worker: usize, varian
     }
 }
 
-/// Seconds of one variant, with the mapping of each process made and the workers started as part of it.
+/// Returns the seconds of one variant, including the mapping in each process and the start of the workers.
 fn once(board: &Board, bytes: usize, variant: Variant) -> Result<f64, Box<dyn std::error::Error>> {
     let file = memfd_create(c"populate", MFdFlags::MFD_CLOEXEC)?;
     nix::unistd::ftruncate(&file, bytes as i64)?;
@@ -153,13 +154,13 @@ fn once(board: &Board, bytes: usize, variant: Variant) -> Result<f64, Box<dyn st
     if variant.processes {
         let mut children = Vec::new();
         for worker in 0..variant.workers {
-            // SAFETY: the child maps, takes pages and ends: system calls and atomics only.
+            // SAFETY: the child maps, populates and ends, with system calls and atomics only.
             match unsafe { fork() }? {
                 ForkResult::Parent { child } => children.push(child),
                 ForkResult::Child => {
                     let well = map(&file, bytes)
                         .map(|base| work(board, file.as_raw_fd(), base, bytes, worker, variant));
-                    // SAFETY: runs nothing of the parent's.
+                    // SAFETY: _exit runs no destructors or exit handlers of the parent.
                     unsafe { libc::_exit(i32::from(well.is_err())) }
                 }
             }
@@ -177,7 +178,7 @@ fn once(board: &Board, bytes: usize, variant: Variant) -> Result<f64, Box<dyn st
                 scope.spawn(move || work(board, fd, base, bytes, worker, variant));
             }
         });
-        // SAFETY: mapped above, and no worker is left.
+        // SAFETY: mapped above, and no worker is running.
         unsafe { libc::munmap(base as *mut _, bytes) };
     }
     let took = begun.elapsed().as_secs_f64();
@@ -217,7 +218,8 @@ fn variants(cores: usize) -> Vec<Variant> {
     variants
 }
 
-/// Does `work` on a thread that may run on the first `count` cores of this process only: the library takes as many workers.
+/// Runs `work` on a thread that is bound to the first `count` cores of this process, which sets the library's number of
+/// workers.
 fn on_cores<T: Send, E: Into<Box<dyn std::error::Error>> + Send>(
     count: usize,
     work: impl FnOnce() -> Result<T, E> + Send,
@@ -230,7 +232,8 @@ fn on_cores<T: Send, E: Into<Box<dyn std::error::Error>> + Send>(
     std::thread::scope(|scope| scope.spawn(bound).join()).map_err(|_| "it panicked")??.map_err(Into::into)
 }
 
-/// Every variant `repeats` times; the order changes so that the machine's drift is nobody's.
+/// Measures every variant `repeats` times, in an order that changes, so that drift of the machine affects all variants
+/// equally.
 pub(crate) fn compare(bytes: usize, repeats: usize) -> Outcome {
     let board = shared_board()?;
     let cores = std::thread::available_parallelism()?.get();

@@ -1,5 +1,5 @@
-//! The registration cache in a busy process: hits while another thread purges pages all the time, and a first miss among many
-//! mappings.
+//! The registration cache in a busy process: hits while another thread discards pages without a pause, and a first miss
+//! among many mappings.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -12,12 +12,12 @@ use crate::chain::PAGE;
 use crate::sample::{median, note, sample};
 use crate::scaling::{Mappings, hit, rate};
 
-/// From one purge to the next: 100 000 a second.
+/// The interval between two purges: 100 000 per second.
 const PACE: Duration = Duration::from_micros(10);
-/// Mappings of a process of which pairs are drawn.
+/// The number of mappings from which pairs are drawn.
 const MAPPINGS: usize = 64;
 
-/// Purges the page at `address` while `work` runs. Returns what that returned, and how many purges there were in a second.
+/// Purges the page at `address` while `work` runs. Returns the result of `work`, and the number of purges per second.
 fn purging<T>(address: usize, work: impl FnOnce() -> T) -> (T, f64) {
     let (stop, purges) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
@@ -25,7 +25,7 @@ fn purging<T>(address: usize, work: impl FnOnce() -> T) -> (T, f64) {
             let begun = Instant::now();
             let mut next = begun;
             while !stop.load(Ordering::Relaxed) {
-                // SAFETY: a page that nobody reads.
+                // SAFETY: no thread reads this page.
                 unsafe { libc::madvise(address as *mut _, PAGE, libc::MADV_DONTNEED) };
                 purges.fetch_add(1, Ordering::Relaxed);
                 next = (next + PACE).max(Instant::now());
@@ -44,14 +44,14 @@ fn purging<T>(address: usize, work: impl FnOnce() -> T) -> (T, f64) {
     })
 }
 
-/// `pairs`: how many random pairs of mappings, one that is hit and one that is purged.
+/// Measures hits on one mapping while another one is purged, for `pairs` random pairs of mappings.
 pub(crate) fn measure(pairs: usize) -> Outcome {
     let mut state = crate::chain::SEED;
     let (mut worst, mut rates) = ([f64::INFINITY; 2], Vec::new());
     let mut drawn = 0;
     while drawn < pairs {
         let mappings = Mappings::random(MAPPINGS, &mut state)?;
-        // A page is hit, and another one purged.
+        // One page is hit, and another one is purged.
         let usable: Vec<usize> =
             mappings.0.iter().filter(|(_, length)| *length >= 2 * PAGE).map(|(at, _)| *at).collect();
         for _ in 0..10.min(pairs - drawn) {
@@ -83,11 +83,11 @@ pub(crate) fn measure(pairs: usize) -> Outcome {
     Ok(())
 }
 
-/// Adds mappings that the kernel keeps apart, and takes the first lease in a new one.
+/// Adds mappings that the kernel does not join, and takes the first lease in a new one.
 pub(crate) fn first_miss(repeats: usize) -> Outcome {
     for (count, side) in [(46, "theirs"), (60_000, "ours")] {
         let (rw, flags) = (libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: new memory, of which every other page gets other rights.
+        // SAFETY: new memory of which every other page gets another protection.
         let many = unsafe {
             let many = libc::mmap(std::ptr::null_mut(), count * PAGE, rw, flags, -1, 0);
             for page in (0..count).step_by(2) {

@@ -7,19 +7,18 @@ pub(crate) enum Unit {
     Bytes,
     Share,
     Count,
-    /// Bytes a second.
+    /// Bytes per second.
     Rate,
 }
 
-/// Which way round the ratio is.
+/// The direction of a row's ratio.
 #[derive(Clone, Copy)]
 pub(crate) enum Ratio {
-    /// Ours over theirs.
+    /// The value of hostbuf divided by the other one.
     Over,
-    /// Theirs over ours: how many times as fast.
+    /// The other value divided by that of hostbuf: the speed-up.
     Speed,
-    /// The ratio of each turn, and the median of that: for two that stand on the same memory and are close, when the machine's
-    /// memory is now faster, now slower.
+    /// The median of the ratios of each turn, for close values on the same memory, whose speed varies over time.
     SpeedByTurn,
 }
 
@@ -32,7 +31,7 @@ pub(crate) enum Bar {
 }
 
 pub(crate) struct Row {
-    /// Ends in `*` where there is a row for each number that was measured; `what` has one in its place.
+    /// Ends in `*` if there is a row for each measured number; `what` contains a `*` in its place.
     pub(crate) key: &'static str,
     pub(crate) what: &'static str,
     pub(crate) unit: Unit,

@@ -1,7 +1,7 @@
-//! Hits of the registration cache from many threads at the same time, from one thread to one for each core.
+//! Concurrent hits of the registration cache, from one thread to one thread per core.
 //!
-//! Each pattern is a row of [`PATTERNS`]. A pattern in foreign memory is measured on many sets of mappings at random addresses, since
-//! how well threads get along may depend on where the mappings are.
+//! Each pattern is a row of [`PATTERNS`]. A pattern in foreign memory is measured on many sets of mappings at random
+//! addresses, since contention may depend on the addresses.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,11 +18,11 @@ use crate::chain::{ASKED, Chain, PAGE};
 use crate::peers::Peer;
 use crate::sample::{note, sample, unmeasured};
 
-/// The time for which all threads of one measurement hit.
+/// The duration of one measurement.
 const TURN: Duration = Duration::from_millis(10);
-/// Hits between two looks at the clock.
+/// The number of hits between two reads of the clock.
 const ROUND: usize = 64;
-/// Entries in own memory, and where they are.
+/// The number of entries in hostbuf's own memory, and their address.
 const ENTRIES: usize = 1024;
 const BASE: usize = 0x10_0000_0000;
 
@@ -32,7 +32,8 @@ struct Pattern {
     key: &'static str,
     /// The number of mappings.
     mappings: usize,
-    /// Each thread hits one of them alone, as far as there are enough; else it hits all of them in turn.
+    /// True if each thread hits only one of them, as long as there are enough; otherwise each thread hits all of them
+    /// in turn.
     apart: bool,
     /// Called by each thread before its first hit.
     begin: fn(),
@@ -46,30 +47,30 @@ const PATTERNS: [Pattern; 5] = [
     Pattern { key: "one-unshared", mappings: 1, apart: false, begin: unshare },
 ];
 
-/// A thread without a table of its own is measured as it is.
+/// Unshares the descriptor table; a thread for which that fails is measured without it.
 fn unshare() {
     let _ = Monitor::unshare_descriptors();
 }
 
-/// 1, 2, 4, ... up to the number of cores, which is the last.
+/// Returns 1, 2, 4, ... and the number of cores.
 fn counts(cores: usize) -> Vec<usize> {
     let powers = std::iter::successors(Some(1), |n| Some(n * 2)).take_while(|&n| n < cores);
     powers.chain([cores]).collect()
 }
 
-/// Millions of calls a second of `threads` threads together, each on a core of its own. `call` gets the thread's number and that
-/// of the call.
+/// Returns the millions of calls per second of `threads` threads together, each on its own core. `call` gets the
+/// numbers of the thread and of the call.
 pub(crate) fn rate(threads: usize, begin: fn(), call: impl Fn(usize, usize) + Sync) -> f64 {
     let ready = &AtomicUsize::new(0);
     let call = &call;
     let one = move |thread: usize, core: Option<usize>| {
         if let Some(core) = core {
-            // Refused, it stays where the kernel puts it.
+            // If the kernel refuses, the thread is not bound.
             let mut set = CpuSet::new();
             let _ = set.set(core).and_then(|()| sched_setaffinity(Pid::from_raw(0), &set));
         }
         begin();
-        // Its own words and hints are there before the clock runs.
+        // The thread's counters and hints are allocated before the measurement.
         (0..ROUND).for_each(|i| call(thread, i));
         ready.fetch_add(1, Ordering::AcqRel);
         while ready.load(Ordering::Acquire) < threads {
@@ -102,7 +103,7 @@ pub(crate) fn hit(cache: &Cache, address: usize) {
     black_box(cache.get(address as *const u8, ASKED, Access::READ).expect("a hit").key());
 }
 
-/// Mappings of 1 to 64 pages at random addresses, none beside another; unmapped when dropped.
+/// Mappings of 1 to 64 pages at random addresses, none adjacent to another. They are unmapped when dropped.
 pub(crate) struct Mappings(pub(crate) Vec<(usize, usize)>);
 
 impl Mappings {
@@ -138,13 +139,14 @@ impl Mappings {
 impl Drop for Mappings {
     fn drop(&mut self) {
         for &(at, length) in &self.0 {
-            // SAFETY: mapped by `random`, and nobody else knows it.
+            // SAFETY: `random` has mapped it, and no other code uses it.
             unsafe { libc::munmap(at as *mut _, length) };
         }
     }
 }
 
-/// `sets`: how many sets of mappings for each pattern. `peer`: as in [`crate::cache::measure`].
+/// Measures all patterns, those in foreign memory on `sets` sets of mappings. `peer` is as for
+/// [`crate::cache::measure`].
 pub(crate) fn measure(sets: usize, repeats: usize, hits: usize, peer: Result<&str, &str>) -> Outcome {
     let counts = counts(Cores::own().threads());
     owned(&counts, repeats, hits, peer)?;
