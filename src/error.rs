@@ -1,29 +1,29 @@
-//! What can go wrong, told to the person who has to mend it.
+//! The errors of this crate, with messages for the users who have to resolve them.
 
 use std::{fmt, io};
 
 use crate::span::{Access, Span};
 
-/// The result of every operation here.
+/// The result of the operations of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// How an operation on another host by RDMA ended that did not succeed. The numbers of verbs stand in brackets.
+/// The reason why an RDMA operation on another host has failed, with the status numbers of verbs in parentheses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Failure {
-    /// The other side's key does not allow it, or has ended (10).
+    /// The other side's key does not allow the operation, or its registration has ended (10).
     RemoteAccess,
-    /// The other side did not answer, however often it was asked: it has ended, or the network is broken (12).
+    /// The other side has not replied to any retry: it has ended, or the network is broken (12).
     NoAnswer,
-    /// An earlier operation of the same connection has failed, and so this one was not tried (5).
+    /// The operation was not tried, since an earlier one on the same connection has failed (5).
     Flushed,
-    /// The time is over. The operation may go on.
+    /// The time limit has passed. The operation may still be in progress.
     Timeout,
-    /// The other side would not be connected to.
+    /// The other side has refused the connection.
     Refused,
-    /// The other side has closed it.
+    /// The other side has closed the connection.
     Closed,
-    /// The other side has ended what both were doing, because of an error that it reports itself.
+    /// The other side has aborted the common operation because of an error that it reports itself.
     GaveUp,
     /// Another status of verbs.
     Status(u32),
@@ -79,88 +79,88 @@ pub enum Error {
         /// Why it cannot be had here, and what to do.
         why: String,
     },
-    /// Not enough memory, found out before anything was touched (or by a child that was made to find out).
+    /// There is not enough memory. The check has touched no page (or only those of a child process).
     NoSpace {
-        /// The host that is short.
+        /// The host without enough memory.
         host: String,
-        /// Bytes asked.
+        /// The number of requested bytes.
         asked: u64,
-        /// Bytes available.
+        /// The number of available bytes.
         available: u64,
-        /// Whose limit it is, and its size.
+        /// The limit that applies, and its size.
         limit: String,
-        /// What to do.
+        /// The remedy.
         remedy: String,
     },
-    /// The participants found no common address, or asked for different things.
+    /// The participants have found no common address, or have made different requests.
     Disagreed {
         /// The host that differs.
         host: String,
         /// The rank that differs.
         rank: usize,
-        /// How: the mapping that stands in the way, or the two requests.
+        /// The conflicting mapping, or the two requests.
         why: String,
     },
-    /// An argument makes no sense.
+    /// An argument is invalid.
     Invalid {
-        /// Which, its value, and what would be right.
+        /// The argument, its value, and the expected values.
         what: String,
     },
     /// The kernel refused.
     Os {
-        /// What was being done, with operands.
+        /// The failed operation, with its operands.
         doing: String,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// There is nothing to attach to, or it is not what was expected.
+    /// There is no buffer to attach to, or it is not the expected one.
     Attach {
-        /// Why, and what to do.
+        /// The reason and the remedy.
         why: String,
     },
-    /// A rank ended, or could not go on, before all ranks had the buffer.
+    /// A rank has ended, or could not continue, before all ranks had the buffer.
     Lost {
-        /// Which rank, on which host, and why.
+        /// The rank, its host, and the reason.
         why: String,
     },
-    /// A word of the control page does not make sense. Nothing was changed.
+    /// A word of the control page is invalid. Nothing was changed.
     Corrupt {
-        /// Which word.
+        /// The name of the word.
         word: &'static str,
-        /// What was found there.
+        /// The value of the word.
         found: u64,
     },
     /// The arena has no room.
     Full {
         /// Bytes asked.
         asked: u64,
-        /// Bytes left.
+        /// The number of bytes left.
         left: u64,
     },
-    /// Filling did not end well in this process.
+    /// Filling has failed in this process.
     Fill {
-        /// What happened.
+        /// The reason.
         why: String,
     },
     /// An operation on another host by RDMA has failed.
     Peer {
-        /// Which host, counted from 0 in the order of the fabric.
+        /// The number of the host, from 0 in the order of the fabric.
         host: usize,
-        /// What was being done.
+        /// The failed operation.
         doing: String,
-        /// How it ended.
+        /// The reason of the failure.
         failure: Failure,
     },
-    /// The buffer could not be frozen, or it is frozen and would be written to.
+    /// The buffer cannot be frozen, or it is frozen and the operation would write to it.
     Freeze {
-        /// Which of both, and what stood in the way.
+        /// The reason.
         why: String,
     },
-    /// What arrived is not what was sent.
+    /// The received bytes differ from the sent ones.
     Replicate {
-        /// The host where it differs.
+        /// The receiving host.
         host: String,
-        /// How.
+        /// The difference.
         why: String,
     },
     /// A collective operation failed.
@@ -170,30 +170,30 @@ pub enum Error {
         /// Why.
         why: String,
     },
-    /// A device refused to register memory, or to end a registration.
+    /// A device has refused to register or deregister memory.
     Registration {
         /// The device.
         device: String,
         /// The range.
         span: Span,
-        /// What the device should be allowed to do with it.
+        /// The requested access of the device.
         access: Access,
-        /// What was refused, and what to do.
+        /// The reason and the remedy.
         why: String,
-        /// What the kernel or the driver said.
+        /// The error of the kernel or of the driver.
         source: Option<io::Error>,
     },
-    /// A registration cache has no room for what was asked.
+    /// A registration cache has no room for the request.
     Budget {
         /// The device.
         device: String,
-        /// The range that was asked for.
+        /// The requested range.
         span: Span,
-        /// Registrations now, and the most there may be.
+        /// The current number of registrations, and the limit.
         regions: (usize, usize),
-        /// Bytes registered now, and the most there may be.
+        /// The current number of registered bytes, and the limit.
         bytes: (usize, usize),
-        /// Whether it would fit if there were fewer leases; otherwise it is above the whole budget.
+        /// True if the request would fit with fewer leases, false if it exceeds the whole budget.
         leased: bool,
     },
     /// An allocator of registered memory would have to register more than its limit.
@@ -202,22 +202,22 @@ pub enum Error {
         device: String,
         /// Bytes asked.
         asked: usize,
-        /// Bytes of the block that it would be.
+        /// The size of the block, in bytes, that the request would take.
         block: usize,
-        /// Bytes registered now, or by other threads at this moment.
+        /// The number of bytes that are registered, or being registered by other threads.
         registered: usize,
-        /// The most that may be.
+        /// The limit, in bytes.
         limit: usize,
     },
-    /// A forked child asked for what belongs to its parent.
+    /// A forked child has used registrations that belong to its parent.
     Forked,
-    /// Another rank of the same collective call failed; all ranks return this.
+    /// Another rank of the same collective call has failed; all other ranks return this.
     Elsewhere {
         /// The host of the rank that failed.
         host: String,
         /// The rank that failed.
         rank: usize,
-        /// Its error, as it would have printed it.
+        /// The message of its error.
         message: String,
     },
 }
@@ -303,7 +303,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// What is taken of the most there may be, as they are shown; without a most where there is no limit.
+/// Formats a used amount and its limit, or only the amount if there is no limit.
 fn of(taken: impl fmt::Display, most: usize, shown: impl fmt::Display) -> String {
     if most == usize::MAX { taken.to_string() } else { format!("{taken} of {shown}") }
 }
@@ -319,13 +319,13 @@ impl std::error::Error for Error {
 }
 
 impl Error {
-    /// Turns the kernel's refusal into an error that says what was being done.
+    /// Makes an error from the kernel's error and the description of the operation.
     pub(crate) fn os<E: Into<io::Error>>(doing: impl Into<String>) -> impl FnOnce(E) -> Error {
         let doing = doing.into();
         move |source| Error::Os { doing, source: source.into() }
     }
 
-    /// Whether a device had no room: another registration that ends may help.
+    /// Returns whether a device has no room, so that the end of another registration may help.
     pub(crate) fn is_out_of_memory(&self) -> bool {
         let code = match self {
             Error::Registration { source, .. } => source.as_ref().and_then(io::Error::raw_os_error),
@@ -334,7 +334,7 @@ impl Error {
         matches!(code, Some(libc::ENOMEM | libc::EAGAIN | libc::ENOSPC))
     }
 
-    /// The variant's name: for logs, and for languages that have other kinds of errors.
+    /// Returns the variant's name, for logs and for other languages.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match self {

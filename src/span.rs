@@ -5,7 +5,7 @@ use std::ops::BitOr;
 
 use crate::error::{Error, Result};
 
-/// A range of addresses of this process: at least one byte, and no wrap. That somebody has mapped it is not promised.
+/// A range of addresses of this process, of at least one byte and without wrap-around. It need not be mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Span {
     start: usize,
@@ -13,7 +13,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// `length` bytes from `start`.
+    /// Makes a range of `length` bytes from `start`.
     ///
     /// # Errors
     /// [`Error::Invalid`] for no bytes, the null address, or an end beyond the address space.
@@ -25,7 +25,7 @@ impl Span {
         Ok(Span { start, length })
     }
 
-    /// The bytes of a slice.
+    /// Makes the range of the bytes of a slice.
     ///
     /// # Errors
     /// [`Error::Invalid`] for an empty one.
@@ -33,14 +33,14 @@ impl Span {
         Span::new(slice.as_ptr() as usize, size_of_val(slice))
     }
 
-    /// The first address.
+    /// Returns the first address.
     #[must_use]
     #[inline]
     pub fn start(self) -> usize {
         self.start
     }
 
-    /// How many bytes.
+    /// Returns the number of bytes.
     #[must_use]
     #[allow(clippy::len_without_is_empty, reason = "a span has at least one byte")]
     #[inline]
@@ -48,34 +48,34 @@ impl Span {
         self.length
     }
 
-    /// The address behind the last.
+    /// Returns the address after the last byte.
     #[must_use]
     #[inline]
     pub fn end(self) -> usize {
         self.start + self.length
     }
 
-    /// Whether all of `other` lies inside.
+    /// Returns whether the range contains all of `other`.
     #[must_use]
     #[inline]
     pub fn contains(self, other: Span) -> bool {
         self.start <= other.start && other.end() <= self.end()
     }
 
-    /// Whether both have a byte in common.
+    /// Returns whether both ranges have a byte in common.
     #[must_use]
     #[inline]
     pub fn overlaps(self, other: Span) -> bool {
         self.start < other.end() && other.start < self.end()
     }
 
-    /// The least range that has both.
+    /// Returns the smallest range that contains both.
     pub(crate) fn hull(self, other: Span) -> Span {
         let start = self.start.min(other.start);
         Span { start, length: self.end().max(other.end()) - start }
     }
 
-    /// The whole pages that it touches, of `page` bytes.
+    /// Returns the whole pages of `page` bytes that the range touches.
     #[must_use]
     pub fn pages(self, page: usize) -> Span {
         let start = self.start / page * page;
@@ -94,7 +94,7 @@ impl fmt::Display for Span {
     }
 }
 
-/// What a device may do with registered memory. Reading it locally is always allowed.
+/// The access of a device to registered memory. Local reading is always allowed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Access(u8);
 
@@ -112,14 +112,14 @@ impl Access {
     /// Everything.
     pub const ALL: Access = Access(15);
 
-    /// Whether all of `other` is allowed.
+    /// Returns whether all of `other` is allowed.
     #[must_use]
     #[inline]
     pub fn allows(self, other: Access) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Whether anybody may write by it.
+    /// Returns whether the access includes any kind of writing.
     #[must_use]
     #[inline]
     pub fn writes(self) -> bool {

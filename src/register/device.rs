@@ -1,4 +1,4 @@
-//! A device that is chosen by its name at run time.
+//! Devices that are selected by name at run time.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,8 +12,8 @@ use crate::register::registrar::{Overlap, Probe, Registrar};
 use crate::register::verbs::{Verbs, VerbsHandle};
 use crate::span::{Access, Span};
 
-/// The name of a device, as `--register` of the launcher and the other languages have it: `mlock`, `cuda`, `cuda:1`, `rdma`,
-/// `rdma:mlx5_0`. All builds read all names.
+/// The name of a device in the syntax of the launcher's `--register`: `mlock`, `cuda`, `cuda:1`, `rdma`, `rdma:mlx5_0`.
+/// All builds parse all names.
 ///
 /// ```
 /// use hostbuf::register::DeviceName;
@@ -25,9 +25,9 @@ use crate::span::{Access, Span};
 pub enum DeviceName {
     /// No device: pages are locked into memory.
     Mlock,
-    /// All GPUs, by the context of the one with this number.
+    /// All GPUs, through the context of the GPU with this number.
     Cuda(u32),
-    /// The RDMA device of this name; the first one without.
+    /// The RDMA device with this name, or the first one if there is no name.
     Rdma(Option<String>),
 }
 
@@ -78,8 +78,8 @@ impl fmt::Display for DeviceName {
 }
 
 impl DeviceName {
-    /// Whether this build and this process can use such a device. It is not opened: that there is one of that name is not
-    /// looked at.
+    /// Checks whether this build and this process can use this kind of device. It does not open the device, so it does
+    /// not check that one with this name exists.
     #[must_use]
     pub fn probe(&self) -> Probe {
         match self {
@@ -107,7 +107,7 @@ const WITHOUT_CUDA: &str = "hostbuf was built without CUDA (the feature cuda)";
 const WITHOUT_RDMA: &str = "this hostbuf was built without RDMA (the feature rdma, which wants libibverbs' headers); of an installed libhostbuf there \
      is one with it in lib/hostbuf/rdma, for LD_LIBRARY_PATH";
 
-/// Any of the devices that this build knows, for who learns at run time which: a [`Registrar`] over them.
+/// A [`Registrar`] over any device that this build supports, for programs that select the device at run time.
 pub enum Device {
     /// Page-locking.
     Mlock(Mlock),
@@ -119,11 +119,11 @@ pub enum Device {
     Rdma(Verbs),
 }
 
-/// What the device gave.
+/// The handle of a registration with a [`Device`].
 pub enum DeviceHandle {
     /// Nothing.
     Mlock,
-    /// Where the GPUs see it.
+    /// The registration's addresses on the GPUs.
     #[cfg(feature = "cuda")]
     Cuda(CudaHandle),
     /// The memory region.
@@ -131,14 +131,14 @@ pub enum DeviceHandle {
     Rdma(VerbsHandle),
 }
 
-/// What requests are made with; 0 where the device has no such thing.
+/// The key for requests to a [`Device`]; fields that the device does not have are 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceKey {
-    /// CUDA: where the GPU sees the first byte.
+    /// The GPU's address of the first byte (CUDA).
     pub address: u64,
-    /// RDMA: for requests of this process.
+    /// The key for requests of this process (RDMA).
     pub lkey: u32,
-    /// RDMA: for peers.
+    /// The key for requests of peers (RDMA).
     pub rkey: u32,
 }
 
@@ -146,8 +146,8 @@ impl Device {
     /// Opens a device.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] where this build or this host has none, and as the device's own function:
-    /// [`CudaHost::new`], `Verbs::open`.
+    /// [`Error::Unsupported`] if this build or this host does not support the device, and the errors of the device's
+    /// constructor: [`CudaHost::new`], `Verbs::open`.
     pub fn open(name: &DeviceName) -> Result<Device> {
         match name {
             DeviceName::Mlock => Ok(Device::Mlock(Mlock::new())),
@@ -163,7 +163,7 @@ impl Device {
     }
 }
 
-/// The same expression of whichever it is.
+/// Evaluates an expression for the device's own registrar, whichever it is.
 macro_rules! of_each {
     ($device:expr, $one:ident => $what:expr) => {
         match $device {

@@ -1,4 +1,4 @@
-//! What makes and ends registrations for one device.
+//! Registrars, which register and deregister memory with one device.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,26 +7,26 @@ use crate::error::Result;
 use crate::os::lineage::Lineage;
 use crate::span::{Access, Span};
 
-/// Whether registrations of one device may have bytes in common.
+/// A device's treatment of overlapping registrations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overlap {
-    /// They may, and each counts by itself (RDMA verbs).
+    /// Registrations may overlap, and each one is independent (RDMA verbs).
     Free,
     /// The device refuses a range that overlaps a registered one (CUDA).
     Refused,
 }
 
-/// Whether a registrar can work in this process, found out without harm.
+/// The result of checking whether a registrar works in this process. The check has no side effects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Probe {
-    /// It can; with what, for people.
+    /// The registrar works. The text describes the device.
     Ready(String),
-    /// It cannot; why, and what to do.
+    /// The registrar does not work. The text gives the reason and the remedy.
     Missing(String),
 }
 
 impl Probe {
-    /// Whether it can.
+    /// Returns whether the registrar works.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         matches!(self, Probe::Ready(_))
@@ -42,22 +42,22 @@ impl fmt::Display for Probe {
     }
 }
 
-/// Makes and ends registrations for one device. The device is part of the registrar: two devices, or two contexts of one,
-/// are two registrars.
+/// Registers and deregisters memory with one device. The device is part of the registrar: two devices, or two contexts
+/// of one device, are two registrars.
 ///
-/// The contract, which one suite checks for all of them: `register` either registers the whole span or nothing; a span
-/// that is not mapped is an error, never a signal; each handle is given to `deregister` once; both may be called from
-/// several threads at the same time. `overlap` and `footprint` are answered at once, without allocating or freeing memory: a
-/// cache asks them with a lock that nobody may hold who waits for the program's memory.
+/// One test suite checks the contract of all registrars: `register` registers either the whole span or nothing; an
+/// unmapped span is an error, never a signal; each handle is passed to `deregister` once; several threads may call both
+/// concurrently. `overlap` and `footprint` return at once and neither allocate nor free memory, since a cache calls
+/// them under a lock that must not depend on the program's allocator.
 pub trait Registrar: Send + Sync + 'static {
-    /// What the device gave, and takes back in the end: keys, a device address.
+    /// The device's handle of a registration, such as keys or a device address. Deregistering consumes it.
     type Handle: Send + Sync + 'static;
 
-    /// The part of it that requests are made with, copied: a hit of a cache has it at hand.
-    /// Small: each thread that uses a cache has room for two of them for each registration. `()` where there is none.
+    /// The part of the handle that requests to the device need; a cache hit returns a copy. It should be small, since
+    /// each thread that uses a cache has room for two keys per registration. `()` if there is none.
     type Key: Copy + Send + Sync + 'static;
 
-    /// For messages: `mlock`, `cuda 0`, `mlx5_0`.
+    /// Returns the name for messages, such as `mlock`, `cuda 0` or `mlx5_0`.
     fn name(&self) -> String;
 
     /// Returns the name for `hostbuf stat`, which shows at most 23 bytes of it.
@@ -65,36 +65,37 @@ pub trait Registrar: Send + Sync + 'static {
         self.name()
     }
 
-    /// Whether its registrations may overlap.
+    /// Returns the device's treatment of overlapping registrations.
     fn overlap(&self) -> Overlap;
 
-    /// How many bytes of a budget `span` takes: what the device pins for it.
+    /// Returns the number of bytes that the device pins for `span`, which count in a budget.
     fn footprint(&self, span: Span) -> usize {
         span.len()
     }
 
-    /// The key of a registration, the same for as long as it lives. Answered at once; it must not panic.
+    /// Returns the key of a registration, which is constant while the registration lives. It returns at once and must
+    /// not panic.
     fn key(&self, handle: &Self::Handle) -> Self::Key;
 
     /// Registers all of `span`.
     ///
     /// # Errors
-    /// [`Error::Registration`](crate::Error::Registration) with the operands and what the device said.
+    /// [`Error::Registration`](crate::Error::Registration) with the operands and the device's error.
     fn register(&self, span: Span, access: Access) -> Result<Self::Handle>;
 
     /// Ends a registration.
     ///
     /// # Errors
-    /// [`Error::Registration`](crate::Error::Registration): the device keeps it; what was pinned may stay so until the process
-    /// ends.
+    /// [`Error::Registration`](crate::Error::Registration) if the device keeps the registration; its pages may stay
+    /// pinned until the process ends.
     fn deregister(&self, span: Span, handle: Self::Handle) -> Result<()>;
 }
 
-/// Proof that a device knows a range: it ends with this. It owns its registrar, and, where the memory is hostbuf's, the
-/// memory, so deregistration always comes before unmapping.
+/// A registration of a range with a device, which ends when this is dropped. It owns its registrar and, if the memory
+/// is hostbuf's, the memory, so deregistration always precedes unmapping.
 ///
-/// It belongs to the process that made it. In a forked child dropping it does nothing, since the device would end the
-/// parent's.
+/// It belongs to the process that made it. Dropping it in a forked child does nothing, since the device would end the
+/// parent's registration.
 pub struct Registration<R: Registrar> {
     registrar: Arc<R>,
     handle: Option<R::Handle>,
@@ -105,7 +106,7 @@ pub struct Registration<R: Registrar> {
 }
 
 impl<R: Registrar> Registration<R> {
-    /// Registers `span`. Memory that is not hostbuf's must stay mapped for as long as this lives.
+    /// Registers `span`. Foreign memory must stay mapped as long as the registration lives.
     ///
     /// # Errors
     /// As [`Registrar::register`].
@@ -124,7 +125,7 @@ impl<R: Registrar> Registration<R> {
         Ok(Registration { registrar, handle: Some(handle), span, access, lineage: Lineage::here(), memory })
     }
 
-    /// What the device gave.
+    /// Returns the device's handle.
     ///
     /// # Panics
     /// Never: the handle goes with the registration.
@@ -133,7 +134,7 @@ impl<R: Registrar> Registration<R> {
         self.handle.as_ref().expect("it is there until the end")
     }
 
-    /// What requests are made with.
+    /// Returns the key for requests to the device.
     #[must_use]
     pub fn key(&self) -> R::Key {
         self.registrar.key(self.handle())
@@ -145,7 +146,7 @@ impl<R: Registrar> Registration<R> {
         self.span
     }
 
-    /// What the device may do with it.
+    /// Returns the access that the device has.
     #[must_use]
     pub fn access(&self) -> Access {
         self.access

@@ -10,9 +10,10 @@ use super::inner::Inner;
 use crate::register::registrar::Registrar;
 use crate::span::{Access, Span};
 
-/// A hold on a registration: while it lives the registration does, whatever happens to its memory.
+/// A hold on a registration, which lives at least as long as the lease, whatever happens to its memory.
 ///
-/// It may be dropped by another thread than took it. It is not `Clone`: ask the cache again, a hit costs next to nothing.
+/// Another thread than the one that took it may drop it. It is not `Clone`: request another lease from the cache, since
+/// a hit costs almost nothing.
 pub struct Lease<'c, R: Registrar> {
     pub(super) inner: &'c Inner<R>,
     pub(super) slot: u32,
@@ -21,14 +22,14 @@ pub struct Lease<'c, R: Registrar> {
 }
 
 impl<R: Registrar> Lease<'_, R> {
-    /// What one sends with, at hand without a look at what the cache shares between threads.
+    /// Returns the key (lkey and rkey, or device address). The lease holds a copy, so no shared cache line is touched.
     #[must_use]
     #[inline]
     pub fn key(&self) -> R::Key {
         self.key
     }
 
-    /// All that the device gave.
+    /// Returns the device's whole handle.
     #[must_use]
     #[inline]
     pub fn handle(&self) -> &R::Handle {
@@ -36,13 +37,13 @@ impl<R: Registrar> Lease<'_, R> {
         unsafe { self.inner.slots[self.slot as usize].handle() }
     }
 
-    /// The registered range, which may be longer than what was asked for.
+    /// Returns the registered range, which may be longer than the request.
     #[must_use]
     pub fn span(&self) -> Span {
         self.inner.slots[self.slot as usize].span()
     }
 
-    /// What the device may do with it.
+    /// Returns the access that the device has.
     #[must_use]
     pub fn access(&self) -> Access {
         self.inner.slots[self.slot as usize].access()

@@ -1,4 +1,4 @@
-//! A cache of registrations: what is sent again and again is registered once.
+//! A cache of registrations, so that memory that is sent repeatedly is registered once.
 //!
 //! ```text
 //!   get ──> front, table ──> count a lease ──> still live? ──> (foreign: has the address space changed?) ──> Lease
@@ -48,23 +48,24 @@ use inner::Inner;
 use miss::Wait;
 use reaper::Reaper;
 
-/// Registrations of one device, kept and found again by address. See the [module](crate::register) for what it promises.
+/// A cache of the registrations of one device, found by address. The [module](crate::register) describes its
+/// guarantees.
 ///
-/// Threads share it by reference. When it is dropped every registration ends.
+/// Threads share it by reference. Dropping it ends every registration.
 ///
 /// A registrar must not call the cache that it serves from within [`register`](Registrar::register) or
-/// [`deregister`](Registrar::deregister): it may wait for itself.
+/// [`deregister`](Registrar::deregister), since the call could deadlock.
 pub struct RegistrationCache<R: Registrar> {
     inner: Arc<Inner<R>>,
     reaper: Option<Reaper>,
 }
 
 impl<R: Registrar> RegistrationCache<R> {
-    /// A cache over `registrar` with a hard limit.
+    /// Makes a cache over `registrar` with a hard limit.
     ///
-    /// With [`Monitor::Strict`] foreign memory is watched by the process's one monitor, which is started, and has to prove
-    /// itself, with the first such cache. Where it cannot, foreign memory is registered for its leases only, and a warning
-    /// says why.
+    /// With [`Monitor::Strict`] the process's single monitor watches foreign memory. The first such cache starts it,
+    /// and tests that it works. If it does not, foreign memory is registered for its leases only, and a warning gives
+    /// the reason.
     ///
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) for a budget without room, and when 256 caches with the strict monitor are alive;
@@ -84,7 +85,7 @@ impl<R: Registrar> RegistrationCache<R> {
         Ok(cache)
     }
 
-    /// A cache as the environment says: [`Budget::from_environment`] and [`Monitor::from_environment`].
+    /// Makes a cache with [`Budget::from_environment`] and [`Monitor::from_environment`].
     ///
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid).
@@ -92,36 +93,37 @@ impl<R: Registrar> RegistrationCache<R> {
         RegistrationCache::new(registrar, Budget::from_environment()?, Monitor::from_environment()?)
     }
 
-    /// A lease of a registration that covers `length` bytes from `start` with at least `access`.
+    /// Returns a lease of a registration that covers `length` bytes from `start` with at least `access`.
     ///
-    /// Waits for deregistrations, and for another thread's registration of the same range; not for leases. On a device that
-    /// knows no overlapping registrations it also waits, for a second at most, where memory that is leased and changes all the
-    /// time may be found to be what is asked for.
+    /// It waits for deregistrations, and for another thread's registration of the same range, but not for leases. On a
+    /// device without overlapping registrations it also waits, for at most one second, if a leased registration may be
+    /// valid for the request but its memory changes without a pause.
     ///
     /// # Errors
-    /// [`Error::Budget`](crate::Error::Budget) when the rest of the budget is leased, or the request is above all of it;
-    /// [`Error::Registration`](crate::Error::Registration) when the device refuses;
-    /// [`Error::Invalid`](crate::Error::Invalid) for no range; [`Error::Forked`](crate::Error::Forked) in a child of the process
-    /// that made the cache.
+    /// [`Error::Budget`](crate::Error::Budget) if the rest of the budget is leased, or if the request exceeds the whole
+    /// budget; [`Error::Registration`](crate::Error::Registration) if the device refuses;
+    /// [`Error::Invalid`](crate::Error::Invalid) if the range is invalid; [`Error::Forked`](crate::Error::Forked) in a
+    /// child of the process that made the cache.
     #[inline(always)]
     pub fn get(&self, start: *const u8, length: usize, access: Access) -> Result<Lease<'_, R>> {
         self.inner.get(start, length, access, Wait::Progress)
     }
 
-    /// The same if nothing has to be registered, and nobody waited for: nothing also while memory of this program is changing, of
-    /// which the monitor has not heard yet.
+    /// Returns a lease if that requires neither a registration nor a wait, else `None`. It also returns `None` while
+    /// memory of this program is changing and the monitor has not applied the change.
     #[inline(always)]
     pub fn try_get(&self, start: *const u8, length: usize, access: Access) -> Option<Lease<'_, R>> {
         let span = Span::new(start as usize, length).ok()?;
         self.inner.hit_at_once(span, access)
     }
 
-    /// The same as [`get`](RegistrationCache::get), and waits for leases too, first come first served among those who wait here;
-    /// whoever calls `get` meanwhile may come before them. The time is for waiting: where the monitor's thread gets no core, watching
-    /// foreign memory may take some 40 ms more. [`Duration::MAX`] is for ever.
+    /// Returns a lease as [`get`](RegistrationCache::get) does, but also waits for other leases to end, for at most the
+    /// given time; [`Duration::MAX`] waits for ever. Waiting requests are served in order, but concurrent calls of
+    /// `get` may overtake them. If the monitor's thread gets no core, watching foreign memory may take about 40 ms
+    /// more.
     ///
     /// # Errors
-    /// As [`get`](RegistrationCache::get); [`Error::Budget`](crate::Error::Budget) when the time is over.
+    /// As [`get`](RegistrationCache::get); [`Error::Budget`](crate::Error::Budget) after the given time.
     pub fn get_timeout(
         &self,
         start: *const u8,
@@ -133,7 +135,7 @@ impl<R: Registrar> RegistrationCache<R> {
         self.inner.get(start, length, access, Wait::Leases(until))
     }
 
-    /// Leases of several ranges, all or none. Whether the address space has changed is asked once for all of them.
+    /// Returns leases of several ranges, all or none. One check for changes of the address space serves all of them.
     ///
     /// # Errors
     /// As [`get`](RegistrationCache::get).
@@ -143,7 +145,8 @@ impl<R: Registrar> RegistrationCache<R> {
         Ok(leases)
     }
 
-    /// The same, behind what `leases` has already, so that a vector can be used again. After an error it is as before.
+    /// Appends leases of several ranges, all or none, to `leases`, so that a vector can be reused. After an error
+    /// `leases` is unchanged.
     ///
     /// # Errors
     /// As [`get`](RegistrationCache::get).
@@ -156,10 +159,10 @@ impl<R: Registrar> RegistrationCache<R> {
         self.inner.get_many(spans, access, leases)
     }
 
-    /// Registers `length` bytes from `start` unless that is done, and keeps the registration: it is not ended to make room for
-    /// another, and requests inside are hits from then on, until the memory changes, [`invalidate`](Self::invalidate) says
-    /// so, or the cache goes. For a [`HostBuffer`](crate::HostBuffer) that is sent from all the time, and for what else is
-    /// to be registered once. It counts in the budget.
+    /// Registers `length` bytes from `start`, unless they are registered, and exempts the registration from eviction.
+    /// Requests inside it hit until the memory changes, [`invalidate`](Self::invalidate) ends the registration, or the
+    /// cache is dropped. Use it for a [`HostBuffer`](crate::HostBuffer) that is sent from all the time, and for other
+    /// memory to be registered once. It counts in the budget.
     ///
     /// ```
     /// # use std::sync::Arc;
@@ -179,14 +182,14 @@ impl<R: Registrar> RegistrationCache<R> {
         self.inner.keep(Span::new(start as usize, length)?, access)
     }
 
-    /// The memory in `span` has changed or is about to: no lease taken afterwards is of a registration made before. What is
-    /// leased stays registered until its last lease ends. Call it before the pages change, where nobody else says so.
+    /// Invalidates all registrations of memory in `span`: no later lease uses a registration made before. Leased
+    /// registrations end with their last lease. Call it before the pages change if the monitor does not see the change.
     ///
-    /// It returns when every registration of `span` that is being ended has ended.
+    /// It returns after every unleased registration of `span` has ended.
     ///
     /// # Errors
-    /// What the device answered to the first deregistration that failed; [`Error::Forked`](crate::Error::Forked) in a
-    /// child of the process that made the cache, whose registrations are not the child's to end.
+    /// The device's error of the first failed deregistration; [`Error::Forked`](crate::Error::Forked) in a child of the
+    /// process that made the cache.
     pub fn invalidate(&self, span: Span) -> Result<()> {
         if !self.inner.lineage.is_here() {
             return Err(crate::Error::Forked);
@@ -208,19 +211,19 @@ impl<R: Registrar> RegistrationCache<R> {
         self.invalidate(Span::new(1, usize::MAX - 1)?)
     }
 
-    /// What it has done so far. In a child of the process that made it, nothing.
+    /// Returns the statistics. They are zero in a child of the process that made the cache.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.inner.stats()
     }
 
-    /// The registrar.
+    /// Returns the registrar.
     #[must_use]
     pub fn registrar(&self) -> &Arc<R> {
         &self.inner.registrar
     }
 
-    /// The limit.
+    /// Returns the limit.
     #[must_use]
     pub fn budget(&self) -> Budget {
         self.inner.budget

@@ -103,29 +103,29 @@ impl Driver {
         if answer == Known::CUDA_SUCCESS as c_uint { Ok(()) } else { Err(Code(answer)) }
     }
 
-    /// What was done, what the driver answered, and what to do about it.
+    /// Describes the call, the driver's error, and the remedy.
     pub(super) fn explain(&self, doing: &str, code: Code) -> String {
         format!("{doing} gives {} ({}): {}", self.name_of(code), code.0, code.advice())
     }
 
     fn name_of(&self, code: Code) -> String {
         let mut text: *const c_char = std::ptr::null();
-        // SAFETY: it sets the pointer to a string of its own that stays.
+        // SAFETY: the driver sets the pointer to a static string of its own.
         let found = unsafe { (self.error_name)(code.0, &raw mut text) };
         if self.check(found).is_err() || text.is_null() {
             return "an error without a name".into();
         }
-        // SAFETY: a string of the driver's that ends with 0 and stays.
+        // SAFETY: a static, NUL-terminated string of the driver.
         unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
     }
 }
 
-/// An answer that is no success.
+/// An error code of the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Code(c_uint);
 
 impl Code {
-    /// Whether it is this one.
+    /// Returns whether the code is `known`.
     pub(super) fn is(self, known: Known) -> bool {
         self.0 == known as c_uint
     }
@@ -136,7 +136,7 @@ impl Code {
         !LASTING.iter().any(|&known| self.is(known)) && !BROKEN.iter().any(|&known| self.is(known))
     }
 
-    /// What it means here, and what to do.
+    /// Returns the meaning of the code, and the remedy.
     fn advice(self) -> &'static str {
         let row = ADVICE.iter().find(|(codes, _)| codes.iter().any(|&known| self.is(known)));
         row.map_or("see the CUDA driver API's list of errors", |(_, advice)| advice)

@@ -1,8 +1,8 @@
-//! Host memory registered with a GPU by CUDA's driver, which is looked for at run time.
+//! Registration of host memory with a GPU through CUDA's driver, which is loaded at run time.
 //!
-//! The driver refuses a range that overlaps a registered one, and a copy that spans two registrations. It is said to fail
-//! for good on one registration of 512 GiB or more, so a longer range is registered in chunks; [`CudaHandle::pieces`] cuts
-//! a copy at their edges.
+//! The driver refuses a range that overlaps a registered one, and a copy that spans two registrations. It is reported
+//! to fail permanently on one registration of 512 GiB or more, so longer ranges are registered in chunks;
+//! [`CudaHandle::pieces`] splits a copy at their boundaries.
 
 #![allow(unsafe_code)]
 
@@ -23,18 +23,18 @@ use crate::register::registrar::{Overlap, Probe, Registrar};
 use crate::span::{Access, Span};
 use driver::{Code, Driver};
 
-/// The longest registration that the driver is asked for, in bytes.
+/// The longest registration requested from the driver, in bytes.
 const LONGEST: usize = 64 << 30;
-/// Where a range is cut, in bytes: no page of 2 MiB belongs to two chunks.
+/// The alignment of chunk boundaries, in bytes, so that no page of 2 MiB belongs to two chunks.
 const CUT: usize = 2 << 20;
 /// The message for a driver whose attribute is 0.
 const NOT_FROZEN: &str = "this driver cannot register read-only memory, such as a frozen buffer";
 
 /// Registers host memory with CUDA: the GPUs of this process copy from and to it at full speed, and kernels may use it.
 ///
-/// It holds the primary context of one device, the one that CUDA's runtime uses, for as long as it lives. Registrations are
-/// portable: all contexts of the process know them. So one of these is enough for all GPUs, and two refuse each
-/// other's ranges.
+/// It holds the primary context of one device, which CUDA's runtime uses too, as long as it lives. Registrations are
+/// portable: they are valid in all contexts of the process. So one registrar is enough for all GPUs, and two registrars
+/// refuse each other's ranges.
 ///
 /// Memory that is mapped read-only, such as a frozen buffer, can be registered with [`Access::READ`] if the driver
 /// supports it ([`registers_read_only`](CudaHost::registers_read_only)). The GPU can then only copy from it.
@@ -42,8 +42,8 @@ const NOT_FROZEN: &str = "this driver cannot register read-only memory, such as 
 /// If the driver refuses shared memory, the processes of a host retry one after another: some drivers refuse pages that
 /// another process is registering.
 ///
-/// A kernel that failed (an illegal address, say) breaks the context for good, and everything here then fails with its
-/// error: only another process helps.
+/// A failed kernel (for example an illegal address) breaks the context permanently, and all operations then fail with
+/// its error. Only a new process helps.
 pub struct CudaHost {
     driver: &'static Driver,
     ordinal: u32,
@@ -58,16 +58,16 @@ unsafe impl Send for CudaHost {}
 // SAFETY: as above; nothing here changes.
 unsafe impl Sync for CudaHost {}
 
-/// A part of a registration that one copy may not leave.
+/// A part of a registration; one copy must lie within one piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CudaChunk {
-    /// Where it is in this process.
+    /// The address range in this process.
     pub host: Span,
-    /// Where the GPU sees its first byte. On all 64-bit systems of today that is the same address.
+    /// The GPU's address of the first byte, which is the same on all current 64-bit systems.
     pub device: u64,
 }
 
-/// What the driver gave for a range.
+/// The handle of a registered range.
 #[derive(Debug)]
 pub struct CudaHandle {
     chunks: Vec<CudaChunk>,
@@ -81,7 +81,7 @@ impl CudaHandle {
         &self.chunks
     }
 
-    /// Where the GPU sees the byte at `address` of this process; `None` if it is not registered by this.
+    /// Returns the GPU's address of the byte at `address` of this process, or `None` if this handle does not cover it.
     #[must_use]
     pub fn device_address(&self, address: usize) -> Option<u64> {
         let behind = self.chunks.partition_point(|chunk| chunk.host.start() <= address);
@@ -89,8 +89,8 @@ impl CudaHandle {
         Some(chunk.device + (address - chunk.host.start()) as u64)
     }
 
-    /// `span` cut so that each part can be copied at once, with the GPU's address of each. What is not registered by this is
-    /// left out.
+    /// Splits `span` into pieces that can each be copied at once, with the GPU's address of each. Parts that this
+    /// handle does not cover are left out.
     pub fn pieces(&self, span: Span) -> impl Iterator<Item = CudaChunk> + '_ {
         self.chunks.iter().filter_map(move |chunk| {
             let start = span.start().max(chunk.host.start());
@@ -101,7 +101,7 @@ impl CudaHandle {
     }
 }
 
-/// Makes a context the current one of this thread until it is dropped; then the caller's is current again.
+/// Makes a context current in this thread until it is dropped, which restores the caller's context.
 struct Current(&'static Driver);
 
 impl Current {
@@ -121,7 +121,7 @@ impl Drop for Current {
     }
 }
 
-/// `span` in parts of at most `longest` bytes, cut at multiples of `cut`, which is not above `longest`.
+/// Splits `span` into parts of at most `longest` bytes, at multiples of `cut`, which does not exceed `longest`.
 fn parts(span: Span, longest: usize, cut: usize) -> Vec<Span> {
     let mut parts = Vec::with_capacity(span.len() / longest + 1);
     let mut at = span.start();
@@ -137,7 +137,7 @@ fn parts(span: Span, longest: usize, cut: usize) -> Vec<Span> {
 }
 
 impl CudaHost {
-    /// Whether there is a driver and a GPU. Makes no context.
+    /// Checks whether there is a driver and a GPU. It makes no context.
     #[must_use]
     pub fn probe() -> Probe {
         let (driver, count) = match Driver::find() {
@@ -173,10 +173,11 @@ impl CudaHost {
         self.driver.registers_read_only(self.device) != Some(false)
     }
 
-    /// One for the device with that number, as CUDA counts them (CUDA_VISIBLE_DEVICES).
+    /// Makes a registrar for the device with this number in CUDA's order (CUDA_VISIBLE_DEVICES).
     ///
     /// # Errors
-    /// [`Error::Unsupported`] without a driver, without that device, or when it gives no context: why, and what to do.
+    /// [`Error::Unsupported`], with the reason and the remedy, if there is no driver or no such device, or if the
+    /// device provides no context.
     pub fn new(ordinal: u32) -> Result<CudaHost> {
         let unsupported =
             |why| Error::Unsupported { what: format!("registering memory with GPU {ordinal}"), why };
@@ -222,7 +223,7 @@ impl CudaHost {
         )
     }
 
-    /// Registers all of `span`, in chunks, or leaves nothing.
+    /// Registers all of `span` in chunks, or nothing.
     fn pin_all(
         &self,
         span: Span,
@@ -241,7 +242,7 @@ impl CudaHost {
         Ok(chunks)
     }
 
-    /// Registers one chunk, or leaves nothing.
+    /// Registers one chunk, or nothing.
     fn pin(&self, host: Span, flags: c_uint) -> std::result::Result<CudaChunk, (&'static str, Code)> {
         let (driver, start) = (self.driver, host.start() as *mut c_void);
         // SAFETY: the driver pins the pages and changes no content; what is not mapped is an error.
@@ -258,7 +259,7 @@ impl CudaHost {
         }
     }
 
-    /// Ends what a call that then failed has registered.
+    /// Ends the registrations that a failed call has made.
     fn undo(&self, chunks: &[CudaChunk]) {
         for chunk in chunks {
             if let Err(code) = self.unpin(chunk) {
@@ -280,8 +281,8 @@ impl CudaHost {
 
 impl Registrar for CudaHost {
     type Handle = CudaHandle;
-    /// Where the GPU sees the first byte of the registered range. In a range of more than 64 GiB it says so of the first 64 GiB only;
-    /// [`CudaHandle::device_address`] knows the rest.
+    /// Returns the GPU's address of the first byte of the registered range. In a range of more than 64 GiB it is valid
+    /// for the first 64 GiB only; [`CudaHandle::device_address`] returns the others.
     type Key = u64;
 
     fn name(&self) -> String {

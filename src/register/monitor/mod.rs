@@ -1,4 +1,4 @@
-//! What tells a cache that the pages behind an address have changed.
+//! The monitor, which reports to caches that the pages behind an address have changed.
 
 mod arm;
 mod armed;
@@ -122,7 +122,7 @@ impl Monitor {
         }
     }
 
-    /// Whether this process can have a proven strict monitor, and if not, why.
+    /// Checks whether this process can have a working strict monitor, and returns the reason if not.
     #[must_use]
     pub fn probe() -> crate::register::Probe {
         use crate::register::Probe;
