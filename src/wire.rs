@@ -1,4 +1,4 @@
-//! What a participant and its host's agent say to each other, over an abstract unix socket of packets.
+//! The protocol between a participant and its host's agent, over an abstract unix socket of packets (SOCK_SEQPACKET).
 //!
 //! Every packet is one [`Frame`] of [`Frame::SIZE`] bytes: a magic number, a kind, words and a text. Anything
 //! else (another length, another magic number, an unknown kind) is not a frame and ends the connection. The
@@ -19,9 +19,9 @@
 //!   Failed (text)                 ->
 //! ```
 
-/// The most buffers of one job.
+/// The largest number of buffers of one job.
 pub const MAX_BUFFERS: usize = 16;
-/// The most candidates of one ballot.
+/// The largest number of candidates of one ballot.
 pub const MAX_CANDIDATES: usize = 16;
 /// The environment variable that names the agent's socket.
 pub const ENV_JOB: &str = "HOSTBUF_JOB";
@@ -65,7 +65,7 @@ pub const ENV_LOCAL_SIZE: &str = "HOSTBUF_LOCAL_SIZE";
 /// registered, and waits for [`Kind::Go`].
 pub const ENV_REGISTER: &str = "HOSTBUF_REGISTER";
 
-/// What a frame says.
+/// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Kind {
@@ -131,7 +131,7 @@ pub struct Frame {
 impl Frame {
     /// The length of every packet, bytes.
     pub const SIZE: usize = size_of::<Frame>();
-    /// How many bytes of text a frame carries at most.
+    /// The largest number of bytes of text in a frame.
     pub const TEXT_MAX: usize = TEXT;
 
     /// A frame with all words zero and no text.
@@ -147,14 +147,14 @@ impl Frame {
         }
     }
 
-    /// The same frame with `words` at its beginning.
+    /// Returns the frame with `words` at its beginning.
     #[must_use]
     pub fn with(mut self, words: &[u64]) -> Frame {
         self.words[..words.len()].copy_from_slice(words);
         self
     }
 
-    /// The same frame with `text`, cut at [`Frame::TEXT_MAX`] bytes.
+    /// Returns the frame with `text`, truncated to [`Frame::TEXT_MAX`] bytes.
     #[must_use]
     pub fn saying(mut self, text: &[u8]) -> Frame {
         let length = text.len().min(TEXT);
@@ -163,7 +163,7 @@ impl Frame {
         self
     }
 
-    /// What it says, `None` when the kind is unknown.
+    /// Returns the kind, or `None` if it is unknown.
     #[must_use]
     pub fn kind(&self) -> Option<Kind> {
         Kind::from_number(self.kind)
@@ -205,7 +205,7 @@ impl Frame {
 
 const _: () = assert!(Frame::SIZE == 1024);
 
-/// Where a participant may hold addresses at all.
+/// The part of the address space in which a participant may hold addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Territory {
@@ -239,18 +239,18 @@ impl Coverage {
     }
 }
 
-/// How a participant introduces itself.
+/// The identification of a participant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
     /// Its part in the job.
     pub role: Role,
     /// Rank in the job's first world.
     pub rank: u64,
-    /// How many ranks the job has, 0 when the engine does not say.
+    /// The number of ranks of the job, 0 if the engine does not report it.
     pub size: u64,
     /// Rank on this host.
     pub local_rank: u64,
-    /// How many ranks this host has.
+    /// The number of ranks on this host.
     pub local_size: u64,
     /// A number that is the same in all participants that ask for the same buffers.
     pub request: u64,
@@ -297,14 +297,14 @@ impl Hello {
     }
 }
 
-/// Where everything lies: the result of the agreement.
+/// The result of the agreement: the address and the layout of all buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Winner {
     /// The agreed address: where the first buffer begins.
     pub address: u64,
     /// The bytes reserved there.
     pub length: u64,
-    /// Where the control page begins, from `address`.
+    /// The offset of the control page from `address`, in bytes.
     pub control: u64,
     /// Its bytes.
     pub control_length: u64,
@@ -322,11 +322,11 @@ pub struct Placements {
 /// One buffer in the agreed range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Placement {
-    /// Where it begins, from the agreed address, bytes.
+    /// The offset of the buffer from the agreed address, in bytes.
     pub offset: u64,
     /// Its length, bytes.
     pub length: u64,
-    /// What `mmap` gets beside `MAP_SHARED | MAP_FIXED`; bit 63: the pages go into core files.
+    /// The flags of `mmap` in addition to `MAP_SHARED | MAP_FIXED`. Bit 63 includes the pages in core files.
     pub flags: u64,
 }
 

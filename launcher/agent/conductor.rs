@@ -21,12 +21,12 @@ use super::report::Report;
 use super::spec::Spec;
 use crate::lookup;
 
-/// How long an agent whose ranks are not all here waits before it compares notes with the others again.
+/// The interval at which an agent with missing ranks exchanges its state with the other agents.
 const PACE: Duration = Duration::from_millis(10);
 /// The additional time that the agents together wait for missing ranks, so that the station of the host in question can
 /// name them first.
 const MARGIN: Duration = Duration::from_secs(1);
-/// How often progress is told.
+/// The interval between progress reports.
 const TELL: Duration = Duration::from_millis(200);
 
 /// Goes through all phases; afterwards the station serves alone. The engine is ended when this returns, and begins to

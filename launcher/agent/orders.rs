@@ -1,4 +1,4 @@
-//! What the agent's two threads say to each other.
+//! The messages between the agent's two threads.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, Sender};
 use hostbuf::internal::wire::{Frame, Winner};
 use nix::sys::eventfd::EventFd;
 
-/// What the conductor wants.
+/// A request of the conductor.
 pub(super) enum Order {
     /// Put this to all ranks of this host.
     Ask(Box<Frame>),
@@ -20,7 +20,7 @@ pub(super) enum Order {
     Fail { message: String },
 }
 
-/// What the station saw.
+/// An event that the station reports.
 pub(super) enum Event {
     /// All ranks of this host are connected and ready: their number, the number of ranks in the job, and the ranks
     /// without a buffer.

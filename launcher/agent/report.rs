@@ -1,4 +1,4 @@
-//! What an agent tells the launcher: one line of JSON each on standard output, which the engine forwards.
+//! The reports of an agent to the launcher: one line of JSON each on standard output, which the engine forwards.
 
 use std::io::Write;
 

@@ -1,11 +1,11 @@
-//! What an agent is told on its command line.
+//! The command line of an agent.
 
 use std::time::Duration;
 
 use hostbuf::internal::check_all;
 use hostbuf::{Error, Options, Result};
 
-/// What an agent is to make, and for whom.
+/// The task of an agent: its job, its buffers, and its launcher.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Spec {
     /// The job's random number.
@@ -18,7 +18,7 @@ pub(crate) struct Spec {
     pub(crate) listener: Option<i32>,
     /// The process with which the agent ends, when that is not its parent.
     pub(crate) lifeline: Option<Lifeline>,
-    /// Whether a launcher waits for reports; without one the ranks print what goes wrong.
+    /// True if a launcher reads reports. Without one, the ranks print errors.
     pub(crate) reports: bool,
     /// True if the agent ends the processes that have the job's buffers when the lifeline ends.
     pub(crate) ends_processes: bool,

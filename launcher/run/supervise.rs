@@ -22,27 +22,27 @@ use super::signals::{Received, Signals};
 use super::spawn::{Streams, spawn};
 use crate::agent::report::{Report, covered};
 
-/// How much the launcher says.
+/// The verbosity of the launcher.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Voice {
     pub(super) quiet: bool,
     pub(super) verbose: bool,
 }
 
-/// How long a job gets to end by itself after it was asked to, before it is killed.
+/// The time that a job gets to end after it was asked to, before it is killed.
 const GRACE: Duration = Duration::from_secs(5);
 /// The time that the ranks' remaining processes get after a successful job: the reader of a pipe (`./app | tee log &`)
 /// may still have data to write.
 const LINGER: Duration = Duration::from_secs(2);
-/// How long agents get to notice that all their ranks have left.
+/// The time that agents get to notice that all their ranks have ended.
 const NOTICE: Duration = Duration::from_millis(500);
 
-/// How many lines an engine has to say why it did not start: their remedies stand at the end.
+/// The largest number of an engine's lines that a message quotes: enough for the remedies at their end.
 const MOST_SAID: usize = 16;
-/// How long a host may take to be reached after all, once the engine's ssh has said that it cannot be.
+/// The time that a host may still take to connect after the engine's ssh has reported that it is unreachable.
 const REACH: Duration = Duration::from_secs(2);
 
-/// Whether a line is what ssh says when it gives up.
+/// Returns whether a line is ssh's message that it gives up.
 fn cannot_reach(line: &str) -> bool {
     line.starts_with("ssh: ")
         || line.contains("Host key verification failed")
@@ -89,7 +89,7 @@ struct Launcher<'a> {
     agreed: bool,
     /// Why the job cannot have its buffer.
     failure: Option<String>,
-    /// How the program's job ended: the first of its processes that failed, else success.
+    /// The result of the program's job: that of the first process that failed, else success.
     status: Option<ExitStatus>,
     /// Since when the program's job is being ended, and whether it was killed.
     stopping: Option<(Instant, bool)>,
@@ -109,7 +109,7 @@ struct Launcher<'a> {
     ended_by: Option<Signal>,
     /// The last signal that was to end the job.
     asked_to_end: Option<Signal>,
-    /// How the agents' job ended.
+    /// The result of the agents' job.
     agents_status: Option<ExitStatus>,
     progress: Progress,
     asked: Asked,
@@ -498,7 +498,7 @@ impl<'a> Launcher<'a> {
         let _ = agents.wait();
     }
 
-    /// Whether the agents end within `limit`; listens meanwhile.
+    /// Returns whether the agents end within `limit`, and handles events meanwhile.
     fn patience(&mut self, limit: Duration, agents: &mut Child) -> bool {
         let begun = Instant::now();
         loop {

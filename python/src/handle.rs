@@ -17,7 +17,7 @@ pub struct Handle {
     buffer: Mutex<Option<HostBuffer>>,
 }
 
-/// What is known of a buffer, in the order of the package's `Info`.
+/// The description of a buffer, in the order of the fields of the package's `Info`.
 type Info = (String, usize, usize, String, u64, &'static str, u64, u64, u32, u32);
 
 impl From<HostBuffer> for Handle {
