@@ -1,4 +1,4 @@
-//! What a cache's users, its reaper and the monitor share: leases are taken and given back here.
+//! The state that a cache's users, its reaper and the monitor share. Leases are taken and returned here.
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -24,8 +24,8 @@ use crate::register::monitor::{DescriptorSet, Unwatched, Watch};
 use crate::register::registrar::Registrar;
 use crate::span::{Access, Span};
 
-/// How long a thread that waits for a lease to end sleeps at most before it looks again: whoever drops a lease looks for
-/// waiters without a fence, and may miss one.
+/// The longest sleep of a thread that waits for a lease to end. A thread that drops a lease checks for waiters without
+/// a fence, and may miss one.
 pub(super) const LOOK: Duration = Duration::from_millis(2);
 
 pub(super) struct Inner<R: Registrar> {
@@ -53,7 +53,7 @@ pub(super) struct Taken<K> {
     pub(super) sequence: u64,
 }
 
-/// What misses write, on lines of its own: the rest is read by every hit.
+/// The state that misses write, in separate cache lines, since every hit reads the rest.
 #[repr(align(128))]
 pub(super) struct Apart {
     pub(super) core: Mutex<Core>,
@@ -63,7 +63,7 @@ pub(super) struct Apart {
     pub(super) stale: Condvar,
 }
 
-/// What the lock guards. Nothing in it allocates after the beginning.
+/// The state that the lock guards. Nothing in it allocates after construction.
 pub(super) struct Core {
     pub(super) free: Vec<u32>,
     pub(super) filling: Vec<u32>,
@@ -75,13 +75,13 @@ pub(super) struct Core {
     /// Being ended by somebody who has let go of the lock; each with its number in the order in which that began.
     pub(super) ending: Vec<(u32, u64)>,
     pub(super) endings: u64,
-    /// How many threads are in wait(): a wake that nobody waits for costs a system call all the same.
+    /// The number of threads in wait(): a wake-up costs a system call even if no thread waits.
     pub(super) sleepers: usize,
     /// The reaper sleeps until it is woken; else it looks again soon by itself.
     pub(super) reaper_sleeps: bool,
     pub(super) policy: Policy,
     pub(super) stats: Stats,
-    /// Who waits for leases, in the order of their coming; beyond the first few thousand without order.
+    /// The threads that wait for leases, in order of arrival; unordered beyond the first few thousand.
     pub(super) waiting: Vec<u64>,
     pub(super) tickets: u64,
     /// All leases ever taken, and how many of each slot are in that.
@@ -89,14 +89,14 @@ pub(super) struct Core {
     pub(super) folded: Vec<u32>,
 }
 
-/// What is known of a registration beside its range.
+/// The data of a registration besides its range.
 #[derive(Clone, Default)]
 pub(super) struct Kept {
-    /// How much of the budget it takes.
+    /// The number of bytes that it takes of the budget.
     pub(super) bytes: usize,
-    /// What keeps its memory.
+    /// The owner that keeps its memory mapped.
     pub(super) memory: Option<Arc<dyn Send + Sync>>,
-    /// What was asked for when it was made.
+    /// The range that was requested when it was made.
     pub(super) asked: Option<Span>,
 }
 
@@ -199,7 +199,7 @@ impl<R: Registrar> Inner<R> {
         None
     }
 
-    /// The same, and nobody is waited for.
+    /// Returns a lease as `hit` does, but without waiting.
     #[inline(always)]
     pub(super) fn hit_at_once(&self, span: Span, access: Access) -> Option<Lease<'_, R>> {
         let Taken { slot, seen, key, sequence } = self.take_unchecked(span, access)?;
@@ -247,7 +247,7 @@ impl<R: Registrar> Inner<R> {
         self.search(span, access)
     }
 
-    /// What this thread has found there before, if it is live still; no lease of it is counted.
+    /// Returns this thread's guess for the range if its slot is still live, without counting a lease.
     #[inline(always)]
     pub(super) fn foresee(
         &self,

@@ -17,14 +17,16 @@ use crate::register::monitor::{DescriptorSet, Unwatched, Watched};
 use crate::register::registrar::{Overlap, Registrar};
 use crate::span::{Access, Span};
 
-/// How often a registration is made again whose memory changed meanwhile, before it is made for its lease only.
+/// The number of times that a registration is repeated because its memory has changed, before it is made for its lease
+/// only.
 const RETRIES: u32 = 8;
-/// How long a device that knows no overlaps waits for others' changes of memory to be over.
+/// The time for which a request on a device without overlapping registrations waits for other threads' changes of
+/// memory.
 pub(super) const UNREST: Duration = Duration::from_secs(1);
-/// The most threads that are served in the order of their coming.
+/// The largest number of waiting threads that are served in order.
 pub(super) const MOST_WAITING: usize = 4096;
 
-/// How long a request may wait, and for what.
+/// The time that a request may wait, and its reason.
 #[derive(Clone, Copy)]
 pub(super) enum Wait {
     /// For deregistrations and for others' registrations.
@@ -39,7 +41,7 @@ impl Wait {
     }
 }
 
-/// Where memory comes from.
+/// The origin of memory.
 enum Origin {
     /// hostbuf's, which the registration keeps alive; the whole range of it.
     Owned(Arc<dyn Send + Sync>, Span),
@@ -76,7 +78,7 @@ enum Refusal {
     Late,
 }
 
-/// What is to be done without the lock.
+/// The next step of a miss, taken without the lock.
 enum Step {
     Have(u32),
     End(u32),
@@ -84,7 +86,7 @@ enum Step {
     Again,
 }
 
-/// What has come of a registration.
+/// The result of a registration.
 enum Made {
     Done,
     /// The memory has changed meanwhile.
@@ -561,7 +563,7 @@ struct Turn<'a, R: Registrar> {
     gone: Option<(Span, Span)>,
     /// More than it asks for cannot be had.
     exact: bool,
-    /// How many have been ended to make room for it.
+    /// The number of registrations evicted for the request.
     evicted: usize,
 }
 

@@ -9,7 +9,7 @@ use super::sync::{AtomicU64, AtomicUsize, Cell};
 use crate::register::monitor::DescriptorSet;
 use crate::span::{Access, Span};
 
-/// Where a slot is in its life. Only the holder of the cache's lock changes it.
+/// The state of a slot. Only the holder of the cache's lock changes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum State {
@@ -60,25 +60,25 @@ const DESCRIPTORS: u32 = 16;
 const STATE: u32 = 8;
 const STATES: u64 = 0xff << STATE;
 const NUMBER: u64 = 1 << 32;
-/// Bits of a description's number that a thread's guess remembers.
+/// The number of bits of a description's number that a thread's guess stores.
 pub(super) const NUMBERS: u32 = 24;
 const REMEMBERED: u64 = NUMBER * ((1 << NUMBERS) - 1);
 
-/// A slot that a hit has found live and covering: to be looked at again once the lease is counted.
+/// The observation of a live, covering slot by a hit. The hit checks it again after it has counted the lease.
 #[derive(Clone, Copy)]
 pub(super) struct Seen(u64);
 
 impl Seen {
-    /// No slot is ever this.
+    /// The empty observation, which no slot has.
     pub(super) const NOTHING: Seen = Seen(0);
 
-    /// What holds of one of both.
+    /// Combines two observations: the result has the properties that either of them has.
     #[inline(always)]
     pub(super) fn and_also(self, other: Seen) -> Seen {
         Seen(self.0 | other.0)
     }
 
-    /// Of the description that was seen, as far as a guess remembers it.
+    /// Returns the bits of the observed description's number that a guess stores.
     #[inline(always)]
     pub(super) fn number(self) -> u32 {
         ((self.0 & REMEMBERED) / NUMBER) as u32
@@ -131,43 +131,45 @@ impl<H> Slot<H> {
         self.word.load(Ordering::SeqCst) & STATES == (State::Live as u64) << STATE
     }
 
-    /// Whether somebody must look after it when a lease ends.
+    /// Returns whether the end of a lease requires work by the reaper.
     #[inline(always)]
     pub(super) fn is_stale(&self) -> bool {
         self.word.load(Ordering::Relaxed) & STATES == (State::Stale as u64) << STATE
     }
 
-    /// Wants the cache's lock, as all that change a slot do.
+    /// Sets the state. The caller holds the cache's lock, as for all changes of a slot.
     pub(super) fn set_state(&self, state: State) {
         let word = self.word.load(Ordering::Relaxed);
         self.word.store(word & !STATES | (state as u64) << STATE, Ordering::SeqCst);
     }
 
-    /// Makes it Filling, and says of what: before anybody can find it. The description's number; after 2^24 it begins again.
+    /// Describes the slot and makes it Filling, before it can be found. Returns the description's number, which wraps
+    /// around after 2^24.
     pub(super) fn describe(&self, span: Span, access: Access, watched: DescriptorSet) -> u32 {
         let number = (self.word.load(Ordering::Relaxed) & !(NUMBER - 1)).wrapping_add(NUMBER);
         let watched = u64::from(watched.bits()) << DESCRIPTORS;
         let word = number | watched | (State::Filling as u64) << STATE | u64::from(access.bits());
-        // Before the range: a look that sees any of the new range does not find the old word afterwards.
+        // The word is written before the range, so that a reader which sees a part of the new range does not find the
+        // old word afterwards.
         self.word.swap(word, Ordering::SeqCst);
         self.start.store(span.start(), Ordering::Release);
         self.end.store(span.end(), Ordering::Release);
         Seen(word).number()
     }
 
-    /// Whether it is live and covers so much, as far as a look without a lease can tell.
+    /// Returns an observation if the slot is live and covers the request, as far as can be seen without a lease.
     #[inline(always)]
     pub(super) fn see(&self, span: Span, access: Access) -> Option<Seen> {
         self.look(span, 0, u64::from(access.bits()))
     }
 
-    /// The same, of the description of that number.
+    /// Returns the observation if the slot still has the description `number`.
     #[inline(always)]
     pub(super) fn see_again(&self, span: Span, access: Access, number: u32) -> Option<Seen> {
         self.look(span, REMEMBERED, (u64::from(number) * NUMBER) | u64::from(access.bits()))
     }
 
-    /// With such bits, and of those of `mask` with no others.
+    /// Returns an observation if the slot's word has `bits`, and no other bits of `mask`.
     #[inline(always)]
     fn look(&self, span: Span, mask: u64, bits: u64) -> Option<Seen> {
         let word = self.word.load(Ordering::Acquire);
@@ -207,7 +209,7 @@ impl<H> Slot<H> {
         Seen(self.word.load(Ordering::Relaxed)).descriptors()
     }
 
-    /// Whether it is not ended to make room.
+    /// Returns whether the slot is exempt from eviction.
     pub(super) fn is_kept(&self) -> bool {
         self.word.load(Ordering::Relaxed) & KEPT != 0
     }
