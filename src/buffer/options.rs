@@ -260,6 +260,9 @@ mod tests {
         {
             assert_eq!(text.parse::<Options>().unwrap().to_string(), text);
         }
+        // Without 0x the flags are decimal.
+        let flags = |text: &str| text.parse::<Options>().unwrap().mmap_flags;
+        assert_eq!(flags("size=1,mmap-flags=8192"), flags("size=1,mmap-flags=0x2000"));
     }
 
     #[test]

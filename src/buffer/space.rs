@@ -84,13 +84,18 @@ pub fn check_huge(length: u64, page: u64) -> Result<()> {
 /// then whoever is named first.
 #[must_use]
 pub fn resolve_all(buffers: &[Options]) -> Vec<Pages> {
+    resolve_within(buffers, &free_in_pool)
+}
+
+/// Resolves the pages of `buffers` for pools in which `free` says how many bytes are free, by the size of their pages.
+fn resolve_within(buffers: &[Options], free: &dyn Fn(u64) -> u64) -> Vec<Pages> {
     let demanded = |page: u64| -> u64 {
         let its = buffers.iter().filter(|o| o.pages != Pages::Auto && o.pages.size() == page);
         its.filter(|o| o.pages != Pages::Transparent).map(|o| o.size.next_multiple_of(page)).sum()
     };
     let mut taken = [(2 << 20, demanded(2 << 20)), (1 << 30, demanded(1 << 30))];
     let mut one = |options: &Options| {
-        let pages = resolve_one(options, &taken);
+        let pages = resolve_one(options, &taken, free);
         if options.pages == Pages::Auto {
             for (page, bytes) in taken.iter_mut().filter(|(page, _)| pages == pool_of(*page)) {
                 *bytes += options.size.next_multiple_of(*page);
@@ -104,21 +109,25 @@ pub fn resolve_all(buffers: &[Options]) -> Vec<Pages> {
 /// The same for a buffer that is alone.
 #[must_use]
 pub fn resolve(options: &Options) -> Pages {
-    resolve_one(options, &[])
+    resolve_one(options, &[], &free_in_pool)
 }
 
 fn pool_of(page: u64) -> Pages {
     if page == 1 << 30 { Pages::Huge1G } else { Pages::Huge2M }
 }
 
-fn resolve_one(options: &Options, taken: &[(u64, u64)]) -> Pages {
+/// Returns how many bytes are free in the pool of pages of `page` bytes.
+fn free_in_pool(page: u64) -> u64 {
+    memory::huge_pool(page).map_or(0, |pool| pool.free * page)
+}
+
+fn resolve_one(options: &Options, taken: &[(u64, u64)], free: &dyn Fn(u64) -> u64) -> Pages {
     if options.pages != Pages::Auto {
         return options.pages;
     }
     let pool_has = |page: u64| {
         let taken: u64 = taken.iter().filter(|(p, _)| *p == page).map(|(_, bytes)| bytes).sum();
-        let free = memory::huge_pool(page).map_or(0, |p| p.free * page);
-        free >= options.size.next_multiple_of(page).saturating_add(taken)
+        free(page) >= options.size.next_multiple_of(page).saturating_add(taken)
     };
     if options.size.is_multiple_of(1 << 30) && pool_has(1 << 30) {
         Pages::Huge1G
@@ -144,5 +153,26 @@ mod tests {
         check_ordinary(available - available / 8).unwrap();
         let Err(Error::NoSpace { asked, available, .. }) = check_ordinary(1 << 50) else { panic!() };
         assert!(asked == 1 << 50 && available < asked);
+    }
+
+    #[test]
+    fn automatic_pages_are_the_largest_that_the_pools_have() {
+        const MIB: u64 = 1 << 20;
+        const GIB: u64 = 1 << 30;
+        // How much is free on pages of 2 MiB and of 1 GiB.
+        let resolved = |sizes: &[u64], free: [u64; 2]| {
+            let buffers: Vec<_> = sizes.iter().map(|&size| Options::new(size)).collect();
+            resolve_within(&buffers, &|page| if page == GIB { free[1] } else { free[0] })
+        };
+        assert_eq!(resolved(&[2 * GIB], [2 * GIB, 2 * GIB]), [Pages::Huge1G]);
+        // Pages of 1 GiB are for whole GiB only, and for as many as are free.
+        assert_eq!(resolved(&[GIB + MIB], [2 * GIB, 2 * GIB]), [Pages::Huge2M]);
+        assert_eq!(resolved(&[2 * GIB], [2 * GIB, GIB]), [Pages::Huge2M]);
+        assert_eq!(resolved(&[2 * GIB], [2 * GIB - 1, GIB]), [Pages::Transparent]);
+        assert_eq!(resolved(&[2 * MIB, 2 * MIB - 1], [GIB, 0]), [Pages::Huge2M, Pages::Small]);
+        assert_eq!(resolved(&[2 * MIB], [0, 0]), [Pages::Transparent]);
+        // Buffers share the pools: each takes whole pages.
+        assert_eq!(resolved(&[GIB, GIB], [0, GIB]), [Pages::Huge1G, Pages::Transparent]);
+        assert_eq!(resolved(&[3 * MIB, 3 * MIB], [7 * MIB, 0]), [Pages::Huge2M, Pages::Transparent]);
     }
 }

@@ -120,4 +120,22 @@ mod tests {
             }
         }
     }
+
+    /// Whoever is short of reserved pages is told of their pool, not of the host's memory.
+    #[test]
+    fn a_lack_of_reserved_pages_names_the_pool() {
+        for errno in [libc::ENOMEM, libc::EFAULT, libc::ENOSPC] {
+            // No pool has so many: the length is beyond any host.
+            let error = explain(errno, 1 << 60, Pages::Huge2M, 0).to_string();
+            assert!(error.contains("reserved pool") || error.contains("the kernel on"), "{error}");
+            // The pool had enough a moment ago.
+            let error = explain(errno, 0, Pages::Huge2M, 0).to_string();
+            assert!(
+                error.contains("pool of reserved huge pages") || error.contains("the kernel on"),
+                "{error}"
+            );
+            let error = explain(errno, 4096, Pages::Small, 0).to_string();
+            assert!(!error.contains("pool"), "{error}");
+        }
+    }
 }
