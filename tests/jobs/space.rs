@@ -312,6 +312,30 @@ fn reserved_huge_pages_are_taken_where_they_are_and_demanded_where_they_are_not(
     assert_eq!(outcome.lines("touched 31457280 pages 2m ").len(), 1, "{outcome:?}");
 }
 
+/// A process may not have transparent huge pages: `auto` takes ordinary ones, and a demand is refused.
+#[test]
+#[allow(unsafe_code)]
+fn where_nothing_is_collapsed_auto_takes_ordinary_pages() {
+    let Some(_pool) = Pool::of(0) else { return };
+    let without = |pages: &str| {
+        let mut command = Command::new(hostbuf());
+        command.args(["run", "--launcher", "local", "-n", "1", "--size", "6M", "--pages", pages, "--"]);
+        // SAFETY: between fork and exec one system call.
+        unsafe {
+            command.pre_exec(|| match libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            });
+        }
+        Outcome::of(command.args([&probe(), "touch"]))
+    };
+    let outcome = without("auto").ok();
+    assert_eq!(outcome.lines("touched 6291456 pages 4k huge 0 wrong None").len(), 1, "{outcome:?}");
+    let outcome = without("thp");
+    assert!(outcome.status != 0 && outcome.stderr.contains("pages thp is not supported here"), "{outcome:?}");
+    assert!(outcome.stderr.contains("--pages auto"), "{outcome:?}");
+}
+
 #[test]
 fn transparent_huge_pages_on_demand() {
     let outcome = local(2, "64M", &["--pages", "thp"], &[&probe(), "touch"]);
