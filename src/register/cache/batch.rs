@@ -144,3 +144,35 @@ impl<R: Registrar> Inner<R> {
         unsafe { leases.set_len(length) };
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::register::cache::Budget;
+    use crate::register::fake::Fake;
+    use crate::register::{Monitor, Overlap};
+
+    /// A batch in quiet memory must not look like one in memory that changes: it would wait for the monitor each time.
+    #[test]
+    fn descriptors_included_one_by_one_have_the_sequence_of_all() {
+        let fake = Arc::new(Fake::new(Overlap::Free));
+        let budget = Budget { regions: 1, bytes: 4096 };
+        let inner = Inner::new(fake, budget, Monitor::Strict.watch()).expect("there is memory");
+        let [first, both, all] = [0b001, 0b011, 0b111].map(DescriptorSet::from_bits);
+        loop {
+            let mut changes = Changes { descriptors: DescriptorSet::EMPTY, sequence: 0 };
+            let before = inner.sequence(all);
+            for set in [first, both, all, first] {
+                changes.include(&inner, set);
+            }
+            assert_eq!(changes.descriptors, all);
+            // Otherwise the memory of another thread changes meanwhile.
+            if before.is_multiple_of(2) && inner.sequence(all) == before {
+                assert_eq!(changes.sequence, before);
+                break;
+            }
+        }
+    }
+}

@@ -255,6 +255,7 @@ mod tests {
                     for length in [1, 5.min(100 - at)] {
                         let span = Span::new(at, length).unwrap();
                         let there = &row[at..at + length];
+                        prop_assert_eq!(armed.overlapping(span), there.iter().copied().flatten().next());
                         let around = armed.around(span);
                         prop_assert_eq!(around.is_some(), there.iter().all(Option::is_some), "{}", at);
                         let Some(around) = around else { continue };
