@@ -176,12 +176,7 @@ impl Links {
         std::mem::forget(connecting);
         asked.end(match &pair {
             Ok(pair) => Ended::Up(pair.clone()),
-            // Those who have more time try it themselves.
-            Err(Error::Peer { failure: Failure::Timeout, .. }) if until.is_some_and(|until| until < own) => {
-                Ended::GivenUp
-            }
-            Err(Error::Peer { failure, .. }) => Ended::Failed(*failure),
-            Err(_) => Ended::Failed(Failure::Timeout),
+            Err(error) => Ended::by(error, until, own),
         });
         pair
     }
@@ -260,14 +255,8 @@ impl Links {
         let mut letters = Vec::new();
         self.mail.read(|letter| letters.push(letter))?;
         for letter in letters {
-            // Of another job on the same network, or nonsense.
-            let Some(from) = self.hosts.get(letter.from as usize).filter(|_| letter.fabric == self.fabric)
-            else {
-                continue;
-            };
+            let Some(from) = sender(&self.hosts, self.fabric, &letter) else { continue };
             match letter.matter {
-                // A pair is joined to nobody but the host itself.
-                Matter::Ask(end) if end.address != from.port => {}
                 Matter::Ask(end) => {
                     let matter = match self.accept(&letter, end) {
                         Ok(Some(own)) => Matter::Answer(own),
@@ -330,6 +319,31 @@ impl Asked {
     }
 }
 
+impl Ended {
+    /// Classifies `error` for the threads that wait for the same connection. The thread that made it had time until `until`, and
+    /// the option allows until `own`.
+    fn by(error: &Error, until: Option<Instant>, own: Instant) -> Ended {
+        match error {
+            // Threads that have more time try it themselves.
+            Error::Peer { failure: Failure::Timeout, .. } if until.is_some_and(|until| until < own) => {
+                Ended::GivenUp
+            }
+            Error::Peer { failure, .. } => Ended::Failed(*failure),
+            _ => Ended::Failed(Failure::Timeout),
+        }
+    }
+}
+
+/// Returns the host of `hosts` that has written `letter`; `None` for nonsense, and for a letter of another job on the same network.
+fn sender<'h>(hosts: &'h [Address], fabric: u64, letter: &Letter) -> Option<&'h Address> {
+    let from = hosts.get(letter.from as usize).filter(|_| letter.fabric == fabric)?;
+    match letter.matter {
+        // A pair is joined to nobody but the host itself.
+        Matter::Ask(end) if end.address != from.port => None,
+        _ => Some(from),
+    }
+}
+
 /// A connection is being made; those who wait for it are told also when that panics.
 struct Connecting<'a>(&'a Asked);
 
@@ -343,4 +357,42 @@ impl Drop for Connecting<'_> {
 fn now() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0, |since| since.as_nanos() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_letter_has_a_sender_only_in_its_fabric_and_asks_only_for_itself() {
+        let hosts = [1u8, 2].map(|n| Address { port: [n; 16], pair: n.into() });
+        let end = |n| End { address: [n; 16], pair: 9, sequence: 0, mtu: 3 };
+        let ask = Letter { fabric: 7, from: 1, attempt: 0, matter: Matter::Ask(end(2)) };
+        assert_eq!(sender(&hosts, 7, &ask), Some(&hosts[1]));
+        assert_eq!(sender(&hosts, 8, &ask), None);
+        assert_eq!(sender(&hosts, 7, &Letter { from: 2, ..ask }), None);
+        // Whoever asks is to be joined to an end of its own.
+        assert_eq!(sender(&hosts, 7, &Letter { matter: Matter::Ask(end(1)), ..ask }), None);
+        assert_eq!(sender(&hosts, 7, &Letter { matter: Matter::Refuse, ..ask }), Some(&hosts[1]));
+    }
+
+    #[test]
+    fn a_caller_with_less_time_than_the_option_reports_no_failure() {
+        let own = Instant::now();
+        let second = Duration::from_secs(1);
+        let failed = |failure, until| {
+            let error = Error::Peer { host: 0, doing: "connecting".into(), failure };
+            match Ended::by(&error, until, own) {
+                Ended::Failed(failure) => Some(failure),
+                Ended::GivenUp => None,
+                Ended::Up(_) => unreachable!(),
+            }
+        };
+        let timeout = Failure::Timeout;
+        assert_eq!(failed(timeout, Some(own - second)), None);
+        for until in [None, Some(own), Some(own + second)] {
+            assert_eq!(failed(timeout, until), Some(timeout));
+        }
+        assert_eq!(failed(Failure::Refused, Some(own - second)), Some(Failure::Refused));
+    }
 }
