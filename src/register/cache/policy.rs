@@ -360,6 +360,18 @@ mod tests {
     }
 
     #[test]
+    fn while_the_main_queue_grows_only_ghosts_enter_it_at_once() {
+        let mut model = Model::new(10, usize::MAX);
+        model.rate(cycle(10, 1));
+        let counts = |model: &Model| (model.policy.small.count, model.policy.main.count);
+        // The first one leaves for one that was never here, and comes back.
+        model.get(11, 1);
+        assert_eq!(counts(&model), (10, 0));
+        model.get(1, 1);
+        assert_eq!(counts(&model), (9, 1));
+    }
+
+    #[test]
     fn of_mixed_sizes_no_more_is_registered_than_by_lru() {
         // Zipf-like reuse of 400 buffers from a page to 4 MiB under 64 MiB, with a scan of large ones now and then.
         let mut state = 88_172_645_463_325_252u64;
