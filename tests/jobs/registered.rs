@@ -214,13 +214,16 @@ fn stat_forgets_a_registration_with_its_process() {
         local(1, "4M", &["--register", "mlock"], &["sh", "-c", script, json[0], json[1], json[2]]).ok();
     let (job, text) = outcome.stdout.split_once('\n').expect("two parts");
     let value: serde_json::Value = serde_json::from_str(text).expect("JSON");
-    let buffers = value["jobs"]
+    let buffers: Vec<_> = value["jobs"]
         .as_array()
         .expect("jobs")
         .iter()
         .filter(|j| j["job"] == job)
-        .flat_map(|j| j["buffers"].as_array().expect("buffers"));
-    let held: Vec<_> = buffers.flat_map(|b| b["registrations"].as_array().expect("a list")).collect();
+        .flat_map(|j| j["buffers"].as_array().expect("buffers"))
+        .collect();
+    // No rank has filled it.
+    assert_eq!(buffers.iter().map(|b| &b["fill"]).collect::<Vec<_>>(), ["empty"]);
+    let held: Vec<_> = buffers.iter().flat_map(|b| b["registrations"].as_array().expect("a list")).collect();
     let ours = held.iter().find(|r| r["name"] == "sh" && r["length_bytes"] == 4 << 20).expect("the shell's");
     assert_eq!((&ours["device"], &ours["access"]), (&"mlock".into(), &serde_json::json!(["read"])));
 }
