@@ -360,6 +360,16 @@ mod tests {
     }
 
     #[test]
+    fn members_that_are_used_or_leased_do_not_leave_the_small_queue_for_another() {
+        let mut policy = Policy::new(4);
+        (0..4).for_each(|slot| policy.add(slot, u64::from(slot) + 1, 1, 1));
+        // 0 has been leased again since, and 1 is leased now.
+        let chosen = policy.choose(Short::Regions, 9, |slot| (if slot == 0 { 2 } else { 1 }, slot == 1));
+        assert_eq!(chosen, Some(2));
+        assert!(policy.entries[0].queue == Queue::Main && policy.entries[1].queue == Queue::Small);
+    }
+
+    #[test]
     fn while_the_main_queue_grows_only_ghosts_enter_it_at_once() {
         let mut model = Model::new(10, usize::MAX);
         model.rate(cycle(10, 1));
