@@ -1,8 +1,8 @@
 //! A device that fails, or whose code panics: whoever asked for it hears of it, and nobody else is hurt.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use hostbuf::register::{Access, Budget, Monitor, Overlap, Probe, Registrar, RegistrationCache, Span};
@@ -142,6 +142,9 @@ fn ending_goes_wrong_with_the_last_lease() {
         // A drop never panics.
         drop(lease);
     }
+    // The cache's own thread may still be ending one of them. The flush waits for it, and answers what the device answered if
+    // that was an error.
+    let _ = cache.flush();
     books(&moody, &cache, 2, 2);
     drop(cache.get(at(PAGE), PAGE, READ).unwrap());
     books(&moody, &cache, 3, 2);
@@ -164,6 +167,62 @@ fn ending_goes_wrong_where_it_was_asked_for() {
     moody.ending.spoil(1);
     drop(cache);
     assert_eq!(moody.live.load(Ordering::Relaxed), 3);
+}
+
+/// Fails to deregister the first page, and not before it is asked to deregister the second.
+struct OneAfterTheOther {
+    begun: Barrier,
+    second: Barrier,
+}
+
+impl Registrar for OneAfterTheOther {
+    type Handle = ();
+    type Key = ();
+
+    fn name(&self) -> String {
+        "one after the other".into()
+    }
+
+    fn overlap(&self) -> Overlap {
+        Overlap::Free
+    }
+
+    fn key(&self, (): &()) {}
+
+    fn register(&self, _: Span, _: Access) -> Result<()> {
+        Ok(())
+    }
+
+    fn deregister(&self, span: Span, (): ()) -> Result<()> {
+        if span.start() != PAGE {
+            self.second.wait();
+            return Ok(());
+        }
+        self.begun.wait();
+        self.second.wait();
+        let (device, why) = (self.name(), "on purpose".into());
+        Err(Error::Registration { device, span, access: READ, why, source: None })
+    }
+}
+
+#[test]
+fn ending_goes_wrong_in_another_thread_while_it_is_asked_for() {
+    let device = Arc::new(OneAfterTheOther { begun: Barrier::new(2), second: Barrier::new(2) });
+    let cache = RegistrationCache::new(device.clone(), MANY, Monitor::Explicit).unwrap();
+    let first = cache.get(at(PAGE), PAGE, READ).unwrap();
+    drop(cache.get(at(2 * PAGE), PAGE, READ).unwrap());
+    cache.invalidate(first.span()).unwrap();
+    std::thread::scope(|scope| {
+        // The thread that drops the last lease deregisters it, or the cache's own thread does.
+        scope.spawn(move || drop(first));
+        device.begun.wait();
+        let error = cache.flush().unwrap_err().to_string();
+        assert!(error.contains("one after the other") && error.contains("on purpose"), "{error}");
+        assert!(error.contains(&span(PAGE, PAGE).to_string()), "{error}");
+    });
+    assert_eq!((cache.stats().regions, cache.stats().leaked), (1, 1));
+    // It is an error of that call alone.
+    cache.flush().unwrap();
 }
 
 #[test]

@@ -3,8 +3,10 @@
 #![allow(unsafe_code)]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 use super::inner::{Core, Inner};
+use super::kept::Loss;
 use super::slot::{Slot, State};
 use super::stats::Stats;
 use crate::buffer::owned::Registrations;
@@ -36,7 +38,7 @@ impl<R: Registrar> Inner<R> {
 
     /// Deregisters a slot that this thread has made Ending. Its part of the budget is free when the device has said yes.
     pub(super) fn end(&self, slot: u32) -> Result<()> {
-        let mut ending = Ending { inner: self, slot, ended: false };
+        let mut ending = Ending { inner: self, slot, ended: false, why: None };
         // SAFETY: it is Ending by this thread.
         let handle = unsafe { self.slots[slot as usize].empty() };
         let Some(handle) = handle else {
@@ -51,6 +53,7 @@ impl<R: Registrar> Inner<R> {
             Err(Error::Registration { device, span: here.span(), access: here.access(), why, source: None })
         });
         ending.ended = result.is_ok();
+        ending.why = result.as_ref().err().map(reason);
         result
     }
 
@@ -136,6 +139,34 @@ impl<R: Registrar> Inner<R> {
         }
     }
 
+    /// Returns the first failure to deregister memory of `span` after the first `lost` failures of this cache, whichever
+    /// thread met it. Another thread may have taken over what this one has made stale: the reaper, a miss that wants room, or
+    /// whoever drops the last lease.
+    ///
+    /// # Errors
+    /// [`Error::Registration`] with the device's answer.
+    pub(super) fn check_losses(&self, span: Span, lost: u64) -> Result<()> {
+        let core = self.lock();
+        if core.stats.leaked == lost {
+            return Ok(());
+        }
+        let losses = self.slots.iter().zip(&core.kept).filter_map(|(here, kept)| {
+            let loss = kept.loss.as_ref().filter(|loss| loss.number > lost && here.span().overlaps(span))?;
+            Some((here, loss))
+        });
+        let first = losses.min_by_key(|(_, loss)| loss.number);
+        let Some((span, access, why)) =
+            first.map(|(here, loss)| (here.span(), here.access(), loss.why.clone()))
+        else {
+            return Ok(());
+        };
+        // The error is made without the lock: it allocates.
+        drop(core);
+        let device = self.registrar.name();
+        let why = why.as_deref().unwrap_or("deregistering it panicked").to_owned();
+        Err(Error::Registration { device, span, access, why, source: None })
+    }
+
     #[cold]
     pub(super) fn last_lease_perhaps(&self, slot: u32) {
         let ended = {
@@ -157,36 +188,51 @@ impl<R: Registrar> Inner<R> {
     }
 }
 
+/// Returns why a deregistration failed, without the device and the range.
+fn reason(error: &Error) -> Arc<str> {
+    match error {
+        Error::Registration { why, source: Some(source), .. } => format!("{why}: {source}").into(),
+        Error::Registration { why, source: None, .. } => why.as_str().into(),
+        other => other.to_string().into(),
+    }
+}
+
 /// A slot that is being ended: free again when the device has said yes, and lost when it has not, or has panicked.
 struct Ending<'a, R: Registrar> {
     inner: &'a Inner<R>,
     slot: u32,
     ended: bool,
+    /// The device's answer where it has not ended.
+    why: Option<Arc<str>>,
 }
 
 impl<R: Registrar> Drop for Ending<'_, R> {
     fn drop(&mut self) {
         let here = &self.inner.slots[self.slot as usize];
         let mut core = self.inner.lock();
+        if let Some(memory) = core.kept[self.slot as usize].memory.take() {
+            // Not with the lock, since the memory may be unmapped; and before this ending counts as over, so that the memory
+            // is gone when a thread that waits for this ending goes on. Never where the device may still have the memory.
+            drop(core);
+            match self.ended {
+                true => drop(memory),
+                false => std::mem::forget(memory),
+            }
+            core = self.inner.lock();
+        }
         core.ending.retain(|&(slot, _)| slot != self.slot);
-        let kept = &mut core.kept[self.slot as usize];
-        let (bytes, memory) = (kept.bytes, kept.memory.take());
         if self.ended {
             core.stats.regions -= 1;
-            core.stats.bytes -= bytes;
+            core.stats.bytes -= core.kept[self.slot as usize].bytes;
             here.set_state(State::Free);
             core.free.push(self.slot);
         } else {
             here.set_state(State::Lost);
             core.stats.leaked += 1;
+            let number = core.stats.leaked;
+            core.kept[self.slot as usize].loss = Some(Loss { number, why: self.why.take() });
         }
         self.inner.unlock(core);
-        // Only now may the memory go, and not with the lock; and never where the device may still have it.
-        if self.ended {
-            drop(memory);
-        } else {
-            std::mem::forget(memory);
-        }
     }
 }
 
@@ -237,5 +283,48 @@ impl<R: Registrar> Watcher for Inner<R> {
         if self.forget_those(span, Slot::is_watched, |stats| &mut stats.changed) {
             self.wake_reaper();
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::{Mutex, Weak};
+
+    use super::*;
+    use crate::register::cache::budget::Budget;
+    use crate::register::cache::miss::Wait;
+    use crate::register::fake::Fake;
+    use crate::register::registrar::Overlap;
+    use crate::span::Access;
+
+    /// Notes how many registrations are being ended while it is dropped.
+    struct Memory {
+        inner: Weak<Inner<Fake>>,
+        noted: Arc<Mutex<Vec<usize>>>,
+    }
+
+    impl Drop for Memory {
+        fn drop(&mut self) {
+            let endings = self.inner.upgrade().map_or(0, |inner| inner.lock().ending.len());
+            self.noted.lock().expect("no panic").push(endings);
+        }
+    }
+
+    /// A thread that waits for an ending relies on the memory being gone: a program that has flushed the cache reuses the
+    /// address.
+    #[test]
+    fn memory_goes_before_its_ending_is_over() {
+        const START: usize = 0x10_0000;
+        let fake = Arc::new(Fake::new(Overlap::Free));
+        let inner = Inner::new(fake, Budget { regions: 1, bytes: 1 << 20 }, None).expect("there is memory");
+        let inner = Arc::new(inner);
+        let noted = Arc::new(Mutex::new(Vec::new()));
+        drop(inner.get(START as *const u8, 100, Access::READ, Wait::Progress).expect("there is room"));
+        let memory = Memory { inner: Arc::downgrade(&inner), noted: noted.clone() };
+        inner.lock().kept[0].memory = Some(Arc::new(memory));
+        inner.forget(Span::new(START, 100).expect("a range"), |stats| &mut stats.invalidated);
+        inner.end_stale().expect("the fake ends it");
+        assert_eq!(*noted.lock().expect("no panic"), [1], "it went when its registration counted as ended");
+        assert_eq!((inner.stats().regions, inner.lock().ending.len()), (0, 0));
     }
 }

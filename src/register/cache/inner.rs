@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::budget::Budget;
 use super::guesses::{Found, Guess};
+use super::kept::Kept;
 use super::lease::Lease;
 use super::miss::{MOST_WAITING, UNREST, Wait};
 use super::policy::Policy;
@@ -87,17 +88,6 @@ pub(super) struct Core {
     /// All leases ever taken, and how many of each slot are in that.
     pub(super) taken: u64,
     pub(super) folded: Vec<u32>,
-}
-
-/// The data of a registration besides its range.
-#[derive(Clone, Default)]
-pub(super) struct Kept {
-    /// The number of bytes that it takes of the budget.
-    pub(super) bytes: usize,
-    /// The owner that keeps its memory mapped.
-    pub(super) memory: Option<Arc<dyn Send + Sync>>,
-    /// The range that was requested when it was made.
-    pub(super) asked: Option<Span>,
 }
 
 impl<R: Registrar> Inner<R> {

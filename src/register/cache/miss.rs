@@ -7,7 +7,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::growth::Grown;
-use super::inner::{Core, Inner, Kept, key_of};
+use super::inner::{Core, Inner, key_of};
+use super::kept::Kept;
 use super::lease::Lease;
 use super::policy::Short;
 use super::slot::State;

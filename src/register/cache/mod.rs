@@ -20,6 +20,7 @@ mod guesses;
 mod inner;
 #[cfg(all(test, loom))]
 mod interleavings;
+mod kept;
 mod lease;
 mod miss;
 mod policy;
@@ -188,19 +189,20 @@ impl<R: Registrar> RegistrationCache<R> {
     /// It returns after every unleased registration of `span` has ended.
     ///
     /// # Errors
-    /// The device's error of the first failed deregistration; [`Error::Forked`](crate::Error::Forked) in a child of the
-    /// process that made the cache.
+    /// The device's error of the first failed deregistration, by this call or, in `span`, by another thread meanwhile;
+    /// [`Error::Forked`](crate::Error::Forked) in a child of the process that made the cache.
     pub fn invalidate(&self, span: Span) -> Result<()> {
         if !self.inner.lineage.is_here() {
             return Err(crate::Error::Forked);
         }
+        let lost = self.inner.lock().stats.leaked;
         self.inner.forget(span, |stats| &mut stats.invalidated);
         let result = self.inner.end_stale();
         // What is leased goes with its last lease, or soon afterwards by the reaper.
         self.inner.wake_reaper();
         // What others are ending already has ended too when this returns.
         self.inner.wait_for_endings(span);
-        result
+        result.and_then(|()| self.inner.check_losses(span, lost))
     }
 
     /// Invalidates everything.
