@@ -8,6 +8,7 @@ mod arguments;
 mod device;
 mod doctor;
 mod elf;
+mod engine_option;
 mod exec;
 mod installation;
 mod lookup;
@@ -22,6 +23,7 @@ use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser, Subcommand};
+use engine_option::EngineOption;
 
 /// One buffer per host, at one address on every host of an MPI job, shared by all its ranks.
 #[derive(Debug, Parser)]
@@ -96,28 +98,21 @@ fn written(result: hostbuf::Result<()>) -> ExitCode {
     }
 }
 
-/// Returns the hint that names the option of `hostbuf run` with the meaning of an engine's option.
-fn meant(error: &clap::Error) -> Option<String> {
-    let is_run = std::env::args_os().nth(1).is_some_and(|word| word == "run");
-    let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg).filter(|_| is_run) else {
-        return None;
-    };
-    let option = match word.split(['=', ' ']).next()? {
-        "-H" | "-hosts" | "--hosts" => "--host h0:2,h1:2",
-        "-N" | "--npernode" | "--ppn" | "--ntasks-per-node" => {
-            "--host h0:2,h1:2, which names the ranks of each host"
-        }
-        "-f" | "-machinefile" | "--machinefile" => "--hostfile",
-        "--np" | "--ntasks" => "-n",
-        "-x" => "--launcher-arg -x --launcher-arg NAME",
-        "--genv" | "--env" => "--launcher-arg -genv --launcher-arg NAME --launcher-arg VALUE",
-        _ => return None,
-    };
-    Some(format!("did you mean {option}? "))
+/// Finds an engine's option in the command line of `hostbuf run`, if it is what the parser stumbled over.
+fn engine_option(error: &clap::Error) -> Option<EngineOption> {
+    let words: Vec<String> =
+        std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    let (verb, words) = words.split_first()?;
+    EngineOption::find(words, error).filter(|_| verb == "run")
 }
 
-/// A command line that makes no sense: what is wrong with it, in one line. Help and version are no mistakes.
+/// Answers a command line that makes no sense with one line that says what is wrong. Help and version are no mistakes.
 fn wrong(error: &clap::Error) -> ExitCode {
+    let option = engine_option(error);
+    if let Some(EngineOption { word, instead: Some(instead) }) = &option {
+        complain!("hostbuf: unexpected argument '{word}' found (did you mean {instead}? see hostbuf --help)");
+        return ExitCode::from(2);
+    }
     if !error.use_stderr() {
         error.exit();
     }
@@ -127,9 +122,15 @@ fn wrong(error: &clap::Error) -> ExitCode {
     let text = error.to_string();
     // What clap says stands before the first empty line; behind it come hints and the usage.
     let said = text.lines().take_while(|l| !l.trim().is_empty()).map(str::trim).collect::<Vec<_>>().join(" ");
+    // Of `-mca` the parser names the letter `-m`.
+    let said = match (&option, error.get(ContextKind::InvalidArg)) {
+        (Some(EngineOption { word, .. }), Some(ContextValue::String(letter))) => {
+            said.replacen(&format!("'{letter}'"), &format!("'{word}'"), 1)
+        }
+        _ => said,
+    };
     let suggested = error.get(ContextKind::SuggestedArg).or_else(|| error.get(ContextKind::SuggestedValue));
     let instead = match suggested {
-        _ if meant(error).is_some() => meant(error).unwrap_or_default(),
         // An option that is not for people has none that is like it.
         Some(ContextValue::String(like)) if like != "--socket" => format!("did you mean {like}? "),
         Some(ContextValue::Strings(like)) if !like.is_empty() => {

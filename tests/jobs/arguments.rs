@@ -68,6 +68,51 @@ fn words_that_mean_nothing() {
 }
 
 #[test]
+fn options_of_mpirun_that_run_has_by_another_name() {
+    let hosts = "did you mean --host h0:2,h1:2? ";
+    let file = "did you mean --hostfile FILE? ";
+    let ranks_of_hosts = "did you mean --host h0:2,h1:2, which names the ranks of each host? ";
+    let environment = "did you mean --launcher-arg -genv --launcher-arg NAME --launcher-arg VALUE? ";
+    for (arguments, option, answer) in [
+        (&["-host", "h0"][..], "-host", hosts),
+        (&["-host=h0"], "-host", hosts),
+        (&["-hosts", "h0,h1"], "-hosts", hosts),
+        (&["--hosts", "h0,h1"], "--hosts", hosts),
+        (&["-w", "h0"], "-w", hosts),
+        (&["-hostfile", "file"], "-hostfile", file),
+        (&["-machinefile", "file"], "-machinefile", file),
+        (&["--machinefile=file"], "--machinefile", file),
+        (&["-f", "file"], "-f", file),
+        (&["-ppn", "2"], "-ppn", ranks_of_hosts),
+        (&["-perhost", "2"], "-perhost", ranks_of_hosts),
+        (&["-npernode", "2"], "-npernode", ranks_of_hosts),
+        (&["--npernode", "2"], "--npernode", ranks_of_hosts),
+        (&["-genv", "NAME", "value"], "-genv", environment),
+        (&["-env", "NAME", "value"], "-env", environment),
+        (&["-genvall"], "-genvall", "did you mean --launcher-arg -genvall? "),
+        (&["-genvlist", "A,B"], "-genvlist", "did you mean --launcher-arg -genvlist --launcher-arg NAMES? "),
+        (&["-mca", "btl", "self"], "-mca", "the engine's behind --launcher-arg"),
+        (&["--launcher-arg", "-ppn", "-hosts", "h0"], "-hosts", hosts),
+    ] {
+        // Behind the program such a word is the program's own.
+        for end in [&["--", "true", "-hostfile"][..], &["true", "-hostfile"]] {
+            let outcome = run(&[&["run", "--size", "1M"], arguments, end].concat());
+            one_line(&outcome, 2, &[&format!("unexpected argument '{option}' found"), answer]);
+        }
+    }
+    // Help that was asked for, and words that only look alike.
+    let help = run(&["run", "--help"]).ok().stdout;
+    for words in [&["run", "-help", "-hosts", "h0"][..], &["run", "--launcher-arg", "-hosts", "--help"]] {
+        assert_eq!(run(words).ok().stdout.lines().next(), help.lines().next(), "{words:?}");
+    }
+    one_line(
+        &run(&["run", "--size", "1M", "-n", "pernode", "--", "true"]),
+        2,
+        &["'pernode' for '--ranks <N>'"],
+    );
+}
+
+#[test]
 fn buffers_that_cannot_be() {
     let twice = ["run", "--buffer", "name=a,size=1M", "--buffer", "name=a,size=2M", "--", "true"];
     one_line(&run(&twice), 1, &["two buffers", "\"a\""]);
