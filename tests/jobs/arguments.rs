@@ -137,11 +137,11 @@ fn programs_that_cannot_be() {
             &["/no/such/program", "does not exist"],
         );
         one_line(&local(ranks, "1M", &[], &["no-such-program"]), 127, &["no-such-program", "PATH"]);
-        one_line(&local(ranks, "1M", &[], &[folder]), 126, &[folder, "folder"]);
+        one_line(&local(ranks, "1M", &[], &[folder]), 126, &[folder, "directory"]);
         one_line(&local(ranks, "1M", &[], &[text]), 126, &[text, "executable"]);
     }
     one_line(&run(&["exec", "--size", "1M", "--", "/no/such/program"]), 127, &["does not exist"]);
-    one_line(&run(&["exec", "--size", "1M", "--", folder]), 126, &["folder"]);
+    one_line(&run(&["exec", "--size", "1M", "--", folder]), 126, &["directory"]);
     // The first of two programs is well, and its ranks wait for the others.
     let two = ["sleep", "1000", ":", "-n", "1", "--", "no-such-program"];
     one_line(&local(2, "1M", &[], &two), 127, &["no-such-program"]);
