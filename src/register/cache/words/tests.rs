@@ -81,3 +81,13 @@ fn several_caches_in_one_thread_do_not_mix() {
     c.take(0);
     assert_eq!((b.leases(0), c.leases(0)), (0, 1));
 }
+
+#[test]
+fn a_refreshed_page_is_the_first_guess() {
+    let words = Words::<u64>::new(1).unwrap();
+    let own = words.own().unwrap();
+    assert!(own.guess(7).is_none());
+    own.refresh(7, Guess { slot: 0, number: 3, key: 9 }, |_, _| false);
+    let found = own.guess(7).expect("it was refreshed").guess;
+    assert_eq!((found.slot, found.number, found.key), (0, 3, 9));
+}
