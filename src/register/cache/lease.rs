@@ -62,3 +62,41 @@ impl<R: Registrar> fmt::Debug for Lease<'_, R> {
         write!(f, "Lease({}, {})", self.span(), self.access())
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::Duration;
+
+    use super::*;
+    use crate::register::cache::budget::Budget;
+    use crate::register::cache::miss::Wait;
+    use crate::register::fake::Fake;
+    use crate::register::registrar::Overlap;
+
+    /// Threads that wait look again by themselves after a moment, so requests alone do not show that nobody wakes them.
+    #[test]
+    fn the_end_of_a_lease_wakes_threads_that_wait() {
+        let fake = Arc::new(Fake::new(Overlap::Free));
+        let inner = Inner::new(fake, Budget { regions: 1, bytes: 1 << 20 }, None).expect("there is memory");
+        let span = Span::new(0x10_0000, 100).expect("a range");
+        drop(inner.get(span.start() as *const u8, span.len(), Access::READ, Wait::Progress).expect("room"));
+        inner.waiters.fetch_add(1, Ordering::Relaxed);
+        let woken = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let core = inner.lock();
+            scope.spawn(|| {
+                // The first of them may end before this thread waits.
+                while !woken.load(Ordering::Relaxed) {
+                    drop(inner.hit(span, Access::READ).expect("it is registered"));
+                }
+            });
+            let (core, waited) =
+                inner.apart.changed.wait_timeout(core, Duration::from_secs(20)).expect("no thread panics");
+            drop(core);
+            woken.store(true, Ordering::Relaxed);
+            assert!(!waited.timed_out());
+        });
+    }
+}
