@@ -69,7 +69,7 @@ fn the_example_in_the_readme_detects_a_missing_buffer() {
     assert_eq!(lines.len(), 1, "{lines:?}");
     let dir = Scratch::new("readme");
     let source = format!(
-        "#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n\
+        "#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n#include <sys/mman.h>\n\
          static void fill(double *table, size_t bytes) {{ memset(table, 0, bytes); puts(\"filled\"); }}\n\
          int main(void) {{ int local_rank = 0;\n{}return 0; }}\n",
         lines[0]
@@ -79,9 +79,19 @@ fn the_example_in_the_readme_detects_a_missing_buffer() {
         let mut compiler = Command::new("gcc");
         compiler.args(flags).args([&dir.path("readme.c"), "-o", &dir.path("readme")]);
         Outcome::of(&mut compiler).ok();
-        let outcome = local(1, "4M", &[], &[&dir.path("readme")]);
-        assert_eq!((outcome.status, outcome.stdout.contains("filled")), (status, status == 0), "{outcome:?}");
-        assert_eq!(outcome.stderr.contains("there is no host buffer"), status == 1, "{outcome:?}");
+        let program = dir.path("readme");
+        // Also where a shell starts the program, as its child or in its place: a static one inherits the shell's variables.
+        let (child, instead) = (format!("{program}; exit $?"), format!("exec {program}"));
+        for words in [&[&program[..]][..], &["sh", "-c", &child], &["sh", "-c", &instead], &["env", &program]]
+        {
+            let outcome = local(1, "4M", &[], words);
+            assert_eq!(
+                (outcome.status, outcome.stdout.contains("filled")),
+                (status, status == 0),
+                "{outcome:?}"
+            );
+            assert_eq!(outcome.stderr.contains("there is no host buffer"), status == 1, "{outcome:?}");
+        }
     }
 }
 
@@ -211,6 +221,16 @@ fn a_static_rust_program_attaches_at_the_address_of_the_dynamic_rank() {
     all_at(&outcome, "attached ", 2, FIRST);
     // Three places use the same memory: the dynamic rank's constructor and main, and the static rank's main.
     assert!(outcome.lines("attached ").iter().any(|l| l.ends_with(" 4194304 3")), "{outcome:?}");
+    // A shell's children, and a program that takes its place. They inherit the variables of the shell, which has the buffer; the
+    // static program's constructor finds nothing mapped there, and attaching maps it.
+    for script in [format!("{linked}; {linked}; {dynamic}"), format!("{dynamic}; {dynamic}; exec {linked}")] {
+        let outcome = local(1, "4M", &["--require"], &["sh", "-c", &script]).ok();
+        assert_eq!(outcome.lines("early "), [FIRST; 3], "{outcome:?}");
+        all_at(&outcome, "attached ", 3, FIRST);
+        let dynamic_ones = script.matches(&dynamic).count();
+        let last = outcome.lines("attached ").pop().unwrap();
+        assert!(last.ends_with(&format!(" 4194304 {}", 3 + dynamic_ones)), "{outcome:?}");
+    }
     // A program that can attach is not reported, and satisfies --require.
     let words = [&linked[..], ":", "-n", "1", "--", &dynamic];
     let outcome = local(1, "4M", &["--require", "--verbose"], &words).ok();
