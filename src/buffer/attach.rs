@@ -14,7 +14,7 @@ use crate::buffer::handle::{HostBuffer, Job};
 use crate::channel::{Channel, Message};
 use crate::error::{Error, Result};
 use crate::os::maps;
-use crate::wire::{ENV_JOB, Hello, Kind, Role, Territory, Winner};
+use crate::wire::{ENV_ADDRESS, ENV_JOB, Hello, Kind, Role, Territory, Winner};
 
 /// What this process has attached to: once, for all of its threads, for as long as it runs. (Closing a descriptor of
 /// the control page would also drop the filler's lock, so there is only ever one.)
@@ -109,17 +109,25 @@ fn attach_to(name: &str) -> Result<Arc<Job>> {
     };
     let winner = winner.ok_or(failed("the agent of this host sent a range that makes no sense".into()))?;
     let [control, ..] = &descriptors[..] else { return Err(failed("the agent sent no memory".into())) };
-    if !is_mapped(&winner, control)? {
-        map(&winner, &descriptors)?;
+    match is_mapped(&winner, control)? {
+        Some(true) => {}
+        Some(false) => map(&winner, &descriptors)?,
+        None => match map(&winner, &descriptors) {
+            Err(_) if is_published(&winner) => {}
+            result => result?,
+        },
     }
     // SAFETY: mapped by the preloaded object or just now, and never unmapped.
     unsafe { Job::open(&winner, descriptors, None) }
 }
 
-/// Whether the control page stands where it should: then the preloaded object was here.
-fn is_mapped(winner: &Winner, control: &OwnedFd) -> Result<bool> {
-    let file = std::fs::read_link(format!("/proc/self/fd/{}", control.as_raw_fd()))
-        .map_err(Error::os("reading /proc/self/fd"))?;
+/// Returns whether the control page stands where it should, which means that the preloaded object was here. `None` where
+/// there is no `/proc` to tell, as in a chroot.
+fn is_mapped(winner: &Winner, control: &OwnedFd) -> Result<Option<bool>> {
+    let file = match std::fs::read_link(format!("/proc/self/fd/{}", control.as_raw_fd())) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        file => file.map_err(Error::os("reading /proc/self/fd"))?,
+    };
     let file = file.as_os_str().as_encoded_bytes();
     let at = (winner.address + winner.control) as usize;
     let mut mapped = false;
@@ -128,7 +136,16 @@ fn is_mapped(winner: &Winner, control: &OwnedFd) -> Result<bool> {
         m.end <= at
     })
     .map_err(|e| Error::os("reading /proc/self/maps")(std::io::Error::from_raw_os_error(e.0)))?;
-    Ok(mapped)
+    Ok(Some(mapped))
+}
+
+/// Returns whether the environment names the first buffer's address. Where that range is taken, the preloaded object has
+/// taken it: a static program that inherits the variable from a shell finds the range free.
+fn is_published(winner: &Winner) -> bool {
+    let published = std::env::var(ENV_ADDRESS).ok();
+    let published = published.and_then(|text| u64::from_str_radix(text.strip_prefix("0x")?, 16).ok());
+    let first = winner.buffers.as_slice().first().map(|buffer| winner.address + buffer.offset);
+    published.is_some() && published == first
 }
 
 fn map(winner: &Winner, descriptors: &[OwnedFd]) -> Result<()> {

@@ -299,3 +299,29 @@ fn a_chroot_without_proc_has_the_buffer() {
     let words = ["unshare", "-r", "chroot", dir.0.to_str().unwrap(), &plain];
     all_used(&local(2, "4M", &[], &words).ok(), 2);
 }
+
+#[test]
+fn programs_in_a_chroot_without_proc_attach() {
+    if !can_unshare() || !have("chroot") || !have("ldd") {
+        return;
+    }
+    let dynamic = example("attach_probe", false).unwrap();
+    let object = object();
+    let dir = image(&[&dynamic, "/bin/sh"], &[&object]);
+    let chroot = ["unshare", "-r", "chroot", dir.0.to_str().unwrap()];
+    // The preloaded object has mapped it.
+    let outcome = local(2, "4M", &[], &[&chroot[..], &[&dynamic]].concat()).ok();
+    assert_eq!(outcome.lines("early "), [FIRST; 2], "{outcome:?}");
+    all_at(&outcome, "attached ", 2, FIRST);
+    // Nothing has mapped it: the runtime's variables are hidden from the one, the other inherits a shell's.
+    let linked = match example("attach_probe", true) {
+        Ok(path) => path,
+        Err(why) => return skip(&format!("a static Rust program: {}", why.lines().next().unwrap_or(""))),
+    };
+    std::fs::copy(&linked, dir.path("linked")).unwrap();
+    for (words, early) in [(&["/linked"][..], "0x0"), (&["/bin/sh", "-c", "/linked; exit $?"], FIRST)] {
+        let outcome = local(2, "4M", &[], &[&chroot[..], words].concat()).ok();
+        assert_eq!(outcome.lines("early "), [early; 2], "{outcome:?}");
+        all_at(&outcome, "attached ", 2, FIRST);
+    }
+}
