@@ -249,6 +249,18 @@ mod tests {
         }
     }
 
+    /// Of 128 GiB the first window has two slots, both on the first ballot. Nothing else is taken, so the next window decides.
+    #[test]
+    fn a_second_ballot_has_only_what_was_not_refused_in_the_first() {
+        for length in [16 << 20, 64 << 30, 128 << 30, 256 << 30, 1 << 40] {
+            let first = candidates::ballot(0, length, PAGE).expect("the first ballot");
+            let spaces = first.as_slice().iter().map(|&at| vec![(at, at + PAGE)]).collect();
+            let outcome = elect(&mut Simulated { spaces, held: None }, length, PAGE).unwrap();
+            assert_eq!(outcome.rounds, 2, "{length:#x}");
+            assert!(!first.as_slice().contains(&outcome.address.unwrap()));
+        }
+    }
+
     #[test]
     fn finds_the_only_hole_of_thousands_of_participants() {
         // Participant i leaves out only the hole and a page of its own; everything else is mapped.

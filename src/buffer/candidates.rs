@@ -75,7 +75,7 @@ const FIRST: usize = 9;
 /// `None` when the windows are used up and the exact search begins.
 ///
 /// Round 0 is the beginning of each window, then the first slots behind them in turn. Each further round is one window,
-/// cut into slots.
+/// cut into slots, without those of round 0: a ballot is empty where no other slot fits.
 #[must_use]
 pub fn ballot(round: usize, length: usize, align: usize) -> Option<Ballot> {
     let mut list = [0; MAX_CANDIDATES];
@@ -92,7 +92,12 @@ pub fn ballot(round: usize, length: usize, align: usize) -> Option<Ballot> {
         }
     } else {
         let window = WINDOWS.get(round - 1)?;
-        (1..=MAX_CANDIDATES).for_each(|slot| add(window.slot(slot, length, align), MAX_CANDIDATES));
+        // Somebody has refused all of the first ballot: to put an address to the vote again costs a round for nothing.
+        let refused = ballot(0, length, align)?;
+        let slots = (1..=MAX_CANDIDATES).filter_map(|slot| window.slot(slot, length, align));
+        slots
+            .filter(|address| !refused.as_slice().contains(address))
+            .for_each(|address| add(Some(address), MAX_CANDIDATES));
     }
     Some(Ballot { count, list })
 }
@@ -132,6 +137,20 @@ mod tests {
                     round += 1;
                 }
                 assert_eq!(round, 1 + WINDOWS.len());
+            }
+        }
+    }
+
+    #[test]
+    fn no_address_is_put_to_the_vote_twice() {
+        for length in (0..20).map(|bits| (16 << 20) << bits) {
+            for align in [2 << 20, GIB] {
+                let ballots = (0..).map_while(|round| ballot(round, length, align));
+                let mut all: Vec<usize> = ballots.flat_map(|ballot| ballot.as_slice().to_vec()).collect();
+                let count = all.len();
+                all.sort_unstable();
+                all.dedup();
+                assert_eq!(all.len(), count, "{length:#x}");
             }
         }
     }
