@@ -47,9 +47,9 @@
 //! a change takes more than a second and the kernel has no event for it, memory of that userfaultfd is registered for
 //! its leases only and counted as unproven until the change ends.
 //!
-//! The monitor does not watch pages while the program discards them hundreds of times a second, so that hits in the
-//! rest of their mapping do not wait. Meanwhile the kernel splits the mapping, and an `mremap` over more than one part
-//! fails with `EFAULT`.
+//! From Linux 6.11 on, the monitor does not watch pages while the program discards them hundreds of times a second, so
+//! that hits in the rest of their mapping do not wait. Meanwhile the kernel splits the mapping, and an `mremap` over
+//! more than one part fails with `EFAULT`. On older kernels hits in that mapping wait for each discard.
 //!
 //! A thread that changes watched memory waits until the monitor's thread has read the event: some microseconds, or
 //! longer if threads of a higher priority keep the monitor's thread from running.
