@@ -2,8 +2,9 @@
 
 #![allow(unsafe_code)]
 
-use std::io;
 use std::os::fd::RawFd;
+use std::path::Path;
+use std::{fs, io};
 
 /// Gives the calling thread its own descriptor table that contains only `kept`, by `close_range(2)` with
 /// CLOSE_RANGE_UNSHARE.
@@ -56,6 +57,22 @@ pub fn unshare() -> io::Result<()> {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// Returns whether this process has opened `/dev/xpmem`, which many MPIs use between the ranks of a host.
+///
+/// When a thread closes that device in its own descriptor table, or ends while its table has it, the driver ends all
+/// segments and attachments of the process (`xpmem_flush`), although other tables still have the device open. So a
+/// process with this device keeps a single table.
+#[must_use]
+pub fn has_xpmem() -> bool {
+    let entries = fs::read_dir("/proc/thread-self/fd").into_iter().flatten().flatten();
+    entries.filter_map(|entry| fs::read_link(entry.path()).ok()).any(|target| is_xpmem(&target))
+}
+
+/// Returns whether `target` is the device, which a container may mount elsewhere.
+fn is_xpmem(target: &Path) -> bool {
+    target.ends_with("dev/xpmem")
 }
 
 #[cfg(test)]

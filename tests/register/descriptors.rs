@@ -4,18 +4,19 @@
 use std::fs;
 use std::io::Read;
 use std::os::fd::AsRawFd;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use hostbuf::register::Monitor;
+use hostbuf::register::{Monitor, Probe};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
 use crate::doubt::is_alone;
 use crate::memory::{Area, PAGE};
-use crate::{READ, Stamped, kept_one, strict};
+use crate::{READ, Stamped, kept_one, skip, strict};
 
 /// Returns the descriptors in a directory of /proc, each with its number and its target.
 fn descriptors(folder: &str) -> Vec<(i32, String)> {
@@ -52,6 +53,49 @@ fn the_monitors_thread_has_only_its_own_descriptors() {
     // So a descriptor that the program closes is really closed.
     drop(writer);
     assert_eq!(reader.read(&mut [0]).unwrap(), 0);
+}
+
+/// The driver of XPMEM ends the process's attachments when one of its threads closes the device in its own table. A file
+/// stands for the device here, and the test looks at the tables.
+#[test]
+fn a_process_with_xpmem_keeps_one_descriptor_table() {
+    if let Probe::Missing(why) = Monitor::probe() {
+        return skip(&format!("the strict monitor: {why}"));
+    }
+    if !is_alone("descriptors::a_process_with_xpmem_keeps_one_descriptor_table") {
+        return;
+    }
+    let folder = std::env::temp_dir().join(format!("hostbuf-xpmem-{}", std::process::id()));
+    fs::create_dir_all(folder.join("dev")).unwrap();
+    let device = fs::File::create(folder.join("dev/xpmem")).unwrap();
+    let (_, cache) = strict().unwrap();
+    let area = Area::new(1);
+    let kept = kept_one(&cache, area.pointer(), PAGE);
+    let monitors = descriptors(&format!("{}/fd", monitors_thread()));
+    assert!(monitors.iter().any(|(fd, _)| *fd == device.as_raw_fd()), "{monitors:?}");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let why = Monitor::unshare_descriptors().unwrap_err().to_string();
+            assert!(why.contains("/dev/xpmem"), "{why}");
+            assert_eq!(cache.get(area.pointer(), PAGE, READ).unwrap().stamp(), kept);
+        });
+    });
+    fs::remove_dir_all(folder).unwrap();
+}
+
+/// A process with an invalid variable gets an error, not a cache that keeps no registrations.
+#[test]
+fn an_invalid_number_of_descriptors_is_an_error() {
+    const NAME: &str = "HOSTBUF_CACHE_DESCRIPTORS";
+    if std::env::var(NAME).is_ok_and(|value| value == "40") {
+        let why = Monitor::from_environment().unwrap_err().to_string();
+        return assert!(why.contains("invalid HOSTBUF_CACHE_DESCRIPTORS \"40\""), "{why}");
+    }
+    let mut again = Command::new(std::env::current_exe().unwrap());
+    let test = "descriptors::an_invalid_number_of_descriptors_is_an_error";
+    let output = again.args(["--exact", test, "--nocapture"]).env(NAME, "40").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
 }
 
 /// A subscriber that counts the warnings about threads without the descriptors.

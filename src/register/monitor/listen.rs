@@ -55,6 +55,9 @@ impl Shared {
 
     /// Drops this thread's copies of the program's other descriptors, so that the thread does not keep them open.
     fn keep_own_descriptors(&self) {
+        if descriptors::has_xpmem() {
+            return;
+        }
         let fds = self.sequences.in_set(self.sequences.all()).map(|one| one.userfault.as_fd().as_raw_fd());
         let own = [self.stop.as_fd().as_raw_fd(), self.wake.as_fd().as_raw_fd(), self.epoll.0.as_raw_fd()];
         let queries = self.mappings.queries().map(AsRawFd::as_raw_fd);

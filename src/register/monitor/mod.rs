@@ -41,8 +41,10 @@ impl Monitor {
     /// Reads `HOSTBUF_CACHE_MONITOR`: `strict` (the default) or `explicit`.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for any other value.
+    /// [`Error::Invalid`] for any other value, and for an invalid `HOSTBUF_CACHE_DESCRIPTORS`.
     pub fn from_environment() -> Result<Monitor> {
+        // The monitor reads this variable when it starts, which may be in a place that cannot return an error.
+        watching::descriptors_from_environment()?;
         Monitor::read(environment::text("HOSTBUF_CACHE_MONITOR")?.as_deref())
     }
 
@@ -77,13 +79,20 @@ impl Monitor {
     /// lacks these descriptors too; its requests are registered for their leases only (`Stats::unproven`).
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if there is no strict monitor, or if the kernel refuses to unshare the table.
+    /// [`Error::Unsupported`] if there is no strict monitor, if the kernel refuses to unshare the table, or if the
+    /// process has opened `/dev/xpmem`: when a thread with its own table ends, that driver ends all XPMEM segments and
+    /// attachments of the process, with which many MPIs send between the ranks of a host.
     #[doc(alias = "CLONE_FILES")]
     pub fn unshare_descriptors() -> Result<()> {
         let unsupported = |why: String| Error::Unsupported {
             what: "a separate file descriptor table for this thread".into(),
             why,
         };
+        if descriptors::has_xpmem() {
+            let why = "this process has opened /dev/xpmem, whose driver would end the process's segments and attachments when \
+                       this thread ends: start the MPI without XPMEM, or leave the table shared";
+            return Err(unsupported(why.into()));
+        }
         Watching::keep_running().map_err(unsupported)?;
         descriptors::unshare().map_err(|e| unsupported(format!("unshare(CLONE_FILES): {e}")))
     }

@@ -83,7 +83,7 @@ pub(super) fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Returns the number of userfaultfds from `HOSTBUF_CACHE_DESCRIPTORS`, or [`MOST_DESCRIPTORS`] if it is not set.
-fn descriptors_from_environment() -> crate::error::Result<usize> {
+pub(super) fn descriptors_from_environment() -> crate::error::Result<usize> {
     const NAME: &str = "HOSTBUF_CACHE_DESCRIPTORS";
     let Some(text) = environment::text(NAME)? else { return Ok(MOST_DESCRIPTORS) };
     match text.trim().parse() {
