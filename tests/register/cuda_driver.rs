@@ -122,7 +122,7 @@ fn read_only_memory_and_holes_are_distinguished() {
         gpu.register(span(base, length), access).map(drop).expect_err("the driver refuses").to_string()
     };
     let writing = why(2 * PAGE, Access::WRITE);
-    assert!(writing.contains("mapped read-only: ask for reading only"), "{writing}");
+    assert!(writing.contains("mapped read-only: request access for reading only"), "{writing}");
     let hole = why(3 * PAGE, Access::READ);
     assert!(hole.contains(&format!("nothing is mapped at {:#x}", base + 2 * PAGE)), "{hole}");
     drop(Registration::new(&gpu, span(base, 2 * PAGE), Access::READ).expect("for reading"));
