@@ -6,7 +6,7 @@
 //!
 //! The election's code is the shipped one; only the participants are simulated. All cores share the work of large jobs.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hostbuf::internal::wire::Frame;
@@ -14,12 +14,13 @@ use hostbuf::internal::{Ballot, Electorate, candidates, elect};
 use hostbuf::os::maps::HoleSearch;
 
 use crate::Outcome;
+use crate::expectation::{self, Planted};
 use crate::sample::{note, sample, timed};
 
-const GIB: u64 = 1 << 30;
-const TIB: u64 = 1 << 40;
+pub(crate) const GIB: u64 = 1 << 30;
+pub(crate) const TIB: u64 = 1 << 40;
 const PAGE: u64 = 4096;
-const TOP: u64 = 0x7fff_ffff_f000;
+pub(crate) const TOP: u64 = 0x7fff_ffff_f000;
 
 /// SplitMix64: the same layouts in every run.
 struct Random(u64);
@@ -45,7 +46,7 @@ impl Random {
 
 /// What the processes of one job have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Program {
+pub(crate) enum Program {
     Plain,
     /// At a fixed address, not position-independent.
     Fixed,
@@ -64,7 +65,7 @@ enum Program {
     Cuda,
 }
 
-const PROGRAMS: [(Program, u64); 11] = [
+pub(crate) const PROGRAMS: [(Program, u64); 11] = [
     (Program::Plain, 50),
     (Program::Fixed, 8),
     (Program::UnlimitedStack, 7),
@@ -287,8 +288,9 @@ impl Electorate for Simulated<'_> {
 }
 
 /// Measures jobs of `participants` with planted conflicts: on all of the first ballot, in all windows, and at random
-/// addresses. Reports the rounds, and the bytes that a participant and a host send and receive.
-pub(crate) fn planted(participants: usize, jobs: usize) -> Outcome {
+/// addresses. Reports the rounds, and the bytes that a participant and a host send and receive. With a `kind`, only
+/// conflicts of that kind.
+pub(crate) fn planted(participants: usize, jobs: usize, kind: Option<&str>) -> Outcome {
     type Addresses = fn(usize, usize, &mut Random) -> Vec<usize>;
     let first: Addresses = |length, align, _| {
         candidates::ballot(0, length, align).map_or(Vec::new(), |ballot| ballot.as_slice().to_vec())
@@ -299,9 +301,17 @@ pub(crate) fn planted(participants: usize, jobs: usize) -> Outcome {
     };
     let anywhere: Addresses =
         |_, _, random| (0..1000).map(|_| (random.below((TOP - PAGE) / PAGE) * PAGE) as usize).collect();
-    for (name, bar, addresses) in [("first", 2, first), ("windows", 10, windows), ("anywhere", 2, anywhere)] {
+    let kinds = [
+        ("first", 2, first, Some(Planted::First)),
+        ("windows", 10, windows, None),
+        ("anywhere", 2, anywhere, Some(Planted::Anywhere(1000))),
+    ];
+    for (name, bar, addresses, expected) in
+        kinds.into_iter().filter(|(name, ..)| kind.is_none_or(|kind| kind == *name))
+    {
         let key = format!("agreement-planted-{name}");
         let (mut worst, mut without) = (0, 0);
+        let mut jobs_by_rounds = BTreeMap::new();
         let (elapsed, outcome) = timed(|| -> Outcome {
             for seed in 0..jobs {
                 let mut job = Job::random(((participants as u64) << 20) + seed as u64, participants);
@@ -319,6 +329,7 @@ pub(crate) fn planted(participants: usize, jobs: usize) -> Outcome {
                     return Err(format!("{name}, seed {seed}: {address:#x} is taken or not aligned").into());
                 }
                 worst = worst.max(outcome.rounds);
+                *jobs_by_rounds.entry(outcome.rounds).or_insert(0) += 1;
                 sample(&key, "ours", f64::from(outcome.rounds));
                 sample(&key, "theirs", f64::from(bar));
             }
@@ -327,15 +338,20 @@ pub(crate) fn planted(participants: usize, jobs: usize) -> Outcome {
         outcome?;
         // A request and a reply; between hosts two words in each direction, whatever the number of ranks.
         let bytes = 2 * Frame::SIZE as u32 * worst;
+        let each = jobs_by_rounds.iter().map(|(rounds, jobs)| format!("{rounds} in {jobs}"));
+        let each = each.collect::<Vec<_>>().join(", ");
         note(
             &key,
             &format!(
-                "{jobs} jobs of {participants} participants: at most {worst} rounds, {without} without an address; at most \
+                "{jobs} jobs of {participants} participants: rounds {each}; {without} without an address; at most \
                  {bytes} bytes to and from a participant on its host, and {} a host in all-reduces; {:.1} s a job, simulated",
                 2 * 16 * worst,
                 elapsed.as_secs_f64() / jobs as f64
             ),
         );
+        if let Some(expected) = expected {
+            note(&key, &expectation::text(participants, expected));
+        }
     }
     Ok(())
 }

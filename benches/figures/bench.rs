@@ -11,6 +11,7 @@ mod allocate;
 mod attach;
 mod cache;
 mod chain;
+mod expectation;
 mod languages;
 mod launch;
 mod lazy;
@@ -81,7 +82,12 @@ fn main() -> ExitCode {
             cache::measure(number(repeats), number(hits), Ok(ucx), parts)
         }
         ["agreement", most, scale] => agreement::simulate(number(most), number(scale)),
-        ["agreement-planted", participants, jobs] => agreement::planted(number(participants), number(jobs)),
+        ["agreement-planted", participants, jobs] => {
+            agreement::planted(number(participants), number(jobs), None)
+        }
+        ["agreement-planted", participants, jobs, kind] => {
+            agreement::planted(number(participants), number(jobs), Some(kind))
+        }
         ["replicate", key, bytes, repeats, pages] => {
             replicate::compare(key, number(bytes), number(repeats), pages)
         }
