@@ -70,6 +70,10 @@
 //! because the program closed descriptors that it does not own. Its requests are then registered for their leases only;
 //! one warning reports it, and [`Stats::unproven`] counts the requests.
 //!
+//! Some files answer a hit's ioctl as a quiet userfaultfd does: an epoll instance since Linux 6.9, `/dev/urandom`, KVM.
+//! A thread in whose table such a file has the number of a userfaultfd detects it with its next miss there. Until then
+//! its hits are checked against the changes that the monitor has read, but not against a change in progress.
+//!
 //! # Effects of watching on a program
 //!
 //! - Its own `UFFDIO_REGISTER` of watched memory fails with `EBUSY`: only one userfaultfd can watch a mapping.

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io::Read;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,6 +15,7 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
 use crate::doubt::is_alone;
+use crate::letting_go::within;
 use crate::memory::{Area, PAGE};
 use crate::{READ, Stamped, kept_one, skip, strict};
 
@@ -133,11 +134,8 @@ fn a_replaced_descriptor_is_noticed_at_once_and_reported_once() {
     let area = Area::new(2);
     let before = kept_one(&cache, area.pointer(), PAGE);
     let other = fs::File::open("/dev/null").unwrap();
-    for (fd, target) in descriptors("/proc/self/fd") {
-        if target.contains("userfaultfd") {
-            // SAFETY: closes the monitor's descriptors on purpose, which the monitor must tolerate.
-            assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), fd) }, fd);
-        }
+    for fd in userfaultfds() {
+        replace(fd, &other);
     }
     let warnings = Arc::new(AtomicUsize::new(0));
     let counting = tracing::Dispatch::new(Warnings(warnings.clone()));
@@ -155,6 +153,114 @@ fn a_replaced_descriptor_is_noticed_at_once_and_reported_once() {
     assert_eq!(warnings.load(Ordering::Relaxed), 1);
     drop(cache);
     assert!(fake.live().is_empty());
+}
+
+/// `UFFDIO_WRITEPROTECT`, by which a hit asks a userfaultfd.
+const WRITE_PROTECT: libc::c_ulong = 0xc018_aa06;
+
+/// Returns the userfaultfds of this process.
+fn userfaultfds() -> Vec<i32> {
+    let open = descriptors("/proc/self/fd").into_iter();
+    open.filter(|(_, target)| target.contains("userfaultfd")).map(|(fd, _)| fd).collect()
+}
+
+/// Puts a copy of `other` in the place of a descriptor of the monitor's, as a program may that closes what is not its own.
+fn replace(fd: i32, other: &impl AsRawFd) {
+    // SAFETY: on purpose: the monitor must live with that.
+    assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), fd) }, fd);
+}
+
+/// Opens a file that answers `EINVAL` to any request that it does not know.
+fn file_that_refuses_as_a_userfaultfd_does() -> fs::File {
+    let file = fs::File::open("/dev/urandom").unwrap();
+    // SAFETY: the request reads three words.
+    let answer = unsafe { libc::ioctl(file.as_raw_fd(), WRITE_PROTECT, [0u64; 3].as_ptr()) };
+    assert_eq!((answer, std::io::Error::last_os_error().raw_os_error()), (-1, Some(libc::EINVAL)));
+    file
+}
+
+/// A quiet userfaultfd answers a hit as some other files answer a request that they do not know. A miss notices such a file in its
+/// place, and then nothing that was registered before is a hit.
+#[test]
+fn a_file_that_answers_as_a_quiet_userfaultfd_is_noticed_by_the_next_miss() {
+    if !is_alone("descriptors::a_file_that_answers_as_a_quiet_userfaultfd_is_noticed_by_the_next_miss") {
+        return;
+    }
+    let Some((fake, cache)) = strict() else { return };
+    let other = file_that_refuses_as_a_userfaultfd_does();
+    let (known, new) = (Area::new(2), Area::new(2));
+    // Of `new` the cache knows one page, so that the other one is a miss in memory that is watched.
+    let before = [&known, &new].map(|area| kept_one(&cache, area.pointer(), PAGE));
+    let [fd] = userfaultfds()[..] else { panic!("{:?}", userfaultfds()) };
+    // SAFETY: open as long as the cache lives.
+    let real = unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned().unwrap();
+    replace(fd, &other);
+    for n in 1..=3 {
+        drop(cache.get((new.at() + PAGE) as *const u8, PAGE, READ).unwrap());
+        assert_eq!(cache.stats().unproven, 2 * n - 1);
+        assert!(cache.try_get(known.pointer(), PAGE, READ).is_none());
+        assert_ne!(cache.get(known.pointer(), PAGE, READ).unwrap().stamp(), before[0]);
+        assert_eq!(cache.stats().unproven, 2 * n);
+    }
+    // With the userfaultfd back in its place what was registered before is a hit again.
+    replace(fd, &real);
+    assert_eq!([&known, &new].map(|area| kept_one(&cache, area.pointer(), PAGE)), before);
+    assert_eq!(cache.stats().unproven, 6);
+    drop(cache);
+    assert!(fake.live().is_empty());
+}
+
+/// A thread with an older table of descriptors drops the last cache. It cannot stop the monitor, does not wait for it, and neither
+/// closes nor writes to what has the numbers of the monitor's descriptors in its table.
+#[test]
+fn the_last_cache_goes_in_a_thread_without_the_monitors_descriptors() {
+    if !is_alone("descriptors::the_last_cache_goes_in_a_thread_without_the_monitors_descriptors") {
+        return;
+    }
+    if strict().is_none() {
+        return;
+    }
+    let refusing = file_that_refuses_as_a_userfaultfd_does();
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    nix::fcntl::fcntl(&reader, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK)).unwrap();
+    for in_their_place in [None, Some(writer.as_fd()), Some(refusing.as_fd())] {
+        let (send, receive) = mpsc::channel::<(crate::FakeCache, Vec<i32>)>();
+        let (ready, is_ready) = mpsc::channel();
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(move || {
+                hostbuf::os::descriptors::unshare().unwrap();
+                ready.send(()).unwrap();
+                let (cache, numbers) = receive.recv().unwrap();
+                for &fd in &numbers {
+                    if let Some(other) = in_their_place {
+                        replace(fd, &other);
+                    }
+                }
+                within("dropping the last cache", Duration::from_secs(20), || drop(cache));
+                for &fd in &numbers {
+                    // SAFETY: asks only whether it is open.
+                    let is_open = unsafe { libc::fcntl(fd, libc::F_GETFD) } != -1;
+                    assert_eq!(is_open, in_their_place.is_some(), "descriptor {fd}");
+                }
+            });
+            is_ready.recv().unwrap();
+            let before = descriptors("/proc/self/fd");
+            let (_, cache) = strict().expect("there was one");
+            let area = Area::new(1);
+            kept_one(&cache, area.pointer(), PAGE);
+            let numbers = descriptors("/proc/self/fd").into_iter().map(|(fd, _)| fd);
+            let numbers =
+                numbers.filter(|fd| !before.iter().any(|(there, _)| there == fd)).collect::<Vec<_>>();
+            // The list of mappings twice, two eventfds, a userfaultfd and an epoll instance.
+            assert!(numbers.len() >= 5, "{numbers:?}");
+            send.send((cache, numbers)).unwrap();
+            thread.join().unwrap();
+            // The memory is watched still, and the monitor runs.
+            within("unmapping", Duration::from_secs(20), || drop(area));
+        });
+        let nothing = reader.read(&mut [0]).unwrap_err();
+        assert_eq!(nothing.kind(), std::io::ErrorKind::WouldBlock, "somebody wrote into another file");
+    }
 }
 
 /// One thread has unshared its table before the monitor started, and one with `unshare_descriptors`.

@@ -53,7 +53,7 @@ unsafe impl GlobalAlloc for GivesBack {
 static ALLOCATOR: GivesBack = GivesBack;
 
 /// Ends the test where something waits for ever in the kernel: nothing else could.
-fn within(what: &'static str, time: Duration, act: impl FnOnce()) {
+pub(crate) fn within(what: &'static str, time: Duration, act: impl FnOnce()) {
     let (done, is_done) = mpsc::channel::<()>();
     let guard = std::thread::spawn(move || {
         if is_done.recv_timeout(time) == Err(mpsc::RecvTimeoutError::Timeout) {

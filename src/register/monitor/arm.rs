@@ -84,6 +84,9 @@ impl Shared {
                     continue;
                 }
             }
+            if self.verify(found.descriptors).is_err() {
+                return Err(Unwatched::Unproven);
+            }
             let pause = self.pause.load(Ordering::Relaxed);
             if pause > 0 {
                 std::thread::sleep(Duration::from_micros(pause));

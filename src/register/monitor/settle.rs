@@ -57,6 +57,7 @@ impl Shared {
                 if one.userfault.state() != ChangeState::Quiet {
                     return Err(Unsettled::Busy);
                 }
+                self.verify(DescriptorSet::of(number))?;
                 // The mark has been cleared, so the descriptor is sound again.
                 self.mark_sound(number);
             }
@@ -83,6 +84,18 @@ impl Shared {
                 std::thread::yield_now();
             }
         }
+    }
+
+    /// Checks that the calling thread has the userfaultfds of `set`. A hit would take the answer of some other files for theirs
+    /// (`Userfault::state`), so nothing of a userfaultfd that is missing is a hit until a thread that has it finds it quiet.
+    pub(super) fn verify(&self, set: DescriptorSet) -> Result<(), Unsettled> {
+        let mut result = Ok(());
+        for one in self.sequences.in_set(set).filter(|one| !one.userfault.is_at_hand()) {
+            one.mark_sound(false);
+            self.warn_of_unknown_descriptor();
+            result = Err(Unsettled::Unknown);
+        }
+        result
     }
 
     fn has_events(&self, number: usize) -> bool {
@@ -115,7 +128,8 @@ impl Shared {
 
     #[cold]
     fn mark_sound(&self, number: usize) {
-        if self.sequences.of(number).mark_sound(true) {
+        let stayed = held(&self.marks)[number].take().is_some();
+        if self.sequences.of(number).mark_sound(true) && stayed {
             tracing::warn!(
                 "the long change of this program's memory is over: the cache keeps registrations again"
             );

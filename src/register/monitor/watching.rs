@@ -15,7 +15,7 @@ use super::kernel::{FEATURES, Userfault};
 use super::listen::{STOP, WAKE};
 use super::mappings::Mappings;
 use super::proof;
-use super::sequence::{ChangeMark, ChangeState, DescriptorSet, MOST_DESCRIPTORS, Sequences};
+use super::sequence::{DescriptorSet, MOST_DESCRIPTORS, Sequences};
 use super::{Unwatched, Watched, Watcher};
 use crate::error::Error;
 use crate::os::forking::hold_around_fork;
@@ -322,11 +322,9 @@ impl Drop for Watching {
             std::mem::forget(thread);
             return;
         }
-        let known = self.sequences().of(0).userfault.state() != ChangeState::Unknown;
         held(&self.shared.armed).busy.close();
-        if !known {
+        if self.shared.verify(self.sequences().all()).is_err() {
             // A thread without the descriptors can neither stop the monitor nor close its files.
-            self.shared.warn_of_unknown_descriptor();
             std::mem::forget((thread, self.shared.clone()));
             return;
         }
