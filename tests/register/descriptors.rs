@@ -10,10 +10,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use hostbuf::register::{Monitor, Probe};
+use hostbuf::register::{Monitor, Overlap, Probe};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
+use crate::child::{End, does};
 use crate::doubt::is_alone;
 use crate::letting_go::within;
 use crate::memory::{Area, PAGE};
@@ -261,6 +263,61 @@ fn the_last_cache_goes_in_a_thread_without_the_monitors_descriptors() {
         let nothing = reader.read(&mut [0]).unwrap_err();
         assert_eq!(nothing.kind(), std::io::ErrorKind::WouldBlock, "somebody wrote into another file");
     }
+}
+
+/// The program keeps 64 descriptors, or the monitor makes do with one userfaultfd. It opens what else it needs first, so that it
+/// runs where there is just enough for one.
+#[test]
+fn the_monitor_leaves_the_program_descriptors() {
+    const SPARE: usize = 64;
+    const MOST: usize = 16;
+    if strict().is_none() {
+        return;
+    }
+    // The list of mappings, two eventfds, the epoll instance; and the list once more where it can be queried.
+    let others = if hostbuf::os::kernel::version() < (6, 11) { 4 } else { 5 };
+    let enough = others + MOST + SPARE;
+    for (free, expected) in [
+        (enough + 1, Some(MOST)),
+        (enough, Some(MOST)),
+        (enough - 1, Some(1)),
+        (enough - SPARE, Some(1)),
+        (enough - SPARE - 3, Some(1)),
+        (others + 1, Some(1)),
+        (others, None),
+    ] {
+        let end = does(|| {
+            // From here on descriptors have numbers without a gap.
+            let highest = descriptors("/proc/self/fd").into_iter().map(|(fd, _)| fd).max().unwrap();
+            let open = || fs::File::open("/dev/null");
+            let mut filling = vec![open().unwrap()];
+            while filling.last().unwrap().as_raw_fd() <= highest {
+                filling.push(open().unwrap());
+            }
+            let used = filling.last().unwrap().as_raw_fd() as usize + 1;
+            let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+            setrlimit(Resource::RLIMIT_NOFILE, (used + free) as u64, most).unwrap();
+            let before = userfaultfds_below(used + free);
+            let (_, cache) = crate::cache(Overlap::Free, crate::MANY, Monitor::Strict);
+            let opened = userfaultfds_below(used + free) - before;
+            let left = std::iter::from_fn(|| open().ok()).collect::<Vec<_>>().len();
+            let area = Area::new(1);
+            drop(cache.get(area.pointer(), PAGE, READ).unwrap());
+            let found = (cache.stats().unproven == 0).then_some(opened);
+            eprintln!("{free} free: {opened} userfaultfds, {left} left");
+            found == expected && left == free - found.map_or(0, |opened| others + opened)
+        });
+        assert_eq!(end, End::Well, "{free} descriptors");
+    }
+}
+
+/// Returns the number of userfaultfds of this process below a number, without a descriptor.
+fn userfaultfds_below(end: usize) -> usize {
+    let is_one = |fd: &usize| {
+        fs::read_link(format!("/proc/self/fd/{fd}"))
+            .is_ok_and(|target| target.to_string_lossy().contains("userfaultfd"))
+    };
+    (0..end).filter(is_one).count()
 }
 
 /// One thread has unshared its table before the monitor started, and one with `unshare_descriptors`.

@@ -111,23 +111,24 @@ fn open_userfaults(features: u64, wanted: usize) -> Result<Vec<Userfault>, Strin
             Err(_) => break,
         }
     }
-    // The program needs descriptors too, so a process with few of them gets a single userfaultfd.
+    // The program needs descriptors too, so a process with few of them gets a single userfaultfd. These are the last
+    // descriptors that the monitor opens.
     let last = userfaults.last().map_or(0, |userfault| userfault.as_fd().as_raw_fd() as u64);
     let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft);
-    if userfaults.len() < wanted || last + SPARE > limit {
+    if userfaults.len() < wanted || last + SPARE >= limit {
         userfaults.truncate(1);
     }
     Ok(userfaults)
 }
 
-fn epoll_of(sequences: &Sequences, stop: &EventFd, wake: &EventFd) -> nix::Result<Epoll> {
-    let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
+/// Has `epoll` wait for events of the userfaultfds, for the end, and for a call to look again.
+fn fill_epoll(epoll: &Epoll, sequences: &Sequences, stop: &EventFd, wake: &EventFd) -> nix::Result<()> {
     epoll.add(stop, EpollEvent::new(EpollFlags::EPOLLIN, STOP))?;
     epoll.add(wake, EpollEvent::new(EpollFlags::EPOLLIN, WAKE))?;
     for number in sequences.all().iter() {
         epoll.add(&sequences.of(number).userfault, EpollEvent::new(EpollFlags::EPOLLIN, number as u64))?;
     }
-    Ok(epoll)
+    Ok(())
 }
 
 impl Watching {
@@ -191,9 +192,11 @@ impl Watching {
                 .map_err(|e| format!("eventfd: {e}"))
         };
         let (stop, wake) = (event()?, event()?);
+        let of_epoll = |e| format!("epoll: {e}");
+        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(of_epoll)?;
         // The userfaultfds are opened last, so that the other files of the monitor get descriptors first.
         let sequences = Sequences::new(open_userfaults(features, wanted)?);
-        let epoll = epoll_of(&sequences, &stop, &wake).map_err(|e| format!("epoll: {e}"))?;
+        fill_epoll(&epoll, &sequences, &stop, &wake).map_err(of_epoll)?;
         let shared = Arc::new(Shared {
             sequences: Arc::new(sequences),
             mappings,
