@@ -13,6 +13,10 @@ use crate::memory::PAGE;
 use crate::{FakeCache, MANY, READ, Stamped, at, explicit, kept_one, strict, strict_with};
 
 const BUSY: Duration = Duration::from_millis(1200);
+/// The time after which a test that has not done enough gives up.
+const PATIENCE: Duration = Duration::from_secs(90);
+/// The time for which a change may be under way before the monitor counts its descriptor as unsound.
+const STUCK: Duration = Duration::from_secs(1);
 
 /// Takes a lease of memory that was not this before `made` registrations were: it must be of a later one.
 #[track_caller]
@@ -38,24 +42,33 @@ fn blocks(large: bool) {
     }
     let begun = Instant::now();
     let rounds = AtomicUsize::new(0);
-    std::thread::scope(|scope| {
-        for thread in 0..4usize {
+    let longest = std::thread::scope(|scope| {
+        let threads = [0, 1, 2, 3usize].map(|thread| {
             let (cache, fake, rounds) = (&cache, &fake, &rounds);
+            // Where there are few cores to be had it takes longer until enough has happened. How many blocks come and go for
+            // one change depends on the order in which the threads run.
+            let is_enough = || rounds.load(Ordering::Relaxed) > 200 && cache.stats().changed > 20;
             scope.spawn(move || {
-                let mut n = thread;
-                // Enough of them also where there are few cores to be had.
-                while begun.elapsed() < BUSY || rounds.load(Ordering::Relaxed) <= 200 {
+                let (mut n, mut longest) = (thread, Duration::ZERO);
+                while begun.elapsed() < BUSY || (!is_enough() && begun.elapsed() < PATIENCE) {
                     n = (n * 31 + 17) % 101;
+                    let allocated = Instant::now();
                     one_block(cache, fake, large, (100 << 10) + n * 5000);
+                    longest = longest.max(allocated.elapsed());
                     rounds.fetch_add(1, Ordering::Relaxed);
                 }
-            });
-        }
+                longest
+            })
+        });
+        threads.map(|thread| thread.join().unwrap()).into_iter().max().unwrap()
     });
     let rounds = rounds.into_inner();
     assert!(rounds > 200, "{rounds}");
     let stats = cache.stats();
-    assert!(stats.changed > 20 && stats.unproven == 0, "{stats:?}");
+    assert!(stats.changed > 20, "{stats:?}");
+    // A thread that frees has its change under way until it has a core again. If that takes longer than the monitor allows,
+    // memory is registered for its leases only meanwhile; and that thread's block has taken as long.
+    assert!(stats.unproven == 0 || longest > STUCK, "{longest:?}, {stats:?}");
     drop(cache);
     assert!(fake.live().is_empty());
 }
