@@ -87,10 +87,7 @@ impl Shared {
             if self.verify(found.descriptors).is_err() {
                 return Err(Unwatched::Unproven);
             }
-            let pause = self.pause.load(Ordering::Relaxed);
-            if pause > 0 {
-                std::thread::sleep(Duration::from_micros(pause));
-            }
+            self.pause_for_tests();
             let around = (!found.discarded).then_some(found.whole);
             return Ok(Watched { around, descriptors: found.descriptors });
         }

@@ -295,4 +295,23 @@ mod tests {
             (Some(0), Some(0), None)
         );
     }
+
+    #[test]
+    fn what_is_busy_is_so_until_it_is_unmapped_and_has_been_discarded_when_it_is_watched_again() {
+        let page = Span::new(0x1000, 0x1000).unwrap();
+        let mut armed = Armed::new();
+        let discard = |armed: &mut Armed| while !armed.discard(page, 0) {};
+        armed.add(page, 0);
+        discard(&mut armed);
+        armed.unmapped(page);
+        assert_eq!(armed.busy.give_up(0, Instant::now()), None);
+        discard(&mut armed);
+        assert_eq!(armed.busy.give_up(0, Instant::now()), Some(page));
+        armed.remove(page);
+        armed.add(page, 0);
+        assert!(armed.around(page).unwrap().discarded);
+        armed.unmapped(page);
+        armed.add(page, 0);
+        assert!(!armed.around(page).unwrap().discarded);
+    }
 }

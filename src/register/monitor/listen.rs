@@ -85,6 +85,7 @@ impl Shared {
         // The lock is held throughout: stopping the monitor first forbids this, and then unwatches all ranges.
         let mut armed = held(&self.armed);
         while let Some((span, number)) = armed.busy.due(Instant::now()) {
+            self.pause_for_tests();
             // The address may belong to another, larger mapping by now.
             if self.mappings.is_exactly(span) {
                 armed.arrived(span);

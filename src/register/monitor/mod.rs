@@ -8,6 +8,8 @@ mod listen;
 mod mappings;
 mod proof;
 mod recent;
+#[cfg(all(test, not(loom)))]
+mod scenarios;
 mod sequence;
 mod settle;
 mod strays;

@@ -32,7 +32,7 @@ const SPARE: u64 = 64;
 const MOST_WATCHERS: usize = 256;
 
 pub(super) struct Watching {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     thread: Option<Thread>,
     lineage: Lineage,
     /// True if [`keep_running`](Watching::keep_running) holds a reference, which is never released.
@@ -62,7 +62,8 @@ pub(super) struct Shared {
     pub(super) next: AtomicUsize,
     /// True if the warning about a thread without the descriptors has been issued.
     unknown: AtomicBool,
-    /// Delays in microseconds, for tests: of reading events, of notifying caches, and of continuing a request.
+    /// Delays in microseconds, for tests: of reading events, of notifying caches, and the pause of a request and of
+    /// `watch_again` before they go on.
     pub(super) late: AtomicU64,
     pub(super) tell_late: AtomicU64,
     pub(super) pause: AtomicU64,
@@ -295,13 +296,21 @@ impl Watching {
         self.shared.tell_late.store(time.as_micros() as u64, Ordering::Relaxed);
     }
 
-    /// For tests: lets requests go on so much later.
+    /// For tests: lets requests go on so much later, and the monitor with busy pages.
     pub(super) fn pause(&self, time: Duration) {
         self.shared.pause.store(time.as_micros() as u64, Ordering::Relaxed);
     }
 }
 
 impl Shared {
+    /// Pauses for the time that a test has set.
+    pub(super) fn pause_for_tests(&self) {
+        let pause = self.pause.load(Ordering::Relaxed);
+        if pause > 0 {
+            std::thread::sleep(Duration::from_micros(pause));
+        }
+    }
+
     /// Warns once that a thread lacks the monitor's descriptors, so that its requests cannot query the kernel.
     #[cold]
     pub(super) fn warn_of_unknown_descriptor(&self) {

@@ -1,0 +1,285 @@
+//! Tests of the monitor against the kernel, without a cache.
+
+#![allow(unsafe_code)]
+
+use std::ops::Range;
+use std::ptr::null_mut;
+use std::time::{Duration, Instant};
+
+use super::kernel::FEATURES;
+use super::sequence::{ChangeSequence, DescriptorSet, Unchanged};
+use super::watching::{Shared, Watching, held};
+use crate::os::{kernel, memory};
+use crate::span::Span;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Starts a monitor of the test's own.
+fn started() -> Option<Watching> {
+    match Watching::start(FEATURES) {
+        Ok(watching) => Some(watching),
+        Err(why) => {
+            eprintln!("skipped: the strict monitor: {why}");
+            None
+        }
+    }
+}
+
+fn page() -> usize {
+    memory::page_size() as usize
+}
+
+/// Returns the mappings of this process, and whether a userfaultfd watches them, as the kernel says.
+fn mappings() -> Vec<(Range<usize>, bool)> {
+    let text = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let mut mappings: Vec<(Range<usize>, bool)> = Vec::new();
+    for line in text.lines() {
+        let mut words = line.split_whitespace();
+        let first = words.next().unwrap_or_default();
+        let number = |text| usize::from_str_radix(text, 16).ok();
+        let range = first.split_once('-').and_then(|(start, end)| Some(number(start)?..number(end)?));
+        match (range, mappings.last_mut()) {
+            (Some(range), _) => mappings.push((range, false)),
+            (None, Some((_, watched))) if first == "VmFlags:" => *watched = words.any(|flag| flag == "uw"),
+            _ => {}
+        }
+    }
+    mappings
+}
+
+/// Private memory between two pages without access, so that the kernel joins it with nothing.
+struct Area(Span);
+
+impl Area {
+    fn new(pages: usize) -> Area {
+        let (length, flags) = (pages * page(), libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: new memory, of which only the inner part is made accessible.
+        let start = unsafe {
+            let base = libc::mmap(null_mut(), length + 2 * page(), libc::PROT_NONE, flags, -1, 0);
+            assert_ne!(base, libc::MAP_FAILED);
+            let start = base.byte_add(page());
+            assert_eq!(libc::mprotect(start, length, libc::PROT_READ | libc::PROT_WRITE), 0);
+            start as usize
+        };
+        Area(Span::new(start, length).unwrap())
+    }
+
+    fn page(&self, number: usize) -> Span {
+        self.pages(number..number + 1)
+    }
+
+    fn pages(&self, numbers: Range<usize>) -> Span {
+        Span::new(self.0.start() + numbers.start * page(), numbers.len() * page()).unwrap()
+    }
+
+    /// Returns the mappings of this memory, and whether a userfaultfd watches them.
+    fn mappings(&self) -> Vec<(Range<usize>, bool)> {
+        let is_inside = |range: &Range<usize>| self.0.start() <= range.start && range.end <= self.0.end();
+        mappings().into_iter().filter(|(range, _)| is_inside(range)).collect()
+    }
+
+    fn is_watched(&self, span: Span) -> bool {
+        let mappings = self.mappings();
+        mappings
+            .iter()
+            .any(|(range, watched)| *watched && range.start < span.end() && span.start() < range.end)
+    }
+}
+
+impl Drop for Area {
+    fn drop(&mut self) {
+        // SAFETY: the area's own pages, and those beside it.
+        unsafe { libc::munmap((self.0.start() - page()) as *mut _, self.0.len() + 2 * page()) };
+    }
+}
+
+/// Has memory watched, and returns the number of the descriptor.
+fn watch(watching: &Watching, span: Span) -> usize {
+    let begun = Instant::now();
+    loop {
+        match watching.arm(span) {
+            Ok(watched) => return watched.descriptors.iter().next().unwrap(),
+            Err(why) => assert!(begun.elapsed() < PATIENCE, "{why:?}"),
+        }
+    }
+}
+
+/// Counts as many discards at `time` as a busy range has.
+fn discard_often(shared: &Shared, span: Span, number: usize, time: Instant) {
+    let mut armed = held(&shared.armed);
+    while !armed.busy.discard(span, number, time) {}
+}
+
+/// Gives pages up as busy ones that are to be watched again by now. The monitor does not look until it is woken.
+fn give_up_until_now(shared: &Shared, spans: &[Span], number: usize) {
+    let before = Instant::now().checked_sub(Duration::from_secs(2)).expect("the machine has run for so long");
+    for &span in spans {
+        discard_often(shared, span, number, before);
+        assert_eq!(held(&shared.armed).busy.give_up(number, before), Some(span));
+    }
+    shared.unwatch(&spans.iter().map(|&span| (span, number)).collect::<Vec<_>>());
+}
+
+/// Before Linux 6.17 a userfaultfd could take the watching of another one away. So while memory is given up by one descriptor, a
+/// hit relies on none, and afterwards each of them has changed.
+#[test]
+fn giving_memory_up_disturbs_all_descriptors() {
+    let Some(watching) = started() else { return };
+    let (shared, area) = (&watching.shared, Area::new(1));
+    let number = watch(&watching, area.0);
+    let sequences = watching.sequences();
+    let all = || sequences.all().iter().map(|number| sequences.of(number));
+    let before: Vec<u64> = all().map(ChangeSequence::read).collect();
+    std::thread::scope(|scope| {
+        let applying = held(&shared.applying);
+        let unwatching = scope.spawn(|| shared.unwatch(&[(area.0, number)]));
+        // The kernel has been told, and nobody else.
+        let begun = Instant::now();
+        while area.is_watched(area.0) {
+            assert!(begun.elapsed() < PATIENCE);
+        }
+        let relied_on = all().filter(|one| one.check(one.read()) == Unchanged::Yes).count();
+        drop(applying);
+        unwatching.join().unwrap();
+        assert_eq!(relied_on, 0);
+    });
+    assert!(all().zip(before).all(|(one, before)| one.read() > before));
+    assert!(watching.settle(sequences.all()));
+}
+
+/// One descriptor gives a range up of which another one watches a part. Since Linux 6.17 the kernel refuses that part, so it has to
+/// be known that it is watched still, for when the monitor stops.
+#[test]
+fn a_part_that_another_descriptor_watches_is_given_up_in_the_end() {
+    // Where the monitor's proof has unmapped memory it looks in any case.
+    let area = Area::new(2);
+    let Some(watching) = started() else { return };
+    let shared = watching.shared.clone();
+    if watching.sequences().all() == DescriptorSet::of(0) {
+        return eprintln!("skipped: memory of two userfaultfds: the monitor has one");
+    }
+    for number in [0, 1] {
+        watching.sequences().of(number).userfault.register(area.page(number)).unwrap();
+    }
+    shared.unwatch(&[(area.0, 0)]);
+    assert!(!area.is_watched(area.page(0)));
+    let stays = area.is_watched(area.page(1));
+    assert!(stays || kernel::version() < (6, 17));
+    // Its descriptors stay open here, so that nothing but the end itself gives up.
+    drop(watching);
+    let is_watched = area.is_watched(area.0);
+    drop(shared);
+    assert!(!is_watched);
+}
+
+/// Busy pages become due while the monitor stops, which has given up the first of them already.
+#[test]
+fn nothing_is_watched_again_while_the_monitor_stops() {
+    for round in 0..12 {
+        let Some(watching) = started() else { return };
+        // Its descriptors stay open here, so that what is watched at the end remains so.
+        let shared = watching.shared.clone();
+        // A part of a mapping would be one with the rest of it once that is given up, and not be watched again.
+        let areas: Vec<Area> = (0..200).map(|_| Area::new(1)).collect();
+        for area in &areas {
+            give_up_until_now(&shared, &[area.0], watch(&watching, area.0));
+        }
+        let begun = Instant::now();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while begun.elapsed() < round * Duration::from_micros(100) {
+                    std::hint::spin_loop();
+                }
+                shared.wake.write(1).unwrap();
+            });
+            drop(watching);
+        });
+        let there = mappings();
+        let is_watched =
+            |area: &&Area| there.iter().any(|(range, watched)| *watched && range.contains(&area.0.start()));
+        let watched = areas.iter().filter(is_watched).count();
+        // Without this an area that is watched could not be unmapped.
+        drop(shared);
+        assert_eq!(watched, 0, "round {round}");
+    }
+}
+
+/// The monitor stops between the moment in which a busy page becomes due and the one in which it is watched again.
+#[test]
+fn a_page_that_is_about_to_be_watched_again_is_given_up_when_the_monitor_stops() {
+    let Some(watching) = started() else { return };
+    let (shared, area) = (watching.shared.clone(), Area::new(1));
+    give_up_until_now(&shared, &[area.0], watch(&watching, area.0));
+    watching.pause(Duration::from_millis(200));
+    shared.wake.write(1).unwrap();
+    // By then the monitor has seen it. If not, this shows nothing, and does not fail either.
+    std::thread::sleep(Duration::from_millis(50));
+    drop(watching);
+    let is_watched = area.is_watched(area.0);
+    // Without this it could not be unmapped.
+    drop(shared);
+    assert!(!is_watched);
+}
+
+/// To the kernel two pages beside each other that are not watched are one mapping, which neither of them is alone.
+#[test]
+fn busy_pages_that_touch_are_watched_again() {
+    if kernel::version() < (6, 11) {
+        return eprintln!("skipped: busy pages: PROCMAP_QUERY, Linux 6.11");
+    }
+    let Some(watching) = started() else { return };
+    let area = Area::new(4);
+    let number = watch(&watching, area.0);
+    give_up_until_now(&watching.shared, &[area.page(1), area.page(2)], number);
+    let at = |number: usize| area.0.start() + number * page();
+    assert_eq!(area.mappings(), [(at(0)..at(1), true), (at(1)..at(3), false), (at(3)..at(4), true)]);
+    watching.shared.wake.write(1).unwrap();
+    let begun = Instant::now();
+    while area.mappings() != [(at(0)..at(4), true)] {
+        assert!(begun.elapsed() < PATIENCE, "{:x?}", area.mappings());
+        std::thread::yield_now();
+    }
+}
+
+/// A request that finds a descriptor busy gives up what is busy now: not pages that were busy long ago, and not memory that has
+/// come where busy pages were unmapped.
+#[test]
+fn only_pages_that_are_busy_now_are_given_up() {
+    if kernel::version() < (6, 11) {
+        return eprintln!("skipped: busy pages: PROCMAP_QUERY, Linux 6.11");
+    }
+    let Some(watching) = started() else { return };
+    let (shared, area) = (&watching.shared, Area::new(3));
+    let number = watch(&watching, area.0);
+    let give_up = || {
+        watching.sequences().of(number).mark_busy(true);
+        shared.give_up_busy(number);
+    };
+    let before = Instant::now().checked_sub(Duration::from_secs(2)).expect("the machine has run for so long");
+    discard_often(shared, area.page(0), number, before);
+    give_up();
+    assert_eq!(area.mappings(), [(area.0.start()..area.0.end(), true)], "long ago");
+
+    discard_often(shared, area.page(1), number, Instant::now());
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+    // SAFETY: over a page of the test's own.
+    unsafe {
+        let over = libc::mmap(
+            area.page(1).start() as *mut _,
+            page(),
+            libc::PROT_READ | libc::PROT_WRITE,
+            flags,
+            -1,
+            0,
+        );
+        assert_ne!(over, libc::MAP_FAILED);
+    }
+    assert!(watching.settle(DescriptorSet::of(number)));
+    watching.sequences().of(number).userfault.register(area.page(1)).unwrap();
+    give_up();
+    assert_eq!(area.mappings(), [(area.0.start()..area.0.end(), true)], "unmapped");
+
+    discard_often(shared, area.page(1), number, Instant::now());
+    give_up();
+    assert_eq!(area.mappings().len(), 3, "busy");
+}
