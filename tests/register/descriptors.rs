@@ -33,7 +33,7 @@ fn descriptors(folder: &str) -> Vec<(i32, String)> {
 }
 
 /// Returns the directory of the monitor's thread in /proc.
-fn monitors_thread() -> String {
+pub(crate) fn monitors_thread() -> String {
     let threads = fs::read_dir("/proc/self/task").unwrap().map(|thread| thread.unwrap().path());
     let names = |thread: &std::path::PathBuf| {
         fs::read_to_string(thread.join("comm")).is_ok_and(|name| name.trim() == "hostbuf-monitor")

@@ -1,7 +1,5 @@
 //! The monitor's end: with the last cache everything that was watched is let go of, and nobody hangs.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -14,43 +12,9 @@ use hostbuf::{Error, HostBuffer, Options, Pages};
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, fork};
 
+use crate::allocator::give_back_with_each_call;
 use crate::memory::{Area, PAGE};
 use crate::{READ, Stamped, span, strict, strict_with};
-
-/// An allocator that gives a watched page back to the kernel whenever a thread that has asked for that allocates or frees, as
-/// any allocator may: whoever does so waits for the monitor.
-struct GivesBack;
-
-thread_local! {
-    /// The page; 0 for none.
-    static GIVEN_BACK: Cell<usize> = const { Cell::new(0) };
-}
-
-fn give_back() {
-    let page = GIVEN_BACK.try_with(Cell::get).unwrap_or(0);
-    if page != 0 {
-        // SAFETY: a page of a test's own.
-        unsafe { libc::madvise(page as *mut _, PAGE, libc::MADV_DONTNEED) };
-    }
-}
-
-// SAFETY: the system's, which neither the page nor the thread's word belong to.
-unsafe impl GlobalAlloc for GivesBack {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        give_back();
-        // SAFETY: as the caller promises.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        give_back();
-        // SAFETY: as the caller promises.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: GivesBack = GivesBack;
 
 /// Ends the test where something waits for ever in the kernel: nothing else could.
 pub(crate) fn within(what: &'static str, time: Duration, act: impl FnOnce()) {
@@ -88,9 +52,9 @@ fn caches_go_while_the_allocator_waits_for_the_monitor() {
                     // The one that changes all the time may be refused.
                     drop(cache.get(area.pointer(), PAGE, READ));
                 }
-                GIVEN_BACK.set(given_back.at());
+                give_back_with_each_call(given_back.at());
                 drop(cache);
-                GIVEN_BACK.set(0);
+                give_back_with_each_call(0);
             }
             stop.store(true, Ordering::Relaxed);
         });
@@ -108,9 +72,9 @@ fn a_freezing_is_refused_while_the_allocator_waits_for_the_monitor() {
     let lease = cache.get(buffer.as_ptr().as_ptr(), 64, Access::WRITE).unwrap();
     within("a refused freezing", Duration::from_secs(20), || {
         for _ in 0..20 {
-            GIVEN_BACK.set(given_back.at());
+            give_back_with_each_call(given_back.at());
             let refused = buffer.freeze(&Solo).map(drop);
-            GIVEN_BACK.set(0);
+            give_back_with_each_call(0);
             assert!(refused.unwrap_err().to_string().contains("a lease lives"));
         }
     });
@@ -129,7 +93,7 @@ fn everything_is_done_while_the_allocator_waits_for_the_monitor() {
         let areas: Vec<Area> = (0..8).map(|_| Area::new(8)).collect();
         let brief = Duration::from_millis(1);
         within("everything", Duration::from_secs(60), || {
-            GIVEN_BACK.set(given_back.at());
+            give_back_with_each_call(given_back.at());
             for round in 0..20 {
                 let mut held = Vec::new();
                 for area in &areas {
@@ -155,7 +119,7 @@ fn everything_is_done_while_the_allocator_waits_for_the_monitor() {
                 cache.flush().unwrap();
             }
             drop(cache);
-            GIVEN_BACK.set(0);
+            give_back_with_each_call(0);
         });
         assert!(fake.live().is_empty());
     }

@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code)]
 
+mod allocator;
 mod batches;
 mod budget;
 mod child;

@@ -244,7 +244,7 @@ fn nobody_waits_for_quiet_beyond_his_time() {
 }
 
 /// Returns the mapping at `address`, and whether a userfaultfd watches it.
-fn mapping_at(address: usize) -> (std::ops::Range<usize>, bool) {
+pub(crate) fn mapping_at(address: usize) -> (std::ops::Range<usize>, bool) {
     let text = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let mut there = None;
     for line in text.lines() {

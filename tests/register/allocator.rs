@@ -1,0 +1,172 @@
+//! The allocator of this program. For a thread that asks for it each call gives a watched page back to the kernel, as any
+//! allocator may; and it observes whether the monitor's thread allocates or frees, which could then wait for itself.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use hostbuf::register::{Budget, Monitor, Overlap, Probe};
+
+use crate::doubt::is_alone;
+use crate::memory::{Area, PAGE, map_over};
+use crate::{MANY, READ, kept_one, skip, strict, strict_with};
+
+struct Observing;
+
+thread_local! {
+    /// The page that this thread gives back; 0 for none.
+    static GIVEN_BACK: Cell<usize> = const { Cell::new(0) };
+    /// This thread runs a test.
+    static OWN: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The thread whose calls are counted; 0 for none.
+static OBSERVED: AtomicI32 = AtomicI32::new(0);
+static CALLS: AtomicUsize = AtomicUsize::new(0);
+
+/// Calls of threads that a test starts take long.
+static SLOW: AtomicBool = AtomicBool::new(false);
+/// Slow calls so far, those that have not returned, and calls of the test meanwhile.
+static SLOW_CALLS: AtomicUsize = AtomicUsize::new(0);
+static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
+static MEANWHILE: AtomicUsize = AtomicUsize::new(0);
+
+/// Has the calling thread give a page back with each call of the allocator from now on; 0 for none.
+pub fn give_back_with_each_call(page: usize) {
+    GIVEN_BACK.set(page);
+}
+
+fn called() {
+    let page = GIVEN_BACK.try_with(Cell::get).unwrap_or(0);
+    if page != 0 {
+        // SAFETY: a page of a test's own.
+        unsafe { libc::madvise(page as *mut _, PAGE, libc::MADV_DONTNEED) };
+    }
+    let observed = OBSERVED.load(Ordering::Relaxed);
+    // SAFETY: no operands.
+    if observed != 0 && unsafe { libc::gettid() } == observed {
+        CALLS.fetch_add(1, Ordering::Relaxed);
+    }
+    if SLOW.load(Ordering::Relaxed) {
+        if OWN.try_with(Cell::get).unwrap_or(true) {
+            // A new thread has come to its first call by then.
+            std::thread::sleep(Duration::from_millis(5));
+            MEANWHILE.fetch_add(UNDER_WAY.load(Ordering::SeqCst), Ordering::SeqCst);
+        // Not the one that waits for the test.
+        // SAFETY: no operands.
+        } else if unsafe { libc::gettid() != libc::getpid() } {
+            SLOW_CALLS.fetch_add(1, Ordering::SeqCst);
+            UNDER_WAY.fetch_add(1, Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(50));
+            UNDER_WAY.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+// SAFETY: the system's, which neither the page nor the counters belong to.
+unsafe impl GlobalAlloc for Observing {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        called();
+        // SAFETY: as the caller promises.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        called();
+        // SAFETY: as the caller promises.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Observing = Observing;
+
+/// Changes memory in every way that is reported, with many registrations of it, some of them leased, in two caches; and has pages
+/// given up as busy and watched again.
+#[test]
+fn the_monitors_thread_neither_allocates_nor_frees() {
+    if !is_alone("allocator::the_monitors_thread_neither_allocates_nor_frees") {
+        return;
+    }
+    let Some((_, cache)) = strict() else { return };
+    let Some((_, small)) = strict_with(Overlap::Refused, Budget { regions: 8, ..MANY }) else { return };
+    let thread = crate::descriptors::monitors_thread().rsplit('/').next().unwrap().parse().unwrap();
+    OBSERVED.store(thread, Ordering::Relaxed);
+    for round in 0..20 {
+        let area = Area::new(256);
+        let page = |n: usize| (area.at() + n * PAGE) as *const u8;
+        let leases = (0..256).map(|n| cache.get(page(n), PAGE, READ).unwrap()).collect::<Vec<_>>();
+        (0..8).for_each(|n| drop(small.get(page(2 * n), PAGE, READ)));
+        // SAFETY: the test's own pages.
+        unsafe {
+            libc::madvise(area.at() as *mut _, 64 * PAGE, libc::MADV_DONTNEED);
+            libc::madvise((area.at() + 64 * PAGE) as *mut _, 64 * PAGE, libc::MADV_FREE);
+            // Every other page, so that there are many events at a time.
+            for n in (128..160).step_by(2) {
+                map_over(area.at() + n * PAGE, PAGE);
+            }
+            let moved =
+                libc::mremap((area.at() + 192 * PAGE) as *mut _, 8 * PAGE, 16 * PAGE, libc::MREMAP_MAYMOVE);
+            assert_ne!(moved, libc::MAP_FAILED);
+            libc::munmap(moved, 16 * PAGE);
+        }
+        map_over(area.at(), area.len());
+        assert!(cache.try_get(page(round), PAGE, READ).is_none());
+        drop(leases);
+    }
+    assert!(cache.stats().changed >= 20 * 256, "{:?}", cache.stats());
+    if hostbuf::os::kernel::version() >= (6, 11) {
+        purged_and_watched_again(&cache);
+    }
+    OBSERVED.store(0, Ordering::Relaxed);
+    assert_eq!(CALLS.load(Ordering::Relaxed), 0, "calls of the allocator in the monitor's thread");
+}
+
+/// Purges a page until the monitor gives it up, and waits until the monitor watches it again.
+fn purged_and_watched_again(cache: &crate::FakeCache) {
+    let area = Area::new(3);
+    let begun = Instant::now();
+    let in_time =
+        |what: &str| assert!(begun.elapsed() < Duration::from_secs(60), "{what}: {:?}", cache.stats());
+    let purged = area.at() + PAGE;
+    kept_one(cache, area.pointer(), PAGE);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                // SAFETY: the test's own page.
+                unsafe { libc::madvise(purged as *mut _, PAGE, libc::MADV_DONTNEED) };
+            }
+        });
+        while crate::restless::mapping_at(purged).1 {
+            drop(cache.get(area.pointer(), PAGE, READ).unwrap());
+            in_time("it is given up");
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    while !crate::restless::mapping_at(purged).1 {
+        std::thread::yield_now();
+        in_time("it is watched again");
+    }
+}
+
+/// What the monitor's thread has to allocate when it begins is there before memory is watched. Its calls take long here; whoever
+/// starts it goes on, and allocates, only when they are over.
+#[test]
+fn the_monitors_thread_has_allocated_before_memory_is_watched() {
+    if !is_alone("allocator::the_monitors_thread_has_allocated_before_memory_is_watched") {
+        return;
+    }
+    OWN.set(true);
+    SLOW.store(true, Ordering::SeqCst);
+    let probe = Monitor::probe();
+    SLOW.store(false, Ordering::SeqCst);
+    match probe {
+        Probe::Missing(why) => skip(&format!("the strict monitor: {why}")),
+        Probe::Ready(_) => {
+            assert_ne!(SLOW_CALLS.load(Ordering::SeqCst), 0, "the monitor's thread does not allocate at all");
+            assert_eq!(MEANWHILE.load(Ordering::SeqCst), 0, "calls while the monitor's thread allocated");
+        }
+    }
+}
