@@ -13,7 +13,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The size of a thread's stack in bytes, the same as in the standard library.
+use crate::os::memory;
+
+/// The size of a thread's stack in bytes, the same as in the standard library, without thread-local variables.
 const STACK: usize = 2 << 20;
 
 /// A running thread that has not been joined.
@@ -39,6 +41,26 @@ extern "C" fn begin(start: *mut libc::c_void) -> *mut libc::c_void {
     std::ptr::null_mut()
 }
 
+/// Returns the size of the stack: [`STACK`], and the minimum of the C library. In glibc that includes the thread-local
+/// variables of the program and its libraries, which lie in the stack. A program may have many megabytes of them
+/// (threadprivate arrays in Fortran), and pthread_create fails if the stack cannot hold them.
+fn stack_size(attributes: *const libc::pthread_attr_t) -> usize {
+    type Minimum = unsafe extern "C" fn(*const libc::pthread_attr_t) -> usize;
+    // The standard library calls this function of glibc too. Other C libraries do not have it, and allocate thread-local
+    // variables separately.
+    // SAFETY: a NUL-terminated name.
+    let minimum = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__pthread_get_minstack".as_ptr()) };
+    if minimum.is_null() {
+        return STACK;
+    }
+    // SAFETY: the function has this type, and the caller's attributes are initialised.
+    let minimum = unsafe {
+        let minimum = std::mem::transmute::<*mut libc::c_void, Minimum>(minimum);
+        minimum(attributes)
+    };
+    (STACK + minimum).next_multiple_of(memory::page_size() as usize)
+}
+
 /// Starts a thread that runs `body`. `name` has at most 15 bytes, the limit of the kernel.
 ///
 /// # Errors
@@ -51,7 +73,7 @@ pub fn spawn(name: &CStr, body: impl FnOnce() + Send + 'static) -> io::Result<Th
     // SAFETY: the attributes are initialised first and destroyed last; `start` is the argument that `begin` expects.
     let result = unsafe {
         libc::pthread_attr_init(attributes.as_mut_ptr());
-        libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), STACK);
+        libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), stack_size(attributes.as_ptr()));
         let result = libc::pthread_create(handle.as_mut_ptr(), attributes.as_ptr(), begin, start.cast());
         libc::pthread_attr_destroy(attributes.as_mut_ptr());
         result
