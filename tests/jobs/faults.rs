@@ -127,6 +127,31 @@ fn killed_while_the_agent_takes_pages() {
     }
 }
 
+/// The agent must not wait for its own children when it ends the processes of a job whose launcher was killed.
+#[test]
+fn an_agent_that_takes_pages_ends_at_once_with_its_launcher() {
+    let job = Job::start("stopped-workers", "size=3G,pages=4k", &["-n", "2"], &["sleep", "1000"], |_, _| {});
+    // A worker that is stopped does not end by SIGTERM.
+    let maps_the_buffer = |worker: i32| {
+        fs::read_to_string(format!("/proc/{worker}/maps")).is_ok_and(|maps| maps.contains("/memfd:hostbuf:"))
+    };
+    eventually("a child of the agent that maps the buffer is stopped", ARRIVAL, || {
+        job.agent().map(children).unwrap_or_default().into_iter().any(|worker| {
+            let worker_is = Pid::from_raw(worker);
+            if !maps_the_buffer(worker) || kill(worker_is, Signal::SIGSTOP).is_err() {
+                return false;
+            }
+            let is_held = maps_the_buffer(worker);
+            if !is_held {
+                let _ = kill(worker_is, Signal::SIGCONT);
+            }
+            is_held
+        })
+    });
+    slay(job.pid());
+    eventually("the agent and its children end", Duration::from_secs(4), || job.remains().is_empty());
+}
+
 #[test]
 fn killed_while_a_rank_is_missing() {
     kill_every_subset("gathering", 2, false, || held("missing", "exec", ""));

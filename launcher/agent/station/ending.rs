@@ -48,7 +48,9 @@ impl LocalJob {
         let own = std::process::id() as i32;
         let numbers = fs::read_dir("/proc").into_iter().flatten().flatten();
         let numbers = numbers.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-        numbers.filter(|&pid| pid != own && self.has(pid)).collect()
+        // The agent's own children, which take pages, map the buffers too. They end with the agent.
+        let is_own = |pid: i32| pid == own || process::parent(pid) == Some(own);
+        numbers.filter(|&pid| !is_own(pid) && self.has(pid)).collect()
     }
 
     fn signal(&self, pid: i32, signal: Signal) {
