@@ -37,6 +37,10 @@ const LINGER: Duration = Duration::from_secs(2);
 /// The time that agents get to notice that all their ranks have ended.
 const NOTICE: Duration = Duration::from_millis(500);
 
+/// The time that an engine gets to end a job of which a rank has failed. Open MPI takes 1 s, and its mpirun 4.1 crashes if
+/// it gets SIGTERM meanwhile.
+const ABORT: Duration = Duration::from_secs(3);
+
 /// The largest number of an engine's lines that a message quotes: enough for the remedies at their end.
 const MOST_SAID: usize = 16;
 /// The time that a host may still take to connect after the engine's ssh has reported that it is unreachable.
@@ -457,7 +461,8 @@ impl<'a> Launcher<'a> {
     }
 
     fn escalate(&mut self) {
-        if self.failing.is_some_and(|since| since.elapsed() > NOTICE) {
+        let patience = if *self.engine == Engine::Local { NOTICE } else { ABORT };
+        if self.failing.is_some_and(|since| since.elapsed() > patience) {
             self.stop();
         }
         if let Some((since, killed @ false)) = &mut self.stopping

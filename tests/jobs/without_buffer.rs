@@ -147,6 +147,25 @@ fn every_host_of_an_mpirun_has_its_line() {
     }
 }
 
+/// mpirun of Open MPI 4.1 crashes if it gets a signal while it ends a job of which a rank has failed.
+#[test]
+fn an_engine_ends_a_job_of_which_ranks_fail_undisturbed() {
+    let Some(fixed) = build("gcc", "variables.c", &["-static"]) else { return };
+    if !can_simulate() {
+        return;
+    }
+    let script =
+        format!("$HOSTBUF run --mpirun $MPIRUN --host h0:2,h1:2 -n 4 --size 4M --require -- {fixed}");
+    for flavour in flavours() {
+        let outcome = simulated(2, &flavour, &script);
+        assert_eq!((outcome.status, &outcome.stdout[..]), (1, ""), "{flavour}: {outcome:?}");
+        let lines = |text: &str| outcome.stderr.lines().filter(|line| line.contains(text)).count();
+        assert_eq!(lines("no buffer (--require)"), 1, "{flavour}: {outcome:?}");
+        let disturbed = lines("Segmentation fault") + lines("abort is already in progress");
+        assert_eq!(disturbed, 0, "{flavour}: {outcome:?}");
+    }
+}
+
 /// Runs a job of a user other than root. One rank is a copy of variables.c with privileges from `grant`, the other one
 /// the plain program. Records `what` as skipped if that is not possible.
 fn privileged_rank(what: &str, reason: &str, grant: impl Fn(&str)) {
