@@ -76,7 +76,7 @@ pub fn all_at(outcome: &Outcome, prefix: &str, ranks: usize, address: &str) {
     let lines = outcome.lines(prefix);
     assert_eq!(lines.len(), ranks, "{outcome:?}");
     assert!(lines.iter().all(|l| l.split(' ').next() == Some(address)), "{outcome:?}");
-    assert_eq!(outcome.stderr, "", "{outcome:?}");
+    assert_eq!(outcome.said(), [""; 0], "{outcome:?}");
 }
 
 // Sanitizers
@@ -242,7 +242,7 @@ fn no_randomness_in_the_layout() {
 fn mapped_in(outcome: &Outcome, ranks: usize) {
     assert_eq!(outcome.stdout.matches("550000000000-550000400000 rw-s ").count(), ranks, "{outcome:?}");
     assert_eq!(outcome.stdout.matches(":default (deleted)").count(), ranks, "{outcome:?}");
-    assert_eq!(outcome.stderr, "", "{outcome:?}");
+    assert_eq!(outcome.said(), [""; 0], "{outcome:?}");
 }
 
 #[test]
@@ -318,7 +318,7 @@ fn three(plants: &[(usize, String)]) -> Outcome {
 fn nobody_ran(outcome: &Outcome) {
     assert_eq!(outcome.status, 1, "{outcome:?}");
     assert_eq!(outcome.stdout, "", "a main ran: {outcome:?}");
-    assert_eq!(outcome.stderr.lines().count(), 1, "{outcome:?}");
+    assert_eq!(outcome.said().len(), 1, "{outcome:?}");
 }
 
 /// ... and it names the host, the rank, and what is in the way.
@@ -501,7 +501,7 @@ fn too_little_address_space_says_so() {
     let outcome = local(1, SIZE, &[], &["bash", "-c", &format!("ulimit -v 60000; {show}; exit $?")]);
     assert_eq!((outcome.status, &outcome.stdout[..]), (1, ""), "{outcome:?}");
     assert!(outcome.stderr.contains("the address space is limited (`ulimit -v`)"), "{outcome:?}");
-    assert_eq!(outcome.stderr.lines().count(), 1, "{outcome:?}");
+    assert_eq!(outcome.said().len(), 1, "{outcome:?}");
     // The whole job: the agent finds it out before any rank does.
     let script = format!(
         "ulimit -v 60000; exec {} run --launcher local -n 2 --size {SIZE} -- {show}",

@@ -211,7 +211,7 @@ fn engines_that_are_not_there() {
     one_line(&alone("mpich"), 1, &["--launcher mpich", "mpirun"]);
     one_line(&alone("openmpi"), 1, &["--launcher openmpi", "mpirun"]);
     // Without any the ranks of this host are started by hostbuf itself.
-    assert_eq!(alone("auto").ok().stderr, "");
+    assert_eq!(alone("auto").ok().said(), [""; 0]);
     let wrong = run(&["run", "--mpirun", "/bin/true", "-n", "1", "--size", "1M", "--", "true"]);
     one_line(&wrong, 1, &["/bin/true"]);
 }

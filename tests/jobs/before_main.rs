@@ -27,7 +27,7 @@ fn counted(outcome: &Outcome, images: usize, count: u64) {
     assert!(lines.iter().all(|l| l.starts_with(FIRST)), "{outcome:?}");
     let seen = lines.iter().filter_map(|l| l.rsplit(' ').next()?.parse().ok()).max();
     assert_eq!(seen, Some(count), "{outcome:?}");
-    assert_eq!(outcome.stderr, "", "{outcome:?}");
+    assert_eq!(outcome.said(), [""; 0], "{outcome:?}");
 }
 
 // Languages
@@ -57,7 +57,7 @@ fn python_and_its_forked_and_spawned_children_have_it() {
     let outcome = local(1, "1M", &[], &["python3", script.to_str().unwrap()]).ok();
     let lines = ["fork", "spawn", "forkserver"].map(|how| format!("0x0000550000000000 {how} 0 42"));
     assert_eq!(outcome.lines("early "), lines, "{outcome:?}");
-    assert_eq!(outcome.stderr, "");
+    assert_eq!(outcome.said(), [""; 0]);
 }
 
 #[test]
@@ -321,7 +321,7 @@ fn the_exit_status_passes_through() {
         let outcome = local(1, "1M", &[], &["sh", "-c", script]);
         assert_eq!((outcome.status, &outcome.stdout[..]), (status, ""), "{script}: {outcome:?}");
         // The launcher prints one line about a rank that a signal has ended, and nothing about the others.
-        assert_eq!(outcome.stderr.lines().count(), usize::from(signal.is_some()), "{script}: {outcome:?}");
+        assert_eq!(outcome.said().len(), usize::from(signal.is_some()), "{script}: {outcome:?}");
         let named = signal.is_none_or(|signal| outcome.stderr.contains(&format!("was ended by {signal}")));
         assert!(named, "{script}: {outcome:?}");
     }

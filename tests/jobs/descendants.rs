@@ -114,7 +114,7 @@ fn a_rank_that_a_signal_ends_is_named() {
         assert_eq!(err.contains("seccomp"), signal == "SYS", "{err}");
     }
     // The launcher prints nothing about a rank that exits by itself, whatever its status.
-    assert_eq!(local(2, "1M", &[], &["sh", "-c", "exit 3"]).stderr, "");
+    assert_eq!(local(2, "1M", &[], &["sh", "-c", "exit 3"]).said(), [""; 0]);
 }
 
 /// `hostbuf run` as the leader of a session whose terminal is closed while the ranks run.

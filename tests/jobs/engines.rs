@@ -112,7 +112,7 @@ fn a_missing_program_is_status_127() {
         assert_eq!(outcome.lines("status "), ["127"], "{flavour}: {outcome:?}");
         let said = "hostbuf run: program \"no-such-program\" is not in PATH on h";
         assert!(outcome.stderr.starts_with(said), "{flavour}: {outcome:?}");
-        assert_eq!(outcome.stderr.lines().count(), 1, "{flavour}: {outcome:?}");
+        assert_eq!(outcome.said().len(), 1, "{flavour}: {outcome:?}");
     });
     // With several programs only the ranks can report a missing one, and the engine adds its own messages.
     let script = "$HOSTBUF run -n 1 --host h0:1,h1:1 --mpirun $MPIRUN --size 1M -- sleep 1000 : -n 1 -- no-such-program; \

@@ -36,6 +36,11 @@ impl Outcome {
         self
     }
 
+    /// Returns the lines of standard error without those of progress, which a slow machine prints.
+    pub fn said(&self) -> Vec<&str> {
+        self.stderr.lines().filter(|line| !line.starts_with("hostbuf: taking memory")).collect()
+    }
+
     /// The lines of standard output that begin with `prefix`, without it.
     pub fn lines(&self, prefix: &str) -> Vec<String> {
         self.stdout.lines().filter_map(|l| l.strip_prefix(prefix)).map(str::to_owned).collect()

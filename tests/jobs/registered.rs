@@ -50,7 +50,7 @@ fn the_leader_has_registered_every_buffer_before_its_constructors() {
         [format!("0 early 5120 now 5120 {both}"), "1 early 0 now 0 has".into(), "2 early 0 now 0 has".into()];
     assert_eq!(ranks(&outcome, "alone "), expected, "{outcome:?}");
     // Nothing is said at the end either.
-    assert_eq!(outcome.stderr, "");
+    assert_eq!(outcome.said(), [""; 0]);
     let all = ["--register", "mlock", "--register-ranks", "all"];
     let outcome = local(2, "4M", &all, &[&program]).ok();
     let each = |rank| format!("{rank} early 4096 now 4096 has mlock@{AT}+4194304");
@@ -80,7 +80,7 @@ fn children_register_nothing() {
         return;
     }
     let outcome = local(1, "4M", &["--register", "mlock"], &[&registered(), "child"]).ok();
-    assert_eq!(outcome.stderr, "");
+    assert_eq!(outcome.said(), [""; 0]);
     // Locks are the parent's alone. A forked child still has what its parent knew of them.
     let forked = outcome.lines("forked ");
     assert!(forked.len() == 1 && forked[0].starts_with("0 early 0 now 0 has"), "{outcome:?}");
@@ -295,7 +295,7 @@ fn a_device_that_is_not_there_ends_the_job_before_anybody_runs() {
         outcome.lines("alone ").iter().any(|l| l.ends_with("has mlock@0x550000000000+1048576")),
         "{outcome:?}"
     );
-    assert_eq!(outcome.stderr, "");
+    assert_eq!(outcome.said(), [""; 0]);
     if can_simulate() && flavours().iter().any(|f| f == "openmpi4") {
         let script = "timeout 30 $HOSTBUF run -n 4 --host h0:2,h1:2 --mpirun $MPIRUN --size 4M --register cuda -- echo ran";
         let outcome = simulated(2, "openmpi4", script);

@@ -12,15 +12,10 @@ use crate::watched::Scratch;
 
 const FIRST: &str = "0x550000000000";
 
-/// Returns the lines of standard error without those of progress, which a slow machine prints.
-fn said(outcome: &Outcome) -> Vec<&str> {
-    outcome.stderr.lines().filter(|line| !line.starts_with("hostbuf: taking memory")).collect()
-}
-
 /// Checks that standard error is one line that contains all of `parts`.
 #[track_caller]
 pub fn one_line(outcome: &Outcome, parts: &[&str]) {
-    assert_eq!(said(outcome).len(), 1, "{outcome:?}");
+    assert_eq!(outcome.said().len(), 1, "{outcome:?}");
     for part in parts {
         assert!(outcome.stderr.contains(part), "{part:?} is missing: {outcome:?}");
     }
@@ -37,7 +32,7 @@ pub fn all_absent(outcome: &Outcome, ranks: usize) {
 pub fn all_used(outcome: &Outcome, ranks: usize) {
     assert_eq!(outcome.lines("variables "), vec!["0x0000550000000000 4194304"; ranks], "{outcome:?}");
     assert_eq!(outcome.lines("used "), vec!["16"; ranks], "{outcome:?}");
-    assert!(said(outcome).is_empty(), "{outcome:?}");
+    assert!(outcome.said().is_empty(), "{outcome:?}");
 }
 
 // Programs into which nothing can be preloaded
