@@ -5,9 +5,11 @@
 //! sets it again. If the runtime keeps descriptors open and mounts `/proc` inside, `LD_PRELOAD` names a descriptor
 //! instead of the path.
 
+use crate::chroot::{self, Inside};
 use crate::environment::Environment;
 use crate::os::raw;
 use crate::text::{Line, number};
+use crate::unreachable;
 use crate::wire::{ENV_ADDRESS, ENV_ADDRESS_ROOM, ENV_OBJECT, ENV_SIZE, ENV_SIZE_ROOM};
 
 const LD_PRELOAD: &str = "LD_PRELOAD";
@@ -34,7 +36,22 @@ pub(crate) fn leave(environment: &mut Environment) {
     environment.rename(ENV_ADDRESS, ENV_ADDRESS_ROOM);
     environment.rename(ENV_SIZE, ENV_SIZE_ROOM);
     if passes {
-        hand_over(environment);
+        return hand_over(environment);
+    }
+    let mut path = [0u8; 4096];
+    if name != b"chroot" {
+        return;
+    }
+    let Some(object) = object(environment, &mut path) else { return };
+    match chroot::inside(object) {
+        Some(Inside::Object) | None => {}
+        Some(Inside::Proc) => hand_over(environment),
+        Some(Inside::Neither) => {
+            let length = object.len() - 1;
+            environment.replace(LD_PRELOAD, &object[..length], length, b"");
+            unreachable::report(environment, b"the program that it starts cannot load hostbuf's object, since the new root \
+                directory has neither /proc nor this object. Mount /proc there, or bind hostbuf's directory to the same path");
+        }
     }
 }
 
@@ -89,10 +106,17 @@ fn object<'a>(environment: &Environment, path: &'a mut [u8; 4096]) -> Option<&'a
 
 /// Returns whether the command line contains the argument `wanted`.
 fn has_argument(wanted: &[u8]) -> bool {
-    let Ok(fd) = raw::open(b"/proc/self/cmdline\0") else { return false };
-    // A long command line is truncated, which is enough for the options of the runtime itself.
     let mut text = [0u8; 16384];
-    let length = raw::read(fd, &mut text).unwrap_or(0);
-    raw::close(fd);
-    text[..length].split(|&b| b == 0).any(|argument| argument == wanted)
+    command_line(&mut text).any(|argument| argument == wanted)
+}
+
+/// Returns the arguments of this process, first its own name. A long command line is truncated, which is enough for the
+/// options of the runtime itself.
+pub(crate) fn command_line(text: &mut [u8; 16384]) -> impl Iterator<Item = &[u8]> {
+    let mut length = 0;
+    if let Ok(fd) = raw::open(b"/proc/self/cmdline\0") {
+        length = raw::read(fd, text).unwrap_or(0);
+        raw::close(fd);
+    }
+    text[..length].split(|&b| b == 0)
 }

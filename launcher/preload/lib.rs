@@ -29,6 +29,7 @@ mod buffer {
     pub(crate) mod ballot;
     pub(crate) mod candidates;
 }
+mod chroot;
 mod container;
 mod environment;
 mod memory;

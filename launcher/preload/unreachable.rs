@@ -1,12 +1,11 @@
-//! The message of a later image of a rank that cannot reach the host's agent.
+//! The message of a process that has no buffer, and the reason if it cannot reach the host's agent.
 
 use crate::environment::Environment;
 use crate::os::raw::{self, Errno};
 use crate::text::{Line, number};
 use crate::wire::{ENV_NETWORK, ENV_REPORT, ENV_REQUIRE};
 
-/// Reports that this process has no buffer although its job may be running. Of the ranks with the same command line
-/// only one prints it. Ends the process if the user demands a buffer (`--require`).
+/// [Reports](report) that this process has no buffer although its job may be running.
 pub(crate) fn tell(environment: &mut Environment, why: Option<Errno>) {
     // The connection closed without an answer, or the name now belongs to another user's socket: the job is over.
     let Some(errno) = why else { return };
@@ -16,6 +15,22 @@ pub(crate) fn tell(environment: &mut Environment, why: Option<Errno>) {
         (Some(here), Errno::CONNREFUSED) if here == there => return,
         (here, _) => here.map(|here| here != there),
     };
+    match network {
+        Some(true) => report(
+            environment,
+            b"it is in a network namespace of its own, where the job's agent cannot be reached. Start it in the host's \
+              network namespace (no `unshare -n`, no `bwrap --unshare-net`)",
+        ),
+        _ => {
+            let why = Line::new(format_args!("connecting to the job's agent failed, error {}", errno.0));
+            report(environment, why.bytes());
+        }
+    }
+}
+
+/// Reports that this process, or the program that it starts, has no buffer. Of the ranks with the same command line only
+/// one prints it. Ends the process if the user demands a buffer (`--require`).
+pub(crate) fn report(environment: &mut Environment, why: &[u8]) {
     let required = environment.value(ENV_REQUIRE).is_some_and(|value| !value.is_empty());
     let ranks = environment.value(ENV_REPORT).unwrap_or(b"-");
     let (silent, ranks) = match ranks.strip_prefix(b"-") {
@@ -32,15 +47,7 @@ pub(crate) fn tell(environment: &mut Environment, why: Option<Errno>) {
         if !ranks.is_empty() {
             line = line.and(b" (").and(ranks).and(b")");
         }
-        line = match network {
-            Some(true) => line.and(
-                b": it is in a network namespace of its own, where the job's agent cannot be reached. Start it in the \
-                  host's network namespace (no `unshare -n`, no `bwrap --unshare-net`)",
-            ),
-            _ => line.and(
-                Line::new(format_args!(": connecting to the job's agent failed, error {}", errno.0)).bytes(),
-            ),
-        };
+        line = line.and(b": ").and(why);
         if required {
             line = line.and(b" (--require)");
         }

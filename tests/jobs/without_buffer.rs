@@ -315,6 +315,37 @@ fn a_chroot_without_proc_has_the_buffer() {
 }
 
 #[test]
+fn a_chroot_without_the_object_is_reported() {
+    if !can_unshare() || !have("chroot") || !have("ldd") {
+        return;
+    }
+    let plain = build("cc", "variables.c", &[]).unwrap();
+    let dir = image(&[&plain], &[]);
+    let root = dir.0.to_str().unwrap();
+    // Only root may set groups.
+    let as_root: &[&[&str]] = if nix::unistd::geteuid().is_root() {
+        &[&["chroot", "--groups", "0"], &["chroot", "--userspec=0", "--groups=0", "--"]]
+    } else {
+        &[]
+    };
+    for chroot in [&[&["unshare", "-r", "chroot"][..]], as_root].concat() {
+        let words = [chroot, &[root, &plain]].concat();
+        let outcome = local(2, "4M", &[], &words).ok();
+        all_absent(&outcome, 2);
+        one_line(
+            &outcome,
+            &["no buffer in process", "/chroot (ranks 0-1 on ", "neither /proc nor", "bind hostbuf's"],
+        );
+        let outcome = local(1, "4M", &["--require"], &words);
+        assert_eq!((outcome.status, &outcome.stdout[..]), (1, ""), "{outcome:?}");
+        one_line(&outcome, &["neither /proc nor", "--require"]);
+    }
+    // With /proc in the new root the object is handed over by a descriptor.
+    let mount = format!("--mount-proc={}", dir.path("proc"));
+    all_used(&local(2, "4M", &[], &["unshare", "-rpf", &mount, "chroot", root, &plain]).ok(), 2);
+}
+
+#[test]
 fn programs_in_a_chroot_without_proc_attach() {
     if !can_unshare() || !have("chroot") || !have("ldd") {
         return;
