@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 
 use hostbuf::{Error, Result};
-use nix::sys::signal::{SigSet, SigmaskHow, Signal};
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, raise};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 /// The signals that are forwarded to the program's job.
@@ -67,6 +67,15 @@ impl Signals {
     /// Returns the signal mask from before, which children get.
     pub(super) fn before(&self) -> SigSet {
         self.before
+    }
+
+    /// Stops this process as SIGTSTP does by default: the kernel ignores it in an orphaned process group, whose processes
+    /// nobody would continue. Returns when the process runs again.
+    pub(super) fn stop(&self) {
+        let stop = SigSet::from(Signal::SIGTSTP);
+        // Blocked, it is pending until it is unblocked.
+        let _ =
+            raise(Signal::SIGTSTP).and_then(|()| stop.thread_unblock()).and_then(|()| stop.thread_block());
     }
 
     /// Returns the next pending signal other than SIGCHLD.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use hostbuf::{Error, Result};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{Signal, kill, raise};
+use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::death::{FirstDeath, death};
@@ -315,7 +315,7 @@ impl<'a> Launcher<'a> {
             self.forward(signal, by_terminal);
             match signal {
                 Signal::SIGTSTP => {
-                    let _ = raise(Signal::SIGSTOP);
+                    self.signals.stop();
                     // Running again: whoever continued us meant all of us.
                     self.forward(Signal::SIGCONT, by_terminal);
                 }

@@ -338,8 +338,11 @@ struct Signalled {
 
 impl Signalled {
     fn start() -> (Signalled, Vec<i32>) {
+        Signalled::start_as(Command::new(hostbuf()))
+    }
+
+    fn start_as(mut command: Command) -> (Signalled, Vec<i32>) {
         let program = build("cc", "signals.c", &[]).unwrap();
-        let mut command = Command::new(hostbuf());
         command.args(["run", "--launcher", "local", "-n", "2", "--size", "1M", "--", &program]);
         let mut launcher = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
         let stdout = BufReader::new(launcher.stdout.take().unwrap());
@@ -402,6 +405,22 @@ fn a_stopped_launcher_stops_its_ranks_and_continues_them() {
         assert!(["got CONT", "got TERM"].contains(&&line[..]), "{line}");
         ended += usize::from(line == "got TERM");
     }
+    job.launcher.wait().unwrap();
+}
+
+/// As under `ssh -t host hostbuf run`: nobody there could continue a stopped job, so the kernel ignores the stop for the
+/// ranks, and the launcher must go on too.
+#[test]
+fn a_launcher_that_leads_its_session_is_not_stopped() {
+    if !have("setsid") {
+        return;
+    }
+    let mut command = Command::new("setsid");
+    command.arg(hostbuf());
+    let (mut job, _) = Signalled::start_as(command);
+    job.arrives(Signal::SIGTSTP, "got CONT");
+    job.arrives(Signal::SIGUSR1, "got USR1");
+    job.arrives(Signal::SIGTERM, "got TERM");
     job.launcher.wait().unwrap();
 }
 
