@@ -83,12 +83,12 @@ impl StartArguments {
         const VARIABLE: &str = "HOSTBUF_START_TIMEOUT";
         let seconds = match (self.start_timeout, std::env::var(VARIABLE)) {
             (Some(seconds), _) => seconds,
-            (None, Ok(text)) => text.parse().map_err(|_| Error::Invalid {
+            (None, Ok(text)) if !text.is_empty() => text.parse().map_err(|_| Error::Invalid {
                 what: format!(
                     "invalid {VARIABLE} \"{text}\": expected a number of seconds (0 waits for ever)"
                 ),
             })?,
-            (None, Err(_)) => 300,
+            (None, _) => 300,
         };
         Ok((seconds > 0).then(|| Duration::from_secs(seconds.into())))
     }
