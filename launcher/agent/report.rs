@@ -28,7 +28,7 @@ pub(crate) enum Report {
 #[allow(dead_code, reason = "the agent's binary only reports the numbers")]
 pub(crate) fn covered(ranks: u64, without: u64, attaching: u64) -> String {
     match (without, attaching) {
-        (0, 0) => "all ranks have the buffer".to_owned(),
+        (0, 0) => "the first program of every rank has the buffer".to_owned(),
         (0, _) => format!("{attaching} of {ranks} ranks map the buffer when they attach"),
         (_, 0) => format!("{without} of {ranks} ranks have no buffer"),
         _ => format!("{without} of {ranks} ranks have no buffer, {attaching} map it when they attach"),
