@@ -74,7 +74,8 @@ impl Monitor {
     /// that other threads open later do not exist in this thread. Descriptors that they close stay open here: a pipe
     /// does not reach its end of file, and a closed connection sends no FIN, until this thread ends or closes its copy.
     /// Descriptors that this thread closes (for example by dropping the cache of a device) stay open in the program's
-    /// table. Threads that this thread starts share its table.
+    /// table. Threads that this thread starts share its table. POSIX record locks (`fcntl` with F_SETLK) belong to a table,
+    /// so those of this thread conflict with those of the program's other threads.
     ///
     /// The call starts the monitor if necessary and keeps it running until the process ends, since the thread would not
     /// have the descriptors of a later monitor. A thread that has unshared its table itself before the monitor started
