@@ -316,6 +316,41 @@ fn a_page_that_is_purged_without_a_pause_does_not_delay_its_mapping() {
     }
 }
 
+/// A mapping is not left in parts when its purging is over, even if nothing asks for the purged page: the program can move it.
+#[test]
+fn a_mapping_that_is_no_longer_purged_becomes_one_again() {
+    if hostbuf::os::kernel::version() < (6, 11) {
+        return skip("pages that are purged all the time: PROCMAP_QUERY, Linux 6.11");
+    }
+    let Some((_fake, cache)) = strict() else { return };
+    let area = Area::new(3);
+    let (sent, purged) = (area.pointer(), area.at() + PAGE);
+    crate::kept_one(&cache, sent, PAGE);
+    let stop = AtomicBool::new(false);
+    let patience = Duration::from_secs(20);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                // SAFETY: the test's own page.
+                unsafe { libc::madvise(purged as *mut _, PAGE, libc::MADV_DONTNEED) };
+            }
+        });
+        let begun = Instant::now();
+        let mut watched = true;
+        while watched && begun.elapsed() < patience {
+            drop(cache.get(sent, PAGE, READ).unwrap());
+            watched = mapping_at(purged).1;
+        }
+        stop.store(true, Ordering::Relaxed);
+        assert!(!watched, "{:?}", cache.stats());
+    });
+    let begun = Instant::now();
+    while mapping_at(purged) != (area.at()..area.at() + 3 * PAGE, true) {
+        assert!(begun.elapsed() < patience, "{:?}", mapping_at(purged));
+        std::thread::yield_now();
+    }
+}
+
 /// Purges pages of a mapping on a device without overlapping registrations. A request inside a leased range, which no
 /// other registration can serve, is not refused because other pages of the mapping change.
 #[test]
