@@ -61,4 +61,15 @@ mod tests {
         assert!(strays.spans.windows(2).all(|two| two[0].end() < two[1].start()));
         assert_eq!((strays.spans.len(), strays.spans.capacity()), (MOST, room));
     }
+
+    #[test]
+    fn without_room_a_span_joins_its_nearer_neighbour() {
+        let span = |start| Span::new(start, 1).unwrap();
+        for near in [110, 190] {
+            let mut strays = Strays::new();
+            (1..=MOST).for_each(|n| strays.add(span(100 * n)));
+            strays.add(span(near));
+            assert!(strays.overlaps(span(near)) && !strays.overlaps(span(150)), "{near}");
+        }
+    }
 }
