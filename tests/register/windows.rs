@@ -232,3 +232,25 @@ fn a_new_mapping_beside_a_watched_one_is_kept() {
         }
     }
 }
+
+/// The mappings of a request may be watched by different userfaultfds.
+#[test]
+fn a_new_mapping_between_two_watched_ones_is_kept_with_both() {
+    let Some((fake, cache)) = strict() else { return };
+    let area = Area::new(3);
+    drop(cache.get(area.pointer(), PAGE, READ).unwrap());
+    let last = area.at() + 2 * PAGE;
+    map_over(last, PAGE);
+    drop(cache.get(last as *const u8, PAGE, READ).unwrap());
+    map_over(area.at() + PAGE, PAGE);
+    let all = || *cache.get(area.pointer(), area.len(), READ).unwrap().handle();
+    let before = all();
+    assert_eq!((all(), cache.stats().unwatchable, cache.stats().restless), (before, 0, 0));
+    assert_eq!(fake.ended(), [], "the others have not changed");
+    // And each is still watched.
+    for page in 0..3 {
+        let before = all();
+        map_over(area.at() + page * PAGE, PAGE);
+        assert_ne!(all(), before, "{page}");
+    }
+}
