@@ -1,6 +1,7 @@
 //! The agent's phases, one after another, together with the agents of the other hosts.
 
 use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::RecvTimeoutError;
@@ -15,10 +16,10 @@ use hostbuf::os::cores::Cores;
 use hostbuf::os::process;
 use hostbuf::{Error, Fill, Phase, Result};
 
-use super::Open;
 use super::orders::{Answer, Event, Handle, Order, Uncovered};
 use super::report::Report;
 use super::spec::Spec;
+use super::{Open, unstarted_thread};
 use crate::lookup;
 
 /// The interval at which an agent with missing ranks exchanges its state with the other agents.
@@ -29,9 +30,18 @@ const MARGIN: Duration = Duration::from_secs(1);
 /// The interval between progress reports.
 const TELL: Duration = Duration::from_millis(200);
 
+/// Runs [`conduct`], and fails the job if that panics: the ranks would wait for ever for a conductor that has ended.
+pub(super) fn run(spec: &Spec, open: Open, station: &Handle, ending: &OnceLock<Instant>) {
+    if catch_unwind(AssertUnwindSafe(|| conduct(spec, open, station, ending))).is_err() {
+        let message = format!("the agent on {} panicked; its message is above", process::host_name());
+        Report::Failed { message: message.clone() }.print();
+        station.order(Order::Fail { message });
+    }
+}
+
 /// Goes through all phases; afterwards the station serves alone. The engine is ended when this returns, and begins to
 /// end when `ending` says.
-pub(super) fn conduct(spec: &Spec, open: Open, station: &Handle, ending: &OnceLock<Instant>) {
+fn conduct(spec: &Spec, open: Open, station: &Handle, ending: &OnceLock<Instant>) {
     let begun = Instant::now();
     let fail = |error: &Error| station.order(Order::Fail { message: error.to_string() });
     let mut phases = [0; Phase::COUNT];
@@ -41,14 +51,21 @@ pub(super) fn conduct(spec: &Spec, open: Open, station: &Handle, ending: &OnceLo
     let has_room = created.is_ok();
     let (segments, opened) = std::thread::scope(|scope| {
         // Taking the pages overlaps with the start of the engine and with the coming of the ranks.
-        let populating = scope.spawn(|| created.and_then(|segments| populate(segments, spec)));
+        let populating = std::thread::Builder::new()
+            .spawn_scoped(scope, || created.and_then(|segments| populate(segments, spec)));
         let starting = Instant::now();
         let opened = open();
         phases[Phase::Engine as usize] = micros(starting);
         if let (Ok((group, _)), true) = (&opened, spec.reports && has_room) {
             Report::Ready { host: process::host_name(), agents: group.size() }.print();
         }
-        (populating.join(), opened)
+        let segments = match populating {
+            Ok(thread) => {
+                thread.join().unwrap_or(Err(Error::Fill { why: "taking the pages panicked".into() }))
+            }
+            Err(error) => Err(unstarted_thread(error)),
+        };
+        (segments, opened)
     });
     let (group, engine) = match opened {
         Ok(opened) => opened,
@@ -57,7 +74,6 @@ pub(super) fn conduct(spec: &Spec, open: Open, station: &Handle, ending: &OnceLo
             return fail(&error);
         }
     };
-    let segments = segments.unwrap_or(Err(Error::Fill { why: "taking the pages panicked".into() }));
     let segments = segments.map(|(segments, took)| {
         phases[Phase::Populate as usize] = took;
         segments
@@ -195,8 +211,8 @@ fn steps(
     }
     station.order(Order::Go);
     if spec.reports {
-        // Ends with the process.
-        std::thread::spawn(move || watch(&control));
+        // Ends with the process. Without a thread there is no progress line.
+        let _ = std::thread::Builder::new().spawn(move || watch(&control));
     }
     Ok(Agreed { address: winner.address, rounds: outcome.rounds, present })
 }

@@ -17,6 +17,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use hostbuf::job::{Collective, Solo};
+use hostbuf::os::process;
 use hostbuf::{Error, Result};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::SigSet;
@@ -44,6 +45,12 @@ pub(crate) fn over_mpi() -> Result<(Box<dyn Collective>, Box<dyn std::any::Any>)
     })?;
     let group = hostbuf::job::Mpi::gentle(&universe.world());
     Ok((Box::new(group), Box::new(universe)))
+}
+
+/// Returns the error of a thread that could not be started.
+fn unstarted_thread(source: std::io::Error) -> Error {
+    let (host, remedy) = (process::host_name(), process::start_remedy(&source));
+    Error::Os { doing: format!("starting a thread of the agent on {host}{remedy}"), source }
 }
 
 /// Whether the process behind a pidfd has ended.
@@ -86,7 +93,11 @@ pub(crate) fn main(arguments: impl Iterator<Item = String>, open: Open) -> ExitC
     let ending = Arc::new(OnceLock::new());
     let conductor = {
         let ending = ending.clone();
-        std::thread::spawn(move || conductor::conduct(&spec, open, &handle, &ending))
+        std::thread::Builder::new().spawn(move || conductor::run(&spec, open, &handle, &ending))
+    };
+    let conductor = match conductor {
+        Ok(conductor) => conductor,
+        Err(error) => return failed(&unstarted_thread(error)),
     };
     let end = station.serve();
     // An engine that does not come back from its own shutdown is left behind; everything of ours is done. The engine has

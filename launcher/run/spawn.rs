@@ -65,7 +65,10 @@ pub(super) fn spawn(line: &Line, streams: Streams, mask: SigSet) -> Result<Child
         });
     }
     let program = words[0].to_string_lossy().into_owned();
-    command.spawn().map_err(|source| Error::Os { doing: format!("starting {program}"), source })
+    command.spawn().map_err(|source| Error::Os {
+        doing: format!("starting {program}{}", process::start_remedy(&source)),
+        source,
+    })
 }
 
 /// Returns a memory file that contains `text`.

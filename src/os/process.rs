@@ -78,6 +78,16 @@ pub fn name(pid: i32) -> String {
     std::fs::read_to_string(format!("/proc/{pid}/comm")).map_or_else(|_| "?".into(), |s| s.trim_end().into())
 }
 
+/// Names the limits that may have caused `error` when a process or thread was started, as a suffix of a message; empty
+/// for other errors.
+#[must_use]
+pub fn start_remedy(error: &io::Error) -> &'static str {
+    match error.raw_os_error() {
+        Some(libc::EAGAIN) => " (raise `ulimit -u`, `-v` and `-d`, or the cgroup's pids.max)",
+        _ => "",
+    }
+}
+
 /// The host's name, for messages.
 #[must_use]
 pub fn host_name() -> String {

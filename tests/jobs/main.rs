@@ -21,6 +21,7 @@ mod filling;
 mod hostile;
 mod late;
 mod other_user;
+mod process_limit;
 mod registered;
 mod simulated_hosts;
 mod slurm;

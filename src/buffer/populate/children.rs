@@ -38,7 +38,12 @@ pub(super) fn run(
             }
             Err(e) => {
                 reap(&children);
-                return Err(Error::os("starting a process that takes memory")(e));
+                let source = io::Error::from(e);
+                let remedy = process::start_remedy(&source);
+                return Err(Error::Os {
+                    doing: format!("starting a process that takes memory{remedy}"),
+                    source,
+                });
             }
         }
     }

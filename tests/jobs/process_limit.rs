@@ -1,0 +1,33 @@
+//! Limits on the number of processes and threads (RLIMIT_NPROC), which count all processes of a user.
+
+use crate::harness::Outcome;
+use crate::other_user::OtherUser;
+
+/// Runs a job as another user with each of a range of limits. The launcher, the agent, one of its threads, a process that
+/// takes memory or a rank is the first that cannot be started.
+#[test]
+fn what_a_process_limit_forbids_is_named_and_ends_the_job() {
+    let Some(other) = OtherUser::new("a limit on processes") else { return };
+    let mut refused = 0;
+    for limit in 2..=12 {
+        // `timeout` becomes a process of that user too, so the launcher is its second one.
+        let script = format!(
+            "ulimit -u {limit} && exec timeout -s KILL 60 {} run --launcher local -n 2 --size 1M -- true",
+            other.hostbuf().display()
+        );
+        let outcome = Outcome::of(other.command("bash").args(["-c", &script]));
+        let err = &outcome.stderr;
+        if outcome.status == 0 {
+            assert_eq!(err, "", "limit {limit}");
+            continue;
+        }
+        // Of a launcher that hangs, `timeout` reports the signal that has ended it. With the lowest limits `timeout` itself
+        // may not be able to start the launcher.
+        let by_timeout = outcome.status == 125 && err.starts_with("timeout: ");
+        let named =
+            err.lines().count() == 1 && err.contains("starting ") && err.contains("raise `ulimit -u`");
+        assert!(by_timeout || outcome.status == 1 && named, "limit {limit}: {outcome:?}");
+        refused += usize::from(named);
+    }
+    assert!(refused > 0, "no limit was reached");
+}
