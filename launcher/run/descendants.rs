@@ -65,6 +65,14 @@ pub(super) fn living(except: &[u32]) -> Vec<i32> {
     found
 }
 
+/// Returns the children of this process. Before the launcher starts any, they are those of a shell that it has replaced
+/// (`./monitor & exec hostbuf run ...`), which do not belong to the job.
+pub(super) fn children() -> Vec<u32> {
+    let own = std::process::id() as i32;
+    let all = living(&[]).into_iter().filter(|&pid| process::parent(pid) == Some(own));
+    all.map(|pid| pid as u32).collect()
+}
+
 /// Sends `signal` to those of `pids`, found by [`living`], that are still descendants of this process.
 pub(super) fn signal(pids: &[i32], signal: Signal) {
     let own = std::process::id() as i32;

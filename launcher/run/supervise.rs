@@ -85,6 +85,8 @@ struct Launcher<'a> {
     voice: Voice,
     signals: &'a Signals,
     agents: Option<Child>,
+    /// The children that this process had before the job.
+    foreign: Vec<u32>,
     agent_lines: Lines,
     agent_noise: Lines,
     ranks: Vec<Child>,
@@ -126,6 +128,7 @@ impl<'a> Launcher<'a> {
             voice,
             signals,
             agents: None,
+            foreign: Vec::new(),
             agent_lines: Lines::default(),
             agent_noise: Lines::default(),
             ranks: Vec::new(),
@@ -159,6 +162,7 @@ impl<'a> Launcher<'a> {
     }
 
     fn run(&mut self, plan: Plan) -> Result<u8> {
+        self.foreign = descendants::children();
         self.note(&plan.agents);
         let mut agents = spawn(&plan.agents, Streams::Piped, self.signals.before())?;
         self.agent_lines = Lines::of(agents.stdout.take().map(OwnedFd::from));
@@ -351,8 +355,12 @@ impl<'a> Launcher<'a> {
 
     /// Returns the ranks that this launcher has started itself, and all their descendants.
     fn below(&self) -> Vec<i32> {
-        let agents: Vec<u32> = self.agents.iter().map(Child::id).collect();
-        descendants::living(&agents)
+        descendants::living(&self.outside())
+    }
+
+    /// Returns the children that are not ranks: the agents' job, and those from before the job.
+    fn outside(&self) -> Vec<u32> {
+        self.agents.iter().map(Child::id).chain(self.foreign.iter().copied()).collect()
     }
 
     fn hear(&mut self, line: &str) {
@@ -487,20 +495,23 @@ impl<'a> Launcher<'a> {
                 None if in_order => Patience { linger: LINGER, grace: GRACE },
                 _ => Patience { linger: Duration::ZERO, grace: GRACE },
             };
-            let agents: Vec<u32> = self.agents.iter().map(Child::id).collect();
-            descendants::end(&agents, patience, || self.signals.next().is_some_and(Received::ends));
+            let outside = self.outside();
+            descendants::end(&outside, patience, || self.signals.next().is_some_and(Received::ends));
         }
         let Some(mut agents) = self.agents.take() else { return };
         // They leave when their ranks have; what they said last is still to be heard.
         if self.failure.is_none() && self.patience(NOTICE, &mut agents) {
             return;
         }
+        // An mpiexec that is ended while it starts its daemon may leave the daemon and the agent behind.
+        descendants::adopt();
         let pid = Pid::from_raw(agents.id() as i32);
-        if kill(pid, Signal::SIGTERM).is_ok() && self.patience(GRACE, &mut agents) {
-            return;
+        if kill(pid, Signal::SIGTERM).is_err() || !self.patience(GRACE, &mut agents) {
+            let _ = agents.kill();
+            let _ = agents.wait();
         }
-        let _ = agents.kill();
-        let _ = agents.wait();
+        let patience = Patience { linger: NOTICE, grace: GRACE };
+        descendants::end(&self.foreign, patience, || self.signals.next().is_some_and(Received::ends));
     }
 
     /// Returns whether the agents end within `limit`, and handles events meanwhile.

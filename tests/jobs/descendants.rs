@@ -1,6 +1,7 @@
 //! Processes that a rank has started end with the job, and a rank that a signal ends is named.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -96,6 +97,60 @@ fn a_killed_launcher_leaves_no_process_of_its_job() {
             "{relation:?}: SIGKILL comes after a while"
         );
     }
+}
+
+/// A shell that replaces itself by the launcher leaves its background processes as children of the launcher. They do not
+/// belong to the job.
+#[test]
+fn a_process_from_before_the_job_stays() {
+    for (program, status) in [("true", 0), ("false", 1)] {
+        let script = format!(
+            "sleep 1000 >/dev/null 2>&1 & echo $!; exec {} run --launcher local -n 1 --size 1M -- {program}",
+            hostbuf().display()
+        );
+        let outcome = Outcome::of(Command::new("bash").args(["-c", &script]));
+        let pid = outcome.stdout.trim().parse().expect("a process number");
+        let name = process::name(pid);
+        let stays = process::state(pid).is_some_and(|state| state != 'Z') && name == "sleep";
+        if stays {
+            slay(pid);
+        }
+        assert!(stays && outcome.status == status, "{program}: {name}: {outcome:?}");
+    }
+}
+
+/// An mpiexec that is ended while it starts its daemon may leave the daemon and the agent behind. A script stands for
+/// MPICH's mpiexec here, since that happens only if the signal comes between its fork and its exec.
+#[test]
+fn a_daemon_that_an_engine_leaves_behind_at_the_start_ends() {
+    let dir = Scratch::new(&format!("engine-{}", std::process::id()));
+    let engine = dir.path("mpiexec");
+    let script = format!(
+        "#!/bin/sh\n[ \"$1\" = --version ] && printf 'HYDRA build details:\\n    Version: 4.0.2\\n' && exit\n\
+         setsid sleep 1000 >/dev/null 2>&1 &\necho $! > {0}.new && mv {0}.new {0}\nexec sleep 1000\n",
+        dir.path("daemon")
+    );
+    fs::write(&engine, script).expect("our own folder");
+    fs::set_permissions(&engine, fs::Permissions::from_mode(0o755)).expect("our own file");
+    let mut launcher = Command::new(hostbuf())
+        .args(["run", "--mpirun", &engine, "--agent", "/bin/true", "-n", "1", "--size", "1M", "--", "true"])
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .expect("the launcher starts");
+    eventually("the engine's daemon", ARRIVAL, || dir.has("daemon"));
+    let text = fs::read_to_string(dir.path("daemon")).expect("it is there");
+    let daemon = text.trim().parse().expect("a process number");
+    kill(Pid::from_raw(launcher.id() as i32), Signal::SIGTERM).expect("our child");
+    let mut status = None;
+    eventually("the launcher's end", 3 * SOON, || {
+        status = launcher.try_wait().expect("our child");
+        status.is_some()
+    });
+    let remains = process::state(daemon).is_some_and(|state| state != 'Z');
+    if remains {
+        slay(daemon);
+    }
+    assert_eq!((status.and_then(|status| status.code()), remains), (Some(143), false));
 }
 
 #[test]
