@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)]
 
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::path::Path;
 use std::{fs, io};
 
@@ -45,6 +45,21 @@ fn close_range(first: u32, last: u32, flags: libc::c_uint) -> io::Result<()> {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// Returns the number that the kernel gave an eventfd when it was made, or `None` if the calling thread has another kind of
+/// file there, or none, and before Linux 5.2.
+///
+/// # Errors
+/// If the file cannot be read for another reason: no free descriptor, or no `/proc`.
+pub fn eventfd_number(fd: BorrowedFd<'_>) -> io::Result<Option<u64>> {
+    let text = match fs::read_to_string(format!("/proc/thread-self/fdinfo/{}", fd.as_raw_fd())) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound && Path::new("/proc/thread-self").exists() => {
+            return Ok(None);
+        }
+        other => other?,
+    };
+    Ok(text.lines().find_map(|line| line.strip_prefix("eventfd-id:")?.trim().parse().ok()))
 }
 
 /// Gives the calling thread its own descriptor table with copies of all descriptors, by `unshare(2)` with CLONE_FILES.

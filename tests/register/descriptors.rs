@@ -265,6 +265,29 @@ fn the_last_cache_goes_in_a_thread_without_the_monitors_descriptors() {
     }
 }
 
+/// The program has closed the eventfd by which the monitor is stopped, and opened another file there. Dropping the last cache
+/// neither waits for ever nor writes into that file.
+#[test]
+fn the_last_cache_goes_when_only_the_monitors_events_are_replaced() {
+    if !is_alone("descriptors::the_last_cache_goes_when_only_the_monitors_events_are_replaced") {
+        return;
+    }
+    let before = descriptors("/proc/self/fd");
+    let Some((_, cache)) = strict() else { return };
+    let area = Area::new(1);
+    kept_one(&cache, area.pointer(), PAGE);
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    nix::fcntl::fcntl(&reader, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK)).unwrap();
+    let events = descriptors("/proc/self/fd").into_iter().filter(|(_, target)| target.contains("eventfd"));
+    let events: Vec<i32> = events.filter(|one| !before.contains(one)).map(|(fd, _)| fd).collect();
+    assert_eq!(events.len(), 2);
+    events.iter().for_each(|&fd| replace(fd, &writer));
+    within("dropping the last cache", Duration::from_secs(20), || drop(cache));
+    let nothing = reader.read(&mut [0]).unwrap_err();
+    assert_eq!(nothing.kind(), std::io::ErrorKind::WouldBlock, "somebody wrote into another file");
+    within("unmapping", Duration::from_secs(20), || drop(area));
+}
+
 /// The program keeps 64 descriptors, or the monitor makes do with one userfaultfd. It opens what else it needs first, so that it
 /// runs where there is just enough for one.
 #[test]

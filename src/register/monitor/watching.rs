@@ -18,6 +18,7 @@ use super::proof;
 use super::sequence::{DescriptorSet, MOST_DESCRIPTORS, Sequences};
 use super::{Unwatched, Watched, Watcher};
 use crate::error::Error;
+use crate::os::descriptors;
 use crate::os::forking::hold_around_fork;
 use crate::os::lineage::Lineage;
 use crate::os::thread::{self, Thread};
@@ -47,6 +48,8 @@ pub(super) struct Shared {
     pub(super) sequences: Arc<Sequences>,
     pub(super) mappings: Mappings,
     pub(super) stop: EventFd,
+    /// The kernel's number of `stop`, if it has one.
+    stop_number: Option<u64>,
     pub(super) wake: EventFd,
     /// Passed when the thread has made its last allocation.
     pub(super) listening: Barrier,
@@ -201,6 +204,7 @@ impl Watching {
         let shared = Arc::new(Shared {
             sequences: Arc::new(sequences),
             mappings,
+            stop_number: descriptors::eventfd_number(stop.as_fd()).ok().flatten(),
             stop,
             wake,
             listening: Barrier::new(2),
@@ -335,7 +339,14 @@ impl Drop for Watching {
             return;
         }
         held(&self.shared.armed).busy.close();
-        if self.shared.verify(self.sequences().all()).is_err() {
+        // Where nothing can be opened, the descriptor is taken for the monitor's.
+        let number = descriptors::eventfd_number(self.shared.stop.as_fd());
+        let known = self.shared.stop_number;
+        let can_stop = known.is_none() || number.map_or(true, |number| number == known);
+        if !can_stop {
+            self.shared.warn_of_unknown_descriptor();
+        }
+        if !can_stop || self.shared.verify(self.sequences().all()).is_err() {
             // A thread without the descriptors can neither stop the monitor nor close its files.
             std::mem::forget((thread, self.shared.clone()));
             return;
