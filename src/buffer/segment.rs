@@ -40,6 +40,12 @@ pub fn file_name(job: u128, what: &str) -> String {
 /// The name of the control page's memory file behind the job's number.
 pub const CONTROL_NAME: &str = "/control";
 
+/// Returns the error of a memory file that could not be made, with the remedy for a limit on the length of files.
+fn unmade(doing: String, source: std::io::Error) -> Error {
+    let remedy = if source.raw_os_error() == Some(libc::EFBIG) { " (raise `ulimit -f`)" } else { "" };
+    Error::os(doing + remedy)(source)
+}
+
 impl Segments {
     /// Checks that there is room for all `buffers` and makes their memory files, which hold no page yet.
     ///
@@ -50,7 +56,7 @@ impl Segments {
         let resolved = space::resolve_all(buffers);
         check_space(buffers, &resolved)?;
         let control = memfd::create(&file_name(job, CONTROL_NAME), CONTROL_LENGTH, Backing::Shmem)
-            .map_err(Error::os("making the control page's memory file"))?;
+            .map_err(|e| unmade("making the control page's memory file".into(), e))?;
         let mut segments = Segments { control, buffers: Vec::new() };
         for (options, &pages) in buffers.iter().zip(&resolved) {
             let length = layout::length_of(options);
@@ -58,11 +64,8 @@ impl Segments {
                 Pages::Huge2M | Pages::Huge1G => Backing::Hugetlb(pages.size()),
                 _ => Backing::Shmem,
             };
-            let fd = memfd::create(&file_name(job, &options.name), length, backing).map_err(|source| {
-                let hint =
-                    if source.raw_os_error() == Some(libc::EFBIG) { " (raise `ulimit -f`)" } else { "" };
-                Error::os(format!("making a memory file of {length} bytes on pages {pages}{hint}"))(source)
-            })?;
+            let fd = memfd::create(&file_name(job, &options.name), length, backing)
+                .map_err(|e| unmade(format!("making a memory file of {length} bytes on pages {pages}"), e))?;
             let mut identity = BufferIdentity::new(&options.name, pages);
             identity.size = options.size;
             identity.length = length;

@@ -400,3 +400,18 @@ fn ranks_share_2_tib_of_lazy_addresses() {
         _ => skip("the memory behind 2 TiB of lazy addresses: only root sees what a file takes"),
     }
 }
+
+/// The limit on the length of files counts for memory files too, first for the control page's.
+#[test]
+fn a_limit_on_files_is_named_with_its_remedy() {
+    for kibibytes in ["0", "64"] {
+        let script = format!(
+            "ulimit -f {kibibytes}; exec {} run --launcher local --size 4M -- true",
+            hostbuf().display()
+        );
+        let outcome = Outcome::of(Command::new("bash").args(["-c", &script]));
+        let lines: Vec<&str> = outcome.stderr.lines().collect();
+        assert!(matches!(lines[..], [line] if line.contains("(raise `ulimit -f`)")), "{outcome:?}");
+        assert_eq!(outcome.status, 1);
+    }
+}
