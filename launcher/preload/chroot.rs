@@ -1,6 +1,6 @@
 //! The new root directory of `chroot`, as the program that it starts will see it.
 
-use crate::container::command_line;
+use crate::command_line;
 use crate::os::raw;
 
 /// The way by which a program in the new root can load the preloaded object.
@@ -17,7 +17,7 @@ pub(crate) enum Inside {
 /// `None` if the command line names no directory.
 pub(crate) fn inside(object: &[u8]) -> Option<Inside> {
     let mut text = [0u8; 16384];
-    let mut arguments = command_line(&mut text).skip(1);
+    let mut arguments = command_line::read(&mut text).skip(1);
     let root = loop {
         match arguments.next()? {
             b"--" => break arguments.next()?,

@@ -6,6 +6,7 @@
 //! instead of the path.
 
 use crate::chroot::{self, Inside};
+use crate::command_line;
 use crate::environment::Environment;
 use crate::os::raw;
 use crate::text::{Line, number};
@@ -107,16 +108,5 @@ fn object<'a>(environment: &Environment, path: &'a mut [u8; 4096]) -> Option<&'a
 /// Returns whether the command line contains the argument `wanted`.
 fn has_argument(wanted: &[u8]) -> bool {
     let mut text = [0u8; 16384];
-    command_line(&mut text).any(|argument| argument == wanted)
-}
-
-/// Returns the arguments of this process, first its own name. A long command line is truncated, which is enough for the
-/// options of the runtime itself.
-pub(crate) fn command_line(text: &mut [u8; 16384]) -> impl Iterator<Item = &[u8]> {
-    let mut length = 0;
-    if let Ok(fd) = raw::open(b"/proc/self/cmdline\0") {
-        length = raw::read(fd, text).unwrap_or(0);
-        raw::close(fd);
-    }
-    text[..length].split(|&b| b == 0)
+    command_line::read(&mut text).any(|argument| argument == wanted)
 }

@@ -30,6 +30,7 @@ mod buffer {
     pub(crate) mod candidates;
 }
 mod chroot;
+mod command_line;
 mod container;
 mod environment;
 mod memory;
