@@ -21,17 +21,16 @@ use std::process::ExitCode;
 use hostbuf::{Bytes, Options};
 use serde_json::{Map, Value, json};
 
-/// Says what this host can do for hostbuf, and for each shortfall the command that mends it.
+/// Check what this host supports, and print a command for each shortfall.
 ///
-/// The exit status is 0 unless something is missing without which there can be no buffer here (with --size: no
-/// buffer of this size).
+/// The exit status is 0 unless this host cannot have a buffer (with --size: a buffer of this size).
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// Would a buffer of this size fit? For example 512M or 2G
-    #[arg(long, value_name = "SIZE")]
+    /// Check whether a buffer of this size fits: 512M, 2G
+    #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
     pub size: Option<Bytes>,
 }
 

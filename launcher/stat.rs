@@ -13,11 +13,11 @@ mod table;
 use std::io::Write;
 use std::process::ExitCode;
 
-/// Shows this host's buffers: job, address, size, the pages really obtained, the processes that have them mapped,
-/// how far they are filled, what is registered with devices by whom, and the proof that there is one copy.
+/// List this host's buffers: job, address, size, pages obtained, the processes that map them, fill state,
+/// registrations with devices, and the memory (PSS) of all processes together.
 ///
-/// It reads /proc and asks nobody, so it also works while a job is stopped, and after its launcher was killed.
-/// A user sees the own jobs; root sees all that can be read.
+/// The command only reads /proc, so it also works while a job is stopped, and after its launcher was killed. You see
+/// your own jobs; root sees all.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// Print JSON, with the unit in the name of each figure.
