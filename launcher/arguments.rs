@@ -13,7 +13,7 @@ use crate::device::Devices;
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct BufferArguments {
     /// Size of the buffer on each host: 4096, 64K, 512M, 2G, 1.5T
-    #[arg(long, value_hint = ValueHint::Other)]
+    #[arg(long, value_hint = ValueHint::Other, allow_negative_numbers = true)]
     size: Option<Bytes>,
     /// Page size: auto (the largest available), 4k, thp, 2m, 1g
     #[arg(long, value_parser = PossibleValuesParser::new(["auto", "4k", "thp", "2m", "1g"]).try_map(|text| text.parse::<Pages>()))]
@@ -71,7 +71,16 @@ pub(crate) struct StartArguments {
     /// Fail if the start makes no progress for SECONDS: no rank connects, votes or maps the buffers. The default is
     /// HOSTBUF_START_TIMEOUT, else 300; 0 waits for ever
     #[arg(long, value_name = "SECONDS", value_hint = ValueHint::Other)]
+    #[arg(value_parser = seconds, allow_negative_numbers = true)]
     start_timeout: Option<u32>,
+}
+
+/// Parses a time limit.
+///
+/// # Errors
+/// The end of the message to the user if `text` is not a number of seconds.
+fn seconds(text: &str) -> std::result::Result<u32, &'static str> {
+    text.parse().map_err(|_| "expected a number of seconds (0 waits for ever)")
 }
 
 impl StartArguments {
@@ -83,10 +92,8 @@ impl StartArguments {
         const VARIABLE: &str = "HOSTBUF_START_TIMEOUT";
         let seconds = match (self.start_timeout, std::env::var(VARIABLE)) {
             (Some(seconds), _) => seconds,
-            (None, Ok(text)) if !text.is_empty() => text.parse().map_err(|_| Error::Invalid {
-                what: format!(
-                    "invalid {VARIABLE} \"{text}\": expected a number of seconds (0 waits for ever)"
-                ),
+            (None, Ok(text)) if !text.is_empty() => seconds(&text).map_err(|expected| Error::Invalid {
+                what: format!("invalid {VARIABLE} \"{text}\": {expected}"),
             })?,
             (None, _) => 300,
         };

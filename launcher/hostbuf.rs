@@ -129,7 +129,10 @@ fn wrong(error: &clap::Error) -> ExitCode {
         }
         _ => said,
     };
-    let suggested = error.get(ContextKind::SuggestedArg).or_else(|| error.get(ContextKind::SuggestedValue));
+    let suggested =
+        [ContextKind::SuggestedArg, ContextKind::SuggestedValue, ContextKind::SuggestedSubcommand]
+            .into_iter()
+            .find_map(|kind| error.get(kind));
     let instead = match suggested {
         // An option that is not for people has none that is like it.
         Some(ContextValue::String(like)) if like != "--socket" => format!("did you mean {like}? "),

@@ -39,7 +39,7 @@ links the library and calls hostbuf_attach or HostBuffer::attach.")]
 pub(crate) struct Arguments {
     /// Start N ranks; by default one for each slot of the hosts
     #[arg(short = 'n', long = "ranks", value_name = "N", visible_short_alias = 'c', value_parser = hosts::ranks)]
-    #[arg(value_hint = ValueHint::Other)]
+    #[arg(value_hint = ValueHint::Other, allow_negative_numbers = true)]
     ranks: Option<usize>,
     /// Run on these hosts, with the number of ranks for each: h0:2,h1:2
     #[arg(long, value_name = "LIST", conflicts_with = "hostfile", value_hint = ValueHint::Other)]

@@ -38,7 +38,8 @@ fn sizes_that_cannot_be() {
 fn words_that_mean_nothing() {
     for (arguments, words) in [
         (&["--size", "rubbish"][..], &["rubbish", "2G"][..]),
-        (&["--size", "-5"], &["-5"]),
+        (&["--size", "-5"], &["invalid value '-5' for '--size", "is not a size"]),
+        (&["--size", "1M", "-n", "-3"], &["invalid value '-3' for '--ranks", "a whole number"]),
         (&["--size", "1e9"], &["1e9"]),
         (&["--size", "99999999T"], &["address space"]),
         (&["--size", "1M", "--pages", "3m"], &["3m", "thp"]),
@@ -57,7 +58,14 @@ fn words_that_mean_nothing() {
             &["'-N'", "did you mean --host h0:2,h1:2, which names the ranks of each host?"],
         ),
         (&["--size", "1M", "-x", "NAME"], &["'-x'", "did you mean --launcher-arg -x --launcher-arg NAME?"]),
-        (&["--size", "1M", "--start-timeout", "soon"], &["soon", "--start-timeout"]),
+        (
+            &["--size", "1M", "--start-timeout", "soon"],
+            &["invalid value 'soon' for '--start-timeout", "expected a number of seconds"],
+        ),
+        (
+            &["--size", "1M", "--start-timeout", "-1"],
+            &["invalid value '-1' for '--start-timeout", "expected a number of seconds"],
+        ),
         (&["--size", "1M", "--oversubscribe"], &["unexpected argument '--oversubscribe'", "--launcher-arg"]),
     ] {
         let outcome = run(&[&["run"], arguments, &["--", "true"]].concat());
@@ -65,6 +73,12 @@ fn words_that_mean_nothing() {
         assert_eq!((outcome.status, outcome.stdout.as_str()), (2, ""), "{outcome:?}");
         assert!(words.iter().all(|w| outcome.stderr.contains(w)), "{words:?}: {first}");
     }
+}
+
+#[test]
+fn a_misspelled_command_is_answered_with_its_name() {
+    one_line(&run(&["runn", "-n", "2"]), 2, &["'runn'", "did you mean run?"]);
+    one_line(&run(&["docter"]), 2, &["'docter'", "did you mean doctor?"]);
 }
 
 #[test]
