@@ -64,7 +64,7 @@ fn called() {
     }
 }
 
-// SAFETY: the system's, which neither the page nor the counters belong to.
+// SAFETY: every call goes to `System`, which keeps the contract; `called` neither allocates nor unwinds.
 unsafe impl GlobalAlloc for Observing {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         called();
@@ -155,8 +155,8 @@ fn purged_and_watched_again(cache: &crate::FakeCache) {
     }
 }
 
-/// What the monitor's thread has to allocate when it begins is there before memory is watched. Its calls take long here; whoever
-/// starts it goes on, and allocates, only when they are over.
+/// The monitor's thread makes its first allocations before memory is watched. Its calls of the allocator are slow here, and the
+/// thread that starts the monitor allocates again only after they have returned.
 #[test]
 fn the_monitors_thread_has_allocated_before_memory_is_watched() {
     if !is_alone("allocator::the_monitors_thread_has_allocated_before_memory_is_watched") {

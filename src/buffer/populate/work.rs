@@ -45,7 +45,7 @@ pub(super) struct Tally {
 }
 
 impl Task {
-    /// How much is claimed at a time, bytes.
+    /// Returns the number of bytes that a worker claims at a time.
     pub(super) fn window(&self) -> u64 {
         match self.pages {
             Pages::Small => (self.length / 32).clamp(8 << 20, 32 << 20).next_multiple_of(EXTENT),
@@ -53,7 +53,7 @@ impl Task {
         }
     }
 
-    /// How many workers it wants, where there are so many cores. Ordinary pages enter the file one by one under one lock, and
+    /// Returns the number of workers to use on so many cores. Ordinary pages enter the file one by one under one lock, and
     /// each fault of a thread takes and drops the address space's lock as well: from four workers on, more are slower
     /// (docs/figures.md).
     pub(super) fn workers(&self, cores: usize) -> usize {
