@@ -15,12 +15,12 @@ fn run(command: &mut Command, what: &str) {
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     for shared in [
-        "launcher/preload",
-        "src/os/raw.rs",
-        "src/os/maps.rs",
-        "src/buffer/ballot.rs",
-        "src/buffer/candidates.rs",
-        "src/wire.rs",
+        "launcher/preload/src",
+        "crates/hostbuf-raw/src/syscall.rs",
+        "crates/hostbuf-raw/src/maps.rs",
+        "crates/hostbuf-protocol/src/ballot.rs",
+        "crates/hostbuf-protocol/src/candidates.rs",
+        "crates/hostbuf-protocol/src/wire.rs",
     ] {
         println!("cargo::rerun-if-changed={shared}");
     }
@@ -39,7 +39,7 @@ fn main() {
             .args(["-Cpanic=abort", "-Copt-level=s", "-Ccodegen-units=1", "-Crelocation-model=pic"])
             .args(["-Cforce-frame-pointers=no", "--target", &target, "-o"])
             .arg(&archive)
-            .arg(Path::new("launcher/preload/lib.rs")),
+            .arg(Path::new("launcher/preload/src/lib.rs")),
         "compiling the preloaded object",
     );
     let compiler = env::var_os("CC").unwrap_or_else(|| "cc".into());

@@ -33,16 +33,22 @@
 //! ```
 
 pub(crate) mod buffer;
+#[path = "../crates/hostbuf-os/src/channel.rs"]
 mod channel;
 pub mod error;
 pub mod job;
 #[doc(hidden)]
+#[path = "../crates/hostbuf-os/src/lib.rs"]
 pub mod os;
 #[cfg(feature = "rdma")]
+#[path = "../crates/hostbuf-rdma/src/lib.rs"]
 pub mod rdma;
+#[path = "../crates/hostbuf-register/src/lib.rs"]
 pub mod register;
+#[path = "../crates/hostbuf-register/src/span.rs"]
 mod span;
 #[doc(hidden)]
+#[path = "../crates/hostbuf-protocol/src/wire.rs"]
 pub mod wire;
 
 pub use buffer::{

@@ -1,6 +1,6 @@
 //! An experiment on why populating is slower on many cores. Different numbers of workers (threads or processes)
 //! populate the 4 KiB pages of a memory file with different calls and window lengths, compared with four processes that
-//! each touch a part (as ranks do with an MPI window). It does not use the library's own code (src/buffer/populate),
+//! each touch a part (as ranks do with an MPI window). It does not use the library's own code (crates/hostbuf-memory/src/populate),
 //! and prints its own table.
 
 use std::io;

@@ -12,10 +12,10 @@ use tracing::{info_span, warn};
 use crate::buffer::control::Fill;
 use crate::buffer::early;
 use crate::buffer::handle::HostBuffer;
-use crate::buffer::owned::Freezing;
 use crate::error::{Error, Result};
 use crate::job::{Collective, Hosts, Reduce, all_or_none, text_of_first};
 use crate::os::{memfd, process, raw};
+use crate::register::own_ranges::Freezing;
 use crate::span::Span;
 
 /// How long pages may be held by nobody who can be seen before it counts as pinned: the kernel itself holds some for a moment, when it

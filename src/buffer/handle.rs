@@ -11,9 +11,9 @@ use std::thread::ThreadId;
 
 use crate::buffer::control::{BufferIdentity, Control, Fill, Identity, Phase};
 use crate::buffer::options::Pages;
-use crate::buffer::owned;
 use crate::error::{Error, Result};
 use crate::os::raw;
+use crate::register::own_ranges;
 use crate::span::Span;
 use crate::wire::{ENV_LOCAL_SIZE, Winner};
 
@@ -131,7 +131,7 @@ impl Job {
         for buffer in identity.buffers() {
             let span = Span::new((identity.address + buffer.offset) as usize, buffer.length as usize)?;
             let keeper: Arc<dyn Send + Sync> = job.clone();
-            owned::add(span, Arc::downgrade(&keeper));
+            own_ranges::add(span, Arc::downgrade(&keeper));
         }
         Ok(job)
     }

@@ -4,7 +4,9 @@ pub mod agreement;
 mod allocate;
 mod arena;
 mod attach;
+#[path = "../../crates/hostbuf-protocol/src/ballot.rs"]
 pub mod ballot;
+#[path = "../../crates/hostbuf-protocol/src/candidates.rs"]
 pub mod candidates;
 pub(crate) mod carrier;
 mod containers;
@@ -18,11 +20,12 @@ mod initialize;
 pub mod layout;
 pub mod ledger;
 pub mod options;
-pub mod owned;
+#[path = "../../crates/hostbuf-memory/src/populate/mod.rs"]
 pub mod populate;
 mod portable;
 mod replicate;
 pub mod segment;
+#[path = "../../crates/hostbuf-memory/src/space.rs"]
 pub mod space;
 
 pub use arena::{Arena, Placed};

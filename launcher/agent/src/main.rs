@@ -4,6 +4,7 @@
 #[macro_use]
 mod complain;
 
+#[path = "lib.rs"]
 mod agent;
 mod lookup;
 

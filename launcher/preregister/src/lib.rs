@@ -12,7 +12,7 @@
 
 #![allow(unsafe_code)]
 
-#[path = "../device.rs"]
+#[path = "../../../crates/hostbuf-register/src/device_list.rs"]
 mod device;
 mod exports;
 mod held;

@@ -40,9 +40,9 @@ pub use budget::Budget;
 pub use lease::Lease;
 pub use stats::Stats;
 
-use crate::buffer::owned;
 use crate::error::Result;
 use crate::register::monitor::{Monitor, Watcher};
+use crate::register::own_ranges;
 use crate::register::registrar::Registrar;
 use crate::span::{Access, Span};
 use inner::Inner;
@@ -74,8 +74,8 @@ impl<R: Registrar> RegistrationCache<R> {
     pub fn new(registrar: Arc<R>, budget: Budget, monitor: Monitor) -> Result<RegistrationCache<R>> {
         let budget = budget.check()?;
         let inner = Arc::new(Inner::new(registrar, budget, monitor.watch())?);
-        let registrations: Arc<dyn owned::Registrations> = inner.clone();
-        owned::tell(Arc::downgrade(&registrations));
+        let registrations: Arc<dyn own_ranges::Registrations> = inner.clone();
+        own_ranges::tell(Arc::downgrade(&registrations));
         let reaper = Reaper::start(inner.clone())?;
         // From here on dropping it undoes all.
         let cache = RegistrationCache { inner, reaper: Some(reaper) };

@@ -86,6 +86,7 @@
 //! truncation of a file through a descriptor. Who does that to registered memory calls
 //! [`invalidate`](RegistrationCache::invalidate) before.
 
+#[path = "../../../src/register.rs"]
 mod buffer;
 mod cache;
 #[cfg(feature = "cuda")]
@@ -97,6 +98,7 @@ pub mod fake;
 mod locked;
 mod mlock;
 mod monitor;
+pub(crate) mod own_ranges;
 mod pinned;
 mod registrar;
 #[cfg(feature = "rdma")]

@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn the_library_page_names_every_function_of_the_header() {
-        let header = include_str!("../../include/hostbuf.h");
+        let header = include_str!("../../../../include/hostbuf.h");
         let beside = [" ", "/", "#", "typedef"];
         let declared = header.lines().filter(|line| !beside.iter().any(|b| line.starts_with(b)));
         let names: Vec<_> =

@@ -6,8 +6,8 @@ use std::sync::{Arc, OnceLock};
 use crate::buffer::HostBuffer;
 use crate::buffer::handle::Job;
 use crate::buffer::ledger::Listed;
-use crate::buffer::owned::Writing;
 use crate::error::{Error, Result};
+use crate::register::own_ranges::Writing;
 use crate::register::registrar::{Registrar, Registration};
 use crate::span::Access;
 
@@ -102,10 +102,10 @@ mod tests {
         let [left] = &listed()[..] else { panic!("one is left") };
         assert_eq!((left.pid, left.index, left.offset), (std::process::id(), 0, 0));
         assert_eq!((left.length, left.access, left.device.as_str()), (length as u64, Access::READ, "fake"));
-        assert!(crate::buffer::owned::find(whole.span()).is_some());
+        assert!(crate::register::own_ranges::find(whole.span()).is_some());
         whole.deregister().unwrap();
         assert!(fake.live().is_empty());
-        assert!(crate::buffer::owned::find(Span::new(start, length).unwrap()).is_none());
+        assert!(crate::register::own_ranges::find(Span::new(start, length).unwrap()).is_none());
     }
 
     #[test]

@@ -9,9 +9,9 @@ use super::inner::{Core, Inner};
 use super::kept::Loss;
 use super::slot::{Slot, State};
 use super::stats::Stats;
-use crate::buffer::owned::Registrations;
 use crate::error::{Error, Result};
 use crate::register::monitor::Watcher;
+use crate::register::own_ranges::Registrations;
 use crate::register::registrar::Registrar;
 use crate::span::Span;
 

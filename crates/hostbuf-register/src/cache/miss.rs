@@ -12,9 +12,9 @@ use super::kept::Kept;
 use super::lease::Lease;
 use super::policy::Short;
 use super::slot::State;
-use crate::buffer::owned;
 use crate::error::{Error, Result};
 use crate::register::monitor::{DescriptorSet, Unwatched, Watched};
+use crate::register::own_ranges;
 use crate::register::registrar::{Overlap, Registrar};
 use crate::span::{Access, Span};
 
@@ -175,7 +175,7 @@ impl<R: Registrar> Inner<R> {
     }
 
     fn origin(&self, span: Span) -> Origin {
-        if let Some((whole, memory)) = owned::find(span) {
+        if let Some((whole, memory)) = own_ranges::find(span) {
             return Origin::Owned(memory, whole);
         }
         match &self.watch {
@@ -393,7 +393,7 @@ impl<R: Registrar> Inner<R> {
         let filling = Filling { inner: self, slot };
         if access.writes() {
             // After it can be seen that this slot is being filled: whoever freezes marks first, and then looks.
-            owned::may_write(whole)?;
+            own_ranges::may_write(whole)?;
         }
         // What has changed before the slot was there to be tainted is not watched any more.
         if let Origin::Watched(watched) = origin

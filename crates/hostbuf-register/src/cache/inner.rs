@@ -16,12 +16,12 @@ use super::stats::Stats;
 use super::sync::{Condvar, Mutex, MutexGuard};
 use super::table::{self, Table};
 use super::words::{Own, Words};
-use crate::buffer::owned;
 use crate::error::{Error, Result};
 use crate::os::array::Array;
 use crate::os::lineage::Lineage;
 use crate::os::memory;
 use crate::register::monitor::{DescriptorSet, Unwatched, Watch};
+use crate::register::own_ranges;
 use crate::register::registrar::Registrar;
 use crate::span::{Access, Span};
 
@@ -373,7 +373,7 @@ impl<R: Registrar> Inner<R> {
         loop {
             let lease = self.get(span.start() as *const u8, span.len(), access, Wait::Progress)?;
             let here = &self.slots[lease.slot as usize];
-            let owned = owned::find(span).is_some();
+            let owned = own_ranges::find(span).is_some();
             let mut core = self.lock();
             match here.state() {
                 State::Live => {

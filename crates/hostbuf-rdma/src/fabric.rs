@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use tracing::info_span;
 
 use crate::buffer::carrier::{self, Carrier};
-use crate::buffer::owned::{self, Registrations};
 use crate::buffer::{Fill, HostBuffer};
 use crate::error::{Error, Result};
 use crate::job::{Collective, Hosts, all_or_none};
@@ -20,6 +19,7 @@ use crate::rdma::endpoint::{Endpoint, Listener};
 use crate::rdma::flights::deadline;
 use crate::rdma::links::Parts;
 use crate::rdma::options::Options;
+use crate::register::own_ranges::{self, Registrations};
 use crate::register::{Access, Probe, Registration, Span, Verbs};
 
 /// How many signals each process has.
@@ -108,11 +108,11 @@ impl Fabric {
             buffer: buffer.clone(),
         });
         let registrations: Arc<dyn Registrations> = shared.clone();
-        owned::tell(Arc::downgrade(&registrations));
+        own_ranges::tell(Arc::downgrade(&registrations));
         let signals = shared.signals.clone();
         let listener = shared.endpoint.listen(move |number| signals.count_one(number as usize), None);
         // Who has begun to freeze the buffer before that was told of has not ended this registration.
-        let listener = listener.and_then(|listener| owned::may_write(span).map(|()| listener));
+        let listener = listener.and_then(|listener| own_ranges::may_write(span).map(|()| listener));
         // Nobody asks before all can answer.
         fabric._listener = Some(all_or_none(group, listener)?);
         let carrier: Arc<dyn Carrier> = shared.clone();
@@ -176,7 +176,7 @@ fn open(buffer: &HostBuffer, options: &Options) -> Result<(Parts, Registration<V
     let parts = Parts::open(options)?;
     let all = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
     let span = Span::new(buffer.as_ptr().as_ptr() as usize, buffer.len())?;
-    owned::may_write(span)?;
+    own_ranges::may_write(span)?;
     // Without the note that a user's has: freezing ends it.
     let registration = Registration::keeping(&parts.verbs, span, all, Some(buffer.job.clone()))?;
     let word = Arc::new(Array::new(1, |_| 0u64).map_err(Error::os("making room for a word"))?);

@@ -1,16 +1,20 @@
 //! `hostbuf`: one buffer per host, at one address on every host of an MPI job.
 
 #[macro_use]
+#[path = "../../agent/src/complain.rs"]
 mod complain;
 
+#[path = "../../agent/src/lib.rs"]
 mod agent;
 mod arguments;
+#[path = "../../../crates/hostbuf-register/src/device_list.rs"]
 mod device;
 mod doctor;
 mod elf;
 mod engine_option;
 mod exec;
 mod installation;
+#[path = "../../agent/src/lookup.rs"]
 mod lookup;
 mod manual;
 mod preload_file;

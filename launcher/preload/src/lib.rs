@@ -13,18 +13,19 @@
 //!    nothing if the job is over, and a message if the agent is unreachable (in another network namespace).
 //!
 //! In the first image of a rank that registers the buffers (`--register`) it stops when they are mapped, and leaves the
-//! connection open: the registering object (launcher/register), whose constructor comes next, goes on from there.
+//! connection open: the registering object (launcher/preregister), whose constructor comes next, goes on from there.
 
 #![no_std]
 #![allow(unsafe_code)]
 #![allow(dead_code, reason = "the shared files serve the library too")]
 
-#[path = "../../src/os"]
+#[path = "../../../crates/hostbuf-raw/src"]
 mod os {
     pub(crate) mod maps;
+    #[path = "syscall.rs"]
     pub(crate) mod raw;
 }
-#[path = "../../src/buffer"]
+#[path = "../../../crates/hostbuf-protocol/src"]
 mod buffer {
     pub(crate) mod ballot;
     pub(crate) mod candidates;
@@ -36,7 +37,7 @@ mod environment;
 mod memory;
 mod text;
 mod unreachable;
-#[path = "../../src/wire.rs"]
+#[path = "../../../crates/hostbuf-protocol/src/wire.rs"]
 mod wire;
 
 use buffer::ballot::{Holds, answer};
