@@ -7,41 +7,58 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+const RAW: &str = "crates/hostbuf-raw/src/lib.rs";
+const PROTOCOL: &str = "crates/hostbuf-protocol/src/lib.rs";
+const PRELOAD: &str = "launcher/preload/src/lib.rs";
+const OBJECT: &str = "launcher/preload/object/lib.rs";
+
 fn run(command: &mut Command, what: &str) {
     let done = command.status().unwrap_or_else(|e| panic!("{what}: cannot start {command:?}: {e}"));
     assert!(done.success(), "{what} failed: {command:?}: {done}");
 }
 
+/// Compiles one crate into `out`, for a size as small as possible and without unwinding. It uses the crates `named`.
+fn rustc(out: &Path, name: &str, source: &str, kind: &str, named: &[&str]) {
+    let mut command = Command::new(env::var_os("RUSTC").expect("cargo sets RUSTC"));
+    command
+        .args(["--edition=2024", "--crate-name", name, "--crate-type", kind, "--cap-lints=warn"])
+        .args(["-Cpanic=abort", "-Copt-level=s", "-Ccodegen-units=1", "-Crelocation-model=pic"])
+        .args(["-Cforce-frame-pointers=no", "--target", &env::var("TARGET").expect("cargo sets TARGET")])
+        .arg("-L")
+        .arg(out)
+        .arg("--out-dir")
+        .arg(out);
+    for dependency in named {
+        command
+            .arg("--extern")
+            .arg(format!("{dependency}={}", out.join(format!("lib{dependency}.rlib")).display()));
+    }
+    if kind == "staticlib" {
+        // Nothing stays of the other crates but what this one uses.
+        command.arg("-Clto=fat");
+    }
+    run(command.arg(source), &format!("compiling {name}, a part of the preloaded object"));
+}
+
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    for shared in [
-        "launcher/preload/src",
-        "crates/hostbuf-raw/src/syscall.rs",
-        "crates/hostbuf-raw/src/maps.rs",
-        "crates/hostbuf-protocol/src/ballot.rs",
-        "crates/hostbuf-protocol/src/candidates.rs",
-        "crates/hostbuf-protocol/src/wire.rs",
-    ] {
-        println!("cargo::rerun-if-changed={shared}");
+    for sources in [RAW, PROTOCOL, PRELOAD, OBJECT] {
+        println!(
+            "cargo::rerun-if-changed={}",
+            Path::new(sources).parent().expect("a file in a folder").display()
+        );
     }
     if env::var_os("CARGO_FEATURE_LAUNCHER").is_none() {
         return;
     }
     println!("cargo::rerun-if-env-changed=CC");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    let archive = out.join("libhostbuf_preload.a");
     let script = out.join("preload.map");
     std::fs::write(&script, "{ local: *; };\n").expect("OUT_DIR is writable");
-    let target = env::var("TARGET").expect("cargo sets TARGET");
-    run(
-        Command::new(env::var_os("RUSTC").expect("cargo sets RUSTC"))
-            .args(["--edition=2024", "--crate-name=hostbuf_preload", "--crate-type=staticlib"])
-            .args(["-Cpanic=abort", "-Copt-level=s", "-Ccodegen-units=1", "-Crelocation-model=pic"])
-            .args(["-Cforce-frame-pointers=no", "--target", &target, "-o"])
-            .arg(&archive)
-            .arg(Path::new("launcher/preload/src/lib.rs")),
-        "compiling the preloaded object",
-    );
+    rustc(&out, "hostbuf_raw", RAW, "rlib", &[]);
+    rustc(&out, "hostbuf_protocol", PROTOCOL, "rlib", &["hostbuf_raw"]);
+    rustc(&out, "hostbuf_preload", PRELOAD, "rlib", &["hostbuf_raw", "hostbuf_protocol"]);
+    rustc(&out, "hostbuf_preload_object", OBJECT, "staticlib", &["hostbuf_preload"]);
     let compiler = env::var_os("CC").unwrap_or_else(|| "cc".into());
     run(
         Command::new(compiler)
@@ -54,7 +71,7 @@ fn main() {
             .arg("-o")
             .arg(out.join("libhostbuf_preload.so"))
             .args(["-Wl,-u,hostbuf_preload_start"])
-            .arg(&archive),
+            .arg(out.join("libhostbuf_preload_object.a")),
         "linking the preloaded object",
     );
 }

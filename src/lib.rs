@@ -33,13 +33,18 @@
 //! ```
 
 pub(crate) mod buffer;
-#[path = "../crates/hostbuf-os/src/channel.rs"]
-mod channel;
 pub mod error;
 pub mod job;
+#[path = "../crates/hostbuf-memory/src/memfd.rs"]
 #[doc(hidden)]
-#[path = "../crates/hostbuf-os/src/lib.rs"]
-pub mod os;
+pub mod memfd;
+
+/// What the launcher uses. No promise is made about it.
+#[doc(hidden)]
+pub mod os {
+    pub use crate::memfd;
+    pub use hostbuf_os::*;
+}
 #[cfg(feature = "rdma")]
 #[path = "../crates/hostbuf-rdma/src/lib.rs"]
 pub mod rdma;
@@ -48,13 +53,13 @@ pub mod register;
 #[path = "../crates/hostbuf-register/src/span.rs"]
 mod span;
 #[doc(hidden)]
-#[path = "../crates/hostbuf-protocol/src/wire.rs"]
-pub mod wire;
+pub use hostbuf_protocol::wire;
 
 pub use buffer::{
     Arena, Fill, Frozen, HostBuffer, List, Map, Options, Pages, Phase, Placed, Portable, Proof,
 };
-pub use error::{Bytes, Error, Failure, Result};
+pub use error::{Error, Failure, Result};
+pub use hostbuf_os::Bytes;
 pub use span::{Access, Span};
 
 /// What the launcher and the other languages need beside the library's interface. No promise is made about it.
@@ -71,6 +76,6 @@ pub mod internal {
     pub use crate::buffer::populate::Workers;
     pub use crate::buffer::segment::{CONTROL_NAME, ControlPage, Segments};
     pub use crate::buffer::space;
-    pub use crate::channel::{Channel, Message};
     pub use crate::wire;
+    pub use hostbuf_os::{Channel, Message};
 }

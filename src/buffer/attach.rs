@@ -11,10 +11,10 @@ use tracing::info_span;
 use crate::buffer::agreement;
 use crate::buffer::ballot::Holds;
 use crate::buffer::handle::{HostBuffer, Job};
-use crate::channel::{Channel, Message};
 use crate::error::{Error, Result};
 use crate::os::maps;
 use crate::wire::{ENV_ADDRESS, ENV_JOB, Hello, Kind, Role, Territory, Winner};
+use hostbuf_os::{Channel, Message};
 
 /// What this process has attached to: once, for all of its threads, for as long as it runs. (Closing a descriptor of
 /// the control page would also drop the filler's lock, so there is only ever one.)

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::buffer::segment::Segments;
-use crate::channel::{Channel, Message};
 use crate::error::{Error, Result};
 use crate::job::{Collective, all_or_none};
 use crate::os::socket;
 use crate::wire::{Frame, Kind, Winner};
+use hostbuf_os::{Channel, Message};
 
 /// How long a rank that is there already may take to connect, or its leader to send what it has.
 const PATIENCE: Duration = Duration::from_secs(60);

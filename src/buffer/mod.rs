@@ -4,10 +4,7 @@ pub mod agreement;
 mod allocate;
 mod arena;
 mod attach;
-#[path = "../../crates/hostbuf-protocol/src/ballot.rs"]
-pub mod ballot;
-#[path = "../../crates/hostbuf-protocol/src/candidates.rs"]
-pub mod candidates;
+pub use hostbuf_protocol::{ballot, candidates};
 pub(crate) mod carrier;
 mod containers;
 pub mod control;

@@ -4,9 +4,9 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use super::{Collective, Reduce};
-use crate::channel::{Channel, Message};
 use crate::error::{Error, Result};
 use crate::wire::{ENV_JOB, ENV_LOCAL_RANK, ENV_LOCAL_SIZE, Frame, Hello, Kind, Role};
+use hostbuf_os::{Channel, Message};
 
 /// The ranks that `hostbuf run` or `hostbuf exec` started on this host, as a [`Collective`]. Meant for setting a
 /// buffer up, not for moving data: every operation goes through the agent, [`Frame::TEXT_MAX`] bytes at a time.

@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 use std::ops::Deref;
 use std::ptr::NonNull;
 
-use super::memory;
+use crate::memory;
 
 const HUGE: usize = 2 << 20;
 

@@ -3,8 +3,8 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
-use crate::os::socket::{self, Peer, Received};
-use crate::wire::Frame;
+use crate::socket::{self, Peer, Received};
+use hostbuf_protocol::wire::Frame;
 
 /// One end of a connection.
 #[derive(Debug)]

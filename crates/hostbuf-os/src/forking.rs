@@ -13,6 +13,7 @@ pub fn around(before: extern "C" fn(), after: extern "C" fn()) {
 }
 
 /// Holds the mutex `$lock`, a static of a `$value`, around each fork from the first call on, so that a child finds it free.
+#[macro_export]
 macro_rules! hold_around_fork {
     ($lock:ident: $value:ty) => {{
         use std::cell::Cell;
@@ -30,7 +31,7 @@ macro_rules! hold_around_fork {
             let _ = HELD.try_with(Cell::take);
         }
         static ONCE: Once = Once::new();
-        ONCE.call_once(|| $crate::os::forking::around(before, after));
+        ONCE.call_once(|| $crate::forking::around(before, after));
     }};
 }
-pub(crate) use hold_around_fork;
+pub use hold_around_fork;

@@ -1,20 +1,24 @@
-//! System calls: the ground floor. Nothing here knows what a host buffer is.
+//! hostbuf's view of the operating system: descriptors, sockets, limits, processes, threads, and forks.
+//!
+//! Nothing here knows of buffers or registrations.
 
 pub mod array;
+mod bytes;
+mod channel;
 pub mod cores;
 pub mod descriptors;
+mod error;
 pub mod forking;
 pub mod kernel;
 pub mod lineage;
 pub mod mapping_query;
-#[path = "../../hostbuf-raw/src/maps.rs"]
-pub mod maps;
-#[path = "../../hostbuf-memory/src/memfd.rs"]
-pub mod memfd;
 pub mod memlock;
 pub mod memory;
 pub mod process;
-#[path = "../../hostbuf-raw/src/syscall.rs"]
-pub mod raw;
 pub mod socket;
 pub mod thread;
+
+pub use bytes::Bytes;
+pub use channel::{Channel, Message};
+pub use error::Error;
+pub use hostbuf_raw::{maps, syscall as raw};

@@ -33,7 +33,7 @@ static LAST: AtomicU64 = AtomicU64::new(0);
 
 fn word() -> &'static AtomicU64 {
     let page = PAGE.get_or_init(|| {
-        let length = crate::os::memory::page_size() as usize;
+        let length = crate::memory::page_size() as usize;
         // SAFETY: a new anonymous page.
         let at = unsafe {
             let (rw, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);

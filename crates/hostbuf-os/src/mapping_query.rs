@@ -8,7 +8,7 @@
 use std::fs::File;
 use std::os::fd::AsRawFd;
 
-use crate::os::raw::{self, Errno};
+use hostbuf_raw::syscall::{self as raw, Errno};
 
 const PROCMAP_QUERY: usize = 0xc068_6611;
 const VMA_SHARED: u64 = 1 << 3;
@@ -79,7 +79,7 @@ pub fn mapping_at_or_after(maps: &File, address: usize) -> Result<Option<Queried
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::os::maps;
+    use hostbuf_raw::maps;
 
     #[test]
     fn queries_agree_with_the_list() {

@@ -12,7 +12,7 @@ use nix::sys::socket::{
     bind, getsockopt, listen, recvmsg, sendmsg, socket, sockopt,
 };
 
-use crate::os::raw;
+use hostbuf_raw::syscall as raw;
 
 /// Listens on the abstract name `name`.
 ///

@@ -13,7 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::os::memory;
+use crate::memory;
 
 /// The size of a thread's stack in bytes, the same as in the standard library, without thread-local variables.
 const STACK: usize = 2 << 20;

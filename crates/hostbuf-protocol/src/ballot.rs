@@ -4,10 +4,10 @@
 
 #![allow(unsafe_code)]
 
-use crate::buffer::candidates::{self, Ballot};
-use crate::os::maps;
-use crate::os::raw::{self, Errno};
+use crate::candidates::{self, Ballot};
 use crate::wire::{FLAG_DUMP, Frame, Kind, MAX_CANDIDATES, Territory, Winner};
+use hostbuf_raw::maps;
+use hostbuf_raw::syscall::{self as raw, Errno};
 
 /// The address ranges that this process holds for the vote in progress: reserved, with no access.
 pub struct Holds {

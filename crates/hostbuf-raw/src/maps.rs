@@ -1,7 +1,7 @@
 //! The mappings of this process, read from `/proc/self/maps` without allocating: the reader also runs before
 //! `main`, inside programs whose allocator is not up yet.
 
-use crate::os::raw::{self, Errno};
+use crate::syscall::{self, Errno};
 
 /// One line of `/proc/self/maps`.
 #[derive(Clone, Copy, Debug)]
@@ -94,9 +94,9 @@ fn parse_line(line: &[u8]) -> Option<Mapped<'_>> {
 /// # Errors
 /// As `open(2)` and `read(2)` of `/proc/self/maps`: `ENOENT` where `/proc` is not mounted.
 pub fn each(each: impl FnMut(Mapped<'_>) -> bool) -> Result<(), Errno> {
-    let fd = raw::open(b"/proc/self/maps\0")?;
+    let fd = syscall::open(b"/proc/self/maps\0")?;
     let result = each_of(fd, each);
-    raw::close(fd);
+    syscall::close(fd);
     result
 }
 
@@ -108,7 +108,7 @@ pub fn each_of(fd: i32, mut each: impl FnMut(Mapped<'_>) -> bool) -> Result<(), 
     let mut parser = Parser::default();
     let mut piece = [0u8; 4096];
     loop {
-        match raw::read(fd, &mut piece)? {
+        match syscall::read(fd, &mut piece)? {
             0 => return Ok(()),
             n if parser.feed(&piece[..n], &mut each) => {}
             _ => return Ok(()),
@@ -244,7 +244,7 @@ mod tests {
     #[test]
     #[allow(unsafe_code)]
     fn how_memory_is_mapped_is_seen() {
-        let page = crate::os::memory::page_size() as usize;
+        let page = 4096;
         // SAFETY: new memory, unmapped at the end.
         let base = unsafe {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;

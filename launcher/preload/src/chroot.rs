@@ -1,7 +1,7 @@
 //! The new root directory of `chroot`, as the program that it starts will see it.
 
 use crate::command_line;
-use crate::os::raw;
+use hostbuf_raw::syscall as raw;
 
 /// The way by which a program in the new root can load the preloaded object.
 pub(crate) enum Inside {

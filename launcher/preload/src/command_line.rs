@@ -1,6 +1,6 @@
 //! The command line of this process.
 
-use crate::os::raw;
+use hostbuf_raw::syscall as raw;
 
 /// Returns the arguments, first the program's own name. A long command line is truncated, which is enough for the options
 /// of a container runtime.

@@ -8,10 +8,10 @@
 use crate::chroot::{self, Inside};
 use crate::command_line;
 use crate::environment::Environment;
-use crate::os::raw;
 use crate::text::{Line, number};
 use crate::unreachable;
-use crate::wire::{ENV_ADDRESS, ENV_ADDRESS_ROOM, ENV_OBJECT, ENV_SIZE, ENV_SIZE_ROOM};
+use hostbuf_protocol::wire::{ENV_ADDRESS, ENV_ADDRESS_ROOM, ENV_OBJECT, ENV_SIZE, ENV_SIZE_ROOM};
+use hostbuf_raw::syscall as raw;
 
 const LD_PRELOAD: &str = "LD_PRELOAD";
 const BY_DESCRIPTOR: &[u8] = b"/proc/self/fd/";
@@ -20,8 +20,18 @@ const LOWEST: usize = 500;
 
 /// The runtimes into whose containers the object is not handed: only the address is hidden.
 const RUNTIMES: [&[u8]; 12] = [
-    b"apptainer", b"singularity", b"starter", b"starter-suid", b"enroot", b"sarus", b"shifter", b"podman", b"docker",
-    b"crun", b"runc", b"chroot",
+    b"apptainer",
+    b"singularity",
+    b"starter",
+    b"starter-suid",
+    b"enroot",
+    b"sarus",
+    b"shifter",
+    b"podman",
+    b"docker",
+    b"crun",
+    b"runc",
+    b"chroot",
 ];
 
 /// Prepares the environment of a container runtime for the program that it starts.
@@ -90,7 +100,8 @@ pub(crate) fn enter(environment: &mut Environment) {
     }
     // The process number in /proc, which differs from getpid() if /proc belongs to another PID namespace.
     let mut own = [0u8; 16];
-    let Some(own) = raw::read_link(b"/proc/self\0", &mut own).ok().and_then(|length| number(&own[..length])) else {
+    let Some(own) = raw::read_link(b"/proc/self\0", &mut own).ok().and_then(|length| number(&own[..length]))
+    else {
         return;
     };
     let name = Line::new(format_args!("/proc/{own}/fd/{fd}"));

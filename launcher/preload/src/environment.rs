@@ -2,7 +2,7 @@
 
 use core::arch::global_asm;
 
-use crate::os::raw;
+use hostbuf_raw::syscall as raw;
 
 // A weak reference: null in a program without a libc.
 global_asm!(
@@ -49,7 +49,8 @@ impl Environment {
         let mut fields = text[close + 1..].split(|&b| b == b' ').filter(|f| !f.is_empty()).skip(47);
         let start = crate::text::number(fields.next()?)? as usize;
         let end = crate::text::number(fields.next()?.trim_ascii_end())? as usize;
-        (start != 0 && end > start).then(|| Environment::Block { start: start as *mut u8, length: end - start })
+        (start != 0 && end > start)
+            .then(|| Environment::Block { start: start as *mut u8, length: end - start })
     }
 
     /// Calls `each` with the strings, without their NUL, until it returns a value, and returns that value.

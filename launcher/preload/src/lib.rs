@@ -15,43 +15,24 @@
 //! In the first image of a rank that registers the buffers (`--register`) it stops when they are mapped, and leaves the
 //! connection open: the registering object (launcher/preregister), whose constructor comes next, goes on from there.
 
-#![no_std]
+#![cfg_attr(not(test), no_std)]
 #![allow(unsafe_code)]
-#![allow(dead_code, reason = "the shared files serve the library too")]
 
-#[path = "../../../crates/hostbuf-raw/src"]
-mod os {
-    pub(crate) mod maps;
-    #[path = "syscall.rs"]
-    pub(crate) mod raw;
-}
-#[path = "../../../crates/hostbuf-protocol/src"]
-mod buffer {
-    pub(crate) mod ballot;
-    pub(crate) mod candidates;
-}
 mod chroot;
 mod command_line;
 mod container;
 mod environment;
-mod memory;
 mod text;
 mod unreachable;
-#[path = "../../../crates/hostbuf-protocol/src/wire.rs"]
-mod wire;
 
-use buffer::ballot::{Holds, answer};
 use environment::Environment;
-use os::raw::{self, Errno};
-use text::Line;
-use wire::{
-    ENV_ADDRESS, ENV_ADDRESS_ROOM, ENV_CONNECTION, ENV_JOB, ENV_PREFIX, ENV_REGISTER, ENV_REPORT, ENV_SIZE, ENV_SIZE_ROOM,
-    Frame, Hello, Kind, Role, Territory, Winner,
+use hostbuf_protocol::ballot::{Holds, answer};
+use hostbuf_protocol::wire::{
+    ENV_ADDRESS, ENV_ADDRESS_ROOM, ENV_CONNECTION, ENV_JOB, ENV_PREFIX, ENV_REGISTER, ENV_REPORT, ENV_SIZE,
+    ENV_SIZE_ROOM, Frame, Hello, Kind, Role, Territory, Winner,
 };
-
-#[used]
-#[unsafe(link_section = ".init_array")]
-static START: extern "C" fn() = hostbuf_preload_start;
+use hostbuf_raw::syscall::{self as raw, Errno};
+use text::Line;
 
 // Weak references: null unless a sanitizer's runtime is in the process.
 core::arch::global_asm!(
@@ -76,9 +57,10 @@ fn territory() -> Territory {
     if thread == 0 && memory == 0 { Territory::Anywhere } else { Territory::Sanitized }
 }
 
-/// Named so that the linker can be told to begin with it.
-#[unsafe(no_mangle)]
-extern "C" fn hostbuf_preload_start() {
+/// Gets the buffer into this process, or ends the process with one line on standard error.
+///
+/// To be called once, by a constructor, while the process has one thread.
+pub fn start() {
     let Some(mut environment) = Environment::find() else { return };
     let Some(job) = environment.value(ENV_JOB) else { return };
     let mut name = [0u8; 107];
@@ -140,7 +122,8 @@ fn names_this(value: &[u8]) -> bool {
 
 /// Writes the address and the size of the first buffer into the environment, or removes those of a parent.
 fn publish(environment: &mut Environment, winner: Option<Winner>) {
-    let first = winner.as_ref().and_then(|w| w.buffers.as_slice().first().map(|b| (w.address + b.offset, b.length)));
+    let first =
+        winner.as_ref().and_then(|w| w.buffers.as_slice().first().map(|b| (w.address + b.offset, b.length)));
     let (address, size) = first.unwrap_or_default();
     let address = Line::new(format_args!("{address:#018x}"));
     let size = Line::new(format_args!("{size}"));
@@ -180,7 +163,9 @@ fn take_part(fd: i32, until: Until) -> (Winner, Line) {
                 }
             }
             (Some(Kind::Winner), holds @ Some(_)) => {
-                let (Some(winner), Some(holds)) = (Winner::parse(&frame), holds.take()) else { agent_ended() };
+                let (Some(winner), Some(holds)) = (Winner::parse(&frame), holds.take()) else {
+                    agent_ended()
+                };
                 let mapped = holds.map(&winner, descriptors.as_slice());
                 descriptors.close();
                 let agreement = (winner, Line::new(format_args!("")).and(frame.text()));
@@ -247,7 +232,8 @@ fn join(fd: i32) -> Option<Winner> {
             let path = if refusal.path().is_empty() { b"an anonymous mapping" } else { refusal.path() };
             line.and(path).and(Line::new(format_args!(" stands at {start:#x}-{end:#x}")).bytes())
         };
-        line = line.and(b". It is a later image of a rank: run it directly under `hostbuf exec`, so that it votes.");
+        line = line
+            .and(b". It is a later image of a rank: run it directly under `hostbuf exec`, so that it votes.");
         line.say();
         let _ = raw::send(fd, Frame::new(Kind::Failed).saying(line.bytes()).bytes());
         raw::exit(1);
@@ -306,8 +292,8 @@ fn next(fd: i32) -> Option<(Frame, Descriptors)> {
     Some((frame?, descriptors))
 }
 
-#[panic_handler]
-fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
+/// Ends the process after a panic.
+pub fn panicked() -> ! {
     Line::new(format_args!("hostbuf: internal error before main (process {})", raw::pid())).say();
     raw::exit(1)
 }

@@ -2,8 +2,8 @@
 
 use core::fmt::{self, Write};
 
-use crate::wire::Frame;
-use crate::os::raw;
+use hostbuf_protocol::wire::Frame;
+use hostbuf_raw::syscall as raw;
 
 /// A line under construction, cut where it is full.
 pub(crate) struct Line {

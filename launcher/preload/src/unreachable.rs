@@ -1,9 +1,9 @@
 //! The message of a process that has no buffer, and the reason if it cannot reach the host's agent.
 
 use crate::environment::Environment;
-use crate::os::raw::{self, Errno};
 use crate::text::{Line, number};
-use crate::wire::{ENV_NETWORK, ENV_REPORT, ENV_REQUIRE};
+use hostbuf_protocol::wire::{ENV_NETWORK, ENV_REPORT, ENV_REQUIRE};
+use hostbuf_raw::syscall::{self as raw, Errno};
 
 /// [Reports](report) that this process has no buffer although its job may be running.
 pub(crate) fn tell(environment: &mut Environment, why: Option<Errno>) {
