@@ -2,6 +2,7 @@
 
 use std::{fmt, io};
 
+pub use hostbuf_memory::NoSpace;
 pub use hostbuf_os::Bytes;
 
 use crate::span::{Access, Span};
@@ -81,19 +82,10 @@ pub enum Error {
         /// Why it cannot be had here, and what to do.
         why: String,
     },
-    /// There is not enough memory. The check has touched no page (or only those of a child process).
-    NoSpace {
-        /// The host without enough memory.
-        host: String,
-        /// The number of requested bytes.
-        asked: u64,
-        /// The number of available bytes.
-        available: u64,
-        /// The limit that applies, and its size.
-        limit: String,
-        /// The remedy.
-        remedy: String,
-    },
+    /// There is not enough memory.
+    NoSpace(NoSpace),
+    /// An error of memory files that is none of the others.
+    Memory(hostbuf_memory::Error),
     /// The participants have found no common address, or have made different requests.
     Disagreed {
         /// The host that differs.
@@ -228,23 +220,13 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::Unsupported { what, why } => write!(f, "{what} is not supported here: {why}"),
-            Error::NoSpace { host, asked, available, limit, remedy } => write!(
-                f,
-                "not enough memory on {host}: {} asked, {} available ({asked} and {available} bytes), limited by {limit}: {remedy}",
-                Bytes(*asked),
-                Bytes(*available)
-            ),
+            Error::NoSpace(no_space) => no_space.fmt(f),
+            Error::Memory(error) => error.fmt(f),
             Error::Disagreed { host, rank, why } => {
                 write!(f, "no agreement among the ranks: rank {rank} on {host}: {why}")
             }
             Error::Invalid { what } => write!(f, "{what}"),
-            Error::Os { doing, source } => {
-                write!(f, "{doing}: {source}")?;
-                f.write_str(match source.raw_os_error() {
-                    Some(libc::EMFILE) => ". Raise `ulimit -n`",
-                    _ => "",
-                })
-            }
+            Error::Os { doing, source } => hostbuf_os::error::describe(f, doing, source),
             Error::Attach { why } => write!(f, "cannot attach to a host buffer: {why}"),
             Error::Lost { why } => f.write_str(why),
             Error::Corrupt { word, found } => {
@@ -320,6 +302,18 @@ impl std::error::Error for Error {
     }
 }
 
+impl From<hostbuf_memory::Error> for Error {
+    fn from(error: hostbuf_memory::Error) -> Error {
+        match error {
+            hostbuf_memory::Error::Unsupported { what, why } => Error::Unsupported { what, why },
+            hostbuf_memory::Error::NoSpace(no_space) => Error::NoSpace(no_space),
+            hostbuf_memory::Error::Invalid { what } => Error::Invalid { what },
+            hostbuf_memory::Error::Os { doing, source } => Error::Os { doing, source },
+            other => Error::Memory(other),
+        }
+    }
+}
+
 impl Error {
     /// Makes an error from the kernel's error and the description of the operation.
     pub(crate) fn os<E: Into<io::Error>>(doing: impl Into<String>) -> impl FnOnce(E) -> Error {
@@ -342,6 +336,7 @@ impl Error {
         match self {
             Error::Unsupported { .. } => "Unsupported",
             Error::NoSpace { .. } => "NoSpace",
+            Error::Memory(_) => "Memory",
             Error::Disagreed { .. } => "Disagreed",
             Error::Invalid { .. } => "Invalid",
             Error::Os { .. } => "Os",

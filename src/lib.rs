@@ -35,14 +35,10 @@
 pub(crate) mod buffer;
 pub mod error;
 pub mod job;
-#[path = "../crates/hostbuf-memory/src/memfd.rs"]
-#[doc(hidden)]
-pub mod memfd;
-
 /// What the launcher uses. No promise is made about it.
 #[doc(hidden)]
 pub mod os {
-    pub use crate::memfd;
+    pub use hostbuf_memory::memfd;
     pub use hostbuf_os::*;
 }
 #[cfg(feature = "rdma")]
@@ -59,6 +55,7 @@ pub use buffer::{
     Arena, Fill, Frozen, HostBuffer, List, Map, Options, Pages, Phase, Placed, Portable, Proof,
 };
 pub use error::{Error, Failure, Result};
+pub use hostbuf_memory::{Error as MemoryError, NoSpace};
 pub use hostbuf_os::Bytes;
 pub use span::{Access, Span};
 
@@ -73,9 +70,9 @@ pub mod internal {
     pub use crate::buffer::layout;
     pub use crate::buffer::ledger::{Registered, new_image};
     pub use crate::buffer::options::check_all;
-    pub use crate::buffer::populate::Workers;
     pub use crate::buffer::segment::{CONTROL_NAME, ControlPage, Segments};
-    pub use crate::buffer::space;
     pub use crate::wire;
+    pub use hostbuf_memory::populate::Workers;
+    pub use hostbuf_memory::space;
     pub use hostbuf_os::{Channel, Message};
 }

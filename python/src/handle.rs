@@ -161,7 +161,7 @@ pub fn allocate(
     let group = Group::of(comm)?;
     let wanted = || {
         let wanted = argument::<String>("pages", pages)?;
-        let wanted: Pages = wanted.parse().map_err(|error| raised(py, &error))?;
+        let wanted: Pages = wanted.parse().map_err(|error| raised(py, &hostbuf::Error::from(error)))?;
         let name = argument::<String>("name", name)?;
         let mut options = Options::new(bytes("size", size)?).pages(wanted).name(&name);
         (options.lazy, options.dump) = (argument::<bool>("lazy", lazy)?, argument::<bool>("dump", dump)?);

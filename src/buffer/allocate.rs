@@ -13,13 +13,13 @@ use crate::buffer::handle::{HostBuffer, Job, Mapping};
 use crate::buffer::handover::Handover;
 use crate::buffer::layout;
 use crate::buffer::options::Options;
-use crate::buffer::populate::Workers;
 use crate::buffer::segment::Segments;
 use crate::error::{Error, Result};
 use crate::job::{Collective, Hosts, Reduce, all_or_none, text_of_first};
 use crate::os::cores::Cores;
 use crate::os::{memory, process};
 use crate::wire::Territory;
+use hostbuf_memory::populate::Workers;
 
 impl HostBuffer {
     /// Makes a buffer as `options` say, one on each host of `group`, at one address on all of them. Collective: it

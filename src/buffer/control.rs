@@ -11,9 +11,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::buffer::layout::CONTROL_LENGTH;
 use crate::buffer::ledger::Row;
-use crate::buffer::options::{NAME_MAX, Pages};
+use crate::buffer::options::NAME_MAX;
 use crate::error::{Error, Result};
 use crate::wire::MAX_BUFFERS;
+use hostbuf_memory::Pages;
 
 const MAGIC: u64 = 0x6675_6274_736f_6801;
 const VERSION: u32 = 1;

@@ -14,9 +14,10 @@ use crate::buffer::early;
 use crate::buffer::handle::HostBuffer;
 use crate::error::{Error, Result};
 use crate::job::{Collective, Hosts, Reduce, all_or_none, text_of_first};
-use crate::os::{memfd, process, raw};
+use crate::os::{process, raw};
 use crate::register::own_ranges::Freezing;
 use crate::span::Span;
+use hostbuf_memory::memfd;
 
 /// How long pages may be held by nobody who can be seen before it counts as pinned: the kernel itself holds some for a moment, when it
 /// makes huge pages of them or moves them, and so does whoever reads a process's memory from outside. (The kernel waits 0.15 s itself.)

@@ -10,12 +10,12 @@ use std::sync::{Arc, Mutex};
 use std::thread::ThreadId;
 
 use crate::buffer::control::{BufferIdentity, Control, Fill, Identity, Phase};
-use crate::buffer::options::Pages;
 use crate::error::{Error, Result};
 use crate::os::raw;
 use crate::register::own_ranges;
 use crate::span::Span;
 use crate::wire::{ENV_LOCAL_SIZE, Winner};
+use hostbuf_memory::Pages;
 
 /// A buffer of this host, mapped in this process at the address that all ranks of all hosts agreed on.
 ///

@@ -18,7 +18,8 @@ use crate::buffer::handle::HostBuffer;
 use crate::buffer::portable::Portable;
 use crate::error::{Error, Result};
 use crate::job::{Collective, Hosts, all_or_none};
-use crate::os::{memfd, process};
+use crate::os::process;
+use hostbuf_memory::memfd;
 
 /// How often one who waits looks whether the filler still lives.
 const LOOK: Duration = Duration::from_millis(100);

@@ -28,7 +28,7 @@ pub fn plan(buffers: &[Options]) -> (Winner, u64) {
         let page = if auto_1g { 1 << 30 } else { buffer.pages.size().max(GUARD) };
         align = align.max(page);
         at = at.next_multiple_of(page);
-        let length = length_of(buffer);
+        let length = buffer.pages.round_up(buffer.size);
         let flags = u64::from(buffer.mmap_flags as u32) | if buffer.dump { FLAG_DUMP } else { 0 };
         assert!(
             placements.push(Placement { offset: at, length, flags }),
@@ -38,17 +38,6 @@ pub fn plan(buffers: &[Options]) -> (Winner, u64) {
     }
     let length = (at + CONTROL_LENGTH).next_multiple_of(GUARD) + GUARD;
     (Winner { address: 0, length, control: at, control_length: CONTROL_LENGTH, buffers: placements }, align)
-}
-
-/// The bytes that a buffer really takes: its size in whole pages.
-#[must_use]
-pub fn length_of(buffer: &Options) -> u64 {
-    // Auto does not know its pages yet: whole pages of 2 MiB serve them all once it is that large.
-    let page = match buffer.pages {
-        crate::Pages::Auto if buffer.size < 2 << 20 => crate::Pages::Small.size(),
-        pages => pages.size(),
-    };
-    buffer.size.next_multiple_of(page)
 }
 
 #[cfg(test)]

@@ -17,18 +17,15 @@ mod initialize;
 pub mod layout;
 pub mod ledger;
 pub mod options;
-#[path = "../../crates/hostbuf-memory/src/populate/mod.rs"]
-pub mod populate;
 mod portable;
 mod replicate;
 pub mod segment;
-#[path = "../../crates/hostbuf-memory/src/space.rs"]
-pub mod space;
 
 pub use arena::{Arena, Placed};
 pub use containers::{List, Map};
 pub use control::{Fill, Phase};
 pub use freeze::{Frozen, Proof};
 pub use handle::HostBuffer;
-pub use options::{Options, Pages};
+pub use hostbuf_memory::Pages;
+pub use options::Options;
 pub use portable::Portable;

@@ -4,77 +4,9 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::error::{Bytes, Error, Result};
-use crate::os::memory;
 use crate::wire::MAX_BUFFERS;
-
-/// Which pages stand behind a buffer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Pages {
-    /// The best that is there: 1 GiB from the reserved pool, 2 MiB from the pool, transparent 2 MiB, ordinary.
-    #[default]
-    Auto,
-    /// Ordinary pages (4 KiB on x86-64).
-    Small,
-    /// Transparent huge pages of 2 MiB.
-    Transparent,
-    /// Huge pages of 2 MiB from the reserved pool.
-    Huge2M,
-    /// Huge pages of 1 GiB from the reserved pool.
-    Huge1G,
-}
-
-impl Pages {
-    /// The bytes of a page; what [`Pages::Auto`] begins to align to.
-    #[must_use]
-    pub fn size(self) -> u64 {
-        match self {
-            Pages::Small => memory::page_size(),
-            Pages::Auto | Pages::Transparent | Pages::Huge2M => 2 << 20,
-            Pages::Huge1G => 1 << 30,
-        }
-    }
-
-    pub(crate) fn code(self) -> u64 {
-        self as u64
-    }
-
-    pub(crate) fn from_code(code: u64) -> Option<Pages> {
-        [Pages::Auto, Pages::Small, Pages::Transparent, Pages::Huge2M, Pages::Huge1G]
-            .into_iter()
-            .find(|p| p.code() == code)
-    }
-}
-
-impl fmt::Display for Pages {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Pages::Auto => "auto",
-            Pages::Small => "4k",
-            Pages::Transparent => "thp",
-            Pages::Huge2M => "2m",
-            Pages::Huge1G => "1g",
-        })
-    }
-}
-
-impl FromStr for Pages {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Pages> {
-        Ok(match text.to_ascii_lowercase().as_str() {
-            "auto" => Pages::Auto,
-            "4k" => Pages::Small,
-            "thp" => Pages::Transparent,
-            "2m" => Pages::Huge2M,
-            "1g" => Pages::Huge1G,
-            _ => {
-                return Err(Error::invalid(format!(
-                    "pages \"{text}\": one of auto, 4k, thp, 2m, 1g is meant"
-                )));
-            }
-        })
-    }
-}
+use hostbuf_memory::Pages;
+use hostbuf_memory::space::Demand;
 
 /// The longest name of a buffer, bytes.
 pub const NAME_MAX: usize = 31;
@@ -140,6 +72,12 @@ impl Options {
     pub fn mmap_flags(mut self, flags: i32) -> Options {
         self.mmap_flags = flags;
         self
+    }
+
+    /// Returns the memory that the buffer needs.
+    #[must_use]
+    pub fn demand(&self) -> Demand {
+        Demand { size: self.size, pages: self.pages, lazy: self.lazy }
     }
 
     /// # Errors

@@ -8,13 +8,13 @@ use std::sync::Arc;
 use tracing::info_span;
 
 use crate::buffer::control::{BufferIdentity, Control, Identity, Phase};
-use crate::buffer::layout::{self, CONTROL_LENGTH};
-use crate::buffer::options::{Options, Pages};
-use crate::buffer::populate::{self, Workers};
-use crate::buffer::space;
+use crate::buffer::layout::CONTROL_LENGTH;
+use crate::buffer::options::Options;
 use crate::error::{Error, Result};
-use crate::os::memfd::{self, Backing};
 use crate::wire::Winner;
+use hostbuf_memory::memfd::{self, Backing};
+use hostbuf_memory::populate::{self, Workers};
+use hostbuf_memory::{Pages, space};
 
 /// The memory of a job on one host, held by its descriptors: mapped nowhere yet.
 #[derive(Debug)]
@@ -53,13 +53,14 @@ impl Segments {
     /// [`Error::NoSpace`], [`Error::Unsupported`], [`Error::Os`]; nothing is left behind.
     pub fn create(job: u128, buffers: &[Options]) -> Result<Segments> {
         let _span = info_span!("create", buffers = buffers.len()).entered();
-        let resolved = space::resolve_all(buffers);
-        check_space(buffers, &resolved)?;
+        let demands: Vec<_> = buffers.iter().map(Options::demand).collect();
+        let resolved = space::resolve_all(&demands);
+        space::check(&demands, &resolved)?;
         let control = memfd::create(&file_name(job, CONTROL_NAME), CONTROL_LENGTH, Backing::Shmem)
             .map_err(|e| unmade("making the control page's memory file".into(), e))?;
         let mut segments = Segments { control, buffers: Vec::new() };
         for (options, &pages) in buffers.iter().zip(&resolved) {
-            let length = layout::length_of(options);
+            let length = options.pages.round_up(options.size);
             let backing = match pages {
                 Pages::Huge2M | Pages::Huge1G => Backing::Hugetlb(pages.size()),
                 _ => Backing::Shmem,
@@ -144,27 +145,6 @@ impl Segments {
     pub fn into_descriptors(self) -> Vec<OwnedFd> {
         std::iter::once(self.control).chain(self.buffers.into_iter().map(|s| s.fd)).collect()
     }
-}
-
-/// Adds up what all buffers ask of ordinary pages and of each pool.
-fn check_space(buffers: &[Options], resolved: &[Pages]) -> Result<()> {
-    let sum = |wanted: &dyn Fn(&Options, Pages) -> bool| -> u64 {
-        let each = buffers.iter().zip(resolved).filter(|(o, p)| wanted(o, **p));
-        each.map(|(o, _)| layout::length_of(o)).sum()
-    };
-    space::check_address_space(sum(&|_, _| true))?;
-    let ordinary = sum(&|o, p| !o.lazy && matches!(p, Pages::Small | Pages::Transparent));
-    if ordinary > 0 {
-        space::check_ordinary(ordinary)?;
-    }
-    for pages in [Pages::Huge2M, Pages::Huge1G] {
-        // A lazy buffer takes none of the pool yet, but mmap sets its pages aside.
-        let asked = sum(&|_, p| p == pages);
-        if asked > 0 {
-            space::check_huge(asked, pages.size())?;
-        }
-    }
-    Ok(())
 }
 
 /// A control page mapped anywhere, for as long as this lives.

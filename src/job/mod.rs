@@ -12,7 +12,7 @@ pub use local::Local;
 pub use mpi::Mpi;
 pub use solo::Solo;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, NoSpace, Result};
 
 /// How [`Collective::all_reduce`] combines the ranks' words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,7 +129,7 @@ const PACKED: usize = 1024;
 /// The error as text fields with NUL between, for another rank.
 fn pack(error: &Error) -> [u8; PACKED] {
     let fields = match error {
-        Error::NoSpace { host, asked, available, limit, remedy } => {
+        Error::NoSpace(NoSpace { host, asked, available, limit, remedy }) => {
             vec![
                 "space".into(),
                 host.clone(),
@@ -156,13 +156,13 @@ fn unpack(packed: &[u8; PACKED], rank: usize) -> Error {
     let fields: Vec<&str> = text.split('\0').collect();
     let number = |s: &str| s.parse().unwrap_or(0);
     match fields[..] {
-        ["space", host, asked, available, limit, remedy, ..] => Error::NoSpace {
+        ["space", host, asked, available, limit, remedy, ..] => Error::NoSpace(NoSpace {
             host: host.into(),
             asked: number(asked),
             available: number(available),
             limit: limit.into(),
             remedy: remedy.into(),
-        },
+        }),
         ["disagreed", host, rank, why, ..] => {
             Error::Disagreed { host: host.into(), rank: number(rank) as usize, why: why.into() }
         }
@@ -177,13 +177,13 @@ mod tests {
 
     #[test]
     fn errors_keep_their_operands_on_the_way() {
-        let space = Error::NoSpace {
+        let space = Error::NoSpace(NoSpace {
             host: "h1".into(),
             asked: 7,
             available: 3,
             limit: "the pool".into(),
             remedy: "ask for less".into(),
-        };
+        });
         assert_eq!(unpack(&pack(&space), 4).to_string(), space.to_string());
         let other = Error::invalid("size 0");
         let Error::Elsewhere { rank: 4, message, .. } = unpack(&pack(&other), 4) else { panic!() };

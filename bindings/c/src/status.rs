@@ -121,7 +121,7 @@ fn words(panic: &(dyn Any + Send)) -> String {
 fn status_of(error: &Error) -> hostbuf_status {
     match error {
         Error::Invalid { .. } => S::HOSTBUF_INVALID,
-        Error::Unsupported { .. } => S::HOSTBUF_UNSUPPORTED,
+        Error::Unsupported { .. } | Error::Memory(_) => S::HOSTBUF_UNSUPPORTED,
         Error::NoSpace { .. } => S::HOSTBUF_NO_SPACE,
         Error::Disagreed { .. } => S::HOSTBUF_DISAGREED,
         Error::Os { .. } => S::HOSTBUF_OS,
@@ -226,7 +226,7 @@ pub unsafe fn text<'a>(pointer: *const c_char, name: &str) -> Outcome<&'a str> {
 mod tests {
     use std::ffi::CStr;
 
-    use library::{Access, Failure, Span};
+    use library::{Access, Failure, NoSpace, Span};
 
     use super::*;
 
@@ -236,7 +236,7 @@ mod tests {
         let span = Span::new(4096, 4096).expect("a span");
         vec![
             Error::Unsupported { what: text(), why: text() },
-            Error::NoSpace { host: text(), asked: 2, available: 1, limit: text(), remedy: text() },
+            Error::NoSpace(NoSpace { host: text(), asked: 2, available: 1, limit: text(), remedy: text() }),
             Error::Disagreed { host: text(), rank: 0, why: text() },
             Error::Invalid { what: text() },
             Error::Os { doing: text(), source: std::io::Error::other("x") },

@@ -1,8 +1,9 @@
 //! Whether there is room, asked before anything is touched.
 
-use crate::buffer::options::{Options, Pages};
-use crate::error::{Bytes, Error, Result};
-use crate::os::{memory, process};
+use hostbuf_os::{Bytes, memory, process};
+
+use crate::error::{Error, NoSpace, Result};
+use crate::pages::Pages;
 
 /// What taking ordinary pages costs the kernel beside them (the index of the memory file and the page tables of the
 /// process that takes them): at most one byte in 256, and a little for that process itself.
@@ -44,13 +45,13 @@ pub fn check_address_space(length: u64) -> Result<()> {
 /// The error for ordinary pages that `limit` does not give.
 #[must_use]
 pub fn no_space(asked: u64, available: u64, limit: &memory::Limit) -> Error {
-    Error::NoSpace {
+    Error::NoSpace(NoSpace {
         host: process::host_name(),
         asked,
         available,
         limit: format!("{} of {}", limit.name, Bytes(limit.limit)),
         remedy: limit.remedy.clone(),
-    }
+    })
 }
 
 /// Checks that the pool of reserved pages of `page` bytes has `length` bytes.
@@ -67,7 +68,7 @@ pub fn check_huge(length: u64, page: u64) -> Result<()> {
     if pool.free * page >= length {
         return Ok(());
     }
-    Err(Error::NoSpace {
+    Err(Error::NoSpace(NoSpace {
         host: process::host_name(),
         asked: length,
         available: pool.free * page,
@@ -77,39 +78,75 @@ pub fn check_huge(length: u64, page: u64) -> Result<()> {
             pool.total + (length - pool.free * page).div_ceil(page),
             page / 1024
         ),
-    })
+    }))
 }
 
-/// Which pages [`Pages::Auto`] means for each of `buffers` on this host now. What is demanded of a pool comes first,
-/// then whoever is named first.
-#[must_use]
-pub fn resolve_all(buffers: &[Options]) -> Vec<Pages> {
-    resolve_within(buffers, &free_in_pool)
+/// The memory that one file needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Demand {
+    /// The requested size in bytes.
+    pub size: u64,
+    /// The requested pages.
+    pub pages: Pages,
+    /// Whether the pages are left to the first touch.
+    pub lazy: bool,
 }
 
-/// Resolves the pages of `buffers` for pools in which `free` says how many bytes are free, by the size of their pages.
-fn resolve_within(buffers: &[Options], free: &dyn Fn(u64) -> u64) -> Vec<Pages> {
-    let demanded = |page: u64| -> u64 {
-        let its = buffers.iter().filter(|o| o.pages != Pages::Auto && o.pages.size() == page);
-        its.filter(|o| o.pages != Pages::Transparent).map(|o| o.size.next_multiple_of(page)).sum()
+/// Checks that there is room for all of `demands` together, on the pages that `resolved` names for each.
+///
+/// # Errors
+/// [`Error::NoSpace`] for the first limit that does not suffice; [`Error::Unsupported`] for a size of pages that the
+/// kernel does not have.
+pub fn check(demands: &[Demand], resolved: &[Pages]) -> Result<()> {
+    let sum = |wanted: &dyn Fn(&Demand, Pages) -> bool| -> u64 {
+        let each = demands.iter().zip(resolved).filter(|(demand, pages)| wanted(demand, **pages));
+        each.map(|(demand, _)| demand.pages.round_up(demand.size)).sum()
     };
-    let mut taken = [(2 << 20, demanded(2 << 20)), (1 << 30, demanded(1 << 30))];
-    let mut one = |options: &Options| {
-        let pages = resolve_one(options, &taken, free);
-        if options.pages == Pages::Auto {
+    check_address_space(sum(&|_, _| true))?;
+    let ordinary = sum(&|demand, pages| !demand.lazy && matches!(pages, Pages::Small | Pages::Transparent));
+    if ordinary > 0 {
+        check_ordinary(ordinary)?;
+    }
+    for pool in [Pages::Huge2M, Pages::Huge1G] {
+        // A lazy buffer takes none of the pool yet, but mmap sets its pages aside.
+        let asked = sum(&|_, pages| pages == pool);
+        if asked > 0 {
+            check_huge(asked, pool.size())?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns the pages that [`Pages::Auto`] means for each of `demands` on this host now. Explicit demands of a pool come
+/// first, then the others in their order.
+#[must_use]
+pub fn resolve_all(demands: &[Demand]) -> Vec<Pages> {
+    resolve_within(demands, &free_in_pool)
+}
+
+/// Resolves the pages of `demands` for pools in which `free` returns the number of free bytes, by the size of their pages.
+fn resolve_within(demands: &[Demand], free: &dyn Fn(u64) -> u64) -> Vec<Pages> {
+    let explicit = |page: u64| -> u64 {
+        let its = demands.iter().filter(|d| d.pages != Pages::Auto && d.pages.size() == page);
+        its.filter(|d| d.pages != Pages::Transparent).map(|d| d.size.next_multiple_of(page)).sum()
+    };
+    let mut taken = [(2 << 20, explicit(2 << 20)), (1 << 30, explicit(1 << 30))];
+    let mut one = |demand: &Demand| {
+        let pages = resolve_one(*demand, &taken, free);
+        if demand.pages == Pages::Auto {
             for (page, bytes) in taken.iter_mut().filter(|(page, _)| pages == pool_of(*page)) {
-                *bytes += options.size.next_multiple_of(*page);
+                *bytes += demand.size.next_multiple_of(*page);
             }
         }
         pages
     };
-    buffers.iter().map(&mut one).collect()
+    demands.iter().map(&mut one).collect()
 }
 
-/// The same for a buffer that is alone.
+/// Returns the pages that `demand` gets on this host now if it is the only one.
 #[must_use]
-pub fn resolve(options: &Options) -> Pages {
-    resolve_one(options, &[], &free_in_pool)
+pub fn resolve(demand: Demand) -> Pages {
+    resolve_one(demand, &[], &free_in_pool)
 }
 
 fn pool_of(page: u64) -> Pages {
@@ -121,19 +158,19 @@ fn free_in_pool(page: u64) -> u64 {
     memory::huge_pool(page).map_or(0, |pool| pool.free * page)
 }
 
-fn resolve_one(options: &Options, taken: &[(u64, u64)], free: &dyn Fn(u64) -> u64) -> Pages {
-    if options.pages != Pages::Auto {
-        return options.pages;
+fn resolve_one(demand: Demand, taken: &[(u64, u64)], free: &dyn Fn(u64) -> u64) -> Pages {
+    if demand.pages != Pages::Auto {
+        return demand.pages;
     }
     let pool_has = |page: u64| {
         let taken: u64 = taken.iter().filter(|(p, _)| *p == page).map(|(_, bytes)| bytes).sum();
-        free(page) >= options.size.next_multiple_of(page).saturating_add(taken)
+        free(page) >= demand.size.next_multiple_of(page).saturating_add(taken)
     };
-    if options.size.is_multiple_of(1 << 30) && pool_has(1 << 30) {
+    if demand.size.is_multiple_of(1 << 30) && pool_has(1 << 30) {
         Pages::Huge1G
-    } else if options.size >= 2 << 20 && pool_has(2 << 20) {
+    } else if demand.size >= 2 << 20 && pool_has(2 << 20) {
         Pages::Huge2M
-    } else if options.size >= 2 << 20 {
+    } else if demand.size >= 2 << 20 {
         Pages::Transparent
     } else {
         Pages::Small
@@ -151,7 +188,7 @@ mod tests {
         assert!(available > 0 && available < limit.available);
         // Others take memory meanwhile, so a little less than the exact figure.
         check_ordinary(available - available / 8).unwrap();
-        let Err(Error::NoSpace { asked, available, .. }) = check_ordinary(1 << 50) else { panic!() };
+        let Err(Error::NoSpace(NoSpace { asked, available, .. })) = check_ordinary(1 << 50) else { panic!() };
         assert!(asked == 1 << 50 && available < asked);
     }
 
@@ -161,8 +198,9 @@ mod tests {
         const GIB: u64 = 1 << 30;
         // How much is free on pages of 2 MiB and of 1 GiB.
         let resolved = |sizes: &[u64], free: [u64; 2]| {
-            let buffers: Vec<_> = sizes.iter().map(|&size| Options::new(size)).collect();
-            resolve_within(&buffers, &|page| if page == GIB { free[1] } else { free[0] })
+            let demands: Vec<_> =
+                sizes.iter().map(|&size| Demand { size, pages: Pages::Auto, lazy: false }).collect();
+            resolve_within(&demands, &|page| if page == GIB { free[1] } else { free[0] })
         };
         assert_eq!(resolved(&[2 * GIB], [2 * GIB, 2 * GIB]), [Pages::Huge1G]);
         // Pages of 1 GiB are for whole GiB only, and for as many as are free.

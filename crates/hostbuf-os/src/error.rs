@@ -21,12 +21,20 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.doing, self.source)?;
-        f.write_str(match self.source.raw_os_error() {
-            Some(libc::EMFILE) => ". Raise `ulimit -n`",
-            _ => "",
-        })
+        describe(f, &self.doing, &self.source)
     }
+}
+
+/// Formats an operation and the kernel's error, with the remedy if it is a limit of the process.
+///
+/// # Errors
+/// As the formatter's.
+pub fn describe(f: &mut fmt::Formatter<'_>, doing: &str, source: &io::Error) -> fmt::Result {
+    write!(f, "{doing}: {source}")?;
+    f.write_str(match source.raw_os_error() {
+        Some(libc::EMFILE) => ". Raise `ulimit -n`",
+        _ => "",
+    })
 }
 
 impl std::error::Error for Error {

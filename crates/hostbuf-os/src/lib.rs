@@ -7,7 +7,7 @@ mod bytes;
 mod channel;
 pub mod cores;
 pub mod descriptors;
-mod error;
+pub mod error;
 pub mod forking;
 pub mod kernel;
 pub mod lineage;

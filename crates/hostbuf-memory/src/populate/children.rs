@@ -9,11 +9,11 @@ use std::time::Duration;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork};
 
-use crate::buffer::populate::view::View;
-use crate::buffer::populate::work::{Means, Tally, Task};
 use crate::error::{Error, Result};
-use crate::os::cores::Cores;
-use crate::os::process;
+use crate::populate::view::View;
+use crate::populate::work::{Means, Tally, Task};
+use hostbuf_os::cores::Cores;
+use hostbuf_os::process;
 
 /// The outer error: they could not be started.
 pub(super) fn run(

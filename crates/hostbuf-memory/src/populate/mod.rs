@@ -13,11 +13,11 @@ mod work;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use crate::buffer::options::Pages;
-use crate::buffer::space;
-use crate::error::{Error, Result};
-use crate::os::cores::Cores;
-use crate::os::{memory, process};
+use crate::error::{Error, NoSpace, Result};
+use crate::pages::Pages;
+use crate::space;
+use hostbuf_os::cores::Cores;
+use hostbuf_os::{memory, process};
 use view::NO_ADDRESSES;
 use work::{EXTENT, Task};
 
@@ -61,7 +61,7 @@ fn explain(errno: i32, length: u64, pages: Pages, taken: u64) -> Error {
         space::no_space(length, space::available(limit).saturating_add(taken).min(length - 1), limit)
     };
     let other = Error::Os {
-        doing: format!("taking {} of memory", crate::error::Bytes(length)),
+        doing: format!("taking {} of memory", hostbuf_os::Bytes(length)),
         source: io::Error::from_raw_os_error(errno),
     };
     match (errno, pages) {
@@ -78,13 +78,13 @@ fn explain(errno: i32, length: u64, pages: Pages, taken: u64) -> Error {
             ),
         },
         (libc::ENOMEM | libc::EFAULT | libc::ENOSPC, Pages::Huge2M | Pages::Huge1G) => {
-            space::check_huge(length, pages.size()).err().unwrap_or(Error::NoSpace {
+            space::check_huge(length, pages.size()).err().unwrap_or(Error::NoSpace(NoSpace {
                 host: process::host_name(),
                 asked: length,
                 available: 0,
                 limit: format!("the pool of reserved huge pages ({source})"),
                 remedy: "somebody else took them meanwhile, or a hugetlb cgroup has a limit; try again, or use --pages auto".into(),
-            })
+            }))
         }
         (libc::ENOMEM | libc::ENOSPC | libc::EFAULT, _) => no_space(&memory::tightest()),
         (NO_ADDRESSES, _) => space::check_address_space(length).err().unwrap_or(other),
@@ -95,7 +95,7 @@ fn explain(errno: i32, length: u64, pages: Pages, taken: u64) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::os::memfd::{self, Backing};
+    use crate::memfd::{self, Backing};
     use std::os::fd::AsFd;
 
     fn resident(fd: BorrowedFd<'_>) -> u64 {

@@ -4,9 +4,9 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, mpsc};
 use std::time::Duration;
 
-use crate::buffer::populate::view::View;
-use crate::buffer::populate::work::{Means, Tally, Task};
-use crate::os::cores::Cores;
+use crate::populate::view::View;
+use crate::populate::work::{Means, Tally, Task};
+use hostbuf_os::cores::Cores;
 
 /// How much is mapped at a time: its page tables, 32 MiB at most, are given back before the next. Shorter would be slower:
 /// while one thread changes mappings, the others cannot take pages.

@@ -2,8 +2,8 @@
 
 #![allow(unsafe_code)]
 
-use crate::buffer::options::Pages;
-use crate::buffer::populate::work::EXTENT;
+use crate::pages::Pages;
+use crate::populate::work::EXTENT;
 
 /// The errno for a mapping that failed: for want of addresses, and not of memory, ENOMEM becomes a number of our own.
 fn no_addresses() -> i32 {

@@ -5,9 +5,9 @@
 
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
-use crate::buffer::options::Pages;
-use crate::buffer::populate::view::View;
-use crate::os::memory;
+use crate::pages::Pages;
+use crate::populate::view::View;
+use hostbuf_os::memory;
 
 /// What a collapse makes a huge page of.
 pub(super) const EXTENT: u64 = 2 << 20;

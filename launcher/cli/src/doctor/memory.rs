@@ -2,9 +2,9 @@
 
 use std::fs;
 
-use hostbuf::internal::{layout, space};
+use hostbuf::internal::space;
 use hostbuf::os::memory;
-use hostbuf::{Bytes, Error, Options, Pages};
+use hostbuf::{Bytes, MemoryError, NoSpace, Options, Pages};
 
 use super::{Line, knob};
 
@@ -139,9 +139,9 @@ fn small_file_system() -> Line {
 fn fits(size: u64) -> Line {
     const NAME: &str = "--size";
     let options = Options::new(size);
-    let resolved = space::resolve(&options);
+    let resolved = space::resolve(options.demand());
     let check = |pages: Pages| {
-        let length = layout::length_of(&options.clone().pages(pages));
+        let length = pages.round_up(options.size);
         match pages {
             Pages::Huge2M | Pages::Huge1G => space::check_huge(length, pages.size()),
             _ => space::check_ordinary(length),
@@ -154,7 +154,7 @@ fn fits(size: u64) -> Line {
             NAME,
             format!("{} fits on pages {}; auto takes {resolved}", Bytes(size), fitting.join(", ")),
         ),
-        Err(Error::NoSpace { asked, available, limit, remedy, .. }) => {
+        Err(MemoryError::NoSpace(NoSpace { asked, available, limit, remedy, .. })) => {
             let says =
                 format!("{} does not fit: {} available, limited by {limit}", Bytes(asked), Bytes(available));
             Line::lacks(NAME, says).mend(remedy)

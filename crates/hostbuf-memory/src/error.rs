@@ -1,0 +1,96 @@
+//! The errors of this crate.
+
+use std::{fmt, io};
+
+use hostbuf_os::Bytes;
+
+/// The result of the operations of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// An operation on memory that failed, with its operands.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// This host cannot do it.
+    Unsupported {
+        /// The request.
+        what: String,
+        /// The reason, and the remedy.
+        why: String,
+    },
+    /// There is not enough memory.
+    NoSpace(NoSpace),
+    /// An argument is invalid.
+    Invalid {
+        /// The argument, its value, and the expected values.
+        what: String,
+    },
+    /// The kernel refused.
+    Os {
+        /// The failed operation, with its operands.
+        doing: String,
+        /// The kernel's error.
+        source: io::Error,
+    },
+}
+
+/// A request for more memory than there is. The check has touched no page (or only those of a child process).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NoSpace {
+    /// The host without enough memory.
+    pub host: String,
+    /// The number of requested bytes.
+    pub asked: u64,
+    /// The number of available bytes.
+    pub available: u64,
+    /// The limit that applies, and its size.
+    pub limit: String,
+    /// The remedy.
+    pub remedy: String,
+}
+
+impl fmt::Display for NoSpace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let NoSpace { host, asked, available, limit, remedy } = self;
+        write!(
+            f,
+            "not enough memory on {host}: {} asked, {} available ({asked} and {available} bytes), limited by {limit}: {remedy}",
+            Bytes(*asked),
+            Bytes(*available)
+        )
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Unsupported { what, why } => write!(f, "{what} is not supported here: {why}"),
+            Error::NoSpace(no_space) => no_space.fmt(f),
+            Error::Invalid { what } => f.write_str(what),
+            Error::Os { doing, source } => hostbuf_os::error::describe(f, doing, source),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Os { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}
+
+impl From<hostbuf_os::Error> for Error {
+    fn from(error: hostbuf_os::Error) -> Error {
+        Error::Os { doing: error.doing, source: error.source }
+    }
+}
+
+impl Error {
+    /// Makes an error from the kernel's error and the description of the operation.
+    pub(crate) fn os<E: Into<io::Error>>(doing: impl Into<String>) -> impl FnOnce(E) -> Error {
+        let doing = doing.into();
+        move |source| Error::Os { doing, source: source.into() }
+    }
+}
