@@ -4,8 +4,7 @@ use std::{fmt, io};
 
 pub use hostbuf_memory::NoSpace;
 pub use hostbuf_os::Bytes;
-
-use crate::span::{Access, Span};
+use hostbuf_register::InvalidSpan;
 
 /// The result of the operations of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -164,47 +163,8 @@ pub enum Error {
         /// Why.
         why: String,
     },
-    /// A device has refused to register or deregister memory.
-    Registration {
-        /// The device.
-        device: String,
-        /// The range.
-        span: Span,
-        /// The requested access of the device.
-        access: Access,
-        /// The reason and the remedy.
-        why: String,
-        /// The error of the kernel or of the driver.
-        source: Option<io::Error>,
-    },
-    /// A registration cache has no room for the request.
-    Budget {
-        /// The device.
-        device: String,
-        /// The requested range.
-        span: Span,
-        /// The current number of registrations, and the limit.
-        regions: (usize, usize),
-        /// The current number of registered bytes, and the limit.
-        bytes: (usize, usize),
-        /// True if the request would fit with fewer leases, false if it exceeds the whole budget.
-        leased: bool,
-    },
-    /// An allocator of registered memory would have to register more than its limit.
-    Limit {
-        /// The device.
-        device: String,
-        /// Bytes asked.
-        asked: usize,
-        /// The size of the block, in bytes, that the request would take.
-        block: usize,
-        /// The number of bytes that are registered, or being registered by other threads.
-        registered: usize,
-        /// The limit, in bytes.
-        limit: usize,
-    },
-    /// A forked child has used registrations that belong to its parent.
-    Forked,
+    /// A registration failed.
+    Register(hostbuf_register::Error),
     /// Another rank of the same collective call has failed; all other ranks return this.
     Elsewhere {
         /// The host of the rank that failed.
@@ -248,57 +208,39 @@ impl fmt::Display for Error {
             Error::Collective { operation, why } => {
                 write!(f, "collective operation {operation} failed: {why}")
             }
+            Error::Register(error) => error.fmt(f),
             Error::Elsewhere { host, rank, message } => write!(f, "rank {rank} on {host}: {message}"),
-            Error::Registration { device, span, access, why, source } => {
-                write!(f, "{device}: registering {span} ({}; {access}): {why}", Bytes(span.len() as u64))?;
-                source.as_ref().map_or(Ok(()), |source| write!(f, ": {source}"))
-            }
-            Error::Budget { device, span, regions, bytes, leased } => {
-                let asked = Bytes(span.len() as u64);
-                let registrations = of(regions.0, regions.1, regions.1);
-                let plural = if *regions == (1, usize::MAX) { "" } else { "s" };
-                let bytes = of(Bytes(bytes.0 as u64), bytes.1, Bytes(bytes.1 as u64));
-                write!(
-                    f,
-                    "{device}: no room in the cache's budget for {span} ({asked}): {registrations} registration{plural} and \
-                     {bytes} are taken"
-                )?;
-                f.write_str(if *leased {
-                    "; drop leases, wait until others do, or raise HOSTBUF_CACHE_REGIONS or HOSTBUF_CACHE_BYTES"
-                } else {
-                    "; it is larger than the whole budget (HOSTBUF_CACHE_BYTES)"
-                })
-            }
-            Error::Limit { device, asked, block, registered, limit } => {
-                let bytes = |n: &usize| Bytes(*n as u64);
-                write!(f, "{device}: no room for a block of {}", bytes(asked))?;
-                if block != asked {
-                    write!(f, " (which takes {})", bytes(block))?;
-                }
-                let (limit, taken) = (bytes(limit), bytes(registered));
-                write!(f, ": this allocator may register {limit} and has registered {taken}; make it with a higher limit")?;
-                f.write_str(if *registered > 0 { ", or take blocks of sizes that were freed" } else { "" })
-            }
-            Error::Forked => f.write_str(
-                "this process was forked from the one that has the registrations, and they do not go through fork: open the \
-                 device, and make a cache or an allocator, anew here",
-            ),
         }
     }
-}
-
-/// Formats a used amount and its limit, or only the amount if there is no limit.
-fn of(taken: impl fmt::Display, most: usize, shown: impl fmt::Display) -> String {
-    if most == usize::MAX { taken.to_string() } else { format!("{taken} of {shown}") }
 }
 
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Error::Os { source, .. } => Some(source),
-            Error::Registration { source: Some(source), .. } => Some(source),
+            Error::Memory(error) => error.source(),
+            Error::Register(error) => error.source(),
             _ => None,
         }
+    }
+}
+
+impl From<hostbuf_register::Error> for Error {
+    fn from(error: hostbuf_register::Error) -> Error {
+        match error {
+            hostbuf_register::Error::Unsupported { what, why } => Error::Unsupported { what, why },
+            hostbuf_register::Error::NoSpace(no_space) => Error::NoSpace(no_space),
+            hostbuf_register::Error::Invalid { what } => Error::Invalid { what },
+            hostbuf_register::Error::Os { doing, source } => Error::Os { doing, source },
+            hostbuf_register::Error::Freeze { why } => Error::Freeze { why },
+            other => Error::Register(other),
+        }
+    }
+}
+
+impl From<InvalidSpan> for Error {
+    fn from(invalid: InvalidSpan) -> Error {
+        Error::Invalid { what: invalid.to_string() }
     }
 }
 
@@ -321,15 +263,6 @@ impl Error {
         move |source| Error::Os { doing, source: source.into() }
     }
 
-    /// Returns whether a device has no room, so that the end of another registration may help.
-    pub(crate) fn is_out_of_memory(&self) -> bool {
-        let code = match self {
-            Error::Registration { source, .. } => source.as_ref().and_then(io::Error::raw_os_error),
-            _ => None,
-        };
-        matches!(code, Some(libc::ENOMEM | libc::EAGAIN | libc::ENOSPC))
-    }
-
     /// Returns the variant's name, for logs and for other languages.
     #[must_use]
     pub fn kind(&self) -> &'static str {
@@ -349,10 +282,7 @@ impl Error {
             Error::Freeze { .. } => "Freeze",
             Error::Replicate { .. } => "Replicate",
             Error::Collective { .. } => "Collective",
-            Error::Registration { .. } => "Registration",
-            Error::Budget { .. } => "Budget",
-            Error::Limit { .. } => "Limit",
-            Error::Forked => "Forked",
+            Error::Register(error) => error.kind(),
             Error::Elsewhere { .. } => "Elsewhere",
         }
     }
@@ -363,25 +293,5 @@ impl Error {
 
     pub(crate) fn invalid(what: impl Into<String>) -> Error {
         Error::Invalid { what: what.into() }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_budget_says_what_is_taken_and_of_what() {
-        let text = |regions, bytes, leased| {
-            let (device, span) = ("mlock".into(), Span::new(0x1000, 1).unwrap());
-            Error::Budget { device, span, regions, bytes, leased }.to_string()
-        };
-        let both = text((2, 2), (8192, 1 << 20), true);
-        assert!(
-            both.contains("(1 byte): 2 of 2 registrations and 8 KiB of 1 MiB are taken; drop leases"),
-            "{both}"
-        );
-        let unlimited = text((1, usize::MAX), (4096, usize::MAX), false);
-        assert!(unlimited.contains(": 1 registration and 4 KiB are taken; it is larger"), "{unlimited}");
     }
 }

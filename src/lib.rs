@@ -44,10 +44,10 @@ pub mod os {
 #[cfg(feature = "rdma")]
 #[path = "../crates/hostbuf-rdma/src/lib.rs"]
 pub mod rdma;
-#[path = "../crates/hostbuf-register/src/lib.rs"]
-pub mod register;
-#[path = "../crates/hostbuf-register/src/span.rs"]
-mod span;
+mod registration;
+mod span {
+    pub(crate) use hostbuf_register::{Access, Span};
+}
 #[doc(hidden)]
 pub use hostbuf_protocol::wire;
 
@@ -57,7 +57,8 @@ pub use buffer::{
 pub use error::{Error, Failure, Result};
 pub use hostbuf_memory::{Error as MemoryError, NoSpace};
 pub use hostbuf_os::Bytes;
-pub use span::{Access, Span};
+pub use hostbuf_register as register;
+pub use hostbuf_register::{Access, Span};
 
 /// What the launcher and the other languages need beside the library's interface. No promise is made about it.
 #[doc(hidden)]

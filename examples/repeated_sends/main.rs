@@ -188,7 +188,8 @@ fn run<S: Sender>(what: &str, mut sender: S, arguments: &Arguments) -> Outcome<(
     drop(cache);
 
     let pinned = PinnedAlloc::new(registrar, Access::READ, budget.bytes.max(32 << 20));
-    let mut blocks = (0..buffers).map(|_| pinned.allocate(bytes)).collect::<hostbuf::Result<Vec<_>>>()?;
+    let mut blocks =
+        (0..buffers).map(|_| pinned.allocate(bytes)).collect::<hostbuf::register::Result<Vec<_>>>()?;
     for (block, buffer) in blocks.iter_mut().zip(&own) {
         block.copy_from_slice(buffer);
     }

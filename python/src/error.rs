@@ -5,7 +5,8 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
 /// The exception for an error; the package's function `hostbuf._error.of` chooses its class by the kind's name.
-pub fn raised(py: Python<'_>, error: &Error) -> PyErr {
+pub fn raised(py: Python<'_>, error: impl Into<Error>) -> PyErr {
+    let error = error.into();
     static OF: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let made =
         OF.import(py, "hostbuf._error", "of").and_then(|of| of.call1((error.kind(), error.to_string())));
@@ -13,6 +14,9 @@ pub fn raised(py: Python<'_>, error: &Error) -> PyErr {
 }
 
 /// An outcome of the library's, carried out without the interpreter's lock.
-pub fn outside<T: Send>(py: Python<'_>, work: impl FnOnce() -> hostbuf::Result<T> + Send) -> PyResult<T> {
-    py.detach(work).map_err(|error| raised(py, &error))
+pub fn outside<T: Send, E: Into<Error> + Send>(
+    py: Python<'_>,
+    work: impl FnOnce() -> Result<T, E> + Send,
+) -> PyResult<T> {
+    py.detach(work).map_err(|error| raised(py, error))
 }

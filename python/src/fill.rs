@@ -26,12 +26,12 @@ impl Arena {
             Ok(layout) => arena.take(layout),
             Err(_) => Err(Error::Full { asked: size as u64, left: arena.left()? }),
         });
-        Ok(taken.map_err(|error| raised(py, &error))?.as_ptr() as usize)
+        Ok(taken.map_err(|error| raised(py, error))?.as_ptr() as usize)
     }
 
     /// Bytes that are left.
     fn left(&self, py: Python<'_>) -> PyResult<usize> {
-        self.0.with(|arena| Ok(arena.left()? as usize)).map_err(|error| raised(py, &error))
+        self.0.with(|arena| Ok(arena.left()? as usize)).map_err(|error| raised(py, error))
     }
 }
 
@@ -61,7 +61,7 @@ fn filled(
     match (outcome, thrown) {
         (_, Some(error)) => Err(error),
         (Ok(root), None) => Ok(root),
-        (Err(error), None) => Err(raised(py, &error)),
+        (Err(error), None) => Err(raised(py, error)),
     }
 }
 
@@ -94,6 +94,6 @@ pub fn initialize_job(
 /// The root's address; `None` while nothing has filled the buffer.
 #[pyfunction]
 pub fn root(handle: &Bound<'_, Handle>) -> PyResult<Option<usize>> {
-    let root = foreign::root(&handle.get().buffer()?).map_err(|error| raised(handle.py(), &error))?;
+    let root = foreign::root(&handle.get().buffer()?).map_err(|error| raised(handle.py(), error))?;
     Ok(root.map(|root| root as usize))
 }

@@ -61,7 +61,7 @@ impl Handle {
     }
 
     fn frozen(&self, py: Python<'_>) -> PyResult<bool> {
-        let state = self.buffer()?.fill_state().map_err(|error| raised(py, &error))?;
+        let state = self.buffer()?.fill_state().map_err(|error| raised(py, error))?;
         Ok(state == Fill::Frozen)
     }
 
@@ -84,7 +84,18 @@ impl Handle {
             let pages = buffer.pages().to_string();
             let (generation, used) = (buffer.generation()?, buffer.high_water()?);
             let huge = buffer.huge_bytes();
-            Ok((buffer.name(), address, buffer.len(), pages, huge, state, generation, used, host, hosts))
+            Ok::<_, Error>((
+                buffer.name(),
+                address,
+                buffer.len(),
+                pages,
+                huge,
+                state,
+                generation,
+                used,
+                host,
+                hosts,
+            ))
         })
     }
 
@@ -92,8 +103,8 @@ impl Handle {
         let group = Group::of(comm)?;
         let size = group.ranks().size();
         let ready = argument::<usize>("root", root).and_then(|root| match root < size {
-            true => Ok((self.open().map_err(|error| raised(py, &error))?, root)),
-            false => Err(raised(py, &Error::Invalid { what: format!("root = {root} of {size} ranks") })),
+            true => Ok((self.open().map_err(|error| raised(py, error))?, root)),
+            false => Err(raised(py, Error::Invalid { what: format!("root = {root} of {size} ranks") })),
         });
         group.together(py, ready, |ranks, (buffer, root)| buffer.replicate(ranks, root))
     }
@@ -161,7 +172,7 @@ pub fn allocate(
     let group = Group::of(comm)?;
     let wanted = || {
         let wanted = argument::<String>("pages", pages)?;
-        let wanted: Pages = wanted.parse().map_err(|error| raised(py, &hostbuf::Error::from(error)))?;
+        let wanted: Pages = wanted.parse().map_err(|error| raised(py, error))?;
         let name = argument::<String>("name", name)?;
         let mut options = Options::new(bytes("size", size)?).pages(wanted).name(&name);
         (options.lazy, options.dump) = (argument::<bool>("lazy", lazy)?, argument::<bool>("dump", dump)?);
@@ -177,7 +188,7 @@ pub fn allocate(
 fn bytes(name: &str, given: &Bound<'_, PyAny>) -> PyResult<u64> {
     let Ok(text) = given.extract::<String>() else { return argument::<u64>(name, given) };
     let parsed = text.parse::<Bytes>().map_err(|why| Error::Invalid { what: format!("{name} = {why}") });
-    parsed.map(|bytes| bytes.0).map_err(|error| raised(given.py(), &error))
+    parsed.map(|bytes| bytes.0).map_err(|error| raised(given.py(), error))
 }
 
 /// An argument of a collective call: looked at here, so that all ranks hear when one was given nonsense.
@@ -191,7 +202,7 @@ where
         if error.is_instance_of::<PyTypeError>(py) {
             PyErr::from_type(error.get_type(py), format!("{name}: {}", error.value(py)))
         } else if error.is_instance_of::<PyOverflowError>(py) {
-            raised(py, &Error::Invalid { what: format!("{name} = {given} is out of range") })
+            raised(py, Error::Invalid { what: format!("{name} = {given} is out of range") })
         } else {
             error
         }

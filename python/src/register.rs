@@ -41,7 +41,7 @@ fn access(words: &str) -> PyResult<Access> {
 /// Whether such a device can be used here, and with what or why not.
 #[pyfunction]
 pub fn probe(py: Python<'_>, name: &str) -> PyResult<(bool, String)> {
-    let name: DeviceName = name.parse().map_err(|error| raised(py, &error))?;
+    let name: DeviceName = name.parse().map_err(|error| raised(py, error))?;
     Ok(match py.detach(|| name.probe()) {
         Probe::Ready(what) => (true, what),
         Probe::Missing(why) => (false, why),
@@ -67,7 +67,7 @@ pub struct Device {
 impl Device {
     #[new]
     fn open(py: Python<'_>, name: &str) -> PyResult<Device> {
-        let name: DeviceName = name.parse().map_err(|error| raised(py, &error))?;
+        let name: DeviceName = name.parse().map_err(|error| raised(py, error))?;
         let device = outside(py, || library::Device::open(&name))?;
         Ok(Device { device: Arc::new(device) })
     }
@@ -150,7 +150,7 @@ impl Cache {
             let usual = Budget::from_environment()?;
             let budget =
                 Budget { regions: regions.unwrap_or(usual.regions), bytes: bytes.unwrap_or(usual.bytes) };
-            RegistrationCache::new(device, budget, monitor)
+            Ok(RegistrationCache::new(device, budget, monitor)?)
         })?;
         Ok(Cache { cache: Mutex::new(Some(Arc::new(cache))) })
     }

@@ -17,7 +17,7 @@ use crate::buffer::segment::Segments;
 use crate::error::{Error, Result};
 use crate::job::{Collective, Hosts, Reduce, all_or_none, text_of_first};
 use crate::os::cores::Cores;
-use crate::os::{memory, process};
+use crate::os::process;
 use crate::wire::Territory;
 use hostbuf_memory::populate::Workers;
 
@@ -119,20 +119,18 @@ fn cores_of(local: &dyn Collective) -> Result<Cores> {
     Ok(all.chunks_exact(Cores::BYTES).fold(mine, |sum, one| sum.or(&Cores::from_bytes(one))))
 }
 
-/// A memory cgroup answers with a kill, so children try first; without one, threads do, since a fork of a large
-/// program is slow, and unwelcome to some network libraries.
+/// Makes the memory files and takes their pages, and notes the duration of both phases.
 fn create(
     job: u128,
     buffers: &[Options],
     cores: Cores,
     phases: &mut [u64; Phase::COUNT],
 ) -> Result<Segments> {
-    let workers = if memory::cgroup_limited() { Workers::Children(cores) } else { Workers::Threads(cores) };
     let begun = Instant::now();
     let mut segments = Segments::create(job, buffers)?;
     phases[Phase::Create as usize] = begun.elapsed().as_micros() as u64;
     let begun = Instant::now();
-    segments.populate(workers, &mut |_| {})?;
+    segments.populate(Workers::on(cores), &mut |_| {})?;
     phases[Phase::Populate as usize] = begun.elapsed().as_micros() as u64;
     Ok(segments)
 }

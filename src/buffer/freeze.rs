@@ -15,9 +15,9 @@ use crate::buffer::handle::HostBuffer;
 use crate::error::{Error, Result};
 use crate::job::{Collective, Hosts, Reduce, all_or_none, text_of_first};
 use crate::os::{process, raw};
-use crate::register::own_ranges::Freezing;
 use crate::span::Span;
 use hostbuf_memory::memfd;
+use hostbuf_register::own_ranges::Freezing;
 
 /// How long pages may be held by nobody who can be seen before it counts as pinned: the kernel itself holds some for a moment, when it
 /// makes huge pages of them or moves them, and so does whoever reads a process's memory from outside. (The kernel waits 0.15 s itself.)
@@ -95,7 +95,7 @@ impl HostBuffer {
         all_or_none(group, self.may_freeze())?;
         // Before anything that cannot be undone: the devices.
         let mut freezing = None;
-        let begun = Span::new(self.as_ptr().as_ptr() as usize, self.len()).and_then(Freezing::begin);
+        let begun = self.region(..).and_then(|span| Ok(Freezing::begin(span)?));
         all_or_none(group, begun.map(|begun| freezing = Some(begun)))?;
         // No new writable mapping from here on; then every rank gives up its own.
         let sealed = if hosts.leads() { self.add_seal(SealFlag::F_SEAL_FUTURE_WRITE) } else { Ok(()) };
@@ -103,7 +103,7 @@ impl HostBuffer {
         // What was registered before main may write, and pins pages, which would stand in the proof's way.
         let span = Span::new(self.as_ptr().as_ptr() as usize, self.len())?;
         let ended = if early::end(span) { Ok(()) } else { Err(still_registered(self)) };
-        let ended = ended.and_then(|()| freezing.as_ref().map_or(Ok(()), Freezing::finish));
+        let ended = ended.and_then(|()| Ok(freezing.as_ref().map_or(Ok(()), Freezing::finish)?));
         all_or_none(group, ended)?;
         all_or_none(group, self.remap_read_only())?;
         let mut proof = Proof::Sealed;

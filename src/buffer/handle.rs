@@ -6,16 +6,16 @@ use std::collections::BTreeMap;
 use std::ops::{Bound, RangeBounds};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::ThreadId;
 
 use crate::buffer::control::{BufferIdentity, Control, Fill, Identity, Phase};
 use crate::error::{Error, Result};
 use crate::os::raw;
-use crate::register::own_ranges;
 use crate::span::Span;
 use crate::wire::{ENV_LOCAL_SIZE, Winner};
 use hostbuf_memory::Pages;
+use hostbuf_register::own_ranges::{self, OwnRange};
 
 /// A buffer of this host, mapped in this process at the address that all ranks of all hosts agreed on.
 ///
@@ -41,6 +41,8 @@ pub(crate) struct Job {
     pub(crate) fds: Vec<OwnedFd>,
     /// Which thread of this process fills which buffer: the kernel's lock tells processes apart, not threads.
     pub(crate) filling: Mutex<BTreeMap<usize, ThreadId>>,
+    /// The buffers as memory that caches need not watch.
+    own: OnceLock<Vec<OwnRange>>,
     /// Unmaps when the last handle goes; a launcher's buffers stay.
     pub(crate) mapping: Option<Mapping>,
 }
@@ -126,13 +128,18 @@ impl Job {
             control_fd,
             fds,
             filling: Mutex::new(BTreeMap::new()),
+            own: OnceLock::new(),
             mapping,
         });
+        let mut own = Vec::new();
         for buffer in identity.buffers() {
             let span = Span::new((identity.address + buffer.offset) as usize, buffer.length as usize)?;
             let keeper: Arc<dyn Send + Sync> = job.clone();
-            own_ranges::add(span, Arc::downgrade(&keeper));
+            // SAFETY: the buffers stay mapped until the job is dropped, and their pages are discarded only while a failed fill
+            // is undone, when no device knows them.
+            own.push(unsafe { own_ranges::declare(span, Arc::downgrade(&keeper)) });
         }
+        job.own.get_or_init(|| own);
         Ok(job)
     }
 }
@@ -189,7 +196,7 @@ impl HostBuffer {
                 "bytes {start}..{end} are no region of buffer {name} of {length}"
             )));
         }
-        Span::new(self.as_ptr().as_ptr() as usize + start, end - start)
+        Ok(Span::new(self.as_ptr().as_ptr() as usize + start, end - start)?)
     }
 
     /// Its name: `default` unless another was given.

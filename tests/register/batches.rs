@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use hostbuf::Error;
+use hostbuf::register::Error;
 use hostbuf::register::fake::Fake;
 use hostbuf::register::{Budget, Lease, Monitor, Overlap, Span};
 

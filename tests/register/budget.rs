@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hostbuf::job::Solo;
+use hostbuf::register::Error;
 use hostbuf::register::fake::{Fake, Stamp};
 use hostbuf::register::{Access, Budget, Lease, Monitor, Overlap, Registrar, RegistrationCache, Span, Stats};
-use hostbuf::{Error, HostBuffer, Options, Pages};
+use hostbuf::{HostBuffer, Options, Pages};
 
 use crate::memory::PAGE;
 use crate::{FakeCache, MANY, READ, Stamped, at, explicit, span};
@@ -299,11 +300,11 @@ impl Registrar for Chunks {
         stamp.0
     }
 
-    fn register(&self, span: Span, access: Access) -> hostbuf::Result<Stamp> {
+    fn register(&self, span: Span, access: Access) -> hostbuf::register::Result<Stamp> {
         self.0.register(span, access)
     }
 
-    fn deregister(&self, span: Span, stamp: Stamp) -> hostbuf::Result<()> {
+    fn deregister(&self, span: Span, stamp: Stamp) -> hostbuf::register::Result<()> {
         self.0.deregister(span, stamp)
     }
 }

@@ -7,7 +7,7 @@ use hostbuf::register::fake::Fake;
 use hostbuf::register::{
     Access, Budget, Mlock, Monitor, Overlap, Probe, Registrar, Registration, RegistrationCache, Span,
 };
-use hostbuf::{Error, Result};
+use hostbuf::register::{Error, Result};
 
 use crate::memory::{Area, PAGE};
 use crate::{skip, span};

@@ -7,8 +7,9 @@ use std::process::Command;
 use std::sync::Arc;
 
 use hostbuf::job::Solo;
+use hostbuf::register::Error;
 use hostbuf::register::{Access, CudaHost, Registrar, Registration};
-use hostbuf::{Error, HostBuffer, Options};
+use hostbuf::{HostBuffer, Options};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
 
@@ -97,7 +98,7 @@ fn a_driver_that_cannot_register_a_frozen_buffer_gives_an_error_with_the_remedy(
     buffer.freeze(&Solo).expect("nothing is registered");
     let error = buffer.register(&gpu, .., Access::READ).expect_err("the driver cannot");
     let text = error.to_string();
-    assert!(matches!(error, Error::Registration { .. }), "{text}");
+    assert!(matches!(error, hostbuf::Error::Register(Error::Registration { .. })), "{text}");
     let host = hostbuf::os::process::host_name();
     for part in ["cannot register read-only memory", "GPU 0", &host, "PinnedAlloc", "unfrozen"] {
         assert!(text.contains(part), "{part:?} is not in: {text}");

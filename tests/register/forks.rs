@@ -1,6 +1,6 @@
 //! fork: what is registered belongs to the parent.
 
-use hostbuf::Error;
+use hostbuf::register::Error;
 use hostbuf::register::{Monitor, Overlap};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use hostbuf::job::Solo;
+use hostbuf::register::Error;
 use hostbuf::register::fake::{Fake, Stamp};
 use hostbuf::register::{Access, Overlap, Registrar, RegistrationCache, Span};
-use hostbuf::{Error, HostBuffer, Options, Proof};
+use hostbuf::{HostBuffer, Options, Proof};
 
 use crate::memory::PAGE;
 use crate::{MANY, READ, explicit};
@@ -60,7 +61,7 @@ fn a_lease_that_writes_is_in_the_way_and_nothing_is_lost() {
     let (fake, cache) = one_of_each(&buffer);
     let lease = cache.get(page(&buffer, 5), PAGE, Access::WRITE).unwrap();
     let refused = buffer.freeze(&Solo).unwrap_err();
-    assert!(matches!(&refused, Error::Freeze { why } if why.contains("lease")), "{refused}");
+    assert!(matches!(&refused, hostbuf::Error::Freeze { why } if why.contains("lease")), "{refused}");
     assert!(fake.live().iter().any(|(number, ..)| *number == lease.handle().0));
     // It is still to be written, by the program and by devices.
     // SAFETY: this process's own buffer, which nobody else looks at.
@@ -107,7 +108,7 @@ fn what_a_device_has_not_ended_is_not_frozen() {
     let stuck = Arc::new(Stuck(Fake::new(Overlap::Free)));
     let held = buffer.register(&stuck, .., Access::WRITE).unwrap();
     assert!(held.deregister().is_err());
-    assert!(matches!(buffer.freeze(&Solo), Err(Error::Freeze { .. })));
+    assert!(matches!(buffer.freeze(&Solo), Err(hostbuf::Error::Freeze { .. })));
     drop(buffer);
     // SAFETY: only asks whether it is mapped.
     assert_eq!(unsafe { libc::msync(start.cast_mut().cast(), PAGE, libc::MS_ASYNC) }, 0);
@@ -132,11 +133,11 @@ impl Registrar for Stuck {
         stamp.0
     }
 
-    fn register(&self, span: Span, access: Access) -> hostbuf::Result<Stamp> {
+    fn register(&self, span: Span, access: Access) -> hostbuf::register::Result<Stamp> {
         self.0.register(span, access)
     }
 
-    fn deregister(&self, span: Span, _: Stamp) -> hostbuf::Result<()> {
+    fn deregister(&self, span: Span, _: Stamp) -> hostbuf::register::Result<()> {
         let (device, why) = (self.name(), "as it is told".to_owned());
         Err(Error::Registration { device, span, access: READ, why, source: None })
     }

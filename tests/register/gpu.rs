@@ -11,10 +11,11 @@ use std::time::Instant;
 
 use cudarc::driver::sys;
 use hostbuf::job::Solo;
+use hostbuf::register::Error;
 use hostbuf::register::{
     Access, Budget, CudaHost, Monitor, Registrar, Registration, RegistrationCache, Span,
 };
-use hostbuf::{Error, HostBuffer, Options, Pages, Proof};
+use hostbuf::{HostBuffer, Options, Pages, Proof};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
 

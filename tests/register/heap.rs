@@ -25,7 +25,7 @@ fn fresh(cache: &FakeCache, made: usize, start: usize, length: usize) {
         Ok(lease) => {
             assert!(lease.stamp().0 > made as u64, "{lease:?}, number {}, of {made} before", lease.stamp().0);
         }
-        Err(hostbuf::Error::Budget { leased: true, .. }) => {}
+        Err(hostbuf::register::Error::Budget { leased: true, .. }) => {}
         Err(error) => panic!("{error}"),
     }
 }

@@ -1,6 +1,6 @@
 //! Registrations that are not ended to make room.
 
-use hostbuf::Error;
+use hostbuf::register::Error;
 use hostbuf::register::{Budget, Monitor, Overlap, Registrar};
 
 use crate::memory::{Area, PAGE, map_over};

@@ -6,9 +6,10 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use hostbuf::job::Solo;
+use hostbuf::register::Error;
 use hostbuf::register::fake::Fake;
 use hostbuf::register::{Access, Budget, Monitor, Overlap, RegistrationCache};
-use hostbuf::{Error, HostBuffer, Options, Pages};
+use hostbuf::{HostBuffer, Options, Pages};
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, fork};
 

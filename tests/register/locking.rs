@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hostbuf::Error;
+use hostbuf::register::Error;
 use hostbuf::register::{Access, Budget, Mlock, Monitor, Registrar, Registration, RegistrationCache};
 use nix::sys::resource::{Resource, setrlimit};
 

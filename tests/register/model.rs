@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use hostbuf::register::fake::{Fake, Stamp};
 use hostbuf::register::{Access, Budget, Lease, Monitor, Overlap, RegistrationCache, Span};
-use hostbuf::{Error, Result};
+use hostbuf::register::{Error, Result};
 use proptest::prelude::*;
 
 use crate::memory::PAGE;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use hostbuf::register::{Access, Budget, Monitor, Overlap, Probe, Registrar, RegistrationCache, Span};
-use hostbuf::{Error, Result};
+use hostbuf::register::{Error, Result};
 
 use crate::memory::{Area, PAGE, map_over};
 use crate::{MANY, READ, at, skip, span};

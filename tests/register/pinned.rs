@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier, mpsc};
 use std::time::Duration;
 
-use hostbuf::Error;
+use hostbuf::register::Error;
 use hostbuf::register::fake::Fake;
 use hostbuf::register::{Access, Mlock, Overlap, PinnedAlloc, Registrar, Span};
 use nix::sys::resource::{Resource, setrlimit};
@@ -185,12 +185,12 @@ impl Registrar for Panics {
 
     fn key(&self, (): &()) {}
 
-    fn register(&self, _: Span, _: Access) -> hostbuf::Result<()> {
+    fn register(&self, _: Span, _: Access) -> hostbuf::register::Result<()> {
         assert!(self.0.swap(true, Ordering::Relaxed), "told to");
         Ok(())
     }
 
-    fn deregister(&self, _: Span, (): ()) -> hostbuf::Result<()> {
+    fn deregister(&self, _: Span, (): ()) -> hostbuf::register::Result<()> {
         Ok(())
     }
 }

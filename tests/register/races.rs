@@ -3,7 +3,7 @@
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use hostbuf::Error;
+use hostbuf::register::Error;
 use hostbuf::register::{Access, Monitor, Overlap, Registrar, RegistrationCache, Span};
 
 use crate::memory::PAGE;
@@ -82,12 +82,12 @@ fn a_leader_that_panics_leaves_nothing_behind() {
         }
         fn key(&self, (): &()) {}
 
-        fn register(&self, _: Span, _: Access) -> hostbuf::Result<()> {
+        fn register(&self, _: Span, _: Access) -> hostbuf::register::Result<()> {
             let first = !self.0.swap(true, std::sync::atomic::Ordering::Relaxed);
             assert!(!first, "on purpose");
             Ok(())
         }
-        fn deregister(&self, _: Span, (): ()) -> hostbuf::Result<()> {
+        fn deregister(&self, _: Span, (): ()) -> hostbuf::register::Result<()> {
             Ok(())
         }
     }
@@ -190,11 +190,11 @@ impl Registrar for Slow {
 
     fn key(&self, (): &()) {}
 
-    fn register(&self, _: Span, _: Access) -> hostbuf::Result<()> {
+    fn register(&self, _: Span, _: Access) -> hostbuf::register::Result<()> {
         Ok(())
     }
 
-    fn deregister(&self, span: Span, (): ()) -> hostbuf::Result<()> {
+    fn deregister(&self, span: Span, (): ()) -> hostbuf::register::Result<()> {
         if span.start() == self.at {
             self.set(|state| state.0 = true);
             self.wait_until(|state| state.1);

@@ -29,13 +29,13 @@ impl Registrar for Peek {
         handle.1
     }
 
-    fn register(&self, span: Span, access: Access) -> hostbuf::Result<(Stamp, u8)> {
+    fn register(&self, span: Span, access: Access) -> hostbuf::register::Result<(Stamp, u8)> {
         let stamp = self.0.register(span, access)?;
         // SAFETY: the test's own memory, mapped for all of it.
         Ok((stamp, unsafe { (span.start() as *const u8).read_volatile() }))
     }
 
-    fn deregister(&self, span: Span, handle: (Stamp, u8)) -> hostbuf::Result<()> {
+    fn deregister(&self, span: Span, handle: (Stamp, u8)) -> hostbuf::register::Result<()> {
         self.0.deregister(span, handle.0)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use hostbuf::Error;
+use hostbuf::register::Error;
 use hostbuf::register::{Access, Monitor, Overlap, Registrar, RegistrationCache, Span};
 
 use crate::memory::{Area, PAGE, map_over};
@@ -92,7 +92,7 @@ impl Registrar for Limited {
 
     fn key(&self, (): &()) {}
 
-    fn register(&self, span: Span, access: Access) -> hostbuf::Result<()> {
+    fn register(&self, span: Span, access: Access) -> hostbuf::register::Result<()> {
         if span.len() <= self.0 {
             return Ok(());
         }
@@ -100,7 +100,7 @@ impl Registrar for Limited {
         Err(Error::Registration { device: self.name(), span, access, why: "too long".into(), source })
     }
 
-    fn deregister(&self, _: Span, (): ()) -> hostbuf::Result<()> {
+    fn deregister(&self, _: Span, (): ()) -> hostbuf::register::Result<()> {
         Ok(())
     }
 }

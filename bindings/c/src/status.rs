@@ -5,8 +5,8 @@ use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use library::Error;
 use library::job::{Collective, all_or_none};
+use library::{Error, register};
 
 /// How a call ended. The message of the calling thread says more: `hostbuf_message`.
 #[repr(C)]
@@ -72,9 +72,9 @@ pub enum Trouble {
     Nothing(String),
 }
 
-impl From<Error> for Trouble {
-    fn from(error: Error) -> Trouble {
-        Trouble::Failed(error)
+impl<E: Into<Error>> From<E> for Trouble {
+    fn from(error: E) -> Trouble {
+        Trouble::Failed(error.into())
     }
 }
 
@@ -134,10 +134,10 @@ fn status_of(error: &Error) -> hostbuf_status {
         Error::Freeze { .. } => S::HOSTBUF_FREEZE,
         Error::Replicate { .. } => S::HOSTBUF_REPLICATE,
         Error::Collective { .. } => S::HOSTBUF_COLLECTIVE,
-        Error::Registration { .. } => S::HOSTBUF_REGISTRATION,
-        Error::Budget { .. } => S::HOSTBUF_BUDGET,
-        Error::Limit { .. } => S::HOSTBUF_LIMIT,
-        Error::Forked => S::HOSTBUF_FORKED,
+        Error::Register(register::Error::Registration { .. }) => S::HOSTBUF_REGISTRATION,
+        Error::Register(register::Error::Budget { .. }) => S::HOSTBUF_BUDGET,
+        Error::Register(register::Error::Limit { .. }) => S::HOSTBUF_LIMIT,
+        Error::Register(register::Error::Forked) => S::HOSTBUF_FORKED,
         Error::Elsewhere { .. } => S::HOSTBUF_ELSEWHERE,
         _ => S::HOSTBUF_DEFECT,
     }
@@ -249,10 +249,18 @@ mod tests {
             Error::Freeze { why: text() },
             Error::Replicate { host: text(), why: text() },
             Error::Collective { operation: "x", why: text() },
-            Error::Registration { device: text(), span, access: Access::READ, why: text(), source: None },
-            Error::Budget { device: text(), span, regions: (0, 1), bytes: (0, 1), leased: false },
-            Error::Limit { device: text(), asked: 1, block: 1, registered: 0, limit: 0 },
-            Error::Forked,
+            register::Error::Registration {
+                device: text(),
+                span,
+                access: Access::READ,
+                why: text(),
+                source: None,
+            }
+            .into(),
+            register::Error::Budget { device: text(), span, regions: (0, 1), bytes: (0, 1), leased: false }
+                .into(),
+            register::Error::Limit { device: text(), asked: 1, block: 1, registered: 0, limit: 0 }.into(),
+            register::Error::Forked.into(),
             Error::Elsewhere { host: text(), rank: 0, message: text() },
         ]
     }

@@ -4,11 +4,14 @@
 //! a request with the host's available memory, the pools of huge pages and every memory cgroup, and touches no page.
 //! [Populating](populate) takes all pages at once with several workers.
 
+mod anonymous;
 pub mod error;
+mod mapping;
 pub mod memfd;
 mod pages;
 pub mod populate;
 pub mod space;
 
+pub use anonymous::AnonymousSegment;
 pub use error::{Error, NoSpace, Result};
 pub use pages::Pages;

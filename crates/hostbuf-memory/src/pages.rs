@@ -7,6 +7,9 @@ use hostbuf_os::memory;
 
 use crate::error::{Error, Result};
 
+/// The length of the huge page that the kernel makes of base pages, in bytes.
+pub(crate) const EXTENT: u64 = 2 << 20;
+
 /// The pages of a memory file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pages {

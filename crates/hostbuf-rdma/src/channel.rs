@@ -82,7 +82,7 @@ impl Channel {
     /// # Errors
     /// As there.
     pub fn invalidate(&self, span: Span) -> Result<()> {
-        self.shared.cache.invalidate(span)
+        Ok(self.shared.cache.invalidate(span)?)
     }
 
     /// Sends `bytes`, and comes back when they may be changed: a short message has been copied by then, a long one has been

@@ -78,7 +78,7 @@ impl Endpoint {
     /// # Errors
     /// [`Error::Forked`] in a child of the process that made it: what the device tells is the parent's to hear.
     pub(super) fn check_here(&self) -> Result<()> {
-        if self.lineage.is_here() { Ok(()) } else { Err(Error::Forked) }
+        if self.lineage.is_here() { Ok(()) } else { Err(crate::register::Error::Forked.into()) }
     }
 
     pub(super) fn is_here(&self) -> bool {

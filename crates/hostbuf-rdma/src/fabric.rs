@@ -19,7 +19,7 @@ use crate::rdma::endpoint::{Endpoint, Listener};
 use crate::rdma::flights::deadline;
 use crate::rdma::links::Parts;
 use crate::rdma::options::Options;
-use crate::register::own_ranges::{self, Registrations};
+use crate::register::own_ranges::{self, FreezeObserver};
 use crate::register::{Access, Probe, Registration, Span, Verbs};
 
 /// How many signals each process has.
@@ -107,12 +107,12 @@ impl Fabric {
             span,
             buffer: buffer.clone(),
         });
-        let registrations: Arc<dyn Registrations> = shared.clone();
-        own_ranges::tell(Arc::downgrade(&registrations));
+        let registrations: Arc<dyn FreezeObserver> = shared.clone();
+        own_ranges::observe(Arc::downgrade(&registrations));
         let signals = shared.signals.clone();
         let listener = shared.endpoint.listen(move |number| signals.count_one(number as usize), None);
         // Who has begun to freeze the buffer before that was told of has not ended this registration.
-        let listener = listener.and_then(|listener| own_ranges::may_write(span).map(|()| listener));
+        let listener = listener.and_then(|listener| Ok(own_ranges::may_write(span).map(|()| listener)?));
         // Nobody asks before all can answer.
         fabric._listener = Some(all_or_none(group, listener)?);
         let carrier: Arc<dyn Carrier> = shared.clone();
@@ -178,20 +178,20 @@ fn open(buffer: &HostBuffer, options: &Options) -> Result<(Parts, Registration<V
     let span = Span::new(buffer.as_ptr().as_ptr() as usize, buffer.len())?;
     own_ranges::may_write(span)?;
     // Without the note that a user's has: freezing ends it.
-    let registration = Registration::keeping(&parts.verbs, span, all, Some(buffer.job.clone()))?;
+    let registration = Registration::with_keepalive(&parts.verbs, span, all, buffer.job.clone())?;
     let word = Arc::new(Array::new(1, |_| 0u64).map_err(Error::os("making room for a word"))?);
     let nowhere = Span::new(word.as_ptr() as usize, 8)?;
-    let nowhere = Registration::keeping(&parts.verbs, nowhere, Access::WRITE, Some(word))?;
+    let nowhere = Registration::with_keepalive(&parts.verbs, nowhere, Access::WRITE, word)?;
     Ok((parts, registration, nowhere))
 }
 
-impl Registrations for Shared {
-    fn end_for_freezing(&self, _: Span) -> std::result::Result<(), String> {
+impl FreezeObserver for Shared {
+    fn prepare(&self, _: Span) -> std::result::Result<(), String> {
         Ok(())
     }
 
     /// A peer's key for the buffer ends with the registration, which has to be the same as long as the fabric is.
-    fn end_at_last(&self, span: Span) -> std::result::Result<(), String> {
+    fn commit(&self, span: Span) -> std::result::Result<(), String> {
         if !self.span.overlaps(span) {
             return Ok(());
         }

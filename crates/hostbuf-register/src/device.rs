@@ -16,10 +16,10 @@ use crate::span::{Access, Span};
 /// All builds parse all names.
 ///
 /// ```
-/// use hostbuf::register::DeviceName;
+/// use hostbuf_register::DeviceName;
 /// assert_eq!("cuda:1".parse::<DeviceName>()?, DeviceName::Cuda(1));
 /// assert!("gpu".parse::<DeviceName>().is_err());
-/// # Ok::<(), hostbuf::Error>(())
+/// # Ok::<(), hostbuf_register::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceName {

@@ -1,43 +1,44 @@
-//! What `--register` names: the devices with which a host's buffers are registered before `main`.
+//! Lists of devices as text, as the launcher's `--register` has them.
 
 use std::fmt;
 use std::str::FromStr;
 
-use hostbuf::register::DeviceName;
+use crate::device::DeviceName;
 
-/// One device.
+/// A device of a [`DeviceList`]: the name of a device, or a name and `?` for an optional one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Device {
-    pub(crate) name: DeviceName,
-    /// Where it is not there, the job goes on without it.
-    pub(crate) optional: bool,
+pub struct ListedDevice {
+    /// The name of the device.
+    pub name: DeviceName,
+    /// Whether the job runs without the device if it is missing.
+    pub optional: bool,
 }
 
-/// Several devices, as `--register` and the variable of the registering object have them.
+/// Devices, separated by commas: `cuda?,rdma:mlx5_0`. No device is named twice.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Devices(pub(crate) Vec<Device>);
+pub struct DeviceList(pub Vec<ListedDevice>);
 
-impl FromStr for Device {
+impl FromStr for ListedDevice {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Device, String> {
+    fn from_str(text: &str) -> Result<ListedDevice, String> {
         let (name, optional) = text.strip_suffix('?').map_or((text, false), |name| (name, true));
         let name = name.parse().map_err(|e| format!("{e}, each also with a ? behind it"))?;
-        Ok(Device { name, optional })
+        Ok(ListedDevice { name, optional })
     }
 }
 
-impl fmt::Display for Device {
+impl fmt::Display for ListedDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}", self.name, if self.optional { "?" } else { "" })
     }
 }
 
-impl FromStr for Devices {
+impl FromStr for DeviceList {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Devices, String> {
-        let devices: Vec<Device> = text.split(',').map(str::parse).collect::<Result<_, _>>()?;
+    fn from_str(text: &str) -> Result<DeviceList, String> {
+        let devices: Vec<ListedDevice> = text.split(',').map(str::parse).collect::<Result<_, _>>()?;
         for (i, device) in devices.iter().enumerate() {
             if devices[..i].iter().any(|d| d.name == device.name) {
                 return Err(format!("{} is named twice", device.name));
@@ -46,11 +47,11 @@ impl FromStr for Devices {
         if devices.iter().filter(|d| matches!(d.name, DeviceName::Cuda(_))).count() > 1 {
             return Err("several GPUs are named: one registration serves them all, so one is enough".into());
         }
-        Ok(Devices(devices))
+        Ok(DeviceList(devices))
     }
 }
 
-impl fmt::Display for Devices {
+impl fmt::Display for DeviceList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, device) in self.0.iter().enumerate() {
             write!(f, "{}{device}", if i > 0 { "," } else { "" })?;
@@ -68,10 +69,10 @@ mod tests {
         for text in
             ["cuda", "cuda:1", "rdma", "rdma:mlx5_0", "mlock", "cuda?,rdma:rxe0?,mlock", "rdma:a,rdma:b"]
         {
-            assert_eq!(text.parse::<Devices>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<DeviceList>().unwrap().to_string(), text);
         }
-        assert_eq!("cuda:0".parse::<Devices>().unwrap().to_string(), "cuda");
-        let optional = "rdma:mlx5_0?".parse::<Device>().unwrap();
+        assert_eq!("cuda:0".parse::<DeviceList>().unwrap().to_string(), "cuda");
+        let optional = "rdma:mlx5_0?".parse::<ListedDevice>().unwrap();
         assert_eq!((optional.name, optional.optional), (DeviceName::Rdma(Some("mlx5_0".into())), true));
     }
 
@@ -87,7 +88,7 @@ mod tests {
             ("cuda,cuda:0", "cuda is named twice"),
             ("cuda,cuda:1", "one is enough"),
         ] {
-            let error = text.parse::<Devices>().unwrap_err();
+            let error = text.parse::<DeviceList>().unwrap_err();
             assert!(error.contains(words), "{text}: {error}");
         }
     }

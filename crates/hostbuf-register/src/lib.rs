@@ -7,12 +7,12 @@
 //! | proof | [`Registration`] | the range is registered as long as this object lives |
 //! | cache | [`RegistrationCache`] | finds registrations by address, within a hard [`Budget`] |
 //! | hold | [`Lease`] | keeps a registration alive while it is used |
-//! | registered from the start | [`PinnedAlloc`], [`HostBuffer::register`](crate::HostBuffer::register) | memory that hostbuf allocates |
+//! | registered from the start | [`PinnedAlloc`] | memory that this crate allocates |
 //! | reports of changes | [`Monitor`] | from the kernel (strict, the default) or from the program |
 //!
 //! ```
 //! use std::sync::Arc;
-//! use hostbuf::register::{Access, Budget, Mlock, Monitor, RegistrationCache};
+//! use hostbuf_register::{Access, Budget, Mlock, Monitor, RegistrationCache};
 //!
 //! let budget = Budget { regions: 16, bytes: 1 << 20 };
 //! let cache = RegistrationCache::new(Arc::new(Mlock::new()), budget, Monitor::Strict)?;
@@ -24,7 +24,7 @@
 //! }
 //! let stats = cache.stats();
 //! assert_eq!(stats.hits + stats.misses + stats.coalesced, 3);
-//! # Ok::<(), hostbuf::Error>(())
+//! # Ok::<(), hostbuf_register::Error>(())
 //! ```
 //!
 //! # Coverage of the strict monitor
@@ -86,32 +86,40 @@
 //! truncation of a file through a descriptor. Who does that to registered memory calls
 //! [`invalidate`](RegistrationCache::invalidate) before.
 
-#[path = "../../../src/register.rs"]
-mod buffer;
+// The modules' names for the layers below.
+use crate as register;
+use hostbuf_os as os;
+
 mod cache;
 #[cfg(feature = "cuda")]
 mod cuda;
 mod device;
+mod device_list;
 mod environment;
-#[doc(hidden)]
+pub mod error;
+#[cfg(any(test, feature = "testing"))]
 pub mod fake;
 mod locked;
 mod mlock;
 mod monitor;
-pub(crate) mod own_ranges;
+pub mod own_ranges;
 mod pinned;
 mod registrar;
+mod span;
 #[cfg(feature = "rdma")]
 mod verbs;
 
-pub use crate::span::{Access, Span};
 pub use cache::{Budget, Lease, RegistrationCache, Stats};
 #[cfg(feature = "cuda")]
 pub use cuda::{CudaChunk, CudaHandle, CudaHost};
 pub use device::{Device, DeviceHandle, DeviceKey, DeviceName};
+pub use device_list::{DeviceList, ListedDevice};
+pub use error::{Error, Result};
+pub use hostbuf_memory::NoSpace;
 pub use mlock::Mlock;
 pub use monitor::Monitor;
 pub use pinned::{Pinned, PinnedAlloc};
 pub use registrar::{Overlap, Probe, Registrar, Registration};
+pub use span::{Access, InvalidSpan, Span};
 #[cfg(feature = "rdma")]
 pub use verbs::{Verbs, VerbsHandle, VerbsKey};

@@ -1,5 +1,7 @@
-//! Which addresses of this process are hostbuf's own: their pages change only when hostbuf says so. And through which
-//! registrations a device could write there, which freezing has to know.
+//! The address ranges whose mapping does not change while their owner lives, such as a host buffer or a slab of a pool.
+//!
+//! A cache registers memory in such a range without watching it. Ranges can be [frozen](Freezing): from then on no device may
+//! write there. Process-wide: all caches and owners of a process share the list.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -7,30 +9,32 @@ use crate::error::{Error, Result};
 use crate::os::forking::hold_around_fork;
 use crate::span::Span;
 
-type Keeper = Weak<dyn Send + Sync>;
+/// The owner of a range, for as long as it lives.
+pub type Keeper = Weak<dyn Send + Sync>;
 
 struct Range {
+    number: u64,
     span: Span,
     keeper: Keeper,
     /// No new registration may let a device write there.
     frozen: bool,
 }
 
-/// Somebody who registers memory by himself, and can end what he registered.
-pub(crate) trait Registrations: Send + Sync {
-    /// Ends all registrations of `span` that nobody uses, and returns when none is left by which a device could write. New
-    /// ones of that kind are refused by [`may_write`] already. Those for reading go too: they pin pages, which keeps the
-    /// kernel from sealing, and not every device can be told to only read.
+/// A part of a program that registers memory on its own, such as a cache, and ends its registrations when a range is frozen.
+pub trait FreezeObserver: Send + Sync {
+    /// Ends all unused registrations of `span`, and returns when none is left by which a device could write there.
+    /// [`may_write`] refuses new ones already. Registrations for reading end too: they pin pages, so the kernel would not
+    /// seal the memory, and not every device can be restricted to reading.
     ///
     /// # Errors
-    /// Which one by which a device could write is in use, for people.
-    fn end_for_freezing(&self, span: Span) -> std::result::Result<(), String>;
+    /// A message that names a registration which is in use and lets a device write.
+    fn prepare(&self, span: Span) -> std::result::Result<(), String>;
 
-    /// The same, when nobody has refused on any rank: for what is in nobody's way and cannot be made again.
+    /// Ends what cannot be made again. It is called after [`prepare`](FreezeObserver::prepare) has succeeded on all ranks.
     ///
     /// # Errors
-    /// As [`end_for_freezing`](Registrations::end_for_freezing).
-    fn end_at_last(&self, _: Span) -> std::result::Result<(), String> {
+    /// As [`prepare`](FreezeObserver::prepare).
+    fn commit(&self, _: Span) -> std::result::Result<(), String> {
         Ok(())
     }
 }
@@ -40,11 +44,11 @@ struct Owned {
     /// Registrations that a user holds: their number, range and device.
     writing: Vec<(u64, Span, String)>,
     numbers: u64,
-    others: Vec<Weak<dyn Registrations>>,
+    observers: Vec<Weak<dyn FreezeObserver>>,
 }
 
 static OWNED: Mutex<Owned> =
-    Mutex::new(Owned { ranges: Vec::new(), writing: Vec::new(), numbers: 0, others: Vec::new() });
+    Mutex::new(Owned { ranges: Vec::new(), writing: Vec::new(), numbers: 0, observers: Vec::new() });
 
 fn owned() -> MutexGuard<'static, Owned> {
     hold_around_fork!(OWNED: Owned);
@@ -52,23 +56,49 @@ fn owned() -> MutexGuard<'static, Owned> {
 }
 
 impl Owned {
+    fn next_number(&mut self) -> u64 {
+        self.numbers += 1;
+        self.numbers
+    }
+
     fn is_frozen(&self, span: Span) -> bool {
         let live = |range: &&Range| range.keeper.strong_count() > 0 && range.span.overlaps(span);
         self.ranges.iter().filter(live).any(|range| range.frozen)
     }
 }
 
-/// Notes that `span` stays mapped, with the same pages, as long as `keeper` lives.
-pub(crate) fn add(span: Span, keeper: Keeper) {
-    let mut owned = owned();
-    owned.ranges.retain(|range| range.keeper.strong_count() > 0);
-    owned.ranges.push(Range { span, keeper, frozen: false });
+/// A declaration that a range keeps its mapping. It ends when this is dropped.
+#[derive(Debug)]
+pub struct OwnRange {
+    number: u64,
 }
 
-/// The whole range of hostbuf's that `span` lies in, if it is hostbuf's, and what keeps its memory.
+/// Declares that `span` stays mapped, with the same pages, as long as `keeper` lives. A registration of memory in `span`
+/// keeps `keeper` alive.
 ///
-/// Not to be asked with a lock that the monitor takes: others allocate while they hold the one here.
-pub(crate) fn find(span: Span) -> Option<(Span, Arc<dyn Send + Sync>)> {
+/// # Safety
+/// While `keeper` lives, nothing may unmap or remap a part of `span` or discard its pages: caches do not watch this memory,
+/// so a device would go on using the old pages.
+#[must_use]
+#[allow(unsafe_code, reason = "a false declaration lets a device use freed pages")]
+pub unsafe fn declare(span: Span, keeper: Keeper) -> OwnRange {
+    let mut owned = owned();
+    let number = owned.next_number();
+    owned.ranges.push(Range { number, span, keeper, frozen: false });
+    OwnRange { number }
+}
+
+impl Drop for OwnRange {
+    fn drop(&mut self) {
+        owned().ranges.retain(|range| range.number != self.number);
+    }
+}
+
+/// Returns the declared range that contains `span`, and its keeper. Returns `None` for other memory.
+///
+/// It must not be called under a lock that a cache's monitor takes: other threads allocate while they hold the lock here.
+#[must_use]
+pub fn find(span: Span) -> Option<(Span, Arc<dyn Send + Sync>)> {
     let owned = owned();
     let inside = owned.ranges.iter().filter(|range| range.span.contains(span));
     inside
@@ -76,11 +106,11 @@ pub(crate) fn find(span: Span) -> Option<(Span, Arc<dyn Send + Sync>)> {
         .find_map(|(whole, keeper)| Some((whole, keeper?)))
 }
 
-/// Whether a device may be let write into `span`.
+/// Checks that a device may get write access to `span`.
 ///
 /// # Errors
-/// [`Error::Freeze`] when a part of it is frozen, or is just being frozen.
-pub(crate) fn may_write(span: Span) -> Result<()> {
+/// [`Error::Freeze`] if a part of it is frozen, or is being frozen.
+pub fn may_write(span: Span) -> Result<()> {
     if owned().is_frozen(span) { Err(refusal(span)) } else { Ok(()) }
 }
 
@@ -92,31 +122,30 @@ fn refusal(span: Span) -> Error {
     }
 }
 
-/// Lets whoever registers by himself hear of freezing.
-pub(crate) fn tell(other: Weak<dyn Registrations>) {
+/// Adds an observer of freezing, for as long as it lives.
+pub fn observe(observer: Weak<dyn FreezeObserver>) {
     let mut owned = owned();
-    owned.others.retain(|other| other.strong_count() > 0);
-    owned.others.push(other);
+    owned.observers.retain(|observer| observer.strong_count() > 0);
+    owned.observers.push(observer);
 }
 
-/// A user's registration by which a device can write: a buffer is not frozen under it.
+/// A registration of the user that lets a device write. Freezing of its range fails while this lives.
 #[derive(Debug)]
-pub(crate) struct Writing {
+pub struct Writing {
     number: u64,
 }
 
 impl Writing {
-    /// Notes one, before it is made.
+    /// Notes a registration of `span` with `device`, before it is made.
     ///
     /// # Errors
     /// As [`may_write`].
-    pub(crate) fn new(span: Span, device: String) -> Result<Writing> {
+    pub fn new(span: Span, device: String) -> Result<Writing> {
         let mut owned = owned();
         if owned.is_frozen(span) {
             return Err(refusal(span));
         }
-        let number = owned.numbers;
-        owned.numbers += 1;
+        let number = owned.next_number();
         owned.writing.push((number, span, device));
         Ok(Writing { number })
     }
@@ -128,20 +157,21 @@ impl Drop for Writing {
     }
 }
 
-/// From here on no device is let write into `span`; undone when this is dropped before [`keep`](Freezing::keep).
-pub(crate) struct Freezing {
+/// A freezing in progress: no device gets write access to the range any more. Dropping this before
+/// [`keep`](Freezing::keep) allows it again.
+pub struct Freezing {
     span: Span,
     undo: bool,
-    others: Vec<Arc<dyn Registrations>>,
+    observers: Vec<Arc<dyn FreezeObserver>>,
 }
 
 impl Freezing {
-    /// Ends what registers `span` and is not in use, and lets nothing be registered any more by which a device could write.
+    /// Refuses new write access to `span` and ends its unused registrations.
     ///
     /// # Errors
-    /// [`Error::Freeze`]: a registration that is held by a user or is in use; nothing of the user's has ended.
-    pub(crate) fn begin(span: Span) -> Result<Freezing> {
-        let (mut freezing, others) = {
+    /// [`Error::Freeze`] names a registration that the user holds or that is in use; no registration of the user has ended.
+    pub fn begin(span: Span) -> Result<Freezing> {
+        let (mut freezing, observers) = {
             let mut owned = owned();
             if let Some((_, held, device)) = owned.writing.iter().find(|(_, held, _)| held.overlaps(span)) {
                 let why = format!(
@@ -156,28 +186,28 @@ impl Freezing {
                 .iter_mut()
                 .filter(|range| range.span.overlaps(span))
                 .for_each(|range| range.frozen = true);
-            let others: Vec<_> = owned.others.iter().filter_map(Weak::upgrade).collect();
-            (Freezing { span, undo, others: Vec::new() }, others)
+            let observers: Vec<_> = owned.observers.iter().filter_map(Weak::upgrade).collect();
+            (Freezing { span, undo, observers: Vec::new() }, observers)
         };
         // Without the lock: ending asks a device.
-        for other in &others {
-            other.end_for_freezing(span).map_err(Error::not_frozen)?;
+        for observer in &observers {
+            observer.prepare(span).map_err(Error::not_frozen)?;
         }
-        freezing.others = others;
+        freezing.observers = observers;
         Ok(freezing)
     }
 
-    /// Ends the rest, when [`begin`](Freezing::begin) has gone well on all ranks.
+    /// Ends the remaining registrations, after [`begin`](Freezing::begin) has succeeded on all ranks.
     ///
     /// # Errors
-    /// [`Error::Freeze`]: what a device has not ended.
-    pub(crate) fn finish(&self) -> Result<()> {
-        let mut each = self.others.iter();
-        each.try_for_each(|other| other.end_at_last(self.span).map_err(Error::not_frozen))
+    /// [`Error::Freeze`] names a registration that a device has not ended.
+    pub fn finish(&self) -> Result<()> {
+        let mut each = self.observers.iter();
+        each.try_for_each(|observer| observer.commit(self.span).map_err(Error::not_frozen))
     }
 
-    /// The range is frozen for good.
-    pub(crate) fn keep(mut self) {
+    /// Makes the freezing permanent.
+    pub fn keep(mut self) {
         self.undo = false;
     }
 }

@@ -6,13 +6,17 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::mem::{self, ManuallyDrop};
 use std::ops::{Deref, DerefMut};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use crate::buffer::{HostBuffer, Options};
-use crate::error::{Bytes, Error, Result};
-use crate::job::Solo;
+use hostbuf_memory::populate::Workers;
+use hostbuf_memory::space::Demand;
+use hostbuf_memory::{AnonymousSegment, Pages};
+use hostbuf_os::Bytes;
+
+use crate::error::{Error, Result};
 use crate::os::lineage::Lineage;
 use crate::os::memory;
+use crate::register::own_ranges::{self, OwnRange};
 use crate::register::registrar::{Registrar, Registration};
 use crate::span::{Access, Span};
 
@@ -39,13 +43,13 @@ const LONGEST: usize = 32 << 20;
 ///
 /// ```
 /// # use std::sync::Arc;
-/// # use hostbuf::register::{Access, Mlock, PinnedAlloc};
+/// # use hostbuf_register::{Access, Mlock, PinnedAlloc};
 /// let pinned = PinnedAlloc::new(Arc::new(Mlock::new()), Access::READ, 64 << 20);
 /// let mut message = pinned.allocate(1000)?;
 /// message.fill(7);
 /// // ... send it, by message.key() ...
 /// assert_eq!(message.len(), 1000);
-/// # Ok::<(), hostbuf::Error>(())
+/// # Ok::<(), hostbuf_register::Error>(())
 /// ```
 pub struct PinnedAlloc<R: Registrar> {
     registrar: Arc<R>,
@@ -81,6 +85,25 @@ struct Slab<R: Registrar> {
     start: usize,
     length: usize,
     used: usize,
+}
+
+/// The memory of a slab. A cache registers blocks of it without watching them.
+struct SlabMemory {
+    own: OnceLock<OwnRange>,
+    segment: AnonymousSegment,
+}
+
+impl SlabMemory {
+    fn new(length: usize) -> Result<Arc<SlabMemory>> {
+        let demand = Demand { size: length as u64, pages: Pages::Auto, lazy: false };
+        let segment = AnonymousSegment::new("hostbuf:pinned", demand, Workers::of_this_process())?;
+        let span = Span::new(segment.start(), segment.len())?;
+        let memory = Arc::new(SlabMemory { own: OnceLock::new(), segment });
+        let keeper: Weak<SlabMemory> = Arc::downgrade(&memory);
+        // SAFETY: the segment stays mapped until the keeper is dropped, and nothing discards its pages.
+        memory.own.get_or_init(|| unsafe { own_ranges::declare(span, keeper) });
+        Ok(memory)
+    }
 }
 
 /// A slab that is being made: its bytes are reserved until it is there, or cannot be.
@@ -261,11 +284,12 @@ impl<R: Registrar> PinnedAlloc<R> {
     }
 
     fn slab(&self, length: usize, used: usize) -> Result<Slab<R>> {
-        let buffer = HostBuffer::allocate(&Solo, Options::new(length as u64).name("pinned"))?;
-        let start = buffer.as_ptr().as_ptr() as usize;
-        // Pages of 2 MiB may have made the buffer longer than that, and the limit is of what is registered.
-        let registration = Arc::new(buffer.register(&self.registrar, ..length, self.access)?);
-        Ok(Slab { registration, start, length, used })
+        let memory = SlabMemory::new(length)?;
+        let start = memory.segment.start();
+        // Pages of 2 MiB may have made the segment longer than that, and the limit is of what is registered.
+        let span = Span::new(start, length)?;
+        let registration = Registration::with_keepalive(&self.registrar, span, self.access, memory)?;
+        Ok(Slab { registration: Arc::new(registration), start, length, used })
     }
 
     /// Bytes that are registered now; none in a forked child, whose they are not.

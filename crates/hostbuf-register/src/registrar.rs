@@ -114,7 +114,21 @@ impl<R: Registrar> Registration<R> {
         Registration::keeping(registrar, span, access, None)
     }
 
-    pub(crate) fn keeping(
+    /// Registers `span` and keeps `memory` alive until the registration has ended. If the device refuses to end it,
+    /// `memory` is never dropped.
+    ///
+    /// # Errors
+    /// As [`Registrar::register`].
+    pub fn with_keepalive(
+        registrar: &Arc<R>,
+        span: Span,
+        access: Access,
+        memory: Arc<dyn Send + Sync>,
+    ) -> Result<Registration<R>> {
+        Registration::keeping(registrar, span, access, Some(memory))
+    }
+
+    fn keeping(
         registrar: &Arc<R>,
         span: Span,
         access: Access,

@@ -3,8 +3,6 @@
 use std::fmt;
 use std::ops::BitOr;
 
-use crate::error::{Error, Result};
-
 /// A range of addresses of this process, of at least one byte and without wrap-around. It need not be mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Span {
@@ -16,11 +14,11 @@ impl Span {
     /// Makes a range of `length` bytes from `start`.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for no bytes, the null address, or an end beyond the address space.
+    /// [`InvalidSpan`] for no bytes, the null address, or an end beyond the address space.
     #[inline]
-    pub fn new(start: usize, length: usize) -> Result<Span> {
+    pub fn new(start: usize, length: usize) -> Result<Span, InvalidSpan> {
         if length == 0 || start == 0 || start.checked_add(length).is_none() {
-            return Err(no_range(start, length));
+            return Err(InvalidSpan { start, length });
         }
         Ok(Span { start, length })
     }
@@ -28,8 +26,8 @@ impl Span {
     /// Makes the range of the bytes of a slice.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for an empty one.
-    pub fn of<T>(slice: &[T]) -> Result<Span> {
+    /// [`InvalidSpan`] for an empty slice.
+    pub fn of<T>(slice: &[T]) -> Result<Span, InvalidSpan> {
         Span::new(slice.as_ptr() as usize, size_of_val(slice))
     }
 
@@ -70,7 +68,8 @@ impl Span {
     }
 
     /// Returns the smallest range that contains both.
-    pub(crate) fn hull(self, other: Span) -> Span {
+    #[must_use]
+    pub fn hull(self, other: Span) -> Span {
         let start = self.start.min(other.start);
         Span { start, length: self.end().max(other.end()) - start }
     }
@@ -83,10 +82,22 @@ impl Span {
     }
 }
 
-#[cold]
-fn no_range(start: usize, length: usize) -> Error {
-    Error::invalid(format!("{length} bytes from {start:#x} are no range of memory"))
+/// An address and a length that are no range of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InvalidSpan {
+    /// The address.
+    pub start: usize,
+    /// The number of bytes.
+    pub length: usize,
 }
+
+impl fmt::Display for InvalidSpan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes from {:#x} are no range of memory", self.length, self.start)
+    }
+}
+
+impl std::error::Error for InvalidSpan {}
 
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -126,13 +137,17 @@ impl Access {
         self.0 & 1 != 0
     }
 
+    /// Returns the bit mask, for records in shared memory.
+    #[must_use]
     #[inline]
-    pub(crate) fn bits(self) -> u8 {
+    pub fn bits(self) -> u8 {
         self.0
     }
 
+    /// Returns the access of a bit mask from [`bits`](Access::bits); other bits are ignored.
+    #[must_use]
     #[inline]
-    pub(crate) fn from_bits(bits: u8) -> Access {
+    pub fn from_bits(bits: u8) -> Access {
         Access(bits & Access::ALL.0)
     }
 }

@@ -7,8 +7,9 @@ mod complain;
 #[path = "../../agent/src/lib.rs"]
 mod agent;
 mod arguments;
-#[path = "../../../crates/hostbuf-register/src/device_list.rs"]
-mod device;
+mod device {
+    pub(crate) use hostbuf::register::{DeviceList as Devices, ListedDevice as Device};
+}
 mod doctor;
 mod elf;
 mod engine_option;

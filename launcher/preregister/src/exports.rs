@@ -1,44 +1,13 @@
 //! What a program can ask the object, and what hostbuf's own library in it does: include/hostbuf_registered.h.
 
-use std::ffi::{c_char, c_int, c_void};
-use std::ptr::null_mut;
+use std::ffi::{c_char, c_int};
 
-use hostbuf::os::process;
 use hostbuf::register::{Mlock, Probe, Span};
+use hostbuf_os::process;
 
+use crate::described::Described;
 use crate::held;
-
-/// `struct hostbuf_registration`.
-#[repr(C)]
-pub struct Described {
-    pub(crate) device: *const c_char,
-    pub(crate) address: *mut c_void,
-    pub(crate) length: usize,
-    pub(crate) writable: c_int,
-    pub(crate) local_key: u32,
-    pub(crate) remote_key: u32,
-    pub(crate) context: *mut c_void,
-    pub(crate) protection_domain: *mut c_void,
-    pub(crate) region: *mut c_void,
-    pub(crate) device_address: u64,
-}
-
-impl Default for Described {
-    fn default() -> Described {
-        Described {
-            device: std::ptr::null(),
-            address: null_mut(),
-            length: 0,
-            writable: 0,
-            local_key: 0,
-            remote_key: 0,
-            context: null_mut(),
-            protection_domain: null_mut(),
-            region: null_mut(),
-            device_address: 0,
-        }
-    }
-}
+use crate::message;
 
 /// Describes registration number `index` of this process in `*to`: 1; 0 when there are not so many.
 ///
@@ -67,7 +36,7 @@ pub extern "C" fn hostbuf_registered_again(address: usize, length: usize) -> c_i
     in_range(address, length, |span| {
         let failures = held::again(span);
         for why in &failures {
-            crate::say(&format!("process {} on {}: {why}", std::process::id(), process::host_name()));
+            message::say(&format!("process {} on {}: {why}", std::process::id(), process::host_name()));
         }
         failures.is_empty()
     })

@@ -4,11 +4,12 @@ use std::ffi::CString;
 use std::ptr::null_mut;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use hostbuf::register::{Access, Device, DeviceHandle, DeviceName, Registrar, Registration, Span};
+use hostbuf::register::{
+    self, Access, Device, DeviceHandle, DeviceList, DeviceName, Registrar, Registration, Span,
+};
 use hostbuf::{Error, Fill, HostBuffer, Result};
 
-use crate::device::Devices;
-use crate::exports::Described;
+use crate::described::Described;
 
 /// A buffer and a device.
 struct Pair {
@@ -84,7 +85,7 @@ fn described(registration: &Registration<Device>) -> Vec<Described> {
 ///
 /// # Errors
 /// The device's; or that there is none, unless it may be missing.
-pub(crate) fn register(buffers: &[HostBuffer], devices: &Devices) -> Result<()> {
+pub(crate) fn register(buffers: &[HostBuffer], devices: &DeviceList) -> Result<()> {
     let mut held = held();
     for device in &devices.0 {
         match Device::open(&device.name) {
@@ -92,7 +93,8 @@ pub(crate) fn register(buffers: &[HostBuffer], devices: &Devices) -> Result<()> 
                 let name = CString::new(device.name()).unwrap_or_default();
                 held.devices.push((Arc::new(device), name));
             }
-            Err(Error::Unsupported { .. } | Error::Invalid { .. }) if device.optional => {}
+            Err(register::Error::Unsupported { .. } | register::Error::Invalid { .. }) if device.optional => {
+            }
             Err(error) => return Err(with_advice(error, &device.name)),
         }
     }
@@ -107,10 +109,10 @@ pub(crate) fn register(buffers: &[HostBuffer], devices: &Devices) -> Result<()> 
 }
 
 /// What else can be done about a device that is not there.
-fn with_advice(error: Error, name: &DeviceName) -> Error {
+fn with_advice(error: register::Error, name: &DeviceName) -> Error {
     let what = format!("--register {name}");
     let why = match error {
-        Error::Unsupported { why, .. } => why,
+        register::Error::Unsupported { why, .. } => why,
         other => other.to_string(),
     };
     Error::Unsupported {

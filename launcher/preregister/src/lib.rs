@@ -12,22 +12,22 @@
 
 #![allow(unsafe_code)]
 
-#[path = "../../../crates/hostbuf-register/src/device_list.rs"]
-mod device;
+mod described;
 mod exports;
 mod held;
+mod message;
 
 use std::ffi::{CStr, c_char};
-use std::io::Write;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::time::Duration;
 
-use hostbuf::internal::wire::{ENV_ADDRESS, ENV_CONNECTION, ENV_REGISTER, Frame, Kind};
-use hostbuf::internal::{Channel, Message, new_image};
-use hostbuf::os::{process, socket};
+use hostbuf::internal::new_image;
+use hostbuf::register::DeviceList;
 use hostbuf::{Error, HostBuffer, Result};
+use hostbuf_os::{Channel, Message, process, socket};
+use hostbuf_protocol::wire::{ENV_ADDRESS, ENV_CONNECTION, ENV_REGISTER, Frame, Kind};
 
-use device::Devices;
+use message::say;
 
 #[used]
 #[unsafe(link_section = ".init_array")]
@@ -80,7 +80,7 @@ fn begin() {
 }
 
 /// The devices, when this is the process that registers.
-fn asked() -> Option<Result<Devices>> {
+fn asked() -> Option<Result<DeviceList>> {
     let value = std::env::var(ENV_REGISTER).ok()?;
     let (pid, devices) = value.split_once(':')?;
     if pid.parse() != Ok(std::process::id()) {
@@ -161,11 +161,6 @@ fn hear(channel: &Channel) -> Heard {
 fn fail(error: &Error) -> ! {
     say(&format!("process {} on {}: {error}", std::process::id(), process::host_name()));
     leave(1)
-}
-
-/// One line, in one write.
-fn say(text: &str) {
-    let _ = std::io::stderr().write_all(format!("hostbuf: {text}\n").as_bytes());
 }
 
 /// Without the program's own end, which has not begun.

@@ -14,12 +14,12 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use crate::error::{Error, NoSpace, Result};
-use crate::pages::Pages;
+use crate::pages::{EXTENT, Pages};
 use crate::space;
 use hostbuf_os::cores::Cores;
 use hostbuf_os::{memory, process};
 use view::NO_ADDRESSES;
-use work::{EXTENT, Task};
+use work::Task;
 
 /// Who does the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +28,22 @@ pub enum Workers {
     Threads(Cores),
     /// Children of this process on these cores: one that is killed is an error, not the end.
     Children(Cores),
+}
+
+impl Workers {
+    /// Returns the workers that suit this process: threads on its own cores. If a memory cgroup limits the process, they are
+    /// children, since the cgroup kills a process that exceeds the limit.
+    #[must_use]
+    pub fn of_this_process() -> Workers {
+        Workers::on(Cores::own())
+    }
+
+    /// Returns the workers that suit this process, on `cores`. Without a cgroup's limit they are threads, since a fork of a
+    /// large program is slow, and some network libraries do not support it.
+    #[must_use]
+    pub fn on(cores: Cores) -> Workers {
+        if memory::cgroup_limited() { Workers::Children(cores) } else { Workers::Threads(cores) }
+    }
 }
 
 /// Takes all `length` bytes (whole pages) of `fd` on `pages`, which must not be [`Pages::Auto`]; `strict` makes a

@@ -5,12 +5,9 @@
 
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
-use crate::pages::Pages;
+use crate::pages::{EXTENT, Pages};
 use crate::populate::view::View;
 use hostbuf_os::memory;
-
-/// What a collapse makes a huge page of.
-pub(super) const EXTENT: u64 = 2 << 20;
 
 /// What is to be taken.
 #[derive(Clone, Copy)]

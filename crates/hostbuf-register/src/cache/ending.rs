@@ -11,7 +11,7 @@ use super::slot::{Slot, State};
 use super::stats::Stats;
 use crate::error::{Error, Result};
 use crate::register::monitor::Watcher;
-use crate::register::own_ranges::Registrations;
+use crate::register::own_ranges::FreezeObserver;
 use crate::register::registrar::Registrar;
 use crate::span::Span;
 
@@ -236,8 +236,8 @@ impl<R: Registrar> Drop for Ending<'_, R> {
     }
 }
 
-impl<R: Registrar> Registrations for Inner<R> {
-    fn end_for_freezing(&self, span: Span) -> std::result::Result<(), String> {
+impl<R: Registrar> FreezeObserver for Inner<R> {
+    fn prepare(&self, span: Span) -> std::result::Result<(), String> {
         if !self.lineage.is_here() {
             // The parent's.
             return Ok(());

@@ -74,8 +74,8 @@ impl<R: Registrar> RegistrationCache<R> {
     pub fn new(registrar: Arc<R>, budget: Budget, monitor: Monitor) -> Result<RegistrationCache<R>> {
         let budget = budget.check()?;
         let inner = Arc::new(Inner::new(registrar, budget, monitor.watch())?);
-        let registrations: Arc<dyn own_ranges::Registrations> = inner.clone();
-        own_ranges::tell(Arc::downgrade(&registrations));
+        let registrations: Arc<dyn own_ranges::FreezeObserver> = inner.clone();
+        own_ranges::observe(Arc::downgrade(&registrations));
         let reaper = Reaper::start(inner.clone())?;
         // From here on dropping it undoes all.
         let cache = RegistrationCache { inner, reaper: Some(reaper) };
@@ -174,7 +174,7 @@ impl<R: Registrar> RegistrationCache<R> {
     /// let part = cache.get(buffer.as_ptr().as_ptr().wrapping_add(100), 1000, Access::READ)?;
     /// assert_eq!(part.span().len(), buffer.len());
     /// assert_eq!(cache.stats().misses, 1);
-    /// # Ok::<(), hostbuf::Error>(())
+    /// # Ok::<(), hostbuf_register::Error>(())
     /// ```
     ///
     /// # Errors

@@ -20,14 +20,14 @@ pub struct Stats {
     pub changed: u64,
     /// Registrations repeated at once because the memory changed meanwhile.
     pub retried: u64,
-    /// Registrations for one lease only because the memory cannot be watched: files, and shared memory of other owners.
+    /// FreezeObserver for one lease only because the memory cannot be watched: files, and shared memory of other owners.
     pub unwatchable: u64,
-    /// Registrations for one lease only because there is no working monitor, the kernel has reported a change without
+    /// FreezeObserver for one lease only because there is no working monitor, the kernel has reported a change without
     /// an event for more than a second, or the thread lacks the monitor's descriptors.
     pub unproven: u64,
-    /// Registrations for one lease only because the kernel or the monitor's table has no room to watch another mapping.
+    /// FreezeObserver for one lease only because the kernel or the monitor's table has no room to watch another mapping.
     pub unwatched: u64,
-    /// Registrations for one lease only because the program's memory was changing without a pause, or pages of the
+    /// FreezeObserver for one lease only because the program's memory was changing without a pause, or pages of the
     /// range were being discarded.
     pub restless: u64,
     /// Registrations that the registrar refused.

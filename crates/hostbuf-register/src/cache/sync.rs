@@ -86,7 +86,7 @@ mod modelled {
     }
 
     /// Runs a model in which SeqCst is no more than AcqRel.
-    pub(in crate::register::cache) fn without_fences(run: impl FnOnce()) {
+    pub(in crate::cache) fn without_fences(run: impl FnOnce()) {
         FENCES.set(false);
         run();
         FENCES.set(true);
@@ -108,19 +108,19 @@ mod modelled {
             $(loom::thread_local! { $(#[$about])* static $name: $of = $first; })*
         };
     }
-    pub(in crate::register::cache) use locals as thread_local;
+    pub(in crate::cache) use locals as thread_local;
 
     /// What stands for [`crate::os::array::Array`] where its elements are words: zero bytes are no word of loom's, so each is
     /// made.
-    pub(in crate::register::cache) struct Array<T>(Box<[T]>);
+    pub(in crate::cache) struct Array<T>(Box<[T]>);
 
     impl<T: Default> Array<T> {
-        pub(in crate::register::cache) fn zeroed(count: usize) -> io::Result<Array<T>> {
+        pub(in crate::cache) fn zeroed(count: usize) -> io::Result<Array<T>> {
             Ok(Array((0..count).map(|_| T::default()).collect()))
         }
 
         /// No model forks.
-        pub(in crate::register::cache) fn zero_in_children(self) -> Array<T> {
+        pub(in crate::cache) fn zero_in_children(self) -> Array<T> {
             self
         }
     }
@@ -136,31 +136,31 @@ mod modelled {
     macro_rules! atomic {
         ($name:ident, $value:ty $(, $of:ident)?) => {
             #[derive(Debug)]
-            pub(in crate::register::cache) struct $name $(<$of>)? (checked::$name $(<$of>)?);
+            pub(in crate::cache) struct $name $(<$of>)? (checked::$name $(<$of>)?);
 
             impl $(<$of>)? $name $(<$of>)? {
-                pub(in crate::register::cache) fn new(value: $value) -> Self {
+                pub(in crate::cache) fn new(value: $value) -> Self {
                     Self(checked::$name::new(value))
                 }
 
-                pub(in crate::register::cache) fn load(&self, order: Ordering) -> $value {
+                pub(in crate::cache) fn load(&self, order: Ordering) -> $value {
                     self.0.load(weaker(order, Acquire))
                 }
 
-                pub(in crate::register::cache) fn store(&self, value: $value, order: Ordering) {
+                pub(in crate::cache) fn store(&self, value: $value, order: Ordering) {
                     self.0.store(value, weaker(order, Release));
                     fenced(order);
                 }
 
                 #[allow(dead_code)]
-                pub(in crate::register::cache) fn swap(&self, value: $value, order: Ordering) -> $value {
+                pub(in crate::cache) fn swap(&self, value: $value, order: Ordering) -> $value {
                     let before = self.0.swap(value, weaker(order, AcqRel));
                     fenced(order);
                     before
                 }
 
                 #[allow(dead_code)]
-                pub(in crate::register::cache) fn compare_exchange(
+                pub(in crate::cache) fn compare_exchange(
                     &self,
                     old: $value,
                     new: $value,
@@ -181,13 +181,13 @@ mod modelled {
     atomic!(AtomicPtr, *mut T, T);
 
     impl AtomicU64 {
-        pub(in crate::register::cache) fn fetch_or(&self, value: u64, order: Ordering) -> u64 {
+        pub(in crate::cache) fn fetch_or(&self, value: u64, order: Ordering) -> u64 {
             let before = self.0.fetch_or(value, weaker(order, AcqRel));
             fenced(order);
             before
         }
 
-        pub(in crate::register::cache) fn fetch_and(&self, value: u64, order: Ordering) -> u64 {
+        pub(in crate::cache) fn fetch_and(&self, value: u64, order: Ordering) -> u64 {
             let before = self.0.fetch_and(value, weaker(order, AcqRel));
             fenced(order);
             before
@@ -195,7 +195,7 @@ mod modelled {
     }
 
     impl AtomicUsize {
-        pub(in crate::register::cache) fn fetch_add(&self, value: usize, order: Ordering) -> usize {
+        pub(in crate::cache) fn fetch_add(&self, value: usize, order: Ordering) -> usize {
             self.0.fetch_add(value, order)
         }
     }

@@ -23,14 +23,14 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, fence};
 use super::kernel::Userfault;
 
 /// The largest number of userfaultfds of one monitor: a set of them has 16 bits.
-pub(in crate::register) const MOST_DESCRIPTORS: usize = 16;
+pub(crate) const MOST_DESCRIPTORS: usize = 16;
 
 /// A set of the monitor's userfaultfds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::register) struct DescriptorSet(u16);
+pub(crate) struct DescriptorSet(u16);
 
 impl DescriptorSet {
-    pub(in crate::register) const EMPTY: DescriptorSet = DescriptorSet(0);
+    pub(crate) const EMPTY: DescriptorSet = DescriptorSet(0);
 
     /// Returns the set that contains only the descriptor `number`.
     pub(super) fn of(number: usize) -> DescriptorSet {
@@ -39,31 +39,31 @@ impl DescriptorSet {
     }
 
     /// Returns the set of the first `count` descriptors.
-    pub(in crate::register) fn first(count: usize) -> DescriptorSet {
+    pub(crate) fn first(count: usize) -> DescriptorSet {
         DescriptorSet((((1u32) << count) - 1) as u16)
     }
 
     #[inline(always)]
-    pub(in crate::register) fn from_bits(bits: u16) -> DescriptorSet {
+    pub(crate) fn from_bits(bits: u16) -> DescriptorSet {
         DescriptorSet(bits)
     }
 
     #[inline(always)]
-    pub(in crate::register) fn bits(self) -> u16 {
+    pub(crate) fn bits(self) -> u16 {
         self.0
     }
 
     #[inline(always)]
-    pub(in crate::register) fn with(self, other: DescriptorSet) -> DescriptorSet {
+    pub(crate) fn with(self, other: DescriptorSet) -> DescriptorSet {
         DescriptorSet(self.0 | other.0)
     }
 
     #[inline(always)]
-    pub(in crate::register) fn without(self, other: DescriptorSet) -> DescriptorSet {
+    pub(crate) fn without(self, other: DescriptorSet) -> DescriptorSet {
         DescriptorSet(self.0 & !other.0)
     }
 
-    pub(in crate::register) fn contains(self, other: DescriptorSet) -> bool {
+    pub(crate) fn contains(self, other: DescriptorSet) -> bool {
         other.0 & !self.0 == 0
     }
 

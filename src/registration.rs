@@ -1,15 +1,15 @@
-//! Registering a host buffer.
+//! The registration of host buffers.
 
 use std::ops::RangeBounds;
 use std::sync::{Arc, OnceLock};
+
+use hostbuf_register::{Access, Registrar, Registration};
 
 use crate::buffer::HostBuffer;
 use crate::buffer::handle::Job;
 use crate::buffer::ledger::Listed;
 use crate::error::{Error, Result};
-use crate::register::own_ranges::Writing;
-use crate::register::registrar::{Registrar, Registration};
-use crate::span::Access;
+use hostbuf_register::own_ranges::Writing;
 
 /// What a registration of a buffer keeps until it has ended: the note that a device can write, the memory, and the line that
 /// `hostbuf stat` shows.
@@ -62,7 +62,7 @@ impl HostBuffer {
         }
         let writing = access.writes().then(|| Writing::new(span, registrar.name())).transpose()?;
         let kept = Arc::new(Kept { _writing: writing, job: self.job.clone(), listed: OnceLock::new() });
-        let registration = Registration::keeping(registrar, span, access, Some(kept.clone()))?;
+        let registration = Registration::with_keepalive(registrar, span, access, kept.clone())?;
         let region = ((span.start() - self.as_ptr().as_ptr() as usize) as u64, span.len() as u64);
         kept.listed
             .get_or_init(|| Listed::enter(&kept.job, self.index, region, access, &registrar.stat_name()));
@@ -75,9 +75,8 @@ mod tests {
     use super::*;
     use crate::Options;
     use crate::job::Solo;
-    use crate::register::Overlap;
-    use crate::register::fake::Fake;
-    use crate::span::Span;
+    use hostbuf_register::fake::Fake;
+    use hostbuf_register::{Overlap, Span};
 
     #[test]
     fn a_region_is_registered_and_keeps_the_memory() {
@@ -102,10 +101,10 @@ mod tests {
         let [left] = &listed()[..] else { panic!("one is left") };
         assert_eq!((left.pid, left.index, left.offset), (std::process::id(), 0, 0));
         assert_eq!((left.length, left.access, left.device.as_str()), (length as u64, Access::READ, "fake"));
-        assert!(crate::register::own_ranges::find(whole.span()).is_some());
+        assert!(hostbuf_register::own_ranges::find(whole.span()).is_some());
         whole.deregister().unwrap();
         assert!(fake.live().is_empty());
-        assert!(crate::register::own_ranges::find(Span::new(start, length).unwrap()).is_none());
+        assert!(hostbuf_register::own_ranges::find(Span::new(start, length).unwrap()).is_none());
     }
 
     #[test]

@@ -1,0 +1,84 @@
+//! A shared mapping of a part of a file, at an address of the kernel's choice.
+
+#![allow(unsafe_code)]
+
+use std::os::fd::RawFd;
+
+/// A part of a file, mapped for reading and writing at an aligned address until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    area: *mut libc::c_void,
+    area_length: usize,
+    at: *mut libc::c_void,
+    length: usize,
+}
+
+/// The step of mapping that the kernel refused, with its errno.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// There is no address range.
+    Addresses(i32),
+    /// The file cannot be mapped there.
+    File(i32),
+}
+
+// SAFETY: the mapping stays until drop, whatever thread owns it. This type reads and writes nothing of it.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps `length` bytes of `fd` from `offset` on, at a multiple of `align`.
+    ///
+    /// # Errors
+    /// [`Refused`]; nothing stays mapped.
+    pub(crate) fn new(fd: RawFd, offset: u64, length: u64, align: usize) -> Result<Mapping, Refused> {
+        let area_length = length as usize + align;
+        // SAFETY: a new private mapping without access, only to find an aligned range.
+        let area = unsafe {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+            libc::mmap(std::ptr::null_mut(), area_length, libc::PROT_NONE, flags, -1, 0)
+        };
+        if area == libc::MAP_FAILED {
+            return Err(Refused::Addresses(nix::errno::Errno::last_raw()));
+        }
+        let at = (area as usize).next_multiple_of(align) as *mut libc::c_void;
+        let mapping = Mapping { area, area_length, at, length: length as usize };
+        // SAFETY: over the area just made, which nobody else knows.
+        let mapped = unsafe {
+            let (rw, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
+            libc::mmap(at, length as usize, rw, flags, fd, offset as libc::off_t)
+        };
+        if mapped == libc::MAP_FAILED {
+            return Err(Refused::File(nix::errno::Errno::last_raw()));
+        }
+        Ok(mapping)
+    }
+
+    /// Returns the address of the first byte.
+    pub(crate) fn start(&self) -> usize {
+        self.at as usize
+    }
+
+    /// Gives the kernel an advice about a part. `advice` must be one that discards nothing.
+    ///
+    /// # Errors
+    /// The errno of `madvise(2)`.
+    pub(crate) fn advise(&self, from: u64, length: u64, advice: i32) -> Result<(), i32> {
+        debug_assert!(from + length <= self.length as u64);
+        let at = self.at.wrapping_byte_add(from as usize);
+        // SAFETY: inside the mapping.
+        if unsafe { libc::madvise(at, length as usize, advice) } == 0 {
+            Ok(())
+        } else {
+            Err(nix::errno::Errno::last_raw())
+        }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: new() made this area, and its user has ended all use of it.
+        unsafe { libc::munmap(self.area, self.area_length) };
+    }
+}
