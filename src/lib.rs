@@ -32,48 +32,64 @@
 //! # Ok::<(), hostbuf::Error>(())
 //! ```
 
-pub(crate) mod buffer;
+mod agree;
+mod carrier;
 pub mod error;
+mod fill;
+mod freeze;
 pub mod job;
+mod preregistered;
+#[cfg(feature = "rdma")]
+#[path = "../crates/hostbuf-rdma/src/lib.rs"]
+pub mod rdma;
+mod registration;
+mod replicate;
+mod segment;
+
+pub use error::{Error, Failure, Result};
+pub use fill::arena::{Arena, Placed};
+pub use fill::containers::{List, Map};
+pub use fill::portable::Portable;
+pub use freeze::{Frozen, Proof};
+pub use hostbuf_memory::{Error as MemoryError, NoSpace, Pages};
+pub use hostbuf_os::Bytes;
+pub use hostbuf_register as register;
+pub use hostbuf_register::{Access, Span};
+pub use segment::control::{Fill, Phase};
+pub use segment::handle::HostBuffer;
+pub use segment::options::Options;
+
+// The RDMA module's names for the layers below.
+#[cfg(feature = "rdma")]
+mod buffer {
+    pub(crate) use crate::{Fill, HostBuffer, carrier};
+}
+#[cfg(feature = "rdma")]
+mod span {
+    pub(crate) use hostbuf_register::Span;
+}
+
 /// What the launcher uses. No promise is made about it.
 #[doc(hidden)]
 pub mod os {
     pub use hostbuf_memory::memfd;
     pub use hostbuf_os::*;
 }
-#[cfg(feature = "rdma")]
-#[path = "../crates/hostbuf-rdma/src/lib.rs"]
-pub mod rdma;
-mod registration;
-mod span {
-    pub(crate) use hostbuf_register::{Access, Span};
-}
-#[doc(hidden)]
-pub use hostbuf_protocol::wire;
-
-pub use buffer::{
-    Arena, Fill, Frozen, HostBuffer, List, Map, Options, Pages, Phase, Placed, Portable, Proof,
-};
-pub use error::{Error, Failure, Result};
-pub use hostbuf_memory::{Error as MemoryError, NoSpace};
-pub use hostbuf_os::Bytes;
-pub use hostbuf_register as register;
-pub use hostbuf_register::{Access, Span};
 
 /// What the launcher and the other languages need beside the library's interface. No promise is made about it.
 #[doc(hidden)]
 pub mod internal {
-    pub use crate::buffer::agreement::{self, Electorate, Outcome, elect};
-    pub use crate::buffer::ballot::{self, Holds};
-    pub use crate::buffer::candidates::{self, Ballot};
-    pub use crate::buffer::control::{BufferIdentity, Control, Identity};
-    pub use crate::buffer::foreign;
-    pub use crate::buffer::layout;
-    pub use crate::buffer::ledger::{Registered, new_image};
-    pub use crate::buffer::options::check_all;
-    pub use crate::buffer::segment::{CONTROL_NAME, ControlPage, Segments};
-    pub use crate::wire;
+    pub use crate::agree::election::{self as agreement, Electorate, Outcome, elect};
+    pub use crate::fill::ffi as foreign;
+    pub use crate::segment::control::{BufferIdentity, Control, Identity};
+    pub use crate::segment::layout;
+    pub use crate::segment::ledger::{Registered, new_image};
+    pub use crate::segment::memory::{CONTROL_NAME, ControlPage, Segments};
+    pub use crate::segment::options::check_all;
     pub use hostbuf_memory::populate::Workers;
     pub use hostbuf_memory::space;
     pub use hostbuf_os::{Channel, Message};
+    pub use hostbuf_protocol::ballot::{self, Holds};
+    pub use hostbuf_protocol::candidates::{self, Ballot};
+    pub use hostbuf_protocol::wire;
 }

@@ -5,10 +5,10 @@ use std::sync::{Arc, OnceLock};
 
 use hostbuf_register::{Access, Registrar, Registration};
 
-use crate::buffer::HostBuffer;
-use crate::buffer::handle::Job;
-use crate::buffer::ledger::Listed;
+use crate::HostBuffer;
 use crate::error::{Error, Result};
+use crate::segment::handle::Job;
+use crate::segment::ledger::Listed;
 use hostbuf_register::own_ranges::Writing;
 
 /// What a registration of a buffer keeps until it has ended: the note that a device can write, the memory, and the line that
@@ -53,7 +53,7 @@ impl HostBuffer {
         access: Access,
     ) -> Result<Registration<R>> {
         let span = self.region(region)?;
-        if access.writes() && self.fill_state()? == crate::buffer::Fill::Frozen {
+        if access.writes() && self.fill_state()? == crate::Fill::Frozen {
             let why = format!(
                 "buffer \"{}\" is frozen, and {access} could change it: register it for reading",
                 self.name()

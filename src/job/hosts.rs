@@ -2,7 +2,7 @@
 
 use super::Collective;
 use crate::error::{Error, Result};
-use crate::os::process;
+use hostbuf_os::process;
 
 /// A group, divided into hosts.
 pub struct Hosts {

@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use super::{Collective, Reduce};
 use crate::error::{Error, Result};
-use crate::wire::{ENV_JOB, ENV_LOCAL_RANK, ENV_LOCAL_SIZE, Frame, Hello, Kind, Role};
 use hostbuf_os::{Channel, Message};
+use hostbuf_protocol::wire::{ENV_JOB, ENV_LOCAL_RANK, ENV_LOCAL_SIZE, Frame, Hello, Kind, Role};
 
 /// The ranks that `hostbuf run` or `hostbuf exec` started on this host, as a [`Collective`]. Meant for setting a
 /// buffer up, not for moving data: every operation goes through the agent, [`Frame::TEXT_MAX`] bytes at a time.

@@ -142,7 +142,7 @@ fn pack(error: &Error) -> [u8; PACKED] {
         Error::Disagreed { host, rank, why } => {
             vec!["disagreed".into(), host.clone(), rank.to_string(), why.clone()]
         }
-        other => vec!["other".into(), crate::os::process::host_name(), other.to_string()],
+        other => vec!["other".into(), hostbuf_os::process::host_name(), other.to_string()],
     };
     let mut packed = [0; PACKED];
     let text = fields.join("\0");

@@ -9,10 +9,10 @@ use std::ptr::NonNull;
 
 use allocator_api2::alloc::{AllocError, Allocator};
 
-use crate::buffer::control::{Control, Fill};
-use crate::buffer::handle::HostBuffer;
-use crate::buffer::portable::Portable;
 use crate::error::{Error, Result};
+use crate::fill::portable::Portable;
+use crate::segment::control::{Control, Fill};
+use crate::segment::handle::HostBuffer;
 
 /// Gives out the buffer's memory from its beginning, while it is being filled. Memory comes back only when the
 /// latest block is freed or grown; tables that are built once hardly notice.

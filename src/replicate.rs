@@ -7,14 +7,14 @@ use std::time::Instant;
 
 use tracing::{info, info_span};
 
-use crate::buffer::agreement;
-use crate::buffer::carrier::{self, Carrier};
-use crate::buffer::control::Fill;
-use crate::buffer::handle::HostBuffer;
-use crate::buffer::initialize::{Ground, Turn};
+use crate::agree::election;
+use crate::carrier::{self, Carrier};
 use crate::error::{Bytes, Error, Result};
+use crate::fill::initialize::{Ground, Turn};
 use crate::job::{Collective, Hosts, Reduce, all_or_none};
-use crate::os::process;
+use crate::segment::control::Fill;
+use crate::segment::handle::HostBuffer;
+use hostbuf_os::process;
 
 /// Bytes sent at a time: large enough for the network's full speed, small enough that checking one overlaps with
 /// the next one's way.
@@ -101,7 +101,7 @@ impl HostBuffer {
                 "its buffer \"{name}\" is not the one that other ranks of its host have: attach to one, or allocate one with all of them"
             ),
         };
-        Err(agreement::disagreement(group, (differs || !is_one).then(|| (group.rank(), why))))
+        Err(election::disagreement(group, (differs || !is_one).then(|| (group.rank(), why))))
     }
 
     /// All ranks send from the same host.
@@ -116,7 +116,7 @@ impl HostBuffer {
             self.name(),
             roots[0]
         );
-        Err(agreement::disagreement(group, (root as u64 != roots[0]).then(|| (group.rank(), why))))
+        Err(election::disagreement(group, (root as u64 != roots[0]).then(|| (group.rank(), why))))
     }
 
     fn header(&self) -> Result<[u64; 3]> {

@@ -9,9 +9,9 @@ use allocator_api2::vec::Vec;
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-use crate::buffer::arena::Arena;
-use crate::buffer::portable::{Portable, all_belong, settle_all};
 use crate::error::Result;
+use crate::fill::arena::Arena;
+use crate::fill::portable::{Portable, all_belong, settle_all};
 
 /// A vector in a buffer.
 pub type List<'b, T> = Vec<T, Arena<'b>>;

@@ -15,14 +15,14 @@ use std::mem::offset_of;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::buffer::control::{Checked, Control, LEDGER};
-use crate::buffer::handle::{HostBuffer, Job};
-use crate::buffer::layout::CONTROL_LENGTH;
 use crate::error::{Error, Result};
-use crate::os::lineage::Lineage;
-use crate::os::process;
-use crate::span::Access;
-use crate::wire::MAX_BUFFERS;
+use crate::segment::control::{Checked, Control, LEDGER};
+use crate::segment::handle::{HostBuffer, Job};
+use crate::segment::layout::CONTROL_LENGTH;
+use hostbuf_os::lineage::Lineage;
+use hostbuf_os::process;
+use hostbuf_protocol::wire::MAX_BUFFERS;
+use hostbuf_register::Access;
 
 /// The most bytes of a device's name that a row has room for.
 const DEVICE_MAX: usize = 23;

@@ -5,7 +5,7 @@
 
 use std::ffi::{CStr, c_int};
 
-use crate::span::Span;
+use hostbuf_register::Span;
 
 type Act = unsafe extern "C" fn(usize, usize) -> c_int;
 

@@ -6,20 +6,20 @@ use std::time::Instant;
 
 use tracing::info_span;
 
-use crate::buffer::agreement::{self, Ranks};
-use crate::buffer::ballot::Holds;
-use crate::buffer::control::{Identity, Phase};
-use crate::buffer::handle::{HostBuffer, Job, Mapping};
-use crate::buffer::handover::Handover;
-use crate::buffer::layout;
-use crate::buffer::options::Options;
-use crate::buffer::segment::Segments;
+use crate::agree::election::{self, Ranks};
+use crate::agree::handover::Handover;
 use crate::error::{Error, Result};
 use crate::job::{Collective, Hosts, Reduce, all_or_none, text_of_first};
-use crate::os::cores::Cores;
-use crate::os::process;
-use crate::wire::Territory;
+use crate::segment::control::{Identity, Phase};
+use crate::segment::handle::{HostBuffer, Job, Mapping};
+use crate::segment::layout;
+use crate::segment::memory::Segments;
+use crate::segment::options::Options;
 use hostbuf_memory::populate::Workers;
+use hostbuf_os::cores::Cores;
+use hostbuf_os::process;
+use hostbuf_protocol::ballot::Holds;
+use hostbuf_protocol::wire::Territory;
 
 impl HostBuffer {
     /// Makes a buffer as `options` say, one on each host of `group`, at one address on all of them. Collective: it
@@ -62,9 +62,9 @@ impl HostBuffer {
         let (mut winner, align) = layout::plan(&buffers);
         // A sanitizer in this process shows as a symbol; here the C library's own view of the process is at hand.
         let mut ranks = Ranks { group, holds: Holds::new(territory()), refusal: None };
-        let outcome = agreement::elect(&mut ranks, winner.length as usize, align as usize)?;
+        let outcome = election::elect(&mut ranks, winner.length as usize, align as usize)?;
         let Some(address) = outcome.address else {
-            return Err(agreement::disagreement(group, ranks.refusal.map(|why| (group.rank(), why))));
+            return Err(election::disagreement(group, ranks.refusal.map(|why| (group.rank(), why))));
         };
         winner.address = address as u64;
         ranks.holds.keep(address);
@@ -146,5 +146,5 @@ fn same_request(group: &dyn Collective, options: &Options) -> Result<()> {
     // Whoever asks for something else than the first rank is the one to name.
     let first = text_of_first(group, &mine)?;
     let why = format!("it asks for \"{mine}\", and rank 0 for \"{first}\"");
-    Err(agreement::disagreement(group, (mine != first).then(|| (group.rank(), why))))
+    Err(election::disagreement(group, (mine != first).then(|| (group.rank(), why))))
 }

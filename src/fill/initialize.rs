@@ -12,14 +12,14 @@ use std::time::Duration;
 
 use tracing::{info_span, warn};
 
-use crate::buffer::arena::{Arena, Placed};
-use crate::buffer::control::Fill;
-use crate::buffer::handle::HostBuffer;
-use crate::buffer::portable::Portable;
 use crate::error::{Error, Result};
+use crate::fill::arena::{Arena, Placed};
+use crate::fill::portable::Portable;
 use crate::job::{Collective, Hosts, all_or_none};
-use crate::os::process;
+use crate::segment::control::Fill;
+use crate::segment::handle::HostBuffer;
 use hostbuf_memory::memfd;
+use hostbuf_os::process;
 
 /// How often one who waits looks whether the filler still lives.
 const LOOK: Duration = Duration::from_millis(100);
@@ -241,7 +241,7 @@ impl<'b> Turn<'b> {
     /// The one before may have written anywhere in what is the arena now.
     fn zero(&self) -> Result<()> {
         let length = self.buffer.len() as u64;
-        let page = crate::os::memory::page_size().max(self.buffer.pages().size());
+        let page = hostbuf_os::memory::page_size().max(self.buffer.pages().size());
         let whole = self.start.next_multiple_of(page).min(length);
         // Pages that were taken lazily are given back, the others stay.
         let until = if self.buffer.identity().lazy == 0 { length } else { whole };
@@ -277,7 +277,7 @@ impl<'b> Turn<'b> {
         Ok(placed.get())
     }
 
-    /// Ends well: `root` as [`Control::root`](crate::buffer::control::Control::root) has it.
+    /// Ends well: `root` as [`Control::root`](crate::segment::control::Control::root) has it.
     pub(crate) fn complete(mut self, root: u64, root_type: u64) {
         let (control, index) = (self.buffer.control(), self.buffer.index);
         control.set_root(index, root, root_type);

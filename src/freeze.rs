@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 use nix::fcntl::SealFlag;
 use tracing::{info_span, warn};
 
-use crate::buffer::control::Fill;
-use crate::buffer::early;
-use crate::buffer::handle::HostBuffer;
 use crate::error::{Error, Result};
 use crate::job::{Collective, Hosts, Reduce, all_or_none, text_of_first};
-use crate::os::{process, raw};
-use crate::span::Span;
+use crate::preregistered;
+use crate::segment::control::Fill;
+use crate::segment::handle::HostBuffer;
 use hostbuf_memory::memfd;
+use hostbuf_os::{process, raw};
+use hostbuf_register::Span;
 use hostbuf_register::own_ranges::Freezing;
 
 /// How long pages may be held by nobody who can be seen before it counts as pinned: the kernel itself holds some for a moment, when it
@@ -102,7 +102,7 @@ impl HostBuffer {
         all_or_none(group, sealed)?;
         // What was registered before main may write, and pins pages, which would stand in the proof's way.
         let span = Span::new(self.as_ptr().as_ptr() as usize, self.len())?;
-        let ended = if early::end(span) { Ok(()) } else { Err(still_registered(self)) };
+        let ended = if preregistered::end(span) { Ok(()) } else { Err(still_registered(self)) };
         let ended = ended.and_then(|()| Ok(freezing.as_ref().map_or(Ok(()), Freezing::finish)?));
         all_or_none(group, ended)?;
         all_or_none(group, self.remap_read_only())?;
@@ -111,7 +111,7 @@ impl HostBuffer {
             proof = self.prove();
         }
         let proof = tell_host(&*hosts.local, proof)?;
-        if !early::again(span) {
+        if !preregistered::again(span) {
             warn!(buffer = %self.name(), "what --register registered could not be registered again for reading");
         }
         group.barrier()?;

@@ -7,14 +7,14 @@ use std::sync::Arc;
 
 use tracing::info_span;
 
-use crate::buffer::control::{BufferIdentity, Control, Identity, Phase};
-use crate::buffer::layout::CONTROL_LENGTH;
-use crate::buffer::options::Options;
 use crate::error::{Error, Result};
-use crate::wire::Winner;
+use crate::segment::control::{BufferIdentity, Control, Identity, Phase};
+use crate::segment::layout::CONTROL_LENGTH;
+use crate::segment::options::Options;
 use hostbuf_memory::memfd::{self, Backing};
 use hostbuf_memory::populate::{self, Workers};
 use hostbuf_memory::{Pages, space};
+use hostbuf_protocol::wire::Winner;
 
 /// The memory of a job on one host, held by its descriptors: mapped nowhere yet.
 #[derive(Debug)]

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use tracing::info_span;
 
-use crate::buffer::agreement;
-use crate::buffer::ballot::Holds;
-use crate::buffer::handle::{HostBuffer, Job};
+use crate::agree::election;
 use crate::error::{Error, Result};
-use crate::os::maps;
-use crate::wire::{ENV_ADDRESS, ENV_JOB, Hello, Kind, Role, Territory, Winner};
+use crate::segment::handle::{HostBuffer, Job};
+use hostbuf_os::maps;
 use hostbuf_os::{Channel, Message};
+use hostbuf_protocol::ballot::Holds;
+use hostbuf_protocol::wire::{ENV_ADDRESS, ENV_JOB, Hello, Kind, Role, Territory, Winner};
 
 /// What this process has attached to: once, for all of its threads, for as long as it runs. (Closing a descriptor of
 /// the control page would also drop the filler's lock, so there is only ever one.)
@@ -89,7 +89,7 @@ fn attach_to(name: &str) -> Result<Arc<Job>> {
     let hello = Hello { role: Role::Library, rank: 0, size: 0, local_rank: 0, local_size: 0, request: 0 };
     channel.send(&hello.frame(), &[]).map_err(|e| failed(format!("the agent of this host: {e}")))?;
     // The agent answers at once, or when the agreement is reached; one that is stopped shall not hang us for ever.
-    crate::os::socket::set_receive_timeout(
+    hostbuf_os::socket::set_receive_timeout(
         std::os::fd::AsFd::as_fd(&channel),
         Some(Duration::from_secs(120)),
     )
@@ -151,7 +151,7 @@ fn is_published(winner: &Winner) -> bool {
 fn map(winner: &Winner, descriptors: &[OwnedFd]) -> Result<()> {
     let mut holds = Holds::new(Territory::Anywhere);
     holds.take(winner).map_err(|refusal| Error::Attach {
-        why: format!("in this process, {}", agreement::describe(&refusal, winner.length as usize)),
+        why: format!("in this process, {}", election::describe(&refusal, winner.length as usize)),
     })?;
     let raw: Vec<i32> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
     holds.map(winner, &raw).map_err(|e| {

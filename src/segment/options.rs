@@ -4,9 +4,9 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::error::{Bytes, Error, Result};
-use crate::wire::MAX_BUFFERS;
 use hostbuf_memory::Pages;
 use hostbuf_memory::space::Demand;
+use hostbuf_protocol::wire::MAX_BUFFERS;
 
 /// The longest name of a buffer, bytes.
 pub const NAME_MAX: usize = 31;

@@ -5,11 +5,11 @@
 
 use std::sync::{PoisonError, RwLock};
 
-use crate::buffer::arena::{Arena, Placed};
-use crate::buffer::handle::HostBuffer;
-use crate::buffer::portable::Portable;
 use crate::error::{Error, Result};
+use crate::fill::arena::{Arena, Placed};
+use crate::fill::portable::Portable;
 use crate::job::Collective;
+use crate::segment::handle::HostBuffer;
 
 /// Where the object lies that all others find.
 #[derive(Clone, Copy)]

@@ -9,12 +9,12 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::buffer::layout::CONTROL_LENGTH;
-use crate::buffer::ledger::Row;
-use crate::buffer::options::NAME_MAX;
 use crate::error::{Error, Result};
-use crate::wire::MAX_BUFFERS;
+use crate::segment::layout::CONTROL_LENGTH;
+use crate::segment::ledger::Row;
+use crate::segment::options::NAME_MAX;
 use hostbuf_memory::Pages;
+use hostbuf_protocol::wire::MAX_BUFFERS;
 
 const MAGIC: u64 = 0x6675_6274_736f_6801;
 const VERSION: u32 = 1;

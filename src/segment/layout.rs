@@ -8,8 +8,8 @@
 //!
 //! The guards are held with no access, so a write beyond a buffer's end faults instead of reaching the next one.
 
-use crate::buffer::options::Options;
-use crate::wire::{FLAG_DUMP, Placement, Placements, Winner};
+use crate::segment::options::Options;
+use hostbuf_protocol::wire::{FLAG_DUMP, Placement, Placements, Winner};
 
 /// The bytes of the control page, which is several of the machine's: identity, states, and room to list the registrations of
 /// a host with many ranks.

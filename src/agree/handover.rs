@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::buffer::segment::Segments;
 use crate::error::{Error, Result};
 use crate::job::{Collective, all_or_none};
-use crate::os::socket;
-use crate::wire::{Frame, Kind, Winner};
+use crate::segment::memory::Segments;
+use hostbuf_os::socket;
 use hostbuf_os::{Channel, Message};
+use hostbuf_protocol::wire::{Frame, Kind, Winner};
 
 /// How long a rank that is there already may take to connect, or its leader to send what it has.
 const PATIENCE: Duration = Duration::from_secs(60);

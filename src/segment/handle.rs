@@ -9,12 +9,12 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::ThreadId;
 
-use crate::buffer::control::{BufferIdentity, Control, Fill, Identity, Phase};
 use crate::error::{Error, Result};
-use crate::os::raw;
-use crate::span::Span;
-use crate::wire::{ENV_LOCAL_SIZE, Winner};
+use crate::segment::control::{BufferIdentity, Control, Fill, Identity, Phase};
 use hostbuf_memory::Pages;
+use hostbuf_os::raw;
+use hostbuf_protocol::wire::{ENV_LOCAL_SIZE, Winner};
+use hostbuf_register::Span;
 use hostbuf_register::own_ranges::{self, OwnRange};
 
 /// A buffer of this host, mapped in this process at the address that all ranks of all hosts agreed on.

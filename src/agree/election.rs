@@ -8,11 +8,11 @@
 //! one word, whatever the number of participants; each step that does not end the search passes at least one
 //! mapping of somebody's.
 
-use crate::buffer::ballot::{Holds, Refusal};
-use crate::buffer::candidates::{self, Ballot, SEARCH_FROM};
 use crate::error::{Error, Result};
 use crate::job::{Collective, Reduce};
-use crate::os::process;
+use hostbuf_os::process;
+use hostbuf_protocol::ballot::{Holds, Refusal};
+use hostbuf_protocol::candidates::{self, Ballot, SEARCH_FROM};
 
 /// Everybody who must agree, as one.
 pub trait Electorate {
@@ -161,8 +161,8 @@ pub fn disagreement(group: &dyn Collective, refusal: Option<(usize, String)>) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::buffer::candidates::TOP;
-    use crate::os::maps::HoleSearch;
+    use hostbuf_os::maps::HoleSearch;
+    use hostbuf_protocol::candidates::TOP;
     use proptest::prelude::*;
 
     /// Participants as lists of mappings, ascending and disjoint.

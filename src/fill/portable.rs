@@ -9,8 +9,8 @@ use std::ptr::NonNull;
 
 use rustc_hash::FxBuildHasher;
 
-use crate::buffer::arena::Arena;
 use crate::error::Result;
+use crate::fill::arena::Arena;
 
 /// Types whose bytes mean the same in every process of the job that maps the buffer.
 ///
