@@ -12,7 +12,7 @@ use tracing::{info_span, warn};
 use crate::error::{Error, Result};
 use crate::job::{Collective, Hosts, Reduce, all_or_none, text_of_first};
 use crate::preregistered;
-use crate::segment::control::Fill;
+use crate::segment::fill_state::Fill;
 use crate::segment::handle::HostBuffer;
 use hostbuf_memory::memfd;
 use hostbuf_os::{process, raw};

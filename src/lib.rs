@@ -48,6 +48,7 @@ mod segment;
 
 pub use error::{Error, Failure, Result};
 pub use fill::arena::{Arena, Placed};
+pub use fill::arena_id::ArenaId;
 pub use fill::containers::{List, Map};
 pub use fill::portable::Portable;
 pub use freeze::{Frozen, Proof};
@@ -55,8 +56,9 @@ pub use hostbuf_memory::{Error as MemoryError, NoSpace, Pages};
 pub use hostbuf_os::Bytes;
 pub use hostbuf_register as register;
 pub use hostbuf_register::{Access, Span};
-pub use segment::control::{Fill, Phase};
+pub use segment::fill_state::Fill;
 pub use segment::handle::HostBuffer;
+pub use segment::identity::Phase;
 pub use segment::options::Options;
 
 // The RDMA module's names for the layers below.
@@ -80,12 +82,14 @@ pub mod os {
 #[doc(hidden)]
 pub mod internal {
     pub use crate::agree::election::{self as agreement, Electorate, Outcome, elect};
-    pub use crate::fill::ffi as foreign;
-    pub use crate::segment::control::{BufferIdentity, Control, Identity};
+    pub use crate::fill::ffi;
+    pub use crate::segment::control::Control;
+    pub use crate::segment::identity::{BufferIdentity, Identity};
     pub use crate::segment::layout;
-    pub use crate::segment::ledger::{Registered, new_image};
+    pub use crate::segment::ledger::{Ledger, Registered};
     pub use crate::segment::memory::{CONTROL_NAME, ControlPage, Segments};
     pub use crate::segment::options::check_all;
+    pub use crate::segment::page_layout::CONTROL_LENGTH;
     pub use hostbuf_memory::populate::Workers;
     pub use hostbuf_memory::space;
     pub use hostbuf_os::{Channel, Message};

@@ -7,15 +7,14 @@ use hostbuf_register::{Access, Registrar, Registration};
 
 use crate::HostBuffer;
 use crate::error::{Error, Result};
-use crate::segment::handle::Job;
-use crate::segment::ledger::Listed;
+use crate::segment::ledger::{Ledger, Listed};
 use hostbuf_register::own_ranges::Writing;
 
 /// What a registration of a buffer keeps until it has ended: the note that a device can write, the memory, and the line that
 /// `hostbuf stat` shows.
 struct Kept {
     _writing: Option<Writing>,
-    job: Arc<Job>,
+    job: Arc<dyn Send + Sync>,
     listed: OnceLock<Option<Listed>>,
 }
 
@@ -64,9 +63,23 @@ impl HostBuffer {
         let kept = Arc::new(Kept { _writing: writing, job: self.job.clone(), listed: OnceLock::new() });
         let registration = Registration::with_keepalive(registrar, span, access, kept.clone())?;
         let region = ((span.start() - self.as_ptr().as_ptr() as usize) as u64, span.len() as u64);
-        kept.listed
-            .get_or_init(|| Listed::enter(&kept.job, self.index, region, access, &registrar.stat_name()));
+        kept.listed.get_or_init(|| {
+            Listed::enter(
+                self.control(),
+                kept.job.clone(),
+                self.index,
+                region,
+                access,
+                &registrar.stat_name(),
+            )
+        });
         Ok(registration)
+    }
+
+    /// Removes what `hostbuf stat` shows of this process's registrations from before its last exec, of all buffers of the
+    /// job. The registrations ended with that image. Call it before this image registers anything.
+    pub fn forget_earlier_image(&self) {
+        Ledger::of(self.control()).forget_earlier_image();
     }
 }
 
@@ -97,7 +110,8 @@ mod tests {
         drop(buffer);
         drop(part);
         // Still mapped, and readable; and still listed.
-        let listed = || control.registrations().into_iter().map(Result::unwrap).collect::<Vec<_>>();
+        let listed =
+            || Ledger::of(control).registrations().into_iter().map(Result::unwrap).collect::<Vec<_>>();
         let [left] = &listed()[..] else { panic!("one is left") };
         assert_eq!((left.pid, left.index, left.offset), (std::process::id(), 0, 0));
         assert_eq!((left.length, left.access, left.device.as_str()), (length as u64, Access::READ, "fake"));

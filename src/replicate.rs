@@ -10,9 +10,9 @@ use tracing::{info, info_span};
 use crate::agree::election;
 use crate::carrier::{self, Carrier};
 use crate::error::{Bytes, Error, Result};
-use crate::fill::initialize::{Ground, Turn};
+use crate::fill::initialize::{FillFrom, Turn};
 use crate::job::{Collective, Hosts, Reduce, all_or_none};
-use crate::segment::control::Fill;
+use crate::segment::fill_state::Fill;
 use crate::segment::handle::HostBuffer;
 use hostbuf_os::process;
 
@@ -137,7 +137,7 @@ impl HostBuffer {
             (false, Fill::Full | Fill::Frozen) => {
                 format!("buffer \"{}\" on {host} is filled already, and would be overwritten", self.name())
             }
-            (false, _) => match Turn::begin(self, Ground::All)? {
+            (false, _) => match Turn::begin(self, FillFrom::All)? {
                 Some(turn) => return Ok(Some(turn)),
                 None => format!("buffer \"{}\" on {host} is being filled by another process", self.name()),
             },

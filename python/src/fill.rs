@@ -3,7 +3,7 @@
 use std::alloc::Layout;
 use std::sync::{Mutex, PoisonError};
 
-use hostbuf::internal::foreign::{self, Lent};
+use hostbuf::internal::ffi::{self, ScopedArena};
 use hostbuf::job::all_or_none;
 use hostbuf::{Error, Result};
 use pyo3::prelude::*;
@@ -14,7 +14,7 @@ use crate::handle::Handle;
 
 /// Gives out a buffer's memory while it is being filled.
 #[pyclass(frozen, module = "hostbuf._hostbuf")]
-pub struct Arena(Lent);
+pub struct Arena(ScopedArena);
 
 #[pymethods]
 impl Arena {
@@ -38,7 +38,7 @@ impl Arena {
 /// Calls the program's function, which answers the address of the root; what it raises is kept in `failed`.
 fn run(arena: &hostbuf::Arena<'_>, fill: &Py<PyAny>, failed: &Mutex<Option<PyErr>>) -> Result<*mut u8> {
     Python::attach(|py| {
-        let called = Py::new(py, Arena(Lent::default())).and_then(|given| {
+        let called = Py::new(py, Arena(ScopedArena::default())).and_then(|given| {
             let call = || fill.call1(py, (&given,)).and_then(|root| root.extract::<usize>(py));
             given.get().0.during(arena, call)
         });
@@ -70,7 +70,7 @@ fn filled(
 pub fn initialize(handle: &Bound<'_, Handle>, fill: &Bound<'_, PyAny>) -> PyResult<usize> {
     let buffer = handle.get().buffer()?;
     filled(handle.py(), fill, |fill, failed| {
-        foreign::initialize(&buffer, |arena| run(arena, fill, failed)).map(|root| root as usize)
+        ffi::initialize(&buffer, |arena| run(arena, fill, failed)).map(|root| root as usize)
     })
 }
 
@@ -85,7 +85,7 @@ pub fn initialize_job(
     let open = handle.get().open();
     let filled = filled(handle.py(), fill, |fill, failed| {
         let buffer = all_or_none(group.ranks(), open)?;
-        foreign::initialize_job(&buffer, group.ranks(), |arena| run(arena, fill, failed))
+        ffi::initialize_job(&buffer, group.ranks(), |arena| run(arena, fill, failed))
             .map(|root| root as usize)
     });
     group.interrupted().map_or(filled, Err)
@@ -94,6 +94,6 @@ pub fn initialize_job(
 /// The root's address; `None` while nothing has filled the buffer.
 #[pyfunction]
 pub fn root(handle: &Bound<'_, Handle>) -> PyResult<Option<usize>> {
-    let root = foreign::root(&handle.get().buffer()?).map_err(|error| raised(handle.py(), error))?;
+    let root = ffi::root(&handle.get().buffer()?).map_err(|error| raised(handle.py(), error))?;
     Ok(root.map(|root| root as usize))
 }

@@ -10,12 +10,14 @@ use std::ptr::NonNull;
 use allocator_api2::alloc::{AllocError, Allocator};
 
 use crate::error::{Error, Result};
+use crate::fill::arena_id::ArenaId;
 use crate::fill::portable::Portable;
-use crate::segment::control::{Control, Fill};
+use crate::segment::control::Control;
+use crate::segment::fill_state::Fill;
 use crate::segment::handle::HostBuffer;
 
-/// Gives out the buffer's memory from its beginning, while it is being filled. Memory comes back only when the
-/// latest block is freed or grown; tables that are built once hardly notice.
+/// An allocator over the buffer's memory, for as long as the buffer is being filled. It allocates from the beginning of the
+/// buffer upwards, and only the latest block can be freed or grown in place.
 ///
 /// It is an [`Allocator`], so `Vec`, `Box` and `hashbrown::HashMap` can live in the buffer ([`List`](crate::List),
 /// [`Map`](crate::Map)). The handle itself means the same in every process of the job: containers that keep it
@@ -38,7 +40,7 @@ unsafe impl Send for Arena<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for Arena<'_> {}
 
-/// An object that lies in the buffer: what [`Arena::place`] made. Shared from the beginning, so only `&T` is given.
+/// An object in the buffer, made by [`Arena::place`]. Other processes share it, so it gives only `&T`.
 #[derive(Debug)]
 pub struct Placed<'b, T> {
     at: NonNull<T>,
@@ -54,13 +56,13 @@ impl<T> Clone for Placed<'_, T> {
 impl<T> Copy for Placed<'_, T> {}
 
 impl<'b, T> Placed<'b, T> {
-    /// Where it lies: the pointer to store in other objects of the buffer.
+    /// Returns the address, to be stored in other objects of the buffer.
     #[must_use]
     pub fn as_ptr(self) -> NonNull<T> {
         self.at
     }
 
-    /// The object.
+    /// Returns the object.
     #[must_use]
     pub fn get(self) -> &'b T {
         // SAFETY: place() wrote a T there, nothing moves or frees it, and nobody gets `&mut` to it.
@@ -88,7 +90,13 @@ impl<'b> Arena<'b> {
         }
     }
 
-    /// Bytes that are left.
+    /// Returns the identity of this arena, which no arena of another buffer or another fill has.
+    #[must_use]
+    pub fn id(&self) -> ArenaId {
+        ArenaId { start: self.start, length: self.length, generation: self.generation }
+    }
+
+    /// Returns the number of bytes that are left.
     ///
     /// # Errors
     /// [`Error::Corrupt`].
@@ -96,15 +104,15 @@ impl<'b> Arena<'b> {
         Ok(self.length.saturating_sub(self.control.high_water(self.index as usize)?))
     }
 
-    /// Moves `value` into the buffer for good: it is never dropped.
+    /// Moves `value` into the buffer. It is never dropped.
     ///
     /// # Errors
-    /// [`Error::Full`]; [`Error::Fill`] when filling has ended, or when a container in `value` has its items in another
-    /// buffer or is of an earlier try at filling.
+    /// [`Error::Full`]; [`Error::Fill`] if filling has ended, or if a container in `value` has its items in another
+    /// buffer or was made by an earlier attempt to fill this one.
     pub fn place<T: Portable>(&self, mut value: T) -> Result<Placed<'b, T>> {
         if !T::PLAIN {
             value.settle()?;
-            if !value.belongs(self) {
+            if !value.belongs(self.id()) {
                 return Err(Error::Fill {
                     why: "a container in the value keeps its items in another buffer, or those of an earlier try; or a \
                           key of a map holds a map that is empty"
@@ -118,10 +126,10 @@ impl<'b> Arena<'b> {
         Ok(Placed { at, buffer: PhantomData })
     }
 
-    /// Memory for `layout`, nobody else's; zeroed, unless somebody has written there without the arena.
+    /// Allocates memory for `layout`. It is zeroed, unless a process has written there without the arena.
     ///
     /// # Errors
-    /// [`Error::Full`]; [`Error::Fill`] when filling has ended.
+    /// [`Error::Full`]; [`Error::Fill`] if filling has ended.
     pub fn take(&self, layout: Layout) -> Result<NonNull<u8>> {
         let index = self.index as usize;
         if !self.is_open()? {
@@ -144,7 +152,7 @@ impl<'b> Arena<'b> {
         }
     }
 
-    /// Whether the byte at `at` is of what this filling has given out.
+    /// Returns whether this fill has allocated the byte at `at`.
     pub(crate) fn has_given(&self, at: *const u8) -> Result<bool> {
         let index = self.index as usize;
         let begun = if self.generation > 1 { self.control.kept(index)? } else { 0 };
@@ -152,7 +160,8 @@ impl<'b> Arena<'b> {
         Ok((begun..self.control.high_water(index)?).contains(&offset))
     }
 
-    /// Moves the end of the latest block from `old` to `new` bytes behind `at`; `false` when it is not the latest.
+    /// Moves the end of the block at `at` from `old` to `new` bytes behind `at`. Returns false if another block is the
+    /// latest.
     fn resize_latest(&self, at: NonNull<u8>, old: usize, new: usize) -> bool {
         if !matches!(self.is_open(), Ok(true)) {
             return false;
@@ -203,15 +212,10 @@ unsafe impl Allocator for Arena<'_> {
 }
 
 impl Arena<'_> {
-    /// Whether this is the arena of a filling that goes on.
+    /// Returns whether this arena's fill is in progress.
     fn is_open(&self) -> Result<bool> {
         let index = self.index as usize;
         Ok(self.control.fill(index)? == Fill::Filling && self.control.generation(index)? == self.generation)
-    }
-
-    /// Whether both are of one filling of one buffer.
-    pub(crate) fn same_filling(&self, other: &Arena<'_>) -> bool {
-        (self.start, self.length, self.generation) == (other.start, other.length, other.generation)
     }
 
     fn is_latest(&self, at: NonNull<u8>, size: usize) -> bool {

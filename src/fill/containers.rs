@@ -11,6 +11,7 @@ use rustc_hash::FxBuildHasher;
 
 use crate::error::Result;
 use crate::fill::arena::Arena;
+use crate::fill::arena_id::ArenaId;
 use crate::fill::portable::{Portable, all_belong, settle_all};
 
 /// A vector in a buffer.
@@ -25,8 +26,8 @@ pub type Map<'b, K, V> = HashMap<K, V, FxBuildHasher, Arena<'b>>;
 unsafe impl Portable for Arena<'_> {
     const PLAIN: bool = false;
 
-    fn belongs(&self, arena: &Arena<'_>) -> bool {
-        self.same_filling(arena)
+    fn belongs(&self, arena: ArenaId) -> bool {
+        self.id() == arena
     }
 }
 
@@ -38,7 +39,7 @@ unsafe impl<T: Portable> Portable for Vec<T, Arena<'_>> {
         settle_all(self)
     }
 
-    fn belongs(&self, arena: &Arena<'_>) -> bool {
+    fn belongs(&self, arena: ArenaId) -> bool {
         self.allocator().belongs(arena) && all_belong(self, arena)
     }
 }
@@ -51,7 +52,7 @@ unsafe impl<T: Portable> Portable for Box<T, Arena<'_>> {
         self.as_mut().settle()
     }
 
-    fn belongs(&self, arena: &Arena<'_>) -> bool {
+    fn belongs(&self, arena: ArenaId) -> bool {
         Box::allocator(self).belongs(arena) && self.as_ref().belongs(arena)
     }
 }
@@ -73,7 +74,7 @@ unsafe impl<K: Portable + Eq + Hash, V: Portable, S: Portable + BuildHasher> Por
         settle_all(self.values_mut())
     }
 
-    fn belongs(&self, arena: &Arena<'_>) -> bool {
+    fn belongs(&self, arena: ArenaId) -> bool {
         self.capacity() > 0
             && self.allocator().belongs(arena)
             && self.hasher().belongs(arena)

@@ -1,5 +1,5 @@
-//! Buffers that are filled and read by programs in other languages: what all find there is an address, and what lies at it
-//! is theirs. All languages have the same, so that one may read what another has filled.
+//! Filling from other languages. The root of a buffer is an address there, and the program knows the type of the object at that
+//! address. All languages use the same root, so one may read a buffer that another has filled.
 
 #![allow(unsafe_code)]
 
@@ -11,7 +11,7 @@ use crate::fill::portable::Portable;
 use crate::job::Collective;
 use crate::segment::handle::HostBuffer;
 
-/// Where the object lies that all others find.
+/// The address of the root object.
 #[derive(Clone, Copy)]
 struct Root(*mut u8);
 
@@ -22,12 +22,13 @@ unsafe impl Portable for Root {
 // SAFETY: a number, until its reader follows it.
 unsafe impl Sync for Root {}
 
-/// An arena for a function that knows no lifetimes: it may keep what it was given, and has nothing of it when it has returned.
+/// An arena for a function of a language without lifetimes. The arena is accessible only during the call of
+/// [`during`](ScopedArena::during), even if the function keeps a pointer to this.
 #[derive(Default)]
-pub struct Lent(RwLock<Option<Arena<'static>>>);
+pub struct ScopedArena(RwLock<Option<Arena<'static>>>);
 
-impl Lent {
-    /// Runs `work` while the arena can be had; afterwards nobody has it.
+impl ScopedArena {
+    /// Runs `work` while `arena` is accessible. It waits for calls of [`with`](ScopedArena::with) in progress.
     pub fn during<T>(&self, arena: &Arena<'_>, work: impl FnOnce() -> T) -> T {
         // SAFETY: with() lets it out for the time of a call only, and the end of this waits for such calls.
         let longer = unsafe { std::mem::transmute::<Arena<'_>, Arena<'static>>(*arena) };
@@ -36,10 +37,10 @@ impl Lent {
         work()
     }
 
-    /// What `work` makes of the arena. It waits for no other thread that does the same.
+    /// Calls `work` with the arena. Several threads may do so at a time.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when there is none, or none any more; those of `work`.
+    /// [`Error::Invalid`] outside of [`during`](ScopedArena::during); those of `work`.
     pub fn with<T>(&self, work: impl FnOnce(&Arena<'_>) -> Result<T>) -> Result<T> {
         let arena = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let why = "the arena is used after the function that fills has returned";
@@ -47,8 +48,8 @@ impl Lent {
     }
 }
 
-/// Takes the arena away, also when the function panics.
-struct End<'a>(&'a Lent);
+/// Makes the arena inaccessible, also if the function panics.
+struct End<'a>(&'a ScopedArena);
 
 impl Drop for End<'_> {
     fn drop(&mut self) {
@@ -56,10 +57,10 @@ impl Drop for End<'_> {
     }
 }
 
-/// As [`HostBuffer::initialize`]; `fill` answers where the object is that all others shall find, or null.
+/// Fills the buffer as [`HostBuffer::initialize`] does. `fill` returns the address of the root object.
 ///
 /// # Errors
-/// As there; [`Error::Fill`] when what `fill` answers was not taken from the arena.
+/// As [`HostBuffer::initialize`]; [`Error::Fill`] if `fill` returns null or an address that it did not allocate.
 pub fn initialize<'b>(
     buffer: &'b HostBuffer,
     fill: impl FnOnce(&Arena<'b>) -> Result<*mut u8>,
@@ -67,10 +68,10 @@ pub fn initialize<'b>(
     buffer.initialize(|arena| place(buffer, &arena, fill)).map(|root| root.0)
 }
 
-/// As [`HostBuffer::initialize_job`], with such a `fill`.
+/// Fills the buffer as [`HostBuffer::initialize_job`] does. `fill` returns the address of the root object.
 ///
 /// # Errors
-/// As there, and as [`initialize`].
+/// As [`HostBuffer::initialize_job`] and [`initialize`].
 pub fn initialize_job<'b>(
     buffer: &'b HostBuffer,
     group: &dyn Collective,
@@ -79,10 +80,10 @@ pub fn initialize_job<'b>(
     buffer.initialize_job(group, |arena| place(buffer, &arena, fill)).map(|root| root.0)
 }
 
-/// As [`HostBuffer::root`]: the object's address.
+/// Returns the address of the root object, or `None` while the buffer is not filled.
 ///
 /// # Errors
-/// As there: [`Error::Fill`] when a Rust program has filled it.
+/// [`Error::Fill`] if a Rust program has filled the buffer; [`Error::Corrupt`].
 pub fn root(buffer: &HostBuffer) -> Result<Option<*mut u8>> {
     Ok(buffer.root::<Root>()?.map(|root| root.0))
 }

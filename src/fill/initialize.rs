@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::fill::arena::{Arena, Placed};
 use crate::fill::portable::Portable;
 use crate::job::{Collective, Hosts, all_or_none};
-use crate::segment::control::Fill;
+use crate::segment::fill_state::Fill;
 use crate::segment::handle::HostBuffer;
 use hostbuf_memory::memfd;
 use hostbuf_os::process;
@@ -58,7 +58,7 @@ impl HostBuffer {
                 }
                 Fill::Empty | Fill::Filling => {}
             }
-            if let Some(turn) = Turn::begin(self, Ground::Fresh)? {
+            if let Some(turn) = Turn::begin(self, FillFrom::Fresh)? {
                 let placed = {
                     let _span =
                         info_span!("fill", buffer = %self.name(), generation = turn.generation).entered();
@@ -185,7 +185,7 @@ pub(crate) struct Turn<'b> {
 
 /// What a turn begins on.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ground {
+pub(crate) enum FillFrom {
     /// Memory that nobody has a reference to. What a failed fill of a process that still lives was given is left out,
     /// since its closure may have kept something of it.
     Fresh,
@@ -196,7 +196,7 @@ pub(crate) enum Ground {
 impl<'b> Turn<'b> {
     /// Begins, with a zeroed arena and a new generation; `None` when another process or thread has the turn, or has
     /// ended it well meanwhile.
-    pub(crate) fn begin(buffer: &'b HostBuffer, ground: Ground) -> Result<Option<Turn<'b>>> {
+    pub(crate) fn begin(buffer: &'b HostBuffer, from: FillFrom) -> Result<Option<Turn<'b>>> {
         let (control, index) = (buffer.control(), buffer.index);
         let own = std::thread::current().id();
         match fillers(buffer).entry(index) {
@@ -226,7 +226,7 @@ impl<'b> Turn<'b> {
         if generation > 0 {
             warn!(buffer = %buffer.name(), generation = turn.generation, "a filler did not finish: filling again");
             // What a filler that died was given goes with it; what one that failed was given may be held by it still.
-            if ground == Ground::Fresh {
+            if from == FillFrom::Fresh {
                 turn.start = control.kept(index)?.min(buffer.len() as u64);
             }
             turn.zero()?;

@@ -1,6 +1,7 @@
 //! Filling a buffer: an arena, containers that live in it, and types that may.
 
 pub(crate) mod arena;
+pub(crate) mod arena_id;
 pub(crate) mod containers;
 pub mod ffi;
 pub(crate) mod initialize;

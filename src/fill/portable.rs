@@ -1,4 +1,4 @@
-//! What may live in a buffer and be read by every process that maps it.
+//! Types that may live in a buffer and be read by every process that maps it.
 
 #![allow(unsafe_code)]
 
@@ -10,9 +10,9 @@ use std::ptr::NonNull;
 use rustc_hash::FxBuildHasher;
 
 use crate::error::Result;
-use crate::fill::arena::Arena;
+use crate::fill::arena_id::ArenaId;
 
-/// Types whose bytes mean the same in every process of the job that maps the buffer.
+/// A type whose bytes mean the same in every process of the job that maps the buffer.
 ///
 /// # Safety
 /// A value must not lead, by any safe method, to memory outside the buffer: no reference to it, no box in the
@@ -22,22 +22,22 @@ use crate::fill::arena::Arena;
 /// A type with members that are not [`PLAIN`](Portable::PLAIN) must say so and forward both methods to them.
 /// Types with interior mutability must be safe to share between processes (atomics are).
 pub unsafe trait Portable {
-    /// Whether values are portable in every state and into every buffer, so that neither method below does anything.
-    /// `false` for types with members of which one is not plain; those forward both methods to such members.
+    /// True if values are portable in every state and into every buffer, so that neither method below does anything. A
+    /// type with a member that is not plain has `false` here and forwards both methods to that member.
     const PLAIN: bool;
 
-    /// Makes a value portable that is so only in certain states: called by [`Arena::place`] before it moves into the
+    /// Makes a value portable that is portable only in certain states. Called by [`Arena::place`](crate::Arena::place) before it moves into the
     /// buffer.
     ///
     /// # Errors
-    /// [`Error::Full`](crate::Error::Full) when that needs memory.
+    /// [`Error::Full`](crate::Error::Full) if that needs memory and the arena has none.
     fn settle(&mut self) -> Result<()> {
         Ok(())
     }
 
-    /// Whether the value as it is may live in `arena`'s buffer: a container keeps its items in the buffer of its own
-    /// arena, which another process need not have mapped.
-    fn belongs(&self, arena: &Arena<'_>) -> bool {
+    /// Returns whether the value as it is may live in the buffer of `arena`. A container keeps its items in the buffer of
+    /// its own arena, which another process need not have mapped.
+    fn belongs(&self, arena: ArenaId) -> bool {
         let _ = arena;
         true
     }
@@ -110,21 +110,21 @@ unsafe impl<T: Portable> Portable for UnsafeCell<T> {
         self.get_mut().settle()
     }
 
-    /// What is inside cannot be looked at through a shared reference.
-    fn belongs(&self, _: &Arena<'_>) -> bool {
+    // The content cannot be examined through a shared reference.
+    fn belongs(&self, _: ArenaId) -> bool {
         T::PLAIN
     }
 }
 
-/// [`Portable::settle`] for all of `values`.
+/// Calls [`Portable::settle`] for all of `values`.
 pub(crate) fn settle_all<'a, T: Portable + 'a>(values: impl IntoIterator<Item = &'a mut T>) -> Result<()> {
     if T::PLAIN { Ok(()) } else { values.into_iter().try_for_each(Portable::settle) }
 }
 
-/// [`Portable::belongs`] for all of `values`.
+/// Returns whether [`Portable::belongs`] is true for all of `values`.
 pub(crate) fn all_belong<'a, T: Portable + 'a>(
     values: impl IntoIterator<Item = &'a T>,
-    arena: &Arena<'_>,
+    arena: ArenaId,
 ) -> bool {
     T::PLAIN || values.into_iter().all(|value| value.belongs(arena))
 }
@@ -139,7 +139,7 @@ macro_rules! several {
                 settle_all(self)
             }
 
-            fn belongs(&self, arena: &Arena<'_>) -> bool {
+            fn belongs(&self, arena: ArenaId) -> bool {
                 all_belong(self, arena)
             }
         }
@@ -163,7 +163,7 @@ macro_rules! tuple {
             }
 
             #[allow(non_snake_case)]
-            fn belongs(&self, arena: &Arena<'_>) -> bool {
+            fn belongs(&self, arena: ArenaId) -> bool {
                 let ($($name,)+) = self;
                 true $(&& $name.belongs(arena))+
             }

@@ -11,6 +11,7 @@ use tracing::info_span;
 use crate::agree::election;
 use crate::error::{Error, Result};
 use crate::segment::handle::{HostBuffer, Job};
+use crate::segment::identity::BufferIdentity;
 use hostbuf_os::maps;
 use hostbuf_os::{Channel, Message};
 use hostbuf_protocol::ballot::Holds;
@@ -54,8 +55,7 @@ impl HostBuffer {
     /// As [`attach`](HostBuffer::attach); [`Error::Attach`] when there is none of this name.
     pub fn attach_named(name: &str) -> Result<HostBuffer> {
         let job = attached()?;
-        let names: Vec<String> =
-            job.identity.buffers().iter().map(super::control::BufferIdentity::name).collect();
+        let names: Vec<String> = job.identity.buffers().iter().map(BufferIdentity::name).collect();
         match names.iter().position(|n| n == name) {
             Some(index) => Ok(HostBuffer { job, index }),
             None => Err(Error::Attach {

@@ -10,229 +10,15 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::error::{Error, Result};
-use crate::segment::layout::CONTROL_LENGTH;
-use crate::segment::ledger::Row;
-use crate::segment::options::NAME_MAX;
-use hostbuf_memory::Pages;
+use crate::segment::checked::Checked;
+use crate::segment::fill_state::Fill;
+use crate::segment::identity::Identity;
+use crate::segment::page_layout::{STATE_LENGTH, STATES};
 use hostbuf_protocol::wire::MAX_BUFFERS;
-
-const MAGIC: u64 = 0x6675_6274_736f_6801;
-const VERSION: u32 = 1;
-
-/// The part that never changes after the ranks have gone on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(C)]
-pub struct Identity {
-    magic: u64,
-    version: u32,
-    /// The bytes of [`Identity`], of a [`Row`] and of a [`State`]: two builds that lay them out differently refuse each other.
-    layout: u32,
-    /// The job's random number.
-    pub job: [u64; 2],
-    /// Where the first buffer begins: the same on every host.
-    pub address: u64,
-    /// The bytes reserved there.
-    pub length: u64,
-    /// Which host of the job this is.
-    pub host: u32,
-    /// How many hosts the job has, 0 when they have not been compared yet (`hostbuf exec`).
-    pub hosts: u32,
-    /// How many buffers.
-    pub count: u32,
-    /// How many ballots and searches the agreement took.
-    pub rounds: u32,
-    /// Microseconds of each phase, as [`Phase`] counts them.
-    pub phases: [u64; Phase::COUNT],
-    /// The buffers.
-    pub buffers: [BufferIdentity; MAX_BUFFERS],
-    checksum: u64,
-}
-
-/// One buffer's part of the identity.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C)]
-pub struct BufferIdentity {
-    name: [u8; NAME_MAX + 1],
-    /// From the agreed address, bytes.
-    pub offset: u64,
-    /// What the user asked for, bytes.
-    pub size: u64,
-    /// What is mapped, bytes.
-    pub length: u64,
-    /// The inode of the memory file.
-    pub inode: u64,
-    pages: u64,
-    /// How many of its bytes stand on huge pages.
-    pub huge: u64,
-    /// Whether the pages are taken at the first touch.
-    pub lazy: u64,
-    /// Whether the contents go into core files.
-    pub dump: u64,
-}
-
-/// What takes time before `main`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
-    /// Starting MPI in the agent.
-    Engine = 0,
-    /// Checking for space and making the memory files.
-    Create = 1,
-    /// Taking the pages.
-    Populate = 2,
-    /// Waiting for the ranks of all hosts to be there.
-    Gather = 3,
-    /// Agreeing on the address.
-    Agree = 4,
-    /// Mapping in all ranks.
-    Map = 5,
-}
-
-impl Phase {
-    /// How many phases there are.
-    pub const COUNT: usize = 6;
-    /// All of them, in order.
-    pub const ALL: [Phase; Phase::COUNT] =
-        [Phase::Engine, Phase::Create, Phase::Populate, Phase::Gather, Phase::Agree, Phase::Map];
-
-    /// For people and for JSON.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        ["engine", "create", "populate", "gather", "agree", "map"][self as usize]
-    }
-}
-
-impl BufferIdentity {
-    /// A buffer named `name` (cut at [`NAME_MAX`] bytes) on `pages`.
-    #[must_use]
-    pub fn new(name: &str, pages: Pages) -> BufferIdentity {
-        let mut identity = BufferIdentity { pages: pages.code(), ..BufferIdentity::default() };
-        let length = name.len().min(NAME_MAX);
-        identity.name[..length].copy_from_slice(&name.as_bytes()[..length]);
-        identity
-    }
-
-    /// The same on other pages.
-    #[must_use]
-    pub fn with_pages(self, pages: Pages) -> BufferIdentity {
-        BufferIdentity { pages: pages.code(), ..self }
-    }
-
-    /// Its name.
-    #[must_use]
-    pub fn name(&self) -> String {
-        let length = self.name.iter().position(|&b| b == 0).unwrap_or(NAME_MAX);
-        String::from_utf8_lossy(&self.name[..length]).into_owned()
-    }
-
-    /// The pages that were obtained.
-    #[must_use]
-    pub fn pages(&self) -> Pages {
-        Pages::from_code(self.pages).unwrap_or(Pages::Small)
-    }
-}
-
-impl Identity {
-    /// An identity without buffers.
-    #[must_use]
-    pub fn new(job: u128) -> Identity {
-        Identity {
-            magic: MAGIC,
-            version: VERSION,
-            layout: LAYOUT,
-            job: [job as u64, (job >> 64) as u64],
-            address: 0,
-            length: 0,
-            host: 0,
-            hosts: 0,
-            count: 0,
-            rounds: 0,
-            phases: [0; Phase::COUNT],
-            buffers: [BufferIdentity::default(); MAX_BUFFERS],
-            checksum: 0,
-        }
-    }
-
-    /// The buffers.
-    #[must_use]
-    pub fn buffers(&self) -> &[BufferIdentity] {
-        &self.buffers[..(self.count as usize).min(MAX_BUFFERS)]
-    }
-
-    fn digest(&self) -> u64 {
-        // SAFETY: repr(C) of integers without padding between them (checked below), checksum last.
-        let bytes = unsafe {
-            let start = std::ptr::from_ref(self).cast::<u8>();
-            std::slice::from_raw_parts(start, size_of::<Identity>() - size_of::<u64>())
-        };
-        xxhash_rust::xxh3::xxh3_64(bytes)
-    }
-
-    /// # Errors
-    /// [`Error::Attach`] for another version or layout; [`Error::Corrupt`] for anything else that does not fit.
-    fn check(&self) -> Result<()> {
-        if self.magic != MAGIC {
-            return Err(Error::Corrupt { word: "the magic number", found: self.magic });
-        }
-        if self.digest() != self.checksum {
-            return Err(Error::Corrupt { word: "the identity's checksum", found: self.checksum });
-        }
-        if (self.version, self.layout) != (VERSION, LAYOUT) {
-            let why = format!(
-                "it was made by another version of hostbuf (layout {}.{}, this is {VERSION}.{LAYOUT}): use one version for launcher and program",
-                self.version, self.layout
-            );
-            return Err(Error::Attach { why });
-        }
-        Ok(())
-    }
-}
-
-const LAYOUT: u32 = (size_of::<Identity>() << 16 | size_of::<Row>() << 8 | size_of::<State>()) as u32;
-const _: () =
-    assert!(size_of::<Identity>() < 1 << 16 && size_of::<Row>() < 1 << 8 && size_of::<State>() < 1 << 8);
-const _: () = assert!(size_of::<BufferIdentity>() == 32 + 8 * 8);
-const _: () = assert!(
-    size_of::<Identity>()
-        == 8 + 8 + 16 + 16 + 16 + 8 * Phase::COUNT + MAX_BUFFERS * size_of::<BufferIdentity>() + 8
-);
-
-/// Where the mutable part begins: on a cache line of its own, behind the identity.
-const STATES: usize = 4096;
-const _: () = assert!(size_of::<Identity>() <= STATES);
-/// Where the table of registrations begins, behind the states; it goes on to the end of the page.
-pub(super) const LEDGER: usize = STATES + MAX_BUFFERS * size_of::<State>();
-const _: () = assert!(LEDGER < CONTROL_LENGTH as usize);
-
-/// How far the filling of a buffer is. The numbers are words that no flipped byte turns into one another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Fill {
-    /// Nobody has begun.
-    Empty = 0x5054_4d45,
-    /// Somebody fills, or died while filling.
-    Filling = 0x4c4c_4946,
-    /// It is filled.
-    Full = 0x444e_4f44,
-    /// It is filled, and nobody can write any more.
-    Frozen = 0x5a4f_5246,
-}
-
-impl Fill {
-    /// For people and for JSON.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Fill::Empty => "empty",
-            Fill::Filling => "filling",
-            Fill::Full => "full",
-            Fill::Frozen => "frozen",
-        }
-    }
-}
 
 /// The part of a buffer's control that changes.
 #[repr(C, align(64))]
-pub struct State {
+struct State {
     fill: AtomicU32,
     _unused: AtomicU32,
     generation: Checked,
@@ -243,31 +29,7 @@ pub struct State {
     kept: Checked,
 }
 
-/// A number of up to 48 bits that carries 16 bits of check.
-#[repr(transparent)]
-pub struct Checked(AtomicU64);
-
-const BITS: u32 = 48;
-
-impl Checked {
-    pub(super) fn encode(value: u64) -> u64 {
-        debug_assert!(value >> BITS == 0);
-        value | (xxhash_rust::xxh3::xxh3_64(&value.to_ne_bytes()) >> BITS) << BITS
-    }
-
-    pub(super) fn decode(word: &'static str, found: u64) -> Result<u64> {
-        let value = found & ((1 << BITS) - 1);
-        if Checked::encode(value) == found { Ok(value) } else { Err(Error::Corrupt { word, found }) }
-    }
-
-    fn load(&self, word: &'static str) -> Result<u64> {
-        Checked::decode(word, self.0.load(Ordering::Acquire))
-    }
-
-    fn store(&self, value: u64) {
-        self.0.store(Checked::encode(value), Ordering::Release);
-    }
-}
+const _: () = assert!(size_of::<State>() == STATE_LENGTH);
 
 /// A mapped control page. Copies of this handle all mean the same page; the mapping outlives them (the segment that
 /// owns it says for how long).
@@ -283,7 +45,7 @@ unsafe impl Sync for Control {}
 
 impl Control {
     /// # Safety
-    /// `address` must begin a readable and writable mapping of [`CONTROL_LENGTH`] bytes that outlives every use.
+    /// `address` must begin a readable and writable mapping of [`CONTROL_LENGTH`](crate::segment::page_layout::CONTROL_LENGTH) bytes that outlives every use.
     #[must_use]
     pub unsafe fn at(address: usize) -> Control {
         Control { page: address as *const u8 }
@@ -336,10 +98,7 @@ impl Control {
     /// [`Error::Corrupt`].
     pub fn fill(self, index: usize) -> Result<Fill> {
         let found = self.state(index).fill.load(Ordering::Acquire);
-        [Fill::Empty, Fill::Filling, Fill::Full, Fill::Frozen]
-            .into_iter()
-            .find(|&f| f as u32 == found)
-            .ok_or(Error::Corrupt { word: "the fill state", found: u64::from(found) })
+        Fill::from_number(found).ok_or(Error::Corrupt { word: "the fill state", found: u64::from(found) })
     }
 
     /// Says how far the filling is, and wakes all who wait for it.
@@ -418,19 +177,9 @@ impl Control {
     pub fn move_high_water(
         self,
         index: usize,
-        mut change: impl FnMut(u64) -> Option<u64>,
+        change: impl FnMut(u64) -> Option<u64>,
     ) -> Result<Option<u64>> {
-        let word = &self.state(index).high_water;
-        let mut found = word.0.load(Ordering::Acquire);
-        loop {
-            let value = Checked::decode("the high-water mark", found)?;
-            let Some(new) = change(value) else { return Ok(None) };
-            let new = Checked::encode(new);
-            match word.0.compare_exchange_weak(found, new, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return Ok(Some(value)),
-                Err(other) => found = other,
-            }
-        }
+        self.state(index).high_water.update("the high-water mark", change)
     }
 
     /// Where the root object is, from the buffer's beginning plus one (0: there is none), and its type's number.
@@ -453,6 +202,9 @@ impl Control {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::segment::identity::BufferIdentity;
+    use crate::segment::page_layout::CONTROL_LENGTH;
+    use hostbuf_memory::Pages;
 
     fn page() -> (Vec<u64>, Control) {
         let memory = vec![0u64; CONTROL_LENGTH as usize / 8 + 8];

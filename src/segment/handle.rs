@@ -10,7 +10,9 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::ThreadId;
 
 use crate::error::{Error, Result};
-use crate::segment::control::{BufferIdentity, Control, Fill, Identity, Phase};
+use crate::segment::control::Control;
+use crate::segment::fill_state::Fill;
+use crate::segment::identity::{BufferIdentity, Identity, Phase};
 use hostbuf_memory::Pages;
 use hostbuf_os::raw;
 use hostbuf_protocol::wire::{ENV_LOCAL_SIZE, Winner};

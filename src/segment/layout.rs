@@ -9,11 +9,9 @@
 //! The guards are held with no access, so a write beyond a buffer's end faults instead of reaching the next one.
 
 use crate::segment::options::Options;
+use crate::segment::page_layout::CONTROL_LENGTH;
 use hostbuf_protocol::wire::{FLAG_DUMP, Placement, Placements, Winner};
 
-/// The bytes of the control page, which is several of the machine's: identity, states, and room to list the registrations of
-/// a host with many ranks.
-pub const CONTROL_LENGTH: u64 = 16384;
 const GUARD: u64 = 2 << 20;
 
 /// The plan for `buffers`: a [`Winner`] whose address is not known yet (0), and the alignment that its address needs.

@@ -16,9 +16,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::{Error, Result};
-use crate::segment::control::{Checked, Control, LEDGER};
-use crate::segment::handle::{HostBuffer, Job};
-use crate::segment::layout::CONTROL_LENGTH;
+use crate::segment::checked::Checked;
+use crate::segment::control::Control;
+use crate::segment::page_layout::{CONTROL_LENGTH, LEDGER, ROW_LENGTH};
 use hostbuf_os::lineage::Lineage;
 use hostbuf_os::process;
 use hostbuf_protocol::wire::MAX_BUFFERS;
@@ -45,7 +45,7 @@ pub(super) struct Row {
     seal: AtomicU64,
 }
 
-const _: () = assert!(size_of::<Row>() == 64 && offset_of!(Row, seal) == 56);
+const _: () = assert!(size_of::<Row>() == ROW_LENGTH && offset_of!(Row, seal) == 56);
 const _: () = assert!(LEDGER.is_multiple_of(64) && ROWS >= 128);
 
 /// The first row's place has a count instead.
@@ -122,10 +122,10 @@ impl Registered {
 }
 
 /// A row that this process has, until it is dropped. In a forked child dropping does nothing: the row is the parent's.
-#[derive(Debug)]
 pub(crate) struct Listed {
     /// Keeps the page mapped.
-    job: Arc<Job>,
+    _keeper: Arc<dyn Send + Sync>,
+    ledger: Ledger,
     row: usize,
     holder: Holder,
     lineage: Lineage,
@@ -133,8 +133,11 @@ pub(crate) struct Listed {
 
 impl Listed {
     /// Lists a registration of this process. `None` when there is no room, which is counted.
+    ///
+    /// `keeper` keeps the control page mapped.
     pub(crate) fn enter(
-        job: &Arc<Job>,
+        control: Control,
+        keeper: Arc<dyn Send + Sync>,
         index: usize,
         (offset, length): (u64, u64),
         access: Access,
@@ -143,52 +146,52 @@ impl Listed {
         let pid = std::process::id();
         let start = process::start_time(pid as i32).unwrap_or(0);
         let holder = Holder::of(pid, start);
-        let row = enter(job.control, holder, index, (offset, length), access, device)?;
-        Some(Listed { job: job.clone(), row, holder: holder.completed(), lineage: Lineage::here() })
+        let ledger = Ledger::of(control);
+        let row = ledger.enter(holder, index, (offset, length), access, device)?;
+        Some(Listed { _keeper: keeper, ledger, row, holder: holder.completed(), lineage: Lineage::here() })
     }
 }
 
 impl Drop for Listed {
     fn drop(&mut self) {
         if self.lineage.is_here() {
-            clear(self.job.control, self.row, self.holder);
+            self.ledger.clear(self.row, self.holder);
         }
     }
 }
 
-/// Takes out what this process has listed in a job's table by an image that it was before (exec): its registrations ended with it.
-/// To be called before this image registers.
-pub fn new_image(buffer: &HostBuffer) {
-    let control = buffer.control();
-    let pid = std::process::id();
-    let Some(start) = process::start_time(pid as i32) else { return };
-    let own = Holder::of(pid, start);
-    for row in 0..ROWS {
-        clear(control, row, own);
-        clear(control, row, own.completed());
-    }
+/// The table of a control page. Copies mean the same table.
+#[derive(Clone, Copy, Debug)]
+pub struct Ledger {
+    control: Control,
 }
 
-impl Control {
+impl Ledger {
+    /// Returns the table of `control`'s page.
+    #[must_use]
+    pub fn of(control: Control) -> Ledger {
+        Ledger { control }
+    }
+
     fn head(self) -> &'static Head {
-        // SAFETY: inside the mapping by the contract of at() and by LEDGER, aligned, an atomic only.
-        unsafe { &*((self.address() + LEDGER) as *const Head) }
+        // SAFETY: inside the mapping by the contract of Control::at() and by LEDGER, aligned, an atomic only.
+        unsafe { &*((self.control.address() + LEDGER) as *const Head) }
     }
 
     fn row(self, row: usize) -> &'static Row {
         assert!(row < ROWS);
         // SAFETY: as above; ROWS leaves room for the head.
-        unsafe { &*((self.address() + LEDGER + size_of::<Head>()) as *const Row).add(row) }
+        unsafe { &*((self.control.address() + LEDGER + size_of::<Head>()) as *const Row).add(row) }
     }
 
-    /// The rows that say something, each with its place in the table; an error for each that is damaged. Whether their
-    /// processes live is for the reader to find out: see [`Registered::is_of`].
+    /// Returns the complete rows; an error for each that is damaged. The caller checks whether their processes live: see
+    /// [`Registered::is_of`].
     #[must_use]
     pub fn registrations(self) -> Vec<Result<Registered>> {
         (0..ROWS).filter_map(|row| read(self.row(row)).transpose()).collect()
     }
 
-    /// How many registrations found the table full since the job began.
+    /// Returns the number of registrations that found the table full since the job began.
     ///
     /// # Errors
     /// [`Error::Corrupt`].
@@ -198,70 +201,82 @@ impl Control {
             word => Checked::decode("the number of registrations that are not listed", word),
         }
     }
-}
 
-/// Takes a free row and fills it; which one.
-fn enter(
-    control: Control,
-    holder: Holder,
-    index: usize,
-    (offset, length): (u64, u64),
-    access: Access,
-    device: &str,
-) -> Option<usize> {
-    let Some(row) = claim(control, holder) else {
-        let head = &control.head().unlisted;
-        // A damaged count begins anew.
-        let more = |word| Some(Checked::encode(Checked::decode("", word).map_or(1, |n| n + 1)));
-        let _ = head.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
-        return None;
-    };
-    let at = control.row(row);
-    let mut name = [0u8; DEVICE_MAX + 1];
-    let mut fits = device.len().min(DEVICE_MAX);
-    while !device.is_char_boundary(fits) {
-        fits -= 1;
+    /// Removes the rows of this process that were entered before its last exec: the registrations ended with that image. It is
+    /// to be called before this image registers.
+    pub fn forget_earlier_image(self) {
+        let pid = std::process::id();
+        let Some(start) = process::start_time(pid as i32) else { return };
+        let own = Holder::of(pid, start);
+        for row in 0..ROWS {
+            self.clear(row, own);
+            self.clear(row, own.completed());
+        }
     }
-    name[..fits].copy_from_slice(&device.as_bytes()[..fits]);
-    let mut words = [0u64; 7];
-    words[0] = holder.completed().word();
-    words[1] = index as u64 | u64::from(access.bits()) << 8;
-    (words[2], words[3]) = (offset, length);
-    for (word, bytes) in words[4..].iter_mut().zip(name.chunks_exact(8)) {
-        *word = u64::from_ne_bytes(bytes.try_into().expect("eight bytes"));
-    }
-    for (place, &word) in at.words().into_iter().zip(&words).skip(1) {
-        place.store(word, Ordering::Relaxed);
-    }
-    at.seal.store(digest(&words), Ordering::Relaxed);
-    // Readers look at the rest only when they have seen this.
-    at.holder.store(words[0], Ordering::Release);
-    Some(row)
-}
 
-/// A row for `holder`: a free one, or else one whose process has gone.
-fn claim(control: Control, holder: Holder) -> Option<usize> {
-    let take = |row: usize, found: u64| {
-        let place = &control.row(row).holder;
-        place.compare_exchange(found, holder.word(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
-    };
-    let holders = || (0..ROWS).map(|row| (row, control.row(row).holder.load(Ordering::Acquire)));
-    // A word that makes no sense is nobody's.
-    let free = |word: u64| word == 0 || Holder::read(word).is_err();
-    let gone = |word: u64| {
-        Holder::read(word).is_ok_and(|h| {
-            let pid = h.pid();
-            !process::start_time(pid as i32).is_some_and(|start| h.is(pid, start))
-        })
-    };
-    let first = holders().find(|&(row, word)| free(word) && take(row, word));
-    first.or_else(|| holders().find(|&(row, word)| gone(word) && take(row, word))).map(|(row, _)| row)
-}
+    /// Claims a row and fills it. Returns its place, or `None` if the table is full, which is counted.
+    fn enter(
+        self,
+        holder: Holder,
+        index: usize,
+        (offset, length): (u64, u64),
+        access: Access,
+        device: &str,
+    ) -> Option<usize> {
+        let Some(row) = self.claim(holder) else {
+            let head = &self.head().unlisted;
+            // A damaged count begins anew.
+            let more = |word| Some(Checked::encode(Checked::decode("", word).map_or(1, |n| n + 1)));
+            let _ = head.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+            return None;
+        };
+        let at = self.row(row);
+        let mut name = [0u8; DEVICE_MAX + 1];
+        let mut fits = device.len().min(DEVICE_MAX);
+        while !device.is_char_boundary(fits) {
+            fits -= 1;
+        }
+        name[..fits].copy_from_slice(&device.as_bytes()[..fits]);
+        let mut words = [0u64; 7];
+        words[0] = holder.completed().word();
+        words[1] = index as u64 | u64::from(access.bits()) << 8;
+        (words[2], words[3]) = (offset, length);
+        for (word, bytes) in words[4..].iter_mut().zip(name.chunks_exact(8)) {
+            *word = u64::from_ne_bytes(bytes.try_into().expect("eight bytes"));
+        }
+        for (place, &word) in at.words().into_iter().zip(&words).skip(1) {
+            place.store(word, Ordering::Relaxed);
+        }
+        at.seal.store(digest(&words), Ordering::Relaxed);
+        // Readers read the rest only after they have seen this.
+        at.holder.store(words[0], Ordering::Release);
+        Some(row)
+    }
 
-fn clear(control: Control, row: usize, holder: Holder) {
-    // Another process may have taken it, if this one was believed dead.
-    let place = &control.row(row).holder;
-    let _ = place.compare_exchange(holder.word(), 0, Ordering::AcqRel, Ordering::Relaxed);
+    /// Claims a row for `holder`: a free one, or else one whose process has ended.
+    fn claim(self, holder: Holder) -> Option<usize> {
+        let take = |row: usize, found: u64| {
+            let place = &self.row(row).holder;
+            place.compare_exchange(found, holder.word(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        };
+        let holders = || (0..ROWS).map(|row| (row, self.row(row).holder.load(Ordering::Acquire)));
+        // A damaged word is a free row.
+        let free = |word: u64| word == 0 || Holder::read(word).is_err();
+        let gone = |word: u64| {
+            Holder::read(word).is_ok_and(|h| {
+                let pid = h.pid();
+                !process::start_time(pid as i32).is_some_and(|start| h.is(pid, start))
+            })
+        };
+        let first = holders().find(|&(row, word)| free(word) && take(row, word));
+        first.or_else(|| holders().find(|&(row, word)| gone(word) && take(row, word))).map(|(row, _)| row)
+    }
+
+    fn clear(self, row: usize, holder: Holder) {
+        // Another process may have taken it, if this one was believed dead.
+        let place = &self.row(row).holder;
+        let _ = place.compare_exchange(holder.word(), 0, Ordering::AcqRel, Ordering::Relaxed);
+    }
 }
 
 impl Row {
@@ -323,11 +338,11 @@ mod tests {
     #[repr(C, align(64))]
     struct Page([u64; CONTROL_LENGTH as usize / 8]);
 
-    fn page() -> (Box<Page>, Control) {
+    fn page() -> (Box<Page>, Ledger) {
         let page = Box::new(Page([0; CONTROL_LENGTH as usize / 8]));
         // SAFETY: kept by the caller beside the handle; nobody looks at it but through the handle.
         let control = unsafe { Control::at(page.0.as_ptr() as usize) };
-        (page, control)
+        (page, Ledger::of(control))
     }
 
     fn own() -> Holder {
@@ -338,19 +353,19 @@ mod tests {
     /// A number that no process has: the kernel gives out less.
     const NOBODY: u32 = (1 << PID_BITS) - 1;
 
-    fn listed(control: Control) -> Vec<Registered> {
-        control.registrations().into_iter().map(Result::unwrap).collect()
+    fn listed(ledger: Ledger) -> Vec<Registered> {
+        ledger.registrations().into_iter().map(Result::unwrap).collect()
     }
 
     #[test]
     fn what_is_entered_is_read_until_it_is_cleared() {
-        let (_page, control) = page();
-        assert_eq!((listed(control), control.unlisted().unwrap()), (vec![], 0));
-        let row = enter(control, own(), 3, (4096, 1 << 40), Access::ALL, "mlx5_0").unwrap();
-        let other =
-            enter(control, own(), 15, (0, 1), Access::READ, "a device with a \u{e9}\u{e9}\u{e9}\u{e9}")
-                .unwrap();
-        let [first, second] = &listed(control)[..] else { panic!("two rows") };
+        let (_page, ledger) = page();
+        assert_eq!((listed(ledger), ledger.unlisted().unwrap()), (vec![], 0));
+        let row = ledger.enter(own(), 3, (4096, 1 << 40), Access::ALL, "mlx5_0").unwrap();
+        let other = ledger
+            .enter(own(), 15, (0, 1), Access::READ, "a device with a \u{e9}\u{e9}\u{e9}\u{e9}")
+            .unwrap();
+        let [first, second] = &listed(ledger)[..] else { panic!("two rows") };
         assert_eq!((first.pid, first.index), (std::process::id(), 3));
         assert_eq!((first.offset, first.length, first.access), (4096, 1 << 40, Access::ALL));
         assert_eq!(first.device, "mlx5_0");
@@ -359,23 +374,23 @@ mod tests {
         let start = process::start_time(std::process::id() as i32).unwrap();
         assert!(first.is_of(std::process::id(), start));
         assert!(!first.is_of(std::process::id(), start + 1) && !first.is_of(1, start));
-        clear(control, other, own());
+        ledger.clear(other, own());
         // Not its holder, or not in the state that it left it in.
-        assert_eq!(listed(control).len(), 2);
-        clear(control, other, own().completed());
-        clear(control, row, own().completed());
-        assert_eq!(listed(control), []);
+        assert_eq!(listed(ledger).len(), 2);
+        ledger.clear(other, own().completed());
+        ledger.clear(row, own().completed());
+        assert_eq!(listed(ledger), []);
     }
 
     #[test]
     fn a_full_table_counts_what_has_no_room_and_takes_the_rows_of_the_dead() {
-        let (_page, control) = page();
+        let (_page, ledger) = page();
         for i in 0..ROWS as u64 {
-            enter(control, own(), 0, (i, 1), Access::READ, "x").unwrap();
+            ledger.enter(own(), 0, (i, 1), Access::READ, "x").unwrap();
         }
         for n in 1..=3 {
-            assert_eq!(enter(control, own(), 0, (0, 1), Access::READ, "x"), None);
-            assert_eq!(control.unlisted().unwrap(), n);
+            assert_eq!(ledger.enter(own(), 0, (0, 1), Access::READ, "x"), None);
+            assert_eq!(ledger.unlisted().unwrap(), n);
         }
         // One of a process that has gone, one that it had not completed, and one of a process whose number is another's now.
         let start = process::start_time(1).unwrap_or(0);
@@ -384,71 +399,72 @@ mod tests {
             (70, Holder::of(NOBODY, 1)),
             (9, Holder::of(1, start + 1).completed()),
         ] {
-            control.row(row).holder.store(holder.word(), Ordering::Relaxed);
-            assert_eq!(enter(control, own(), 1, (5, 6), Access::WRITE, "y"), Some(row));
-            let taken = read(control.row(row)).unwrap().unwrap();
+            ledger.row(row).holder.store(holder.word(), Ordering::Relaxed);
+            assert_eq!(ledger.enter(own(), 1, (5, 6), Access::WRITE, "y"), Some(row));
+            let taken = read(ledger.row(row)).unwrap().unwrap();
             assert_eq!((taken.pid, taken.index, taken.device.as_str()), (std::process::id(), 1, "y"));
         }
-        assert_eq!(enter(control, own(), 0, (0, 1), Access::READ, "x"), None);
-        assert_eq!((listed(control).len(), control.unlisted().unwrap()), (ROWS, 4));
+        assert_eq!(ledger.enter(own(), 0, (0, 1), Access::READ, "x"), None);
+        assert_eq!((listed(ledger).len(), ledger.unlisted().unwrap()), (ROWS, 4));
     }
 
     #[test]
     fn any_flipped_byte_is_an_error_and_the_row_is_free() {
-        let (mut page, control) = page();
-        enter(control, own(), 2, (4096, 8192), Access::WRITE, "cuda 0").unwrap();
-        let good = listed(control);
+        let (mut page, ledger) = page();
+        ledger.enter(own(), 2, (4096, 8192), Access::WRITE, "cuda 0").unwrap();
+        let good = listed(ledger);
         let row = (LEDGER + size_of::<Head>()) / 8;
         for at in 0..size_of::<Row>() {
             for flip in [0x01u64, 0x80, 0xff] {
                 let flip = flip << (at % 8 * 8);
                 page.0[row + at / 8] ^= flip;
-                let read = control.registrations();
+                let read = ledger.registrations();
                 assert!(matches!(read[..], [Err(Error::Corrupt { .. })]), "byte {at}: {read:?}");
                 page.0[row + at / 8] ^= flip;
             }
         }
-        assert_eq!(listed(control), good);
+        assert_eq!(listed(ledger), good);
         page.0[row] ^= 1 << 50;
         // Whoever comes next takes it.
-        assert_eq!(enter(control, own(), 2, (4096, 8192), Access::WRITE, "cuda 0"), Some(0));
-        assert_eq!(listed(control), good);
+        assert_eq!(ledger.enter(own(), 2, (4096, 8192), Access::WRITE, "cuda 0"), Some(0));
+        assert_eq!(listed(ledger), good);
     }
 
     #[test]
     fn nonsense_with_a_good_seal_is_an_error() {
-        let (_page, control) = page();
+        let (_page, ledger) = page();
         for (index, offset, length) in [(MAX_BUFFERS, 0, 1), (0xff, 0, 1), (0, u64::MAX, 2), (0x1_0000, 0, 1)]
         {
-            let row = enter(control, own(), index, (offset, length), Access::READ, "").unwrap();
-            let read = control.registrations();
+            let row = ledger.enter(own(), index, (offset, length), Access::READ, "").unwrap();
+            let read = ledger.registrations();
             assert!(matches!(read[..], [Err(Error::Corrupt { .. })]), "{read:?}");
-            clear(control, row, own().completed());
+            ledger.clear(row, own().completed());
         }
     }
 
     #[test]
     fn threads_and_processes_never_share_a_row() {
-        let (_page, control) = page();
+        let (_page, ledger) = page();
         std::thread::scope(|scope| {
             for thread in 0..4u64 {
                 scope.spawn(move || {
                     for round in 0..500 {
                         let mark = thread << 32 | round;
-                        let row = enter(control, own(), 0, (mark, 1), Access::READ, "x").unwrap();
-                        assert_eq!(read(control.row(row)).unwrap().unwrap().offset, mark);
-                        clear(control, row, own().completed());
+                        let row = ledger.enter(own(), 0, (mark, 1), Access::READ, "x").unwrap();
+                        assert_eq!(read(ledger.row(row)).unwrap().unwrap().offset, mark);
+                        ledger.clear(row, own().completed());
                     }
                 });
             }
         });
-        assert_eq!(listed(control), []);
+        assert_eq!(listed(ledger), []);
     }
 
     #[test]
     fn a_forked_child_leaves_the_rows_of_its_parent() {
         let buffer = crate::HostBuffer::allocate(&crate::job::Solo, crate::Options::new(4096)).unwrap();
-        let listed_ = Listed::enter(&buffer.job, 0, (0, 4096), Access::READ, "x").unwrap();
+        let listed_ =
+            Listed::enter(buffer.control(), buffer.job.clone(), 0, (0, 4096), Access::READ, "x").unwrap();
         // SAFETY: the child drops one value, and ends.
         match unsafe { fork() }.unwrap() {
             ForkResult::Child => {
@@ -460,8 +476,8 @@ mod tests {
                 assert!(matches!(waitpid(child, None), Ok(WaitStatus::Exited(_, 0))));
             }
         }
-        assert_eq!(listed(buffer.control()).len(), 1);
+        assert_eq!(listed(Ledger::of(buffer.control())).len(), 1);
         drop(listed_);
-        assert_eq!(listed(buffer.control()), []);
+        assert_eq!(listed(Ledger::of(buffer.control())), []);
     }
 }

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use tracing::info_span;
 
 use crate::error::{Error, Result};
-use crate::segment::control::{BufferIdentity, Control, Identity, Phase};
-use crate::segment::layout::CONTROL_LENGTH;
+use crate::segment::control::Control;
+use crate::segment::identity::{BufferIdentity, Identity, Phase};
 use crate::segment::options::Options;
+use crate::segment::page_layout::CONTROL_LENGTH;
 use hostbuf_memory::memfd::{self, Backing};
 use hostbuf_memory::populate::{self, Workers};
 use hostbuf_memory::{Pages, space};

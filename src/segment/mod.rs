@@ -2,9 +2,13 @@
 
 pub(crate) mod allocate;
 pub(crate) mod attach;
+mod checked;
 pub mod control;
+pub mod fill_state;
 pub(crate) mod handle;
+pub mod identity;
 pub mod layout;
 pub mod ledger;
 pub mod memory;
 pub mod options;
+pub mod page_layout;

@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_char, c_void};
 use std::ptr::null_mut;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use library::internal::foreign::{self, Lent};
+use library::internal::ffi::{self, ScopedArena};
 use library::{Arena, Error, HostBuffer};
 
 use crate::buffer::{buffer, hostbuf_buffer};
@@ -15,7 +15,7 @@ use crate::status::{Trouble, argument, call, given, hostbuf_status, place, toget
 /// Gives out the buffer's memory while it is being filled. It stays where it is for as long as the `hostbuf_buffer`, and gives nothing
 /// when the function that fills has returned.
 pub struct hostbuf_arena {
-    arena: Lent,
+    arena: ScopedArena,
     start: usize,
     size: usize,
     failed: Mutex<Failed>,
@@ -40,7 +40,7 @@ fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl hostbuf_arena {
     pub(crate) fn of(buffer: &HostBuffer) -> hostbuf_arena {
         let start = buffer.as_ptr().as_ptr() as usize;
-        hostbuf_arena { arena: Lent::default(), start, size: buffer.len(), failed: Mutex::default() }
+        hostbuf_arena { arena: ScopedArena::default(), start, size: buffer.len(), failed: Mutex::default() }
     }
 
     fn take(&self, size: usize, alignment: usize) -> library::Result<*mut u8> {
@@ -98,7 +98,7 @@ pub unsafe extern "C" fn hostbuf_initialize(
         // SAFETY: as above.
         let own = unsafe { self::buffer(buffer) }?;
         let filler = filler.ok_or_else(|| crate::status::argument("filler is null"))?;
-        let found = foreign::initialize(&own.buffer, |arena| run(arena, own, filler, argument))?;
+        let found = ffi::initialize(&own.buffer, |arena| run(arena, own, filler, argument))?;
         // SAFETY: as above.
         unsafe { answer(found, root) };
         Ok(())
@@ -124,7 +124,7 @@ pub unsafe extern "C" fn hostbuf_initialize_job(
         let ready =
             own.and_then(|own| Ok((own, filler.ok_or_else(|| crate::status::argument("filler is null"))?)));
         let (own, filler) = together(&*group, ready)?;
-        let found = foreign::initialize_job(&own.buffer, &*group, |arena| run(arena, own, filler, argument))?;
+        let found = ffi::initialize_job(&own.buffer, &*group, |arena| run(arena, own, filler, argument))?;
         // SAFETY: as above.
         unsafe { answer(found, root) };
         Ok(())
@@ -151,7 +151,7 @@ pub unsafe extern "C" fn hostbuf_root(
         // SAFETY: by the contract of this.
         let (own, to) = unsafe { (self::buffer(buffer)?, place(root, "root")?) };
         *to = null_mut();
-        match foreign::root(&own.buffer)? {
+        match ffi::root(&own.buffer)? {
             Some(root) => *to = root.cast(),
             None => return Err(Trouble::Nothing(format!("buffer \"{}\" is not filled", own.buffer.name()))),
         }

@@ -21,7 +21,6 @@ use std::ffi::{CStr, c_char};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::time::Duration;
 
-use hostbuf::internal::new_image;
 use hostbuf::register::DeviceList;
 use hostbuf::{Error, HostBuffer, Result};
 use hostbuf_os::{Channel, Message, process, socket};
@@ -52,7 +51,7 @@ fn begin() {
         }
         let buffers = HostBuffer::attach_all()?;
         // One table has those of all buffers.
-        buffers.first().into_iter().for_each(new_image);
+        buffers.first().into_iter().for_each(HostBuffer::forget_earlier_image);
         held::register(&buffers, &devices)
     });
     match (registered, channel) {

@@ -12,8 +12,8 @@ use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
-use hostbuf::internal::layout::CONTROL_LENGTH;
-use hostbuf::internal::{Control, Identity, Registered};
+use hostbuf::internal::CONTROL_LENGTH;
+use hostbuf::internal::{Control, Identity, Ledger, Registered};
 use hostbuf::{Error, Fill};
 
 const LENGTH: usize = CONTROL_LENGTH as usize;
@@ -132,11 +132,11 @@ fn snapshot(copy: &PageCopy) -> Result<Snapshot, String> {
         generation: control.generation(index).map_err(|e| e.to_string()),
         high_water: control.high_water(index).map_err(|e| e.to_string()),
     };
-    let registrations = control.registrations();
+    let registrations = Ledger::of(control).registrations();
     Ok(Snapshot {
         states: (0..identity.buffers().len()).map(state).collect(),
         registrations: registrations.into_iter().map(|r| r.map_err(|e| e.to_string())).collect(),
-        unlisted: control.unlisted().map_err(|e| e.to_string()),
+        unlisted: Ledger::of(control).unlisted().map_err(|e| e.to_string()),
         identity,
     })
 }
