@@ -84,10 +84,10 @@ pub mod internal {
     pub use crate::agree::election::{self as agreement, Electorate, Outcome, elect};
     pub use crate::fill::ffi;
     pub use crate::segment::control::Control;
+    pub use crate::segment::files::{CONTROL_NAME, ControlPage, Segments};
     pub use crate::segment::identity::{BufferIdentity, Identity};
     pub use crate::segment::layout;
     pub use crate::segment::ledger::{Ledger, Registered};
-    pub use crate::segment::memory::{CONTROL_NAME, ControlPage, Segments};
     pub use crate::segment::options::check_all;
     pub use crate::segment::page_layout::CONTROL_LENGTH;
     pub use hostbuf_memory::populate::Workers;

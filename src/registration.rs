@@ -60,7 +60,7 @@ impl HostBuffer {
             return Err(Error::Freeze { why });
         }
         let writing = access.writes().then(|| Writing::new(span, registrar.name())).transpose()?;
-        let kept = Arc::new(Kept { _writing: writing, job: self.job.clone(), listed: OnceLock::new() });
+        let kept = Arc::new(Kept { _writing: writing, job: self.segment.clone(), listed: OnceLock::new() });
         let registration = Registration::with_keepalive(registrar, span, access, kept.clone())?;
         let region = ((span.start() - self.as_ptr().as_ptr() as usize) as u64, span.len() as u64);
         kept.listed.get_or_init(|| {

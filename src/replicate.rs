@@ -10,7 +10,7 @@ use tracing::{info, info_span};
 use crate::agree::election;
 use crate::carrier::{self, Carrier};
 use crate::error::{Bytes, Error, Result};
-use crate::fill::initialize::{FillFrom, Turn};
+use crate::fill::turn::{FillFrom, Turn};
 use crate::job::{Collective, Hosts, Reduce, all_or_none};
 use crate::segment::fill_state::Fill;
 use crate::segment::handle::HostBuffer;

@@ -10,7 +10,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::error::{Error, Result};
 use crate::job::{Collective, all_or_none};
-use crate::segment::memory::Segments;
+use crate::segment::files::Segments;
 use hostbuf_os::socket;
 use hostbuf_os::{Channel, Message};
 use hostbuf_protocol::wire::{Frame, Kind, Winner};

@@ -2,23 +2,18 @@
 
 #![allow(unsafe_code)]
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
-use std::os::fd::{AsFd, AsRawFd};
-use std::ptr::NonNull;
-use std::sync::{MutexGuard, PoisonError};
-use std::thread::ThreadId;
 use std::time::Duration;
 
-use tracing::{info_span, warn};
+use tracing::info_span;
 
 use crate::error::{Error, Result};
 use crate::fill::arena::{Arena, Placed};
 use crate::fill::portable::Portable;
+use crate::fill::turn::{FillFrom, Turn, forked};
+use crate::fill::type_number::type_number;
 use crate::job::{Collective, Hosts, all_or_none};
 use crate::segment::fill_state::Fill;
 use crate::segment::handle::HostBuffer;
-use hostbuf_memory::memfd;
 use hostbuf_os::process;
 
 /// How often one who waits looks whether the filler still lives.
@@ -144,7 +139,7 @@ impl HostBuffer {
 
     /// That somebody else has filled it; and how that can be, where each rank thinks that it is alone.
     fn filled_already(&self, group: &dyn Collective) -> Error {
-        let (name, host, ranks) = (self.name(), process::host_name(), self.job.launched_ranks());
+        let (name, host, ranks) = (self.name(), process::host_name(), self.segment.launched_ranks());
         let mut why = format!("buffer \"{name}\" on {host} is filled already, and a buffer is filled once");
         if group.size() == 1 && ranks > 1 {
             why += &format!(
@@ -154,163 +149,6 @@ impl HostBuffer {
         }
         Error::Fill { why }
     }
-}
-
-fn forked() -> Error {
-    let why = "a child that was forked while it is filled cannot end that: the turn is its parent's";
-    Error::Fill { why: why.into() }
-}
-
-/// Types are told apart by name and layout: enough against mistakes.
-fn type_number<T>() -> u64 {
-    let mut hash = xxhash_rust::xxh3::Xxh3::new();
-    hash.update(std::any::type_name::<T>().as_bytes());
-    hash.update(&size_of::<T>().to_ne_bytes());
-    hash.update(&align_of::<T>().to_ne_bytes());
-    hash.digest()
-}
-
-/// A process's turn to fill: it holds the kernel's lock, which goes with the process, and ends empty unless it is
-/// finished.
-pub(crate) struct Turn<'b> {
-    buffer: &'b HostBuffer,
-    pub(crate) generation: u64,
-    /// Where the arena begins.
-    start: u64,
-    finished: bool,
-    locked: bool,
-    /// The process whose turn it is: a child that is forked while it fills has a copy of this.
-    process: u32,
-}
-
-/// What a turn begins on.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum FillFrom {
-    /// Memory that nobody has a reference to. What a failed fill of a process that still lives was given is left out,
-    /// since its closure may have kept something of it.
-    Fresh,
-    /// The whole buffer: for bytes that come from another host.
-    All,
-}
-
-impl<'b> Turn<'b> {
-    /// Begins, with a zeroed arena and a new generation; `None` when another process or thread has the turn, or has
-    /// ended it well meanwhile.
-    pub(crate) fn begin(buffer: &'b HostBuffer, from: FillFrom) -> Result<Option<Turn<'b>>> {
-        let (control, index) = (buffer.control(), buffer.index);
-        let own = std::thread::current().id();
-        match fillers(buffer).entry(index) {
-            Entry::Occupied(other) if *other.get() == own => {
-                return Err(Error::Fill {
-                    why: "this thread fills the buffer already: initialize inside initialize".into(),
-                });
-            }
-            Entry::Occupied(_) => return Ok(None),
-            Entry::Vacant(free) => free.insert(own),
-        };
-        // From here on dropping it gives the turn back.
-        let process = std::process::id();
-        let mut turn = Turn { buffer, generation: 0, start: 0, finished: true, locked: false, process };
-        let lock = buffer.job.control_fd.as_fd();
-        turn.locked = memfd::try_lock(lock, index as u64).map_err(Error::os("taking the filler's lock"))?;
-        if !turn.locked {
-            return Ok(None);
-        }
-        let state = control.fill(index)?;
-        if !matches!(state, Fill::Empty | Fill::Filling) {
-            return Ok(None);
-        }
-        let generation = control.generation(index)?;
-        turn.finished = false;
-        turn.generation = generation + 1;
-        if generation > 0 {
-            warn!(buffer = %buffer.name(), generation = turn.generation, "a filler did not finish: filling again");
-            // What a filler that died was given goes with it; what one that failed was given may be held by it still.
-            if from == FillFrom::Fresh {
-                turn.start = control.kept(index)?.min(buffer.len() as u64);
-            }
-            turn.zero()?;
-        }
-        control.set_high_water(index, turn.start);
-        control.set_root(index, 0, 0);
-        control.set_generation(index, turn.generation);
-        control.set_fill(index, Fill::Filling);
-        Ok(Some(turn))
-    }
-
-    /// The one before may have written anywhere in what is the arena now.
-    fn zero(&self) -> Result<()> {
-        let length = self.buffer.len() as u64;
-        let page = hostbuf_os::memory::page_size().max(self.buffer.pages().size());
-        let whole = self.start.next_multiple_of(page).min(length);
-        // Pages that were taken lazily are given back, the others stay.
-        let until = if self.buffer.identity().lazy == 0 { length } else { whole };
-        if until < length {
-            let punched = memfd::punch(self.buffer.fd(), until, length - until);
-            punched.map_err(Error::os("zeroing the buffer"))?;
-        }
-        // SAFETY: inside the mapping, from where the arena begins: nobody has a reference to it, and nobody else may use
-        // it while this process has the turn.
-        unsafe {
-            let from = self.buffer.as_ptr().add(self.start as usize);
-            from.write_bytes(0, (until - self.start) as usize);
-        }
-        Ok(())
-    }
-
-    fn is_own(&self) -> bool {
-        self.process == std::process::id()
-    }
-
-    fn finish<T: Portable + Sync>(self, placed: Placed<'b, T>) -> Result<&'b T> {
-        if !self.is_own() {
-            return Err(forked());
-        }
-        let at: NonNull<T> = placed.as_ptr();
-        let offset = (at.as_ptr() as u64).wrapping_sub(self.buffer.as_ptr().as_ptr() as u64);
-        if !self.buffer.contains(at.as_ptr().cast(), size_of::<T>()) || offset < self.start {
-            return Err(Error::Fill {
-                why: "the root object lies in another buffer, or is of an earlier try".into(),
-            });
-        }
-        self.complete(offset + 1, type_number::<T>());
-        Ok(placed.get())
-    }
-
-    /// Ends well: `root` as [`Control::root`](crate::segment::control::Control::root) has it.
-    pub(crate) fn complete(mut self, root: u64, root_type: u64) {
-        let (control, index) = (self.buffer.control(), self.buffer.index);
-        control.set_root(index, root, root_type);
-        self.finished = true;
-        control.set_fill(index, Fill::Full);
-    }
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        if !self.is_own() {
-            return;
-        }
-        if !self.finished {
-            // The next one sees a generation above 0.
-            let (control, index) = (self.buffer.control(), self.buffer.index);
-            if let Ok(mark) = self.buffer.high_water() {
-                control.set_kept(index, mark);
-            }
-            control.set_fill(index, Fill::Empty);
-        }
-        let fd = self.buffer.job.control_fd.as_fd();
-        if self.locked
-            && let Err(error) = memfd::unlock(fd, self.buffer.index as u64)
-        {
-            warn!(%error, fd = fd.as_raw_fd(), "the filler's lock stays until this process ends");
-        }
-        fillers(self.buffer).remove(&self.buffer.index);
-    }
-}
-
-fn fillers(buffer: &HostBuffer) -> MutexGuard<'_, BTreeMap<usize, ThreadId>> {
-    buffer.job.filling.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

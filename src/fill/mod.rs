@@ -6,3 +6,5 @@ pub(crate) mod containers;
 pub mod ffi;
 pub(crate) mod initialize;
 pub(crate) mod portable;
+pub(crate) mod turn;
+mod type_number;

@@ -10,10 +10,12 @@ use crate::agree::election::{self, Ranks};
 use crate::agree::handover::Handover;
 use crate::error::{Error, Result};
 use crate::job::{Collective, Hosts, Reduce, all_or_none, text_of_first};
-use crate::segment::handle::{HostBuffer, Job, Mapping};
+use crate::segment::files::Segments;
+use crate::segment::handle::HostBuffer;
 use crate::segment::identity::{Identity, Phase};
 use crate::segment::layout;
-use crate::segment::memory::Segments;
+use crate::segment::mapped_segment::MappedSegment;
+use crate::segment::mapping::Mapping;
 use crate::segment::options::Options;
 use hostbuf_memory::populate::Workers;
 use hostbuf_os::cores::Cores;
@@ -91,10 +93,10 @@ impl HostBuffer {
         let mapping = mapped.map(|()| unsafe { Mapping::of(&winner) });
         let mapping = all_or_none(group, mapping)?;
         // SAFETY: mapped just now, and unmapped by `mapping`.
-        let opened = unsafe { Job::open(&winner, descriptors, Some(mapping)) };
-        let job = all_or_none(group, opened)?;
+        let opened = unsafe { MappedSegment::open(&winner, descriptors, Some(mapping)) };
+        let segment = all_or_none(group, opened)?;
         tracing::debug!(elapsed = ?begun.elapsed(), address = %format_args!("{address:#x}"), "mapped");
-        Ok(HostBuffer { job, index: 0 })
+        Ok(HostBuffer { segment, index: 0 })
     }
 }
 

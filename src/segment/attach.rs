@@ -10,8 +10,9 @@ use tracing::info_span;
 
 use crate::agree::election;
 use crate::error::{Error, Result};
-use crate::segment::handle::{HostBuffer, Job};
+use crate::segment::handle::HostBuffer;
 use crate::segment::identity::BufferIdentity;
+use crate::segment::mapped_segment::MappedSegment;
 use hostbuf_os::maps;
 use hostbuf_os::{Channel, Message};
 use hostbuf_protocol::ballot::Holds;
@@ -19,7 +20,7 @@ use hostbuf_protocol::wire::{ENV_ADDRESS, ENV_JOB, Hello, Kind, Role, Territory,
 
 /// What this process has attached to: once, for all of its threads, for as long as it runs. (Closing a descriptor of
 /// the control page would also drop the filler's lock, so there is only ever one.)
-static ATTACHED: Mutex<Option<Arc<Job>>> = Mutex::new(None);
+static ATTACHED: Mutex<Option<Arc<MappedSegment>>> = Mutex::new(None);
 
 impl HostBuffer {
     /// Whether a launcher has started this process, so that there is something to attach to. All ranks of a job have the same
@@ -37,7 +38,7 @@ impl HostBuffer {
     /// [`Error::Attach`] when there is no launcher, its agent has gone, or the range is taken in a static program;
     /// [`Error::Corrupt`].
     pub fn attach() -> Result<HostBuffer> {
-        Ok(HostBuffer { job: attached()?, index: 0 })
+        Ok(HostBuffer { segment: attached()?, index: 0 })
     }
 
     /// All buffers, in the order of the command line.
@@ -45,8 +46,10 @@ impl HostBuffer {
     /// # Errors
     /// As [`attach`](HostBuffer::attach).
     pub fn attach_all() -> Result<Vec<HostBuffer>> {
-        let job = attached()?;
-        Ok((0..job.identity.buffers().len()).map(|index| HostBuffer { job: job.clone(), index }).collect())
+        let segment = attached()?;
+        Ok((0..segment.identity.buffers().len())
+            .map(|index| HostBuffer { segment: segment.clone(), index })
+            .collect())
     }
 
     /// The buffer of this name (`--buffer name=...`).
@@ -54,10 +57,10 @@ impl HostBuffer {
     /// # Errors
     /// As [`attach`](HostBuffer::attach); [`Error::Attach`] when there is none of this name.
     pub fn attach_named(name: &str) -> Result<HostBuffer> {
-        let job = attached()?;
-        let names: Vec<String> = job.identity.buffers().iter().map(BufferIdentity::name).collect();
+        let segment = attached()?;
+        let names: Vec<String> = segment.identity.buffers().iter().map(BufferIdentity::name).collect();
         match names.iter().position(|n| n == name) {
-            Some(index) => Ok(HostBuffer { job, index }),
+            Some(index) => Ok(HostBuffer { segment, index }),
             None => Err(Error::Attach {
                 why: format!("no buffer is named \"{name}\"; there is {}", names.join(", ")),
             }),
@@ -65,19 +68,19 @@ impl HostBuffer {
     }
 }
 
-fn attached() -> Result<Arc<Job>> {
+fn attached() -> Result<Arc<MappedSegment>> {
     let mut attached = ATTACHED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    if let Some(job) = &*attached {
-        return Ok(job.clone());
+    if let Some(segment) = &*attached {
+        return Ok(segment.clone());
     }
-    let job = attach_to(&std::env::var(ENV_JOB).map_err(|_| Error::Attach {
+    let segment = attach_to(&std::env::var(ENV_JOB).map_err(|_| Error::Attach {
         why: format!("{ENV_JOB} is not set: start the program with `hostbuf run` or `hostbuf exec`"),
     })?)?;
-    *attached = Some(job.clone());
-    Ok(job)
+    *attached = Some(segment.clone());
+    Ok(segment)
 }
 
-fn attach_to(name: &str) -> Result<Arc<Job>> {
+fn attach_to(name: &str) -> Result<Arc<MappedSegment>> {
     let _span = info_span!("attach").entered();
     let failed = |why: String| Error::Attach { why };
     let channel = Channel::connect(name).map_err(|e| match e.raw_os_error() {
@@ -118,7 +121,7 @@ fn attach_to(name: &str) -> Result<Arc<Job>> {
         },
     }
     // SAFETY: mapped by the preloaded object or just now, and never unmapped.
-    unsafe { Job::open(&winner, descriptors, None) }
+    unsafe { MappedSegment::open(&winner, descriptors, None) }
 }
 
 /// Returns whether the control page stands where it should, which means that the preloaded object was here. `None` where

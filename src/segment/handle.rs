@@ -1,23 +1,17 @@
 //! The handle that users hold.
 
-#![allow(unsafe_code)]
-
-use std::collections::BTreeMap;
 use std::ops::{Bound, RangeBounds};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, OnceLock};
-use std::thread::ThreadId;
+use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::segment::control::Control;
 use crate::segment::fill_state::Fill;
-use crate::segment::identity::{BufferIdentity, Identity, Phase};
+use crate::segment::identity::{BufferIdentity, Phase};
+use crate::segment::mapped_segment::MappedSegment;
 use hostbuf_memory::Pages;
-use hostbuf_os::raw;
-use hostbuf_protocol::wire::{ENV_LOCAL_SIZE, Winner};
 use hostbuf_register::Span;
-use hostbuf_register::own_ranges::{self, OwnRange};
 
 /// A buffer of this host, mapped in this process at the address that all ranks of all hosts agreed on.
 ///
@@ -30,133 +24,21 @@ use hostbuf_register::own_ranges::{self, OwnRange};
 /// [`replicate`](HostBuffer::replicate), [`freeze`](HostBuffer::freeze), and then reading.
 #[derive(Clone, Debug)]
 pub struct HostBuffer {
-    pub(crate) job: Arc<Job>,
+    pub(crate) segment: Arc<MappedSegment>,
     pub(crate) index: usize,
-}
-
-/// What one process knows of a job's buffers.
-#[derive(Debug)]
-pub(crate) struct Job {
-    pub(crate) identity: Identity,
-    pub(crate) control: Control,
-    pub(crate) control_fd: OwnedFd,
-    pub(crate) fds: Vec<OwnedFd>,
-    /// Which thread of this process fills which buffer: the kernel's lock tells processes apart, not threads.
-    pub(crate) filling: Mutex<BTreeMap<usize, ThreadId>>,
-    /// The buffers as memory that caches need not watch.
-    own: OnceLock<Vec<OwnRange>>,
-    /// Unmaps when the last handle goes; a launcher's buffers stay.
-    pub(crate) mapping: Option<Mapping>,
-}
-
-impl Job {
-    /// How many ranks a launcher has started on this host; 1 when this job is not a launcher's, or it does not say.
-    pub(crate) fn launched_ranks(&self) -> usize {
-        let said = || std::env::var(ENV_LOCAL_SIZE).ok()?.parse().ok();
-        if self.mapping.is_some() { 1 } else { said().unwrap_or(1) }
-    }
-}
-
-/// The agreed range, as this process mapped it.
-#[derive(Debug)]
-pub(crate) struct Mapping {
-    address: usize,
-    length: usize,
-    /// Where the control page is, from the address, and its length.
-    control: (usize, usize),
-}
-
-impl Mapping {
-    /// # Safety
-    /// The range must be wholly this process's, mapped for a job, and unmapped by nobody else.
-    pub(crate) unsafe fn of(winner: &Winner) -> Mapping {
-        Mapping {
-            address: winner.address as usize,
-            length: winner.length as usize,
-            control: (winner.control as usize, winner.control_length as usize),
-        }
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        let (control, behind) = (self.address + self.control.0, self.control.0 + self.control.1);
-        // SAFETY: by the contract of of(); handles borrow from the job that owns this, so no reference is left to the
-        // buffers. A copy of an arena's handle may be: it finds a blank control page, and an error.
-        unsafe {
-            let blanked = raw::blank(control, self.control.1);
-            raw::unmap(self.address, self.control.0);
-            raw::unmap(self.address + behind, self.length - behind);
-            // Without room for a blank page the range goes whole; using a stale handle is then a fault.
-            if blanked.is_err() {
-                raw::unmap(control, self.control.1);
-            }
-        }
-    }
-}
-
-impl Job {
-    /// Reads and checks the control page of what is mapped as `winner` says.
-    ///
-    /// # Safety
-    /// `winner` must be mapped in this process: `mapping` unmaps it, or it stays until the process ends.
-    pub(crate) unsafe fn open(
-        winner: &Winner,
-        mut descriptors: Vec<OwnedFd>,
-        mapping: Option<Mapping>,
-    ) -> Result<Arc<Job>> {
-        if descriptors.len() != 1 + winner.buffers.as_slice().len() {
-            return Err(Error::Attach { why: format!("{} descriptors came with it", descriptors.len()) });
-        }
-        // SAFETY: by this function's contract.
-        let control = unsafe { Control::at((winner.address + winner.control) as usize) };
-        let identity = control.identity()?;
-        let fits = identity.address == winner.address
-            && identity.length == winner.length
-            && identity.buffers().len() == winner.buffers.as_slice().len()
-            && identity
-                .buffers()
-                .iter()
-                .zip(winner.buffers.as_slice())
-                .all(|(i, p)| (i.offset, i.length) == (p.offset, p.length));
-        if !fits {
-            return Err(Error::Corrupt { word: "the address", found: identity.address });
-        }
-        let fds = descriptors.split_off(1);
-        let control_fd = descriptors.remove(0);
-        let job = Arc::new(Job {
-            identity,
-            control,
-            control_fd,
-            fds,
-            filling: Mutex::new(BTreeMap::new()),
-            own: OnceLock::new(),
-            mapping,
-        });
-        let mut own = Vec::new();
-        for buffer in identity.buffers() {
-            let span = Span::new((identity.address + buffer.offset) as usize, buffer.length as usize)?;
-            let keeper: Arc<dyn Send + Sync> = job.clone();
-            // SAFETY: the buffers stay mapped until the job is dropped, and their pages are discarded only while a failed fill
-            // is undone, when no device knows them.
-            own.push(unsafe { own_ranges::declare(span, Arc::downgrade(&keeper)) });
-        }
-        job.own.get_or_init(|| own);
-        Ok(job)
-    }
 }
 
 impl HostBuffer {
     pub(crate) fn identity(&self) -> &BufferIdentity {
-        &self.job.identity.buffers()[self.index]
+        &self.segment.identity.buffers()[self.index]
     }
 
     pub(crate) fn control(&self) -> Control {
-        self.job.control
+        self.segment.control
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.job.fds[self.index].as_fd()
+        self.segment.fds[self.index].as_fd()
     }
 
     /// The first byte's address, the same in every rank of every host. Valid for reads and, until the buffer is
@@ -166,7 +48,7 @@ impl HostBuffer {
     /// Never: no buffer lies at address 0.
     #[must_use]
     pub fn as_ptr(&self) -> NonNull<u8> {
-        let address = self.job.identity.address + self.identity().offset;
+        let address = self.segment.identity.address + self.identity().offset;
         NonNull::new(address as *mut u8).expect("no buffer lies at address 0")
     }
 
@@ -223,13 +105,13 @@ impl HostBuffer {
     /// know each other.
     #[must_use]
     pub fn host(&self) -> (u32, u32) {
-        (self.job.identity.host, self.job.identity.hosts)
+        (self.segment.identity.host, self.segment.identity.hosts)
     }
 
     /// How long each phase took before the ranks went on.
     #[must_use]
     pub fn phases(&self) -> Vec<(Phase, std::time::Duration)> {
-        let micros = |p: Phase| std::time::Duration::from_micros(self.job.identity.phases[p as usize]);
+        let micros = |p: Phase| std::time::Duration::from_micros(self.segment.identity.phases[p as usize]);
         Phase::ALL.into_iter().map(|p| (p, micros(p))).collect()
     }
 

@@ -178,7 +178,7 @@ fn open(buffer: &HostBuffer, options: &Options) -> Result<(Parts, Registration<V
     let span = Span::new(buffer.as_ptr().as_ptr() as usize, buffer.len())?;
     own_ranges::may_write(span)?;
     // Without the note that a user's has: freezing ends it.
-    let registration = Registration::with_keepalive(&parts.verbs, span, all, buffer.job.clone())?;
+    let registration = Registration::with_keepalive(&parts.verbs, span, all, buffer.segment.clone())?;
     let word = Arc::new(Array::new(1, |_| 0u64).map_err(Error::os("making room for a word"))?);
     let nowhere = Span::new(word.as_ptr() as usize, 8)?;
     let nowhere = Registration::with_keepalive(&parts.verbs, nowhere, Access::WRITE, word)?;

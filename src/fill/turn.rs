@@ -1,0 +1,168 @@
+//! The exclusive right to fill a buffer.
+
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::ptr::NonNull;
+
+use tracing::warn;
+
+use crate::error::{Error, Result};
+use crate::fill::arena::Placed;
+use crate::fill::portable::Portable;
+use crate::fill::type_number::type_number;
+use crate::segment::fill_state::Fill;
+use crate::segment::fillers::Claim;
+use crate::segment::handle::HostBuffer;
+use hostbuf_memory::memfd;
+
+/// The exclusive right to fill a buffer. It holds the kernel's record lock, which ends with the process. Dropping it before
+/// it is [finished](Turn::finish) or [completed](Turn::complete) leaves the buffer empty.
+pub(crate) struct Turn<'b> {
+    buffer: &'b HostBuffer,
+    pub(crate) generation: u64,
+    /// The offset at which the arena begins.
+    start: u64,
+    finished: bool,
+    locked: bool,
+    /// The process that has the right: a child that is forked meanwhile has a copy of this.
+    process: u32,
+}
+
+/// The part of the buffer that a turn may fill.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FillFrom {
+    /// Memory without references to it. Blocks of a failed fill are left out while its process lives, since its closure
+    /// may have kept references to them.
+    Fresh,
+    /// The whole buffer, for bytes from another host.
+    All,
+}
+
+impl<'b> Turn<'b> {
+    /// Takes the right, zeroes the arena and starts a new generation. Returns `None` if another process or thread has the
+    /// right, or has filled the buffer meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::Fill`] if this thread has it already; [`Error::Os`]; [`Error::Corrupt`].
+    pub(crate) fn begin(buffer: &'b HostBuffer, from: FillFrom) -> Result<Option<Turn<'b>>> {
+        let (control, index) = (buffer.control(), buffer.index);
+        match buffer.segment.fillers.claim(index) {
+            Claim::Granted => {}
+            Claim::Own => {
+                return Err(Error::Fill {
+                    why: "this thread fills the buffer already: initialize inside initialize".into(),
+                });
+            }
+            Claim::Other => return Ok(None),
+        }
+        // From here on dropping it gives the turn back.
+        let process = std::process::id();
+        let mut turn = Turn { buffer, generation: 0, start: 0, finished: true, locked: false, process };
+        let lock = buffer.segment.control_fd.as_fd();
+        turn.locked = memfd::try_lock(lock, index as u64).map_err(Error::os("taking the filler's lock"))?;
+        if !turn.locked {
+            return Ok(None);
+        }
+        let state = control.fill(index)?;
+        if !matches!(state, Fill::Empty | Fill::Filling) {
+            return Ok(None);
+        }
+        let generation = control.generation(index)?;
+        turn.finished = false;
+        turn.generation = generation + 1;
+        if generation > 0 {
+            warn!(buffer = %buffer.name(), generation = turn.generation, "a filler did not finish: filling again");
+            // What a filler that died was given goes with it; what one that failed was given may be held by it still.
+            if from == FillFrom::Fresh {
+                turn.start = control.kept(index)?.min(buffer.len() as u64);
+            }
+            turn.zero()?;
+        }
+        control.set_high_water(index, turn.start);
+        control.set_root(index, 0, 0);
+        control.set_generation(index, turn.generation);
+        control.set_fill(index, Fill::Filling);
+        Ok(Some(turn))
+    }
+
+    /// Zeroes the arena, where the filler before may have written anything.
+    fn zero(&self) -> Result<()> {
+        let length = self.buffer.len() as u64;
+        let page = hostbuf_os::memory::page_size().max(self.buffer.pages().size());
+        let whole = self.start.next_multiple_of(page).min(length);
+        // Pages that were taken lazily are given back, the others stay.
+        let until = if self.buffer.identity().lazy == 0 { length } else { whole };
+        if until < length {
+            let punched = memfd::punch(self.buffer.fd(), until, length - until);
+            punched.map_err(Error::os("zeroing the buffer"))?;
+        }
+        // SAFETY: inside the mapping, from where the arena begins: nobody has a reference to it, and nobody else may use
+        // it while this process has the turn.
+        unsafe {
+            let from = self.buffer.as_ptr().add(self.start as usize);
+            from.write_bytes(0, (until - self.start) as usize);
+        }
+        Ok(())
+    }
+
+    fn is_own(&self) -> bool {
+        self.process == std::process::id()
+    }
+
+    /// Marks the buffer as filled with `placed` as its root.
+    ///
+    /// # Errors
+    /// [`Error::Fill`] in a forked child, or if `placed` is in another buffer or of an earlier attempt.
+    pub(crate) fn finish<T: Portable + Sync>(self, placed: Placed<'b, T>) -> Result<&'b T> {
+        if !self.is_own() {
+            return Err(forked());
+        }
+        let at: NonNull<T> = placed.as_ptr();
+        let offset = (at.as_ptr() as u64).wrapping_sub(self.buffer.as_ptr().as_ptr() as u64);
+        if !self.buffer.contains(at.as_ptr().cast(), size_of::<T>()) || offset < self.start {
+            return Err(Error::Fill {
+                why: "the root object lies in another buffer, or is of an earlier try".into(),
+            });
+        }
+        self.complete(offset + 1, type_number::<T>());
+        Ok(placed.get())
+    }
+
+    /// Marks the buffer as filled. `root` is as in [`Control::root`](crate::segment::control::Control::root).
+    pub(crate) fn complete(mut self, root: u64, root_type: u64) {
+        let (control, index) = (self.buffer.control(), self.buffer.index);
+        control.set_root(index, root, root_type);
+        self.finished = true;
+        control.set_fill(index, Fill::Full);
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if !self.is_own() {
+            return;
+        }
+        if !self.finished {
+            // The next one sees a generation above 0.
+            let (control, index) = (self.buffer.control(), self.buffer.index);
+            if let Ok(mark) = self.buffer.high_water() {
+                control.set_kept(index, mark);
+            }
+            control.set_fill(index, Fill::Empty);
+        }
+        let fd = self.buffer.segment.control_fd.as_fd();
+        if self.locked
+            && let Err(error) = memfd::unlock(fd, self.buffer.index as u64)
+        {
+            warn!(%error, fd = fd.as_raw_fd(), "the filler's lock stays until this process ends");
+        }
+        self.buffer.segment.fillers.release(self.buffer.index);
+    }
+}
+
+/// Returns the error of a forked child that tries to end its parent's turn.
+pub(crate) fn forked() -> Error {
+    let why = "a child that was forked while it is filled cannot end that: the turn is its parent's";
+    Error::Fill { why: why.into() }
+}
