@@ -1,5 +1,5 @@
 /*
- * What a hit costs in UCX's registration cache: the peer of benches/figures/cache.rs, which starts it, tells it when its
+ * What a hit costs in UCX's registration cache: the peer of benches/src/cache.rs, which starts it, tells it when its
  * turn is, and walks the same chain.
  *
  *   ucx_rcache BASE ENTRIES PAGES STRIDE SEED

@@ -1,7 +1,7 @@
 //! The rounds that an election is expected to take where conflicts are planted: computed from everything that a simulated job can
 //! draw, and not from elections. The figures of [`crate::agreement`] stand beside it.
 
-use hostbuf::internal::candidates;
+use hostbuf_protocol::candidates;
 
 use crate::agreement::{GIB, PROGRAMS, Program, TIB, TOP};
 

@@ -37,7 +37,7 @@ use std::process::ExitCode;
 
 pub(crate) type Outcome = Result<(), Box<dyn std::error::Error>>;
 
-const USAGE: &str = "usage: bench_mpi SUBCOMMAND [ARGUMENT...], as scripts/bench calls it";
+const USAGE: &str = "usage: hostbuf-bench SUBCOMMAND [ARGUMENT...], as scripts/bench calls it";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -99,7 +99,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("bench_mpi {}: {error}", words.join(" "));
+            eprintln!("hostbuf-bench {}: {error}", words.join(" "));
             ExitCode::FAILURE
         }
     }
@@ -108,7 +108,7 @@ fn main() -> ExitCode {
 /// An argument that is a number of something.
 fn number<T: TryFrom<u64> + Default>(text: &str) -> T {
     text.parse::<u64>().ok().and_then(|n| T::try_from(n).ok()).unwrap_or_else(|| {
-        eprintln!("bench_mpi: \"{text}\" is not a number that fits");
+        eprintln!("hostbuf-bench: \"{text}\" is not a number that fits");
         std::process::exit(2);
     })
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use hostbuf::os::cores::Cores;
 use hostbuf::register::{Access, Budget, Lease, Monitor, Overlap, Registrar, RegistrationCache, Span};
+use hostbuf_os::cores::Cores;
 
 use crate::Outcome;
 use crate::chain::{ASKED, Chain, PAGE, own_time};
@@ -42,7 +42,7 @@ impl Registrar for Idle {
         *made
     }
 
-    fn register(&self, _: Span, _: Access) -> hostbuf::Result<u64> {
+    fn register(&self, _: Span, _: Access) -> hostbuf::register::Result<u64> {
         while self.closed.load(Ordering::Acquire) {
             self.waiting.store(true, Ordering::Release);
             std::thread::sleep(Duration::from_millis(1));
@@ -50,18 +50,18 @@ impl Registrar for Idle {
         Ok(self.made.fetch_add(1, Ordering::Relaxed))
     }
 
-    fn deregister(&self, _: Span, _: u64) -> hostbuf::Result<()> {
+    fn deregister(&self, _: Span, _: u64) -> hostbuf::register::Result<()> {
         Ok(())
     }
 }
 
 pub(crate) type Cache = RegistrationCache<Idle>;
 
-pub(crate) fn cache(budget: Budget, monitor: Monitor) -> hostbuf::Result<Cache> {
+pub(crate) fn cache(budget: Budget, monitor: Monitor) -> hostbuf::register::Result<Cache> {
     RegistrationCache::new(Arc::new(Idle::default()), budget, monitor)
 }
 
-fn of_regions(regions: usize, monitor: Monitor) -> hostbuf::Result<Cache> {
+fn of_regions(regions: usize, monitor: Monitor) -> hostbuf::register::Result<Cache> {
     cache(Budget { regions, bytes: usize::MAX / 2 }, monitor)
 }
 
@@ -71,7 +71,7 @@ fn hit(cache: &Cache, address: *const u8) -> u64 {
     cache.get(address, ASKED, Access::READ).expect("a hit").key()
 }
 
-fn fill(cache: &Cache, chain: &Chain) -> hostbuf::Result<()> {
+fn fill(cache: &Cache, chain: &Chain) -> hostbuf::register::Result<()> {
     chain
         .entries()
         .try_for_each(|span| cache.get(span.start() as *const u8, span.len(), Access::READ).map(drop))
@@ -290,7 +290,7 @@ fn misses(repeats: usize) -> Outcome {
     let strict = of_regions(64, Monitor::Strict)?;
     let memory = vec![1u8; 2 * COUNT * PAGE + PAGE];
     let base = (memory.as_ptr() as usize).next_multiple_of(PAGE);
-    let miss = |cache: &Cache| -> hostbuf::Result<f64> {
+    let miss = |cache: &Cache| -> hostbuf::register::Result<f64> {
         let begun = Instant::now();
         for i in 0..COUNT {
             drop(cache.get((base + 2 * i * PAGE) as *const u8, PAGE, Access::READ)?);

@@ -33,7 +33,7 @@ pub(crate) fn compare(repeats: usize, volume: usize) -> Outcome {
         return Err("it takes two ranks, on two hosts".into());
     }
     measure(&group, repeats, volume).inspect_err(|error| {
-        eprintln!("bench_mpi rdma: rank {}: {error}", group.rank());
+        eprintln!("hostbuf-bench rdma: rank {}: {error}", group.rank());
         // The other one would wait.
         universe.world().abort(1);
     })

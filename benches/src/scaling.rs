@@ -7,8 +7,8 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use hostbuf::os::cores::Cores;
 use hostbuf::register::{Access, Budget, Monitor, Span};
+use hostbuf_os::cores::Cores;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 

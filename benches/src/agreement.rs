@@ -9,9 +9,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use hostbuf::internal::wire::Frame;
-use hostbuf::internal::{Ballot, Electorate, candidates, elect};
-use hostbuf::os::maps::HoleSearch;
+use hostbuf::internal::{Electorate, elect};
+use hostbuf_protocol::candidates::{self, Ballot};
+use hostbuf_protocol::wire::Frame;
+use hostbuf_raw::maps::HoleSearch;
 
 use crate::Outcome;
 use crate::expectation::{self, Planted};
