@@ -9,7 +9,8 @@
 use std::process::Command;
 
 use hostbuf::Options;
-use hostbuf::internal::{candidates, layout};
+use hostbuf::internal::layout;
+use hostbuf_protocol::candidates;
 
 use crate::harness::{Outcome, can_simulate, fixture, flavours, hostbuf, local, root, simulated, skip};
 
@@ -45,29 +46,19 @@ pub fn have(program: &str) -> bool {
     there
 }
 
-/// Builds the example of this name for the profile of this test; with `is_static` against a static libc, into a
-/// folder of its own.
-pub fn example(name: &str, is_static: bool) -> Result<String, String> {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.args(["build", "--quiet", "--example", name]).current_dir(root());
-    let own = std::env::current_exe().expect("a test knows its path");
-    let profile = own.parent().and_then(|deps| deps.parent()).expect("target/<profile>/deps");
-    let mut place = profile.to_owned();
-    if profile.ends_with("release") {
-        command.arg("--release");
-    }
+/// Returns the path of a test program; with `is_static`, of its build against a static libc, or the reason why it is not built.
+pub fn probe(name: &str, is_static: bool) -> Result<String, String> {
+    let mut path = hostbuf_tests::program(name);
     if is_static {
         let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-        let dir = root().join("target/static");
-        command.args(["--no-default-features", "--target", &target, "--target-dir"]).arg(&dir);
-        command.env("RUSTFLAGS", "-C target-feature=+crt-static").env("CARGO_PROFILE_DEV_DEBUG", "0");
-        place = dir.join(target).join(profile.file_name().expect("a profile's folder"));
+        path = root().join("target/static").join(target).join("debug").join(name);
+        if !path.exists() {
+            return Err(
+                "it is not built (scripts/build-programs builds it where there is a static libc)".into()
+            );
+        }
     }
-    let outcome = Outcome::of(&mut command);
-    if outcome.status != 0 {
-        return Err(outcome.stderr);
-    }
-    Ok(place.join("examples").join(name).to_str().expect("the repository's path is UTF-8").to_owned())
+    Ok(path.to_str().expect("the repository's path is UTF-8").to_owned())
 }
 
 /// Every rank said `prefix` and this address, and nobody said anything else.
@@ -325,7 +316,7 @@ fn nobody_ran(outcome: &Outcome) {
 #[track_caller]
 fn names(outcome: &Outcome, rank: &str, what: &str) {
     nobody_ran(outcome);
-    let host = hostbuf::os::process::host_name();
+    let host = hostbuf_os::process::host_name();
     let who = format!("no agreement among the ranks: {rank} on {host}: ");
     assert!(outcome.stderr.contains(&who) && outcome.stderr.contains(what), "{outcome:?}");
     assert!(!outcome.stderr.contains(": 0 bytes"), "{outcome:?}");

@@ -143,7 +143,7 @@ fn buffers_that_cannot_be() {
 fn programs_that_cannot_be() {
     let folder = std::env::temp_dir();
     let folder = folder.to_str().expect("UTF-8");
-    let text = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/hold.c");
+    let text = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/hold.c");
     for ranks in [1, 4] {
         one_line(
             &local(ranks, "1M", &[], &["/no/such/program"]),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::address::{build, example, have};
+use crate::address::{build, have, probe};
 use crate::containers::object;
 use crate::harness::{Outcome, can_simulate, eventually, flavours, hostbuf, local, root, simulated, skip};
 
@@ -62,7 +62,7 @@ fn python_and_its_forked_and_spawned_children_have_it() {
 
 #[test]
 fn a_rust_program_has_it_in_a_static_constructor_and_attaches() {
-    let probe = example("attach_probe", false).unwrap();
+    let probe = probe("attach_probe", false).unwrap();
     let outcome = local(2, "1M", &[], &[&probe]).ok();
     assert_eq!(outcome.lines("early "), [FIRST; 2], "{outcome:?}");
     let attached = outcome.lines("attached ");
@@ -158,7 +158,7 @@ fn a_program_of_a_job_that_is_over_runs_without_the_buffer() {
     let outcome = orphan(&mut Command::new(show())).ok();
     assert_eq!((&outcome.stdout[..], &outcome.stderr[..]), ("buffer (nil) 0 0\n", ""));
     // One that attaches says why it cannot.
-    let probe = example("attach_probe", false).unwrap();
+    let probe = probe("attach_probe", false).unwrap();
     let outcome = orphan(&mut Command::new(&probe));
     assert_eq!((outcome.status, &outcome.stdout[..]), (1, "early 0x0\n"), "{outcome:?}");
     assert!(outcome.stderr.contains("the agent of this host does not answer"), "{outcome:?}");

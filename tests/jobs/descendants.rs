@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use hostbuf::os::process;
+use hostbuf_os::process;
 use nix::sys::signal::{SigHandler, Signal, kill};
 use nix::unistd::Pid;
 

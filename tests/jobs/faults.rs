@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-use hostbuf::os::process;
+use hostbuf_os::process;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 

@@ -1,10 +1,11 @@
 //! Running jobs, and building the programs that they run.
 
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+
+pub use hostbuf_tests::skip;
 
 /// How a command ended, and what it printed.
 #[derive(Debug)]
@@ -49,12 +50,12 @@ impl Outcome {
 
 /// The repository's folder.
 pub fn root() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+    hostbuf_tests::root().to_owned()
 }
 
 /// The command under test.
 pub fn hostbuf() -> PathBuf {
-    PathBuf::from(env!("CARGO_BIN_EXE_hostbuf"))
+    hostbuf_tests::program("hostbuf")
 }
 
 /// `hostbuf` with `arguments`, on this host, outside any simulated one.
@@ -107,16 +108,6 @@ pub fn can_simulate() -> bool {
         skip("simulated hosts: namespaces are not allowed here");
     }
     able
-}
-
-/// Says that something is not tested here, and why.
-pub fn skip(what: &str) {
-    eprintln!("skipped: {what}");
-    if let Some(path) = std::env::var_os("HOSTBUF_SKIPPED") {
-        let mut file =
-            fs::File::options().append(true).create(true).open(path).expect("the list of skips is writable");
-        writeln!(file, "{what}").expect("the list of skips is writable");
-    }
 }
 
 /// Compiles tests/fixtures/`source` by `compiler` with `flags`, once for each different text and flags.

@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use hostbuf::internal::wire::{Frame, Hello, Kind, Role};
-use hostbuf::os::socket::{self, Received};
+use hostbuf_os::socket::{self, Received};
+use hostbuf_protocol::wire::{Frame, Hello, Kind, Role};
 
 use crate::harness::{Outcome, eventually, hostbuf};
 use crate::other_user::OtherUser;

@@ -1,6 +1,6 @@
 //! Ranks that never connect, vote or map: the job fails after the time limit, and names them.
 
-use hostbuf::os::process;
+use hostbuf_os::process;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 

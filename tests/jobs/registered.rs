@@ -285,7 +285,7 @@ fn a_device_that_is_not_there_ends_the_job_before_anybody_runs() {
     if cuda.is_ready() {
         return skip(&format!("a GPU that is not there: {cuda} is"));
     }
-    let host = hostbuf::os::process::host_name();
+    let host = hostbuf_os::process::host_name();
     let words = ["rank 0", &host, "--register cuda", "--register 'cuda?' goes on"];
     one_line(&local(3, "1M", &["--register", "cuda"], &["echo", "ran"]), 1, &words);
     one_line(&local(2, "1M", &["--register", "cuda:1,mlock"], &["echo", "ran"]), 1, &["cuda:1"]);

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use hostbuf::os::process;
+use hostbuf_os::process;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -17,22 +17,9 @@ pub const SOON: Duration = Duration::from_secs(5);
 /// How long a job may take to get where a test wants it.
 pub const ARRIVAL: Duration = Duration::from_secs(30);
 
-/// The example `job_probe`, built if it is not there or older than this test.
+/// Returns the path of the program `job_probe`.
 pub fn probe() -> String {
-    let test = std::env::current_exe().expect("the test knows its own path");
-    let profile = test.parent().and_then(Path::parent).expect("target/PROFILE/deps");
-    let probe = profile.join("examples/job_probe");
-    let age = |path: &Path| fs::metadata(path).and_then(|m| m.modified()).ok();
-    if age(&probe) < age(&test) || age(&probe) < age(&root().join("tests/fixtures/job_probe.rs")) {
-        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        cargo.current_dir(root()).args(["build", "--quiet", "--example", "job_probe"]);
-        if profile.ends_with("release") {
-            cargo.arg("--release");
-        }
-        cargo.env("CARGO_TARGET_DIR", profile.parent().expect("target"));
-        assert!(cargo.status().expect("cargo starts").success(), "building job_probe");
-    }
-    probe.to_str().expect("UTF-8").to_owned()
+    hostbuf_tests::program("job_probe").to_str().expect("the repository's path is UTF-8").to_owned()
 }
 
 /// A folder of one test's own that goes with it.

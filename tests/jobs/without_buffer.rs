@@ -2,9 +2,9 @@
 
 use std::process::Command;
 
-use hostbuf::os::process::host_name;
+use hostbuf_os::process::host_name;
 
-use crate::address::{all_at, build, example, have};
+use crate::address::{all_at, build, have, probe};
 use crate::containers::{image, object};
 use crate::harness::{Outcome, can_simulate, fixture, flavours, local, root, run, simulated, skip};
 use crate::other_user::OtherUser;
@@ -224,8 +224,8 @@ fn a_static_program_at_the_first_candidate_moves_all_ranks_to_the_second() {
 
 #[test]
 fn a_static_rust_program_attaches_at_the_address_of_the_dynamic_rank() {
-    let dynamic = example("attach_probe", false).unwrap();
-    let linked = match example("attach_probe", true) {
+    let dynamic = probe("attach_probe", false).unwrap();
+    let linked = match probe("attach_probe", true) {
         Ok(path) => path,
         Err(why) => return skip(&format!("a static Rust program: {}", why.lines().next().unwrap_or(""))),
     };
@@ -350,7 +350,7 @@ fn programs_in_a_chroot_without_proc_attach() {
     if !can_unshare() || !have("chroot") || !have("ldd") {
         return;
     }
-    let dynamic = example("attach_probe", false).unwrap();
+    let dynamic = probe("attach_probe", false).unwrap();
     let object = object();
     let dir = image(&[&dynamic, "/bin/sh"], &[&object]);
     let chroot = ["unshare", "-r", "chroot", dir.0.to_str().unwrap()];
@@ -359,7 +359,7 @@ fn programs_in_a_chroot_without_proc_attach() {
     assert_eq!(outcome.lines("early "), [FIRST; 2], "{outcome:?}");
     all_at(&outcome, "attached ", 2, FIRST);
     // Nothing has mapped it: the runtime's variables are hidden from the one, the other inherits a shell's.
-    let linked = match example("attach_probe", true) {
+    let linked = match probe("attach_probe", true) {
         Ok(path) => path,
         Err(why) => return skip(&format!("a static Rust program: {}", why.lines().next().unwrap_or(""))),
     };

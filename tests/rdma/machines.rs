@@ -7,13 +7,13 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use hostbuf::os::process;
+use hostbuf_os::process;
 use nix::poll::{PollFd, PollFlags, poll};
 
 use crate::skip;
 
 fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
+    hostbuf_tests::root()
 }
 
 /// The script that starts two machines; none where that cannot be.

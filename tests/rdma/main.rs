@@ -16,13 +16,4 @@ mod stopping;
 mod tcp;
 mod tree;
 
-use std::io::Write;
-
-/// Says that something is not tested here, and why, also to whoever runs all tests.
-fn skip(why: &str) {
-    eprintln!("skipped: {why}");
-    if let Some(path) = std::env::var_os("HOSTBUF_SKIPPED") {
-        let file = std::fs::File::options().append(true).create(true).open(path);
-        writeln!(file.expect("the list is writable"), "{why}").expect("the list is writable");
-    }
-}
+use hostbuf_tests::skip;

@@ -120,7 +120,7 @@ fn the_monitors_thread_neither_allocates_nor_frees() {
         drop(leases);
     }
     assert!(cache.stats().changed >= 20 * 256, "{:?}", cache.stats());
-    if hostbuf::os::kernel::version() >= (6, 11) {
+    if hostbuf_os::kernel::version() >= (6, 11) {
         purged_and_watched_again(&cache);
     }
     OBSERVED.store(0, Ordering::Relaxed);

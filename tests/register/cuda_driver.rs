@@ -2,7 +2,7 @@
 //! These tests build it, and the dynamic linker finds it first.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ fn with_driver(name: &str, variables: &[(&str, &str)]) -> Option<PathBuf> {
     if let Some(folder) = std::env::var_os(FOLDER) {
         return Some(folder.into());
     }
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = hostbuf_tests::root();
     let short = name.rsplit(':').next().unwrap_or(name);
     let folder = root.join(format!("target/tmp/{short}-{}-{}", variables.len(), std::process::id()));
     fs::create_dir_all(&folder).expect("target/ is writable");
@@ -99,7 +99,7 @@ fn a_driver_that_cannot_register_a_frozen_buffer_gives_an_error_with_the_remedy(
     let error = buffer.register(&gpu, .., Access::READ).expect_err("the driver cannot");
     let text = error.to_string();
     assert!(matches!(error, hostbuf::Error::Register(Error::Registration { .. })), "{text}");
-    let host = hostbuf::os::process::host_name();
+    let host = hostbuf_os::process::host_name();
     for part in ["cannot register read-only memory", "GPU 0", &host, "PinnedAlloc", "unfrozen"] {
         assert!(text.contains(part), "{part:?} is not in: {text}");
     }

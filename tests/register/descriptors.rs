@@ -230,7 +230,7 @@ fn the_last_cache_goes_in_a_thread_without_the_monitors_descriptors() {
         let (ready, is_ready) = mpsc::channel();
         std::thread::scope(|scope| {
             let thread = scope.spawn(move || {
-                hostbuf::os::descriptors::unshare().unwrap();
+                hostbuf_os::descriptors::unshare().unwrap();
                 ready.send(()).unwrap();
                 let (cache, numbers) = receive.recv().unwrap();
                 for &fd in &numbers {
@@ -298,7 +298,7 @@ fn the_monitor_leaves_the_program_descriptors() {
         return;
     }
     // The list of mappings, two eventfds, the epoll instance; and the list once more where it can be queried.
-    let others = if hostbuf::os::kernel::version() < (6, 11) { 4 } else { 5 };
+    let others = if hostbuf_os::kernel::version() < (6, 11) { 4 } else { 5 };
     let enough = others + MOST + SPARE;
     for (free, expected) in [
         (enough + 1, Some(MOST)),

@@ -2,13 +2,9 @@
 
 use std::process::Command;
 
-/// The example, built beside this test.
+/// The example, as a command.
 fn example() -> Command {
-    let own = std::env::current_exe().expect("this test");
-    let folder = own.parent().and_then(std::path::Path::parent).expect("target/PROFILE/deps");
-    let example = folder.join("examples/repeated_sends");
-    assert!(example.exists(), "{} is not there: cargo build --examples", example.display());
-    Command::new(example)
+    Command::new(hostbuf_tests::example("repeated_sends"))
 }
 
 #[test]

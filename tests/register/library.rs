@@ -16,7 +16,7 @@ struct Library(*mut c_void);
 /// tests/fixtures/late.c as a library of this test's own.
 fn build(name: &str) -> PathBuf {
     let built = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("liblate-{name}.so"));
-    let source = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/late.c");
+    let source = hostbuf_tests::root().join("tests/fixtures/late.c");
     let compiler = std::env::var_os("CC").unwrap_or_else(|| "cc".into());
     let mut command = Command::new(compiler);
     command.args(["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o"]).arg(&built).arg(source);

@@ -12,7 +12,7 @@ use crate::{READ, skip, span};
 
 /// What the kernel has locked for this process, bytes. Tests are processes of their own.
 fn locked() -> usize {
-    hostbuf::os::memlock::taken() as usize
+    hostbuf_os::memlock::taken() as usize
 }
 
 fn unmap(start: usize, length: usize) {

@@ -33,7 +33,7 @@ mod stale;
 mod vm;
 mod windows;
 
-use std::io::Write;
+use hostbuf_tests::skip;
 use std::sync::Arc;
 
 use hostbuf::register::fake::{Fake, Stamp};
@@ -90,15 +90,6 @@ fn kept_one(cache: &FakeCache, start: *const u8, length: usize) -> Stamp {
         if let Some(lease) = cache.try_get(start, length, READ) {
             return lease.stamp();
         }
-    }
-}
-
-/// Says that something is not tested here, and why, also to whoever runs all tests.
-fn skip(why: &str) {
-    eprintln!("skipped: {why}");
-    if let Some(path) = std::env::var_os("HOSTBUF_SKIPPED") {
-        let file = std::fs::File::options().append(true).create(true).open(path);
-        writeln!(file.expect("the list is writable"), "{why}").expect("the list is writable");
     }
 }
 

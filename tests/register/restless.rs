@@ -268,7 +268,7 @@ pub(crate) fn mapping_at(address: usize) -> (std::ops::Range<usize>, bool) {
 /// hit. They are watched again when they are requested, or after the discards end.
 #[test]
 fn a_page_that_is_purged_without_a_pause_does_not_delay_its_mapping() {
-    if hostbuf::os::kernel::version() < (6, 11) {
+    if hostbuf_os::kernel::version() < (6, 11) {
         return skip("pages that are purged without a pause: PROCMAP_QUERY, Linux 6.11");
     }
     let Some((fake, cache)) = strict() else { return };
@@ -319,7 +319,7 @@ fn a_page_that_is_purged_without_a_pause_does_not_delay_its_mapping() {
 /// A mapping is not left in parts when its purging is over, even if nothing asks for the purged page: the program can move it.
 #[test]
 fn a_mapping_that_is_no_longer_purged_becomes_one_again() {
-    if hostbuf::os::kernel::version() < (6, 11) {
+    if hostbuf_os::kernel::version() < (6, 11) {
         return skip("pages that are purged all the time: PROCMAP_QUERY, Linux 6.11");
     }
     let Some((_fake, cache)) = strict() else { return };

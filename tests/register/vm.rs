@@ -1,14 +1,13 @@
 //! Registrations with a real RDMA device: the kernel's own in software, in a virtual machine. The checks are in
 //! tests/fixtures/rdma_probe.rs.
 
-use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::skip;
 
 #[test]
 fn with_an_rdma_device() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = hostbuf_tests::root();
     let machine = root.join("scripts/rdma-vm");
     let check = Command::new(&machine).arg("--check").output().expect("the script starts");
     if !check.status.success() {

@@ -1,0 +1,59 @@
+//! The parts that the tests share: the repository's folder, programs that are built beforehand, and tests that are skipped.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// Returns the repository's folder.
+///
+/// # Panics
+/// Never: this package is a folder of the repository.
+#[must_use]
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package is a folder of the repository")
+}
+
+/// Returns the folder of the programs that cargo built in the profile of this test: `target/debug` or the like.
+///
+/// # Panics
+/// If the test does not lie where cargo puts it.
+#[must_use]
+pub fn profile() -> PathBuf {
+    let own = std::env::current_exe().expect("a test knows its path");
+    own.parent().and_then(Path::parent).expect("target/PROFILE/deps").to_owned()
+}
+
+/// Returns the path of a program of the workspace: the command `hostbuf`, or one of tests/programs.
+///
+/// # Panics
+/// If it is not built.
+#[must_use]
+pub fn program(name: &str) -> PathBuf {
+    built(&profile().join(name))
+}
+
+/// Returns the path of an example of the library.
+///
+/// # Panics
+/// If it is not built.
+#[must_use]
+pub fn example(name: &str) -> PathBuf {
+    built(&profile().join("examples").join(name))
+}
+
+fn built(path: &Path) -> PathBuf {
+    assert!(path.exists(), "{} is not there: run scripts/build-programs", path.display());
+    path.to_owned()
+}
+
+/// Reports that this machine lacks what a test needs. `scripts/test` lists the reasons at its end.
+///
+/// # Panics
+/// If the list cannot be written.
+pub fn skip(why: &str) {
+    eprintln!("skipped: {why}");
+    if let Some(path) = std::env::var_os("HOSTBUF_SKIPPED") {
+        let list = File::options().append(true).create(true).open(path);
+        writeln!(list.expect("the list is writable"), "{why}").expect("the list is writable");
+    }
+}
