@@ -8,6 +8,7 @@ mod child;
 mod devices;
 mod engines;
 mod kernel;
+mod kernel_text;
 mod limits;
 mod memory;
 mod pages;
@@ -19,7 +20,9 @@ use std::io::Write as _;
 use std::process::ExitCode;
 
 use hostbuf::{Bytes, Options};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
+
+use crate::finding::{Finding, Mark};
 
 /// Check what this host supports, and print a command for each shortfall.
 ///
@@ -32,76 +35,6 @@ pub struct Arguments {
     /// Check whether a buffer of this size fits: 512M, 2G
     #[arg(long, value_name = "SIZE", allow_negative_numbers = true)]
     pub size: Option<Bytes>,
-}
-
-/// How good a finding is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mark {
-    /// As it should be.
-    Ok,
-    /// Good to know; nothing has to be done.
-    Note,
-    /// Something is missing.
-    Lacks,
-}
-
-impl Mark {
-    fn name(self) -> &'static str {
-        match self {
-            Mark::Ok => "ok",
-            Mark::Note => "note",
-            Mark::Lacks => "lacks",
-        }
-    }
-}
-
-/// One finding.
-#[derive(Clone, Debug)]
-struct Line {
-    /// What was looked at; stable, for programs as well.
-    name: String,
-    mark: Mark,
-    says: String,
-    /// The commands that mend it.
-    mends: Vec<String>,
-    /// Whether there can be no buffer without it.
-    needed: bool,
-    /// Figures for programs, with the unit in the name.
-    values: Map<String, Value>,
-}
-
-impl Line {
-    fn new(name: impl Into<String>, mark: Mark, says: impl Into<String>) -> Line {
-        let (name, says) = (name.into(), says.into());
-        Line { name, mark, says, mends: Vec::new(), needed: false, values: Map::new() }
-    }
-
-    fn ok(name: impl Into<String>, says: impl Into<String>) -> Line {
-        Line::new(name, Mark::Ok, says)
-    }
-
-    fn note(name: impl Into<String>, says: impl Into<String>) -> Line {
-        Line::new(name, Mark::Note, says)
-    }
-
-    fn lacks(name: impl Into<String>, says: impl Into<String>) -> Line {
-        Line::new(name, Mark::Lacks, says)
-    }
-
-    fn mend(mut self, command: impl Into<String>) -> Line {
-        self.mends.push(command.into());
-        self
-    }
-
-    fn needed(mut self) -> Line {
-        self.needed = true;
-        self
-    }
-
-    fn value(mut self, key: &str, value: impl Into<Value>) -> Line {
-        self.values.insert(key.into(), value.into());
-        self
-    }
 }
 
 /// Looks at everything and prints it.
@@ -134,8 +67,8 @@ pub fn run(arguments: &Arguments) -> ExitCode {
     if usable { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn in_json(host: &str, usable: bool, size: Option<u64>, groups: &[(&str, Vec<Line>)]) -> Value {
-    let one = |group: &str, line: &Line| {
+fn in_json(host: &str, usable: bool, size: Option<u64>, groups: &[(&str, Vec<Finding>)]) -> Value {
+    let one = |group: &str, line: &Finding| {
         json!({
             "group": group.to_lowercase(), "name": line.name, "mark": line.mark.name(), "needed": line.needed,
             "says": line.says, "mends": line.mends, "values": line.values,
@@ -146,7 +79,7 @@ fn in_json(host: &str, usable: bool, size: Option<u64>, groups: &[(&str, Vec<Lin
     json!({ "host": host, "usable": usable, "size_bytes": size, "checks": checks })
 }
 
-fn in_words(host: &str, usable: bool, size: Option<u64>, groups: &[(&str, Vec<Line>)]) -> String {
+fn in_words(host: &str, usable: bool, size: Option<u64>, groups: &[(&str, Vec<Finding>)]) -> String {
     let mut text = String::new();
     let names = groups.iter().flat_map(|(_, lines)| lines).map(|l| l.name.chars().count());
     let width = names.max().unwrap_or(0);
@@ -166,17 +99,6 @@ fn in_words(host: &str, usable: bool, size: Option<u64>, groups: &[(&str, Vec<Li
     text
 }
 
-/// A kernel's knob, without the line's end.
-fn knob(path: &str) -> Option<String> {
-    Some(std::fs::read_to_string(path).ok()?.trim().to_owned())
-}
-
-/// What the kernel called an error: its text without the number.
-fn reason(error: &std::io::Error) -> String {
-    let text = error.to_string();
-    text.split(" (os error").next().unwrap_or(&text).to_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -184,8 +106,8 @@ mod tests {
     #[test]
     fn words_and_json_say_the_same() {
         let lines = vec![
-            Line::ok("memfd", "works").needed(),
-            Line::lacks("memlock", "8 MiB").mend("ulimit -l unlimited").value("limit_bytes", 8 << 20),
+            Finding::ok("memfd", "works").needed(),
+            Finding::lacks("memlock", "8 MiB").mend("ulimit -l unlimited").value("limit_bytes", 8 << 20),
         ];
         let groups = [("kernel", lines)];
         let words = in_words("h0", true, Some(2 << 30), &groups);
@@ -195,10 +117,5 @@ mod tests {
         let json = in_json("h0", true, None, &groups);
         assert_eq!(json["checks"][1]["values"]["limit_bytes"], 8 << 20);
         assert_eq!(json["checks"][0]["mark"], "ok");
-    }
-
-    #[test]
-    fn reasons_have_no_number() {
-        assert_eq!(reason(&std::io::Error::from_raw_os_error(libc::ENOSYS)), "Function not implemented");
     }
 }

@@ -14,6 +14,7 @@ mod doctor;
 mod elf;
 mod engine_option;
 mod exec;
+mod finding;
 mod installation;
 #[path = "../../agent/src/lookup.rs"]
 mod lookup;

@@ -9,7 +9,8 @@ use hostbuf::os::raw::{self, Errno};
 use hostbuf::{Bytes, Options};
 use nix::sys::resource::{Resource, getrlimit};
 
-use super::{Line, knob, reason};
+use super::kernel_text::{knob, reason};
+use crate::finding::{Finding, Mark};
 
 /// Where each of the agreement's windows begins, and who can use it.
 const WINDOWS: [(usize, &str); 4] = [
@@ -21,13 +22,13 @@ const WINDOWS: [(usize, &str); 4] = [
 /// The buffer whose addresses are tried without `--size`.
 const TRIAL: u64 = 1 << 30;
 
-pub fn lines(size: Option<u64>) -> Vec<Line> {
+pub fn lines(size: Option<u64>) -> Vec<Finding> {
     // What the agreement would ask for: the buffer, the control page and the guards between them.
     let (plan, align) = layout::plan(&[Options::new(size.unwrap_or(TRIAL))]);
     let length = plan.length;
     let held: Vec<_> = WINDOWS.iter().map(|&(address, _)| hold(address, length)).collect();
     let none = held.iter().all(Result::is_err) && !elsewhere(length, align);
-    let mut lines: Vec<Line> = WINDOWS
+    let mut lines: Vec<Finding> = WINDOWS
         .iter()
         .zip(&held)
         .map(|(&(address, who), held)| window(address, who, size.unwrap_or(TRIAL), held, none))
@@ -54,35 +55,38 @@ fn elsewhere(length: u64, align: u64) -> bool {
     })
 }
 
-fn window(address: usize, who: &str, size: u64, held: &Result<(), Errno>, none: bool) -> Line {
+fn window(address: usize, who: &str, size: u64, held: &Result<(), Errno>, none: bool) -> Finding {
     let name = format!("window {address:#x}");
     let room = format!("room for {}", Bytes(size));
     let line = match held {
-        Ok(()) => Line::ok(name, format!("{room} can be held: {who}")),
-        Err(Errno::EXIST) => Line::note(
+        Ok(()) => Finding::ok(name, format!("{room} can be held: {who}")),
+        Err(Errno::EXIST) => Finding::note(
             name,
             format!("something of this program stands within {room}: the agreement goes elsewhere"),
         ),
         Err(e) => {
             let why = reason(&std::io::Error::from_raw_os_error(e.0));
-            Line::note(name, format!("{room} cannot be held: {why} (see RLIMIT_AS)"))
+            Finding::note(name, format!("{room} cannot be held: {why} (see RLIMIT_AS)"))
         }
     };
     let line = line.value("address", format!("{address:#x}")).value("size_bytes", size);
     if !none {
         return line;
     }
-    Line { mark: super::Mark::Lacks, ..line }.needed()
+    Finding { mark: Mark::Lacks, ..line }.needed()
 }
 
 /// Holds one page twice: the second time must be refused, and leave the first as it was.
-fn replace() -> Line {
+fn replace() -> Finding {
     const NAME: &str = "MAP_FIXED_NOREPLACE";
     let page = usize::try_from(hostbuf::os::memory::page_size()).unwrap_or(4096);
     let found = maps::hole(WINDOWS[2].0, page, page, WINDOWS[0].0);
     let Ok(Some(address)) = found else {
-        return Line::lacks(NAME, "not tried: no page of the address space is free, or /proc is not there")
-            .needed();
+        return Finding::lacks(
+            NAME,
+            "not tried: no page of the address space is free, or /proc is not there",
+        )
+        .needed();
     };
     let (first, second) = (raw::hold(address, page), raw::hold(address, page));
     if first.is_ok() {
@@ -90,28 +94,30 @@ fn replace() -> Line {
         unsafe { raw::unmap(address, page) };
     }
     let line = match (first, second) {
-        (Ok(()), Err(Errno::EXIST)) => Line::ok(NAME, "an address that is taken is refused, not overwritten"),
+        (Ok(()), Err(Errno::EXIST)) => {
+            Finding::ok(NAME, "an address that is taken is refused, not overwritten")
+        }
         (Err(e), _) => {
             let why = reason(&std::io::Error::from_raw_os_error(e.0));
-            Line::lacks(NAME, format!("a free page at {address:#x} cannot be held: {why}"))
+            Finding::lacks(NAME, format!("a free page at {address:#x} cannot be held: {why}"))
         }
-        _ => Line::lacks(NAME, "an address that is taken was given out again").mend("Linux 4.17 or later"),
+        _ => Finding::lacks(NAME, "an address that is taken was given out again").mend("Linux 4.17 or later"),
     };
     line.needed()
 }
 
 /// `ulimit -v`: a hold counts in full.
-fn address_space(size: Option<u64>) -> Line {
+fn address_space(size: Option<u64>) -> Finding {
     const NAME: &str = "RLIMIT_AS (ulimit -v)";
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_AS) else {
-        return Line::note(NAME, "the kernel does not say");
+        return Finding::note(NAME, "the kernel does not say");
     };
     if soft == libc::RLIM_INFINITY {
-        return Line::ok(NAME, "unlimited");
+        return Finding::ok(NAME, "unlimited");
     }
     let says = format!("{} of addresses for each process; a buffer counts in full", Bytes(soft));
     let enough = soft / 2 > size.unwrap_or(TRIAL);
-    let line = if enough { Line::note(NAME, says) } else { Line::lacks(NAME, says) };
+    let line = if enough { Finding::note(NAME, says) } else { Finding::lacks(NAME, says) };
     let line = line.value("soft_bytes", soft);
     if hard == libc::RLIM_INFINITY {
         line.mend("ulimit -v unlimited")
@@ -122,15 +128,15 @@ fn address_space(size: Option<u64>) -> Line {
 }
 
 /// Each buffer takes two mappings, so this is about the program's own.
-fn mappings() -> Line {
+fn mappings() -> Finding {
     const NAME: &str = "vm.max_map_count";
     match knob("/proc/sys/vm/max_map_count").and_then(|t| t.parse::<u64>().ok()) {
-        None => Line::note(NAME, "the kernel does not say"),
+        None => Finding::note(NAME, "the kernel does not say"),
         Some(count) if count < 4096 => {
             let says = format!("{count} mappings for each process: a large program may have none left");
-            Line::lacks(NAME, says).value("count", count).mend("root: sysctl vm.max_map_count=65530")
+            Finding::lacks(NAME, says).value("count", count).mend("root: sysctl vm.max_map_count=65530")
         }
-        Some(count) => Line::ok(NAME, format!("{count}; hostbuf adds two for each buffer, and one"))
+        Some(count) => Finding::ok(NAME, format!("{count}; hostbuf adds two for each buffer, and one"))
             .value("count", count),
     }
 }

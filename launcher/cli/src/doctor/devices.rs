@@ -6,9 +6,11 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::fs;
 use std::time::Duration;
 
-use super::{Line, child, knob};
+use super::child;
+use super::kernel_text::knob;
+use crate::finding::Finding;
 
-pub fn lines() -> Vec<Line> {
+pub fn lines() -> Vec<Finding> {
     let mut lines = vec![cuda()];
     lines.extend(rdma());
     lines
@@ -72,38 +74,38 @@ fn describe(library: &Library, error: c_int) -> String {
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
-fn cuda() -> Line {
+fn cuda() -> Finding {
     let asked = child::ask(Duration::from_secs(60), ask_driver);
     let driver = knob("/proc/driver/nvidia/version").and_then(|t| driver_version(&t));
     cuda_line(asked, driver.as_deref())
 }
 
-fn cuda_line(asked: Result<String, String>, driver: Option<&str>) -> Line {
+fn cuda_line(asked: Result<String, String>, driver: Option<&str>) -> Finding {
     const NAME: &str = "CUDA";
     let answer = match asked {
         Ok(answer) => answer,
         Err(why) => {
-            return Line::lacks(NAME, format!("asking the driver: {why}"))
+            return Finding::lacks(NAME, format!("asking the driver: {why}"))
                 .mend("nvidia-smi, and dmesg, say more");
         }
     };
     let words: Vec<&str> = answer.splitn(4, ' ').collect();
     let line = match words.as_slice() {
-        ["absent"] if driver.is_some() => Line::lacks(
+        ["absent"] if driver.is_some() => Finding::lacks(
             NAME,
             "a GPU driver runs here, but libcuda.so.1 is not found",
         )
         .mend("put libcuda.so.1 on LD_LIBRARY_PATH; containers: run with the GPU runtime (--gpus all, --nv)"),
-        ["absent"] => Line::ok(NAME, "no CUDA driver here, and none is needed"),
+        ["absent"] => Finding::ok(NAME, "no CUDA driver here, and none is needed"),
         ["ok", version, devices] => {
             let (version, devices) = (version.parse().unwrap_or(0), devices.parse().unwrap_or(0u32));
             let kernel = driver.map_or(String::new(), |d| format!(", driver {d}"));
             let gpus = if devices == 1 { "GPU" } else { "GPUs" };
             let says = format!("{devices} {gpus}, CUDA {}{kernel}", cuda_version(version));
-            Line::ok(NAME, says).value("devices", devices).value("cuda_version", cuda_version(version))
+            Finding::ok(NAME, says).value("devices", devices).value("cuda_version", cuda_version(version))
         }
         ["error", place, number, rest @ ..] => {
-            let line = Line::note(
+            let line = Finding::note(
                 NAME,
                 format!("libcuda.so.1 is here, but {place} says {number}: {}", rest.join(" ")),
             );
@@ -114,7 +116,7 @@ fn cuda_line(asked: Result<String, String>, driver: Option<&str>) -> Line {
                 line.mend("nvidia-smi says more; the driver and its library must match")
             }
         }
-        _ => Line::note(NAME, "the driver gave no answer that makes sense"),
+        _ => Finding::note(NAME, "the driver gave no answer that makes sense"),
     };
     line.value("driver_version", driver)
 }
@@ -144,28 +146,28 @@ fn cards() -> Vec<String> {
     names
 }
 
-fn rdma() -> Vec<Line> {
+fn rdma() -> Vec<Finding> {
     const LIBRARY: &str = "libibverbs";
     let cards = cards();
     if cards.is_empty() {
-        return vec![Line::ok("RDMA", "no network card for it here, and none is needed")];
+        return vec![Finding::ok("RDMA", "no network card for it here, and none is needed")];
     }
-    let mut lines: Vec<Line> = cards.iter().map(|name| card(name)).collect();
+    let mut lines: Vec<Finding> = cards.iter().map(|name| card(name)).collect();
     let loaded = child::ask(Duration::from_secs(20), || match Library::open(c"libibverbs.so.1") {
         Some(_) => "yes".into(),
         None => "no".into(),
     });
     lines.push(match loaded.as_deref() {
-        Ok("yes") => Line::ok(LIBRARY, "libibverbs.so.1 loads"),
-        Ok(_) => Line::lacks(LIBRARY, "libibverbs.so.1 is not found: the cards cannot be used")
+        Ok("yes") => Finding::ok(LIBRARY, "libibverbs.so.1 loads"),
+        Ok(_) => Finding::lacks(LIBRARY, "libibverbs.so.1 is not found: the cards cannot be used")
             .mend("apt-get install libibverbs1 ibverbs-providers"),
-        Err(why) => Line::lacks(LIBRARY, format!("loading libibverbs.so.1: {why}")),
+        Err(why) => Finding::lacks(LIBRARY, format!("loading libibverbs.so.1: {why}")),
     });
     lines
 }
 
 /// A card and its ports, as the kernel shows them.
-fn card(name: &str) -> Line {
+fn card(name: &str) -> Finding {
     let folder = format!("{CARDS}/{name}/ports");
     let entries = fs::read_dir(&folder).into_iter().flatten().flatten();
     let mut ports: Vec<String> = entries.filter_map(|e| e.file_name().into_string().ok()).collect();
@@ -183,9 +185,9 @@ fn card(name: &str) -> Line {
         .collect();
     let name = format!("RDMA {name}");
     let line = if active {
-        Line::ok(name, each.join("; "))
+        Finding::ok(name, each.join("; "))
     } else {
-        let line = Line::note(name, format!("no active port ({})", each.join("; ")));
+        let line = Finding::note(name, format!("no active port ({})", each.join("; ")));
         line.mend("rdma link, and ip link set DEVICE up (RoCE) or a subnet manager (InfiniBand)")
     };
     line.value("ports", each)
@@ -194,7 +196,7 @@ fn card(name: &str) -> Line {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::Mark;
+    use crate::finding::Mark;
 
     #[test]
     fn the_drivers_answers_become_lines() {

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::{Line, slurm};
+use super::slurm;
+use crate::finding::Finding;
 use crate::installation;
 
 /// The names under which an MPI's launcher is found; Debian's beside the usual.
@@ -20,11 +21,11 @@ const NAMES: [&str; 8] = [
     "srun",
 ];
 
-pub fn lines() -> Vec<Line> {
-    let mut lines: Vec<Line> = launchers().iter().map(line).collect();
+pub fn lines() -> Vec<Finding> {
+    let mut lines: Vec<Finding> = launchers().iter().map(line).collect();
     if lines.is_empty() {
         let says = "no mpirun, mpiexec or srun in PATH: jobs of this host alone (--launcher local)";
-        let line = Line::note("MPI", says);
+        let line = Finding::note("MPI", says);
         lines.push(line.mend("apt-get install openmpi-bin (or mpich), or module load your MPI"));
     }
     lines.push(allocation());
@@ -115,33 +116,33 @@ fn identify(path: &Path) -> Result<Kind, String> {
     })
 }
 
-fn line(launcher: &Launcher) -> Line {
+fn line(launcher: &Launcher) -> Finding {
     let name = launcher.names[0].clone();
     let place = match &launcher.names[1..] {
         [] => launcher.path.display().to_string(),
         list => format!("{}, also {}", launcher.path.display(), list.join(", ")),
     };
     let line = match &launcher.kind {
-        Err(why) => Line::note(name, format!("{place}: {why}")),
+        Err(why) => Finding::note(name, format!("{place}: {why}")),
         Ok(kind) => with_agent(name, kind, &place),
     };
     line.value("path", launcher.path.display().to_string()).value("names", launcher.names.clone())
 }
 
 /// A launcher that `hostbuf run` knows needs an agent that was built for its MPI.
-fn with_agent(name: String, kind: &Kind, place: &str) -> Line {
+fn with_agent(name: String, kind: &Kind, place: &str) -> Finding {
     let what = format!("{} {} ({place})", kind.name, kind.version);
     // Slurm starts whichever MPI it was built for.
     let all = ["openmpi4", "openmpi5", "mpich4", "mpich5"].map(String::from);
     let flavours = if kind.name == "Slurm" { &all[..] } else { kind.flavour.as_slice() };
     let found = agent(flavours);
     let line = match &found {
-        Some(agent) => Line::ok(name, format!("{what}; agent {}", agent.display())),
+        Some(agent) => Finding::ok(name, format!("{what}; agent {}", agent.display())),
         None => {
             let flavour = kind.flavour.as_deref().map_or(String::new(), |f| format!("-{f}"));
             let places = "beside this program or in ../libexec/hostbuf";
             let says = format!("{what}; hostbuf run finds no hostbuf-agent{flavour} {places}");
-            Line::lacks(name, says).mend(installation::mend(kind.flavour.as_deref().unwrap_or_default()))
+            Finding::lacks(name, says).mend(installation::mend(kind.flavour.as_deref().unwrap_or_default()))
         }
     };
     line.value("mpi", kind.name)
@@ -212,20 +213,20 @@ fn clip(text: &str) -> String {
 }
 
 /// Slurm says in the environment what a step of it may use.
-fn allocation() -> Line {
+fn allocation() -> Finding {
     const NAME: &str = "Slurm allocation";
     let variable = |name: &str| std::env::var(name).ok();
     let Some(job) = variable("SLURM_JOB_ID") else {
-        return Line::ok(NAME, "this is not inside one: hosts come from --host or --hostfile")
+        return Finding::ok(NAME, "this is not inside one: hosts come from --host or --hostfile")
             .value("job", serde_json::Value::Null);
     };
     let hosts = variable("SLURM_JOB_NODELIST").unwrap_or_else(|| "?".into());
     let says = format!("job {job} on {hosts}: both steps of hostbuf run with --overlap");
     let line = match variable("SLURM_MEM_PER_NODE") {
         Some(mib) => {
-            Line::ok(NAME, format!("{says}; {mib} MiB of memory on each host")).value("memory_mib", mib)
+            Finding::ok(NAME, format!("{says}; {mib} MiB of memory on each host")).value("memory_mib", mib)
         }
-        None => Line::ok(NAME, says),
+        None => Finding::ok(NAME, says),
     };
     line.value("job", job).value("hosts", hosts)
 }

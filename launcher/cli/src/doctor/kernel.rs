@@ -9,9 +9,11 @@ use std::time::Duration;
 use hostbuf::os::memfd::{self, Backing};
 use nix::fcntl::SealFlag;
 
-use super::{Line, child, knob, reason};
+use super::child;
+use super::kernel_text::{knob, reason};
+use crate::finding::Finding;
 
-pub fn lines() -> Vec<Line> {
+pub fn lines() -> Vec<Finding> {
     let mut lines = vec![version(), memory_file(), process_descriptor()];
     lines.extend([userfaultfd(), namespaces(), ptrace()]);
     lines
@@ -30,14 +32,14 @@ const WANTED: [((u32, u32), &str); 4] = [
     ((6, 1), "MADV_COLLAPSE, to make transparent huge pages of a memory file"),
 ];
 
-fn version() -> Line {
+fn version() -> Finding {
     const NAME: &str = "version";
     let Some(text) = nix::sys::utsname::uname().ok().map(|u| u.release().to_string_lossy().into_owned())
     else {
-        return Line::note(NAME, "the kernel does not say its version");
+        return Finding::note(NAME, "the kernel does not say its version");
     };
     let Some(found) = release(&text) else {
-        return Line::note(NAME, format!("Linux {text}, whatever that is")).value("release", text);
+        return Finding::note(NAME, format!("Linux {text}, whatever that is")).value("release", text);
     };
     let missing: Vec<String> = WANTED
         .iter()
@@ -45,16 +47,16 @@ fn version() -> Line {
         .map(|((major, minor), what)| format!("{what} (from {major}.{minor})"))
         .collect();
     let line = if missing.is_empty() {
-        Line::ok(NAME, format!("Linux {text}: has all that hostbuf can use"))
+        Finding::ok(NAME, format!("Linux {text}: has all that hostbuf can use"))
     } else {
-        let line = Line::note(NAME, format!("Linux {text} is older than {}", missing.join(", ")));
+        let line = Finding::note(NAME, format!("Linux {text} is older than {}", missing.join(", ")));
         line.mend("nothing has to be done: hostbuf does these another way, slower")
     };
     line.value("release", text)
 }
 
 /// A memory file, sealed against any change of its length and against writing, as hostbuf does it.
-fn memory_file() -> Line {
+fn memory_file() -> Finding {
     const NAME: &str = "memfd";
     let seal_it = || {
         let fd = memfd::create("hostbuf-doctor", 4096, Backing::Shmem)?;
@@ -64,10 +66,12 @@ fn memory_file() -> Line {
         io::Result::Ok(wrote == Err(nix::Error::EPERM))
     };
     let line = match seal_it() {
-        Ok(true) => Line::ok(NAME, "memory files can be made, and a sealed one refuses writes"),
-        Ok(false) => Line::lacks(NAME, "a sealed memory file took a write: this kernel does not keep seals"),
+        Ok(true) => Finding::ok(NAME, "memory files can be made, and a sealed one refuses writes"),
+        Ok(false) => {
+            Finding::lacks(NAME, "a sealed memory file took a write: this kernel does not keep seals")
+        }
         Err(e) => {
-            let line = Line::lacks(NAME, format!("no sealed memory file can be made: {}", reason(&e)));
+            let line = Finding::lacks(NAME, format!("no sealed memory file can be made: {}", reason(&e)));
             match knob("/proc/sys/vm/memfd_noexec").as_deref() {
                 _ if e.raw_os_error() == Some(libc::EFBIG) => line.mend("ulimit -f unlimited"),
                 Some("2") => line.mend("root: sysctl vm.memfd_noexec=1"),
@@ -78,11 +82,11 @@ fn memory_file() -> Line {
     line.needed()
 }
 
-fn process_descriptor() -> Line {
+fn process_descriptor() -> Finding {
     const NAME: &str = "pidfd";
     match hostbuf::os::process::pidfd(i32::try_from(std::process::id()).unwrap_or(1)) {
-        Ok(_) => Line::ok(NAME, "the end of a process is noticed at once, and never taken for another's"),
-        Err(e) => Line::note(NAME, format!("pidfd_open: {}", reason(&e)))
+        Ok(_) => Finding::ok(NAME, "the end of a process is noticed at once, and never taken for another's"),
+        Err(e) => Finding::note(NAME, format!("pidfd_open: {}", reason(&e)))
             .mend("Linux 5.3, or allow pidfd_open in this container's seccomp profile"),
     }
 }
@@ -101,16 +105,16 @@ fn fault_descriptor(flags: libc::c_int) -> io::Result<()> {
     Ok(())
 }
 
-fn userfaultfd() -> Line {
+fn userfaultfd() -> Finding {
     const NAME: &str = "userfaultfd";
     let (whole, user) = (fault_descriptor(0), fault_descriptor(USER_MODE_ONLY));
     let knob = knob("/proc/sys/vm/unprivileged_userfaultfd");
     let line = match (&whole, &user) {
-        (Ok(()), _) => Line::ok(NAME, "given to this user, for faults of the kernel too"),
-        (_, Ok(())) => Line::ok(NAME, "given to this user for faults of user mode, which is enough"),
+        (Ok(()), _) => Finding::ok(NAME, "given to this user, for faults of the kernel too"),
+        (_, Ok(())) => Finding::ok(NAME, "given to this user for faults of user mode, which is enough"),
         (_, Err(e)) => {
             let says = format!("refused ({}): memory that hostbuf did not make cannot be watched", reason(e));
-            let line = Line::note(NAME, says);
+            let line = Finding::note(NAME, says);
             match e.raw_os_error() {
                 Some(libc::ENOSYS) => {
                     line.mend("a kernel with CONFIG_USERFAULTFD=y (5.11 for other users than root)")
@@ -127,7 +131,7 @@ fn userfaultfd() -> Line {
 }
 
 /// User namespaces: only the simulated hosts of the demo and of the tests want them.
-fn namespaces() -> Line {
+fn namespaces() -> Finding {
     const NAME: &str = "user namespaces";
     let made = child::ask(Duration::from_secs(5), || {
         match nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWUSER | nix::sched::CloneFlags::CLONE_NEWNS)
@@ -137,10 +141,10 @@ fn namespaces() -> Line {
         }
     });
     match made.as_deref().unwrap_or_else(|why| why) {
-        "yes" => Line::ok(NAME, "allowed: several hosts can be simulated on this one"),
+        "yes" => Finding::ok(NAME, "allowed: several hosts can be simulated on this one"),
         why => {
             let says = format!("refused ({why}): no simulated hosts here. Jobs do not need them");
-            let mut line = Line::note(NAME, says);
+            let mut line = Finding::note(NAME, says);
             if knob("/proc/sys/kernel/unprivileged_userns_clone").as_deref() == Some("0") {
                 line = line.mend("root: sysctl kernel.unprivileged_userns_clone=1");
             }
@@ -156,14 +160,14 @@ fn namespaces() -> Line {
 }
 
 /// `hostbuf stat` reads `/proc/PID/fd` and smaps, which Yama leaves alone; only a process's memory it does not.
-fn ptrace() -> Line {
+fn ptrace() -> Finding {
     const NAME: &str = "ptrace_scope";
     match knob("/proc/sys/kernel/yama/ptrace_scope") {
-        None => Line::ok(NAME, "no Yama: a user's processes may look into one another"),
+        None => Finding::ok(NAME, "no Yama: a user's processes may look into one another"),
         Some(scope) if scope == "0" => {
-            Line::ok(NAME, "0: a user's processes may look into one another").value("scope", scope)
+            Finding::ok(NAME, "0: a user's processes may look into one another").value("scope", scope)
         }
-        Some(scope) => Line::note(
+        Some(scope) => Finding::note(
             NAME,
             format!(
                 "{scope}: hostbuf stat works, but cannot read the control page of a job whose agent has gone. A \
@@ -178,6 +182,7 @@ fn ptrace() -> Line {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::finding::Mark;
 
     #[test]
     fn releases_of_several_makers() {
@@ -195,6 +200,6 @@ mod tests {
 
     #[test]
     fn this_host_can_make_memory_files() {
-        assert_eq!(memory_file().mark, super::super::Mark::Ok);
+        assert_eq!(memory_file().mark, Mark::Ok);
     }
 }

@@ -6,9 +6,9 @@ use hostbuf::Bytes;
 use hostbuf::os::memlock;
 use nix::sys::resource::{Resource, getrlimit};
 
-use super::Line;
+use crate::finding::Finding;
 
-pub fn lines(size: Option<u64>) -> Vec<Line> {
+pub fn lines(size: Option<u64>) -> Vec<Finding> {
     vec![memlock(), file_size(size), descriptors(), core()]
 }
 
@@ -16,25 +16,26 @@ fn amount(limit: u64) -> String {
     if limit == libc::RLIM_INFINITY { "unlimited".into() } else { Bytes(limit).to_string() }
 }
 
-fn memlock() -> Line {
+fn memlock() -> Finding {
     const NAME: &str = "memlock (ulimit -l)";
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_MEMLOCK) else {
-        return Line::note(NAME, "the kernel does not say");
+        return Finding::note(NAME, "the kernel does not say");
     };
-    let figures = |line: Line| {
+    let figures = |line: Finding| {
         let number = |limit| (limit != libc::RLIM_INFINITY).then_some(limit);
         line.value("soft_bytes", number(soft)).value("hard_bytes", number(hard))
     };
     if soft == libc::RLIM_INFINITY {
-        return figures(Line::ok(NAME, "unlimited"));
+        return figures(Finding::ok(NAME, "unlimited"));
     }
     if memlock::is_exempt() {
         let says = format!("{}, which does not bind this process (it has CAP_IPC_LOCK)", amount(soft));
-        return figures(Line::ok(NAME, says));
+        return figures(Finding::ok(NAME, says));
     }
     let use_of = "registering with a network card and mmap-flags with MAP_LOCKED count against it; buffers without these, and CUDA, do not";
     let says = format!("{} for each user: {use_of}", amount(soft));
-    let line = if super::devices::has_rdma() { Line::lacks(NAME, says) } else { Line::note(NAME, says) };
+    let line =
+        if super::devices::has_rdma() { Finding::lacks(NAME, says) } else { Finding::note(NAME, says) };
     let line = if hard == libc::RLIM_INFINITY {
         line.mend("ulimit -l unlimited")
     } else {
@@ -53,17 +54,17 @@ pub fn survive_file_size() {
 }
 
 /// A memory file is a file: one beyond this limit ends the process that makes it (SIGXFSZ).
-fn file_size(size: Option<u64>) -> Line {
+fn file_size(size: Option<u64>) -> Finding {
     const NAME: &str = "file size (ulimit -f)";
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_FSIZE) else {
-        return Line::note(NAME, "the kernel does not say");
+        return Finding::note(NAME, "the kernel does not say");
     };
     if soft == libc::RLIM_INFINITY {
-        return Line::ok(NAME, "unlimited");
+        return Finding::ok(NAME, "unlimited");
     }
     let says = format!("{}: no buffer can be larger, since a memory file is a file", amount(soft));
     let fits = size.is_some_and(|s| s <= soft);
-    let line = if fits { Line::note(NAME, says) } else { Line::lacks(NAME, says) };
+    let line = if fits { Finding::note(NAME, says) } else { Finding::lacks(NAME, says) };
     let line = if size.is_some() && !fits { line.needed() } else { line };
     let mend = if hard == libc::RLIM_INFINITY {
         "ulimit -f unlimited"
@@ -78,10 +79,10 @@ const OF_THE_AGENT: u64 = 64;
 
 /// Checks the limit on file descriptors: an agent has a connection and a pidfd for each rank of its host, and raises
 /// its soft limit itself.
-fn descriptors() -> Line {
+fn descriptors() -> Finding {
     const NAME: &str = "descriptors (ulimit -n)";
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else {
-        return Line::note(NAME, "the kernel does not say");
+        return Finding::note(NAME, "the kernel does not say");
     };
     let ranks = hard.saturating_sub(OF_THE_AGENT) / 2;
     let says = format!(
@@ -89,22 +90,22 @@ fn descriptors() -> Line {
          {OF_THE_AGENT} for itself, so {hard} are enough for {ranks} ranks"
     );
     let line = if hard >= 1024 {
-        Line::ok(NAME, says)
+        Finding::ok(NAME, says)
     } else {
-        Line::lacks(NAME, says).mend("/etc/security/limits.conf: * - nofile 65536 (and log in again)")
+        Finding::lacks(NAME, says).mend("/etc/security/limits.conf: * - nofile 65536 (and log in again)")
     };
     line.value("soft", soft).value("hard", hard)
 }
 
-fn core() -> Line {
+fn core() -> Finding {
     const NAME: &str = "core files (ulimit -c)";
     let Ok((soft, _)) = getrlimit(Resource::RLIMIT_CORE) else {
-        return Line::note(NAME, "the kernel does not say");
+        return Finding::note(NAME, "the kernel does not say");
     };
     let number = (soft != libc::RLIM_INFINITY).then_some(soft);
     let says = match soft {
         0 => "none are written".into(),
         limit => format!("{}; buffers are left out of them unless asked for (dump)", amount(limit)),
     };
-    Line::ok(NAME, says).value("soft_bytes", number)
+    Finding::ok(NAME, says).value("soft_bytes", number)
 }

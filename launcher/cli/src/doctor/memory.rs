@@ -6,25 +6,27 @@ use hostbuf::internal::space;
 use hostbuf::os::memory;
 use hostbuf::{Bytes, MemoryError, NoSpace, Options, Pages};
 
-use super::{Line, knob};
+use super::kernel_text::knob;
+use crate::finding::Finding;
 
-pub fn lines(size: Option<u64>) -> Vec<Line> {
+pub fn lines(size: Option<u64>) -> Vec<Finding> {
     let mut lines = vec![available(), cgroups(), overcommit(size), nodes(), small_file_system()];
     lines.extend(size.map(fits));
     lines
 }
 
-fn available() -> Line {
+fn available() -> Finding {
     const NAME: &str = "available";
     let limit = memory::tightest();
     let bytes = space::available(&limit);
     let says =
         format!("{} on ordinary pages, limited by {} of {}", Bytes(bytes), limit.name, Bytes(limit.limit));
-    let line = if bytes == 0 { Line::lacks(NAME, says).mend(&*limit.remedy) } else { Line::ok(NAME, says) };
+    let line =
+        if bytes == 0 { Finding::lacks(NAME, says).mend(&*limit.remedy) } else { Finding::ok(NAME, says) };
     line.needed().value("available_bytes", bytes).value("limit_bytes", limit.limit).value("limit", limit.name)
 }
 
-fn cgroups() -> Line {
+fn cgroups() -> Finding {
     const NAME: &str = "memory cgroup";
     let text = knob("/proc/self/cgroup").unwrap_or_default();
     let which = match versions(&text).as_slice() {
@@ -38,9 +40,10 @@ fn cgroups() -> Line {
             limit.name,
             Bytes(limit.limit)
         );
-        Line::note(NAME, says).mend("if that is too little: the batch system's --mem, or docker run --memory")
+        Finding::note(NAME, says)
+            .mend("if that is too little: the batch system's --mem, or docker run --memory")
     } else {
-        Line::ok(NAME, format!("{which}; none limits this process to less than the host has"))
+        Finding::ok(NAME, format!("{which}; none limits this process to less than the host has"))
     }
     .value("versions", versions(&text))
 }
@@ -64,11 +67,11 @@ fn versions(text: &str) -> Vec<String> {
     versions
 }
 
-fn overcommit(size: Option<u64>) -> Line {
+fn overcommit(size: Option<u64>) -> Finding {
     const NAME: &str = "vm.overcommit_memory";
     let mode = knob("/proc/sys/vm/overcommit_memory").unwrap_or_else(|| "?".into());
     if mode != "2" {
-        let line = Line::ok(NAME, format!("{mode}: addresses can be held without taking memory"));
+        let line = Finding::ok(NAME, format!("{mode}: addresses can be held without taking memory"));
         return line.value("mode", mode);
     }
     let left = memory::meminfo("CommitLimit")
@@ -76,14 +79,14 @@ fn overcommit(size: Option<u64>) -> Line {
         .saturating_sub(memory::meminfo("Committed_AS").unwrap_or(0));
     let says = format!("2: the kernel promises no more than it has; {} of its promise are left", Bytes(left));
     let line = if size.is_some_and(|s| s > left) {
-        Line::lacks(NAME, says).needed().mend("root: sysctl vm.overcommit_memory=0")
+        Finding::lacks(NAME, says).needed().mend("root: sysctl vm.overcommit_memory=0")
     } else {
-        Line::note(NAME, says).mend("if that is too little, root: sysctl vm.overcommit_memory=0")
+        Finding::note(NAME, says).mend("if that is too little, root: sysctl vm.overcommit_memory=0")
     };
     line.value("mode", mode).value("left_bytes", left)
 }
 
-fn nodes() -> Line {
+fn nodes() -> Finding {
     const NAME: &str = "NUMA nodes";
     let entries = fs::read_dir("/sys/devices/system/node").into_iter().flatten().flatten();
     let mut nodes: Vec<u32> =
@@ -97,8 +100,8 @@ fn nodes() -> Line {
         })
         .collect();
     let line = match each.as_slice() {
-        [] => Line::note(NAME, "the kernel does not say: taken as one"),
-        [_] => Line::ok(NAME, "one: nothing to place"),
+        [] => Finding::note(NAME, "the kernel does not say: taken as one"),
+        [_] => Finding::ok(NAME, "one: nothing to place"),
         list => {
             let free = list.iter().map(|(n, free)| format!("node {n} {} free", Bytes(*free)));
             let says = format!(
@@ -106,7 +109,7 @@ fn nodes() -> Line {
                 list.len(),
                 free.collect::<Vec<_>>().join(", ")
             );
-            Line::note(NAME, says).mend("to spread them: numactl --interleave=all hostbuf ...")
+            Finding::note(NAME, says).mend("to spread them: numactl --interleave=all hostbuf ...")
         }
     };
     line.value("count", each.len())
@@ -120,23 +123,23 @@ fn node_free(text: &str) -> Option<u64> {
 }
 
 /// Other ways to share memory are limited by it; memory files are not.
-fn small_file_system() -> Line {
+fn small_file_system() -> Finding {
     const NAME: &str = "/dev/shm";
     match nix::sys::statvfs::statvfs("/dev/shm") {
         Ok(found) => {
             let bytes = found.blocks().saturating_mul(found.fragment_size());
             let says =
                 format!("{}, which does not matter: buffers are memory files, not files in it", Bytes(bytes));
-            Line::ok(NAME, says).value("size_bytes", bytes)
+            Finding::ok(NAME, says).value("size_bytes", bytes)
         }
         Err(_) => {
-            Line::ok(NAME, "not there, which does not matter: buffers are memory files, not files in it")
+            Finding::ok(NAME, "not there, which does not matter: buffers are memory files, not files in it")
         }
     }
 }
 
 /// Whether a buffer of `size` bytes would fit, on which pages.
-fn fits(size: u64) -> Line {
+fn fits(size: u64) -> Finding {
     const NAME: &str = "--size";
     let options = Options::new(size);
     let resolved = space::resolve(options.demand());
@@ -150,16 +153,16 @@ fn fits(size: u64) -> Line {
     let all = [Pages::Small, Pages::Transparent, Pages::Huge2M, Pages::Huge1G];
     let fitting: Vec<String> = all.into_iter().filter(|p| check(*p).is_ok()).map(|p| p.to_string()).collect();
     let line = match check(resolved) {
-        Ok(()) => Line::ok(
+        Ok(()) => Finding::ok(
             NAME,
             format!("{} fits on pages {}; auto takes {resolved}", Bytes(size), fitting.join(", ")),
         ),
         Err(MemoryError::NoSpace(NoSpace { asked, available, limit, remedy, .. })) => {
             let says =
                 format!("{} does not fit: {} available, limited by {limit}", Bytes(asked), Bytes(available));
-            Line::lacks(NAME, says).mend(remedy)
+            Finding::lacks(NAME, says).mend(remedy)
         }
-        Err(error) => Line::lacks(NAME, error.to_string()),
+        Err(error) => Finding::lacks(NAME, error.to_string()),
     };
     line.needed().value("fits_on", fitting).value("auto", resolved.to_string())
 }
@@ -167,7 +170,7 @@ fn fits(size: u64) -> Line {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::Mark;
+    use crate::finding::Mark;
 
     #[test]
     fn cgroup_versions() {

@@ -10,14 +10,15 @@ use hostbuf::Bytes;
 use hostbuf::os::memfd::{self, Backing};
 use hostbuf::os::memory;
 
-use super::{Line, reason};
+use super::kernel_text::reason;
+use crate::finding::{Finding, Mark};
 
 const EXTENT: usize = 2 << 20;
 const MADV_COLLAPSE: libc::c_int = 25;
 
-pub fn lines(size: Option<u64>) -> Vec<Line> {
+pub fn lines(size: Option<u64>) -> Vec<Finding> {
     let transparent = transparent();
-    let have_transparent = transparent.mark == super::Mark::Ok;
+    let have_transparent = transparent.mark == Mark::Ok;
     vec![
         transparent,
         pool(2 << 20, size, have_transparent),
@@ -93,14 +94,14 @@ fn collapse() -> io::Result<()> {
     }
 }
 
-fn transparent() -> Line {
+fn transparent() -> Finding {
     const NAME: &str = "THP for memory files";
     const KNOB: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
     let knob = memory::chosen(KNOB);
     let shown = knob.clone().unwrap_or_else(|| "absent".into());
     let tried = collapse();
     let line = match &tried {
-        Ok(()) => Line::ok(
+        Ok(()) => Finding::ok(
             NAME,
             format!("4 MiB became huge pages when tried (MADV_COLLAPSE; shmem_enabled: {shown})"),
         ),
@@ -108,16 +109,18 @@ fn transparent() -> Line {
             let says = format!("not when tried: {} (shmem_enabled: {shown})", reason(e));
             let touched = matches!(shown.as_str(), "always" | "within_size" | "advise" | "force");
             match (e.raw_os_error(), touched) {
-                (Some(libc::EFBIG), _) => Line::note(NAME, says).mend("ulimit -f unlimited, then ask again"),
+                (Some(libc::EFBIG), _) => {
+                    Finding::note(NAME, says).mend("ulimit -f unlimited, then ask again")
+                }
                 (Some(libc::EINVAL), true) => {
-                    Line::note(NAME, format!("{says}; the kernel gives them at the first touch instead"))
+                    Finding::note(NAME, format!("{says}; the kernel gives them at the first touch instead"))
                 }
                 (Some(libc::EINVAL), false) if shown != "absent" => {
-                    Line::lacks(NAME, says).mend(format!("root: echo advise > {KNOB}, or Linux 6.1"))
+                    Finding::lacks(NAME, says).mend(format!("root: echo advise > {KNOB}, or Linux 6.1"))
                 }
-                (Some(libc::EAGAIN | libc::ENOMEM | libc::EBUSY), _) => Line::lacks(NAME, says)
+                (Some(libc::EAGAIN | libc::ENOMEM | libc::EBUSY), _) => Finding::lacks(NAME, says)
                     .mend("memory is in pieces, root: echo 1 > /proc/sys/vm/compact_memory"),
-                _ => Line::lacks(NAME, says)
+                _ => Finding::lacks(NAME, says)
                     .mend("a kernel with CONFIG_TRANSPARENT_HUGEPAGE=y, or reserved pages (below)"),
             }
         }
@@ -126,11 +129,11 @@ fn transparent() -> Line {
 }
 
 /// A pool of reserved pages of `page` bytes.
-fn pool(page: u64, size: Option<u64>, have_transparent: bool) -> Line {
+fn pool(page: u64, size: Option<u64>, have_transparent: bool) -> Finding {
     let name = format!("reserved pages of {}", Bytes(page));
     let folder = format!("/sys/kernel/mm/hugepages/hugepages-{}kB", page >> 10);
     let Some(pool) = memory::huge_pool(page) else {
-        return Line::note(name, "this kernel or processor has none of this size");
+        return Finding::note(name, "this kernel or processor has none of this size");
     };
     let wanted = size.unwrap_or(1 << 30).div_ceil(page);
     let says = format!("{} free of {}", pool.free, pool.total);
@@ -142,37 +145,40 @@ fn pool(page: u64, size: Option<u64>, have_transparent: bool) -> Line {
     // Pages for the pool come out of memory that is free.
     let missing = wanted.saturating_sub(pool.free).saturating_mul(page);
     let there = memory::meminfo("MemAvailable").is_some_and(|free| missing <= free);
-    let offer = |line: Line| {
+    let offer = |line: Finding| {
         if there { line.mend(format!("for {}, {command}", Bytes(wanted * page))) } else { line }
     };
     let enough = if size.is_some() { pool.free >= wanted } else { pool.free > 0 };
     let line = if enough {
-        Line::ok(name, says)
+        Finding::ok(name, says)
     } else if have_transparent || page > 2 << 20 {
         let why = if have_transparent {
             "transparent ones serve as well"
         } else {
             "those of 2 MiB serve nearly as well"
         };
-        offer(Line::note(name, format!("{says}; {why}")))
+        offer(Finding::note(name, format!("{says}; {why}")))
     } else {
-        offer(Line::lacks(name, format!("{says}: buffers stand on small pages")))
+        offer(Finding::lacks(name, format!("{says}: buffers stand on small pages")))
     };
     line.value("free", pool.free).value("total", pool.total).value("page_bytes", page)
 }
 
 /// Taking pages without touching them one by one, with an error where a touch would be a signal.
-fn populate() -> Line {
+fn populate() -> Finding {
     const NAME: &str = "MADV_POPULATE_WRITE";
     match Trial::new().and_then(|trial| trial.advise(EXTENT, libc::MADV_POPULATE_WRITE)) {
-        Ok(()) => Line::ok(NAME, "pages are taken before use, so a full host is an error and never SIGBUS"),
+        Ok(()) => {
+            Finding::ok(NAME, "pages are taken before use, so a full host is an error and never SIGBUS")
+        }
         Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
-            Line::note(NAME, "not known to this kernel: fallocate is used, which is slower")
+            Finding::note(NAME, "not known to this kernel: fallocate is used, which is slower")
                 .mend("Linux 5.14")
         }
         Err(e) if e.raw_os_error() == Some(libc::EFBIG) => {
-            Line::note(NAME, format!("not tried: {}", reason(&e))).mend("ulimit -f unlimited, then ask again")
+            Finding::note(NAME, format!("not tried: {}", reason(&e)))
+                .mend("ulimit -f unlimited, then ask again")
         }
-        Err(e) => Line::lacks(NAME, format!("{}: pages cannot be taken before use", reason(&e))),
+        Err(e) => Finding::lacks(NAME, format!("{}: pages cannot be taken before use", reason(&e))),
     }
 }

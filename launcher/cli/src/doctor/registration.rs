@@ -10,13 +10,14 @@ use std::time::Duration;
 
 use hostbuf::register::{Access, Mlock, Monitor, Probe, Registration, Span};
 
-use super::{Line, child};
+use super::child;
+use crate::finding::{Finding, Mark};
 use crate::{installation, preload_file, register_file};
 
 /// How much memory is registered to try it, bytes.
 const TRIED: usize = 64 << 10;
 
-pub fn lines() -> Vec<Line> {
+pub fn lines() -> Vec<Finding> {
     let mut lines = vec![locking()];
     lines.extend(gpu());
     lines.extend([object(register_file::PLAIN), object(register_file::WITH_RDMA), monitor()]);
@@ -24,12 +25,12 @@ pub fn lines() -> Vec<Line> {
 }
 
 /// What locking a few pages says.
-fn locking() -> Line {
+fn locking() -> Finding {
     const NAME: &str = "page-locking";
     let tried =
         child::ask(Duration::from_secs(10), || said(&Mlock::probe(), || try_with(&Arc::new(Mlock::new()))));
     let line = outcome(NAME, tried);
-    if line.mark == super::Mark::Ok {
+    if line.mark == Mark::Ok {
         return line;
     }
     line.mend("ulimit -l unlimited")
@@ -38,7 +39,7 @@ fn locking() -> Line {
 
 /// Registering with a GPU, where there is one; the devices' own lines say what is missing otherwise.
 #[cfg(feature = "cuda")]
-fn gpu() -> Option<Line> {
+fn gpu() -> Option<Finding> {
     use hostbuf::register::CudaHost;
     let tried = child::ask(Duration::from_secs(120), || {
         let mut registers_read_only = true;
@@ -57,19 +58,19 @@ fn gpu() -> Option<Line> {
     (!absent).then(|| {
         let line = outcome("GPU registration", tried);
         match line.mark {
-            super::Mark::Ok => line,
-            super::Mark::Note => {
+            Mark::Ok => line,
+            Mark::Note => {
                 line.mend("install another version of the driver, or leave buffers unfrozen (docs/gpu.md)")
             }
-            super::Mark::Lacks => line.mend("nvidia-smi, and dmesg, say more"),
+            Mark::Lacks => line.mend("nvidia-smi, and dmesg, say more"),
         }
     })
 }
 
 #[cfg(not(feature = "cuda"))]
-fn gpu() -> Option<Line> {
+fn gpu() -> Option<Finding> {
     Some(
-        Line::note("GPU registration", "this hostbuf was built without CUDA")
+        Finding::note("GPU registration", "this hostbuf was built without CUDA")
             .mend("cargo build --features cuda"),
     )
 }
@@ -91,23 +92,23 @@ fn try_with<R: hostbuf::register::Registrar>(registrar: &Arc<R>) -> Result<(), S
     registration.deregister().map_err(|e| e.to_string())
 }
 
-fn outcome(name: &str, tried: Result<String, String>) -> Line {
+fn outcome(name: &str, tried: Result<String, String>) -> Finding {
     let text = tried.unwrap_or_else(|why| format!("failed {why}"));
     match text.split_once(' ') {
-        Some(("ok", what)) => Line::ok(name, format!("works: {what}")),
-        Some(("partly", what)) => Line::note(name, format!("works: {what}")),
-        Some((_, why)) => Line::lacks(name, why),
-        None => Line::lacks(name, text),
+        Some(("ok", what)) => Finding::ok(name, format!("works: {what}")),
+        Some(("partly", what)) => Finding::note(name, format!("works: {what}")),
+        Some((_, why)) => Finding::lacks(name, why),
+        None => Finding::lacks(name, text),
     }
 }
 
 /// The object for `--register`: whether it is there, loads, and what it says of each kind of device.
-fn object(name: &str) -> Line {
+fn object(name: &str) -> Finding {
     let with_rdma = name == register_file::WITH_RDMA;
     let path = match register_file::place(name) {
         Ok(path) => path,
         Err(error) => {
-            let line = Line::note(name, format!("hostbuf run {error}"));
+            let line = Finding::note(name, format!("hostbuf run {error}"));
             let line = if with_rdma { line.mend("scripts/install-deps rdma") } else { line };
             return line.mend(installation::mend(""));
         }
@@ -118,7 +119,7 @@ fn object(name: &str) -> Line {
     let answers = match asked {
         Ok(answers) if !answers.starts_with("does not load") => answers,
         Ok(why) | Err(why) => {
-            let line = Line::lacks(name, why);
+            let line = Finding::lacks(name, why);
             return if with_rdma {
                 line.mend("apt-get install libibverbs1 ibverbs-providers")
             } else {
@@ -143,7 +144,7 @@ fn object(name: &str) -> Line {
         .iter()
         .map(|[kind, state, what]| ((*kind).to_owned(), format!("{state}: {what}").into()))
         .collect();
-    Line::ok(name, says).value("devices", values)
+    Finding::ok(name, says).value("devices", values)
 }
 
 /// `kind state text`.
@@ -188,30 +189,29 @@ fn linker_says() -> String {
 }
 
 /// Whether registrations of memory that hostbuf did not make can be kept.
-fn monitor() -> Line {
+fn monitor() -> Finding {
     const NAME: &str = "strict monitor";
     let tried = child::ask(Duration::from_secs(30), || match Monitor::probe() {
         Probe::Ready(what) => format!("ok {what}"),
         Probe::Missing(why) => format!("missing {why}"),
     });
     match tried.as_deref().map(|text| text.split_once(' ').unwrap_or((text, ""))) {
-        Ok(("ok", what)) => Line::ok(NAME, format!("proven: {what}")),
+        Ok(("ok", what)) => Finding::ok(NAME, format!("proven: {what}")),
         Ok((_, why)) => unproven(NAME, why),
         Err(why) => unproven(NAME, why),
     }
 }
 
-fn unproven(name: &str, why: &str) -> Line {
+fn unproven(name: &str, why: &str) -> Finding {
     let says =
         format!("not proven: {why}. A registration cache keeps nothing of memory that hostbuf did not make");
-    Line::note(name, says)
+    Finding::note(name, says)
         .mend("kernel, userfaultfd above says what is missing; or HOSTBUF_CACHE_MONITOR=explicit, and the program tells")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::Mark;
 
     #[test]
     fn what_was_tried_becomes_a_line() {

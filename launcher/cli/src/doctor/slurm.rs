@@ -2,21 +2,21 @@
 
 use std::path::Path;
 
-use super::Line;
+use crate::finding::Finding;
 
 const NAME: &str = "Slurm accounting";
 const MEND: &str = "ask the administrator for JobAcctGatherParams=UsePss (or NoShared) in slurm.conf";
 
 /// Checks Slurm's accounting with `scontrol show config`. `ask` runs a program and returns its output.
-pub(super) fn line(scontrol: &Path, ask: impl Fn(&Path, &[&str]) -> Result<String, String>) -> Line {
+pub(super) fn line(scontrol: &Path, ask: impl Fn(&Path, &[&str]) -> Result<String, String>) -> Finding {
     match ask(scontrol, &["show", "config"]) {
         Ok(text) => accounting(&text),
-        Err(why) => Line::note(NAME, format!("scontrol: {why}")),
+        Err(why) => Finding::note(NAME, format!("scontrol: {why}")),
     }
 }
 
 /// Checks the settings that decide whether a buffer counts once for each rank.
-fn accounting(configuration: &str) -> Line {
+fn accounting(configuration: &str) -> Finding {
     let setting = |name: &str| {
         let value = configuration.lines().find_map(|line| {
             let (key, value) = line.split_once('=')?;
@@ -28,21 +28,24 @@ fn accounting(configuration: &str) -> Line {
     let has = |word: &str| parameters.split(',').any(|p| p.trim().eq_ignore_ascii_case(word));
     let once = ["UsePss", "NoShared"].into_iter().find(|word| has(word));
     let line = if kind.is_empty() || kind.ends_with("/none") {
-        Line::ok(NAME, "Slurm does not measure the memory of processes")
+        Finding::ok(NAME, "Slurm does not measure the memory of processes")
     } else if kind.ends_with("/cgroup") {
-        Line::ok(NAME, "Slurm measures memory with control groups, which count a shared page once")
+        Finding::ok(NAME, "Slurm measures memory with control groups, which count a shared page once")
     } else if let Some(word) = once {
-        Line::ok(NAME, format!("JobAcctGatherParams has {word}: a buffer does not count once for each rank"))
+        Finding::ok(
+            NAME,
+            format!("JobAcctGatherParams has {word}: a buffer does not count once for each rank"),
+        )
     } else if has("OverMemoryKill") {
         let says = "Slurm adds up the resident memory of all ranks, so a buffer counts once for each rank that touches it, and \
                     Slurm ends a job whose sum exceeds its limit (OverMemoryKill)";
-        Line::lacks(NAME, says)
+        Finding::lacks(NAME, says)
             .mend(MEND)
             .mend("until then, request --mem for the size of the buffer times the ranks of a host")
     } else {
         let says = "Slurm adds up the resident memory of all ranks, so sstat and sacct count a buffer once for each rank that \
                     touches it; Slurm does not end the job for that (OverMemoryKill is not set)";
-        Line::note(NAME, says).mend(MEND)
+        Finding::note(NAME, says).mend(MEND)
     };
     line.value("gather_type", kind).value("gather_parameters", parameters)
 }
