@@ -197,7 +197,7 @@ fn ranks_and_hosts_that_cannot_be() {
     one_line(
         &with(&["--launcher", "local", "--host", "elsewhere:2"]),
         1,
-        &["--launcher local starts ranks here only"],
+        &["cannot run on several hosts: --launcher local starts ranks here only"],
     );
     let many = with(&["--launcher", "local", "-n", "100000000"]);
     one_line(&many, 1, &["-n 100000000", "at most 65536"]);
@@ -226,6 +226,11 @@ fn engines_that_are_not_there() {
     one_line(&alone("openmpi"), 1, &["--launcher openmpi", "mpirun"]);
     // Without any the ranks of this host are started by hostbuf itself.
     assert_eq!(alone("auto").ok().said(), [""; 0]);
+    let mut elsewhere = Command::new(hostbuf());
+    elsewhere.env("PATH", "/nowhere").env_remove("SLURM_JOB_ID");
+    elsewhere.args(["run", "--host", "elsewhere:2", "--size", "1M", "--", "/bin/true"]);
+    let why = "cannot run on several hosts: no mpirun in PATH and no Slurm allocation";
+    one_line(&Outcome::of(&mut elsewhere), 1, &[why, "--mpirun"]);
     let wrong = run(&["run", "--mpirun", "/bin/true", "-n", "1", "--size", "1M", "--", "true"]);
     one_line(&wrong, 1, &["/bin/true"]);
 }

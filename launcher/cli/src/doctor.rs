@@ -5,15 +5,15 @@
 
 mod addresses;
 mod child;
+mod command_output;
 mod devices;
-mod engines;
 mod kernel;
 mod kernel_text;
+mod launch_commands;
 mod limits;
 mod memory;
 mod pages;
 mod registration;
-mod slurm;
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -51,7 +51,7 @@ pub fn run(arguments: &Arguments) -> ExitCode {
         ("kernel", kernel::lines()),
         ("addresses", addresses::lines(size)),
         ("limits", limits::lines(size)),
-        ("MPI", engines::lines()),
+        ("MPI", launch_commands::lines()),
         ("devices", devices::lines()),
         ("registration", registration::lines()),
     ];

@@ -1,6 +1,8 @@
-//! An option of mpirun, mpiexec or srun that was given to `hostbuf run`, and what `hostbuf run` has instead of it.
+//! An engine's option that a user gives to `hostbuf run` by mistake, and the option to use instead.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+use crate::engines;
 
 /// An engine's option, as it was typed, that `hostbuf run` does not have.
 pub(crate) struct EngineOption {
@@ -63,19 +65,11 @@ fn name(word: &str) -> &str {
     word.split(['=', ' ']).next().unwrap_or(word)
 }
 
-/// Returns what `hostbuf run` has instead of an engine's option.
+/// Returns the option of `hostbuf run` with the meaning of an engine's option.
 fn known(word: &str) -> Option<&'static str> {
-    Some(match name(word).trim_start_matches('-') {
-        "H" | "host" | "hosts" | "w" | "nodelist" => "--host h0:2,h1:2",
-        "f" | "hostfile" | "machinefile" | "default-hostfile" => "--hostfile FILE",
-        "N" | "npernode" | "ppn" | "perhost" | "ntasks-per-node" => {
-            "--host h0:2,h1:2, which names the ranks of each host"
-        }
-        "np" | "ntasks" => "-n",
-        "x" => "--launcher-arg -x --launcher-arg NAME",
-        "env" | "genv" => "--launcher-arg -genv --launcher-arg NAME --launcher-arg VALUE",
-        "envall" | "genvall" => "--launcher-arg -genvall",
-        "envlist" | "genvlist" => "--launcher-arg -genvlist --launcher-arg NAMES",
-        _ => return None,
-    })
+    let option = name(word).trim_start_matches('-');
+    let mut replacements = engines::ALL.iter().flat_map(|engine| engine.replacements());
+    replacements
+        .find(|replacement| replacement.names.contains(&option))
+        .map(|replacement| replacement.instead)
 }

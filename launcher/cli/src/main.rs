@@ -6,6 +6,7 @@ mod complain;
 
 #[path = "../../agent/src/lib.rs"]
 mod agent;
+mod agent_program;
 mod arguments;
 mod device {
     pub(crate) use hostbuf::register::{DeviceList as Devices, ListedDevice as Device};
@@ -13,8 +14,10 @@ mod device {
 mod doctor;
 mod elf;
 mod engine_option;
+mod engines;
 mod exec;
 mod finding;
+mod hosts;
 mod installation;
 #[path = "../../agent/src/lookup.rs"]
 mod lookup;
@@ -23,6 +26,7 @@ mod preload_file;
 mod program;
 mod register_file;
 mod run;
+mod search_path;
 mod stat;
 
 use std::process::ExitCode;

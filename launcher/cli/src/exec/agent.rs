@@ -10,8 +10,9 @@ use hostbuf::os::{process, socket};
 use hostbuf::{Error, Options, Result};
 
 use super::PATIENCE;
-use super::rank::{Place, job_key};
+use super::rank::{is_daemon, job_key};
 use crate::agent::spec::{Lifeline, Spec};
+use crate::engines::Place;
 
 /// The connection to this host's agent, which is started if need be, and the name of its socket.
 ///
@@ -25,13 +26,11 @@ pub(super) fn find_or_start(
     let random =
         process::random().map_err(|e| Error::Os { doing: "asking for a random number".into(), source: e })?;
     let key = match job_key() {
-        Some(key) => key,
-        None if place.local_size == 1 => format!("alone/{random:032x}"),
-        None => {
-            let why = "the engine tells no name for the job (neither PMIX_NAMESPACE nor SLURM_STEP_ID is set, and no \
-                       Hydra proxy is above this process): use `hostbuf run`; in a batch script of Slurm put srun in \
-                       front";
-            return Err(Error::Attach { why: why.into() });
+        Ok(key) => key,
+        Err(_) if place.local_size == 1 => format!("alone/{random:032x}"),
+        Err(missing) => {
+            let why = format!("the engine provides no name for the job ({missing}): use `hostbuf run`");
+            return Err(Error::Attach { why });
         }
     };
     // A name has little room.
@@ -108,18 +107,12 @@ fn start(
     Err(Error::Attach { why: format!("the agent of this host could not be started: {status}") })
 }
 
-/// The engine's process above this one; a shell that stays between them ends with its own rank, and the agent serves
-/// them all. Without an engine it is the parent.
+/// Returns the engine's process above this one, or the parent without an engine. A shell between them ends with its own rank,
+/// but the agent serves all ranks.
 fn daemon() -> i32 {
-    const DAEMONS: [&str; 8] =
-        ["orted", "orterun", "mpirun", "prted", "prterun", "slurmstepd", "hydra_pmi_proxy", "mpiexec"];
     let parent = nix::unistd::getppid().as_raw();
     let ancestors = std::iter::successors(Some(parent), |&pid| process::parent(pid).filter(|&p| p > 1));
-    let is_daemon = |pid: &i32| {
-        let name = process::name(*pid);
-        DAEMONS.iter().any(|d| name.starts_with(d))
-    };
-    ancestors.take(64).find(is_daemon).unwrap_or(parent)
+    ancestors.take(64).find(|&pid| is_daemon(&process::name(pid))).unwrap_or(parent)
 }
 
 #[allow(unsafe_code)]

@@ -23,10 +23,10 @@ use hostbuf::{Error, Result};
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 
 use crate::arguments::{BufferArguments, RegisterArguments, StartArguments};
+use crate::engines::Place;
 use crate::preload_file;
 use crate::program::Program;
 use crate::register_file;
-use rank::Place;
 use register_file::Registering;
 
 /// Run a rank of an existing job script with a buffer: `mpirun <anything> hostbuf exec --size 2G -- ./app`
@@ -56,7 +56,7 @@ pub(crate) struct Arguments {
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) fn run(arguments: Arguments) -> ExitCode {
-    let place = Place::find();
+    let place = rank::place();
     let program = match Program::find(&arguments.command[0]) {
         Ok(program) => required(&arguments, program).map_err(|error| (error, 1)),
         Err((why, status)) => Err((Error::Invalid { what: why }, status)),

@@ -1,12 +1,12 @@
 //! `hostbuf run`: starts an agent on every host, then the program's ranks, each under `hostbuf exec`.
 
+mod contexts;
 mod death;
 mod descendants;
-mod engine;
-mod hosts;
 mod lines;
 mod plan;
 mod progress;
+mod selection;
 mod shortage;
 mod signals;
 mod spawn;
@@ -23,9 +23,9 @@ use hostbuf::{Error, Result};
 use crate::agent::spec::Spec;
 use crate::arguments::{BufferArguments, RegisterArguments, StartArguments};
 use crate::program::Program;
-use crate::register_file;
-use engine::{Choice, Engine};
-use plan::{Context, Plan};
+use crate::{agent_program, hosts, register_file};
+use plan::{EngineOptions, RequestedSize};
+use selection::EngineChoice;
 
 /// Start a program's ranks with a buffer on each host: hostbuf run -n 8 --host h0:4,h1:4 --size 2G -- ./app
 #[derive(Debug, clap::Args)]
@@ -54,12 +54,12 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     start: StartArguments,
     /// Start the processes with this engine
-    #[arg(long, value_enum, default_value_t)]
-    launcher: Choice,
+    #[arg(long, value_name = "ENGINE", value_parser = EngineChoice::parser(), default_value = selection::AUTO)]
+    launcher: EngineChoice,
     /// Pass one word to the engine; repeat it for each: --launcher-arg --mca --launcher-arg btl --launcher-arg tcp,self
     #[arg(long = "launcher-arg", value_name = "ARG", allow_hyphen_values = true)]
     launcher_args: Vec<OsString>,
-    /// Use this mpirun, mpiexec or srun instead of the first one in PATH
+    /// Use this mpirun or mpiexec instead of the first one in PATH
     #[arg(long, value_name = "PATH", value_hint = ValueHint::CommandName)]
     mpirun: Option<PathBuf>,
     /// Use this agent instead of the one installed with `hostbuf`
@@ -101,30 +101,27 @@ fn start(arguments: Arguments) -> Result<u8> {
         (None, Some(file)) => hosts::from_file(file)?,
         (None, None) => Vec::new(),
     };
-    let contexts = Context::split(arguments.ranks, arguments.command)?;
+    let contexts = contexts::split(arguments.ranks, arguments.command)?;
     // A program that is missing on this host may exist on the others, which report it themselves.
     let programs = contexts.iter().filter_map(|c| Program::find(&c.command[0]).ok());
     let needed: Vec<String> = programs.flat_map(|p| p.needed).collect();
-    let engine = Engine::find(arguments.launcher, arguments.mpirun.as_deref(), &needed)?;
-    if engine == Engine::Local && hosts.iter().any(|h| !is_here(&h.name)) {
-        return Err(Error::Unsupported {
-            what: "more than this host".into(),
-            why: match arguments.launcher {
-                Choice::Local => "--launcher local starts ranks here only; leave it out, or the other hosts".into(),
-                _ => "the engine is \"local\", since no mpirun was found in PATH and this is no Slurm allocation; install \
-                      an MPI, or name its mpirun with --mpirun"
-                    .into(),
-            },
-        });
+    let command = selection::find(arguments.launcher, arguments.mpirun.as_deref(), &needed)?;
+    let engine = command.engine;
+    let automatic = arguments.launcher == EngineChoice::Auto;
+    if let Some(why) = engine.limited_to_one_host(automatic)
+        && hosts.iter().any(|host| !is_here(&host.name))
+    {
+        return Err(Error::Invalid { what: format!("cannot run on several hosts: {why}") });
     }
-    if let (Some(name), false) = (engine.is_foreign_to(&needed), arguments.quiet) {
+    if let (Some(name), false) = (selection::foreign_mpi(engine, &needed), arguments.quiet) {
         complain!(
             "hostbuf run: the program names the libraries of {name}, and is started by {}: each of its ranks may say that it is \
              rank 0 of 1 (leave --launcher out, or build it with that MPI)",
-            engine.name()
+            command.release.title()
         );
     }
-    let agent = engine.agent(arguments.agent.as_deref())?;
+    let agent = agent_program::find(&command, arguments.agent.as_deref())?;
+    let options = EngineOptions::new(engine, &arguments.launcher_args);
     let job = process::random()
         .map_err(|source| Error::Os { doing: "asking for a random number".into(), source })?;
     let timeout = arguments.start.timeout()?;
@@ -137,15 +134,16 @@ fn start(arguments: Arguments) -> Result<u8> {
         lifeline: None,
         reports: true,
         // An engine ends its ranks by itself, and its daemons may be lost without the job.
-        ends_processes: engine == Engine::Local,
-        program: plan::common_program(&contexts, &arguments.launcher_args),
+        ends_processes: engine.spawns_ranks(),
+        program: options.common_program(&contexts),
         timeout,
     };
     let mut for_exec = arguments.register.words();
     for_exec.extend(arguments.buffers.require.then(|| "--require".to_owned()));
-    let plan = Plan::new(&engine, &agent, &hosts, &contexts, &arguments.launcher_args, &spec, &for_exec)?;
+    let plan = plan::plan(&command, &agent, &hosts, &contexts, &options, &spec, &for_exec)?;
+    let size = RequestedSize::new(&contexts, &hosts);
     let voice = supervise::Voice { quiet: arguments.quiet, verbose: arguments.verbose };
-    supervise::supervise(&engine, plan, voice)
+    supervise::supervise(&command, plan, size, voice)
 }
 
 fn is_here(name: &str) -> bool {

@@ -8,7 +8,7 @@ use hostbuf::os::process;
 use hostbuf::{Error, Result};
 use nix::sys::signal::SigSet;
 
-use super::plan::Line;
+use crate::engines::Invocation;
 
 /// The standard streams and process group of a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub(super) enum Streams {
 /// # Errors
 /// [`Error::Os`].
 #[allow(unsafe_code)]
-pub(super) fn spawn(line: &Line, streams: Streams, mask: SigSet) -> Result<Child> {
+pub(super) fn spawn(line: &Invocation, streams: Streams, mask: SigSet) -> Result<Child> {
     let mut words = line.words.clone();
     let script = match &line.script {
         None => None,

@@ -13,14 +13,14 @@ use nix::unistd::Pid;
 
 use super::death::{FirstDeath, death};
 use super::descendants::{self, Patience};
-use super::engine::Engine;
 use super::lines::Lines;
-use super::plan::{Asked, Line, Plan};
+use super::plan::RequestedSize;
 use super::progress::Progress;
 use super::shortage::shortage;
 use super::signals::{Received, Signals};
 use super::spawn::{Streams, spawn};
 use crate::agent::report::{Report, covered};
+use crate::engines::{Invocation, LaunchCommand, LaunchPlan};
 
 /// The verbosity of the launcher.
 #[derive(Clone, Copy, Debug)]
@@ -37,37 +37,31 @@ const LINGER: Duration = Duration::from_secs(2);
 /// The time that agents get to notice that all their ranks have ended.
 const NOTICE: Duration = Duration::from_millis(500);
 
-/// The time that an engine gets to end a job of which a rank has failed. Open MPI takes 1 s, and its mpirun 4.1 crashes if
-/// it gets SIGTERM meanwhile.
-const ABORT: Duration = Duration::from_secs(3);
-
 /// The largest number of an engine's lines that a message quotes: enough for the remedies at their end.
 const MOST_SAID: usize = 16;
 /// The time that a host may still take to connect after the engine's ssh has reported that it is unreachable.
 const REACH: Duration = Duration::from_secs(2);
 
-/// Returns whether a line is ssh's message that it gives up.
-fn cannot_reach(line: &str) -> bool {
-    line.starts_with("ssh: ")
-        || line.contains("Host key verification failed")
-        || line.contains("Permission denied (")
-}
-
 /// Runs both jobs; returns the exit status of the program's.
 ///
 /// # Errors
 /// When a job cannot be started, or the agents say why there is no buffer.
-pub(super) fn supervise(engine: &Engine, plan: Plan, voice: Voice) -> Result<u8> {
+pub(super) fn supervise(
+    command: &LaunchCommand,
+    plan: LaunchPlan,
+    size: RequestedSize,
+    voice: Voice,
+) -> Result<u8> {
     let signals = Signals::block()?;
-    if *engine == Engine::Local {
+    if command.engine.spawns_ranks() {
         descendants::adopt();
     }
-    let mut launcher = Launcher::new(engine, voice, &signals, &plan);
+    let mut launcher = Launcher::new(command, voice, &signals, &plan, size);
     let mut status = launcher.run(plan.clone());
     launcher.end();
     if status.is_err() && launcher.engine_crashed() {
         tracing::warn!("the engine's own processes crashed while they started; starting them once more");
-        launcher = Launcher::new(engine, voice, &signals, &plan);
+        launcher = Launcher::new(command, voice, &signals, &plan, size);
         status = launcher.run(plan);
         launcher.end();
     }
@@ -81,7 +75,7 @@ pub(super) fn supervise(engine: &Engine, plan: Plan, voice: Voice) -> Result<u8>
 }
 
 struct Launcher<'a> {
-    engine: &'a Engine,
+    command: &'a LaunchCommand,
     voice: Voice,
     signals: &'a Signals,
     agents: Option<Child>,
@@ -118,13 +112,19 @@ struct Launcher<'a> {
     /// The result of the agents' job.
     agents_status: Option<ExitStatus>,
     progress: Progress,
-    asked: Asked,
+    size: RequestedSize,
 }
 
 impl<'a> Launcher<'a> {
-    fn new(engine: &'a Engine, voice: Voice, signals: &'a Signals, plan: &Plan) -> Launcher<'a> {
+    fn new(
+        command: &'a LaunchCommand,
+        voice: Voice,
+        signals: &'a Signals,
+        plan: &LaunchPlan,
+        size: RequestedSize,
+    ) -> Launcher<'a> {
         Launcher {
-            engine,
+            command,
             voice,
             signals,
             agents: None,
@@ -148,20 +148,18 @@ impl<'a> Launcher<'a> {
             asked_to_end: None,
             agents_status: None,
             progress: Progress::new(voice.quiet),
-            asked: plan.asked,
+            size,
         }
     }
 
-    /// Whether the agents' job crashed in the engine's own start, before any rank was started: Open MPI 4.1 does so under
-    /// srun now and then, on a busy machine more often.
+    /// Returns whether the engine crashed while it started the agents, before any rank was started.
     fn engine_crashed(&self) -> bool {
-        matches!(self.engine, Engine::Slurm { .. })
-            && self.spawned.is_empty()
+        self.spawned.is_empty()
             && self.ended_by.is_none()
-            && self.agent_noise.seen.iter().any(|line| line.contains("Segmentation fault"))
+            && self.agent_noise.seen.iter().any(|line| self.command.engine.reports_crash(line))
     }
 
-    fn run(&mut self, plan: Plan) -> Result<u8> {
+    fn run(&mut self, plan: LaunchPlan) -> Result<u8> {
         self.foreign = descendants::children();
         self.note(&plan.agents);
         let mut agents = spawn(&plan.agents, Streams::Piped, self.signals.before())?;
@@ -196,7 +194,7 @@ impl<'a> Launcher<'a> {
                 continue;
             }
             if waiting.is_some() && self.unreachable.is_some_and(|since| since.elapsed() > REACH) {
-                // Hydra itself would wait for that host for ever.
+                // The engine would wait for that host for ever.
                 self.failure = Some(self.no_agents());
                 continue;
             }
@@ -243,11 +241,11 @@ impl<'a> Launcher<'a> {
     fn tell_of_the_engine(&self) {
         let failed = self.status.filter(|status| !status.success());
         let Some(status) = failed.filter(|_| !self.agreed && self.asked_to_end.is_none()) else { return };
-        if *self.engine == Engine::Local {
+        if self.command.engine.spawns_ranks() {
             return;
         }
-        let name = self.engine.name();
-        let hint = shortage(self.engine, self.asked).map_or(String::new(), |hint| format!(". {hint}"));
+        let name = self.command.release.title();
+        let hint = shortage(self.command, self.size).map_or(String::new(), |hint| format!(". {hint}"));
         complain!(
             "hostbuf run: {name} ended ({status}) before any rank had the buffer; see its own messages above{hint}"
         );
@@ -279,10 +277,10 @@ impl<'a> Launcher<'a> {
             let status = self.agents_status.map_or("?".into(), |s| s.to_string());
             return format!("an agent of this job ended ({status}) before the buffer was agreed on: {said}");
         }
-        format!("{} could not start an agent on every host: {said}", self.engine.name())
+        format!("{} could not start an agent on every host: {said}", self.command.release.title())
     }
 
-    fn note(&self, line: &Line) {
+    fn note(&self, line: &Invocation) {
         if self.voice.verbose {
             let words: Vec<_> = line.words.iter().map(|w| w.to_string_lossy()).collect();
             complain!("hostbuf: starting {}", words.join(" "));
@@ -308,7 +306,7 @@ impl<'a> Launcher<'a> {
             self.hear(&line);
         }
         let noise = self.agent_noise.read();
-        if matches!(self.engine, Engine::Mpich { .. }) && noise.iter().any(|line| cannot_reach(line)) {
+        if noise.iter().any(|line| self.command.engine.reports_unreachable_host(line)) {
             self.unreachable.get_or_insert_with(Instant::now);
         }
         Ok(())
@@ -344,7 +342,7 @@ impl<'a> Launcher<'a> {
             return;
         }
         let handled_by_ranks = matches!(signal, Signal::SIGUSR1 | Signal::SIGUSR2);
-        if *self.engine == Engine::Local && !handled_by_ranks && !self.ranks.is_empty() {
+        if self.command.engine.spawns_ranks() && !handled_by_ranks && !self.ranks.is_empty() {
             // mpirun signals the process group of a rank, so a shell that waits for the program gets the signal too.
             return descendants::signal(&self.below(), signal);
         }
@@ -413,7 +411,7 @@ impl<'a> Launcher<'a> {
     /// Collects what has ended.
     fn reap(&mut self) -> Result<()> {
         let failed = |source| Error::Os { doing: "waiting for a child".into(), source };
-        let local = *self.engine == Engine::Local;
+        let local = self.command.engine.spawns_ranks();
         let mut left = Vec::new();
         let mut died = false;
         for mut child in std::mem::take(&mut self.ranks) {
@@ -469,7 +467,7 @@ impl<'a> Launcher<'a> {
     }
 
     fn escalate(&mut self) {
-        let patience = if *self.engine == Engine::Local { NOTICE } else { ABORT };
+        let patience = self.command.engine.abort_time();
         if self.failing.is_some_and(|since| since.elapsed() > patience) {
             self.stop();
         }
@@ -488,7 +486,7 @@ impl<'a> Launcher<'a> {
             let _ = child.kill();
             let _ = child.wait();
         }
-        if *self.engine == Engine::Local {
+        if self.command.engine.spawns_ranks() {
             let in_order = self.failure.is_none() && self.status.is_none_or(|s| s.success());
             let patience = match self.stopping {
                 Some((_, true)) => Patience::NONE,

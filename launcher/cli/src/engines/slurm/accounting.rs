@@ -2,14 +2,15 @@
 
 use std::path::Path;
 
+use super::super::engine::Query;
 use crate::finding::Finding;
 
 const NAME: &str = "Slurm accounting";
 const MEND: &str = "ask the administrator for JobAcctGatherParams=UsePss (or NoShared) in slurm.conf";
 
-/// Checks Slurm's accounting with `scontrol show config`. `ask` runs a program and returns its output.
-pub(super) fn line(scontrol: &Path, ask: impl Fn(&Path, &[&str]) -> Result<String, String>) -> Finding {
-    match ask(scontrol, &["show", "config"]) {
+/// Checks Slurm's accounting with `scontrol show config`.
+pub(super) fn check(scontrol: &Path, query: Query<'_>) -> Finding {
+    match query(scontrol, &["show", "config"]) {
         Ok(text) => accounting(&text),
         Err(why) => Finding::note(NAME, format!("scontrol: {why}")),
     }

@@ -11,7 +11,7 @@ const MOST_RANKS: usize = i32::MAX as usize;
 ///
 /// # Errors
 /// What would be one, for people.
-pub(super) fn ranks(text: &str) -> std::result::Result<usize, String> {
+pub(crate) fn ranks(text: &str) -> std::result::Result<usize, String> {
     let number = text.parse().ok().filter(|n| *n <= MOST_RANKS);
     number.ok_or_else(|| match text {
         // `-np 4`, by which mpiruns are called.
@@ -22,16 +22,16 @@ pub(super) fn ranks(text: &str) -> std::result::Result<usize, String> {
 
 /// One host and how many ranks it takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Host {
-    pub(super) name: String,
-    pub(super) slots: usize,
+pub(crate) struct Host {
+    pub(crate) name: String,
+    pub(crate) slots: usize,
 }
 
 /// `h0:2,h1:2`; without a number one rank.
 ///
 /// # Errors
 /// [`Error::Invalid`].
-pub(super) fn parse(list: &str) -> Result<Vec<Host>> {
+pub(crate) fn parse(list: &str) -> Result<Vec<Host>> {
     let hosts: Result<Vec<Host>> = list.split(',').filter(|h| !h.is_empty()).map(one).collect();
     let hosts = hosts?;
     if hosts.is_empty() {
@@ -72,7 +72,7 @@ fn joined(hosts: Vec<Host>) -> Vec<Host> {
 ///
 /// # Errors
 /// [`Error::Invalid`], [`Error::Os`].
-pub(super) fn from_file(path: &Path) -> Result<Vec<Host>> {
+pub(crate) fn from_file(path: &Path) -> Result<Vec<Host>> {
     let text = std::fs::read_to_string(path)
         .map_err(|source| Error::Os { doing: format!("reading the host file {}", path.display()), source })?;
     let mut hosts = Vec::new();
@@ -100,13 +100,18 @@ pub(super) fn from_file(path: &Path) -> Result<Vec<Host>> {
     Ok(joined(hosts))
 }
 
-/// As for `--host`.
-pub(super) fn list(hosts: &[Host]) -> String {
+/// Returns the names of the hosts, separated by commas.
+pub(crate) fn names(hosts: &[Host]) -> String {
+    hosts.iter().map(|host| host.name.as_str()).collect::<Vec<_>>().join(",")
+}
+
+/// Returns the hosts with their slots, as `--host` reads them.
+pub(crate) fn list(hosts: &[Host]) -> String {
     hosts.iter().map(|h| format!("{}:{}", h.name, h.slots)).collect::<Vec<_>>().join(",")
 }
 
 /// Where `ranks` ranks land when the engine fills the hosts in order, as all do by default.
-pub(super) fn used(hosts: &[Host], ranks: usize) -> Vec<Host> {
+pub(crate) fn used(hosts: &[Host], ranks: usize) -> Vec<Host> {
     let mut left = ranks;
     let mut list = Vec::new();
     for host in hosts {

@@ -1,0 +1,168 @@
+//! The launch commands of MPIs and of Slurm on this host, and their agents.
+
+use std::path::{Path, PathBuf};
+
+use super::command_output::{clip, output_of};
+use crate::engines::{self, LaunchCommand, Release};
+use crate::finding::Finding;
+use crate::{agent_program, installation, search_path};
+
+/// Launch commands that `hostbuf run` does not use: the name, a mark in the output of `--version`, and the word in front of
+/// the version.
+const UNSUPPORTED: &[(&str, &str, &str)] = &[("Intel MPI", "Intel(R) MPI", "Version")];
+
+/// Checks the launch commands in PATH, and then what each engine checks.
+pub fn lines() -> Vec<Finding> {
+    let mut findings: Vec<Finding> = found().iter().map(finding).collect();
+    if findings.is_empty() {
+        let says = "no mpirun, mpiexec or srun in PATH: jobs of this host alone (--launcher local)";
+        let mut packages = engines::ALL.iter().filter_map(|engine| engine.package());
+        let first = packages.next().unwrap_or_default();
+        let others = packages.map(|other| format!(" (or {other})")).collect::<String>();
+        let remedy = format!("apt-get install {first}{others}, or module load your MPI");
+        findings.push(Finding::note("MPI", says).mend(remedy));
+    }
+    findings.extend(engines::ALL.iter().flat_map(|engine| engine.check(&output_of)));
+    findings
+}
+
+/// An executable file in PATH with all names of it.
+struct Found {
+    path: PathBuf,
+    names: Vec<String>,
+    owner: Result<Owner, String>,
+}
+
+/// The owner of a launch command.
+#[derive(Clone)]
+enum Owner {
+    /// An engine of `hostbuf run`.
+    Engine(LaunchCommand),
+    /// A product that `hostbuf run` does not use.
+    Unsupported(Release),
+}
+
+impl Owner {
+    fn release(&self) -> &Release {
+        match self {
+            Owner::Engine(command) => &command.release,
+            Owner::Unsupported(release) => release,
+        }
+    }
+}
+
+/// Returns the launch commands in PATH, each once: mpirun and mpiexec of one MPI are one file, or two with one version.
+fn found() -> Vec<Found> {
+    let mut list: Vec<(PathBuf, Found)> = Vec::new();
+    let own = engines::ALL.iter().flat_map(|engine| engine.commands());
+    for &name in engines::COMMON_COMMANDS.iter().chain(own) {
+        let Some(path) = search_path::find(name) else { continue };
+        let real = path.canonicalize().unwrap_or_else(|_| path.clone());
+        if let Some((_, found)) = list.iter_mut().find(|(other, _)| *other == real) {
+            found.names.push(name.into());
+            continue;
+        }
+        let owner = output_of(&path, &["--version"]).and_then(|text| identify(&path, &text));
+        let release = |owner: &Result<Owner, String>| owner.as_ref().ok().map(|o| o.release().clone());
+        let same = |(other, found): &&mut (PathBuf, Found)| {
+            owner.is_ok() && release(&found.owner) == release(&owner) && other.parent() == real.parent()
+        };
+        match list.iter_mut().find(same) {
+            Some((_, found)) => found.names.push(name.into()),
+            None => list.push((real, Found { path, names: vec![name.into()], owner })),
+        }
+    }
+    list.into_iter().map(|(_, found)| found).collect()
+}
+
+/// Returns the owner of the launch command at `path` from the output of its option `--version`.
+///
+/// # Errors
+/// A clause that quotes an unknown output.
+fn identify(path: &Path, version: &str) -> Result<Owner, String> {
+    for &engine in engines::ALL {
+        if let Some(release) = engine.recognize(version) {
+            return Ok(Owner::Engine(LaunchCommand { engine, path: path.to_owned(), release }));
+        }
+    }
+    if let Some((name, _, word)) = UNSUPPORTED.iter().find(|(_, mark, _)| version.contains(mark)) {
+        let number = version.split_once(word).and_then(|(_, rest)| rest.split_whitespace().next());
+        return Ok(Owner::Unsupported(Release::new(name, number.unwrap_or_default().into(), None)));
+    }
+    let first = version.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("nothing");
+    Err(format!("no MPI that is known here; it says \"{}\"", clip(first)))
+}
+
+fn finding(found: &Found) -> Finding {
+    let name = found.names[0].clone();
+    let place = match &found.names[1..] {
+        [] => found.path.display().to_string(),
+        list => format!("{}, also {}", found.path.display(), list.join(", ")),
+    };
+    let finding = match &found.owner {
+        Err(why) => Finding::note(name, format!("{place}: {why}")),
+        Ok(owner) => agent(name, owner, &place),
+    };
+    finding.value("path", found.path.display().to_string()).value("names", found.names.clone())
+}
+
+/// Checks whether the agent is installed that the jobs of a launch command need.
+fn agent(name: String, owner: &Owner, place: &str) -> Finding {
+    let release = owner.release();
+    let product = format!("{} {} ({place})", release.name, release.version);
+    let agent = match owner {
+        Owner::Engine(command) => agent_program::installed(&agent_program::flavours(command)),
+        Owner::Unsupported(_) => agent_program::installed(&[]),
+    };
+    let agent = agent.and_then(|path| path.canonicalize().ok());
+    let finding = match &agent {
+        Some(agent) => Finding::ok(name, format!("{product}; agent {}", agent.display())),
+        None => {
+            let flavour = release.flavour.as_deref().map_or(String::new(), |f| format!("-{f}"));
+            let places = "beside this program or in ../libexec/hostbuf";
+            let says = format!("{product}; hostbuf run finds no hostbuf-agent{flavour} {places}");
+            Finding::lacks(name, says)
+                .mend(installation::mend(release.flavour.as_deref().unwrap_or_default()))
+        }
+    };
+    finding
+        .value("mpi", release.name)
+        .value("version", release.version.clone())
+        .value("flavour", release.flavour.clone())
+        .value("agent", agent.map(|path| path.display().to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn launch_commands_are_recognized_by_their_version() {
+        let hydra = "HYDRA build details:\n    Version:                                 4.0.2\n    CC: gcc\n";
+        for (text, name, version, flavour) in [
+            ("mpirun (Open MPI) 4.1.4\n\nReport bugs to x\n", "Open MPI", "4.1.4", Some("openmpi4")),
+            ("mpirun.openmpi (OpenRTE) 4.1.4\n", "Open MPI", "4.1.4", Some("openmpi4")),
+            ("mpirun (Open MPI) 5.0.6rc1\n", "Open MPI", "5.0.6rc1", Some("openmpi5")),
+            (hydra, "MPICH", "4.0.2", Some("mpich4")),
+            (
+                "Intel(R) MPI Library for Linux* OS, Version 2021.11 Build 20231005\n",
+                "Intel MPI",
+                "2021.11",
+                None,
+            ),
+            ("slurm-wlm 22.05.8\n", "Slurm", "22.05.8", None),
+            ("slurm 23.11.4\n", "Slurm", "23.11.4", None),
+        ] {
+            let owner = identify(Path::new("/x"), text).unwrap();
+            let release = owner.release();
+            assert_eq!(
+                (release.name, &*release.version, release.flavour.as_deref()),
+                (name, version, flavour),
+                "{text}"
+            );
+        }
+        for text in ["", "usage: mpirun [options]\n", "mpirun (Open MPI)"] {
+            assert!(identify(Path::new("/x"), text).is_err(), "{text}");
+        }
+    }
+}

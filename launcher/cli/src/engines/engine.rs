@@ -1,0 +1,292 @@
+//! The interface of an engine.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use hostbuf::Result;
+use hostbuf::os::process;
+
+use super::place::Place;
+use super::plan::{LaunchPlan, LaunchRequest};
+use crate::finding::Finding;
+
+/// A function that runs a program with arguments and returns its output, or the reason why it has none.
+pub(crate) type Query<'a> = &'a dyn Fn(&Path, &[&str]) -> std::result::Result<String, String>;
+
+/// The kind of agent that an engine starts on each host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AgentKind {
+    /// The command `hostbuf` itself: the job has one host.
+    Command,
+    /// The agent that is built for the MPI of the engine.
+    OwnMpi,
+    /// An agent of any MPI: the engine starts the programs of all of them.
+    AnyMpi,
+}
+
+/// The MPI release, or the release of a resource manager, to which a launch command belongs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Release {
+    /// The name for messages.
+    pub(crate) name: &'static str,
+    /// The version as printed; empty if it is unknown.
+    pub(crate) version: String,
+    /// The flavour of the agent that is built for this release, such as `openmpi4`.
+    pub(crate) flavour: Option<String>,
+}
+
+impl Release {
+    /// Returns the release of `name` with the text `version`. Agents are built for each `family` and major version.
+    pub(crate) fn new(name: &'static str, version: String, family: Option<&str>) -> Release {
+        let release = Release { name, version, flavour: None };
+        let flavour = family.zip(release.major()).map(|(family, major)| format!("{family}{major}"));
+        Release { flavour, ..release }
+    }
+
+    /// Returns the major version, if the version begins with a number.
+    pub(crate) fn major(&self) -> Option<u32> {
+        let digits = self.version.trim_start_matches(|c: char| !c.is_ascii_digit());
+        let digits = if digits.len() == self.version.len() { digits } else { "" };
+        digits.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+    }
+
+    /// Returns the name and the major version for messages.
+    pub(crate) fn title(&self) -> String {
+        self.major().map_or(self.name.to_owned(), |major| format!("{} {major}", self.name))
+    }
+}
+
+/// A launch command that was found on this host.
+#[derive(Clone)]
+pub(crate) struct LaunchCommand {
+    pub(crate) engine: &'static dyn Engine,
+    pub(crate) path: PathBuf,
+    pub(crate) release: Release,
+}
+
+/// The way in which srun starts the programs of an MPI.
+pub(crate) struct UnderSrun {
+    /// The value of srun's option `--mpi`.
+    pub(crate) protocol: &'static str,
+    /// Variables that the agents get unless the user has set them.
+    pub(crate) variables: &'static [(&'static str, &'static str)],
+}
+
+/// An option of an engine's command line that users give to `hostbuf run` by mistake.
+pub(crate) struct Replacement {
+    /// The names of the option, without leading hyphens.
+    pub(crate) names: &'static [&'static str],
+    /// The option of `hostbuf run` with the same meaning.
+    pub(crate) instead: &'static str,
+}
+
+/// The replacement of options that name hosts.
+pub(crate) const HOST: &str = "--host h0:2,h1:2";
+/// The replacement of options that name a host file.
+pub(crate) const HOSTFILE: &str = "--hostfile FILE";
+/// The replacement of options that give the number of ranks of each host.
+pub(crate) const RANKS_OF_HOSTS: &str = "--host h0:2,h1:2, which names the ranks of each host";
+
+/// A program that starts the processes of a job on its hosts.
+pub(crate) trait Engine: Send + Sync {
+    /// Returns the name for messages.
+    fn name(&self) -> &'static str;
+
+    /// Returns the value of `--launcher` that selects the engine.
+    fn option(&self) -> &'static str;
+
+    /// Returns the help text of that value.
+    fn help(&self) -> &'static str;
+
+    // Finding the engine.
+
+    /// Returns the names of the launch command in PATH, besides `mpirun` and `mpiexec`.
+    fn commands(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// Returns the release of a launch command from the output of its option `--version`, or `None` if the command belongs
+    /// to another engine.
+    fn recognize(&self, version: &str) -> Option<Release> {
+        let _ = version;
+        None
+    }
+
+    /// Returns the release of the launch command with the file name `name`, if the name is enough to know it.
+    fn recognize_file(&self, name: &str) -> Option<Release> {
+        let _ = name;
+        None
+    }
+
+    /// Returns the launch command of an engine that needs no mpirun, or the reason why it cannot be used here. The result
+    /// is `None` for an MPI, whose mpirun has to be found.
+    fn without_mpirun(&self) -> Option<std::result::Result<LaunchCommand, String>> {
+        None
+    }
+
+    /// Returns whether a program that needs the shared library `name` is a program of this engine's MPI.
+    fn provides_library(&self, name: &str) -> bool {
+        let _ = name;
+        false
+    }
+
+    /// Returns the Debian package of the engine, for a remedy.
+    fn package(&self) -> Option<&'static str> {
+        None
+    }
+
+    // Its agents.
+
+    /// Returns the kind of agent that the engine starts.
+    fn agent(&self) -> AgentKind {
+        AgentKind::OwnMpi
+    }
+
+    /// Returns the flavours for which agents are built.
+    fn flavours(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// Returns the way in which srun starts programs of this MPI.
+    fn under_srun(&self) -> Option<UnderSrun> {
+        None
+    }
+
+    // Its command lines.
+
+    /// Returns the options of the engine that users give to `hostbuf run` by mistake.
+    fn replacements(&self) -> &'static [Replacement] {
+        &[]
+    }
+
+    /// Returns the options that place ranks, each with the number of its values. They are meant for the program, not for
+    /// the agents.
+    fn placing_options(&self) -> &'static [(&'static str, usize)] {
+        &[]
+    }
+
+    /// Makes the command lines of a job.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](hostbuf::Error::Invalid) if the engine cannot start the requested ranks.
+    fn plan(&self, request: &LaunchRequest<'_>) -> Result<LaunchPlan>;
+
+    /// Returns the number of hosts in the allocation around this process, if the engine manages one.
+    fn allocated_hosts(&self) -> Option<String> {
+        None
+    }
+
+    /// Returns the variables with which every launch command starts in the allocation around this process, whichever
+    /// engine it belongs to.
+    fn allocation_variables(&self) -> &'static [(&'static str, &'static str)] {
+        &[]
+    }
+
+    /// Returns why the engine cannot start ranks on several hosts. `automatic` is true if the user has not chosen the
+    /// engine.
+    fn limited_to_one_host(&self, automatic: bool) -> Option<&'static str> {
+        let _ = automatic;
+        None
+    }
+
+    // Its ranks, seen from inside.
+
+    /// Returns the place of this process in its job from the engine's environment variables.
+    fn place(&self, variable: &dyn Fn(&str) -> Option<String>) -> Option<Place>;
+
+    /// Returns a name that all ranks of this job on this host have in common, and no others.
+    fn job_key(&self) -> Option<String> {
+        None
+    }
+
+    /// Returns what is missing if [`Engine::job_key`] returns `None`: a clause for a message.
+    fn missing_job_key(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Returns the names of the engine's processes above its ranks on a host, besides `mpirun` and `mpiexec`.
+    fn daemons(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    // Its failures.
+
+    /// Returns whether the launcher itself is the parent of the ranks, so that it ends them and reports their signals.
+    fn spawns_ranks(&self) -> bool {
+        false
+    }
+
+    /// Returns the time in which the engine ends a job of which a rank has failed. Some engines take a second, and some
+    /// crash if they get SIGTERM meanwhile.
+    fn abort_time(&self) -> Duration {
+        Duration::from_secs(3)
+    }
+
+    /// Returns whether a line on standard error means that a host cannot be reached, of an engine that waits for that host
+    /// for ever.
+    fn reports_unreachable_host(&self, line: &str) -> bool {
+        let _ = line;
+        false
+    }
+
+    /// Returns whether a line on standard error means that the engine crashed while it started the agents, so that a second
+    /// try may succeed.
+    fn reports_crash(&self, line: &str) -> bool {
+        let _ = line;
+        false
+    }
+
+    /// Describes the possible shortage of slots if the user names no hosts, and the remedy.
+    fn shortage(&self, ranks: usize) -> (String, String) {
+        (
+            format!(
+                "-n {ranks} may exceed the slots that the engine counts (the cores of this host, or the allocation)"
+            ),
+            format!("name the slots (--host {}:{ranks})", process::host_name()),
+        )
+    }
+
+    /// Returns the option that starts more ranks than there are slots, in words behind the first `--launcher-arg`.
+    fn oversubscribe(&self, release: &Release) -> &'static str {
+        let _ = release;
+        "--oversubscribe"
+    }
+
+    /// Checks this host for `hostbuf doctor`, beyond the launch command and its agent.
+    fn check(&self, query: Query<'_>) -> Vec<Finding> {
+        let _ = query;
+        Vec::new()
+    }
+}
+
+impl PartialEq for dyn Engine {
+    fn eq(&self, other: &dyn Engine) -> bool {
+        self.option() == other.option()
+    }
+}
+
+impl fmt::Debug for dyn Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.option())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flavour_consists_of_the_family_and_the_major_version() {
+        for (version, flavour, title) in [
+            ("4.1.4", Some("openmpi4"), "Open MPI 4"),
+            ("5.0.6rc1", Some("openmpi5"), "Open MPI 5"),
+            ("10", Some("openmpi10"), "Open MPI 10"),
+            ("v4.1", None, "Open MPI"),
+            ("", None, "Open MPI"),
+        ] {
+            let release = Release::new("Open MPI", version.into(), Some("openmpi"));
+            assert_eq!((release.flavour.as_deref(), &*release.title()), (flavour, title), "{version}");
+        }
+    }
+}

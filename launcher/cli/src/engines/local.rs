@@ -1,0 +1,87 @@
+//! The engine `local`: the launcher itself starts the ranks, on this host only, without an MPI.
+
+use std::time::Duration;
+
+use hostbuf::internal::wire::{ENV_LOCAL_RANK, ENV_LOCAL_SIZE};
+use hostbuf::{Error, Result};
+
+use super::engine::{AgentKind, Engine, LaunchCommand, Release};
+use super::place::Place;
+use super::plan::{AppContext, Invocation, LaunchPlan, LaunchRequest};
+
+/// The engine `local`.
+pub(crate) struct Local;
+
+/// The largest number of ranks. Each has a command line here and a connection to the agent.
+const MAX_RANKS: usize = 1 << 16;
+
+/// The variables of a rank: its number, the number of ranks, and both for the host.
+const VARIABLES: [&str; 4] = ["HOSTBUF_RANK", "HOSTBUF_RANKS", ENV_LOCAL_RANK, ENV_LOCAL_SIZE];
+
+impl Engine for Local {
+    fn name(&self) -> &'static str {
+        "local"
+    }
+
+    fn option(&self) -> &'static str {
+        "local"
+    }
+
+    fn help(&self) -> &'static str {
+        "Start the ranks on this host without an MPI"
+    }
+
+    fn without_mpirun(&self) -> Option<std::result::Result<LaunchCommand, String>> {
+        let path = std::env::current_exe().unwrap_or_default();
+        let release = Release::new(self.name(), String::new(), None);
+        Some(Ok(LaunchCommand { engine: &Local, path, release }))
+    }
+
+    fn agent(&self) -> AgentKind {
+        AgentKind::Command
+    }
+
+    fn limited_to_one_host(&self, automatic: bool) -> Option<&'static str> {
+        Some(if automatic {
+            "no mpirun in PATH and no Slurm allocation. Install an MPI, or name its mpirun with --mpirun"
+        } else {
+            "--launcher local starts ranks here only. Leave out --launcher or the other hosts"
+        })
+    }
+
+    fn plan(&self, request: &LaunchRequest<'_>) -> Result<LaunchPlan> {
+        let counted: Vec<(usize, &AppContext)> =
+            request.contexts.iter().map(|c| (c.ranks.unwrap_or(1), c)).collect();
+        let size: usize = counted.iter().map(|(n, _)| n).sum();
+        if size > MAX_RANKS {
+            let what = format!(
+                "-n {size}: --launcher local starts at most {MAX_RANKS} ranks. Request fewer ranks, or use an MPI"
+            );
+            return Err(Error::Invalid { what });
+        }
+        let each = counted.iter().flat_map(|&(n, context)| std::iter::repeat_n(context, n));
+        let ranks = each.enumerate().map(|(number, context)| {
+            let values = [number, size, number, size].map(|value| value.to_string());
+            let variables = VARIABLES.map(str::to_owned).into_iter().zip(values).collect();
+            Invocation { words: request.rank(context), variables, script: None }
+        });
+        Ok(LaunchPlan {
+            agents: Invocation::new(&request.agent.path).words(["agent"]).words(request.agent_arguments),
+            agent_count: Some(1),
+            ranks: ranks.collect(),
+        })
+    }
+
+    fn place(&self, variable: &dyn Fn(&str) -> Option<String>) -> Option<Place> {
+        Place::from_variables(variable, VARIABLES)
+    }
+
+    fn spawns_ranks(&self) -> bool {
+        true
+    }
+
+    /// Returns the time that a rank needs to end by itself: no other process has to end it.
+    fn abort_time(&self) -> Duration {
+        Duration::from_millis(500)
+    }
+}

@@ -1,0 +1,174 @@
+//! MPICH and its relatives: mpiexec of the process manager Hydra.
+
+use hostbuf::Result;
+use hostbuf::os::process;
+
+use super::engine::{Engine, HOST, HOSTFILE, RANKS_OF_HOSTS, Release, Replacement, UnderSrun};
+use super::place::Place;
+use super::plan::{Invocation, LaunchPlan, LaunchRequest};
+use crate::hosts;
+
+/// The engine MPICH.
+pub(crate) struct Mpich;
+
+/// Hydra's process above the ranks of a host.
+const PROXY: &str = "hydra_pmi_proxy";
+
+impl Engine for Mpich {
+    fn name(&self) -> &'static str {
+        "MPICH"
+    }
+
+    fn option(&self) -> &'static str {
+        "mpich"
+    }
+
+    fn help(&self) -> &'static str {
+        "Use mpiexec of MPICH (Hydra)"
+    }
+
+    fn commands(&self) -> &'static [&'static str] {
+        &["mpirun.mpich", "mpiexec.mpich", "mpiexec.hydra"]
+    }
+
+    /// MVAPICH has Hydra too, but no agent is built for it.
+    fn recognize(&self, version: &str) -> Option<Release> {
+        if !version.contains("HYDRA") {
+            return None;
+        }
+        let number = version.split_once("Version:").and_then(|(_, rest)| rest.split_whitespace().next());
+        let number = number.unwrap_or_default().to_owned();
+        Some(if version.to_ascii_lowercase().contains("mvapich") {
+            Release::new("MVAPICH", number, None)
+        } else {
+            Release::new(self.name(), number, Some(self.option()))
+        })
+    }
+
+    /// MPICH and all MPIs that keep its binary interface have version 12.
+    fn provides_library(&self, name: &str) -> bool {
+        name.starts_with("libmpi")
+            && name.split_once(".so.").is_some_and(|(_, v)| v.split('.').next() == Some("12"))
+    }
+
+    fn package(&self) -> Option<&'static str> {
+        Some("mpich")
+    }
+
+    fn flavours(&self) -> &'static [&'static str] {
+        &["mpich4", "mpich5"]
+    }
+
+    fn under_srun(&self) -> Option<UnderSrun> {
+        Some(UnderSrun { protocol: "pmi2", variables: &[] })
+    }
+
+    fn replacements(&self) -> &'static [Replacement] {
+        &[
+            Replacement { names: &["hosts"], instead: HOST },
+            Replacement { names: &["f"], instead: HOSTFILE },
+            Replacement { names: &["ppn", "perhost"], instead: RANKS_OF_HOSTS },
+            Replacement {
+                names: &["env", "genv"],
+                instead: "--launcher-arg -genv --launcher-arg NAME --launcher-arg VALUE",
+            },
+            Replacement { names: &["envall", "genvall"], instead: "--launcher-arg -genvall" },
+            Replacement {
+                names: &["envlist", "genvlist"],
+                instead: "--launcher-arg -genvlist --launcher-arg NAMES",
+            },
+        ]
+    }
+
+    fn placing_options(&self) -> &'static [(&'static str, usize)] {
+        &[
+            ("-ppn", 1),
+            ("--ppn", 1),
+            ("-perhost", 1),
+            ("-map-by", 1),
+            ("--map-by", 1),
+            ("-bind-to", 1),
+            ("--bind-to", 1),
+            ("-n", 1),
+            ("-np", 1),
+            ("-l", 0),
+        ]
+    }
+
+    fn plan(&self, request: &LaunchRequest<'_>) -> Result<LaunchPlan> {
+        let mpiexec = &request.command.path;
+        let agents = Invocation::new(mpiexec).words(request.agent_options);
+        let agents = match (request.agent_count(), request.allocated_hosts) {
+            (Some(n), _) => {
+                let names = hosts::names(request.agent_hosts);
+                agents.words(["-hosts", &names, "-ppn", "1", "-n", &n.to_string()])
+            }
+            (None, Some(hosts)) => agents.words(["-ppn", "1", "-n", hosts]),
+            (None, None) => agents.words(["-n", "1"]),
+        };
+        let agents =
+            agents.words(["-bind-to", "none"]).words([&request.agent.path]).words(request.agent_arguments);
+        let mut ranks = Invocation::new(mpiexec).words(request.options);
+        for (name, value) in request.inherited.into_iter().flatten() {
+            ranks = ranks.words(["-genv", name, value]);
+        }
+        if !request.hosts.is_empty() {
+            ranks = ranks.words(["-hosts", &hosts::list(request.hosts)]);
+        }
+        for (i, context) in request.contexts.iter().enumerate() {
+            ranks = if i > 0 { ranks.words([":"]) } else { ranks };
+            if let Some(n) = context.ranks.or(request.ranks) {
+                ranks = ranks.words(["-n", &n.to_string()]);
+            }
+            ranks = ranks.words(request.rank(context));
+        }
+        Ok(LaunchPlan { agents, agent_count: request.agent_count(), ranks: vec![ranks] })
+    }
+
+    fn place(&self, variable: &dyn Fn(&str) -> Option<String>) -> Option<Place> {
+        const VARIABLES: [&str; 4] = ["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"];
+        Place::from_variables(variable, VARIABLES)
+    }
+
+    /// Hydra gives its ranks no name for the job, but all ranks of a host have one proxy as their ancestor.
+    fn job_key(&self) -> Option<String> {
+        std::env::var_os("PMI_RANK")?;
+        let mut pid = nix::unistd::getppid().as_raw();
+        while pid > 1 {
+            if process::name(pid).starts_with(PROXY) {
+                return Some(format!("hydra/{pid}.{}", process::start_time(pid)?));
+            }
+            pid = process::parent(pid)?;
+        }
+        None
+    }
+
+    fn missing_job_key(&self) -> Option<&'static str> {
+        Some("no Hydra proxy is an ancestor of this process")
+    }
+
+    fn daemons(&self) -> &'static [&'static str] {
+        &[PROXY]
+    }
+
+    fn reports_unreachable_host(&self, line: &str) -> bool {
+        line.starts_with("ssh: ")
+            || line.contains("Host key verification failed")
+            || line.contains("Permission denied (")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn its_versions_are_recognized() {
+        let hydra = "HYDRA build details:\n    Version:                                 4.0.2\n    CC: gcc\n";
+        assert_eq!(Mpich.recognize(hydra), Some(Release::new("MPICH", "4.0.2".into(), Some("mpich"))));
+        let relative = format!("{hydra}    Configure options: '--prefix=/opt/mvapich2'\n");
+        let release = Mpich.recognize(&relative).unwrap();
+        assert_eq!((release.name, release.flavour), ("MVAPICH", None));
+        assert_eq!(Mpich.recognize("mpirun (Open MPI) 4.1.4\n"), None);
+    }
+}

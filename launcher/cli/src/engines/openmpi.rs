@@ -1,0 +1,196 @@
+//! Open MPI: mpirun of the series 4.1 (ORTE) and 5 (PRRTE).
+
+use hostbuf::Result;
+
+use super::engine::{Engine, HOST, HOSTFILE, RANKS_OF_HOSTS, Release, Replacement, UnderSrun};
+use super::place::Place;
+use super::plan::{Invocation, LaunchPlan, LaunchRequest};
+use crate::hosts;
+
+/// The engine Open MPI.
+pub(crate) struct OpenMpi;
+
+impl OpenMpi {
+    fn release(&self, version: &str) -> Release {
+        Release::new(self.name(), version.to_owned(), Some(self.option()))
+    }
+}
+
+impl Engine for OpenMpi {
+    fn name(&self) -> &'static str {
+        "Open MPI"
+    }
+
+    fn option(&self) -> &'static str {
+        "openmpi"
+    }
+
+    fn help(&self) -> &'static str {
+        "Use mpirun of Open MPI (4.1, 5)"
+    }
+
+    fn commands(&self) -> &'static [&'static str] {
+        &["mpirun.openmpi", "mpiexec.openmpi"]
+    }
+
+    fn recognize(&self, version: &str) -> Option<Release> {
+        let after = |mark: &str| version.split_once(mark)?.1.split_whitespace().next();
+        Some(self.release(after("(Open MPI)").or_else(|| after("(OpenRTE)"))?))
+    }
+
+    /// Only the supported series 4.1 has an orterun, to which mpirun is a link. Starting it takes long.
+    fn recognize_file(&self, name: &str) -> Option<Release> {
+        (name == "orterun").then(|| self.release("4"))
+    }
+
+    fn provides_library(&self, name: &str) -> bool {
+        name.starts_with("libmpi")
+            && name.split_once(".so.").is_some_and(|(_, v)| v.split('.').next() == Some("40"))
+    }
+
+    fn package(&self) -> Option<&'static str> {
+        Some("openmpi-bin")
+    }
+
+    fn flavours(&self) -> &'static [&'static str] {
+        &["openmpi4", "openmpi5"]
+    }
+
+    /// Under srun, Open MPI's own transport (ob1) sometimes crashes when a message reaches a rank that is still in MPI_Init
+    /// (4.1: 1 to 7 of 100 jobs). UCX, where it is available, does not, so it is allowed on all networks.
+    fn under_srun(&self) -> Option<UnderSrun> {
+        Some(UnderSrun {
+            protocol: "pmix",
+            variables: &[("OMPI_MCA_pml_ucx_tls", "any"), ("OMPI_MCA_pml_ucx_devices", "any")],
+        })
+    }
+
+    fn replacements(&self) -> &'static [Replacement] {
+        &[
+            Replacement { names: &["H", "host"], instead: HOST },
+            Replacement { names: &["hostfile", "machinefile", "default-hostfile"], instead: HOSTFILE },
+            Replacement { names: &["N", "npernode"], instead: RANKS_OF_HOSTS },
+            Replacement { names: &["np"], instead: "-n" },
+            Replacement { names: &["x"], instead: "--launcher-arg -x --launcher-arg NAME" },
+        ]
+    }
+
+    fn placing_options(&self) -> &'static [(&'static str, usize)] {
+        &[
+            ("-N", 1),
+            ("--npernode", 1),
+            ("-npernode", 1),
+            ("--map-by", 1),
+            ("-map-by", 1),
+            ("--rank-by", 1),
+            ("-rank-by", 1),
+            ("--bind-to", 1),
+            ("-bind-to", 1),
+            ("--ppr", 1),
+            ("--pernode", 0),
+            ("-pernode", 0),
+            ("--bynode", 0),
+            ("-bynode", 0),
+            ("--byslot", 0),
+            ("-n", 1),
+            ("-np", 1),
+            ("--np", 1),
+            ("-c", 1),
+            ("--report-bindings", 0),
+            ("--rankfile", 1),
+            ("-rf", 1),
+            ("--cpus-per-proc", 1),
+            ("--tag-output", 0),
+            ("-tag-output", 0),
+            ("--output", 1),
+        ]
+    }
+
+    fn plan(&self, request: &LaunchRequest<'_>) -> Result<LaunchPlan> {
+        let mpirun = &request.command.path;
+        let agents = Invocation::new(mpirun).words(request.agent_options);
+        let agents = match request.agent_count() {
+            Some(n) => agents.words(["--host", &hosts::list(request.agent_hosts), "-np", &n.to_string()]),
+            None => agents.words(["--map-by", "ppr:1:node"]),
+        };
+        let agents =
+            agents.words(["--bind-to", "none"]).words([&request.agent.path]).words(request.agent_arguments);
+        let mut ranks = Invocation::new(mpirun).words(request.options);
+        for (name, value) in request.inherited.filter(|_| !has_variable_list(request)).into_iter().flatten() {
+            ranks = ranks.words(["-x", &format!("{name}={value}")]);
+        }
+        for (i, context) in request.contexts.iter().enumerate() {
+            ranks = if i > 0 { ranks.words([":"]) } else { ranks };
+            if !request.hosts.is_empty() {
+                ranks = ranks.words(["--host", &hosts::list(request.hosts)]);
+            }
+            if let Some(n) = context.ranks {
+                ranks = ranks.words(["-np", &n.to_string()]);
+            }
+            ranks = ranks.words(request.rank(context));
+        }
+        Ok(LaunchPlan { agents, agent_count: request.agent_count(), ranks: vec![ranks] })
+    }
+
+    fn place(&self, variable: &dyn Fn(&str) -> Option<String>) -> Option<Place> {
+        const VARIABLES: [&str; 4] = [
+            "OMPI_COMM_WORLD_RANK",
+            "OMPI_COMM_WORLD_SIZE",
+            "OMPI_COMM_WORLD_LOCAL_RANK",
+            "OMPI_COMM_WORLD_LOCAL_SIZE",
+        ];
+        Place::from_variables(variable, VARIABLES)
+    }
+
+    fn job_key(&self) -> Option<String> {
+        let namespace = std::env::var("PMIX_NAMESPACE").ok().filter(|name| !name.is_empty())?;
+        Some(format!("pmix/{namespace}"))
+    }
+
+    fn missing_job_key(&self) -> Option<&'static str> {
+        Some("PMIX_NAMESPACE is not set")
+    }
+
+    fn daemons(&self) -> &'static [&'static str] {
+        &["orted", "orterun", "prted", "prterun"]
+    }
+
+    fn oversubscribe(&self, release: &Release) -> &'static str {
+        match release.major() {
+            Some(5..) => "--map-by --launcher-arg :OVERSUBSCRIBE",
+            _ => "--oversubscribe",
+        }
+    }
+}
+
+/// Returns whether the user gives the ranks' variables as a list, next to which Open MPI refuses `-x`.
+fn has_variable_list(request: &LaunchRequest<'_>) -> bool {
+    const LIST: &str = "mca_base_env_list";
+    request.options.iter().any(|option| option.to_string_lossy().contains(LIST))
+        || std::env::var_os(format!("OMPI_MCA_{LIST}")).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn its_versions_are_recognized() {
+        for (text, version, flavour) in [
+            ("mpirun (Open MPI) 4.1.4\n\nReport bugs to x\n", "4.1.4", "openmpi4"),
+            ("mpirun.openmpi (OpenRTE) 4.1.4\n", "4.1.4", "openmpi4"),
+            ("mpirun (Open MPI) 5.0.6rc1\n", "5.0.6rc1", "openmpi5"),
+            (
+                "mpirun (Open MPI) 5.0.8\n\nReport bugs to https://www.open-mpi.org/community/help/\n",
+                "5.0.8",
+                "openmpi5",
+            ),
+        ] {
+            let release = OpenMpi.recognize(text).unwrap();
+            assert_eq!((&*release.version, release.flavour.as_deref()), (version, Some(flavour)), "{text}");
+        }
+        for text in ["", "usage: mpirun [options]\n", "mpirun (Open MPI)", "HYDRA build details:\n"] {
+            assert_eq!(OpenMpi.recognize(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! The request from which an engine makes the command lines of a job, and these command lines.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+use super::engine::{Engine, LaunchCommand};
+use crate::hosts::Host;
+
+/// One program of a job with its number of ranks. MPI calls it an application context.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct AppContext {
+    pub(crate) ranks: Option<usize>,
+    pub(crate) command: Vec<OsString>,
+}
+
+/// The program that runs as the agent of a host.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct AgentProgram {
+    pub(crate) path: PathBuf,
+    /// The MPI for which the agent is built.
+    pub(crate) mpi: Option<&'static dyn Engine>,
+}
+
+/// The request from which an engine makes the command lines of a job.
+pub(crate) struct LaunchRequest<'a> {
+    pub(crate) command: &'a LaunchCommand,
+    pub(crate) agent: &'a AgentProgram,
+    /// The arguments of the agents.
+    pub(crate) agent_arguments: &'a [String],
+    /// The hosts with the slots that the user names; empty if the user names none.
+    pub(crate) hosts: &'a [Host],
+    /// The hosts that get an agent, with one slot each.
+    pub(crate) agent_hosts: &'a [Host],
+    pub(crate) contexts: &'a [AppContext],
+    /// The total number of ranks, or of slots if the user gives no number of ranks.
+    pub(crate) ranks: Option<usize>,
+    /// The user's options for the engine.
+    pub(crate) options: &'a [OsString],
+    /// The user's options for the engine without those that place ranks.
+    pub(crate) agent_options: &'a [OsString],
+    /// Variables that the engine hands to all processes of the program's job, also to those that start later. It is `None`
+    /// if the user's options leave no room for them.
+    pub(crate) inherited: Option<&'a [(&'static str, String)]>,
+    /// The number of hosts in the allocation around this process.
+    pub(crate) allocated_hosts: Option<&'a str>,
+    /// The words in front of each rank's program: `hostbuf exec` with its options.
+    pub(crate) prefix: &'a [OsString],
+}
+
+impl LaunchRequest<'_> {
+    /// Returns the words that start a rank of `context`.
+    pub(crate) fn rank(&self, context: &AppContext) -> Vec<OsString> {
+        self.prefix.iter().chain(&context.command).cloned().collect()
+    }
+
+    /// Returns the number of hosts that get an agent, if the user names hosts.
+    pub(crate) fn agent_count(&self) -> Option<usize> {
+        Some(self.agent_hosts.len()).filter(|&count| count > 0)
+    }
+}
+
+/// A command line with additions to its environment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Invocation {
+    pub(crate) words: Vec<OsString>,
+    pub(crate) variables: Vec<(String, String)>,
+    /// The text of a file that the command reads from a descriptor, and the index of the word that becomes its path.
+    pub(crate) script: Option<(String, usize)>,
+}
+
+impl Invocation {
+    pub(crate) fn new(program: &Path) -> Invocation {
+        Invocation { words: vec![program.into()], variables: Vec::new(), script: None }
+    }
+
+    /// Appends words.
+    pub(crate) fn words<S: AsRef<OsStr>>(mut self, words: impl IntoIterator<Item = S>) -> Invocation {
+        self.words.extend(words.into_iter().map(|w| w.as_ref().to_owned()));
+        self
+    }
+}
+
+/// The command lines of both jobs: the agents, one on each host, and the program's ranks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LaunchPlan {
+    pub(crate) agents: Invocation,
+    /// The number of agents, where it is known.
+    pub(crate) agent_count: Option<usize>,
+    /// One command line for an engine, or one for each rank that the launcher starts itself.
+    pub(crate) ranks: Vec<Invocation>,
+}

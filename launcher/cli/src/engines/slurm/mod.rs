@@ -1,0 +1,263 @@
+//! Slurm: srun inside an allocation.
+
+mod accounting;
+
+use std::ffi::OsString;
+
+use hostbuf::Result;
+
+use super::engine::{
+    AgentKind, Engine, HOST, LaunchCommand, Query, RANKS_OF_HOSTS, Release, Replacement, UnderSrun,
+};
+use super::place::Place;
+use super::plan::{Invocation, LaunchPlan, LaunchRequest};
+use crate::finding::Finding;
+use crate::hosts;
+use crate::search_path;
+
+/// The engine Slurm.
+pub(crate) struct Slurm;
+
+/// The variable that Slurm sets inside an allocation.
+const JOB: &str = "SLURM_JOB_ID";
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+impl Engine for Slurm {
+    fn name(&self) -> &'static str {
+        "Slurm"
+    }
+
+    fn option(&self) -> &'static str {
+        "slurm"
+    }
+
+    fn help(&self) -> &'static str {
+        "Use srun of Slurm, inside an allocation"
+    }
+
+    fn commands(&self) -> &'static [&'static str] {
+        &["srun"]
+    }
+
+    fn recognize(&self, version: &str) -> Option<Release> {
+        let first = version.lines().next().filter(|line| line.starts_with("slurm"))?;
+        Some(Release::new(self.name(), first.split_whitespace().nth(1).unwrap_or_default().into(), None))
+    }
+
+    fn without_mpirun(&self) -> Option<std::result::Result<LaunchCommand, String>> {
+        if std::env::var_os(JOB).is_none() {
+            return Some(Err("this process is not inside a Slurm allocation, and two jobs that wait in the queue (agents and \
+                             program) could wait for ever. Run `hostbuf run` inside `salloc` or `sbatch`"
+                .into()));
+        }
+        let Some(path) = search_path::find("srun") else { return Some(Err("srun is not in PATH".into())) };
+        Some(Ok(LaunchCommand {
+            engine: &Slurm,
+            path,
+            release: Release::new(self.name(), String::new(), None),
+        }))
+    }
+
+    fn agent(&self) -> AgentKind {
+        AgentKind::AnyMpi
+    }
+
+    fn replacements(&self) -> &'static [Replacement] {
+        &[
+            Replacement { names: &["w", "nodelist"], instead: HOST },
+            Replacement { names: &["ntasks-per-node"], instead: RANKS_OF_HOSTS },
+            Replacement { names: &["ntasks"], instead: "-n" },
+        ]
+    }
+
+    fn placing_options(&self) -> &'static [(&'static str, usize)] {
+        &[
+            ("-N", 1),
+            ("--nodes", 1),
+            ("-n", 1),
+            ("--ntasks", 1),
+            ("--ntasks-per-node", 1),
+            ("--distribution", 1),
+            ("-m", 1),
+            ("--cpu-bind", 1),
+            ("--cpus-per-task", 1),
+            ("-c", 1),
+            ("--mpi", 1),
+            ("--label", 0),
+            ("-l", 0),
+            ("--multi-prog", 0),
+            ("--input", 1),
+            ("--output", 1),
+            ("--error", 1),
+            ("--signal", 1),
+        ]
+    }
+
+    fn plan(&self, request: &LaunchRequest<'_>) -> Result<LaunchPlan> {
+        let srun = &request.command.path;
+        let on_hosts = |line: Invocation| {
+            if request.hosts.is_empty() {
+                return line;
+            }
+            line.words(["-w", &hosts::names(request.hosts), "-N", &request.hosts.len().to_string()])
+        };
+        let count = match request.hosts.len() {
+            0 => request.allocated_hosts.unwrap_or("1").to_owned(),
+            count => count.to_string(),
+        };
+        let UnderSrun { protocol, variables } = request
+            .agent
+            .mpi
+            .and_then(Engine::under_srun)
+            .unwrap_or(UnderSrun { protocol: "none", variables: &[] });
+        let agents = Invocation::new(srun).words(["--overlap", "--quiet", "--kill-on-bad-exit=1"]);
+        let mut agents = on_hosts(agents.words(request.agent_options))
+            .words(["-N", &count, "-n", &count, "--ntasks-per-node=1", "--cpu-bind=none", "--input=none"])
+            .words([&format!("--mpi={protocol}")])
+            .words([&request.agent.path])
+            .words(request.agent_arguments);
+        for (name, value) in variables {
+            if std::env::var_os(name).is_none() {
+                agents.variables.push(((*name).into(), (*value).into()));
+            }
+        }
+        let mut ranks = on_hosts(Invocation::new(srun).words(["--overlap"]).words(request.options));
+        if let Some(n) = request.ranks {
+            ranks = ranks.words(["-n", &n.to_string()]);
+        }
+        if let [context] = request.contexts {
+            ranks = ranks.words(request.rank(context));
+        } else {
+            ranks = ranks.words(["--multi-prog", ""]);
+            ranks.script = Some((programs(request), ranks.words.len() - 1));
+        }
+        Ok(LaunchPlan { agents, agent_count: count.parse().ok(), ranks: vec![ranks] })
+    }
+
+    fn allocated_hosts(&self) -> Option<String> {
+        variable("SLURM_JOB_NUM_NODES").or_else(|| variable("SLURM_NNODES"))
+    }
+
+    /// Without this variable the second job of an allocation waits for the first one to end.
+    fn allocation_variables(&self) -> &'static [(&'static str, &'static str)] {
+        if std::env::var_os(JOB).is_some() { &[("SLURM_OVERLAP", "1")] } else { &[] }
+    }
+
+    fn place(&self, variable: &dyn Fn(&str) -> Option<String>) -> Option<Place> {
+        let number = |name: &str| variable(name)?.parse().ok();
+        let tasks = variable("SLURM_STEP_TASKS_PER_NODE").or_else(|| variable("SLURM_TASKS_PER_NODE"))?;
+        Some(Place {
+            rank: number("SLURM_PROCID")?,
+            size: number("SLURM_STEP_NUM_TASKS").or_else(|| number("SLURM_NTASKS")).unwrap_or(0),
+            local_rank: number("SLURM_LOCALID")?,
+            local_size: tasks_of(&tasks, number("SLURM_NODEID")?)?,
+        })
+    }
+
+    fn job_key(&self) -> Option<String> {
+        Some(format!("slurm/{}.{}", variable(JOB)?, variable("SLURM_STEP_ID")?))
+    }
+
+    fn missing_job_key(&self) -> Option<&'static str> {
+        Some("SLURM_STEP_ID is not set (in a batch script, put srun in front)")
+    }
+
+    fn daemons(&self) -> &'static [&'static str] {
+        &["slurmstepd"]
+    }
+
+    /// Open MPI 4.1 sometimes crashes in its start under srun, on a busy machine more often.
+    fn reports_crash(&self, line: &str) -> bool {
+        line.contains("Segmentation fault")
+    }
+
+    fn shortage(&self, ranks: usize) -> (String, String) {
+        (
+            format!("-n {ranks} may exceed the tasks of the allocation"),
+            "ask salloc or sbatch for more tasks".into(),
+        )
+    }
+
+    fn oversubscribe(&self, _: &Release) -> &'static str {
+        "--overcommit"
+    }
+
+    fn check(&self, query: Query<'_>) -> Vec<Finding> {
+        let scontrol = search_path::find("scontrol");
+        let accounting = scontrol.map(|scontrol| accounting::check(&scontrol, query));
+        [Some(allocation()), accounting].into_iter().flatten().collect()
+    }
+}
+
+/// Returns the text of a file of several programs: in each line a range of ranks, then a command line in quotes.
+fn programs(request: &LaunchRequest<'_>) -> String {
+    let quote = |word: &OsString| format!("'{}'", word.to_string_lossy().replace('\'', "'\\''"));
+    let mut text = String::new();
+    let mut first = 0;
+    for context in request.contexts {
+        let n = context.ranks.unwrap_or(1);
+        let words: Vec<String> = request.rank(context).iter().map(quote).collect();
+        text += &format!("{first}-{} {}\n", first + n - 1, words.join(" "));
+        first += n;
+    }
+    text
+}
+
+/// Returns the number of tasks on host `host` from a list of Slurm: `2(x3),1` means 2, 2, 2, 1.
+fn tasks_of(list: &str, host: u64) -> Option<u64> {
+    let mut left = host;
+    for part in list.split(',') {
+        let (tasks, times) = match part.split_once("(x") {
+            Some((tasks, times)) => (tasks, times.strip_suffix(')')?.parse().ok()?),
+            None => (part, 1u64),
+        };
+        if left < times {
+            return tasks.parse().ok();
+        }
+        left -= times;
+    }
+    None
+}
+
+/// Checks whether this process is inside an allocation, and its limits.
+fn allocation() -> Finding {
+    const NAME: &str = "Slurm allocation";
+    let Ok(job) = std::env::var(JOB) else {
+        return Finding::ok(NAME, "this is not inside one: hosts come from --host or --hostfile")
+            .value("job", serde_json::Value::Null);
+    };
+    let hosts = std::env::var("SLURM_JOB_NODELIST").unwrap_or_else(|_| "?".into());
+    let says = format!("job {job} on {hosts}: both steps of hostbuf run with --overlap");
+    let finding = match std::env::var("SLURM_MEM_PER_NODE") {
+        Ok(mib) => {
+            Finding::ok(NAME, format!("{says}; {mib} MiB of memory on each host")).value("memory_mib", mib)
+        }
+        Err(_) => Finding::ok(NAME, says),
+    };
+    finding.value("job", job).value("hosts", hosts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_tasks_are_read() {
+        assert_eq!(tasks_of("2(x3),1", 2), Some(2));
+        assert_eq!(tasks_of("2(x3),1", 3), Some(1));
+        assert_eq!(tasks_of("2(x3),1", 4), None);
+        assert_eq!(tasks_of("4", 0), Some(4));
+        assert_eq!(tasks_of("rubbish", 0), None);
+    }
+
+    #[test]
+    fn its_versions_are_recognized() {
+        for (text, version) in [("slurm-wlm 22.05.8\n", "22.05.8"), ("slurm 23.11.4\n", "23.11.4")] {
+            assert_eq!(Slurm.recognize(text), Some(Release::new("Slurm", version.into(), None)));
+        }
+        assert_eq!(Slurm.recognize("usage: srun"), None);
+    }
+}

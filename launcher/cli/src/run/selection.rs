@@ -1,0 +1,172 @@
+//! The selection of the engine that starts a job.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use hostbuf::{Error, Result};
+
+use crate::engines::{self, AgentKind, Engine, LaunchCommand};
+use crate::search_path;
+
+/// The value of `--launcher`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum EngineChoice {
+    /// The engine that suits the program and this host.
+    Auto,
+    /// This engine.
+    Named(&'static dyn Engine),
+}
+
+/// The value of `--launcher` for [`EngineChoice::Auto`].
+pub(super) const AUTO: &str = "auto";
+
+impl EngineChoice {
+    /// Returns the parser of `--launcher`.
+    pub(super) fn parser() -> impl TypedValueParser<Value = EngineChoice> {
+        let auto = "Use the mpirun of the MPI to which the program is linked, else the first mpirun in PATH, else srun in an \
+                    allocation, else local";
+        let named = engines::ALL.iter().map(|engine| PossibleValue::new(engine.option()).help(engine.help()));
+        let values = [PossibleValue::new(AUTO).help(auto)].into_iter().chain(named);
+        PossibleValuesParser::new(values).map(|text| {
+            engines::ALL
+                .iter()
+                .find(|engine| engine.option() == text)
+                .map_or(EngineChoice::Auto, |engine| EngineChoice::Named(*engine))
+        })
+    }
+
+    fn option(self) -> &'static str {
+        match self {
+            EngineChoice::Auto => AUTO,
+            EngineChoice::Named(engine) => engine.option(),
+        }
+    }
+}
+
+/// Finds the launch command for `choice` on this host. `mpirun` is the one that the user names; `needed` are the libraries
+/// that the program needs.
+///
+/// # Errors
+/// [`Error::Unsupported`] with the remedy if there is none.
+pub(super) fn find(choice: EngineChoice, mpirun: Option<&Path>, needed: &[String]) -> Result<LaunchCommand> {
+    let unsupported =
+        |why: String| Error::Unsupported { what: format!("--launcher {}", choice.option()), why };
+    if let EngineChoice::Named(engine) = choice
+        && let Some(found) = engine.without_mpirun()
+    {
+        return found.map_err(unsupported);
+    }
+    let candidates: Vec<PathBuf> = match (mpirun, choice) {
+        (Some(path), _) if path.is_absolute() || path.components().count() > 1 => vec![path.to_owned()],
+        (Some(name), _) => search_path::find(&name.to_string_lossy()).into_iter().collect(),
+        (None, EngineChoice::Auto) => in_path(engines::ALL),
+        (None, EngineChoice::Named(engine)) => in_path(&[engine]),
+    };
+    let mut commands = candidates.iter().filter_map(|path| identify(path));
+    let owners = if mpirun.is_none() { mpis_of(needed) } else { Vec::new() };
+    let found = match choice {
+        // The mpirun of another MPI would start every rank as a job of its own.
+        EngineChoice::Auto => commands.find(|c| owners.is_empty() || owners.contains(&c.engine)),
+        EngineChoice::Named(engine) => commands.find(|c| c.engine == engine),
+    };
+    if let Some(command) = found {
+        return Ok(command);
+    }
+    if let (EngineChoice::Auto, None) = (choice, mpirun) {
+        let mut others = engines::ALL.iter().rev().filter_map(|engine| engine.without_mpirun()?.ok());
+        let suits = |c: &LaunchCommand| owners.is_empty() || c.engine.agent() == AgentKind::AnyMpi;
+        return others.find(suits).ok_or_else(|| missing_mpirun(&owners));
+    }
+    let why = match mpirun {
+        None => "no mpirun of this MPI is in PATH".into(),
+        Some(path) => {
+            let known = names(&mpis().collect::<Vec<_>>());
+            format!("{} is no mpirun of {known} that this can use", path.display())
+        }
+    };
+    Err(unsupported(why))
+}
+
+/// Returns the launch commands of `engines` in PATH, those of all MPIs first.
+fn in_path(engines: &[&dyn Engine]) -> Vec<PathBuf> {
+    let own = engines.iter().filter(|engine| engine.without_mpirun().is_none()).flat_map(|e| e.commands());
+    engines::COMMON_COMMANDS.iter().chain(own).filter_map(|name| search_path::find(name)).collect()
+}
+
+/// Returns the engines that have an mpirun.
+fn mpis() -> impl Iterator<Item = &'static dyn Engine> {
+    engines::ALL.iter().copied().filter(|engine| engine.without_mpirun().is_none())
+}
+
+/// Returns the MPIs to which a program is linked that needs these libraries: several if they share a binary interface.
+fn mpis_of(needed: &[String]) -> Vec<&'static dyn Engine> {
+    let owners = |library: &String| -> Vec<_> { mpis().filter(|e| e.provides_library(library)).collect() };
+    needed.iter().map(owners).find(|owners| !owners.is_empty()).unwrap_or_default()
+}
+
+fn names(engines: &[&dyn Engine]) -> String {
+    engines.iter().map(|engine| engine.name()).collect::<Vec<_>>().join(" or ")
+}
+
+fn missing_mpirun(owners: &[&dyn Engine]) -> Error {
+    let name = names(owners);
+    let options = owners.iter().map(|engine| engine.option()).collect::<Vec<_>>().join(" or ");
+    Error::Unsupported {
+        what: "a job of this program".into(),
+        why: format!(
+            "the program names the libraries of {name}, and no mpirun of {name} is in PATH; load that MPI's environment, or \
+             name its mpirun with --mpirun and --launcher {options}"
+        ),
+    }
+}
+
+/// Returns the name of the MPI to which the program is linked if `engine` starts its ranks without that MPI.
+pub(super) fn foreign_mpi(engine: &'static dyn Engine, needed: &[String]) -> Option<String> {
+    let owners = mpis_of(needed);
+    let fits = owners.is_empty() || owners.contains(&engine) || engine.agent() == AgentKind::AnyMpi;
+    (!fits).then(|| names(&owners))
+}
+
+/// Returns the launch command at `path` if it is an MPI's.
+fn identify(path: &Path) -> Option<LaunchCommand> {
+    // Debian's alternatives and most installations are links to a program whose name tells.
+    let target = path.canonicalize().ok()?;
+    let name = target.file_name()?.to_str()?;
+    let command = |engine, release| LaunchCommand { engine, path: path.to_owned(), release };
+    if let Some(found) = mpis().find_map(|e| Some(command(e, e.recognize_file(name)?))) {
+        return Some(found);
+    }
+    let output = Command::new(path).arg("--version").stdin(Stdio::null()).output().ok()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    mpis().find_map(|e| Some(command(e, e.recognize(&text)?))).filter(|c| c.release.major().is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn engine(option: &str) -> &'static dyn Engine {
+        engines::ALL.iter().copied().find(|engine| engine.option() == option).unwrap()
+    }
+
+    #[test]
+    fn libraries_tell_the_mpi_of_a_program() {
+        let of = |names: &[&str]| mpis_of(&names.iter().map(|&n| n.to_owned()).collect::<Vec<_>>());
+        assert_eq!(of(&["libm.so.6", "libmpi.so.40", "libc.so.6"]), [engine("openmpi")]);
+        assert_eq!(of(&["libmpi_mpifh.so.40", "libmpi.so.40"]), [engine("openmpi")]);
+        assert_eq!(of(&["libmpichfort.so.12", "libmpich.so.12"]), [engine("mpich")]);
+        assert_eq!(of(&["libmpi.so.12"]), [engine("mpich")]);
+        assert!(of(&["libc.so.6", "libmpdec.so.3"]).is_empty());
+    }
+
+    #[test]
+    fn an_engine_of_another_mpi_is_noticed() {
+        let foreign = |option: &str, library: &str| foreign_mpi(engine(option), &[library.to_owned()]);
+        assert_eq!(foreign("mpich", "libmpi.so.40").as_deref(), Some("Open MPI"));
+        assert_eq!(foreign("local", "libmpi.so.40").as_deref(), Some("Open MPI"));
+        assert_eq!(foreign("mpich", "libmpi.so.12"), None);
+        assert_eq!(foreign("slurm", "libmpi.so.40"), None);
+        assert_eq!(foreign("local", "libc.so.6"), None);
+    }
+}
