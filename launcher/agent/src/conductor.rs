@@ -16,10 +16,11 @@ use hostbuf::os::cores::Cores;
 use hostbuf::os::process;
 use hostbuf::{Error, Fill, Phase, Result};
 
+use super::group::Open;
 use super::orders::{Answer, Event, Handle, Order, Uncovered};
 use super::report::Report;
 use super::spec::Spec;
-use super::{Open, unstarted_thread};
+use super::thread_error::unstarted_thread;
 use crate::lookup;
 
 /// The interval at which an agent with missing ranks exchanges its state with the other agents.

@@ -5,55 +5,30 @@
 //! the phases one after another and alone uses MPI, so that an MPI that hangs in its own shutdown harms nobody.
 
 mod conductor;
+pub(crate) mod group;
 mod inherited;
 mod orders;
 pub(crate) mod report;
 pub(crate) mod spec;
 mod station;
+mod thread_error;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use hostbuf::job::{Collective, Solo};
-use hostbuf::os::process;
-use hostbuf::{Error, Result};
+use hostbuf::Error;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::SigSet;
 
+use group::Open;
 use report::Report;
 use spec::Spec;
 use station::Station;
+use thread_error::unstarted_thread;
 
-/// Opens the group of all agents of the job. Runs in the conductor's thread; the guard it returns ends the engine.
-pub(crate) type Open = fn() -> Result<(Box<dyn Collective>, Box<dyn std::any::Any>)>;
-
-/// This agent alone.
-#[allow(dead_code, reason = "each of the two binaries uses one way to open")]
-pub(crate) fn alone() -> Result<(Box<dyn Collective>, Box<dyn std::any::Any>)> {
-    Ok((Box::new(Solo), Box::new(())))
-}
-
-/// The agents as an MPI job.
-#[cfg(feature = "mpi")]
-#[allow(dead_code, reason = "each of the two binaries uses one way to open")]
-pub(crate) fn over_mpi() -> Result<(Box<dyn Collective>, Box<dyn std::any::Any>)> {
-    let universe = mpi::initialize().ok_or_else(|| Error::Unsupported {
-        what: "MPI".into(),
-        why: "it was initialised already in this agent".into(),
-    })?;
-    let group = hostbuf::job::Mpi::gentle(&universe.world());
-    Ok((Box::new(group), Box::new(universe)))
-}
-
-/// Returns the error of a thread that could not be started.
-fn unstarted_thread(source: std::io::Error) -> Error {
-    let (host, remedy) = (process::host_name(), process::start_remedy(&source));
-    Error::Os { doing: format!("starting a thread of the agent on {host}{remedy}"), source }
-}
-
-/// Whether the process behind a pidfd has ended.
+/// Returns whether the process behind a pidfd has ended.
 fn has_ended(process: Option<&OwnedFd>) -> bool {
     process.is_some_and(|fd| {
         let mut fds = [PollFd::new(fd.as_fd(), PollFlags::POLLIN)];
@@ -61,7 +36,7 @@ fn has_ended(process: Option<&OwnedFd>) -> bool {
     })
 }
 
-/// The whole life of an agent: `arguments` as [`Spec::arguments`] wrote them.
+/// Runs an agent with the arguments of [`Spec::arguments`].
 pub(crate) fn main(arguments: impl Iterator<Item = String>, open: Open) -> ExitCode {
     tracing_subscriber::fmt()
         .with_env_filter(tracing_subscriber::EnvFilter::from_env("HOSTBUF_LOG"))

@@ -11,5 +11,5 @@ mod lookup;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    agent::main(std::env::args().skip(1), agent::over_mpi)
+    agent::main(std::env::args().skip(1), agent::group::over_mpi)
 }

@@ -23,7 +23,7 @@ pub(crate) fn find(command: &LaunchCommand, given: Option<&Path>) -> Result<Agen
     }
     if engine.agent() == AgentKind::Command {
         let path = absolute(&std::env::current_exe().unwrap_or_default())?;
-        return Ok(AgentProgram { path, mpi: None });
+        return Ok(AgentProgram { path, under_srun: None });
     }
     let flavours = flavours(command);
     if let Some(found) = installed(&flavours) {
@@ -68,13 +68,13 @@ fn folders() -> [PathBuf; 2] {
     [bin.to_owned(), bin.join("../libexec/hostbuf")]
 }
 
-/// Returns the agent at `path` with the MPI that its name contains. An agent whose name contains none counts as one of the
-/// first MPI.
+/// Returns the agent at `path`. Its name contains its MPI; an agent without one counts as an agent of the first MPI.
 fn program(path: PathBuf) -> AgentProgram {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let mut mpis = engines::ALL.iter().copied().filter(|engine| !engine.flavours().is_empty());
+    let mut mpis = engines::ALL.iter().filter(|engine| !engine.flavours().is_empty());
     let first = mpis.clone().next();
-    AgentProgram { path, mpi: mpis.find(|engine| name.contains(engine.option())).or(first) }
+    let mpi = mpis.find(|engine| name.contains(engine.option())).or(first);
+    AgentProgram { path, under_srun: mpi.and_then(|engine| engine.under_srun()) }
 }
 
 fn absolute(path: &Path) -> Result<PathBuf> {
@@ -85,16 +85,13 @@ fn absolute(path: &Path) -> Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engines::Engine;
 
     #[test]
-    fn the_name_of_an_agent_contains_its_mpi() {
-        for (path, mpi) in [
-            ("/x/hostbuf-agent-mpich4", "mpich"),
-            ("/x/hostbuf-agent-openmpi5", "openmpi"),
-            ("/x/agent", "openmpi"),
-        ] {
-            assert_eq!(program(path.into()).mpi.map(Engine::option), Some(mpi), "{path}");
+    fn srun_starts_an_agent_with_the_protocol_of_its_mpi() {
+        for (path, protocol) in
+            [("/x/hostbuf-agent-mpich4", "pmi2"), ("/x/hostbuf-agent-openmpi5", "pmix"), ("/x/agent", "pmix")]
+        {
+            assert_eq!(program(path.into()).under_srun.map(|srun| srun.protocol), Some(protocol), "{path}");
         }
     }
 }

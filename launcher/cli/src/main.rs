@@ -72,7 +72,7 @@ enum Verb {
 fn main() -> ExitCode {
     // Not a verb for people: `hostbuf run` and `hostbuf exec` start it.
     if std::env::args_os().nth(1).is_some_and(|a| a == "agent") {
-        return agent::main(std::env::args().skip(2), agent::alone);
+        return agent::main(std::env::args().skip(2), agent::group::alone);
     }
     tracing_subscriber::fmt()
         .with_env_filter(tracing_subscriber::EnvFilter::from_env("HOSTBUF_LOG"))

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use hostbuf::internal::wire::{Coverage, REPORT_MAX, Role};
 use hostbuf::os::process;
 
-use super::Station;
-use crate::agent::orders::Uncovered;
+use super::super::orders::Uncovered;
+use super::state::Station;
 
 impl Station {
     /// Counts the ranks into which nothing can be preloaded, and describes those that never have the buffer.

@@ -1,19 +1,13 @@
-//! The time limit within which ranks connect, vote and map.
+//! The time limit on the start of a job.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use hostbuf::os::process;
-use nix::poll::PollTimeout;
-
-use super::super::orders::Event;
-use super::{Peer, Stage, Station};
-
 /// The time since a rank of this host last made progress, and the limit on it.
 pub(super) struct Deadline {
-    limit: Option<Duration>,
-    since: Instant,
+    pub(super) limit: Option<Duration>,
+    pub(super) since: Instant,
     /// The number of ranks that have connected.
     pub(super) come: Arc<AtomicU64>,
 }
@@ -32,69 +26,5 @@ impl Deadline {
     pub(super) fn rank_has_come(&mut self) {
         self.come.fetch_add(1, Ordering::Relaxed);
         self.progress();
-    }
-}
-
-impl Station {
-    /// Returns whether the job waits for `peer`, which is a rank, in the current stage.
-    fn owes(&self, peer: &Peer) -> bool {
-        match self.stage {
-            Stage::Gathering => peer.ready.is_none(),
-            Stage::Asking(_) => peer.answer.is_none(),
-            Stage::Mapping => !peer.mapped,
-            Stage::Waiting | Stage::Running | Stage::Failed => false,
-        }
-    }
-
-    /// Returns the limit while the job waits for ranks of this host. No limit applies before the first rank has
-    /// connected, since the engine may queue the job.
-    fn limit(&self) -> Option<Duration> {
-        let mut ranks = self.peers.values().filter(|p| p.counted).peekable();
-        ranks.peek()?;
-        let waits = matches!(self.stage, Stage::Gathering) || ranks.any(|peer| self.owes(peer));
-        self.deadline.limit.filter(|_| waits)
-    }
-
-    /// Returns the timeout for the next poll.
-    pub(super) fn until_late(&self) -> PollTimeout {
-        let Some(limit) = self.limit() else { return PollTimeout::NONE };
-        let left = limit.saturating_sub(self.deadline.since.elapsed()) + Duration::from_millis(1);
-        PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
-    }
-
-    /// Fails the job when the ranks that it waits for have made no progress within the limit.
-    pub(super) fn look_if_late(&mut self) {
-        let Some(limit) = self.limit().filter(|limit| self.deadline.since.elapsed() >= *limit) else {
-            return;
-        };
-        // One report is enough: the job ends now.
-        self.deadline.limit = None;
-        let host = process::host_name();
-        let seconds = limit.as_secs();
-        let remedy = "or raise --start-timeout";
-        let late = self.ranks().find(|(id, _)| self.owes(&self.peers[id]));
-        let message = if let Some((id, hello)) = late {
-            let pid = self.peers[id].pid;
-            let state = match process::state(pid) {
-                Some('T') => " and is stopped (by SIGSTOP or the terminal)",
-                Some('t') => " and is stopped by a debugger",
-                Some('D') => " and waits in the kernel (uninterruptible sleep, perhaps for a file server)",
-                _ => "",
-            };
-            let done = if matches!(self.stage, Stage::Mapping) { "mapped the buffers" } else { "voted" };
-            format!(
-                "rank {} on {host} (process {pid}) has not {done} within {seconds} s{state}: examine the process (gdb -p {pid}), \
-                 {remedy}",
-                hello.rank
-            )
-        } else {
-            let (come, size) = (self.seen.0.len(), self.seen.1);
-            let first = (0..size).find(|rank| !self.seen.0.contains(rank)).unwrap_or(0);
-            format!(
-                "{come} of {size} ranks on {host} have connected, and no other rank within {seconds} s (local rank {first} is \
-                 missing): check whether the engine has started it under `hostbuf exec`, {remedy}"
-            )
-        };
-        let _ = self.events.send(Event::Lost(message));
     }
 }

@@ -2,18 +2,7 @@
 
 use hostbuf::internal::wire::{Frame, Kind};
 
-use super::{Peer, Station};
-
-/// The rank of the host that prints why the job has failed.
-#[derive(PartialEq, Eq)]
-pub(super) enum Speaker {
-    /// No rank has been told to print.
-    None,
-    /// The peer with this number has been told to print, and has not ended yet.
-    Rank(u64),
-    /// The rank that was told to print has ended.
-    Done,
-}
+use super::state::{Peer, Speaker, Station};
 
 impl Station {
     /// Tells the peers that the job has failed. Without a launcher, one rank of the host prints the reason. The other

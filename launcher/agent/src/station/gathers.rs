@@ -4,13 +4,10 @@ use std::collections::BTreeMap;
 
 use hostbuf::internal::wire::{Frame, Hello, Kind, Role};
 
-use super::{Peer, Station};
+use super::state::{Peer, Station};
 
 /// To how many unfinished gatherings a member may have brought its part: one that keeps to the protocol waits for each.
 const MAX_GATHERS: usize = 2;
-
-/// By local rank: which peer brought it, and what.
-pub(super) type Parts = BTreeMap<u64, (u64, Vec<u8>)>;
 
 impl Station {
     /// A process joins; a rank does so once at a time, or two handles would take each other's parts.

@@ -11,7 +11,7 @@ use hostbuf::os::{process, socket};
 use nix::sys::resource::{Resource, getrlimit};
 
 use super::super::orders::Event;
-use super::{Peer, Stage, Station};
+use super::state::{Peer, Stage, Station};
 
 /// The largest number of connections without identification; beyond it the agent closes one that is not a rank's.
 const MAX_STRANGERS: usize = 128;

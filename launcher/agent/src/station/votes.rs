@@ -3,7 +3,7 @@
 use hostbuf::internal::wire::{Frame, Kind};
 
 use super::super::orders::{Answer, Event};
-use super::{Stage, Station};
+use super::state::{Stage, Station};
 
 impl Station {
     pub(super) fn look_if_present(&mut self) {

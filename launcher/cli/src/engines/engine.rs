@@ -8,7 +8,8 @@ use hostbuf::Result;
 use hostbuf::os::process;
 
 use super::place::Place;
-use super::plan::{LaunchPlan, LaunchRequest};
+use super::plan::{LaunchPlan, LaunchRequest, UnderSrun};
+use super::release::Release;
 use crate::finding::Finding;
 
 /// A function that runs a program with arguments and returns its output, or the reason why it has none.
@@ -25,52 +26,12 @@ pub(crate) enum AgentKind {
     AnyMpi,
 }
 
-/// The MPI release, or the release of a resource manager, to which a launch command belongs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Release {
-    /// The name for messages.
-    pub(crate) name: &'static str,
-    /// The version as printed; empty if it is unknown.
-    pub(crate) version: String,
-    /// The flavour of the agent that is built for this release, such as `openmpi4`.
-    pub(crate) flavour: Option<String>,
-}
-
-impl Release {
-    /// Returns the release of `name` with the text `version`. Agents are built for each `family` and major version.
-    pub(crate) fn new(name: &'static str, version: String, family: Option<&str>) -> Release {
-        let release = Release { name, version, flavour: None };
-        let flavour = family.zip(release.major()).map(|(family, major)| format!("{family}{major}"));
-        Release { flavour, ..release }
-    }
-
-    /// Returns the major version, if the version begins with a number.
-    pub(crate) fn major(&self) -> Option<u32> {
-        let digits = self.version.trim_start_matches(|c: char| !c.is_ascii_digit());
-        let digits = if digits.len() == self.version.len() { digits } else { "" };
-        digits.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
-    }
-
-    /// Returns the name and the major version for messages.
-    pub(crate) fn title(&self) -> String {
-        self.major().map_or(self.name.to_owned(), |major| format!("{} {major}", self.name))
-    }
-}
-
 /// A launch command that was found on this host.
 #[derive(Clone)]
 pub(crate) struct LaunchCommand {
     pub(crate) engine: &'static dyn Engine,
     pub(crate) path: PathBuf,
     pub(crate) release: Release,
-}
-
-/// The way in which srun starts the programs of an MPI.
-pub(crate) struct UnderSrun {
-    /// The value of srun's option `--mpi`.
-    pub(crate) protocol: &'static str,
-    /// Variables that the agents get unless the user has set them.
-    pub(crate) variables: &'static [(&'static str, &'static str)],
 }
 
 /// An option of an engine's command line that users give to `hostbuf run` by mistake.
@@ -269,24 +230,5 @@ impl PartialEq for dyn Engine {
 impl fmt::Debug for dyn Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.option())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_flavour_consists_of_the_family_and_the_major_version() {
-        for (version, flavour, title) in [
-            ("4.1.4", Some("openmpi4"), "Open MPI 4"),
-            ("5.0.6rc1", Some("openmpi5"), "Open MPI 5"),
-            ("10", Some("openmpi10"), "Open MPI 10"),
-            ("v4.1", None, "Open MPI"),
-            ("", None, "Open MPI"),
-        ] {
-            let release = Release::new("Open MPI", version.into(), Some("openmpi"));
-            assert_eq!((release.flavour.as_deref(), &*release.title()), (flavour, title), "{version}");
-        }
     }
 }

@@ -5,9 +5,10 @@ use std::time::Duration;
 use hostbuf::internal::wire::{ENV_LOCAL_RANK, ENV_LOCAL_SIZE};
 use hostbuf::{Error, Result};
 
-use super::engine::{AgentKind, Engine, LaunchCommand, Release};
+use super::engine::{AgentKind, Engine, LaunchCommand};
 use super::place::Place;
 use super::plan::{AppContext, Invocation, LaunchPlan, LaunchRequest};
+use super::release::Release;
 
 /// The engine `local`.
 pub(crate) struct Local;

@@ -6,11 +6,13 @@ mod mpich;
 mod openmpi;
 mod place;
 mod plan;
+mod release;
 mod slurm;
 
-pub(crate) use engine::{AgentKind, Engine, LaunchCommand, Release};
+pub(crate) use engine::{AgentKind, Engine, LaunchCommand};
 pub(crate) use place::Place;
 pub(crate) use plan::{AgentProgram, AppContext, Invocation, LaunchPlan, LaunchRequest};
+pub(crate) use release::Release;
 
 /// The engines. `--launcher auto` prefers the first MPI that is found; if there is none, it takes the last engine that
 /// needs no MPI. `hostbuf exec` looks for the place of its rank in this order too: an mpirun inside a Slurm allocation

@@ -3,9 +3,10 @@
 use hostbuf::Result;
 use hostbuf::os::process;
 
-use super::engine::{Engine, HOST, HOSTFILE, RANKS_OF_HOSTS, Release, Replacement, UnderSrun};
+use super::engine::{Engine, HOST, HOSTFILE, RANKS_OF_HOSTS, Replacement};
 use super::place::Place;
-use super::plan::{Invocation, LaunchPlan, LaunchRequest};
+use super::plan::{Invocation, LaunchPlan, LaunchRequest, UnderSrun};
+use super::release::Release;
 use crate::hosts;
 
 /// The engine MPICH.
@@ -96,7 +97,7 @@ impl Engine for Mpich {
     }
 
     fn plan(&self, request: &LaunchRequest<'_>) -> Result<LaunchPlan> {
-        let mpiexec = &request.command.path;
+        let mpiexec = request.command;
         let agents = Invocation::new(mpiexec).words(request.agent_options);
         let agents = match (request.agent_count(), request.allocated_hosts) {
             (Some(n), _) => {

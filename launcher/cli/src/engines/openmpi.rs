@@ -2,9 +2,10 @@
 
 use hostbuf::Result;
 
-use super::engine::{Engine, HOST, HOSTFILE, RANKS_OF_HOSTS, Release, Replacement, UnderSrun};
+use super::engine::{Engine, HOST, HOSTFILE, RANKS_OF_HOSTS, Replacement};
 use super::place::Place;
-use super::plan::{Invocation, LaunchPlan, LaunchRequest};
+use super::plan::{Invocation, LaunchPlan, LaunchRequest, UnderSrun};
+use super::release::Release;
 use crate::hosts;
 
 /// The engine Open MPI.
@@ -107,7 +108,7 @@ impl Engine for OpenMpi {
     }
 
     fn plan(&self, request: &LaunchRequest<'_>) -> Result<LaunchPlan> {
-        let mpirun = &request.command.path;
+        let mpirun = request.command;
         let agents = Invocation::new(mpirun).words(request.agent_options);
         let agents = match request.agent_count() {
             Some(n) => agents.words(["--host", &hosts::list(request.agent_hosts), "-np", &n.to_string()]),

@@ -3,7 +3,6 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use super::engine::{Engine, LaunchCommand};
 use crate::hosts::Host;
 
 /// One program of a job with its number of ranks. MPI calls it an application context.
@@ -13,17 +12,27 @@ pub(crate) struct AppContext {
     pub(crate) command: Vec<OsString>,
 }
 
+/// The way in which srun starts the programs of an MPI.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct UnderSrun {
+    /// The value of srun's option `--mpi`.
+    pub(crate) protocol: &'static str,
+    /// Variables that the agents get unless the user has set them.
+    pub(crate) variables: &'static [(&'static str, &'static str)],
+}
+
 /// The program that runs as the agent of a host.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AgentProgram {
     pub(crate) path: PathBuf,
-    /// The MPI for which the agent is built.
-    pub(crate) mpi: Option<&'static dyn Engine>,
+    /// The way in which srun starts the agent.
+    pub(crate) under_srun: Option<UnderSrun>,
 }
 
 /// The request from which an engine makes the command lines of a job.
 pub(crate) struct LaunchRequest<'a> {
-    pub(crate) command: &'a LaunchCommand,
+    /// The path of the launch command.
+    pub(crate) command: &'a Path,
     pub(crate) agent: &'a AgentProgram,
     /// The arguments of the agents.
     pub(crate) agent_arguments: &'a [String],

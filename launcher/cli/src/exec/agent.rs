@@ -9,12 +9,14 @@ use hostbuf::internal::Channel;
 use hostbuf::os::{process, socket};
 use hostbuf::{Error, Options, Result};
 
-use super::PATIENCE;
 use super::rank::{is_daemon, job_key};
 use crate::agent::spec::{Lifeline, Spec};
 use crate::engines::Place;
 
-/// The connection to this host's agent, which is started if need be, and the name of its socket.
+/// The time in which the agent of a host has to answer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Returns the connection to this host's agent, which is started if necessary, and the name of its socket.
 ///
 /// # Errors
 /// [`Error::Attach`] when the name is another user's, or the agent does not come.

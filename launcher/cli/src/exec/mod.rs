@@ -11,7 +11,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
-use std::time::Duration;
 
 use hostbuf::internal::wire::{
     Coverage, ENV_ADDRESS, ENV_ADDRESS_ROOM, ENV_CONNECTION, ENV_JOB, ENV_LOCAL_RANK, ENV_LOCAL_SIZE,
@@ -51,9 +50,6 @@ pub(crate) struct Arguments {
     #[arg(value_hint = clap::ValueHint::CommandWithArguments)]
     command: Vec<OsString>,
 }
-
-/// How long a rank waits for its host's agent to answer at all.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) fn run(arguments: Arguments) -> ExitCode {
     let place = rank::place();

@@ -95,7 +95,7 @@ pub(super) fn plan(
         head.into_iter().chain(exec_options.iter().map(OsString::from)).chain(["--".into()]).collect();
     let allocated_hosts = engines::ALL.iter().find_map(|engine| engine.allocated_hosts());
     let mut plan = command.engine.plan(&LaunchRequest {
-        command,
+        command: &command.path,
         agent,
         agent_arguments: &spec.arguments(),
         hosts,
@@ -170,7 +170,7 @@ mod tests {
         let engine = engines::ALL.iter().copied().find(|e| e.option() == engine).unwrap();
         let release = Release::new(engine.name(), "4".into(), Some(engine.option()));
         let command = LaunchCommand { engine, path: "mpirun".into(), release };
-        let agent = AgentProgram { path: "/agent".into(), mpi: None };
+        let agent = AgentProgram { path: "/agent".into(), under_srun: None };
         let options = EngineOptions::new(engine, &arguments);
         plan(&command, &agent, &hosts, &contexts, &options, &spec, &registering).unwrap()
     }

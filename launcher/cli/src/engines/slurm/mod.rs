@@ -6,11 +6,10 @@ use std::ffi::OsString;
 
 use hostbuf::Result;
 
-use super::engine::{
-    AgentKind, Engine, HOST, LaunchCommand, Query, RANKS_OF_HOSTS, Release, Replacement, UnderSrun,
-};
+use super::engine::{AgentKind, Engine, HOST, LaunchCommand, Query, RANKS_OF_HOSTS, Replacement};
 use super::place::Place;
-use super::plan::{Invocation, LaunchPlan, LaunchRequest};
+use super::plan::{Invocation, LaunchPlan, LaunchRequest, UnderSrun};
+use super::release::Release;
 use crate::finding::Finding;
 use crate::hosts;
 use crate::search_path;
@@ -97,7 +96,7 @@ impl Engine for Slurm {
     }
 
     fn plan(&self, request: &LaunchRequest<'_>) -> Result<LaunchPlan> {
-        let srun = &request.command.path;
+        let srun = request.command;
         let on_hosts = |line: Invocation| {
             if request.hosts.is_empty() {
                 return line;
@@ -108,11 +107,8 @@ impl Engine for Slurm {
             0 => request.allocated_hosts.unwrap_or("1").to_owned(),
             count => count.to_string(),
         };
-        let UnderSrun { protocol, variables } = request
-            .agent
-            .mpi
-            .and_then(Engine::under_srun)
-            .unwrap_or(UnderSrun { protocol: "none", variables: &[] });
+        let UnderSrun { protocol, variables } =
+            request.agent.under_srun.unwrap_or(UnderSrun { protocol: "none", variables: &[] });
         let agents = Invocation::new(srun).words(["--overlap", "--quiet", "--kill-on-bad-exit=1"]);
         let mut agents = on_hosts(agents.words(request.agent_options))
             .words(["-N", &count, "-n", &count, "--ntasks-per-node=1", "--cpu-bind=none", "--input=none"])

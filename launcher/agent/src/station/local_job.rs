@@ -11,7 +11,6 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
 use super::super::spec::Spec;
-use super::Station;
 
 /// The time that processes get to end after SIGTERM, and again after SIGKILL.
 const GRACE: Duration = Duration::from_secs(5);
@@ -60,28 +59,26 @@ impl LocalJob {
             let _ = process::signal(process.as_fd(), signal as i32);
         }
     }
-}
 
-impl Station {
     /// Ends the processes of the job if its launcher has ended: SIGTERM, then SIGKILL.
-    pub(super) fn end_orphans(&self) {
+    /// The processes `signalled` have got SIGTERM from the kernel when the launcher ended: a second one could interrupt their
+    /// cleanup.
+    pub(super) fn end_orphans(&self, mut signalled: HashSet<i32>) {
         // A changed parent means that the launcher has ended: the kernel reparents its children before it signals them.
-        let Some(job) = self.local.as_ref().filter(|job| nix::unistd::getppid() != job.launcher) else {
+        if nix::unistd::getppid() == self.launcher {
             return;
-        };
-        // The kernel sends SIGTERM to the ranks when the launcher ends. A second one could interrupt a rank's cleanup.
-        let mut asked: HashSet<i32> = self.peers.values().filter(|p| p.counted).map(|p| p.pid).collect();
+        }
         let begun = Instant::now();
         while begun.elapsed() < 2 * GRACE {
-            let left = job.processes();
+            let left = self.processes();
             if left.is_empty() {
                 return;
             }
             for pid in left {
                 if begun.elapsed() >= GRACE {
-                    job.signal(pid, Signal::SIGKILL);
-                } else if asked.insert(pid) {
-                    job.signal(pid, Signal::SIGTERM);
+                    self.signal(pid, Signal::SIGKILL);
+                } else if signalled.insert(pid) {
+                    self.signal(pid, Signal::SIGTERM);
                 }
             }
             std::thread::sleep(PACE);

@@ -1,0 +1,17 @@
+//! The side of the agent that serves the processes of its host: one thread, no blocking call but `poll`.
+
+mod coverage;
+mod deadline;
+mod distribution;
+mod failure;
+mod gathers;
+mod lateness;
+mod local_job;
+mod messages;
+mod newcomers;
+mod outbox;
+mod serve;
+mod state;
+mod votes;
+
+pub(super) use state::Station;

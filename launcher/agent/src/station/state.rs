@@ -1,0 +1,125 @@
+//! The state of the station.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender};
+use std::time::Instant;
+
+use hostbuf::internal::Channel;
+use hostbuf::internal::wire::{Coverage, Frame, Hello, Kind, Territory, Winner};
+use hostbuf::os::process;
+use nix::sys::eventfd::EventFd;
+use nix::sys::signalfd::SignalFd;
+
+use super::super::orders::{Event, Order};
+use super::deadline::Deadline;
+use super::local_job::LocalJob;
+
+/// The parts of a collective operation by local rank, each with the number of the peer that sent it.
+pub(super) type Parts = BTreeMap<u64, (u64, Vec<u8>)>;
+
+/// A process that is connected, or that was.
+pub(super) struct Peer {
+    pub(super) channel: Option<Channel>,
+    pub(super) process: Option<OwnedFd>,
+    pub(super) pid: i32,
+    pub(super) since: Instant,
+    pub(super) hello: Option<Hello>,
+    /// The command line of a rank, as far as a frame holds it.
+    pub(super) command: String,
+    /// The way in which a rank's program gets the buffer, and, if it does not get it before `main`, the reason.
+    pub(super) coverage: (Coverage, String),
+    pub(super) ready: Option<Territory>,
+    /// Its answer to the last question.
+    pub(super) answer: Option<Frame>,
+    pub(super) mapped: bool,
+    pub(super) outbox: VecDeque<(Frame, bool)>,
+    pub(super) served: bool,
+    pub(super) refused: bool,
+    /// True for a rank that connected while the ranks were gathering: the job waits for it.
+    pub(super) counted: bool,
+}
+
+/// The stage of the job, as the ranks see it.
+pub(super) enum Stage {
+    /// The ranks connect.
+    Gathering,
+    /// The ranks have a question, which this kind of frame answers.
+    Asking(Kind),
+    /// The ranks wait for the other hosts.
+    Waiting,
+    /// The ranks map the buffers.
+    Mapping,
+    /// The ranks run.
+    Running,
+    /// The job cannot have its buffers.
+    Failed,
+}
+
+/// The rank of the host that prints why the job has failed.
+#[derive(PartialEq, Eq)]
+pub(super) enum Speaker {
+    /// No rank has been told to print.
+    None,
+    /// The peer with this number has been told to print, and has not ended yet.
+    Rank(u64),
+    /// The rank that was told to print has ended.
+    Done,
+}
+
+/// The side of the agent that serves the processes of its host.
+pub(crate) struct Station {
+    pub(super) listener: OwnedFd,
+    /// True if no descriptor is free: new connections wait until a peer has ended, or a short time has passed.
+    pub(super) full: bool,
+    /// The time since which no missing rank could connect for that reason.
+    pub(super) locked_out: Option<Instant>,
+    pub(super) lifeline: Option<OwnedFd>,
+    pub(super) local: Option<LocalJob>,
+    pub(super) deadline: Deadline,
+    pub(super) terminate: SignalFd,
+    pub(super) peers: BTreeMap<u64, Peer>,
+    pub(super) next: u64,
+    pub(super) stage: Stage,
+    pub(super) result: Option<(Winner, Arc<Vec<OwnedFd>>)>,
+    pub(super) failure: String,
+    /// The number of bytes in the last question.
+    pub(super) asked: usize,
+    /// The parts of unfinished collective operations, by group and sequence.
+    pub(super) gathers: BTreeMap<(u64, u64), Parts>,
+    pub(super) print_failures: bool,
+    pub(super) speaker: Speaker,
+    /// The request of the counted ranks.
+    pub(super) request: u64,
+    /// The local ranks that have ever connected, and the number of ranks on the host.
+    pub(super) seen: (BTreeSet<u64>, u64),
+    pub(super) orders: Receiver<Order>,
+    pub(super) wake: Arc<EventFd>,
+    pub(super) events: Sender<Event>,
+}
+
+impl Station {
+    /// Returns whether a launcher reads this agent's reports.
+    pub(super) fn reports(&self) -> bool {
+        !self.print_failures
+    }
+
+    /// Returns whether all ranks of the host have connected at some time.
+    pub(super) fn all_have_come(&self) -> bool {
+        self.seen.0.len() as u64 >= self.seen.1
+    }
+
+    /// Returns the ranks that the job waits for.
+    pub(super) fn ranks(&self) -> impl Iterator<Item = (&u64, Hello)> {
+        self.peers.iter().filter(|(_, p)| p.counted).filter_map(|(id, p)| Some((id, p.hello?)))
+    }
+
+    /// Reports the loss of a rank to the conductor.
+    pub(super) fn lost(&mut self, id: u64, why: String) {
+        let Some(peer) = self.peers.get(&id) else { return };
+        let who = peer.hello.map_or(0, |h| h.rank);
+        let message = format!("rank {who} on {} (process {}): {why}", process::host_name(), peer.pid);
+        let _ = self.events.send(Event::Lost(message));
+    }
+}

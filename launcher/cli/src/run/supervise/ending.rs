@@ -1,0 +1,144 @@
+//! The end of a job: collecting processes that have ended, and ending those that remain.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use hostbuf::{Error, Result};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::super::death::FirstDeath;
+use super::super::descendants::{self, Patience};
+use super::super::signals::Received;
+use super::state::Launcher;
+
+/// The time that a job gets to end after it was asked to, before it is killed.
+const GRACE: Duration = Duration::from_secs(5);
+/// The time that the ranks' remaining processes get after a successful job: the reader of a pipe (`./app | tee log &`)
+/// may still have data to write.
+const LINGER: Duration = Duration::from_secs(2);
+/// The time that agents get to notice that all their ranks have ended.
+pub(super) const NOTICE: Duration = Duration::from_millis(500);
+
+impl Launcher<'_> {
+    /// Collects the processes that have ended.
+    pub(super) fn reap(&mut self) -> Result<()> {
+        let failed = |source| Error::Os { doing: "waiting for a child".into(), source };
+        let local = self.command.engine.spawns_ranks();
+        let mut left = Vec::new();
+        let mut died = false;
+        for mut child in std::mem::take(&mut self.ranks) {
+            match child.try_wait().map_err(failed)? {
+                None => left.push(child),
+                Some(status) => {
+                    died |= !status.success();
+                    if let (false, Some(code @ (126 | 127))) = (self.agreed, status.code()) {
+                        self.unstarted = Some(code as u8);
+                    }
+                    if local && status.signal().is_some() && self.first.is_none() && self.stopping.is_none() {
+                        let rank = self.spawned.iter().position(|&pid| pid == child.id());
+                        self.first = rank.map(|rank| FirstDeath { rank, pid: child.id(), status });
+                    }
+                    if self.status.is_none_or(|s| s.success()) {
+                        self.status = Some(status);
+                    }
+                }
+            }
+        }
+        self.ranks = left;
+        if local {
+            let own = self.ranks.iter().chain(&self.agents).map(Child::id).collect::<Vec<_>>();
+            descendants::reap(&own);
+        }
+        if local && died {
+            // As an mpirun does: a rank that fails ends the job.
+            if self.agreed || self.first.is_some() { self.stop() } else { self.stop_soon() }
+        }
+        if let Some(agents) = &mut self.agents
+            && let Some(status) = agents.try_wait().map_err(failed)?
+        {
+            self.agents_status = Some(status);
+            self.agents = None;
+            for line in self.agent_lines.drain() {
+                self.hear(&line);
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks the program's job to end if it does not do so by itself.
+    pub(super) fn stop_soon(&mut self) {
+        self.failing.get_or_insert_with(Instant::now);
+    }
+
+    /// Asks the program's job to end.
+    pub(super) fn stop(&mut self) {
+        if self.stopping.is_none() {
+            self.stopping = Some((Instant::now(), false));
+            self.forward(Signal::SIGTERM, false);
+        }
+    }
+
+    /// Ends a job that does not end by itself in time: SIGTERM, then SIGKILL.
+    pub(super) fn escalate(&mut self) {
+        let patience = self.command.engine.abort_time();
+        if self.failing.is_some_and(|since| since.elapsed() > patience) {
+            self.stop();
+        }
+        if let Some((since, killed @ false)) = &mut self.stopping
+            && since.elapsed() > GRACE
+        {
+            *killed = true;
+            self.forward(Signal::SIGKILL, false);
+        }
+    }
+
+    /// Ends both jobs.
+    pub(super) fn end(&mut self) {
+        self.progress.end();
+        for child in &mut self.ranks {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        if self.command.engine.spawns_ranks() {
+            let in_order = self.failure.is_none() && self.status.is_none_or(|s| s.success());
+            let patience = match self.stopping {
+                Some((_, true)) => Patience::NONE,
+                None if in_order => Patience { linger: LINGER, grace: GRACE },
+                _ => Patience { linger: Duration::ZERO, grace: GRACE },
+            };
+            let outside = self.outside();
+            descendants::end(&outside, patience, || self.signals.next().is_some_and(Received::ends));
+        }
+        let Some(mut agents) = self.agents.take() else { return };
+        // Agents end after their ranks, and their last reports are still to be read.
+        if self.failure.is_none() && self.patience(NOTICE, &mut agents) {
+            return;
+        }
+        // An mpiexec that is ended while it starts its daemon may leave the daemon and the agent behind.
+        descendants::adopt();
+        let pid = Pid::from_raw(agents.id() as i32);
+        if kill(pid, Signal::SIGTERM).is_err() || !self.patience(GRACE, &mut agents) {
+            let _ = agents.kill();
+            let _ = agents.wait();
+        }
+        let patience = Patience { linger: NOTICE, grace: GRACE };
+        descendants::end(&self.foreign, patience, || self.signals.next().is_some_and(Received::ends));
+    }
+
+    /// Returns whether the agents end within `limit`, and handles events meanwhile.
+    pub(super) fn patience(&mut self, limit: Duration, agents: &mut Child) -> bool {
+        let begun = Instant::now();
+        loop {
+            let ended = !matches!(agents.try_wait(), Ok(None));
+            for line in self.agent_lines.read() {
+                self.hear(&line);
+            }
+            if ended || begun.elapsed() >= limit {
+                return ended;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}

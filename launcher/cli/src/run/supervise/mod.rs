@@ -1,0 +1,126 @@
+//! The launcher while the job runs: it starts both jobs, passes signals on, listens to the agents, and ends both jobs
+//! together.
+
+mod ending;
+mod events;
+mod state;
+mod verdict;
+
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use hostbuf::{Error, Result};
+
+use super::descendants;
+use super::lines::Lines;
+use super::plan::RequestedSize;
+use super::signals::Signals;
+use super::spawn::{Streams, spawn};
+use crate::engines::{Invocation, LaunchCommand, LaunchPlan};
+use ending::NOTICE;
+use state::Launcher;
+
+pub(super) use state::Voice;
+
+/// The time that a host may still take to connect after the engine's ssh has reported that it is unreachable.
+const REACH: Duration = Duration::from_secs(2);
+
+/// Runs both jobs and returns the exit status of the program's job.
+///
+/// # Errors
+/// The reason why a job cannot be started, or why there is no buffer.
+pub(super) fn supervise(
+    command: &LaunchCommand,
+    plan: LaunchPlan,
+    size: RequestedSize,
+    voice: Voice,
+) -> Result<u8> {
+    let signals = Signals::block()?;
+    if command.engine.spawns_ranks() {
+        descendants::adopt();
+    }
+    let mut launcher = Launcher::new(command, voice, &signals, &plan, size);
+    let mut status = launcher.run(plan.clone());
+    launcher.end();
+    if status.is_err() && launcher.engine_crashed() {
+        tracing::warn!("the engine's own processes crashed while they started; starting them once more");
+        launcher = Launcher::new(command, voice, &signals, &plan, size);
+        status = launcher.run(plan);
+        launcher.end();
+    }
+    match (status, launcher.unstarted) {
+        (Err(error), Some(code)) => {
+            complain!("hostbuf run: {error}");
+            Ok(code)
+        }
+        (status, _) => status,
+    }
+}
+
+impl Launcher<'_> {
+    fn run(&mut self, plan: LaunchPlan) -> Result<u8> {
+        self.foreign = descendants::children();
+        self.note(&plan.agents);
+        let mut agents = spawn(&plan.agents, Streams::Piped, self.signals.before())?;
+        self.agent_lines = Lines::of(agents.stdout.take().map(OwnedFd::from));
+        self.agent_noise = Lines::of(agents.stderr.take().map(OwnedFd::from));
+        self.agents = Some(agents);
+        let mut waiting = Some(plan.ranks);
+        loop {
+            if waiting.is_some() && self.expected.is_some_and(|n| self.ready >= n) && self.failure.is_none() {
+                let lines = waiting.take().unwrap_or_default();
+                self.note(&lines[0]);
+                for line in &lines {
+                    // As with mpirun, only rank 0 reads.
+                    let streams = if self.ranks.is_empty() { Streams::Inherited } else { Streams::NoInput };
+                    let child = spawn(line, streams, self.signals.before())?;
+                    self.spawned.push(child.id());
+                    self.ranks.push(child);
+                }
+            }
+            self.reap()?;
+            if let Some(why) = &self.failure {
+                if self.ranks.is_empty() {
+                    if let Some(signal) = self.ended_by {
+                        complain!("hostbuf run: ended by {signal} before all ranks had the buffer");
+                        return Ok(128 + signal as u8);
+                    }
+                    return Err(Error::Lost { why: why.clone() });
+                }
+            } else if self.agents.is_none() && !self.agreed {
+                self.failure = Some(self.agents_died());
+                self.stop();
+                continue;
+            }
+            if waiting.is_some() && self.unreachable.is_some_and(|since| since.elapsed() > REACH) {
+                // The engine would wait for that host for ever.
+                self.failure = Some(self.no_agents());
+                continue;
+            }
+            if waiting.is_none() && self.ranks.is_empty() {
+                // If all ranks have ended before they had the buffer, the agents report the reason now.
+                let over = *self.over.get_or_insert_with(Instant::now);
+                let late = over.elapsed() > NOTICE;
+                if late && !self.agreed && self.first.is_some() {
+                    // No rank has connected to its agent.
+                    self.failure = self.lost();
+                    continue;
+                }
+                if late || self.agreed || self.agents.is_none() {
+                    self.name_the_dead();
+                    self.tell_of_the_engine();
+                    return Ok(self.verdict());
+                }
+            }
+            self.escalate();
+            self.wait()?;
+        }
+    }
+
+    fn note(&self, line: &Invocation) {
+        if self.voice.verbose {
+            let words: Vec<_> = line.words.iter().map(|w| w.to_string_lossy()).collect();
+            complain!("hostbuf: starting {}", words.join(" "));
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! The state of a job that is supervised.
+
+use std::process::{Child, ExitStatus};
+use std::time::Instant;
+
+use nix::sys::signal::Signal;
+
+use super::super::death::FirstDeath;
+use super::super::lines::Lines;
+use super::super::plan::RequestedSize;
+use super::super::progress::Progress;
+use super::super::signals::Signals;
+use crate::engines::{LaunchCommand, LaunchPlan};
+
+/// The verbosity of the launcher.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Voice {
+    pub(crate) quiet: bool,
+    pub(crate) verbose: bool,
+}
+
+/// The supervision of one job: its processes, and all that is known of them.
+pub(super) struct Launcher<'a> {
+    pub(super) command: &'a LaunchCommand,
+    pub(super) voice: Voice,
+    pub(super) signals: &'a Signals,
+    pub(super) agents: Option<Child>,
+    /// The children that this process had before the job.
+    pub(super) foreign: Vec<u32>,
+    pub(super) agent_lines: Lines,
+    pub(super) agent_noise: Lines,
+    pub(super) ranks: Vec<Child>,
+    pub(super) ready: usize,
+    pub(super) expected: Option<usize>,
+    pub(super) agreed: bool,
+    /// The reason why the job cannot have its buffer.
+    pub(super) failure: Option<String>,
+    /// The result of the program's job: that of the first process that failed, else success.
+    pub(super) status: Option<ExitStatus>,
+    /// The time at which the program's job was asked to end, and whether it was killed.
+    pub(super) stopping: Option<(Instant, bool)>,
+    /// The time at which the engine reported that a host cannot be reached, if it does not end by itself then.
+    pub(super) unreachable: Option<Instant>,
+    /// The time since which the program's job is about to end by itself.
+    pub(super) failing: Option<Instant>,
+    /// The time since which none of the program's processes is left.
+    pub(super) over: Option<Instant>,
+    /// The process of each rank that this launcher started itself.
+    pub(super) spawned: Vec<u32>,
+    /// The rank that a signal ended first, if this launcher has started the ranks.
+    pub(super) first: Option<FirstDeath>,
+    /// The exit status of a `hostbuf exec` that found no program to run (126, 127).
+    pub(super) unstarted: Option<u8>,
+    /// The signal that ended the job before all ranks had the buffer.
+    pub(super) ended_by: Option<Signal>,
+    /// The last signal that was to end the job.
+    pub(super) asked_to_end: Option<Signal>,
+    /// The result of the agents' job.
+    pub(super) agents_status: Option<ExitStatus>,
+    pub(super) progress: Progress,
+    pub(super) size: RequestedSize,
+}
+
+impl<'a> Launcher<'a> {
+    pub(super) fn new(
+        command: &'a LaunchCommand,
+        voice: Voice,
+        signals: &'a Signals,
+        plan: &LaunchPlan,
+        size: RequestedSize,
+    ) -> Launcher<'a> {
+        Launcher {
+            command,
+            voice,
+            signals,
+            agents: None,
+            foreign: Vec::new(),
+            agent_lines: Lines::default(),
+            agent_noise: Lines::default(),
+            ranks: Vec::new(),
+            ready: 0,
+            expected: plan.agent_count,
+            agreed: false,
+            failure: None,
+            status: None,
+            stopping: None,
+            failing: None,
+            unreachable: None,
+            over: None,
+            spawned: Vec::new(),
+            first: None,
+            unstarted: None,
+            ended_by: None,
+            asked_to_end: None,
+            agents_status: None,
+            progress: Progress::new(voice.quiet),
+            size,
+        }
+    }
+}

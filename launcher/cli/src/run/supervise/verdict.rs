@@ -1,0 +1,82 @@
+//! The result of a job, and the messages about processes that have failed.
+
+use std::os::unix::process::ExitStatusExt;
+
+use super::super::death::death;
+use super::super::shortage::shortage;
+use super::state::Launcher;
+
+/// The largest number of an engine's lines that a message quotes: enough for the remedies at their end.
+const MOST_SAID: usize = 16;
+impl Launcher<'_> {
+    /// Returns whether the engine crashed while it started the agents, before any rank was started.
+    pub(super) fn engine_crashed(&self) -> bool {
+        self.spawned.is_empty()
+            && self.ended_by.is_none()
+            && self.agent_noise.seen.iter().any(|line| self.command.engine.reports_crash(line))
+    }
+
+    /// Returns the exit status of the program's job as a shell does: 128 plus the number of a signal.
+    pub(super) fn verdict(&self) -> u8 {
+        let Some(status) = self.status else { return 0 };
+        match (status.code(), status.signal()) {
+            (Some(code), _) => code as u8,
+            (None, signal) => 128u8.wrapping_add(signal.unwrap_or(0) as u8),
+        }
+    }
+
+    /// Names the rank that a signal has ended, as mpirun does, unless the user has sent that signal.
+    pub(super) fn name_the_dead(&self) {
+        if let Some(first) = &self.first
+            && first.status.signal() != self.asked_to_end.map(|signal| signal as i32)
+        {
+            complain!("hostbuf run: {}", first.text());
+        }
+    }
+
+    /// Reports that the engine itself has failed, and the remedy if it may have had too few slots. Its own messages are
+    /// on standard error already.
+    pub(super) fn tell_of_the_engine(&self) {
+        let failed = self.status.filter(|status| !status.success());
+        let Some(status) = failed.filter(|_| !self.agreed && self.asked_to_end.is_none()) else { return };
+        if self.command.engine.spawns_ranks() {
+            return;
+        }
+        let name = self.command.release.title();
+        let hint = shortage(self.command, self.size).map_or(String::new(), |hint| format!(". {hint}"));
+        complain!(
+            "hostbuf run: {name} ended ({status}) before any rank had the buffer; see its own messages above{hint}"
+        );
+    }
+
+    /// Describes the rank that was lost first.
+    pub(super) fn lost(&self) -> Option<String> {
+        Some(format!("{} before all ranks had the buffer", self.first.as_ref()?.text()))
+    }
+
+    /// Describes the end of the agents' job.
+    pub(super) fn agents_died(&mut self) -> String {
+        self.agent_noise.drain();
+        self.no_agents()
+    }
+
+    /// Describes why there are no agents, with the last lines of the engine.
+    pub(super) fn no_agents(&self) -> String {
+        let noise = self.agent_noise.seen.iter().map(|l| l.trim());
+        let mut said: Vec<&str> = noise.filter(|l| l.chars().any(char::is_alphanumeric)).collect();
+        if said.len() > MOST_SAID {
+            said.truncate(MOST_SAID);
+            said.push("...");
+        }
+        let said = match self.agents_status {
+            _ if !said.is_empty() => said.join(" "),
+            Some(status) if status.signal().is_some() => format!("it was ended by {}", death(status)),
+            _ => "it printed no reason".into(),
+        };
+        if self.ready > 0 {
+            let status = self.agents_status.map_or("?".into(), |s| s.to_string());
+            return format!("an agent of this job ended ({status}) before the buffer was agreed on: {said}");
+        }
+        format!("{} could not start an agent on every host: {said}", self.command.release.title())
+    }
+}
