@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use hostbuf::register::{Budget, Monitor, Overlap, Probe};
 
-use crate::doubt::is_alone;
 use crate::memory::{Area, PAGE, map_over};
+use crate::unsound_monitor::is_alone;
 use crate::{MANY, READ, kept_one, skip, strict, strict_with};
 
 struct Observing;
@@ -143,13 +143,13 @@ fn purged_and_watched_again(cache: &crate::FakeCache) {
                 unsafe { libc::madvise(purged as *mut _, PAGE, libc::MADV_DONTNEED) };
             }
         });
-        while crate::restless::mapping_at(purged).1 {
+        while crate::busy_memory::mapping_at(purged).1 {
             drop(cache.get(area.pointer(), PAGE, READ).unwrap());
             in_time("it is given up");
         }
         stop.store(true, Ordering::Relaxed);
     });
-    while !crate::restless::mapping_at(purged).1 {
+    while !crate::busy_memory::mapping_at(purged).1 {
         std::thread::yield_now();
         in_time("it is watched again");
     }

@@ -16,9 +16,9 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
 use crate::child::{End, does};
-use crate::doubt::is_alone;
-use crate::letting_go::within;
 use crate::memory::{Area, PAGE};
+use crate::monitor_shutdown::within;
+use crate::unsound_monitor::is_alone;
 use crate::{READ, Stamped, kept_one, skip, strict};
 
 /// Returns the descriptors in a directory of /proc, each with its number and its target.

@@ -5,33 +5,33 @@
 mod allocator;
 mod batches;
 mod budget;
+mod busy_memory;
 mod child;
 mod contract;
 #[cfg(feature = "cuda")]
 mod cuda_driver;
 mod descriptors;
-mod doubt;
 mod example;
+mod failing_device;
 mod forks;
 mod frozen;
 #[cfg(feature = "cuda")]
 mod gpu;
+mod growing_ranges;
 mod heap;
-mod kept;
-mod keys;
-mod letting_go;
+mod hit_key;
+mod keep;
 mod library;
 mod locking;
 mod memory;
 mod model;
-mod moods;
+mod monitor_shutdown;
 mod pinned;
 mod races;
-mod restless;
 mod scenarios;
 mod stale;
+mod unsound_monitor;
 mod vm;
-mod windows;
 
 use hostbuf_tests::skip;
 use std::sync::Arc;

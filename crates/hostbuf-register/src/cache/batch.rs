@@ -5,9 +5,9 @@
 use std::mem::ManuallyDrop;
 use std::sync::atomic::Ordering;
 
-use super::inner::{Inner, Taken};
 use super::lease::Lease;
 use super::miss::Wait;
+use super::shared::{Inner, Taken};
 use super::slot::Seen;
 use super::sync::fence;
 use crate::error::{Error, Result};

@@ -15,11 +15,11 @@ use std::sync::{Arc, Mutex};
 use loom::thread;
 
 use super::budget::Budget;
-use super::inner::Inner;
+use super::eviction::Short;
 use super::miss::Wait;
-use super::policy::Short;
+use super::range_table::{Found, Table};
+use super::shared::Inner;
 use super::sync::without_fences;
-use super::table::{Found, Table};
 use crate::register::fake::Fake;
 use crate::register::registrar::Overlap;
 use crate::span::{Access, Span};

@@ -6,7 +6,7 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use super::RegistrationCache;
-use super::inner::Inner;
+use super::shared::Inner;
 use crate::register::registrar::Registrar;
 use crate::span::{Access, Span};
 

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use super::eviction::Short;
 use super::growth::Grown;
-use super::inner::{Core, Inner, key_of};
-use super::kept::Kept;
 use super::lease::Lease;
-use super::policy::Short;
+use super::shared::{Core, Inner, key_of};
 use super::slot::State;
+use super::slot_details::Kept;
 use crate::error::{Error, Result};
 use crate::register::monitor::{DescriptorSet, Unwatched, Watched};
 use crate::register::own_ranges;

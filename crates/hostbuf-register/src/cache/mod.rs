@@ -14,22 +14,22 @@
 
 mod batch;
 mod budget;
-mod ending;
+mod deregister;
+mod eviction;
 mod growth;
-mod guesses;
-mod inner;
+mod hints;
 #[cfg(all(test, loom))]
 mod interleavings;
-mod kept;
 mod lease;
+mod lease_counts;
 mod miss;
-mod policy;
+mod range_table;
 mod reaper;
+mod shared;
 mod slot;
+mod slot_details;
 mod stats;
 mod sync;
-mod table;
-mod words;
 
 use std::fmt;
 use std::sync::Arc;
@@ -45,9 +45,9 @@ use crate::register::monitor::{Monitor, Watcher};
 use crate::register::own_ranges;
 use crate::register::registrar::Registrar;
 use crate::span::{Access, Span};
-use inner::Inner;
 use miss::Wait;
 use reaper::Reaper;
+use shared::Inner;
 
 /// A cache of the registrations of one device, found by address. The [module](crate::register) describes its
 /// guarantees.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nix::sys::signal::SigSet;
 
-use super::inner::{Inner, LOOK};
+use super::shared::{Inner, LOOK};
 use super::stats::Stats;
 use crate::error::{Error, Result};
 use crate::os::thread::{self, Thread};

@@ -1,19 +1,19 @@
 //! The monitor, which reports to caches that the pages behind an address have changed.
 
-mod arm;
-mod armed;
-mod busy;
-mod kernel;
-mod listen;
+mod busy_ranges;
+mod change_sequence;
+mod events;
 mod mappings;
-mod proof;
-mod recent;
+mod process_monitor;
+mod recent_discards;
+mod residual;
 #[cfg(all(test, not(loom)))]
 mod scenarios;
-mod sequence;
+mod self_test;
 mod settle;
-mod strays;
-mod watching;
+mod userfaultfd;
+mod watch;
+mod watched_ranges;
 
 use std::sync::Arc;
 
@@ -21,9 +21,9 @@ use crate::error::{Error, Result};
 use crate::os::descriptors;
 use crate::register::environment;
 use crate::span::Span;
-pub(super) use sequence::DescriptorSet;
-use sequence::Sequences;
-use watching::Watching;
+pub(super) use change_sequence::DescriptorSet;
+use change_sequence::Sequences;
+use process_monitor::Watching;
 
 /// The way in which a cache learns of changes of foreign memory, which is memory that hostbuf has not allocated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,7 +46,7 @@ impl Monitor {
     /// [`Error::Invalid`] for any other value, and for an invalid `HOSTBUF_CACHE_DESCRIPTORS`.
     pub fn from_environment() -> Result<Monitor> {
         // The monitor reads this variable when it starts, which may be in a place that cannot return an error.
-        watching::descriptors_from_environment()?;
+        process_monitor::descriptors_from_environment()?;
         Monitor::read(environment::text("HOSTBUF_CACHE_MONITOR")?.as_deref())
     }
 

@@ -6,9 +6,9 @@ use std::ops::Range;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
-use super::kernel::FEATURES;
-use super::sequence::{ChangeSequence, DescriptorSet, Unchanged};
-use super::watching::{Shared, Watching, held};
+use super::change_sequence::{ChangeSequence, DescriptorSet, Unchanged};
+use super::process_monitor::{Shared, Watching, held};
+use super::userfaultfd::FEATURES;
 use crate::os::{kernel, memory};
 use crate::span::Span;
 

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::sequence::{ChangeMark, ChangeState, DescriptorSet, Unchanged};
-use super::watching::{Shared, held};
+use super::change_sequence::{ChangeMark, ChangeState, DescriptorSet, Unchanged};
+use super::process_monitor::{Shared, held};
 
 /// The time for which the kernel may report a change in progress without an event. After it, no registration is kept
 /// until the change is over.

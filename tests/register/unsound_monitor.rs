@@ -107,7 +107,7 @@ pub(crate) fn is_alone(test: &str) -> bool {
 
 #[test]
 fn nothing_is_kept_until_it_is_known_again_what_changes() {
-    if !is_alone("doubt::nothing_is_kept_until_it_is_known_again_what_changes") {
+    if !is_alone("unsound_monitor::nothing_is_kept_until_it_is_known_again_what_changes") {
         return;
     }
     let Some((fake, cache)) = strict() else { return };
@@ -142,7 +142,7 @@ fn nothing_is_kept_until_it_is_known_again_what_changes() {
 
 #[test]
 fn many_short_changes_are_not_a_long_one() {
-    if !is_alone("doubt::many_short_changes_are_not_a_long_one") {
+    if !is_alone("unsound_monitor::many_short_changes_are_not_a_long_one") {
         return;
     }
     let Some((_, cache)) = strict() else { return };

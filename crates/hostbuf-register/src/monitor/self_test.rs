@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::watching::Watching;
+use super::process_monitor::Watching;
 use super::{Unwatched, Watcher};
 use crate::os::{kernel, memory};
 use crate::span::Span;
@@ -165,7 +165,7 @@ fn quiet(watching: &Watching) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::kernel::FEATURES;
+    use super::super::userfaultfd::FEATURES;
     use super::*;
 
     /// The monitor with some of its senses missing must not pass for one.

@@ -6,16 +6,16 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::budget::Budget;
-use super::guesses::{Found, Guess};
-use super::kept::Kept;
+use super::eviction::Policy;
+use super::hints::{Found, Guess};
 use super::lease::Lease;
+use super::lease_counts::{Own, Words};
 use super::miss::{MOST_WAITING, UNREST, Wait};
-use super::policy::Policy;
+use super::range_table::{self, Table};
 use super::slot::{Seen, Slot, State};
+use super::slot_details::Kept;
 use super::stats::Stats;
 use super::sync::{Condvar, Mutex, MutexGuard};
-use super::table::{self, Table};
-use super::words::{Own, Words};
 use crate::error::{Error, Result};
 use crate::os::array::Array;
 use crate::os::lineage::Lineage;
@@ -274,7 +274,7 @@ impl<R: Registrar> Inner<R> {
                 return Some(Taken { slot, seen, key, sequence });
             }
         }
-        let table::Found::Slot(slot) =
+        let range_table::Found::Slot(slot) =
             self.table.find(span, |slot| self.slots[slot as usize].covers(span, access))
         else {
             return None;

@@ -17,7 +17,7 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
-use super::guesses::{self, Bucket, Found, Guess, Pair, Sizes};
+use super::hints::{self, Bucket, Found, Guess, Pair, Sizes};
 use super::sync::{Array, AtomicBool, AtomicPtr, AtomicU64, Mutex, MutexGuard, thread_local};
 #[cfg(not(all(test, loom)))]
 use crate::os::array::Zero;
@@ -208,7 +208,7 @@ impl<'a, K: Copy> Own<'a, K> {
         let place = self.words.sizes.place(page);
         let bucket = self.bucket(place.bucket(self.words.sizes));
         // SAFETY: `lines` are this thread's.
-        unsafe { guesses::learn(self.pair(place.pair), bucket, place, guess, wrong, elsewhere) };
+        unsafe { hints::learn(self.pair(place.pair), bucket, place, guess, wrong, elsewhere) };
     }
 
     #[inline(always)]

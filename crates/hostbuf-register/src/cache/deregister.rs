@@ -5,9 +5,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use super::inner::{Core, Inner};
-use super::kept::Loss;
+use super::shared::{Core, Inner};
 use super::slot::{Slot, State};
+use super::slot_details::Loss;
 use super::stats::Stats;
 use crate::error::{Error, Result};
 use crate::register::monitor::Watcher;

@@ -3,12 +3,12 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::kernel;
+use super::change_sequence::{ChangeSequence, DescriptorSet};
 use super::mappings::Refusal;
-use super::recent::{GAP, Pages};
-use super::sequence::{ChangeSequence, DescriptorSet};
+use super::process_monitor::{Piece, Shared, held};
+use super::recent_discards::{GAP, Pages};
 use super::settle::{PATIENCE_WITH_THREAD, Unsettled};
-use super::watching::{Piece, Shared, held};
+use super::userfaultfd;
 use super::{Unwatched, Watched};
 use crate::span::Span;
 
@@ -79,7 +79,7 @@ impl Shared {
                 }
                 Pages::Due => {
                     let begun = Instant::now();
-                    kernel::wait_for_the_address_space();
+                    userfaultfd::wait_for_the_address_space();
                     held(&self.armed).barrier(begun);
                     continue;
                 }

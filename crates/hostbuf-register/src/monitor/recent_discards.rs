@@ -17,7 +17,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::sequence::DescriptorSet;
+use super::change_sequence::DescriptorSet;
 use crate::span::Span;
 
 /// The time allowed for a thread between the decrement of `mmap_changing` and taking the lock. In the experiment of

@@ -20,7 +20,7 @@ use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, fence};
 #[cfg(not(all(test, loom)))]
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, fence};
 
-use super::kernel::Userfault;
+use super::userfaultfd::Userfault;
 
 /// The largest number of userfaultfds of one monitor: a set of them has 16 bits.
 pub(crate) const MOST_DESCRIPTORS: usize = 16;

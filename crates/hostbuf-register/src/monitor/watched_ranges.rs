@@ -2,10 +2,10 @@
 
 use std::time::Instant;
 
-use super::busy::Busy;
-use super::recent::{Pages, Recent};
-use super::sequence::DescriptorSet;
-use super::strays::Strays;
+use super::busy_ranges::Busy;
+use super::change_sequence::DescriptorSet;
+use super::recent_discards::{Pages, Recent};
+use super::residual::Strays;
 use crate::span::Span;
 
 /// The most ranges. The kernel gives up at about as many mappings.

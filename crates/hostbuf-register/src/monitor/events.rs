@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use nix::sys::epoll::{EpollEvent, EpollTimeout};
 
-use super::kernel::{Change, Messages};
-use super::sequence::{ChangeSequence, DescriptorSet, MOST_DESCRIPTORS};
-use super::watching::{Piece, Shared, held};
+use super::change_sequence::{ChangeSequence, DescriptorSet, MOST_DESCRIPTORS};
+use super::process_monitor::{Piece, Shared, held};
+use super::userfaultfd::{Change, Messages};
 use crate::os::descriptors;
 use crate::span::Span;
 

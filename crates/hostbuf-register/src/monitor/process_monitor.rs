@@ -10,12 +10,12 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::signal::SigSet;
 
-use super::armed::Armed;
-use super::kernel::{FEATURES, Userfault};
-use super::listen::{STOP, WAKE};
+use super::change_sequence::{DescriptorSet, MOST_DESCRIPTORS, Sequences};
+use super::events::{STOP, WAKE};
 use super::mappings::Mappings;
-use super::proof;
-use super::sequence::{DescriptorSet, MOST_DESCRIPTORS, Sequences};
+use super::self_test;
+use super::userfaultfd::{FEATURES, Userfault};
+use super::watched_ranges::Armed;
 use super::{Unwatched, Watched, Watcher};
 use crate::error::Error;
 use crate::os::descriptors;
@@ -187,7 +187,7 @@ impl Watching {
     }
 
     pub(super) fn start(features: u64) -> Result<Watching, String> {
-        proof::kernel_is_new_enough()?;
+        self_test::kernel_is_new_enough()?;
         let wanted = descriptors_from_environment().map_err(|e| e.to_string())?;
         let mappings =
             Mappings::open().map_err(|e| format!("/proc/self/maps, where the mappings are listed: {e}"))?;
@@ -229,7 +229,7 @@ impl Watching {
         shared.listening.wait();
         let watching =
             Watching { shared, thread: Some(thread), lineage: Lineage::here(), kept: AtomicBool::new(false) };
-        proof::prove(&watching)?;
+        self_test::prove(&watching)?;
         Ok(watching)
     }
 
