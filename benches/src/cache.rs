@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use hostbuf::register::{Access, Budget, Lease, Monitor, Overlap, Registrar, RegistrationCache, Span};
+use hostbuf::register::{Access, Budget, Lease, MonitorMode, Overlap, Registrar, RegistrationCache, Span};
 use hostbuf_os::cores::Cores;
 
 use crate::Outcome;
@@ -57,11 +57,11 @@ impl Registrar for Idle {
 
 pub(crate) type Cache = RegistrationCache<Idle>;
 
-pub(crate) fn cache(budget: Budget, monitor: Monitor) -> hostbuf::register::Result<Cache> {
+pub(crate) fn cache(budget: Budget, monitor: MonitorMode) -> hostbuf::register::Result<Cache> {
     RegistrationCache::new(Arc::new(Idle::default()), budget, monitor)
 }
 
-fn of_regions(regions: usize, monitor: Monitor) -> hostbuf::register::Result<Cache> {
+fn of_regions(regions: usize, monitor: MonitorMode) -> hostbuf::register::Result<Cache> {
     cache(Budget { regions, bytes: usize::MAX / 2 }, monitor)
 }
 
@@ -105,7 +105,7 @@ pub(crate) fn measure(repeats: usize, hits: usize, peer: Result<&str, &str>, par
         misses(repeats)?;
     }
     if wanted("munmap") {
-        let strict = || of_regions(1024, Monitor::Strict);
+        let strict = || of_regions(1024, MonitorMode::Strict);
         let (asleep, both) = ([Reader::Asleep], [Reader::Asleep, Reader::Awake]);
         on_one_core(|| unmapping("cache-munmap", &asleep, &strict()?, repeats))?;
         unmapping("cache-munmap-free", &both, &strict()?, repeats)?;
@@ -121,7 +121,7 @@ fn owned(
     (entries, name): (usize, &str),
     (bar, libfabric): (f64, f64),
 ) -> Outcome {
-    let cache = of_regions(entries, Monitor::Explicit)?;
+    let cache = of_regions(entries, MonitorMode::Explicit)?;
     let chain = Chain::new(BASE, entries);
     fill(&cache, &chain)?;
     let mut ucx = match peer {
@@ -172,7 +172,8 @@ fn getpid(calls: usize) -> f64 {
 }
 
 fn foreign(repeats: usize, hits: usize) -> Outcome {
-    let (strict, explicit) = (of_regions(1024, Monitor::Strict)?, of_regions(1024, Monitor::Explicit)?);
+    let (strict, explicit) =
+        (of_regions(1024, MonitorMode::Strict)?, of_regions(1024, MonitorMode::Explicit)?);
     let memory = vec![1u8; 64 * crate::chain::STRIDE * PAGE + PAGE];
     let chain = Chain::new((memory.as_ptr() as usize).next_multiple_of(PAGE), 64);
     fill(&strict, &chain)?;
@@ -201,7 +202,7 @@ fn foreign(repeats: usize, hits: usize) -> Outcome {
 }
 
 fn threads(repeats: usize, hits: usize) -> Outcome {
-    let cache = &of_regions(4096, Monitor::Explicit)?;
+    let cache = &of_regions(4096, MonitorMode::Explicit)?;
     let chains = [Chain::new(BASE, 512), Chain::new(2 * BASE, 512)];
     fill(cache, &chains[0])?;
     fill(cache, &chains[1])?;
@@ -257,7 +258,7 @@ fn threads(repeats: usize, hits: usize) -> Outcome {
 
 /// The p99.9 of hits while another thread registers for a second.
 fn while_registering() -> Outcome {
-    let cache = of_regions(64, Monitor::Explicit)?;
+    let cache = of_regions(64, MonitorMode::Explicit)?;
     let pointer = 0x10_0000 as *const u8;
     drop(cache.get(pointer, PAGE, Access::READ)?);
     let idle = cache.registrar().clone();
@@ -286,8 +287,8 @@ fn while_registering() -> Outcome {
 /// Misses, each of which ends another registration: the whole way.
 fn misses(repeats: usize) -> Outcome {
     const COUNT: usize = 4096;
-    let owned = of_regions(64, Monitor::Explicit)?;
-    let strict = of_regions(64, Monitor::Strict)?;
+    let owned = of_regions(64, MonitorMode::Explicit)?;
+    let strict = of_regions(64, MonitorMode::Strict)?;
     let memory = vec![1u8; 2 * COUNT * PAGE + PAGE];
     let base = (memory.as_ptr() as usize).next_multiple_of(PAGE);
     let miss = |cache: &Cache| -> hostbuf::register::Result<f64> {

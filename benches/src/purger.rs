@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use hostbuf::register::{Access, Budget, Monitor};
+use hostbuf::register::{Access, Budget, MonitorMode};
 
 use crate::Outcome;
 use crate::cache::{Cache, cache};
@@ -62,7 +62,7 @@ pub(crate) fn measure(pairs: usize) -> Outcome {
             let hit_one = state as usize % usable.len();
             let other = (hit_one + 1 + (state >> 32) as usize % (usable.len() - 1)) % usable.len();
             let (at, other) = (usable[hit_one], usable[other]);
-            let cache: Cache = cache(Budget { regions: 1024, bytes: 1 << 40 }, Monitor::Strict)?;
+            let cache: Cache = cache(Budget { regions: 1024, bytes: 1 << 40 }, MonitorMode::Strict)?;
             mappings.0.iter().for_each(|&(at, _)| hit(&cache, at));
             let alone = rate(1, || {}, |_, _| hit(&cache, at));
             for (n, (key, purged)) in [("cache-purger-other", other + PAGE), ("cache-purger-same", at + PAGE)]
@@ -95,7 +95,7 @@ pub(crate) fn first_miss(repeats: usize) -> Outcome {
             }
             many
         };
-        let cache: Cache = cache(Budget { regions: 1024, bytes: 1 << 40 }, Monitor::Strict)?;
+        let cache: Cache = cache(Budget { regions: 1024, bytes: 1 << 40 }, MonitorMode::Strict)?;
         let mut state = crate::chain::SEED;
         for _ in 0..repeats {
             let misses: Result<Vec<f64>, std::io::Error> = (0..50)

@@ -7,7 +7,7 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use hostbuf::register::{Access, Budget, Monitor, Span};
+use hostbuf::register::{Access, Budget, MonitorMode, Span};
 use hostbuf_os::cores::Cores;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
@@ -49,7 +49,7 @@ const PATTERNS: [Pattern; 5] = [
 
 /// Unshares the descriptor table; a thread for which that fails is measured without it.
 fn unshare() {
-    let _ = Monitor::unshare_descriptors();
+    let _ = MonitorMode::unshare_descriptors();
 }
 
 /// Returns 1, 2, 4, ... and the number of cores.
@@ -156,7 +156,7 @@ pub(crate) fn measure(sets: usize, repeats: usize, hits: usize, peer: Result<&st
         let mut kept = true;
         for _ in 0..sets {
             let mappings = Mappings::random(pattern.mappings, &mut state)?;
-            let cache = cache(Budget { regions: 1024, bytes: 1 << 40 }, Monitor::Strict)?;
+            let cache = cache(Budget { regions: 1024, bytes: 1 << 40 }, MonitorMode::Strict)?;
             let ask = |thread: usize, i: usize| {
                 let turn = if pattern.apart { 0 } else { i };
                 hit(&cache, mappings.0[(thread + turn) % mappings.0.len()].0);
@@ -179,7 +179,7 @@ pub(crate) fn measure(sets: usize, repeats: usize, hits: usize, peer: Result<&st
 
 /// Measures one set of entries in own memory for all threads, and UCX's cache beside it.
 fn owned(counts: &[usize], repeats: usize, hits: usize, peer: Result<&str, &str>) -> Outcome {
-    let cache = cache(Budget { regions: ENTRIES, bytes: usize::MAX / 2 }, Monitor::Explicit)?;
+    let cache = cache(Budget { regions: ENTRIES, bytes: usize::MAX / 2 }, MonitorMode::Explicit)?;
     let chain = Chain::new(BASE, ENTRIES);
     for span in chain.entries() {
         drop(cache.get(span.start() as *const u8, span.len(), Access::READ)?);

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hostbuf::register::{
-    Access, Budget, Monitor, PinnedAlloc, Probe, Registrar, Registration, RegistrationCache, Span, Stats,
+    Access, Budget, MonitorMode, PinnedAlloc, Probe, Registrar, Registration, RegistrationCache, Span, Stats,
 };
 
 type Outcome<T> = Result<T, Box<dyn Error>>;
@@ -165,7 +165,7 @@ fn run<S: Sender>(what: &str, mut sender: S, arguments: &Arguments) -> Outcome<(
     let each_time = Took { all: each_time, registering };
 
     let budget = Budget { regions: 2 * buffers, bytes: 4 * buffers * bytes.next_multiple_of(4096) };
-    let cache = RegistrationCache::new(registrar.clone(), budget, Monitor::Strict)?;
+    let cache = RegistrationCache::new(registrar.clone(), budget, MonitorMode::Strict)?;
     let mut leases = Vec::with_capacity(buffers);
     let mut registering = Duration::ZERO;
     let cached = timed(&mut sender, &mut own, rounds, |sender, index, buffer| {

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use hostbuf::register::{
-    self as library, Budget, DeviceKey, DeviceName, Monitor, Probe, Registrar, RegistrationCache,
+    self as library, Budget, DeviceKey, DeviceName, MonitorMode, Probe, Registrar, RegistrationCache,
 };
 use hostbuf::{Access, Error, Span};
 use pyo3::exceptions::PyValueError;
@@ -51,7 +51,7 @@ pub fn probe(py: Python<'_>, name: &str) -> PyResult<(bool, String)> {
 /// Whether the kernel tells this process when memory changes, and why not.
 #[pyfunction]
 pub fn monitor(py: Python<'_>) -> (bool, String) {
-    match py.detach(Monitor::probe) {
+    match py.detach(MonitorMode::probe) {
         Probe::Ready(what) => (true, what),
         Probe::Missing(why) => (false, why),
     }
@@ -139,9 +139,9 @@ impl Cache {
         let device = device.get().device.clone();
         let cache = outside(py, || {
             let monitor = match monitor {
-                None => Monitor::from_environment()?,
-                Some("strict") => Monitor::Strict,
-                Some("explicit") => Monitor::Explicit,
+                None => MonitorMode::from_environment()?,
+                Some("strict") => MonitorMode::Strict,
+                Some("explicit") => MonitorMode::Explicit,
                 Some(other) => {
                     let what = format!("monitor \"{other}\": strict or explicit is meant");
                     return Err(Error::Invalid { what });
@@ -181,7 +181,7 @@ impl Cache {
             ("evictions", stats.evictions),
             ("invalidated", stats.invalidated),
             ("changed", stats.changed),
-            ("not_kept", stats.unwatchable + stats.unproven + stats.unwatched + stats.restless),
+            ("not_kept", stats.unwatchable + stats.unproven + stats.unwatched + stats.busy),
             ("failures", stats.failures),
             ("leaked", stats.leaked),
             ("over_budget", stats.over_budget),

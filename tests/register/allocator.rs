@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use hostbuf::register::{Budget, Monitor, Overlap, Probe};
+use hostbuf::register::{Budget, MonitorMode, Overlap, Probe};
 
 use crate::memory::{Area, PAGE, map_over};
 use crate::unsound_monitor::is_alone;
@@ -164,7 +164,7 @@ fn the_monitors_thread_has_allocated_before_memory_is_watched() {
     }
     OWN.set(true);
     SLOW.store(true, Ordering::SeqCst);
-    let probe = Monitor::probe();
+    let probe = MonitorMode::probe();
     SLOW.store(false, Ordering::SeqCst);
     match probe {
         Probe::Missing(why) => skip(&format!("the strict monitor: {why}")),

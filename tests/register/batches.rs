@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use hostbuf::register::Error;
 use hostbuf::register::fake::Fake;
-use hostbuf::register::{Budget, Lease, Monitor, Overlap, Span};
+use hostbuf::register::{Budget, Lease, MonitorMode, Overlap, Span};
 
 use crate::memory::{Area, PAGE, map_over};
 use crate::{FakeCache, MANY, READ, Stamped, at, cache, explicit, span, strict, strict_with};
@@ -43,7 +43,7 @@ fn what_changed_is_registered_anew_and_nothing_else() {
 #[test]
 fn between_the_change_and_the_news_of_it() {
     let Some((_, cache)) = strict() else { return };
-    Monitor::delay(Duration::from_micros(200));
+    MonitorMode::delay(Duration::from_micros(200));
     let areas: Vec<Area> = (0..4).map(|_| Area::new(2)).collect();
     let spans = spans(&areas);
     let mut before = numbers(&cache, &spans);
@@ -63,7 +63,7 @@ fn between_the_change_and_the_news_of_it() {
             before = after;
         });
     }
-    Monitor::delay(Duration::ZERO);
+    MonitorMode::delay(Duration::ZERO);
 }
 
 /// Other threads change the ranges all the time, and ask for them too: none goes without, and nothing leaks.
@@ -129,7 +129,7 @@ fn one_that_the_device_refuses_gives_all_back() {
 
 #[test]
 fn none_and_the_same_twice() {
-    let (fake, cache) = cache(Overlap::Refused, MANY, Monitor::Explicit);
+    let (fake, cache) = cache(Overlap::Refused, MANY, MonitorMode::Explicit);
     assert!(cache.get_many(&[], READ).unwrap().is_empty());
     let leases = cache.get_many(&[span(0x1000, 64), span(0x1000, 64), span(0x1010, 8)], READ).unwrap();
     assert_eq!((leases.len(), fake.made()), (3, 1));

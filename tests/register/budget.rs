@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use hostbuf::job::Solo;
 use hostbuf::register::Error;
 use hostbuf::register::fake::{Fake, Stamp};
-use hostbuf::register::{Access, Budget, Lease, Monitor, Overlap, Registrar, RegistrationCache, Span, Stats};
+use hostbuf::register::{
+    Access, Budget, Lease, MonitorMode, Overlap, Registrar, RegistrationCache, Span, Stats,
+};
 use hostbuf::{HostBuffer, Options, Pages};
 
 use crate::memory::PAGE;
@@ -191,7 +193,7 @@ fn a_device_without_room_gets_one_more_try_and_then_says_so() {
 
 #[test]
 fn a_device_without_overlaps_gets_none() {
-    let (fake, cache) = crate::cache(Overlap::Refused, MANY, hostbuf::register::Monitor::Explicit);
+    let (fake, cache) = crate::cache(Overlap::Refused, MANY, hostbuf::register::MonitorMode::Explicit);
     let narrow = cache.get(at(0x1000), 64, READ).unwrap();
     let error = cache.get(at(0x1000), 128, READ).unwrap_err().to_string();
     assert!(error.contains("overlapping"), "{error}");
@@ -318,7 +320,7 @@ fn the_footprint_of_a_growing_range_is_within_the_budget() {
         let start = buffer.as_ptr().as_ptr() as usize;
         let budget = Budget { regions: 64, bytes: 6 * CHUNK };
         let device = Arc::new(Chunks(Fake::new(overlap)));
-        let cache = RegistrationCache::new(device.clone(), budget, Monitor::Explicit).unwrap();
+        let cache = RegistrationCache::new(device.clone(), budget, MonitorMode::Explicit).unwrap();
         let mut wider = 0;
         for begin in (0..180).step_by(7) {
             for pages in 1..=20 {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use hostbuf::register::fake::{Fake, Stamp};
-use hostbuf::register::{Access, Monitor, Overlap, Probe, Registrar, RegistrationCache, Span};
+use hostbuf::register::{Access, MonitorMode, Overlap, Probe, Registrar, RegistrationCache, Span};
 
 use crate::memory::{Area, PAGE};
 use crate::{MANY, READ, Stamped, skip, strict};
@@ -48,11 +48,11 @@ impl Registrar for Peek {
 ///   get:                   ^ ^ ^ ^ ^ ^                         the next one must not be any of these
 /// ```
 fn discard_while_others_ask(pages: usize, rounds: usize) {
-    if let Probe::Missing(why) = Monitor::probe() {
+    if let Probe::Missing(why) = MonitorMode::probe() {
         return skip(&format!("the strict monitor: {why}"));
     }
     let cache =
-        RegistrationCache::new(Arc::new(Peek(Fake::new(Overlap::Free))), MANY, Monitor::Strict).unwrap();
+        RegistrationCache::new(Arc::new(Peek(Fake::new(Overlap::Free))), MANY, MonitorMode::Strict).unwrap();
     let area = Area::new(pages);
     let last = (area.at() + (pages - 1) * PAGE) as *const u8;
     let (mut stale, mut asked) = (0, 0);
@@ -138,7 +138,7 @@ fn requests_go_on_while_other_memory_changes_all_the_time() {
 
 /// Discards the page at `address` while the monitor reads events with the delay `late`, and calls `meanwhile`.
 fn while_a_page_is_being_discarded(late: Duration, address: usize, meanwhile: impl FnOnce()) {
-    Monitor::delay(late);
+    MonitorMode::delay(late);
     std::thread::scope(|scope| {
         let (begin, begins) = std::sync::mpsc::channel::<()>();
         scope.spawn(move || {
@@ -148,7 +148,7 @@ fn while_a_page_is_being_discarded(late: Duration, address: usize, meanwhile: im
         });
         begins.recv().unwrap();
         meanwhile();
-        Monitor::delay(Duration::ZERO);
+        MonitorMode::delay(Duration::ZERO);
     });
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use hostbuf::register::fake::Fake;
 use hostbuf::register::{
-    Access, Budget, Mlock, Monitor, Overlap, Probe, Registrar, Registration, RegistrationCache, Span,
+    Access, Budget, Mlock, MonitorMode, Overlap, Probe, Registrar, Registration, RegistrationCache, Span,
 };
 use hostbuf::register::{Error, Result};
 
@@ -140,7 +140,7 @@ fn by_a_registration<R: Registrar<Key: Debug + PartialEq>>(registrar: &Arc<R>) {
 fn through_a_cache<R: Registrar<Key: Debug + PartialEq>>(registrar: &Arc<R>) {
     let area = Area::new(64);
     let budget = Budget { regions: 8, bytes: 32 * PAGE };
-    let cache = RegistrationCache::new(registrar.clone(), budget, Monitor::Explicit).expect("with room");
+    let cache = RegistrationCache::new(registrar.clone(), budget, MonitorMode::Explicit).expect("with room");
     let get = |first: usize, pages: usize| -> Result<Span> {
         let pointer = (area.at() + first * PAGE) as *const u8;
         let lease = cache.get(pointer, pages * PAGE, BOTH)?;

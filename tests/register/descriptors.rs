@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use hostbuf::register::{Monitor, Overlap, Probe};
+use hostbuf::register::{MonitorMode, Overlap, Probe};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -62,7 +62,7 @@ fn the_monitors_thread_has_only_its_own_descriptors() {
 /// stands for the device here, and the test looks at the tables.
 #[test]
 fn a_process_with_xpmem_keeps_one_descriptor_table() {
-    if let Probe::Missing(why) = Monitor::probe() {
+    if let Probe::Missing(why) = MonitorMode::probe() {
         return skip(&format!("the strict monitor: {why}"));
     }
     if !is_alone("descriptors::a_process_with_xpmem_keeps_one_descriptor_table") {
@@ -78,7 +78,7 @@ fn a_process_with_xpmem_keeps_one_descriptor_table() {
     assert!(monitors.iter().any(|(fd, _)| *fd == device.as_raw_fd()), "{monitors:?}");
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let why = Monitor::unshare_descriptors().unwrap_err().to_string();
+            let why = MonitorMode::unshare_descriptors().unwrap_err().to_string();
             assert!(why.contains("/dev/xpmem"), "{why}");
             assert_eq!(cache.get(area.pointer(), PAGE, READ).unwrap().stamp(), kept);
         });
@@ -91,7 +91,7 @@ fn a_process_with_xpmem_keeps_one_descriptor_table() {
 fn an_invalid_number_of_descriptors_is_an_error() {
     const NAME: &str = "HOSTBUF_CACHE_DESCRIPTORS";
     if std::env::var(NAME).is_ok_and(|value| value == "40") {
-        let why = Monitor::from_environment().unwrap_err().to_string();
+        let why = MonitorMode::from_environment().unwrap_err().to_string();
         return assert!(why.contains("invalid HOSTBUF_CACHE_DESCRIPTORS \"40\""), "{why}");
     }
     let mut again = Command::new(std::env::current_exe().unwrap());
@@ -321,7 +321,7 @@ fn the_monitor_leaves_the_program_descriptors() {
             let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
             setrlimit(Resource::RLIMIT_NOFILE, (used + free) as u64, most).unwrap();
             let before = userfaultfds_below(used + free);
-            let (_, cache) = crate::cache(Overlap::Free, crate::MANY, Monitor::Strict);
+            let (_, cache) = crate::cache(Overlap::Free, crate::MANY, MonitorMode::Strict);
             let opened = userfaultfds_below(used + free) - before;
             let left = std::iter::from_fn(|| open().ok()).collect::<Vec<_>>().len();
             let area = Area::new(1);
@@ -374,7 +374,7 @@ fn an_unshared_thread_needs_the_monitors_descriptors_in_its_table() {
     early.join().unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            Monitor::unshare_descriptors().unwrap();
+            MonitorMode::unshare_descriptors().unwrap();
             assert_eq!(cache.get(area.pointer(), PAGE, READ).unwrap().stamp(), kept);
         });
     });
@@ -389,9 +389,9 @@ fn an_unshared_thread_sees_changes_under_later_caches_too() {
     let (send, addresses) = mpsc::channel::<(Arc<crate::FakeCache>, usize)>();
     let (answer, stamps) = mpsc::channel();
     let thread = std::thread::spawn(move || {
-        Monitor::unshare_descriptors().unwrap();
+        MonitorMode::unshare_descriptors().unwrap();
         // A second call has no effect.
-        Monitor::unshare_descriptors().unwrap();
+        MonitorMode::unshare_descriptors().unwrap();
         for (cache, address) in addresses {
             let hit = cache.try_get(address as *const u8, PAGE, READ).map(|lease| lease.stamp());
             answer.send((hit, kept_one(&cache, address as *const u8, PAGE))).unwrap();

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-use hostbuf::register::{Access, Budget, Monitor, Overlap, Probe, Registrar, RegistrationCache, Span};
+use hostbuf::register::{Access, Budget, MonitorMode, Overlap, Probe, Registrar, RegistrationCache, Span};
 use hostbuf::register::{Error, Result};
 
 use crate::memory::{Area, PAGE, map_over};
@@ -70,7 +70,7 @@ impl Registrar for Moody {
     }
 }
 
-fn moody(regions: usize, monitor: Monitor) -> (Arc<Moody>, RegistrationCache<Moody>) {
+fn moody(regions: usize, monitor: MonitorMode) -> (Arc<Moody>, RegistrationCache<Moody>) {
     let moody = Arc::new(Moody::default());
     let cache = RegistrationCache::new(moody.clone(), Budget { regions, ..MANY }, monitor).unwrap();
     (moody, cache)
@@ -86,7 +86,7 @@ fn books(moody: &Moody, cache: &RegistrationCache<Moody>, live: usize, leaked: u
 
 #[test]
 fn registering_goes_wrong() {
-    let (moody, cache) = moody(4, Monitor::Explicit);
+    let (moody, cache) = moody(4, MonitorMode::Explicit);
     moody.registering.spoil(200);
     let outcomes: Vec<usize> = std::thread::scope(|scope| {
         let threads: Vec<_> = (1..=4usize)
@@ -118,7 +118,7 @@ fn registering_goes_wrong() {
 
 #[test]
 fn ending_goes_wrong_where_somebody_else_asked_for_room() {
-    let (moody, cache) = moody(4, Monitor::Explicit);
+    let (moody, cache) = moody(4, MonitorMode::Explicit);
     for n in 1..=4 {
         drop(cache.get(at(n * PAGE), PAGE, READ).unwrap());
     }
@@ -134,7 +134,7 @@ fn ending_goes_wrong_where_somebody_else_asked_for_room() {
 
 #[test]
 fn ending_goes_wrong_with_the_last_lease() {
-    let (moody, cache) = moody(4, Monitor::Explicit);
+    let (moody, cache) = moody(4, MonitorMode::Explicit);
     moody.ending.spoil(2);
     for n in 1..=3 {
         let lease = cache.get(at(n * PAGE), PAGE, READ).unwrap();
@@ -152,7 +152,7 @@ fn ending_goes_wrong_with_the_last_lease() {
 
 #[test]
 fn ending_goes_wrong_where_it_was_asked_for() {
-    let (moody, cache) = moody(8, Monitor::Explicit);
+    let (moody, cache) = moody(8, MonitorMode::Explicit);
     for n in 1..=5 {
         drop(cache.get(at(n * PAGE), PAGE, READ).unwrap());
     }
@@ -208,7 +208,7 @@ impl Registrar for OneAfterTheOther {
 #[test]
 fn ending_goes_wrong_in_another_thread_while_it_is_asked_for() {
     let device = Arc::new(OneAfterTheOther { begun: Barrier::new(2), second: Barrier::new(2) });
-    let cache = RegistrationCache::new(device.clone(), MANY, Monitor::Explicit).unwrap();
+    let cache = RegistrationCache::new(device.clone(), MANY, MonitorMode::Explicit).unwrap();
     let first = cache.get(at(PAGE), PAGE, READ).unwrap();
     drop(cache.get(at(2 * PAGE), PAGE, READ).unwrap());
     cache.invalidate(first.span()).unwrap();
@@ -227,10 +227,10 @@ fn ending_goes_wrong_in_another_thread_while_it_is_asked_for() {
 
 #[test]
 fn ending_goes_wrong_in_the_thread_of_the_cache() {
-    if let Probe::Missing(why) = Monitor::probe() {
+    if let Probe::Missing(why) = MonitorMode::probe() {
         return skip(&format!("the strict monitor: {why}"));
     }
-    let (moody, cache) = moody(8, Monitor::Strict);
+    let (moody, cache) = moody(8, MonitorMode::Strict);
     let area = Area::new(1);
     moody.ending.spoil(2);
     for round in 1..=5 {
@@ -252,7 +252,7 @@ fn what_the_device_may_still_have_stays_mapped() {
     use hostbuf::job::Solo;
     use hostbuf::{HostBuffer, Options};
     for wrong in 0..=2 {
-        let (moody, cache) = moody(8, Monitor::Explicit);
+        let (moody, cache) = moody(8, MonitorMode::Explicit);
         let buffer = HostBuffer::allocate(&Solo, Options::new(1 << 20)).unwrap();
         let start = buffer.as_ptr().as_ptr();
         drop(cache.get(start, PAGE, READ).unwrap());

@@ -1,7 +1,7 @@
 //! fork: what is registered belongs to the parent.
 
 use hostbuf::register::Error;
-use hostbuf::register::{Monitor, Overlap};
+use hostbuf::register::{MonitorMode, Overlap};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
 
@@ -10,7 +10,7 @@ use crate::{MANY, READ, Stamped, cache, span};
 
 #[test]
 fn a_child_gets_an_error_and_ends_nothing_of_its_parents() {
-    let (fake, cache) = cache(Overlap::Free, MANY, Monitor::Strict);
+    let (fake, cache) = cache(Overlap::Free, MANY, MonitorMode::Strict);
     let area = Area::new(4);
     let lease = cache.get(area.pointer(), area.len(), READ).unwrap();
     // SAFETY: the child only asks, drops, and ends.
@@ -42,7 +42,7 @@ fn a_child_gets_an_error_and_ends_nothing_of_its_parents() {
 
 #[test]
 fn while_a_child_lives_memory_is_unmapped_and_the_cache_goes() {
-    let (fake, cache) = cache(Overlap::Free, MANY, Monitor::Strict);
+    let (fake, cache) = cache(Overlap::Free, MANY, MonitorMode::Strict);
     let area = Area::new(4);
     drop(cache.get(area.pointer(), area.len(), READ).unwrap());
     let (reader, writer) = std::io::pipe().unwrap();
@@ -94,7 +94,7 @@ fn children_are_born_while_threads_are_busy() {
                     let mut well = cache.try_get(kept.pointer(), 1, READ).is_none();
                     well &= matches!(cache.get(kept.pointer(), 1, READ), Err(Error::Forked));
                     if round % 3 == 1 {
-                        let (fake, own) = crate::cache(Overlap::Free, MANY, Monitor::Strict);
+                        let (fake, own) = crate::cache(Overlap::Free, MANY, MonitorMode::Strict);
                         drop(own.get(kept.pointer(), kept.len(), READ).unwrap());
                         well &= own.try_get(kept.pointer(), 1, READ).is_some() && fake.made() == 1;
                         map_over(kept.at(), kept.len());
@@ -128,7 +128,7 @@ fn children_are_born_while_threads_are_busy() {
 fn a_child_that_freezes_ends_nothing_of_its_parents() {
     use hostbuf::job::Solo;
     use hostbuf::{HostBuffer, Options};
-    let (fake, cache) = cache(Overlap::Free, MANY, Monitor::Explicit);
+    let (fake, cache) = cache(Overlap::Free, MANY, MonitorMode::Explicit);
     let buffer = HostBuffer::allocate(&Solo, Options::new(1 << 20)).unwrap();
     buffer.initialize(|arena| arena.place(1u64)).unwrap();
     drop(cache.get(buffer.as_ptr().as_ptr(), 64, READ).unwrap());
@@ -153,7 +153,7 @@ fn a_child_that_freezes_ends_nothing_of_its_parents() {
 #[test]
 fn a_child_has_caches_of_its_own() {
     use std::sync::atomic::{AtomicBool, Ordering};
-    let (_, parents) = cache(Overlap::Free, MANY, Monitor::Explicit);
+    let (_, parents) = cache(Overlap::Free, MANY, MonitorMode::Explicit);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for thread in 1..3usize {
@@ -172,7 +172,7 @@ fn a_child_has_caches_of_its_own() {
             // SAFETY: the child makes a cache, uses it, and ends; the C library's own locks are good in it.
             match unsafe { fork() }.unwrap() {
                 ForkResult::Child => {
-                    let (fake, own) = cache(Overlap::Free, MANY, Monitor::Explicit);
+                    let (fake, own) = cache(Overlap::Free, MANY, MonitorMode::Explicit);
                     drop(own.get(0x1000 as *const u8, 8, READ).unwrap());
                     // SAFETY: runs nothing of the parent's.
                     unsafe { libc::_exit(i32::from(fake.made() != 1)) }
@@ -199,7 +199,7 @@ fn a_child_has_a_monitor_of_its_own() {
         for _ in 0..2 {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
-                    drop(cache(Overlap::Free, MANY, Monitor::Strict));
+                    drop(cache(Overlap::Free, MANY, MonitorMode::Strict));
                 }
             });
         }
@@ -215,7 +215,7 @@ fn a_child_has_a_monitor_of_its_own() {
             // SAFETY: the child makes a cache, uses it, and ends; the C library's own locks are good in it.
             match unsafe { fork() }.unwrap() {
                 ForkResult::Child => {
-                    let (_, own) = cache(Overlap::Free, MANY, Monitor::Strict);
+                    let (_, own) = cache(Overlap::Free, MANY, MonitorMode::Strict);
                     let area = Area::new(1);
                     drop(own.get(area.pointer(), area.len(), READ).unwrap());
                     let kept = own.try_get(area.pointer(), area.len(), READ).is_some();

@@ -13,7 +13,7 @@ use cudarc::driver::sys;
 use hostbuf::job::Solo;
 use hostbuf::register::Error;
 use hostbuf::register::{
-    Access, Budget, CudaHost, Monitor, Registrar, Registration, RegistrationCache, Span,
+    Access, Budget, CudaHost, MonitorMode, Registrar, Registration, RegistrationCache, Span,
 };
 use hostbuf::{HostBuffer, Options, Pages, Proof};
 use nix::sys::wait::{WaitStatus, waitpid};
@@ -123,7 +123,7 @@ fn a_frozen_buffer_can_be_read_by_the_gpu_and_not_written() {
     let span = whole(&buffer);
     // What a cache has of it goes when it is frozen: with pages pinned the kernel would not seal.
     let budget = Budget { regions: 4, bytes: 64 * MIB };
-    let cache = RegistrationCache::new(gpu.clone(), budget, Monitor::Strict).expect("with room");
+    let cache = RegistrationCache::new(gpu.clone(), budget, MonitorMode::Strict).expect("with room");
     cache.keep(buffer.as_ptr().as_ptr(), buffer.len(), Access::WRITE).expect("kept");
     let frozen = buffer.freeze(&Solo).expect("frozen");
     assert_eq!((frozen.proof(), cache.stats().regions), (&Proof::Sealed, 0));
@@ -150,7 +150,7 @@ fn a_cache_of_64_buffers_registers_each_once() {
     let gpu = gpu();
     let areas: Vec<Area> = (0..64).map(|_| Area::new(MIB / PAGE)).collect();
     let budget = Budget { regions: 64, bytes: 64 * MIB };
-    for monitor in [Monitor::Explicit, Monitor::Strict] {
+    for monitor in [MonitorMode::Explicit, MonitorMode::Strict] {
         let cache = RegistrationCache::new(gpu.clone(), budget, monitor).expect("with room");
         let device = Device::new(MIB);
         for _ in 0..10 {

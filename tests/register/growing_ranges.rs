@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hostbuf::register::Error;
-use hostbuf::register::{Access, Monitor, Overlap, Registrar, RegistrationCache, Span};
+use hostbuf::register::{Access, MonitorMode, Overlap, Registrar, RegistrationCache, Span};
 
 use crate::memory::{Area, PAGE, map_over};
 use crate::{MANY, READ, explicit, strict, strict_with};
@@ -112,7 +112,7 @@ fn no_further_than_the_device_goes() {
         return;
     }
     let (area, other) = (Area::new(32), Area::new(1));
-    let cache = RegistrationCache::new(Arc::new(Limited(12 * PAGE)), MANY, Monitor::Strict).unwrap();
+    let cache = RegistrationCache::new(Arc::new(Limited(12 * PAGE)), MANY, MonitorMode::Strict).unwrap();
     drop(cache.get(other.pointer(), PAGE, READ).unwrap());
     for pages in 1..=12 {
         drop(cache.get(area.pointer(), pages * PAGE, READ).unwrap());
@@ -222,7 +222,7 @@ fn a_new_mapping_beside_a_watched_one_is_kept() {
             let before = *cache.get(new as *const u8, 4 * PAGE, READ).unwrap().handle();
             assert_eq!(*cache.get(new as *const u8, 4 * PAGE, READ).unwrap().handle(), before);
             let stats = cache.stats();
-            assert_eq!((stats.unwatchable, stats.restless, fake.made()), (0, 0, 2), "{half} {touched}");
+            assert_eq!((stats.unwatchable, stats.busy, fake.made()), (0, 0, 2), "{half} {touched}");
             // And each is still watched.
             for at in [area.at(), area.at() + 4 * PAGE] {
                 let before = *cache.get(at as *const u8, PAGE, READ).unwrap().handle();
@@ -245,7 +245,7 @@ fn a_new_mapping_between_two_watched_ones_is_kept_with_both() {
     map_over(area.at() + PAGE, PAGE);
     let all = || *cache.get(area.pointer(), area.len(), READ).unwrap().handle();
     let before = all();
-    assert_eq!((all(), cache.stats().unwatchable, cache.stats().restless), (before, 0, 0));
+    assert_eq!((all(), cache.stats().unwatchable, cache.stats().busy), (before, 0, 0));
     assert_eq!(fake.ended(), [], "the others have not changed");
     // And each is still watched.
     for page in 0..3 {

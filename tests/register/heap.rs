@@ -229,7 +229,7 @@ fn leased_only(requests: usize, mut request: impl FnMut(&FakeCache)) -> Option<u
     }
     let stats = cache.stats();
     assert_eq!((stats.unproven, stats.unwatched, stats.unwatchable), (0, 0, 0), "{stats:?}");
-    Some(stats.restless as usize)
+    Some(stats.busy as usize)
 }
 
 /// The C library reuses the stack of an ended thread for the next one.

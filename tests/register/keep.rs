@@ -1,7 +1,7 @@
 //! Registrations that are not ended to make room.
 
 use hostbuf::register::Error;
-use hostbuf::register::{Budget, Monitor, Overlap, Registrar};
+use hostbuf::register::{Budget, MonitorMode, Overlap, Registrar};
 
 use crate::memory::{Area, PAGE, map_over};
 use crate::{READ, Stamped, at, cache, explicit, kept_one, span, strict};
@@ -41,7 +41,7 @@ fn what_is_kept_stays_and_answers_for_its_parts() {
 
 #[test]
 fn where_overlaps_are_refused_what_is_kept_is_in_the_way() {
-    let (fake, cache) = cache(Overlap::Refused, TWO, Monitor::Explicit);
+    let (fake, cache) = cache(Overlap::Refused, TWO, MonitorMode::Explicit);
     cache.keep(at(0x10_0000), 0x2000, READ).unwrap();
     assert!(matches!(cache.get(at(0x10_1000), 0x2000, READ), Err(Error::Registration { .. })));
     assert_eq!((fake.live().len(), fake.overlap()), (1, Overlap::Refused));

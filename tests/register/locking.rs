@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hostbuf::register::Error;
-use hostbuf::register::{Access, Budget, Mlock, Monitor, Registrar, Registration, RegistrationCache};
+use hostbuf::register::{Access, Budget, Mlock, MonitorMode, Registrar, Registration, RegistrationCache};
 use nix::sys::resource::{Resource, setrlimit};
 
 use crate::child::{self, End};
@@ -77,7 +77,7 @@ fn holes_leave_nothing_locked_through_a_cache() {
         return;
     }
     let budget = Budget { regions: 16, bytes: 16 * PAGE };
-    let cache = RegistrationCache::new(Arc::new(Mlock::new()), budget, Monitor::Explicit).unwrap();
+    let cache = RegistrationCache::new(Arc::new(Mlock::new()), budget, MonitorMode::Explicit).unwrap();
     let areas: Vec<Area> = (0..20).map(|_| Area::new(16)).collect();
     for area in &areas {
         drop(cache.get(area.pointer(), area.len(), READ).unwrap());

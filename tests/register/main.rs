@@ -37,12 +37,12 @@ use hostbuf_tests::skip;
 use std::sync::Arc;
 
 use hostbuf::register::fake::{Fake, Stamp};
-use hostbuf::register::{Access, Budget, Lease, Monitor, Overlap, Probe, RegistrationCache, Span};
+use hostbuf::register::{Access, Budget, Lease, MonitorMode, Overlap, Probe, RegistrationCache, Span};
 
 const MANY: Budget = Budget { regions: 1024, bytes: 1 << 40 };
 
 /// A cache over a new fake.
-fn cache(overlap: Overlap, budget: Budget, monitor: Monitor) -> (Arc<Fake>, RegistrationCache<Fake>) {
+fn cache(overlap: Overlap, budget: Budget, monitor: MonitorMode) -> (Arc<Fake>, RegistrationCache<Fake>) {
     let fake = Arc::new(Fake::new(overlap));
     let cache = RegistrationCache::new(fake.clone(), budget, monitor).expect("a budget with room");
     (fake, cache)
@@ -50,7 +50,7 @@ fn cache(overlap: Overlap, budget: Budget, monitor: Monitor) -> (Arc<Fake>, Regi
 
 /// The usual one: the program tells, and registrations may overlap.
 fn explicit(budget: Budget) -> (Arc<Fake>, RegistrationCache<Fake>) {
-    cache(Overlap::Free, budget, Monitor::Explicit)
+    cache(Overlap::Free, budget, MonitorMode::Explicit)
 }
 
 type FakeCache = RegistrationCache<Fake>;
@@ -61,8 +61,8 @@ fn strict() -> Option<(Arc<Fake>, RegistrationCache<Fake>)> {
 }
 
 fn strict_with(overlap: Overlap, budget: Budget) -> Option<(Arc<Fake>, RegistrationCache<Fake>)> {
-    match Monitor::probe() {
-        Probe::Ready(_) => Some(cache(overlap, budget, Monitor::Strict)),
+    match MonitorMode::probe() {
+        Probe::Ready(_) => Some(cache(overlap, budget, MonitorMode::Strict)),
         Probe::Missing(why) => {
             skip(&format!("the strict monitor: {why}"));
             None

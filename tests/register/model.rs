@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hostbuf::register::fake::{Fake, Stamp};
-use hostbuf::register::{Access, Budget, Lease, Monitor, Overlap, RegistrationCache, Span};
+use hostbuf::register::{Access, Budget, Lease, MonitorMode, Overlap, RegistrationCache, Span};
 use hostbuf::register::{Error, Result};
 use proptest::prelude::*;
 
@@ -259,7 +259,8 @@ impl<'c> Model<'c> {
 
 fn run(overlap: Overlap, budget: Budget, steps: &[Step]) {
     let fake = Arc::new(Fake::new(overlap));
-    let cache = RegistrationCache::new(fake.clone(), budget, Monitor::Explicit).expect("a budget with room");
+    let cache =
+        RegistrationCache::new(fake.clone(), budget, MonitorMode::Explicit).expect("a budget with room");
     let mut model = Model {
         fake: &fake,
         cache: &cache,
@@ -282,7 +283,8 @@ fn run(overlap: Overlap, budget: Budget, steps: &[Step]) {
 fn run_with_room(overlap: Overlap, steps: &[Step]) {
     let fake = Arc::new(Fake::new(overlap));
     let budget = Budget { regions: 1000, bytes: usize::MAX / 2 };
-    let cache = RegistrationCache::new(fake.clone(), budget, Monitor::Explicit).expect("a budget with room");
+    let cache =
+        RegistrationCache::new(fake.clone(), budget, MonitorMode::Explicit).expect("a budget with room");
     // All that is registered and valid: number, range, rights.
     let valid: RefCell<Vec<(u64, Span, Access)>> = RefCell::default();
     let mut hits = 0;

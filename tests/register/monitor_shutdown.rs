@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use hostbuf::job::Solo;
 use hostbuf::register::Error;
 use hostbuf::register::fake::Fake;
-use hostbuf::register::{Access, Budget, Monitor, Overlap, RegistrationCache};
+use hostbuf::register::{Access, Budget, MonitorMode, Overlap, RegistrationCache};
 use hostbuf::{HostBuffer, Options, Pages};
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, fork};
@@ -247,7 +247,8 @@ fn where_a_mapping_has_moved_to_is_not_taken_for_watched() {
 fn one_cache_too_many_gets_an_error_and_the_others_go_on() {
     let Some((_, cache)) = strict() else { return };
     let fake = Arc::new(Fake::new(Overlap::Free));
-    let one = || RegistrationCache::new(fake.clone(), Budget { regions: 1, bytes: 1 << 20 }, Monitor::Strict);
+    let one =
+        || RegistrationCache::new(fake.clone(), Budget { regions: 1, bytes: 1 << 20 }, MonitorMode::Strict);
     let mut others = Vec::new();
     let begun = Instant::now();
     let refused = loop {

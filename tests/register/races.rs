@@ -4,7 +4,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use hostbuf::register::Error;
-use hostbuf::register::{Access, Monitor, Overlap, Registrar, RegistrationCache, Span};
+use hostbuf::register::{Access, MonitorMode, Overlap, Registrar, RegistrationCache, Span};
 
 use crate::memory::PAGE;
 use crate::{MANY, READ, at, explicit, span};
@@ -92,7 +92,7 @@ fn a_leader_that_panics_leaves_nothing_behind() {
         }
     }
     let bomb = std::sync::Arc::new(Bomb(false.into()));
-    let cache = RegistrationCache::new(bomb, MANY, hostbuf::register::Monitor::Explicit).unwrap();
+    let cache = RegistrationCache::new(bomb, MANY, hostbuf::register::MonitorMode::Explicit).unwrap();
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         let _ = cache.get(at(0x1000), 64, READ);
     }));
@@ -207,7 +207,7 @@ impl Registrar for Slow {
 #[test]
 fn an_invalidation_waits_for_its_own_range() {
     let slow = Slow { at: 0x1000, state: Mutex::default(), changed: Condvar::new() };
-    let cache = RegistrationCache::new(Arc::new(slow), MANY, Monitor::Explicit).unwrap();
+    let cache = RegistrationCache::new(Arc::new(slow), MANY, MonitorMode::Explicit).unwrap();
     drop(cache.get(at(0x1000), 64, READ).unwrap());
     drop(cache.get(at(0x2000), 64, READ).unwrap());
     std::thread::scope(|scope| {

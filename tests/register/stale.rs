@@ -4,7 +4,7 @@ use std::ptr::null_mut;
 use std::time::Duration;
 
 use hostbuf::register::fake::Fake;
-use hostbuf::register::{Budget, Monitor, Overlap, RegistrationCache};
+use hostbuf::register::{Budget, MonitorMode, Overlap, RegistrationCache};
 
 use crate::memory::{Area, PAGE, map_over};
 use crate::{MANY, READ, Stamped, cache, skip, strict, strict_with};
@@ -30,11 +30,11 @@ fn changed_in(fake: &Fake, cache: RegistrationCache<Fake>, what: &str, change: &
         let get = || cache.get(area.pointer(), area.len(), READ).unwrap().stamp();
         // It is kept: memory that does not change hits. On a machine without a core to spare the monitor may be too late to
         // say so; that is counted, and then it is asked for again.
-        let (mut restless, mut before) = (cache.stats().restless, get());
+        let (mut busy, mut before) = (cache.stats().busy, get());
         while get() != before {
-            let now = cache.stats().restless;
-            assert!(now > restless, "{what}: {:?}", cache.stats());
-            (restless, before) = (now, get());
+            let now = cache.stats().busy;
+            assert!(now > busy, "{what}: {:?}", cache.stats());
+            (busy, before) = (now, get());
         }
         change(area.at(), area.len());
         // Whoever asks for a part, or for all.
@@ -60,10 +60,10 @@ fn a_mapping_that_another_descriptor_watches_is_not_served_by_the_old_registrati
         let area = Area::new(1);
         let before = crate::kept_one(&cache, area.pointer(), PAGE);
         // Longer than the time for which a request waits for the monitor's thread.
-        Monitor::delay_telling(Duration::from_millis(60));
+        MonitorMode::delay_notifications(Duration::from_millis(60));
         map_over(area.at(), PAGE);
         let now = cache.get(area.pointer(), PAGE, READ).unwrap().stamp();
-        Monitor::delay_telling(Duration::ZERO);
+        MonitorMode::delay_notifications(Duration::ZERO);
         assert_ne!(now, before, "round {round}: a registration of memory that is gone");
     }
 }
@@ -234,7 +234,7 @@ fn free_and_realloc_of_large_blocks() {
 #[test]
 fn between_the_change_and_the_news_of_it() {
     let Some((_, cache)) = strict() else { return };
-    Monitor::delay(std::time::Duration::from_micros(200));
+    MonitorMode::delay(std::time::Duration::from_micros(200));
     let area = Area::new(4);
     for round in 0..3000 {
         let before = cache.get(area.pointer(), area.len(), READ).unwrap().stamp();
@@ -252,7 +252,7 @@ fn between_the_change_and_the_news_of_it() {
             assert_ne!(after, before, "round {round}");
         });
     }
-    Monitor::delay(std::time::Duration::ZERO);
+    MonitorMode::delay(std::time::Duration::ZERO);
 }
 
 /// ```text
@@ -264,7 +264,7 @@ fn between_the_change_and_the_news_of_it() {
 fn between_the_watching_and_the_registering() {
     let Some((_, cache)) = strict() else { return };
     let pause = std::time::Duration::from_micros(200);
-    Monitor::pause(pause);
+    MonitorMode::pause(pause);
     let area = Area::new(4);
     let mut stale = 0;
     for round in 0..500 {
@@ -276,7 +276,7 @@ fn between_the_watching_and_the_registering() {
         map_over(area.at(), area.len());
         stale += usize::from(cache.try_get(area.pointer(), area.len(), READ).is_some());
     }
-    Monitor::pause(std::time::Duration::ZERO);
+    MonitorMode::pause(std::time::Duration::ZERO);
     assert_eq!(stale, 0);
 }
 
@@ -342,7 +342,7 @@ fn what_has_gone_makes_room_at_once() {
     // Room for one: what is unmapped in a row is ended for the next, whether or not the cache's own thread has come by; also
     // where the device would refuse another one over it.
     for overlap in [Overlap::Free, Overlap::Refused] {
-        let (fake, cache) = cache(overlap, Budget { regions: 1, ..MANY }, Monitor::Strict);
+        let (fake, cache) = cache(overlap, Budget { regions: 1, ..MANY }, MonitorMode::Strict);
         for round in 0..300 {
             let area = Area::new(2);
             let lease = cache.get(area.pointer(), area.len(), READ);

@@ -5,7 +5,7 @@ use std::mem::{ManuallyDrop, MaybeUninit};
 use std::ptr::null_mut;
 
 use library::Span;
-use library::register::{Budget, Device, Lease, Monitor, RegistrationCache};
+use library::register::{Budget, Device, Lease, MonitorMode, RegistrationCache};
 
 use crate::register::{access, hostbuf_device, hostbuf_key};
 use crate::status::{Outcome, Trouble, argument, call, given, hostbuf_status, place};
@@ -126,9 +126,9 @@ pub unsafe extern "C" fn hostbuf_cache_open(
             budget.bytes = if bytes == 0 { usual.bytes } else { bytes };
         }
         let monitor = match monitor {
-            0 => Monitor::from_environment()?,
-            1 => Monitor::Strict,
-            2 => Monitor::Explicit,
+            0 => MonitorMode::from_environment()?,
+            1 => MonitorMode::Strict,
+            2 => MonitorMode::Explicit,
             other => return Err(argument(format!("monitor = {other}: one of hostbuf_monitor is meant"))),
         };
         let cache = RegistrationCache::new(device.device.clone(), budget, monitor)?;
@@ -274,7 +274,7 @@ pub unsafe extern "C" fn hostbuf_cache_stat(
             evictions: stats.evictions,
             invalidated: stats.invalidated,
             changed: stats.changed,
-            not_kept: stats.unwatchable + stats.unproven + stats.unwatched + stats.restless,
+            not_kept: stats.unwatchable + stats.unproven + stats.unwatched + stats.busy,
             failures: stats.failures,
             leaked: stats.leaked,
             over_budget: stats.over_budget,

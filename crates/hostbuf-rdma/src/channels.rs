@@ -13,7 +13,7 @@ use crate::rdma::endpoint::Endpoint;
 use crate::rdma::ends::{End, hear};
 use crate::rdma::links::Parts;
 use crate::rdma::options::Options;
-use crate::register::{Budget, Monitor, RegistrationCache};
+use crate::register::{Budget, MonitorMode, RegistrationCache};
 
 /// The most bytes that may be sent at once, and the most places.
 const MOST_EAGER: usize = 1 << 20;
@@ -105,7 +105,7 @@ fn open(options: &ChannelOptions, layout: Layout, channels: usize) -> Result<Ope
     }
     let parts = Parts::open(&options.connection)?;
     let boxes = Boxes::new(&parts.verbs, layout, channels)?;
-    let (budget, monitor) = (Budget::from_environment()?, Monitor::from_environment()?);
+    let (budget, monitor) = (Budget::from_environment()?, MonitorMode::from_environment()?);
     let cache = RegistrationCache::new(parts.verbs.clone(), budget, monitor)?;
     Ok((parts, boxes, cache))
 }

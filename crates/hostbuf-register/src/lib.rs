@@ -8,14 +8,14 @@
 //! | cache | [`RegistrationCache`] | finds registrations by address, within a hard [`Budget`] |
 //! | hold | [`Lease`] | keeps a registration alive while it is used |
 //! | registered from the start | [`PinnedAlloc`] | memory that this crate allocates |
-//! | reports of changes | [`Monitor`] | from the kernel (strict, the default) or from the program |
+//! | reports of changes | [`MonitorMode`] | from the kernel (strict, the default) or from the program |
 //!
 //! ```
 //! use std::sync::Arc;
-//! use hostbuf_register::{Access, Budget, Mlock, Monitor, RegistrationCache};
+//! use hostbuf_register::{Access, Budget, Mlock, MonitorMode, RegistrationCache};
 //!
 //! let budget = Budget { regions: 16, bytes: 1 << 20 };
-//! let cache = RegistrationCache::new(Arc::new(Mlock::new()), budget, Monitor::Strict)?;
+//! let cache = RegistrationCache::new(Arc::new(Mlock::new()), budget, MonitorMode::Strict)?;
 //! let message = vec![7u8; 8192];
 //! for _ in 0..3 {
 //!     let lease = cache.get(message.as_ptr(), message.len(), Access::READ)?;
@@ -38,12 +38,12 @@
 //!
 //! If this process can have no such monitor (containers often forbid userfaultfd), the cache keeps no registrations of
 //! foreign memory: a `tracing` event reports it when the cache is made, [`Stats::unproven`] counts the requests, and
-//! [`Monitor::probe`] returns the reason.
+//! [`MonitorMode::probe`] returns the reason.
 //!
 //! A request waits for changes in progress in memory that the same userfaultfd watches: about 1 ms per userfaultfd, or
 //! up to 20 ms if the monitor's thread gets no core; a miss may wait several times. The monitor spreads mappings over
 //! up to 16 userfaultfds (`HOSTBUF_CACHE_DESCRIPTORS`), so a change in one mapping does not delay requests for most
-//! others. If changes continue without a pause, the memory is registered for its lease only and counted as restless. If
+//! others. If changes continue without a pause, the memory is registered for its lease only and counted as busy. If
 //! a change takes more than a second and the kernel has no event for it, memory of that userfaultfd is registered for
 //! its leases only and counted as unproven until the change ends.
 //!
@@ -64,7 +64,7 @@
 //!
 //! A hit on foreign memory makes a system call on the mapping's userfaultfd. Threads that use the same descriptor share
 //! the cache line in which the kernel counts its references. If many threads send from one mapping, each of them should
-//! call [`Monitor::unshare_descriptors`] when it starts.
+//! call [`MonitorMode::unshare_descriptors`] when it starts.
 //!
 //! A thread may lack the monitor's descriptors, because it called `unshare` itself before the monitor started or
 //! because the program closed descriptors that it does not own. Its requests are then registered for their leases only;
@@ -117,7 +117,7 @@ pub use device_list::{DeviceList, ListedDevice};
 pub use error::{Error, Result};
 pub use hostbuf_memory::NoSpace;
 pub use mlock::Mlock;
-pub use monitor::Monitor;
+pub use monitor::MonitorMode;
 pub use pinned::{Pinned, PinnedAlloc};
 pub use registrar::{Overlap, Probe, Registrar, Registration};
 pub use span::{Access, InvalidSpan, Span};

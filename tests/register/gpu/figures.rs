@@ -195,7 +195,9 @@ fn repeated_sends() {
             }
         });
     }
-    for (name, monitor) in [("cache, explicit", Monitor::Explicit), ("cache, strict", Monitor::Strict)] {
+    for (name, monitor) in
+        [("cache, explicit", MonitorMode::Explicit), ("cache, strict", MonitorMode::Strict)]
+    {
         let cache = RegistrationCache::new(gpu.clone(), budget, monitor).expect("with room");
         row(name, &mut || {
             let leases: Vec<_> = areas

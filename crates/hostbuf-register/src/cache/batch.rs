@@ -6,9 +6,9 @@ use std::mem::ManuallyDrop;
 use std::sync::atomic::Ordering;
 
 use super::lease::Lease;
-use super::miss::Wait;
-use super::shared::{Inner, Taken};
-use super::slot::Seen;
+use super::miss::WaitMode;
+use super::shared::{CacheShared, CountedLease};
+use super::slot::Observation;
 use super::sync::fence;
 use crate::error::{Error, Result};
 use crate::register::monitor::DescriptorSet;
@@ -19,19 +19,19 @@ use crate::span::{Access, Span};
 const AT_ONCE: usize = 64;
 
 /// The descriptors that watch the memory of a batch, and their sequences before its leases were seen to be live.
-struct Changes {
+struct BatchChanges {
     descriptors: DescriptorSet,
     sequence: u64,
 }
 
-impl Changes {
+impl BatchChanges {
     /// Includes memory that `descriptors` watch. A descriptor that is included already keeps its older sequence, which
     /// is equally valid.
     #[inline(always)]
-    fn include<R: Registrar>(&mut self, inner: &Inner<R>, descriptors: DescriptorSet) {
+    fn include<R: Registrar>(&mut self, shared: &CacheShared<R>, descriptors: DescriptorSet) {
         let new = descriptors.without(self.descriptors);
         if new != DescriptorSet::EMPTY {
-            let sequence = inner.sequence(new);
+            let sequence = shared.sequence(new);
             // The result is odd if one of them is.
             self.sequence = (self.sequence & !1).wrapping_add(sequence & !1) | (self.sequence | sequence) & 1;
             self.descriptors = self.descriptors.with(new);
@@ -39,7 +39,7 @@ impl Changes {
     }
 }
 
-impl<R: Registrar> Inner<R> {
+impl<R: Registrar> CacheShared<R> {
     pub(super) fn get_many<'c>(
         &'c self,
         spans: &[Span],
@@ -51,7 +51,7 @@ impl<R: Registrar> Inner<R> {
             return Err(Error::Forked);
         }
         leases.reserve(spans.len());
-        if self.take_many(spans, access, leases).is_none() {
+        if self.count_many(spans, access, leases).is_none() {
             for lease in leases.drain(before..) {
                 self.take_back(ManuallyDrop::new(lease).slot);
             }
@@ -59,7 +59,7 @@ impl<R: Registrar> Inner<R> {
         for &span in &spans[leases.len() - before..] {
             let lease = match self.hit(span, access) {
                 Some(lease) => Ok(lease),
-                None => self.miss(span, access, Wait::Progress),
+                None => self.miss(span, access, WaitMode::Progress),
             };
             match lease {
                 Ok(lease) => leases.push(lease),
@@ -74,34 +74,37 @@ impl<R: Registrar> Inner<R> {
 
     /// Leases of the first of them, as many as are there; none, and then what is in `leases` is no lease, when something of that has
     /// changed meanwhile.
-    pub(super) fn take_many<'c>(
+    pub(super) fn count_many<'c>(
         &'c self,
         spans: &[Span],
         access: Access,
         leases: &mut Vec<Lease<'c, R>>,
     ) -> Option<()> {
         let before = leases.len();
-        let mut seen = [Seen::NOTHING; AT_ONCE];
-        let mut changes = Changes { descriptors: DescriptorSet::EMPTY, sequence: 0 };
+        let mut seen = [Observation::NOTHING; AT_ONCE];
+        let mut changes = BatchChanges { descriptors: DescriptorSet::EMPTY, sequence: 0 };
         for spans in spans.chunks(AT_ONCE) {
             let first = leases.len();
-            self.foresee_many(spans, access, leases, &mut seen);
-            let foreseen = leases.len() - first;
-            let all = seen[..foreseen].iter().fold(Seen::NOTHING, |all, one| all.and_also(*one));
+            self.count_hinted(spans, access, leases, &mut seen);
+            let hinted = leases.len() - first;
+            let all = seen[..hinted].iter().fold(Observation::NOTHING, |all, one| all.and_also(*one));
             // The sequences are read before the check that the leases are live, which shows changes applied by then.
             changes.include(self, all.descriptors());
             // As by the swap that counts a single one: whoever ends one of them has seen that it is counted, or is seen here.
             fence(Ordering::SeqCst);
-            let is_still =
-                |(lease, seen): (&Lease<'_, R>, &Seen)| self.slots[lease.slot as usize].is_still(*seen);
-            if !leases[first..].iter().zip(&seen).all(is_still) {
+            let is_unchanged = |(lease, seen): (&Lease<'_, R>, &Observation)| {
+                self.slots[lease.slot as usize].is_unchanged(*seen)
+            };
+            if !leases[first..].iter().zip(&seen).all(is_unchanged) {
                 return None;
             }
-            for &span in &spans[foreseen..] {
-                let Some(Taken { slot, seen, key, .. }) = self.take_unchecked(span, access) else { break };
+            for &span in &spans[hinted..] {
+                let Some(CountedLease { slot, seen, key, .. }) = self.count_lease(span, access) else {
+                    break;
+                };
                 leases.push(self.lease_by(slot, key));
                 changes.include(self, seen.descriptors());
-                if !self.slots[slot as usize].is_still(seen) {
+                if !self.slots[slot as usize].is_unchanged(seen) {
                     return None;
                 }
             }
@@ -109,7 +112,7 @@ impl<R: Registrar> Inner<R> {
                 break;
             }
         }
-        let Changes { descriptors, sequence } = changes;
+        let BatchChanges { descriptors, sequence } = changes;
         let stands = |lease: &Lease<'_, R>| self.slots[lease.slot as usize].is_live();
         let is_settled = || {
             self.watch.as_ref().is_some_and(|watch| watch.settle(descriptors))
@@ -121,19 +124,19 @@ impl<R: Registrar> Inner<R> {
 
     /// Counts leases of the first of them, as many as this thread has found there before, and notes what it has seen of each. A
     /// fence has to follow, and then a look whether they are still what was seen.
-    fn foresee_many<'c>(
+    fn count_hinted<'c>(
         &'c self,
         spans: &[Span],
         access: Access,
         leases: &mut Vec<Lease<'c, R>>,
-        seen: &mut [Seen; AT_ONCE],
+        seen: &mut [Observation; AT_ONCE],
     ) {
-        let Some(own) = self.words.own() else { return };
+        let Some(own) = self.counts.own() else { return };
         // For as many as there is room for, which is for all.
         let room = leases.spare_capacity_mut();
         let mut count = 0;
         for ((&span, place), seen) in spans.iter().zip(room).zip(seen) {
-            let Some((slot, there, key)) = self.foresee(own, span, access) else { break };
+            let Some((slot, there, key)) = self.look_up_hint(own, span, access) else { break };
             own.note(slot);
             *seen = there;
             place.write(self.lease_by(slot, key));
@@ -152,24 +155,24 @@ mod tests {
     use super::*;
     use crate::register::cache::Budget;
     use crate::register::fake::Fake;
-    use crate::register::{Monitor, Overlap};
+    use crate::register::{MonitorMode, Overlap};
 
     /// A batch in quiet memory must not look like one in memory that changes: it would wait for the monitor each time.
     #[test]
     fn descriptors_included_one_by_one_have_the_sequence_of_all() {
         let fake = Arc::new(Fake::new(Overlap::Free));
         let budget = Budget { regions: 1, bytes: 4096 };
-        let inner = Inner::new(fake, budget, Monitor::Strict.watch()).expect("there is memory");
+        let shared = CacheShared::new(fake, budget, MonitorMode::Strict.watch()).expect("there is memory");
         let [first, both, all] = [0b001, 0b011, 0b111].map(DescriptorSet::from_bits);
         loop {
-            let mut changes = Changes { descriptors: DescriptorSet::EMPTY, sequence: 0 };
-            let before = inner.sequence(all);
+            let mut changes = BatchChanges { descriptors: DescriptorSet::EMPTY, sequence: 0 };
+            let before = shared.sequence(all);
             for set in [first, both, all, first] {
-                changes.include(&inner, set);
+                changes.include(&shared, set);
             }
             assert_eq!(changes.descriptors, all);
             // Otherwise the memory of another thread changes meanwhile.
-            if before.is_multiple_of(2) && inner.sequence(all) == before {
+            if before.is_multiple_of(2) && shared.sequence(all) == before {
                 assert_eq!(changes.sequence, before);
                 break;
             }

@@ -42,7 +42,7 @@ struct Ends {
     bytes: usize,
 }
 
-pub(super) struct Policy {
+pub(super) struct EvictionPolicy {
     entries: Box<[Entry]>,
     small: Ends,
     main: Ends,
@@ -55,16 +55,16 @@ pub(super) struct Policy {
 
 /// What a choice is about: too many registrations, or too many bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Short {
+pub(super) enum Shortage {
     Regions,
     Bytes,
 }
 
-impl Policy {
-    pub(super) fn new(slots: usize) -> Policy {
+impl EvictionPolicy {
+    pub(super) fn new(slots: usize) -> EvictionPolicy {
         let entry =
             Entry { queue: Queue::Out, before: NONE, behind: NONE, bytes: 0, key: 0, hot: false, seen: 0 };
-        Policy {
+        EvictionPolicy {
             entries: vec![entry; slots].into(),
             small: Ends::default(),
             main: Ends::default(),
@@ -112,7 +112,7 @@ impl Policy {
     /// leased, and whether it is now.
     pub(super) fn choose(
         &mut self,
-        short: Short,
+        short: Shortage,
         key: u64,
         count: impl Fn(u32) -> (u32, bool),
     ) -> Option<u32> {
@@ -129,8 +129,8 @@ impl Policy {
         // Everybody in the small queue may have been used, or be leased.
         for _ in 0..self.small.count {
             let (small, all) = match short {
-                Short::Regions => (self.small.count, self.small.count + self.main.count),
-                Short::Bytes => (self.small.bytes, self.small.bytes + self.main.bytes),
+                Shortage::Regions => (self.small.count, self.small.count + self.main.count),
+                Shortage::Bytes => (self.small.bytes, self.small.bytes + self.main.bytes),
             };
             if small < (all / 10).max(1) {
                 break;
@@ -248,7 +248,7 @@ mod tests {
 
     /// A cache of `capacity` registrations and bytes, without anything but the policy.
     struct Model {
-        policy: Policy,
+        policy: EvictionPolicy,
         capacity: (usize, usize),
         here: HashMap<u64, (u32, usize)>,
         taken: Vec<u32>,
@@ -260,7 +260,7 @@ mod tests {
     impl Model {
         fn new(regions: usize, bytes: usize) -> Model {
             Model {
-                policy: Policy::new(regions),
+                policy: EvictionPolicy::new(regions),
                 capacity: (regions, bytes),
                 here: HashMap::new(),
                 taken: vec![0; regions],
@@ -280,7 +280,7 @@ mod tests {
                 return true;
             }
             while self.free.is_empty() || self.used + bytes > self.capacity.1 {
-                let short = if self.free.is_empty() { Short::Regions } else { Short::Bytes };
+                let short = if self.free.is_empty() { Shortage::Regions } else { Shortage::Bytes };
                 let slot =
                     self.policy.choose(short, hash, |slot| (self.taken[slot as usize], false)).unwrap();
                 let key = *self.here.iter().find(|(_, v)| v.0 == slot).unwrap().0;
@@ -361,10 +361,10 @@ mod tests {
 
     #[test]
     fn members_that_are_used_or_leased_do_not_leave_the_small_queue_for_another() {
-        let mut policy = Policy::new(4);
+        let mut policy = EvictionPolicy::new(4);
         (0..4).for_each(|slot| policy.add(slot, u64::from(slot) + 1, 1, 1));
         // 0 has been leased again since, and 1 is leased now.
-        let chosen = policy.choose(Short::Regions, 9, |slot| (if slot == 0 { 2 } else { 1 }, slot == 1));
+        let chosen = policy.choose(Shortage::Regions, 9, |slot| (if slot == 0 { 2 } else { 1 }, slot == 1));
         assert_eq!(chosen, Some(2));
         assert!(policy.entries[0].queue == Queue::Main && policy.entries[1].queue == Queue::Small);
     }

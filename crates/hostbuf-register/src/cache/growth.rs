@@ -5,13 +5,13 @@ use crate::span::Span;
 
 /// How a range has grown from what is registered of it: the longest that was there, by the sides that it was left behind on.
 #[derive(Default)]
-pub(super) struct Grown {
+pub(super) struct Growth {
     left: usize,
     right: usize,
     both: usize,
 }
 
-impl Grown {
+impl Growth {
     /// There was `other`, made when `asked` was asked for. Where that is part of what is asked for now, it is the same range
     /// that grows, and all of it counts; else a window has moved on, and what it has in common with the old one does.
     pub(super) fn from(&mut self, other: Span, asked: Span, span: Span) {
@@ -57,7 +57,7 @@ mod tests {
     }
 
     fn grown(others: &[(Span, Span)], span: Span) -> Span {
-        let mut grown = Grown::default();
+        let mut grown = Growth::default();
         others.iter().for_each(|&(other, asked)| grown.from(other, asked, span));
         grown.to(span, pages(100, 100))
     }

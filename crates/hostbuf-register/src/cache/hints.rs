@@ -24,46 +24,46 @@ const WAYS: usize = 6;
 const LOW: u64 = 0x0000_0101_0101_0101;
 const HIGH: u64 = 0x0000_8080_8080_8080;
 /// Whose turn it is to be forgotten, above the tags.
-const TURN: u32 = 56;
+const STORES: u32 = 56;
 /// Above the slot of a first guess: its tag, and above that the number.
 const FIRST_TAG: u32 = 26;
 const FIRST_NUMBER: u32 = 40;
 /// How often a first guess that another page would like to have stands before it goes.
-const PATIENCE: u64 = 8;
+const REPLACE_AFTER: u64 = 8;
 
 /// A slot, the number of its description, and the key that its registration had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Guess<K> {
+pub(super) struct Hint<K> {
     pub(super) slot: u32,
-    /// Of [`NUMBERS`](super::slot::NUMBERS) bits.
+    /// Of [`VERSION_BITS`](super::slot::VERSION_BITS) bits.
     pub(super) number: u32,
     pub(super) key: K,
 }
 
 /// A first guess that was found, and where.
 #[derive(Clone, Copy)]
-pub(super) struct Found<'a, K> {
-    first: &'a First<K>,
+pub(super) struct FoundHint<'a, K> {
+    first: &'a PrimaryHint<K>,
     word: u64,
-    pub(super) guess: Guess<K>,
+    pub(super) hint: Hint<K>,
 }
 
-impl<K> Found<'_, K> {
+impl<K> FoundHint<'_, K> {
     /// Whether it is still there. Asked when the slot has been seen live: whoever has taken it away since it was found, since the
     /// slot's numbers have begun again, did so before that.
     #[inline(always)]
-    pub(super) fn stands(&self) -> bool {
+    pub(super) fn is_current(&self) -> bool {
         self.first.word.load(Ordering::Relaxed) == self.word
     }
 }
 
 /// Two places for first guesses: a page has one of them that it likes, and the other if that is taken.
 #[repr(C)]
-pub(super) struct Pair<K>([First<K>; 2]);
+pub(super) struct HintPair<K>([PrimaryHint<K>; 2]);
 
 /// Slot in the low bits, above them a tag that is not 0, and above that the number; 0 for nothing. Then the key.
 #[repr(C)]
-struct First<K> {
+struct PrimaryHint<K> {
     word: AtomicU64,
     /// Its thread's alone; written wherever the word becomes something.
     key: UnsafeCell<MaybeUninit<K>>,
@@ -72,65 +72,66 @@ struct First<K> {
 /// Tags of 1 to 255, 0 where there is nothing; the slots. Half a line, so that two share one.
 #[derive(Default)]
 #[repr(C, align(32))]
-pub(super) struct Bucket {
+pub(super) struct OverflowBucket {
     tags: AtomicU64,
     slots: [AtomicU32; WAYS],
 }
 
 // SAFETY: numbers.
 #[allow(unsafe_code)]
-unsafe impl Zero for Bucket {}
+unsafe impl Zero for OverflowBucket {}
 
 /// How many of both a thread has: powers of two.
 #[derive(Clone, Copy)]
-pub(super) struct Sizes {
+pub(super) struct HintSizes {
     pub(super) pairs: usize,
     pub(super) buckets: usize,
     /// How far down a hash is shifted to be the number of a pair.
     shift: u32,
 }
 
-impl Sizes {
+impl HintSizes {
     /// For so many slots. With one page asked for from each, 97 of a hundred have a first guess even where pages are at random, and
     /// nearly all of the others a place in a bucket.
-    pub(super) fn new(slots: usize) -> Sizes {
+    pub(super) fn new(slots: usize) -> HintSizes {
         let pairs = (2 * slots).next_power_of_two().max(64);
-        Sizes { pairs, buckets: pairs / 8, shift: 64 - pairs.trailing_zeros() }
+        HintSizes { pairs, buckets: pairs / 8, shift: 64 - pairs.trailing_zeros() }
     }
 
     /// So many, with nothing in them, for tests: else they lie in a thread's lines.
     #[cfg(test)]
-    pub(super) fn made<K>(self) -> (Box<[Pair<K>]>, Box<[Bucket]>) {
-        let nothing = |_| First { word: AtomicU64::new(0), key: UnsafeCell::new(MaybeUninit::uninit()) };
-        let pairs = (0..self.pairs).map(|_| Pair([0, 1].map(nothing))).collect();
-        (pairs, (0..self.buckets).map(|_| Bucket::default()).collect())
+    pub(super) fn made<K>(self) -> (Box<[HintPair<K>]>, Box<[OverflowBucket]>) {
+        let nothing =
+            |_| PrimaryHint { word: AtomicU64::new(0), key: UnsafeCell::new(MaybeUninit::uninit()) };
+        let pairs = (0..self.pairs).map(|_| HintPair([0, 1].map(nothing))).collect();
+        (pairs, (0..self.buckets).map(|_| OverflowBucket::default()).collect())
     }
 
     /// Where the guesses of `page` are.
     #[inline(always)]
-    pub(super) fn place(self, page: usize) -> Place {
+    pub(super) fn place(self, page: usize) -> HintPlace {
         // The highest bits of this product are spread evenly over pages at equal distances, as buffers often are; lower ones
         // are not.
         let hash = (page as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        Place { pair: (hash >> self.shift) as usize, below: (hash >> (self.shift - 16)) as u16 }
+        HintPlace { pair: (hash >> self.shift) as usize, below: (hash >> (self.shift - 16)) as u16 }
     }
 }
 
 /// Where a page's guesses are, and the bits of its hash below that number.
 #[derive(Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct HintPlace {
     pub(super) pair: usize,
     below: u16,
 }
 
-impl Place {
-    pub(super) fn bucket(self, sizes: Sizes) -> usize {
+impl HintPlace {
+    pub(super) fn bucket(self, sizes: HintSizes) -> usize {
         self.pair & (sizes.buckets - 1)
     }
 
     /// Which of a pair it likes.
     #[inline(always)]
-    fn liked(self) -> usize {
+    fn preferred(self) -> usize {
         usize::from(self.below >> 15)
     }
 
@@ -146,16 +147,16 @@ impl Place {
 }
 
 #[allow(unsafe_code)]
-impl<K: Copy> Pair<K> {
+impl<K: Copy> HintPair<K> {
     /// The slot that is meant, or seldom another.
     ///
     /// # Safety
     /// The calling thread is the one whose guesses these are.
     #[inline(always)]
-    pub(super) unsafe fn guess(&self, place: Place) -> Option<Found<'_, K>> {
-        let (liked, other) = self.liked_first(place);
+    pub(super) unsafe fn find(&self, place: HintPlace) -> Option<FoundHint<'_, K>> {
+        let (preferred, other) = self.preferred_first(place);
         // SAFETY: by the contract of this.
-        unsafe { liked.guess(place).or_else(|| other.guess(place)) }
+        unsafe { preferred.find(place).or_else(|| other.find(place)) }
     }
 
     /// Remembers a slot in the place of its page, or in one that is empty or `wrong` by now (a slot and its number), or
@@ -163,36 +164,36 @@ impl<K: Copy> Pair<K> {
     ///
     /// # Safety
     /// As for `guess`.
-    pub(super) unsafe fn learn(
+    pub(super) unsafe fn store(
         &self,
-        place: Place,
-        guess: Guess<K>,
+        place: HintPlace,
+        hint: Hint<K>,
         anyhow: bool,
-        wrong: impl Fn(u32, u32) -> bool,
+        outdated: impl Fn(u32, u32) -> bool,
     ) -> bool {
-        let (liked, other) = self.liked_first(place);
-        let both = [liked, other].map(|first| (first, first.word.load(Ordering::Relaxed)));
+        let (preferred, other) = self.preferred_first(place);
+        let both = [preferred, other].map(|first| (first, first.word.load(Ordering::Relaxed)));
         let is_free =
-            |word: u64| word == 0 || slot_in(word) == guess.slot || wrong(slot_in(word), number_in(word));
+            |word: u64| word == 0 || slot_in(word) == hint.slot || outdated(slot_in(word), number_in(word));
         let at = match both.iter().find(|(_, word)| tag_in(*word) == place.first_tag()) {
             Some((first, word)) => is_free(*word).then_some(*first),
             None => {
                 let free = both.iter().find(|(_, word)| is_free(*word)).map(|(first, _)| *first);
-                free.or(anyhow.then_some(liked))
+                free.or(anyhow.then_some(preferred))
             }
         };
         // SAFETY: by the contract of this.
-        at.map(|first| unsafe { first.set(place, guess) }).is_some()
+        at.map(|first| unsafe { first.set(place, hint) }).is_some()
     }
 
     #[inline(always)]
-    fn liked_first(&self, place: Place) -> (&First<K>, &First<K>) {
-        let liked = place.liked();
-        (&self.0[liked], &self.0[liked ^ 1])
+    fn preferred_first(&self, place: HintPlace) -> (&PrimaryHint<K>, &PrimaryHint<K>) {
+        let preferred = place.preferred();
+        (&self.0[preferred], &self.0[preferred ^ 1])
     }
 }
 
-impl<K> Pair<K> {
+impl<K> HintPair<K> {
     /// Any thread may say that there is nothing to be known of `slot` any more.
     pub(super) fn forget(&self, slot: u32) {
         self.0.iter().for_each(|first| first.forget(slot));
@@ -200,31 +201,35 @@ impl<K> Pair<K> {
 }
 
 #[allow(unsafe_code)]
-impl<K: Copy> First<K> {
+impl<K: Copy> PrimaryHint<K> {
     /// # Safety
     /// The calling thread is the one whose guess this is.
     #[inline(always)]
-    unsafe fn guess(&self, place: Place) -> Option<Found<'_, K>> {
+    unsafe fn find(&self, place: HintPlace) -> Option<FoundHint<'_, K>> {
         let word = self.word.load(Ordering::Relaxed);
         if tag_in(word) != place.first_tag() {
             return None;
         }
         // SAFETY: there is a word, so there is a key, and no other thread has to do with it.
         let key = unsafe { (*self.key.get()).assume_init() };
-        Some(Found { first: self, word, guess: Guess { slot: slot_in(word), number: number_in(word), key } })
+        Some(FoundHint {
+            first: self,
+            word,
+            hint: Hint { slot: slot_in(word), number: number_in(word), key },
+        })
     }
 
     /// # Safety
     /// As for `guess`.
-    unsafe fn set(&self, place: Place, guess: Guess<K>) {
+    unsafe fn set(&self, place: HintPlace, hint: Hint<K>) {
         // SAFETY: as above.
-        unsafe { (*self.key.get()).write(guess.key) };
-        let below = place.first_tag() << FIRST_TAG | u64::from(guess.slot);
-        self.word.store(u64::from(guess.number) << FIRST_NUMBER | below, Ordering::Relaxed);
+        unsafe { (*self.key.get()).write(hint.key) };
+        let below = place.first_tag() << FIRST_TAG | u64::from(hint.slot);
+        self.word.store(u64::from(hint.number) << FIRST_NUMBER | below, Ordering::Relaxed);
     }
 }
 
-impl<K> First<K> {
+impl<K> PrimaryHint<K> {
     fn forget(&self, slot: u32) {
         let word = self.word.load(Ordering::Relaxed);
         if slot_in(word) == slot {
@@ -255,24 +260,24 @@ fn slot_in(word: u64) -> u32 {
 /// # Safety
 /// The calling thread is the one whose guesses these are.
 #[allow(unsafe_code)]
-pub(super) unsafe fn learn<K: Copy>(
-    pair: &Pair<K>,
-    bucket: &Bucket,
-    place: Place,
-    guess: Guess<K>,
-    wrong: impl Fn(u32, u32) -> bool,
+pub(super) unsafe fn store<K: Copy>(
+    pair: &HintPair<K>,
+    bucket: &OverflowBucket,
+    place: HintPlace,
+    hint: Hint<K>,
+    outdated: impl Fn(u32, u32) -> bool,
     elsewhere: impl Fn(u32) -> bool,
 ) {
-    let turn = bucket.next_turn();
+    let turn = bucket.count_store();
     // SAFETY: by the contract of this.
-    if !unsafe { pair.learn(place, guess, turn.is_multiple_of(PATIENCE), wrong) } {
-        bucket.learn(place, guess.slot, turn as usize % WAYS, elsewhere);
+    if !unsafe { pair.store(place, hint, turn.is_multiple_of(REPLACE_AFTER), outdated) } {
+        bucket.store(place, hint.slot, turn as usize % WAYS, elsewhere);
     }
 }
 
-impl Bucket {
+impl OverflowBucket {
     /// The slots that may be meant, and seldom another.
-    pub(super) fn guesses(&self, place: Place) -> impl Iterator<Item = u32> {
+    pub(super) fn slots_for(&self, place: HintPlace) -> impl Iterator<Item = u32> {
         let different = self.tags.load(Ordering::Relaxed) ^ (LOW * u64::from(place.tag()));
         // The highest bit of each byte that is zero; and seldom that of one above such a byte.
         let mut left = different.wrapping_sub(LOW) & !different & HIGH;
@@ -284,19 +289,19 @@ impl Bucket {
     }
 
     /// Counts those that have learned something here.
-    fn next_turn(&self) -> u64 {
-        let tags = self.tags.load(Ordering::Relaxed).wrapping_add(1 << TURN);
+    fn count_store(&self) -> u64 {
+        let tags = self.tags.load(Ordering::Relaxed).wrapping_add(1 << STORES);
         self.tags.store(tags, Ordering::Relaxed);
-        tags >> TURN
+        tags >> STORES
     }
 
-    fn learn(&self, place: Place, slot: u32, turn: usize, wrong: impl Fn(u32) -> bool) {
+    fn store(&self, place: HintPlace, slot: u32, turn: usize, outdated: impl Fn(u32) -> bool) {
         let tags = self.tags.load(Ordering::Relaxed);
         let slot_of = |way: usize| self.slots[way].load(Ordering::Relaxed);
         let same = |way: usize| (tags >> (8 * way)) as u8 == place.tag();
         let known = (0..WAYS).find(|&way| same(way) && slot_of(way) == slot);
         let free = || (0..WAYS).find(|&way| (tags >> (8 * way)) as u8 == 0);
-        let useless = || (0..WAYS).find(|&way| same(way) && wrong(slot_of(way)));
+        let useless = || (0..WAYS).find(|&way| same(way) && outdated(slot_of(way)));
         let way = known.or_else(free).or_else(useless).unwrap_or(turn);
         self.slots[way].store(slot, Ordering::Relaxed);
         let others = tags & !(0xff << (8 * way));
@@ -308,47 +313,47 @@ impl Bucket {
 #[allow(unsafe_code)]
 mod tests {
     use super::*;
-    use crate::register::cache::slot::NUMBERS;
+    use crate::register::cache::slot::VERSION_BITS;
 
     struct All {
-        sizes: Sizes,
-        pairs: Box<[Pair<u64>]>,
-        buckets: Box<[Bucket]>,
+        sizes: HintSizes,
+        pairs: Box<[HintPair<u64>]>,
+        buckets: Box<[OverflowBucket]>,
     }
 
     impl All {
         fn new(slots: usize) -> All {
-            let sizes = Sizes::new(slots);
+            let sizes = HintSizes::new(slots);
             let (pairs, buckets) = sizes.made();
             All { sizes, pairs, buckets }
         }
 
-        fn learn(&self, page: usize, slot: u32, wrong: impl Fn(u32) -> bool) {
+        fn store(&self, page: usize, slot: u32, outdated: impl Fn(u32) -> bool) {
             let place = self.sizes.place(page);
             let (pair, bucket) = (&self.pairs[place.pair], &self.buckets[place.bucket(self.sizes)]);
             // SAFETY: this thread's.
-            unsafe { learn(pair, bucket, place, guess(slot), |_, _| false, wrong) };
+            unsafe { store(pair, bucket, place, hint(slot), |_, _| false, outdated) };
         }
 
         /// The first guess, and the others.
-        fn guesses(&self, page: usize) -> (Option<u32>, Vec<u32>) {
+        fn lookup(&self, page: usize) -> (Option<u32>, Vec<u32>) {
             let place = self.sizes.place(page);
-            let others = self.buckets[place.bucket(self.sizes)].guesses(place).collect();
-            (guessed(&self.pairs[place.pair], place), others)
+            let others = self.buckets[place.bucket(self.sizes)].slots_for(place).collect();
+            (hinted(&self.pairs[place.pair], place), others)
         }
     }
 
     /// With a number and a key that go with it.
-    fn guess(slot: u32) -> Guess<u64> {
-        Guess { slot, number: !slot & ((1 << NUMBERS) - 1), key: u64::from(slot) << 7 }
+    fn hint(slot: u32) -> Hint<u64> {
+        Hint { slot, number: !slot & ((1 << VERSION_BITS) - 1), key: u64::from(slot) << 7 }
     }
 
-    fn guessed(pair: &Pair<u64>, place: Place) -> Option<u32> {
+    fn hinted(pair: &HintPair<u64>, place: HintPlace) -> Option<u32> {
         // SAFETY: this thread's.
-        let there = unsafe { pair.guess(place) }?;
-        assert!(there.stands());
-        assert_eq!(there.guess, guess(there.guess.slot));
-        Some(there.guess.slot)
+        let there = unsafe { pair.find(place) }?;
+        assert!(there.is_current());
+        assert_eq!(there.hint, hint(there.hint.slot));
+        Some(there.hint.slot)
     }
 
     /// Which page a slot is asked for by, and how many of a hundred are to have a first guess of their own.
@@ -369,15 +374,15 @@ mod tests {
             let all = All::new(SLOTS);
             for _ in 0..3 {
                 for slot in 0..SLOTS {
-                    let (first, others) = all.guesses(page(slot));
+                    let (first, others) = all.lookup(page(slot));
                     if first != Some(slot as u32) && !others.contains(&(slot as u32)) {
-                        all.learn(page(slot), slot as u32, |_| false);
+                        all.store(page(slot), slot as u32, |_| false);
                     }
                 }
             }
             let (mut known, mut firsts, mut wrong) = (0, 0, 0);
             for slot in 0..SLOTS {
-                let (first, others) = all.guesses(page(slot));
+                let (first, others) = all.lookup(page(slot));
                 firsts += usize::from(first == Some(slot as u32));
                 wrong += usize::from(first.is_some_and(|first| first != slot as u32));
                 known += usize::from(first == Some(slot as u32) || others.contains(&(slot as u32)));
@@ -392,21 +397,21 @@ mod tests {
     fn a_bucket_forgets_what_is_wrong_first_and_then_in_turn() {
         let all = All::new(1);
         let bucket = &all.buckets[0];
-        let at = |tag: u16| Place { pair: 0, below: 2 * tag };
-        let first = |tag: u16| bucket.guesses(at(tag)).next();
+        let at = |tag: u16| HintPlace { pair: 0, below: 2 * tag };
+        let first = |tag: u16| bucket.slots_for(at(tag)).next();
         assert_eq!(first(1), None);
         for n in 1..=6 {
-            bucket.learn(at(n), u32::from(n), usize::from(n) % WAYS, |_| false);
+            bucket.store(at(n), u32::from(n), usize::from(n) % WAYS, |_| false);
         }
         assert!((1..=6).all(|n| first(n) == Some(u32::from(n))));
-        bucket.learn(at(3), 30, 0, |slot| slot == 3);
+        bucket.store(at(3), 30, 0, |slot| slot == 3);
         assert_eq!((first(3), first(1)), (Some(30), Some(1)));
         // Two of one page, both right.
-        bucket.learn(at(3), 31, 0, |_| false);
-        let both: Vec<u32> = bucket.guesses(at(3)).collect();
+        bucket.store(at(3), 31, 0, |_| false);
+        let both: Vec<u32> = bucket.slots_for(at(3)).collect();
         assert!(both.contains(&30) && both.contains(&31), "{both:?}");
         for n in 50..56 {
-            bucket.learn(at(n), u32::from(n), usize::from(n) % WAYS, |_| false);
+            bucket.store(at(n), u32::from(n), usize::from(n) % WAYS, |_| false);
         }
         assert!((50..56).all(|n| first(n) == Some(u32::from(n))), "the last six are there");
         assert!((1..7).all(|n| first(n).is_none()));
@@ -415,21 +420,21 @@ mod tests {
     #[test]
     fn a_first_guess_gives_way_in_the_end() {
         let all = All::new(1);
-        let [a, b, c] = [16, 32, 48].map(|below| Place { pair: 0, below });
+        let [a, b, c] = [16, 32, 48].map(|below| HintPlace { pair: 0, below });
         let (pair, bucket) = (&all.pairs[0], &all.buckets[0]);
         // SAFETY: this thread's.
-        let learn = |place, slot| unsafe { learn(pair, bucket, place, guess(slot), |_, _| false, |_| false) };
+        let store = |place, slot| unsafe { store(pair, bucket, place, hint(slot), |_, _| false, |_| false) };
         // All like the same one, and the second has the other.
-        learn(a, 1);
-        learn(b, 2);
-        assert_eq!((guessed(pair, a), guessed(pair, b)), (Some(1), Some(2)));
+        store(a, 1);
+        store(b, 2);
+        assert_eq!((hinted(pair, a), hinted(pair, b)), (Some(1), Some(2)));
         let mut asked = 0;
-        while guessed(pair, c).is_none() {
-            learn(c, 3);
+        while hinted(pair, c).is_none() {
+            store(c, 3);
             asked += 1;
-            assert!(asked <= PATIENCE);
+            assert!(asked <= REPLACE_AFTER);
         }
-        assert_eq!([a, b, c].map(|place| guessed(pair, place)), [None, Some(2), Some(3)]);
+        assert_eq!([a, b, c].map(|place| hinted(pair, place)), [None, Some(2), Some(3)]);
         assert!(asked > 1, "it stands for a while");
     }
 
@@ -453,16 +458,16 @@ mod tests {
                 for (slot, &page) in pages.iter().enumerate() {
                     let place = all.sizes.place(page);
                     let (pair, bucket) = (&all.pairs[place.pair], &all.buckets[place.bucket(all.sizes)]);
-                    let guess = Guess { slot: slot as u32, number: generation, key: 0 };
-                    let wrong = |_: u32, number: u32| number != generation;
+                    let hint = Hint { slot: slot as u32, number: generation, key: 0 };
+                    let outdated = |_: u32, number: u32| number != generation;
                     // SAFETY: this thread's.
                     unsafe {
-                        match pair.guess(place) {
-                            Some(found) if found.guess == guess => at_once += 1,
-                            _ if bucket.guesses(place).any(|other| other == guess.slot) => {
-                                pair.learn(place, guess, false, wrong);
+                        match pair.find(place) {
+                            Some(found) if found.hint == hint => at_once += 1,
+                            _ if bucket.slots_for(place).any(|other| other == hint.slot) => {
+                                pair.store(place, hint, false, outdated);
                             }
-                            _ => learn(pair, bucket, place, guess, wrong, |other| {
+                            _ => store(pair, bucket, place, hint, outdated, |other| {
                                 pages[other as usize] != page
                             }),
                         }
@@ -478,27 +483,27 @@ mod tests {
     fn two_of_one_page_do_not_push_each_other_out() {
         let all = All::new(64);
         let place = all.sizes.place(77);
-        all.learn(77, 1, |_| false);
+        all.store(77, 1, |_| false);
         for _ in 0..100 {
-            all.learn(77, 2, |_| false);
+            all.store(77, 2, |_| false);
         }
-        assert_eq!(guessed(&all.pairs[place.pair], place), Some(1));
-        assert!(all.guesses(77).1.contains(&2));
+        assert_eq!(hinted(&all.pairs[place.pair], place), Some(1));
+        assert!(all.lookup(77).1.contains(&2));
     }
 
     #[test]
     fn a_slot_is_forgotten_and_no_other() {
         let all = All::new(64);
-        (0..64).for_each(|slot| all.learn(slot as usize, slot, |_| false));
+        (0..64).for_each(|slot| all.store(slot as usize, slot, |_| false));
         let place = all.sizes.place(7);
         // SAFETY: this thread's.
-        let before = unsafe { all.pairs[place.pair].guess(place) }.unwrap();
+        let before = unsafe { all.pairs[place.pair].find(place) }.unwrap();
         all.pairs.iter().for_each(|pair| pair.forget(7));
-        assert!(!before.stands());
-        assert_eq!(all.guesses(7).0, None);
-        let others = (0..64).filter(|&slot| all.guesses(slot as usize).0 == Some(slot as u32)).count();
+        assert!(!before.is_current());
+        assert_eq!(all.lookup(7).0, None);
+        let others = (0..64).filter(|&slot| all.lookup(slot as usize).0 == Some(slot as u32)).count();
         assert!(others > 50, "{others}");
-        all.learn(7, 7, |_| false);
-        assert_eq!(all.guesses(7).0, Some(7));
+        all.store(7, 7, |_| false);
+        assert_eq!(all.lookup(7).0, Some(7));
     }
 }

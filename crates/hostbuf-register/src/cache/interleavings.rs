@@ -15,10 +15,10 @@ use std::sync::{Arc, Mutex};
 use loom::thread;
 
 use super::budget::Budget;
-use super::eviction::Short;
-use super::miss::Wait;
-use super::range_table::{Found, Table};
-use super::shared::Inner;
+use super::eviction::Shortage;
+use super::miss::WaitMode;
+use super::range_table::{Lookup, RangeTable};
+use super::shared::CacheShared;
 use super::sync::without_fences;
 use crate::register::fake::Fake;
 use crate::register::registrar::Overlap;
@@ -40,18 +40,18 @@ fn span() -> Span {
 }
 
 /// A cache with room for one, and one in it.
-fn registered() -> (Arc<Fake>, Arc<Inner<Fake>>) {
+fn registered() -> (Arc<Fake>, Arc<CacheShared<Fake>>) {
     let fake = Arc::new(Fake::new(Overlap::Free));
-    let inner = Arc::new(
-        Inner::new(fake.clone(), Budget { regions: 1, bytes: 1 << 20 }, None).expect("there is memory"),
+    let shared = Arc::new(
+        CacheShared::new(fake.clone(), Budget { regions: 1, bytes: 1 << 20 }, None).expect("there is memory"),
     );
-    drop(inner.get(START as *const u8, LENGTH, Access::READ, Wait::Progress).expect("there is room"));
-    (fake, inner)
+    drop(shared.get(START as *const u8, LENGTH, Access::READ, WaitMode::Progress).expect("there is room"));
+    (fake, shared)
 }
 
 /// Takes a lease if it can, and looks whether it is one for as long as it has it.
-fn hold(fake: &Fake, inner: &Inner<Fake>) -> bool {
-    let Some(lease) = inner.hit(span(), Access::READ) else { return false };
+fn hold(fake: &Fake, shared: &CacheShared<Fake>) -> bool {
+    let Some(lease) = shared.hit(span(), Access::READ) else { return false };
     assert!(lease.span().contains(span()), "{lease:?}");
     let number = lease.handle().0;
     let is_live = || fake.live().iter().any(|live| live.0 == number);
@@ -64,12 +64,12 @@ fn hold(fake: &Fake, inner: &Inner<Fake>) -> bool {
 }
 
 /// The same of two at once, which are of one registration.
-fn hold_many(fake: &Fake, inner: &Inner<Fake>) -> bool {
+fn hold_many(fake: &Fake, shared: &CacheShared<Fake>) -> bool {
     // With capacity, as get_many() allocates it, so that the guesses are counted together.
     let mut leases = Vec::with_capacity(2);
     let number = || fake.live().first().map(|live| live.0);
-    if inner.take_many(&[span(), span()], Access::READ, &mut leases).is_none() {
-        leases.drain(..).for_each(|lease| inner.take_back(ManuallyDrop::new(lease).slot));
+    if shared.count_many(&[span(), span()], Access::READ, &mut leases).is_none() {
+        leases.drain(..).for_each(|lease| shared.take_back(ManuallyDrop::new(lease).slot));
     }
     for lease in &leases {
         assert_eq!(
@@ -81,10 +81,10 @@ fn hold_many(fake: &Fake, inner: &Inner<Fake>) -> bool {
     leases.len() == 2
 }
 
-fn evict(inner: &Inner<Fake>) -> bool {
-    let chosen = inner.choose(Short::Regions, 7);
+fn evict(shared: &CacheShared<Fake>) -> bool {
+    let chosen = shared.choose(Shortage::Regions, 7);
     if let Some(slot) = chosen {
-        inner.end(slot).expect("the fake ends it");
+        shared.deregister(slot).expect("the fake ends it");
     }
     chosen.is_some()
 }
@@ -92,42 +92,42 @@ fn evict(inner: &Inner<Fake>) -> bool {
 /// Runs `other` in another thread than the one that holds: in this one if the holder is new here, so that its words come into
 /// the list meanwhile; else this one holds, and has its words and a guess. What both gave, of the holder first.
 fn beside<T: 'static>(
-    hold: fn(&Fake, &Inner<Fake>) -> bool,
+    hold: fn(&Fake, &CacheShared<Fake>) -> bool,
     new: bool,
-    (fake, inner): (Arc<Fake>, Arc<Inner<Fake>>),
-    other: fn(&Inner<Fake>) -> T,
+    (fake, shared): (Arc<Fake>, Arc<CacheShared<Fake>>),
+    other: fn(&CacheShared<Fake>) -> T,
 ) -> (bool, T) {
     if new {
         let holder = thread::spawn({
-            let inner = inner.clone();
-            move || hold(&fake, &inner)
+            let shared = shared.clone();
+            move || hold(&fake, &shared)
         });
-        let gave = other(&inner);
+        let gave = other(&shared);
         (holder.join().expect("it held what it had"), gave)
     } else {
         // The second hit makes it the first guess, which batches use.
-        (0..2).for_each(|_| drop(inner.hit(span(), Access::READ)));
-        let own = inner.words.last().expect("this cache was used last");
-        assert!(inner.foresee(own, span(), Access::READ).is_some());
+        (0..2).for_each(|_| drop(shared.hit(span(), Access::READ)));
+        let own = shared.counts.last().expect("this cache was used last");
+        assert!(shared.look_up_hint(own, span(), Access::READ).is_some());
         let other = thread::spawn({
-            let inner = inner.clone();
-            move || other(&inner)
+            let shared = shared.clone();
+            move || other(&shared)
         });
-        (hold(&fake, &inner), other.join().expect("it did what it had to"))
+        (hold(&fake, &shared), other.join().expect("it did what it had to"))
     }
 }
 
 /// Either somebody holds what he took, or it is evicted; and all orders come about.
-fn never_both(hold: fn(&Fake, &Inner<Fake>) -> bool, preemptions: usize) {
+fn never_both(hold: fn(&Fake, &CacheShared<Fake>) -> bool, preemptions: usize) {
     for new in [true, false] {
         let seen = Arc::new(Mutex::new(HashSet::new()));
         model(preemptions, {
             let seen = seen.clone();
             move || {
-                let (fake, inner) = registered();
-                let (held, evicted) = beside(hold, new, (fake.clone(), inner.clone()), evict);
+                let (fake, shared) = registered();
+                let (held, evicted) = beside(hold, new, (fake.clone(), shared.clone()), evict);
                 assert_eq!(fake.live().is_empty(), evicted);
-                assert_eq!(inner.words.leases(0), 0);
+                assert_eq!(shared.counts.leases(0), 0);
                 seen.lock().expect("nobody panics with it").insert((held, evicted));
             }
         });
@@ -153,14 +153,14 @@ fn several_leases_or_an_eviction_and_never_both() {
 fn what_was_made_invalid_is_leased_to_nobody_and_ends_once() {
     for new in [true, false] {
         model(3, move || {
-            let (fake, inner) = registered();
-            beside(hold, new, (fake.clone(), inner.clone()), |inner| {
-                inner.forget(span(), |stats| &mut stats.invalidated);
-                inner.end_stale().expect("the fake ends it");
-                assert!(inner.hit(span(), Access::READ).is_none(), "it came back");
+            let (fake, shared) = registered();
+            beside(hold, new, (fake.clone(), shared.clone()), |shared| {
+                shared.make_stale(span(), |stats| &mut stats.invalidated);
+                shared.deregister_stale().expect("the fake ends it");
+                assert!(shared.hit(span(), Access::READ).is_none(), "it came back");
             });
             // As the thread of the cache does, for a holder that has not seen that it was the last.
-            inner.end_stale().expect("the fake ends it");
+            shared.deregister_stale().expect("the fake ends it");
             assert_eq!((fake.live().len(), fake.ended()), (0, vec![1]));
         });
     }
@@ -170,11 +170,11 @@ fn what_was_made_invalid_is_leased_to_nobody_and_ends_once() {
 fn a_place_that_is_used_again_is_not_taken_for_what_it_was() {
     for new in [true, false] {
         model(1, move || {
-            let (fake, inner) = registered();
-            beside(hold, new, (fake.clone(), inner), |inner| {
-                if evict(inner) {
+            let (fake, shared) = registered();
+            beside(hold, new, (fake.clone(), shared), |shared| {
+                if evict(shared) {
                     let other = (START + 2 * LENGTH) as *const u8;
-                    drop(inner.get(other, LENGTH, Access::READ, Wait::Progress).expect("there is room"));
+                    drop(shared.get(other, LENGTH, Access::READ, WaitMode::Progress).expect("there is room"));
                 }
             });
             assert_eq!(fake.live().len(), 1);
@@ -187,23 +187,23 @@ fn a_place_that_is_used_again_is_not_taken_for_what_it_was() {
 fn a_lease_that_another_thread_drops_is_over_before_the_end() {
     without_fences(|| {
         model(3, || {
-            let (fake, inner) = registered();
-            let lease = inner.hit(span(), Access::READ).expect("nobody else is here");
+            let (fake, shared) = registered();
+            let lease = shared.hit(span(), Access::READ).expect("nobody else is here");
             // It borrows from here, and goes to a thread that does not.
             let slot = ManuallyDrop::new(lease).slot;
             let holder = thread::spawn({
-                let inner = inner.clone();
+                let shared = shared.clone();
                 move || {
                     // Its words are in the list already.
-                    drop(inner.hit(span(), Access::READ));
-                    let lease = inner.lease(slot);
+                    drop(shared.hit(span(), Access::READ));
+                    let lease = shared.lease(slot);
                     assert_eq!(lease.handle().0, 1);
                 }
             });
             // If it is leased still the holder has its turn first.
-            let evicted = evict(&inner) || {
+            let evicted = evict(&shared) || {
                 thread::yield_now();
-                evict(&inner)
+                evict(&shared)
             };
             holder.join().expect("it held what it had");
             assert_eq!(fake.live().is_empty(), evicted);
@@ -220,7 +220,7 @@ fn the_table_shows_what_is_there_or_says_that_it_was_disturbed() {
         without_fences(|| {
             model(2, move || {
                 let (a, b) = (Span::new(100, 10).expect("a range"), Span::new(80, 10).expect("a range"));
-                let table = Arc::new(Table::new(2));
+                let table = Arc::new(RangeTable::new(2));
                 table.insert(a, 0);
                 if !coming {
                     table.insert(b, 1);
@@ -230,9 +230,9 @@ fn the_table_shows_what_is_there_or_says_that_it_was_disturbed() {
                     move || if coming { table.insert(b, 1) } else { table.remove(b, 1) }
                 });
                 match table.find(a, |_| true) {
-                    Found::Slot(slot) => assert_eq!(slot, 0),
-                    Found::Nothing => panic!("it was there all the time"),
-                    Found::Disturbed => {}
+                    Lookup::Slot(slot) => assert_eq!(slot, 0),
+                    Lookup::Nothing => panic!("it was there all the time"),
+                    Lookup::Changed => {}
                 }
                 writer.join().expect("a writer alone");
             });

@@ -6,7 +6,7 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use super::RegistrationCache;
-use super::shared::Inner;
+use super::shared::CacheShared;
 use crate::register::registrar::Registrar;
 use crate::span::{Access, Span};
 
@@ -15,7 +15,7 @@ use crate::span::{Access, Span};
 /// Another thread than the one that took it may drop it. It is not `Clone`: request another lease from the cache, since
 /// a hit costs almost nothing.
 pub struct Lease<'c, R: Registrar> {
-    pub(super) inner: &'c Inner<R>,
+    pub(super) shared: &'c CacheShared<R>,
     pub(super) slot: u32,
     pub(super) key: R::Key,
     pub(super) cache: PhantomData<&'c RegistrationCache<R>>,
@@ -34,26 +34,26 @@ impl<R: Registrar> Lease<'_, R> {
     #[inline]
     pub fn handle(&self) -> &R::Handle {
         // SAFETY: this is a lease of it.
-        unsafe { self.inner.slots[self.slot as usize].handle() }
+        unsafe { self.shared.slots[self.slot as usize].handle() }
     }
 
     /// Returns the registered range, which may be longer than the request.
     #[must_use]
     pub fn span(&self) -> Span {
-        self.inner.slots[self.slot as usize].span()
+        self.shared.slots[self.slot as usize].span()
     }
 
     /// Returns the access that the device has.
     #[must_use]
     pub fn access(&self) -> Access {
-        self.inner.slots[self.slot as usize].access()
+        self.shared.slots[self.slot as usize].access()
     }
 }
 
 impl<R: Registrar> Drop for Lease<'_, R> {
     #[inline(always)]
     fn drop(&mut self) {
-        self.inner.give(self.slot);
+        self.shared.give(self.slot);
     }
 }
 
@@ -71,7 +71,7 @@ mod tests {
 
     use super::*;
     use crate::register::cache::budget::Budget;
-    use crate::register::cache::miss::Wait;
+    use crate::register::cache::miss::WaitMode;
     use crate::register::fake::Fake;
     use crate::register::registrar::Overlap;
 
@@ -79,22 +79,27 @@ mod tests {
     #[test]
     fn the_end_of_a_lease_wakes_threads_that_wait() {
         let fake = Arc::new(Fake::new(Overlap::Free));
-        let inner = Inner::new(fake, Budget { regions: 1, bytes: 1 << 20 }, None).expect("there is memory");
+        let shared =
+            CacheShared::new(fake, Budget { regions: 1, bytes: 1 << 20 }, None).expect("there is memory");
         let span = Span::new(0x10_0000, 100).expect("a range");
-        drop(inner.get(span.start() as *const u8, span.len(), Access::READ, Wait::Progress).expect("room"));
-        inner.waiters.fetch_add(1, Ordering::Relaxed);
+        drop(
+            shared
+                .get(span.start() as *const u8, span.len(), Access::READ, WaitMode::Progress)
+                .expect("room"),
+        );
+        shared.waiters.fetch_add(1, Ordering::Relaxed);
         let woken = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            let core = inner.lock();
+            let state = shared.lock();
             scope.spawn(|| {
                 // The first of them may end before this thread waits.
                 while !woken.load(Ordering::Relaxed) {
-                    drop(inner.hit(span, Access::READ).expect("it is registered"));
+                    drop(shared.hit(span, Access::READ).expect("it is registered"));
                 }
             });
-            let (core, waited) =
-                inner.apart.changed.wait_timeout(core, Duration::from_secs(20)).expect("no thread panics");
-            drop(core);
+            let (state, waited) =
+                shared.apart.changed.wait_timeout(state, Duration::from_secs(20)).expect("no thread panics");
+            drop(state);
             woken.store(true, Ordering::Relaxed);
             assert!(!waited.timed_out());
         });

@@ -8,7 +8,7 @@
 //!
 //! A forked child finds all of it zero: so it has no guesses, and no hits, without being asked whether it is a child.
 //!
-//! A thread that ends leaves its words to the next one that comes: they go on counting.
+//! A thread that ends leaves its counts to the next one that comes: they go on counting.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -17,7 +17,7 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
-use super::hints::{self, Bucket, Found, Guess, Pair, Sizes};
+use super::hints::{self, FoundHint, Hint, HintPair, HintSizes, OverflowBucket};
 use super::sync::{Array, AtomicBool, AtomicPtr, AtomicU64, Mutex, MutexGuard, thread_local};
 #[cfg(not(all(test, loom)))]
 use crate::os::array::Zero;
@@ -26,67 +26,67 @@ const LOW: u64 = 0xffff_ffff;
 const IN_LINE: usize = 8;
 
 #[repr(C, align(64))]
-struct Line([AtomicU64; IN_LINE]);
+struct CounterLine([AtomicU64; IN_LINE]);
 
 // SAFETY: numbers.
 #[cfg(not(all(test, loom)))]
 #[allow(unsafe_code)]
-unsafe impl Zero for Line {}
+unsafe impl Zero for CounterLine {}
 
 #[cfg(all(test, loom))]
-impl Default for Line {
-    fn default() -> Line {
-        Line(std::array::from_fn(|_| AtomicU64::new(0)))
+impl Default for CounterLine {
+    fn default() -> CounterLine {
+        CounterLine(std::array::from_fn(|_| AtomicU64::new(0)))
     }
 }
 
 #[cfg(all(test, loom))]
 #[repr(C, align(64))]
-struct Room([std::sync::atomic::AtomicU64; IN_LINE]);
+struct HintLine([std::sync::atomic::AtomicU64; IN_LINE]);
 
 // SAFETY: numbers.
 #[cfg(all(test, loom))]
 #[allow(unsafe_code)]
-unsafe impl crate::os::array::Zero for Room {}
+unsafe impl crate::os::array::Zero for HintLine {}
 
 /// What one thread has for itself: a word for each slot, and behind them its guesses, the pairs and the buckets.
-struct Block {
-    lines: Array<Line>,
-    /// loom's words are more than numbers, and nothing else can lie where they could: it has the guesses here.
+struct ThreadBlock {
+    lines: Array<CounterLine>,
+    /// loom's counts are more than numbers, and nothing else can lie where they could: it has the guesses here.
     #[cfg(all(test, loom))]
-    guesses: crate::os::array::Array<Room>,
+    hints: crate::os::array::Array<HintLine>,
     in_use: AtomicBool,
-    next: AtomicPtr<Block>,
+    next: AtomicPtr<ThreadBlock>,
 }
 
-impl Block {
+impl ThreadBlock {
     fn word(&self, slot: u32) -> &AtomicU64 {
         &self.lines[slot as usize / IN_LINE].0[slot as usize % IN_LINE]
     }
 }
 
 /// All threads' words of one cache, and their guesses with copies of its keys.
-pub(super) struct Words<K> {
+pub(super) struct LeaseCounts<K> {
     number: u64,
     slots: usize,
-    /// How many lines of a block are words.
+    /// How many lines of a block are counts.
     lines: usize,
-    sizes: Sizes,
+    sizes: HintSizes,
     /// A list that only grows, and goes with the last who uses it.
-    list: Arc<List>,
+    list: Arc<BlockList>,
     keys: PhantomData<fn(K) -> K>,
 }
 
-struct List {
-    /// The cache is: threads that have their words still can forget them.
+struct BlockList {
+    /// The cache is: threads that have their counts still can forget them.
     gone: AtomicBool,
-    head: AtomicPtr<Block>,
+    head: AtomicPtr<ThreadBlock>,
     /// For threads whose own storage is gone already.
-    orphans: Array<Line>,
-    orphaned: Mutex<()>,
+    shared_counts: Array<CounterLine>,
+    shared_lock: Mutex<()>,
 }
 
-impl Drop for List {
+impl Drop for BlockList {
     #[allow(unsafe_code)]
     fn drop(&mut self) {
         let mut at = self.head.load(Ordering::Relaxed);
@@ -98,24 +98,24 @@ impl Drop for List {
     }
 }
 
-impl<K> Drop for Words<K> {
+impl<K> Drop for LeaseCounts<K> {
     fn drop(&mut self) {
         self.list.gone.store(true, Ordering::Relaxed);
     }
 }
 
 /// A thread's hold on its block of one cache.
-struct Held {
+struct HeldBlock {
     number: u64,
-    block: NonNull<Block>,
-    list: Arc<List>,
+    block: NonNull<ThreadBlock>,
+    list: Arc<BlockList>,
 }
 
-impl Drop for Held {
+impl Drop for HeldBlock {
     #[allow(unsafe_code)]
     fn drop(&mut self) {
         // Whoever asks again while this thread ends has no lines any more: another thread may have them next.
-        let _ = LAST.try_with(|last| last.set((0, std::ptr::null())));
+        let _ = LAST_USED.try_with(|last| last.set((0, std::ptr::null())));
         // SAFETY: the list, which this holds, has the block.
         unsafe { self.block.as_ref() }.in_use.store(false, Ordering::Release);
     }
@@ -123,33 +123,33 @@ impl Drop for Held {
 
 thread_local! {
     /// The cache that this thread used last, and its lines of it.
-    static LAST: Cell<(u64, *const Line)> = const { Cell::new((0, std::ptr::null())) };
-    static HELD: RefCell<Vec<Held>> = const { RefCell::new(Vec::new()) };
+    static LAST_USED: Cell<(u64, *const CounterLine)> = const { Cell::new((0, std::ptr::null())) };
+    static HELD_BLOCKS: RefCell<Vec<HeldBlock>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The calling thread's part of a cache's words.
-pub(super) struct Own<'a, K> {
-    words: &'a Words<K>,
-    lines: NonNull<Line>,
+/// The calling thread's part of a cache's counts.
+pub(super) struct ThreadCounts<'a, K> {
+    counts: &'a LeaseCounts<K>,
+    lines: NonNull<CounterLine>,
 }
 
-impl<K> Clone for Own<'_, K> {
+impl<K> Clone for ThreadCounts<'_, K> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<K> Copy for Own<'_, K> {}
+impl<K> Copy for ThreadCounts<'_, K> {}
 
 #[allow(unsafe_code)]
-impl<'a, K: Copy> Own<'a, K> {
+impl<'a, K: Copy> ThreadCounts<'a, K> {
     /// Counts a lease of `slot` taken by this thread, before anything that comes later in program order.
     #[inline(always)]
     pub(super) fn take(self, slot: u32) {
         take(self.word(slot));
     }
 
-    /// Counts a lease of `slot`, as [`take`](Own::take) does when a fence follows.
+    /// Counts a lease of `slot`, as [`take`](ThreadCounts::take) does when a fence follows.
     #[inline(always)]
     pub(super) fn note(self, slot: u32) {
         note(self.word(slot));
@@ -169,71 +169,73 @@ impl<'a, K: Copy> Own<'a, K> {
 
     #[inline(always)]
     fn word(&self, slot: u32) -> &AtomicU64 {
-        debug_assert!((slot as usize) < self.words.slots);
-        // SAFETY: `lines` begin with this thread's `slots` words, and live as long as the list.
+        debug_assert!((slot as usize) < self.counts.slots);
+        // SAFETY: `lines` begin with this thread's `slots` counts, and live as long as the list.
         unsafe { self.lines.cast::<AtomicU64>().add(slot as usize).as_ref() }
     }
 
     /// The slot that covers `page`, as far as this thread remembers at once.
     #[inline(always)]
-    pub(super) fn guess(&self, page: usize) -> Option<Found<'a, K>> {
-        let place = self.words.sizes.place(page);
+    pub(super) fn find(&self, page: usize) -> Option<FoundHint<'a, K>> {
+        let place = self.counts.sizes.place(page);
         // SAFETY: `lines` are this thread's.
-        unsafe { self.pair(place.pair).guess(place) }
+        unsafe { self.pair(place.pair).find(place) }
     }
 
     /// Others that may.
-    pub(super) fn others(&self, page: usize) -> impl Iterator<Item = u32> + use<'a, K> {
-        let place = self.words.sizes.place(page);
-        self.bucket(place.bucket(self.words.sizes)).guesses(place)
+    pub(super) fn overflow(&self, page: usize) -> impl Iterator<Item = u32> + use<'a, K> {
+        let place = self.counts.sizes.place(page);
+        self.bucket(place.bucket(self.counts.sizes)).slots_for(place)
     }
 
     /// Remembers what covers `page` as a first guess, if there is a place that is free, or `wrong` by now.
-    pub(super) fn refresh(&self, page: usize, guess: Guess<K>, wrong: impl Fn(u32, u32) -> bool) {
-        let place = self.words.sizes.place(page);
+    pub(super) fn refresh(&self, page: usize, hint: Hint<K>, wrong: impl Fn(u32, u32) -> bool) {
+        let place = self.counts.sizes.place(page);
         // SAFETY: `lines` are this thread's.
-        unsafe { self.pair(place.pair).learn(place, guess, false, wrong) };
+        unsafe { self.pair(place.pair).store(place, hint, false, wrong) };
     }
 
     /// Remembers what covers `page`, in place of nothing, or of what is `wrong` by now (a slot and its number) or of a slot that
     /// covers another page if there is such a one.
-    pub(super) fn learn(
+    pub(super) fn store(
         &self,
         page: usize,
-        guess: Guess<K>,
+        hint: Hint<K>,
         wrong: impl Fn(u32, u32) -> bool,
         elsewhere: impl Fn(u32) -> bool,
     ) {
-        debug_assert!((guess.slot as usize) < self.words.slots);
-        let place = self.words.sizes.place(page);
-        let bucket = self.bucket(place.bucket(self.words.sizes));
+        debug_assert!((hint.slot as usize) < self.counts.slots);
+        let place = self.counts.sizes.place(page);
+        let bucket = self.bucket(place.bucket(self.counts.sizes));
         // SAFETY: `lines` are this thread's.
-        unsafe { hints::learn(self.pair(place.pair), bucket, place, guess, wrong, elsewhere) };
+        unsafe { hints::store(self.pair(place.pair), bucket, place, hint, wrong, elsewhere) };
     }
 
     #[inline(always)]
-    fn pair(&self, number: usize) -> &'a Pair<K> {
-        debug_assert!(number < self.words.sizes.pairs);
+    fn pair(&self, number: usize) -> &'a HintPair<K> {
+        debug_assert!(number < self.counts.sizes.pairs);
         // SAFETY: the guesses begin with so many pairs, and nothing else uses their room.
-        unsafe { self.guesses().cast::<Pair<K>>().add(number).as_ref() }
+        unsafe { self.guesses().cast::<HintPair<K>>().add(number).as_ref() }
     }
 
-    fn bucket(&self, number: usize) -> &'a Bucket {
-        debug_assert!(number < self.words.sizes.buckets);
+    fn bucket(&self, number: usize) -> &'a OverflowBucket {
+        debug_assert!(number < self.counts.sizes.buckets);
         // SAFETY: behind those are so many buckets, of half a line each, and nothing else uses them.
-        unsafe { self.guesses().byte_add(self.words.pairs_size()).cast::<Bucket>().add(number).as_ref() }
+        unsafe {
+            self.guesses().byte_add(self.counts.pairs_size()).cast::<OverflowBucket>().add(number).as_ref()
+        }
     }
 
     #[cfg(not(all(test, loom)))]
     #[inline(always)]
     fn guesses(&self) -> NonNull<u8> {
-        // SAFETY: they lie behind the lines of words.
-        unsafe { self.lines.add(self.words.lines) }.cast()
+        // SAFETY: they lie behind the lines of counts.
+        unsafe { self.lines.add(self.counts.lines) }.cast()
     }
 
     #[cfg(all(test, loom))]
     fn guesses(&self) -> NonNull<u8> {
-        let own = self.words.blocks().find(|block| block.lines.as_ptr() == self.lines.as_ptr().cast_const());
+        let own = self.counts.blocks().find(|block| block.lines.as_ptr() == self.lines.as_ptr().cast_const());
         NonNull::from(&own.expect("a block of this cache").guesses[0]).cast()
     }
 }
@@ -263,78 +265,78 @@ fn take_back(word: &AtomicU64) {
     word.store((before & !LOW) | (before.wrapping_sub(1) & LOW), Ordering::Release);
 }
 
-impl<K: Copy> Words<K> {
+impl<K: Copy> LeaseCounts<K> {
     /// For so many slots.
     ///
     /// # Errors
     /// `ENOMEM`.
-    pub(super) fn new(slots: usize) -> io::Result<Words<K>> {
+    pub(super) fn new(slots: usize) -> io::Result<LeaseCounts<K>> {
         static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
-        let (lines, sizes) = (slots.div_ceil(IN_LINE), Sizes::new(slots));
-        let orphans = Array::zeroed(lines)?;
-        let list = Arc::new(List {
+        let (lines, sizes) = (slots.div_ceil(IN_LINE), HintSizes::new(slots));
+        let shared_counts = Array::zeroed(lines)?;
+        let list = Arc::new(BlockList {
             gone: AtomicBool::new(false),
             head: AtomicPtr::new(null_mut()),
-            orphans,
-            orphaned: Mutex::new(()),
+            shared_counts,
+            shared_lock: Mutex::new(()),
         });
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        Ok(Words { number, slots, lines, sizes, list, keys: PhantomData })
+        Ok(LeaseCounts { number, slots, lines, sizes, list, keys: PhantomData })
     }
 
     /// The calling thread's, if this cache is the one that it used last.
     #[inline(always)]
     #[allow(unsafe_code)]
-    pub(super) fn last(&self) -> Option<Own<'_, K>> {
-        let (number, lines) = LAST.try_with(Cell::get).ok()?;
+    pub(super) fn last(&self) -> Option<ThreadCounts<'_, K>> {
+        let (number, lines) = LAST_USED.try_with(Cell::get).ok()?;
         if number != self.number {
             return None;
         }
         // SAFETY: with a cache's number, of which there is no 0, stand the lines that find() has found.
-        Some(Own { words: self, lines: unsafe { NonNull::new_unchecked(lines.cast_mut()) } })
+        Some(ThreadCounts { counts: self, lines: unsafe { NonNull::new_unchecked(lines.cast_mut()) } })
     }
 
     /// The calling thread's; none for a thread whose own storage is gone, or that finds no memory for it. The first time it
     /// allocates: not to be asked for first with the cache's lock.
     #[inline]
-    pub(super) fn own(&self) -> Option<Own<'_, K>> {
+    pub(super) fn own(&self) -> Option<ThreadCounts<'_, K>> {
         self.last().or_else(|| self.find())
     }
 
-    /// Counts a lease of `slot` that the calling thread takes; see [`Own::take`].
+    /// Counts a lease of `slot` that the calling thread takes; see [`ThreadCounts::take`].
     pub(super) fn take(&self, slot: u32) {
         match self.own() {
             Some(own) => own.take(slot),
-            None => take(self.orphan(slot).0),
+            None => take(self.shared_count(slot).0),
         }
     }
 
-    /// Takes back what the calling thread has just counted; see [`Own::take_back`].
+    /// Takes back what the calling thread has just counted; see [`ThreadCounts::take_back`].
     pub(super) fn take_back(&self, slot: u32) {
         match self.own() {
             Some(own) => own.take_back(slot),
-            None => take_back(self.orphan(slot).0),
+            None => take_back(self.shared_count(slot).0),
         }
     }
 
-    /// Counts one that the calling thread drops; see [`Own::give`].
+    /// Counts one that the calling thread drops; see [`ThreadCounts::give`].
     pub(super) fn give(&self, slot: u32) {
         match self.own() {
             Some(own) => own.give(slot),
-            None => give(self.orphan(slot).0),
+            None => give(self.shared_count(slot).0),
         }
     }
 
     /// The word that threads share that have none, while nobody else has it.
-    fn orphan(&self, slot: u32) -> (&AtomicU64, MutexGuard<'_, ()>) {
-        let turn = self.list.orphaned.lock().unwrap_or_else(PoisonError::into_inner);
-        (&self.list.orphans[slot as usize / IN_LINE].0[slot as usize % IN_LINE], turn)
+    fn shared_count(&self, slot: u32) -> (&AtomicU64, MutexGuard<'_, ()>) {
+        let turn = self.list.shared_lock.lock().unwrap_or_else(PoisonError::into_inner);
+        (&self.list.shared_counts[slot as usize / IN_LINE].0[slot as usize % IN_LINE], turn)
     }
 
     #[cold]
     #[allow(unsafe_code)]
-    fn find(&self) -> Option<Own<'_, K>> {
-        let block = HELD.try_with(|held| {
+    fn find(&self) -> Option<ThreadCounts<'_, K>> {
+        let block = HELD_BLOCKS.try_with(|held| {
             let mut held = held.borrow_mut();
             if let Some(held) = held.iter().find(|h| h.number == self.number) {
                 return Some(held.block);
@@ -342,31 +344,31 @@ impl<K: Copy> Words<K> {
             // Those of caches that are gone.
             held.retain(|h| !h.list.gone.load(Ordering::Relaxed));
             let block = self.adopt()?;
-            held.push(Held { number: self.number, block, list: self.list.clone() });
+            held.push(HeldBlock { number: self.number, block, list: self.list.clone() });
             Some(block)
         });
         // SAFETY: the list has the block.
         let lines = unsafe { block.ok()??.as_ref() }.lines.as_ptr();
-        let _ = LAST.try_with(|last| last.set((self.number, lines)));
-        Some(Own { words: self, lines: NonNull::new(lines.cast_mut())? })
+        let _ = LAST_USED.try_with(|last| last.set((self.number, lines)));
+        Some(ThreadCounts { counts: self, lines: NonNull::new(lines.cast_mut())? })
     }
 
     /// A block that a thread has left, or a new one; none without memory.
     #[allow(unsafe_code)]
-    fn adopt(&self) -> Option<NonNull<Block>> {
+    fn adopt(&self) -> Option<NonNull<ThreadBlock>> {
         let free = self
             .blocks()
             .find(|b| b.in_use.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok());
         if let Some(block) = free {
             return Some(NonNull::from(block));
         }
-        let guesses = self.pairs_size() + self.sizes.buckets * size_of::<Bucket>();
+        let guesses = self.pairs_size() + self.sizes.buckets * size_of::<OverflowBucket>();
         let guesses = guesses.div_ceil(size_of::<[u64; IN_LINE]>());
         let behind = if cfg!(all(test, loom)) { 0 } else { guesses };
-        let fresh = Box::new(Block {
+        let fresh = Box::new(ThreadBlock {
             lines: Array::zeroed(self.lines + behind).ok()?.zero_in_children(),
             #[cfg(all(test, loom))]
-            guesses: crate::os::array::Array::zeroed(guesses).ok()?,
+            hints: crate::os::array::Array::zeroed(guesses).ok()?,
             in_use: AtomicBool::new(true),
             next: AtomicPtr::new(null_mut()),
         });
@@ -384,8 +386,13 @@ impl<K: Copy> Words<K> {
 
     /// Bytes of a thread's pairs.
     const fn pairs_size(&self) -> usize {
-        const { assert!(align_of::<Pair<K>>() <= align_of::<Line>(), "keys are aligned to a cache line at most") };
-        self.sizes.pairs * size_of::<Pair<K>>()
+        const {
+            assert!(
+                align_of::<HintPair<K>>() <= align_of::<CounterLine>(),
+                "keys are aligned to a cache line at most"
+            )
+        };
+        self.sizes.pairs * size_of::<HintPair<K>>()
     }
 
     /// No thread guesses `slot` from now on, but what it learns anew; what a thread has just found does not stand any more.
@@ -393,15 +400,15 @@ impl<K: Copy> Words<K> {
     #[allow(unsafe_code)]
     pub(super) fn forget(&self, slot: u32) {
         for block in self.blocks() {
-            let own = Own { words: self, lines: NonNull::from(&*block.lines).cast() };
+            let own = ThreadCounts { counts: self, lines: NonNull::from(&*block.lines).cast() };
             (0..self.sizes.pairs).for_each(|number| own.pair(number).forget(slot));
         }
     }
 
     #[allow(unsafe_code)]
-    fn blocks(&self) -> impl Iterator<Item = &Block> {
+    fn blocks(&self) -> impl Iterator<Item = &ThreadBlock> {
         // SAFETY: blocks stay in the list as long as it lives.
-        let at = |p: *mut Block| unsafe { p.as_ref() };
+        let at = |p: *mut ThreadBlock| unsafe { p.as_ref() };
         std::iter::successors(at(self.list.head.load(Ordering::SeqCst)), move |b| {
             at(b.next.load(Ordering::Acquire))
         })
@@ -409,9 +416,9 @@ impl<K: Copy> Words<K> {
 
     /// Takings and drops of a slot, each modulo 2^32: the leases that live are their difference.
     pub(super) fn sum(&self, slot: u32) -> (u32, u32) {
-        let orphan = &self.list.orphans[slot as usize / IN_LINE].0[slot as usize % IN_LINE];
-        let words = self.blocks().map(|b| b.word(slot)).chain([orphan]);
-        let halves = words.map(|w| w.load(Ordering::SeqCst)).map(|w| ((w & LOW) as u32, (w >> 32) as u32));
+        let shared_count = &self.list.shared_counts[slot as usize / IN_LINE].0[slot as usize % IN_LINE];
+        let counts = self.blocks().map(|b| b.word(slot)).chain([shared_count]);
+        let halves = counts.map(|w| w.load(Ordering::SeqCst)).map(|w| ((w & LOW) as u32, (w >> 32) as u32));
         halves.fold((0, 0), |(taken, given), (t, g)| (taken.wrapping_add(t), given.wrapping_add(g)))
     }
 

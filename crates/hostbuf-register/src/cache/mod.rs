@@ -41,13 +41,13 @@ pub use lease::Lease;
 pub use stats::Stats;
 
 use crate::error::Result;
-use crate::register::monitor::{Monitor, Watcher};
+use crate::register::monitor::{MonitorMode, Watcher};
 use crate::register::own_ranges;
 use crate::register::registrar::Registrar;
 use crate::span::{Access, Span};
-use miss::Wait;
+use miss::WaitMode;
 use reaper::Reaper;
-use shared::Inner;
+use shared::CacheShared;
 
 /// A cache of the registrations of one device, found by address. The [module](crate::register) describes its
 /// guarantees.
@@ -57,41 +57,41 @@ use shared::Inner;
 /// A registrar must not call the cache that it serves from within [`register`](Registrar::register) or
 /// [`deregister`](Registrar::deregister), since the call could deadlock.
 pub struct RegistrationCache<R: Registrar> {
-    inner: Arc<Inner<R>>,
+    shared: Arc<CacheShared<R>>,
     reaper: Option<Reaper>,
 }
 
 impl<R: Registrar> RegistrationCache<R> {
     /// Makes a cache over `registrar` with a hard limit.
     ///
-    /// With [`Monitor::Strict`] the process's single monitor watches foreign memory. The first such cache starts it,
+    /// With [`MonitorMode::Strict`] the process's single monitor watches foreign memory. The first such cache starts it,
     /// and tests that it works. If it does not, foreign memory is registered for its leases only, and a warning gives
     /// the reason.
     ///
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) for a budget without room, and when 256 caches with the strict monitor are alive;
     /// [`Error::Os`](crate::Error::Os) when there is no memory or no thread to be had.
-    pub fn new(registrar: Arc<R>, budget: Budget, monitor: Monitor) -> Result<RegistrationCache<R>> {
+    pub fn new(registrar: Arc<R>, budget: Budget, monitor: MonitorMode) -> Result<RegistrationCache<R>> {
         let budget = budget.check()?;
-        let inner = Arc::new(Inner::new(registrar, budget, monitor.watch())?);
-        let registrations: Arc<dyn own_ranges::FreezeObserver> = inner.clone();
+        let shared = Arc::new(CacheShared::new(registrar, budget, monitor.watch())?);
+        let registrations: Arc<dyn own_ranges::FreezeObserver> = shared.clone();
         own_ranges::observe(Arc::downgrade(&registrations));
-        let reaper = Reaper::start(inner.clone())?;
+        let reaper = Reaper::start(shared.clone())?;
         // From here on dropping it undoes all.
-        let cache = RegistrationCache { inner, reaper: Some(reaper) };
-        if let Some(watch) = &cache.inner.watch {
-            let watcher: Arc<dyn Watcher> = cache.inner.clone();
+        let cache = RegistrationCache { shared, reaper: Some(reaper) };
+        if let Some(watch) = &cache.shared.watch {
+            let watcher: Arc<dyn Watcher> = cache.shared.clone();
             watch.subscribe(watcher)?;
         }
         Ok(cache)
     }
 
-    /// Makes a cache with [`Budget::from_environment`] and [`Monitor::from_environment`].
+    /// Makes a cache with [`Budget::from_environment`] and [`MonitorMode::from_environment`].
     ///
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid).
     pub fn from_environment(registrar: Arc<R>) -> Result<RegistrationCache<R>> {
-        RegistrationCache::new(registrar, Budget::from_environment()?, Monitor::from_environment()?)
+        RegistrationCache::new(registrar, Budget::from_environment()?, MonitorMode::from_environment()?)
     }
 
     /// Returns a lease of a registration that covers `length` bytes from `start` with at least `access`.
@@ -107,7 +107,7 @@ impl<R: Registrar> RegistrationCache<R> {
     /// child of the process that made the cache.
     #[inline(always)]
     pub fn get(&self, start: *const u8, length: usize, access: Access) -> Result<Lease<'_, R>> {
-        self.inner.get(start, length, access, Wait::Progress)
+        self.shared.get(start, length, access, WaitMode::Progress)
     }
 
     /// Returns a lease if that requires neither a registration nor a wait, else `None`. It also returns `None` while
@@ -115,12 +115,12 @@ impl<R: Registrar> RegistrationCache<R> {
     #[inline(always)]
     pub fn try_get(&self, start: *const u8, length: usize, access: Access) -> Option<Lease<'_, R>> {
         let span = Span::new(start as usize, length).ok()?;
-        self.inner.hit_at_once(span, access)
+        self.shared.hit_without_wait(span, access)
     }
 
     /// Returns a lease as [`get`](RegistrationCache::get) does, but also waits for other leases to end, for at most the
     /// given time; [`Duration::MAX`] waits for ever. Waiting requests are served in order, but concurrent calls of
-    /// `get` may overtake them. If the monitor's thread gets no core, watching foreign memory may take about 40 ms
+    /// `get` may overtake them. If the monitor's thread gets no state, watching foreign memory may take about 40 ms
     /// more.
     ///
     /// # Errors
@@ -133,7 +133,7 @@ impl<R: Registrar> RegistrationCache<R> {
         timeout: Duration,
     ) -> Result<Lease<'_, R>> {
         let until = Instant::now() + timeout.min(Duration::from_secs(1 << 30));
-        self.inner.get(start, length, access, Wait::Leases(until))
+        self.shared.get(start, length, access, WaitMode::Leases(until))
     }
 
     /// Returns leases of several ranges, all or none. One check for changes of the address space serves all of them.
@@ -157,7 +157,7 @@ impl<R: Registrar> RegistrationCache<R> {
         access: Access,
         leases: &mut Vec<Lease<'c, R>>,
     ) -> Result<()> {
-        self.inner.get_many(spans, access, leases)
+        self.shared.get_many(spans, access, leases)
     }
 
     /// Registers `length` bytes from `start`, unless they are registered, and exempts the registration from eviction.
@@ -168,7 +168,7 @@ impl<R: Registrar> RegistrationCache<R> {
     /// ```
     /// # use std::sync::Arc;
     /// # use hostbuf::{HostBuffer, Options, Pages, job::Solo, register::*};
-    /// # let cache = RegistrationCache::new(Arc::new(Mlock::new()), Budget { regions: 4, bytes: 1 << 20 }, Monitor::Strict)?;
+    /// # let cache = RegistrationCache::new(Arc::new(Mlock::new()), Budget { regions: 4, bytes: 1 << 20 }, MonitorMode::Strict)?;
     /// let buffer = HostBuffer::allocate(&Solo, Options::new(64 << 10).pages(Pages::Small))?;
     /// cache.keep(buffer.as_ptr().as_ptr(), buffer.len(), Access::READ)?;
     /// let part = cache.get(buffer.as_ptr().as_ptr().wrapping_add(100), 1000, Access::READ)?;
@@ -180,7 +180,7 @@ impl<R: Registrar> RegistrationCache<R> {
     /// # Errors
     /// As [`get`](Self::get); [`Error::Registration`](crate::Error::Registration) for memory that is registered for its leases only.
     pub fn keep(&self, start: *const u8, length: usize, access: Access) -> Result<()> {
-        self.inner.keep(Span::new(start as usize, length)?, access)
+        self.shared.keep(Span::new(start as usize, length)?, access)
     }
 
     /// Invalidates all registrations of memory in `span`: no later lease uses a registration made before. Leased
@@ -192,17 +192,17 @@ impl<R: Registrar> RegistrationCache<R> {
     /// The device's error of the first failed deregistration, by this call or, in `span`, by another thread meanwhile;
     /// [`Error::Forked`](crate::Error::Forked) in a child of the process that made the cache.
     pub fn invalidate(&self, span: Span) -> Result<()> {
-        if !self.inner.lineage.is_here() {
+        if !self.shared.lineage.is_here() {
             return Err(crate::Error::Forked);
         }
-        let lost = self.inner.lock().stats.leaked;
-        self.inner.forget(span, |stats| &mut stats.invalidated);
-        let result = self.inner.end_stale();
+        let leaked = self.shared.lock().stats.leaked;
+        self.shared.make_stale(span, |stats| &mut stats.invalidated);
+        let result = self.shared.deregister_stale();
         // What is leased goes with its last lease, or soon afterwards by the reaper.
-        self.inner.wake_reaper();
+        self.shared.wake_reaper();
         // What others are ending already has ended too when this returns.
-        self.inner.wait_for_endings(span);
-        result.and_then(|()| self.inner.check_losses(span, lost))
+        self.shared.wait_for_deregistrations(span);
+        result.and_then(|()| self.shared.check_leaks(span, leaked))
     }
 
     /// Invalidates everything.
@@ -216,48 +216,48 @@ impl<R: Registrar> RegistrationCache<R> {
     /// Returns the statistics. They are zero in a child of the process that made the cache.
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.inner.stats()
+        self.shared.stats()
     }
 
     /// Returns the registrar.
     #[must_use]
     pub fn registrar(&self) -> &Arc<R> {
-        &self.inner.registrar
+        &self.shared.registrar
     }
 
     /// Returns the limit.
     #[must_use]
     pub fn budget(&self) -> Budget {
-        self.inner.budget
+        self.shared.budget
     }
 }
 
 impl<R: Registrar> Drop for RegistrationCache<R> {
     fn drop(&mut self) {
-        if !self.inner.lineage.is_here() {
+        if !self.shared.lineage.is_here() {
             // The reaper and the registrations are the parent's.
             std::mem::forget(self.reaper.take());
             return;
         }
-        if let Some(watch) = &self.inner.watch {
-            watch.unsubscribe(&*self.inner);
+        if let Some(watch) = &self.shared.watch {
+            watch.unsubscribe(&*self.shared);
         }
-        self.inner.closing.store(true, Ordering::Relaxed);
+        self.shared.closing.store(true, Ordering::Relaxed);
         drop(self.reaper.take());
         // No lease borrows from it any more; one that was forgotten keeps its registration, and its memory.
         let all = Span::new(1, usize::MAX - 1).expect("a range");
-        self.inner.forget(all, |stats| &mut stats.invalidated);
-        if let Err(error) = self.inner.end_stale() {
+        self.shared.make_stale(all, |stats| &mut stats.invalidated);
+        if let Err(error) = self.shared.deregister_stale() {
             tracing::error!(%error, "a registration of the cache could not be ended");
         }
-        self.inner.wait_for_endings(all);
-        self.inner.keep_forgotten();
+        self.shared.wait_for_deregistrations(all);
+        self.shared.retain_forgotten_memory();
     }
 }
 
 impl<R: Registrar> fmt::Debug for RegistrationCache<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = self.inner.registrar.name();
+        let name = self.shared.registrar.name();
         f.debug_struct("RegistrationCache").field("device", &name).field("stats", &self.stats()).finish()
     }
 }

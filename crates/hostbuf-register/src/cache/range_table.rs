@@ -24,7 +24,7 @@ const TRIES: usize = if MODEL { 2 } else { 16 };
 /// Small enough for every interleaving.
 const MODEL: bool = cfg!(all(test, loom));
 
-struct Block {
+struct RangeBlock {
     count: AtomicUsize,
     greatest_end: AtomicUsize,
     starts: [AtomicUsize; WIDTH],
@@ -32,9 +32,9 @@ struct Block {
     slots: [AtomicU32; WIDTH],
 }
 
-impl Block {
-    fn new() -> Block {
-        Block {
+impl RangeBlock {
+    fn new() -> RangeBlock {
+        RangeBlock {
             count: AtomicUsize::new(0),
             greatest_end: AtomicUsize::new(0),
             starts: std::array::from_fn(|_| AtomicUsize::new(0)),
@@ -43,7 +43,7 @@ impl Block {
         }
     }
 
-    fn copy_entry(&self, at: usize, from: &Block, other: usize) {
+    fn copy_entry(&self, at: usize, from: &RangeBlock, other: usize) {
         self.starts[at].store(get(&from.starts[other]), Ordering::Relaxed);
         self.ends[at].store(get(&from.ends[other]), Ordering::Relaxed);
         self.slots[at].store(from.slots[other].load(Ordering::Relaxed), Ordering::Relaxed);
@@ -68,41 +68,41 @@ fn get(word: &AtomicUsize) -> usize {
 }
 
 /// The table. Methods that change it want `&self` and the cache's lock.
-pub(super) struct Table {
+pub(super) struct RangeTable {
     sequence: AtomicUsize,
     /// How many blocks are in use.
     count: AtomicUsize,
     first: Box<[AtomicUsize]>,
     order: Box<[AtomicU32]>,
-    blocks: Box<[Block]>,
+    blocks: Box<[RangeBlock]>,
 }
 
 /// What a look without the lock gave.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub(super) enum Lookup {
     /// A slot whose range covers what was asked, a moment ago.
     Slot(u32),
     /// None did, a moment ago.
     Nothing,
     /// Somebody changed the table all the time.
-    Disturbed,
+    Changed,
 }
 
-impl Table {
+impl RangeTable {
     /// For at most `entries` entries.
-    pub(super) fn new(entries: usize) -> Table {
+    pub(super) fn new(entries: usize) -> RangeTable {
         let blocks = entries / (MERGE / 2) + 3;
-        Table {
+        RangeTable {
             sequence: AtomicUsize::new(0),
             count: AtomicUsize::new(0),
             first: (0..blocks).map(|_| AtomicUsize::new(0)).collect(),
             order: (0..blocks as u32).map(AtomicU32::new).collect(),
-            blocks: (0..blocks).map(|_| Block::new()).collect(),
+            blocks: (0..blocks).map(|_| RangeBlock::new()).collect(),
         }
     }
 
     /// A slot that covers `span` and pleases `fits`, looked for without the lock.
-    pub(super) fn find(&self, span: Span, fits: impl Fn(u32) -> bool) -> Found {
+    pub(super) fn find(&self, span: Span, fits: impl Fn(u32) -> bool) -> Lookup {
         for _ in 0..TRIES {
             let before = self.sequence.load(Ordering::Acquire);
             if before % 2 == 1 {
@@ -112,10 +112,10 @@ impl Table {
             let found = self.look(span, &fits);
             fence(Ordering::Acquire);
             if self.sequence.load(Ordering::Relaxed) == before {
-                return found.map_or(Found::Nothing, Found::Slot);
+                return found.map_or(Lookup::Nothing, Lookup::Slot);
             }
         }
-        Found::Disturbed
+        Lookup::Changed
     }
 
     /// The same, with the lock.
@@ -173,7 +173,7 @@ impl Table {
     }
 
     #[inline]
-    fn block(&self, at: usize) -> Option<&Block> {
+    fn block(&self, at: usize) -> Option<&RangeBlock> {
         self.blocks.get(self.order.get(at)?.load(Ordering::Relaxed) as usize)
     }
 
@@ -235,7 +235,7 @@ impl Table {
         });
     }
 
-    fn blocks_at(&self, at: usize) -> &Block {
+    fn blocks_at(&self, at: usize) -> &RangeBlock {
         self.block(at).expect("a position below the count")
     }
 
@@ -324,7 +324,7 @@ mod tests {
             steps in proptest::collection::vec((any::<bool>(), 1usize..600, 1usize..40), 1..400),
             asked in proptest::collection::vec((1usize..600, 1usize..40), 20),
         ) {
-            let table = Table::new(400);
+            let table = RangeTable::new(400);
             let mut list: Vec<(Span, u32)> = Vec::new();
             for (i, (add, start, length)) in steps.into_iter().enumerate() {
                 if add || list.is_empty() {
@@ -339,9 +339,9 @@ mod tests {
                 let asked = span(start, length);
                 let covers = |slot: u32| list.iter().any(|(s, n)| *n == slot && s.contains(asked));
                 match table.find(asked, |_| true) {
-                    Found::Slot(slot) => prop_assert!(covers(slot)),
-                    Found::Nothing => prop_assert!(!list.iter().any(|(s, _)| s.contains(asked))),
-                    Found::Disturbed => prop_assert!(false, "nobody else is here"),
+                    Lookup::Slot(slot) => prop_assert!(covers(slot)),
+                    Lookup::Nothing => prop_assert!(!list.iter().any(|(s, _)| s.contains(asked))),
+                    Lookup::Changed => prop_assert!(false, "nobody else is here"),
                 }
                 let mut seen = Vec::new();
                 table.overlapping(asked, |slot| seen.push(slot));
@@ -357,13 +357,13 @@ mod tests {
     #[test]
     fn holds_as_many_as_it_was_made_for_in_any_order() {
         for step in [1usize, 7919, 4999] {
-            let table = Table::new(10_000);
+            let table = RangeTable::new(10_000);
             for i in 0..10_000 {
                 let n = i * step % 10_000;
                 table.insert(span((n + 1) << 12, 4096), n as u32);
             }
             for n in 0..10_000 {
-                assert_eq!(table.find(span(((n + 1) << 12) + 5, 7), |_| true), Found::Slot(n as u32));
+                assert_eq!(table.find(span(((n + 1) << 12) + 5, 7), |_| true), Lookup::Slot(n as u32));
             }
             // Thinned out evenly, which leaves blocks with few entries, and filled again elsewhere.
             for n in (0..10_000).filter(|n| n % 37 != 0) {
@@ -372,14 +372,14 @@ mod tests {
             for n in (0..10_000).filter(|n| n % 37 != 0) {
                 table.insert(span((n + 20_001) << 12, 4096), n as u32);
             }
-            assert_eq!(table.find(span((37 + 1) << 12, 1), |_| true), Found::Slot(37));
-            assert_eq!(table.find(span((38 + 1) << 12, 1), |_| true), Found::Nothing);
+            assert_eq!(table.find(span((37 + 1) << 12, 1), |_| true), Lookup::Slot(37));
+            assert_eq!(table.find(span((38 + 1) << 12, 1), |_| true), Lookup::Nothing);
         }
     }
 
     #[test]
     fn readers_beside_a_writer_see_only_what_was_there() {
-        let table = Table::new(1000);
+        let table = RangeTable::new(1000);
         // Those with even numbers are always there.
         for n in (0..1000).step_by(2) {
             table.insert(span((n + 1) << 12, 4096), n as u32);
@@ -393,9 +393,9 @@ mod tests {
                     while !stop.load(Ordering::Relaxed) {
                         n = (n * 31 + 7) % 1000;
                         match table.find(span(((n + 1) << 12) + 1, 1), |_| true) {
-                            Found::Slot(slot) => assert_eq!(slot as usize, n),
-                            Found::Nothing => assert_eq!(n % 2, 1),
-                            Found::Disturbed => {}
+                            Lookup::Slot(slot) => assert_eq!(slot as usize, n),
+                            Lookup::Nothing => assert_eq!(n % 2, 1),
+                            Lookup::Changed => {}
                         }
                     }
                 });

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use nix::sys::signal::SigSet;
 
-use super::shared::{Inner, LOOK};
+use super::shared::{CacheShared, RECHECK};
 use super::stats::Stats;
 use crate::error::{Error, Result};
 use crate::os::thread::{self, Thread};
@@ -23,27 +23,27 @@ pub(super) struct Reaper {
 }
 
 impl Reaper {
-    pub(super) fn start<R: Registrar>(inner: Arc<Inner<R>>) -> Result<Reaper> {
-        let of_thread = inner.clone();
+    pub(super) fn start<R: Registrar>(shared: Arc<CacheShared<R>>) -> Result<Reaper> {
+        let for_thread = shared.clone();
         let thread = thread::spawn(c"hostbuf-reaper", move || {
             // The application's signals are for its own threads.
             let _ = SigSet::all().thread_block();
-            run(&of_thread);
+            run(&for_thread);
         });
         let thread = thread.map_err(Error::os("starting the thread that ends registrations"))?;
-        Ok(Reaper { thread: Some(thread), stop: Box::new(move || inner.apart.stale.notify_all()) })
+        Ok(Reaper { thread: Some(thread), stop: Box::new(move || shared.apart.stale.notify_all()) })
     }
 }
 
 /// Whether a budget is smaller than what is used in turn: looked at now and then, told once.
 #[derive(Default)]
-struct Shortage {
+struct BudgetPressure {
     evictions: u64,
     requests: u64,
     told: bool,
 }
 
-impl Shortage {
+impl BudgetPressure {
     /// Whether it shows in what has been done since the last look, for the first time.
     fn shows_first(&mut self, stats: &Stats) -> bool {
         let requests = stats.hits + stats.misses;
@@ -56,21 +56,21 @@ impl Shortage {
     }
 }
 
-fn run<R: Registrar>(inner: &Inner<R>) {
-    let mut shortage = Shortage::default();
+fn run<R: Registrar>(shared: &CacheShared<R>) {
+    let mut shortage = BudgetPressure::default();
     let mut folded = std::time::Instant::now();
-    let mut pause = LOOK;
-    while !inner.closing.load(Ordering::Relaxed) {
-        let before = inner.lock().stale.len();
-        if let Err(error) = inner.end_stale() {
+    let mut pause = RECHECK;
+    while !shared.closing.load(Ordering::Relaxed) {
+        let before = shared.lock().stale.len();
+        if let Err(error) = shared.deregister_stale() {
             tracing::error!(%error, "a registration could not be ended");
         }
         if folded.elapsed() >= FOLD {
             folded = std::time::Instant::now();
-            let stats = inner.stats();
+            let stats = shared.stats();
             if shortage.shows_first(&stats) {
                 tracing::warn!(
-                    device = inner.registrar.name(),
+                    device = shared.registrar.name(),
                     regions = stats.regions,
                     bytes = stats.bytes,
                     "more than half of all requests end another registration: the budget is smaller than what is \
@@ -78,21 +78,21 @@ fn run<R: Registrar>(inner: &Inner<R>) {
                 );
             }
         }
-        let mut core = inner.lock();
+        let mut state = shared.lock();
         // A lease that ended while its slot became stale may not have been seen: it is at the next look, or the one after. What is
         // leased for long is ended by who drops it, so the looks become rare.
-        pause = match (core.stale.len(), before) {
+        pause = match (state.stale.len(), before) {
             (0, 0) => FOLD,
-            (now, before) if now != before => LOOK,
-            _ => (2 * pause).clamp(LOOK, FOLD),
+            (now, before) if now != before => RECHECK,
+            _ => (2 * pause).clamp(RECHECK, FOLD),
         };
         // Changes come in bursts: whoever makes them is not to pay for a wake each time.
-        core.reaper_sleeps = pause > LOOK;
-        let (core, waited) =
-            inner.apart.stale.wait_timeout(core, pause).unwrap_or_else(PoisonError::into_inner);
-        drop(core);
+        state.reaper_sleeps = pause > RECHECK;
+        let (state, waited) =
+            shared.apart.stale.wait_timeout(state, pause).unwrap_or_else(PoisonError::into_inner);
+        drop(state);
         if !waited.timed_out() {
-            pause = LOOK;
+            pause = RECHECK;
         }
     }
 }
@@ -117,13 +117,13 @@ mod tests {
     #[test]
     fn a_budget_that_is_too_small_shows_once() {
         let stats = |hits, misses, evictions| Stats { hits, misses, evictions, ..Stats::default() };
-        let mut shortage = Shortage::default();
+        let mut shortage = BudgetPressure::default();
         assert!(!shortage.shows_first(&stats(0, MANY - 1, MANY - 1)), "few");
         assert!(!shortage.shows_first(&stats(2 * MANY, 3 * MANY, 2 * MANY)), "mostly hits");
         assert!(shortage.shows_first(&stats(2 * MANY, 6 * MANY, 5 * MANY)));
         assert!(!shortage.shows_first(&stats(2 * MANY, 9 * MANY, 8 * MANY)), "it has been told");
         // Counts that are read in the middle of something may go back a little.
-        let mut shortage = Shortage { requests: 10, ..Shortage::default() };
+        let mut shortage = BudgetPressure { requests: 10, ..BudgetPressure::default() };
         assert!(!shortage.shows_first(&stats(5, 0, 0)));
     }
 }

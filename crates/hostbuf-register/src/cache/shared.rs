@@ -6,50 +6,50 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::budget::Budget;
-use super::eviction::Policy;
-use super::hints::{Found, Guess};
+use super::eviction::EvictionPolicy;
+use super::hints::{FoundHint, Hint};
 use super::lease::Lease;
-use super::lease_counts::{Own, Words};
-use super::miss::{MOST_WAITING, UNREST, Wait};
-use super::range_table::{self, Table};
-use super::slot::{Seen, Slot, State};
-use super::slot_details::Kept;
+use super::lease_counts::{LeaseCounts, ThreadCounts};
+use super::miss::{BUSY_PATIENCE, ORDERED_WAITERS, WaitMode};
+use super::range_table::{self, RangeTable};
+use super::slot::{Observation, Slot, SlotState};
+use super::slot_details::SlotDetails;
 use super::stats::Stats;
 use super::sync::{Condvar, Mutex, MutexGuard};
 use crate::error::{Error, Result};
 use crate::os::array::Array;
 use crate::os::lineage::Lineage;
 use crate::os::memory;
-use crate::register::monitor::{DescriptorSet, Unwatched, Watch};
+use crate::register::monitor::{DescriptorSet, MonitorHandle, Unwatched};
 use crate::register::own_ranges;
 use crate::register::registrar::Registrar;
 use crate::span::{Access, Span};
 
 /// The longest sleep of a thread that waits for a lease to end. A thread that drops a lease checks for waiters without
 /// a fence, and may miss one.
-pub(super) const LOOK: Duration = Duration::from_millis(2);
+pub(super) const RECHECK: Duration = Duration::from_millis(2);
 
-pub(super) struct Inner<R: Registrar> {
+pub(super) struct CacheShared<R: Registrar> {
     pub(super) registrar: Arc<R>,
     pub(super) budget: Budget,
     pub(super) slots: Array<Slot<R::Handle>>,
     pub(super) page_shift: u32,
-    pub(super) table: Table,
-    pub(super) words: Words<R::Key>,
+    pub(super) table: RangeTable,
+    pub(super) counts: LeaseCounts<R::Key>,
     /// Threads that wait for leases to end.
     pub(super) waiters: AtomicUsize,
-    pub(super) watch: Option<Watch>,
+    pub(super) watch: Option<MonitorHandle>,
     pub(super) lineage: Lineage,
     pub(super) closing: AtomicBool,
     pub(super) apart: Apart,
 }
 
 /// A lease that a thread has counted on a slot that was live at that time.
-pub(super) struct Taken<K> {
+pub(super) struct CountedLease<K> {
     pub(super) slot: u32,
-    pub(super) seen: Seen,
+    pub(super) seen: Observation,
     pub(super) key: K,
-    /// The [`sequence`](Inner::sequence) from before the slot was seen to be live. Comparing it shows changes that have
+    /// The [`sequence`](CacheShared::sequence) from before the slot was seen to be live. Comparing it shows changes that have
     /// been applied since, or that are in progress.
     pub(super) sequence: u64,
 }
@@ -57,7 +57,7 @@ pub(super) struct Taken<K> {
 /// The state that misses write, in separate cache lines, since every hit reads the rest.
 #[repr(align(128))]
 pub(super) struct Apart {
-    pub(super) core: Mutex<Core>,
+    pub(super) state: Mutex<CacheState>,
     /// For those who wait in wait().
     pub(super) changed: Condvar,
     /// For the reaper: something is stale.
@@ -65,22 +65,22 @@ pub(super) struct Apart {
 }
 
 /// The state that the lock guards. Nothing in it allocates after construction.
-pub(super) struct Core {
+pub(super) struct CacheState {
     pub(super) free: Vec<u32>,
-    pub(super) filling: Vec<u32>,
+    pub(super) registering: Vec<u32>,
     /// Filling slots whose memory has changed.
     pub(super) tainted: Vec<u32>,
     pub(super) stale: Vec<u32>,
     /// Of each slot, what no hit looks at.
-    pub(super) kept: Vec<Kept>,
+    pub(super) details: Vec<SlotDetails>,
     /// Being ended by somebody who has let go of the lock; each with its number in the order in which that began.
-    pub(super) ending: Vec<(u32, u64)>,
-    pub(super) endings: u64,
+    pub(super) deregistering: Vec<(u32, u64)>,
+    pub(super) deregistrations: u64,
     /// The number of threads in wait(): a wake-up costs a system call even if no thread waits.
     pub(super) sleepers: usize,
     /// The reaper sleeps until it is woken; else it looks again soon by itself.
     pub(super) reaper_sleeps: bool,
-    pub(super) policy: Policy,
+    pub(super) policy: EvictionPolicy,
     pub(super) stats: Stats,
     /// The threads that wait for leases, in order of arrival; unordered beyond the first few thousand.
     pub(super) waiting: Vec<u64>,
@@ -90,54 +90,58 @@ pub(super) struct Core {
     pub(super) folded: Vec<u32>,
 }
 
-impl<R: Registrar> Inner<R> {
+impl<R: Registrar> CacheShared<R> {
     /// All that is ever allocated for it, but what each thread has for itself.
     ///
     /// # Errors
     /// [`Error::Os`] when there is no memory.
-    pub(super) fn new(registrar: Arc<R>, budget: Budget, watch: Option<Watch>) -> Result<Inner<R>> {
+    pub(super) fn new(
+        registrar: Arc<R>,
+        budget: Budget,
+        watch: Option<MonitorHandle>,
+    ) -> Result<CacheShared<R>> {
         let slots = budget.regions;
         let no_room = || Error::os("making room for the registrations of a cache");
-        let core = Core {
+        let state = CacheState {
             free: (0..slots as u32).rev().collect(),
-            filling: Vec::with_capacity(slots),
+            registering: Vec::with_capacity(slots),
             tainted: Vec::with_capacity(slots),
             stale: Vec::with_capacity(slots),
-            kept: vec![Kept::default(); slots],
-            ending: Vec::with_capacity(slots),
-            endings: 0,
+            details: vec![SlotDetails::default(); slots],
+            deregistering: Vec::with_capacity(slots),
+            deregistrations: 0,
             sleepers: 0,
             reaper_sleeps: false,
-            policy: Policy::new(slots),
+            policy: EvictionPolicy::new(slots),
             stats: Stats::default(),
-            waiting: Vec::with_capacity(MOST_WAITING),
+            waiting: Vec::with_capacity(ORDERED_WAITERS),
             tickets: 0,
             taken: 0,
             folded: vec![0; slots],
         };
-        Ok(Inner {
+        Ok(CacheShared {
             registrar,
             budget,
             slots: Array::new(slots, |_| Slot::new()).map_err(no_room())?,
             page_shift: memory::page_size().trailing_zeros(),
-            table: Table::new(slots),
-            words: Words::new(slots).map_err(no_room())?,
+            table: RangeTable::new(slots),
+            counts: LeaseCounts::new(slots).map_err(no_room())?,
             waiters: AtomicUsize::new(0),
             watch,
             lineage: Lineage::here(),
             closing: AtomicBool::new(false),
-            apart: Apart { core: Mutex::new(core), changed: Condvar::new(), stale: Condvar::new() },
+            apart: Apart { state: Mutex::new(state), changed: Condvar::new(), stale: Condvar::new() },
         })
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, Core> {
-        self.apart.core.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn lock(&self) -> MutexGuard<'_, CacheState> {
+        self.apart.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Lets go of the lock, after a change that others may wait for.
-    pub(super) fn unlock(&self, core: MutexGuard<'_, Core>) {
-        let wake = core.sleepers > 0;
-        drop(core);
+    pub(super) fn unlock(&self, state: MutexGuard<'_, CacheState>) {
+        let wake = state.sleepers > 0;
+        drop(state);
         if wake {
             self.apart.changed.notify_all();
         }
@@ -150,7 +154,7 @@ impl<R: Registrar> Inner<R> {
 
     #[inline(always)]
     pub(super) fn lease_by(&self, slot: u32, key: R::Key) -> Lease<'_, R> {
-        Lease { inner: self, slot, key, cache: PhantomData }
+        Lease { shared: self, slot, key, cache: PhantomData }
     }
 
     /// The key of a slot in which the calling thread has counted a lease.
@@ -166,7 +170,7 @@ impl<R: Registrar> Inner<R> {
         start: *const u8,
         length: usize,
         access: Access,
-        wait: Wait,
+        wait: WaitMode,
     ) -> Result<Lease<'_, R>> {
         let span = Span::new(start as usize, length)?;
         match self.hit(span, access) {
@@ -178,7 +182,7 @@ impl<R: Registrar> Inner<R> {
     /// Takes a lease of what is there, without the lock.
     #[inline(always)]
     pub(super) fn hit(&self, span: Span, access: Access) -> Option<Lease<'_, R>> {
-        let Taken { slot, seen, key, sequence } = self.take_unchecked(span, access)?;
+        let CountedLease { slot, seen, key, sequence } = self.count_lease(span, access)?;
         if !seen.is_watched()
             || self.unchanged_since(seen.descriptors(), sequence)
             || self.is_still_live(slot, seen.descriptors())
@@ -191,8 +195,8 @@ impl<R: Registrar> Inner<R> {
 
     /// Returns a lease as `hit` does, but without waiting.
     #[inline(always)]
-    pub(super) fn hit_at_once(&self, span: Span, access: Access) -> Option<Lease<'_, R>> {
-        let Taken { slot, seen, key, sequence } = self.take_unchecked(span, access)?;
+    pub(super) fn hit_without_wait(&self, span: Span, access: Access) -> Option<Lease<'_, R>> {
+        let CountedLease { slot, seen, key, sequence } = self.count_lease(span, access)?;
         if !seen.is_watched() || self.unchanged_since(seen.descriptors(), sequence) {
             return Some(self.lease_by(slot, key));
         }
@@ -222,15 +226,15 @@ impl<R: Registrar> Inner<R> {
 
     /// Takes a lease of what this thread has found there before, else of what the table has.
     #[inline(always)]
-    pub(super) fn take_unchecked(&self, span: Span, access: Access) -> Option<Taken<R::Key>> {
-        if let Some(own) = self.words.last()
-            && let Some((slot, seen, key)) = self.foresee(own, span, access)
+    pub(super) fn count_lease(&self, span: Span, access: Access) -> Option<CountedLease<R::Key>> {
+        if let Some(own) = self.counts.last()
+            && let Some((slot, seen, key)) = self.look_up_hint(own, span, access)
         {
             let sequence = self.sequence(seen.descriptors());
             own.take(slot);
             // From here on, if it is live, nobody ends it or makes it something else.
-            if self.slots[slot as usize].is_still(seen) {
-                return Some(Taken { slot, seen, key, sequence });
+            if self.slots[slot as usize].is_unchanged(seen) {
+                return Some(CountedLease { slot, seen, key, sequence });
             }
             self.take_back(slot);
         }
@@ -239,125 +243,130 @@ impl<R: Registrar> Inner<R> {
 
     /// Returns this thread's guess for the range if its slot is still live, without counting a lease.
     #[inline(always)]
-    pub(super) fn foresee(
+    pub(super) fn look_up_hint(
         &self,
-        own: Own<'_, R::Key>,
+        own: ThreadCounts<'_, R::Key>,
         span: Span,
         access: Access,
-    ) -> Option<(u32, Seen, R::Key)> {
-        self.confirm(own.guess(span.start() >> self.page_shift)?, span, access)
+    ) -> Option<(u32, Observation, R::Key)> {
+        self.confirm_hint(own.find(span.start() >> self.page_shift)?, span, access)
     }
 
     /// Returns the slot of a thread's guess if the slot is still live and the guess is still valid.
     #[inline(always)]
-    fn confirm(&self, found: Found<'_, R::Key>, span: Span, access: Access) -> Option<(u32, Seen, R::Key)> {
-        let Guess { slot, number, key } = found.guess;
-        let seen = self.slots.get(slot as usize)?.see_again(span, access, number)?;
+    fn confirm_hint(
+        &self,
+        found: FoundHint<'_, R::Key>,
+        span: Span,
+        access: Access,
+    ) -> Option<(u32, Observation, R::Key)> {
+        let Hint { slot, number, key } = found.hint;
+        let seen = self.slots.get(slot as usize)?.observe_version(span, access, number)?;
         // The guess is checked after the slot, since the number of a description is reused after 2^24 descriptions.
-        found.stands().then_some((slot, seen, key))
+        found.is_current().then_some((slot, seen, key))
     }
 
     #[inline(never)]
-    fn search(&self, span: Span, access: Access) -> Option<Taken<R::Key>> {
+    fn search(&self, span: Span, access: Access) -> Option<CountedLease<R::Key>> {
         // A child of the cache's process comes here, since its guesses are gone, and goes no further.
         if !self.lineage.is_here() {
             return None;
         }
-        let own = self.words.own()?;
+        let own = self.counts.own()?;
         let page = span.start() >> self.page_shift;
-        let see = |here: &Slot<R::Handle>| here.see(span, access);
+        let see = |here: &Slot<R::Handle>| here.observe(span, access);
         let wrong = |other: u32, number: u32| self.slots[other as usize].number() != number;
-        for slot in own.others(page) {
+        for slot in own.overflow(page) {
             if let Some((seen, sequence)) = self.take(own, slot, see) {
                 let key = self.key(slot);
-                own.refresh(page, Guess { slot, number: seen.number(), key }, wrong);
-                return Some(Taken { slot, seen, key, sequence });
+                own.refresh(page, Hint { slot, number: seen.number(), key }, wrong);
+                return Some(CountedLease { slot, seen, key, sequence });
             }
         }
-        let range_table::Found::Slot(slot) =
+        let range_table::Lookup::Slot(slot) =
             self.table.find(span, |slot| self.slots[slot as usize].covers(span, access))
         else {
             return None;
         };
         let (seen, sequence) = self.take(own, slot, see)?;
         let key = self.key(slot);
-        own.learn(page, Guess { slot, number: seen.number(), key }, wrong, |other| {
+        own.store(page, Hint { slot, number: seen.number(), key }, wrong, |other| {
             let there = self.slots[other as usize].span();
             there.start() >> self.page_shift > page || (there.end() - 1) >> self.page_shift < page
         });
-        Some(Taken { slot, seen, key, sequence })
+        Some(CountedLease { slot, seen, key, sequence })
     }
 
     /// Looks whether a slot is what is wanted, counts a lease, and then looks whether there was anything to lease.
     #[inline(always)]
     fn take(
         &self,
-        own: Own<'_, R::Key>,
+        own: ThreadCounts<'_, R::Key>,
         slot: u32,
-        see: impl Fn(&Slot<R::Handle>) -> Option<Seen>,
-    ) -> Option<(Seen, u64)> {
+        see: impl Fn(&Slot<R::Handle>) -> Option<Observation>,
+    ) -> Option<(Observation, u64)> {
         let here = self.slots.get(slot as usize)?;
         let seen = see(here)?;
         let sequence = self.sequence(seen.descriptors());
         own.take(slot);
         // From here on, if it is live, nobody ends it or makes it something else.
-        if here.is_still(seen) {
+        if here.is_unchanged(seen) {
             return Some((seen, sequence));
         }
         own.take_back(slot);
-        self.look_after(slot);
+        self.after_lease_end(slot);
         None
     }
 
     /// The same with the lock: by the shared words where this thread has none of its own.
-    pub(super) fn take_locked(&self, slot: u32, span: Span, access: Access) -> bool {
+    pub(super) fn count_locked(&self, slot: u32, span: Span, access: Access) -> bool {
         let here = &self.slots[slot as usize];
-        let Some(seen) = here.see(span, access) else { return false };
-        self.words.take(slot);
+        let Some(seen) = here.observe(span, access) else { return false };
+        self.counts.take(slot);
         // Nobody changes it while the lock is held.
-        debug_assert!(here.is_still(seen));
+        debug_assert!(here.is_unchanged(seen));
         true
     }
 
     /// Ends a lease; in a forked child it changes nothing that is not the child's own.
     #[inline(always)]
     pub(super) fn give(&self, slot: u32) {
-        let Some(own) = self.words.last() else { return self.give_slowly(slot) };
+        let Some(own) = self.counts.last() else { return self.return_lease_slowly(slot) };
         own.give(slot);
-        self.look_after(slot);
+        self.after_lease_end(slot);
     }
 
     #[cold]
-    fn give_slowly(&self, slot: u32) {
+    fn return_lease_slowly(&self, slot: u32) {
         if self.lineage.is_here() {
-            self.words.give(slot);
-            self.given(slot);
+            self.counts.give(slot);
+            self.notify_lease_end(slot);
         }
     }
 
     /// What this thread has counted was no lease, and never becomes one.
     #[cold]
     pub(super) fn take_back(&self, slot: u32) {
-        self.words.take_back(slot);
-        self.look_after(slot);
+        self.counts.take_back(slot);
+        self.after_lease_end(slot);
     }
 
     /// Whoever waits for a lease to end is told, and what goes with its last lease goes.
     #[inline(always)]
-    fn look_after(&self, slot: u32) {
+    fn after_lease_end(&self, slot: u32) {
         if self.slots[slot as usize].is_stale() || self.waiters.load(Ordering::Relaxed) > 0 {
-            self.given(slot);
+            self.notify_lease_end(slot);
         }
     }
 
     /// A lease has ended that somebody may wait for.
     #[cold]
-    fn given(&self, slot: u32) {
+    fn notify_lease_end(&self, slot: u32) {
         if !self.lineage.is_here() {
             return;
         }
         if self.slots[slot as usize].is_stale() {
-            self.last_lease_perhaps(slot);
+            self.deregister_if_unused(slot);
         }
         if self.waiters.load(Ordering::Relaxed) > 0 {
             self.apart.changed.notify_all();
@@ -371,24 +380,24 @@ impl<R: Registrar> Inner<R> {
     pub(super) fn keep(&self, span: Span, access: Access) -> Result<()> {
         let begun = Instant::now();
         loop {
-            let lease = self.get(span.start() as *const u8, span.len(), access, Wait::Progress)?;
+            let lease = self.get(span.start() as *const u8, span.len(), access, WaitMode::Progress)?;
             let here = &self.slots[lease.slot as usize];
             let owned = own_ranges::find(span).is_some();
-            let mut core = self.lock();
+            let mut state = self.lock();
             match here.state() {
-                State::Live => {
-                    core.policy.remove(lease.slot);
+                SlotState::Live => {
+                    state.policy.remove(lease.slot);
                     here.keep();
                     return Ok(());
                 }
                 _ => {
-                    drop(core);
+                    drop(state);
                     // Its memory has changed since; or it may be kept soon. Without the lock, which the monitor takes.
                     let changed = here.is_watched() || self.watch.is_none() || owned;
-                    if changed && begun.elapsed() < UNREST {
+                    if changed && begun.elapsed() < BUSY_PATIENCE {
                         continue;
                     }
-                    if begun.elapsed() < UNREST && self.is_restless(span) {
+                    if begun.elapsed() < BUSY_PATIENCE && self.is_busy(span) {
                         std::thread::yield_now();
                         continue;
                     }
@@ -410,23 +419,24 @@ impl<R: Registrar> Inner<R> {
     }
 
     /// Whether it may be kept soon.
-    fn is_restless(&self, span: Span) -> bool {
+    fn is_busy(&self, span: Span) -> bool {
         self.watch
             .as_ref()
-            .is_some_and(|watch| !matches!(watch.arm(span), Err(why) if why != Unwatched::Restless))
+            .is_some_and(|watch| !matches!(watch.watch(span), Err(why) if why != Unwatched::Busy))
     }
 
     pub(super) fn wait<'a>(
         &'a self,
-        mut core: MutexGuard<'a, Core>,
+        mut state: MutexGuard<'a, CacheState>,
         until: Option<Instant>,
-    ) -> MutexGuard<'a, Core> {
-        let left = until.map_or(LOOK, |until| until.saturating_duration_since(Instant::now()).min(LOOK));
-        core.sleepers += 1;
-        let waited = self.apart.changed.wait_timeout(core, left.max(Duration::from_micros(50)));
-        let mut core = waited.unwrap_or_else(PoisonError::into_inner).0;
-        core.sleepers -= 1;
-        core
+    ) -> MutexGuard<'a, CacheState> {
+        let left =
+            until.map_or(RECHECK, |until| until.saturating_duration_since(Instant::now()).min(RECHECK));
+        state.sleepers += 1;
+        let waited = self.apart.changed.wait_timeout(state, left.max(Duration::from_micros(50)));
+        let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        state.sleepers -= 1;
+        state
     }
 
     pub(super) fn stats(&self) -> Stats {
@@ -434,36 +444,37 @@ impl<R: Registrar> Inner<R> {
             // The lock may be held by a thread that the child does not have.
             return Stats::default();
         }
-        let mut core = self.lock();
-        self.fold(&mut core);
-        let mut stats = core.stats;
-        stats.waiting = core.waiting.len();
-        stats.hits = core.taken.saturating_sub(stats.misses + stats.coalesced);
+        let mut state = self.lock();
+        self.fold(&mut state);
+        let mut stats = state.stats;
+        stats.waiting = state.waiting.len();
+        stats.hits = state.taken.saturating_sub(stats.misses + stats.coalesced);
         stats
     }
 
     /// What somebody has forgotten to end stays registered: so its memory stays as well.
-    pub(super) fn keep_forgotten(&self) {
-        let mut core = self.lock();
+    pub(super) fn retain_forgotten_memory(&self) {
+        let mut state = self.lock();
         for (slot, here) in self.slots.iter().enumerate() {
-            if here.state() != State::Free {
-                std::mem::forget(core.kept[slot].memory.take());
+            if here.state() != SlotState::Free {
+                std::mem::forget(state.details[slot].memory.take());
             }
         }
     }
 
     /// Adds up the leases taken, before the threads' words of 32 bits go round.
-    pub(super) fn fold(&self, core: &mut Core) {
+    pub(super) fn fold(&self, state: &mut CacheState) {
         for slot in 0..self.slots.len() {
-            let (taken, _) = self.words.sum(slot as u32);
-            let (more, less) = (taken.wrapping_sub(core.folded[slot]), core.folded[slot].wrapping_sub(taken));
+            let (taken, _) = self.counts.sum(slot as u32);
+            let (more, less) =
+                (taken.wrapping_sub(state.folded[slot]), state.folded[slot].wrapping_sub(taken));
             // A few were seen the last time that have been taken back since.
-            core.taken = if less < 1 << 16 {
-                core.taken.saturating_sub(less.into())
+            state.taken = if less < 1 << 16 {
+                state.taken.saturating_sub(less.into())
             } else {
-                core.taken + u64::from(more)
+                state.taken + u64::from(more)
             };
-            core.folded[slot] = taken;
+            state.folded[slot] = taken;
         }
     }
 }
@@ -480,65 +491,66 @@ mod tests {
     use crate::register::registrar::Overlap;
 
     const START: usize = 0x10_0000;
-    const NUMBERS: u32 = 1 << super::super::slot::NUMBERS;
+    const VERSION_BITS: u32 = 1 << super::super::slot::VERSION_BITS;
 
-    fn with_room_for_one() -> Inner<Fake> {
+    fn with_room_for_one() -> CacheShared<Fake> {
         let fake = Arc::new(Fake::new(Overlap::Free));
-        Inner::new(fake, Budget { regions: 1, bytes: 1 << 20 }, None).expect("there is memory")
+        CacheShared::new(fake, Budget { regions: 1, bytes: 1 << 20 }, None).expect("there is memory")
     }
 
-    fn get(inner: &Inner<Fake>) {
-        let lease = inner.get(START as *const u8, 100, Access::READ, Wait::Progress).expect("there is room");
+    fn get(shared: &CacheShared<Fake>) {
+        let lease =
+            shared.get(START as *const u8, 100, Access::READ, WaitMode::Progress).expect("there is room");
         assert_eq!(lease.key(), lease.handle().0, "the key of another registration");
     }
 
-    fn end(inner: &Inner<Fake>) {
-        inner.forget(Span::new(START, 100).expect("a range"), |stats| &mut stats.invalidated);
-        inner.end_stale().expect("the fake ends it");
+    fn end(shared: &CacheShared<Fake>) {
+        shared.make_stale(Span::new(START, 100).expect("a range"), |stats| &mut stats.invalidated);
+        shared.deregister_stale().expect("the fake ends it");
     }
 
     /// A thread that sleeps meanwhile, and one that takes over what another one has left, look at a slot that has the number of
     /// long ago.
     #[test]
     fn a_number_that_comes_again_is_of_another_registration() {
-        for number in [0, 1, 5, NUMBERS - 1] {
-            let inner = with_room_for_one();
-            inner.slots[0].renumber(number.wrapping_sub(1));
-            (0..3).for_each(|_| get(&inner));
-            std::thread::scope(|scope| drop(scope.spawn(|| (0..3).for_each(|_| get(&inner)))));
-            end(&inner);
+        for number in [0, 1, 5, VERSION_BITS - 1] {
+            let shared = with_room_for_one();
+            shared.slots[0].set_version(number.wrapping_sub(1));
+            (0..3).for_each(|_| get(&shared));
+            std::thread::scope(|scope| drop(scope.spawn(|| (0..3).for_each(|_| get(&shared)))));
+            end(&shared);
             // All between in one step, the one at which they begin again, and up to the same.
-            inner.slots[0].renumber(NUMBERS - 1);
+            shared.slots[0].set_version(VERSION_BITS - 1);
             std::thread::scope(|scope| {
                 drop(scope.spawn(|| {
-                    get(&inner);
-                    end(&inner);
+                    get(&shared);
+                    end(&shared);
                 }));
             });
             if number != 0 {
-                inner.slots[0].renumber(NUMBERS + number - 1);
+                shared.slots[0].set_version(VERSION_BITS + number - 1);
             }
-            std::thread::scope(|scope| drop(scope.spawn(|| (0..2).for_each(|_| get(&inner)))));
-            get(&inner);
+            std::thread::scope(|scope| drop(scope.spawn(|| (0..2).for_each(|_| get(&shared)))));
+            get(&shared);
         }
     }
 
     /// The same between a thread's look at its guess and its look at the slot.
     #[test]
     fn nor_while_a_thread_has_just_found_its_guess() {
-        let inner = with_room_for_one();
-        inner.slots[0].renumber(u32::MAX);
-        (0..3).for_each(|_| get(&inner));
-        let own = inner.words.last().expect("this cache was used last");
-        let found = own.guess(START >> inner.page_shift).expect("it was learned");
-        end(&inner);
-        inner.slots[0].renumber(NUMBERS - 1);
-        std::thread::scope(|scope| drop(scope.spawn(|| get(&inner))));
+        let shared = with_room_for_one();
+        shared.slots[0].set_version(u32::MAX);
+        (0..3).for_each(|_| get(&shared));
+        let own = shared.counts.last().expect("this cache was used last");
+        let found = own.find(START >> shared.page_shift).expect("it was learned");
+        end(&shared);
+        shared.slots[0].set_version(VERSION_BITS - 1);
+        std::thread::scope(|scope| drop(scope.spawn(|| get(&shared))));
         let span = Span::new(START, 100).expect("a range");
         assert!(
-            inner.slots[0].see_again(span, Access::READ, found.guess.number).is_some(),
+            shared.slots[0].observe_version(span, Access::READ, found.hint.number).is_some(),
             "the same number"
         );
-        assert!(inner.confirm(found, span, Access::READ).is_none(), "the key of another registration");
+        assert!(shared.confirm_hint(found, span, Access::READ).is_none(), "the key of another registration");
     }
 }

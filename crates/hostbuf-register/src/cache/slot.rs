@@ -12,11 +12,11 @@ use crate::span::{Access, Span};
 /// The state of a slot. Only the holder of the cache's lock changes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum State {
+pub(super) enum SlotState {
     /// Nothing is registered.
     Free = 0,
     /// The device is at work on it.
-    Filling = 1,
+    Registering = 1,
     /// It may be leased.
     Live = 2,
     /// It is looked at whether it is leased; for a moment.
@@ -24,9 +24,9 @@ pub(super) enum State {
     /// It goes when its last lease does: its memory has changed, or cannot be watched.
     Stale = 4,
     /// The device is ending it.
-    Ending = 5,
+    Deregistering = 5,
     /// The device was asked to end it, and has not: it counts for ever.
-    Lost = 6,
+    Leaked = 6,
 }
 
 /// What a hit looks at, close together: the range, a word that says whether it is live, and what the device gave, of which a thread
@@ -45,7 +45,7 @@ pub(super) struct Slot<H> {
     start: AtomicUsize,
     end: AtomicUsize,
     word: AtomicU64,
-    /// Written while the slot is Filling or Ending, by the one thread that made it so; read by those who hold a lease.
+    /// Written while the slot is Registering or Deregistering, by the one thread that made it so; read by those who hold a lease.
     handle: Cell<MaybeUninit<H>>,
 }
 
@@ -59,29 +59,29 @@ const FILLED: u64 = 1 << 7;
 const DESCRIPTORS: u32 = 16;
 const STATE: u32 = 8;
 const STATES: u64 = 0xff << STATE;
-const NUMBER: u64 = 1 << 32;
+const VERSION_UNIT: u64 = 1 << 32;
 /// The number of bits of a description's number that a thread's guess stores.
-pub(super) const NUMBERS: u32 = 24;
-const REMEMBERED: u64 = NUMBER * ((1 << NUMBERS) - 1);
+pub(super) const VERSION_BITS: u32 = 24;
+const VERSION_MASK: u64 = VERSION_UNIT * ((1 << VERSION_BITS) - 1);
 
 /// The observation of a live, covering slot by a hit. The hit checks it again after it has counted the lease.
 #[derive(Clone, Copy)]
-pub(super) struct Seen(u64);
+pub(super) struct Observation(u64);
 
-impl Seen {
+impl Observation {
     /// The empty observation, which no slot has.
-    pub(super) const NOTHING: Seen = Seen(0);
+    pub(super) const NOTHING: Observation = Observation(0);
 
     /// Combines two observations: the result has the properties that either of them has.
     #[inline(always)]
-    pub(super) fn and_also(self, other: Seen) -> Seen {
-        Seen(self.0 | other.0)
+    pub(super) fn and_also(self, other: Observation) -> Observation {
+        Observation(self.0 | other.0)
     }
 
     /// Returns the bits of the observed description's number that a guess stores.
     #[inline(always)]
     pub(super) fn number(self) -> u32 {
-        ((self.0 & REMEMBERED) / NUMBER) as u32
+        ((self.0 & VERSION_MASK) / VERSION_UNIT) as u32
     }
 
     /// Returns the descriptors that a hit must check for changes.
@@ -102,86 +102,86 @@ impl<H> Slot<H> {
         Slot {
             start: AtomicUsize::new(0),
             end: AtomicUsize::new(0),
-            word: AtomicU64::new(State::Free as u64),
+            word: AtomicU64::new(SlotState::Free as u64),
             handle: Cell::new(MaybeUninit::uninit()),
         }
     }
 
     /// As if it had been described so many times.
     #[cfg(all(test, not(loom)))]
-    pub(super) fn renumber(&self, number: u32) {
+    pub(super) fn set_version(&self, number: u32) {
         let word = self.word.load(Ordering::Relaxed);
-        self.word.store((word % NUMBER) | (u64::from(number) * NUMBER), Ordering::SeqCst);
+        self.word.store((word % VERSION_UNIT) | (u64::from(number) * VERSION_UNIT), Ordering::SeqCst);
     }
 
-    pub(super) fn state(&self) -> State {
+    pub(super) fn state(&self) -> SlotState {
         match (self.word.load(Ordering::SeqCst) & STATES) >> STATE {
-            0 => State::Free,
-            1 => State::Filling,
-            2 => State::Live,
-            3 => State::Dying,
-            4 => State::Stale,
-            5 => State::Ending,
-            _ => State::Lost,
+            0 => SlotState::Free,
+            1 => SlotState::Registering,
+            2 => SlotState::Live,
+            3 => SlotState::Dying,
+            4 => SlotState::Stale,
+            5 => SlotState::Deregistering,
+            _ => SlotState::Leaked,
         }
     }
 
     #[inline(always)]
     pub(super) fn is_live(&self) -> bool {
-        self.word.load(Ordering::SeqCst) & STATES == (State::Live as u64) << STATE
+        self.word.load(Ordering::SeqCst) & STATES == (SlotState::Live as u64) << STATE
     }
 
     /// Returns whether the end of a lease requires work by the reaper.
     #[inline(always)]
     pub(super) fn is_stale(&self) -> bool {
-        self.word.load(Ordering::Relaxed) & STATES == (State::Stale as u64) << STATE
+        self.word.load(Ordering::Relaxed) & STATES == (SlotState::Stale as u64) << STATE
     }
 
     /// Sets the state. The caller holds the cache's lock, as for all changes of a slot.
-    pub(super) fn set_state(&self, state: State) {
+    pub(super) fn set_state(&self, state: SlotState) {
         let word = self.word.load(Ordering::Relaxed);
         self.word.store(word & !STATES | (state as u64) << STATE, Ordering::SeqCst);
     }
 
-    /// Describes the slot and makes it Filling, before it can be found. Returns the description's number, which wraps
+    /// Describes the slot and makes it Registering, before it can be found. Returns the description's number, which wraps
     /// around after 2^24.
     pub(super) fn describe(&self, span: Span, access: Access, watched: DescriptorSet) -> u32 {
-        let number = (self.word.load(Ordering::Relaxed) & !(NUMBER - 1)).wrapping_add(NUMBER);
+        let number = (self.word.load(Ordering::Relaxed) & !(VERSION_UNIT - 1)).wrapping_add(VERSION_UNIT);
         let watched = u64::from(watched.bits()) << DESCRIPTORS;
-        let word = number | watched | (State::Filling as u64) << STATE | u64::from(access.bits());
+        let word = number | watched | (SlotState::Registering as u64) << STATE | u64::from(access.bits());
         // The word is written before the range, so that a reader which sees a part of the new range does not find the
         // old word afterwards.
         self.word.swap(word, Ordering::SeqCst);
         self.start.store(span.start(), Ordering::Release);
         self.end.store(span.end(), Ordering::Release);
-        Seen(word).number()
+        Observation(word).number()
     }
 
     /// Returns an observation if the slot is live and covers the request, as far as can be seen without a lease.
     #[inline(always)]
-    pub(super) fn see(&self, span: Span, access: Access) -> Option<Seen> {
+    pub(super) fn observe(&self, span: Span, access: Access) -> Option<Observation> {
         self.look(span, 0, u64::from(access.bits()))
     }
 
     /// Returns the observation if the slot still has the description `number`.
     #[inline(always)]
-    pub(super) fn see_again(&self, span: Span, access: Access, number: u32) -> Option<Seen> {
-        self.look(span, REMEMBERED, (u64::from(number) * NUMBER) | u64::from(access.bits()))
+    pub(super) fn observe_version(&self, span: Span, access: Access, number: u32) -> Option<Observation> {
+        self.look(span, VERSION_MASK, (u64::from(number) * VERSION_UNIT) | u64::from(access.bits()))
     }
 
     /// Returns an observation if the slot's word has `bits`, and no other bits of `mask`.
     #[inline(always)]
-    fn look(&self, span: Span, mask: u64, bits: u64) -> Option<Seen> {
+    fn look(&self, span: Span, mask: u64, bits: u64) -> Option<Observation> {
         let word = self.word.load(Ordering::Acquire);
-        let wanted = (State::Live as u64) << STATE | bits;
+        let wanted = (SlotState::Live as u64) << STATE | bits;
         let there = word & (STATES | mask | bits) == wanted;
-        (there && self.contains(span)).then_some(Seen(word))
+        (there && self.contains(span)).then_some(Observation(word))
     }
 
     /// Whether nothing has changed since that look. To be asked after a lease has been counted: then nothing does until it is
     /// given back, but that the slot may get Stale.
     #[inline(always)]
-    pub(super) fn is_still(&self, seen: Seen) -> bool {
+    pub(super) fn is_unchanged(&self, seen: Observation) -> bool {
         self.word.load(Ordering::SeqCst) == seen.0
     }
 
@@ -192,7 +192,7 @@ impl<H> Slot<H> {
 
     /// Of its description, as far as a guess remembers it.
     pub(super) fn number(&self) -> u32 {
-        Seen(self.word.load(Ordering::Relaxed)).number()
+        Observation(self.word.load(Ordering::Relaxed)).number()
     }
 
     /// Whether its range and rights are enough, in whatever state it is. Wants the lock, or is a guess.
@@ -201,12 +201,12 @@ impl<H> Slot<H> {
     }
 
     pub(super) fn is_watched(&self) -> bool {
-        Seen(self.word.load(Ordering::Relaxed)).is_watched()
+        Observation(self.word.load(Ordering::Relaxed)).is_watched()
     }
 
     /// Returns the descriptors that watch the slot's memory.
     pub(super) fn descriptors(&self) -> DescriptorSet {
-        Seen(self.word.load(Ordering::Relaxed)).descriptors()
+        Observation(self.word.load(Ordering::Relaxed)).descriptors()
     }
 
     /// Returns whether the slot is exempt from eviction.
@@ -233,9 +233,9 @@ impl<H> Slot<H> {
     /// Puts in what the device gave.
     ///
     /// # Safety
-    /// The slot is Filling, and this thread made it so.
+    /// The slot is Registering, and this thread made it so.
     pub(super) unsafe fn fill(&self, handle: H) {
-        // SAFETY: nobody else looks at the handle of a slot that is Filling.
+        // SAFETY: nobody else looks at the handle of a slot that is Registering.
         self.handle.with_mut(|place| unsafe { (*place).write(handle) });
         self.word.fetch_or(FILLED, Ordering::SeqCst);
     }
@@ -243,10 +243,10 @@ impl<H> Slot<H> {
     /// Takes it out.
     ///
     /// # Safety
-    /// The slot is Ending, and this thread made it so; or nobody else has the cache any more.
+    /// The slot is Deregistering, and this thread made it so; or nobody else has the cache any more.
     pub(super) unsafe fn empty(&self) -> Option<H> {
         let filled = self.word.fetch_and(!FILLED, Ordering::SeqCst) & FILLED != 0;
-        // SAFETY: it is there, and taken once; nobody else looks at the handle of a slot that is Ending.
+        // SAFETY: it is there, and taken once; nobody else looks at the handle of a slot that is Deregistering.
         filled.then(|| self.handle.with_mut(|place| unsafe { (*place).assume_init_read() }))
     }
 
@@ -297,29 +297,31 @@ mod tests {
         let span = |start, length| Span::new(start, length).unwrap();
         let slot = Slot::<u64>::new();
         let watched = DescriptorSet::from_bits(1 << 15 | 1);
-        assert_eq!((slot.state(), size_of_val(&slot)), (State::Free, 32));
+        assert_eq!((slot.state(), size_of_val(&slot)), (SlotState::Free, 32));
         slot.describe(span(100, 50), Access::WRITE, watched);
-        assert!(slot.see(span(100, 1), Access::READ).is_none());
-        slot.set_state(State::Live);
-        let seen = slot.see(span(110, 40), Access::READ).unwrap();
-        assert!(seen.is_watched() && slot.is_watched() && slot.is_still(seen));
+        assert!(slot.observe(span(100, 1), Access::READ).is_none());
+        slot.set_state(SlotState::Live);
+        let seen = slot.observe(span(110, 40), Access::READ).unwrap();
+        assert!(seen.is_watched() && slot.is_watched() && slot.is_unchanged(seen));
         assert_eq!((seen.descriptors(), slot.descriptors()), (watched, watched));
         assert!(
-            slot.see(span(110, 41), Access::READ).is_none() && slot.see(span(99, 2), Access::READ).is_none()
+            slot.observe(span(110, 41), Access::READ).is_none()
+                && slot.observe(span(99, 2), Access::READ).is_none()
         );
-        assert!(slot.see(span(110, 1), Access::REMOTE_WRITE).is_none());
-        for state in [State::Dying, State::Stale, State::Ending, State::Free] {
+        assert!(slot.observe(span(110, 1), Access::REMOTE_WRITE).is_none());
+        for state in [SlotState::Dying, SlotState::Stale, SlotState::Deregistering, SlotState::Free] {
             slot.set_state(state);
-            assert!(!slot.is_still(seen) && slot.see(span(110, 1), Access::READ).is_none());
-            assert_eq!((slot.state(), slot.is_stale()), (state, state == State::Stale));
+            assert!(!slot.is_unchanged(seen) && slot.observe(span(110, 1), Access::READ).is_none());
+            assert_eq!((slot.state(), slot.is_stale()), (state, state == SlotState::Stale));
         }
-        assert!(slot.see_again(span(110, 1), Access::READ, seen.number()).is_none());
+        assert!(slot.observe_version(span(110, 1), Access::READ, seen.number()).is_none());
         // The same again is another one.
         let number = slot.describe(span(100, 50), Access::WRITE, watched);
-        slot.set_state(State::Live);
-        assert!(!slot.is_still(seen) && slot.see(span(110, 40), Access::READ).is_some());
+        slot.set_state(SlotState::Live);
+        assert!(!slot.is_unchanged(seen) && slot.observe(span(110, 40), Access::READ).is_some());
         assert_eq!((slot.span(), slot.access()), (span(100, 50), Access::WRITE));
-        let again = |access, number| slot.see_again(span(110, 40), access, number).map(Seen::number);
+        let again =
+            |access, number| slot.observe_version(span(110, 40), access, number).map(Observation::number);
         assert_eq!((again(Access::READ, number), again(Access::READ, seen.number())), (Some(number), None));
         assert_eq!((again(Access::REMOTE_WRITE, number), again(Access::READ, number ^ 1)), (None, None));
     }
@@ -328,7 +330,7 @@ mod tests {
     fn numbers_begin_again() {
         let span = Span::new(1, 1).unwrap();
         let slot = Slot::<u64>::new();
-        slot.word.fetch_or(!(NUMBER - 1), Ordering::Relaxed);
+        slot.word.fetch_or(!(VERSION_UNIT - 1), Ordering::Relaxed);
         assert_eq!(
             [
                 slot.describe(span, Access::READ, DescriptorSet::EMPTY),

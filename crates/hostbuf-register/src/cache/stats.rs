@@ -29,7 +29,7 @@ pub struct Stats {
     pub unwatched: u64,
     /// FreezeObserver for one lease only because the program's memory was changing without a pause, or pages of the
     /// range were being discarded.
-    pub restless: u64,
+    pub busy: u64,
     /// Registrations that the registrar refused.
     pub failures: u64,
     /// Deregistrations that failed. They count in the budget for ever.

@@ -26,7 +26,7 @@ const MOST_GIVEN_UP: usize = 256;
 
 /// The discards of one range.
 #[derive(Clone, Copy)]
-struct Count {
+struct DiscardCount {
     span: Span,
     descriptor: usize,
     begun: Instant,
@@ -35,21 +35,21 @@ struct Count {
 
 /// The busy ranges of a process, watched or not. All memory is allocated at construction, since the monitor may not
 /// allocate.
-pub(super) struct Busy {
-    counts: [Option<Count>; COUNTED],
+pub(super) struct BusyRanges {
+    counts: [Option<DiscardCount>; COUNTED],
     given_up: Vec<(Span, usize, Instant)>,
     /// True while the monitor is stopping: no range is given up or watched again.
     closed: bool,
 }
 
-impl Busy {
-    pub(super) fn new() -> Busy {
-        Busy { counts: [None; COUNTED], given_up: Vec::with_capacity(MOST_GIVEN_UP), closed: false }
+impl BusyRanges {
+    pub(super) fn new() -> BusyRanges {
+        BusyRanges { counts: [None; COUNTED], given_up: Vec::with_capacity(MOST_GIVEN_UP), closed: false }
     }
 
     /// Counts a discard. Returns whether its range is busy.
     pub(super) fn discard(&mut self, span: Span, descriptor: usize, now: Instant) -> bool {
-        let is_it = |count: &Option<Count>| {
+        let is_it = |count: &Option<DiscardCount>| {
             count.is_some_and(|c| c.descriptor == descriptor && c.span.overlaps(span))
         };
         let at = self.counts.iter().position(is_it).or_else(|| self.counts.iter().position(Option::is_none));
@@ -62,25 +62,25 @@ impl Busy {
                 .min_by_key(|count| count.as_ref().map_or(0, |c| c.discards))
                 .expect("there are some"),
         };
-        let fresh = Count { span, descriptor, begun: now, discards: 0 };
+        let fresh = DiscardCount { span, descriptor, begun: now, discards: 0 };
         let same = place.filter(|c| c.descriptor == descriptor && c.span.overlaps(span));
         let mut count = same.unwrap_or(fresh);
         count.span = count.span.hull(span);
         if now.saturating_duration_since(count.begun) > WINDOW {
-            count = Count { span, ..fresh };
+            count = DiscardCount { span, ..fresh };
         }
         count.discards += 1;
         *place = Some(count);
         count.discards >= MANY
     }
 
-    /// Removes and returns a busy range of a descriptor, which stays unwatched until [`due`](Busy::due) returns it.
+    /// Removes and returns a busy range of a descriptor, which stays unwatched until [`due`](BusyRanges::due) returns it.
     /// Returns `None` if there is no busy range, or if too many ranges are unwatched already.
     pub(super) fn give_up(&mut self, descriptor: usize, now: Instant) -> Option<Span> {
         if self.closed || self.given_up.len() == MOST_GIVEN_UP {
             return None;
         }
-        let busy = |count: &Option<Count>| {
+        let busy = |count: &Option<DiscardCount>| {
             count.is_some_and(|c| {
                 let recent = now.saturating_duration_since(c.begun) <= WINDOW;
                 c.descriptor == descriptor && c.discards >= MANY && recent
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn only_a_range_with_many_discards_in_one_window_is_busy() {
-        let (mut busy, now) = (Busy::new(), Instant::now());
+        let (mut busy, now) = (BusyRanges::new(), Instant::now());
         let page = span(0x1000, 0x1000);
         // Slow discards, however many.
         for n in 0..5 * MANY {
@@ -174,8 +174,8 @@ mod tests {
 
     #[test]
     fn unmapped_or_old_ranges_are_not_given_up_and_touching_ranges_are_joined() {
-        let (mut busy, now) = (Busy::new(), Instant::now());
-        let discard = |busy: &mut Busy, start: usize| {
+        let (mut busy, now) = (BusyRanges::new(), Instant::now());
+        let discard = |busy: &mut BusyRanges, start: usize| {
             for _ in 0..MANY {
                 busy.discard(span(start, 0x1000), 0, now);
             }
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn a_busy_range_is_found_among_many_others() {
-        let (mut busy, now) = (Busy::new(), Instant::now());
+        let (mut busy, now) = (BusyRanges::new(), Instant::now());
         let page = span(0x1000, 0x1000);
         for n in 0..4 * MANY as usize {
             busy.discard(page, 0, now);
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn the_number_of_ranges_given_up_is_bounded() {
-        let (mut busy, now) = (Busy::new(), Instant::now());
+        let (mut busy, now) = (BusyRanges::new(), Instant::now());
         for n in 0..=MOST_GIVEN_UP {
             for _ in 0..MANY {
                 busy.discard(span(0x2000 * (n + 1), 0x1000), 0, now);

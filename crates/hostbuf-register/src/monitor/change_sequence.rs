@@ -20,7 +20,7 @@ use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, fence};
 #[cfg(not(all(test, loom)))]
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, fence};
 
-use super::userfaultfd::Userfault;
+use super::userfaultfd::Userfaultfd;
 
 /// The largest number of userfaultfds of one monitor: a set of them has 16 bits.
 pub(crate) const MOST_DESCRIPTORS: usize = 16;
@@ -106,7 +106,7 @@ pub(super) enum Unchanged {
 /// A userfaultfd and the state that a hit reads. All of it lies in one cache line, since each line is likely to miss
 /// after a system call. The alignment gives each sequence two lines, since processors prefetch lines in pairs.
 #[repr(align(128))]
-pub(super) struct ChangeSequence<U = Userfault> {
+pub(super) struct ChangeSequence<U = Userfaultfd> {
     sequence: AtomicU64,
     /// The number of threads that are unwatching ranges: the kernel no longer reports their changes, and caches do not
     /// know yet.
@@ -201,12 +201,12 @@ impl<U: ChangeMark> ChangeSequence<U> {
 }
 
 /// The change sequences of a monitor.
-pub(super) struct Sequences(Box<[ChangeSequence]>);
+pub(super) struct ChangeSequences(Box<[ChangeSequence]>);
 
-impl Sequences {
-    pub(super) fn new(userfaults: Vec<Userfault>) -> Sequences {
+impl ChangeSequences {
+    pub(super) fn new(userfaults: Vec<Userfaultfd>) -> ChangeSequences {
         assert!((1..=MOST_DESCRIPTORS).contains(&userfaults.len()));
-        Sequences(userfaults.into_iter().map(ChangeSequence::new).collect())
+        ChangeSequences(userfaults.into_iter().map(ChangeSequence::new).collect())
     }
 
     pub(super) fn all(&self) -> DescriptorSet {
@@ -234,7 +234,7 @@ impl Sequences {
         (sum & !1) | odd
     }
 
-    /// Returns whether every change of memory that `set` watches and that had begun before [`read`](Sequences::read)
+    /// Returns whether every change of memory that `set` watches and that had begun before [`read`](ChangeSequences::read)
     /// returned `before` had been applied by then.
     #[inline(always)]
     pub(super) fn unchanged_since(&self, set: DescriptorSet, before: u64) -> bool {

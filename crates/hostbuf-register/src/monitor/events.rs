@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use nix::sys::epoll::{EpollEvent, EpollTimeout};
 
 use super::change_sequence::{ChangeSequence, DescriptorSet, MOST_DESCRIPTORS};
-use super::process_monitor::{Piece, Shared, held};
-use super::userfaultfd::{Change, Messages};
+use super::process_monitor::{MonitorShared, WatchedPiece, held};
+use super::userfaultfd::{EventBuffer, MappingChange};
 use crate::os::descriptors;
 use crate::span::Span;
 
@@ -17,13 +17,13 @@ pub(super) const STOP: u64 = u64::MAX;
 /// The epoll data of the descriptor that makes the thread recompute its timeout.
 pub(super) const WAKE: u64 = u64::MAX - 1;
 
-impl Shared {
+impl MonitorShared {
     /// Reads and applies events until the monitor is stopped.
     pub(super) fn listen(&self) {
         self.keep_own_descriptors();
         // The last allocation is before this point: memory is watched from here on.
         self.listening.wait();
-        let mut messages = Messages::new();
+        let mut messages = EventBuffer::new();
         let mut ready = [EpollEvent::empty(); MOST_DESCRIPTORS + 2];
         loop {
             // The thread sleeps. Polling would not be faster on cores that halt when idle, and each munmap would have
@@ -39,7 +39,7 @@ impl Shared {
             if next.is_some() {
                 self.watch_again();
             }
-            let late = self.late.load(Ordering::Relaxed);
+            let late = self.event_delay.load(Ordering::Relaxed);
             if late > 0 {
                 std::thread::sleep(Duration::from_micros(late));
             }
@@ -94,7 +94,7 @@ impl Shared {
         }
     }
 
-    fn read_events(&self, number: usize, messages: &mut Messages) {
+    fn read_events(&self, number: usize, messages: &mut EventBuffer) {
         // The sequence is odd before the read, since the changing thread continues after the read.
         self.apply(DescriptorSet::of(number), || {
             let mut more = true;
@@ -102,18 +102,18 @@ impl Shared {
                 more = self.sequences.of(number).userfault.read(messages);
                 for (span, change) in messages.iter() {
                     match change {
-                        Change::Gone => held(&self.armed).unmapped(span),
-                        Change::Discarded => {
+                        MappingChange::Gone => held(&self.armed).unmapped(span),
+                        MappingChange::Discarded => {
                             if held(&self.armed).discard(span, number) {
                                 self.sequences.of(number).mark_busy(true);
                             }
                         }
-                        Change::Arrived => {
+                        MappingChange::Arrived => {
                             held(&self.armed).arrived(span);
                             continue;
                         }
                     }
-                    self.tell(span);
+                    self.notify(span);
                 }
             }
         });
@@ -132,7 +132,7 @@ impl Shared {
     ///
     /// From before the kernel stops reporting changes until caches know, no request relies on the descriptors. The
     /// monitor continues to read events meanwhile.
-    pub(super) fn unwatch(&self, pieces: &[Piece]) {
+    pub(super) fn unwatch(&self, pieces: &[WatchedPiece]) {
         // All descriptors, since before Linux 6.17 a userfaultfd could unregister the ranges of another one.
         let all = self.sequences.all();
         self.sequences.in_set(all).for_each(ChangeSequence::begin_unwatching);
@@ -146,7 +146,7 @@ impl Shared {
                     armed.arrived(span);
                 }
                 drop(armed);
-                self.tell(span);
+                self.notify(span);
             });
         }
         self.sequences.in_set(all).for_each(ChangeSequence::end_unwatching);
@@ -181,8 +181,8 @@ impl Shared {
         });
     }
 
-    pub(super) fn tell(&self, span: Span) {
-        let late = self.tell_late.load(Ordering::Relaxed);
+    pub(super) fn notify(&self, span: Span) {
+        let late = self.notify_delay.load(Ordering::Relaxed);
         if late > 0 {
             std::thread::sleep(Duration::from_micros(late));
         }
@@ -191,7 +191,7 @@ impl Shared {
         }
     }
 
-    pub(super) fn tell_everything(&self) {
-        self.tell(Span::new(1, usize::MAX - 1).expect("a range"));
+    pub(super) fn notify_of_everything(&self) {
+        self.notify(Span::new(1, usize::MAX - 1).expect("a range"));
     }
 }

@@ -11,10 +11,10 @@ use crate::os::maps;
 use crate::span::Span;
 
 /// Why memory is not watched, or not yet.
-pub(super) enum Refusal {
+pub(super) enum WatchRefusal {
     Certain(Unwatched),
     /// The mappings changed while they were looked at; or nothing is mapped there at all.
-    Unclear,
+    Retry,
 }
 
 /// A mapping of this process.
@@ -113,7 +113,7 @@ impl Mappings {
     }
 
     /// Returns the hull of the mappings that contain `span`, if all of them can be watched.
-    pub(super) fn watchable(&self, span: Span) -> Result<Span, Refusal> {
+    pub(super) fn watchable(&self, span: Span) -> Result<Span, WatchRefusal> {
         let mut whole: Option<Span> = None;
         let mut all = true;
         self.each_in(span, |mapping| {
@@ -128,9 +128,9 @@ impl Mappings {
             all &= mapping.is_own;
         });
         if !all {
-            return Err(Refusal::Certain(Unwatched::Memory));
+            return Err(WatchRefusal::Certain(Unwatched::Memory));
         }
-        whole.filter(|whole| whole.contains(span)).ok_or(Refusal::Unclear)
+        whole.filter(|whole| whole.contains(span)).ok_or(WatchRefusal::Retry)
     }
 
     /// Returns whether `span` is exactly one private anonymous mapping; always false on a kernel without queries. It
@@ -180,8 +180,8 @@ mod tests {
                     assert!(whole.contains(span));
                     "own"
                 }
-                Err(Refusal::Certain(_)) => "not own",
-                Err(Refusal::Unclear) => "not mapped",
+                Err(WatchRefusal::Certain(_)) => "not own",
+                Err(WatchRefusal::Retry) => "not mapped",
             };
             assert_eq!(kind(&by_query), kind(&by_list), "{span}");
             assert_eq!(by_query.is_one(span), by_list.is_one(span), "{span}");

@@ -21,13 +21,13 @@ use crate::error::{Error, Result};
 use crate::os::descriptors;
 use crate::register::environment;
 use crate::span::Span;
+use change_sequence::ChangeSequences;
 pub(super) use change_sequence::DescriptorSet;
-use change_sequence::Sequences;
-use process_monitor::Watching;
+use process_monitor::ProcessMonitor;
 
 /// The way in which a cache learns of changes of foreign memory, which is memory that hostbuf has not allocated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Monitor {
+pub enum MonitorMode {
     /// The kernel reports changes with userfaultfd, and every hit checks whether a change is in progress. No library
     /// call is intercepted, so changes are seen whichever library makes them. The [module](crate::register) lists the
     /// exceptions.
@@ -39,21 +39,21 @@ pub enum Monitor {
     Explicit,
 }
 
-impl Monitor {
+impl MonitorMode {
     /// Reads `HOSTBUF_CACHE_MONITOR`: `strict` (the default) or `explicit`.
     ///
     /// # Errors
     /// [`Error::Invalid`] for any other value, and for an invalid `HOSTBUF_CACHE_DESCRIPTORS`.
-    pub fn from_environment() -> Result<Monitor> {
+    pub fn from_environment() -> Result<MonitorMode> {
         // The monitor reads this variable when it starts, which may be in a place that cannot return an error.
         process_monitor::descriptors_from_environment()?;
-        Monitor::read(environment::text("HOSTBUF_CACHE_MONITOR")?.as_deref())
+        MonitorMode::read(environment::text("HOSTBUF_CACHE_MONITOR")?.as_deref())
     }
 
-    fn read(value: Option<&str>) -> Result<Monitor> {
+    fn read(value: Option<&str>) -> Result<MonitorMode> {
         match value.map(str::trim) {
-            None | Some("" | "strict") => Ok(Monitor::Strict),
-            Some("explicit") => Ok(Monitor::Explicit),
+            None | Some("" | "strict") => Ok(MonitorMode::Strict),
+            Some("explicit") => Ok(MonitorMode::Explicit),
             Some(other) => {
                 let what = format!("HOSTBUF_CACHE_MONITOR is \"{other}\", and should be strict or explicit");
                 Err(Error::invalid(what))
@@ -96,41 +96,41 @@ impl Monitor {
                        this thread ends: start the MPI without XPMEM, or leave the table shared";
             return Err(unsupported(why.into()));
         }
-        Watching::keep_running().map_err(unsupported)?;
+        ProcessMonitor::keep_running().map_err(unsupported)?;
         descriptors::unshare().map_err(|e| unsupported(format!("unshare(CLONE_FILES): {e}")))
     }
 
-    pub(super) fn watch(self) -> Option<Watch> {
+    pub(super) fn watch(self) -> Option<MonitorHandle> {
         match self {
-            Monitor::Explicit => None,
-            Monitor::Strict => Some(Watch::start()),
+            MonitorMode::Explicit => None,
+            MonitorMode::Strict => Some(MonitorHandle::start()),
         }
     }
 
     /// For tests: lets the monitor hear everything so much later, for as long as a cache lives.
     #[doc(hidden)]
     pub fn delay(time: std::time::Duration) {
-        if let Ok(watching) = Watching::shared() {
+        if let Ok(watching) = ProcessMonitor::shared() {
             watching.delay(time);
-            Watching::release(watching);
+            ProcessMonitor::release(watching);
         }
     }
 
     /// Delays the notification of caches after the monitor has read an event. For tests.
     #[doc(hidden)]
-    pub fn delay_telling(time: std::time::Duration) {
-        if let Ok(watching) = Watching::shared() {
-            watching.delay_telling(time);
-            Watching::release(watching);
+    pub fn delay_notifications(time: std::time::Duration) {
+        if let Ok(watching) = ProcessMonitor::shared() {
+            watching.delay_notifications(time);
+            ProcessMonitor::release(watching);
         }
     }
 
     /// For tests: lets whoever has had memory watched go on so much later.
     #[doc(hidden)]
     pub fn pause(time: std::time::Duration) {
-        if let Ok(watching) = Watching::shared() {
+        if let Ok(watching) = ProcessMonitor::shared() {
             watching.pause(time);
-            Watching::release(watching);
+            ProcessMonitor::release(watching);
         }
     }
 
@@ -138,9 +138,9 @@ impl Monitor {
     #[must_use]
     pub fn probe() -> crate::register::Probe {
         use crate::register::Probe;
-        match Watching::shared() {
+        match ProcessMonitor::shared() {
             Ok(watching) => {
-                Watching::release(watching);
+                ProcessMonitor::release(watching);
                 Probe::Ready("userfaultfd sees the changes of this process's memory".into())
             }
             Err(why) => Probe::Missing(why),
@@ -158,7 +158,7 @@ pub(super) enum Unwatched {
     /// There is no room to watch one more mapping.
     Full,
     /// It cannot be told now: memory of this program changes all the time, or pages of this range have just been given back.
-    Restless,
+    Busy,
 }
 
 /// A receiver of changes. The monitor's thread calls it, and so do requests that stop watching. It must neither
@@ -168,10 +168,10 @@ pub(super) trait Watcher: Send + Sync {
     fn changed(&self, span: Span);
 }
 
-impl Drop for Watch {
+impl Drop for MonitorHandle {
     fn drop(&mut self) {
         if let Some(watching) = self.watching.take() {
-            Watching::release(watching);
+            ProcessMonitor::release(watching);
         }
     }
 }
@@ -186,15 +186,17 @@ pub(super) struct Watched {
 }
 
 /// A cache's end of the process's monitor.
-pub(super) struct Watch {
-    watching: Option<Arc<Watching>>,
-    sequences: Option<Arc<Sequences>>,
+pub(super) struct MonitorHandle {
+    watching: Option<Arc<ProcessMonitor>>,
+    sequences: Option<Arc<ChangeSequences>>,
 }
 
-impl Watch {
-    fn start() -> Watch {
-        match Watching::shared() {
-            Ok(watching) => Watch { sequences: Some(watching.sequences().clone()), watching: Some(watching) },
+impl MonitorHandle {
+    fn start() -> MonitorHandle {
+        match ProcessMonitor::shared() {
+            Ok(watching) => {
+                MonitorHandle { sequences: Some(watching.sequences().clone()), watching: Some(watching) }
+            }
             Err(why) => {
                 tracing::warn!(
                     why,
@@ -202,7 +204,7 @@ impl Watch {
                      and never kept. Use hostbuf's memory (PinnedAlloc, HostBuffer), or HOSTBUF_CACHE_MONITOR=explicit \
                      and tell the cache yourself"
                 );
-                Watch { watching: None, sequences: None }
+                MonitorHandle { watching: None, sequences: None }
             }
         }
     }
@@ -233,8 +235,8 @@ impl Watch {
     }
 
     /// Watches the whole mappings that contain `span`.
-    pub(super) fn arm(&self, span: Span) -> std::result::Result<Watched, Unwatched> {
-        self.watching.as_ref().ok_or(Unwatched::Unproven)?.arm(span)
+    pub(super) fn watch(&self, span: Span) -> std::result::Result<Watched, Unwatched> {
+        self.watching.as_ref().ok_or(Unwatched::Unproven)?.watch(span)
     }
 
     /// # Errors
@@ -256,8 +258,8 @@ mod tests {
 
     #[test]
     fn the_environment_is_read_and_nonsense_named() {
-        assert_eq!(Monitor::read(None).unwrap(), Monitor::Strict);
-        assert_eq!(Monitor::read(Some("explicit")).unwrap(), Monitor::Explicit);
-        assert!(Monitor::read(Some("hooks")).unwrap_err().to_string().contains("HOSTBUF_CACHE_MONITOR"));
+        assert_eq!(MonitorMode::read(None).unwrap(), MonitorMode::Strict);
+        assert_eq!(MonitorMode::read(Some("explicit")).unwrap(), MonitorMode::Explicit);
+        assert!(MonitorMode::read(Some("hooks")).unwrap_err().to_string().contains("HOSTBUF_CACHE_MONITOR"));
     }
 }

@@ -10,12 +10,12 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::signal::SigSet;
 
-use super::change_sequence::{DescriptorSet, MOST_DESCRIPTORS, Sequences};
+use super::change_sequence::{ChangeSequences, DescriptorSet, MOST_DESCRIPTORS};
 use super::events::{STOP, WAKE};
 use super::mappings::Mappings;
 use super::self_test;
-use super::userfaultfd::{FEATURES, Userfault};
-use super::watched_ranges::Armed;
+use super::userfaultfd::{FEATURES, Userfaultfd};
+use super::watched_ranges::WatchedRanges;
 use super::{Unwatched, Watched, Watcher};
 use crate::error::Error;
 use crate::os::descriptors;
@@ -32,20 +32,20 @@ const SPARE: u64 = 64;
 /// The most caches that share the monitor.
 const MOST_WATCHERS: usize = 256;
 
-pub(super) struct Watching {
-    pub(super) shared: Arc<Shared>,
+pub(super) struct ProcessMonitor {
+    pub(super) shared: Arc<MonitorShared>,
     thread: Option<Thread>,
     lineage: Lineage,
-    /// True if [`keep_running`](Watching::keep_running) holds a reference, which is never released.
+    /// True if [`keep_running`](ProcessMonitor::keep_running) holds a reference, which is never released.
     kept: AtomicBool,
 }
 
 /// A range and the number of the userfaultfd that watches it.
-pub(super) type Piece = (Span, usize);
+pub(super) type WatchedPiece = (Span, usize);
 
 /// The state that the monitor's thread shares with requests.
-pub(super) struct Shared {
-    pub(super) sequences: Arc<Sequences>,
+pub(super) struct MonitorShared {
+    pub(super) sequences: Arc<ChangeSequences>,
     pub(super) mappings: Mappings,
     pub(super) stop: EventFd,
     /// The kernel's number of `stop`, if it has one.
@@ -54,7 +54,7 @@ pub(super) struct Shared {
     /// Passed when the thread has made its last allocation.
     pub(super) listening: Barrier,
     pub(super) epoll: Epoll,
-    pub(super) armed: Mutex<Armed>,
+    pub(super) armed: Mutex<WatchedRanges>,
     pub(super) watchers: Mutex<Vec<Arc<dyn Watcher>>>,
     /// Held while changes are applied and a sequence is odd, by the monitor's thread or by a thread that unwatches a
     /// range. Only the monitor's thread makes system calls while it holds this lock.
@@ -67,12 +67,12 @@ pub(super) struct Shared {
     unknown: AtomicBool,
     /// Delays in microseconds, for tests: of reading events, of notifying caches, and the pause of a request and of
     /// `watch_again` before they go on.
-    pub(super) late: AtomicU64,
-    pub(super) tell_late: AtomicU64,
+    pub(super) event_delay: AtomicU64,
+    pub(super) notify_delay: AtomicU64,
     pub(super) pause: AtomicU64,
 }
 
-type Current = Option<(Arc<Watching>, usize)>;
+type Current = Option<(Arc<ProcessMonitor>, usize)>;
 
 /// The one, and how many have it.
 static CURRENT: Mutex<Current> = Mutex::new(None);
@@ -99,10 +99,10 @@ pub(super) fn descriptors_from_environment() -> crate::error::Result<usize> {
 }
 
 /// Opens `wanted` userfaultfds, or a single one if that leaves fewer than [`SPARE`] descriptors to the program.
-fn open_userfaults(features: u64, wanted: usize) -> Result<Vec<Userfault>, String> {
+fn open_userfaults(features: u64, wanted: usize) -> Result<Vec<Userfaultfd>, String> {
     let mut userfaults = Vec::with_capacity(wanted);
     while userfaults.len() < wanted {
-        match Userfault::open(features) {
+        match Userfaultfd::open(features) {
             Ok(userfault) => userfaults.push(userfault),
             Err(e) if userfaults.is_empty() => {
                 let mend = match e.raw_os_error() {
@@ -126,7 +126,7 @@ fn open_userfaults(features: u64, wanted: usize) -> Result<Vec<Userfault>, Strin
 }
 
 /// Has `epoll` wait for events of the userfaultfds, for the end, and for a call to look again.
-fn fill_epoll(epoll: &Epoll, sequences: &Sequences, stop: &EventFd, wake: &EventFd) -> nix::Result<()> {
+fn fill_epoll(epoll: &Epoll, sequences: &ChangeSequences, stop: &EventFd, wake: &EventFd) -> nix::Result<()> {
     epoll.add(stop, EpollEvent::new(EpollFlags::EPOLLIN, STOP))?;
     epoll.add(wake, EpollEvent::new(EpollFlags::EPOLLIN, WAKE))?;
     for number in sequences.all().iter() {
@@ -135,19 +135,19 @@ fn fill_epoll(epoll: &Epoll, sequences: &Sequences, stop: &EventFd, wake: &Event
     Ok(())
 }
 
-impl Watching {
-    /// The one that runs, or a new one that has proven itself. Each call that succeeds wants a [`release`](Watching::release).
+impl ProcessMonitor {
+    /// The one that runs, or a new one that has proven itself. Each call that succeeds wants a [`release`](ProcessMonitor::release).
     ///
     /// # Errors
     /// Why there is none.
-    pub(super) fn shared() -> Result<Arc<Watching>, String> {
+    pub(super) fn shared() -> Result<Arc<ProcessMonitor>, String> {
         let mut current = current();
         // A forked child has no thread of it.
         if let Some((watching, users)) = current.as_mut().filter(|(w, _)| w.lineage.is_here()) {
             *users += 1;
             return Ok(watching.clone());
         }
-        let watching = Arc::new(Watching::start(FEATURES)?);
+        let watching = Arc::new(ProcessMonitor::start(FEATURES)?);
         let parents = current.replace((watching.clone(), 1));
         // Nothing of the parent's is ended here.
         std::mem::forget(parents);
@@ -157,11 +157,11 @@ impl Watching {
     /// Keeps the monitor running until the process ends.
     ///
     /// # Errors
-    /// As [`shared`](Watching::shared).
+    /// As [`shared`](ProcessMonitor::shared).
     pub(super) fn keep_running() -> Result<(), String> {
-        let watching = Watching::shared()?;
+        let watching = ProcessMonitor::shared()?;
         if watching.kept.swap(true, Ordering::Relaxed) {
-            Watching::release(watching);
+            ProcessMonitor::release(watching);
         } else {
             // This reference is never released, so the monitor keeps running.
             std::mem::forget(watching);
@@ -171,7 +171,7 @@ impl Watching {
 
     /// Gives one back. With the last the monitor stops, and no other begins before that is over: what two of them let go of
     /// and watch is the same memory.
-    pub(super) fn release(watching: Arc<Watching>) {
+    pub(super) fn release(watching: Arc<ProcessMonitor>) {
         let mut current = current();
         drop(watching);
         let last = match current.as_mut() {
@@ -186,7 +186,7 @@ impl Watching {
         }
     }
 
-    pub(super) fn start(features: u64) -> Result<Watching, String> {
+    pub(super) fn start(features: u64) -> Result<ProcessMonitor, String> {
         self_test::kernel_is_new_enough()?;
         let wanted = descriptors_from_environment().map_err(|e| e.to_string())?;
         let mappings =
@@ -199,9 +199,9 @@ impl Watching {
         let of_epoll = |e| format!("epoll: {e}");
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(of_epoll)?;
         // The userfaultfds are opened last, so that the other files of the monitor get descriptors first.
-        let sequences = Sequences::new(open_userfaults(features, wanted)?);
+        let sequences = ChangeSequences::new(open_userfaults(features, wanted)?);
         fill_epoll(&epoll, &sequences, &stop, &wake).map_err(of_epoll)?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(MonitorShared {
             sequences: Arc::new(sequences),
             mappings,
             stop_number: descriptors::eventfd_number(stop.as_fd()).ok().flatten(),
@@ -209,14 +209,14 @@ impl Watching {
             wake,
             listening: Barrier::new(2),
             epoll,
-            armed: Mutex::new(Armed::new()),
+            armed: Mutex::new(WatchedRanges::new()),
             watchers: Mutex::new(Vec::with_capacity(MOST_WATCHERS)),
             applying: Mutex::new(()),
             marks: Mutex::new([None; MOST_DESCRIPTORS]),
             next: AtomicUsize::new(0),
             unknown: AtomicBool::new(false),
-            late: AtomicU64::new(0),
-            tell_late: AtomicU64::new(0),
+            event_delay: AtomicU64::new(0),
+            notify_delay: AtomicU64::new(0),
             pause: AtomicU64::new(0),
         });
         let of_thread = shared.clone();
@@ -227,13 +227,17 @@ impl Watching {
         });
         let thread = thread.map_err(|e| format!("starting the monitor's thread: {e}"))?;
         shared.listening.wait();
-        let watching =
-            Watching { shared, thread: Some(thread), lineage: Lineage::here(), kept: AtomicBool::new(false) };
+        let watching = ProcessMonitor {
+            shared,
+            thread: Some(thread),
+            lineage: Lineage::here(),
+            kept: AtomicBool::new(false),
+        };
         self_test::prove(&watching)?;
         Ok(watching)
     }
 
-    pub(super) fn sequences(&self) -> &Arc<Sequences> {
+    pub(super) fn sequences(&self) -> &Arc<ChangeSequences> {
         &self.shared.sequences
     }
 
@@ -258,8 +262,8 @@ impl Watching {
     }
 
     /// Watches the whole mappings that contain `span`.
-    pub(super) fn arm(&self, span: Span) -> Result<Watched, Unwatched> {
-        self.shared.arm(span)
+    pub(super) fn watch(&self, span: Span) -> Result<Watched, Unwatched> {
+        self.shared.watch(span)
     }
 
     /// # Errors
@@ -292,12 +296,12 @@ impl Watching {
 
     /// For tests: lets the thread read so much later.
     pub(super) fn delay(&self, time: Duration) {
-        self.shared.late.store(time.as_micros() as u64, Ordering::Relaxed);
+        self.shared.event_delay.store(time.as_micros() as u64, Ordering::Relaxed);
     }
 
     /// Delays the notification of caches, for tests.
-    pub(super) fn delay_telling(&self, time: Duration) {
-        self.shared.tell_late.store(time.as_micros() as u64, Ordering::Relaxed);
+    pub(super) fn delay_notifications(&self, time: Duration) {
+        self.shared.notify_delay.store(time.as_micros() as u64, Ordering::Relaxed);
     }
 
     /// For tests: lets requests go on so much later, and the monitor with busy pages.
@@ -306,7 +310,7 @@ impl Watching {
     }
 }
 
-impl Shared {
+impl MonitorShared {
     /// Pauses for the time that a test has set.
     pub(super) fn pause_for_tests(&self) {
         let pause = self.pause.load(Ordering::Relaxed);
@@ -323,14 +327,14 @@ impl Shared {
             tracing::warn!(
                 thread = thread.name().unwrap_or("unnamed"),
                 "this thread does not have the userfaultfd that watches this program's memory: the program has closed descriptors \
-                 that it does not own, or the thread has unshared its descriptor table before the monitor started (use Monitor::\
+                 that it does not own, or the thread has unshared its descriptor table before the monitor started (use MonitorMode::\
                  unshare_descriptors). The thread's requests are registered for their leases only"
             );
         }
     }
 }
 
-impl Drop for Watching {
+impl Drop for ProcessMonitor {
     fn drop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
         if !self.lineage.is_here() {

@@ -37,13 +37,13 @@ struct Discard {
     quiet: Option<Instant>,
 }
 
-pub(super) struct Recent {
+pub(super) struct RecentDiscards {
     given_back: [Option<Discard>; MOST],
 }
 
 /// The state of a range's pages with regard to discards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Pages {
+pub(super) enum DiscardState {
     /// No discard is in progress.
     Settled,
     /// The old pages may still be there: these descriptors have to be seen quiet first.
@@ -54,9 +54,9 @@ pub(super) enum Pages {
     Due,
 }
 
-impl Recent {
-    pub(super) fn new() -> Recent {
-        Recent { given_back: [None; MOST] }
+impl RecentDiscards {
+    pub(super) fn new() -> RecentDiscards {
+        RecentDiscards { given_back: [None; MOST] }
     }
 
     /// Records a discard whose event has just been read. If there is no room, the range is merged with another one, so
@@ -92,7 +92,7 @@ impl Recent {
     }
 
     /// Returns the state of the pages of `span` at `now`.
-    pub(super) fn pages(&self, span: Span, now: Instant) -> Pages {
+    pub(super) fn pages(&self, span: Span, now: Instant) -> DiscardState {
         let (mut going, mut gap, mut due) = (DescriptorSet::EMPTY, Duration::ZERO, false);
         for entry in self.given_back.iter().flatten().filter(|d| d.span.overlaps(span)) {
             due = true;
@@ -102,10 +102,10 @@ impl Recent {
             }
         }
         match () {
-            () if going != DescriptorSet::EMPTY => Pages::Going(going),
-            () if gap > Duration::ZERO => Pages::Gap(gap),
-            () if due => Pages::Due,
-            () => Pages::Settled,
+            () if going != DescriptorSet::EMPTY => DiscardState::Going(going),
+            () if gap > Duration::ZERO => DiscardState::Gap(gap),
+            () if due => DiscardState::Due,
+            () => DiscardState::Settled,
         }
     }
 
@@ -135,48 +135,48 @@ mod tests {
 
     #[test]
     fn pages_are_settled_after_quiet_a_gap_and_a_barrier() {
-        let (mut recent, now) = (Recent::new(), Instant::now());
+        let (mut recent, now) = (RecentDiscards::new(), Instant::now());
         let (one, other) = (DescriptorSet::of(1), DescriptorSet::of(2));
         recent.add(span(100, 10), one, now);
-        assert_eq!(recent.pages(span(109, 5), now), Pages::Going(one));
-        assert_eq!(recent.pages(span(110, 5), now), Pages::Settled);
+        assert_eq!(recent.pages(span(109, 5), now), DiscardState::Going(one));
+        assert_eq!(recent.pages(span(110, 5), now), DiscardState::Settled);
         // The descriptor has not been seen quiet since: neither a later barrier, nor another quiet descriptor, nor an
         // earlier quiet state settles the pages.
         recent.barrier(now + 100 * GAP);
         recent.quiet(other, now + GAP, now + GAP);
         recent.quiet(one, now.checked_sub(GAP).unwrap_or(now - Duration::from_nanos(1)), now + GAP);
-        assert_eq!(recent.pages(span(100, 1), now + 100 * GAP), Pages::Going(one));
+        assert_eq!(recent.pages(span(100, 1), now + 100 * GAP), DiscardState::Going(one));
         let quiet = now + GAP;
         recent.quiet(one.with(other), now, quiet);
-        assert_eq!(recent.pages(span(100, 1), quiet + GAP / 4), Pages::Gap(GAP - GAP / 4));
+        assert_eq!(recent.pages(span(100, 1), quiet + GAP / 4), DiscardState::Gap(GAP - GAP / 4));
         recent.barrier(quiet + GAP / 2);
-        assert_eq!(recent.pages(span(100, 1), quiet + GAP), Pages::Due);
+        assert_eq!(recent.pages(span(100, 1), quiet + GAP), DiscardState::Due);
         recent.barrier(quiet + GAP);
-        assert_eq!(recent.pages(span(100, 1), quiet + GAP), Pages::Settled);
+        assert_eq!(recent.pages(span(100, 1), quiet + GAP), DiscardState::Settled);
         recent.add(span(100, 10), one, now);
         recent.unmapped(span(101, 20));
-        assert_eq!(recent.pages(span(100, 1), now), Pages::Going(one));
+        assert_eq!(recent.pages(span(100, 1), now), DiscardState::Going(one));
         recent.unmapped(span(99, 20));
-        assert_eq!(recent.pages(span(100, 1), now), Pages::Settled);
+        assert_eq!(recent.pages(span(100, 1), now), DiscardState::Settled);
     }
 
     #[test]
     fn a_second_discard_restarts_the_wait() {
-        let (mut recent, now) = (Recent::new(), Instant::now());
+        let (mut recent, now) = (RecentDiscards::new(), Instant::now());
         let one = DescriptorSet::of(0);
         recent.add(span(100, 10), one, now);
         recent.quiet(one, now, now);
         recent.add(span(105, 10), one, now + GAP);
         recent.barrier(now + 2 * GAP);
-        assert_eq!(recent.pages(span(100, 1), now + 2 * GAP), Pages::Going(one));
+        assert_eq!(recent.pages(span(100, 1), now + 2 * GAP), DiscardState::Going(one));
     }
 
     #[test]
     fn nothing_is_lost_however_much_is_given_back() {
-        let (mut recent, now) = (Recent::new(), Instant::now());
+        let (mut recent, now) = (RecentDiscards::new(), Instant::now());
         let one = DescriptorSet::of(7);
         let spans = (0..4 * MOST).map(|n| span(1 + (n * 7919) % 100_000, 1 + n % 5));
         spans.clone().for_each(|span| recent.add(span, one, now));
-        assert!(spans.clone().all(|span| recent.pages(span, now) == Pages::Going(one)));
+        assert!(spans.clone().all(|span| recent.pages(span, now) == DiscardState::Going(one)));
     }
 }

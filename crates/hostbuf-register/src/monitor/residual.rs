@@ -9,13 +9,13 @@ use crate::span::Span;
 const MOST: usize = 1024;
 
 /// Sorted, apart, and made once.
-pub(super) struct Strays {
+pub(super) struct ResidualRanges {
     spans: Vec<Span>,
 }
 
-impl Strays {
-    pub(super) fn new() -> Strays {
-        Strays { spans: Vec::with_capacity(MOST) }
+impl ResidualRanges {
+    pub(super) fn new() -> ResidualRanges {
+        ResidualRanges { spans: Vec::with_capacity(MOST) }
     }
 
     pub(super) fn add(&mut self, span: Span) {
@@ -50,26 +50,26 @@ mod tests {
 
     #[test]
     fn nothing_is_lost_however_much_is_added() {
-        let mut strays = Strays::new();
-        let room = strays.spans.capacity();
+        let mut residual = ResidualRanges::new();
+        let room = residual.spans.capacity();
         // In an order that is none.
         let spans = (0..4 * MOST).map(|n| Span::new(1 + (n * 2_654_435_761) % (1 << 30), 1 + n % 5).unwrap());
         for span in spans.clone() {
-            strays.add(span);
+            residual.add(span);
         }
-        assert!(spans.clone().all(|span| strays.overlaps(span)));
-        assert!(strays.spans.windows(2).all(|two| two[0].end() < two[1].start()));
-        assert_eq!((strays.spans.len(), strays.spans.capacity()), (MOST, room));
+        assert!(spans.clone().all(|span| residual.overlaps(span)));
+        assert!(residual.spans.windows(2).all(|two| two[0].end() < two[1].start()));
+        assert_eq!((residual.spans.len(), residual.spans.capacity()), (MOST, room));
     }
 
     #[test]
     fn without_room_a_span_joins_its_nearer_neighbour() {
         let span = |start| Span::new(start, 1).unwrap();
         for near in [110, 190] {
-            let mut strays = Strays::new();
-            (1..=MOST).for_each(|n| strays.add(span(100 * n)));
-            strays.add(span(near));
-            assert!(strays.overlaps(span(near)) && !strays.overlaps(span(150)), "{near}");
+            let mut residual = ResidualRanges::new();
+            (1..=MOST).for_each(|n| residual.add(span(100 * n)));
+            residual.add(span(near));
+            assert!(residual.overlaps(span(near)) && !residual.overlaps(span(150)), "{near}");
         }
     }
 }

@@ -7,7 +7,7 @@ use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
 use super::change_sequence::{ChangeSequence, DescriptorSet, Unchanged};
-use super::process_monitor::{Shared, Watching, held};
+use super::process_monitor::{MonitorShared, ProcessMonitor, held};
 use super::userfaultfd::FEATURES;
 use crate::os::{kernel, memory};
 use crate::span::Span;
@@ -15,8 +15,8 @@ use crate::span::Span;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Starts a monitor of the test's own.
-fn started() -> Option<Watching> {
-    match Watching::start(FEATURES) {
+fn started() -> Option<ProcessMonitor> {
+    match ProcessMonitor::start(FEATURES) {
         Ok(watching) => Some(watching),
         Err(why) => {
             eprintln!("skipped: the strict monitor: {why}");
@@ -94,10 +94,10 @@ impl Drop for Area {
 }
 
 /// Has memory watched, and returns the number of the descriptor.
-fn watch(watching: &Watching, span: Span) -> usize {
+fn watch(watching: &ProcessMonitor, span: Span) -> usize {
     let begun = Instant::now();
     loop {
-        match watching.arm(span) {
+        match watching.watch(span) {
             Ok(watched) => return watched.descriptors.iter().next().unwrap(),
             Err(why) => assert!(begun.elapsed() < PATIENCE, "{why:?}"),
         }
@@ -105,13 +105,13 @@ fn watch(watching: &Watching, span: Span) -> usize {
 }
 
 /// Counts as many discards at `time` as a busy range has.
-fn discard_often(shared: &Shared, span: Span, number: usize, time: Instant) {
+fn discard_often(shared: &MonitorShared, span: Span, number: usize, time: Instant) {
     let mut armed = held(&shared.armed);
     while !armed.busy.discard(span, number, time) {}
 }
 
 /// Gives pages up as busy ones that are to be watched again by now. The monitor does not look until it is woken.
-fn give_up_until_now(shared: &Shared, spans: &[Span], number: usize) {
+fn give_up_until_now(shared: &MonitorShared, spans: &[Span], number: usize) {
     let before = Instant::now().checked_sub(Duration::from_secs(2)).expect("the machine has run for so long");
     for &span in spans {
         discard_often(shared, span, number, before);

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::process_monitor::Watching;
+use super::process_monitor::ProcessMonitor;
 use super::{Unwatched, Watcher};
 use crate::os::{kernel, memory};
 use crate::span::Span;
@@ -28,12 +28,12 @@ pub(super) fn kernel_is_new_enough() -> Result<(), String> {
 }
 
 /// What the proof has heard: how many changes, and of which ranges. The room is made before anything changes.
-struct Ear {
+struct ChangeRecorder {
     count: AtomicUsize,
     spans: Mutex<Vec<Span>>,
 }
 
-impl Watcher for Ear {
+impl Watcher for ChangeRecorder {
     fn changed(&self, span: Span) {
         let mut spans = self.spans.lock().unwrap_or_else(PoisonError::into_inner);
         if spans.len() < spans.capacity() {
@@ -47,22 +47,23 @@ impl Watcher for Ear {
 ///
 /// # Errors
 /// What it did not see.
-pub(super) fn prove(watching: &Watching) -> Result<(), String> {
-    let ear = Arc::new(Ear { count: AtomicUsize::new(0), spans: Mutex::new(Vec::with_capacity(64)) });
-    watching.subscribe(ear.clone()).map_err(|e| e.to_string())?;
-    let result = changes(watching, &ear);
-    watching.unsubscribe(&*ear);
+pub(super) fn prove(watching: &ProcessMonitor) -> Result<(), String> {
+    let recorder =
+        Arc::new(ChangeRecorder { count: AtomicUsize::new(0), spans: Mutex::new(Vec::with_capacity(64)) });
+    watching.subscribe(recorder.clone()).map_err(|e| e.to_string())?;
+    let result = changes(watching, &recorder);
+    watching.unsubscribe(&*recorder);
     result
 }
 
 /// Changes so many bytes at an address; whether the kernel did it.
-type Way = fn(usize, usize) -> bool;
+type ChangeMemory = fn(usize, usize) -> bool;
 
-fn changes(watching: &Watching, ear: &Ear) -> Result<(), String> {
+fn changes(watching: &ProcessMonitor, recorder: &ChangeRecorder) -> Result<(), String> {
     let page = memory::page_size() as usize;
     // By system calls of this thread, which the kernel holds until the message
     // has been read.
-    let ways: [(&str, Way); 5] = [
+    let ways: [(&str, ChangeMemory); 5] = [
         ("madvise", |at, length| {
             // SAFETY: the caller's own pages, used by nobody.
             unsafe { libc::madvise(at as *mut _, length, libc::MADV_DONTNEED) == 0 }
@@ -107,7 +108,7 @@ fn changes(watching: &Watching, ear: &Ear) -> Result<(), String> {
             area as usize
         };
         let span = Span::new(area, length).map_err(|e| e.to_string())?;
-        let outcome = seen(watching, ear, span, || change(area, length));
+        let outcome = seen(watching, recorder, span, || change(area, length));
         // SAFETY: what is left of it; where it has gone nothing has come, since nobody else knows the address... unless
         // another thread was given it: so only the guard page, which is still there.
         unsafe { libc::munmap((area + length) as *mut _, page) };
@@ -120,10 +121,15 @@ fn changes(watching: &Watching, ear: &Ear) -> Result<(), String> {
     quiet(watching)
 }
 
-fn seen(watching: &Watching, ear: &Ear, span: Span, change: impl FnOnce() -> bool) -> Result<(), String> {
+fn seen(
+    watching: &ProcessMonitor,
+    recorder: &ChangeRecorder,
+    span: Span,
+    change: impl FnOnce() -> bool,
+) -> Result<(), String> {
     let begun = Instant::now();
-    while let Err(why) = watching.arm(span) {
-        if why != Unwatched::Restless || begun.elapsed() > PATIENCE {
+    while let Err(why) = watching.watch(span) {
+        if why != Unwatched::Busy || begun.elapsed() > PATIENCE {
             return Err(format!("the memory cannot be watched: {why:?}"));
         }
         std::thread::yield_now();
@@ -138,7 +144,8 @@ fn seen(watching: &Watching, ear: &Ear, span: Span, change: impl FnOnce() -> boo
         return Err("it went unnoticed".into());
     }
     let begun = Instant::now();
-    let told = || ear.spans.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|s| s.overlaps(span));
+    let told =
+        || recorder.spans.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|s| s.overlaps(span));
     while !told() {
         if begun.elapsed() > PATIENCE {
             return Err("it was not told".into());
@@ -149,7 +156,7 @@ fn seen(watching: &Watching, ear: &Ear, span: Span, change: impl FnOnce() -> boo
 }
 
 /// Nothing happens, so the answer must become "unchanged".
-fn quiet(watching: &Watching) -> Result<(), String> {
+fn quiet(watching: &ProcessMonitor) -> Result<(), String> {
     let begun = Instant::now();
     loop {
         let before = watching.sequence();
@@ -174,7 +181,7 @@ mod tests {
         const REMAP: u64 = 1 << 2;
         const REMOVE: u64 = 1 << 3;
         const UNMAP: u64 = 1 << 6;
-        if let Err(why) = Watching::start(FEATURES) {
+        if let Err(why) = ProcessMonitor::start(FEATURES) {
             return eprintln!("skipped: the strict monitor: {why}");
         }
         for (blind, ways) in [
@@ -184,7 +191,7 @@ mod tests {
             (REMOVE | UNMAP | REMAP, vec!["madvise"]),
         ] {
             assert_eq!(FEATURES & blind, blind);
-            let why = Watching::start(FEATURES & !blind).err().expect("it proved itself blind");
+            let why = ProcessMonitor::start(FEATURES & !blind).err().expect("it proved itself blind");
             assert!(why.contains("did not prove itself"), "{why}");
             assert!(ways.iter().any(|way| why.contains(&format!(": {way}: "))), "without {blind:#x}: {why}");
         }

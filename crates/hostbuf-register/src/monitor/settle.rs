@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::change_sequence::{ChangeMark, ChangeState, DescriptorSet, Unchanged};
-use super::process_monitor::{Shared, held};
+use super::process_monitor::{MonitorShared, held};
 
 /// The time for which the kernel may report a change in progress without an event. After it, no registration is kept
 /// until the change is over.
@@ -28,7 +28,7 @@ pub(super) enum Unsettled {
     Unknown,
 }
 
-impl Shared {
+impl MonitorShared {
     /// Waits until every change that was in progress in memory that `set` watches has been applied.
     pub(super) fn settle(&self, set: DescriptorSet) -> Result<(), Unsettled> {
         // One descriptor after another, since changes that begin meanwhile do not matter.
@@ -87,7 +87,7 @@ impl Shared {
     }
 
     /// Checks that the calling thread has the userfaultfds of `set`. A hit would take the answer of some other files for theirs
-    /// (`Userfault::state`), so nothing of a userfaultfd that is missing is a hit until a thread that has it finds it quiet.
+    /// (`Userfaultfd::state`), so nothing of a userfaultfd that is missing is a hit until a thread that has it finds it quiet.
     pub(super) fn verify(&self, set: DescriptorSet) -> Result<(), Unsettled> {
         let mut result = Ok(());
         for one in self.sequences.in_set(set).filter(|one| !one.userfault.is_at_hand()) {
@@ -122,7 +122,7 @@ impl Shared {
                 "for {STUCK:?} the kernel has reported a change of this program's memory without an event that names the range: \
                  until the change is over, memory that the same userfaultfd watches is registered for its leases only"
             );
-            self.tell_everything();
+            self.notify_of_everything();
         }
     }
 

@@ -29,7 +29,7 @@ const EVENT_UNMAP: u8 = 0x16;
 pub(super) const FEATURES: u64 = 1 | 1 << 2 | 1 << 3 | 1 << 6;
 
 /// A descriptor that tells changes of this process's address space.
-pub(super) struct Userfault {
+pub(super) struct Userfaultfd {
     fd: OwnedFd,
     /// The device and the inode of its file. Each userfaultfd has an inode of its own.
     file: (u64, u64),
@@ -37,7 +37,7 @@ pub(super) struct Userfault {
 
 /// What happened to a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Change {
+pub(super) enum MappingChange {
     /// It is not mapped there any more.
     Gone,
     /// Its pages are given back, and the mapping stays.
@@ -47,19 +47,19 @@ pub(super) enum Change {
 }
 
 /// Messages of the kernel, read without allocating.
-pub(super) struct Messages {
-    bytes: [u64; 4 * Messages::MOST],
+pub(super) struct EventBuffer {
+    bytes: [u64; 4 * EventBuffer::MOST],
     count: usize,
 }
 
-impl Messages {
+impl EventBuffer {
     const MOST: usize = 32;
 
-    pub(super) fn new() -> Messages {
-        Messages { bytes: [0; 4 * Messages::MOST], count: 0 }
+    pub(super) fn new() -> EventBuffer {
+        EventBuffer { bytes: [0; 4 * EventBuffer::MOST], count: 0 }
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (Span, Change)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Span, MappingChange)> {
         self.bytes[..4 * self.count].chunks_exact(4).flat_map(|message| {
             let (first, second, third) = (message[1], message[2], message[3]);
             let change = |start: u64, length: Option<u64>, change| {
@@ -67,11 +67,12 @@ impl Messages {
             };
             // The event's number is the first byte; operands are three words behind the first eight bytes.
             let changes = match message[0] as u8 {
-                EVENT_REMAP => {
-                    [change(first, Some(third), Change::Gone), change(second, Some(third), Change::Arrived)]
-                }
-                EVENT_REMOVE => [change(first, second.checked_sub(first), Change::Discarded), None],
-                EVENT_UNMAP => [change(first, second.checked_sub(first), Change::Gone), None],
+                EVENT_REMAP => [
+                    change(first, Some(third), MappingChange::Gone),
+                    change(second, Some(third), MappingChange::Arrived),
+                ],
+                EVENT_REMOVE => [change(first, second.checked_sub(first), MappingChange::Discarded), None],
+                EVENT_UNMAP => [change(first, second.checked_sub(first), MappingChange::Gone), None],
                 _ => [None, None],
             };
             changes.into_iter().flatten()
@@ -79,10 +80,10 @@ impl Messages {
     }
 }
 
-impl Userfault {
+impl Userfaultfd {
     /// # Errors
     /// `EPERM` where it is forbidden (containers often do), `ENOSYS`, `EINVAL` for features that the kernel does not have.
-    pub(super) fn open(features: u64) -> io::Result<Userfault> {
+    pub(super) fn open(features: u64) -> io::Result<Userfaultfd> {
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | USER_MODE_ONLY;
         // SAFETY: no memory is passed.
         let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
@@ -92,7 +93,7 @@ impl Userfault {
         // SAFETY: a new descriptor.
         let fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
         let file = file_of(&fd)?;
-        let userfault = Userfault { fd, file };
+        let userfault = Userfaultfd { fd, file };
         let mut api = [API, features, 0];
         userfault.control(API_IOCTL, &mut api)?;
         if api[1] & features != features {
@@ -125,12 +126,12 @@ impl Userfault {
     }
 
     /// Reads what is there, as much as there is room for. Whether there may be more.
-    pub(super) fn read(&self, messages: &mut Messages) -> bool {
+    pub(super) fn read(&self, messages: &mut EventBuffer) -> bool {
         let size = size_of_val(&messages.bytes);
         // SAFETY: as many bytes as there are.
         let n = unsafe { libc::read(self.fd.as_raw_fd(), messages.bytes.as_mut_ptr().cast(), size) };
         messages.count = usize::try_from(n).unwrap_or(0) / 32;
-        messages.count == Messages::MOST
+        messages.count == EventBuffer::MOST
     }
 }
 
@@ -152,7 +153,7 @@ pub(super) fn wait_for_the_address_space() {
     }
 }
 
-impl ChangeMark for Userfault {
+impl ChangeMark for Userfaultfd {
     /// Queries the kernel's mark with an empty range. The kernel checks the mark first (`EAGAIN`), then the range (`EINVAL`).
     ///
     /// Some other files answer `EINVAL` to an unknown request: an epoll instance since Linux 6.9, `/dev/urandom`, a
@@ -160,7 +161,7 @@ impl ChangeMark for Userfault {
     /// progress. `EFAULT`, for an operand that cannot be read, would rule them out. But the kernel then takes a page fault,
     /// so the request costs 680 ns instead of 165 ns (Linux 6.18, x86-64), valgrind reports the operand, and a driver that
     /// copies the operand before it looks at the request answers `EFAULT` too. So each miss checks the file itself
-    /// ([`is_at_hand`](Userfault::is_at_hand)).
+    /// ([`is_at_hand`](Userfaultfd::is_at_hand)).
     #[inline(always)]
     fn state(&self) -> ChangeState {
         let none = [0u64; 3];
@@ -175,7 +176,7 @@ impl ChangeMark for Userfault {
     }
 }
 
-impl AsFd for Userfault {
+impl AsFd for Userfaultfd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }

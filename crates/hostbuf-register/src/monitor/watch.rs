@@ -4,9 +4,9 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::change_sequence::{ChangeSequence, DescriptorSet};
-use super::mappings::Refusal;
-use super::process_monitor::{Piece, Shared, held};
-use super::recent_discards::{GAP, Pages};
+use super::mappings::WatchRefusal;
+use super::process_monitor::{MonitorShared, WatchedPiece, held};
+use super::recent_discards::{DiscardState, GAP};
 use super::settle::{PATIENCE_WITH_THREAD, Unsettled};
 use super::userfaultfd;
 use super::{Unwatched, Watched};
@@ -20,9 +20,9 @@ const WHILE_PAGES_GO: Duration = GAP.saturating_mul(4);
 /// can join the two mappings: the default limit is 65 530 mappings per process.
 const CROWDED: usize = 1 << 13;
 
-impl Shared {
+impl MonitorShared {
     /// Watches the whole mappings that contain `span`, and waits until earlier changes there have been applied.
-    pub(super) fn arm(&self, span: Span) -> Result<Watched, Unwatched> {
+    pub(super) fn watch(&self, span: Span) -> Result<Watched, Unwatched> {
         let begun = Instant::now();
         let patience = 2 * PATIENCE_WITH_THREAD + Duration::from_micros(self.pause.load(Ordering::Relaxed));
         let mut unclear = 0;
@@ -45,11 +45,11 @@ impl Shared {
             let Some(found) = found else {
                 match request {
                     None => std::thread::yield_now(),
-                    Some(request) => match self.watch(span, request) {
+                    Some(request) => match self.begin_watching(span, request) {
                         Ok(()) => {}
-                        Err(Refusal::Certain(why)) => return Err(why),
+                        Err(WatchRefusal::Certain(why)) => return Err(why),
                         // The mappings have changed during the look-up.
-                        Err(Refusal::Unclear) => {
+                        Err(WatchRefusal::Retry) => {
                             unclear += 1;
                             if unclear > UNCLEAR {
                                 return Err(Unwatched::Memory);
@@ -63,21 +63,21 @@ impl Shared {
                 settled = settled.with(found.descriptors);
                 continue;
             }
-            let going = matches!(pages, Pages::Going(_) | Pages::Gap(_));
+            let going = matches!(pages, DiscardState::Going(_) | DiscardState::Gap(_));
             if going && begun.elapsed() > WHILE_PAGES_GO {
-                return Err(Unwatched::Restless);
+                return Err(Unwatched::Busy);
             }
             match pages {
-                Pages::Settled => {}
-                Pages::Going(descriptors) => {
+                DiscardState::Settled => {}
+                DiscardState::Going(descriptors) => {
                     settled = settled.with(descriptors);
                     continue;
                 }
-                Pages::Gap(left) => {
+                DiscardState::Gap(left) => {
                     std::thread::sleep(left);
                     continue;
                 }
-                Pages::Due => {
+                DiscardState::Due => {
                     let begun = Instant::now();
                     userfaultfd::wait_for_the_address_space();
                     held(&self.armed).barrier(begun);
@@ -92,11 +92,11 @@ impl Shared {
             return Ok(Watched { around, descriptors: found.descriptors });
         }
         let sound = self.sequences.in_set(self.sequences.all()).all(ChangeSequence::is_sound);
-        Err(if sound { Unwatched::Restless } else { Unwatched::Unproven })
+        Err(if sound { Unwatched::Busy } else { Unwatched::Unproven })
     }
 
     /// Begins to watch. Memory that other threads change all the time may be unwatched when this returns `Ok`.
-    fn watch(&self, span: Span, request: usize) -> Result<(), Refusal> {
+    fn begin_watching(&self, span: Span, request: usize) -> Result<(), WatchRefusal> {
         let registered = self.register(span, request);
         let settled = registered.as_ref().is_ok_and(|(_, pieces)| {
             let set = pieces
@@ -113,13 +113,13 @@ impl Shared {
             return Ok(());
         }
         self.unwatch(&pieces);
-        if unchanged { Err(Refusal::Certain(Unwatched::Full)) } else { Ok(()) }
+        if unchanged { Err(WatchRefusal::Certain(Unwatched::Full)) } else { Ok(()) }
     }
 
     /// Registers the mappings with the kernel. The kernel does not report changes before that. After such a change the
     /// second look-up finds another mapping, or the second registration closes the hole that the change has left. A
     /// later change invalidates the request.
-    fn register(&self, span: Span, request: usize) -> Result<(Span, Vec<Piece>), Refusal> {
+    fn register(&self, span: Span, request: usize) -> Result<(Span, Vec<WatchedPiece>), WatchRefusal> {
         let whole = self.mappings.watchable(span)?;
         let first = {
             let mut armed = held(&self.armed);
@@ -136,7 +136,7 @@ impl Shared {
         // The kernel may have joined the mapping with a watched neighbour.
         let looked_again = self.mappings.watchable(span).and_then(|again| match again.contains(whole) {
             true => pieces.iter().try_for_each(|&(piece, number)| self.register_piece(piece, number)),
-            false => Err(Refusal::Unclear),
+            false => Err(WatchRefusal::Retry),
         });
         // Another thread has mapped memory there meanwhile. Watching only a part of its mapping would split it, and the
         // thread could not move it with mremap.
@@ -145,10 +145,10 @@ impl Shared {
 
     /// Watches all of `whole` with the descriptor `first`, except for parts that another descriptor of the monitor
     /// watches already: a mapping that has moved or grown stays registered with its descriptor.
-    fn register_by(&self, whole: Span, first: usize) -> Result<Vec<Piece>, Refusal> {
+    fn register_by(&self, whole: Span, first: usize) -> Result<Vec<WatchedPiece>, WatchRefusal> {
         match self.register_piece(whole, first) {
             Ok(()) => return Ok(vec![(whole, first)]),
-            Err(Refusal::Certain(Unwatched::Memory)) => {}
+            Err(WatchRefusal::Certain(Unwatched::Memory)) => {}
             Err(refusal) => return Err(refusal),
         }
         let count = self.sequences.all().iter().count();
@@ -161,14 +161,14 @@ impl Shared {
             let by_any = (0..count).map(|n| (first + n) % count).find_map(|number| {
                 match self.register_piece(piece, number) {
                     Ok(()) => Some(Ok((piece, number))),
-                    Err(Refusal::Certain(Unwatched::Memory)) => None,
+                    Err(WatchRefusal::Certain(Unwatched::Memory)) => None,
                     Err(refusal) => Some(Err(refusal)),
                 }
             });
             match by_any {
                 Some(Ok(piece)) => pieces.push(piece),
                 Some(Err(refusal)) if result.is_ok() => result = Err(refusal),
-                None if result.is_ok() => result = Err(Refusal::Certain(Unwatched::Memory)),
+                None if result.is_ok() => result = Err(WatchRefusal::Certain(Unwatched::Memory)),
                 _ => {}
             }
         });
@@ -178,21 +178,21 @@ impl Shared {
             Ok(()) if covered => Ok(pieces),
             result => {
                 self.unwatch(&pieces);
-                Err(result.err().unwrap_or(Refusal::Unclear))
+                Err(result.err().unwrap_or(WatchRefusal::Retry))
             }
         }
     }
 
-    fn register_piece(&self, piece: Span, number: usize) -> Result<(), Refusal> {
+    fn register_piece(&self, piece: Span, number: usize) -> Result<(), WatchRefusal> {
         self.sequences.of(number).userfault.register(piece).map_err(|e| match e.raw_os_error() {
-            Some(libc::ENOMEM) => Refusal::Certain(Unwatched::Full),
+            Some(libc::ENOMEM) => WatchRefusal::Certain(Unwatched::Full),
             // Another userfaultfd watches it: one of the monitor's or one of the program's.
-            Some(libc::EBUSY) => Refusal::Certain(Unwatched::Memory),
+            Some(libc::EBUSY) => WatchRefusal::Certain(Unwatched::Memory),
             Some(libc::EBADF | libc::ENOTTY) => {
                 self.warn_of_unknown_descriptor();
-                Refusal::Certain(Unwatched::Unproven)
+                WatchRefusal::Certain(Unwatched::Unproven)
             }
-            _ => Refusal::Unclear,
+            _ => WatchRefusal::Retry,
         })
     }
 }

@@ -2,10 +2,10 @@
 
 use std::time::Instant;
 
-use super::busy_ranges::Busy;
+use super::busy_ranges::BusyRanges;
 use super::change_sequence::DescriptorSet;
-use super::recent_discards::{Pages, Recent};
-use super::residual::Strays;
+use super::recent_discards::{DiscardState, RecentDiscards};
+use super::residual::ResidualRanges;
 use crate::span::Span;
 
 /// The most ranges. The kernel gives up at about as many mappings.
@@ -13,7 +13,7 @@ const MOST: usize = 1 << 15;
 const MOST_REQUESTS: usize = 64;
 
 #[derive(Clone, Copy)]
-struct Range {
+struct WatchedRange {
     start: usize,
     end: usize,
     /// The number of the userfaultfd that watches the range.
@@ -31,25 +31,25 @@ pub(super) struct Around {
     pub(super) discarded: bool,
 }
 
-pub(super) struct Armed {
-    ranges: Vec<Range>,
+pub(super) struct WatchedRanges {
+    ranges: Vec<WatchedRange>,
     /// Requests that are under way, and whether a change has come by meanwhile.
     requests: [Option<(Span, bool)>; MOST_REQUESTS],
     /// What the kernel may watch beside the ranges.
-    strays: Strays,
-    recent: Recent,
-    pub(super) busy: Busy,
+    residual: ResidualRanges,
+    recent: RecentDiscards,
+    pub(super) busy: BusyRanges,
 }
 
-impl Armed {
-    pub(super) fn new() -> Armed {
+impl WatchedRanges {
+    pub(super) fn new() -> WatchedRanges {
         let ranges = Vec::with_capacity(MOST);
-        Armed {
+        WatchedRanges {
             ranges,
             requests: [None; MOST_REQUESTS],
-            strays: Strays::new(),
-            recent: Recent::new(),
-            busy: Busy::new(),
+            residual: ResidualRanges::new(),
+            recent: RecentDiscards::new(),
+            busy: BusyRanges::new(),
         }
     }
 
@@ -67,7 +67,7 @@ impl Armed {
         }
     }
 
-    /// Whether nothing of the span has changed since [`begin`](Armed::begin), as far as it has been heard of.
+    /// Whether nothing of the span has changed since [`begin`](WatchedRanges::begin), as far as it has been heard of.
     pub(super) fn end(&mut self, request: usize) -> bool {
         self.requests[request].take().is_some_and(|(_, changed)| !changed)
     }
@@ -126,9 +126,10 @@ impl Armed {
         }
         let discarded = self.cut(span) | self.busy.descriptor_of(span).is_some();
         let mut at = self.first_behind(span.start());
-        let mut whole = Range { start: span.start(), end: span.end(), descriptor, discarded };
-        let joins =
-            |one: &Range, edge: usize| one.descriptor == descriptor && (one.start == edge || one.end == edge);
+        let mut whole = WatchedRange { start: span.start(), end: span.end(), descriptor, discarded };
+        let joins = |one: &WatchedRange, edge: usize| {
+            one.descriptor == descriptor && (one.start == edge || one.end == edge)
+        };
         if let Some(behind) = self.ranges.get(at).copied().filter(|r| joins(r, span.end())) {
             (whole.end, whole.discarded) = (behind.end, whole.discarded | behind.discarded);
             self.ranges.remove(at);
@@ -149,7 +150,7 @@ impl Armed {
         self.disturb(span);
         for edge in [span.start().wrapping_sub(1), span.end()] {
             if let Ok(edge) = Span::new(edge, 1) {
-                self.strays.add(edge);
+                self.residual.add(edge);
             }
         }
         self.cut(span);
@@ -161,8 +162,8 @@ impl Armed {
         let mut at = self.first_behind(span.start());
         while let Some(&range) = self.ranges.get(at).filter(|r| r.start < span.end()) {
             discarded |= range.discarded;
-            let left = (range.start < span.start()).then_some(Range { end: span.start(), ..range });
-            let right = (span.end() < range.end).then_some(Range { start: span.end(), ..range });
+            let left = (range.start < span.start()).then_some(WatchedRange { end: span.start(), ..range });
+            let right = (span.end() < range.end).then_some(WatchedRange { start: span.end(), ..range });
             match (left, right) {
                 (None, None) => {
                     self.ranges.remove(at);
@@ -191,7 +192,7 @@ impl Armed {
     }
 
     /// Returns the state of a range's pages with regard to discards.
-    pub(super) fn pages(&self, span: Span) -> Pages {
+    pub(super) fn pages(&self, span: Span) -> DiscardState {
         self.recent.pages(span, Instant::now())
     }
 
@@ -218,13 +219,13 @@ impl Armed {
 
     /// A mapping has come here that took its watching along. By now something else may be there: nobody may count on it.
     pub(super) fn arrived(&mut self, span: Span) {
-        self.strays.add(span);
+        self.residual.add(span);
     }
 
     /// Whether the kernel may watch any of it.
     pub(super) fn may_be_watched(&self, span: Span) -> bool {
         let range = self.ranges.get(self.first_behind(span.start()));
-        range.is_some_and(|r| r.start < span.end()) || self.strays.overlaps(span)
+        range.is_some_and(|r| r.start < span.end()) || self.residual.overlaps(span)
     }
 }
 
@@ -239,7 +240,7 @@ mod tests {
         fn ranges_agree_with_an_array_of_descriptors(
             steps in proptest::collection::vec((0usize..5, 1usize..60, 1usize..20), 1..80)
         ) {
-            let mut armed = Armed::new();
+            let mut armed = WatchedRanges::new();
             let mut row = [None; 100];
             for (what, start, length) in steps {
                 let span = Span::new(start, length).unwrap();
@@ -277,8 +278,8 @@ mod tests {
     #[test]
     fn what_was_given_back_is_remembered_with_its_range() {
         let span = |a, n| Span::new(a, n).unwrap();
-        let discarded = |armed: &Armed, at| armed.around(span(at, 1)).unwrap().discarded;
-        let mut armed = Armed::new();
+        let discarded = |armed: &WatchedRanges, at| armed.around(span(at, 1)).unwrap().discarded;
+        let mut armed = WatchedRanges::new();
         armed.add(span(10, 10), 0);
         armed.add(span(30, 10), 1);
         armed.discard(span(12, 2), 0);
@@ -299,8 +300,8 @@ mod tests {
     #[test]
     fn what_is_busy_is_so_until_it_is_unmapped_and_has_been_discarded_when_it_is_watched_again() {
         let page = Span::new(0x1000, 0x1000).unwrap();
-        let mut armed = Armed::new();
-        let discard = |armed: &mut Armed| while !armed.discard(page, 0) {};
+        let mut armed = WatchedRanges::new();
+        let discard = |armed: &mut WatchedRanges| while !armed.discard(page, 0) {};
         armed.add(page, 0);
         discard(&mut armed);
         armed.unmapped(page);

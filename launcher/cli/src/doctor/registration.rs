@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hostbuf::register::{Access, Mlock, Monitor, Probe, Registration, Span};
+use hostbuf::register::{Access, Mlock, MonitorMode, Probe, Registration, Span};
 
 use super::child;
 use crate::finding::{Finding, Mark};
@@ -191,7 +191,7 @@ fn linker_says() -> String {
 /// Whether registrations of memory that hostbuf did not make can be kept.
 fn monitor() -> Finding {
     const NAME: &str = "strict monitor";
-    let tried = child::ask(Duration::from_secs(30), || match Monitor::probe() {
+    let tried = child::ask(Duration::from_secs(30), || match MonitorMode::probe() {
         Probe::Ready(what) => format!("ok {what}"),
         Probe::Missing(why) => format!("missing {why}"),
     });
