@@ -19,7 +19,7 @@ fn numbers(cache: &FakeCache, spans: &[Span]) -> Vec<u64> {
 }
 
 #[test]
-fn what_changed_is_registered_anew_and_nothing_else() {
+fn get_many_registers_only_the_changed_ranges_again() {
     let Some((fake, cache)) = strict() else { return };
     let areas: Vec<Area> = (0..8).map(|_| Area::new(2)).collect();
     let spans = spans(&areas);
@@ -41,7 +41,7 @@ fn what_changed_is_registered_anew_and_nothing_else() {
 /// One of the ranges changes, and the monitor hears of it late: whoever asks in between must not get the old one, which is
 /// still in the table.
 #[test]
-fn between_the_change_and_the_news_of_it() {
+fn get_many_does_not_hit_between_a_change_and_its_event() {
     let Some((_, cache)) = strict() else { return };
     MonitorMode::delay(Duration::from_micros(200));
     let areas: Vec<Area> = (0..4).map(|_| Area::new(2)).collect();
@@ -68,7 +68,7 @@ fn between_the_change_and_the_news_of_it() {
 
 /// Other threads change the ranges all the time, and ask for them too: none goes without, and nothing leaks.
 #[test]
-fn under_changes_and_a_small_budget() {
+fn get_many_succeeds_under_changes_and_a_small_budget() {
     let budget = Budget { regions: 6, bytes: 12 * PAGE };
     let Some((fake, cache)) = strict_with(Overlap::Free, budget) else { return };
     let areas: Vec<Area> = (0..4).map(|_| Area::new(2)).collect();
@@ -113,7 +113,7 @@ fn under_changes_and_a_small_budget() {
 }
 
 #[test]
-fn one_that_the_device_refuses_gives_all_back() {
+fn a_refused_range_returns_all_leases_of_get_many() {
     let (fake, cache) = explicit(MANY);
     let spans: Vec<Span> = (1..=5).map(|n| span(n * PAGE, 64)).collect();
     let mut leases = cache.get_many(&[span(0x100_0000, 8)], READ).unwrap();
@@ -128,7 +128,7 @@ fn one_that_the_device_refuses_gives_all_back() {
 }
 
 #[test]
-fn none_and_the_same_twice() {
+fn get_many_takes_no_ranges_and_the_same_range_twice() {
     let (fake, cache) = cache(Overlap::Refused, MANY, MonitorMode::Explicit);
     assert!(cache.get_many(&[], READ).unwrap().is_empty());
     let leases = cache.get_many(&[span(0x1000, 64), span(0x1000, 64), span(0x1010, 8)], READ).unwrap();

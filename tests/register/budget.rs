@@ -17,7 +17,7 @@ use crate::{FakeCache, MANY, READ, Stamped, at, explicit, span};
 const TWO: Budget = Budget { regions: 2, bytes: 1 << 30 };
 
 #[test]
-fn what_is_leased_or_above_all_of_it_is_refused_at_once() {
+fn a_request_beyond_the_unleased_budget_fails_at_once() {
     let (fake, cache) = explicit(Budget { regions: 2, bytes: 100 });
     let leases = [cache.get(at(0x1000), 10, READ).unwrap(), cache.get(at(0x2000), 10, READ).unwrap()];
     let begun = Instant::now();
@@ -33,7 +33,7 @@ fn what_is_leased_or_above_all_of_it_is_refused_at_once() {
 }
 
 #[test]
-fn invalidated_and_still_leased_counts() {
+fn an_invalidated_leased_registration_counts_in_the_budget() {
     let (fake, cache) = explicit(TWO);
     let old = cache.get(at(0x1000), 10, READ).unwrap();
     cache.invalidate(span(0x1000, 10)).unwrap();
@@ -53,7 +53,7 @@ fn much(stats: &Stats) -> bool {
 /// A second of gets, drops, evictions and invalidations by several threads: at no moment above the budget, as the device
 /// saw it, and every lease counted once.
 #[test]
-fn threads_never_go_over_it_and_every_lease_is_counted() {
+fn threads_stay_within_the_budget_and_every_lease_is_counted() {
     for budget in [
         Budget { regions: 4, bytes: 3 * PAGE },
         Budget { regions: 3, ..MANY },
@@ -120,7 +120,7 @@ fn requests(cache: &FakeCache, seed: u64, until: Instant) -> u64 {
 }
 
 #[test]
-fn who_waits_for_leases_is_served_in_order() {
+fn waiting_requests_are_served_in_order() {
     let (_, cache) = explicit(Budget { regions: 1, ..MANY });
     let held = cache.get(at(0x1000), 8, READ).unwrap();
     let order = std::sync::Mutex::new(Vec::new());
@@ -147,7 +147,7 @@ fn who_waits_for_leases_is_served_in_order() {
 }
 
 #[test]
-fn waiting_ends_with_its_time_and_lets_the_next_one_through() {
+fn a_request_that_times_out_lets_the_next_one_proceed() {
     let (_, cache) = explicit(Budget { regions: 1, ..MANY });
     let held = cache.get(at(0x1000), 8, READ).unwrap();
     let begun = Instant::now();
@@ -174,7 +174,7 @@ fn get_many_is_all_or_nothing() {
 }
 
 #[test]
-fn a_device_without_room_gets_one_more_try_and_then_says_so() {
+fn a_device_out_of_memory_gets_one_retry_after_an_eviction() {
     let (fake, cache) = explicit(MANY);
     drop(cache.get(at(0x1000), 8, READ).unwrap());
     fake.fail(1, libc::ENOMEM);
@@ -192,7 +192,7 @@ fn a_device_without_room_gets_one_more_try_and_then_says_so() {
 }
 
 #[test]
-fn a_device_without_overlaps_gets_none() {
+fn a_device_without_overlaps_never_sees_an_overlap() {
     let (fake, cache) = crate::cache(Overlap::Refused, MANY, hostbuf::register::MonitorMode::Explicit);
     let narrow = cache.get(at(0x1000), 64, READ).unwrap();
     let error = cache.get(at(0x1000), 128, READ).unwrap_err().to_string();
@@ -209,7 +209,7 @@ fn a_device_without_overlaps_gets_none() {
 
 /// Somebody waits in line, and another one comes, asks for the same room, and comes again and again.
 #[test]
-fn who_comes_later_waits_behind() {
+fn a_later_request_waits_behind_an_earlier_one() {
     let (_, cache) = explicit(Budget { regions: 1, ..MANY });
     let wait = |start: usize| cache.get_timeout(at(start), 8, READ, Duration::from_secs(20));
     let mut held = Some(cache.get(at(0x1000), 8, READ).unwrap());
@@ -234,7 +234,7 @@ fn who_comes_later_waits_behind() {
 
 /// Lengths that no memory has: an error, and the books stay right.
 #[test]
-fn lengths_beyond_all_counting() {
+fn lengths_near_the_address_limit_are_refused_and_keep_the_statistics_right() {
     let (_, cache) = explicit(Budget { regions: 16, bytes: usize::MAX });
     let lease = cache.get(at(0x1000), 1 << 20, READ).unwrap();
     let far = cache.get(at(4096), usize::MAX - 8192, READ).map(drop);
@@ -245,7 +245,7 @@ fn lengths_beyond_all_counting() {
 
 /// What is idle does not go for a request that cannot be met since others lease too much.
 #[test]
-fn a_hopeless_request_costs_little() {
+fn a_request_that_cannot_be_met_evicts_little() {
     let (_, cache) = explicit(Budget { regions: 64, bytes: 16 * PAGE });
     let leased = cache.get(at(0x10_0000), 3 * PAGE, READ).unwrap();
     let idle = |n: usize| at(0x20_0000 + n * 2 * PAGE);

@@ -89,18 +89,18 @@ fn discard_while_others_ask(pages: usize, rounds: usize) {
 }
 
 #[test]
-fn much_memory_is_given_back_while_others_ask() {
+fn no_request_registers_the_old_pages_of_a_long_discard() {
     discard_while_others_ask(16384, 50);
 }
 
 #[test]
-fn little_memory_is_given_back_while_others_ask() {
+fn no_request_registers_the_old_pages_of_a_short_discard() {
     discard_while_others_ask(64, 3000);
 }
 
 /// Others change memory of their own without a pause.
 #[test]
-fn requests_go_on_while_other_memory_changes_all_the_time() {
+fn requests_continue_while_other_memory_changes_without_pause() {
     let Some((fake, cache)) = strict() else { return };
     let area = Area::new(1);
     drop(cache.get(area.pointer(), PAGE, READ).unwrap());
@@ -153,7 +153,7 @@ fn while_a_page_is_being_discarded(late: Duration, address: usize, meanwhile: im
 }
 
 #[test]
-fn a_hit_that_may_not_wait_does_not() {
+fn try_get_does_not_wait_for_a_change_in_progress() {
     let Some((_, cache)) = strict() else { return };
     // In one mapping, so that one userfaultfd reports the changes of both pages.
     let area = Area::new(2);
@@ -226,7 +226,7 @@ fn busy_memory_is_named_as_the_cause_of_a_refusal() {
 /// Who waits until a time waits until then, also where the device knows no overlaps and memory that is leased might be found
 /// to be what is asked for.
 #[test]
-fn nobody_waits_for_quiet_beyond_his_time() {
+fn get_timeout_keeps_its_limit_while_memory_is_busy() {
     let Some((_, cache)) = crate::strict_with(Overlap::Refused, MANY) else { return };
     let area = Area::new(2);
     let held = cache.get(area.pointer(), PAGE, READ).unwrap();
@@ -318,7 +318,7 @@ fn a_page_that_is_purged_without_a_pause_does_not_delay_its_mapping() {
 
 /// A mapping is not left in parts when its purging is over, even if nothing asks for the purged page: the program can move it.
 #[test]
-fn a_mapping_that_is_no_longer_purged_becomes_one_again() {
+fn a_mapping_is_joined_again_after_its_purging_ends() {
     if hostbuf_os::kernel::version() < (6, 11) {
         return skip("pages that are purged all the time: PROCMAP_QUERY, Linux 6.11");
     }

@@ -215,8 +215,8 @@ fn a_file_that_answers_as_a_quiet_userfaultfd_is_noticed_by_the_next_miss() {
 /// A thread with an older table of descriptors drops the last cache. It cannot stop the monitor, does not wait for it, and neither
 /// closes nor writes to what has the numbers of the monitor's descriptors in its table.
 #[test]
-fn the_last_cache_goes_in_a_thread_without_the_monitors_descriptors() {
-    if !is_alone("descriptors::the_last_cache_goes_in_a_thread_without_the_monitors_descriptors") {
+fn the_last_cache_can_be_dropped_in_a_thread_without_the_monitors_descriptors() {
+    if !is_alone("descriptors::the_last_cache_can_be_dropped_in_a_thread_without_the_monitors_descriptors") {
         return;
     }
     if strict().is_none() {
@@ -268,8 +268,8 @@ fn the_last_cache_goes_in_a_thread_without_the_monitors_descriptors() {
 /// The program has closed the eventfd by which the monitor is stopped, and opened another file there. Dropping the last cache
 /// neither waits for ever nor writes into that file.
 #[test]
-fn the_last_cache_goes_when_only_the_monitors_events_are_replaced() {
-    if !is_alone("descriptors::the_last_cache_goes_when_only_the_monitors_events_are_replaced") {
+fn the_last_cache_can_be_dropped_when_only_the_monitors_eventfd_is_replaced() {
+    if !is_alone("descriptors::the_last_cache_can_be_dropped_when_only_the_monitors_eventfd_is_replaced") {
         return;
     }
     let before = descriptors("/proc/self/fd");

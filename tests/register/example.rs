@@ -8,7 +8,7 @@ fn example() -> Command {
 }
 
 #[test]
-fn it_sends_registers_once_and_checks() {
+fn the_example_registers_once_and_checks_its_data() {
     let words = ["--device", "mlock", "--buffers", "5", "--bytes", "10000", "--rounds", "7"];
     let output = example().args(words).output().expect("it starts");
     let said = String::from_utf8_lossy(&output.stdout);
@@ -22,7 +22,7 @@ fn it_sends_registers_once_and_checks() {
 }
 
 #[test]
-fn nonsense_is_one_line() {
+fn invalid_arguments_of_the_example_give_one_line() {
     const MOST: &str = "18446744073709551615";
     for (words, says) in [
         (&["--device", "abacus"][..], "--device is"),

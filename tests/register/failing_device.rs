@@ -85,7 +85,7 @@ fn books(moody: &Moody, cache: &RegistrationCache<Moody>, live: usize, leaked: u
 }
 
 #[test]
-fn registering_goes_wrong() {
+fn a_failed_registration_leaves_nothing_behind() {
     let (moody, cache) = moody(4, MonitorMode::Explicit);
     moody.registering.spoil(200);
     let outcomes: Vec<usize> = std::thread::scope(|scope| {
@@ -117,7 +117,7 @@ fn registering_goes_wrong() {
 }
 
 #[test]
-fn ending_goes_wrong_where_somebody_else_asked_for_room() {
+fn a_failed_deregistration_during_an_eviction_is_counted_as_leaked() {
     let (moody, cache) = moody(4, MonitorMode::Explicit);
     for n in 1..=4 {
         drop(cache.get(at(n * PAGE), PAGE, READ).unwrap());
@@ -133,7 +133,7 @@ fn ending_goes_wrong_where_somebody_else_asked_for_room() {
 }
 
 #[test]
-fn ending_goes_wrong_with_the_last_lease() {
+fn a_failed_deregistration_after_the_last_lease_is_counted_as_leaked() {
     let (moody, cache) = moody(4, MonitorMode::Explicit);
     moody.ending.spoil(2);
     for n in 1..=3 {
@@ -151,7 +151,7 @@ fn ending_goes_wrong_with_the_last_lease() {
 }
 
 #[test]
-fn ending_goes_wrong_where_it_was_asked_for() {
+fn invalidate_reports_its_failed_deregistration() {
     let (moody, cache) = moody(8, MonitorMode::Explicit);
     for n in 1..=5 {
         drop(cache.get(at(n * PAGE), PAGE, READ).unwrap());
@@ -206,7 +206,7 @@ impl Registrar for OneAfterTheOther {
 }
 
 #[test]
-fn ending_goes_wrong_in_another_thread_while_it_is_asked_for() {
+fn invalidate_reports_the_failed_deregistration_of_another_thread() {
     let device = Arc::new(OneAfterTheOther { begun: Barrier::new(2), second: Barrier::new(2) });
     let cache = RegistrationCache::new(device.clone(), MANY, MonitorMode::Explicit).unwrap();
     let first = cache.get(at(PAGE), PAGE, READ).unwrap();
@@ -226,7 +226,7 @@ fn ending_goes_wrong_in_another_thread_while_it_is_asked_for() {
 }
 
 #[test]
-fn ending_goes_wrong_in_the_thread_of_the_cache() {
+fn a_failed_deregistration_by_the_reaper_is_counted_as_leaked() {
     if let Probe::Missing(why) = MonitorMode::probe() {
         return skip(&format!("the strict monitor: {why}"));
     }
@@ -248,7 +248,7 @@ fn ending_goes_wrong_in_the_thread_of_the_cache() {
 }
 
 #[test]
-fn what_the_device_may_still_have_stays_mapped() {
+fn memory_of_a_leaked_registration_stays_mapped() {
     use hostbuf::job::Solo;
     use hostbuf::{HostBuffer, Options};
     for wrong in 0..=2 {

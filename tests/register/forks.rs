@@ -9,7 +9,7 @@ use crate::memory::{Area, PAGE, map_over};
 use crate::{MANY, READ, Stamped, cache, span};
 
 #[test]
-fn a_child_gets_an_error_and_ends_nothing_of_its_parents() {
+fn a_forked_child_gets_an_error_and_ends_no_registration_of_its_parent() {
     let (fake, cache) = cache(Overlap::Free, MANY, MonitorMode::Strict);
     let area = Area::new(4);
     let lease = cache.get(area.pointer(), area.len(), READ).unwrap();
@@ -41,7 +41,7 @@ fn a_child_gets_an_error_and_ends_nothing_of_its_parents() {
 }
 
 #[test]
-fn while_a_child_lives_memory_is_unmapped_and_the_cache_goes() {
+fn memory_is_unmapped_and_the_cache_dropped_while_a_child_lives() {
     let (fake, cache) = cache(Overlap::Free, MANY, MonitorMode::Strict);
     let area = Area::new(4);
     drop(cache.get(area.pointer(), area.len(), READ).unwrap());
@@ -68,7 +68,7 @@ fn while_a_child_lives_memory_is_unmapped_and_the_cache_goes() {
 /// Children are born while threads take leases, drop them and change memory, with leases alive; some end at once, some make a
 /// cache of their own and leave the parent's to itself. The parent goes on with what it had.
 #[test]
-fn children_are_born_while_threads_are_busy() {
+fn fork_succeeds_while_threads_use_the_cache() {
     use std::sync::atomic::{AtomicBool, Ordering};
     let Some((fake, cache)) = crate::strict() else { return };
     let kept = Area::new(4);
@@ -125,7 +125,7 @@ fn children_are_born_while_threads_are_busy() {
 }
 
 #[test]
-fn a_child_that_freezes_ends_nothing_of_its_parents() {
+fn a_child_that_freezes_ends_no_registration_of_its_parent() {
     use hostbuf::job::Solo;
     use hostbuf::{HostBuffer, Options};
     let (fake, cache) = cache(Overlap::Free, MANY, MonitorMode::Explicit);
@@ -151,7 +151,7 @@ fn a_child_that_freezes_ends_nothing_of_its_parents() {
 /// Threads are in the middle of misses when a child is made: it has caches of its own, and nothing that it needs is held by a
 /// thread that it does not have.
 #[test]
-fn a_child_has_caches_of_its_own() {
+fn a_child_can_make_its_own_cache() {
     use std::sync::atomic::{AtomicBool, Ordering};
     let (_, parents) = cache(Overlap::Free, MANY, MonitorMode::Explicit);
     let stop = AtomicBool::new(false);
@@ -189,7 +189,7 @@ fn a_child_has_caches_of_its_own() {
 
 /// Threads make the monitor and stop it while children are born that make one of their own.
 #[test]
-fn a_child_has_a_monitor_of_its_own() {
+fn a_child_can_start_its_own_monitor() {
     use std::sync::atomic::{AtomicBool, Ordering};
     if crate::strict().is_none() {
         return;

@@ -36,7 +36,7 @@ fn one_of_each(buffer: &HostBuffer) -> (Arc<Fake>, RegistrationCache<Fake>) {
 }
 
 #[test]
-fn what_a_cache_has_of_it_is_ended_and_only_reading_comes_back() {
+fn freezing_ends_registrations_and_allows_only_reading_afterwards() {
     let buffer = filled();
     let (fake, cache) = one_of_each(&buffer);
     let beside = vec![0u8; PAGE];
@@ -56,7 +56,7 @@ fn what_a_cache_has_of_it_is_ended_and_only_reading_comes_back() {
 }
 
 #[test]
-fn a_lease_that_writes_is_in_the_way_and_nothing_is_lost() {
+fn a_writing_lease_blocks_freezing_and_keeps_its_registration() {
     let buffer = filled();
     let (fake, cache) = one_of_each(&buffer);
     let lease = cache.get(page(&buffer, 5), PAGE, Access::WRITE).unwrap();
@@ -77,7 +77,7 @@ fn a_lease_that_writes_is_in_the_way_and_nothing_is_lost() {
 
 /// A registration that is being made when the buffer is frozen: freezing waits for it, and it is not kept.
 #[test]
-fn a_registration_under_way_is_waited_for_and_ended() {
+fn freezing_waits_for_a_registration_in_progress_and_ends_it() {
     let buffer = filled();
     let (fake, cache) = explicit(MANY);
     let (refusing, other) = explicit(MANY);
@@ -105,7 +105,7 @@ fn a_registration_under_way_is_waited_for_and_ended() {
 
 /// A device that does not end a registration may write still: the memory stays, and is not frozen.
 #[test]
-fn what_a_device_has_not_ended_is_not_frozen() {
+fn a_failed_deregistration_prevents_freezing() {
     let buffer = filled();
     let start = page(&buffer, 0);
     let stuck = Arc::new(Stuck(Fake::new(Overlap::Free)));

@@ -44,7 +44,7 @@ fn whole(buffer: &HostBuffer) -> Span {
 
 #[test]
 #[ignore = "needs a GPU"]
-fn it_says_what_it_found() {
+fn probe_describes_the_gpu() {
     let probe = CudaHost::probe();
     println!("probe: {probe}");
     assert!(probe.is_ready());
@@ -87,7 +87,7 @@ fn the_callers_context_stays_current() {
 
 #[test]
 #[ignore = "needs a GPU"]
-fn an_overlap_is_an_error_that_says_so() {
+fn an_overlap_is_an_error_that_names_it() {
     let gpu = gpu();
     let area = Area::new(4);
     let _held = Registration::new(&gpu, span(area.at(), 2 * PAGE), Access::WRITE).expect("mapped");
@@ -98,7 +98,7 @@ fn an_overlap_is_an_error_that_says_so() {
 
 #[test]
 #[ignore = "needs a GPU"]
-fn what_is_not_mapped_is_an_error_that_says_so() {
+fn unmapped_memory_is_an_error_that_names_it() {
     let gpu = gpu();
     let area = Area::new(1);
     for access in [Access::READ, Access::WRITE] {
@@ -210,10 +210,10 @@ fn a_range_above_64_gib_is_registered_in_chunks_or_not_at_all() {
 /// A kernel that writes where nothing is; another process, since it breaks that one's context for good.
 #[test]
 #[ignore = "needs a GPU"]
-fn a_broken_context_gives_errors_that_say_so() {
+fn a_broken_context_gives_errors_that_name_it() {
     const CHILD: &str = "HOSTBUF_TEST_BREAK_CONTEXT";
     if std::env::var_os(CHILD).is_none() {
-        let name = "gpu::a_broken_context_gives_errors_that_say_so";
+        let name = "gpu::a_broken_context_gives_errors_that_name_it";
         let child = std::process::Command::new(std::env::current_exe().expect("this"))
             .args(["--ignored", "--exact", name, "--nocapture", "--test-threads=1"])
             .env(CHILD, "1")

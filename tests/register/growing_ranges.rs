@@ -25,7 +25,7 @@ fn a_growing_range_registers_at_most_twice_its_last_bytes() {
 
 /// The same where it grows to both sides, at once or by turns, and where it ends anywhere in its mapping.
 #[test]
-fn to_both_sides_and_to_no_edge() {
+fn a_range_that_grows_to_both_sides_stays_within_the_bound() {
     type Shape<'a> = &'a dyn Fn(usize) -> (usize, usize);
     let area = Area::new(4096);
     let shapes: [(Shape, usize); 4] = [
@@ -50,7 +50,7 @@ fn to_both_sides_and_to_no_edge() {
 
 /// A window of one size that moves on is no range that grows.
 #[test]
-fn a_window_that_moves_stays_as_large_as_it_is() {
+fn a_moving_window_is_registered_as_requested() {
     let Some((fake, cache)) = strict() else { return };
     let area = Area::new(1024);
     for first in 0..1000 {
@@ -62,7 +62,7 @@ fn a_window_that_moves_stays_as_large_as_it_is() {
 
 /// What is watched as one range may be two mappings, of which the device may not write the second.
 #[test]
-fn not_into_a_mapping_with_other_rights() {
+fn growth_stops_at_a_mapping_with_another_protection() {
     let Some((_, cache)) = strict() else { return };
     let area = Area::new(32);
     let middle = area.at() + 12 * PAGE;
@@ -107,7 +107,7 @@ impl Registrar for Limited {
 
 /// A request that the device would take does not fail since more was tried; and nothing else is ended for it.
 #[test]
-fn no_further_than_the_device_goes() {
+fn growth_stops_at_the_longest_range_of_the_device() {
     if strict().is_none() {
         return;
     }
@@ -127,7 +127,7 @@ fn no_further_than_the_device_goes() {
 
 /// Where only the program knows what changes, nothing is registered that it has not asked for; it may ask for the whole.
 #[test]
-fn with_an_explicit_monitor_the_program_says_where_it_ends() {
+fn an_explicit_monitor_registers_exactly_the_request() {
     let area = Area::new(64);
     for whole in [false, true] {
         let (fake, cache) = explicit(MANY);
@@ -143,7 +143,7 @@ fn with_an_explicit_monitor_the_program_says_where_it_ends() {
 }
 
 #[test]
-fn nothing_beyond_the_request_where_pages_have_been_given_back() {
+fn nothing_grows_over_discarded_pages() {
     let Some((_, cache)) = strict() else { return };
     let area = Area::new(64);
     drop(cache.get(area.pointer(), PAGE, READ).unwrap());
@@ -156,7 +156,7 @@ fn nothing_beyond_the_request_where_pages_have_been_given_back() {
 }
 
 #[test]
-fn neither_over_the_edge_of_a_mapping_nor_with_other_rights() {
+fn growth_stays_in_one_mapping_and_one_access() {
     let Some((_, cache)) = strict() else { return };
     let area = Area::new(3);
     drop(cache.get(area.pointer(), 2 * PAGE, READ).unwrap());
@@ -174,7 +174,7 @@ fn neither_over_the_edge_of_a_mapping_nor_with_other_rights() {
 ///   |-------|      |-------|
 /// ```
 #[test]
-fn to_the_left_and_on_a_device_without_overlaps_too() {
+fn a_range_grows_downwards_and_on_a_device_without_overlaps() {
     for overlap in [Overlap::Free, Overlap::Refused] {
         for left in [false, true] {
             let Some((fake, cache)) = strict_with(overlap, MANY) else { return };
@@ -194,7 +194,7 @@ fn to_the_left_and_on_a_device_without_overlaps_too() {
 
 /// On such a device nothing is widened into what is registered beside it.
 #[test]
-fn a_neighbour_stands_in_no_ones_way() {
+fn growth_does_not_reach_a_registered_neighbour() {
     let Some((fake, cache)) = strict_with(Overlap::Refused, MANY) else { return };
     let area = Area::new(16);
     let neighbour = cache.get((area.at() + 6 * PAGE) as *const u8, PAGE, READ).unwrap();

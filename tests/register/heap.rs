@@ -106,18 +106,18 @@ fn one_block(cache: &FakeCache, fake: &Fake, mapped: bool, length: usize) {
 }
 
 #[test]
-fn blocks_that_are_mapped_one_by_one() {
+fn mapped_malloc_blocks_are_never_stale() {
     blocks(true);
 }
 
 #[test]
-fn blocks_from_a_heap_that_is_trimmed() {
+fn malloc_blocks_of_a_trimmed_heap_are_never_stale() {
     blocks(false);
 }
 
 /// Memory that is cached in part is moved, grown and shrunk.
 #[test]
-fn areas_that_are_moved_and_grown() {
+fn moved_and_grown_mappings_are_never_stale() {
     let Some((fake, cache)) = strict() else { return };
     let (begun, moved) = (Instant::now(), AtomicUsize::new(0));
     std::thread::scope(|scope| {
@@ -167,7 +167,7 @@ fn areas_that_are_moved_and_grown() {
 
 /// What realloc cuts off is gone, and what stays is as it was.
 #[test]
-fn a_block_that_shrinks() {
+fn realloc_keeps_the_head_of_a_shrunk_block_and_ends_its_tail() {
     let Some((_, cache)) = strict() else { return };
     const LARGE: usize = 40 << 20;
     // SAFETY: a block of the test's own.
@@ -191,7 +191,7 @@ fn a_block_that_shrinks() {
 
 /// Threads that live long forget what they had of caches that are gone.
 #[test]
-fn caches_that_are_gone_leave_nothing_in_threads() {
+fn dropped_caches_leave_nothing_in_threads() {
     let mapped = || {
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
@@ -234,7 +234,7 @@ fn leased_only(requests: usize, mut request: impl FnMut(&FakeCache)) -> Option<u
 
 /// The C library reuses the stack of an ended thread for the next one.
 #[test]
-fn stacks_of_threads_that_come_and_go_are_kept() {
+fn reused_thread_stacks_stay_registered() {
     let sends = |cache: &FakeCache| {
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -249,7 +249,7 @@ fn stacks_of_threads_that_come_and_go_are_kept() {
 
 /// A heap that discards free pages immediately and reuses them at once.
 #[test]
-fn blocks_of_a_scavenging_heap_are_kept() {
+fn blocks_of_a_scavenging_heap_stay_registered() {
     let area = crate::memory::Area::new(16);
     let mut n = 0;
     let sends = |cache: &FakeCache| {

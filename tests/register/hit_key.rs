@@ -11,7 +11,7 @@ const BASE: usize = 0x10_0000;
 
 /// With room for a few only, one slot after the other is of another range, and of the same range again.
 #[test]
-fn where_slots_are_used_again() {
+fn a_hit_in_a_reused_slot_returns_the_new_key() {
     for regions in 1..=4 {
         let (fake, cache) = explicit(Budget { regions, bytes: 1 << 40 });
         let mut state = 88_172_645_463_325_252_u64;
@@ -42,7 +42,7 @@ fn where_slots_are_used_again() {
 
 /// One thread ends what two others find, until each has seen many.
 #[test]
-fn while_another_thread_ends_them() {
+fn a_hit_returns_the_right_key_while_another_thread_evicts() {
     const SEEN: usize = 300;
     let (_, cache) = explicit(Budget { regions: 2, bytes: 1 << 40 });
     let (cache, asking) = (&cache, &AtomicUsize::new(2));

@@ -13,7 +13,7 @@ const TWO: Budget = Budget { regions: 2, bytes: 1 << 30 };
 ///        |part|
 /// ```
 #[test]
-fn what_is_kept_stays_and_answers_for_its_parts() {
+fn a_kept_registration_is_not_evicted_and_serves_its_parts() {
     let (fake, cache) = explicit(TWO);
     cache.keep(at(0x10_0000), 0x8000, READ).unwrap();
     let kept = cache.get(at(0x10_0000), 0x8000, READ).unwrap().stamp();
@@ -40,7 +40,7 @@ fn what_is_kept_stays_and_answers_for_its_parts() {
 }
 
 #[test]
-fn where_overlaps_are_refused_what_is_kept_is_in_the_way() {
+fn a_kept_registration_blocks_overlapping_ones_on_a_device_without_overlaps() {
     let (fake, cache) = cache(Overlap::Refused, TWO, MonitorMode::Explicit);
     cache.keep(at(0x10_0000), 0x2000, READ).unwrap();
     assert!(matches!(cache.get(at(0x10_1000), 0x2000, READ), Err(Error::Registration { .. })));
@@ -48,7 +48,7 @@ fn where_overlaps_are_refused_what_is_kept_is_in_the_way() {
 }
 
 #[test]
-fn memory_that_changes_is_not_kept() {
+fn keep_does_not_outlive_a_change_of_the_memory() {
     let Some((fake, cache)) = strict() else { return };
     let area = Area::new(4);
     cache.keep(area.pointer(), area.len(), READ).unwrap();

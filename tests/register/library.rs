@@ -54,7 +54,7 @@ impl Drop for Library {
 }
 
 #[test]
-fn it_changes_memory_past_every_hook() {
+fn a_library_loaded_later_changes_memory_and_hits_stay_correct() {
     let Some((_, cache)) = strict() else { return };
     // The monitor is there before the library is.
     let library = Library::load(&build("changes"));
@@ -71,7 +71,7 @@ fn it_changes_memory_past_every_hook() {
 }
 
 #[test]
-fn it_goes_with_its_data() {
+fn dlclose_ends_registrations_of_the_library_data() {
     const LENGTH: usize = 16 * PAGE;
     let Some((fake, cache)) = strict() else { return };
     let path = build("goes");
@@ -106,7 +106,7 @@ fn it_goes_with_its_data() {
 /// The loader holds its lock while it unmaps, and waits for the monitor; other threads take leases all the time, of the
 /// library's own data too, and of memory that changes.
 #[test]
-fn it_goes_while_threads_are_busy() {
+fn dlclose_does_not_deadlock_with_busy_threads() {
     const LENGTH: usize = 16 * PAGE;
     let Some((_, cache)) = strict() else { return };
     let path = build("busy");

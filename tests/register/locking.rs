@@ -34,7 +34,7 @@ fn alone() -> bool {
 ///   |  |xx|   |xx|   |      the program unmaps some of it
 /// ```
 #[test]
-fn holes_leave_nothing_locked() {
+fn unmapped_holes_leave_nothing_locked() {
     if !alone() {
         return;
     }
@@ -55,7 +55,7 @@ fn holes_leave_nothing_locked() {
 }
 
 #[test]
-fn what_others_have_stays_locked_beside_a_hole() {
+fn other_registrations_stay_locked_beside_a_hole() {
     if !alone() {
         return;
     }
@@ -72,7 +72,7 @@ fn what_others_have_stays_locked_beside_a_hole() {
 }
 
 #[test]
-fn holes_leave_nothing_locked_through_a_cache() {
+fn unmapped_holes_leave_nothing_locked_through_a_cache() {
     if !alone() {
         return;
     }
@@ -90,7 +90,7 @@ fn holes_leave_nothing_locked_through_a_cache() {
 
 /// Page by page this would take days.
 #[test]
-fn more_than_there_is_gets_its_error_at_once() {
+fn a_range_beyond_the_mapped_memory_fails_at_once() {
     if !alone() {
         return;
     }
@@ -109,7 +109,7 @@ fn more_than_there_is_gets_its_error_at_once() {
 }
 
 #[test]
-fn a_child_locks_nothing_with_its_parents() {
+fn a_forked_child_locks_nothing_with_its_parents_registrar() {
     let mlock = Arc::new(Mlock::new());
     let area = Area::new(4);
     let whole = span(area.at(), area.len());
@@ -131,7 +131,7 @@ fn a_child_locks_nothing_with_its_parents() {
 
 /// Children are made while threads hold the registrar's lock.
 #[test]
-fn children_wait_for_no_lock_of_their_parents() {
+fn forked_children_wait_for_no_lock_of_their_parents() {
     use std::sync::atomic::{AtomicBool, Ordering};
     let mlock = Mlock::new();
     let stop = AtomicBool::new(false);
@@ -161,7 +161,7 @@ fn children_wait_for_no_lock_of_their_parents() {
 }
 
 #[test]
-fn a_mapping_of_which_a_part_is_registered_moves_as_a_whole_when_it_has_ended() {
+fn a_partly_registered_mapping_moves_as_a_whole_after_deregistration() {
     let mlock = Arc::new(Mlock::new());
     let area = Area::new(4);
     let part = Registration::new(&mlock, span(area.at() + PAGE, PAGE), READ).unwrap();
@@ -180,7 +180,7 @@ fn remap(start: usize, length: usize) -> std::io::Result<usize> {
 }
 
 #[test]
-fn nobody_writes_so_memory_may_be_read_only() {
+fn read_only_memory_can_be_registered_for_reading() {
     let area = Area::new(1);
     // SAFETY: a test's own page.
     assert_eq!(unsafe { libc::mprotect(area.at() as *mut _, PAGE, libc::PROT_READ) }, 0);
@@ -188,7 +188,7 @@ fn nobody_writes_so_memory_may_be_read_only() {
 }
 
 #[test]
-fn the_limit_is_named_with_what_to_do() {
+fn the_memlock_limit_error_names_the_remedy() {
     const LIMIT: usize = 64 << 10;
     let area = Area::new(64);
     let end = child::does(|| {

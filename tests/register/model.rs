@@ -337,7 +337,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_is_done_in_whatever_order(
+    fn random_operations_agree_with_the_model(
         steps in proptest::collection::vec(step(), 1..120),
         regions in 1..6usize,
         pages in 1..12usize,
@@ -348,7 +348,7 @@ proptest! {
     }
 
     #[test]
-    fn with_room_for_all_each_answer_is_known(
+    fn with_a_large_budget_every_result_is_predicted(
         steps in proptest::collection::vec(step(), 1..120),
         overlaps in any::<bool>(),
     ) {

@@ -32,7 +32,7 @@ pub(crate) fn within(what: &'static str, time: Duration, act: impl FnOnce()) {
 }
 
 #[test]
-fn caches_go_while_the_allocator_waits_for_the_monitor() {
+fn dropping_a_cache_does_not_deadlock_with_an_allocator_that_unmaps() {
     if strict().is_none() {
         return;
     }
@@ -64,7 +64,7 @@ fn caches_go_while_the_allocator_waits_for_the_monitor() {
 
 /// A freezing that is refused says why, and has no lock while it finds the words.
 #[test]
-fn a_freezing_is_refused_while_the_allocator_waits_for_the_monitor() {
+fn a_refused_freeze_does_not_deadlock_with_an_allocator_that_unmaps() {
     let Some((_, cache)) = strict() else { return };
     let given_back = Area::new(1);
     drop(cache.get(given_back.pointer(), PAGE, READ).unwrap());
@@ -84,7 +84,7 @@ fn a_freezing_is_refused_while_the_allocator_waits_for_the_monitor() {
 
 /// Whatever a cache is asked for, and whatever comes of it.
 #[test]
-fn everything_is_done_while_the_allocator_waits_for_the_monitor() {
+fn no_operation_deadlocks_with_an_allocator_that_unmaps() {
     static DATA: [u8; 64] = [7; 64];
     for overlap in [Overlap::Free, Overlap::Refused] {
         let budget = Budget { regions: 4, bytes: 64 * PAGE };
@@ -128,7 +128,7 @@ fn everything_is_done_while_the_allocator_waits_for_the_monitor() {
 
 /// The monitor ends where the process can open nothing any more, neither for want of descriptors nor of the file.
 #[test]
-fn the_last_cache_goes_when_nothing_can_be_opened() {
+fn the_monitor_stops_when_no_file_can_be_opened() {
     let Some((_, cache)) = strict() else { return };
     // Large vectors lie beside each other, and beside what the monitor has: one mapping, as the kernel has it.
     let areas: Vec<Vec<u8>> = (0..16).map(|_| vec![7; 4 << 20]).collect();
@@ -196,7 +196,7 @@ fn grown(cache: &crate::FakeCache) -> usize {
 }
 
 #[test]
-fn a_mapping_that_has_moved() {
+fn a_moved_mapping_is_unwatched_at_shutdown() {
     let Some((_, cache)) = strict() else { return };
     let area = std::mem::ManuallyDrop::new(Area::new(4));
     drop(cache.get(area.pointer(), area.len(), READ).unwrap());
@@ -209,7 +209,7 @@ fn a_mapping_that_has_moved() {
 }
 
 #[test]
-fn a_mapping_that_has_grown_where_it_is() {
+fn a_mapping_grown_in_place_is_unwatched_at_shutdown() {
     let Some((_, cache)) = strict() else { return };
     let at = grown(&cache);
     with_a_child(|| {
@@ -219,7 +219,7 @@ fn a_mapping_that_has_grown_where_it_is() {
 }
 
 #[test]
-fn the_end_of_a_mapping_that_has_grown_and_lost_its_beginning() {
+fn the_end_of_a_grown_and_truncated_mapping_is_unwatched_at_shutdown() {
     let Some((_, cache)) = strict() else { return };
     let at = grown(&cache);
     unmap(at, 5 * PAGE);
@@ -230,7 +230,7 @@ fn the_end_of_a_mapping_that_has_grown_and_lost_its_beginning() {
 }
 
 #[test]
-fn where_a_mapping_has_moved_to_is_not_taken_for_watched() {
+fn the_target_of_a_moved_mapping_does_not_count_as_watched() {
     let Some((_, cache)) = strict() else { return };
     let area = std::mem::ManuallyDrop::new(Area::new(4));
     drop(cache.get(area.pointer(), area.len(), READ).unwrap());
@@ -244,7 +244,7 @@ fn where_a_mapping_has_moved_to_is_not_taken_for_watched() {
 }
 
 #[test]
-fn one_cache_too_many_gets_an_error_and_the_others_go_on() {
+fn one_cache_too_many_is_an_error_and_the_others_continue() {
     let Some((_, cache)) = strict() else { return };
     let fake = Arc::new(Fake::new(Overlap::Free));
     let one =

@@ -23,7 +23,7 @@ fn pinned(limit: usize) -> (Arc<Fake>, PinnedAlloc<Fake>) {
 
 /// Blocks are shared memory: one that both were given would be written by both.
 #[test]
-fn a_child_gets_no_block_of_its_parents() {
+fn a_forked_child_gets_no_block_of_its_parent() {
     let (fake, pinned) = pinned(64 * MIB);
     drop(pinned.allocate(4096).unwrap());
     let held = pinned.allocate(1000).unwrap();
@@ -43,7 +43,7 @@ fn a_child_gets_no_block_of_its_parents() {
 }
 
 #[test]
-fn a_child_is_born_while_a_thread_registers() {
+fn fork_succeeds_while_a_thread_registers() {
     let (fake, pinned) = pinned(1 << 30);
     let held = pinned.allocate(4096).unwrap();
     let dropped = &raw const held;
@@ -64,7 +64,7 @@ fn a_child_is_born_while_a_thread_registers() {
 }
 
 #[test]
-fn children_are_born_while_threads_take_blocks_and_drop_them() {
+fn fork_succeeds_while_threads_allocate_and_free_blocks() {
     let (fake, pinned) = pinned(64 * MIB);
     let held = pinned.allocate(100).unwrap();
     let dropped = &raw const held;
@@ -93,7 +93,7 @@ fn children_are_born_while_threads_take_blocks_and_drop_them() {
 }
 
 #[test]
-fn while_one_registers_others_take_what_is_there_and_give_it_back() {
+fn allocations_continue_while_another_thread_registers() {
     let (fake, pinned) = pinned(1 << 30);
     drop(pinned.allocate(4096).unwrap());
     let held = pinned.allocate(4096).unwrap();
@@ -119,7 +119,7 @@ fn while_one_registers_others_take_what_is_there_and_give_it_back() {
 }
 
 #[test]
-fn large_blocks_are_registered_at_the_same_time_within_the_limit() {
+fn large_blocks_are_registered_concurrently_within_the_limit() {
     let (fake, pinned) = pinned(128 * MIB);
     fake.close();
     std::thread::scope(|scope| {
@@ -139,7 +139,7 @@ fn large_blocks_are_registered_at_the_same_time_within_the_limit() {
 }
 
 #[test]
-fn threads_that_begin_together_share_a_slab() {
+fn threads_that_start_together_share_a_slab() {
     let (fake, pinned) = pinned(2 * MIB);
     let begin = Barrier::new(8);
     fake.close();
@@ -160,7 +160,7 @@ fn threads_that_begin_together_share_a_slab() {
 }
 
 #[test]
-fn what_a_device_refuses_is_not_taken_from_the_limit() {
+fn a_refused_registration_does_not_count_in_the_limit() {
     let (fake, pinned) = pinned(64 * MIB);
     fake.fail(1, libc::EIO);
     assert!(matches!(pinned.allocate(64 * MIB), Err(Error::Registration { .. })));
@@ -196,14 +196,14 @@ impl Registrar for Panics {
 }
 
 #[test]
-fn a_registrar_that_panics_takes_nothing_from_the_limit() {
+fn a_panicking_registration_does_not_count_in_the_limit() {
     let pinned = PinnedAlloc::new(Arc::new(Panics(AtomicBool::new(false))), READ, 2 * MIB);
     catch_unwind(AssertUnwindSafe(|| pinned.allocate(100).map(drop))).unwrap_err();
     assert_eq!(pinned.allocate(2 * MIB).unwrap().registered().len(), 2 * MIB);
 }
 
 #[test]
-fn a_slab_is_as_long_as_all_before_it_and_shorter_where_there_is_no_room() {
+fn a_slab_doubles_the_total_unless_the_limit_is_near() {
     let (fake, pinned) = pinned(1 << 30);
     let blocks: Vec<_> = (0..96).map(|_| pinned.allocate(MIB).unwrap()).collect();
     let mut lengths: Vec<usize> = fake.live().iter().map(|(_, span, _)| span.len() / MIB).collect();
@@ -222,7 +222,7 @@ fn a_slab_is_as_long_as_all_before_it_and_shorter_where_there_is_no_room() {
 }
 
 #[test]
-fn the_limit_comes_before_any_memory() {
+fn the_limit_is_checked_before_memory_is_allocated() {
     let (fake, pinned) = pinned(64 * MIB);
     // No host has so much: its answer would be another.
     for (asked, words) in [(1 << 50, "a block of 1024 TiB"), (65 * MIB, "65 MiB (which takes 128 MiB)")] {

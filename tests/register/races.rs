@@ -27,7 +27,7 @@ fn misses_of_one_range_register_once() {
 }
 
 #[test]
-fn hits_go_on_while_another_registration_takes_its_time() {
+fn hits_continue_during_a_slow_registration() {
     let (fake, cache) = explicit(MANY);
     drop(cache.get(at(0x1000), 64, READ).unwrap());
     fake.close();
@@ -44,7 +44,7 @@ fn hits_go_on_while_another_registration_takes_its_time() {
 }
 
 #[test]
-fn followers_keep_their_own_time_and_a_leaders_error_wakes_them() {
+fn waiting_requests_keep_their_own_timeout_and_an_error_wakes_them() {
     let (fake, cache) = explicit(MANY);
     fake.close();
     fake.fail(1, libc::EIO);
@@ -68,7 +68,7 @@ fn followers_keep_their_own_time_and_a_leaders_error_wakes_them() {
 }
 
 #[test]
-fn a_leader_that_panics_leaves_nothing_behind() {
+fn a_panicking_registration_leaves_nothing_behind() {
     use hostbuf::register::{Access, Overlap, Registrar, RegistrationCache, Span};
     struct Bomb(std::sync::atomic::AtomicBool);
     impl Registrar for Bomb {
@@ -205,7 +205,7 @@ impl Registrar for Slow {
 
 /// Whoever invalidates waits for what others are ending of the range, and for nothing else.
 #[test]
-fn an_invalidation_waits_for_its_own_range() {
+fn invalidate_waits_only_for_its_own_range() {
     let slow = Slow { at: 0x1000, state: Mutex::default(), changed: Condvar::new() };
     let cache = RegistrationCache::new(Arc::new(slow), MANY, MonitorMode::Explicit).unwrap();
     drop(cache.get(at(0x1000), 64, READ).unwrap());

@@ -87,7 +87,7 @@ fn a_registrar_that_always_fails_under_ten_threads() {
 }
 
 #[test]
-fn of_two_places_the_last_two_are_kept() {
+fn a_budget_of_two_keeps_the_last_two() {
     let (_, cache) = explicit(Budget { regions: 2, ..MANY });
     let id = |n: usize| cache.get(at(0x50_0000 + n * PAGE), PAGE, READ).unwrap().handle().0;
     let (_, two, three) = (id(1), id(2), id(3));
@@ -95,7 +95,7 @@ fn of_two_places_the_last_two_are_kept() {
 }
 
 #[test]
-fn of_a_thousand_bytes_six_hundred_fit_once() {
+fn a_byte_budget_of_1000_holds_600_once() {
     let (fake, cache) = explicit(Budget { regions: 10, bytes: 1000 });
     for round in 0..5 {
         drop(cache.get(at(0x60_0000), 600, READ).unwrap());
@@ -121,7 +121,7 @@ fn counters_are_exact() {
 }
 
 #[test]
-fn forty_thousand_unmappings_of_one_page_leave_nothing_pending() {
+fn forty_thousand_unmaps_of_one_page_leave_nothing_pending() {
     let Some((fake, cache)) = strict() else { return };
     let area = Area::new(1);
     for round in 0..40_000 {
@@ -148,7 +148,7 @@ fn a_request_over_the_edge_of_a_page_is_one_registration() {
 }
 
 #[test]
-fn another_device_has_its_own_and_may_go_first() {
+fn each_device_has_its_own_cache_in_any_drop_order() {
     let ((one, here), (two, there)) = (explicit(MANY), explicit(MANY));
     let (a, b) = (here.get(at(0x90_0000), 64, READ).unwrap(), there.get(at(0x90_0000), 64, READ).unwrap());
     assert_eq!((one.made(), two.made()), (1, 1));

@@ -69,7 +69,7 @@ fn a_mapping_that_another_descriptor_watches_is_not_served_by_the_old_registrati
 }
 
 #[test]
-fn munmap_and_a_new_mapping() {
+fn munmap_and_a_new_mapping_end_the_registration() {
     changed_by("munmap", |at, length| {
         // SAFETY: the test's own pages.
         assert_eq!(unsafe { libc::munmap(at as *mut _, length) }, 0);
@@ -78,13 +78,13 @@ fn munmap_and_a_new_mapping() {
 }
 
 #[test]
-fn a_mapping_over_it() {
+fn mmap_over_a_range_ends_the_registration() {
     changed_by("MAP_FIXED", map_over);
     changed_by("MAP_FIXED over one page", |at, _| map_over(at + 3 * PAGE, PAGE));
 }
 
 #[test]
-fn raw_system_calls() {
+fn raw_system_calls_end_the_registration() {
     changed_by("munmap by syscall", |at, length| {
         // SAFETY: as above, past the C library.
         assert_eq!(unsafe { libc::syscall(libc::SYS_munmap, at, length) }, 0);
@@ -104,7 +104,7 @@ fn raw_system_calls() {
 }
 
 #[test]
-fn mremap_away_and_back() {
+fn mremap_away_and_back_ends_the_registration() {
     changed_by("mremap from", |at, length| {
         // SAFETY: moved to an area of the test's own and back: other pages come to no harm.
         unsafe {
@@ -125,7 +125,7 @@ fn mremap_away_and_back() {
 }
 
 #[test]
-fn mremap_that_leaves_the_mapping_and_takes_the_pages() {
+fn mremap_with_dontunmap_ends_the_registration() {
     changed_by("mremap DONTUNMAP", |at, length| {
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP;
         // SAFETY: the test's own pages are moved elsewhere, and unmapped there.
@@ -138,7 +138,7 @@ fn mremap_that_leaves_the_mapping_and_takes_the_pages() {
 }
 
 #[test]
-fn mremap_onto_it() {
+fn mremap_onto_a_range_ends_the_registration() {
     changed_by("mremap onto", |at, length| {
         // SAFETY: new pages, moved over the test's own.
         unsafe {
@@ -151,7 +151,7 @@ fn mremap_onto_it() {
 }
 
 #[test]
-fn every_advice_that_discards() {
+fn every_discarding_madvise_ends_the_registration() {
     const DONTNEED_LOCKED: i32 = 24;
     for (name, advice) in
         [("DONTNEED", libc::MADV_DONTNEED), ("DONTNEED_LOCKED", DONTNEED_LOCKED), ("FREE", libc::MADV_FREE)]
@@ -165,7 +165,7 @@ fn every_advice_that_discards() {
 
 /// Locked pages are discarded by this one only.
 #[test]
-fn pages_that_were_locked() {
+fn dontneed_locked_ends_the_registration() {
     const DONTNEED_LOCKED: i32 = 24;
     changed_by("DONTNEED_LOCKED of locked pages", |at, length| {
         // SAFETY: the test's own pages, few enough for every limit.
@@ -179,7 +179,7 @@ fn pages_that_were_locked() {
 }
 
 #[test]
-fn the_break_that_moves() {
+fn brk_ends_the_registration() {
     let Some((_, cache)) = strict() else { return };
     // SAFETY: grows the heap by pages that only this test uses, and gives them back. The C library notices that somebody else
     // has moved the break, and leaves it alone; another thread that moves it meanwhile would be in the way.
@@ -201,7 +201,7 @@ fn the_break_that_moves() {
 }
 
 #[test]
-fn free_and_realloc_of_large_blocks() {
+fn free_and_realloc_of_large_blocks_end_the_registration() {
     let Some((_, cache)) = strict() else { return };
     // So large that the C library gets it from the kernel, and gives it back at once.
     const LARGE: usize = 40 << 20;
@@ -232,7 +232,7 @@ fn free_and_realloc_of_large_blocks() {
 /// Thread A unmaps and maps anew; thread B asks the moment A is done. Without the question to the kernel B would hit what the
 /// monitor has not heard of yet.
 #[test]
-fn between_the_change_and_the_news_of_it() {
+fn no_hit_between_a_change_and_its_event() {
     let Some((_, cache)) = strict() else { return };
     MonitorMode::delay(std::time::Duration::from_micros(200));
     let area = Area::new(4);
@@ -261,7 +261,7 @@ fn between_the_change_and_the_news_of_it() {
 /// ```
 /// What B then keeps must be of memory that is watched. B pauses there, so that A comes in between.
 #[test]
-fn between_the_watching_and_the_registering() {
+fn no_stale_entry_when_memory_changes_between_watching_and_registering() {
     let Some((_, cache)) = strict() else { return };
     let pause = std::time::Duration::from_micros(200);
     MonitorMode::pause(pause);
@@ -281,7 +281,7 @@ fn between_the_watching_and_the_registering() {
 }
 
 #[test]
-fn memory_that_cannot_be_watched_is_never_kept() {
+fn unwatchable_memory_is_registered_for_its_lease_only() {
     let Some((fake, cache)) = strict() else { return };
     // Shared memory of another owner.
     // SAFETY: new memory of the test's own.
@@ -316,7 +316,7 @@ fn memory_that_cannot_be_watched_is_never_kept() {
 }
 
 #[test]
-fn hostbufs_own_memory_is_kept_by_its_registration() {
+fn a_registration_keeps_memory_of_hostbuf_mapped() {
     use hostbuf::job::Solo;
     use hostbuf::{HostBuffer, Options};
     let Some((fake, cache)) = strict() else { return };
@@ -335,7 +335,7 @@ fn hostbufs_own_memory_is_kept_by_its_registration() {
 }
 
 #[test]
-fn what_has_gone_makes_room_at_once() {
+fn an_unmapped_registration_frees_its_budget_at_once() {
     if strict().is_none() {
         return;
     }

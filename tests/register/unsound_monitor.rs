@@ -106,8 +106,8 @@ pub(crate) fn is_alone(test: &str) -> bool {
 }
 
 #[test]
-fn nothing_is_kept_until_it_is_known_again_what_changes() {
-    if !is_alone("unsound_monitor::nothing_is_kept_until_it_is_known_again_what_changes") {
+fn nothing_is_kept_while_the_monitor_is_unsound() {
+    if !is_alone("unsound_monitor::nothing_is_kept_while_the_monitor_is_unsound") {
         return;
     }
     let Some((fake, cache)) = strict() else { return };
@@ -141,8 +141,8 @@ fn nothing_is_kept_until_it_is_known_again_what_changes() {
 }
 
 #[test]
-fn many_short_changes_are_not_a_long_one() {
-    if !is_alone("unsound_monitor::many_short_changes_are_not_a_long_one") {
+fn many_short_changes_do_not_make_the_monitor_unsound() {
+    if !is_alone("unsound_monitor::many_short_changes_do_not_make_the_monitor_unsound") {
         return;
     }
     let Some((_, cache)) = strict() else { return };

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use crate::skip;
 
 #[test]
-fn with_an_rdma_device() {
+fn an_rdma_device_passes_the_probe() {
     let root = hostbuf_tests::root();
     let machine = root.join("scripts/rdma-vm");
     let check = Command::new(&machine).arg("--check").output().expect("the script starts");

@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_environment_is_read_and_nonsense_named() {
+    fn invalid_budgets_in_the_environment_are_named() {
         let read = |r, b| Budget::read(r, b);
         assert_eq!(read(Some("7"), Some("2G")).unwrap(), Budget { regions: 7, bytes: 2 << 30 });
         assert_eq!(read(None, Some("1k")).unwrap().regions, 1024);

@@ -318,7 +318,7 @@ mod tests {
     /// A thread that waits for an ending relies on the memory being gone: a program that has flushed the cache reuses the
     /// address.
     #[test]
-    fn memory_goes_before_its_ending_is_over() {
+    fn memory_is_released_before_its_deregistration_counts_as_done() {
         const START: usize = 0x10_0000;
         let fake = Arc::new(Fake::new(Overlap::Free));
         let shared =

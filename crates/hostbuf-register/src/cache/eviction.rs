@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn one_more_than_fits_still_hits_mostly() {
+    fn a_working_set_that_exceeds_the_budget_by_one_still_hits() {
         for n in [16, 64, 1024] {
             let mut model = Model::new(n, usize::MAX);
             model.rate(cycle(n as u64 + 1, 20));
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scan_does_not_push_out_what_is_hot() {
+    fn a_scan_does_not_evict_hot_registrations() {
         for n in [16u64, 64, 1024] {
             let mut model = Model::new(n as usize, usize::MAX);
             let hot = n / 2;
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_complete_shift_is_followed_within_four_passes() {
+    fn a_new_working_set_fits_within_four_passes() {
         for n in [4u64, 16, 64, 1024] {
             let mut model = Model::new(n as usize, usize::MAX);
             model.rate(cycle(n, 20));
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn members_that_are_used_or_leased_do_not_leave_the_small_queue_for_another() {
+    fn used_or_leased_members_are_not_evicted_from_the_small_queue() {
         let mut policy = EvictionPolicy::new(4);
         (0..4).for_each(|slot| policy.add(slot, u64::from(slot) + 1, 1, 1));
         // 0 has been leased again since, and 1 is leased now.
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn while_the_main_queue_grows_only_ghosts_enter_it_at_once() {
+    fn while_the_main_queue_grows_only_ghosts_enter_it_directly() {
         let mut model = Model::new(10, usize::MAX);
         model.rate(cycle(10, 1));
         let counts = |model: &Model| (model.policy.small.count, model.policy.main.count);
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn of_mixed_sizes_no_more_is_registered_than_by_lru() {
+    fn mixed_sizes_register_no_more_bytes_than_lru() {
         // Zipf-like reuse of 400 buffers from a page to 4 MiB under 64 MiB, with a scan of large ones now and then.
         let mut state = 88_172_645_463_325_252u64;
         let mut random = move || {

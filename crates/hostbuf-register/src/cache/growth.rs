@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn twice_what_was_there_on_the_side_to_which_it_grows() {
+    fn a_range_doubles_on_the_side_to_which_it_grows() {
         let same = |span| (span, span);
         assert_eq!(grown(&[], pages(150, 3)), pages(150, 3));
         assert_eq!(grown(&[same(pages(150, 8))], pages(150, 9)), pages(150, 16));
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_that_moves_on_counts_what_it_has_in_common_with_the_last() {
+    fn a_moving_window_counts_only_its_overlap_with_the_last() {
         let (other, asked) = (pages(140, 30), pages(140, 8));
         assert_eq!(grown(&[(other, asked)], pages(163, 8)), pages(163, 14));
         // One that holds what was asked for before grows, however far the registration reaches back.

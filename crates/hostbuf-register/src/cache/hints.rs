@@ -360,7 +360,7 @@ mod tests {
     type Way = (fn(usize) -> usize, usize);
 
     #[test]
-    fn what_was_learned_is_guessed() {
+    fn stored_hints_are_found() {
         const SLOTS: usize = 16384;
         // Pages at equal distances, and at odd ones.
         let ways: [Way; 5] = [
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bucket_forgets_what_is_wrong_first_and_then_in_turn() {
+    fn a_bucket_replaces_outdated_hints_first_and_then_in_turn() {
         let all = All::new(1);
         let bucket = &all.buckets[0];
         let at = |tag: u16| HintPlace { pair: 0, below: 2 * tag };
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn a_first_guess_gives_way_in_the_end() {
+    fn a_primary_hint_is_replaced_after_several_stores() {
         let all = All::new(1);
         let [a, b, c] = [16, 32, 48].map(|below| HintPlace { pair: 0, below });
         let (pair, bucket) = (&all.pairs[0], &all.buckets[0]);
@@ -440,7 +440,7 @@ mod tests {
 
     /// One page after the other for each slot: what is asked for now has the first guesses, and not what was asked for before.
     #[test]
-    fn what_has_ended_makes_room() {
+    fn outdated_hints_make_room() {
         const SLOTS: usize = 4096;
         let all = All::new(SLOTS);
         let mut state = 88_172_645_463_325_252_u64;
@@ -480,7 +480,7 @@ mod tests {
 
     /// Two registrations lie in one page, and both are asked for.
     #[test]
-    fn two_of_one_page_do_not_push_each_other_out() {
+    fn two_slots_of_one_page_do_not_replace_each_other() {
         let all = All::new(64);
         let place = all.sizes.place(77);
         all.store(77, 1, |_| false);
@@ -492,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_is_forgotten_and_no_other() {
+    fn removing_a_slot_keeps_the_hints_of_others() {
         let all = All::new(64);
         (0..64).for_each(|slot| all.store(slot as usize, slot, |_| false));
         let place = all.sizes.place(7);

@@ -140,17 +140,17 @@ fn never_both(hold: fn(&Fake, &CacheShared<Fake>) -> bool, preemptions: usize) {
 }
 
 #[test]
-fn a_lease_or_an_eviction_and_never_both() {
+fn a_slot_is_leased_or_evicted_but_never_both() {
     never_both(hold, 3);
 }
 
 #[test]
-fn several_leases_or_an_eviction_and_never_both() {
+fn several_slots_are_leased_or_evicted_but_never_both() {
     never_both(hold_many, 2);
 }
 
 #[test]
-fn what_was_made_invalid_is_leased_to_nobody_and_ends_once() {
+fn an_invalidated_slot_is_not_leased_and_deregistered_once() {
     for new in [true, false] {
         model(3, move || {
             let (fake, shared) = registered();
@@ -167,7 +167,7 @@ fn what_was_made_invalid_is_leased_to_nobody_and_ends_once() {
 }
 
 #[test]
-fn a_place_that_is_used_again_is_not_taken_for_what_it_was() {
+fn a_reused_slot_is_not_the_old_registration() {
     for new in [true, false] {
         model(1, move || {
             let (fake, shared) = registered();
@@ -184,7 +184,7 @@ fn a_place_that_is_used_again_is_not_taken_for_what_it_was() {
 
 /// What the holder did with its lease is over, for every thread, before it is ended; by acquiring and releasing alone.
 #[test]
-fn a_lease_that_another_thread_drops_is_over_before_the_end() {
+fn uses_of_a_lease_happen_before_its_deregistration() {
     without_fences(|| {
         model(3, || {
             let (fake, shared) = registered();
@@ -215,7 +215,7 @@ fn a_lease_that_another_thread_drops_is_over_before_the_end() {
 ///   |-- b --||-- a --|     a is always there; b comes before it, or goes, and a moves in its block
 /// ```
 #[test]
-fn the_table_shows_what_is_there_or_says_that_it_was_disturbed() {
+fn a_lookup_finds_the_entry_or_reports_a_concurrent_change() {
     for coming in [true, false] {
         without_fences(|| {
             model(2, move || {

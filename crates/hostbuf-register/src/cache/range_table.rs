@@ -320,7 +320,7 @@ mod tests {
     proptest! {
         /// Against a list that is searched from end to end.
         #[test]
-        fn finds_what_a_list_finds(
+        fn lookups_agree_with_a_list(
             steps in proptest::collection::vec((any::<bool>(), 1usize..600, 1usize..40), 1..400),
             asked in proptest::collection::vec((1usize..600, 1usize..40), 20),
         ) {
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn holds_as_many_as_it_was_made_for_in_any_order() {
+    fn the_table_holds_its_capacity_in_any_order() {
         for step in [1usize, 7919, 4999] {
             let table = RangeTable::new(10_000);
             for i in 0..10_000 {
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn readers_beside_a_writer_see_only_what_was_there() {
+    fn concurrent_readers_find_only_real_entries() {
         let table = RangeTable::new(1000);
         // Those with even numbers are always there.
         for n in (0..1000).step_by(2) {

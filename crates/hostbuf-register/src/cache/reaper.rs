@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_budget_that_is_too_small_shows_once() {
+    fn a_budget_that_is_too_small_is_reported_once() {
         let stats = |hits, misses, evictions| Stats { hits, misses, evictions, ..Stats::default() };
         let mut shortage = BudgetPressure::default();
         assert!(!shortage.shows_first(&stats(0, MANY - 1, MANY - 1)), "few");

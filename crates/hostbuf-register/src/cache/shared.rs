@@ -512,7 +512,7 @@ mod tests {
     /// A thread that sleeps meanwhile, and one that takes over what another one has left, look at a slot that has the number of
     /// long ago.
     #[test]
-    fn a_number_that_comes_again_is_of_another_registration() {
+    fn a_reused_version_is_not_the_old_registration() {
         for number in [0, 1, 5, VERSION_BITS - 1] {
             let shared = with_room_for_one();
             shared.slots[0].set_version(number.wrapping_sub(1));
@@ -537,7 +537,7 @@ mod tests {
 
     /// The same between a thread's look at its guess and its look at the slot.
     #[test]
-    fn nor_while_a_thread_has_just_found_its_guess() {
+    fn a_hint_found_before_its_version_is_reused_is_not_current() {
         let shared = with_room_for_one();
         shared.slots[0].set_version(u32::MAX);
         (0..3).for_each(|_| get(&shared));

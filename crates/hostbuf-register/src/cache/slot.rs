@@ -273,7 +273,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_handle_ends_once() {
+    fn a_handle_is_taken_once() {
         let counted = std::sync::Arc::new(());
         let slot = Slot::new();
         for _ in 0..2 {
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_is_good_until_the_next_description() {
+    fn an_observation_is_valid_until_the_slot_changes() {
         let span = |start, length| Span::new(start, length).unwrap();
         let slot = Slot::<u64>::new();
         let watched = DescriptorSet::from_bits(1 << 15 | 1);
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_begin_again() {
+    fn versions_wrap_around() {
         let span = Span::new(1, 1).unwrap();
         let slot = Slot::<u64>::new();
         slot.word.fetch_or(!(VERSION_UNIT - 1), Ordering::Relaxed);

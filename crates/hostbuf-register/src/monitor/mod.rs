@@ -257,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_environment_is_read_and_nonsense_named() {
+    fn invalid_modes_in_the_environment_are_named() {
         assert_eq!(MonitorMode::read(None).unwrap(), MonitorMode::Strict);
         assert_eq!(MonitorMode::read(Some("explicit")).unwrap(), MonitorMode::Explicit);
         assert!(MonitorMode::read(Some("hooks")).unwrap_err().to_string().contains("HOSTBUF_CACHE_MONITOR"));

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_lost_however_much_is_given_back() {
+    fn no_discard_is_lost_without_room() {
         let (mut recent, now) = (RecentDiscards::new(), Instant::now());
         let one = DescriptorSet::of(7);
         let spans = (0..4 * MOST).map(|n| span(1 + (n * 7919) % 100_000, 1 + n % 5));

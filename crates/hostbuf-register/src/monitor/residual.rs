@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_lost_however_much_is_added() {
+    fn no_range_is_lost_without_room() {
         let mut residual = ResidualRanges::new();
         let room = residual.spans.capacity();
         // In an order that is none.

@@ -123,7 +123,7 @@ fn give_up_until_now(shared: &MonitorShared, spans: &[Span], number: usize) {
 /// Before Linux 6.17 a userfaultfd could take the watching of another one away. So while memory is given up by one descriptor, a
 /// hit relies on none, and afterwards each of them has changed.
 #[test]
-fn giving_memory_up_disturbs_all_descriptors() {
+fn unwatching_invalidates_all_descriptors() {
     let Some(watching) = started() else { return };
     let (shared, area) = (&watching.shared, Area::new(1));
     let number = watch(&watching, area.0);
@@ -150,7 +150,7 @@ fn giving_memory_up_disturbs_all_descriptors() {
 /// One descriptor gives a range up of which another one watches a part. Since Linux 6.17 the kernel refuses that part, so it has to
 /// be known that it is watched still, for when the monitor stops.
 #[test]
-fn a_part_that_another_descriptor_watches_is_given_up_in_the_end() {
+fn a_part_watched_by_another_descriptor_is_unwatched_at_shutdown() {
     // Where the monitor's proof has unmapped memory it looks in any case.
     let area = Area::new(2);
     let Some(watching) = started() else { return };
@@ -174,7 +174,7 @@ fn a_part_that_another_descriptor_watches_is_given_up_in_the_end() {
 
 /// Busy pages become due while the monitor stops, which has given up the first of them already.
 #[test]
-fn nothing_is_watched_again_while_the_monitor_stops() {
+fn no_page_is_watched_again_during_shutdown() {
     for round in 0..12 {
         let Some(watching) = started() else { return };
         // Its descriptors stay open here, so that what is watched at the end remains so.
@@ -206,7 +206,7 @@ fn nothing_is_watched_again_while_the_monitor_stops() {
 
 /// The monitor stops between the moment in which a busy page becomes due and the one in which it is watched again.
 #[test]
-fn a_page_that_is_about_to_be_watched_again_is_given_up_when_the_monitor_stops() {
+fn a_page_about_to_be_watched_again_is_unwatched_at_shutdown() {
     let Some(watching) = started() else { return };
     let (shared, area) = (watching.shared.clone(), Area::new(1));
     give_up_until_now(&shared, &[area.0], watch(&watching, area.0));
@@ -223,7 +223,7 @@ fn a_page_that_is_about_to_be_watched_again_is_given_up_when_the_monitor_stops()
 
 /// To the kernel two pages beside each other that are not watched are one mapping, which neither of them is alone.
 #[test]
-fn busy_pages_that_touch_are_watched_again() {
+fn adjacent_busy_pages_are_watched_again() {
     if kernel::version() < (6, 11) {
         return eprintln!("skipped: busy pages: PROCMAP_QUERY, Linux 6.11");
     }
@@ -244,7 +244,7 @@ fn busy_pages_that_touch_are_watched_again() {
 /// A request that finds a descriptor busy gives up what is busy now: not pages that were busy long ago, and not memory that has
 /// come where busy pages were unmapped.
 #[test]
-fn only_pages_that_are_busy_now_are_given_up() {
+fn only_currently_busy_pages_are_unwatched() {
     if kernel::version() < (6, 11) {
         return eprintln!("skipped: busy pages: PROCMAP_QUERY, Linux 6.11");
     }

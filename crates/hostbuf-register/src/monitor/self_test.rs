@@ -177,7 +177,7 @@ mod tests {
 
     /// The monitor with some of its senses missing must not pass for one.
     #[test]
-    fn a_monitor_that_cannot_see_an_event_is_refused_and_says_which() {
+    fn a_monitor_without_an_event_fails_its_self_test_and_names_the_change() {
         const REMAP: u64 = 1 << 2;
         const REMOVE: u64 = 1 << 3;
         const UNMAP: u64 = 1 << 6;

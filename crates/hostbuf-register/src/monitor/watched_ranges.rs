@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_given_back_is_remembered_with_its_range() {
+    fn a_discard_is_recorded_with_its_range() {
         let span = |a, n| Span::new(a, n).unwrap();
         let discarded = |armed: &WatchedRanges, at| armed.around(span(at, 1)).unwrap().discarded;
         let mut armed = WatchedRanges::new();
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_busy_is_so_until_it_is_unmapped_and_has_been_discarded_when_it_is_watched_again() {
+    fn a_busy_range_counts_as_discarded_until_it_is_unmapped() {
         let page = Span::new(0x1000, 0x1000).unwrap();
         let mut armed = WatchedRanges::new();
         let discard = |armed: &mut WatchedRanges| while !armed.discard(page, 0) {};

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn leases_are_counted_across_threads_that_come_and_go() {
+fn counts_survive_the_end_of_threads() {
     let counts = LeaseCounts::<u64>::new(3).unwrap();
     std::thread::scope(|scope| {
         for _ in 0..4 {
@@ -25,7 +25,7 @@ fn leases_are_counted_across_threads_that_come_and_go() {
 }
 
 #[test]
-fn a_thread_that_is_ending_still_counts() {
+fn an_exiting_thread_still_counts() {
     struct Last(Arc<LeaseCounts<u64>>);
     impl Drop for Last {
         fn drop(&mut self) {
@@ -53,7 +53,7 @@ fn a_thread_that_is_ending_still_counts() {
 }
 
 #[test]
-fn halves_wrap_without_touching_each_other() {
+fn both_halves_of_a_counter_wrap_independently() {
     let counts = LeaseCounts::<u64>::new(1).unwrap();
     counts.own().unwrap().word(0).store(0xffff_fffe | 0xffff_fff0 << 32, Ordering::Relaxed);
     assert_eq!(counts.leases(0), 14);
@@ -68,7 +68,7 @@ fn halves_wrap_without_touching_each_other() {
 }
 
 #[test]
-fn several_caches_in_one_thread_do_not_mix() {
+fn several_caches_in_one_thread_have_separate_counts() {
     let (a, b) = (LeaseCounts::<u64>::new(1).unwrap(), LeaseCounts::<u64>::new(1).unwrap());
     for _ in 0..10 {
         a.take(0);
@@ -83,7 +83,7 @@ fn several_caches_in_one_thread_do_not_mix() {
 }
 
 #[test]
-fn a_refreshed_page_is_the_first_guess() {
+fn a_promoted_page_has_a_primary_hint() {
     let counts = LeaseCounts::<u64>::new(1).unwrap();
     let own = counts.own().unwrap();
     assert!(own.find(7).is_none());
