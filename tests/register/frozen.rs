@@ -61,10 +61,7 @@ fn a_writing_lease_blocks_freezing_and_keeps_its_registration() {
     let (fake, cache) = one_of_each(&buffer);
     let lease = cache.get(page(&buffer, 5), PAGE, Access::WRITE).unwrap();
     let refused = buffer.freeze(&Solo).unwrap_err();
-    assert!(
-        matches!(&refused, hostbuf::Error::Freeze { why } if why.contains("lease")),
-        "{refused}"
-    );
+    assert!(matches!(&refused, hostbuf::Error::Freeze { why } if why.contains("lease")), "{refused}");
     assert!(fake.live().iter().any(|(number, ..)| *number == lease.handle().0));
     // It is still to be written, by the program and by devices.
     // SAFETY: this process's own buffer, which nobody else looks at.

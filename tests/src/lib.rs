@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 /// Never: this package is a folder of the repository.
 #[must_use]
 pub fn root() -> &'static Path {
-    hostbuf_tests::root().parent().expect("the package is a folder of the repository")
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package is a folder of the repository")
 }
 
 /// Returns the folder of the programs that cargo built in the profile of this test: `target/debug` or the like.

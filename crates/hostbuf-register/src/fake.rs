@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 use crate::error::{Error, Result};
+use crate::register::poison::IgnorePoison;
 use crate::register::registrar::{Overlap, Registrar};
 use crate::span::{Access, Span};
 
@@ -52,7 +53,7 @@ impl Fake {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().ignore_poison()
     }
 
     /// The next `calls` of register fail with `errno`.
@@ -149,7 +150,7 @@ impl Registrar for Fake {
         state.peak = (state.peak.0.max(now.0), state.peak.1.max(now.1));
         state.waiting += 1;
         while state.closed {
-            state = self.opened.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.opened.wait(state).ignore_poison();
         }
         state.waiting -= 1;
         let fail = |n: usize| n.checked_sub(1);

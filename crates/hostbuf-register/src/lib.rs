@@ -104,6 +104,7 @@ mod mlock;
 mod monitor;
 pub mod own_ranges;
 mod pinned;
+mod poison;
 mod registrar;
 mod span;
 #[cfg(feature = "rdma")]

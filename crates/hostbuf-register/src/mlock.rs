@@ -3,13 +3,14 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use crate::error::{Bytes, Error, Result};
 use crate::os::lineage::Lineage;
 use crate::os::maps::{self, Mapping};
 use crate::os::{memlock, memory};
 use crate::register::locked::Locked;
+use crate::register::poison::IgnorePoison;
 use crate::register::registrar::{Overlap, Probe, Registrar};
 use crate::span::{Access, Span};
 
@@ -161,7 +162,7 @@ impl Registrar for Mlock {
         }
         let whole = span.pages(self.page);
         // Held across the system calls: the count and the kernel's state change together. Nothing of the cache waits here.
-        let mut locked = self.locked.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut locked = self.locked.lock().ignore_poison();
         // All of it, so that a hole shows even where every page beside it is locked already.
         if let Err(source) = lock(whole) {
             let gaps = locked.gaps(whole);
@@ -184,7 +185,7 @@ impl Registrar for Mlock {
         if !self.lineage.is_here() {
             return Ok(());
         }
-        let mut locked = self.locked.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut locked = self.locked.lock().ignore_poison();
         let mut result = Ok(());
         for run in locked.remove(span.pages(self.page)) {
             if let Err(source) = self.unlock(run) {

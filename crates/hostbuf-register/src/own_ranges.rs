@@ -3,10 +3,11 @@
 //! A cache registers memory in such a range without watching it. Ranges can be [frozen](Freezing): from then on no device may
 //! write there. Process-wide: all caches and owners of a process share the list.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use crate::error::{Error, Result};
 use crate::os::forking::hold_around_fork;
+use crate::register::poison::IgnorePoison;
 use crate::span::Span;
 
 /// The owner of a range, for as long as it lives.
@@ -52,7 +53,7 @@ static OWNED: Mutex<Owned> =
 
 fn owned() -> MutexGuard<'static, Owned> {
     hold_around_fork!(OWNED: Owned);
-    OWNED.lock().unwrap_or_else(PoisonError::into_inner)
+    OWNED.lock().ignore_poison()
 }
 
 impl Owned {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::mem::{self, ManuallyDrop};
 use std::ops::{Deref, DerefMut};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, Weak};
 
 use hostbuf_memory::populate::Workers;
 use hostbuf_memory::space::Demand;
@@ -17,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::os::lineage::Lineage;
 use crate::os::memory;
 use crate::register::own_ranges::{self, OwnRange};
+use crate::register::poison::IgnorePoison;
 use crate::register::registrar::{Registrar, Registration};
 use crate::span::{Access, Span};
 
@@ -128,7 +129,7 @@ pub struct Pinned<R: Registrar> {
 impl<R: Registrar> Shared<R> {
     /// To be asked in the process that made it only: a thread that a child does not have may hold the lock.
     fn held(&self) -> MutexGuard<'_, State<R>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().ignore_poison()
     }
 
     /// In a forked child the state may be in the middle of a change. So it is never freed there.
@@ -250,7 +251,7 @@ impl<R: Registrar> PinnedAlloc<R> {
                 break;
             }
             // Another thread makes a slab that has room for both: one of its own would wait for the device as long.
-            state = self.shared.grown.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.shared.grown.wait(state).ignore_poison();
         }
         let Some(wanted) = state.next_length(size, self.limit) else {
             let registered = state.registered + state.reserved;

@@ -14,13 +14,14 @@ use std::cell::{Cell, RefCell};
 use std::io;
 use std::marker::PhantomData;
 use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 
 use super::hints::{self, FoundHint, Hint, HintPair, HintSizes, OverflowBucket};
 use super::sync::{Array, AtomicBool, AtomicPtr, AtomicU64, Mutex, MutexGuard, thread_local};
 #[cfg(not(all(test, loom)))]
 use crate::os::array::Zero;
+use crate::register::poison::IgnorePoison;
 
 const LOW: u64 = 0xffff_ffff;
 const IN_LINE: usize = 8;
@@ -215,28 +216,28 @@ impl<'a, K: Copy> ThreadCounts<'a, K> {
     fn pair(&self, number: usize) -> &'a HintPair<K> {
         debug_assert!(number < self.counts.sizes.pairs);
         // SAFETY: the guesses begin with so many pairs, and nothing else uses their room.
-        unsafe { self.guesses().cast::<HintPair<K>>().add(number).as_ref() }
+        unsafe { self.hints().cast::<HintPair<K>>().add(number).as_ref() }
     }
 
     fn bucket(&self, number: usize) -> &'a OverflowBucket {
         debug_assert!(number < self.counts.sizes.buckets);
         // SAFETY: behind those are so many buckets, of half a line each, and nothing else uses them.
         unsafe {
-            self.guesses().byte_add(self.counts.pairs_size()).cast::<OverflowBucket>().add(number).as_ref()
+            self.hints().byte_add(self.counts.pairs_size()).cast::<OverflowBucket>().add(number).as_ref()
         }
     }
 
     #[cfg(not(all(test, loom)))]
     #[inline(always)]
-    fn guesses(&self) -> NonNull<u8> {
+    fn hints(&self) -> NonNull<u8> {
         // SAFETY: they lie behind the lines of counts.
         unsafe { self.lines.add(self.counts.lines) }.cast()
     }
 
     #[cfg(all(test, loom))]
-    fn guesses(&self) -> NonNull<u8> {
+    fn hints(&self) -> NonNull<u8> {
         let own = self.counts.blocks().find(|block| block.lines.as_ptr() == self.lines.as_ptr().cast_const());
-        NonNull::from(&own.expect("a block of this cache").guesses[0]).cast()
+        NonNull::from(&own.expect("a block of this cache").hints[0]).cast()
     }
 }
 
@@ -329,7 +330,7 @@ impl<K: Copy> LeaseCounts<K> {
 
     /// The word that threads share that have none, while nobody else has it.
     fn shared_count(&self, slot: u32) -> (&AtomicU64, MutexGuard<'_, ()>) {
-        let turn = self.list.shared_lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = self.list.shared_lock.lock().ignore_poison();
         (&self.list.shared_counts[slot as usize / IN_LINE].0[slot as usize % IN_LINE], turn)
     }
 
@@ -390,7 +391,7 @@ impl<K: Copy> LeaseCounts<K> {
             assert!(
                 align_of::<HintPair<K>>() <= align_of::<CounterLine>(),
                 "keys are aligned to a cache line at most"
-            )
+            );
         };
         self.sizes.pairs * size_of::<HintPair<K>>()
     }

@@ -1,7 +1,7 @@
 //! The thread that ends what nobody leases any more: the monitor may not, since a registrar may do anything.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use nix::sys::signal::SigSet;
@@ -10,6 +10,7 @@ use super::shared::{CacheShared, RECHECK};
 use super::stats::Stats;
 use crate::error::{Error, Result};
 use crate::os::thread::{self, Thread};
+use crate::register::poison::IgnorePoison;
 use crate::register::registrar::Registrar;
 
 /// How often leases are added up: a slot's count of 32 bits does not go round in that time.
@@ -88,8 +89,7 @@ fn run<R: Registrar>(shared: &CacheShared<R>) {
         };
         // Changes come in bursts: whoever makes them is not to pay for a wake each time.
         state.reaper_sleeps = pause > RECHECK;
-        let (state, waited) =
-            shared.apart.stale.wait_timeout(state, pause).unwrap_or_else(PoisonError::into_inner);
+        let (state, waited) = shared.apart.stale.wait_timeout(state, pause).ignore_poison();
         drop(state);
         if !waited.timed_out() {
             pause = RECHECK;

@@ -1,8 +1,8 @@
 //! The state that a cache's users, its reaper and the monitor share. Leases are taken and returned here.
 
 use std::marker::PhantomData;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::budget::Budget;
@@ -22,6 +22,7 @@ use crate::os::lineage::Lineage;
 use crate::os::memory;
 use crate::register::monitor::{DescriptorSet, MonitorHandle, Unwatched};
 use crate::register::own_ranges;
+use crate::register::poison::IgnorePoison;
 use crate::register::registrar::Registrar;
 use crate::span::{Access, Span};
 
@@ -135,7 +136,7 @@ impl<R: Registrar> CacheShared<R> {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, CacheState> {
-        self.apart.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.apart.state.lock().ignore_poison()
     }
 
     /// Lets go of the lock, after a change that others may wait for.
@@ -434,7 +435,7 @@ impl<R: Registrar> CacheShared<R> {
             until.map_or(RECHECK, |until| until.saturating_duration_since(Instant::now()).min(RECHECK));
         state.sleepers += 1;
         let waited = self.apart.changed.wait_timeout(state, left.max(Duration::from_micros(50)));
-        let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        let mut state = waited.ignore_poison().0;
         state.sleepers -= 1;
         state
     }

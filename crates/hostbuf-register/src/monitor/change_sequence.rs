@@ -20,84 +20,16 @@ use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, fence};
 #[cfg(not(all(test, loom)))]
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, fence};
 
+use super::change_mark::{ChangeMark, ChangeState};
+use super::descriptor_set::{DescriptorSet, MOST_DESCRIPTORS};
 use super::userfaultfd::Userfaultfd;
-
-/// The largest number of userfaultfds of one monitor: a set of them has 16 bits.
-pub(crate) const MOST_DESCRIPTORS: usize = 16;
-
-/// A set of the monitor's userfaultfds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct DescriptorSet(u16);
-
-impl DescriptorSet {
-    pub(crate) const EMPTY: DescriptorSet = DescriptorSet(0);
-
-    /// Returns the set that contains only the descriptor `number`.
-    pub(super) fn of(number: usize) -> DescriptorSet {
-        debug_assert!(number < MOST_DESCRIPTORS);
-        DescriptorSet(1 << number)
-    }
-
-    /// Returns the set of the first `count` descriptors.
-    pub(crate) fn first(count: usize) -> DescriptorSet {
-        DescriptorSet((((1u32) << count) - 1) as u16)
-    }
-
-    #[inline(always)]
-    pub(crate) fn from_bits(bits: u16) -> DescriptorSet {
-        DescriptorSet(bits)
-    }
-
-    #[inline(always)]
-    pub(crate) fn bits(self) -> u16 {
-        self.0
-    }
-
-    #[inline(always)]
-    pub(crate) fn with(self, other: DescriptorSet) -> DescriptorSet {
-        DescriptorSet(self.0 | other.0)
-    }
-
-    #[inline(always)]
-    pub(crate) fn without(self, other: DescriptorSet) -> DescriptorSet {
-        DescriptorSet(self.0 & !other.0)
-    }
-
-    pub(crate) fn contains(self, other: DescriptorSet) -> bool {
-        other.0 & !self.0 == 0
-    }
-
-    #[inline(always)]
-    pub(super) fn iter(self) -> impl Iterator<Item = usize> {
-        let mut left = self.0;
-        std::iter::from_fn(move || {
-            let number = left.trailing_zeros() as usize;
-            left &= left.wrapping_sub(1);
-            (number < MOST_DESCRIPTORS).then_some(number)
-        })
-    }
-}
-
-/// The state of the changes that a userfaultfd reports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ChangeState {
-    /// No change is in progress, and every event has been read.
-    Quiet,
-    /// A change is in progress, or its event has not been read.
-    Changing,
-    /// The descriptor does not refer to this userfaultfd in the calling thread.
-    Unknown,
-}
-
-/// The kernel's mark of changes in progress.
-pub(super) trait ChangeMark {
-    fn state(&self) -> ChangeState;
-}
 
 /// The result of checking a sequence for changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unchanged {
+    /// No change is in progress, and none has been applied.
     Yes,
+    /// A change may be in progress, or has been applied.
     No,
     /// The calling thread does not have the descriptor, so it cannot check.
     Unknown,
@@ -111,14 +43,15 @@ pub(super) struct ChangeSequence<U = Userfaultfd> {
     /// The number of threads that are unwatching ranges: the kernel no longer reports their changes, and caches do not
     /// know yet.
     unwatching: AtomicU32,
-    /// True if the mark is reliable.
+    /// True if the kernel's mark is reliable.
     sound: AtomicBool,
-    /// True if a range that it watches is busy.
+    /// True if a range that the descriptor watches is busy.
     busy: AtomicBool,
     pub(super) userfault: U,
 }
 
 impl<U: ChangeMark> ChangeSequence<U> {
+    /// Makes the sequence of a userfaultfd, which counts as sound.
     pub(super) fn new(userfault: U) -> ChangeSequence<U> {
         ChangeSequence {
             sequence: AtomicU64::new(0),
@@ -174,29 +107,39 @@ impl<U: ChangeMark> ChangeSequence<U> {
         self.unwatching.fetch_add(1, Ordering::SeqCst);
     }
 
+    /// Ends one [`begin_unwatching`](ChangeSequence::begin_unwatching).
     pub(super) fn end_unwatching(&self) {
         self.unwatching.fetch_sub(1, Ordering::Release);
     }
 
+    /// Returns whether a thread is unwatching ranges.
     pub(super) fn is_unwatching(&self) -> bool {
         self.unwatching.load(Ordering::Acquire) > 0
     }
 
+    /// Returns whether the kernel's mark counts as reliable.
     pub(super) fn is_sound(&self) -> bool {
         self.sound.load(Ordering::Relaxed)
     }
 
+    /// Returns whether a range that the descriptor watches is busy.
     pub(super) fn is_busy(&self) -> bool {
         self.busy.load(Ordering::Relaxed)
     }
 
-    pub(super) fn mark_busy(&self, busy: bool) {
+    /// Records whether a range that the descriptor watches is busy.
+    pub(super) fn set_busy(&self, busy: bool) {
         self.busy.store(busy, Ordering::Relaxed);
     }
 
-    /// Marks the descriptor as sound or unsound, and returns whether that changes its state.
-    pub(super) fn mark_sound(&self, sound: bool) -> bool {
-        self.sound.swap(sound, Ordering::Relaxed) != sound
+    /// Marks the descriptor as sound, and returns whether it was unsound.
+    pub(super) fn mark_sound(&self) -> bool {
+        !self.sound.swap(true, Ordering::Relaxed)
+    }
+
+    /// Marks the descriptor as unsound, so that all checks fail, and returns whether it was sound.
+    pub(super) fn mark_unsound(&self) -> bool {
+        self.sound.swap(false, Ordering::Relaxed)
     }
 }
 
@@ -204,20 +147,24 @@ impl<U: ChangeMark> ChangeSequence<U> {
 pub(super) struct ChangeSequences(Box<[ChangeSequence]>);
 
 impl ChangeSequences {
+    /// Makes the sequences of one monitor's userfaultfds.
     pub(super) fn new(userfaults: Vec<Userfaultfd>) -> ChangeSequences {
         assert!((1..=MOST_DESCRIPTORS).contains(&userfaults.len()));
         ChangeSequences(userfaults.into_iter().map(ChangeSequence::new).collect())
     }
 
+    /// Returns the set of all descriptors.
     pub(super) fn all(&self) -> DescriptorSet {
         DescriptorSet::first(self.0.len())
     }
 
+    /// Returns the sequence of the descriptor `number`.
     #[inline(always)]
     pub(super) fn of(&self, number: usize) -> &ChangeSequence {
         &self.0[number]
     }
 
+    /// Returns the sequences of the descriptors in `set`.
     pub(super) fn in_set(&self, set: DescriptorSet) -> impl Iterator<Item = &ChangeSequence> {
         set.iter().map(|number| &self.0[number])
     }
@@ -238,8 +185,8 @@ impl ChangeSequences {
     /// returned `before` had been applied by then.
     #[inline(always)]
     pub(super) fn unchanged_since(&self, set: DescriptorSet, before: u64) -> bool {
-        if set.0.is_power_of_two() {
-            return self.of(set.0.trailing_zeros() as usize).unchanged_since(before);
+        if set.bits().is_power_of_two() {
+            return self.of(set.bits().trailing_zeros() as usize).unchanged_since(before);
         }
         // Sequences only grow, so an unchanged sum means that each of them is unchanged.
         before.is_multiple_of(2)
@@ -264,16 +211,6 @@ mod tests {
     }
 
     #[test]
-    fn a_set_contains_the_descriptors_added_to_it() {
-        let set = DescriptorSet::of(3).with(DescriptorSet::of(15));
-        assert_eq!(set.iter().collect::<Vec<_>>(), [3, 15]);
-        assert_eq!(DescriptorSet::EMPTY.iter().count(), 0);
-        assert_eq!(DescriptorSet::first(16).iter().count(), 16);
-        assert!(DescriptorSet::first(16).contains(set) && !set.contains(DescriptorSet::first(4)));
-        assert_eq!(DescriptorSet::from_bits(set.bits()), set);
-    }
-
-    #[test]
     fn nothing_is_unchanged_across_a_step_while_unwatching_or_unsound() {
         let sequence = ChangeSequence::new(Quiet);
         let before = sequence.read();
@@ -285,7 +222,7 @@ mod tests {
         sequence.begin_unwatching();
         assert!(!sequence.unchanged_since(sequence.read()));
         sequence.end_unwatching();
-        assert!(sequence.mark_sound(false) && !sequence.mark_sound(false));
+        assert!(sequence.mark_unsound() && !sequence.mark_unsound());
         assert!(!sequence.unchanged_since(sequence.read()));
     }
 }

@@ -1,21 +1,15 @@
 //! The monitor's thread, which reads events and applies them.
 
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use nix::sys::epoll::{EpollEvent, EpollTimeout};
 
-use super::change_sequence::{ChangeSequence, DescriptorSet, MOST_DESCRIPTORS};
-use super::process_monitor::{MonitorShared, WatchedPiece, held};
+use super::descriptor_set::{DescriptorSet, MOST_DESCRIPTORS};
+use super::monitor_shared::{MonitorShared, STOP, WAKE};
 use super::userfaultfd::{EventBuffer, MappingChange};
 use crate::os::descriptors;
-use crate::span::Span;
-
-/// The epoll data of the descriptor that stops the thread.
-pub(super) const STOP: u64 = u64::MAX;
-/// The epoll data of the descriptor that makes the thread recompute its timeout.
-pub(super) const WAKE: u64 = u64::MAX - 1;
+use crate::register::poison::IgnorePoison;
 
 impl MonitorShared {
     /// Reads and applies events until the monitor is stopped.
@@ -28,7 +22,7 @@ impl MonitorShared {
         loop {
             // The thread sleeps. Polling would not be faster on cores that halt when idle, and each munmap would have
             // to interrupt the polling core.
-            let next = held(&self.armed).busy.next_due(Instant::now());
+            let next = self.ranges.lock().ignore_poison().busy.next_due(Instant::now());
             let timeout =
                 next.and_then(|left| EpollTimeout::try_from(left).ok()).unwrap_or(EpollTimeout::NONE);
             let count = self.epoll.wait(&mut ready, timeout).unwrap_or(0);
@@ -39,10 +33,7 @@ impl MonitorShared {
             if next.is_some() {
                 self.watch_again();
             }
-            let late = self.event_delay.load(Ordering::Relaxed);
-            if late > 0 {
-                std::thread::sleep(Duration::from_micros(late));
-            }
+            self.delays.events.wait();
             for event in ready {
                 if event.data() == WAKE {
                     let _ = self.wake.read();
@@ -65,35 +56,22 @@ impl MonitorShared {
         let _ = descriptors::keep_only(&fds.chain(own).chain(queries).collect::<Vec<_>>());
     }
 
-    /// Stops watching the busy ranges of a descriptor. Called in the thread of a request that waits for the descriptor.
-    #[cold]
-    pub(super) fn give_up_busy(&self, number: usize) {
-        self.sequences.of(number).mark_busy(false);
-        // Without queries the monitor's thread could not watch the ranges again.
-        while self.mappings.queries().is_some() {
-            let busy = held(&self.armed).busy.give_up(number, Instant::now());
-            let Some(span) = busy else { return };
-            self.unwatch(&[(span, number)]);
-            // The monitor has no timeout as long as no range is given up.
-            let _ = self.wake.write(1);
-        }
-    }
-
     /// Watches formerly busy ranges again, so that the kernel joins them with their neighbours. Correctness does not
     /// depend on it: a request for such memory watches it again.
     fn watch_again(&self) {
         // The lock is held throughout: stopping the monitor first forbids this, and then unwatches all ranges.
-        let mut armed = held(&self.armed);
-        while let Some((span, number)) = armed.busy.due(Instant::now()) {
-            self.pause_for_tests();
+        let mut ranges = self.ranges.lock().ignore_poison();
+        while let Some((span, number)) = ranges.busy.due(Instant::now()) {
+            self.delays.requests.wait();
             // The address may belong to another, larger mapping by now.
             if self.mappings.is_exactly(span) {
-                armed.arrived(span);
+                ranges.arrived(span);
                 let _ = self.sequences.of(number).userfault.register(span);
             }
         }
     }
 
+    /// Reads and applies the events of one descriptor.
     fn read_events(&self, number: usize, messages: &mut EventBuffer) {
         // The sequence is odd before the read, since the changing thread continues after the read.
         self.apply(DescriptorSet::of(number), || {
@@ -102,14 +80,14 @@ impl MonitorShared {
                 more = self.sequences.of(number).userfault.read(messages);
                 for (span, change) in messages.iter() {
                     match change {
-                        MappingChange::Gone => held(&self.armed).unmapped(span),
+                        MappingChange::Gone => self.ranges.lock().ignore_poison().unmapped(span),
                         MappingChange::Discarded => {
-                            if held(&self.armed).discard(span, number) {
-                                self.sequences.of(number).mark_busy(true);
+                            if self.ranges.lock().ignore_poison().discard(span, number) {
+                                self.sequences.of(number).set_busy(true);
                             }
                         }
                         MappingChange::Arrived => {
-                            held(&self.armed).arrived(span);
+                            self.ranges.lock().ignore_poison().arrived(span);
                             continue;
                         }
                     }
@@ -117,81 +95,5 @@ impl MonitorShared {
                 }
             }
         });
-    }
-
-    /// Runs `change` with odd sequences, so that concurrent hits wait for it. `change` must neither allocate nor free
-    /// memory.
-    fn apply(&self, set: DescriptorSet, change: impl FnOnce()) {
-        let _alone = held(&self.applying);
-        self.sequences.in_set(set).for_each(ChangeSequence::step);
-        change();
-        self.sequences.in_set(set).for_each(ChangeSequence::step);
-    }
-
-    /// Stops watching ranges. Registrations that rely on them, including those of other requests, become stale.
-    ///
-    /// From before the kernel stops reporting changes until caches know, no request relies on the descriptors. The
-    /// monitor continues to read events meanwhile.
-    pub(super) fn unwatch(&self, pieces: &[WatchedPiece]) {
-        // All descriptors, since before Linux 6.17 a userfaultfd could unregister the ranges of another one.
-        let all = self.sequences.all();
-        self.sequences.in_set(all).for_each(ChangeSequence::begin_unwatching);
-        for &(span, number) in pieces {
-            let is_done = self.unregister(span, number);
-            self.apply(all, || {
-                let mut armed = held(&self.armed);
-                armed.remove(span);
-                if !is_done {
-                    // Parts may still be watched, by this descriptor or by another.
-                    armed.arrived(span);
-                }
-                drop(armed);
-                self.notify(span);
-            });
-        }
-        self.sequences.in_set(all).for_each(ChangeSequence::end_unwatching);
-    }
-
-    /// Unregisters a range with the kernel, mapping by mapping if a part of it is no longer mapped. Returns whether one
-    /// call was enough.
-    fn unregister(&self, span: Span, number: usize) -> bool {
-        let userfault = &self.sequences.of(number).userfault;
-        if userfault.unregister(span).is_ok() {
-            return true;
-        }
-        self.mappings.each_in(span, |mapping| {
-            let (start, end) = (mapping.span.start().max(span.start()), mapping.span.end().min(span.end()));
-            if let Some(part) = end.checked_sub(start).and_then(|length| Span::new(start, length).ok()) {
-                let _ = userfault.unregister(part);
-            }
-        });
-        false
-    }
-
-    /// Unwatches every mapping that may be watched, each as a whole, including mappings that have moved or grown. It
-    /// allocates nothing, since a thread that frees memory may be waiting for the monitor.
-    pub(super) fn unwatch_all(&self) {
-        self.mappings.each_from(0, |mapping| {
-            if mapping.is_own && held(&self.armed).may_be_watched(mapping.span) {
-                for one in self.sequences.in_set(self.sequences.all()) {
-                    let _ = one.userfault.unregister(mapping.span);
-                }
-            }
-            true
-        });
-    }
-
-    pub(super) fn notify(&self, span: Span) {
-        let late = self.notify_delay.load(Ordering::Relaxed);
-        if late > 0 {
-            std::thread::sleep(Duration::from_micros(late));
-        }
-        for watcher in held(&self.watchers).iter() {
-            watcher.changed(span);
-        }
-    }
-
-    pub(super) fn notify_of_everything(&self) {
-        self.notify(Span::new(1, usize::MAX - 1).expect("a range"));
     }
 }

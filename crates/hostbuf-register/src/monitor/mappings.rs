@@ -3,17 +3,19 @@
 use std::fs::File;
 use std::io::{Seek, SeekFrom};
 use std::os::fd::AsRawFd;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
-use super::Unwatched;
+use super::watched::Unwatched;
 use crate::os::mapping_query::mapping_at_or_after;
 use crate::os::maps;
+use crate::register::poison::IgnorePoison;
 use crate::span::Span;
 
-/// Why memory is not watched, or not yet.
+/// The reason why a mapping is not watched.
 pub(super) enum WatchRefusal {
+    /// It cannot be watched.
     Certain(Unwatched),
-    /// The mappings changed while they were looked at; or nothing is mapped there at all.
+    /// Nothing is mapped there, or the mappings have changed during the look-up, which is worth another attempt.
     Retry,
 }
 
@@ -89,8 +91,9 @@ impl Mappings {
         }
     }
 
+    /// Passes each mapping of the list, lowest first, until `each` returns false. Returns false if reading fails.
     fn read_list(&self, mut each: impl FnMut(Span, maps::Mapped<'_>) -> bool) -> bool {
-        let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut list = self.list.lock().ignore_poison();
         list.seek(SeekFrom::Start(0)).is_ok()
             && maps::each_of(list.as_raw_fd(), |mapping| {
                 match Span::new(mapping.start, mapping.end - mapping.start) {

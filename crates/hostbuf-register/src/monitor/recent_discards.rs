@@ -17,12 +17,13 @@
 
 use std::time::{Duration, Instant};
 
-use super::change_sequence::DescriptorSet;
+use super::descriptor_set::DescriptorSet;
 use crate::span::Span;
 
 /// The time allowed for a thread between the decrement of `mmap_changing` and taking the lock. In the experiment of
 /// docs/figures.md none of 82 000 discards left old pages after a barrier, even without a gap.
 pub(super) const GAP: Duration = Duration::from_millis(1);
+/// The largest number of recorded discards.
 const MOST: usize = 256;
 
 /// A range whose pages are being discarded.
@@ -37,8 +38,10 @@ struct Discard {
     quiet: Option<Instant>,
 }
 
+/// The discards whose pages may not be gone yet. All memory is allocated at construction, since the monitor may not
+/// allocate.
 pub(super) struct RecentDiscards {
-    given_back: [Option<Discard>; MOST],
+    discards: [Option<Discard>; MOST],
 }
 
 /// The state of a range's pages with regard to discards.
@@ -55,22 +58,23 @@ pub(super) enum DiscardState {
 }
 
 impl RecentDiscards {
+    /// Makes an empty record.
     pub(super) fn new() -> RecentDiscards {
-        RecentDiscards { given_back: [None; MOST] }
+        RecentDiscards { discards: [None; MOST] }
     }
 
     /// Records a discard whose event has just been read. If there is no room, the range is merged with another one, so
     /// that too much counts as discarded but never too little.
     pub(super) fn add(&mut self, span: Span, descriptors: DescriptorSet, now: Instant) {
-        let overlapping = self.given_back.iter().flatten().position(|d| d.span.overlaps(span));
+        let overlapping = self.discards.iter().flatten().position(|d| d.span.overlaps(span));
         if overlapping.is_none()
-            && let Some(free) = self.given_back.iter_mut().find(|entry| entry.is_none())
+            && let Some(free) = self.discards.iter_mut().find(|entry| entry.is_none())
         {
             *free = Some(Discard { span, descriptors, read: now, quiet: None });
             return;
         }
         let nearest =
-            self.given_back.iter_mut().flatten().min_by_key(|d| d.span.hull(span).len() - d.span.len());
+            self.discards.iter_mut().flatten().min_by_key(|d| d.span.hull(span).len() - d.span.len());
         if let Some(entry) = nearest {
             let (span, descriptors) = (entry.span.hull(span), entry.descriptors.with(descriptors));
             *entry = Discard { span, descriptors, read: now, quiet: None };
@@ -79,7 +83,7 @@ impl RecentDiscards {
 
     /// Records at `now` that each of `descriptors` was quiet at some time after `begun`.
     pub(super) fn quiet(&mut self, descriptors: DescriptorSet, begun: Instant, now: Instant) {
-        for entry in self.given_back.iter_mut().flatten() {
+        for entry in self.discards.iter_mut().flatten() {
             if entry.quiet.is_none() && entry.read <= begun && descriptors.contains(entry.descriptors) {
                 entry.quiet = Some(now);
             }
@@ -94,7 +98,7 @@ impl RecentDiscards {
     /// Returns the state of the pages of `span` at `now`.
     pub(super) fn pages(&self, span: Span, now: Instant) -> DiscardState {
         let (mut going, mut gap, mut due) = (DescriptorSet::EMPTY, Duration::ZERO, false);
-        for entry in self.given_back.iter().flatten().filter(|d| d.span.overlaps(span)) {
+        for entry in self.discards.iter().flatten().filter(|d| d.span.overlaps(span)) {
             due = true;
             match entry.quiet {
                 None => going = going.with(entry.descriptors),
@@ -117,7 +121,7 @@ impl RecentDiscards {
     }
 
     fn drop_those(&mut self, those: impl Fn(&Discard) -> bool) {
-        for entry in &mut self.given_back {
+        for entry in &mut self.discards {
             if entry.as_ref().is_some_and(&those) {
                 *entry = None;
             }

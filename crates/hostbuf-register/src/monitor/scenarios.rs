@@ -6,18 +6,22 @@ use std::ops::Range;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
-use super::change_sequence::{ChangeSequence, DescriptorSet, Unchanged};
-use super::process_monitor::{MonitorShared, ProcessMonitor, held};
+use super::change_sequence::{ChangeSequence, Unchanged};
+use super::current::start_tested;
+use super::descriptor_set::DescriptorSet;
+use super::monitor_shared::MonitorShared;
+use super::process_monitor::ProcessMonitor;
 use super::userfaultfd::FEATURES;
 use crate::os::{kernel, memory};
+use crate::register::poison::IgnorePoison;
 use crate::span::Span;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Starts a monitor of the test's own.
 fn started() -> Option<ProcessMonitor> {
-    match ProcessMonitor::start(FEATURES) {
-        Ok(watching) => Some(watching),
+    match start_tested(FEATURES) {
+        Ok(monitor) => Some(monitor),
         Err(why) => {
             eprintln!("skipped: the strict monitor: {why}");
             None
@@ -94,10 +98,10 @@ impl Drop for Area {
 }
 
 /// Has memory watched, and returns the number of the descriptor.
-fn watch(watching: &ProcessMonitor, span: Span) -> usize {
+fn watch(monitor: &ProcessMonitor, span: Span) -> usize {
     let begun = Instant::now();
     loop {
-        match watching.watch(span) {
+        match monitor.watch(span) {
             Ok(watched) => return watched.descriptors.iter().next().unwrap(),
             Err(why) => assert!(begun.elapsed() < PATIENCE, "{why:?}"),
         }
@@ -106,8 +110,8 @@ fn watch(watching: &ProcessMonitor, span: Span) -> usize {
 
 /// Counts as many discards at `time` as a busy range has.
 fn discard_often(shared: &MonitorShared, span: Span, number: usize, time: Instant) {
-    let mut armed = held(&shared.armed);
-    while !armed.busy.discard(span, number, time) {}
+    let mut ranges = shared.ranges.lock().ignore_poison();
+    while !ranges.busy.discard(span, number, time) {}
 }
 
 /// Gives pages up as busy ones that are to be watched again by now. The monitor does not look until it is woken.
@@ -115,7 +119,7 @@ fn give_up_until_now(shared: &MonitorShared, spans: &[Span], number: usize) {
     let before = Instant::now().checked_sub(Duration::from_secs(2)).expect("the machine has run for so long");
     for &span in spans {
         discard_often(shared, span, number, before);
-        assert_eq!(held(&shared.armed).busy.give_up(number, before), Some(span));
+        assert_eq!(shared.ranges.lock().ignore_poison().busy.give_up(number, before), Some(span));
     }
     shared.unwatch(&spans.iter().map(|&span| (span, number)).collect::<Vec<_>>());
 }
@@ -124,14 +128,14 @@ fn give_up_until_now(shared: &MonitorShared, spans: &[Span], number: usize) {
 /// hit relies on none, and afterwards each of them has changed.
 #[test]
 fn unwatching_invalidates_all_descriptors() {
-    let Some(watching) = started() else { return };
-    let (shared, area) = (&watching.shared, Area::new(1));
-    let number = watch(&watching, area.0);
-    let sequences = watching.sequences();
+    let Some(monitor) = started() else { return };
+    let (shared, area) = (&monitor.shared, Area::new(1));
+    let number = watch(&monitor, area.0);
+    let sequences = monitor.sequences();
     let all = || sequences.all().iter().map(|number| sequences.of(number));
     let before: Vec<u64> = all().map(ChangeSequence::read).collect();
     std::thread::scope(|scope| {
-        let applying = held(&shared.applying);
+        let applying = shared.applying.lock().ignore_poison();
         let unwatching = scope.spawn(|| shared.unwatch(&[(area.0, number)]));
         // The kernel has been told, and nobody else.
         let begun = Instant::now();
@@ -144,7 +148,7 @@ fn unwatching_invalidates_all_descriptors() {
         assert_eq!(relied_on, 0);
     });
     assert!(all().zip(before).all(|(one, before)| one.read() > before));
-    assert!(watching.settle(sequences.all()));
+    assert!(monitor.settle(sequences.all()));
 }
 
 /// One descriptor gives a range up of which another one watches a part. Since Linux 6.17 the kernel refuses that part, so it has to
@@ -153,20 +157,20 @@ fn unwatching_invalidates_all_descriptors() {
 fn a_part_watched_by_another_descriptor_is_unwatched_at_shutdown() {
     // Where the monitor's proof has unmapped memory it looks in any case.
     let area = Area::new(2);
-    let Some(watching) = started() else { return };
-    let shared = watching.shared.clone();
-    if watching.sequences().all() == DescriptorSet::of(0) {
+    let Some(monitor) = started() else { return };
+    let shared = monitor.shared.clone();
+    if monitor.sequences().all() == DescriptorSet::of(0) {
         return eprintln!("skipped: memory of two userfaultfds: the monitor has one");
     }
     for number in [0, 1] {
-        watching.sequences().of(number).userfault.register(area.page(number)).unwrap();
+        monitor.sequences().of(number).userfault.register(area.page(number)).unwrap();
     }
     shared.unwatch(&[(area.0, 0)]);
     assert!(!area.is_watched(area.page(0)));
     let stays = area.is_watched(area.page(1));
     assert!(stays || kernel::version() < (6, 17));
     // Its descriptors stay open here, so that nothing but the end itself gives up.
-    drop(watching);
+    drop(monitor);
     let is_watched = area.is_watched(area.0);
     drop(shared);
     assert!(!is_watched);
@@ -176,13 +180,13 @@ fn a_part_watched_by_another_descriptor_is_unwatched_at_shutdown() {
 #[test]
 fn no_page_is_watched_again_during_shutdown() {
     for round in 0..12 {
-        let Some(watching) = started() else { return };
+        let Some(monitor) = started() else { return };
         // Its descriptors stay open here, so that what is watched at the end remains so.
-        let shared = watching.shared.clone();
+        let shared = monitor.shared.clone();
         // A part of a mapping would be one with the rest of it once that is given up, and not be watched again.
         let areas: Vec<Area> = (0..200).map(|_| Area::new(1)).collect();
         for area in &areas {
-            give_up_until_now(&shared, &[area.0], watch(&watching, area.0));
+            give_up_until_now(&shared, &[area.0], watch(&monitor, area.0));
         }
         let begun = Instant::now();
         std::thread::scope(|scope| {
@@ -192,7 +196,7 @@ fn no_page_is_watched_again_during_shutdown() {
                 }
                 shared.wake.write(1).unwrap();
             });
-            drop(watching);
+            drop(monitor);
         });
         let there = mappings();
         let is_watched =
@@ -207,14 +211,14 @@ fn no_page_is_watched_again_during_shutdown() {
 /// The monitor stops between the moment in which a busy page becomes due and the one in which it is watched again.
 #[test]
 fn a_page_about_to_be_watched_again_is_unwatched_at_shutdown() {
-    let Some(watching) = started() else { return };
-    let (shared, area) = (watching.shared.clone(), Area::new(1));
-    give_up_until_now(&shared, &[area.0], watch(&watching, area.0));
-    watching.pause(Duration::from_millis(200));
+    let Some(monitor) = started() else { return };
+    let (shared, area) = (monitor.shared.clone(), Area::new(1));
+    give_up_until_now(&shared, &[area.0], watch(&monitor, area.0));
+    monitor.delays().requests.set(Duration::from_millis(200));
     shared.wake.write(1).unwrap();
     // By then the monitor has seen it. If not, this shows nothing, and does not fail either.
     std::thread::sleep(Duration::from_millis(50));
-    drop(watching);
+    drop(monitor);
     let is_watched = area.is_watched(area.0);
     // Without this it could not be unmapped.
     drop(shared);
@@ -227,13 +231,13 @@ fn adjacent_busy_pages_are_watched_again() {
     if kernel::version() < (6, 11) {
         return eprintln!("skipped: busy pages: PROCMAP_QUERY, Linux 6.11");
     }
-    let Some(watching) = started() else { return };
+    let Some(monitor) = started() else { return };
     let area = Area::new(4);
-    let number = watch(&watching, area.0);
-    give_up_until_now(&watching.shared, &[area.page(1), area.page(2)], number);
+    let number = watch(&monitor, area.0);
+    give_up_until_now(&monitor.shared, &[area.page(1), area.page(2)], number);
     let at = |number: usize| area.0.start() + number * page();
     assert_eq!(area.mappings(), [(at(0)..at(1), true), (at(1)..at(3), false), (at(3)..at(4), true)]);
-    watching.shared.wake.write(1).unwrap();
+    monitor.shared.wake.write(1).unwrap();
     let begun = Instant::now();
     while area.mappings() != [(at(0)..at(4), true)] {
         assert!(begun.elapsed() < PATIENCE, "{:x?}", area.mappings());
@@ -248,11 +252,11 @@ fn only_currently_busy_pages_are_unwatched() {
     if kernel::version() < (6, 11) {
         return eprintln!("skipped: busy pages: PROCMAP_QUERY, Linux 6.11");
     }
-    let Some(watching) = started() else { return };
-    let (shared, area) = (&watching.shared, Area::new(3));
-    let number = watch(&watching, area.0);
+    let Some(monitor) = started() else { return };
+    let (shared, area) = (&monitor.shared, Area::new(3));
+    let number = watch(&monitor, area.0);
     let give_up = || {
-        watching.sequences().of(number).mark_busy(true);
+        monitor.sequences().of(number).set_busy(true);
         shared.give_up_busy(number);
     };
     let before = Instant::now().checked_sub(Duration::from_secs(2)).expect("the machine has run for so long");
@@ -274,12 +278,34 @@ fn only_currently_busy_pages_are_unwatched() {
         );
         assert_ne!(over, libc::MAP_FAILED);
     }
-    assert!(watching.settle(DescriptorSet::of(number)));
-    watching.sequences().of(number).userfault.register(area.page(1)).unwrap();
+    assert!(monitor.settle(DescriptorSet::of(number)));
+    monitor.sequences().of(number).userfault.register(area.page(1)).unwrap();
     give_up();
     assert_eq!(area.mappings(), [(area.0.start()..area.0.end(), true)], "unmapped");
 
     discard_often(shared, area.page(1), number, Instant::now());
     give_up();
     assert_eq!(area.mappings().len(), 3, "busy");
+}
+
+/// The monitor with some of its senses missing must not pass for one.
+#[test]
+fn a_monitor_without_an_event_fails_its_self_test_and_names_the_change() {
+    const REMAP: u64 = 1 << 2;
+    const REMOVE: u64 = 1 << 3;
+    const UNMAP: u64 = 1 << 6;
+    if let Err(why) = start_tested(FEATURES) {
+        return eprintln!("skipped: the strict monitor: {why}");
+    }
+    for (blind, ways) in [
+        (REMOVE, vec!["madvise"]),
+        (UNMAP, vec!["mmap over it", "munmap"]),
+        (REMAP, vec!["mremap", "mremap that leaves the mapping"]),
+        (REMOVE | UNMAP | REMAP, vec!["madvise"]),
+    ] {
+        assert_eq!(FEATURES & blind, blind);
+        let why = start_tested(FEATURES & !blind).err().expect("it proved itself blind");
+        assert!(why.contains("did not prove itself"), "{why}");
+        assert!(ways.iter().any(|way| why.contains(&format!(": {way}: "))), "without {blind:#x}: {why}");
+    }
 }

@@ -3,19 +3,20 @@
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::process_monitor::ProcessMonitor;
-use super::{Unwatched, Watcher};
+use super::watched::{Unwatched, Watcher};
 use crate::os::{kernel, memory};
+use crate::register::poison::IgnorePoison;
 use crate::span::Span;
 
 /// Before Linux 5.15 the first change that ended cleared the mark of all.
 const OLDEST: (u32, u32) = (5, 15);
 const PATIENCE: Duration = Duration::from_secs(2);
 
-pub(super) fn kernel_is_new_enough() -> Result<(), String> {
+pub(super) fn check_kernel() -> Result<(), String> {
     let version = kernel::version();
     if version < OLDEST {
         let (major, minor) = version;
@@ -35,7 +36,7 @@ struct ChangeRecorder {
 
 impl Watcher for ChangeRecorder {
     fn changed(&self, span: Span) {
-        let mut spans = self.spans.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut spans = self.spans.lock().ignore_poison();
         if spans.len() < spans.capacity() {
             spans.push(span);
         }
@@ -47,19 +48,19 @@ impl Watcher for ChangeRecorder {
 ///
 /// # Errors
 /// What it did not see.
-pub(super) fn prove(watching: &ProcessMonitor) -> Result<(), String> {
+pub(super) fn run(monitor: &ProcessMonitor) -> Result<(), String> {
     let recorder =
         Arc::new(ChangeRecorder { count: AtomicUsize::new(0), spans: Mutex::new(Vec::with_capacity(64)) });
-    watching.subscribe(recorder.clone()).map_err(|e| e.to_string())?;
-    let result = changes(watching, &recorder);
-    watching.unsubscribe(&*recorder);
+    monitor.subscribe(recorder.clone()).map_err(|e| e.to_string())?;
+    let result = changes(monitor, &recorder);
+    monitor.unsubscribe(&*recorder);
     result
 }
 
 /// Changes so many bytes at an address; whether the kernel did it.
 type ChangeMemory = fn(usize, usize) -> bool;
 
-fn changes(watching: &ProcessMonitor, recorder: &ChangeRecorder) -> Result<(), String> {
+fn changes(monitor: &ProcessMonitor, recorder: &ChangeRecorder) -> Result<(), String> {
     let page = memory::page_size() as usize;
     // By system calls of this thread, which the kernel holds until the message
     // has been read.
@@ -108,7 +109,7 @@ fn changes(watching: &ProcessMonitor, recorder: &ChangeRecorder) -> Result<(), S
             area as usize
         };
         let span = Span::new(area, length).map_err(|e| e.to_string())?;
-        let outcome = seen(watching, recorder, span, || change(area, length));
+        let outcome = seen(monitor, recorder, span, || change(area, length));
         // SAFETY: what is left of it; where it has gone nothing has come, since nobody else knows the address... unless
         // another thread was given it: so only the guard page, which is still there.
         unsafe { libc::munmap((area + length) as *mut _, page) };
@@ -118,34 +119,33 @@ fn changes(watching: &ProcessMonitor, recorder: &ChangeRecorder) -> Result<(), S
         }
         outcome.map_err(|why| format!("the monitor did not prove itself: {way}: {why}"))?;
     }
-    quiet(watching)
+    quiet(monitor)
 }
 
 fn seen(
-    watching: &ProcessMonitor,
+    monitor: &ProcessMonitor,
     recorder: &ChangeRecorder,
     span: Span,
     change: impl FnOnce() -> bool,
 ) -> Result<(), String> {
     let begun = Instant::now();
-    while let Err(why) = watching.watch(span) {
+    while let Err(why) = monitor.watch(span) {
         if why != Unwatched::Busy || begun.elapsed() > PATIENCE {
             return Err(format!("the memory cannot be watched: {why:?}"));
         }
         std::thread::yield_now();
     }
-    quiet(watching)?;
-    let before = watching.sequence();
+    quiet(monitor)?;
+    let before = monitor.sequence();
     if !change() {
         return Err("the system call failed".into());
     }
     // The change is over for this thread. Whoever asks now must not be told that nothing has happened.
-    if watching.unchanged_since(before) {
+    if monitor.unchanged_since(before) {
         return Err("it went unnoticed".into());
     }
     let begun = Instant::now();
-    let told =
-        || recorder.spans.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|s| s.overlaps(span));
+    let told = || recorder.spans.lock().ignore_poison().iter().any(|s| s.overlaps(span));
     while !told() {
         if begun.elapsed() > PATIENCE {
             return Err("it was not told".into());
@@ -156,44 +156,16 @@ fn seen(
 }
 
 /// Nothing happens, so the answer must become "unchanged".
-fn quiet(watching: &ProcessMonitor) -> Result<(), String> {
+fn quiet(monitor: &ProcessMonitor) -> Result<(), String> {
     let begun = Instant::now();
     loop {
-        let before = watching.sequence();
-        if watching.unchanged_since(before) {
+        let before = monitor.sequence();
+        if monitor.unchanged_since(before) {
             return Ok(());
         }
         if begun.elapsed() > PATIENCE {
             return Err("the kernel says all the time that memory is changing".into());
         }
         std::thread::yield_now();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::userfaultfd::FEATURES;
-    use super::*;
-
-    /// The monitor with some of its senses missing must not pass for one.
-    #[test]
-    fn a_monitor_without_an_event_fails_its_self_test_and_names_the_change() {
-        const REMAP: u64 = 1 << 2;
-        const REMOVE: u64 = 1 << 3;
-        const UNMAP: u64 = 1 << 6;
-        if let Err(why) = ProcessMonitor::start(FEATURES) {
-            return eprintln!("skipped: the strict monitor: {why}");
-        }
-        for (blind, ways) in [
-            (REMOVE, vec!["madvise"]),
-            (UNMAP, vec!["mmap over it", "munmap"]),
-            (REMAP, vec!["mremap", "mremap that leaves the mapping"]),
-            (REMOVE | UNMAP | REMAP, vec!["madvise"]),
-        ] {
-            assert_eq!(FEATURES & blind, blind);
-            let why = ProcessMonitor::start(FEATURES & !blind).err().expect("it proved itself blind");
-            assert!(why.contains("did not prove itself"), "{why}");
-            assert!(ways.iter().any(|way| why.contains(&format!(": {way}: "))), "without {blind:#x}: {why}");
-        }
     }
 }

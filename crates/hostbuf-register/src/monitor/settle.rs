@@ -5,8 +5,11 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::change_sequence::{ChangeMark, ChangeState, DescriptorSet, Unchanged};
-use super::process_monitor::{MonitorShared, held};
+use super::change_mark::{ChangeMark, ChangeState};
+use super::change_sequence::Unchanged;
+use super::descriptor_set::DescriptorSet;
+use super::monitor_shared::MonitorShared;
+use crate::register::poison::IgnorePoison;
 
 /// The time for which the kernel may report a change in progress without an event. After it, no registration is kept
 /// until the change is over.
@@ -69,7 +72,7 @@ impl MonitorShared {
             // Both limits, since the waiting time includes time in which this thread had no core.
             let looked = looks >= LOOKS && waited > PATIENCE;
             if looked && (waited > PATIENCE_WITH_THREAD || !starved()) {
-                self.look_for_a_mark_that_stays(number, before);
+                self.mark_unsound_if_stuck(number, before);
                 return Err(Unsettled::Busy);
             }
             looks += 1;
@@ -86,28 +89,30 @@ impl MonitorShared {
         }
     }
 
-    /// Checks that the calling thread has the userfaultfds of `set`. A hit would take the answer of some other files for theirs
-    /// (`Userfaultfd::state`), so nothing of a userfaultfd that is missing is a hit until a thread that has it finds it quiet.
+    /// Checks that the calling thread has the userfaultfds of `set`, and marks those that it lacks as unsound: a hit
+    /// could mistake the answer of some other file for the userfaultfd's (`Userfaultfd::state`). They are marked as
+    /// sound again when a thread that has them finds them quiet.
     pub(super) fn verify(&self, set: DescriptorSet) -> Result<(), Unsettled> {
         let mut result = Ok(());
         for one in self.sequences.in_set(set).filter(|one| !one.userfault.is_at_hand()) {
-            one.mark_sound(false);
+            one.mark_unsound();
             self.warn_of_unknown_descriptor();
             result = Err(Unsettled::Unknown);
         }
         result
     }
 
+    /// Returns whether the kernel has events of the descriptor that have not been read.
     fn has_events(&self, number: usize) -> bool {
         let mut fds = [PollFd::new(self.sequences.of(number).userfault.as_fd(), PollFlags::POLLIN)];
         poll(&mut fds, PollTimeout::ZERO).unwrap_or(0) > 0
     }
 
     /// Marks a descriptor as unsound if a change has been in progress for [`STUCK`] without an event.
-    fn look_for_a_mark_that_stays(&self, number: usize, sequence: u64) {
+    fn mark_unsound_if_stuck(&self, number: usize, sequence: u64) {
         let one = self.sequences.of(number);
         let stays = {
-            let marks = &mut held(&self.marks);
+            let marks = &mut self.marks.lock().ignore_poison();
             let mark = &mut marks[number];
             let changing = one.userfault.state() == ChangeState::Changing;
             if sequence % 2 == 1 || !changing || self.has_events(number) {
@@ -117,7 +122,7 @@ impl MonitorShared {
             }
             mark.is_some_and(|(since, _)| since.elapsed() > STUCK)
         };
-        if stays && one.mark_sound(false) {
+        if stays && one.mark_unsound() {
             tracing::error!(
                 "for {STUCK:?} the kernel has reported a change of this program's memory without an event that names the range: \
                  until the change is over, memory that the same userfaultfd watches is registered for its leases only"
@@ -126,10 +131,11 @@ impl MonitorShared {
         }
     }
 
+    /// Marks a descriptor as sound, and reports the end of a long change.
     #[cold]
     fn mark_sound(&self, number: usize) {
-        let stayed = held(&self.marks)[number].take().is_some();
-        if self.sequences.of(number).mark_sound(true) && stayed {
+        let stayed = self.marks.lock().ignore_poison()[number].take().is_some();
+        if self.sequences.of(number).mark_sound() && stayed {
             tracing::warn!(
                 "the long change of this program's memory is over: the cache keeps registrations again"
             );

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use nix::sys::stat::fstat;
 
-use super::change_sequence::{ChangeMark, ChangeState};
+use super::change_mark::{ChangeMark, ChangeState};
 use crate::os::memory;
 use crate::os::raw::{self, Errno};
 use crate::span::Span;

@@ -3,13 +3,15 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::change_sequence::{ChangeSequence, DescriptorSet};
+use super::change_sequence::ChangeSequence;
+use super::descriptor_set::DescriptorSet;
 use super::mappings::WatchRefusal;
-use super::process_monitor::{MonitorShared, WatchedPiece, held};
+use super::monitor_shared::{MonitorShared, WatchedPiece};
 use super::recent_discards::{DiscardState, GAP};
 use super::settle::{PATIENCE_WITH_THREAD, Unsettled};
 use super::userfaultfd;
-use super::{Unwatched, Watched};
+use super::watched::{Unwatched, Watched};
+use crate::register::poison::IgnorePoison;
 use crate::span::Span;
 
 /// The number of times that a changing mapping is looked up again.
@@ -24,7 +26,7 @@ impl MonitorShared {
     /// Watches the whole mappings that contain `span`, and waits until earlier changes there have been applied.
     pub(super) fn watch(&self, span: Span) -> Result<Watched, Unwatched> {
         let begun = Instant::now();
-        let patience = 2 * PATIENCE_WITH_THREAD + Duration::from_micros(self.pause.load(Ordering::Relaxed));
+        let patience = 2 * PATIENCE_WITH_THREAD + self.delays.requests.get();
         let mut unclear = 0;
         // An unmapping thread continues when its event is read, not when it is applied. So the address may belong to
         // another mapping than the recorded one, and a record counts only after its descriptor has settled.
@@ -37,10 +39,10 @@ impl MonitorShared {
                 Err(Unsettled::Busy) => break,
             }
             let (found, pages, request) = {
-                let mut armed = held(&self.armed);
-                armed.quiet(settled, looked);
-                let found = armed.around(span);
-                (found, armed.pages(span), if found.is_none() { armed.begin(span) } else { None })
+                let mut ranges = self.ranges.lock().ignore_poison();
+                ranges.quiet(settled, looked);
+                let found = ranges.around(span);
+                (found, ranges.pages(span), if found.is_none() { ranges.begin(span) } else { None })
             };
             let Some(found) = found else {
                 match request {
@@ -80,14 +82,14 @@ impl MonitorShared {
                 DiscardState::Due => {
                     let begun = Instant::now();
                     userfaultfd::wait_for_the_address_space();
-                    held(&self.armed).barrier(begun);
+                    self.ranges.lock().ignore_poison().barrier(begun);
                     continue;
                 }
             }
             if self.verify(found.descriptors).is_err() {
                 return Err(Unwatched::Unproven);
             }
-            self.pause_for_tests();
+            self.delays.requests.wait();
             let around = (!found.discarded).then_some(found.whole);
             return Ok(Watched { around, descriptors: found.descriptors });
         }
@@ -95,7 +97,7 @@ impl MonitorShared {
         Err(if sound { Unwatched::Busy } else { Unwatched::Unproven })
     }
 
-    /// Begins to watch. Memory that other threads change all the time may be unwatched when this returns `Ok`.
+    /// Begins to watch the mappings that contain `span`. Memory that other threads change all the time may be unwatched when this returns `Ok`.
     fn begin_watching(&self, span: Span, request: usize) -> Result<(), WatchRefusal> {
         let registered = self.register(span, request);
         let settled = registered.as_ref().is_ok_and(|(_, pieces)| {
@@ -104,11 +106,11 @@ impl MonitorShared {
                 .fold(DescriptorSet::EMPTY, |set, &(_, number)| set.with(DescriptorSet::of(number)));
             self.settle(set).is_ok()
         });
-        let mut armed = held(&self.armed);
-        let unchanged = armed.end(request) && settled;
+        let mut ranges = self.ranges.lock().ignore_poison();
+        let unchanged = ranges.end(request) && settled;
         let (_, pieces) = registered?;
-        let added = unchanged && pieces.iter().all(|&(piece, number)| armed.add(piece, number));
-        drop(armed);
+        let added = unchanged && pieces.iter().all(|&(piece, number)| ranges.add(piece, number));
+        drop(ranges);
         if added {
             return Ok(());
         }
@@ -122,11 +124,11 @@ impl MonitorShared {
     fn register(&self, span: Span, request: usize) -> Result<(Span, Vec<WatchedPiece>), WatchRefusal> {
         let whole = self.mappings.watchable(span)?;
         let first = {
-            let mut armed = held(&self.armed);
-            armed.extend(request, whole);
-            let known = armed.busy.descriptor_of(whole).or_else(|| match armed.len() >= CROWDED {
-                true => armed.beside(whole),
-                false => armed.overlapping(whole),
+            let mut ranges = self.ranges.lock().ignore_poison();
+            ranges.extend(request, whole);
+            let known = ranges.busy.descriptor_of(whole).or_else(|| match ranges.len() >= CROWDED {
+                true => ranges.beside(whole),
+                false => ranges.overlapping(whole),
             });
             known.unwrap_or_else(|| {
                 self.next.fetch_add(1, Ordering::Relaxed) % self.sequences.all().iter().count()
@@ -183,6 +185,7 @@ impl MonitorShared {
         }
     }
 
+    /// Registers one piece with the descriptor `number`.
     fn register_piece(&self, piece: Span, number: usize) -> Result<(), WatchRefusal> {
         self.sequences.of(number).userfault.register(piece).map_err(|e| match e.raw_os_error() {
             Some(libc::ENOMEM) => WatchRefusal::Certain(Unwatched::Full),

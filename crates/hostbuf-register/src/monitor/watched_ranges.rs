@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::busy_ranges::BusyRanges;
-use super::change_sequence::DescriptorSet;
+use super::descriptor_set::DescriptorSet;
 use super::recent_discards::{DiscardState, RecentDiscards};
 use super::residual::ResidualRanges;
 use crate::span::Span;
