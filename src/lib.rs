@@ -32,7 +32,7 @@
 //! # Ok::<(), hostbuf::Error>(())
 //! ```
 
-mod agree;
+pub mod agree;
 mod carrier;
 pub mod error;
 mod fill;
@@ -44,12 +44,13 @@ mod preregistered;
 pub mod rdma;
 mod registration;
 mod replicate;
-mod segment;
+pub mod segment;
 
 pub use error::{Error, Failure, Result};
 pub use fill::arena::{Arena, Placed};
 pub use fill::arena_id::ArenaId;
 pub use fill::containers::{List, Map};
+pub use fill::ffi;
 pub use fill::portable::Portable;
 pub use freeze::{Frozen, Proof};
 pub use hostbuf_memory::{Error as MemoryError, NoSpace, Pages};
@@ -63,37 +64,12 @@ pub use segment::options::Options;
 
 // The RDMA module's names for the layers below.
 #[cfg(feature = "rdma")]
+use hostbuf_os as os;
+#[cfg(feature = "rdma")]
 mod buffer {
     pub(crate) use crate::{Fill, HostBuffer, carrier};
 }
 #[cfg(feature = "rdma")]
 mod span {
     pub(crate) use hostbuf_register::Span;
-}
-
-/// What the launcher uses. No promise is made about it.
-#[doc(hidden)]
-pub mod os {
-    pub use hostbuf_memory::memfd;
-    pub use hostbuf_os::*;
-}
-
-/// What the launcher and the other languages need beside the library's interface. No promise is made about it.
-#[doc(hidden)]
-pub mod internal {
-    pub use crate::agree::election::{self as agreement, Electorate, Outcome, elect};
-    pub use crate::fill::ffi;
-    pub use crate::segment::control::Control;
-    pub use crate::segment::files::{CONTROL_NAME, ControlPage, Segments};
-    pub use crate::segment::identity::{BufferIdentity, Identity};
-    pub use crate::segment::layout;
-    pub use crate::segment::ledger::{Ledger, Registered};
-    pub use crate::segment::options::check_all;
-    pub use crate::segment::page_layout::CONTROL_LENGTH;
-    pub use hostbuf_memory::populate::Workers;
-    pub use hostbuf_memory::space;
-    pub use hostbuf_os::{Channel, Message};
-    pub use hostbuf_protocol::ballot::{self, Holds};
-    pub use hostbuf_protocol::candidates::{self, Ballot};
-    pub use hostbuf_protocol::wire;
 }

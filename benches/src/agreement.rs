@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use hostbuf::internal::{Electorate, elect};
+use hostbuf::agree::{Electorate, elect};
 use hostbuf_protocol::candidates::{self, Ballot};
 use hostbuf_protocol::wire::Frame;
 use hostbuf_raw::maps::HoleSearch;

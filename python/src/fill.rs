@@ -3,7 +3,7 @@
 use std::alloc::Layout;
 use std::sync::{Mutex, PoisonError};
 
-use hostbuf::internal::ffi::{self, ScopedArena};
+use hostbuf::ffi::{self, ScopedArena};
 use hostbuf::job::all_or_none;
 use hostbuf::{Error, Result};
 use pyo3::prelude::*;

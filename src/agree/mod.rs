@@ -1,4 +1,7 @@
-//! The agreement of a job's ranks on one address.
+//! The agreement of a job's ranks on one address. Launchers use this module; programs use
+//! [`HostBuffer::allocate`](crate::HostBuffer::allocate).
 
-pub mod election;
+pub(crate) mod election;
 pub(crate) mod handover;
+
+pub use election::{Electorate, Outcome, describe, disagreement, elect, reason};

@@ -1,17 +1,25 @@
-//! A job's memory on one host: its files, their layout at the agreed address, and the control page.
+//! A job's memory on one host: its files, their layout at the agreed address, and the control page. Launchers and monitoring
+//! tools use this module; programs use [`HostBuffer`](crate::HostBuffer).
 
 pub(crate) mod allocate;
 pub(crate) mod attach;
 mod checked;
-pub mod control;
-pub mod files;
-pub mod fill_state;
+pub(crate) mod control;
+pub(crate) mod files;
+pub(crate) mod fill_state;
 pub(crate) mod fillers;
 pub(crate) mod handle;
-pub mod identity;
+pub(crate) mod identity;
 pub mod layout;
-pub mod ledger;
+pub(crate) mod ledger;
 pub(crate) mod mapped_segment;
 pub(crate) mod mapping;
-pub mod options;
-pub mod page_layout;
+pub(crate) mod options;
+pub(crate) mod page_layout;
+
+pub use control::Control;
+pub use files::{CONTROL_NAME, ControlPage, Segments};
+pub use identity::{BufferIdentity, Identity};
+pub use ledger::{Ledger, Registered};
+pub use options::check_all;
+pub use page_layout::CONTROL_LENGTH;

@@ -9,7 +9,7 @@
 use std::process::Command;
 
 use hostbuf::Options;
-use hostbuf::internal::layout;
+use hostbuf::segment::layout;
 use hostbuf_protocol::candidates;
 
 use crate::harness::{Outcome, can_simulate, fixture, flavours, hostbuf, local, root, simulated, skip};

@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_char, c_void};
 use std::ptr::null_mut;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use library::internal::ffi::{self, ScopedArena};
+use library::ffi::{self, ScopedArena};
 use library::{Arena, Error, HostBuffer};
 
 use crate::buffer::{buffer, hostbuf_buffer};

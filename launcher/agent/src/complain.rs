@@ -1,6 +1,7 @@
-//! What is said to people on standard error.
+//! Messages on standard error.
 
-/// As `eprintln!`, but where nobody reads any more (`2>&1 | head`) the words are lost and nothing else.
+/// Prints a line on standard error as `eprintln!` does, but ignores failures: a reader may have gone (`2>&1 | head`).
+#[macro_export]
 macro_rules! complain {
     ($($words:tt)*) => {{
         use std::io::Write as _;

@@ -7,14 +7,17 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
-use hostbuf::internal::wire::{Frame, Kind};
-use hostbuf::internal::{
-    Ballot, ControlPage, Electorate, Identity, Segments, Workers, agreement, ballot, elect, layout,
-};
+use hostbuf::agree;
+use hostbuf::agree::{Electorate, elect};
 use hostbuf::job::{Collective, Reduce, all_or_none};
-use hostbuf::os::cores::Cores;
-use hostbuf::os::process;
+use hostbuf::segment::{ControlPage, Identity, Segments, layout};
 use hostbuf::{Error, Fill, Phase, Result};
+use hostbuf_memory::populate::Workers;
+use hostbuf_os::cores::Cores;
+use hostbuf_os::process;
+use hostbuf_protocol::ballot;
+use hostbuf_protocol::candidates::Ballot;
+use hostbuf_protocol::wire::{Frame, Kind};
 
 use super::group::Open;
 use super::orders::{Answer, Event, Handle, Order, Uncovered};
@@ -180,7 +183,7 @@ fn steps(
     let elected = elect(&mut everybody, winner.length as usize, align as usize);
     let outcome = elected.map_err(|error| everybody.stop.take().unwrap_or(Stop::Everywhere(error)))?;
     let Some(address) = outcome.address else {
-        return Err(Stop::Everywhere(agreement::disagreement(group, everybody.refusal)));
+        return Err(Stop::Everywhere(agree::disagreement(group, everybody.refusal)));
     };
     winner.address = address as u64;
     phases[Phase::Agree as usize] = micros(begun);

@@ -7,18 +7,16 @@ use hostbuf::job::{Collective, Solo};
 
 /// A function that opens the group of all agents. It runs in the conductor's thread; dropping the returned guard shuts the
 /// engine down.
-pub(crate) type Open = fn() -> Result<(Box<dyn Collective>, Box<dyn std::any::Any>)>;
+pub type Open = fn() -> Result<(Box<dyn Collective>, Box<dyn std::any::Any>)>;
 
 /// Returns the group of this agent alone.
-#[allow(dead_code, reason = "each of the two binaries uses one way to open")]
-pub(crate) fn alone() -> Result<(Box<dyn Collective>, Box<dyn std::any::Any>)> {
+pub fn alone() -> Result<(Box<dyn Collective>, Box<dyn std::any::Any>)> {
     Ok((Box::new(Solo), Box::new(())))
 }
 
 /// Opens the group of the agents as an MPI job.
 #[cfg(feature = "mpi")]
-#[allow(dead_code, reason = "each of the two binaries uses one way to open")]
-pub(crate) fn over_mpi() -> Result<(Box<dyn Collective>, Box<dyn std::any::Any>)> {
+pub fn over_mpi() -> Result<(Box<dyn Collective>, Box<dyn std::any::Any>)> {
     let universe = mpi::initialize().ok_or_else(|| Error::Unsupported {
         what: "MPI".into(),
         why: "it was initialised already in this agent".into(),

@@ -2,8 +2,8 @@
 
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
-use hostbuf::os::process;
 use hostbuf::{Error, Result};
+use hostbuf_os::process;
 
 use super::spec::Spec;
 

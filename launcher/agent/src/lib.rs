@@ -4,12 +4,15 @@
 //! Two threads: the *station* talks to the processes of this host and never blocks; the *conductor* goes through
 //! the phases one after another and alone uses MPI, so that an MPI that hangs in its own shutdown harms nobody.
 
+#[macro_use]
+mod complain;
 mod conductor;
-pub(crate) mod group;
+pub mod group;
 mod inherited;
+pub mod lookup;
 mod orders;
-pub(crate) mod report;
-pub(crate) mod spec;
+pub mod report;
+pub mod spec;
 mod station;
 mod thread_error;
 
@@ -37,7 +40,7 @@ fn has_ended(process: Option<&OwnedFd>) -> bool {
 }
 
 /// Runs an agent with the arguments of [`Spec::arguments`].
-pub(crate) fn main(arguments: impl Iterator<Item = String>, open: Open) -> ExitCode {
+pub fn main(arguments: impl Iterator<Item = String>, open: Open) -> ExitCode {
     tracing_subscriber::fmt()
         .with_env_filter(tracing_subscriber::EnvFilter::from_env("HOSTBUF_LOG"))
         .with_writer(std::io::stderr)

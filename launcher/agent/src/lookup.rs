@@ -6,10 +6,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// The reason why a program cannot run, and the exit status that a shell returns in this case.
-pub(crate) type Refusal = (String, u8);
+pub type Refusal = (String, u8);
 
 /// Finds `name` as a shell does: in `PATH`, unless it contains a slash.
-pub(crate) fn find(name: &OsStr) -> Result<PathBuf, Refusal> {
+pub fn find(name: &OsStr) -> Result<PathBuf, Refusal> {
     let shown = name.to_string_lossy();
     let path = if name.as_bytes().contains(&b'/') {
         PathBuf::from(name)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{Receiver, Sender};
 
-use hostbuf::internal::wire::{Frame, Winner};
+use hostbuf_protocol::wire::{Frame, Winner};
 use nix::sys::eventfd::EventFd;
 
 /// A request of the conductor.

@@ -4,29 +4,70 @@ use std::io::Write;
 
 use serde_json::{Value, json};
 
-/// One report.
+/// A report of an agent to its launcher.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Report {
-    /// The socket is there, memory enough too: ranks may come. How many agents there are.
-    Ready { host: String, agents: usize },
-    /// Pages taken so far, bytes.
-    Progress { host: String, done: u64, total: u64 },
-    /// A buffer is being filled, by a filler or by replication: bytes so far, and whether that was the last of it.
-    Filling { host: String, buffer: String, done: u64, ended: bool },
+pub enum Report {
+    /// The agents listen, and there is enough memory: the ranks may start.
+    Ready {
+        /// The agent's host.
+        host: String,
+        /// The number of agents of the job.
+        agents: usize,
+    },
+    /// An agent takes the pages of the buffers.
+    Progress {
+        /// The agent's host.
+        host: String,
+        /// The number of bytes taken so far.
+        done: u64,
+        /// The number of bytes to take.
+        total: u64,
+    },
+    /// A buffer is being filled, by a filler or by replication.
+    Filling {
+        /// The agent's host.
+        host: String,
+        /// The buffer's name.
+        buffer: String,
+        /// The number of bytes filled so far.
+        done: u64,
+        /// True in the last report of the buffer.
+        ended: bool,
+    },
     /// Some ranks of a host run without the buffer.
-    Uncovered { message: String },
-    /// All ranks of all hosts may run. `without` of the `ranks` never have the buffer, and `attaching` map it only when
-    /// they attach.
-    Agreed { address: u64, rounds: u32, microseconds: u64, ranks: u64, without: u64, attaching: u64 },
-    /// A rank's program cannot run. `status` is the exit status that a shell returns in this case.
-    Unstarted { status: u8 },
+    Uncovered {
+        /// A line for the user that names the ranks and the reason.
+        message: String,
+    },
+    /// All ranks of all hosts may run.
+    Agreed {
+        /// The agreed address.
+        address: u64,
+        /// The number of ballots and searches.
+        rounds: u32,
+        /// The duration of the agreement in microseconds.
+        microseconds: u64,
+        /// The number of ranks of the job.
+        ranks: u64,
+        /// The number of ranks that never have the buffer.
+        without: u64,
+        /// The number of ranks that map the buffer when they attach.
+        attaching: u64,
+    },
+    /// A rank's program cannot run.
+    Unstarted {
+        /// The exit status that a shell returns in this case.
+        status: u8,
+    },
     /// The job cannot have its buffer.
-    Failed { message: String },
+    Failed {
+        /// A line for the user.
+        message: String,
+    },
 }
 
 /// Describes how many of a job's ranks have the buffer.
-#[allow(dead_code, reason = "the agent's binary only reports the numbers")]
-pub(crate) fn covered(ranks: u64, without: u64, attaching: u64) -> String {
+pub fn covered(ranks: u64, without: u64, attaching: u64) -> String {
     match (without, attaching) {
         (0, 0) => "the first program of every rank has the buffer".to_owned(),
         (0, _) => format!("{attaching} of {ranks} ranks map the buffer when they attach"),
@@ -37,7 +78,7 @@ pub(crate) fn covered(ranks: u64, without: u64, attaching: u64) -> String {
 
 impl Report {
     /// Prints the line, whole, in one write.
-    pub(crate) fn print(&self) {
+    pub fn print(&self) {
         let value = match self {
             Report::Ready { host, agents } => json!({"hostbuf": "ready", "host": host, "agents": agents}),
             Report::Progress { host, done, total } => {
@@ -65,8 +106,7 @@ impl Report {
     }
 
     /// Reads a line; `None` when it is something else (an engine's own chatter).
-    #[allow(dead_code, reason = "the agent's binary only writes")]
-    pub(crate) fn parse(line: &str) -> Option<Report> {
+    pub fn parse(line: &str) -> Option<Report> {
         let value: Value = serde_json::from_str(line.trim()).ok()?;
         let text = |key: &str| value.get(key)?.as_str().map(str::to_owned);
         let number = |key: &str| value.get(key)?.as_u64();

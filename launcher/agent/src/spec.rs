@@ -2,45 +2,45 @@
 
 use std::time::Duration;
 
-use hostbuf::internal::check_all;
+use hostbuf::segment::check_all;
 use hostbuf::{Error, Options, Result};
 
 /// The task of an agent: its job, its buffers, and its launcher.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Spec {
+pub struct Spec {
     /// The job's random number.
-    pub(crate) job: u128,
+    pub job: u128,
     /// The abstract name of the agent's socket.
-    pub(crate) socket: String,
+    pub socket: String,
     /// The buffers.
-    pub(crate) buffers: Vec<Options>,
+    pub buffers: Vec<Options>,
     /// The listening socket, when whoever started this agent has opened it.
-    pub(crate) listener: Option<i32>,
+    pub listener: Option<i32>,
     /// The process with which the agent ends, when that is not its parent.
-    pub(crate) lifeline: Option<Lifeline>,
+    pub lifeline: Option<Lifeline>,
     /// True if a launcher reads reports. Without one, the ranks print errors.
-    pub(crate) reports: bool,
+    pub reports: bool,
     /// True if the agent ends the processes that have the job's buffers when the lifeline ends.
-    pub(crate) ends_processes: bool,
+    pub ends_processes: bool,
     /// The program of every rank, if each host with an agent has ranks. The agents then look for it before the ranks
     /// start.
-    pub(crate) program: Option<String>,
+    pub program: Option<String>,
     /// The time without progress after which the start fails; `None` waits for ever.
-    pub(crate) timeout: Option<Duration>,
+    pub timeout: Option<Duration>,
 }
 
 /// A process, named for good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Lifeline {
-    pub(crate) pid: i32,
-    /// In clock ticks after boot.
-    pub(crate) start: u64,
+pub struct Lifeline {
+    /// Its number.
+    pub pid: i32,
+    /// Its start time, in clock ticks after boot.
+    pub start: u64,
 }
 
 impl Spec {
-    /// The command line for an agent.
-    #[allow(dead_code, reason = "hostbuf-agent only reads it")]
-    pub(crate) fn arguments(&self) -> Vec<String> {
+    /// Returns the command line of an agent.
+    pub fn arguments(&self) -> Vec<String> {
         let mut list = vec![format!("--job={:032x}", self.job), format!("--socket={}", self.socket)];
         list.extend(self.buffers.iter().map(|b| format!("--buffer={b}")));
         list.extend(self.listener.map(|fd| format!("--listener={fd}")));
@@ -52,9 +52,11 @@ impl Spec {
         list
     }
 
+    /// Parses the command line of an agent.
+    ///
     /// # Errors
-    /// [`Error::Invalid`] for anything that [`arguments`](Spec::arguments) does not write.
-    pub(crate) fn parse(arguments: impl Iterator<Item = String>) -> Result<Spec> {
+    /// [`Error::Invalid`] for anything that [`arguments`](Spec::arguments) does not return.
+    pub fn parse(arguments: impl Iterator<Item = String>) -> Result<Spec> {
         let mut spec = Spec {
             job: 0,
             socket: String::new(),
@@ -91,7 +93,7 @@ impl Spec {
             }
         }
         check_all(&spec.buffers)?;
-        if spec.socket.is_empty() || !hostbuf::os::socket::is_name(&spec.socket) {
+        if spec.socket.is_empty() || !hostbuf_os::socket::is_name(&spec.socket) {
             return Err(Error::Invalid { what: format!("\"{}\" is no name for a socket", spec.socket) });
         }
         Ok(spec)

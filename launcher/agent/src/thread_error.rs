@@ -1,7 +1,7 @@
 //! The error of a thread that could not be started.
 
 use hostbuf::Error;
-use hostbuf::os::process;
+use hostbuf_os::process;
 
 /// Returns the error of a thread that could not be started.
 pub(super) fn unstarted_thread(source: std::io::Error) -> Error {

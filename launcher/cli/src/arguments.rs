@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use clap::ValueHint;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use hostbuf::internal::check_all;
+use hostbuf::segment::check_all;
 use hostbuf::{Bytes, Error, Options, Pages, Result};
 
-use crate::device::Devices;
+use hostbuf::register::DeviceList;
 
 /// The buffers that a job gets.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -106,8 +106,8 @@ impl StartArguments {
 pub(crate) struct RegisterArguments {
     /// Register every buffer before main, with devices separated by commas: cuda, cuda:1, rdma, rdma:mlx5_0 (for
     /// reading and writing), mlock (locks the pages; for reading). A device followed by ? may be missing
-    #[arg(long, value_name = "DEVICES", value_hint = ValueHint::Other, value_parser = |text: &str| text.parse::<Devices>())]
-    pub(crate) register: Option<Devices>,
+    #[arg(long, value_name = "DEVICES", value_hint = ValueHint::Other, value_parser = |text: &str| text.parse::<DeviceList>())]
+    pub(crate) register: Option<DeviceList>,
     /// Register in the first rank of each host, or in all ranks
     #[arg(long, value_name = "WHO", value_enum, default_value_t, requires = "register")]
     pub(crate) register_ranks: Registering,
@@ -150,7 +150,7 @@ impl RegisterArguments {
     }
 
     /// Returns the devices with which the rank with number `local_rank` on its host registers.
-    pub(crate) fn of(&self, local_rank: u64) -> Option<&Devices> {
+    pub(crate) fn of(&self, local_rank: u64) -> Option<&DeviceList> {
         self.register.as_ref().filter(|_| local_rank == 0 || self.register_ranks == Registering::All)
     }
 }

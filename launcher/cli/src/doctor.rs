@@ -41,7 +41,7 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> ExitCode {
     let size = arguments.size.map(|s| s.0);
     if let Some(Err(error)) = size.map(|s| Options::new(s).check()) {
-        complain!("hostbuf doctor: {error}");
+        hostbuf_agent::complain!("hostbuf doctor: {error}");
         return ExitCode::from(2);
     }
     limits::survive_file_size();
@@ -56,7 +56,7 @@ pub fn run(arguments: &Arguments) -> ExitCode {
         ("registration", registration::lines()),
     ];
     let usable = groups.iter().flat_map(|(_, lines)| lines).all(|l| !(l.needed && l.mark == Mark::Lacks));
-    let host = hostbuf::os::process::host_name();
+    let host = hostbuf_os::process::host_name();
     let text = if arguments.json {
         format!("{:#}\n", in_json(&host, usable, size, &groups))
     } else {

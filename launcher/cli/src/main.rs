@@ -1,16 +1,7 @@
 //! `hostbuf`: one buffer per host, at one address on every host of an MPI job.
 
-#[macro_use]
-#[path = "../../agent/src/complain.rs"]
-mod complain;
-
-#[path = "../../agent/src/lib.rs"]
-mod agent;
 mod agent_program;
 mod arguments;
-mod device {
-    pub(crate) use hostbuf::register::{DeviceList as Devices, ListedDevice as Device};
-}
 mod doctor;
 mod elf;
 mod engine_option;
@@ -19,8 +10,6 @@ mod exec;
 mod finding;
 mod hosts;
 mod installation;
-#[path = "../../agent/src/lookup.rs"]
-mod lookup;
 mod manual;
 mod preload_file;
 mod program;
@@ -34,6 +23,7 @@ use std::process::ExitCode;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser, Subcommand};
 use engine_option::EngineOption;
+use hostbuf_agent::complain;
 
 /// One buffer per host, at one address on every host of an MPI job, shared by all its ranks.
 #[derive(Debug, Parser)]
@@ -72,7 +62,7 @@ enum Verb {
 fn main() -> ExitCode {
     // Not a verb for people: `hostbuf run` and `hostbuf exec` start it.
     if std::env::args_os().nth(1).is_some_and(|a| a == "agent") {
-        return agent::main(std::env::args().skip(2), agent::group::alone);
+        return hostbuf_agent::main(std::env::args().skip(2), hostbuf_agent::group::alone);
     }
     tracing_subscriber::fmt()
         .with_env_filter(tracing_subscriber::EnvFilter::from_env("HOSTBUF_LOG"))

@@ -7,10 +7,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use hostbuf::internal::wire::ENV_JOB;
+use hostbuf_protocol::wire::ENV_JOB;
 
 use crate::elf::Elf;
-use crate::lookup::{self, Refusal};
+use hostbuf_agent::lookup::{self, Refusal};
 
 /// What is known of a program before it runs.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,11 +11,11 @@ use std::path::PathBuf;
 use hostbuf::register::DeviceName;
 use hostbuf::{Error, Result};
 
-use crate::device::{Device, Devices};
 use crate::elf::Elf;
 use crate::installation;
 use crate::preload_file::can_be_named;
 use crate::program::Program;
+use hostbuf::register::{DeviceList, ListedDevice};
 
 /// The objects' names.
 pub(crate) const PLAIN: &str = "libhostbuf_register.so";
@@ -24,7 +24,7 @@ pub(crate) const WITH_RDMA: &str = "libhostbuf_register_rdma.so";
 /// What a rank registers with.
 pub(crate) struct Registering {
     pub(crate) object: PathBuf,
-    pub(crate) devices: Devices,
+    pub(crate) devices: DeviceList,
 }
 
 /// The object, and the devices that it shall register with in a rank's `program`. `None` when nothing is left of them: those
@@ -32,7 +32,7 @@ pub(crate) struct Registering {
 ///
 /// # Errors
 /// [`Error::Unsupported`] with what to do.
-pub(crate) fn find(devices: &Devices, program: &Program) -> Result<Option<Registering>> {
+pub(crate) fn find(devices: &DeviceList, program: &Program) -> Result<Option<Registering>> {
     if let Some(why) = &program.not_preloadable {
         let why = format!(
             "{why}, so nothing can be loaded into it before main: let it register by itself (HostBuffer::register, hostbuf_register)"
@@ -57,14 +57,14 @@ pub(crate) fn find(devices: &Devices, program: &Program) -> Result<Option<Regist
 ///
 /// # Errors
 /// As [`find`].
-pub(crate) fn check(devices: &Devices) -> Result<()> {
+pub(crate) fn check(devices: &DeviceList) -> Result<()> {
     let needed = devices.0.iter().filter(|d| !d.optional);
     let rdma = needed.filter(|d| matches!(d.name, DeviceName::Rdma(_))).count() > 0;
     place(if rdma { WITH_RDMA } else { PLAIN }).map(drop)
 }
 
-fn choose(devices: &Devices) -> Result<(PathBuf, Devices)> {
-    let is_rdma = |device: &Device| matches!(device.name, DeviceName::Rdma(_));
+fn choose(devices: &DeviceList) -> Result<(PathBuf, DeviceList)> {
+    let is_rdma = |device: &ListedDevice| matches!(device.name, DeviceName::Rdma(_));
     let Some(rdma) = devices.0.iter().find(|d| is_rdma(d)) else {
         return Ok((place(PLAIN)?, devices.clone()));
     };
@@ -79,9 +79,9 @@ fn choose(devices: &Devices) -> Result<(PathBuf, Devices)> {
     match found {
         Ok(object) => Ok((object, devices.clone())),
         Err(_) if devices.0.iter().filter(|d| is_rdma(d)).all(|d| d.optional) => {
-            let rest: Vec<Device> = devices.0.iter().filter(|d| !is_rdma(d)).cloned().collect();
+            let rest: Vec<ListedDevice> = devices.0.iter().filter(|d| !is_rdma(d)).cloned().collect();
             let object = if rest.is_empty() { PathBuf::new() } else { place(PLAIN)? };
-            Ok((object, Devices(rest)))
+            Ok((object, DeviceList(rest)))
         }
         Err(error) => Err(error),
     }

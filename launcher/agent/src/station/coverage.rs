@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use hostbuf::internal::wire::{Coverage, REPORT_MAX, Role};
-use hostbuf::os::process;
+use hostbuf_os::process;
+use hostbuf_protocol::wire::{Coverage, REPORT_MAX, Role};
 
 use super::super::orders::Uncovered;
 use super::state::Station;
@@ -45,7 +45,7 @@ impl Station {
         Some((first, self.uncovered().notice?)).filter(|_| self.print_failures)
     }
 
-    /// Returns the value of [`ENV_REPORT`](hostbuf::internal::wire::ENV_REPORT) for a rank: the text with which a later
+    /// Returns the value of [`ENV_REPORT`](hostbuf_protocol::wire::ENV_REPORT) for a rank: the text with which a later
     /// image of the rank names the ranks that have the same command line.
     pub(super) fn report_of(&self, id: u64) -> String {
         let peer = &self.peers[&id];

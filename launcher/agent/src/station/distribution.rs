@@ -1,6 +1,6 @@
 //! The orders of the conductor, and the distribution of the memory.
 
-use hostbuf::internal::wire::{Frame, Kind, Role};
+use hostbuf_protocol::wire::{Frame, Kind, Role};
 
 use super::super::orders::Order;
 use super::state::{Stage, Station};

@@ -1,6 +1,6 @@
 //! Reports a failed job to the ranks of a host, so that one of them prints the reason.
 
-use hostbuf::internal::wire::{Frame, Kind};
+use hostbuf_protocol::wire::{Frame, Kind};
 
 use super::state::{Peer, Speaker, Station};
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use hostbuf::internal::wire::{Frame, Hello, Kind, Role};
+use hostbuf_protocol::wire::{Frame, Hello, Kind, Role};
 
 use super::state::{Peer, Station};
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hostbuf::os::process;
+use hostbuf_os::process;
 use nix::poll::PollTimeout;
 
 use super::super::orders::Event;

@@ -5,8 +5,8 @@ use std::fs;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use hostbuf::internal::wire::ENV_JOB;
-use hostbuf::os::process;
+use hostbuf_os::process;
+use hostbuf_protocol::wire::ENV_JOB;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 

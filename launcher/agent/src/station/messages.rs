@@ -1,8 +1,8 @@
 //! The messages of the peers, and the end of their connections and processes.
 
-use hostbuf::internal::Message;
-use hostbuf::internal::wire::{Coverage, Frame, Hello, Kind, Role, Territory};
-use hostbuf::os::process;
+use hostbuf_os::Message;
+use hostbuf_os::process;
+use hostbuf_protocol::wire::{Coverage, Frame, Hello, Kind, Role, Territory};
 
 use super::super::report::Report;
 use super::outbox::MAX_BACKLOG;

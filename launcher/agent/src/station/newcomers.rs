@@ -5,9 +5,9 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use hostbuf::internal::Channel;
-use hostbuf::internal::wire::Coverage;
-use hostbuf::os::{process, socket};
+use hostbuf_os::Channel;
+use hostbuf_os::{process, socket};
+use hostbuf_protocol::wire::Coverage;
 use nix::sys::resource::{Resource, getrlimit};
 
 use super::super::orders::Event;

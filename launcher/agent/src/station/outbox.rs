@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 
-use hostbuf::internal::wire::Frame;
+use hostbuf_protocol::wire::Frame;
 
 use super::state::Station;
 

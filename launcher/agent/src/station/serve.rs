@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc;
 
-use hostbuf::os::socket;
 use hostbuf::{Error, Result};
+use hostbuf_os::socket;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::signal::{SigSet, Signal};

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::Instant;
 
-use hostbuf::internal::Channel;
-use hostbuf::internal::wire::{Coverage, Frame, Hello, Kind, Territory, Winner};
-use hostbuf::os::process;
+use hostbuf_os::Channel;
+use hostbuf_os::process;
+use hostbuf_protocol::wire::{Coverage, Frame, Hello, Kind, Territory, Winner};
 use nix::sys::eventfd::EventFd;
 use nix::sys::signalfd::SignalFd;
 

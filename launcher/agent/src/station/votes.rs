@@ -1,6 +1,6 @@
 //! The station's checks that all ranks of this host have connected, answered and mapped.
 
-use hostbuf::internal::wire::{Frame, Kind};
+use hostbuf_protocol::wire::{Frame, Kind};
 
 use super::super::orders::{Answer, Event};
 use super::state::{Stage, Station};
@@ -50,5 +50,5 @@ impl Station {
 fn refusal(frame: &Frame, length: usize) -> String {
     let [_, address, errno, start, end] = *frame.words.first_chunk::<5>().expect("a frame has 64 words");
     let mapping = (start as usize, end as usize);
-    hostbuf::internal::agreement::reason(address as usize, length, errno as i32, mapping, frame.text())
+    hostbuf::agree::reason(address as usize, length, errno as i32, mapping, frame.text())
 }

@@ -2,11 +2,11 @@
 
 #![allow(unsafe_code)]
 
-use hostbuf::internal::candidates::{SEARCH_FROM, TOP};
-use hostbuf::internal::layout;
-use hostbuf::os::maps;
-use hostbuf::os::raw::{self, Errno};
+use hostbuf::segment::layout;
 use hostbuf::{Bytes, Options};
+use hostbuf_os::maps;
+use hostbuf_os::raw::{self, Errno};
+use hostbuf_protocol::candidates::{SEARCH_FROM, TOP};
 use nix::sys::resource::{Resource, getrlimit};
 
 use super::kernel_text::{knob, reason};
@@ -79,7 +79,7 @@ fn window(address: usize, who: &str, size: u64, held: &Result<(), Errno>, none: 
 /// Holds one page twice: the second time must be refused, and leave the first as it was.
 fn replace() -> Finding {
     const NAME: &str = "MAP_FIXED_NOREPLACE";
-    let page = usize::try_from(hostbuf::os::memory::page_size()).unwrap_or(4096);
+    let page = usize::try_from(hostbuf_os::memory::page_size()).unwrap_or(4096);
     let found = maps::hole(WINDOWS[2].0, page, page, WINDOWS[0].0);
     let Ok(Some(address)) = found else {
         return Finding::lacks(

@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-use hostbuf::os::memfd::{self, Backing};
+use hostbuf_memory::memfd::{self, Backing};
 use nix::fcntl::SealFlag;
 
 use super::child;
@@ -84,7 +84,7 @@ fn memory_file() -> Finding {
 
 fn process_descriptor() -> Finding {
     const NAME: &str = "pidfd";
-    match hostbuf::os::process::pidfd(i32::try_from(std::process::id()).unwrap_or(1)) {
+    match hostbuf_os::process::pidfd(i32::try_from(std::process::id()).unwrap_or(1)) {
         Ok(_) => Finding::ok(NAME, "the end of a process is noticed at once, and never taken for another's"),
         Err(e) => Finding::note(NAME, format!("pidfd_open: {}", reason(&e)))
             .mend("Linux 5.3, or allow pidfd_open in this container's seccomp profile"),

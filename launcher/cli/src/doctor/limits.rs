@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use hostbuf::Bytes;
-use hostbuf::os::memlock;
+use hostbuf_os::memlock;
 use nix::sys::resource::{Resource, getrlimit};
 
 use crate::finding::Finding;

@@ -2,9 +2,9 @@
 
 use std::fs;
 
-use hostbuf::internal::space;
-use hostbuf::os::memory;
 use hostbuf::{Bytes, MemoryError, NoSpace, Options, Pages};
+use hostbuf_memory::space;
+use hostbuf_os::memory;
 
 use super::kernel_text::knob;
 use crate::finding::Finding;

@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::null_mut;
 
 use hostbuf::Bytes;
-use hostbuf::os::memfd::{self, Backing};
-use hostbuf::os::memory;
+use hostbuf_memory::memfd::{self, Backing};
+use hostbuf_os::memory;
 
 use super::kernel_text::reason;
 use crate::finding::{Finding, Mark};

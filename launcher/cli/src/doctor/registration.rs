@@ -38,7 +38,6 @@ fn locking() -> Finding {
 }
 
 /// Registering with a GPU, where there is one; the devices' own lines say what is missing otherwise.
-#[cfg(feature = "cuda")]
 fn gpu() -> Option<Finding> {
     use hostbuf::register::CudaHost;
     let tried = child::ask(Duration::from_secs(120), || {
@@ -65,14 +64,6 @@ fn gpu() -> Option<Finding> {
             Mark::Lacks => line.mend("nvidia-smi, and dmesg, say more"),
         }
     })
-}
-
-#[cfg(not(feature = "cuda"))]
-fn gpu() -> Option<Finding> {
-    Some(
-        Finding::note("GPU registration", "this hostbuf was built without CUDA")
-            .mend("cargo build --features cuda"),
-    )
 }
 
 /// `ok WHAT` or `failed WHY` when it can be tried, `absent WHY` when not.

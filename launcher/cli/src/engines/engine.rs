@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hostbuf::Result;
-use hostbuf::os::process;
+use hostbuf_os::process;
 
 use super::place::Place;
 use super::plan::{LaunchPlan, LaunchRequest, UnderSrun};

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use hostbuf::internal::wire::{ENV_LOCAL_RANK, ENV_LOCAL_SIZE};
 use hostbuf::{Error, Result};
+use hostbuf_protocol::wire::{ENV_LOCAL_RANK, ENV_LOCAL_SIZE};
 
 use super::engine::{AgentKind, Engine, LaunchCommand};
 use super::place::Place;

@@ -1,7 +1,7 @@
 //! MPICH and its relatives: mpiexec of the process manager Hydra.
 
 use hostbuf::Result;
-use hostbuf::os::process;
+use hostbuf_os::process;
 
 use super::engine::{Engine, HOST, HOSTFILE, RANKS_OF_HOSTS, Replacement};
 use super::place::Place;

@@ -5,13 +5,13 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use hostbuf::internal::Channel;
-use hostbuf::os::{process, socket};
 use hostbuf::{Error, Options, Result};
+use hostbuf_os::Channel;
+use hostbuf_os::{process, socket};
 
 use super::rank::{is_daemon, job_key};
-use crate::agent::spec::{Lifeline, Spec};
 use crate::engines::Place;
+use hostbuf_agent::spec::{Lifeline, Spec};
 
 /// The time in which the agent of a host has to answer.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -12,13 +12,16 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
-use hostbuf::internal::wire::{
+use hostbuf::{Error, Result};
+use hostbuf_os::{Channel, Message};
+use hostbuf_protocol::ballot;
+use hostbuf_protocol::ballot::Holds;
+use hostbuf_protocol::candidates::Ballot;
+use hostbuf_protocol::wire::{
     Coverage, ENV_ADDRESS, ENV_ADDRESS_ROOM, ENV_CONNECTION, ENV_JOB, ENV_LOCAL_RANK, ENV_LOCAL_SIZE,
     ENV_NETWORK, ENV_OBJECT, ENV_REGISTER, ENV_REPORT, ENV_REQUIRE, ENV_SIZE, ENV_SIZE_ROOM, Frame, Hello,
     Kind, REPORT_MAX, ROOM, Role, Territory, Winner,
 };
-use hostbuf::internal::{Ballot, Channel, Holds, Message, ballot};
-use hostbuf::{Error, Result};
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 
 use crate::arguments::{BufferArguments, RegisterArguments, StartArguments};
@@ -142,7 +145,7 @@ fn agent_of_run(name: &str) -> Result<Channel> {
         let why = format!(
             "no agent of the job answers on {} at @{name}: {e}. The engine has put a rank where `hostbuf run` has no \
              agent (name all hosts with --host), or this rank is in a network namespace of its own, or the job is over",
-            hostbuf::os::process::host_name()
+            hostbuf_os::process::host_name()
         );
         Error::Attach { why }
     })
@@ -283,13 +286,13 @@ fn vote_for(program: &Program, why: &str, channel: &Channel) -> std::result::Res
             }
             Some(Kind::Go) => {
                 if !frame.text().is_empty() {
-                    complain!("hostbuf exec: {}", String::from_utf8_lossy(frame.text()));
+                    hostbuf_agent::complain!("hostbuf exec: {}", String::from_utf8_lossy(frame.text()));
                 }
                 return Ok(report);
             }
             Some(Kind::Fail) => {
                 if frame.words[1] != 0 {
-                    complain!("hostbuf: {}", String::from_utf8_lossy(frame.text()));
+                    hostbuf_agent::complain!("hostbuf: {}", String::from_utf8_lossy(frame.text()));
                 }
                 std::process::exit(frame.words[0] as i32);
             }

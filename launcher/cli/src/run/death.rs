@@ -3,7 +3,7 @@
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
-use hostbuf::os::process;
+use hostbuf_os::process;
 use nix::sys::signal::Signal;
 
 /// The first rank that a signal has ended.

@@ -8,7 +8,7 @@ use std::fs;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use hostbuf::os::process;
+use hostbuf_os::process;
 use nix::sys::signal::Signal;
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 
@@ -117,7 +117,7 @@ pub(super) fn end(except: &[u32], mut patience: Patience, mut hurry: impl FnMut(
         let over = begun.elapsed();
         if over > patience.linger + patience.grace + UNKILLABLE {
             let named = left.iter().map(|&pid| format!("{pid} ({})", process::name(pid))).collect::<Vec<_>>();
-            complain!(
+            hostbuf_agent::complain!(
                 "hostbuf run: processes of this job on {} have not ended after SIGKILL: {}; they may hold the job's memory until \
                  you end them",
                 process::host_name(),

@@ -17,13 +17,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::ValueHint;
-use hostbuf::os::process;
 use hostbuf::{Error, Result};
+use hostbuf_os::process;
 
-use crate::agent::spec::Spec;
 use crate::arguments::{BufferArguments, RegisterArguments, StartArguments};
 use crate::program::Program;
 use crate::{agent_program, hosts, register_file};
+use hostbuf_agent::spec::Spec;
 use plan::{EngineOptions, RequestedSize};
 use selection::EngineChoice;
 
@@ -81,7 +81,7 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
     match start(arguments) {
         Ok(status) => ExitCode::from(status),
         Err(error) => {
-            complain!("hostbuf run: {error}");
+            hostbuf_agent::complain!("hostbuf run: {error}");
             ExitCode::FAILURE
         }
     }
@@ -114,7 +114,7 @@ fn start(arguments: Arguments) -> Result<u8> {
         return Err(Error::Invalid { what: format!("cannot run on several hosts: {why}") });
     }
     if let (Some(name), false) = (selection::foreign_mpi(engine, &needed), arguments.quiet) {
-        complain!(
+        hostbuf_agent::complain!(
             "hostbuf run: the program names the libraries of {name}, and is started by {}: each of its ranks may say that it is \
              rank 0 of 1 (leave --launcher out, or build it with that MPI)",
             command.release.title()

@@ -3,13 +3,13 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use hostbuf::internal::wire::{ENV_ADDRESS_ROOM, ENV_JOB, ENV_PREFIX, ENV_SIZE_ROOM, ROOM};
 use hostbuf::{Error, Result};
+use hostbuf_protocol::wire::{ENV_ADDRESS_ROOM, ENV_JOB, ENV_PREFIX, ENV_SIZE_ROOM, ROOM};
 
-use crate::agent::spec::Spec;
 use crate::engines::{self, AgentProgram, AppContext, Engine, LaunchCommand, LaunchPlan, LaunchRequest};
 use crate::hosts::{self, Host};
 use crate::preload_file;
+use hostbuf_agent::spec::Spec;
 
 /// The requested ranks and slots, where they are known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

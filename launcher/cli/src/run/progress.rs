@@ -106,10 +106,15 @@ impl Work {
             match total {
                 Some(total) => {
                     let percent = done * 100 / total.max(1);
-                    complain!("hostbuf: {}: {} of {} ({percent} %)", self.what, Bytes(done), Bytes(total));
+                    hostbuf_agent::complain!(
+                        "hostbuf: {}: {} of {} ({percent} %)",
+                        self.what,
+                        Bytes(done),
+                        Bytes(total)
+                    );
                 }
                 None => {
-                    complain!(
+                    hostbuf_agent::complain!(
                         "hostbuf: {}: {} on {} in all",
                         self.what,
                         Bytes(done),

@@ -4,8 +4,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 
-use hostbuf::os::process;
 use hostbuf::{Error, Result};
+use hostbuf_os::process;
 use nix::sys::signal::SigSet;
 
 use crate::engines::Invocation;

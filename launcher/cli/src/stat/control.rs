@@ -12,8 +12,8 @@ use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
-use hostbuf::internal::CONTROL_LENGTH;
-use hostbuf::internal::{Control, Identity, Ledger, Registered};
+use hostbuf::segment::CONTROL_LENGTH;
+use hostbuf::segment::{Control, Identity, Ledger, Registered};
 use hostbuf::{Error, Fill};
 
 const LENGTH: usize = CONTROL_LENGTH as usize;
@@ -145,8 +145,8 @@ fn snapshot(copy: &PageCopy) -> Result<Snapshot, String> {
 mod tests {
     use super::*;
     use hostbuf::Pages;
-    use hostbuf::internal::{BufferIdentity, ControlPage};
-    use hostbuf::os::memfd::{self, Backing};
+    use hostbuf::segment::{BufferIdentity, ControlPage};
+    use hostbuf_memory::memfd::{self, Backing};
     use std::os::fd::{AsFd, AsRawFd, OwnedFd};
     use std::path::PathBuf;
 

@@ -8,7 +8,7 @@ use super::scan::Area;
 
 /// All of it for programs. Sizes are bytes, addresses text in hexadecimal; `null` is what could not be read.
 pub fn json(jobs: &[Job]) -> Value {
-    json!({ "host": hostbuf::os::process::host_name(), "jobs": jobs.iter().map(job_json).collect::<Vec<_>>() })
+    json!({ "host": hostbuf_os::process::host_name(), "jobs": jobs.iter().map(job_json).collect::<Vec<_>>() })
 }
 
 fn job_json(job: &Job) -> Value {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use hostbuf::Access;
-use hostbuf::internal::CONTROL_NAME;
+use hostbuf::segment::CONTROL_NAME;
 use nix::fcntl::SealFlag;
 
 use super::control::{Snapshot, Source, State};
@@ -310,7 +310,7 @@ fn sealed(path: &std::path::Path) -> Option<bool> {
     use std::os::fd::AsFd;
     use std::os::unix::fs::OpenOptionsExt;
     let file = std::fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
-    Some(hostbuf::os::memfd::seals(file.as_fd()).ok()?.contains(SealFlag::F_SEAL_WRITE))
+    Some(hostbuf_memory::memfd::seals(file.as_fd()).ok()?.contains(SealFlag::F_SEAL_WRITE))
 }
 
 /// A user's name, or the number.

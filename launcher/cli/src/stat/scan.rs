@@ -7,14 +7,14 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-use hostbuf::os::process;
+use hostbuf_os::process;
 
 /// The job's number and which of its files a memory file is.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FileName {
     /// The job's random number.
     pub job: u128,
-    /// A buffer's name, or [`hostbuf::internal::CONTROL_NAME`].
+    /// A buffer's name, or [`hostbuf::segment::CONTROL_NAME`].
     pub what: String,
 }
 
@@ -277,7 +277,7 @@ mod tests {
         let name = FileName::parse(&format!("/memfd:hostbuf:{JOB}:index (deleted)")).unwrap();
         assert_eq!((name.job, name.what.as_str()), (0x0001_0203_0405_0607_0809_0a0b_0c0d_0e0f, "index"));
         let control = FileName::parse(&format!("/memfd:hostbuf:{JOB}:/control (deleted)")).unwrap();
-        assert_eq!(control.what, hostbuf::internal::CONTROL_NAME);
+        assert_eq!(control.what, hostbuf::segment::CONTROL_NAME);
         let rude = FileName::parse(&format!("/memfd:hostbuf:{JOB}:a\x1b[2J (deleted)")).unwrap();
         assert_eq!(rude.what, "a?[2J");
         for other in [

@@ -3,8 +3,8 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use hostbuf::os::process;
 use hostbuf::{Bytes, Phase};
+use hostbuf_os::process;
 
 use super::report::{Buffer, Held, Job, Member, user};
 

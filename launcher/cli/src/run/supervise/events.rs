@@ -13,7 +13,7 @@ use super::super::descendants;
 use super::super::lines::Lines;
 use super::super::signals::Received;
 use super::state::Launcher;
-use crate::agent::report::{Report, covered};
+use hostbuf_agent::report::{Report, covered};
 
 impl Launcher<'_> {
     /// Waits for events and handles them.
@@ -104,7 +104,7 @@ impl Launcher<'_> {
             Some(Report::Uncovered { message }) => {
                 self.progress.taken();
                 if !self.voice.quiet {
-                    complain!("hostbuf run: {message}");
+                    hostbuf_agent::complain!("hostbuf run: {message}");
                 }
             }
             Some(Report::Agreed { address, rounds, microseconds, ranks, without, attaching }) => {
@@ -112,7 +112,7 @@ impl Launcher<'_> {
                 self.progress.taken();
                 if self.voice.verbose {
                     let who = covered(ranks, without, attaching);
-                    complain!(
+                    hostbuf_agent::complain!(
                         "hostbuf: agreed on {address:#x} ({rounds} {}, {microseconds} µs since the agents started): {who}",
                         if rounds == 1 { "round" } else { "rounds" }
                     );
@@ -132,7 +132,7 @@ impl Launcher<'_> {
             }
             None => {
                 if self.voice.verbose {
-                    complain!("hostbuf: an agent said: {line}");
+                    hostbuf_agent::complain!("hostbuf: an agent said: {line}");
                 }
             }
         }

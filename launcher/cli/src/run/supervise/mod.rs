@@ -50,7 +50,7 @@ pub(super) fn supervise(
     }
     match (status, launcher.unstarted) {
         (Err(error), Some(code)) => {
-            complain!("hostbuf run: {error}");
+            hostbuf_agent::complain!("hostbuf run: {error}");
             Ok(code)
         }
         (status, _) => status,
@@ -82,7 +82,9 @@ impl Launcher<'_> {
             if let Some(why) = &self.failure {
                 if self.ranks.is_empty() {
                     if let Some(signal) = self.ended_by {
-                        complain!("hostbuf run: ended by {signal} before all ranks had the buffer");
+                        hostbuf_agent::complain!(
+                            "hostbuf run: ended by {signal} before all ranks had the buffer"
+                        );
                         return Ok(128 + signal as u8);
                     }
                     return Err(Error::Lost { why: why.clone() });
@@ -120,7 +122,7 @@ impl Launcher<'_> {
     fn note(&self, line: &Invocation) {
         if self.voice.verbose {
             let words: Vec<_> = line.words.iter().map(|w| w.to_string_lossy()).collect();
-            complain!("hostbuf: starting {}", words.join(" "));
+            hostbuf_agent::complain!("hostbuf: starting {}", words.join(" "));
         }
     }
 }

@@ -30,7 +30,7 @@ impl Launcher<'_> {
         if let Some(first) = &self.first
             && first.status.signal() != self.asked_to_end.map(|signal| signal as i32)
         {
-            complain!("hostbuf run: {}", first.text());
+            hostbuf_agent::complain!("hostbuf run: {}", first.text());
         }
     }
 
@@ -44,7 +44,7 @@ impl Launcher<'_> {
         }
         let name = self.command.release.title();
         let hint = shortage(self.command, self.size).map_or(String::new(), |hint| format!(". {hint}"));
-        complain!(
+        hostbuf_agent::complain!(
             "hostbuf run: {name} ended ({status}) before any rank had the buffer; see its own messages above{hint}"
         );
     }

@@ -1,4 +1,5 @@
-//! Builds the preloaded object (launcher/preload), which the command `hostbuf` carries inside itself.
+//! Builds the preloaded object, which the command `hostbuf` contains: it compiles hostbuf-raw, hostbuf-protocol and
+//! hostbuf-preload again, for this purpose. Cargo tells where their sources are (`links`).
 //!
 //! It cannot be an ordinary cdylib: rustc would link it with libc and export its memory functions. So rustc
 //! makes a static library of it and the C compiler links that alone, with a version script that hides all.
@@ -7,18 +8,20 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const RAW: &str = "crates/hostbuf-raw/src/lib.rs";
-const PROTOCOL: &str = "crates/hostbuf-protocol/src/lib.rs";
-const PRELOAD: &str = "launcher/preload/src/lib.rs";
-const OBJECT: &str = "launcher/preload/object/lib.rs";
-
 fn run(command: &mut Command, what: &str) {
     let done = command.status().unwrap_or_else(|e| panic!("{what}: cannot start {command:?}: {e}"));
     assert!(done.success(), "{what} failed: {command:?}: {done}");
 }
 
-/// Compiles one crate into `out`, for a size as small as possible and without unwinding. It uses the crates `named`.
-fn rustc(out: &Path, name: &str, source: &str, kind: &str, named: &[&str]) {
+/// Returns the folder of a package that this one depends on.
+fn folder_of(package: &str) -> PathBuf {
+    let variable = format!("DEP_HOSTBUF_{package}_FOLDER");
+    PathBuf::from(env::var_os(&variable).unwrap_or_else(|| panic!("cargo sets {variable}")))
+}
+
+/// Compiles the crate in the folder `sources` into `out`, for a size as small as possible and without unwinding. It uses the
+/// crates `named`.
+fn rustc(out: &Path, name: &str, sources: &Path, kind: &str, named: &[&str]) {
     let mut command = Command::new(env::var_os("RUSTC").expect("cargo sets RUSTC"));
     command
         .args(["--edition=2024", "--crate-name", name, "--crate-type", kind, "--cap-lints=warn"])
@@ -37,28 +40,25 @@ fn rustc(out: &Path, name: &str, source: &str, kind: &str, named: &[&str]) {
         // Nothing stays of the other crates but what this one uses.
         command.arg("-Clto=fat");
     }
-    run(command.arg(source), &format!("compiling {name}, a part of the preloaded object"));
+    run(command.arg(sources.join("lib.rs")), &format!("compiling {name}, a part of the preloaded object"));
 }
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    for sources in [RAW, PROTOCOL, PRELOAD, OBJECT] {
-        println!(
-            "cargo::rerun-if-changed={}",
-            Path::new(sources).parent().expect("a file in a folder").display()
-        );
-    }
-    if env::var_os("CARGO_FEATURE_LAUNCHER").is_none() {
-        return;
+    let [raw, protocol, preload] = ["RAW", "PROTOCOL", "PRELOAD"].map(folder_of);
+    let [raw, protocol, logic, object] =
+        [raw.join("src"), protocol.join("src"), preload.join("src"), preload.join("object")];
+    for sources in [&raw, &protocol, &logic, &object] {
+        println!("cargo::rerun-if-changed={}", sources.display());
     }
     println!("cargo::rerun-if-env-changed=CC");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let script = out.join("preload.map");
     std::fs::write(&script, "{ local: *; };\n").expect("OUT_DIR is writable");
-    rustc(&out, "hostbuf_raw", RAW, "rlib", &[]);
-    rustc(&out, "hostbuf_protocol", PROTOCOL, "rlib", &["hostbuf_raw"]);
-    rustc(&out, "hostbuf_preload", PRELOAD, "rlib", &["hostbuf_raw", "hostbuf_protocol"]);
-    rustc(&out, "hostbuf_preload_object", OBJECT, "staticlib", &["hostbuf_preload"]);
+    rustc(&out, "hostbuf_raw", &raw, "rlib", &[]);
+    rustc(&out, "hostbuf_protocol", &protocol, "rlib", &["hostbuf_raw"]);
+    rustc(&out, "hostbuf_preload", &logic, "rlib", &["hostbuf_raw", "hostbuf_protocol"]);
+    rustc(&out, "hostbuf_preload_object", &object, "staticlib", &["hostbuf_preload"]);
     let compiler = env::var_os("CC").unwrap_or_else(|| "cc".into());
     run(
         Command::new(compiler)
