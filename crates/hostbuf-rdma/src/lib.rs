@@ -67,29 +67,15 @@
 //! with channels between ranks of one host too. InfiniBand's own addresses (LIDs, partition keys), several ports at once, memory
 //! that is registered on demand, GPU memory (dma-buf) and relaxed ordering were not, and are not built.
 
-mod boxes;
-mod card;
-mod channel;
-mod channels;
-mod choice;
-mod completions;
-mod endpoint;
-mod ends;
-mod fabric;
-mod flights;
-mod letter;
-mod links;
-mod mail;
-mod operations;
+mod connect;
+mod messages;
+mod one_sided;
 mod options;
-mod pair;
-mod pending;
-mod port;
-mod receives;
 mod replicate;
+mod verbs;
 
-pub use channel::{Channel, Sending};
-pub use channels::ChannelOptions;
-pub use fabric::{Fabric, SIGNALS};
+pub use connect::pending::Pending;
+pub use messages::channel::{Channel, Sending};
+pub use messages::channel_setup::ChannelOptions;
+pub use one_sided::fabric::{Fabric, SIGNALS};
 pub use options::Options;
-pub use pending::Pending;

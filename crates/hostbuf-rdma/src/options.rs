@@ -47,7 +47,7 @@ impl Default for Options {
 }
 
 impl Options {
-    pub(super) fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         let refuse = |what: &str| Err(Error::invalid(format!("the fabric's option {what}")));
         if self.retries > 6 {
             return refuse("retries is 0 to 6");
@@ -68,7 +68,7 @@ impl Options {
     }
 
     /// As devices take it: 4.096 µs times two to the power of this.
-    pub(super) fn answer_exponent(&self) -> u8 {
+    pub(crate) fn answer_exponent(&self) -> u8 {
         let steps = self.answer.as_nanos().div_ceil(4096).max(1);
         steps.next_power_of_two().trailing_zeros().min(31) as u8
     }

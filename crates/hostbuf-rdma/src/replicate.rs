@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use crate::buffer::carrier::Carrier;
 use crate::error::{Error, Failure, Result};
-use crate::rdma::fabric::{GAVE_UP, PIECES, Shared};
-use crate::rdma::operations::put_and_tell;
-use crate::rdma::pair::What;
-use crate::rdma::pending::Pending;
+use crate::rdma::connect::pending::Pending;
+use crate::rdma::one_sided::fabric::{GAVE_UP, PIECES, Shared};
+use crate::rdma::one_sided::operations::put_and_tell;
+use crate::rdma::verbs::queue_pair::What;
 use crate::register::Span;
 
 /// One put: small enough that a tree of hosts is soon busy, large enough for the full speed of a link.

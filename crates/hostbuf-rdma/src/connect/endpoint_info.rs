@@ -4,19 +4,19 @@ use std::time::Instant;
 
 use crate::error::Result;
 use crate::job::Collective;
-use crate::rdma::links::Parts;
+use crate::rdma::connect::connections::Parts;
 
 /// See the [module](self).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Card {
-    pub(super) port: [u8; 16],
+pub(crate) struct Card {
+    pub(crate) port: [u8; 16],
     /// Where letters go.
-    pub(super) pair: u32,
+    pub(crate) pair: u32,
     /// Its key for the memory that others may use, and where that is.
-    pub(super) key: u32,
-    pub(super) at: u64,
+    pub(crate) key: u32,
+    pub(crate) at: u64,
     /// A number that nobody else has; all take the first one's.
-    pub(super) number: u64,
+    pub(crate) number: u64,
 }
 
 impl Card {
@@ -26,7 +26,7 @@ impl Card {
     ///
     /// # Errors
     /// Those of the collective.
-    pub(super) fn exchange(group: &dyn Collective, parts: &Parts, key: u32, at: usize) -> Result<Vec<Card>> {
+    pub(crate) fn exchange(group: &dyn Collective, parts: &Parts, key: u32, at: usize) -> Result<Vec<Card>> {
         let (port, pair) = (parts.port.address, parts.mail.number());
         let card = Card { port, pair, key, at: at as u64, number: random() };
         let mut all = vec![0; Card::SIZE * group.size()];

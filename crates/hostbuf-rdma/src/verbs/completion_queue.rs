@@ -17,7 +17,7 @@ use crate::register::Verbs;
 const AT_ONCE: usize = 16;
 
 /// See the [module](self).
-pub(super) struct Completions {
+pub(crate) struct Completions {
     queue: NonNull<ffi::ibv_cq>,
     channel: NonNull<ffi::ibv_comp_channel>,
     lineage: Lineage,
@@ -35,7 +35,7 @@ impl Completions {
     ///
     /// # Errors
     /// [`Error::Os`].
-    pub(super) fn new(verbs: &Arc<Verbs>, room: u32) -> Result<Completions> {
+    pub(crate) fn new(verbs: &Arc<Verbs>, room: u32) -> Result<Completions> {
         let context = verbs.context().as_ptr();
         let last = |doing: &'static str| Error::os(doing)(io::Error::last_os_error());
         // SAFETY: the context lives as long as the Verbs, which this keeps.
@@ -56,7 +56,7 @@ impl Completions {
         Ok(completions)
     }
 
-    pub(super) fn as_ptr(&self) -> *mut ffi::ibv_cq {
+    pub(crate) fn as_ptr(&self) -> *mut ffi::ibv_cq {
         self.queue.as_ptr()
     }
 
@@ -64,7 +64,7 @@ impl Completions {
     ///
     /// # Errors
     /// [`Error::Os`]: the queue is broken.
-    pub(super) fn take(&self, mut each: impl FnMut(&ffi::ibv_wc)) -> Result<usize> {
+    pub(crate) fn take(&self, mut each: impl FnMut(&ffi::ibv_wc)) -> Result<usize> {
         let mut all = 0;
         loop {
             let mut some = [ffi::ibv_wc::default(); AT_ONCE];
@@ -88,7 +88,7 @@ impl Completions {
     ///
     /// # Errors
     /// [`Error::Os`].
-    pub(super) fn arm(&self) -> Result<()> {
+    pub(crate) fn arm(&self) -> Result<()> {
         self.forget_events();
         // SAFETY: a queue that lives.
         let code = unsafe {

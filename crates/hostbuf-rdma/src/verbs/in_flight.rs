@@ -15,33 +15,33 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::error::Result;
-use crate::rdma::completions::Completions;
-use crate::rdma::pair::Pair;
+use crate::rdma::verbs::completion_queue::Completions;
+use crate::rdma::verbs::queue_pair::Pair;
 
 /// How long one sleep is at most. Events do not get lost; this is for a device that has gone.
 const NAP: Duration = Duration::from_millis(200);
 /// The most requests that are posted together.
-pub(super) const GROUP: usize = 32;
+pub(crate) const GROUP: usize = 32;
 
 /// What has become of a group.
-pub(super) struct Landing(AtomicU32);
+pub(crate) struct Landing(AtomicU32);
 
 impl Landing {
     /// The status of the first that failed, 0 for none; nothing while it is under way.
-    pub(super) fn status(&self) -> Option<u32> {
+    pub(crate) fn status(&self) -> Option<u32> {
         self.0.load(Ordering::Acquire).checked_sub(1)
     }
 }
 
 /// The numbers of a group's requests, in the order in which they are posted, and where to see what becomes of them.
-pub(super) struct Group {
+pub(crate) struct Group {
     count: usize,
     slots: [u32; GROUP],
-    pub(super) landing: Arc<Landing>,
+    pub(crate) landing: Arc<Landing>,
 }
 
 impl Group {
-    pub(super) fn slots(&self) -> &[u32] {
+    pub(crate) fn slots(&self) -> &[u32] {
         &self.slots[..self.count]
     }
 }
@@ -69,7 +69,7 @@ struct Book {
 }
 
 /// See the [module](self).
-pub(super) struct Flights {
+pub(crate) struct Flights {
     completions: Arc<Completions>,
     busy: bool,
     /// The most requests to one host at a time.
@@ -85,13 +85,13 @@ fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// So long from now; never where no clock goes that far.
-pub(super) fn deadline(timeout: Duration) -> Option<Instant> {
+pub(crate) fn deadline(timeout: Duration) -> Option<Instant> {
     Instant::now().checked_add(timeout)
 }
 
 impl Flights {
     /// At most `slots` requests at a time, and `depth` to each of `hosts` hosts.
-    pub(super) fn new(
+    pub(crate) fn new(
         completions: Arc<Completions>,
         slots: u32,
         hosts: usize,
@@ -108,7 +108,7 @@ impl Flights {
     }
 
     /// The most requests of one group.
-    pub(super) fn most(&self) -> usize {
+    pub(crate) fn most(&self) -> usize {
         GROUP.min(self.depth as usize)
     }
 
@@ -117,7 +117,7 @@ impl Flights {
     ///
     /// # Errors
     /// [`Error::Os`](crate::Error::Os).
-    pub(super) fn begin(
+    pub(crate) fn begin(
         &self,
         host: usize,
         count: usize,
@@ -144,7 +144,7 @@ impl Flights {
     }
 
     /// None of a group was posted after all.
-    pub(super) fn cancel(&self, group: &Group) {
+    pub(crate) fn cancel(&self, group: &Group) {
         let mut gone = Vec::new();
         if let Some(&last) = group.slots().last() {
             held(&self.book).free(last, 0, &mut gone);
@@ -152,7 +152,7 @@ impl Flights {
     }
 
     /// How many requests to `host` are under way.
-    pub(super) fn under_way(&self, host: usize) -> u32 {
+    pub(crate) fn under_way(&self, host: usize) -> u32 {
         held(&self.book).to[host].0
     }
 
@@ -164,7 +164,7 @@ impl Flights {
     ///
     /// # Errors
     /// [`Error::Os`](crate::Error::Os).
-    pub(super) fn look(&self) -> Result<usize> {
+    pub(crate) fn look(&self) -> Result<usize> {
         // Ended without the lock: their ends are system calls.
         let mut gone = Vec::new();
         let seen = {
@@ -183,7 +183,7 @@ impl Flights {
     ///
     /// # Errors
     /// As [`look`](Flights::look).
-    pub(super) fn glance(&self) -> Result<()> {
+    pub(crate) fn glance(&self) -> Result<()> {
         if self.look()? > 0 {
             drop(held(&self.looked_after));
             self.seen.notify_all();
@@ -195,7 +195,7 @@ impl Flights {
     ///
     /// # Errors
     /// [`Error::Os`](crate::Error::Os).
-    pub(super) fn wait(&self, until: Option<Instant>, mut done: impl FnMut() -> bool) -> Result<bool> {
+    pub(crate) fn wait(&self, until: Option<Instant>, mut done: impl FnMut() -> bool) -> Result<bool> {
         loop {
             if done() {
                 return Ok(true);

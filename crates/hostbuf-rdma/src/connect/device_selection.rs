@@ -7,7 +7,7 @@ const DEVICES: &str = "/sys/class/infiniband";
 
 /// Of `names` the first whose port is up, and that is on NUMA node `node` if there is such a one. `None`: nothing is known of any
 /// that is up.
-pub(super) fn nearest(names: &[String], node: Option<u32>) -> Option<String> {
+pub(crate) fn nearest(names: &[String], node: Option<u32>) -> Option<String> {
     nearest_in(Path::new(DEVICES), names, node)
 }
 

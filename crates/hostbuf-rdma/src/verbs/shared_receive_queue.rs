@@ -11,11 +11,11 @@ use ibverbs_sys as ffi;
 
 use crate::error::{Error, Result};
 use crate::os::lineage::Lineage;
-use crate::rdma::completions::Completions;
+use crate::rdma::verbs::completion_queue::Completions;
 use crate::register::{Access, Registration, Span, Verbs};
 
 /// Places of equal size, given to the device, filled by it, and given again: a *shared receive queue*.
-pub(super) struct Receives {
+pub(crate) struct Receives {
     queue: NonNull<ffi::ibv_srq>,
     completions: Completions,
     lineage: Lineage,
@@ -47,7 +47,7 @@ impl Receives {
     ///
     /// # Errors
     /// [`Error::Os`]; as registering.
-    pub(super) fn new(verbs: &Arc<Verbs>, count: u32, place: usize) -> Result<Receives> {
+    pub(crate) fn new(verbs: &Arc<Verbs>, count: u32, place: usize) -> Result<Receives> {
         let bytes = count as usize * place;
         let layout = Layout::from_size_align(bytes, crate::os::memory::page_size() as usize)
             .map_err(|_| Error::invalid(format!("{bytes} bytes for messages")))?;
@@ -69,12 +69,12 @@ impl Receives {
         Ok(receives)
     }
 
-    pub(super) fn as_ptr(&self) -> *mut ffi::ibv_srq {
+    pub(crate) fn as_ptr(&self) -> *mut ffi::ibv_srq {
         self.queue.as_ptr()
     }
 
     /// Where what has come is told.
-    pub(super) fn completions(&self) -> &Completions {
+    pub(crate) fn completions(&self) -> &Completions {
         &self.completions
     }
 
@@ -82,7 +82,7 @@ impl Receives {
     ///
     /// # Errors
     /// [`Error::Os`].
-    pub(super) fn give(&self, index: u64) -> Result<()> {
+    pub(crate) fn give(&self, index: u64) -> Result<()> {
         let mut part = ffi::ibv_sge {
             addr: self.memory.at.as_ptr() as u64 + index * self.place as u64,
             length: self.place as u32,
@@ -106,7 +106,7 @@ impl Receives {
     ///
     /// # Safety
     /// The completion of this place has come, with so many bytes, and it has not been given again.
-    pub(super) unsafe fn bytes(&self, index: u64, length: usize) -> &[u8] {
+    pub(crate) unsafe fn bytes(&self, index: u64, length: usize) -> &[u8] {
         assert!(length <= self.place && (index as usize + 1) * self.place <= self.memory.layout.size());
         // SAFETY: inside the memory; the device has done with it, by this function's contract.
         unsafe {

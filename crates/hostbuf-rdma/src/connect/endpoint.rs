@@ -12,15 +12,15 @@ use nix::sys::signal::SigSet;
 use crate::error::{Error, Result};
 use crate::os::cores;
 use crate::os::lineage::Lineage;
-use crate::rdma::card::Card;
-use crate::rdma::choice;
-use crate::rdma::completions::Completions;
-use crate::rdma::flights::Flights;
-use crate::rdma::links::{Address, Links, Parts};
-use crate::rdma::mail::Mail;
+use crate::rdma::connect::connections::{Address, Links, Parts};
+use crate::rdma::connect::device_selection;
+use crate::rdma::connect::endpoint_info::Card;
 use crate::rdma::options::Options;
-use crate::rdma::port::Port;
-use crate::rdma::receives::Receives;
+use crate::rdma::verbs::completion_queue::Completions;
+use crate::rdma::verbs::datagram::Mail;
+use crate::rdma::verbs::in_flight::Flights;
+use crate::rdma::verbs::port::Port;
+use crate::rdma::verbs::shared_receive_queue::Receives;
 use crate::register::{Registrar, Verbs};
 
 /// The most requests under way at a time, to all others together.
@@ -29,18 +29,18 @@ const REQUESTS: u32 = 4096;
 const TOLD: u32 = 1024;
 
 /// See the [module](self).
-pub(super) struct Endpoint {
+pub(crate) struct Endpoint {
     lineage: Lineage,
-    pub(super) flights: Flights,
-    pub(super) links: Links,
-    pub(super) options: Options,
+    pub(crate) flights: Flights,
+    pub(crate) links: Links,
+    pub(crate) options: Options,
 }
 
 /// What a thread does beside something else.
-pub(super) type Chore = Box<dyn Fn() + Send>;
+pub(crate) type Chore = Box<dyn Fn() + Send>;
 
 /// The thread that answers others, and hears what they tell; until this is dropped.
-pub(super) struct Listener {
+pub(crate) struct Listener {
     lineage: Lineage,
     thread: Option<JoinHandle<()>>,
     stop: Arc<EventFd>,
@@ -51,10 +51,10 @@ impl Parts {
     ///
     /// # Errors
     /// [`Error::Invalid`] for options that make no sense; [`Error::Unsupported`]; [`Error::Os`].
-    pub(super) fn open(options: &Options) -> Result<Parts> {
+    pub(crate) fn open(options: &Options) -> Result<Parts> {
         options.check()?;
         // Where nothing is known of any, the first one says what is wrong with it.
-        let nearest = || choice::nearest(&Verbs::devices().unwrap_or_default(), cores::node());
+        let nearest = || device_selection::nearest(&Verbs::devices().unwrap_or_default(), cores::node());
         let device = options.device.clone().or_else(nearest);
         let verbs = Arc::new(Verbs::open(device.as_deref())?);
         let port = Port::choose(&verbs, options.gid)?.with_mtu(options.mtu)?;
@@ -68,7 +68,7 @@ impl Parts {
 
 impl Endpoint {
     /// Number `own` of those whose cards these are.
-    pub(super) fn new(parts: Parts, own: usize, cards: &[Card], options: Options) -> Endpoint {
+    pub(crate) fn new(parts: Parts, own: usize, cards: &[Card], options: Options) -> Endpoint {
         let addresses = cards.iter().map(|c| Address { port: c.port, pair: c.pair }).collect();
         let flights = Flights::new(parts.sends.clone(), REQUESTS, cards.len(), options.depth, options.busy);
         let links = Links::new(parts, cards[0].number, own, addresses, options.clone());
@@ -77,11 +77,11 @@ impl Endpoint {
 
     /// # Errors
     /// [`Error::Forked`] in a child of the process that made it: what the device tells is the parent's to hear.
-    pub(super) fn check_here(&self) -> Result<()> {
+    pub(crate) fn check_here(&self) -> Result<()> {
         if self.lineage.is_here() { Ok(()) } else { Err(crate::register::Error::Forked.into()) }
     }
 
-    pub(super) fn is_here(&self) -> bool {
+    pub(crate) fn is_here(&self) -> bool {
         self.lineage.is_here()
     }
 
@@ -90,7 +90,7 @@ impl Endpoint {
     ///
     /// # Errors
     /// [`Error::Os`].
-    pub(super) fn listen(
+    pub(crate) fn listen(
         self: &Arc<Self>,
         told: impl Fn(u32) + Send + 'static,
         now_and_then: Option<(Duration, Chore)>,

@@ -14,13 +14,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Failure, Result};
-use crate::rdma::completions::Completions;
-use crate::rdma::letter::{Letter, Matter};
-use crate::rdma::mail::Mail;
+use crate::rdma::connect::connect_message::{Letter, Matter};
 use crate::rdma::options::Options;
-use crate::rdma::pair::{End, Pair};
-use crate::rdma::port::Port;
-use crate::rdma::receives::Receives;
+use crate::rdma::verbs::completion_queue::Completions;
+use crate::rdma::verbs::datagram::Mail;
+use crate::rdma::verbs::port::Port;
+use crate::rdma::verbs::queue_pair::{End, Pair};
+use crate::rdma::verbs::shared_receive_queue::Receives;
 use crate::register::Verbs;
 
 /// When a question is asked again for the first time; then each time after twice as long, up to the last.
@@ -29,13 +29,13 @@ const AGAIN_AT_MOST: Duration = Duration::from_secs(1);
 
 /// How another host's mail is addressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Address {
-    pub(super) port: [u8; 16],
-    pub(super) pair: u32,
+pub(crate) struct Address {
+    pub(crate) port: [u8; 16],
+    pub(crate) pair: u32,
 }
 
 /// See the [module](self).
-pub(super) struct Links {
+pub(crate) struct Links {
     fabric: u64,
     own: u32,
     hosts: Vec<Address>,
@@ -97,17 +97,17 @@ fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// What a fabric has of its device.
-pub(super) struct Parts {
-    pub(super) verbs: Arc<Verbs>,
-    pub(super) port: Port,
-    pub(super) mail: Mail,
-    pub(super) sends: Arc<Completions>,
-    pub(super) receives: Arc<Receives>,
+pub(crate) struct Parts {
+    pub(crate) verbs: Arc<Verbs>,
+    pub(crate) port: Port,
+    pub(crate) mail: Mail,
+    pub(crate) sends: Arc<Completions>,
+    pub(crate) receives: Arc<Receives>,
 }
 
 impl Links {
     /// Among `hosts`, of which this is number `own`, in the fabric of this number.
-    pub(super) fn new(parts: Parts, fabric: u64, own: usize, hosts: Vec<Address>, options: Options) -> Links {
+    pub(crate) fn new(parts: Parts, fabric: u64, own: usize, hosts: Vec<Address>, options: Options) -> Links {
         let Parts { verbs, port, mail, sends, receives } = parts;
         Links {
             fabric,
@@ -128,17 +128,17 @@ impl Links {
         }
     }
 
-    pub(super) fn mail(&self) -> &Mail {
+    pub(crate) fn mail(&self) -> &Mail {
         &self.mail
     }
 
     /// How many connections there are, by whichever side they were asked for.
-    pub(super) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         let up = |asked: &&Asked| matches!(held(&asked.state).0, State::Up(_));
         self.asked.iter().filter(up).count() + held(&self.accepted).len()
     }
 
-    pub(super) fn receives(&self) -> &Receives {
+    pub(crate) fn receives(&self) -> &Receives {
         &self.receives
     }
 
@@ -146,7 +146,7 @@ impl Links {
     ///
     /// # Errors
     /// [`Error::Peer`] when the host does not answer in time, or refuses; [`Error::Os`].
-    pub(super) fn to(&self, host: usize, until: Option<Instant>) -> Result<Arc<Pair>> {
+    pub(crate) fn to(&self, host: usize, until: Option<Instant>) -> Result<Arc<Pair>> {
         let asked = &self.asked[host];
         let mut state = held(&asked.state);
         let before = state.1.failed;
@@ -183,7 +183,7 @@ impl Links {
 
     /// Forgets the connection to `host`, if it is this one: the next request makes a new one. A request that has failed has
     /// brought the pair into the state in which the device flushes all others.
-    pub(super) fn broken(&self, host: usize, pair: &Arc<Pair>) {
+    pub(crate) fn broken(&self, host: usize, pair: &Arc<Pair>) {
         let mut state = held(&self.asked[host].state);
         if matches!(&state.0, State::Up(current) if Arc::ptr_eq(current, pair)) {
             let pair = std::mem::take(&mut state.0);
@@ -251,7 +251,7 @@ impl Links {
     ///
     /// # Errors
     /// [`Error::Os`].
-    pub(super) fn read_mail(&self) -> Result<()> {
+    pub(crate) fn read_mail(&self) -> Result<()> {
         let mut letters = Vec::new();
         self.mail.read(|letter| letters.push(letter))?;
         for letter in letters {

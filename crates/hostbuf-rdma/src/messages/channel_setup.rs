@@ -6,12 +6,12 @@ use tracing::info_span;
 
 use crate::error::{Error, Result};
 use crate::job::{Collective, all_or_none};
-use crate::rdma::boxes::{Boxes, Layout};
-use crate::rdma::card::Card;
-use crate::rdma::channel::{ALIVE, Channel, Shared};
-use crate::rdma::endpoint::Endpoint;
-use crate::rdma::ends::{End, hear};
-use crate::rdma::links::Parts;
+use crate::rdma::connect::connections::Parts;
+use crate::rdma::connect::endpoint::Endpoint;
+use crate::rdma::connect::endpoint_info::Card;
+use crate::rdma::messages::channel::{ALIVE, Channel, Shared};
+use crate::rdma::messages::channel_state::{End, hear};
+use crate::rdma::messages::ring::{Boxes, Layout};
 use crate::rdma::options::Options;
 use crate::register::{Budget, MonitorMode, RegistrationCache};
 

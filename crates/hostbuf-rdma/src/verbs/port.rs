@@ -13,15 +13,15 @@ use crate::register::{Registrar, Verbs};
 
 /// A port of a device, and its address for peers.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Port {
+pub(crate) struct Port {
     /// Counted from 1.
-    pub(super) number: u8,
+    pub(crate) number: u8,
     /// Which of the port's addresses is used.
-    pub(super) index: u8,
+    pub(crate) index: u8,
     /// The address: what a peer sends to.
-    pub(super) address: [u8; 16],
+    pub(crate) address: [u8; 16],
     /// The most bytes in one packet, as verbs count them.
-    pub(super) mtu: ffi::ibv_mtu,
+    pub(crate) mtu: ffi::ibv_mtu,
 }
 
 /// One line of a port's table of addresses.
@@ -37,7 +37,7 @@ impl Port {
     ///
     /// # Errors
     /// [`Error::Unsupported`] when no port is up, or none has an address that RoCE v2 can use.
-    pub(super) fn choose(verbs: &Verbs, index: Option<u8>) -> Result<Port> {
+    pub(crate) fn choose(verbs: &Verbs, index: Option<u8>) -> Result<Port> {
         let device = verbs.name();
         let unsupported = |why: String| Error::Unsupported { what: format!("RDMA by {device}"), why };
         let ports = fs::read_dir(folder(&device)).map_err(|e| unsupported(format!("its ports: {e}")))?;
@@ -77,7 +77,7 @@ impl Port {
     ///
     /// # Errors
     /// [`Error::Invalid`] when the port takes only smaller ones.
-    pub(super) fn with_mtu(mut self, bytes: Option<u16>) -> Result<Port> {
+    pub(crate) fn with_mtu(mut self, bytes: Option<u16>) -> Result<Port> {
         let Some(bytes) = bytes else { return Ok(self) };
         let most = bytes_of(self.mtu);
         if bytes > most {
@@ -90,7 +90,7 @@ impl Port {
     }
 
     /// For people.
-    pub(super) fn show(address: [u8; 16]) -> String {
+    pub(crate) fn show(address: [u8; 16]) -> String {
         let address = Ipv6Addr::from(address);
         address.to_ipv4_mapped().map_or_else(|| address.to_string(), |v4| v4.to_string())
     }

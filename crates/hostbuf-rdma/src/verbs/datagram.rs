@@ -11,11 +11,11 @@ use ibverbs_sys as ffi;
 
 use crate::error::{Error, Result};
 use crate::os::lineage::Lineage;
-use crate::rdma::completions::Completions;
-use crate::rdma::letter::Letter;
-use crate::rdma::pair::{Pair, route};
-use crate::rdma::port::Port;
-use crate::rdma::receives::Receives;
+use crate::rdma::connect::connect_message::Letter;
+use crate::rdma::verbs::completion_queue::Completions;
+use crate::rdma::verbs::port::Port;
+use crate::rdma::verbs::queue_pair::{Pair, route};
+use crate::rdma::verbs::shared_receive_queue::Receives;
 use crate::register::Verbs;
 
 /// How many letters may lie unread: more are lost, and asked for again.
@@ -26,7 +26,7 @@ const HEADER: usize = 40;
 const KEY: u32 = 0x6862_7566;
 
 /// See the [module](self).
-pub(super) struct Mail {
+pub(crate) struct Mail {
     // In the order in which they end.
     ways: Mutex<HashMap<[u8; 16], Way>>,
     pair: Pair,
@@ -62,7 +62,7 @@ impl Drop for Way {
 impl Mail {
     /// # Errors
     /// [`Error::Os`]; as registering.
-    pub(super) fn new(verbs: &Arc<Verbs>, port: Port) -> Result<Mail> {
+    pub(crate) fn new(verbs: &Arc<Verbs>, port: Port) -> Result<Mail> {
         let letters = Arc::new(Receives::new(verbs, UNREAD, HEADER + Letter::SIZE)?);
         let sent = Arc::new(Completions::new(verbs, 128)?);
         let pair = Pair::datagrams(verbs, &sent, &letters, &port, KEY, Letter::SIZE as u32)?;
@@ -70,12 +70,12 @@ impl Mail {
     }
 
     /// Where others send to.
-    pub(super) fn number(&self) -> u32 {
+    pub(crate) fn number(&self) -> u32 {
         self.pair.number()
     }
 
     /// What becomes readable when a letter has come.
-    pub(super) fn incoming(&self) -> &Completions {
+    pub(crate) fn incoming(&self) -> &Completions {
         self.letters.completions()
     }
 
@@ -83,7 +83,7 @@ impl Mail {
     ///
     /// # Errors
     /// [`Error::Os`].
-    pub(super) fn send(&self, address: [u8; 16], pair: u32, letter: &Letter) -> Result<()> {
+    pub(crate) fn send(&self, address: [u8; 16], pair: u32, letter: &Letter) -> Result<()> {
         let mut ways = self.ways.lock().unwrap_or_else(PoisonError::into_inner);
         // Those that have gone make room.
         self.sent.take(|_| {})?;
@@ -130,7 +130,7 @@ impl Mail {
     ///
     /// # Errors
     /// [`Error::Os`].
-    pub(super) fn read(&self, mut each: impl FnMut(Letter)) -> Result<()> {
+    pub(crate) fn read(&self, mut each: impl FnMut(Letter)) -> Result<()> {
         let mut result = Ok(());
         self.letters.completions().take(|completion| {
             let place = completion.wr_id();

@@ -10,28 +10,28 @@ use ibverbs_sys as ffi;
 
 use crate::error::{Error, Result};
 use crate::os::lineage::Lineage;
-use crate::rdma::completions::Completions;
-use crate::rdma::flights::GROUP;
 use crate::rdma::options::Options;
-use crate::rdma::port::Port;
-use crate::rdma::receives::Receives;
+use crate::rdma::verbs::completion_queue::Completions;
+use crate::rdma::verbs::in_flight::GROUP;
+use crate::rdma::verbs::port::Port;
+use crate::rdma::verbs::shared_receive_queue::Receives;
 use crate::register::Verbs;
 
 /// What a device does in one step, and where it reports that: a *work request*.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Request {
+pub(crate) struct Request {
     /// Comes back with the completion.
-    pub(super) id: u64,
-    pub(super) what: What,
+    pub(crate) id: u64,
+    pub(crate) what: What,
     /// This side's memory: address, bytes, key.
-    pub(super) local: (usize, u32, u32),
+    pub(crate) local: (usize, u32, u32),
     /// Whether it reports success too.
-    pub(super) told: bool,
+    pub(crate) told: bool,
 }
 
 /// What is done to the other side.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum What {
+pub(crate) enum What {
     /// Writes to an address there by a key.
     Write { address: u64, key: u32 },
     /// The same, and tells a number to the process there.
@@ -43,7 +43,7 @@ pub(super) enum What {
 }
 
 /// One end of a reliable connection, or of datagrams.
-pub(super) struct Pair {
+pub(crate) struct Pair {
     pair: NonNull<ffi::ibv_qp>,
     lineage: Lineage,
     // Behind the pair, in the order in which they may end.
@@ -59,12 +59,12 @@ unsafe impl Sync for Pair {}
 
 /// What both ends of a connection have to know of each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct End {
-    pub(super) address: [u8; 16],
-    pub(super) pair: u32,
-    pub(super) sequence: u32,
+pub(crate) struct End {
+    pub(crate) address: [u8; 16],
+    pub(crate) pair: u32,
+    pub(crate) sequence: u32,
     /// As verbs count it.
-    pub(super) mtu: u32,
+    pub(crate) mtu: u32,
 }
 
 fn last(doing: &'static str) -> Error {
@@ -76,7 +76,7 @@ impl Pair {
     ///
     /// # Errors
     /// [`Error::Os`].
-    pub(super) fn reliable(
+    pub(crate) fn reliable(
         verbs: &Arc<Verbs>,
         sends: &Arc<Completions>,
         receives: &Arc<Receives>,
@@ -89,7 +89,7 @@ impl Pair {
     ///
     /// # Errors
     /// [`Error::Os`].
-    pub(super) fn datagrams(
+    pub(crate) fn datagrams(
         verbs: &Arc<Verbs>,
         sends: &Arc<Completions>,
         receives: &Arc<Receives>,
@@ -143,7 +143,7 @@ impl Pair {
     }
 
     /// Its number on its device.
-    pub(super) fn number(&self) -> u32 {
+    pub(crate) fn number(&self) -> u32 {
         // SAFETY: the verbs have filled it, and change it no more.
         unsafe { self.pair.as_ref().qp_num }
     }
@@ -152,7 +152,7 @@ impl Pair {
     ///
     /// # Errors
     /// [`Error::Os`].
-    pub(super) fn join(&self, port: &Port, own: End, other: End, options: &Options) -> Result<()> {
+    pub(crate) fn join(&self, port: &Port, own: End, other: End, options: &Options) -> Result<()> {
         use ffi::ibv_access_flags as Right;
         use ffi::ibv_qp_attr_mask as Mask;
         use ffi::ibv_qp_state as State;
@@ -221,7 +221,7 @@ impl Pair {
     ///
     /// # Safety
     /// The local memory stays registered, mapped and, for reads, untouched until the completion.
-    pub(super) unsafe fn post(
+    pub(crate) unsafe fn post(
         &self,
         requests: impl ExactSizeIterator<Item = Request>,
     ) -> std::result::Result<(), (usize, Error)> {
@@ -272,7 +272,7 @@ impl Pair {
     }
 
     /// Lets the connection fail, and a last request with it: what was posted before is over when that is reported.
-    pub(super) fn end_with(&self, id: u64) {
+    pub(crate) fn end_with(&self, id: u64) {
         let mut attributes =
             ffi::ibv_qp_attr { qp_state: ffi::ibv_qp_state::IBV_QPS_ERR, ..Default::default() };
         let failed = self.modify(&mut attributes, ffi::ibv_qp_attr_mask::IBV_QP_STATE).map_err(|e| (0, e));
@@ -284,7 +284,7 @@ impl Pair {
         }
     }
 
-    pub(super) fn as_ptr(&self) -> *mut ffi::ibv_qp {
+    pub(crate) fn as_ptr(&self) -> *mut ffi::ibv_qp {
         self.pair.as_ptr()
     }
 }
@@ -295,7 +295,7 @@ const READS: u8 = 4;
 const RNR_TIMER: u8 = 12;
 
 /// The way to an address.
-pub(super) fn route(port: &Port, address: [u8; 16]) -> ffi::ibv_ah_attr {
+pub(crate) fn route(port: &Port, address: [u8; 16]) -> ffi::ibv_ah_attr {
     let mut route = ffi::ibv_ah_attr { is_global: 1, port_num: port.number, ..Default::default() };
     route.grh.dgid = ffi::ibv_gid { raw: address };
     route.grh.sgid_index = port.index;

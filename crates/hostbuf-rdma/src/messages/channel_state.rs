@@ -6,23 +6,23 @@ use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError}
 use std::time::Duration;
 
 use crate::error::{Error, Failure, Result};
-use crate::rdma::boxes::{Boxes, Over};
-use crate::rdma::pending::Pending;
+use crate::rdma::connect::pending::Pending;
+use crate::rdma::messages::ring::{Boxes, Over};
 
 /// What the two sides tell each other: this, and twice the number of the other's channel.
-pub(super) const MESSAGE: u32 = 0;
-pub(super) const TAKEN: u32 = 1;
+pub(crate) const MESSAGE: u32 = 0;
+pub(crate) const TAKEN: u32 = 1;
 
 /// One channel, seen from here.
-pub(super) struct End {
+pub(crate) struct End {
     /// The other rank, and what the channel is called.
-    pub(super) rank: usize,
-    pub(super) tag: u32,
+    pub(crate) rank: usize,
+    pub(crate) tag: u32,
     /// Which of the other rank's channels this is; where its boxes begin, and the key to them.
-    pub(super) there: usize,
-    pub(super) boxes: (u64, u32),
-    pub(super) sending: Mutex<Sender>,
-    pub(super) receiving: Mutex<Receiver>,
+    pub(crate) there: usize,
+    pub(crate) boxes: (u64, u32),
+    pub(crate) sending: Mutex<Sender>,
+    pub(crate) receiving: Mutex<Receiver>,
     /// How many messages have come.
     came: AtomicU64,
     /// How the first write failed that did: what it told is lost, and nothing that is told later makes up for it.
@@ -32,23 +32,23 @@ pub(super) struct End {
 }
 
 #[derive(Default)]
-pub(super) struct Sender {
-    pub(super) sent: u64,
-    pub(super) writes: Writes,
+pub(crate) struct Sender {
+    pub(crate) sent: u64,
+    pub(crate) writes: Writes,
 }
 
 #[derive(Default)]
-pub(super) struct Receiver {
-    pub(super) taken: u64,
-    pub(super) told: u64,
-    pub(super) writes: Writes,
+pub(crate) struct Receiver {
+    pub(crate) taken: u64,
+    pub(crate) told: u64,
+    pub(crate) writes: Writes,
 }
 
 /// Writes into the other side's boxes whose end has not been seen.
 #[derive(Default)]
-pub(super) struct Writes(pub(super) VecDeque<Pending>);
+pub(crate) struct Writes(pub(crate) VecDeque<Pending>);
 
-pub(super) fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -62,7 +62,7 @@ fn free<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
 }
 
 impl End {
-    pub(super) fn new(rank: usize, tag: u32, there: usize, boxes: (u64, u32)) -> End {
+    pub(crate) fn new(rank: usize, tag: u32, there: usize, boxes: (u64, u32)) -> End {
         End {
             rank,
             tag,
@@ -78,12 +78,12 @@ impl End {
     }
 
     /// How many messages have come.
-    pub(super) fn came(&self) -> u64 {
+    pub(crate) fn came(&self) -> u64 {
         self.came.load(Ordering::Acquire)
     }
 
     /// The other side has told something.
-    pub(super) fn hear(&self, what: u32) {
+    pub(crate) fn hear(&self, what: u32) {
         if what == MESSAGE {
             self.came.fetch_add(1, Ordering::Release);
         }
@@ -96,7 +96,7 @@ impl End {
     }
 
     /// Sleeps until something may have changed, unless `ready` already, and at most so long.
-    pub(super) fn sleep_unless(&self, ready: &dyn Fn() -> bool, at_most: Duration) {
+    pub(crate) fn sleep_unless(&self, ready: &dyn Fn() -> bool, at_most: Duration) {
         let lock = held(&self.lock);
         if !ready() && self.failed.get().is_none() {
             drop(self.told.wait_timeout(lock, at_most).unwrap_or_else(PoisonError::into_inner));
@@ -105,7 +105,7 @@ impl End {
 
     /// # Errors
     /// [`Error::Peer`] when something of this side's is lost.
-    pub(super) fn check(&self, doing: &'static str) -> Result<()> {
+    pub(crate) fn check(&self, doing: &'static str) -> Result<()> {
         match self.failed.get() {
             None => Ok(()),
             Some(&failure) => Err(Error::Peer { host: self.rank, doing: doing.into(), failure }),
@@ -113,7 +113,7 @@ impl End {
     }
 
     /// Something is lost: from now on this side says so, and the other one reads it when it asks.
-    pub(super) fn break_off(&self, boxes: &Boxes, index: usize, failure: Failure) {
+    pub(crate) fn break_off(&self, boxes: &Boxes, index: usize, failure: Failure) {
         if self.failed.set(failure).is_ok() {
             boxes.say_over(index, Over::Lost);
             self.wake();
@@ -121,7 +121,7 @@ impl End {
     }
 
     /// Forgets the writes that are over, in whichever direction nobody else does.
-    pub(super) fn look_after(&self, boxes: &Boxes, index: usize) {
+    pub(crate) fn look_after(&self, boxes: &Boxes, index: usize) {
         let mut result = Ok(());
         if let Some(mut sender) = free(&self.sending) {
             result = self.reap(&mut sender.writes, boxes, index, false);
@@ -138,7 +138,7 @@ impl End {
     ///
     /// # Errors
     /// [`Error::Os`].
-    pub(super) fn reap(&self, writes: &mut Writes, boxes: &Boxes, index: usize, wait: bool) -> Result<()> {
+    pub(crate) fn reap(&self, writes: &mut Writes, boxes: &Boxes, index: usize, wait: bool) -> Result<()> {
         while let Some(first) = writes.0.front_mut() {
             let over = if wait { first.wait_timeout(Duration::MAX) } else { first.test() };
             match over {
@@ -154,7 +154,7 @@ impl End {
 }
 
 /// The other side of one of these has told something.
-pub(super) fn hear(ends: &[End], number: u32) {
+pub(crate) fn hear(ends: &[End], number: u32) {
     if let Some(end) = ends.get(number as usize / 2) {
         end.hear(number % 2);
     }

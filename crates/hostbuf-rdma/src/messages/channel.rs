@@ -12,16 +12,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Failure, Result};
-use crate::rdma::boxes::{Boxes, Head, Over};
-use crate::rdma::endpoint::{Endpoint, Listener};
-use crate::rdma::ends::{End, MESSAGE, Receiver, Sender, TAKEN, Writes, held};
-use crate::rdma::flights::deadline;
-use crate::rdma::pair::What;
-use crate::rdma::pending::Pending;
+use crate::rdma::connect::endpoint::{Endpoint, Listener};
+use crate::rdma::connect::pending::Pending;
+use crate::rdma::messages::channel_state::{End, MESSAGE, Receiver, Sender, TAKEN, Writes, held};
+use crate::rdma::messages::ring::{Boxes, Head, Over};
+use crate::rdma::verbs::in_flight::deadline;
+use crate::rdma::verbs::queue_pair::What;
 use crate::register::{Access, Lease, RegistrationCache, Span, Stats, Verbs};
 
 /// How often a side that waits for the other one asks whether it is there at all.
-pub(super) const ALIVE: Duration = Duration::from_secs(1);
+pub(crate) const ALIVE: Duration = Duration::from_secs(1);
 /// The most bytes of one read.
 const LONGEST: usize = 1 << 30;
 
@@ -34,18 +34,18 @@ const LONGEST: usize = 1 << 30;
 /// was sent has left this host; what the other side has not received by then is lost if it was long, since it is read from
 /// here.
 pub struct Channel {
-    pub(super) shared: Arc<Shared>,
-    pub(super) index: usize,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) index: usize,
 }
 
 /// What the channels of a rank share.
-pub(super) struct Shared {
+pub(crate) struct Shared {
     // In the order in which they end.
-    pub(super) _listener: Listener,
-    pub(super) ends: Arc<[End]>,
-    pub(super) cache: RegistrationCache<Verbs>,
-    pub(super) endpoint: Arc<Endpoint>,
-    pub(super) boxes: Arc<Boxes>,
+    pub(crate) _listener: Listener,
+    pub(crate) ends: Arc<[End]>,
+    pub(crate) cache: RegistrationCache<Verbs>,
+    pub(crate) endpoint: Arc<Endpoint>,
+    pub(crate) boxes: Arc<Boxes>,
 }
 
 /// A message that was begun: its bytes are borrowed until it is over, and dropping it waits for that.

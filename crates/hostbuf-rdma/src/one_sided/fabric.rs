@@ -14,19 +14,19 @@ use crate::error::{Error, Result};
 use crate::job::{Collective, Hosts, all_or_none};
 use crate::os::array::Array;
 use crate::os::process;
-use crate::rdma::card::Card;
-use crate::rdma::endpoint::{Endpoint, Listener};
-use crate::rdma::flights::deadline;
-use crate::rdma::links::Parts;
+use crate::rdma::connect::connections::Parts;
+use crate::rdma::connect::endpoint::{Endpoint, Listener};
+use crate::rdma::connect::endpoint_info::Card;
 use crate::rdma::options::Options;
+use crate::rdma::verbs::in_flight::deadline;
 use crate::register::own_ranges::{self, FreezeObserver};
 use crate::register::{Access, Probe, Registration, Span, Verbs};
 
 /// How many signals each process has.
 pub const SIGNALS: usize = 64;
 /// Two more, of hostbuf's own: a piece of a buffer that is being replicated has come; no more of them will.
-pub(super) const PIECES: usize = SIGNALS;
-pub(super) const GAVE_UP: usize = SIGNALS + 1;
+pub(crate) const PIECES: usize = SIGNALS;
+pub(crate) const GAVE_UP: usize = SIGNALS + 1;
 /// The hosts of a job, joined so that each can write into and read from the others' part of a buffer.
 ///
 /// The process that leads its host, the first of its ranks, does the I/O. On the others every operation is
@@ -34,29 +34,29 @@ pub(super) const GAVE_UP: usize = SIGNALS + 1;
 pub struct Fabric {
     // Before what it listens for.
     _listener: Option<Listener>,
-    pub(super) shared: Option<Arc<Shared>>,
+    pub(crate) shared: Option<Arc<Shared>>,
     hosts: usize,
     own: usize,
 }
 
 /// What a host has of it.
-pub(super) struct Shared {
+pub(crate) struct Shared {
     /// The same on all hosts, and another one each time that hosts are joined.
-    pub(super) number: u64,
-    pub(super) endpoint: Arc<Endpoint>,
-    pub(super) signals: Arc<Signals>,
-    pub(super) own: usize,
+    pub(crate) number: u64,
+    pub(crate) endpoint: Arc<Endpoint>,
+    pub(crate) signals: Arc<Signals>,
+    pub(crate) own: usize,
     /// Each host's key for its part of the buffer.
-    pub(super) keys: Vec<u32>,
-    pub(super) segment: Mutex<Option<Registration<Verbs>>>,
+    pub(crate) keys: Vec<u32>,
+    pub(crate) segment: Mutex<Option<Registration<Verbs>>>,
     /// A word that nobody looks at.
-    pub(super) nowhere: Registration<Verbs>,
-    pub(super) span: Span,
-    pub(super) buffer: HostBuffer,
+    pub(crate) nowhere: Registration<Verbs>,
+    pub(crate) span: Span,
+    pub(crate) buffer: HostBuffer,
 }
 
 /// How often each signal has come, and who waits for one.
-pub(super) struct Signals {
+pub(crate) struct Signals {
     counts: [AtomicU64; SIGNALS + 2],
     lock: Mutex<()>,
     came: Condvar,
@@ -147,7 +147,7 @@ impl Fabric {
         shared.map_or(0, |shared| shared.endpoint.links.count())
     }
 
-    pub(super) fn shared(&self) -> Result<&Arc<Shared>> {
+    pub(crate) fn shared(&self) -> Result<&Arc<Shared>> {
         let shared = self.shared.as_ref().ok_or_else(|| Error::Unsupported {
             what: "sending by RDMA from this rank".into(),
             why: format!("the first rank of {} does it for the host", process::host_name()),
@@ -209,12 +209,12 @@ impl Signals {
     }
 
     /// How often signal `number` has come.
-    pub(super) fn count(&self, number: usize) -> u64 {
+    pub(crate) fn count(&self, number: usize) -> u64 {
         self.counts[number].load(Ordering::Acquire)
     }
 
     /// Waits until what has come makes `ready` true. `false`: the time is over.
-    pub(super) fn wait_until(&self, timeout: Duration, ready: &dyn Fn() -> bool) -> bool {
+    pub(crate) fn wait_until(&self, timeout: Duration, ready: &dyn Fn() -> bool) -> bool {
         let until = deadline(timeout);
         let mut lock = held(&self.lock);
         while !ready() {

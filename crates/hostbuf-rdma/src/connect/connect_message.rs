@@ -1,21 +1,21 @@
 //! What hosts write to each other before they are connected: datagrams, which may be lost, doubled or forged.
 
-use crate::rdma::pair::End;
+use crate::rdma::verbs::queue_pair::End;
 
 /// One datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Letter {
+pub(crate) struct Letter {
     /// Which fabric it is about: a random number that its members agreed on.
-    pub(super) fabric: u64,
+    pub(crate) fabric: u64,
     /// Who wrote it: the host's index.
-    pub(super) from: u32,
+    pub(crate) from: u32,
     /// Which attempt to connect: the answer has the number of the question.
-    pub(super) attempt: u64,
-    pub(super) matter: Matter,
+    pub(crate) attempt: u64,
+    pub(crate) matter: Matter,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Matter {
+pub(crate) enum Matter {
     /// Let this end be joined to one of yours.
     Ask(End),
     /// This one is joined to yours.
@@ -28,9 +28,9 @@ const MAGIC: u32 = 0x6862_6601;
 
 impl Letter {
     /// Bytes of every letter.
-    pub(super) const SIZE: usize = 64;
+    pub(crate) const SIZE: usize = 64;
 
-    pub(super) fn write(&self) -> [u8; Letter::SIZE] {
+    pub(crate) fn write(&self) -> [u8; Letter::SIZE] {
         let (kind, end) = match self.matter {
             Matter::Ask(end) => (1u32, end),
             Matter::Answer(end) => (2, end),
@@ -57,7 +57,7 @@ impl Letter {
     }
 
     /// `None` for what is none.
-    pub(super) fn read(bytes: &[u8]) -> Option<Letter> {
+    pub(crate) fn read(bytes: &[u8]) -> Option<Letter> {
         let bytes: &[u8; Letter::SIZE] = bytes.try_into().ok()?;
         let (body, digest) = bytes.split_at(Letter::SIZE - 8);
         if xxhash_rust::xxh3::xxh3_64(body).to_le_bytes() != digest {

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use crate::buffer::Fill;
 use crate::error::{Error, Failure, Result};
-use crate::rdma::fabric::{Fabric, SIGNALS, Shared};
-use crate::rdma::flights::deadline;
-use crate::rdma::pair::What;
-use crate::rdma::pending::Pending;
+use crate::rdma::connect::pending::Pending;
+use crate::rdma::one_sided::fabric::{Fabric, SIGNALS, Shared};
+use crate::rdma::verbs::in_flight::deadline;
+use crate::rdma::verbs::queue_pair::What;
 use crate::span::Span;
 
 /// The most bytes of one request; a longer region is sent in several.
@@ -180,7 +180,7 @@ impl Fabric {
 }
 
 /// Writes `span` there, and then tells `number`.
-pub(super) fn put_and_tell(
+pub(crate) fn put_and_tell(
     shared: &Shared,
     doing: &'static str,
     host: usize,
@@ -231,7 +231,7 @@ fn check_signal(signal: usize) -> Result<()> {
 }
 
 impl Shared {
-    pub(super) fn local_key(&self) -> Result<u32> {
+    pub(crate) fn local_key(&self) -> Result<u32> {
         let segment = self.segment.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         segment.as_ref().map(|registration| registration.handle().lkey()).ok_or_else(|| Error::Freeze {
             why: "the buffer is frozen, and nobody may write into it by RDMA".into(),

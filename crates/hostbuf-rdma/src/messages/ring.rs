@@ -21,19 +21,19 @@ use crate::register::{Access, Pinned, PinnedAlloc, Verbs};
 /// What stands in front of each message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
-pub(super) struct Head {
+pub(crate) struct Head {
     /// Which message of the channel it is, from 1.
-    pub(super) number: u64,
-    pub(super) length: u64,
+    pub(crate) number: u64,
+    pub(crate) length: u64,
     /// Where the bytes lie at the sender's, for who reads them there; 0: behind the head.
-    pub(super) at: u64,
-    pub(super) key: u64,
+    pub(crate) at: u64,
+    pub(crate) key: u64,
 }
 
 /// Why a channel is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
-pub(super) enum Over {
+pub(crate) enum Over {
     /// Messages, or news of them, are lost.
     Lost = 1,
     /// Nobody has that end any more.
@@ -45,15 +45,15 @@ const WORDS: usize = 4;
 
 /// Where things lie, in every process alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Layout {
+pub(crate) struct Layout {
     /// Bytes of a message that is sent at once, at most.
-    pub(super) eager: usize,
+    pub(crate) eager: usize,
     /// Places in each direction.
-    pub(super) places: usize,
+    pub(crate) places: usize,
 }
 
 /// The boxes of all channels of a process.
-pub(super) struct Boxes {
+pub(crate) struct Boxes {
     layout: Layout,
     memory: Pinned<Verbs>,
     base: NonNull<u8>,
@@ -75,7 +75,7 @@ impl Layout {
     }
 
     /// Where message `number` of a channel comes in, from the beginning of the boxes.
-    pub(super) fn incoming(&self, channel: usize, number: u64) -> usize {
+    pub(crate) fn incoming(&self, channel: usize, number: u64) -> usize {
         channel * self.bytes() + (number as usize - 1) % self.places * self.place()
     }
 
@@ -83,7 +83,7 @@ impl Layout {
         self.incoming(channel, number) + self.places * self.place()
     }
 
-    pub(super) fn taken(&self, channel: usize) -> usize {
+    pub(crate) fn taken(&self, channel: usize) -> usize {
         self.word(channel, 0)
     }
 
@@ -91,7 +91,7 @@ impl Layout {
         self.word(channel, 1)
     }
 
-    pub(super) fn over(&self, channel: usize) -> usize {
+    pub(crate) fn over(&self, channel: usize) -> usize {
         self.word(channel, 2)
     }
 
@@ -107,7 +107,7 @@ impl Layout {
 impl Boxes {
     /// # Errors
     /// As [`PinnedAlloc::allocate`].
-    pub(super) fn new(verbs: &Arc<Verbs>, layout: Layout, channels: usize) -> Result<Boxes> {
+    pub(crate) fn new(verbs: &Arc<Verbs>, layout: Layout, channels: usize) -> Result<Boxes> {
         let bytes = layout.bytes() * channels.max(1);
         let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
         // No more than that is pinned.
@@ -118,12 +118,12 @@ impl Boxes {
         Ok(Boxes { layout, memory, base })
     }
 
-    pub(super) fn layout(&self) -> Layout {
+    pub(crate) fn layout(&self) -> Layout {
         self.layout
     }
 
     /// Where they begin, and the key by which others write there.
-    pub(super) fn address(&self) -> (usize, u32) {
+    pub(crate) fn address(&self) -> (usize, u32) {
         (self.base.as_ptr() as usize, self.memory.handle().rkey())
     }
 
@@ -137,29 +137,29 @@ impl Boxes {
     }
 
     /// How many messages of this side the other one has taken. To be asked when it has told that.
-    pub(super) fn taken(&self, channel: usize) -> u64 {
+    pub(crate) fn taken(&self, channel: usize) -> u64 {
         self.word(self.layout.taken(channel)).load(Ordering::Acquire)
     }
 
     /// Notes how many this side has taken: what is to be written into the other one's `taken`.
-    pub(super) fn take(&self, channel: usize, count: u64) -> (usize, u32, u32) {
+    pub(crate) fn take(&self, channel: usize, count: u64) -> (usize, u32, u32) {
         let offset = self.layout.taking(channel);
         self.word(offset).store(count, Ordering::Release);
         self.local(offset, size_of::<u64>())
     }
 
     /// From now on the other side reads this when it asks.
-    pub(super) fn say_over(&self, channel: usize, why: Over) {
+    pub(crate) fn say_over(&self, channel: usize, why: Over) {
         self.word(self.layout.over(channel)).store(why as u64, Ordering::Release);
     }
 
     /// Where to the other side's `over` is to be read.
-    pub(super) fn theirs(&self, channel: usize) -> (usize, u32, u32) {
+    pub(crate) fn theirs(&self, channel: usize) -> (usize, u32, u32) {
         self.local(self.layout.theirs(channel), size_of::<u64>())
     }
 
     /// What has been read there.
-    pub(super) fn said_over(&self, channel: usize) -> Option<Over> {
+    pub(crate) fn said_over(&self, channel: usize) -> Option<Over> {
         match self.word(self.layout.theirs(channel)).load(Ordering::Acquire) {
             0 => None,
             1 => Some(Over::Lost),
@@ -171,7 +171,7 @@ impl Boxes {
     ///
     /// # Safety
     /// The caller alone sends on the channel, and the message that had the place before has been taken.
-    pub(super) unsafe fn fill(&self, channel: usize, head: Head, bytes: &[u8]) -> (usize, u32, u32) {
+    pub(crate) unsafe fn fill(&self, channel: usize, head: Head, bytes: &[u8]) -> (usize, u32, u32) {
         assert!(bytes.len() <= self.layout.eager);
         let offset = self.layout.outgoing(channel, head.number);
         // SAFETY: inside the memory, and nobody else's by this function's contract.
@@ -187,7 +187,7 @@ impl Boxes {
     ///
     /// # Safety
     /// The other side has told that it is there, and it has not been taken.
-    pub(super) unsafe fn head(&self, channel: usize, number: u64) -> Head {
+    pub(crate) unsafe fn head(&self, channel: usize, number: u64) -> Head {
         // SAFETY: inside the memory, and written completely, by this function's contract.
         unsafe {
             self.base.as_ptr().add(self.layout.incoming(channel, number)).cast::<Head>().read_volatile()
@@ -201,7 +201,7 @@ impl Boxes {
     ///
     /// # Safety
     /// As [`head`](Boxes::head).
-    pub(super) unsafe fn copy(&self, channel: usize, number: u64, into: &mut [u8]) {
+    pub(crate) unsafe fn copy(&self, channel: usize, number: u64, into: &mut [u8]) {
         assert!(into.len() <= self.layout.eager);
         let offset = self.layout.incoming(channel, number) + size_of::<Head>();
         // SAFETY: as above.

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Failure, Result};
-use crate::rdma::endpoint::Endpoint;
-use crate::rdma::fabric::Shared;
-use crate::rdma::flights::{Landing, deadline};
-use crate::rdma::pair::{Pair, Request, What};
+use crate::rdma::connect::endpoint::Endpoint;
+use crate::rdma::one_sided::fabric::Shared;
+use crate::rdma::verbs::in_flight::{Landing, deadline};
+use crate::rdma::verbs::queue_pair::{Pair, Request, What};
 
 /// An operation that was begun. It goes on when this is dropped; only nobody hears of its end.
 #[must_use = "an operation is over when wait() or test() says so"]
@@ -31,7 +31,7 @@ impl Pending {
     ///
     /// # Errors
     /// [`Error::Peer`] when it cannot be reached; [`Error::Os`].
-    pub(super) fn to(endpoint: &Arc<Endpoint>, host: usize, doing: &'static str) -> Result<Pending> {
+    pub(crate) fn to(endpoint: &Arc<Endpoint>, host: usize, doing: &'static str) -> Result<Pending> {
         Pending::to_until(endpoint, host, doing, None)
     }
 
@@ -39,7 +39,7 @@ impl Pending {
     ///
     /// # Errors
     /// As [`to`](Pending::to); [`Failure::Timeout`] also when the time is over.
-    pub(super) fn to_until(
+    pub(crate) fn to_until(
         endpoint: &Arc<Endpoint>,
         host: usize,
         doing: &'static str,
@@ -59,12 +59,12 @@ impl Pending {
     }
 
     /// Whether both go by one connection, so that one follows the other.
-    pub(super) fn is_by_the_same_connection(&self, other: &Pending) -> bool {
+    pub(crate) fn is_by_the_same_connection(&self, other: &Pending) -> bool {
         matches!((&self.pair, &other.pair), (Some(one), Some(two)) if Arc::ptr_eq(one, two))
     }
 
     /// The memory stays registered until this is dropped, also when the fabric is dropped before.
-    pub(super) fn keeping(mut self, shared: Arc<Shared>) -> Pending {
+    pub(crate) fn keeping(mut self, shared: Arc<Shared>) -> Pending {
         self.keeps = Some(shared);
         self
     }
@@ -76,7 +76,7 @@ impl Pending {
     ///
     /// # Safety
     /// The local memory (address, bytes, key) stays mapped until the step is over, and untouched if the device writes there.
-    pub(super) unsafe fn post(&mut self, what: What, local: (usize, u32, u32)) -> Result<()> {
+    pub(crate) unsafe fn post(&mut self, what: What, local: (usize, u32, u32)) -> Result<()> {
         // SAFETY: as this function's caller promises.
         unsafe { self.post_all(&[(what, local)]) }
     }
@@ -88,7 +88,7 @@ impl Pending {
     ///
     /// # Safety
     /// As [`post`](Pending::post).
-    pub(super) unsafe fn post_all(&mut self, steps: &[(What, (usize, u32, u32))]) -> Result<()> {
+    pub(crate) unsafe fn post_all(&mut self, steps: &[(What, (usize, u32, u32))]) -> Result<()> {
         let endpoint = self.endpoint.clone();
         for steps in steps.chunks(endpoint.flights.most()) {
             let Some(pair) = self.pair.clone() else { return Err(self.failure(Failure::Flushed)) };
@@ -126,7 +126,7 @@ impl Pending {
     ///
     /// # Errors
     /// As [`post`](Pending::post).
-    pub(super) fn post_nothing(&mut self, what: What) -> Result<()> {
+    pub(crate) fn post_nothing(&mut self, what: What) -> Result<()> {
         // SAFETY: no memory is named.
         unsafe { self.post(what, (0, 0, 0)) }
     }

@@ -1,0 +1,6 @@
+//! Messages between two ranks.
+
+pub(crate) mod channel;
+pub(crate) mod channel_setup;
+pub(crate) mod channel_state;
+pub(crate) mod ring;
