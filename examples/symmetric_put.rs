@@ -152,7 +152,9 @@ impl Way {
     #[cfg(feature = "rdma")]
     fn find(world: &Mpi, buffer: &HostBuffer) -> Result<Way> {
         // SAFETY: nobody makes references into the buffer, which is read and written through pointers, and between barriers.
-        match unsafe { hostbuf::rdma::Fabric::connect(world, buffer, hostbuf::rdma::Options::default()) } {
+        match unsafe {
+            hostbuf::rdma::Fabric::connect(world, buffer, hostbuf::rdma::FabricOptions::default())
+        } {
             Ok(fabric) => Ok(Way::Puts(fabric)),
             Err(Error::Unsupported { why, .. }) => Ok(Way::Mpi(why)),
             Err(error) => Err(error),

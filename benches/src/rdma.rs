@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use hostbuf::job::{Collective, Mpi};
-use hostbuf::rdma::{Channel, ChannelOptions, Fabric, Options as How, Pending};
+use hostbuf::rdma::{Channel, ChannelOptions, Fabric, FabricOptions, Pending};
 use hostbuf::{HostBuffer, Options, Pages, Span};
 
 use mpi::traits::Communicator;
@@ -42,8 +42,8 @@ pub(crate) fn compare(repeats: usize, volume: usize) -> Outcome {
 fn measure(group: &Mpi, repeats: usize, volume: usize) -> Outcome {
     let buffer = HostBuffer::allocate(group, Options::new(16 * MIB as u64).pages(Pages::Small))?;
     for (busy, name) in [(true, "busy"), (false, "events")] {
-        let mut how = How::default();
-        how.busy = busy;
+        let mut how = FabricOptions::default();
+        how.busy_poll = busy;
         how.depth = DEPTH as u32;
         // SAFETY: nobody looks at the buffer.
         let fabric = unsafe { Fabric::connect(group, &buffer, how)? };

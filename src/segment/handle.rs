@@ -52,6 +52,13 @@ impl HostBuffer {
         NonNull::new(address as *mut u8).expect("no buffer lies at address 0")
     }
 
+    /// Returns an owner of the mapping: the buffer stays mapped as long as it lives. For registrations and other devices of
+    /// the program.
+    #[must_use]
+    pub fn keepalive(&self) -> Arc<dyn Send + Sync> {
+        self.segment.clone()
+    }
+
     /// Bytes that can be used: the size asked for, in whole pages.
     #[must_use]
     #[allow(clippy::len_without_is_empty, reason = "a buffer has at least one byte")]

@@ -10,7 +10,7 @@ fn messages_between_two_hosts() {
             "sizes",
             "both-ways",
             "two-channels",
-            "more-than-places",
+            "more-than-slots",
             "registered-once",
             "too-long",
             "changed-in-flight",

@@ -4,11 +4,11 @@
 //! to a host needs nothing but the region and the host.
 //!
 //! ```no_run
-//! # use hostbuf::{HostBuffer, job::Solo, rdma::{Fabric, Options}};
+//! # use hostbuf::{HostBuffer, job::Solo, rdma::{Fabric, FabricOptions}};
 //! # use std::time::Duration;
 //! # let (world, buffer) = (Solo, HostBuffer::attach()?);
 //! // SAFETY: nobody has references into the buffer while it is written.
-//! let fabric = unsafe { Fabric::connect(&world, &buffer, Options::default())? };
+//! let fabric = unsafe { Fabric::connect(&world, &buffer, FabricOptions::default())? };
 //! if fabric.host() == 0 {
 //!     fabric.put_signal(0..4096, 1, 0)?.wait()?;                 // the same bytes of the same buffer, there
 //! } else {
@@ -29,7 +29,7 @@
 //!   is in the other side's memory besides. Neither tells the other side anything.
 //! - [`fetch_add`](Fabric::fetch_add) is atomic among these operations through one device, and not with what processors do.
 //!
-//! Waiting sleeps until the device has an event. With [`Options::busy`] whoever waits for the end of his own operations looks again
+//! Waiting sleeps until the device has an event. With [`FabricOptions::busy_poll`] whoever waits for the end of his own operations looks again
 //! and again instead; for signals and messages of others everybody sleeps.
 //!
 //! # Who owns what
@@ -68,14 +68,17 @@
 //! that is registered on demand, GPU memory (dma-buf) and relaxed ordering were not, and are not built.
 
 mod connect;
+mod limits;
 mod messages;
 mod one_sided;
 mod options;
 mod replicate;
+mod sync;
 mod verbs;
 
 pub use connect::pending::Pending;
 pub use messages::channel::{Channel, Sending};
-pub use messages::channel_setup::ChannelOptions;
-pub use one_sided::fabric::{Fabric, SIGNALS};
-pub use options::Options;
+pub use messages::channel_options::ChannelOptions;
+pub use one_sided::fabric::Fabric;
+pub use one_sided::signals::SIGNALS;
+pub use options::FabricOptions;

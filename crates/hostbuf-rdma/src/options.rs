@@ -1,75 +1,87 @@
-//! What can be chosen of a fabric.
+//! The options of connections.
 
 use std::time::Duration;
 
 use crate::error::{Error, Result};
 
-/// How hosts are connected. The defaults suit; each value says its unit.
+/// Options of the connections between hosts. The defaults suit most networks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Options {
-    /// The device, by its name (`mlx5_0`); without it the first that is up, on the NUMA node that this runs on if
-    /// there is such a one.
+pub struct FabricOptions {
+    /// The name of the device, for example `mlx5_0`. By default the first device with an active port, on the
+    /// NUMA node of this process if there is one.
     pub device: Option<String>,
-    /// Which of the port's addresses (GIDs), by its index; without it RoCE v2 over IPv4, if there is such a one.
-    pub gid: Option<u8>,
-    /// The most bytes of one packet (MTU): 256, 512, 1024, 2048 or 4096, and no more than the port has; without it, as many as the
-    /// port takes. Of two sides that differ the smaller one is used.
+    /// The index of the port's address in its GID table. By default RoCE v2 over IPv4 if the port has it.
+    pub gid_index: Option<u8>,
+    /// The maximum transfer unit (MTU): 256, 512, 1024, 2048 or 4096 bytes, and at most that of the port,
+    /// which is the default. If the two sides of a connection differ, the smaller one applies.
     pub mtu: Option<u16>,
-    /// How long making a connection may take, with all that is asked again; and how long whoever waits for room in the queue
-    /// waits while nothing that is in it comes to its end.
-    pub connect: Duration,
-    /// How long the device waits for an answer before it asks again: at least 1 ms, at most a minute; it is rounded up to the
-    /// next that devices know, which go in powers of two.
-    pub answer: Duration,
-    /// How often it asks again before the operation fails, 0 to 6. (7, which devices also take, is for ever to SoftRoCE.)
+    /// The time limit for making a connection, with all repetitions. An operation also fails if it waits
+    /// for room in the send queue and no request completes for as long.
+    pub connect_timeout: Duration,
+    /// The time that the device waits for an acknowledgement before it repeats a packet, from 1 ms to 60 s.
+    /// It is rounded up to a value that devices support, 4.096 µs times a power of two.
+    pub ack_timeout: Duration,
+    /// The number of repetitions before an operation fails, 0 to 6. (Devices also accept 7, which SoftRoCE
+    /// takes as no limit.)
     pub retries: u8,
-    /// The most operations to one host that are under way at a time; whoever posts more waits.
+    /// The maximum number of operations to one host in progress. Posting waits while there are as many.
     pub depth: u32,
-    /// Waits for the end of operations by looking again and again: less delay, and a core for it. Who waits for a signal or a message
-    /// sleeps all the same.
-    pub busy: bool,
+    /// Busy-polls for completions: lower latency at the cost of one core. Waiting for a signal or a message
+    /// sleeps in any case.
+    pub busy_poll: bool,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options {
+impl Default for FabricOptions {
+    fn default() -> FabricOptions {
+        FabricOptions {
             device: None,
-            gid: None,
+            gid_index: None,
             mtu: None,
-            connect: Duration::from_secs(20),
-            answer: Duration::from_millis(250),
+            connect_timeout: Duration::from_secs(20),
+            ack_timeout: Duration::from_millis(250),
             retries: 6,
             depth: 128,
-            busy: false,
+            busy_poll: false,
         }
     }
 }
 
-impl Options {
+impl FabricOptions {
+    /// Checks all values.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a value out of its range.
     pub(crate) fn check(&self) -> Result<()> {
-        let refuse = |what: &str| Err(Error::invalid(format!("the fabric's option {what}")));
+        let invalid = |option: &str, value: String, expected: &str| {
+            Err(Error::invalid(format!("invalid option {option} = {value}: expected {expected}")))
+        };
         if self.retries > 6 {
-            return refuse("retries is 0 to 6");
+            return invalid("retries", self.retries.to_string(), "0 to 6");
         }
         if self.depth == 0 || self.depth > 4096 {
-            return refuse("depth is 1 to 4096");
+            return invalid("depth", self.depth.to_string(), "1 to 4096");
         }
-        if self.answer < Duration::from_millis(1) || self.answer > Duration::from_secs(60) {
-            return refuse("answer is 1 ms to 60 s");
+        if self.ack_timeout < Duration::from_millis(1) || self.ack_timeout > Duration::from_secs(60) {
+            return invalid("ack_timeout", format!("{:?}", self.ack_timeout), "1 ms to 60 s");
         }
-        if self.mtu.is_some_and(|mtu| !mtu.is_power_of_two() || !(256..=4096).contains(&mtu)) {
-            return refuse("mtu is 256, 512, 1024, 2048 or 4096");
+        if let Some(mtu) = self.mtu.filter(|mtu| !mtu.is_power_of_two() || !(256..=4096).contains(mtu)) {
+            return invalid("mtu", mtu.to_string(), "256, 512, 1024, 2048 or 4096");
         }
-        if self.connect.is_zero() || self.connect > Duration::from_secs(86_400) {
-            return refuse("connect is longer than nothing, and a day at most");
+        if self.connect_timeout.is_zero() || self.connect_timeout > Duration::from_secs(86_400) {
+            return invalid(
+                "connect_timeout",
+                format!("{:?}", self.connect_timeout),
+                "more than 0 and at most one day",
+            );
         }
         Ok(())
     }
 
-    /// As devices take it: 4.096 µs times two to the power of this.
-    pub(crate) fn answer_exponent(&self) -> u8 {
-        let steps = self.answer.as_nanos().div_ceil(4096).max(1);
+    /// Returns the acknowledgement timeout in the encoding of verbs: the exponent of two by which 4.096 µs
+    /// are multiplied.
+    pub(crate) fn ack_timeout_exponent(&self) -> u8 {
+        let steps = self.ack_timeout.as_nanos().div_ceil(4096).max(1);
         steps.next_power_of_two().trailing_zeros().min(31) as u8
     }
 }
@@ -79,8 +91,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_rounded_up() {
-        let exponent = |answer| Options { answer, ..Options::default() }.answer_exponent();
+    fn an_ack_timeout_is_rounded_up() {
+        let exponent =
+            |ack_timeout| FabricOptions { ack_timeout, ..FabricOptions::default() }.ack_timeout_exponent();
         assert_eq!(exponent(Duration::from_nanos(4096)), 0);
         assert_eq!(exponent(Duration::from_micros(5)), 1);
         assert_eq!(exponent(Duration::from_millis(250)), 16);
@@ -88,16 +101,16 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
-        assert!(Options::default().check().is_ok());
+    fn values_out_of_range_are_errors() {
+        assert!(FabricOptions::default().check().is_ok());
         for options in [
-            Options { retries: 7, ..Options::default() },
-            Options { depth: 0, ..Options::default() },
-            Options { answer: Duration::ZERO, ..Options::default() },
-            Options { connect: Duration::ZERO, ..Options::default() },
-            Options { connect: Duration::MAX, ..Options::default() },
-            Options { mtu: Some(1500), ..Options::default() },
-            Options { mtu: Some(128), ..Options::default() },
+            FabricOptions { retries: 7, ..FabricOptions::default() },
+            FabricOptions { depth: 0, ..FabricOptions::default() },
+            FabricOptions { ack_timeout: Duration::ZERO, ..FabricOptions::default() },
+            FabricOptions { connect_timeout: Duration::ZERO, ..FabricOptions::default() },
+            FabricOptions { connect_timeout: Duration::MAX, ..FabricOptions::default() },
+            FabricOptions { mtu: Some(1500), ..FabricOptions::default() },
+            FabricOptions { mtu: Some(128), ..FabricOptions::default() },
         ] {
             assert!(options.check().is_err(), "{options:?}");
         }

@@ -1,58 +1,71 @@
-//! A buffer's bytes to all hosts, by puts along a tree.
+//! Replication of a buffer to all hosts, by puts along a binary tree.
 //!
 //! ```text
-//!          source            each host hands a piece on as soon as it has it,
-//!         /      \           while the next one comes
+//!          source            each host forwards a piece as soon as it has arrived,
+//!         /      \           while the next one is arriving
 //!        1        2
 //!       / \      / \
 //!      3   4    5   6        counted from the source
 //! ```
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
 use crate::buffer::carrier::Carrier;
 use crate::error::{Error, Failure, Result};
 use crate::rdma::connect::pending::Pending;
-use crate::rdma::one_sided::fabric::{GAVE_UP, PIECES, Shared};
-use crate::rdma::one_sided::operations::put_and_tell;
-use crate::rdma::verbs::queue_pair::What;
+use crate::rdma::limits::ALIVE_INTERVAL;
+use crate::rdma::one_sided::fabric_state::FabricState;
+use crate::rdma::one_sided::operations::put_with_signal;
+use crate::rdma::one_sided::signals::{PIECE_ARRIVED, REPLICATION_FAILED};
+use crate::rdma::verbs::work_request::Operation;
 use crate::register::Span;
 
-/// One put: small enough that a tree of hosts is soon busy, large enough for the full speed of a link.
+/// The number of bytes of one put: small enough to keep a tree of hosts busy soon, large enough for the
+/// full bandwidth of a link.
 const PIECE: usize = 1 << 20;
-/// How often a host that waits for pieces asks whether the one they come from is there at all.
-const ALIVE: Duration = Duration::from_secs(1);
 
-/// The numbers of the two signals before.
-fn unpack(prepared: u64) -> (u64, u64) {
-    (prepared >> 32, prepared & 0xffff_ffff)
+/// The counts of the two internal signals before a replication, modulo 2^32.
+#[derive(Clone, Copy)]
+struct Baseline {
+    pieces: u32,
+    failures: u32,
 }
 
-/// Those to whom number `own` hands on, and the one it gets from.
+impl Baseline {
+    fn pack(self) -> u64 {
+        u64::from(self.pieces) << 32 | u64::from(self.failures)
+    }
+
+    fn unpack(packed: u64) -> Baseline {
+        Baseline { pieces: (packed >> 32) as u32, failures: packed as u32 }
+    }
+}
+
+/// Returns the children and the parent of host `own` in the tree with root `source`.
 fn family(own: usize, source: usize, hosts: usize) -> (Vec<usize>, Option<usize>) {
-    let place = (own + hosts - source) % hosts;
-    let host = |place: usize| (place + source) % hosts;
-    let children = (2 * place + 1..=2 * place + 2).filter(|&child| child < hosts).map(host).collect();
-    (children, (place > 0).then(|| host((place - 1) / 2)))
+    let position = (own + hosts - source) % hosts;
+    let host = |position: usize| (position + source) % hosts;
+    let children = (2 * position + 1..=2 * position + 2).filter(|&child| child < hosts).map(host).collect();
+    (children, (position > 0).then(|| host((position - 1) / 2)))
 }
 
-impl Carrier for Shared {
+impl Carrier for FabricState {
     fn joins(&self) -> (usize, usize, usize) {
-        (self.span.start(), self.keys.len(), self.own)
+        (self.span.start(), self.parts.len(), self.own)
     }
 
     fn number(&self) -> u64 {
-        self.number
+        self.group.0
     }
 
     fn is_ready(&self) -> bool {
-        self.local_key().is_ok()
+        self.lkey().is_ok()
     }
 
     fn prepare(&self) -> u64 {
-        // Both fit: what is more than 2^32 ago is compared modulo that.
-        (self.signals.count(PIECES) & 0xffff_ffff) << 32 | self.signals.count(GAVE_UP) & 0xffff_ffff
+        let pieces = self.signals.count(PIECE_ARRIVED) as u32;
+        let failures = self.signals.count(REPLICATION_FAILED) as u32;
+        Baseline { pieces, failures }.pack()
     }
 
     fn carry(
@@ -62,15 +75,16 @@ impl Carrier for Shared {
         bytes: usize,
         each: &mut dyn FnMut(usize, usize),
     ) -> Result<()> {
-        let (children, parent) = family(self.own, source, self.keys.len());
-        let result = self.hand_on(prepared, &children, parent, bytes, each);
+        let (children, parent) = family(self.own, source, self.parts.len());
+        let result = self.forward(Baseline::unpack(prepared), &children, parent, bytes, each);
         if result.is_err() {
-            // Who waits for more shall not wait.
+            // The children must not wait for more pieces.
             for &child in &children {
-                let told = || self.tell(child, GAVE_UP).and_then(Pending::wait);
-                // The first one may only find out that the connection has failed; the second goes by a new one.
-                if let Err(error) = told().or_else(|_| told()) {
-                    tracing::warn!(host = child, %error, "it does not hear that replicating has failed");
+                let notify = || self.notify(child, REPLICATION_FAILED).and_then(Pending::wait);
+                // The first attempt may only discover that the connection has failed; the second makes a
+                // new one.
+                if let Err(error) = notify().or_else(|_| notify()) {
+                    tracing::warn!(host = child, %error, "cannot notify a host that replicating has failed");
                 }
             }
         }
@@ -78,61 +92,59 @@ impl Carrier for Shared {
     }
 }
 
-impl Shared {
-    fn hand_on(
+impl FabricState {
+    fn forward(
         &self,
-        prepared: u64,
+        baseline: Baseline,
         children: &[usize],
         parent: Option<usize>,
         bytes: usize,
         each: &mut dyn FnMut(usize, usize),
     ) -> Result<()> {
         let mut puts: VecDeque<Pending> = VecDeque::new();
-        let mut at = 0;
-        while at < bytes {
-            let length = PIECE.min(bytes - at);
+        let mut offset = 0;
+        while offset < bytes {
+            let length = PIECE.min(bytes - offset);
             if let Some(parent) = parent {
-                self.wait_for_piece(prepared, parent, (at / PIECE) as u64 + 1)?;
+                self.wait_for_pieces(baseline, parent, (offset / PIECE) as u64 + 1)?;
             }
-            let span = Span::new(self.span.start() + at, length)?;
+            let span = Span::new(self.span.start() + offset, length)?;
             for &child in children {
-                puts.push_back(put_and_tell(self, "replicate", child, span, PIECES as u32)?);
+                puts.push_back(put_with_signal(self, "replicate", child, span, PIECE_ARRIVED)?);
             }
-            // What has failed is heard of soon, and not at the end.
+            // A failure is reported early, rather than at the end.
             while let Some(first) = puts.front_mut()
                 && first.test()?
             {
                 puts.pop_front();
             }
-            each(at, length);
-            at += length;
+            each(offset, length);
+            offset += length;
         }
         puts.into_iter().try_for_each(Pending::wait)
     }
 
-    fn wait_for_piece(&self, prepared: u64, parent: usize, pieces: u64) -> Result<()> {
-        let (before, gave_up) = unpack(prepared);
-        let since = |count: u64, before: u64| count.wrapping_sub(before) & 0xffff_ffff;
-        let has = || since(self.signals.count(PIECES), before) >= pieces;
-        let has_failed = || since(self.signals.count(GAVE_UP), gave_up) > 0;
-        while !self.signals.wait_until(ALIVE, &|| has() || has_failed()) {
-            // Answered by the device as long as the process lives.
-            let mut asking = Pending::to(&self.endpoint, parent, "replicate")?;
-            let what = What::Write { address: self.span.start() as u64, key: self.keys[parent] };
-            asking.post_nothing(what)?;
-            asking.wait()?;
+    fn wait_for_pieces(&self, baseline: Baseline, parent: usize, pieces: u64) -> Result<()> {
+        let since = |signal, before| u64::from((self.signals.count(signal) as u32).wrapping_sub(before));
+        let has_arrived = || since(PIECE_ARRIVED, baseline.pieces) >= pieces;
+        let has_failed = || since(REPLICATION_FAILED, baseline.failures) > 0;
+        while !self.signals.wait_until(ALIVE_INTERVAL, &|| has_arrived() || has_failed()) {
+            // The device acknowledges it as long as the process exists.
+            let mut probe = Pending::new(&self.endpoint, parent, "replicate")?;
+            probe.post_empty(Operation::Write(self.parts[parent]))?;
+            probe.wait()?;
         }
-        match has() {
+        match has_arrived() {
             true => Ok(()),
             false => Err(Error::Peer { host: parent, doing: "replicate".into(), failure: Failure::GaveUp }),
         }
     }
 
-    fn tell(&self, host: usize, number: usize) -> Result<Pending> {
-        let mut telling = Pending::to(&self.endpoint, host, "replicate")?;
-        let (address, key) = (self.span.start() as u64, self.keys[host]);
-        telling.post_nothing(What::WriteAndTell { address, key, number: number as u32 })?;
-        Ok(telling)
+    fn notify(&self, host: usize, signal: usize) -> Result<Pending> {
+        let mut notification = Pending::new(&self.endpoint, host, "replicate")?;
+        let (remote, immediate) = (self.parts[host], signal as u32);
+        notification.post_empty(Operation::WriteWithImmediate { remote, immediate })?;
+        Ok(notification)
     }
 }
 
@@ -141,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everybody_has_one_parent_and_is_its_child() {
+    fn every_host_is_a_child_of_its_parent() {
         for hosts in 1..20 {
             for source in 0..hosts {
                 for own in 0..hosts {
@@ -156,5 +168,11 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn packing_a_baseline_loses_nothing() {
+        let baseline = Baseline::unpack(Baseline { pieces: 7, failures: u32::MAX }.pack());
+        assert_eq!((baseline.pieces, baseline.failures), (7, u32::MAX));
     }
 }

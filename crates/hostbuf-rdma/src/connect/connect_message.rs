@@ -1,83 +1,87 @@
-//! What hosts write to each other before they are connected: datagrams, which may be lost, doubled or forged.
+//! Connect messages: datagrams, which may be lost, duplicated or forged.
 
-use crate::rdma::verbs::queue_pair::End;
+use crate::rdma::connect::endpoint_info::GroupId;
+use crate::rdma::verbs::gid::Gid;
+use crate::rdma::verbs::queue_pair::QueuePairInfo;
 
-/// One datagram.
+/// A message by which a connection is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Letter {
-    /// Which fabric it is about: a random number that its members agreed on.
-    pub(crate) fabric: u64,
-    /// Who wrote it: the host's index.
-    pub(crate) from: u32,
-    /// Which attempt to connect: the answer has the number of the question.
+pub(crate) struct ConnectMessage {
+    pub(crate) group: GroupId,
+    /// The index of the sender in its group.
+    pub(crate) sender: u32,
+    /// The number of the attempt. A reply has the number of its request.
     pub(crate) attempt: u64,
-    pub(crate) matter: Matter,
+    pub(crate) body: ConnectBody,
 }
 
+/// The kind of a connect message, with its operands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Matter {
-    /// Let this end be joined to one of yours.
-    Ask(End),
-    /// This one is joined to yours.
-    Answer(End),
-    /// There is no such host, or no room.
-    Refuse,
+pub(crate) enum ConnectBody {
+    /// Requests a queue pair that is connected to this one.
+    Request(QueuePairInfo),
+    /// Names the queue pair that is connected to the requester's.
+    Reply(QueuePairInfo),
+    /// Refuses the connection.
+    Reject,
 }
 
 const MAGIC: u32 = 0x6862_6601;
+const DIGEST_AT: usize = ConnectMessage::SIZE - 8;
 
-impl Letter {
-    /// Bytes of every letter.
+impl ConnectMessage {
+    /// The number of bytes of every message.
     pub(crate) const SIZE: usize = 64;
 
-    pub(crate) fn write(&self) -> [u8; Letter::SIZE] {
-        let (kind, end) = match self.matter {
-            Matter::Ask(end) => (1u32, end),
-            Matter::Answer(end) => (2, end),
-            Matter::Refuse => (3, End { address: [0; 16], pair: 0, sequence: 0, mtu: 0 }),
+    pub(crate) fn encode(&self) -> [u8; ConnectMessage::SIZE] {
+        let none = QueuePairInfo { gid: Gid::UNSPECIFIED, number: 0, first_packet: 0, mtu: 0 };
+        let (kind, info) = match self.body {
+            ConnectBody::Request(info) => (1u32, info),
+            ConnectBody::Reply(info) => (2, info),
+            ConnectBody::Reject => (3, none),
         };
-        let mut bytes = [0; Letter::SIZE];
+        let mut bytes = [0; ConnectMessage::SIZE];
         let mut at = 0;
-        let mut put = |part: &[u8]| {
-            bytes[at..at + part.len()].copy_from_slice(part);
-            at += part.len();
+        let mut put = |field: &[u8]| {
+            bytes[at..at + field.len()].copy_from_slice(field);
+            at += field.len();
         };
         put(&MAGIC.to_le_bytes());
         put(&kind.to_le_bytes());
-        put(&self.fabric.to_le_bytes());
+        put(&self.group.0.to_le_bytes());
         put(&self.attempt.to_le_bytes());
-        put(&self.from.to_le_bytes());
-        put(&end.pair.to_le_bytes());
-        put(&end.sequence.to_le_bytes());
-        put(&end.mtu.to_le_bytes());
-        put(&end.address);
-        let digest = xxhash_rust::xxh3::xxh3_64(&bytes[..Letter::SIZE - 8]);
-        bytes[Letter::SIZE - 8..].copy_from_slice(&digest.to_le_bytes());
+        put(&self.sender.to_le_bytes());
+        put(&info.number.to_le_bytes());
+        put(&info.first_packet.to_le_bytes());
+        put(&info.mtu.to_le_bytes());
+        put(info.gid.as_bytes());
+        let digest = xxhash_rust::xxh3::xxh3_64(&bytes[..DIGEST_AT]);
+        bytes[DIGEST_AT..].copy_from_slice(&digest.to_le_bytes());
         bytes
     }
 
-    /// `None` for what is none.
-    pub(crate) fn read(bytes: &[u8]) -> Option<Letter> {
-        let bytes: &[u8; Letter::SIZE] = bytes.try_into().ok()?;
-        let (body, digest) = bytes.split_at(Letter::SIZE - 8);
-        if xxhash_rust::xxh3::xxh3_64(body).to_le_bytes() != digest {
+    /// Decodes a message. Returns `None` for bytes that are no message.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<ConnectMessage> {
+        let bytes: &[u8; ConnectMessage::SIZE] = bytes.try_into().ok()?;
+        let (fields, digest) = bytes.split_at(DIGEST_AT);
+        if xxhash_rust::xxh3::xxh3_64(fields).to_le_bytes() != digest {
             return None;
         }
-        let short = |at: usize| u32::from_le_bytes(body[at..at + 4].try_into().expect("four bytes"));
-        let long = |at: usize| u64::from_le_bytes(body[at..at + 8].try_into().expect("eight bytes"));
-        if short(0) != MAGIC {
+        let u32_at = |at: usize| u32::from_le_bytes(fields[at..at + 4].try_into().expect("4 bytes"));
+        let u64_at = |at: usize| u64::from_le_bytes(fields[at..at + 8].try_into().expect("8 bytes"));
+        if u32_at(0) != MAGIC {
             return None;
         }
-        let address = body[40..56].try_into().expect("sixteen bytes");
-        let end = End { pair: short(28), sequence: short(32), mtu: short(36), address };
-        let sensible = end.pair < 1 << 24 && end.sequence < 1 << 24 && (1..=5).contains(&end.mtu);
-        let matter = match short(4) {
-            1 if sensible => Matter::Ask(end),
-            2 if sensible => Matter::Answer(end),
-            3 => Matter::Refuse,
+        let gid = Gid::from_bytes(fields[40..56].try_into().expect("16 bytes"));
+        let info = QueuePairInfo { number: u32_at(28), first_packet: u32_at(32), mtu: u32_at(36), gid };
+        let valid = info.number < 1 << 24 && info.first_packet < 1 << 24 && (1..=5).contains(&info.mtu);
+        let body = match u32_at(4) {
+            1 if valid => ConnectBody::Request(info),
+            2 if valid => ConnectBody::Reply(info),
+            3 => ConnectBody::Reject,
             _ => return None,
         };
-        Some(Letter { fabric: long(8), attempt: long(16), from: short(24), matter })
+        Some(ConnectMessage { group: GroupId(u64_at(8)), attempt: u64_at(16), sender: u32_at(24), body })
     }
 }
 
@@ -86,20 +90,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn letters_are_read_as_they_were_written_and_others_are_none() {
-        let end = End { address: [7; 16], pair: 0x00ab_cdef, sequence: 0x0012_3456, mtu: 3 };
-        for matter in [Matter::Ask(end), Matter::Answer(end), Matter::Refuse] {
-            let letter = Letter { fabric: u64::MAX - 5, from: 3, attempt: 9, matter };
-            let bytes = letter.write();
-            assert_eq!(Letter::read(&bytes), Some(letter));
-            for at in 0..Letter::SIZE {
-                let mut other = bytes;
-                other[at] ^= 1;
-                assert_eq!(Letter::read(&other), None, "byte {at}");
+    fn decoding_reverses_encoding_and_refuses_other_bytes() {
+        let gid = Gid::from_bytes([7; 16]);
+        let info = QueuePairInfo { gid, number: 0x00ab_cdef, first_packet: 0x0012_3456, mtu: 3 };
+        let group = GroupId(u64::MAX - 5);
+        for body in [ConnectBody::Request(info), ConnectBody::Reply(info), ConnectBody::Reject] {
+            let message = ConnectMessage { group, sender: 3, attempt: 9, body };
+            let bytes = message.encode();
+            assert_eq!(ConnectMessage::decode(&bytes), Some(message));
+            for at in 0..ConnectMessage::SIZE {
+                let mut changed = bytes;
+                changed[at] ^= 1;
+                assert_eq!(ConnectMessage::decode(&changed), None, "byte {at}");
             }
-            assert_eq!(Letter::read(&bytes[..Letter::SIZE - 1]), None);
+            assert_eq!(ConnectMessage::decode(&bytes[..ConnectMessage::SIZE - 1]), None);
         }
-        let strange = Letter { fabric: 1, from: 0, attempt: 0, matter: Matter::Ask(End { mtu: 9, ..end }) };
-        assert_eq!(Letter::read(&strange.write()), None);
+        let body = ConnectBody::Request(QueuePairInfo { mtu: 9, ..info });
+        let invalid = ConnectMessage { group: GroupId(1), sender: 0, attempt: 0, body };
+        assert_eq!(ConnectMessage::decode(&invalid.encode()), None);
     }
 }

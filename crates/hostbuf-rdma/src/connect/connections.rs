@@ -1,281 +1,293 @@
-//! Connections, made when they are wanted: by a letter, its answer, and a queue pair on both sides.
+//! Connections, made on demand by a connect message, its reply, and a queue pair on both sides.
 //!
 //! ```text
-//!   asks:     new pair ── Ask(its end) ──>          asked:  new pair, joined to that end
-//!             joined to the other end <── Answer(its end) ──
+//!   requester: new queue pair ──── Request(its info) ───>  acceptor: new queue pair,
+//!              connected to the    <── Reply(its info) ──            connected to the requester's
+//!              acceptor's
 //! ```
 //!
-//! Letters may be lost: who asks asks again, with the same attempt, and gets the same answer. Each side asks for what it
-//! sends; so two hosts that send to each other have two pairs each, and nobody has to decide who asks.
+//! Datagrams may be lost. The requester repeats the message with the same attempt number, and the acceptor
+//! repeats the same reply. Each side requests the connections on which it sends. Two processes that send
+//! to each other thus have two queue pairs each, and need not agree on who connects.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Failure, Result};
-use crate::rdma::connect::connect_message::{Letter, Matter};
-use crate::rdma::options::Options;
-use crate::rdma::verbs::completion_queue::Completions;
-use crate::rdma::verbs::datagram::Mail;
-use crate::rdma::verbs::port::Port;
-use crate::rdma::verbs::queue_pair::{End, Pair};
-use crate::rdma::verbs::shared_receive_queue::Receives;
-use crate::register::Verbs;
+use crate::rdma::connect::connect_message::{ConnectBody, ConnectMessage};
+use crate::rdma::connect::device_resources::DeviceResources;
+use crate::rdma::connect::endpoint_info::GroupId;
+use crate::rdma::options::FabricOptions;
+use crate::rdma::sync::{lock, time_left};
+use crate::rdma::verbs::completion_queue::CompletionQueue;
+use crate::rdma::verbs::datagram::DatagramAddress;
+use crate::rdma::verbs::queue_pair::{QueuePair, QueuePairInfo};
 
-/// When a question is asked again for the first time; then each time after twice as long, up to the last.
-const AGAIN: Duration = Duration::from_millis(50);
-const AGAIN_AT_MOST: Duration = Duration::from_secs(1);
+/// The time until a request is repeated for the first time. It doubles with each repetition, up to
+/// `MAX_RETRY_INTERVAL`.
+const RETRY_INTERVAL: Duration = Duration::from_millis(50);
+const MAX_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How another host's mail is addressed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Address {
-    pub(crate) port: [u8; 16],
-    pub(crate) pair: u32,
-}
-
-/// See the [module](self).
-pub(crate) struct Links {
-    fabric: u64,
+/// The connections of an endpoint to its peers. See the [module](self).
+pub(crate) struct Connections {
+    group: GroupId,
     own: u32,
-    hosts: Vec<Address>,
-    // Pairs before what they use.
-    asked: Vec<Asked>,
+    peers: Vec<DatagramAddress>,
+    // The queue pairs are dropped before the objects that they use.
+    outgoing: Vec<Outgoing>,
     accepted: Mutex<HashMap<u32, Accepted>>,
-    answers: Mutex<HashMap<u64, Option<Matter>>>,
-    answered: Condvar,
-    attempts: AtomicU64,
-    mail: Mail,
-    sends: Arc<Completions>,
-    receives: Arc<Receives>,
-    port: Port,
-    options: Options,
-    verbs: Arc<Verbs>,
+    /// The replies to this endpoint's requests, by the number of the attempt.
+    replies: Mutex<HashMap<u64, Option<ConnectBody>>>,
+    replied: Condvar,
+    next_attempt: AtomicU64,
+    resources: DeviceResources,
+    options: FabricOptions,
 }
 
-/// The connection that this host asks another one for.
+/// The connection to a peer that this endpoint requests.
 #[derive(Default)]
-struct Asked {
-    /// Held for a moment only, never while a connection is made.
-    state: Mutex<(State, Attempts)>,
+struct Outgoing {
+    /// Locked only briefly, never while a connection is made.
+    state: Mutex<(OutgoingState, FailedAttempts)>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-enum State {
+enum OutgoingState {
     #[default]
-    Nothing,
-    /// Somebody makes one.
+    Disconnected,
+    /// A thread is making the connection.
     Connecting,
-    Up(Arc<Pair>),
+    Connected(Arc<QueuePair>),
 }
 
-/// What came of making one.
-enum Ended {
-    Up(Arc<Pair>),
+/// The result of making a connection, for the threads that wait for it.
+enum ConnectOutcome {
+    Connected(Arc<QueuePair>),
     Failed(Failure),
-    /// Whoever made it had no more time.
-    GivenUp,
+    /// The deadline of the thread that made it has passed.
+    OutOfTime,
 }
 
-/// How often making it has failed, and how the last time.
+/// The number of failed attempts to connect to a peer, and the last failure.
 #[derive(Clone, Copy, Default)]
-struct Attempts {
-    failed: u64,
+struct FailedAttempts {
+    count: u64,
     last: Option<Failure>,
 }
 
-/// A pair that another host asked for.
+/// A connection that a peer has requested.
 struct Accepted {
     attempt: u64,
-    end: End,
-    _pair: Pair,
+    info: QueuePairInfo,
+    _queue_pair: QueuePair,
 }
 
-fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// What a fabric has of its device.
-pub(crate) struct Parts {
-    pub(crate) verbs: Arc<Verbs>,
-    pub(crate) port: Port,
-    pub(crate) mail: Mail,
-    pub(crate) sends: Arc<Completions>,
-    pub(crate) receives: Arc<Receives>,
-}
-
-impl Links {
-    /// Among `hosts`, of which this is number `own`, in the fabric of this number.
-    pub(crate) fn new(parts: Parts, fabric: u64, own: usize, hosts: Vec<Address>, options: Options) -> Links {
-        let Parts { verbs, port, mail, sends, receives } = parts;
-        Links {
-            fabric,
+impl Connections {
+    /// Makes the connections of the endpoint with index `own` in `peers`. None is made yet.
+    pub(crate) fn new(
+        resources: DeviceResources,
+        group: GroupId,
+        own: usize,
+        peers: Vec<DatagramAddress>,
+        options: FabricOptions,
+    ) -> Connections {
+        Connections {
+            group,
             own: own as u32,
-            asked: hosts.iter().map(|_| Asked::default()).collect(),
-            hosts,
+            outgoing: peers.iter().map(|_| Outgoing::default()).collect(),
+            peers,
             accepted: Mutex::new(HashMap::new()),
-            answers: Mutex::new(HashMap::new()),
-            answered: Condvar::new(),
-            // A process that was started again in the place of another begins with greater numbers.
-            attempts: AtomicU64::new(now()),
-            mail,
-            sends,
-            receives,
-            port,
+            replies: Mutex::new(HashMap::new()),
+            replied: Condvar::new(),
+            // A restarted process must begin with greater numbers than its predecessor used.
+            next_attempt: AtomicU64::new(wall_clock()),
+            resources,
             options,
-            verbs,
         }
     }
 
-    pub(crate) fn mail(&self) -> &Mail {
-        &self.mail
-    }
-
-    /// How many connections there are, by whichever side they were asked for.
+    /// Returns the number of connections, of both directions.
     pub(crate) fn count(&self) -> usize {
-        let up = |asked: &&Asked| matches!(held(&asked.state).0, State::Up(_));
-        self.asked.iter().filter(up).count() + held(&self.accepted).len()
+        let is_connected =
+            |outgoing: &&Outgoing| matches!(lock(&outgoing.state).0, OutgoingState::Connected(_));
+        self.outgoing.iter().filter(is_connected).count() + lock(&self.accepted).len()
     }
 
-    pub(crate) fn receives(&self) -> &Receives {
-        &self.receives
+    /// Returns the completion queues of connect messages and of notifications.
+    pub(crate) fn incoming(&self) -> [&CompletionQueue; 2] {
+        [self.resources.datagrams.incoming(), self.resources.receives.completions()]
     }
 
-    /// The connection to `host`, made now if there is none. It is waited for until then, and never longer than the option says.
+    /// Returns the connection to `peer`, and makes it if there is none. Waits until `deadline` at most,
+    /// and no longer than the option `connect_timeout`.
     ///
     /// # Errors
-    /// [`Error::Peer`] when the host does not answer in time, or refuses; [`Error::Os`].
-    pub(crate) fn to(&self, host: usize, until: Option<Instant>) -> Result<Arc<Pair>> {
-        let asked = &self.asked[host];
-        let mut state = held(&asked.state);
-        let before = state.1.failed;
+    /// [`Error::Peer`] if the peer does not reply in time, or refuses; [`Error::Os`].
+    pub(crate) fn get(&self, peer: usize, deadline: Option<Instant>) -> Result<Arc<QueuePair>> {
+        let outgoing = &self.outgoing[peer];
+        let mut state = lock(&outgoing.state);
+        let failed_before = state.1.count;
         loop {
             match &state.0 {
-                State::Up(pair) => return Ok(pair.clone()),
-                State::Nothing => break,
-                State::Connecting => {
-                    let left = until.map_or(AGAIN_AT_MOST, |u| u.saturating_duration_since(Instant::now()));
+                OutgoingState::Connected(queue_pair) => return Ok(queue_pair.clone()),
+                OutgoingState::Disconnected => break,
+                OutgoingState::Connecting => {
+                    let left = time_left(deadline).min(MAX_RETRY_INTERVAL);
                     if left.is_zero() {
-                        return Err(self.failed(host, Failure::Timeout));
+                        return Err(self.failed(peer, Failure::Timeout));
                     }
-                    let waited = asked.changed.wait_timeout(state, left.min(AGAIN_AT_MOST));
+                    let waited = outgoing.changed.wait_timeout(state, left);
                     state = waited.unwrap_or_else(PoisonError::into_inner).0;
-                    // What came of it is the answer for all who waited.
-                    if state.1.failed != before {
-                        return Err(self.failed(host, state.1.last.unwrap_or(Failure::Timeout)));
+                    // A failure counts for all threads that waited for this attempt.
+                    if state.1.count != failed_before {
+                        return Err(self.failed(peer, state.1.last.unwrap_or(Failure::Timeout)));
                     }
                 }
             }
         }
-        state.0 = State::Connecting;
+        state.0 = OutgoingState::Connecting;
         drop(state);
-        let connecting = Connecting(asked);
-        let own = Instant::now() + self.options.connect;
-        let pair = self.ask(host, until.map_or(own, |until| until.min(own)));
-        std::mem::forget(connecting);
-        asked.end(match &pair {
-            Ok(pair) => Ended::Up(pair.clone()),
-            Err(error) => Ended::by(error, until, own),
+        let guard = ConnectingGuard(outgoing);
+        let option_deadline = Instant::now() + self.options.connect_timeout;
+        let result =
+            self.request(peer, deadline.map_or(option_deadline, |deadline| deadline.min(option_deadline)));
+        std::mem::forget(guard);
+        outgoing.finish(match &result {
+            Ok(queue_pair) => ConnectOutcome::Connected(queue_pair.clone()),
+            Err(error) => ConnectOutcome::of_error(error, deadline, option_deadline),
         });
-        pair
+        result
     }
 
-    /// Forgets the connection to `host`, if it is this one: the next request makes a new one. A request that has failed has
-    /// brought the pair into the state in which the device flushes all others.
-    pub(crate) fn broken(&self, host: usize, pair: &Arc<Pair>) {
-        let mut state = held(&self.asked[host].state);
-        if matches!(&state.0, State::Up(current) if Arc::ptr_eq(current, pair)) {
-            let pair = std::mem::take(&mut state.0);
-            // Its end is a system call.
+    /// Discards the connection to `peer` if it is still `queue_pair`. The next request makes a new one. A
+    /// failed request has moved the queue pair to the error state, in which the device flushes all others.
+    pub(crate) fn discard(&self, peer: usize, queue_pair: &Arc<QueuePair>) {
+        let mut state = lock(&self.outgoing[peer].state);
+        if matches!(&state.0, OutgoingState::Connected(current) if Arc::ptr_eq(current, queue_pair)) {
+            let queue_pair = std::mem::take(&mut state.0);
+            // Destroying it is a system call, for which the lock must not be held.
             drop(state);
-            drop(pair);
+            drop(queue_pair);
         }
     }
 
-    fn own_end(&self, pair: &Pair, attempt: u64) -> End {
-        // Packets of an earlier connection shall not fit.
-        let sequence = (attempt.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as u32;
-        End { address: self.port.address, pair: pair.number(), sequence, mtu: self.port.mtu }
+    fn info(&self, queue_pair: &QueuePair, attempt: u64) -> QueuePairInfo {
+        // Packets of an earlier connection must not match.
+        let first_packet = (attempt.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as u32;
+        let port = &self.resources.port;
+        QueuePairInfo { gid: port.gid, number: queue_pair.number(), first_packet, mtu: port.mtu }
     }
 
-    fn ask(&self, host: usize, until: Instant) -> Result<Arc<Pair>> {
-        let depth = self.options.depth;
-        let pair = Pair::reliable(&self.verbs, &self.sends, &self.receives, depth)?;
-        let attempt = self.attempts.fetch_add(1, Ordering::Relaxed);
-        let own = self.own_end(&pair, attempt);
-        let letter = Letter { fabric: self.fabric, from: self.own, attempt, matter: Matter::Ask(own) };
-        held(&self.answers).insert(attempt, None);
-        let answer = self.answer(host, &letter, until);
-        held(&self.answers).remove(&attempt);
-        match answer? {
-            Matter::Answer(other) => {
-                pair.join(&self.port, own, other, &self.options)?;
-                Ok(Arc::new(pair))
+    fn new_queue_pair(&self, depth: u32) -> Result<QueuePair> {
+        let DeviceResources { verbs, sends, receives, .. } = &self.resources;
+        QueuePair::new_reliable(verbs, sends, receives, depth)
+    }
+
+    fn request(&self, peer: usize, deadline: Instant) -> Result<Arc<QueuePair>> {
+        let queue_pair = self.new_queue_pair(self.options.depth)?;
+        let attempt = self.next_attempt.fetch_add(1, Ordering::Relaxed);
+        let own = self.info(&queue_pair, attempt);
+        let body = ConnectBody::Request(own);
+        let message = ConnectMessage { group: self.group, sender: self.own, attempt, body };
+        lock(&self.replies).insert(attempt, None);
+        let reply = self.wait_for_reply(peer, &message, deadline);
+        lock(&self.replies).remove(&attempt);
+        match reply? {
+            ConnectBody::Reply(other) => {
+                queue_pair.connect(&self.resources.port, own, other, &self.options)?;
+                Ok(Arc::new(queue_pair))
             }
-            _ => Err(self.failed(host, Failure::Refused)),
+            _ => Err(self.failed(peer, Failure::Refused)),
         }
     }
 
-    fn failed(&self, host: usize, failure: Failure) -> Error {
-        let address = Port::show(self.hosts[host].port);
-        Error::Peer { host, doing: format!("connecting to {address}"), failure }
+    fn failed(&self, peer: usize, failure: Failure) -> Error {
+        let doing = format!("connecting to {}", self.peers[peer].gid);
+        Error::Peer { host: peer, doing, failure }
     }
 
-    fn answer(&self, host: usize, letter: &Letter, until: Instant) -> Result<Matter> {
-        let mut pause = AGAIN;
+    /// Sends `message` to `peer`, repeatedly, until the reply arrives.
+    fn wait_for_reply(
+        &self,
+        peer: usize,
+        message: &ConnectMessage,
+        deadline: Instant,
+    ) -> Result<ConnectBody> {
+        let mut interval = RETRY_INTERVAL;
         loop {
-            let Address { port, pair } = self.hosts[host];
-            self.mail.send(port, pair, letter)?;
-            let again = (Instant::now() + pause).min(until);
-            let mut answers = held(&self.answers);
+            self.resources.datagrams.send(self.peers[peer], &message.encode())?;
+            let repeat = (Instant::now() + interval).min(deadline);
+            let mut replies = lock(&self.replies);
             loop {
-                if let Some(Some(matter)) = answers.get(&letter.attempt) {
-                    return Ok(*matter);
+                if let Some(Some(body)) = replies.get(&message.attempt) {
+                    return Ok(*body);
                 }
-                let left = again.saturating_duration_since(Instant::now());
+                let left = repeat.saturating_duration_since(Instant::now());
                 if left.is_zero() {
                     break;
                 }
-                answers = self.answered.wait_timeout(answers, left).unwrap_or_else(PoisonError::into_inner).0;
+                replies = self.replied.wait_timeout(replies, left).unwrap_or_else(PoisonError::into_inner).0;
             }
-            drop(answers);
-            if Instant::now() >= until {
-                return Err(self.failed(host, Failure::Timeout));
+            drop(replies);
+            if Instant::now() >= deadline {
+                return Err(self.failed(peer, Failure::Timeout));
             }
-            pause = (2 * pause).min(AGAIN_AT_MOST);
+            interval = (2 * interval).min(MAX_RETRY_INTERVAL);
         }
     }
 
-    /// Reads what has come, and answers.
+    /// Passes the immediate data of each notification that has arrived to `each`.
     ///
     /// # Errors
     /// [`Error::Os`].
-    pub(crate) fn read_mail(&self) -> Result<()> {
-        let mut letters = Vec::new();
-        self.mail.read(|letter| letters.push(letter))?;
-        for letter in letters {
-            let Some(from) = sender(&self.hosts, self.fabric, &letter) else { continue };
-            match letter.matter {
-                Matter::Ask(end) => {
-                    let matter = match self.accept(&letter, end) {
-                        Ok(Some(own)) => Matter::Answer(own),
+    pub(crate) fn receive_notifications(&self, each: &dyn Fn(u32)) -> Result<()> {
+        let receives = &self.resources.receives;
+        let mut result = Ok(());
+        receives.completions().poll(|completion| {
+            if let Some(immediate) = completion.imm_data() {
+                each(u32::from_be(immediate));
+            }
+            // A failed receive has used its slot as well.
+            if let Err(error) = receives.post(completion.wr_id()) {
+                result = Err(error);
+            }
+        })?;
+        result
+    }
+
+    /// Processes the connect messages that have arrived, and replies to requests.
+    ///
+    /// # Errors
+    /// [`Error::Os`].
+    pub(crate) fn receive_messages(&self) -> Result<()> {
+        let mut messages = Vec::new();
+        self.resources.datagrams.receive(|datagram| messages.extend(ConnectMessage::decode(datagram)))?;
+        for message in messages {
+            let Some(&sender) = valid_sender(&self.peers, self.group, &message) else { continue };
+            match message.body {
+                ConnectBody::Request(info) => {
+                    let body = match self.accept(&message, info) {
+                        Ok(Some(own)) => ConnectBody::Reply(own),
                         Ok(None) => continue,
                         Err(error) => {
-                            tracing::warn!(host = letter.from, %error, "a connection could not be accepted");
-                            Matter::Refuse
+                            tracing::warn!(peer = message.sender, %error, "cannot accept a connection");
+                            ConnectBody::Reject
                         }
                     };
-                    let answer = Letter { from: self.own, matter, ..letter };
-                    // Who cannot be reached asks again, or has gone; the others are answered all the same.
-                    if let Err(error) = self.mail.send(from.port, from.pair, &answer) {
-                        tracing::warn!(host = letter.from, %error, "a letter could not be answered");
+                    let reply = ConnectMessage { sender: self.own, body, ..message };
+                    // The requester repeats its request if it still exists. The replies to the other
+                    // requests must be sent in any case.
+                    if let Err(error) = self.resources.datagrams.send(sender, &reply.encode()) {
+                        tracing::warn!(peer = message.sender, %error, "cannot reply to a connect message");
                     }
                 }
-                matter => {
-                    if let Some(place) = held(&self.answers).get_mut(&letter.attempt) {
-                        *place = Some(matter);
-                        self.answered.notify_all();
+                body => {
+                    if let Some(slot) = lock(&self.replies).get_mut(&message.attempt) {
+                        *slot = Some(body);
+                        self.replied.notify_all();
                     }
                 }
             }
@@ -283,35 +295,36 @@ impl Links {
         Ok(())
     }
 
-    /// A pair for whoever asked; `None` for an old letter.
-    fn accept(&self, letter: &Letter, other: End) -> Result<Option<End>> {
-        let mut accepted = held(&self.accepted);
-        if let Some(before) = accepted.get(&letter.from) {
-            if before.attempt == letter.attempt {
-                return Ok(Some(before.end));
+    /// Makes a queue pair that is connected to `other`. Returns `None` for an outdated request.
+    fn accept(&self, request: &ConnectMessage, other: QueuePairInfo) -> Result<Option<QueuePairInfo>> {
+        let mut accepted = lock(&self.accepted);
+        if let Some(current) = accepted.get(&request.sender) {
+            if current.attempt == request.attempt {
+                return Ok(Some(current.info));
             }
-            if before.attempt > letter.attempt {
+            if current.attempt > request.attempt {
                 return Ok(None);
             }
         }
-        let pair = Pair::reliable(&self.verbs, &self.sends, &self.receives, 1)?;
-        let end = self.own_end(&pair, letter.attempt.rotate_left(32));
-        pair.join(&self.port, end, other, &self.options)?;
-        // The one before, if there was one, has lost its other end.
-        accepted.insert(letter.from, Accepted { attempt: letter.attempt, end, _pair: pair });
-        Ok(Some(end))
+        let queue_pair = self.new_queue_pair(1)?;
+        let info = self.info(&queue_pair, request.attempt.rotate_left(32));
+        queue_pair.connect(&self.resources.port, info, other, &self.options)?;
+        // The requester has discarded the other end of the connection that this one replaces.
+        let attempt = request.attempt;
+        accepted.insert(request.sender, Accepted { attempt, info, _queue_pair: queue_pair });
+        Ok(Some(info))
     }
 }
 
-impl Asked {
-    fn end(&self, how: Ended) {
-        let mut state = held(&self.state);
-        match how {
-            Ended::Up(pair) => state.0 = State::Up(pair),
-            Ended::GivenUp => state.0 = State::Nothing,
-            Ended::Failed(failure) => {
-                state.0 = State::Nothing;
-                state.1 = Attempts { failed: state.1.failed + 1, last: Some(failure) };
+impl Outgoing {
+    fn finish(&self, outcome: ConnectOutcome) {
+        let mut state = lock(&self.state);
+        match outcome {
+            ConnectOutcome::Connected(queue_pair) => state.0 = OutgoingState::Connected(queue_pair),
+            ConnectOutcome::OutOfTime => state.0 = OutgoingState::Disconnected,
+            ConnectOutcome::Failed(failure) => {
+                state.0 = OutgoingState::Disconnected;
+                state.1 = FailedAttempts { count: state.1.count + 1, last: Some(failure) };
             }
         }
         drop(state);
@@ -319,42 +332,49 @@ impl Asked {
     }
 }
 
-impl Ended {
-    /// Classifies `error` for the threads that wait for the same connection. The thread that made it had time until `until`, and
-    /// the option allows until `own`.
-    fn by(error: &Error, until: Option<Instant>, own: Instant) -> Ended {
+impl ConnectOutcome {
+    /// Classifies `error` for the threads that wait for the same connection. The thread that made it had
+    /// time until `deadline`, and the option allows until `option_deadline`.
+    fn of_error(error: &Error, deadline: Option<Instant>, option_deadline: Instant) -> ConnectOutcome {
         match error {
-            // Threads that have more time try it themselves.
-            Error::Peer { failure: Failure::Timeout, .. } if until.is_some_and(|until| until < own) => {
-                Ended::GivenUp
+            // Threads with more time make their own attempt.
+            Error::Peer { failure: Failure::Timeout, .. }
+                if deadline.is_some_and(|deadline| deadline < option_deadline) =>
+            {
+                ConnectOutcome::OutOfTime
             }
-            Error::Peer { failure, .. } => Ended::Failed(*failure),
-            _ => Ended::Failed(Failure::Timeout),
+            Error::Peer { failure, .. } => ConnectOutcome::Failed(*failure),
+            _ => ConnectOutcome::Failed(Failure::Timeout),
         }
     }
 }
 
-/// Returns the host of `hosts` that has written `letter`; `None` for nonsense, and for a letter of another job on the same network.
-fn sender<'h>(hosts: &'h [Address], fabric: u64, letter: &Letter) -> Option<&'h Address> {
-    let from = hosts.get(letter.from as usize).filter(|_| letter.fabric == fabric)?;
-    match letter.matter {
-        // A pair is joined to nobody but the host itself.
-        Matter::Ask(end) if end.address != from.port => None,
-        _ => Some(from),
+/// Returns the sender of `message`, or `None` for an invalid message, or one of another job on the same
+/// network.
+fn valid_sender<'p>(
+    peers: &'p [DatagramAddress],
+    group: GroupId,
+    message: &ConnectMessage,
+) -> Option<&'p DatagramAddress> {
+    let sender = peers.get(message.sender as usize).filter(|_| message.group == group)?;
+    match message.body {
+        // A peer may request connections only to its own port.
+        ConnectBody::Request(info) if info.gid != sender.gid => None,
+        _ => Some(sender),
     }
 }
 
-/// A connection is being made; those who wait for it are told also when that panics.
-struct Connecting<'a>(&'a Asked);
+/// Reports a failure to the waiting threads if the thread that makes a connection panics.
+struct ConnectingGuard<'a>(&'a Outgoing);
 
-impl Drop for Connecting<'_> {
+impl Drop for ConnectingGuard<'_> {
     fn drop(&mut self) {
-        self.0.end(Ended::Failed(Failure::Timeout));
+        self.0.finish(ConnectOutcome::Failed(Failure::Timeout));
     }
 }
 
-/// Nanoseconds of the wall clock.
-fn now() -> u64 {
+/// Returns the wall-clock time in nanoseconds.
+fn wall_clock() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0, |since| since.as_nanos() as u64)
 }
@@ -362,36 +382,40 @@ fn now() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rdma::verbs::gid::Gid;
 
     #[test]
-    fn a_letter_has_a_sender_only_in_its_fabric_and_asks_only_for_itself() {
-        let hosts = [1u8, 2].map(|n| Address { port: [n; 16], pair: n.into() });
-        let end = |n| End { address: [n; 16], pair: 9, sequence: 0, mtu: 3 };
-        let ask = Letter { fabric: 7, from: 1, attempt: 0, matter: Matter::Ask(end(2)) };
-        assert_eq!(sender(&hosts, 7, &ask), Some(&hosts[1]));
-        assert_eq!(sender(&hosts, 8, &ask), None);
-        assert_eq!(sender(&hosts, 7, &Letter { from: 2, ..ask }), None);
-        // Whoever asks is to be joined to an end of its own.
-        assert_eq!(sender(&hosts, 7, &Letter { matter: Matter::Ask(end(1)), ..ask }), None);
-        assert_eq!(sender(&hosts, 7, &Letter { matter: Matter::Refuse, ..ask }), Some(&hosts[1]));
+    fn a_message_is_valid_in_its_group_and_requests_only_its_own_port() {
+        let gid = |n| Gid::from_bytes([n; 16]);
+        let peers = [1u8, 2].map(|n| DatagramAddress { gid: gid(n), queue_pair: n.into() });
+        let info = |n| QueuePairInfo { gid: gid(n), number: 9, first_packet: 0, mtu: 3 };
+        let group = GroupId(7);
+        let request = ConnectMessage { group, sender: 1, attempt: 0, body: ConnectBody::Request(info(2)) };
+        assert_eq!(valid_sender(&peers, group, &request), Some(&peers[1]));
+        assert_eq!(valid_sender(&peers, GroupId(8), &request), None);
+        assert_eq!(valid_sender(&peers, group, &ConnectMessage { sender: 2, ..request }), None);
+        let of_another_port = ConnectMessage { body: ConnectBody::Request(info(1)), ..request };
+        assert_eq!(valid_sender(&peers, group, &of_another_port), None);
+        let reject = ConnectMessage { body: ConnectBody::Reject, ..request };
+        assert_eq!(valid_sender(&peers, group, &reject), Some(&peers[1]));
     }
 
     #[test]
-    fn a_caller_with_less_time_than_the_option_reports_no_failure() {
+    fn a_timeout_before_the_option_allows_is_no_failure_for_other_threads() {
         let own = Instant::now();
         let second = Duration::from_secs(1);
-        let failed = |failure, until| {
+        let failed = |failure, deadline| {
             let error = Error::Peer { host: 0, doing: "connecting".into(), failure };
-            match Ended::by(&error, until, own) {
-                Ended::Failed(failure) => Some(failure),
-                Ended::GivenUp => None,
-                Ended::Up(_) => unreachable!(),
+            match ConnectOutcome::of_error(&error, deadline, own) {
+                ConnectOutcome::Failed(failure) => Some(failure),
+                ConnectOutcome::OutOfTime => None,
+                ConnectOutcome::Connected(_) => unreachable!(),
             }
         };
         let timeout = Failure::Timeout;
         assert_eq!(failed(timeout, Some(own - second)), None);
-        for until in [None, Some(own), Some(own + second)] {
-            assert_eq!(failed(timeout, until), Some(timeout));
+        for deadline in [None, Some(own), Some(own + second)] {
+            assert_eq!(failed(timeout, deadline), Some(timeout));
         }
         assert_eq!(failed(Failure::Refused, Some(own - second)), Some(Failure::Refused));
     }

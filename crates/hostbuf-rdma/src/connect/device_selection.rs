@@ -1,12 +1,12 @@
-//! Which device is taken when nobody has named one.
+//! The choice of a device if the options name none.
 
 use std::fs;
 use std::path::Path;
 
 const DEVICES: &str = "/sys/class/infiniband";
 
-/// Of `names` the first whose port is up, and that is on NUMA node `node` if there is such a one. `None`: nothing is known of any
-/// that is up.
+/// Returns the first device of `names` that has an active port and is on the NUMA node `node`, or the
+/// first with an active port if none is on that node. Returns `None` if no port is known to be active.
 pub(crate) fn nearest(names: &[String], node: Option<u32>) -> Option<String> {
     nearest_in(Path::new(DEVICES), names, node)
 }
@@ -17,18 +17,18 @@ fn nearest_in(devices: &Path, names: &[String], node: Option<u32>) -> Option<Str
     up.iter().find(near).or(up.first()).map(|name| (*name).clone())
 }
 
-/// Whether one of its ports is active.
+/// Returns whether one of its ports is active.
 fn is_up(device: &Path) -> bool {
     let ports = fs::read_dir(device.join("ports")).into_iter().flatten().flatten();
     let active = |port: fs::DirEntry| {
-        // "4: ACTIVE"
+        // The number of the state and its name: `4: ACTIVE`.
         fs::read_to_string(port.path().join("state")).is_ok_and(|state| state.trim().ends_with("ACTIVE"))
     };
     ports.into_iter().any(active)
 }
 
 fn node_of(device: &Path) -> Option<u32> {
-    // -1 where the firmware does not say.
+    // The value is -1 if the firmware does not report the node.
     fs::read_to_string(device.join("device/numa_node")).ok()?.trim().parse().ok()
 }
 
@@ -37,8 +37,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_nearest_that_is_up() {
-        let root = std::env::temp_dir().join(format!("hostbuf-choice-{}", std::process::id()));
+    fn the_nearest_active_device_is_chosen() {
+        let root = std::env::temp_dir().join(format!("hostbuf-device-selection-{}", std::process::id()));
         let device = |name: &str, state: &str, node: &str| {
             let at = root.join(name);
             for (file, text) in [("ports/1/state", state), ("device/numa_node", node)] {
@@ -62,15 +62,15 @@ mod tests {
             choose(&all, Some(7)),
             choose(&all, None),
             choose(&["mlx5_0"], Some(1)),
-            choose(&["rxe0", "gone"], Some(0)),
+            choose(&["rxe0", "missing"], Some(0)),
             choose(&[], None),
         ];
         fs::remove_dir_all(&root).unwrap();
-        let wanted =
+        let expected =
             [Some("mlx5_2"), Some("mlx5_1"), Some("mlx5_1"), Some("mlx5_1"), None, Some("rxe0"), None];
         assert_eq!(
             seen.map(Option::unwrap_or_default),
-            wanted.map(|name| name.unwrap_or_default().to_owned())
+            expected.map(|name| name.unwrap_or_default().to_owned())
         );
     }
 }

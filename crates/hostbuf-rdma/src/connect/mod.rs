@@ -1,8 +1,10 @@
-//! Connections between processes: exchange of endpoint information, connect messages, and operations in progress.
+//! Connections between processes, and the operations on them.
 
 pub(crate) mod connect_message;
 pub(crate) mod connections;
+pub(crate) mod device_resources;
 pub(crate) mod device_selection;
 pub(crate) mod endpoint;
 pub(crate) mod endpoint_info;
 pub(crate) mod pending;
+pub(crate) mod progress_thread;

@@ -1,4 +1,4 @@
-//! Operations that are under way.
+//! Operations in progress.
 
 #![allow(unsafe_code)]
 
@@ -8,138 +8,142 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, Failure, Result};
 use crate::rdma::connect::endpoint::Endpoint;
-use crate::rdma::one_sided::fabric::Shared;
-use crate::rdma::verbs::in_flight::{Landing, deadline};
-use crate::rdma::verbs::queue_pair::{Pair, Request, What};
+use crate::rdma::sync::deadline;
+use crate::rdma::verbs::in_flight::BatchStatus;
+use crate::rdma::verbs::queue_pair::QueuePair;
+use crate::rdma::verbs::work_request::{LocalSegment, Operation, WorkRequest};
 
-/// An operation that was begun. It goes on when this is dropped; only nobody hears of its end.
-#[must_use = "an operation is over when wait() or test() says so"]
+/// An operation in progress. Dropping the handle does not cancel the operation; its result is lost.
+#[must_use = "an operation is complete only when wait() or test() says so"]
 pub struct Pending {
     endpoint: Arc<Endpoint>,
     host: usize,
-    doing: &'static str,
-    /// The connection, and the groups of requests that are under way, the last one last.
-    pair: Option<Arc<Pair>>,
-    under_way: VecDeque<Arc<Landing>>,
+    /// The name of the operation, for errors.
+    name: &'static str,
+    /// The connection, until the operation has failed.
+    queue_pair: Option<Arc<QueuePair>>,
+    /// The batches in progress, in the order in which they were posted.
+    batches: VecDeque<Arc<BatchStatus>>,
     failed: Option<Failure>,
-    /// Whose memory it is about.
-    keeps: Option<Arc<Shared>>,
+    /// The owner of the memory that the operation accesses.
+    _keepalive: Option<Arc<dyn Send + Sync>>,
 }
 
 impl Pending {
-    /// Nothing yet, to be carried out by the connection to `host`.
+    /// Makes an operation on `host` without any request yet.
     ///
     /// # Errors
-    /// [`Error::Peer`] when it cannot be reached; [`Error::Os`].
-    pub(crate) fn to(endpoint: &Arc<Endpoint>, host: usize, doing: &'static str) -> Result<Pending> {
-        Pending::to_until(endpoint, host, doing, None)
+    /// [`Error::Peer`] if the host cannot be reached; [`Error::Os`].
+    pub(crate) fn new(endpoint: &Arc<Endpoint>, host: usize, name: &'static str) -> Result<Pending> {
+        Pending::new_until(endpoint, host, name, None)
     }
 
-    /// The same; a connection that has to be made first is given up at that time.
+    /// Makes an operation on `host` without any request yet. If a connection has to be made first, that
+    /// must succeed before the deadline.
     ///
     /// # Errors
-    /// As [`to`](Pending::to); [`Failure::Timeout`] also when the time is over.
-    pub(crate) fn to_until(
+    /// [`Error::Peer`] if the host cannot be reached, with [`Failure::Timeout`] at the deadline;
+    /// [`Error::Os`].
+    pub(crate) fn new_until(
         endpoint: &Arc<Endpoint>,
         host: usize,
-        doing: &'static str,
-        until: Option<Instant>,
+        name: &'static str,
+        deadline: Option<Instant>,
     ) -> Result<Pending> {
-        endpoint.check_here()?;
-        let pair = Some(endpoint.links.to(host, until)?);
+        endpoint.check_owner()?;
+        let queue_pair = Some(endpoint.connections.get(host, deadline)?);
         Ok(Pending {
             endpoint: endpoint.clone(),
             host,
-            doing,
-            pair,
-            under_way: VecDeque::new(),
+            name,
+            queue_pair,
+            batches: VecDeque::new(),
             failed: None,
-            keeps: None,
+            _keepalive: None,
         })
     }
 
-    /// Whether both go by one connection, so that one follows the other.
-    pub(crate) fn is_by_the_same_connection(&self, other: &Pending) -> bool {
-        matches!((&self.pair, &other.pair), (Some(one), Some(two)) if Arc::ptr_eq(one, two))
+    /// Returns whether both operations use one connection, so that they complete in order.
+    pub(crate) fn has_same_connection(&self, other: &Pending) -> bool {
+        matches!((&self.queue_pair, &other.queue_pair), (Some(one), Some(two)) if Arc::ptr_eq(one, two))
     }
 
-    /// The memory stays registered until this is dropped, also when the fabric is dropped before.
-    pub(crate) fn keeping(mut self, shared: Arc<Shared>) -> Pending {
-        self.keeps = Some(shared);
+    /// Keeps `owner`, which keeps the memory registered, until this is dropped.
+    pub(crate) fn with_keepalive(mut self, owner: Arc<dyn Send + Sync>) -> Pending {
+        self._keepalive = Some(owner);
         self
     }
 
-    /// Begins one step of it; waits for room in the queue.
+    /// Posts a request. Waits for room in the send queue.
     ///
     /// # Errors
-    /// [`Error::Peer`] when there is none in time; [`Error::Os`].
+    /// [`Error::Peer`] if there is no room in time; [`Error::Os`].
     ///
     /// # Safety
-    /// The local memory (address, bytes, key) stays mapped until the step is over, and untouched if the device writes there.
-    pub(crate) unsafe fn post(&mut self, what: What, local: (usize, u32, u32)) -> Result<()> {
-        // SAFETY: as this function's caller promises.
-        unsafe { self.post_all(&[(what, local)]) }
+    /// The local memory stays mapped until the request completes. If the device writes there, nothing else
+    /// accesses it.
+    pub(crate) unsafe fn post(&mut self, operation: Operation, local: LocalSegment) -> Result<()> {
+        // SAFETY: the caller keeps the contract.
+        unsafe { self.post_all(&[(operation, local)]) }
     }
 
-    /// Begins many steps, which are posted together as far as they may.
+    /// Posts many requests, in batches.
     ///
     /// # Errors
-    /// As [`post`](Pending::post).
+    /// The errors of [`post`](Pending::post).
     ///
     /// # Safety
-    /// As [`post`](Pending::post).
-    pub(crate) unsafe fn post_all(&mut self, steps: &[(What, (usize, u32, u32))]) -> Result<()> {
+    /// The contract of [`post`](Pending::post), for each request.
+    pub(crate) unsafe fn post_all(&mut self, requests: &[(Operation, LocalSegment)]) -> Result<()> {
         let endpoint = self.endpoint.clone();
-        for steps in steps.chunks(endpoint.flights.most()) {
-            let Some(pair) = self.pair.clone() else { return Err(self.failure(Failure::Flushed)) };
-            let patience = endpoint.options.connect;
-            let Some(group) = endpoint.flights.begin(self.host, steps.len(), &pair, patience)? else {
-                return Err(self.failure(Failure::Timeout));
+        for requests in requests.chunks(endpoint.in_flight.max_batch()) {
+            let Some(queue_pair) = self.queue_pair.clone() else {
+                return Err(self.error(Failure::Flushed));
             };
-            let last = group.slots().last().copied();
-            let request = |(&slot, &(what, local)): (&u32, &(What, _))| Request {
-                id: u64::from(slot),
-                what,
-                local,
-                told: Some(slot) == last,
-            };
-            let requests = group.slots().iter().zip(steps).map(request);
-            // SAFETY: as this function's caller promises.
-            if let Err((posted, error)) = unsafe { pair.post(requests) } {
+            let patience = endpoint.options.connect_timeout;
+            let reserved = endpoint.in_flight.reserve(self.host, requests.len(), &queue_pair, patience)?;
+            let Some(batch) = reserved else { return Err(self.error(Failure::Timeout)) };
+            let last = batch.slots().last().copied();
+            let work_requests = batch.slots().iter().zip(requests).map(|(&slot, &(operation, local))| {
+                WorkRequest { id: u64::from(slot), operation, local, signaled: Some(slot) == last }
+            });
+            // SAFETY: the caller keeps the contract.
+            if let Err((posted, error)) = unsafe { queue_pair.post(work_requests) } {
                 match (posted, last) {
-                    // The device has some of them, and will not say when they are over, unless the last one ends with them.
+                    // The device has a part of the batch, of which it reports nothing without the signaled
+                    // last request.
                     (1.., Some(last)) => {
-                        pair.end_with(u64::from(last));
-                        endpoint.links.broken(self.host, &pair);
+                        queue_pair.fail(u64::from(last));
+                        endpoint.connections.discard(self.host, &queue_pair);
                     }
-                    _ => endpoint.flights.cancel(&group),
+                    _ => endpoint.in_flight.cancel(&batch),
                 }
                 return Err(error);
             }
-            self.under_way.push_back(group.landing);
-            self.settle();
+            self.batches.push_back(batch.status);
+            self.collect();
         }
         Ok(())
     }
 
-    /// Begins a step without bytes of this side.
+    /// Posts a request without local memory.
     ///
     /// # Errors
-    /// As [`post`](Pending::post).
-    pub(crate) fn post_nothing(&mut self, what: What) -> Result<()> {
-        // SAFETY: no memory is named.
-        unsafe { self.post(what, (0, 0, 0)) }
+    /// The errors of [`post`](Pending::post).
+    pub(crate) fn post_empty(&mut self, operation: Operation) -> Result<()> {
+        // SAFETY: the request names no local memory.
+        unsafe { self.post(operation, LocalSegment::EMPTY) }
     }
 
-    fn failure(&self, failure: Failure) -> Error {
-        Error::Peer { host: self.host, doing: self.doing.into(), failure }
+    fn error(&self, failure: Failure) -> Error {
+        Error::Peer { host: self.host, doing: self.name.into(), failure }
     }
 
-    /// Takes what has landed; whether all has.
-    fn settle(&mut self) -> bool {
-        while let Some(first) = self.under_way.front() {
-            let Some(status) = first.status() else { return false };
-            self.under_way.pop_front();
+    /// Collects the status of completed batches, and returns whether all have completed.
+    fn collect(&mut self) -> bool {
+        while let Some(first) = self.batches.front() {
+            let Some(status) = first.get() else { return false };
+            self.batches.pop_front();
             if status != 0 {
                 // The first failure is the cause of the others.
                 self.failed.get_or_insert(Failure::of_status(status));
@@ -148,64 +152,65 @@ impl Pending {
         true
     }
 
-    fn outcome(&mut self) -> Result<()> {
+    fn result(&mut self) -> Result<()> {
         match self.failed {
             None => Ok(()),
             Some(failure) => {
-                // A connection that has failed once does nothing any more.
-                if let Some(pair) = self.pair.take() {
-                    self.endpoint.links.broken(self.host, &pair);
+                // After a failure the connection flushes all requests.
+                if let Some(queue_pair) = self.queue_pair.take() {
+                    self.endpoint.connections.discard(self.host, &queue_pair);
                 }
-                Err(self.failure(failure))
+                Err(self.error(failure))
             }
         }
     }
 
-    /// Whether it is over, without waiting.
+    /// Returns whether the operation is complete, without waiting.
     ///
     /// # Errors
-    /// [`Error::Peer`]: it has failed. [`Error::Forked`] in a child of the process that began it.
+    /// [`Error::Peer`] if it has failed; [`Error::Forked`] in a child of the process that began it.
     pub fn test(&mut self) -> Result<bool> {
-        self.endpoint.check_here()?;
-        if !self.settle() {
+        self.endpoint.check_owner()?;
+        if !self.collect() {
             let endpoint = self.endpoint.clone();
-            endpoint.flights.glance()?;
-            if !self.settle() {
+            endpoint.in_flight.poll_once()?;
+            if !self.collect() {
                 return Ok(false);
             }
         }
-        self.outcome().map(|()| true)
+        self.result().map(|()| true)
     }
 
-    /// Waits until it is over.
+    /// Waits until the operation is complete.
     ///
     /// # Errors
-    /// [`Error::Peer`]: it has failed, by the device's own timeout at the latest.
+    /// [`Error::Peer`] if it has failed. If the peer is gone, it fails when the device's retries are used up.
     pub fn wait(mut self) -> Result<()> {
-        self.endpoint.check_here()?;
+        self.endpoint.check_owner()?;
         let endpoint = self.endpoint.clone();
-        endpoint.flights.wait(None, || self.settle())?;
-        self.outcome()
+        endpoint.in_flight.wait(None, || self.collect())?;
+        self.result()
     }
 
-    /// The same; `false`: the time is over, and it goes on.
+    /// Waits until the operation is complete, for at most `timeout`. Returns `false` if it is still in
+    /// progress.
     ///
     /// # Errors
-    /// As [`wait`](Pending::wait).
+    /// The errors of [`wait`](Pending::wait).
     pub fn wait_timeout(&mut self, timeout: Duration) -> Result<bool> {
-        self.endpoint.check_here()?;
+        self.endpoint.check_owner()?;
         let endpoint = self.endpoint.clone();
-        if !endpoint.flights.wait(deadline(timeout), || self.settle())? {
+        if !endpoint.in_flight.wait(deadline(timeout), || self.collect())? {
             return Ok(false);
         }
-        self.outcome().map(|()| true)
+        self.result().map(|()| true)
     }
 }
 
 impl std::fmt::Debug for Pending {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Pending")
-            .field("doing", &self.doing)
+            .field("operation", &self.name)
             .field("host", &self.host)
             .finish_non_exhaustive()
     }

@@ -1,9 +1,9 @@
-//! Messages between two ranks, from buffers anywhere: matched by channel, in order, and never more than there is room for.
+//! Messages between two ranks, in order, with flow control.
 //!
 //! ```text
-//!   short:  copied, and written into the next place at the receiver, who copies it out
-//!   long:   send: registered by the cache ── head ──> receive: registered by the cache,
-//!           let go    <── taken ──                             read from where it lies
+//!   eager:       the sender copies the message to a slot, and writes it to the receiver's slot
+//!   rendezvous:  sender: registers its memory ── header ───────────> receiver: registers its memory,
+//!                releases it                  <── acknowledgement ──           reads the bytes
 //! ```
 
 #![allow(unsafe_code)]
@@ -12,328 +12,340 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Failure, Result};
-use crate::rdma::connect::endpoint::{Endpoint, Listener};
+use crate::rdma::connect::endpoint::Endpoint;
 use crate::rdma::connect::pending::Pending;
-use crate::rdma::messages::channel_state::{End, MESSAGE, Receiver, Sender, TAKEN, Writes, held};
-use crate::rdma::messages::ring::{Boxes, Head, Over};
-use crate::rdma::verbs::in_flight::deadline;
-use crate::rdma::verbs::queue_pair::What;
+use crate::rdma::connect::progress_thread::ProgressThread;
+use crate::rdma::limits::{ALIVE_INTERVAL, MAX_REQUEST_BYTES};
+use crate::rdma::messages::channel_state::{
+    ChannelState, Notification, PendingWrites, ReceiveState, SendState,
+};
+use crate::rdma::messages::ring::{ChannelStatus, MessageHeader, Rings};
+use crate::rdma::sync::{deadline, lock, time_left};
+use crate::rdma::verbs::work_request::{LocalSegment, Operation, RemoteSegment};
 use crate::register::{Access, Lease, RegistrationCache, Span, Stats, Verbs};
 
-/// How often a side that waits for the other one asks whether it is there at all.
-pub(crate) const ALIVE: Duration = Duration::from_secs(1);
-/// The most bytes of one read.
-const LONGEST: usize = 1 << 30;
-
-/// One end of a channel: a persistent pair of queues, one in each direction, between this rank and another. Made by
+/// One end of a channel: a queue of messages in each direction between this rank and another one. Made by
 /// [`connect`](Channel::connect).
 ///
-/// Several threads may use one; those that send wait for each other, and so do those that receive.
+/// Several threads may use a channel. Threads that send wait for each other, and so do threads that receive.
 ///
-/// When the last of a rank's channels is dropped its memory, its connections and its thread go. Dropping one waits until what
-/// was sent has left this host; what the other side has not received by then is lost if it was long, since it is read from
-/// here.
+/// When the last channel of a rank is dropped, its memory, its connections and its thread end. Dropping a
+/// channel waits until all messages have left this host. A rendezvous message that the other side has not
+/// received by then is lost, since the receiver reads it from this host.
 pub struct Channel {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) set: Arc<ChannelSet>,
     pub(crate) index: usize,
 }
 
-/// What the channels of a rank share.
-pub(crate) struct Shared {
-    // In the order in which they end.
-    pub(crate) _listener: Listener,
-    pub(crate) ends: Arc<[End]>,
+/// The objects that all channels of a rank share.
+pub(crate) struct ChannelSet {
+    // In the order in which they are dropped.
+    pub(crate) _progress: ProgressThread,
+    pub(crate) states: Arc<[ChannelState]>,
     pub(crate) cache: RegistrationCache<Verbs>,
     pub(crate) endpoint: Arc<Endpoint>,
-    pub(crate) boxes: Arc<Boxes>,
+    pub(crate) rings: Arc<Rings>,
 }
 
-/// A message that was begun: its bytes are borrowed until it is over, and dropping it waits for that.
-#[must_use = "a message that nobody waits for is waited for where it is dropped"]
+/// A message that is being sent. Its bytes are borrowed until it is complete. Dropping this waits for that.
+#[must_use = "dropping a Sending waits until the message is complete"]
 pub struct Sending<'c> {
     channel: &'c Channel,
     number: u64,
-    /// What the other side reads.
+    /// The lease of the bytes that the receiver reads, for a rendezvous message.
     lease: Option<Lease<'c, Verbs>>,
 }
 
 impl Channel {
-    /// The rank at the other end.
+    /// Returns the rank at the other end.
     #[must_use]
     pub fn rank(&self) -> usize {
-        self.end().rank
+        self.state().rank
     }
 
-    /// What the channel is called, among those to the same rank.
+    /// Returns the tag, which distinguishes channels to the same rank.
     #[must_use]
     pub fn tag(&self) -> u32 {
-        self.end().tag
+        self.state().tag
     }
 
-    /// What the registration cache of this rank's channels has done.
+    /// Returns the statistics of the registration cache that this rank's channels share.
     #[must_use]
     pub fn registrations(&self) -> Stats {
-        self.shared.cache.stats()
+        self.set.cache.stats()
     }
 
-    /// The memory in `span` is about to change in a way that nobody tells: see
-    /// [`RegistrationCache::invalidate`]. What is being sent stays registered until it has been sent.
+    /// Invalidates registrations of the memory in `span`, which is about to change in a way that the monitor
+    /// does not detect: see [`RegistrationCache::invalidate`]. Memory that is being sent stays registered
+    /// until that is complete.
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`RegistrationCache::invalidate`].
     pub fn invalidate(&self, span: Span) -> Result<()> {
-        Ok(self.shared.cache.invalidate(span)?)
+        Ok(self.set.cache.invalidate(span)?)
     }
 
-    /// Sends `bytes`, and comes back when they may be changed: a short message has been copied by then, a long one has been
-    /// received.
+    /// Sends `bytes`, and returns when they may be changed: an eager message has been copied by then, a
+    /// rendezvous message received.
     ///
     /// # Errors
-    /// As [`begin_send`](Channel::begin_send) and [`Sending::wait`].
+    /// The errors of [`begin_send`](Channel::begin_send) and [`Sending::wait`].
     pub fn send(&self, bytes: &[u8]) -> Result<()> {
         self.begin_send(bytes)?.wait()
     }
 
-    /// Begins to send `bytes`. Waits while the other side has as many messages that it has not received as there are places
-    /// for.
+    /// Begins to send `bytes`. Waits while as many messages as there are slots are not acknowledged.
     ///
     /// # Errors
-    /// [`Error::Peer`] when the other side does not answer any more; for a long message as
-    /// [`RegistrationCache::get`]. Nothing was sent then.
+    /// [`Error::Peer`] if the other side does not respond; for a rendezvous message also the errors of
+    /// [`RegistrationCache::get`]. On an error nothing was sent.
     pub fn begin_send<'c>(&'c self, bytes: &'c [u8]) -> Result<Sending<'c>> {
-        self.shared.endpoint.check_here()?;
-        let (end, boxes) = (self.end(), &self.shared.boxes);
-        let layout = boxes.layout();
-        let long = bytes.len() > layout.eager;
-        let lease = match long {
-            true => Some(self.shared.cache.get(bytes.as_ptr(), bytes.len(), Access::REMOTE_READ)?),
-            false => None,
+        self.set.endpoint.check_owner()?;
+        let (state, rings) = (self.state(), &self.set.rings);
+        let layout = rings.layout();
+        let is_eager = bytes.len() <= layout.eager;
+        let lease = match is_eager {
+            true => None,
+            false => Some(self.set.cache.get(bytes.as_ptr(), bytes.len(), Access::REMOTE_READ)?),
         };
-        let mut sender = held(&end.sending);
-        let Sender { sent, writes } = &mut *sender;
-        let room = || *sent - boxes.taken(self.index) < layout.places as u64;
-        // Places of messages that were lost do not come back.
-        self.wait("sending", None, &room, &mut || self.reap(writes))?;
-        self.reap(writes)?;
-        end.check("sending")?;
+        let mut sending = lock(&state.sending);
+        let SendState { sent, writes } = &mut *sending;
+        let has_slot = || *sent - rings.acknowledged(self.index) < layout.slots as u64;
+        // The slots of lost messages are never acknowledged: collecting the writes detects the loss.
+        self.wait("sending", None, &has_slot, &mut || self.collect(writes))?;
+        self.collect(writes)?;
+        state.check("sending")?;
         let number = *sent + 1;
-        let (at, key) =
+        let (address, rkey) =
             lease.as_ref().map_or((0, 0), |lease| (bytes.as_ptr() as u64, u64::from(lease.key().rkey)));
-        let head = Head { number, length: bytes.len() as u64, at, key };
-        // SAFETY: with the lock this is the only sender, and there is room.
-        let local = unsafe { boxes.fill(self.index, head, if long { &[] } else { bytes }) };
-        let there = end.boxes.0 + layout.incoming(end.there, number) as u64;
-        self.tell(writes, MESSAGE, there, local)?;
+        let header = MessageHeader { number, length: bytes.len() as u64, address, rkey };
+        // SAFETY: the lock makes this the only sender, and a slot is free.
+        let local = unsafe { rings.fill(self.index, header, if is_eager { bytes } else { &[] }) };
+        let slot = state.peer_rings.offset(layout.incoming(state.peer_channel, number));
+        self.write_and_notify(writes, Notification::Message, slot, local)?;
         *sent = number;
         Ok(Sending { channel: self, number, lease })
     }
 
-    /// Receives the next message into the beginning of `into`; how long it is.
+    /// Receives the next message into the beginning of `into`, and returns its length.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when it is longer than `into`: it is still there, for a longer one. [`Error::Peer`] when the other
-    /// side does not answer any more; for a long message as [`RegistrationCache::get`].
+    /// [`Error::Invalid`] if the message is longer than `into`; it can still be received into a longer buffer.
+    /// [`Error::Peer`] if the other side does not respond; for a rendezvous message also the errors of
+    /// [`RegistrationCache::get`].
     pub fn receive(&self, into: &mut [u8]) -> Result<usize> {
-        self.receive_until(into, None).map(|length| length.expect("without a limit it waits"))
+        self.receive_until(into, None).map(|length| length.expect("without a deadline it waits"))
     }
 
-    /// The same; `None`: none has come in that time. A long message that has come is read to its end, however long that takes.
+    /// Receives the next message like [`receive`](Channel::receive), and returns `None` if none arrives within
+    /// `timeout`. A rendezvous message that has arrived is read completely, which may take longer.
     ///
     /// # Errors
-    /// As [`receive`](Channel::receive).
+    /// The errors of [`receive`](Channel::receive).
     pub fn receive_timeout(&self, into: &mut [u8], timeout: Duration) -> Result<Option<usize>> {
         self.receive_until(into, deadline(timeout))
     }
 
-    fn receive_until(&self, into: &mut [u8], until: Option<Instant>) -> Result<Option<usize>> {
-        self.shared.endpoint.check_here()?;
-        let (end, boxes) = (self.end(), &self.shared.boxes);
-        let mut receiver = held(&end.receiving);
-        let Receiver { taken, told, writes } = &mut *receiver;
-        let number = *taken + 1;
-        if !self.wait("receiving", until, &|| end.came() >= number, &mut || self.reap(writes))? {
+    fn receive_until(&self, into: &mut [u8], deadline: Option<Instant>) -> Result<Option<usize>> {
+        self.set.endpoint.check_owner()?;
+        let (state, rings) = (self.state(), &self.set.rings);
+        let mut receiving = lock(&state.receiving);
+        let ReceiveState { received, acknowledged, writes } = &mut *receiving;
+        let number = *received + 1;
+        let has_arrived = || state.arrived() >= number;
+        if !self.wait("receiving", deadline, &has_arrived, &mut || self.collect(writes))? {
             return Ok(None);
         }
-        // SAFETY: it has come, and is taken below.
-        let head = unsafe { boxes.head(self.index, number) };
-        if head.number != number {
-            // What told of it came by another connection than the message, which is lost.
-            return Err(Error::Peer { host: end.rank, doing: "receive".into(), failure: Failure::Flushed });
+        // SAFETY: the message has arrived, and is acknowledged only below.
+        let header = unsafe { rings.header(self.index, number) };
+        if header.number != number {
+            // The notification arrived on another connection than the message, which is lost.
+            let doing = "receive".into();
+            return Err(Error::Peer { host: state.rank, doing, failure: Failure::Flushed });
         }
-        let length = head.length as usize;
+        let length = header.length as usize;
         if length > into.len() {
             return Err(Error::invalid(format!(
-                "a message of {length} bytes from rank {} (tag {}) for a buffer of {}: it is still there",
-                end.rank,
-                end.tag,
+                "cannot receive a message of {length} bytes from rank {} (tag {}) into a buffer of {} bytes: receive it into a longer one",
+                state.rank,
+                state.tag,
                 into.len()
             )));
         }
-        let long = length > boxes.layout().eager;
-        if long {
-            self.read(&mut into[..length], head.at, head.key as u32)?;
+        let is_eager = length <= rings.layout().eager;
+        if is_eager {
+            // SAFETY: as above; the sender wrote `length` bytes behind the header.
+            unsafe { rings.copy(self.index, number, &mut into[..length]) };
         } else {
-            // SAFETY: as above; the sender puts no more bytes there.
-            unsafe { boxes.copy(self.index, number, &mut into[..length]) };
+            let remote = RemoteSegment { address: header.address, rkey: header.rkey as u32 };
+            self.read(&mut into[..length], remote)?;
         }
-        *taken = number;
-        // Places are given back some at a time; whoever sends a long message waits for it.
-        if long || *taken - *told >= (boxes.layout().places as u64).div_ceil(2) {
-            let local = boxes.take(self.index, *taken);
-            let there = end.boxes.0 + boxes.layout().taken(end.there) as u64;
-            match self.tell(writes, TAKEN, there, local) {
-                Ok(()) => *told = *taken,
-                // The message is here all the same; the next one is not to be had.
+        *received = number;
+        // Acknowledgements are batched, except for rendezvous messages, for which the sender waits.
+        if !is_eager || *received - *acknowledged >= (rings.layout().slots as u64).div_ceil(2) {
+            let local = rings.acknowledge(self.index, *received);
+            let word = state.peer_rings.offset(rings.layout().acknowledged(state.peer_channel));
+            match self.write_and_notify(writes, Notification::Acknowledgement, word, local) {
+                Ok(()) => *acknowledged = *received,
+                // This message was received, so the error is that of the next call.
                 Err(error) => {
-                    tracing::warn!(rank = end.rank, tag = end.tag, %error, "the other side does not hear that a message was taken");
+                    tracing::warn!(rank = state.rank, tag = state.tag, %error, "cannot acknowledge a message");
                     let failure =
                         if let Error::Peer { failure, .. } = error { failure } else { Failure::Flushed };
-                    end.break_off(boxes, self.index, failure);
+                    state.fail(rings, self.index, failure);
                 }
             }
         }
         Ok(Some(length))
     }
 
-    fn end(&self) -> &End {
-        &self.shared.ends[self.index]
+    fn state(&self) -> &ChannelState {
+        &self.set.states[self.index]
     }
 
     /// Reads bytes of the other side.
-    fn read(&self, into: &mut [u8], at: u64, key: u32) -> Result<()> {
-        let lease = self.shared.cache.get(into.as_ptr(), into.len(), Access::WRITE)?;
-        let mut reading = Pending::to(&self.shared.endpoint, self.end().rank, "receive")?;
+    fn read(&self, into: &mut [u8], remote: RemoteSegment) -> Result<()> {
+        let lease = self.set.cache.get(into.as_ptr(), into.len(), Access::WRITE)?;
+        let mut read = Pending::new(&self.set.endpoint, self.state().rank, "receive")?;
         let mut done = 0;
         while done < into.len() {
-            let length = LONGEST.min(into.len() - done);
-            let what = What::Read { address: at + done as u64, key };
-            let local = (into.as_mut_ptr() as usize + done, length as u32, lease.key().lkey);
-            // SAFETY: the bytes are borrowed here, registered by the lease, and nobody goes on before the end of what has begun.
-            if let Err(error) = unsafe { reading.post(what, local) } {
-                let _ = reading.wait();
+            let length = MAX_REQUEST_BYTES.min(into.len() - done);
+            let address = into.as_mut_ptr() as usize + done;
+            let local = LocalSegment { address, length: length as u32, lkey: lease.key().lkey };
+            // SAFETY: the bytes are borrowed, and the lease keeps them registered. This function returns only
+            // after the request is complete.
+            if let Err(error) = unsafe { read.post(Operation::Read(remote.offset(done)), local) } {
+                let _ = read.wait();
                 return Err(error);
             }
             done += length;
         }
-        reading.wait()
+        read.wait()
     }
 
-    /// Writes into the other side's boxes, and tells.
+    /// Writes to the other side's rings, and notifies it.
     ///
     /// # Errors
-    /// [`Error::Peer`]: it was not told.
-    fn tell(&self, writes: &mut Writes, what: u32, there: u64, local: (usize, u32, u32)) -> Result<()> {
-        let end = self.end();
-        let mut write = Pending::to(&self.shared.endpoint, end.rank, "send")?;
-        if writes.0.back().is_some_and(|last| !last.is_by_the_same_connection(&write)) {
-            // Others have had the connection replaced: whether all has arrived by the old one is to be known first.
-            end.reap(writes, &self.shared.boxes, self.index, true)?;
-            end.check("sending")?;
+    /// [`Error::Peer`]: the other side was not notified.
+    fn write_and_notify(
+        &self,
+        writes: &mut PendingWrites,
+        notification: Notification,
+        remote: RemoteSegment,
+        local: LocalSegment,
+    ) -> Result<()> {
+        let state = self.state();
+        let mut write = Pending::new(&self.set.endpoint, state.rank, "send")?;
+        if writes.0.back().is_some_and(|last| !last.has_same_connection(&write)) {
+            // Another thread has replaced the connection. All writes on the old one must have arrived.
+            state.collect(writes, &self.set.rings, self.index, true)?;
+            state.check("sending")?;
         }
-        let number = 2 * end.there as u32 + what;
-        // SAFETY: this side's boxes, which live longer than the endpoint's connections.
-        unsafe { write.post(What::WriteAndTell { address: there, key: end.boxes.1, number }, local)? };
+        let immediate = notification.encode(state.peer_channel);
+        // SAFETY: the memory of this side's rings, which outlives the endpoint's connections.
+        unsafe { write.post(Operation::WriteWithImmediate { remote, immediate }, local)? };
         writes.0.push_back(write);
         Ok(())
     }
 
-    fn reap(&self, writes: &mut Writes) -> Result<()> {
-        self.end().reap(writes, &self.shared.boxes, self.index, false)
+    fn collect(&self, writes: &mut PendingWrites) -> Result<()> {
+        self.state().collect(writes, &self.set.rings, self.index, false)
     }
 
-    /// Waits until something has been told that makes `ready` true. `false`: the time is over. From time to time `check` looks
-    /// whether what this side has told has arrived.
+    /// Waits until `ready` returns true, and calls `check` from time to time. Returns `false` at the deadline.
     ///
     /// # Errors
-    /// [`Error::Peer`]: the other side is not there any more, or one of both has lost something; as `check`.
+    /// [`Error::Peer`] if the other side is gone, or one of both sides has failed; the errors of `check`.
     fn wait(
         &self,
         doing: &'static str,
-        until: Option<Instant>,
+        deadline: Option<Instant>,
         ready: &dyn Fn() -> bool,
         check: &mut dyn FnMut() -> Result<()>,
     ) -> Result<bool> {
-        self.shared.endpoint.check_here()?;
-        let end = self.end();
-        let mut again = Instant::now() + ALIVE;
+        self.set.endpoint.check_owner()?;
+        let state = self.state();
+        let mut next_check = Instant::now() + ALIVE_INTERVAL;
         loop {
             if ready() {
                 return Ok(true);
             }
-            end.check(doing)?;
+            state.check(doing)?;
             let now = Instant::now();
-            if until.is_some_and(|until| now >= until) {
+            if deadline.is_some_and(|deadline| now >= deadline) {
                 return Ok(false);
             }
-            if now < again {
-                let next = until.map_or(again, |until| until.min(again));
-                end.sleep_unless(ready, next - now);
+            if now < next_check {
+                let wake_up = deadline.map_or(next_check, |deadline| deadline.min(next_check));
+                state.sleep_unless(ready, wake_up - now);
                 continue;
             }
             check()?;
             if !ready() {
-                end.check(doing)?;
+                state.check(doing)?;
             }
-            // What has come before the other side said that it is over is still to be had.
-            match self.ask_whether_it_is_there(doing, until) {
+            // Messages that arrived before the other side failed or closed can still be received.
+            match self.check_peer(doing, deadline) {
                 Err(_) if ready() => return Ok(true),
                 Err(Error::Peer { failure: Failure::Timeout, .. })
-                    if until.is_some_and(|u| Instant::now() >= u) => {}
+                    if deadline.is_some_and(|deadline| Instant::now() >= deadline) => {}
                 result => result?,
             }
-            again = Instant::now() + ALIVE;
+            next_check = Instant::now() + ALIVE_INTERVAL;
         }
     }
 
-    /// A read is answered by the other side's device as long as its process lives; and it says whether the channel is over
-    /// there, so that nobody waits for what is lost.
-    fn ask_whether_it_is_there(&self, doing: &'static str, until: Option<Instant>) -> Result<()> {
-        let (end, boxes) = (self.end(), &self.shared.boxes);
-        let mut asking = Pending::to_until(&self.shared.endpoint, end.rank, doing, until)?;
-        let address = end.boxes.0 + boxes.layout().over(end.there) as u64;
-        // SAFETY: a word of this side's boxes, which live longer than the endpoint's connections.
-        unsafe { asking.post(What::Read { address, key: end.boxes.1 }, boxes.theirs(self.index))? };
-        let failed = |failure| Err(Error::Peer { host: end.rank, doing: doing.into(), failure });
-        let left = until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()));
-        if !asking.wait_timeout(left)? {
+    /// Reads the status of the other side. The device there responds as long as the process exists.
+    ///
+    /// # Errors
+    /// [`Error::Peer`] if the other side does not respond, has failed, or has closed the channel.
+    fn check_peer(&self, doing: &'static str, deadline: Option<Instant>) -> Result<()> {
+        let (state, rings) = (self.state(), &self.set.rings);
+        let mut read = Pending::new_until(&self.set.endpoint, state.rank, doing, deadline)?;
+        let status = state.peer_rings.offset(rings.layout().status(state.peer_channel));
+        // SAFETY: a word of this side's rings, which outlive the endpoint's connections.
+        unsafe { read.post(Operation::Read(status), rings.peer_status_word(self.index))? };
+        let failed = |failure| Err(Error::Peer { host: state.rank, doing: doing.into(), failure });
+        if !read.wait_timeout(time_left(deadline))? {
             return failed(Failure::Timeout);
         }
-        match boxes.said_over(self.index) {
+        match rings.peer_status(self.index) {
             None => Ok(()),
-            Some(Over::Lost) => failed(Failure::GaveUp),
-            Some(Over::Closed) => failed(Failure::Closed),
+            Some(ChannelStatus::Failed) => failed(Failure::GaveUp),
+            Some(ChannelStatus::Closed) => failed(Failure::Closed),
         }
     }
 }
 
 impl Sending<'_> {
-    fn is_taken(&self) -> bool {
-        self.lease.is_none() || self.channel.shared.boxes.taken(self.channel.index) >= self.number
+    fn is_complete(&self) -> bool {
+        self.lease.is_none() || self.channel.set.rings.acknowledged(self.channel.index) >= self.number
     }
 
-    /// Whether its bytes may be changed again, without waiting.
+    /// Returns whether the bytes may be changed again, without waiting.
     #[must_use]
     pub fn test(&self) -> bool {
-        self.is_taken()
+        self.is_complete()
     }
 
-    /// Waits until its bytes may be changed again.
+    /// Waits until the bytes may be changed again.
     ///
     /// # Errors
-    /// [`Error::Peer`] when the other side does not answer any more.
+    /// [`Error::Peer`] if the other side does not respond.
     pub fn wait(mut self) -> Result<()> {
         self.finish()
     }
 
     fn finish(&mut self) -> Result<()> {
         let channel = self.channel;
-        let (end, boxes) = (channel.end(), &channel.shared.boxes);
-        let result = channel.wait("sending", None, &|| self.is_taken(), &mut || {
-            end.look_after(boxes, channel.index);
+        let (state, rings) = (channel.state(), &channel.set.rings);
+        let result = channel.wait("sending", None, &|| self.is_complete(), &mut || {
+            state.try_collect(rings, channel.index);
             Ok(())
         });
         let span = self.lease.take().map(|lease| lease.span());
-        // The other side may read for longer than this one waits: it shall find nothing, rather than what comes next.
+        // The other side may read later than this side waits. It must get an error rather than bytes that were
+        // written there since.
         if let (Err(_), Some(span)) = (&result, span) {
             self.channel.invalidate(span)?;
         }
@@ -351,24 +363,24 @@ impl Drop for Sending<'_> {
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        if !self.shared.endpoint.is_here() {
-            // The parent's.
+        if !self.set.endpoint.is_owned() {
+            // It belongs to the parent process.
             return;
         }
-        let (end, boxes) = (self.end(), &self.shared.boxes);
-        for writes in [&mut held(&end.sending).writes, &mut held(&end.receiving).writes] {
-            if let Err(error) = end.reap(writes, boxes, self.index, true) {
-                tracing::warn!(%error, "it is not known whether what was sent last has arrived");
+        let (state, rings) = (self.state(), &self.set.rings);
+        for writes in [&mut lock(&state.sending).writes, &mut lock(&state.receiving).writes] {
+            if let Err(error) = state.collect(writes, rings, self.index, true) {
+                tracing::warn!(%error, "cannot determine whether the last messages have arrived");
             }
             writes.0.clear();
         }
-        // Who has gone wants nothing any more.
-        match end.check("sending") {
+        // A peer that is gone needs no messages.
+        match state.check("sending") {
             Ok(()) | Err(Error::Peer { failure: Failure::NoAnswer | Failure::Flushed, .. }) => {}
-            Err(error) => tracing::warn!(%error, "what was sent last has not arrived"),
+            Err(error) => tracing::warn!(%error, "the last messages have not arrived"),
         }
-        // Others of this rank's channels may keep the boxes: who waits for this one shall not wait.
-        boxes.say_over(self.index, Over::Closed);
+        // Other channels of this rank may keep the rings, so the peer would wait without the status.
+        rings.set_status(self.index, ChannelStatus::Closed);
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a process knows of its channels, beside what lies in their boxes: what has been told, and what is under way.
+//! The state of a channel beside its rings: notifications that have arrived, and writes in progress.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,53 +7,73 @@ use std::time::Duration;
 
 use crate::error::{Error, Failure, Result};
 use crate::rdma::connect::pending::Pending;
-use crate::rdma::messages::ring::{Boxes, Over};
+use crate::rdma::messages::ring::{ChannelStatus, Rings};
+use crate::rdma::sync::lock;
+use crate::rdma::verbs::work_request::RemoteSegment;
 
-/// What the two sides tell each other: this, and twice the number of the other's channel.
-pub(crate) const MESSAGE: u32 = 0;
-pub(crate) const TAKEN: u32 = 1;
+/// The kind of a notification between the ends of a channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Notification {
+    /// A message has been written.
+    Message,
+    /// Messages have been received.
+    Acknowledgement,
+}
 
-/// One channel, seen from here.
-pub(crate) struct End {
-    /// The other rank, and what the channel is called.
+impl Notification {
+    /// Encodes the notification for the channel with index `channel` at the peer.
+    pub(crate) fn encode(self, channel: usize) -> u32 {
+        2 * channel as u32 + u32::from(self == Notification::Acknowledgement)
+    }
+
+    fn decode(immediate: u32) -> (usize, Notification) {
+        let kind =
+            if immediate.is_multiple_of(2) { Notification::Message } else { Notification::Acknowledgement };
+        (immediate as usize / 2, kind)
+    }
+}
+
+/// The state of this end of a channel.
+pub(crate) struct ChannelState {
+    /// The rank at the other end.
     pub(crate) rank: usize,
     pub(crate) tag: u32,
-    /// Which of the other rank's channels this is; where its boxes begin, and the key to them.
-    pub(crate) there: usize,
-    pub(crate) boxes: (u64, u32),
-    pub(crate) sending: Mutex<Sender>,
-    pub(crate) receiving: Mutex<Receiver>,
-    /// How many messages have come.
-    came: AtomicU64,
-    /// How the first write failed that did: what it told is lost, and nothing that is told later makes up for it.
+    /// The index of the channel at the peer.
+    pub(crate) peer_channel: usize,
+    /// The rings of all channels of the peer.
+    pub(crate) peer_rings: RemoteSegment,
+    pub(crate) sending: Mutex<SendState>,
+    pub(crate) receiving: Mutex<ReceiveState>,
+    /// The number of messages that have arrived.
+    arrived: AtomicU64,
+    /// The first failure of a write. The notification of that write is lost, and no later one replaces it.
     failed: OnceLock<Failure>,
-    lock: Mutex<()>,
-    told: Condvar,
+    mutex: Mutex<()>,
+    changed: Condvar,
 }
 
 #[derive(Default)]
-pub(crate) struct Sender {
+pub(crate) struct SendState {
+    /// The number of messages sent.
     pub(crate) sent: u64,
-    pub(crate) writes: Writes,
+    pub(crate) writes: PendingWrites,
 }
 
 #[derive(Default)]
-pub(crate) struct Receiver {
-    pub(crate) taken: u64,
-    pub(crate) told: u64,
-    pub(crate) writes: Writes,
+pub(crate) struct ReceiveState {
+    /// The number of messages received.
+    pub(crate) received: u64,
+    /// The number of messages acknowledged.
+    pub(crate) acknowledged: u64,
+    pub(crate) writes: PendingWrites,
 }
 
-/// Writes into the other side's boxes whose end has not been seen.
+/// The writes to the peer's rings whose result is not known yet, in order.
 #[derive(Default)]
-pub(crate) struct Writes(pub(crate) VecDeque<Pending>);
+pub(crate) struct PendingWrites(pub(crate) VecDeque<Pending>);
 
-pub(crate) fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// What nobody else has at the moment.
-fn free<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+/// Locks `mutex` if no other thread holds it.
+fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     match mutex.try_lock() {
         Ok(guard) => Some(guard),
         Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
@@ -61,50 +81,52 @@ fn free<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     }
 }
 
-impl End {
-    pub(crate) fn new(rank: usize, tag: u32, there: usize, boxes: (u64, u32)) -> End {
-        End {
+impl ChannelState {
+    pub(crate) fn new(rank: usize, tag: u32, peer_channel: usize, peer_rings: RemoteSegment) -> ChannelState {
+        ChannelState {
             rank,
             tag,
-            there,
-            boxes,
+            peer_channel,
+            peer_rings,
             sending: Mutex::default(),
             receiving: Mutex::default(),
-            came: AtomicU64::new(0),
+            arrived: AtomicU64::new(0),
             failed: OnceLock::new(),
-            lock: Mutex::new(()),
-            told: Condvar::new(),
+            mutex: Mutex::new(()),
+            changed: Condvar::new(),
         }
     }
 
-    /// How many messages have come.
-    pub(crate) fn came(&self) -> u64 {
-        self.came.load(Ordering::Acquire)
+    /// Returns the number of messages that have arrived.
+    pub(crate) fn arrived(&self) -> u64 {
+        self.arrived.load(Ordering::Acquire)
     }
 
-    /// The other side has told something.
-    pub(crate) fn hear(&self, what: u32) {
-        if what == MESSAGE {
-            self.came.fetch_add(1, Ordering::Release);
+    fn notify(&self, notification: Notification) {
+        if notification == Notification::Message {
+            self.arrived.fetch_add(1, Ordering::Release);
         }
         self.wake();
     }
 
     fn wake(&self) {
-        drop(held(&self.lock));
-        self.told.notify_all();
+        drop(lock(&self.mutex));
+        self.changed.notify_all();
     }
 
-    /// Sleeps until something may have changed, unless `ready` already, and at most so long.
-    pub(crate) fn sleep_unless(&self, ready: &dyn Fn() -> bool, at_most: Duration) {
-        let lock = held(&self.lock);
+    /// Sleeps until a notification arrives or the channel fails, for at most `timeout`. Returns at once if
+    /// `ready` returns true.
+    pub(crate) fn sleep_unless(&self, ready: &dyn Fn() -> bool, timeout: Duration) {
+        let guard = lock(&self.mutex);
         if !ready() && self.failed.get().is_none() {
-            drop(self.told.wait_timeout(lock, at_most).unwrap_or_else(PoisonError::into_inner));
+            drop(self.changed.wait_timeout(guard, timeout).unwrap_or_else(PoisonError::into_inner));
         }
     }
 
+    /// Checks that no write of this side has failed.
+    ///
     /// # Errors
-    /// [`Error::Peer`] when something of this side's is lost.
+    /// [`Error::Peer`].
     pub(crate) fn check(&self, doing: &'static str) -> Result<()> {
         match self.failed.get() {
             None => Ok(()),
@@ -112,39 +134,46 @@ impl End {
         }
     }
 
-    /// Something is lost: from now on this side says so, and the other one reads it when it asks.
-    pub(crate) fn break_off(&self, boxes: &Boxes, index: usize, failure: Failure) {
+    /// Marks the channel as failed. The peer reads that when it checks this side's status.
+    pub(crate) fn fail(&self, rings: &Rings, index: usize, failure: Failure) {
         if self.failed.set(failure).is_ok() {
-            boxes.say_over(index, Over::Lost);
+            rings.set_status(index, ChannelStatus::Failed);
             self.wake();
         }
     }
 
-    /// Forgets the writes that are over, in whichever direction nobody else does.
-    pub(crate) fn look_after(&self, boxes: &Boxes, index: usize) {
+    /// Collects the results of the writes in each direction that no other thread uses at the moment.
+    pub(crate) fn try_collect(&self, rings: &Rings, index: usize) {
         let mut result = Ok(());
-        if let Some(mut sender) = free(&self.sending) {
-            result = self.reap(&mut sender.writes, boxes, index, false);
+        if let Some(mut sending) = try_lock(&self.sending) {
+            result = self.collect(&mut sending.writes, rings, index, false);
         }
-        if let Some(mut receiver) = free(&self.receiving) {
-            result = result.and(self.reap(&mut receiver.writes, boxes, index, false));
+        if let Some(mut receiving) = try_lock(&self.receiving) {
+            result = result.and(self.collect(&mut receiving.writes, rings, index, false));
         }
         if let Err(error) = result {
-            tracing::warn!(rank = self.rank, %error, "it is not known what has arrived");
+            tracing::warn!(rank = self.rank, %error, "cannot determine which messages have arrived");
         }
     }
 
-    /// Forgets the writes that are over; all of them, with `wait`. Of those that failed this side says so from now on.
+    /// Collects the results of writes that are complete, or waits for all with `wait`. The channel fails if
+    /// one of them has failed.
     ///
     /// # Errors
     /// [`Error::Os`].
-    pub(crate) fn reap(&self, writes: &mut Writes, boxes: &Boxes, index: usize, wait: bool) -> Result<()> {
+    pub(crate) fn collect(
+        &self,
+        writes: &mut PendingWrites,
+        rings: &Rings,
+        index: usize,
+        wait: bool,
+    ) -> Result<()> {
         while let Some(first) = writes.0.front_mut() {
-            let over = if wait { first.wait_timeout(Duration::MAX) } else { first.test() };
-            match over {
+            let complete = if wait { first.wait_timeout(Duration::MAX) } else { first.test() };
+            match complete {
                 Ok(false) => break,
                 Ok(true) => {}
-                Err(Error::Peer { failure, .. }) => self.break_off(boxes, index, failure),
+                Err(Error::Peer { failure, .. }) => self.fail(rings, index, failure),
                 Err(other) => return Err(other),
             }
             writes.0.pop_front();
@@ -153,9 +182,24 @@ impl End {
     }
 }
 
-/// The other side of one of these has told something.
-pub(crate) fn hear(ends: &[End], number: u32) {
-    if let Some(end) = ends.get(number as usize / 2) {
-        end.hear(number % 2);
+/// Passes a notification of a peer to its channel.
+pub(crate) fn dispatch(states: &[ChannelState], immediate: u32) {
+    let (channel, notification) = Notification::decode(immediate);
+    if let Some(state) = states.get(channel) {
+        state.notify(notification);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decoding_reverses_encoding() {
+        for channel in [0, 1, 77] {
+            for notification in [Notification::Message, Notification::Acknowledgement] {
+                assert_eq!(Notification::decode(notification.encode(channel)), (channel, notification));
+            }
+        }
     }
 }

@@ -1,12 +1,13 @@
-//! The memory behind channels: for each, places that the other side writes messages into, and what this side sends from.
+//! The memory of channels: for each channel a ring of slots for incoming messages, into which the peer
+//! writes, and one for outgoing messages.
 //!
 //! ```text
-//!   incoming   | head, bytes | head, bytes | ...    written by the other side, one place after the other, round and round
-//!   outgoing   | head, bytes | head, bytes | ...    filled here, and written from here into the other side's incoming
-//!   taken      how many of this side's messages the other side has taken: written by it
-//!   taking     how many of the other side's this one has taken: written from here into its taken
-//!   over       whether this side has lost something, or closed the channel: read from here by the other side
-//!   theirs     what was read there
+//!   incoming       | header, bytes | header, bytes | ...   written by the peer, one slot after the other
+//!   outgoing       | header, bytes | header, bytes | ...   filled here, and written to the peer's incoming
+//!   acknowledged   number of messages that the peer has received: written by the peer
+//!   acknowledging  number of messages that this side has received: written to the peer's acknowledged
+//!   status         whether this side has failed, or closed the channel: read by the peer
+//!   peer status    result of reading the peer's status
 //! ```
 
 #![allow(unsafe_code)]
@@ -16,194 +17,202 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::Result;
+use crate::rdma::verbs::work_request::{LocalSegment, RemoteSegment};
 use crate::register::{Access, Pinned, PinnedAlloc, Verbs};
 
-/// What stands in front of each message.
+/// The header of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
-pub(crate) struct Head {
-    /// Which message of the channel it is, from 1.
+pub(crate) struct MessageHeader {
+    /// The number of the message in its channel, from 1.
     pub(crate) number: u64,
     pub(crate) length: u64,
-    /// Where the bytes lie at the sender's, for who reads them there; 0: behind the head.
-    pub(crate) at: u64,
-    pub(crate) key: u64,
+    /// The address of the bytes at the sender, or 0 if they follow the header.
+    pub(crate) address: u64,
+    /// The sender's remote key, if the bytes are there.
+    pub(crate) rkey: u64,
 }
 
-/// Why a channel is over.
+/// The reason why one end of a channel can no longer be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
-pub(crate) enum Over {
-    /// Messages, or news of them, are lost.
-    Lost = 1,
-    /// Nobody has that end any more.
+pub(crate) enum ChannelStatus {
+    /// Messages or notifications are lost.
+    Failed = 1,
+    /// The channel was dropped.
     Closed = 2,
 }
 
-/// Behind the places.
+/// The number of words behind the slots. Each has a cache line of its own.
 const WORDS: usize = 4;
+const LINE: usize = 64;
 
-/// Where things lie, in every process alike.
+/// The layout of rings, which is equal in all processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Layout {
-    /// Bytes of a message that is sent at once, at most.
+pub(crate) struct RingLayout {
+    /// The maximum number of bytes of an eager message.
     pub(crate) eager: usize,
-    /// Places in each direction.
-    pub(crate) places: usize,
+    /// The number of slots in each direction.
+    pub(crate) slots: usize,
 }
 
-/// The boxes of all channels of a process.
-pub(crate) struct Boxes {
-    layout: Layout,
+/// The rings of all channels of a process.
+pub(crate) struct Rings {
+    layout: RingLayout,
     memory: Pinned<Verbs>,
     base: NonNull<u8>,
 }
 
-// SAFETY: of each box the parts are used by whoever holds the channel's lock for that direction, and by the device.
-unsafe impl Send for Boxes {}
+// SAFETY: each part of a ring is accessed by the holder of the channel's lock for that direction, and by
+// the device.
+unsafe impl Send for Rings {}
 // SAFETY: as above.
-unsafe impl Sync for Boxes {}
+unsafe impl Sync for Rings {}
 
-impl Layout {
-    fn place(&self) -> usize {
-        (size_of::<Head>() + self.eager).next_multiple_of(64)
+impl RingLayout {
+    fn slot_bytes(&self) -> usize {
+        (size_of::<MessageHeader>() + self.eager).next_multiple_of(LINE)
     }
 
-    fn bytes(&self) -> usize {
-        // The words have lines of their own.
-        2 * self.places * self.place() + WORDS * 64
+    fn channel_bytes(&self) -> usize {
+        2 * self.slots * self.slot_bytes() + WORDS * LINE
     }
 
-    /// Where message `number` of a channel comes in, from the beginning of the boxes.
+    /// Returns the offset of the slot in which message `number` of a channel arrives.
     pub(crate) fn incoming(&self, channel: usize, number: u64) -> usize {
-        channel * self.bytes() + (number as usize - 1) % self.places * self.place()
+        channel * self.channel_bytes() + (number as usize - 1) % self.slots * self.slot_bytes()
     }
 
     fn outgoing(&self, channel: usize, number: u64) -> usize {
-        self.incoming(channel, number) + self.places * self.place()
+        self.incoming(channel, number) + self.slots * self.slot_bytes()
     }
 
-    pub(crate) fn taken(&self, channel: usize) -> usize {
+    pub(crate) fn acknowledged(&self, channel: usize) -> usize {
         self.word(channel, 0)
     }
 
-    fn taking(&self, channel: usize) -> usize {
+    fn acknowledging(&self, channel: usize) -> usize {
         self.word(channel, 1)
     }
 
-    pub(crate) fn over(&self, channel: usize) -> usize {
+    pub(crate) fn status(&self, channel: usize) -> usize {
         self.word(channel, 2)
     }
 
-    fn theirs(&self, channel: usize) -> usize {
+    fn peer_status(&self, channel: usize) -> usize {
         self.word(channel, 3)
     }
 
-    fn word(&self, channel: usize, which: usize) -> usize {
-        (channel + 1) * self.bytes() - (WORDS - which) * 64
+    fn word(&self, channel: usize, index: usize) -> usize {
+        (channel + 1) * self.channel_bytes() - (WORDS - index) * LINE
     }
 }
 
-impl Boxes {
+impl Rings {
+    /// Allocates and registers the rings of `channels` channels.
+    ///
     /// # Errors
-    /// As [`PinnedAlloc::allocate`].
-    pub(crate) fn new(verbs: &Arc<Verbs>, layout: Layout, channels: usize) -> Result<Boxes> {
-        let bytes = layout.bytes() * channels.max(1);
+    /// The errors of [`PinnedAlloc::allocate`].
+    pub(crate) fn new(verbs: &Arc<Verbs>, layout: RingLayout, channels: usize) -> Result<Rings> {
+        let bytes = layout.channel_bytes() * channels.max(1);
         let access = Access::REMOTE_WRITE | Access::REMOTE_READ;
-        // No more than that is pinned.
         let pool = PinnedAlloc::new(verbs.clone(), access, bytes.next_power_of_two());
         let mut memory = pool.allocate(bytes)?;
         memory.fill(0);
         let base = NonNull::new(memory.as_mut_ptr()).expect("memory");
-        Ok(Boxes { layout, memory, base })
+        Ok(Rings { layout, memory, base })
     }
 
-    pub(crate) fn layout(&self) -> Layout {
+    pub(crate) fn layout(&self) -> RingLayout {
         self.layout
     }
 
-    /// Where they begin, and the key by which others write there.
-    pub(crate) fn address(&self) -> (usize, u32) {
-        (self.base.as_ptr() as usize, self.memory.handle().rkey())
+    /// Returns the address and the key of the rings for peers.
+    pub(crate) fn remote(&self) -> RemoteSegment {
+        RemoteSegment { address: self.base.as_ptr() as u64, rkey: self.memory.handle().rkey() }
     }
 
-    fn local(&self, offset: usize, length: usize) -> (usize, u32, u32) {
-        (self.base.as_ptr() as usize + offset, length as u32, self.memory.handle().lkey())
+    fn local(&self, offset: usize, length: usize) -> LocalSegment {
+        let (address, lkey) = (self.base.as_ptr() as usize + offset, self.memory.handle().lkey());
+        LocalSegment { address, length: length as u32, lkey }
     }
 
     fn word(&self, offset: usize) -> &AtomicU64 {
-        // SAFETY: a word inside the memory, 64-byte aligned; it is only ever used so here, and by the device.
+        // SAFETY: a 64-byte aligned word inside the memory, which is accessed only in this way and by the
+        // device.
         unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset).cast()) }
     }
 
-    /// How many messages of this side the other one has taken. To be asked when it has told that.
-    pub(crate) fn taken(&self, channel: usize) -> u64 {
-        self.word(self.layout.taken(channel)).load(Ordering::Acquire)
+    /// Returns the number of this side's messages that the peer has received. It is valid after an
+    /// acknowledgement has arrived.
+    pub(crate) fn acknowledged(&self, channel: usize) -> u64 {
+        self.word(self.layout.acknowledged(channel)).load(Ordering::Acquire)
     }
 
-    /// Notes how many this side has taken: what is to be written into the other one's `taken`.
-    pub(crate) fn take(&self, channel: usize, count: u64) -> (usize, u32, u32) {
-        let offset = self.layout.taking(channel);
+    /// Sets the number of messages that this side has received, and returns the word, which is to be written
+    /// to the peer's `acknowledged`.
+    pub(crate) fn acknowledge(&self, channel: usize, count: u64) -> LocalSegment {
+        let offset = self.layout.acknowledging(channel);
         self.word(offset).store(count, Ordering::Release);
         self.local(offset, size_of::<u64>())
     }
 
-    /// From now on the other side reads this when it asks.
-    pub(crate) fn say_over(&self, channel: usize, why: Over) {
-        self.word(self.layout.over(channel)).store(why as u64, Ordering::Release);
+    /// Sets the status that the peer reads.
+    pub(crate) fn set_status(&self, channel: usize, status: ChannelStatus) {
+        self.word(self.layout.status(channel)).store(status as u64, Ordering::Release);
     }
 
-    /// Where to the other side's `over` is to be read.
-    pub(crate) fn theirs(&self, channel: usize) -> (usize, u32, u32) {
-        self.local(self.layout.theirs(channel), size_of::<u64>())
+    /// Returns the word into which the peer's status is to be read.
+    pub(crate) fn peer_status_word(&self, channel: usize) -> LocalSegment {
+        self.local(self.layout.peer_status(channel), size_of::<u64>())
     }
 
-    /// What has been read there.
-    pub(crate) fn said_over(&self, channel: usize) -> Option<Over> {
-        match self.word(self.layout.theirs(channel)).load(Ordering::Acquire) {
+    /// Returns the peer's status as it was read last, or `None` if the channel is open there.
+    pub(crate) fn peer_status(&self, channel: usize) -> Option<ChannelStatus> {
+        match self.word(self.layout.peer_status(channel)).load(Ordering::Acquire) {
             0 => None,
-            1 => Some(Over::Lost),
-            _ => Some(Over::Closed),
+            1 => Some(ChannelStatus::Failed),
+            _ => Some(ChannelStatus::Closed),
         }
     }
 
-    /// Makes a message ready, with its bytes when they are to come along: what is to be written.
+    /// Fills a slot with a header and the bytes of an eager message, and returns the segment, which is to be
+    /// written to the peer.
     ///
     /// # Safety
-    /// The caller alone sends on the channel, and the message that had the place before has been taken.
-    pub(crate) unsafe fn fill(&self, channel: usize, head: Head, bytes: &[u8]) -> (usize, u32, u32) {
+    /// Only the caller sends on the channel, and the peer has received the message that used the slot before.
+    pub(crate) unsafe fn fill(&self, channel: usize, header: MessageHeader, bytes: &[u8]) -> LocalSegment {
         assert!(bytes.len() <= self.layout.eager);
-        let offset = self.layout.outgoing(channel, head.number);
-        // SAFETY: inside the memory, and nobody else's by this function's contract.
+        let offset = self.layout.outgoing(channel, header.number);
+        // SAFETY: inside the memory; by the contract of this function nothing else accesses the slot.
         unsafe {
-            let place = self.base.as_ptr().add(offset);
-            place.cast::<Head>().write(head);
-            place.add(size_of::<Head>()).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+            let slot = self.base.as_ptr().add(offset);
+            slot.cast::<MessageHeader>().write(header);
+            slot.add(size_of::<MessageHeader>()).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
         }
-        self.local(offset, size_of::<Head>() + bytes.len())
+        self.local(offset, size_of::<MessageHeader>() + bytes.len())
     }
 
-    /// The head of message `number`.
+    /// Returns the header of message `number`.
     ///
     /// # Safety
-    /// The other side has told that it is there, and it has not been taken.
-    pub(crate) unsafe fn head(&self, channel: usize, number: u64) -> Head {
-        // SAFETY: inside the memory, and written completely, by this function's contract.
-        unsafe {
-            self.base.as_ptr().add(self.layout.incoming(channel, number)).cast::<Head>().read_volatile()
-        }
+    /// The notification of the message has arrived, and the message was not acknowledged.
+    pub(crate) unsafe fn header(&self, channel: usize, number: u64) -> MessageHeader {
+        let offset = self.layout.incoming(channel, number);
+        // SAFETY: inside the memory; by the contract of this function it is completely written.
+        unsafe { self.base.as_ptr().add(offset).cast::<MessageHeader>().read_volatile() }
     }
 
-    /// Copies its bytes.
+    /// Copies the bytes of the eager message `number`.
     ///
     /// # Panics
-    /// When it is longer than what comes along.
+    /// If `into` is longer than an eager message.
     ///
     /// # Safety
-    /// As [`head`](Boxes::head).
+    /// The contract of [`header`](Rings::header).
     pub(crate) unsafe fn copy(&self, channel: usize, number: u64, into: &mut [u8]) {
         assert!(into.len() <= self.layout.eager);
-        let offset = self.layout.incoming(channel, number) + size_of::<Head>();
+        let offset = self.layout.incoming(channel, number) + size_of::<MessageHeader>();
         // SAFETY: as above.
         unsafe { self.base.as_ptr().add(offset).copy_to_nonoverlapping(into.as_mut_ptr(), into.len()) };
     }
@@ -214,26 +223,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_two_places_overlap() {
-        for (eager, places) in [(0, 1), (1, 2), (8192, 16), (31, 3)] {
-            let layout = Layout { eager, places };
-            let mut all = Vec::new();
+    fn slots_and_words_do_not_overlap() {
+        for (eager, slots) in [(0, 1), (1, 2), (8192, 16), (31, 3)] {
+            let layout = RingLayout { eager, slots };
+            let mut parts = Vec::new();
             for channel in 0..3 {
-                for number in 1..=places as u64 {
-                    let length = size_of::<Head>() + eager;
-                    all.push((layout.incoming(channel, number), length));
-                    all.push((layout.outgoing(channel, number), length));
+                for number in 1..=slots as u64 {
+                    let length = size_of::<MessageHeader>() + eager;
+                    parts.push((layout.incoming(channel, number), length));
+                    parts.push((layout.outgoing(channel, number), length));
                 }
-                assert_eq!(layout.incoming(channel, 1), layout.incoming(channel, 1 + places as u64));
-                all.push((layout.taken(channel), 8));
-                all.push((layout.taking(channel), 8));
-                all.push((layout.over(channel), 8));
-                all.push((layout.theirs(channel), 8));
+                assert_eq!(layout.incoming(channel, 1), layout.incoming(channel, 1 + slots as u64));
+                parts.push((layout.acknowledged(channel), 8));
+                parts.push((layout.acknowledging(channel), 8));
+                parts.push((layout.status(channel), 8));
+                parts.push((layout.peer_status(channel), 8));
             }
-            all.sort_unstable();
-            assert!(all.windows(2).all(|two| two[0].0 + two[0].1 <= two[1].0), "{layout:?}");
-            assert!(all.last().unwrap().0 + 8 <= 3 * layout.bytes());
-            assert!(all.iter().all(|(at, _)| at % 8 == 0));
+            parts.sort_unstable();
+            assert!(parts.windows(2).all(|two| two[0].0 + two[0].1 <= two[1].0), "{layout:?}");
+            assert!(parts.last().unwrap().0 + 8 <= 3 * layout.channel_bytes());
+            assert!(parts.iter().all(|(offset, _)| offset % 8 == 0));
         }
     }
 }

@@ -1,10 +1,8 @@
-//! The hosts of a job, joined by RDMA.
+//! Fabrics: the hosts of a job, connected for one buffer.
 
 #![allow(unsafe_code)]
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex};
 
 use tracing::info_span;
 
@@ -14,219 +12,158 @@ use crate::error::{Error, Result};
 use crate::job::{Collective, Hosts, all_or_none};
 use crate::os::array::Array;
 use crate::os::process;
-use crate::rdma::connect::connections::Parts;
-use crate::rdma::connect::endpoint::{Endpoint, Listener};
-use crate::rdma::connect::endpoint_info::Card;
-use crate::rdma::options::Options;
-use crate::rdma::verbs::in_flight::deadline;
+use crate::rdma::connect::device_resources::DeviceResources;
+use crate::rdma::connect::endpoint::Endpoint;
+use crate::rdma::connect::endpoint_info::EndpointInfo;
+use crate::rdma::connect::progress_thread::ProgressThread;
+use crate::rdma::one_sided::fabric_state::{FabricState, frozen};
+use crate::rdma::one_sided::signals::Signals;
+use crate::rdma::options::FabricOptions;
+use crate::rdma::verbs::work_request::RemoteSegment;
 use crate::register::own_ranges::{self, FreezeObserver};
 use crate::register::{Access, Probe, Registration, Span, Verbs};
 
-/// How many signals each process has.
-pub const SIGNALS: usize = 64;
-/// Two more, of hostbuf's own: a piece of a buffer that is being replicated has come; no more of them will.
-pub(crate) const PIECES: usize = SIGNALS;
-pub(crate) const GAVE_UP: usize = SIGNALS + 1;
-/// The hosts of a job, joined so that each can write into and read from the others' part of a buffer.
+/// The hosts of a job, connected so that each can write to and read from the others' parts of a buffer.
 ///
-/// The process that leads its host, the first of its ranks, does the I/O. On the others every operation is
-/// [`Error::Unsupported`]; in a child that it forks, [`Error::Forked`].
+/// The first rank of each host does the I/O. On the other ranks every operation is [`Error::Unsupported`],
+/// and in a forked child [`Error::Forked`].
 pub struct Fabric {
-    // Before what it listens for.
-    _listener: Option<Listener>,
-    pub(crate) shared: Option<Arc<Shared>>,
+    // Dropped before the state that it uses.
+    _progress: Option<ProgressThread>,
+    state: Option<Arc<FabricState>>,
     hosts: usize,
     own: usize,
 }
 
-/// What a host has of it.
-pub(crate) struct Shared {
-    /// The same on all hosts, and another one each time that hosts are joined.
-    pub(crate) number: u64,
-    pub(crate) endpoint: Arc<Endpoint>,
-    pub(crate) signals: Arc<Signals>,
-    pub(crate) own: usize,
-    /// Each host's key for its part of the buffer.
-    pub(crate) keys: Vec<u32>,
-    pub(crate) segment: Mutex<Option<Registration<Verbs>>>,
-    /// A word that nobody looks at.
-    pub(crate) nowhere: Registration<Verbs>,
-    pub(crate) span: Span,
-    pub(crate) buffer: HostBuffer,
-}
-
-/// How often each signal has come, and who waits for one.
-pub(crate) struct Signals {
-    counts: [AtomicU64; SIGNALS + 2],
-    lock: Mutex<()>,
-    came: Condvar,
-}
-
-fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+/// The device and the registered memory of a host.
+struct Opened {
+    resources: DeviceResources,
+    registration: Registration<Verbs>,
+    scratch: Registration<Verbs>,
 }
 
 impl Fabric {
-    /// Joins the hosts of `group` for `buffer`, which all of them have. Collective. Connections are made later, when the first
-    /// operation wants one.
+    /// Connects the hosts of `group` for `buffer`, which all of them have. Collective. Each connection is
+    /// made by the first operation that needs it.
     ///
     /// # Errors
-    /// On all ranks: [`Error::Unsupported`] where a host has no RDMA device that is up; [`Error::Disagreed`] when the hosts'
-    /// buffers differ; [`Error::Freeze`] for a frozen buffer; [`Error::Invalid`] for options that make no sense.
+    /// On all ranks: [`Error::Unsupported`] if a host has no RDMA device with an active port;
+    /// [`Error::Disagreed`] if the hosts' buffers differ; [`Error::Freeze`] for a frozen buffer;
+    /// [`Error::Invalid`] for an option out of its range.
     ///
     /// # Safety
-    /// The devices write into the buffer behind the compiler's back: what an operation writes, on the other host (a put, an
-    /// addition) or on this one (a get, what an addition finds), is referenced by nobody at the time: neither by a reference that
-    /// the arena or the buffer gave nor by one that was made of its pointer. That holds for all that any host of the fabric
-    /// begins, from here on until the fabric is gone on all hosts.
-    pub unsafe fn connect(group: &dyn Collective, buffer: &HostBuffer, options: Options) -> Result<Fabric> {
+    /// The devices write to the buffer without the compiler's knowledge. While an operation is in progress,
+    /// no reference exists to the memory that it writes: on the other host for a put or a `fetch_add`, on
+    /// this host for a get or the result of a `fetch_add`. This includes references from the arena and the
+    /// buffer, and those made from their pointers. It applies to the operations of all hosts, until the
+    /// fabric is dropped on all of them.
+    pub unsafe fn connect(
+        group: &dyn Collective,
+        buffer: &HostBuffer,
+        options: FabricOptions,
+    ) -> Result<Fabric> {
         let _span = info_span!("fabric", buffer = %buffer.name()).entered();
         let hosts = Hosts::of(group)?;
         buffer.compare(group, &hosts)?;
         let opened = if hosts.leads() { open(buffer, &options).map(Some) } else { Ok(None) };
         let opened = all_or_none(group, opened)?;
-        let mut fabric = Fabric { shared: None, _listener: None, hosts: hosts.count, own: hosts.index };
-        let Some((parts, registration, nowhere)) = opened else {
+        let mut fabric = Fabric { _progress: None, state: None, hosts: hosts.count, own: hosts.index };
+        let Some(opened) = opened else {
             all_or_none(group, Ok(()))?;
             return Ok(fabric);
         };
+        let Opened { resources, registration, scratch } = opened;
         let span = Span::new(buffer.as_ptr().as_ptr() as usize, buffer.len())?;
-        let cards = Card::exchange(&*hosts.leaders, &parts, registration.handle().rkey(), span.start())?;
-        let shared = Arc::new(Shared {
-            number: cards[0].number,
-            endpoint: Arc::new(Endpoint::new(parts, hosts.index, &cards, options)),
-            signals: Arc::new(Signals {
-                counts: std::array::from_fn(|_| AtomicU64::new(0)),
-                lock: Mutex::new(()),
-                came: Condvar::new(),
-            }),
+        let memory = RemoteSegment { address: span.start() as u64, rkey: registration.handle().rkey() };
+        let infos = EndpointInfo::new(resources.datagrams.address(), memory).exchange(&*hosts.leaders)?;
+        let state = Arc::new(FabricState {
+            group: infos[0].group,
+            endpoint: Arc::new(Endpoint::new(resources, hosts.index, &infos, options)),
+            signals: Arc::new(Signals::new()),
             own: hosts.index,
-            keys: cards.iter().map(|card| card.key).collect(),
-            segment: Mutex::new(Some(registration)),
-            nowhere,
+            parts: infos.iter().map(|info| info.memory).collect(),
+            registration: Mutex::new(Some(registration)),
+            scratch,
             span,
             buffer: buffer.clone(),
         });
-        let registrations: Arc<dyn FreezeObserver> = shared.clone();
+        let registrations: Arc<dyn FreezeObserver> = state.clone();
         own_ranges::observe(Arc::downgrade(&registrations));
-        let signals = shared.signals.clone();
-        let listener = shared.endpoint.listen(move |number| signals.count_one(number as usize), None);
-        // Who has begun to freeze the buffer before that was told of has not ended this registration.
-        let listener = listener.and_then(|listener| Ok(own_ranges::may_write(span).map(|()| listener)?));
-        // Nobody asks before all can answer.
-        fabric._listener = Some(all_or_none(group, listener)?);
-        let carrier: Arc<dyn Carrier> = shared.clone();
+        let signals = state.signals.clone();
+        let on_signal = move |signal| signals.notify(signal as usize);
+        let progress = ProgressThread::start(&state.endpoint, on_signal, None);
+        // A rank that began to freeze the buffer before `tell` has not ended this registration.
+        let progress = progress.and_then(|progress| Ok(own_ranges::may_write(span).map(|()| progress)?));
+        // No host sends a connect message before all can reply.
+        fabric._progress = Some(all_or_none(group, progress)?);
+        let carrier: Arc<dyn Carrier> = state.clone();
         carrier::offer(&carrier);
-        fabric.shared = Some(shared);
+        fabric.state = Some(state);
         Ok(fabric)
     }
 
-    /// Whether hosts can be joined here, and if not, why.
+    /// Returns whether hosts can be connected here, and the reason if not.
     #[must_use]
     pub fn probe() -> Probe {
         Verbs::probe()
     }
 
-    /// How many hosts there are.
+    /// Returns the number of hosts.
     #[must_use]
     pub fn hosts(&self) -> usize {
         self.hosts
     }
 
-    /// Which of them this is.
+    /// Returns the index of this host.
     #[must_use]
     pub fn host(&self) -> usize {
         self.own
     }
 
-    /// How many connections there are from and to this process: two queue pairs between two hosts that both began operations on
-    /// each other, one where one did, and none before. 0 in a forked child.
+    /// Returns the number of connections from and to this process. Two hosts have two connections if both
+    /// began operations on each other, one if only one did, and none before that. In a forked child the
+    /// number is 0.
     #[must_use]
     pub fn connections(&self) -> usize {
-        let shared = self.shared.as_ref().filter(|shared| shared.endpoint.is_here());
-        shared.map_or(0, |shared| shared.endpoint.links.count())
+        let state = self.state.as_ref().filter(|state| state.endpoint.is_owned());
+        state.map_or(0, |state| state.endpoint.connections.count())
     }
 
-    pub(crate) fn shared(&self) -> Result<&Arc<Shared>> {
-        let shared = self.shared.as_ref().ok_or_else(|| Error::Unsupported {
+    pub(crate) fn state(&self) -> Result<&Arc<FabricState>> {
+        let state = self.state.as_ref().ok_or_else(|| Error::Unsupported {
             what: "sending by RDMA from this rank".into(),
-            why: format!("the first rank of {} does it for the host", process::host_name()),
+            why: format!("the first rank of {} does the I/O of its host", process::host_name()),
         })?;
-        shared.endpoint.check_here()?;
-        Ok(shared)
+        state.endpoint.check_owner()?;
+        Ok(state)
     }
 }
 
 impl Drop for Fabric {
     fn drop(&mut self) {
-        // An operation that nobody has waited for may keep it alive; no buffer goes by it any more.
-        if let Some(shared) = self.shared.take().filter(|shared| shared.endpoint.is_here()) {
-            let carrier: Arc<dyn Carrier> = shared;
+        // An operation that is still in progress may keep the state alive, but `replicate` must not use it
+        // any more.
+        if let Some(state) = self.state.take().filter(|state| state.endpoint.is_owned()) {
+            let carrier: Arc<dyn Carrier> = state;
             carrier::withdraw(&carrier);
         }
     }
 }
 
-fn open(buffer: &HostBuffer, options: &Options) -> Result<(Parts, Registration<Verbs>, Registration<Verbs>)> {
+fn open(buffer: &HostBuffer, options: &FabricOptions) -> Result<Opened> {
     if buffer.fill_state()? == Fill::Frozen {
-        return Err(Error::Freeze {
-            why: "the buffer is frozen, and nobody may write into it by RDMA".into(),
-        });
+        return Err(frozen());
     }
-    let parts = Parts::open(options)?;
-    let all = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+    let resources = DeviceResources::open(options)?;
+    let access = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
     let span = Span::new(buffer.as_ptr().as_ptr() as usize, buffer.len())?;
     own_ranges::may_write(span)?;
-    // Without the note that a user's has: freezing ends it.
-    let registration = Registration::with_keepalive(&parts.verbs, span, all, buffer.segment.clone())?;
-    let word = Arc::new(Array::new(1, |_| 0u64).map_err(Error::os("making room for a word"))?);
-    let nowhere = Span::new(word.as_ptr() as usize, 8)?;
-    let nowhere = Registration::with_keepalive(&parts.verbs, nowhere, Access::WRITE, word)?;
-    Ok((parts, registration, nowhere))
-}
-
-impl FreezeObserver for Shared {
-    fn prepare(&self, _: Span) -> std::result::Result<(), String> {
-        Ok(())
-    }
-
-    /// A peer's key for the buffer ends with the registration, which has to be the same as long as the fabric is.
-    fn commit(&self, span: Span) -> std::result::Result<(), String> {
-        if !self.span.overlaps(span) {
-            return Ok(());
-        }
-        let registration = held(&self.segment).take();
-        registration.map_or(Ok(()), |registration| registration.deregister().map_err(|e| e.to_string()))
-    }
-}
-
-impl Signals {
-    fn count_one(&self, number: usize) {
-        let Some(count) = self.counts.get(number) else { return };
-        count.fetch_add(1, Ordering::Release);
-        drop(held(&self.lock));
-        self.came.notify_all();
-    }
-
-    /// How often signal `number` has come.
-    pub(crate) fn count(&self, number: usize) -> u64 {
-        self.counts[number].load(Ordering::Acquire)
-    }
-
-    /// Waits until what has come makes `ready` true. `false`: the time is over.
-    pub(crate) fn wait_until(&self, timeout: Duration, ready: &dyn Fn() -> bool) -> bool {
-        let until = deadline(timeout);
-        let mut lock = held(&self.lock);
-        while !ready() {
-            let left = until
-                .map_or(Duration::from_secs(3600), |until| until.saturating_duration_since(Instant::now()));
-            if left.is_zero() {
-                return false;
-            }
-            lock = self.came.wait_timeout(lock, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
-        true
-    }
+    // It is not recorded as a user's registration is, since freezing ends it.
+    let registration = Registration::with_keepalive(&resources.verbs, span, access, buffer.keepalive())?;
+    let word = Arc::new(Array::new(1, |_| 0u64).map_err(Error::os("allocating a word"))?);
+    let scratch = Span::new(word.as_ptr() as usize, 8)?;
+    let scratch = Registration::with_keepalive(&resources.verbs, scratch, Access::WRITE, word)?;
+    Ok(Opened { resources, registration, scratch })
 }
 
 impl std::fmt::Debug for Fabric {

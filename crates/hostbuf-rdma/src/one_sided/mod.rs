@@ -1,4 +1,6 @@
 //! One-sided operations of a host on the other hosts' parts of a buffer.
 
 pub(crate) mod fabric;
+pub(crate) mod fabric_state;
 pub(crate) mod operations;
+pub(crate) mod signals;

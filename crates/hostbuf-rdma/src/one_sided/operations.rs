@@ -1,225 +1,231 @@
-//! What one host does to another's part of the buffer: put, get, add, signal.
+//! The operations of a fabric: put, get, `fetch_add`, flush and signals.
 
 #![allow(unsafe_code)]
 
 use std::ops::RangeBounds;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::buffer::Fill;
 use crate::error::{Error, Failure, Result};
 use crate::rdma::connect::pending::Pending;
-use crate::rdma::one_sided::fabric::{Fabric, SIGNALS, Shared};
-use crate::rdma::verbs::in_flight::deadline;
-use crate::rdma::verbs::queue_pair::What;
+use crate::rdma::limits::MAX_REQUEST_BYTES;
+use crate::rdma::one_sided::fabric::Fabric;
+use crate::rdma::one_sided::fabric_state::{FabricState, frozen};
+use crate::rdma::one_sided::signals::SIGNALS;
+use crate::rdma::sync::{deadline, time_left};
+use crate::rdma::verbs::work_request::{LocalSegment, Operation, RemoteSegment};
 use crate::span::Span;
 
-/// The most bytes of one request; a longer region is sent in several.
-const LONGEST: usize = 1 << 30;
-
 impl Fabric {
-    /// Writes this host's bytes of `region` into the same region of `host`. When the operation is over the bytes have been
-    /// taken from here, and are on their way in order: what is put to the same host later arrives later. That they are
-    /// visible there is known by a [signal](Fabric::put_signal), or by what the hosts agree on otherwise after
-    /// [`flush`](Fabric::flush).
+    /// Writes this host's bytes of `region` to the same region of `host`. When the operation is complete, the
+    /// bytes here may be changed. Puts to one host arrive in the order in which they were begun. A
+    /// [signal](Fabric::put_signal) tells the other host that the bytes are visible there; or the hosts
+    /// agree on that by other means after a [`flush`](Fabric::flush).
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a region that is empty or not inside the buffer, or no such host; [`Error::Freeze`] when the buffer
-    /// is frozen; [`Error::Peer`] when the host cannot be reached; [`Error::Unsupported`] on ranks that do no I/O.
+    /// [`Error::Invalid`] for a region that is empty or not inside the buffer, or a host that does not exist;
+    /// [`Error::Freeze`] if the buffer is frozen; [`Error::Peer`] if the host cannot be reached;
+    /// [`Error::Unsupported`] on ranks that do no I/O.
     pub fn put(&self, region: impl RangeBounds<usize>, host: usize) -> Result<Pending> {
-        let (shared, span) = self.checked(region, host)?;
-        let pending = begin(shared, "put", host, span, |address, key, _| What::Write { address, key })?;
-        Ok(pending.keeping(shared.clone()))
+        let (state, span) = self.checked(region, host)?;
+        let pending = begin(state, "put", host, span, |remote, _| Operation::Write(remote))?;
+        Ok(pending.with_keepalive(state.clone()))
     }
 
-    /// Writes many regions, in their order: posted together, and over when all are. For many small ones, of which each by itself
-    /// would cost more to begin and to wait for than to send.
+    /// Writes many regions, in their order, as one operation. For many small regions this is much cheaper
+    /// than one [`put`](Fabric::put) each.
     ///
     /// # Errors
-    /// As [`put`](Fabric::put). All regions are looked at before anything is sent.
+    /// The errors of [`put`](Fabric::put). All regions are checked before anything is sent.
     pub fn put_many<R: RangeBounds<usize>>(
         &self,
         regions: impl IntoIterator<Item = R>,
         host: usize,
     ) -> Result<Pending> {
-        let shared = self.writable(host)?;
-        let key = (shared.keys[host], shared.local_key()?);
-        let mut steps = Vec::new();
+        let state = self.writable(host)?;
+        let lkey = state.lkey()?;
+        let mut requests = Vec::new();
         for region in regions {
-            let span = shared.buffer.region(region)?;
-            pieces(span, |at, length, _| {
-                steps.push((What::Write { address: at as u64, key: key.0 }, (at, length, key.1)));
+            for_each_request(state.buffer.region(region)?, lkey, |local, _| {
+                requests.push((Operation::Write(state.remote(host, local.address)), local));
             });
         }
-        let mut pending = Pending::to(&shared.endpoint, host, "put")?;
+        let mut pending = Pending::new(&state.endpoint, host, "put")?;
         // SAFETY: as in `begin`.
-        unsafe { pending.post_all(&steps)? };
-        Ok(pending.keeping(shared.clone()))
+        unsafe { pending.post_all(&requests)? };
+        Ok(pending.with_keepalive(state.clone()))
     }
 
-    /// The same as [`put`](Fabric::put), and then counts signal number `signal` of `host`, where [`wait_signal`](Fabric::wait_signal) waits for it: when
-    /// it has come, the bytes of this put are visible there, and those of all earlier puts of this host to that one, but for those that
-    /// have failed: each says so itself, to whoever waits for it.
+    /// Writes `region` like [`put`](Fabric::put), and then increments the signal `signal` of `host`, on which
+    /// [`wait_signal`](Fabric::wait_signal) waits there. When the signal arrives, the bytes of this put are
+    /// visible on `host`, and so are those of all earlier puts of this host, except for puts that failed.
     ///
     /// # Errors
-    /// As [`put`](Fabric::put); [`Error::Invalid`] for a signal that is not below [`SIGNALS`](crate::rdma::SIGNALS).
+    /// The errors of [`put`](Fabric::put), and [`Error::Invalid`] for a signal that is not below
+    /// [`SIGNALS`](crate::rdma::SIGNALS).
     pub fn put_signal(&self, region: impl RangeBounds<usize>, host: usize, signal: usize) -> Result<Pending> {
         check_signal(signal)?;
-        let (shared, span) = self.checked(region, host)?;
-        let pending = put_and_tell(shared, "put", host, span, signal as u32)?;
-        Ok(pending.keeping(shared.clone()))
+        let (state, span) = self.checked(region, host)?;
+        let pending = put_with_signal(state, "put", host, span, signal)?;
+        Ok(pending.with_keepalive(state.clone()))
     }
 
-    /// Reads the bytes of `region` of `host` into the same region here. When the operation is over they are here.
+    /// Reads the bytes of `region` of `host` into the same region here. When the operation is complete, they
+    /// are here.
     ///
     /// # Errors
-    /// As [`put`](Fabric::put).
+    /// The errors of [`put`](Fabric::put).
     pub fn get(&self, region: impl RangeBounds<usize>, host: usize) -> Result<Pending> {
-        let (shared, span) = self.checked(region, host)?;
-        let pending = begin(shared, "get", host, span, |address, key, _| What::Read { address, key })?;
-        Ok(pending.keeping(shared.clone()))
+        let (state, span) = self.checked(region, host)?;
+        let pending = begin(state, "get", host, span, |remote, _| Operation::Read(remote))?;
+        Ok(pending.with_keepalive(state.clone()))
     }
 
-    /// Adds to the word at `offset` of `host`, and puts what it was before into the word at `offset` here. Atomic among these
-    /// operations, not with what processors do.
+    /// Adds `add` to the 64-bit word at `offset` of `host`, and writes its previous value to the word at
+    /// `offset` here. It is atomic with respect to other calls of `fetch_add`, but not to processors.
     ///
     /// # Errors
-    /// As [`put`](Fabric::put); [`Error::Invalid`] for an offset that is no multiple of 8.
+    /// The errors of [`put`](Fabric::put), and [`Error::Invalid`] for an offset that is not a multiple of 8.
     pub fn fetch_add(&self, offset: usize, host: usize, add: u64) -> Result<Pending> {
         if !offset.is_multiple_of(8) {
-            return Err(Error::invalid(format!("fetch_add at {offset}, which is no multiple of 8")));
+            return Err(Error::invalid(format!(
+                "invalid offset {offset} for fetch_add: expected a multiple of 8"
+            )));
         }
-        let (shared, span) = self.checked(offset..offset.saturating_add(8), host)?;
-        let pending =
-            begin(shared, "fetch_add", host, span, |address, key, _| What::FetchAdd { address, key, add })?;
-        Ok(pending.keeping(shared.clone()))
+        let (state, span) = self.checked(offset..offset.saturating_add(8), host)?;
+        let operation = |remote, _| Operation::FetchAdd { remote, add };
+        let pending = begin(state, "fetch_add", host, span, operation)?;
+        Ok(pending.with_keepalive(state.clone()))
     }
 
-    /// Waits until all that this host has begun towards `host` is over on this side: its bytes here may be changed again.
+    /// Waits until all operations on `host` are complete on this side: the bytes here may be changed again.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when there is no such host; [`Error::Peer`] when the time is over. What failed, the operation itself
-    /// says.
+    /// [`Error::Invalid`] if the host does not exist; [`Error::Peer`] after `timeout`. A failed operation
+    /// reports its error through its own [`Pending`].
     pub fn flush_local(&self, host: usize, timeout: Duration) -> Result<()> {
-        let shared = self.shared()?;
+        let state = self.state()?;
         self.check_host(host)?;
-        let flights = &shared.endpoint.flights;
-        match flights.wait(deadline(timeout), || flights.under_way(host) == 0)? {
+        let in_flight = &state.endpoint.in_flight;
+        match in_flight.wait(deadline(timeout), || in_flight.in_progress(host) == 0)? {
             true => Ok(()),
             false => Err(Error::Peer { host, doing: "flush".into(), failure: Failure::Timeout }),
         }
     }
 
-    /// The same, and waits until what it wrote is in the memory of `host`, where processors there see it: by reading a word
-    /// there, which the device and the bus answer behind all writes. It tells them nothing: that is what signals are for.
+    /// Waits until all operations on `host` are complete, and the bytes that they wrote are visible to
+    /// processors there. It reads a word of the other host, which its device and bus deliver after all
+    /// earlier writes. The other host is not notified; a [signal](Fabric::put_signal) does that.
     ///
     /// # Errors
-    /// As [`flush_local`](Fabric::flush_local); [`Error::Peer`] when `host` cannot be reached; [`Error::Freeze`] when the buffer
-    /// is frozen.
+    /// The errors of [`flush_local`](Fabric::flush_local); [`Error::Peer`] if the host cannot be reached;
+    /// [`Error::Freeze`] if the buffer is frozen.
     pub fn flush(&self, host: usize, timeout: Duration) -> Result<()> {
-        let until = deadline(timeout);
+        let deadline = deadline(timeout);
         self.flush_local(host, timeout)?;
-        let shared = self.writable(host)?;
-        let word = shared.nowhere.span();
-        let mut reading = Pending::to_until(&shared.endpoint, host, "flush", until)?;
-        let what = What::Read { address: shared.span.start() as u64, key: shared.keys[host] };
-        let local = (word.start(), word.len() as u32, shared.nowhere.handle().lkey());
-        // SAFETY: a word that the registration keeps, which the operation keeps, and that nobody looks at.
-        unsafe { reading.post(what, local)? };
-        let mut reading = reading.keeping(shared.clone());
-        match reading.wait_timeout(
-            until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now())),
-        )? {
+        let state = self.writable(host)?;
+        let mut read = Pending::new_until(&state.endpoint, host, "flush", deadline)?;
+        // SAFETY: nothing reads the scratch word. The state keeps it registered, and the operation keeps
+        // the state.
+        unsafe { read.post(Operation::Read(state.parts[host]), state.scratch())? };
+        let mut read = read.with_keepalive(state.clone());
+        match read.wait_timeout(time_left(deadline))? {
             true => Ok(()),
             false => Err(Error::Peer { host, doing: "flush".into(), failure: Failure::Timeout }),
         }
     }
 
-    /// How often signal number `signal` has come to this host.
+    /// Returns the number of times that `signal` has arrived at this host.
     ///
     /// # Errors
-    /// [`Error::Invalid`], [`Error::Unsupported`].
+    /// [`Error::Invalid`] for a signal that is not below [`SIGNALS`](crate::rdma::SIGNALS);
+    /// [`Error::Unsupported`] on ranks that do no I/O.
     pub fn signals(&self, signal: usize) -> Result<u64> {
         check_signal(signal)?;
-        Ok(self.shared()?.signals.count(signal))
+        Ok(self.state()?.signals.count(signal))
     }
 
-    /// Waits until signal number `signal` has come `times` times since the hosts were joined. `false`: the time is over.
+    /// Waits until `signal` has arrived `times` times since the hosts were connected. Returns `false` after
+    /// `timeout`.
     ///
     /// # Errors
-    /// [`Error::Invalid`], [`Error::Unsupported`].
+    /// The errors of [`signals`](Fabric::signals).
     pub fn wait_signal(&self, signal: usize, times: u64, timeout: Duration) -> Result<bool> {
         check_signal(signal)?;
-        let signals = &self.shared()?.signals;
+        let signals = &self.state()?.signals;
         Ok(signals.wait_until(timeout, &|| signals.count(signal) >= times))
     }
 
-    fn checked(&self, region: impl RangeBounds<usize>, host: usize) -> Result<(&Arc<Shared>, Span)> {
-        let shared = self.writable(host)?;
-        Ok((shared, shared.buffer.region(region)?))
+    fn checked(&self, region: impl RangeBounds<usize>, host: usize) -> Result<(&Arc<FabricState>, Span)> {
+        let state = self.writable(host)?;
+        Ok((state, state.buffer.region(region)?))
     }
 
     fn check_host(&self, host: usize) -> Result<()> {
         match host < self.hosts() {
             true => Ok(()),
-            false => Err(Error::invalid(format!("host {host}: there are {}, counted from 0", self.hosts()))),
+            false => Err(Error::invalid(format!(
+                "invalid host {host}: the fabric has {} hosts, counted from 0",
+                self.hosts()
+            ))),
         }
     }
 
-    /// What is needed for operations on `host`, which there is, on a buffer that is not frozen.
-    fn writable(&self, host: usize) -> Result<&Arc<Shared>> {
-        let shared = self.shared()?;
+    /// Returns the state after checking that `host` exists and the buffer is not frozen.
+    fn writable(&self, host: usize) -> Result<&Arc<FabricState>> {
+        let state = self.state()?;
         self.check_host(host)?;
-        if shared.buffer.fill_state()? == Fill::Frozen {
-            return Err(Error::Freeze {
-                why: "the buffer is frozen, and nobody may write into it by RDMA".into(),
-            });
+        match state.buffer.fill_state()? {
+            Fill::Frozen => Err(frozen()),
+            _ => Ok(state),
         }
-        Ok(shared)
     }
 }
 
-/// Writes `span` there, and then tells `number`.
-pub(crate) fn put_and_tell(
-    shared: &Shared,
-    doing: &'static str,
+/// Writes `span` to `host`, and then increments `signal` there.
+pub(crate) fn put_with_signal(
+    state: &FabricState,
+    name: &'static str,
     host: usize,
     span: Span,
-    number: u32,
+    signal: usize,
 ) -> Result<Pending> {
-    begin(shared, doing, host, span, |address, key, last| match last {
-        true => What::WriteAndTell { address, key, number },
-        false => What::Write { address, key },
+    let immediate = signal as u32;
+    begin(state, name, host, span, |remote, is_last| match is_last {
+        true => Operation::WriteWithImmediate { remote, immediate },
+        false => Operation::Write(remote),
     })
 }
 
+/// Posts the requests for `span`. `operation` makes each from its remote memory, and knows the last one.
 fn begin(
-    shared: &Shared,
-    doing: &'static str,
+    state: &FabricState,
+    name: &'static str,
     host: usize,
     span: Span,
-    what: impl Fn(u64, u32, bool) -> What,
+    operation: impl Fn(RemoteSegment, bool) -> Operation,
 ) -> Result<Pending> {
-    // The key may have ended since: then the buffer is frozen.
-    let key = shared.local_key()?;
-    let mut steps = Vec::with_capacity(1);
-    pieces(span, |at, length, last| {
-        steps.push((what(at as u64, shared.keys[host], last), (at, length, key)));
+    let lkey = state.lkey()?;
+    let mut requests = Vec::with_capacity(1);
+    for_each_request(span, lkey, |local, is_last| {
+        requests.push((operation(state.remote(host, local.address), is_last), local));
     });
-    let mut pending = Pending::to(&shared.endpoint, host, doing)?;
-    // SAFETY: the buffer's own memory, registered as long as the fabric lives or the buffer is not frozen: a request on
-    // memory that is not registered any more fails at the device.
-    unsafe { pending.post_all(&steps)? };
+    let mut pending = Pending::new(&state.endpoint, host, name)?;
+    // SAFETY: the buffer's own memory, which stays registered until the fabric is gone or the buffer is
+    // frozen. After that the device fails the request, since the key is not valid any more.
+    unsafe { pending.post_all(&requests)? };
     Ok(pending)
 }
 
-/// The pieces of a span that one request each may have: where, how long, and whether it is the last one.
-fn pieces(span: Span, mut each: impl FnMut(usize, u32, bool)) {
-    let mut at = span.start();
-    while at < span.end() {
-        let length = LONGEST.min(span.end() - at);
-        each(at, length as u32, at + length == span.end());
-        at += length;
+/// Divides `span` into segments for one request each, and tells `each` which is the last one.
+fn for_each_request(span: Span, lkey: u32, mut each: impl FnMut(LocalSegment, bool)) {
+    let mut address = span.start();
+    while address < span.end() {
+        let length = MAX_REQUEST_BYTES.min(span.end() - address);
+        let segment = LocalSegment { address, length: length as u32, lkey };
+        each(segment, address + length == span.end());
+        address += length;
     }
 }
 
@@ -227,14 +233,5 @@ fn check_signal(signal: usize) -> Result<()> {
     if signal < SIGNALS {
         return Ok(());
     }
-    Err(Error::invalid(format!("signal {signal}: there are {SIGNALS}, counted from 0")))
-}
-
-impl Shared {
-    pub(crate) fn local_key(&self) -> Result<u32> {
-        let segment = self.segment.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        segment.as_ref().map(|registration| registration.handle().lkey()).ok_or_else(|| Error::Freeze {
-            why: "the buffer is frozen, and nobody may write into it by RDMA".into(),
-        })
-    }
+    Err(Error::invalid(format!("invalid signal {signal}: there are {SIGNALS} signals, counted from 0")))
 }

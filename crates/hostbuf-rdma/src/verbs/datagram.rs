@@ -1,147 +1,125 @@
-//! Sending and getting letters: one datagram queue pair for each process that does I/O.
+//! Unreliable datagrams: delivery is not guaranteed.
 
 #![allow(unsafe_code)]
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::io;
-use std::ptr::{NonNull, null_mut};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::ptr::null_mut;
+use std::sync::{Arc, Mutex};
 
 use ibverbs_sys as ffi;
 
 use crate::error::{Error, Result};
-use crate::os::lineage::Lineage;
-use crate::rdma::connect::connect_message::Letter;
-use crate::rdma::verbs::completion_queue::Completions;
+use crate::rdma::sync::lock;
+use crate::rdma::verbs::address_handle::AddressHandle;
+use crate::rdma::verbs::completion_queue::CompletionQueue;
+use crate::rdma::verbs::gid::Gid;
 use crate::rdma::verbs::port::Port;
-use crate::rdma::verbs::queue_pair::{Pair, route};
-use crate::rdma::verbs::shared_receive_queue::Receives;
+use crate::rdma::verbs::queue_pair::QueuePair;
+use crate::rdma::verbs::shared_receive_queue::SharedReceiveQueue;
 use crate::register::Verbs;
 
-/// How many letters may lie unread: more are lost, and asked for again.
-const UNREAD: u32 = 256;
-/// In front of each letter that comes stands the way it came.
-const HEADER: usize = 40;
-/// A number that both sides of a datagram have to know.
-const KEY: u32 = 0x6862_7566;
+/// The number of receive slots. Datagrams that arrive while all are in use are lost.
+const RECEIVE_SLOTS: u32 = 256;
+/// The number of bytes in front of each received datagram: its global routing header.
+const ROUTING_HEADER: usize = 40;
+/// The queue key (Q_Key), which both sides of a datagram have in common.
+const QUEUE_KEY: u32 = 0x6862_7566;
 
-/// See the [module](self).
-pub(crate) struct Mail {
-    // In the order in which they end.
-    ways: Mutex<HashMap<[u8; 16], Way>>,
-    pair: Pair,
-    letters: Arc<Receives>,
-    sent: Arc<Completions>,
+/// The address of a process's datagram queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DatagramAddress {
+    pub(crate) gid: Gid,
+    pub(crate) queue_pair: u32,
+}
+
+/// A queue pair for unreliable datagrams (UD) of a fixed size.
+pub(crate) struct DatagramQueuePair {
+    // In the order in which they are dropped.
+    handles: Mutex<HashMap<Gid, AddressHandle>>,
+    queue_pair: QueuePair,
+    received: Arc<SharedReceiveQueue>,
+    sent: Arc<CompletionQueue>,
     port: Port,
+    size: usize,
     verbs: Arc<Verbs>,
 }
 
-/// The way to an address: an *address handle*.
-struct Way {
-    handle: NonNull<ffi::ibv_ah>,
-    lineage: Lineage,
-}
-
-// SAFETY: verbs may be called by any thread, and by several at a time.
-unsafe impl Send for Way {}
-
-impl Drop for Way {
-    fn drop(&mut self) {
-        if !self.lineage.is_here() {
-            // The parent's.
-            return;
-        }
-        // SAFETY: made by Mail::send, and used only below its lock.
-        let code = unsafe { ffi::ibv_destroy_ah(self.handle.as_ptr()) };
-        if code != 0 {
-            tracing::error!(code, "an address handle could not be ended");
-        }
-    }
-}
-
-impl Mail {
+impl DatagramQueuePair {
+    /// Creates a queue pair for datagrams of `size` bytes.
+    ///
     /// # Errors
-    /// [`Error::Os`]; as registering.
-    pub(crate) fn new(verbs: &Arc<Verbs>, port: Port) -> Result<Mail> {
-        let letters = Arc::new(Receives::new(verbs, UNREAD, HEADER + Letter::SIZE)?);
-        let sent = Arc::new(Completions::new(verbs, 128)?);
-        let pair = Pair::datagrams(verbs, &sent, &letters, &port, KEY, Letter::SIZE as u32)?;
-        Ok(Mail { ways: Mutex::new(HashMap::new()), pair, letters, sent, port, verbs: verbs.clone() })
+    /// [`Error::Os`], and the errors of registering memory.
+    pub(crate) fn new(verbs: &Arc<Verbs>, port: Port, size: usize) -> Result<DatagramQueuePair> {
+        let received = Arc::new(SharedReceiveQueue::new(verbs, RECEIVE_SLOTS, ROUTING_HEADER + size)?);
+        let sent = Arc::new(CompletionQueue::new(verbs, 128)?);
+        let queue_pair = QueuePair::new_datagram(verbs, &sent, &received, &port, QUEUE_KEY, size as u32)?;
+        let handles = Mutex::new(HashMap::new());
+        Ok(DatagramQueuePair { handles, queue_pair, received, sent, port, size, verbs: verbs.clone() })
     }
 
-    /// Where others send to.
-    pub(crate) fn number(&self) -> u32 {
-        self.pair.number()
+    pub(crate) fn address(&self) -> DatagramAddress {
+        DatagramAddress { gid: self.port.gid, queue_pair: self.queue_pair.number() }
     }
 
-    /// What becomes readable when a letter has come.
-    pub(crate) fn incoming(&self) -> &Completions {
-        self.letters.completions()
+    /// Returns the completion queue of received datagrams.
+    pub(crate) fn incoming(&self) -> &CompletionQueue {
+        self.received.completions()
     }
 
-    /// Sends a letter. That it arrives is not promised.
+    /// Sends `datagram`, which is copied. If the send queue is full, the datagram is lost.
+    ///
+    /// # Panics
+    /// If `datagram` does not have the size of this queue pair's datagrams.
     ///
     /// # Errors
     /// [`Error::Os`].
-    pub(crate) fn send(&self, address: [u8; 16], pair: u32, letter: &Letter) -> Result<()> {
-        let mut ways = self.ways.lock().unwrap_or_else(PoisonError::into_inner);
-        // Those that have gone make room.
-        self.sent.take(|_| {})?;
-        let way = match ways.entry(address) {
-            std::collections::hash_map::Entry::Occupied(way) => way.into_mut(),
-            std::collections::hash_map::Entry::Vacant(place) => place.insert(self.find_way(address)?),
+    pub(crate) fn send(&self, to: DatagramAddress, datagram: &[u8]) -> Result<()> {
+        assert_eq!(datagram.len(), self.size, "the size of a datagram");
+        let mut handles = lock(&self.handles);
+        // Completed sends make room in the queue.
+        self.sent.poll(|_| {})?;
+        let handle = match handles.entry(to.gid) {
+            Entry::Occupied(handle) => handle.into_mut(),
+            Entry::Vacant(vacant) => vacant.insert(AddressHandle::new(&self.verbs, &self.port, to.gid)?),
         };
-        let bytes = letter.write();
-        let mut part = ffi::ibv_sge { addr: bytes.as_ptr() as u64, length: bytes.len() as u32, lkey: 0 };
-        let mut wanted = ffi::ibv_send_wr {
-            sg_list: &raw mut part,
+        let mut segment =
+            ffi::ibv_sge { addr: datagram.as_ptr() as u64, length: datagram.len() as u32, lkey: 0 };
+        let mut request = ffi::ibv_send_wr {
+            sg_list: &raw mut segment,
             num_sge: 1,
             opcode: ffi::ibv_wr_opcode::IBV_WR_SEND,
-            // The bytes are copied by the call.
+            // The call copies inline data.
             send_flags: ffi::ibv_send_flags::IBV_SEND_SIGNALED.0 | ffi::ibv_send_flags::IBV_SEND_INLINE.0,
             ..Default::default()
         };
-        wanted.wr.ud.ah = way.handle.as_ptr();
-        wanted.wr.ud.remote_qpn = pair;
-        wanted.wr.ud.remote_qkey = KEY;
-        let mut bad = null_mut();
-        // SAFETY: a pair that lives; the request and its bytes are read before the call returns.
-        let code = unsafe {
-            let post = (*self.pair.as_ptr().as_ref().expect("a pair").context).ops.post_send;
-            post.expect("every device has it")(self.pair.as_ptr(), &raw mut wanted, &raw mut bad)
-        };
-        match code {
-            // No room: as if it were lost on the way.
+        request.wr.ud.ah = handle.as_ptr();
+        request.wr.ud.remote_qpn = to.queue_pair;
+        request.wr.ud.remote_qkey = QUEUE_KEY;
+        // SAFETY: the segment and the address handle exist until the call returns. The call copies the
+        // bytes, and the handle stays in the map until this queue pair is dropped.
+        match unsafe { self.queue_pair.post_raw(&raw mut request, &mut null_mut()) } {
+            // A full queue counts as a loss on the network.
             0 | libc::ENOMEM => Ok(()),
             code => Err(Error::os("sending a datagram")(io::Error::from_raw_os_error(code))),
         }
     }
 
-    fn find_way(&self, address: [u8; 16]) -> Result<Way> {
-        let mut wanted = route(&self.port, address);
-        // SAFETY: the domain lives as long as the Verbs, which this holds.
-        let handle = unsafe { ffi::ibv_create_ah(self.verbs.protection_domain().as_ptr(), &raw mut wanted) };
-        let failed =
-            || Error::os(format!("finding a way to {}", Port::show(address)))(io::Error::last_os_error());
-        Ok(Way { handle: NonNull::new(handle).ok_or_else(failed)?, lineage: Lineage::here() })
-    }
-
-    /// Hands the letters that have come to `each`, and what are none to nobody.
+    /// Passes each received datagram to `each`.
     ///
     /// # Errors
     /// [`Error::Os`].
-    pub(crate) fn read(&self, mut each: impl FnMut(Letter)) -> Result<()> {
+    pub(crate) fn receive(&self, mut each: impl FnMut(&[u8])) -> Result<()> {
         let mut result = Ok(());
-        self.letters.completions().take(|completion| {
-            let place = completion.wr_id();
-            if completion.is_valid() && completion.len() >= HEADER {
-                // SAFETY: its completion has just come, and it is given again below.
-                let bytes = unsafe { self.letters.bytes(place, completion.len()) };
-                if let Some(letter) = Letter::read(&bytes[HEADER..]) {
-                    each(letter);
-                }
+        self.received.completions().poll(|completion| {
+            let slot = completion.wr_id();
+            if completion.is_valid() && completion.len() >= ROUTING_HEADER {
+                // SAFETY: the completion was just polled, and the slot is posted again only below.
+                let bytes = unsafe { self.received.bytes(slot, completion.len()) };
+                each(&bytes[ROUTING_HEADER..]);
             }
-            if let Err(error) = self.letters.give(place) {
+            if let Err(error) = self.received.post(slot) {
                 result = Err(error);
             }
         })?;

@@ -1,309 +1,319 @@
-//! Requests that are under way, and those who wait for them to land.
+//! Work requests in progress, and the threads that wait for their completions.
 //!
-//! Nobody's thread is there only to look for completions: whoever waits looks, one at a time, and the others sleep until he
-//! has seen something. Between two looks he sleeps too, until the device has an event; or, with `busy`, he does not.
+//! No thread exists only to poll for completions. One of the waiting threads polls, and the others
+//! sleep until it has found some. Between two polls it sleeps as well, until the device has an event,
+//! or busy-polls if the options say so.
 //!
-//! Of requests that are posted together only the last one reports that it is over, which says that all are: they are a
-//! *group*, known by its last one. One that fails reports that too, and so do all behind it. What has become of a group stands
-//! in a word of its own, so its places are free as soon as it has landed, whether anybody asks or not.
+//! Requests are posted in *batches*. Only the last request of a batch is signaled: its completion
+//! reports the whole batch. A failed request reports itself too, and so do all requests behind it. The
+//! status of a batch is stored in a word of its own, so the slots of its requests are free as soon as it
+//! has completed, whether or not anybody reads the status.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::error::Result;
-use crate::rdma::verbs::completion_queue::Completions;
-use crate::rdma::verbs::queue_pair::Pair;
+use crate::rdma::limits::MAX_BATCH;
+use crate::rdma::sync::{deadline, lock};
+use crate::rdma::verbs::completion_queue::CompletionQueue;
+use crate::rdma::verbs::queue_pair::QueuePair;
 
-/// How long one sleep is at most. Events do not get lost; this is for a device that has gone.
-const NAP: Duration = Duration::from_millis(200);
-/// The most requests that are posted together.
-pub(crate) const GROUP: usize = 32;
+/// The longest sleep between two polls. Events are not lost; the limit is for a device that is gone.
+const MAX_SLEEP: Duration = Duration::from_millis(200);
 
-/// What has become of a group.
-pub(crate) struct Landing(AtomicU32);
+/// The status of a batch of requests.
+pub(crate) struct BatchStatus(AtomicU32);
 
-impl Landing {
-    /// The status of the first that failed, 0 for none; nothing while it is under way.
-    pub(crate) fn status(&self) -> Option<u32> {
+impl BatchStatus {
+    /// Returns the status of the first request that failed, 0 if none did, or `None` if the batch is in
+    /// progress.
+    pub(crate) fn get(&self) -> Option<u32> {
         self.0.load(Ordering::Acquire).checked_sub(1)
     }
 }
 
-/// The numbers of a group's requests, in the order in which they are posted, and where to see what becomes of them.
-pub(crate) struct Group {
+/// The slots of a batch of requests, in the order in which the requests are posted.
+pub(crate) struct Batch {
     count: usize,
-    slots: [u32; GROUP],
-    pub(crate) landing: Arc<Landing>,
+    slots: [u32; MAX_BATCH],
+    pub(crate) status: Arc<BatchStatus>,
 }
 
-impl Group {
+impl Batch {
+    /// Returns the slots. They are the identifiers of the requests.
     pub(crate) fn slots(&self) -> &[u32] {
         &self.slots[..self.count]
     }
 }
 
-/// A request that is under way, or none.
+/// The slot of a request. The slot of the last request of a batch has the fields of the batch.
 #[derive(Default)]
-struct Slot {
-    host: usize,
-    /// Those before it in its group, of the last one; and the number of the last one, of those.
-    before: Vec<u32>,
+struct RequestSlot {
+    /// The slot of the last request, for all others.
     last: Option<u32>,
-    /// Of the last one of a group: the status of the first that failed.
+    host: usize,
+    /// The slots of the requests before the last one.
+    before: Vec<u32>,
+    /// The status of the first request that failed.
     failed: Option<u32>,
-    landing: Option<Arc<Landing>>,
-    /// Lives until its requests have landed: a device forgets what a pair that has ended would have reported.
-    pair: Option<Arc<Pair>>,
+    status: Option<Arc<BatchStatus>>,
+    /// The queue pair, which must exist until its requests have completed: a destroyed queue pair reports
+    /// no completions.
+    queue_pair: Option<Arc<QueuePair>>,
 }
 
-/// Everything about requests, changed by one thread at a time.
-struct Book {
-    slots: Vec<Slot>,
+/// The number of requests to a host.
+#[derive(Clone, Copy, Default)]
+struct HostCount {
+    in_progress: u32,
+    completed: u64,
+}
+
+struct RequestTable {
+    slots: Vec<RequestSlot>,
     free: Vec<u32>,
-    /// Of each host: how many requests to it are under way, and how many have landed.
-    to: Vec<(u32, u64)>,
+    hosts: Vec<HostCount>,
 }
 
-/// See the [module](self).
-pub(crate) struct Flights {
-    completions: Arc<Completions>,
-    busy: bool,
-    /// The most requests to one host at a time.
+/// The work requests in progress of a process. See the [module](self).
+pub(crate) struct InFlight {
+    completions: Arc<CompletionQueue>,
+    busy_poll: bool,
+    /// The maximum number of requests to one host at a time.
     depth: u32,
-    book: Mutex<Book>,
-    /// Whether somebody looks.
-    looked_after: Mutex<bool>,
-    seen: Condvar,
+    table: Mutex<RequestTable>,
+    /// True while a thread polls for all.
+    polling: Mutex<bool>,
+    polled: Condvar,
 }
 
-fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// So long from now; never where no clock goes that far.
-pub(crate) fn deadline(timeout: Duration) -> Option<Instant> {
-    Instant::now().checked_add(timeout)
-}
-
-impl Flights {
-    /// At most `slots` requests at a time, and `depth` to each of `hosts` hosts.
+impl InFlight {
+    /// Makes room for `slots` requests at a time, and for `depth` requests to each of `hosts` hosts.
     pub(crate) fn new(
-        completions: Arc<Completions>,
+        completions: Arc<CompletionQueue>,
         slots: u32,
         hosts: usize,
         depth: u32,
-        busy: bool,
-    ) -> Flights {
-        let book = Book {
-            slots: (0..slots).map(|_| Slot::default()).collect(),
+        busy_poll: bool,
+    ) -> InFlight {
+        let table = Mutex::new(RequestTable {
+            slots: (0..slots).map(|_| RequestSlot::default()).collect(),
             free: (0..slots).rev().collect(),
-            to: vec![(0, 0); hosts],
-        };
-        let (looked_after, seen) = (Mutex::new(false), Condvar::new());
-        Flights { completions, busy, depth, book: Mutex::new(book), looked_after, seen }
+            hosts: vec![HostCount::default(); hosts],
+        });
+        InFlight { completions, busy_poll, depth, table, polling: Mutex::new(false), polled: Condvar::new() }
     }
 
-    /// The most requests of one group.
-    pub(crate) fn most(&self) -> usize {
-        GROUP.min(self.depth as usize)
+    /// Returns the maximum number of requests of a batch.
+    pub(crate) fn max_batch(&self) -> usize {
+        MAX_BATCH.min(self.depth as usize)
     }
 
-    /// A group of `count` requests to `host`, at most [`most`](Flights::most), which are to be posted to `pair`. Waits until there is
-    /// room, as long as something lands at least every so often; none when nothing does.
+    /// Reserves slots for a batch of `count` requests to `host`, which the caller posts to `queue_pair`.
+    /// Waits for free slots as long as a request to `host` completes at least once in every `patience`.
+    /// Returns `None` if none does.
     ///
     /// # Errors
     /// [`Error::Os`](crate::Error::Os).
-    pub(crate) fn begin(
+    pub(crate) fn reserve(
         &self,
         host: usize,
         count: usize,
-        pair: &Arc<Pair>,
+        queue_pair: &Arc<QueuePair>,
         patience: Duration,
-    ) -> Result<Option<Group>> {
-        debug_assert!((1..=self.most()).contains(&count));
-        let mut landed = self.landed(host);
+    ) -> Result<Option<Batch>> {
+        debug_assert!((1..=self.max_batch()).contains(&count));
+        let mut completed = self.count(host).completed;
         loop {
-            let mut group = None;
+            let mut batch = None;
             self.wait(deadline(patience), || {
-                // It may be asked again.
-                group = group.take().or_else(|| held(&self.book).begin(host, count, self.depth, pair));
-                group.is_some()
+                // `wait` may call this again after it succeeded.
+                batch =
+                    batch.take().or_else(|| lock(&self.table).reserve(host, count, self.depth, queue_pair));
+                batch.is_some()
             })?;
-            if group.is_some() {
-                return Ok(group);
+            if batch.is_some() {
+                return Ok(batch);
             }
-            let before = std::mem::replace(&mut landed, self.landed(host));
-            if before == landed {
+            let before = std::mem::replace(&mut completed, self.count(host).completed);
+            if before == completed {
                 return Ok(None);
             }
         }
     }
 
-    /// None of a group was posted after all.
-    pub(crate) fn cancel(&self, group: &Group) {
-        let mut gone = Vec::new();
-        if let Some(&last) = group.slots().last() {
-            held(&self.book).free(last, 0, &mut gone);
+    /// Releases the slots of a batch of which no request was posted.
+    pub(crate) fn cancel(&self, batch: &Batch) {
+        let mut released = Vec::new();
+        if let Some(&last) = batch.slots().last() {
+            lock(&self.table).complete_batch(last, 0, &mut released);
         }
     }
 
-    /// How many requests to `host` are under way.
-    pub(crate) fn under_way(&self, host: usize) -> u32 {
-        held(&self.book).to[host].0
+    /// Returns the number of requests to `host` in progress.
+    pub(crate) fn in_progress(&self, host: usize) -> u32 {
+        self.count(host).in_progress
     }
 
-    fn landed(&self, host: usize) -> u64 {
-        held(&self.book).to[host].1
+    fn count(&self, host: usize) -> HostCount {
+        lock(&self.table).hosts[host]
     }
 
-    /// Looks once for what has landed.
+    /// Polls once for completions, and returns their number.
     ///
     /// # Errors
     /// [`Error::Os`](crate::Error::Os).
-    pub(crate) fn look(&self) -> Result<usize> {
-        // Ended without the lock: their ends are system calls.
-        let mut gone = Vec::new();
-        let seen = {
-            // What was taken from the queue is in the book before anybody else takes: a place that is given again has no
-            // completion of its last life to come.
-            let mut book = held(&self.book);
-            self.completions.take(|completion| {
+    fn poll(&self) -> Result<usize> {
+        // Dropped after the lock is released, since destroying a queue pair is a system call.
+        let mut released = Vec::new();
+        let count = {
+            // The lock is held during the poll: a slot must not be used again before its completion is in
+            // the table.
+            let mut table = lock(&self.table);
+            self.completions.poll(|completion| {
                 let status = completion.error().map_or(0, |(status, _)| status);
-                book.land(completion.wr_id() as u32, status, &mut gone);
+                table.complete(completion.wr_id() as u32, status, &mut released);
             })?
         };
-        Ok(seen)
+        Ok(count)
     }
 
-    /// The same for who does not wait: those who do are told.
+    /// Polls once for a thread that does not wait, and wakes the threads that do.
     ///
     /// # Errors
-    /// As [`look`](Flights::look).
-    pub(crate) fn glance(&self) -> Result<()> {
-        if self.look()? > 0 {
-            drop(held(&self.looked_after));
-            self.seen.notify_all();
+    /// [`Error::Os`](crate::Error::Os).
+    pub(crate) fn poll_once(&self) -> Result<()> {
+        if self.poll()? > 0 {
+            drop(lock(&self.polling));
+            self.polled.notify_all();
         }
         Ok(())
     }
 
-    /// Waits until `done`, which is asked whenever something has landed. `false`: the time is over.
+    /// Waits until `done` returns true. `done` is called whenever a request has completed. Returns `false`
+    /// at the deadline.
     ///
     /// # Errors
     /// [`Error::Os`](crate::Error::Os).
-    pub(crate) fn wait(&self, until: Option<Instant>, mut done: impl FnMut() -> bool) -> Result<bool> {
+    pub(crate) fn wait(&self, deadline: Option<Instant>, mut done: impl FnMut() -> bool) -> Result<bool> {
         loop {
             if done() {
                 return Ok(true);
             }
-            let left = match until.map(|until| until.saturating_duration_since(Instant::now())) {
+            let sleep = match deadline.map(|deadline| deadline.saturating_duration_since(Instant::now())) {
                 Some(left) if left.is_zero() => return Ok(false),
-                Some(left) => left.min(NAP),
-                None => NAP,
+                Some(left) => left.min(MAX_SLEEP),
+                None => MAX_SLEEP,
             };
-            let mut somebody = held(&self.looked_after);
-            // Somebody else may have looked since, and told nobody.
+            let mut polling = lock(&self.polling);
+            // Another thread may have polled since, and its notification came before this lock.
             if done() {
                 return Ok(true);
             }
-            if *somebody {
-                drop(self.seen.wait_timeout(somebody, left).unwrap_or_else(PoisonError::into_inner));
+            if *polling {
+                drop(self.polled.wait_timeout(polling, sleep).unwrap_or_else(PoisonError::into_inner));
                 continue;
             }
-            *somebody = true;
-            drop(somebody);
-            let looking = Looking(self);
-            self.look_or_sleep(left, &mut done)?;
-            drop(looking);
+            *polling = true;
+            drop(polling);
+            let guard = PollingGuard(self);
+            self.poll_or_sleep(sleep, &mut done)?;
+            drop(guard);
         }
     }
 
-    fn look_or_sleep(&self, nap: Duration, done: &mut impl FnMut() -> bool) -> Result<()> {
-        if self.look()? > 0 {
+    fn poll_or_sleep(&self, sleep: Duration, done: &mut impl FnMut() -> bool) -> Result<()> {
+        if self.poll()? > 0 {
             return Ok(());
         }
-        if self.busy {
+        if self.busy_poll {
             std::hint::spin_loop();
             return Ok(());
         }
-        self.completions.arm()?;
-        // What came before it was armed makes no event, and what another one has taken from the queue makes none either.
-        if self.look()? > 0 || done() {
+        self.completions.request_event()?;
+        // Completions before the request cause no event, nor do those that `poll_once` has taken.
+        if self.poll()? > 0 || done() {
             return Ok(());
         }
         let mut fds = [PollFd::new(self.completions.as_fd(), PollFlags::POLLIN)];
-        let nap = PollTimeout::try_from(nap.as_millis().max(1) as i32).unwrap_or(PollTimeout::ZERO);
-        // Interrupted or not, whoever waits looks again.
-        let _ = poll(&mut fds, nap);
-        self.look().map(drop)
+        let timeout = PollTimeout::try_from(sleep.as_millis().max(1) as i32).unwrap_or(PollTimeout::ZERO);
+        // The result does not matter: the caller checks its condition again, also after an interrupt.
+        let _ = poll(&mut fds, timeout);
+        self.poll().map(drop)
     }
 }
 
-impl Book {
-    fn begin(&mut self, host: usize, count: usize, depth: u32, pair: &Arc<Pair>) -> Option<Group> {
-        if self.to[host].0 + count as u32 > depth {
+impl RequestTable {
+    fn reserve(
+        &mut self,
+        host: usize,
+        count: usize,
+        depth: u32,
+        queue_pair: &Arc<QueuePair>,
+    ) -> Option<Batch> {
+        if self.hosts[host].in_progress + count as u32 > depth {
             return None;
         }
         let left = self.free.len().checked_sub(count)?;
-        let landing = Arc::new(Landing(AtomicU32::new(0)));
-        let mut group = Group { count, slots: [0; GROUP], landing: landing.clone() };
-        group.slots[..count].copy_from_slice(&self.free[left..]);
+        let status = Arc::new(BatchStatus(AtomicU32::new(0)));
+        let mut batch = Batch { count, slots: [0; MAX_BATCH], status: status.clone() };
+        batch.slots[..count].copy_from_slice(&self.free[left..]);
         self.free.truncate(left);
-        self.to[host].0 += count as u32;
-        let (&last, before) = group.slots().split_last()?;
+        self.hosts[host].in_progress += count as u32;
+        let (&last, before) = batch.slots().split_last()?;
         for &slot in before {
             self.slots[slot as usize].last = Some(last);
         }
-        let here = &mut self.slots[last as usize];
-        (here.host, here.last, here.failed) = (host, None, None);
-        (here.landing, here.pair) = (Some(landing), Some(pair.clone()));
-        here.before.extend_from_slice(before);
-        Some(group)
+        let slot = &mut self.slots[last as usize];
+        (slot.host, slot.last, slot.failed) = (host, None, None);
+        (slot.status, slot.queue_pair) = (Some(status), Some(queue_pair.clone()));
+        slot.before.extend_from_slice(before);
+        Some(batch)
     }
 
-    /// A request has reported.
-    fn land(&mut self, slot: u32, status: u32, gone: &mut Vec<Arc<Pair>>) {
-        let Some(here) = self.slots.get(slot as usize) else { return };
-        match here.last {
-            // It has failed; the group is over when its last one reports.
+    /// Records the completion of the request in `slot`.
+    fn complete(&mut self, slot: u32, status: u32, released: &mut Vec<Arc<QueuePair>>) {
+        let Some(request) = self.slots.get(slot as usize) else { return };
+        match request.last {
+            // An unsignaled request reports only a failure. The batch ends with its last request.
             Some(last) => {
                 let first = &mut self.slots[last as usize].failed;
                 *first = first.or(Some(status));
             }
             None => {
-                let status = here.failed.unwrap_or(status);
-                self.free(slot, status, gone);
+                let status = request.failed.unwrap_or(status);
+                self.complete_batch(slot, status, released);
             }
         }
     }
 
-    /// A group is over.
-    fn free(&mut self, last: u32, status: u32, gone: &mut Vec<Arc<Pair>>) {
-        let here = &mut self.slots[last as usize];
-        let Some(landing) = here.landing.take() else { return };
-        let (host, count) = (here.host, here.before.len() as u32 + 1);
-        gone.extend(here.pair.take());
-        let mut before = std::mem::take(&mut here.before);
+    /// Releases the slots of the batch whose last slot is `last`, and publishes its status.
+    fn complete_batch(&mut self, last: u32, status: u32, released: &mut Vec<Arc<QueuePair>>) {
+        let slot = &mut self.slots[last as usize];
+        let Some(batch_status) = slot.status.take() else { return };
+        let (host, count) = (slot.host, slot.before.len() as u32 + 1);
+        released.extend(slot.queue_pair.take());
+        let mut before = std::mem::take(&mut slot.before);
         self.free.append(&mut before);
         self.free.push(last);
-        // Its room is for the next group.
+        // The next batch uses its allocation.
         self.slots[last as usize].before = before;
-        self.to[host].0 -= count;
-        self.to[host].1 += u64::from(count);
-        landing.0.store(status + 1, Ordering::Release);
+        self.hosts[host].in_progress -= count;
+        self.hosts[host].completed += u64::from(count);
+        batch_status.0.store(status + 1, Ordering::Release);
     }
 }
 
-/// The one who looks. When he goes, another one does.
-struct Looking<'a>(&'a Flights);
+/// The role of the thread that polls. Dropping it passes the role to another thread.
+struct PollingGuard<'a>(&'a InFlight);
 
-impl Drop for Looking<'_> {
+impl Drop for PollingGuard<'_> {
     fn drop(&mut self) {
-        *held(&self.0.looked_after) = false;
-        self.0.seen.notify_all();
+        *lock(&self.0.polling) = false;
+        self.0.polled.notify_all();
     }
 }

@@ -1,4 +1,4 @@
-//! Queue pairs: one end of a connection, or of datagrams.
+//! Queue pairs.
 
 #![allow(unsafe_code)]
 
@@ -10,131 +10,122 @@ use ibverbs_sys as ffi;
 
 use crate::error::{Error, Result};
 use crate::os::lineage::Lineage;
-use crate::rdma::options::Options;
-use crate::rdma::verbs::completion_queue::Completions;
-use crate::rdma::verbs::in_flight::GROUP;
+use crate::rdma::limits::MAX_BATCH;
+use crate::rdma::options::FabricOptions;
+use crate::rdma::verbs::address_handle::address_vector;
+use crate::rdma::verbs::completion_queue::CompletionQueue;
+use crate::rdma::verbs::gid::Gid;
 use crate::rdma::verbs::port::Port;
-use crate::rdma::verbs::shared_receive_queue::Receives;
-use crate::register::Verbs;
+use crate::rdma::verbs::shared_receive_queue::SharedReceiveQueue;
+use crate::rdma::verbs::work_request::{LocalSegment, Operation, RemoteSegment, WorkRequest};
+use crate::register::{Registrar, Verbs};
 
-/// What a device does in one step, and where it reports that: a *work request*.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Request {
-    /// Comes back with the completion.
-    pub(crate) id: u64,
-    pub(crate) what: What,
-    /// This side's memory: address, bytes, key.
-    pub(crate) local: (usize, u32, u32),
-    /// Whether it reports success too.
-    pub(crate) told: bool,
-}
+/// The maximum number of reads and atomics of one connection that are in progress at a time.
+const MAX_READS: u8 = 4;
+/// The time that the device waits before it repeats a message for which the peer had no receive slot:
+/// 12 encodes 0.64 ms.
+const RNR_TIMER: u8 = 12;
+/// The number of such repetitions: 7 encodes no limit.
+const RNR_RETRIES: u8 = 7;
+/// The length of the send queue for datagrams.
+const DATAGRAM_DEPTH: u32 = 64;
 
-/// What is done to the other side.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum What {
-    /// Writes to an address there by a key.
-    Write { address: u64, key: u32 },
-    /// The same, and tells a number to the process there.
-    WriteAndTell { address: u64, key: u32, number: u32 },
-    /// Reads from there.
-    Read { address: u64, key: u32 },
-    /// Adds to a word there, and reads what it was.
-    FetchAdd { address: u64, key: u32, add: u64 },
-}
-
-/// One end of a reliable connection, or of datagrams.
-pub(crate) struct Pair {
-    pair: NonNull<ffi::ibv_qp>,
+/// A queue pair (`ibv_qp`): one end of a reliable connection, or of datagrams.
+pub(crate) struct QueuePair {
+    queue_pair: NonNull<ffi::ibv_qp>,
     lineage: Lineage,
-    // Behind the pair, in the order in which they may end.
-    _sends: Arc<Completions>,
-    _receives: Arc<Receives>,
+    // Dropped after the queue pair, in this order.
+    _sends: Arc<CompletionQueue>,
+    _receives: Arc<SharedReceiveQueue>,
     verbs: Arc<Verbs>,
 }
 
-// SAFETY: verbs may be called by any thread, and by several at a time.
-unsafe impl Send for Pair {}
+// SAFETY: any thread may call verbs, and several may at a time.
+unsafe impl Send for QueuePair {}
 // SAFETY: as above.
-unsafe impl Sync for Pair {}
+unsafe impl Sync for QueuePair {}
 
-/// What both ends of a connection have to know of each other.
+/// The attributes of a queue pair that the other end of a connection needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct End {
-    pub(crate) address: [u8; 16],
-    pub(crate) pair: u32,
-    pub(crate) sequence: u32,
-    /// As verbs count it.
+pub(crate) struct QueuePairInfo {
+    pub(crate) gid: Gid,
+    pub(crate) number: u32,
+    /// The sequence number of its first packet.
+    pub(crate) first_packet: u32,
+    /// The maximum transfer unit, in the encoding of verbs.
     pub(crate) mtu: u32,
 }
 
-fn last(doing: &'static str) -> Error {
-    Error::os(doing)(io::Error::last_os_error())
-}
-
-impl Pair {
-    /// A pair for a reliable connection: at most `depth` requests at a time.
+impl QueuePair {
+    /// Creates a queue pair for a reliable connection with at most `depth` requests at a time.
     ///
     /// # Errors
     /// [`Error::Os`].
-    pub(crate) fn reliable(
+    pub(crate) fn new_reliable(
         verbs: &Arc<Verbs>,
-        sends: &Arc<Completions>,
-        receives: &Arc<Receives>,
+        sends: &Arc<CompletionQueue>,
+        receives: &Arc<SharedReceiveQueue>,
         depth: u32,
-    ) -> Result<Pair> {
-        Pair::new(verbs, sends, receives, ffi::ibv_qp_type::IBV_QPT_RC, depth, 0)
+    ) -> Result<QueuePair> {
+        QueuePair::new(verbs, sends, receives, ffi::ibv_qp_type::IBV_QPT_RC, depth, 0)
     }
 
-    /// A pair for datagrams, ready to be used; of at most `bytes` that are copied when they are posted.
+    /// Creates a queue pair for datagrams, ready for use. Sends of up to `max_inline` bytes may be inline.
     ///
     /// # Errors
     /// [`Error::Os`].
-    pub(crate) fn datagrams(
+    pub(crate) fn new_datagram(
         verbs: &Arc<Verbs>,
-        sends: &Arc<Completions>,
-        receives: &Arc<Receives>,
+        sends: &Arc<CompletionQueue>,
+        receives: &Arc<SharedReceiveQueue>,
         port: &Port,
-        key: u32,
-        bytes: u32,
-    ) -> Result<Pair> {
+        queue_key: u32,
+        max_inline: u32,
+    ) -> Result<QueuePair> {
         use ffi::ibv_qp_attr_mask as Mask;
         use ffi::ibv_qp_state as State;
-        let pair = Pair::new(verbs, sends, receives, ffi::ibv_qp_type::IBV_QPT_UD, 64, bytes)?;
+        let kind = ffi::ibv_qp_type::IBV_QPT_UD;
+        let queue_pair = QueuePair::new(verbs, sends, receives, kind, DATAGRAM_DEPTH, max_inline)?;
         let mut attributes = ffi::ibv_qp_attr {
             qp_state: State::IBV_QPS_INIT,
             port_num: port.number,
-            qkey: key,
+            qkey: queue_key,
             ..Default::default()
         };
-        let named = Mask::IBV_QP_STATE | Mask::IBV_QP_PKEY_INDEX | Mask::IBV_QP_PORT | Mask::IBV_QP_QKEY;
-        pair.modify(&mut attributes, named)?;
+        let mask = Mask::IBV_QP_STATE | Mask::IBV_QP_PKEY_INDEX | Mask::IBV_QP_PORT | Mask::IBV_QP_QKEY;
+        queue_pair.modify(&mut attributes, mask)?;
         attributes.qp_state = State::IBV_QPS_RTR;
-        pair.modify(&mut attributes, Mask::IBV_QP_STATE)?;
+        queue_pair.modify(&mut attributes, Mask::IBV_QP_STATE)?;
         attributes.qp_state = State::IBV_QPS_RTS;
-        pair.modify(&mut attributes, Mask::IBV_QP_STATE | Mask::IBV_QP_SQ_PSN)?;
-        Ok(pair)
+        queue_pair.modify(&mut attributes, Mask::IBV_QP_STATE | Mask::IBV_QP_SQ_PSN)?;
+        Ok(queue_pair)
     }
 
     fn new(
         verbs: &Arc<Verbs>,
-        sends: &Arc<Completions>,
-        receives: &Arc<Receives>,
+        sends: &Arc<CompletionQueue>,
+        receives: &Arc<SharedReceiveQueue>,
         kind: ffi::ibv_qp_type::Type,
         depth: u32,
-        copied: u32,
-    ) -> Result<Pair> {
-        let mut wanted = ffi::ibv_qp_init_attr {
+        max_inline: u32,
+    ) -> Result<QueuePair> {
+        let mut attributes = ffi::ibv_qp_init_attr {
             send_cq: sends.as_ptr(),
             recv_cq: receives.completions().as_ptr(),
             srq: receives.as_ptr(),
             qp_type: kind,
             ..Default::default()
         };
-        (wanted.cap.max_send_wr, wanted.cap.max_send_sge, wanted.cap.max_inline_data) = (depth, 1, copied);
-        // SAFETY: all of it lives as long as the pair, which holds it.
-        let pair = unsafe { ffi::ibv_create_qp(verbs.protection_domain().as_ptr(), &raw mut wanted) };
-        Ok(Pair {
-            pair: NonNull::new(pair).ok_or_else(|| last("making a queue pair"))?,
+        attributes.cap.max_send_wr = depth;
+        attributes.cap.max_send_sge = 1;
+        attributes.cap.max_inline_data = max_inline;
+        // SAFETY: the queue pair holds all objects that it is created with.
+        let queue_pair =
+            unsafe { ffi::ibv_create_qp(verbs.protection_domain().as_ptr(), &raw mut attributes) };
+        let queue_pair = NonNull::new(queue_pair)
+            .ok_or_else(|| Error::os("creating a queue pair")(io::Error::last_os_error()))?;
+        Ok(QueuePair {
+            queue_pair,
             lineage: Lineage::here(),
             _sends: sends.clone(),
             _receives: receives.clone(),
@@ -142,207 +133,215 @@ impl Pair {
         })
     }
 
-    /// Its number on its device.
+    /// Returns the queue pair number on its device.
     pub(crate) fn number(&self) -> u32 {
-        // SAFETY: the verbs have filled it, and change it no more.
-        unsafe { self.pair.as_ref().qp_num }
+        // SAFETY: the library has set the number, and never changes it.
+        unsafe { self.queue_pair.as_ref().qp_num }
     }
 
-    /// Joins it to the other end of a connection, which joins itself to this.
+    /// Connects it to the other end, whose owner does the same.
     ///
     /// # Errors
     /// [`Error::Os`].
-    pub(crate) fn join(&self, port: &Port, own: End, other: End, options: &Options) -> Result<()> {
-        use ffi::ibv_access_flags as Right;
+    #[doc(alias = "ibv_modify_qp")]
+    pub(crate) fn connect(
+        &self,
+        port: &Port,
+        own: QueuePairInfo,
+        other: QueuePairInfo,
+        options: &FabricOptions,
+    ) -> Result<()> {
+        use ffi::ibv_access_flags as Access;
         use ffi::ibv_qp_attr_mask as Mask;
         use ffi::ibv_qp_state as State;
-        let rights =
-            Right::IBV_ACCESS_REMOTE_WRITE | Right::IBV_ACCESS_REMOTE_READ | Right::IBV_ACCESS_REMOTE_ATOMIC;
-        let mut first = ffi::ibv_qp_attr {
+        let access = Access::IBV_ACCESS_REMOTE_WRITE
+            | Access::IBV_ACCESS_REMOTE_READ
+            | Access::IBV_ACCESS_REMOTE_ATOMIC;
+        let mut initial = ffi::ibv_qp_attr {
             qp_state: State::IBV_QPS_INIT,
             port_num: port.number,
-            qp_access_flags: rights.0,
+            qp_access_flags: access.0,
             ..Default::default()
         };
-        let named =
+        let mask =
             Mask::IBV_QP_STATE | Mask::IBV_QP_PKEY_INDEX | Mask::IBV_QP_PORT | Mask::IBV_QP_ACCESS_FLAGS;
-        self.modify(&mut first, named)?;
+        self.modify(&mut initial, mask)?;
 
         let mut receiving = ffi::ibv_qp_attr {
             qp_state: State::IBV_QPS_RTR,
             path_mtu: own.mtu.min(other.mtu),
-            dest_qp_num: other.pair,
-            rq_psn: other.sequence,
-            max_dest_rd_atomic: READS,
+            dest_qp_num: other.number,
+            rq_psn: other.first_packet,
+            max_dest_rd_atomic: MAX_READS,
             min_rnr_timer: RNR_TIMER,
+            ah_attr: address_vector(port, other.gid),
             ..Default::default()
         };
-        receiving.ah_attr = route(port, other.address);
-        let named = Mask::IBV_QP_STATE
+        let mask = Mask::IBV_QP_STATE
             | Mask::IBV_QP_AV
             | Mask::IBV_QP_PATH_MTU
             | Mask::IBV_QP_DEST_QPN
             | Mask::IBV_QP_RQ_PSN
             | Mask::IBV_QP_MAX_DEST_RD_ATOMIC
             | Mask::IBV_QP_MIN_RNR_TIMER;
-        self.modify(&mut receiving, named)?;
+        self.modify(&mut receiving, mask)?;
 
         let mut sending = ffi::ibv_qp_attr {
             qp_state: State::IBV_QPS_RTS,
-            sq_psn: own.sequence,
-            timeout: options.answer_exponent(),
+            sq_psn: own.first_packet,
+            timeout: options.ack_timeout_exponent(),
             retry_cnt: options.retries,
-            // As long as it takes the other side to give a receive.
-            rnr_retry: 7,
-            max_rd_atomic: READS,
+            rnr_retry: RNR_RETRIES,
+            max_rd_atomic: MAX_READS,
             ..Default::default()
         };
-        let named = Mask::IBV_QP_STATE
+        let mask = Mask::IBV_QP_STATE
             | Mask::IBV_QP_TIMEOUT
             | Mask::IBV_QP_RETRY_CNT
             | Mask::IBV_QP_RNR_RETRY
             | Mask::IBV_QP_SQ_PSN
             | Mask::IBV_QP_MAX_QP_RD_ATOMIC;
-        self.modify(&mut sending, named)
+        self.modify(&mut sending, mask)
     }
 
-    fn modify(&self, attributes: &mut ffi::ibv_qp_attr, named: ffi::ibv_qp_attr_mask) -> Result<()> {
-        // SAFETY: a pair that lives; the attributes named are set.
-        match unsafe { ffi::ibv_modify_qp(self.pair.as_ptr(), attributes, named.0 as i32) } {
+    fn modify(&self, attributes: &mut ffi::ibv_qp_attr, mask: ffi::ibv_qp_attr_mask) -> Result<()> {
+        // SAFETY: the queue pair exists; the attributes of the mask are set.
+        match unsafe { ffi::ibv_modify_qp(self.queue_pair.as_ptr(), attributes, mask.0 as i32) } {
             0 => Ok(()),
-            code => Err(Error::os("changing a queue pair's state")(io::Error::from_raw_os_error(code))),
+            code => Err(Error::os("changing the state of a queue pair")(io::Error::from_raw_os_error(code))),
         }
     }
 
-    /// Posts requests together, in their order. There must be room for them.
+    /// Posts a batch of at most [`MAX_BATCH`] requests, in their order. The send queue must have room for
+    /// all of them.
     ///
     /// # Errors
-    /// [`Error::Os`]; how many were posted is the number.
+    /// The number of requests that were posted, and [`Error::Os`].
     ///
     /// # Safety
-    /// The local memory stays registered, mapped and, for reads, untouched until the completion.
+    /// The local memory stays registered and mapped until the completion, and for reads unreferenced.
+    #[doc(alias = "ibv_post_send")]
     pub(crate) unsafe fn post(
         &self,
-        requests: impl ExactSizeIterator<Item = Request>,
+        requests: impl ExactSizeIterator<Item = WorkRequest>,
     ) -> std::result::Result<(), (usize, Error)> {
         match requests.len() {
             0 => Ok(()),
-            // SAFETY: as this function's caller promises.
-            1 => unsafe { self.post_at_most::<1>(requests) },
+            // SAFETY: the caller keeps the contract.
+            1 => unsafe { self.post_up_to::<1>(requests) },
             // SAFETY: as above.
-            _ => unsafe { self.post_at_most::<GROUP>(requests) },
+            _ => unsafe { self.post_up_to::<MAX_BATCH>(requests) },
         }
     }
 
-    unsafe fn post_at_most<const N: usize>(
+    unsafe fn post_up_to<const N: usize>(
         &self,
-        requests: impl ExactSizeIterator<Item = Request>,
+        requests: impl ExactSizeIterator<Item = WorkRequest>,
     ) -> std::result::Result<(), (usize, Error)> {
         let count = requests.len();
-        assert!((1..=N).contains(&count), "{count} requests at once");
-        let mut parts = [ffi::ibv_sge::default(); N];
-        let mut wanted = [ffi::ibv_send_wr::default(); N];
+        assert!((1..=N).contains(&count), "a batch of {count} requests");
+        let mut segments = [ffi::ibv_sge::default(); N];
+        let mut list = [ffi::ibv_send_wr::default(); N];
         for (at, request) in requests.enumerate() {
-            let (address, length, key) = request.local;
-            parts[at] = ffi::ibv_sge { addr: address as u64, length, lkey: key };
-            wanted[at].wr_id = request.id;
-            wanted[at].num_sge = i32::from(length > 0);
-            fill(&mut wanted[at], &request);
+            let LocalSegment { address, length, lkey } = request.local;
+            segments[at] = ffi::ibv_sge { addr: address as u64, length, lkey };
+            list[at] = raw_request(&request);
         }
-        let (first_part, first) = (parts.as_mut_ptr(), wanted.as_mut_ptr());
+        let (first_segment, first) = (segments.as_mut_ptr(), list.as_mut_ptr());
         for at in 0..count {
             // SAFETY: inside both arrays.
             unsafe {
-                (*first.add(at)).sg_list = first_part.add(at);
+                (*first.add(at)).sg_list = first_segment.add(at);
                 (*first.add(at)).next = if at + 1 < count { first.add(at + 1) } else { null_mut() };
             }
         }
         let mut bad: *mut ffi::ibv_send_wr = null_mut();
-        // SAFETY: a pair that lives; the requests are read before the call returns.
-        let code = unsafe {
-            let post = (*self.pair.as_ref().context).ops.post_send.expect("every device has it");
-            post(self.pair.as_ptr(), first, &raw mut bad)
-        };
+        // SAFETY: the list and its segments are local; the caller answers for the memory they name.
+        let code = unsafe { self.post_raw(first, &mut bad) };
         if code == 0 {
             return Ok(());
         }
         let posted = (bad as usize).saturating_sub(first as usize) / size_of::<ffi::ibv_send_wr>();
-        let doing = format!("posting a request to {}", crate::register::Registrar::name(&*self.verbs));
+        let doing = format!("posting a request to {}", self.verbs.name());
         Err((posted.min(count), Error::os(doing)(io::Error::from_raw_os_error(code))))
     }
 
-    /// Lets the connection fail, and a last request with it: what was posted before is over when that is reported.
-    pub(crate) fn end_with(&self, id: u64) {
+    /// Posts a list of requests, and returns the error code of verbs. `bad` receives the first request
+    /// that was not posted.
+    ///
+    /// # Safety
+    /// `list` is a valid list, whose objects exist until the call returns. The memory that it names stays
+    /// registered and mapped until the completions.
+    pub(crate) unsafe fn post_raw(
+        &self,
+        list: *mut ffi::ibv_send_wr,
+        bad: &mut *mut ffi::ibv_send_wr,
+    ) -> i32 {
+        // SAFETY: the queue pair exists; the library reads the list before the call returns.
+        unsafe {
+            let post = (*self.queue_pair.as_ref().context).ops.post_send.expect("every device has it");
+            post(self.queue_pair.as_ptr(), list, bad)
+        }
+    }
+
+    /// Moves the queue pair to the error state and posts a last request, `id`. All requests before it are
+    /// over when the device reports that one, since the device completes requests in order.
+    pub(crate) fn fail(&self, id: u64) {
         let mut attributes =
             ffi::ibv_qp_attr { qp_state: ffi::ibv_qp_state::IBV_QPS_ERR, ..Default::default() };
         let failed = self.modify(&mut attributes, ffi::ibv_qp_attr_mask::IBV_QP_STATE).map_err(|e| (0, e));
-        let last = Request { id, what: What::Write { address: 0, key: 0 }, local: (0, 0, 0), told: true };
-        // SAFETY: it names no memory.
-        let posted = failed.and_then(|()| unsafe { self.post_at_most::<1>(std::iter::once(last)) });
+        let operation = Operation::Write(RemoteSegment::NONE);
+        let last = WorkRequest { id, operation, local: LocalSegment::EMPTY, signaled: true };
+        // SAFETY: the request names no memory.
+        let posted = failed.and_then(|()| unsafe { self.post_up_to::<1>(std::iter::once(last)) });
         if let Err((_, error)) = posted {
-            tracing::error!(%error, "a connection could not be ended: its places in the queue are lost");
+            tracing::error!(%error, "cannot end a connection: its slots in the send queue are lost");
         }
-    }
-
-    pub(crate) fn as_ptr(&self) -> *mut ffi::ibv_qp {
-        self.pair.as_ptr()
     }
 }
 
-/// How many reads and atomics of one connection are under way at a time.
-const READS: u8 = 4;
-/// How long the device waits before it asks again for a receive: 12 means 0.64 ms.
-const RNR_TIMER: u8 = 12;
-
-/// The way to an address.
-pub(crate) fn route(port: &Port, address: [u8; 16]) -> ffi::ibv_ah_attr {
-    let mut route = ffi::ibv_ah_attr { is_global: 1, port_num: port.number, ..Default::default() };
-    route.grh.dgid = ffi::ibv_gid { raw: address };
-    route.grh.sgid_index = port.index;
-    route.grh.hop_limit = 64;
-    route
-}
-
-fn fill(wanted: &mut ffi::ibv_send_wr, request: &Request) {
-    use ffi::ibv_wr_opcode as Operation;
-    let mut flags = if request.told { ffi::ibv_send_flags::IBV_SEND_SIGNALED.0 } else { 0 };
-    match request.what {
-        What::Write { address, key }
-        | What::WriteAndTell { address, key, .. }
-        | What::Read { address, key } => {
-            wanted.wr.rdma.remote_addr = address;
-            wanted.wr.rdma.rkey = key;
-        }
-        What::FetchAdd { address, key, add } => {
-            wanted.wr.atomic.remote_addr = address;
-            wanted.wr.atomic.rkey = key;
-            wanted.wr.atomic.compare_add = add;
-        }
-    }
-    wanted.opcode = match request.what {
-        What::Write { .. } => Operation::IBV_WR_RDMA_WRITE,
-        What::WriteAndTell { .. } => Operation::IBV_WR_RDMA_WRITE_WITH_IMM,
-        What::Read { .. } => Operation::IBV_WR_RDMA_READ,
-        What::FetchAdd { .. } => Operation::IBV_WR_ATOMIC_FETCH_AND_ADD,
+fn raw_request(request: &WorkRequest) -> ffi::ibv_send_wr {
+    use ffi::ibv_wr_opcode as Opcode;
+    let mut raw = ffi::ibv_send_wr {
+        wr_id: request.id,
+        num_sge: i32::from(request.local.length > 0),
+        ..Default::default()
     };
-    if let What::WriteAndTell { number, .. } = request.what {
-        wanted.__bindgen_anon_1.imm_data = number.to_be();
-        // The other side sleeps until an event comes.
+    let RemoteSegment { address, rkey } = request.operation.remote();
+    let mut flags = if request.signaled { ffi::ibv_send_flags::IBV_SEND_SIGNALED.0 } else { 0 };
+    if let Operation::FetchAdd { add, .. } = request.operation {
+        raw.wr.atomic.remote_addr = address;
+        raw.wr.atomic.rkey = rkey;
+        raw.wr.atomic.compare_add = add;
+    } else {
+        raw.wr.rdma.remote_addr = address;
+        raw.wr.rdma.rkey = rkey;
+    }
+    raw.opcode = match request.operation {
+        Operation::Write(_) => Opcode::IBV_WR_RDMA_WRITE,
+        Operation::WriteWithImmediate { .. } => Opcode::IBV_WR_RDMA_WRITE_WITH_IMM,
+        Operation::Read(_) => Opcode::IBV_WR_RDMA_READ,
+        Operation::FetchAdd { .. } => Opcode::IBV_WR_ATOMIC_FETCH_AND_ADD,
+    };
+    if let Operation::WriteWithImmediate { immediate, .. } = request.operation {
+        raw.__bindgen_anon_1.imm_data = immediate.to_be();
+        // The receiver sleeps until an event arrives.
         flags |= ffi::ibv_send_flags::IBV_SEND_SOLICITED.0;
     }
-    wanted.send_flags = flags;
+    raw.send_flags = flags;
+    raw
 }
 
-impl Drop for Pair {
+impl Drop for QueuePair {
     fn drop(&mut self) {
         if !self.lineage.is_here() {
-            // The parent's.
+            // It belongs to the parent process.
             return;
         }
-        // SAFETY: made by new, ended nowhere else.
-        let code = unsafe { ffi::ibv_destroy_qp(self.pair.as_ptr()) };
+        // SAFETY: created by `new`, and destroyed only here.
+        let code = unsafe { ffi::ibv_destroy_qp(self.queue_pair.as_ptr()) };
         if code != 0 {
-            tracing::error!(code, "a queue pair could not be ended");
+            tracing::error!(code, "cannot destroy a queue pair");
         }
     }
 }

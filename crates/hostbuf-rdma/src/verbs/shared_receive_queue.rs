@@ -1,4 +1,5 @@
-//! Memory for messages that come: shared by all connections, so that it does not grow with them.
+//! Memory for incoming messages, shared by all connections, so that it does not grow with their
+//! number.
 
 #![allow(unsafe_code)]
 
@@ -11,120 +12,126 @@ use ibverbs_sys as ffi;
 
 use crate::error::{Error, Result};
 use crate::os::lineage::Lineage;
-use crate::rdma::verbs::completion_queue::Completions;
+use crate::rdma::verbs::completion_queue::CompletionQueue;
 use crate::register::{Access, Registration, Span, Verbs};
 
-/// Places of equal size, given to the device, filled by it, and given again: a *shared receive queue*.
-pub(crate) struct Receives {
+/// A shared receive queue (`ibv_srq`) with slots of equal size. The device fills the slots that are
+/// posted to it.
+pub(crate) struct SharedReceiveQueue {
     queue: NonNull<ffi::ibv_srq>,
-    completions: Completions,
+    completions: CompletionQueue,
     lineage: Lineage,
-    // Before the memory.
+    // Dropped before the memory.
     registration: Registration<Verbs>,
-    memory: Memory,
-    place: usize,
+    memory: SlotMemory,
+    slot_bytes: usize,
 }
 
-// SAFETY: verbs may be called by any thread, and by several at a time; a place is read by whoever got its completion.
-unsafe impl Send for Receives {}
+// SAFETY: any thread may call verbs, and several may at a time; only the owner of a slot's completion
+// reads the slot.
+unsafe impl Send for SharedReceiveQueue {}
 // SAFETY: as above.
-unsafe impl Sync for Receives {}
+unsafe impl Sync for SharedReceiveQueue {}
 
-struct Memory {
-    at: NonNull<u8>,
+struct SlotMemory {
+    start: NonNull<u8>,
     layout: Layout,
 }
 
-impl Drop for Memory {
+impl Drop for SlotMemory {
     fn drop(&mut self) {
         // SAFETY: allocated with this layout.
-        unsafe { dealloc(self.at.as_ptr(), self.layout) };
+        unsafe { dealloc(self.start.as_ptr(), self.layout) };
     }
 }
 
-impl Receives {
-    /// `count` places of `place` bytes, all given to the device.
+impl SharedReceiveQueue {
+    /// Creates a queue of `slots` slots of `slot_bytes` bytes, and posts all of them.
     ///
     /// # Errors
-    /// [`Error::Os`]; as registering.
-    pub(crate) fn new(verbs: &Arc<Verbs>, count: u32, place: usize) -> Result<Receives> {
-        let bytes = count as usize * place;
+    /// [`Error::Os`], and the errors of [`Registration::new`].
+    pub(crate) fn new(verbs: &Arc<Verbs>, slots: u32, slot_bytes: usize) -> Result<SharedReceiveQueue> {
+        let bytes = slots as usize * slot_bytes;
         let layout = Layout::from_size_align(bytes, crate::os::memory::page_size() as usize)
-            .map_err(|_| Error::invalid(format!("{bytes} bytes for messages")))?;
-        // SAFETY: the layout has bytes.
-        let at = NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
-        let memory = Memory { at, layout };
-        let registration = Registration::new(verbs, Span::new(at.as_ptr() as usize, bytes)?, Access::WRITE)?;
-        let completions = Completions::new(verbs, count)?;
-        let mut wanted = ffi::ibv_srq_init_attr {
+            .map_err(|_| Error::invalid(format!("cannot allocate {bytes} bytes for received messages")))?;
+        // SAFETY: the layout is not empty.
+        let start =
+            NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
+        let memory = SlotMemory { start, layout };
+        let span = Span::new(start.as_ptr() as usize, bytes)?;
+        let registration = Registration::new(verbs, span, Access::WRITE)?;
+        let completions = CompletionQueue::new(verbs, slots)?;
+        let mut attributes = ffi::ibv_srq_init_attr {
             srq_context: null_mut(),
-            attr: ffi::ibv_srq_attr { max_wr: count, max_sge: 1, srq_limit: 0 },
+            attr: ffi::ibv_srq_attr { max_wr: slots, max_sge: 1, srq_limit: 0 },
         };
-        // SAFETY: the domain lives as long as the registration's registrar, which this holds.
-        let queue = unsafe { ffi::ibv_create_srq(verbs.protection_domain().as_ptr(), &raw mut wanted) };
+        // SAFETY: the protection domain exists as long as the registrar, which the registration holds.
+        let queue = unsafe { ffi::ibv_create_srq(verbs.protection_domain().as_ptr(), &raw mut attributes) };
         let queue = NonNull::new(queue)
-            .ok_or_else(|| Error::os("making a shared receive queue")(io::Error::last_os_error()))?;
-        let receives = Receives { queue, completions, lineage: Lineage::here(), registration, memory, place };
-        (0..u64::from(count)).try_for_each(|index| receives.give(index))?;
-        Ok(receives)
+            .ok_or_else(|| Error::os("creating a shared receive queue")(io::Error::last_os_error()))?;
+        let lineage = Lineage::here();
+        let queue = SharedReceiveQueue { queue, completions, lineage, registration, memory, slot_bytes };
+        (0..u64::from(slots)).try_for_each(|slot| queue.post(slot))?;
+        Ok(queue)
     }
 
     pub(crate) fn as_ptr(&self) -> *mut ffi::ibv_srq {
         self.queue.as_ptr()
     }
 
-    /// Where what has come is told.
-    pub(crate) fn completions(&self) -> &Completions {
+    /// Returns the completion queue of all queue pairs that receive from this queue. The identifier
+    /// of a completion is the slot.
+    pub(crate) fn completions(&self) -> &CompletionQueue {
         &self.completions
     }
 
-    /// Gives a place to the device (again).
+    /// Posts a slot, which the device fills with a later message.
     ///
     /// # Errors
     /// [`Error::Os`].
-    pub(crate) fn give(&self, index: u64) -> Result<()> {
-        let mut part = ffi::ibv_sge {
-            addr: self.memory.at.as_ptr() as u64 + index * self.place as u64,
-            length: self.place as u32,
+    #[doc(alias = "ibv_post_srq_recv")]
+    pub(crate) fn post(&self, slot: u64) -> Result<()> {
+        let mut segment = ffi::ibv_sge {
+            addr: self.memory.start.as_ptr() as u64 + slot * self.slot_bytes as u64,
+            length: self.slot_bytes as u32,
             lkey: self.registration.handle().lkey(),
         };
-        let mut wanted =
-            ffi::ibv_recv_wr { wr_id: index, sg_list: &raw mut part, num_sge: 1, ..Default::default() };
+        let mut request =
+            ffi::ibv_recv_wr { wr_id: slot, sg_list: &raw mut segment, num_sge: 1, ..Default::default() };
         let mut bad = null_mut();
-        // SAFETY: a queue that lives; the place is this one's, and the device's from here on.
+        // SAFETY: the queue exists; the slot belongs to this queue, and to the device from here on.
         let code = unsafe {
-            let post = (*self.queue.as_ref().context).ops.post_srq_recv.expect("it has such a queue");
-            post(self.queue.as_ptr(), &raw mut wanted, &raw mut bad)
+            let post = (*self.queue.as_ref().context).ops.post_srq_recv.expect("the device has such queues");
+            post(self.queue.as_ptr(), &raw mut request, &raw mut bad)
         };
         match code {
             0 => Ok(()),
-            code => Err(Error::os("giving a place for a message")(io::Error::from_raw_os_error(code))),
+            code => Err(Error::os("posting a receive request")(io::Error::from_raw_os_error(code))),
         }
     }
 
-    /// What came into a place.
+    /// Returns the first `length` bytes of a slot.
     ///
     /// # Safety
-    /// The completion of this place has come, with so many bytes, and it has not been given again.
-    pub(crate) unsafe fn bytes(&self, index: u64, length: usize) -> &[u8] {
-        assert!(length <= self.place && (index as usize + 1) * self.place <= self.memory.layout.size());
-        // SAFETY: inside the memory; the device has done with it, by this function's contract.
-        unsafe {
-            std::slice::from_raw_parts(self.memory.at.as_ptr().add(index as usize * self.place), length)
-        }
+    /// The slot's completion reported at least `length` bytes, and the slot was not posted since.
+    pub(crate) unsafe fn bytes(&self, slot: u64, length: usize) -> &[u8] {
+        let slot = slot as usize;
+        assert!(length <= self.slot_bytes && (slot + 1) * self.slot_bytes <= self.memory.layout.size());
+        // SAFETY: inside the memory; the device is done with it, by the contract of this function.
+        unsafe { std::slice::from_raw_parts(self.memory.start.as_ptr().add(slot * self.slot_bytes), length) }
     }
 }
 
-impl Drop for Receives {
+impl Drop for SharedReceiveQueue {
     fn drop(&mut self) {
         if !self.lineage.is_here() {
-            // The parent's.
+            // It belongs to the parent process.
             return;
         }
-        // SAFETY: made by new; every pair that uses it holds this, so none is left.
+        // SAFETY: created by `new`; every queue pair that uses the queue holds it, so none is left.
         let code = unsafe { ffi::ibv_destroy_srq(self.queue.as_ptr()) };
         if code != 0 {
-            tracing::error!(code, "a shared receive queue could not be ended");
+            tracing::error!(code, "cannot destroy a shared receive queue");
         }
     }
 }

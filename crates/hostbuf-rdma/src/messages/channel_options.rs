@@ -1,0 +1,50 @@
+//! The options of channels.
+
+use crate::error::{Error, Result};
+use crate::rdma::messages::ring::RingLayout;
+use crate::rdma::options::FabricOptions;
+
+const MAX_EAGER: usize = 1 << 20;
+const MAX_SLOTS: usize = 4096;
+
+/// Options of channels. All ranks have equal values, except for `connection`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ChannelOptions {
+    /// The device and the options of its connections.
+    pub connection: FabricOptions,
+    /// The maximum number of bytes of an eager message, which is copied and sent at once. A longer message
+    /// uses rendezvous: the cache registers its memory, and the receiver reads it from there. At most 1 MiB.
+    pub eager: usize,
+    /// The maximum number of messages of a channel that are not acknowledged, in each direction, from 1 to
+    /// 4096. A sender waits while there are as many. The receiver acknowledges in batches of half the slots,
+    /// so the limit that applies may be little more than half. Each side pins a slot of the size of an eager
+    /// message for each message and direction: 258 KiB per channel with the defaults.
+    pub slots: usize,
+}
+
+impl Default for ChannelOptions {
+    fn default() -> ChannelOptions {
+        ChannelOptions { connection: FabricOptions::default(), eager: 8192, slots: 16 }
+    }
+}
+
+impl ChannelOptions {
+    pub(crate) fn layout(&self) -> RingLayout {
+        RingLayout { eager: self.eager, slots: self.slots }
+    }
+
+    /// Checks the values that concern channels.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a value out of its range.
+    pub(crate) fn check(&self) -> Result<()> {
+        let (eager, slots) = (self.eager, self.slots);
+        if eager > MAX_EAGER || slots == 0 || slots > MAX_SLOTS {
+            return Err(Error::invalid(format!(
+                "invalid channel options eager = {eager}, slots = {slots}: expected eager <= {MAX_EAGER} and 1 <= slots <= {MAX_SLOTS}"
+            )));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,72 @@
+//! A host's part of a fabric.
+
+use std::sync::{Arc, Mutex};
+
+use crate::buffer::HostBuffer;
+use crate::error::{Error, Result};
+use crate::rdma::connect::endpoint::Endpoint;
+use crate::rdma::connect::endpoint_info::GroupId;
+use crate::rdma::one_sided::signals::Signals;
+use crate::rdma::sync::lock;
+use crate::rdma::verbs::work_request::{LocalSegment, RemoteSegment};
+use crate::register::own_ranges::FreezeObserver;
+use crate::register::{Registration, Span, Verbs};
+
+/// The state of a fabric on the process that does the I/O of its host.
+pub(crate) struct FabricState {
+    pub(crate) group: GroupId,
+    pub(crate) endpoint: Arc<Endpoint>,
+    pub(crate) signals: Arc<Signals>,
+    /// The index of this host.
+    pub(crate) own: usize,
+    /// The part of the buffer of each host.
+    pub(crate) parts: Vec<RemoteSegment>,
+    /// The registration of this host's part, until the buffer is frozen.
+    pub(crate) registration: Mutex<Option<Registration<Verbs>>>,
+    /// A word for the results of reads that nobody uses.
+    pub(crate) scratch: Registration<Verbs>,
+    pub(crate) span: Span,
+    pub(crate) buffer: HostBuffer,
+}
+
+/// Returns the error of an operation on a frozen buffer.
+pub(crate) fn frozen() -> Error {
+    Error::Freeze { why: "the buffer is frozen: RDMA cannot write to it".into() }
+}
+
+impl FabricState {
+    /// Returns the local key of this host's part.
+    ///
+    /// # Errors
+    /// [`Error::Freeze`] if the buffer is frozen, which has ended the registration.
+    pub(crate) fn lkey(&self) -> Result<u32> {
+        let registration = lock(&self.registration);
+        registration.as_ref().map(|registration| registration.handle().lkey()).ok_or_else(frozen)
+    }
+
+    /// Returns the memory of `host` that corresponds to `address` here.
+    pub(crate) fn remote(&self, host: usize, address: usize) -> RemoteSegment {
+        self.parts[host].offset(address - self.span.start())
+    }
+
+    pub(crate) fn scratch(&self) -> LocalSegment {
+        let span = self.scratch.span();
+        LocalSegment { address: span.start(), length: span.len() as u32, lkey: self.scratch.handle().lkey() }
+    }
+}
+
+impl FreezeObserver for FabricState {
+    fn prepare(&self, _: Span) -> std::result::Result<(), String> {
+        Ok(())
+    }
+
+    /// Ends the registration last: the peers' keys depend on it, and are the same as long as the fabric
+    /// exists.
+    fn commit(&self, span: Span) -> std::result::Result<(), String> {
+        if !self.span.overlaps(span) {
+            return Ok(());
+        }
+        let registration = lock(&self.registration).take();
+        registration.map_or(Ok(()), |registration| registration.deregister().map_err(|e| e.to_string()))
+    }
+}

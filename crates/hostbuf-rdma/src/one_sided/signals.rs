@@ -1,0 +1,60 @@
+//! Counters of the notifications of other hosts.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::rdma::sync::{deadline, lock};
+
+/// The number of signals of each host.
+pub const SIGNALS: usize = 64;
+/// An internal signal: a piece of a buffer that is being replicated has arrived.
+pub(crate) const PIECE_ARRIVED: usize = SIGNALS;
+/// An internal signal: no more pieces will arrive, since replicating has failed.
+pub(crate) const REPLICATION_FAILED: usize = SIGNALS + 1;
+
+/// The longest single sleep of a thread without a deadline.
+const MAX_SLEEP: Duration = Duration::from_secs(3600);
+
+/// The number of times that each signal has arrived.
+pub(crate) struct Signals {
+    counts: [AtomicU64; SIGNALS + 2],
+    mutex: Mutex<()>,
+    arrived: Condvar,
+}
+
+impl Signals {
+    pub(crate) fn new() -> Signals {
+        let counts = std::array::from_fn(|_| AtomicU64::new(0));
+        Signals { counts, mutex: Mutex::new(()), arrived: Condvar::new() }
+    }
+
+    /// Counts an arrival of `signal`, and wakes the threads that wait.
+    pub(crate) fn notify(&self, signal: usize) {
+        let Some(count) = self.counts.get(signal) else { return };
+        count.fetch_add(1, Ordering::Release);
+        drop(lock(&self.mutex));
+        self.arrived.notify_all();
+    }
+
+    /// Returns the number of times that `signal` has arrived.
+    pub(crate) fn count(&self, signal: usize) -> u64 {
+        self.counts[signal].load(Ordering::Acquire)
+    }
+
+    /// Waits until `ready` returns true. It is called whenever a signal has arrived. Returns `false` after
+    /// `timeout`.
+    pub(crate) fn wait_until(&self, timeout: Duration, ready: &dyn Fn() -> bool) -> bool {
+        let deadline = deadline(timeout);
+        let mut guard = lock(&self.mutex);
+        while !ready() {
+            let left =
+                deadline.map_or(MAX_SLEEP, |deadline| deadline.saturating_duration_since(Instant::now()));
+            if left.is_zero() {
+                return false;
+            }
+            guard = self.arrived.wait_timeout(guard, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+}
