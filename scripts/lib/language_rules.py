@@ -1,4 +1,4 @@
-"""The rules of scripts/check-language: each takes a Source and yields (line, text) for its violations.
+"""The rules of scripts/check-language. Each takes a Source, and yields (line, text) for a violation.
 
 The rules cover the part of the language guide in CONTRIBUTING.md that a program can check.
 """
@@ -11,17 +11,20 @@ MAX_LINES = 600
 # Words that begin a relative clause or refer to another item, where a noun or a verb is expected.
 BANNED_OPENINGS = re.compile(r"(What|How|Whether|Where|Whoever|Who|Whose|Which|That|The same)\b")
 
-# Words in -s that are no verbs in the third person, found at the beginning of the comments of functions.
+# Words in -s that are no verbs in the third person, found at the beginning of the comments of
+# functions.
 NO_VERBS = set(
-    """Always Arguments As Bits Buffers Bytes Channels Columns Connections Descriptors Devices Entries Errors Fields Files Hosts
-    Its Keys Leases Members Numbers Options Others Pages Parts Perhaps Programs Ranges Ranks Regions Registrations Rows Sections
-    Slots Statistics Statuses This Thus Times Towards Unless Us Users Variables Versions Windows Words Yes""".split()
+    """Always Arguments As Bits Buffers Bytes Channels Columns Connections Descriptors Devices Entries
+    Errors Fields Files Hosts Its Keys Leases Members Numbers Options Others Pages Parts Perhaps
+    Programs Ranges Ranks Regions Registrations Rows Sections Slots Statistics Statuses This
+    Thus Times Towards Unless Us Users Variables Versions Windows Words Yes""".split()
 )
 # Verbs in the third person that do not end in a single -s.
 VERBS = {"Passes", "Does", "Goes", "Is", "Has"}
 
-# Names of Rust code that have a term of the field instead: the names, the folder they are banned in, the term. A word that
-# has a proper meaning elsewhere is banned only where the project gave it a meaning of its own.
+# Names of Rust code that have a term of the field instead: the names, the folder they are banned
+# in, the term. A word that has a proper meaning elsewhere is banned only where the project gave it
+# a meaning of its own.
 BANNED_NAMES = [
     ("letters?", "crates/", "connect_message"),
     ("mail", "", "datagram"),
@@ -81,7 +84,8 @@ PRIVATE_WORDS = [
     (re.compile(r"\bHOSTBUF_NODE\b"), "HOSTBUF_NUMA_NODE"),
 ]
 
-# A sentence whose subject is a relative clause, or that leaves its subject out. Questions and headings may.
+# A sentence whose subject is a relative clause, or that leaves its subject out. Questions and
+# headings may.
 CLAUSE_AS_NOUN = re.compile(r"(?:^|[.:;] )(?:What|Who|Whoever)\s+[a-z][^.?!]*(?:[.!]|$)|(?:^|[.:] )The same(?:[;,.:]|$)")
 
 # Type names that may stand for more than one type, each with the reason.
@@ -111,7 +115,7 @@ class Source:
 
 
 def language_of(path, first):
-    """Returns the language of a file by its ending, or by its first line if it has none; None for others."""
+    """Returns the language of a file: by its ending, or by its first line. None for others."""
     suffix = PurePath(path).suffix
     known = {".rs": "rust", ".h": "c", ".hpp": "c", ".c": "c", ".cpp": "c", ".f90": "fortran", ".py": "python", ".md": "markdown"}
     if suffix in known:
@@ -132,8 +136,7 @@ TOKENS = re.compile(
 
 
 def split_c_like(text):
-    """Returns the comments, as (line, column, text) for each of their lines, and the code with blanks in place of comments
-    and strings."""
+    """Returns the comments as (line, text), and the code with blanks for comments and strings."""
     comments, code, at, line = [], [], 0, 1
     for match in TOKENS.finditer(text):
         code.append(text[at : match.start()])
@@ -165,7 +168,8 @@ def split_by_lines(lines, language):
     return comments
 
 
-# --- Documented items -------------------------------------------------------------------------------------------------
+# --- Documented items
+# -------------------------------------------------------------------------------------------------
 
 
 def documented(source):
@@ -267,15 +271,18 @@ def verb(source):
             yield line, first
 
 
-# --- Lines ------------------------------------------------------------------------------------------------------------
+# --- Lines
+# ------------------------------------------------------------------------------------------------------------
 
 
 def comment_width(source):
-    """Finds comments of more than 100 columns, unless a single long word (an address) is the cause."""
+    """Finds comments of more than 100 columns, except rows of tables and long addresses."""
     if source.generated:
         return
     for line, text in source.comments:
         whole = source.lines[line - 1]
+        if re.match(r"\s*//[/!] \|", whole):
+            continue
         if len(whole) > MAX_COLUMNS and whole.lstrip().startswith(text.lstrip()[:3]):
             longest = max(text.split(), key=len, default="")
             if len(longest) < MAX_COLUMNS // 2:
@@ -283,7 +290,7 @@ def comment_width(source):
 
 
 def file_length(source):
-    """Finds the lines of a file beyond the 600th. Each one counts, so that a file of the baseline cannot grow."""
+    """Finds the lines beyond the 600th. Each counts, so a file of the baseline cannot grow."""
     count = len(source.lines) - (source.lines[-1] == "")
     if source.generated or source.path == "docs/figures.md":
         return
@@ -291,7 +298,8 @@ def file_length(source):
         yield line, f"line {line} of a file that may have {MAX_LINES}"
 
 
-# --- Words ------------------------------------------------------------------------------------------------------------
+# --- Words
+# ------------------------------------------------------------------------------------------------------------
 
 
 def banned_name(source):
@@ -359,7 +367,8 @@ def getter(source):
             yield number, match.group(1)
 
 
-# --- Types ------------------------------------------------------------------------------------------------------------
+# --- Types
+# ------------------------------------------------------------------------------------------------------------
 
 TYPE = re.compile(r"^( *)(?:pub(?:\([^)]*\))? )?(?:unsafe )?(struct|enum|union|trait|type) (\w+)")
 

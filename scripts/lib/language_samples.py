@@ -1,10 +1,10 @@
-"""Samples for the rules of scripts/check-language, and the self-test that runs the rules over them."""
+"""Samples for the rules of scripts/check-language, and the self-test that runs them."""
 from collections import Counter
 
 import language_rules
 
-# (rule, path, text). Each line that violates the rule ends with "<<", which is removed before the rule sees it; a sample
-# without one must pass.
+# (rule, path, text). Each line that violates the rule ends with "<<", which is removed before the
+# rule sees it; a sample without one must pass.
 SAMPLES = [
     ("opening", "src/a.rs", "/// What a rank holds. <<\npub struct Share;\n\n/// A rank's share.\npub struct Part;\n"),
     ("opening", "src/a.rs", "//! How a buffer is filled. <<\n\n/// Which host this is. <<\nconst HOST: u32 = 0;\n"),
@@ -25,6 +25,7 @@ SAMPLES = [
     ("verb", "python/a.py", 'def a(b):\n    """The address.""" <<\n\nclass C:\n    """A buffer."""\n\ndef d():\n    """Returns it."""\n'),
     ("comment-width", "src/a.rs", f"// {'ab ' * 33}<<\n// {'ab ' * 32}\nlet a = {'1 + ' * 40}1;\n"),
     ("comment-width", "src/a.rs", f"    /// {'ab ' * 32}<<\n    let text = \"// {'ab ' * 40}\";\n"),
+    ("comment-width", "src/a.rs", f"//! | {'ab ' * 32}|\n// | {'ab ' * 32}|<<\n"),
     ("comment-width", "scripts/a", f"#!/usr/bin/env bash\n# {'ab ' * 40}<<\necho {'ab ' * 40}\n"),
     ("comment-width", "python/a.py", f'def a():\n    """Returns {"ab " * 40}""" <<\n    return "{"ab " * 40}"\n'),
     ("comment-width", "bindings/a.f90", f"! {'ab ' * 40}<<\n"),
@@ -59,7 +60,8 @@ TYPE_SAMPLES = [
     ({"src/a.rs": "struct Lease;\n", "python/src/b.rs": "struct Lease;\n"}, set()),
 ]
 
-# (baseline, violations, violations that are too many, baseline after --update), with keys (rule, path).
+# (baseline, violations, violations that are too many, baseline after --update), with keys (rule,
+# path).
 A, B, C = ("verb", "a"), ("verb", "b"), ("opening", "c")
 BASELINES = [
     ({A: 2}, {A: 2}, 0, {A: 2}),
