@@ -157,13 +157,15 @@ def split_by_lines(lines, language):
     mark = "!" if language == "fortran" else "#"
     comments = [(number, line) for number, line in enumerate(lines, 1) if line.lstrip().startswith(mark)]
     if language == "python":
-        inside = False
+        # Of the strings in triple quotes, those that begin a line are documentation.
+        inside, is_documentation = False, False
         for number, line in enumerate(lines, 1):
             quotes = line.count('"""')
-            if inside or (quotes and line.lstrip().startswith('"""')):
+            if quotes and not inside:
+                is_documentation = line.lstrip().startswith('"""')
+            if is_documentation and (inside or quotes):
                 comments.append((number, line))
-            if line.lstrip().startswith('"""') or inside:
-                inside ^= quotes % 2 == 1
+            inside ^= quotes % 2 == 1
         comments.sort()
     return comments
 

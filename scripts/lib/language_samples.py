@@ -28,6 +28,7 @@ SAMPLES = [
     ("comment-width", "src/a.rs", f"//! | {'ab ' * 32}|\n// | {'ab ' * 32}|<<\n"),
     ("comment-width", "scripts/a", f"#!/usr/bin/env bash\n# {'ab ' * 40}<<\necho {'ab ' * 40}\n"),
     ("comment-width", "python/a.py", f'def a():\n    """Returns {"ab " * 40}""" <<\n    return "{"ab " * 40}"\n'),
+    ("comment-width", "python/a.py", f'A = """\\\n{"ab " * 40}\n"""\nb = {"1 + " * 40}1\n"""One.\n{"ab " * 40}<<\n"""\n'),
     ("comment-width", "bindings/a.f90", f"! {'ab ' * 40}<<\n"),
     ("comment-width", "include/a.h", f"/* one\n * {'ab ' * 40}<<\n */\n// https://example.org/{'a' * 100}\n"),
     ("file-length", "src/a.rs", "a\n" * 600 + "a<<\na<<\n"),
