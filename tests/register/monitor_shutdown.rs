@@ -76,7 +76,7 @@ fn a_refused_freeze_does_not_deadlock_with_an_allocator_that_unmaps() {
             give_back_with_each_call(given_back.at());
             let refused = buffer.freeze(&Solo).map(drop);
             give_back_with_each_call(0);
-            assert!(refused.unwrap_err().to_string().contains("a lease lives"));
+            assert!(refused.unwrap_err().to_string().contains("a lease lets"));
         }
     });
     drop(lease);

@@ -1,24 +1,27 @@
-//! Leases of several ranges at once: what costs most is done once for all of them.
+//! Leases of several ranges at once: one fence and one check for changes serve all of them.
 
 #![allow(unsafe_code)]
 
-use std::mem::ManuallyDrop;
 use std::sync::atomic::Ordering;
 
+use super::hit::{
+    CountedLease, UncheckedLease, count_lease, find_hint, sequence, unchanged_since, uncount_lease,
+};
 use super::lease::Lease;
-use super::miss::WaitMode;
-use super::shared::{CacheShared, CountedLease};
+use super::miss::get;
+use super::shared::CacheShared;
 use super::slot::Observation;
 use super::sync::fence;
+use super::wait::WaitMode;
 use crate::error::{Error, Result};
 use crate::register::monitor::DescriptorSet;
 use crate::register::registrar::Registrar;
 use crate::span::{Access, Span};
 
-/// Ranges between two fences.
-const AT_ONCE: usize = 64;
+/// The largest number of ranges that one fence serves.
+const RANGES_PER_FENCE: usize = 64;
 
-/// The descriptors that watch the memory of a batch, and their sequences before its leases were seen to be live.
+/// The descriptors that watch the memory of a batch, and their sequences before its leases were found to be live.
 struct BatchChanges {
     descriptors: DescriptorSet,
     sequence: u64,
@@ -31,7 +34,7 @@ impl BatchChanges {
     fn include<R: Registrar>(&mut self, shared: &CacheShared<R>, descriptors: DescriptorSet) {
         let new = descriptors.without(self.descriptors);
         if new != DescriptorSet::EMPTY {
-            let sequence = shared.sequence(new);
+            let sequence = sequence(shared, new);
             // The result is odd if one of them is.
             self.sequence = (self.sequence & !1).wrapping_add(sequence & !1) | (self.sequence | sequence) & 1;
             self.descriptors = self.descriptors.with(new);
@@ -39,113 +42,111 @@ impl BatchChanges {
     }
 }
 
-impl<R: Registrar> CacheShared<R> {
-    pub(super) fn get_many<'c>(
-        &'c self,
-        spans: &[Span],
-        access: Access,
-        leases: &mut Vec<Lease<'c, R>>,
-    ) -> Result<()> {
-        let before = leases.len();
-        if !self.lineage.is_here() {
-            return Err(Error::Forked);
-        }
-        leases.reserve(spans.len());
-        if self.count_many(spans, access, leases).is_none() {
-            for lease in leases.drain(before..) {
-                self.take_back(ManuallyDrop::new(lease).slot);
-            }
-        }
-        for &span in &spans[leases.len() - before..] {
-            let lease = match self.hit(span, access) {
-                Some(lease) => Ok(lease),
-                None => self.miss(span, access, WaitMode::Progress),
-            };
-            match lease {
-                Ok(lease) => leases.push(lease),
-                Err(error) => {
-                    leases.truncate(before);
-                    return Err(error);
-                }
-            }
-        }
-        Ok(())
+/// Appends leases of `spans` to `leases`, all or none.
+///
+/// # Errors
+/// As [`get`].
+pub(super) fn get_many<'c, R: Registrar>(
+    shared: &'c CacheShared<R>,
+    spans: &[Span],
+    access: Access,
+    leases: &mut Vec<Lease<'c, R>>,
+) -> Result<()> {
+    let before = leases.len();
+    if !shared.lineage.is_here() {
+        return Err(Error::Forked);
     }
+    leases.reserve(spans.len());
+    if hit_many(shared, spans, access, leases).is_none() {
+        for lease in leases.drain(before..) {
+            uncount_lease(shared, lease.into_slot());
+        }
+    }
+    for &span in &spans[leases.len() - before..] {
+        match get(shared, span, access, WaitMode::Progress) {
+            Ok(lease) => leases.push(Lease::new(shared, lease)),
+            Err(error) => {
+                leases.truncate(before);
+                return Err(error);
+            }
+        }
+    }
+    Ok(())
+}
 
-    /// Leases of the first of them, as many as are there; none, and then what is in `leases` is no lease, when something of that has
-    /// changed meanwhile.
-    pub(super) fn count_many<'c>(
-        &'c self,
-        spans: &[Span],
-        access: Access,
-        leases: &mut Vec<Lease<'c, R>>,
-    ) -> Option<()> {
-        let before = leases.len();
-        let mut seen = [Observation::NOTHING; AT_ONCE];
-        let mut changes = BatchChanges { descriptors: DescriptorSet::EMPTY, sequence: 0 };
-        for spans in spans.chunks(AT_ONCE) {
-            let first = leases.len();
-            self.count_hinted(spans, access, leases, &mut seen);
-            let hinted = leases.len() - first;
-            let all = seen[..hinted].iter().fold(Observation::NOTHING, |all, one| all.and_also(*one));
-            // The sequences are read before the check that the leases are live, which shows changes applied by then.
-            changes.include(self, all.descriptors());
-            // As by the swap that counts a single one: whoever ends one of them has seen that it is counted, or is seen here.
-            fence(Ordering::SeqCst);
-            let is_unchanged = |(lease, seen): (&Lease<'_, R>, &Observation)| {
-                self.slots[lease.slot as usize].is_unchanged(*seen)
+/// Appends leases of the first of `spans` that hit. It returns `None` if a registration or its memory has changed
+/// meanwhile: then the appended leases are invalid, and the caller uncounts them.
+pub(super) fn hit_many<'c, R: Registrar>(
+    shared: &'c CacheShared<R>,
+    spans: &[Span],
+    access: Access,
+    leases: &mut Vec<Lease<'c, R>>,
+) -> Option<()> {
+    let before = leases.len();
+    let mut seen = [Observation::NOTHING; RANGES_PER_FENCE];
+    let mut changes = BatchChanges { descriptors: DescriptorSet::EMPTY, sequence: 0 };
+    for spans in spans.chunks(RANGES_PER_FENCE) {
+        let first = leases.len();
+        count_hinted(shared, spans, access, leases, &mut seen);
+        let hinted = leases.len() - first;
+        let all = seen[..hinted].iter().fold(Observation::NOTHING, |all, one| all.and_also(*one));
+        // The sequences are read before the check that the leases are live, which shows changes applied by then.
+        changes.include(shared, all.descriptors());
+        // The fence orders the counts before the checks, as the swap of a single hit does: a thread that ends a registration
+        // sees the count, or its mark is seen here.
+        fence(Ordering::SeqCst);
+        let is_unchanged =
+            |(lease, seen): (&Lease<'_, R>, &Observation)| shared.slots[lease.slot()].is_unchanged(*seen);
+        if !leases[first..].iter().zip(&seen).all(is_unchanged) {
+            return None;
+        }
+        for &span in &spans[hinted..] {
+            let Some(UncheckedLease { slot, seen, key, .. }) = count_lease(shared, span, access) else {
+                break;
             };
-            if !leases[first..].iter().zip(&seen).all(is_unchanged) {
+            leases.push(Lease::new(shared, CountedLease { slot, key }));
+            changes.include(shared, seen.descriptors());
+            if !shared.slots[slot].is_unchanged(seen) {
                 return None;
             }
-            for &span in &spans[hinted..] {
-                let Some(CountedLease { slot, seen, key, .. }) = self.count_lease(span, access) else {
-                    break;
-                };
-                leases.push(self.lease_by(slot, key));
-                changes.include(self, seen.descriptors());
-                if !self.slots[slot as usize].is_unchanged(seen) {
-                    return None;
-                }
-            }
-            if leases.len() - first < spans.len() {
-                break;
-            }
         }
-        let BatchChanges { descriptors, sequence } = changes;
-        let stands = |lease: &Lease<'_, R>| self.slots[lease.slot as usize].is_live();
-        let is_settled = || {
-            self.watch.as_ref().is_some_and(|watch| watch.settle(descriptors))
-                && leases[before..].iter().all(stands)
-        };
-        let unwatched = descriptors == DescriptorSet::EMPTY;
-        (unwatched || self.unchanged_since(descriptors, sequence) || is_settled()).then_some(())
+        if leases.len() - first < spans.len() {
+            break;
+        }
     }
+    let BatchChanges { descriptors, sequence } = changes;
+    let is_live = |lease: &Lease<'_, R>| shared.slots[lease.slot()].is_live();
+    let are_live_after_changes = || {
+        shared.monitor.as_ref().is_some_and(|monitor| monitor.settle(descriptors))
+            && leases[before..].iter().all(is_live)
+    };
+    let is_unwatched = descriptors == DescriptorSet::EMPTY;
+    (is_unwatched || unchanged_since(shared, descriptors, sequence) || are_live_after_changes()).then_some(())
+}
 
-    /// Counts leases of the first of them, as many as this thread has found there before, and notes what it has seen of each. A
-    /// fence has to follow, and then a look whether they are still what was seen.
-    fn count_hinted<'c>(
-        &'c self,
-        spans: &[Span],
-        access: Access,
-        leases: &mut Vec<Lease<'c, R>>,
-        seen: &mut [Observation; AT_ONCE],
-    ) {
-        let Some(own) = self.counts.own() else { return };
-        // For as many as there is room for, which is for all.
-        let room = leases.spare_capacity_mut();
-        let mut count = 0;
-        for ((&span, place), seen) in spans.iter().zip(room).zip(seen) {
-            let Some((slot, there, key)) = self.look_up_hint(own, span, access) else { break };
-            own.note(slot);
-            *seen = there;
-            place.write(self.lease_by(slot, key));
-            count += 1;
-        }
-        let length = leases.len() + count;
-        // SAFETY: so many have been written behind those that were there.
-        unsafe { leases.set_len(length) };
+/// Counts leases of the first of `spans` that have primary hints, and stores the observation of each slot. The caller
+/// issues a fence, and then checks that each observation is still true.
+fn count_hinted<'c, R: Registrar>(
+    shared: &'c CacheShared<R>,
+    spans: &[Span],
+    access: Access,
+    leases: &mut Vec<Lease<'c, R>>,
+    seen: &mut [Observation; RANGES_PER_FENCE],
+) {
+    let Some(own) = shared.counts.of_thread() else { return };
+    // The caller has reserved capacity for all.
+    let room = leases.spare_capacity_mut();
+    let mut count = 0;
+    for ((&span, place), seen) in spans.iter().zip(room).zip(seen) {
+        let Some((slot, observed, key)) = find_hint(shared, own, span, access) else { break };
+        own.count_before_fence(slot);
+        *seen = observed;
+        place.write(Lease::new(shared, CountedLease { slot, key }));
+        count += 1;
     }
+    let length = leases.len() + count;
+    // SAFETY: the loop has written `count` leases behind the existing ones.
+    unsafe { leases.set_len(length) };
 }
 
 #[cfg(all(test, not(loom)))]
@@ -153,9 +154,10 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::register::cache::Budget;
+    use crate::register::cache::budget::Budget;
     use crate::register::fake::Fake;
-    use crate::register::{MonitorMode, Overlap};
+    use crate::register::monitor::MonitorMode;
+    use crate::register::registrar::Overlap;
 
     /// A batch in quiet memory must not look like one in memory that changes: it would wait for the monitor each time.
     #[test]
@@ -166,13 +168,13 @@ mod tests {
         let [first, both, all] = [0b001, 0b011, 0b111].map(DescriptorSet::from_bits);
         loop {
             let mut changes = BatchChanges { descriptors: DescriptorSet::EMPTY, sequence: 0 };
-            let before = shared.sequence(all);
+            let before = sequence(&shared, all);
             for set in [first, both, all, first] {
                 changes.include(&shared, set);
             }
             assert_eq!(changes.descriptors, all);
             // Otherwise the memory of another thread changes meanwhile.
-            if before.is_multiple_of(2) && shared.sequence(all) == before {
+            if before.is_multiple_of(2) && sequence(&shared, all) == before {
                 assert_eq!(changes.sequence, before);
                 break;
             }

@@ -10,6 +10,8 @@
 //! Uses are not told to this: they are read off the counts of leases when it is time to choose. Nothing here allocates
 //! after the beginning.
 
+use crate::span::{Access, Span};
+
 const NONE: u32 = u32::MAX;
 /// Ghosts of a set: with four times as many places as there are slots a set is full of young ones hardly ever.
 const WAYS: usize = 8;
@@ -58,6 +60,12 @@ pub(super) struct EvictionPolicy {
 pub(super) enum Shortage {
     Regions,
     Bytes,
+}
+
+/// Returns the number by which the policy recognises a registration that returns. It is never 0.
+pub(super) fn key_of(span: Span, access: Access) -> u64 {
+    let mix = |h: u64, v: u64| (h ^ v).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+    mix(mix(mix(1, span.start() as u64), span.len() as u64), u64::from(access.bits())) | 1
 }
 
 impl EvictionPolicy {

@@ -1,20 +1,55 @@
-//! How much more than it asks for a request gets, when it is for a range that grows step by step.
+//! The registration of more than a request, for a range that grows step by step.
 
+use super::cache_state::CacheState;
+use super::slots::Slots;
 use crate::os::memory;
-use crate::span::Span;
+use crate::span::{Access, Span};
 
-/// How a range has grown from what is registered of it: the longest that was there, by the sides that it was left behind on.
+/// Returns a range around a request of `span` for a range that grows step by step, to either side or to both: at least
+/// twice the length of the registrations that it replaces, so that all registrations of a growing range have at most
+/// twice the length of the last. The result lies inside `room`.
+///
+/// `replaced` is a registration that has been deregistered for the request, and the range that had been requested for it.
+///
+/// To one side, the last registration has at most nearly twice the length of the final request, so all together have four
+/// times that: the least that is possible if each registration is one piece and the end is unknown (Chrobak,
+/// Kenyon-Mathieu, "Competitiveness via doubling", SIGACT News 37(4), 2006: online bidding).
+pub(super) fn grown_range<H>(
+    state: &CacheState,
+    slots: &Slots<H>,
+    span: Span,
+    access: Access,
+    room: Span,
+    replaced: Option<(Span, Span)>,
+) -> Span {
+    let mut growth = Growth::default();
+    slots.overlapping(span, |slot| {
+        let here = &slots[slot];
+        if here.access() == access {
+            let requested = state.details[slot as usize].requested;
+            growth.add(here.span(), requested.unwrap_or(here.span()), span);
+        }
+    });
+    if let Some((replaced, requested)) = replaced.filter(|(replaced, _)| replaced.overlaps(span)) {
+        growth.add(replaced, requested, span);
+    }
+    let whole = growth.apply(span, room);
+    if whole.contains(span) && room.contains(whole) { whole } else { span }
+}
+
+/// The growth of a range: the longest registration of it, by the sides on which the request exceeds it.
 #[derive(Default)]
-pub(super) struct Growth {
+struct Growth {
     left: usize,
     right: usize,
     both: usize,
 }
 
 impl Growth {
-    /// There was `other`, made when `asked` was asked for. Where that is part of what is asked for now, it is the same range
-    /// that grows, and all of it counts; else a window has moved on, and what it has in common with the old one does.
-    pub(super) fn from(&mut self, other: Span, asked: Span, span: Span) {
+    /// Adds a registration of `other`, which was made for a request of `requested`. If `span` contains that request, the
+    /// same range has grown, and all of `other` counts. Otherwise a window has moved on, and only their intersection
+    /// counts.
+    fn add(&mut self, other: Span, requested: Span, span: Span) {
         let longest = match (other.start() > span.start(), other.end() < span.end()) {
             (false, false) => return,
             (true, false) => &mut self.left,
@@ -22,11 +57,11 @@ impl Growth {
             (true, true) => &mut self.both,
         };
         let common = other.end().min(span.end()) - other.start().max(span.start());
-        *longest = (*longest).max(if span.contains(asked) { other.len() } else { common });
+        *longest = (*longest).max(if span.contains(requested) { other.len() } else { common });
     }
 
-    /// `span` with as much room for more as there was, on the sides to which it grows, inside `around`.
-    pub(super) fn to(&self, span: Span, around: Span) -> Span {
+    /// Returns `span` extended on the sides to which it grows, inside `around`.
+    fn apply(&self, span: Span, around: Span) -> Span {
         let before = span.start().saturating_sub(around.start());
         let behind = around.end().saturating_sub(span.end());
         let more = |longest: usize| (2 * longest).saturating_sub(span.len());
@@ -36,7 +71,7 @@ impl Growth {
             (0, 0, 0) => (0, 0),
             (left, right, both) => {
                 let more = more(both.max(left).max(right));
-                // By halves of whole pages, and what one side has no room for goes to the other.
+                // Each side gets half, in whole pages, and more if the other side has no room.
                 let half = (more / 2).next_multiple_of(memory::page_size() as usize).min(more);
                 let left = half.max(more.saturating_sub(behind)).min(before);
                 (left, (more - left).min(behind))
@@ -58,8 +93,8 @@ mod tests {
 
     fn grown(others: &[(Span, Span)], span: Span) -> Span {
         let mut grown = Growth::default();
-        others.iter().for_each(|&(other, asked)| grown.from(other, asked, span));
-        grown.to(span, pages(100, 100))
+        others.iter().for_each(|&(other, asked)| grown.add(other, asked, span));
+        grown.apply(span, pages(100, 100))
     }
 
     #[test]

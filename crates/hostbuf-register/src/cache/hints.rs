@@ -27,7 +27,7 @@ const HIGH: u64 = 0x0000_8080_8080_8080;
 const STORES: u32 = 56;
 /// Above the slot of a first guess: its tag, and above that the number.
 const FIRST_TAG: u32 = 26;
-const FIRST_NUMBER: u32 = 40;
+const FIRST_VERSION: u32 = 40;
 /// How often a first guess that another page would like to have stands before it goes.
 const REPLACE_AFTER: u64 = 8;
 
@@ -36,7 +36,7 @@ const REPLACE_AFTER: u64 = 8;
 pub(super) struct Hint<K> {
     pub(super) slot: u32,
     /// Of [`VERSION_BITS`](super::slot::VERSION_BITS) bits.
-    pub(super) number: u32,
+    pub(super) version: u32,
     pub(super) key: K,
 }
 
@@ -174,7 +174,7 @@ impl<K: Copy> HintPair<K> {
         let (preferred, other) = self.preferred_first(place);
         let both = [preferred, other].map(|first| (first, first.word.load(Ordering::Relaxed)));
         let is_free =
-            |word: u64| word == 0 || slot_in(word) == hint.slot || outdated(slot_in(word), number_in(word));
+            |word: u64| word == 0 || slot_in(word) == hint.slot || outdated(slot_in(word), version_in(word));
         let at = match both.iter().find(|(_, word)| tag_in(*word) == place.first_tag()) {
             Some((first, word)) => is_free(*word).then_some(*first),
             None => {
@@ -195,8 +195,8 @@ impl<K: Copy> HintPair<K> {
 
 impl<K> HintPair<K> {
     /// Any thread may say that there is nothing to be known of `slot` any more.
-    pub(super) fn forget(&self, slot: u32) {
-        self.0.iter().for_each(|first| first.forget(slot));
+    pub(super) fn remove(&self, slot: u32) {
+        self.0.iter().for_each(|first| first.remove(slot));
     }
 }
 
@@ -215,7 +215,7 @@ impl<K: Copy> PrimaryHint<K> {
         Some(FoundHint {
             first: self,
             word,
-            hint: Hint { slot: slot_in(word), number: number_in(word), key },
+            hint: Hint { slot: slot_in(word), version: version_in(word), key },
         })
     }
 
@@ -225,12 +225,12 @@ impl<K: Copy> PrimaryHint<K> {
         // SAFETY: as above.
         unsafe { (*self.key.get()).write(hint.key) };
         let below = place.first_tag() << FIRST_TAG | u64::from(hint.slot);
-        self.word.store(u64::from(hint.number) << FIRST_NUMBER | below, Ordering::Relaxed);
+        self.word.store(u64::from(hint.version) << FIRST_VERSION | below, Ordering::Relaxed);
     }
 }
 
 impl<K> PrimaryHint<K> {
-    fn forget(&self, slot: u32) {
+    fn remove(&self, slot: u32) {
         let word = self.word.load(Ordering::Relaxed);
         if slot_in(word) == slot {
             // What its thread has learned meanwhile stays.
@@ -241,12 +241,12 @@ impl<K> PrimaryHint<K> {
 
 #[inline(always)]
 fn tag_in(word: u64) -> u64 {
-    word >> FIRST_TAG & ((1 << (FIRST_NUMBER - FIRST_TAG)) - 1)
+    word >> FIRST_TAG & ((1 << (FIRST_VERSION - FIRST_TAG)) - 1)
 }
 
 #[inline(always)]
-fn number_in(word: u64) -> u32 {
-    (word >> FIRST_NUMBER) as u32
+fn version_in(word: u64) -> u32 {
+    (word >> FIRST_VERSION) as u32
 }
 
 #[inline(always)]
@@ -345,7 +345,7 @@ mod tests {
 
     /// With a number and a key that go with it.
     fn hint(slot: u32) -> Hint<u64> {
-        Hint { slot, number: !slot & ((1 << VERSION_BITS) - 1), key: u64::from(slot) << 7 }
+        Hint { slot, version: !slot & ((1 << VERSION_BITS) - 1), key: u64::from(slot) << 7 }
     }
 
     fn hinted(pair: &HintPair<u64>, place: HintPlace) -> Option<u32> {
@@ -458,8 +458,8 @@ mod tests {
                 for (slot, &page) in pages.iter().enumerate() {
                     let place = all.sizes.place(page);
                     let (pair, bucket) = (&all.pairs[place.pair], &all.buckets[place.bucket(all.sizes)]);
-                    let hint = Hint { slot: slot as u32, number: generation, key: 0 };
-                    let outdated = |_: u32, number: u32| number != generation;
+                    let hint = Hint { slot: slot as u32, version: generation, key: 0 };
+                    let outdated = |_: u32, version: u32| version != generation;
                     // SAFETY: this thread's.
                     unsafe {
                         match pair.find(place) {
@@ -498,7 +498,7 @@ mod tests {
         let place = all.sizes.place(7);
         // SAFETY: this thread's.
         let before = unsafe { all.pairs[place.pair].find(place) }.unwrap();
-        all.pairs.iter().for_each(|pair| pair.forget(7));
+        all.pairs.iter().for_each(|pair| pair.remove(7));
         assert!(!before.is_current());
         assert_eq!(all.lookup(7).0, None);
         let others = (0..64).filter(|&slot| all.lookup(slot as usize).0 == Some(slot as u32)).count();

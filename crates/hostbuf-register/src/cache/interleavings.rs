@@ -1,25 +1,28 @@
-//! Every interleaving of those who take leases with those who end registrations, by loom: the cache itself, with the fake for
-//! a device. What loom cannot see is told in sync.rs. Run by scripts/test:
+//! Loom models of threads that take leases beside threads that end registrations: the cache itself with the fake device, in
+//! every interleaving. sync.rs describes the limits of loom. scripts/test runs them:
 //!
 //! ```text
 //! RUSTFLAGS="--cfg loom" cargo test --lib --no-default-features --target-dir target/loom interleavings
 //! ```
 //!
-//! Not modelled: the monitor (a kernel stands behind it), threads that wait (loom has no clocks), the thread of the cache,
-//! threads whose own storage is gone, the guesses (each thread has its own), and more than two threads at a time.
+//! Not modelled: the monitor (it needs the kernel), waiting requests (loom has no clocks), the reaper, threads whose
+//! thread-local storage is gone, hints (each thread has its own), and more than two threads at a time.
 
 use std::collections::HashSet;
-use std::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex};
 
 use loom::thread;
 
+use super::batch::hit_many;
 use super::budget::Budget;
+use super::deregister::{deregister, deregister_stale, make_stale, select};
 use super::eviction::Shortage;
-use super::miss::WaitMode;
+use super::hit::{CountedLease, find_hint, key, uncount_lease};
+use super::lease::Lease;
 use super::range_table::{Lookup, RangeTable};
 use super::shared::CacheShared;
 use super::sync::without_fences;
+use super::wait::WaitMode;
 use crate::register::fake::Fake;
 use crate::register::registrar::Overlap;
 use crate::span::{Access, Span};
@@ -27,7 +30,7 @@ use crate::span::{Access, Span};
 const START: usize = 0x10_0000;
 const LENGTH: usize = 100;
 
-/// With at most so many preemptions.
+/// Runs a model with at most so many preemptions.
 fn model(preemptions: usize, run: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
@@ -35,23 +38,34 @@ fn model(preemptions: usize, run: impl Fn() + Send + Sync + 'static) {
     builder.check(run);
 }
 
+/// Takes a lease of an existing registration.
+fn hit(shared: &CacheShared<Fake>, span: Span) -> Option<Lease<'_, Fake>> {
+    super::hit::hit(shared, span, Access::READ).map(|lease| Lease::new(shared, lease))
+}
+
+/// Takes a lease, and returns it at once.
+fn get(shared: &CacheShared<Fake>, span: Span) {
+    let lease = super::miss::get(shared, span, Access::READ, WaitMode::Progress).expect("there is room");
+    drop(Lease::new(shared, lease));
+}
+
 fn span() -> Span {
     Span::new(START, LENGTH).expect("a range")
 }
 
-/// A cache with room for one, and one in it.
+/// Makes a cache with room for one registration, which it has.
 fn registered() -> (Arc<Fake>, Arc<CacheShared<Fake>>) {
     let fake = Arc::new(Fake::new(Overlap::Free));
     let shared = Arc::new(
         CacheShared::new(fake.clone(), Budget { regions: 1, bytes: 1 << 20 }, None).expect("there is memory"),
     );
-    drop(shared.get(START as *const u8, LENGTH, Access::READ, WaitMode::Progress).expect("there is room"));
+    get(&shared, span());
     (fake, shared)
 }
 
-/// Takes a lease if it can, and looks whether it is one for as long as it has it.
+/// Takes a lease if it can, and checks that its registration lives as long as the lease.
 fn hold(fake: &Fake, shared: &CacheShared<Fake>) -> bool {
-    let Some(lease) = shared.hit(span(), Access::READ) else { return false };
+    let Some(lease) = hit(shared, span()) else { return false };
     assert!(lease.span().contains(span()), "{lease:?}");
     let number = lease.handle().0;
     let is_live = || fake.live().iter().any(|live| live.0 == number);
@@ -63,13 +77,13 @@ fn hold(fake: &Fake, shared: &CacheShared<Fake>) -> bool {
     true
 }
 
-/// The same of two at once, which are of one registration.
+/// Takes two leases of one registration at once if it can, and checks them as [`hold`] does.
 fn hold_many(fake: &Fake, shared: &CacheShared<Fake>) -> bool {
-    // With capacity, as get_many() allocates it, so that the guesses are counted together.
+    // With capacity, as get_many() allocates it, so that hinted leases are counted together.
     let mut leases = Vec::with_capacity(2);
     let number = || fake.live().first().map(|live| live.0);
-    if shared.count_many(&[span(), span()], Access::READ, &mut leases).is_none() {
-        leases.drain(..).for_each(|lease| shared.take_back(ManuallyDrop::new(lease).slot));
+    if hit_many(shared, &[span(), span()], Access::READ, &mut leases).is_none() {
+        leases.drain(..).for_each(|lease| uncount_lease(shared, lease.into_slot()));
     }
     for lease in &leases {
         assert_eq!(
@@ -82,15 +96,15 @@ fn hold_many(fake: &Fake, shared: &CacheShared<Fake>) -> bool {
 }
 
 fn evict(shared: &CacheShared<Fake>) -> bool {
-    let chosen = shared.choose(Shortage::Regions, 7);
+    let chosen = select(shared, Shortage::Regions, 7);
     if let Some(slot) = chosen {
-        shared.deregister(slot).expect("the fake ends it");
+        deregister(shared, slot).expect("the fake ends it");
     }
     chosen.is_some()
 }
 
-/// Runs `other` in another thread than the one that holds: in this one if the holder is new here, so that its words come into
-/// the list meanwhile; else this one holds, and has its words and a guess. What both gave, of the holder first.
+/// Runs `hold` and `other` in two threads. If the holder is `new`, it runs in a new thread, whose counters are added to the
+/// list meanwhile; otherwise it runs in this thread, which has its counters and a hint. Returns both results.
 fn beside<T: 'static>(
     hold: fn(&Fake, &CacheShared<Fake>) -> bool,
     new: bool,
@@ -105,10 +119,10 @@ fn beside<T: 'static>(
         let gave = other(&shared);
         (holder.join().expect("it held what it had"), gave)
     } else {
-        // The second hit makes it the first guess, which batches use.
-        (0..2).for_each(|_| drop(shared.hit(span(), Access::READ)));
-        let own = shared.counts.last().expect("this cache was used last");
-        assert!(shared.look_up_hint(own, span(), Access::READ).is_some());
+        // The second hit stores the primary hint, which batches use.
+        (0..2).for_each(|_| drop(hit(&shared, span())));
+        let own = shared.counts.last_used().expect("this cache was used last");
+        assert!(find_hint(&shared, own, span(), Access::READ).is_some());
         let other = thread::spawn({
             let shared = shared.clone();
             move || other(&shared)
@@ -117,7 +131,7 @@ fn beside<T: 'static>(
     }
 }
 
-/// Either somebody holds what he took, or it is evicted; and all orders come about.
+/// Checks that a registration is either leased or evicted, and that all orders occur.
 fn never_both(hold: fn(&Fake, &CacheShared<Fake>) -> bool, preemptions: usize) {
     for new in [true, false] {
         let seen = Arc::new(Mutex::new(HashSet::new()));
@@ -132,7 +146,7 @@ fn never_both(hold: fn(&Fake, &CacheShared<Fake>) -> bool, preemptions: usize) {
             }
         });
         let seen = seen.lock().expect("nobody panics with it");
-        // First one and then the other, either way, and both at once.
+        // The lease ends before the eviction, the eviction comes first, and both at once.
         for both in [(true, true), (false, true), (true, false)] {
             assert!(seen.contains(&both), "{both:?} of {seen:?}");
         }
@@ -155,12 +169,12 @@ fn an_invalidated_slot_is_not_leased_and_deregistered_once() {
         model(3, move || {
             let (fake, shared) = registered();
             beside(hold, new, (fake.clone(), shared.clone()), |shared| {
-                shared.make_stale(span(), |stats| &mut stats.invalidated);
-                shared.deregister_stale().expect("the fake ends it");
-                assert!(shared.hit(span(), Access::READ).is_none(), "it came back");
+                make_stale(shared, span(), |stats| &mut stats.invalidated);
+                deregister_stale(shared).expect("the fake ends it");
+                assert!(hit(shared, span()).is_none(), "it came back");
             });
-            // As the thread of the cache does, for a holder that has not seen that it was the last.
-            shared.deregister_stale().expect("the fake ends it");
+            // As the reaper does, for a holder that has not noticed that its lease was the last.
+            deregister_stale(&shared).expect("the fake ends it");
             assert_eq!((fake.live().len(), fake.ended()), (0, vec![1]));
         });
     }
@@ -173,8 +187,7 @@ fn a_reused_slot_is_not_the_old_registration() {
             let (fake, shared) = registered();
             beside(hold, new, (fake.clone(), shared), |shared| {
                 if evict(shared) {
-                    let other = (START + 2 * LENGTH) as *const u8;
-                    drop(shared.get(other, LENGTH, Access::READ, WaitMode::Progress).expect("there is room"));
+                    get(shared, Span::new(START + 2 * LENGTH, LENGTH).expect("a range"));
                 }
             });
             assert_eq!(fake.live().len(), 1);
@@ -182,25 +195,25 @@ fn a_reused_slot_is_not_the_old_registration() {
     }
 }
 
-/// What the holder did with its lease is over, for every thread, before it is ended; by acquiring and releasing alone.
+/// The uses of a lease happen before the deregistration for every thread, by acquire and release alone.
 #[test]
 fn uses_of_a_lease_happen_before_its_deregistration() {
     without_fences(|| {
         model(3, || {
             let (fake, shared) = registered();
-            let lease = shared.hit(span(), Access::READ).expect("nobody else is here");
-            // It borrows from here, and goes to a thread that does not.
-            let slot = ManuallyDrop::new(lease).slot;
+            let lease = hit(&shared, span()).expect("nobody else is here");
+            // The lease borrows from this thread, and goes to one that does not.
+            let slot = lease.into_slot();
             let holder = thread::spawn({
                 let shared = shared.clone();
                 move || {
-                    // Its words are in the list already.
-                    drop(shared.hit(span(), Access::READ));
-                    let lease = shared.lease(slot);
+                    // Adds the thread's counters to the list first.
+                    drop(hit(&shared, span()));
+                    let lease = Lease::new(&shared, CountedLease { slot, key: key(&shared, slot) });
                     assert_eq!(lease.handle().0, 1);
                 }
             });
-            // If it is leased still the holder has its turn first.
+            // If the registration is still leased, the holder runs first.
             let evicted = evict(&shared) || {
                 thread::yield_now();
                 evict(&shared)
@@ -212,7 +225,7 @@ fn uses_of_a_lease_happen_before_its_deregistration() {
 }
 
 /// ```text
-///   |-- b --||-- a --|     a is always there; b comes before it, or goes, and a moves in its block
+///   |-- b --||-- a --|     a is always there; b is inserted before it, or removed, and a moves in its block
 /// ```
 #[test]
 fn a_lookup_finds_the_entry_or_reports_a_concurrent_change() {

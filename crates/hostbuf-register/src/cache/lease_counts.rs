@@ -146,26 +146,26 @@ impl<K> Copy for ThreadCounts<'_, K> {}
 impl<'a, K: Copy> ThreadCounts<'a, K> {
     /// Counts a lease of `slot` taken by this thread, before anything that comes later in program order.
     #[inline(always)]
-    pub(super) fn take(self, slot: u32) {
-        take(self.word(slot));
+    pub(super) fn count(self, slot: u32) {
+        add_lease(self.word(slot));
     }
 
-    /// Counts a lease of `slot`, as [`take`](ThreadCounts::take) does when a fence follows.
+    /// Counts a lease of `slot`, as [`take`](ThreadCounts::count) does when a fence follows.
     #[inline(always)]
-    pub(super) fn note(self, slot: u32) {
-        note(self.word(slot));
+    pub(super) fn count_before_fence(self, slot: u32) {
+        add_lease_before_fence(self.word(slot));
     }
 
     /// Counts one dropped, after all that came before in program order.
     #[inline(always)]
-    pub(super) fn give(self, slot: u32) {
-        give(self.word(slot));
+    pub(super) fn count_return(self, slot: u32) {
+        add_return(self.word(slot));
     }
 
     /// Takes back what this thread has just counted, since there was nothing to lease.
     #[cold]
-    pub(super) fn take_back(self, slot: u32) {
-        take_back(self.word(slot));
+    pub(super) fn uncount(self, slot: u32) {
+        subtract_lease(self.word(slot));
     }
 
     #[inline(always)]
@@ -177,20 +177,20 @@ impl<'a, K: Copy> ThreadCounts<'a, K> {
 
     /// The slot that covers `page`, as far as this thread remembers at once.
     #[inline(always)]
-    pub(super) fn find(&self, page: usize) -> Option<FoundHint<'a, K>> {
+    pub(super) fn primary_hint(&self, page: usize) -> Option<FoundHint<'a, K>> {
         let place = self.counts.sizes.place(page);
         // SAFETY: `lines` are this thread's.
         unsafe { self.pair(place.pair).find(place) }
     }
 
     /// Others that may.
-    pub(super) fn overflow(&self, page: usize) -> impl Iterator<Item = u32> + use<'a, K> {
+    pub(super) fn overflow_hints(&self, page: usize) -> impl Iterator<Item = u32> + use<'a, K> {
         let place = self.counts.sizes.place(page);
         self.bucket(place.bucket(self.counts.sizes)).slots_for(place)
     }
 
     /// Remembers what covers `page` as a first guess, if there is a place that is free, or `wrong` by now.
-    pub(super) fn refresh(&self, page: usize, hint: Hint<K>, wrong: impl Fn(u32, u32) -> bool) {
+    pub(super) fn promote_hint(&self, page: usize, hint: Hint<K>, wrong: impl Fn(u32, u32) -> bool) {
         let place = self.counts.sizes.place(page);
         // SAFETY: `lines` are this thread's.
         unsafe { self.pair(place.pair).store(place, hint, false, wrong) };
@@ -198,7 +198,7 @@ impl<'a, K: Copy> ThreadCounts<'a, K> {
 
     /// Remembers what covers `page`, in place of nothing, or of what is `wrong` by now (a slot and its number) or of a slot that
     /// covers another page if there is such a one.
-    pub(super) fn store(
+    pub(super) fn store_hint(
         &self,
         page: usize,
         hint: Hint<K>,
@@ -243,25 +243,25 @@ impl<'a, K: Copy> ThreadCounts<'a, K> {
 
 /// Only one thread writes a word, so nothing is lost between the load and the swap; the swap is in the one order.
 #[inline(always)]
-fn take(word: &AtomicU64) {
+fn add_lease(word: &AtomicU64) {
     let before = word.load(Ordering::Relaxed);
     word.swap((before & !LOW) | (before.wrapping_add(1) & LOW), Ordering::SeqCst);
 }
 
 #[inline(always)]
-fn note(word: &AtomicU64) {
+fn add_lease_before_fence(word: &AtomicU64) {
     let before = word.load(Ordering::Relaxed);
     word.store((before & !LOW) | (before.wrapping_add(1) & LOW), Ordering::Release);
 }
 
 /// Others may see it a moment later than what comes after: to them the lease only lives a little longer.
 #[inline(always)]
-fn give(word: &AtomicU64) {
+fn add_return(word: &AtomicU64) {
     word.store(word.load(Ordering::Relaxed).wrapping_add(1 << 32), Ordering::Release);
 }
 
 /// As if it had not been taken: it counts neither as taken nor as dropped.
-fn take_back(word: &AtomicU64) {
+fn subtract_lease(word: &AtomicU64) {
     let before = word.load(Ordering::Relaxed);
     word.store((before & !LOW) | (before.wrapping_sub(1) & LOW), Ordering::Release);
 }
@@ -288,7 +288,7 @@ impl<K: Copy> LeaseCounts<K> {
     /// The calling thread's, if this cache is the one that it used last.
     #[inline(always)]
     #[allow(unsafe_code)]
-    pub(super) fn last(&self) -> Option<ThreadCounts<'_, K>> {
+    pub(super) fn last_used(&self) -> Option<ThreadCounts<'_, K>> {
         let (number, lines) = LAST_USED.try_with(Cell::get).ok()?;
         if number != self.number {
             return None;
@@ -300,31 +300,31 @@ impl<K: Copy> LeaseCounts<K> {
     /// The calling thread's; none for a thread whose own storage is gone, or that finds no memory for it. The first time it
     /// allocates: not to be asked for first with the cache's lock.
     #[inline]
-    pub(super) fn own(&self) -> Option<ThreadCounts<'_, K>> {
-        self.last().or_else(|| self.find())
+    pub(super) fn of_thread(&self) -> Option<ThreadCounts<'_, K>> {
+        self.last_used().or_else(|| self.find_block())
     }
 
-    /// Counts a lease of `slot` that the calling thread takes; see [`ThreadCounts::take`].
-    pub(super) fn take(&self, slot: u32) {
-        match self.own() {
-            Some(own) => own.take(slot),
-            None => take(self.shared_count(slot).0),
+    /// Counts a lease of `slot` that the calling thread takes; see [`ThreadCounts::count`].
+    pub(super) fn count(&self, slot: u32) {
+        match self.of_thread() {
+            Some(own) => own.count(slot),
+            None => add_lease(self.shared_count(slot).0),
         }
     }
 
-    /// Takes back what the calling thread has just counted; see [`ThreadCounts::take_back`].
-    pub(super) fn take_back(&self, slot: u32) {
-        match self.own() {
-            Some(own) => own.take_back(slot),
-            None => take_back(self.shared_count(slot).0),
+    /// Takes back what the calling thread has just counted; see [`ThreadCounts::uncount`].
+    pub(super) fn uncount(&self, slot: u32) {
+        match self.of_thread() {
+            Some(own) => own.uncount(slot),
+            None => subtract_lease(self.shared_count(slot).0),
         }
     }
 
-    /// Counts one that the calling thread drops; see [`ThreadCounts::give`].
-    pub(super) fn give(&self, slot: u32) {
-        match self.own() {
-            Some(own) => own.give(slot),
-            None => give(self.shared_count(slot).0),
+    /// Counts one that the calling thread drops; see [`ThreadCounts::count_return`].
+    pub(super) fn count_return(&self, slot: u32) {
+        match self.of_thread() {
+            Some(own) => own.count_return(slot),
+            None => add_return(self.shared_count(slot).0),
         }
     }
 
@@ -336,7 +336,7 @@ impl<K: Copy> LeaseCounts<K> {
 
     #[cold]
     #[allow(unsafe_code)]
-    fn find(&self) -> Option<ThreadCounts<'_, K>> {
+    fn find_block(&self) -> Option<ThreadCounts<'_, K>> {
         let block = HELD_BLOCKS.try_with(|held| {
             let mut held = held.borrow_mut();
             if let Some(held) = held.iter().find(|h| h.number == self.number) {
@@ -399,10 +399,10 @@ impl<K: Copy> LeaseCounts<K> {
     /// No thread guesses `slot` from now on, but what it learns anew; what a thread has just found does not stand any more.
     #[cold]
     #[allow(unsafe_code)]
-    pub(super) fn forget(&self, slot: u32) {
+    pub(super) fn remove_hints(&self, slot: u32) {
         for block in self.blocks() {
             let own = ThreadCounts { counts: self, lines: NonNull::from(&*block.lines).cast() };
-            (0..self.sizes.pairs).for_each(|number| own.pair(number).forget(slot));
+            (0..self.sizes.pairs).for_each(|number| own.pair(number).remove(slot));
         }
     }
 

@@ -1,35 +1,58 @@
 //! A cache of registrations, so that memory that is sent repeatedly is registered once.
 //!
 //! ```text
-//!   get ──> front, table ──> count a lease ──> still live? ──> (foreign: has the address space changed?) ──> Lease
-//!            │ nothing covers it                                   no lock, and no shared line written
-//!            v
-//!   lock: in progress already? wait for it ── room in the budget? else end another ── reserve
-//!   no lock: watch the memory, register
-//!   lock: changed meanwhile? end it and begin again ── else into the table
+//!   hit (no lock, no shared cache line written):
+//!     hint or table of ranges ──> count a lease ──> is the slot unchanged? ──> (watched: any change?) ──> Lease
+//!   miss:
+//!     lock:    in progress already? wait ── room in the budget? otherwise evict ── reserve
+//!     no lock: watch the memory, register
+//!     lock:    has the memory changed meanwhile? deregister and begin again ── otherwise make it live
 //! ```
 //!
-//! The lock is never held across a system call that changes the address space, nor while memory is allocated or freed: the
-//! monitor takes it while another thread may be inside `free`.
+//! The parts own their data: `slots` (the registrations, and the table that finds them), `lease_counts` with `hints` (of
+//! each thread), and under the lock `cache_state` (lists of slots, use of the budget, eviction policy, waiting requests).
+//! `hit`, `miss`, `batch`, `keep` and `deregister` are the operations.
+//!
+//! The lock is never held across a system call that changes the address space, nor while memory is allocated or freed:
+//! the monitor takes it while another thread may be inside `free`. A miss calls the device only with a `Reserved` slot,
+//! which it gets for releasing the lock.
 
 mod batch;
 mod budget;
+mod cache_registrar;
+mod cache_state;
 mod deregister;
 mod eviction;
 mod growth;
 mod hints;
+mod hit;
 #[cfg(all(test, loom))]
 mod interleavings;
+mod keep;
 mod lease;
 mod lease_counts;
+mod lease_totals;
 mod miss;
+mod observers;
+mod origin;
+mod publish;
 mod range_table;
 mod reaper;
+mod refusal;
+mod reserve;
 mod shared;
 mod slot;
 mod slot_details;
+mod slot_lists;
+mod slots;
+mod state_lock;
 mod stats;
 mod sync;
+#[cfg(all(test, not(loom)))]
+mod tests;
+mod usage;
+mod wait;
+mod wait_queue;
 
 use std::fmt;
 use std::sync::Arc;
@@ -45,9 +68,9 @@ use crate::register::monitor::{MonitorMode, Watcher};
 use crate::register::own_ranges;
 use crate::register::registrar::Registrar;
 use crate::span::{Access, Span};
-use miss::WaitMode;
 use reaper::Reaper;
 use shared::CacheShared;
+use wait::WaitMode;
 
 /// A cache of the registrations of one device, found by address. The [module](crate::register) describes its
 /// guarantees.
@@ -58,6 +81,7 @@ use shared::CacheShared;
 /// [`deregister`](Registrar::deregister), since the call could deadlock.
 pub struct RegistrationCache<R: Registrar> {
     shared: Arc<CacheShared<R>>,
+    budget: Budget,
     reaper: Option<Reaper>,
 }
 
@@ -77,11 +101,11 @@ impl<R: Registrar> RegistrationCache<R> {
         let registrations: Arc<dyn own_ranges::FreezeObserver> = shared.clone();
         own_ranges::observe(Arc::downgrade(&registrations));
         let reaper = Reaper::start(shared.clone())?;
-        // From here on dropping it undoes all.
-        let cache = RegistrationCache { shared, reaper: Some(reaper) };
-        if let Some(watch) = &cache.shared.watch {
+        // From here on a drop of the cache undoes everything.
+        let cache = RegistrationCache { shared, budget, reaper: Some(reaper) };
+        if let Some(monitor) = &cache.shared.monitor {
             let watcher: Arc<dyn Watcher> = cache.shared.clone();
-            watch.subscribe(watcher)?;
+            monitor.subscribe(watcher)?;
         }
         Ok(cache)
     }
@@ -107,7 +131,7 @@ impl<R: Registrar> RegistrationCache<R> {
     /// child of the process that made the cache.
     #[inline(always)]
     pub fn get(&self, start: *const u8, length: usize, access: Access) -> Result<Lease<'_, R>> {
-        self.shared.get(start, length, access, WaitMode::Progress)
+        self.get_waiting(start, length, access, WaitMode::Progress)
     }
 
     /// Returns a lease if that requires neither a registration nor a wait, else `None`. It also returns `None` while
@@ -115,7 +139,7 @@ impl<R: Registrar> RegistrationCache<R> {
     #[inline(always)]
     pub fn try_get(&self, start: *const u8, length: usize, access: Access) -> Option<Lease<'_, R>> {
         let span = Span::new(start as usize, length).ok()?;
-        self.shared.hit_without_wait(span, access)
+        hit::hit_without_wait(&self.shared, span, access).map(|lease| Lease::new(&self.shared, lease))
     }
 
     /// Returns a lease as [`get`](RegistrationCache::get) does, but also waits for other leases to end, for at most the
@@ -133,7 +157,19 @@ impl<R: Registrar> RegistrationCache<R> {
         timeout: Duration,
     ) -> Result<Lease<'_, R>> {
         let until = Instant::now() + timeout.min(Duration::from_secs(1 << 30));
-        self.shared.get(start, length, access, WaitMode::Leases(until))
+        self.get_waiting(start, length, access, WaitMode::Leases(until))
+    }
+
+    #[inline(always)]
+    fn get_waiting(
+        &self,
+        start: *const u8,
+        length: usize,
+        access: Access,
+        wait: WaitMode,
+    ) -> Result<Lease<'_, R>> {
+        let span = Span::new(start as usize, length)?;
+        Ok(Lease::new(&self.shared, miss::get(&self.shared, span, access, wait)?))
     }
 
     /// Returns leases of several ranges, all or none. One check for changes of the address space serves all of them.
@@ -157,7 +193,7 @@ impl<R: Registrar> RegistrationCache<R> {
         access: Access,
         leases: &mut Vec<Lease<'c, R>>,
     ) -> Result<()> {
-        self.shared.get_many(spans, access, leases)
+        batch::get_many(&self.shared, spans, access, leases)
     }
 
     /// Registers `length` bytes from `start`, unless they are registered, and exempts the registration from eviction.
@@ -180,7 +216,7 @@ impl<R: Registrar> RegistrationCache<R> {
     /// # Errors
     /// As [`get`](Self::get); [`Error::Registration`](crate::Error::Registration) for memory that is registered for its leases only.
     pub fn keep(&self, start: *const u8, length: usize, access: Access) -> Result<()> {
-        self.shared.keep(Span::new(start as usize, length)?, access)
+        keep::keep(&self.shared, Span::new(start as usize, length)?, access)
     }
 
     /// Invalidates all registrations of memory in `span`: no later lease uses a registration made before. Leased
@@ -196,13 +232,13 @@ impl<R: Registrar> RegistrationCache<R> {
             return Err(crate::Error::Forked);
         }
         let leaked = self.shared.lock().stats.leaked;
-        self.shared.make_stale(span, |stats| &mut stats.invalidated);
-        let result = self.shared.deregister_stale();
-        // What is leased goes with its last lease, or soon afterwards by the reaper.
-        self.shared.wake_reaper();
-        // What others are ending already has ended too when this returns.
-        self.shared.wait_for_deregistrations(span);
-        result.and_then(|()| self.shared.check_leaks(span, leaked))
+        deregister::make_stale(&self.shared, span, |stats| &mut stats.invalidated);
+        let result = deregister::deregister_stale(&self.shared);
+        // A leased registration ends with its last lease, or soon afterwards by the reaper.
+        self.shared.state.wake_reaper();
+        // Another thread may be deregistering some of the range.
+        deregister::wait_for_deregistrations(&self.shared, span);
+        result.and_then(|()| deregister::check_leaks(&self.shared, span, leaked))
     }
 
     /// Invalidates everything.
@@ -222,36 +258,36 @@ impl<R: Registrar> RegistrationCache<R> {
     /// Returns the registrar.
     #[must_use]
     pub fn registrar(&self) -> &Arc<R> {
-        &self.shared.registrar
+        self.shared.registrar.of_user()
     }
 
     /// Returns the limit.
     #[must_use]
     pub fn budget(&self) -> Budget {
-        self.shared.budget
+        self.budget
     }
 }
 
 impl<R: Registrar> Drop for RegistrationCache<R> {
     fn drop(&mut self) {
         if !self.shared.lineage.is_here() {
-            // The reaper and the registrations are the parent's.
+            // The reaper and the registrations belong to the parent.
             std::mem::forget(self.reaper.take());
             return;
         }
-        if let Some(watch) = &self.shared.watch {
-            watch.unsubscribe(&*self.shared);
+        if let Some(monitor) = &self.shared.monitor {
+            monitor.unsubscribe(&*self.shared);
         }
         self.shared.closing.store(true, Ordering::Relaxed);
         drop(self.reaper.take());
-        // No lease borrows from it any more; one that was forgotten keeps its registration, and its memory.
+        // No lease borrows from the cache any more. One that was forgotten keeps its registration, and its memory.
         let all = Span::new(1, usize::MAX - 1).expect("a range");
-        self.shared.make_stale(all, |stats| &mut stats.invalidated);
-        if let Err(error) = self.shared.deregister_stale() {
-            tracing::error!(%error, "a registration of the cache could not be ended");
+        deregister::make_stale(&self.shared, all, |stats| &mut stats.invalidated);
+        if let Err(error) = deregister::deregister_stale(&self.shared) {
+            tracing::error!(%error, "a deregistration has failed");
         }
-        self.shared.wait_for_deregistrations(all);
-        self.shared.retain_forgotten_memory();
+        deregister::wait_for_deregistrations(&self.shared, all);
+        deregister::retain_forgotten_memory(&self.shared);
     }
 }
 

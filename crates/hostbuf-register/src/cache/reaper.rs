@@ -1,29 +1,36 @@
-//! The thread that ends what nobody leases any more: the monitor may not, since a registrar may do anything.
+//! The reaper, a thread that deregisters stale registrations without leases: the monitor's thread may not, since a
+//! registrar may allocate and unmap.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::SigSet;
 
-use super::shared::{CacheShared, RECHECK};
+use super::deregister::deregister_stale;
+use super::shared::CacheShared;
 use super::stats::Stats;
+use super::wait::RECHECK;
 use crate::error::{Error, Result};
 use crate::os::thread::{self, Thread};
-use crate::register::poison::IgnorePoison;
 use crate::register::registrar::Registrar;
 
-/// How often leases are added up: a slot's count of 32 bits does not go round in that time.
-const FOLD: Duration = Duration::from_secs(5);
-/// From how many evictions in that time, and from which share of all requests, a budget is called small.
-const MANY: u64 = 1000;
+/// The time after which leases are added up: the 32-bit count of a slot does not wrap around in that time.
+const FOLD_INTERVAL: Duration = Duration::from_secs(5);
+/// The number of evictions in [`FOLD_INTERVAL`] from which on a budget may count as too small.
+const MANY_EVICTIONS: u64 = 1000;
 
+/// The reaper of a cache. Dropping it ends the thread.
 pub(super) struct Reaper {
     thread: Option<Thread>,
-    stop: Box<dyn Fn() + Send + Sync>,
+    wake: Box<dyn Fn() + Send + Sync>,
 }
 
 impl Reaper {
+    /// Starts the reaper of a cache.
+    ///
+    /// # Errors
+    /// [`Error::Os`] if no thread can be started.
     pub(super) fn start<R: Registrar>(shared: Arc<CacheShared<R>>) -> Result<Reaper> {
         let for_thread = shared.clone();
         let thread = thread::spawn(c"hostbuf-reaper", move || {
@@ -32,66 +39,65 @@ impl Reaper {
             run(&for_thread);
         });
         let thread = thread.map_err(Error::os("starting the thread that ends registrations"))?;
-        Ok(Reaper { thread: Some(thread), stop: Box::new(move || shared.apart.stale.notify_all()) })
+        Ok(Reaper { thread: Some(thread), wake: Box::new(move || shared.state.stop_reaper()) })
     }
 }
 
-/// Whether a budget is smaller than what is used in turn: looked at now and then, told once.
+/// A detector of a budget that is smaller than the working set: more than half of the requests evict a registration. It
+/// reports once.
 #[derive(Default)]
 struct BudgetPressure {
     evictions: u64,
     requests: u64,
-    told: bool,
+    reported: bool,
 }
 
 impl BudgetPressure {
-    /// Whether it shows in what has been done since the last look, for the first time.
-    fn shows_first(&mut self, stats: &Stats) -> bool {
+    /// Returns whether the statistics since the last call show a budget that is too small, for the first time.
+    fn is_first_sign(&mut self, stats: &Stats) -> bool {
         let requests = stats.hits + stats.misses;
-        let (more, of) =
+        let (evicted, requested) =
             (stats.evictions.saturating_sub(self.evictions), requests.saturating_sub(self.requests));
         (self.evictions, self.requests) = (stats.evictions, requests);
-        let shows = !self.told && more >= MANY && more * 2 > of;
-        self.told |= shows;
-        shows
+        let is_sign = !self.reported && evicted >= MANY_EVICTIONS && evicted * 2 > requested;
+        self.reported |= is_sign;
+        is_sign
     }
 }
 
 fn run<R: Registrar>(shared: &CacheShared<R>) {
-    let mut shortage = BudgetPressure::default();
-    let mut folded = std::time::Instant::now();
+    let mut pressure = BudgetPressure::default();
+    let mut folded = Instant::now();
     let mut pause = RECHECK;
     while !shared.closing.load(Ordering::Relaxed) {
-        let before = shared.lock().stale.len();
-        if let Err(error) = shared.deregister_stale() {
-            tracing::error!(%error, "a registration could not be ended");
+        let before = shared.lock().lists.stale().len();
+        if let Err(error) = deregister_stale(shared) {
+            tracing::error!(%error, "a deregistration has failed");
         }
-        if folded.elapsed() >= FOLD {
-            folded = std::time::Instant::now();
+        if folded.elapsed() >= FOLD_INTERVAL {
+            folded = Instant::now();
             let stats = shared.stats();
-            if shortage.shows_first(&stats) {
+            if pressure.is_first_sign(&stats) {
                 tracing::warn!(
                     device = shared.registrar.name(),
                     regions = stats.regions,
                     bytes = stats.bytes,
-                    "more than half of all requests end another registration: the budget is smaller than what is \
-                     used in turn; raise HOSTBUF_CACHE_REGIONS or HOSTBUF_CACHE_BYTES"
+                    "more than half of all requests evict another registration, so the budget is smaller than the working \
+                     set: raise HOSTBUF_CACHE_REGIONS or HOSTBUF_CACHE_BYTES"
                 );
             }
         }
-        let mut state = shared.lock();
-        // A lease that ended while its slot became stale may not have been seen: it is at the next look, or the one after. What is
-        // leased for long is ended by who drops it, so the looks become rare.
-        pause = match (state.stale.len(), before) {
-            (0, 0) => FOLD,
+        let state = shared.lock();
+        // A lease that was dropped while its slot became stale may have been missed: the next pass finds it. A lease that
+        // is held for long deregisters its slot itself, so the passes become rare.
+        pause = match (state.lists.stale().len(), before) {
+            (0, 0) => FOLD_INTERVAL,
             (now, before) if now != before => RECHECK,
-            _ => (2 * pause).clamp(RECHECK, FOLD),
+            _ => (2 * pause).clamp(RECHECK, FOLD_INTERVAL),
         };
-        // Changes come in bursts: whoever makes them is not to pay for a wake each time.
-        state.reaper_sleeps = pause > RECHECK;
-        let (state, waited) = shared.apart.stale.wait_timeout(state, pause).ignore_poison();
-        drop(state);
-        if !waited.timed_out() {
+        // Changes come in bursts, and a changing thread should not pay for a wake-up each time, so the reaper is woken only
+        // from a long sleep.
+        if !shared.state.sleep_as_reaper(state, pause, pause > RECHECK) {
             pause = RECHECK;
         }
     }
@@ -100,9 +106,9 @@ fn run<R: Registrar>(shared: &CacheShared<R>) {
 impl Drop for Reaper {
     fn drop(&mut self) {
         if let Some(thread) = self.thread.take() {
-            // A wake that comes between its look and its sleep is lost; so again until it has heard.
+            // A wake-up between the thread's check of `closing` and its sleep is lost, so it is repeated.
             while !thread.is_finished() {
-                (self.stop)();
+                (self.wake)();
                 std::thread::sleep(Duration::from_micros(50));
             }
             thread.join();
@@ -117,13 +123,19 @@ mod tests {
     #[test]
     fn a_budget_that_is_too_small_is_reported_once() {
         let stats = |hits, misses, evictions| Stats { hits, misses, evictions, ..Stats::default() };
-        let mut shortage = BudgetPressure::default();
-        assert!(!shortage.shows_first(&stats(0, MANY - 1, MANY - 1)), "few");
-        assert!(!shortage.shows_first(&stats(2 * MANY, 3 * MANY, 2 * MANY)), "mostly hits");
-        assert!(shortage.shows_first(&stats(2 * MANY, 6 * MANY, 5 * MANY)));
-        assert!(!shortage.shows_first(&stats(2 * MANY, 9 * MANY, 8 * MANY)), "it has been told");
-        // Counts that are read in the middle of something may go back a little.
-        let mut shortage = BudgetPressure { requests: 10, ..BudgetPressure::default() };
-        assert!(!shortage.shows_first(&stats(5, 0, 0)));
+        let mut pressure = BudgetPressure::default();
+        assert!(!pressure.is_first_sign(&stats(0, MANY_EVICTIONS - 1, MANY_EVICTIONS - 1)), "few");
+        assert!(
+            !pressure.is_first_sign(&stats(2 * MANY_EVICTIONS, 3 * MANY_EVICTIONS, 2 * MANY_EVICTIONS)),
+            "mostly hits"
+        );
+        assert!(pressure.is_first_sign(&stats(2 * MANY_EVICTIONS, 6 * MANY_EVICTIONS, 5 * MANY_EVICTIONS)));
+        assert!(
+            !pressure.is_first_sign(&stats(2 * MANY_EVICTIONS, 9 * MANY_EVICTIONS, 8 * MANY_EVICTIONS)),
+            "it has been reported"
+        );
+        // Counts that are read during a request may decrease a little.
+        let mut pressure = BudgetPressure { requests: 10, ..BudgetPressure::default() };
+        assert!(!pressure.is_first_sign(&stats(5, 0, 0)));
     }
 }

@@ -80,7 +80,7 @@ impl Observation {
 
     /// Returns the bits of the observed description's number that a guess stores.
     #[inline(always)]
-    pub(super) fn number(self) -> u32 {
+    pub(super) fn version(self) -> u32 {
         ((self.0 & VERSION_MASK) / VERSION_UNIT) as u32
     }
 
@@ -109,9 +109,9 @@ impl<H> Slot<H> {
 
     /// As if it had been described so many times.
     #[cfg(all(test, not(loom)))]
-    pub(super) fn set_version(&self, number: u32) {
+    pub(super) fn set_version(&self, version: u32) {
         let word = self.word.load(Ordering::Relaxed);
-        self.word.store((word % VERSION_UNIT) | (u64::from(number) * VERSION_UNIT), Ordering::SeqCst);
+        self.word.store((word % VERSION_UNIT) | (u64::from(version) * VERSION_UNIT), Ordering::SeqCst);
     }
 
     pub(super) fn state(&self) -> SlotState {
@@ -146,15 +146,15 @@ impl<H> Slot<H> {
     /// Describes the slot and makes it Registering, before it can be found. Returns the description's number, which wraps
     /// around after 2^24.
     pub(super) fn describe(&self, span: Span, access: Access, watched: DescriptorSet) -> u32 {
-        let number = (self.word.load(Ordering::Relaxed) & !(VERSION_UNIT - 1)).wrapping_add(VERSION_UNIT);
+        let version = (self.word.load(Ordering::Relaxed) & !(VERSION_UNIT - 1)).wrapping_add(VERSION_UNIT);
         let watched = u64::from(watched.bits()) << DESCRIPTORS;
-        let word = number | watched | (SlotState::Registering as u64) << STATE | u64::from(access.bits());
+        let word = version | watched | (SlotState::Registering as u64) << STATE | u64::from(access.bits());
         // The word is written before the range, so that a reader which sees a part of the new range does not find the
         // old word afterwards.
         self.word.swap(word, Ordering::SeqCst);
         self.start.store(span.start(), Ordering::Release);
         self.end.store(span.end(), Ordering::Release);
-        Observation(word).number()
+        Observation(word).version()
     }
 
     /// Returns an observation if the slot is live and covers the request, as far as can be seen without a lease.
@@ -165,8 +165,8 @@ impl<H> Slot<H> {
 
     /// Returns the observation if the slot still has the description `number`.
     #[inline(always)]
-    pub(super) fn observe_version(&self, span: Span, access: Access, number: u32) -> Option<Observation> {
-        self.look(span, VERSION_MASK, (u64::from(number) * VERSION_UNIT) | u64::from(access.bits()))
+    pub(super) fn observe_version(&self, span: Span, access: Access, version: u32) -> Option<Observation> {
+        self.look(span, VERSION_MASK, (u64::from(version) * VERSION_UNIT) | u64::from(access.bits()))
     }
 
     /// Returns an observation if the slot's word has `bits`, and no other bits of `mask`.
@@ -191,8 +191,8 @@ impl<H> Slot<H> {
     }
 
     /// Of its description, as far as a guess remembers it.
-    pub(super) fn number(&self) -> u32 {
-        Observation(self.word.load(Ordering::Relaxed)).number()
+    pub(super) fn version(&self) -> u32 {
+        Observation(self.word.load(Ordering::Relaxed)).version()
     }
 
     /// Whether its range and rights are enough, in whatever state it is. Wants the lock, or is a guess.
@@ -314,16 +314,19 @@ mod tests {
             assert!(!slot.is_unchanged(seen) && slot.observe(span(110, 1), Access::READ).is_none());
             assert_eq!((slot.state(), slot.is_stale()), (state, state == SlotState::Stale));
         }
-        assert!(slot.observe_version(span(110, 1), Access::READ, seen.number()).is_none());
+        assert!(slot.observe_version(span(110, 1), Access::READ, seen.version()).is_none());
         // The same again is another one.
-        let number = slot.describe(span(100, 50), Access::WRITE, watched);
+        let version = slot.describe(span(100, 50), Access::WRITE, watched);
         slot.set_state(SlotState::Live);
         assert!(!slot.is_unchanged(seen) && slot.observe(span(110, 40), Access::READ).is_some());
         assert_eq!((slot.span(), slot.access()), (span(100, 50), Access::WRITE));
         let again =
-            |access, number| slot.observe_version(span(110, 40), access, number).map(Observation::number);
-        assert_eq!((again(Access::READ, number), again(Access::READ, seen.number())), (Some(number), None));
-        assert_eq!((again(Access::REMOTE_WRITE, number), again(Access::READ, number ^ 1)), (None, None));
+            |access, version| slot.observe_version(span(110, 40), access, version).map(Observation::version);
+        assert_eq!(
+            (again(Access::READ, version), again(Access::READ, seen.version())),
+            (Some(version), None)
+        );
+        assert_eq!((again(Access::REMOTE_WRITE, version), again(Access::READ, version ^ 1)), (None, None));
     }
 
     #[test]

@@ -7,19 +7,19 @@ fn counts_survive_the_end_of_threads() {
     let counts = LeaseCounts::<u64>::new(3).unwrap();
     std::thread::scope(|scope| {
         for _ in 0..4 {
-            scope.spawn(|| (0..1000).for_each(|_| counts.take(1)));
+            scope.spawn(|| (0..1000).for_each(|_| counts.count(1)));
         }
     });
     std::thread::scope(|scope| {
         for _ in 0..3 {
-            scope.spawn(|| (0..1000).for_each(|_| counts.give(1)));
+            scope.spawn(|| (0..1000).for_each(|_| counts.count_return(1)));
         }
     });
     assert_eq!((counts.leases(0), counts.leases(1), counts.leases(2)), (0, 1000, 0));
     assert_eq!(counts.sum(1), (4000, 3000));
     // Threads one after another share one block.
     for _ in 0..50 {
-        std::thread::scope(|scope| drop(scope.spawn(|| counts.take(2))));
+        std::thread::scope(|scope| drop(scope.spawn(|| counts.count(2))));
     }
     assert!(counts.blocks().count() <= 4, "{}", counts.blocks().count());
 }
@@ -29,7 +29,7 @@ fn an_exiting_thread_still_counts() {
     struct Last(Arc<LeaseCounts<u64>>);
     impl Drop for Last {
         fn drop(&mut self) {
-            self.0.take(0);
+            self.0.count(0);
         }
     }
     std::thread_local! {
@@ -42,7 +42,7 @@ fn an_exiting_thread_still_counts() {
         // One of them ends when the thread has its counts, the other when it has none any more, whichever the order is.
         let thread = std::thread::spawn(move || {
             BEFORE.set(Some(Last(counts.clone())));
-            counts.take(0);
+            counts.count(0);
             BEHIND.set(Some(Last(counts.clone())));
         });
         thread.join().unwrap();
@@ -55,15 +55,15 @@ fn an_exiting_thread_still_counts() {
 #[test]
 fn both_halves_of_a_counter_wrap_independently() {
     let counts = LeaseCounts::<u64>::new(1).unwrap();
-    counts.own().unwrap().word(0).store(0xffff_fffe | 0xffff_fff0 << 32, Ordering::Relaxed);
+    counts.of_thread().unwrap().word(0).store(0xffff_fffe | 0xffff_fff0 << 32, Ordering::Relaxed);
     assert_eq!(counts.leases(0), 14);
-    counts.take(0);
-    counts.take(0);
+    counts.count(0);
+    counts.count(0);
     assert_eq!((counts.leases(0), counts.sum(0)), (16, (0, 0xffff_fff0)));
-    counts.take_back(0);
+    counts.uncount(0);
     assert_eq!((counts.leases(0), counts.sum(0)), (15, (0xffff_ffff, 0xffff_fff0)));
-    counts.take(0);
-    (0..16).for_each(|_| counts.give(0));
+    counts.count(0);
+    (0..16).for_each(|_| counts.count_return(0));
     assert_eq!((counts.leases(0), counts.sum(0)), (0, (0, 0)));
 }
 
@@ -71,23 +71,23 @@ fn both_halves_of_a_counter_wrap_independently() {
 fn several_caches_in_one_thread_have_separate_counts() {
     let (a, b) = (LeaseCounts::<u64>::new(1).unwrap(), LeaseCounts::<u64>::new(1).unwrap());
     for _ in 0..10 {
-        a.take(0);
-        b.take(0);
-        b.give(0);
+        a.count(0);
+        b.count(0);
+        b.count_return(0);
     }
     assert_eq!((a.leases(0), b.leases(0)), (10, 0));
     drop(a);
     let c = LeaseCounts::<u64>::new(1).unwrap();
-    c.take(0);
+    c.count(0);
     assert_eq!((b.leases(0), c.leases(0)), (0, 1));
 }
 
 #[test]
 fn a_promoted_page_has_a_primary_hint() {
     let counts = LeaseCounts::<u64>::new(1).unwrap();
-    let own = counts.own().unwrap();
-    assert!(own.find(7).is_none());
-    own.refresh(7, Hint { slot: 0, number: 3, key: 9 }, |_, _| false);
-    let found = own.find(7).expect("it was refreshed").hint;
-    assert_eq!((found.slot, found.number, found.key), (0, 3, 9));
+    let own = counts.of_thread().unwrap();
+    assert!(own.primary_hint(7).is_none());
+    own.promote_hint(7, Hint { slot: 0, version: 3, key: 9 }, |_, _| false);
+    let found = own.primary_hint(7).expect("it was refreshed").hint;
+    assert_eq!((found.slot, found.version, found.key), (0, 3, 9));
 }

@@ -1,0 +1,95 @@
+//! The registrations of a cache, and the table that finds them by address.
+
+use std::io;
+use std::ops::Index;
+
+use super::range_table::{Lookup, RangeTable};
+use super::slot::{Slot, SlotState};
+use crate::os::array::Array;
+use crate::os::memory;
+use crate::span::{Access, Span};
+
+/// All slots of a cache, with the table of the live ones.
+pub(super) struct Slots<H> {
+    slots: Array<Slot<H>>,
+    table: RangeTable,
+    page_shift: u32,
+}
+
+impl<H> Slots<H> {
+    /// Makes `count` free slots.
+    ///
+    /// # Errors
+    /// `ENOMEM`.
+    pub(super) fn new(count: usize) -> io::Result<Slots<H>> {
+        let slots = Array::new(count, |_| Slot::new())?;
+        Ok(Slots { slots, table: RangeTable::new(count), page_shift: memory::page_size().trailing_zeros() })
+    }
+
+    /// Returns a slot, or `None` for a number that no slot has.
+    #[inline(always)]
+    pub(super) fn get(&self, slot: u32) -> Option<&Slot<H>> {
+        self.slots.get(slot as usize)
+    }
+
+    /// Returns all slots.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Slot<H>> {
+        self.slots.iter()
+    }
+
+    /// Returns the number of the page that contains `address`.
+    #[inline(always)]
+    pub(super) fn page(&self, address: usize) -> usize {
+        address >> self.page_shift
+    }
+
+    /// Returns whether the range of a slot contains a byte of the page `page`.
+    pub(super) fn is_on_page(&self, slot: u32, page: usize) -> bool {
+        let span = self[slot].span();
+        self.page(span.start()) <= page && page <= self.page(span.end() - 1)
+    }
+
+    /// Finds a live slot that covers a request, without the lock.
+    pub(super) fn find(&self, span: Span, access: Access) -> Option<u32> {
+        match self.table.find(span, |slot| self[slot].covers(span, access)) {
+            Lookup::Slot(slot) => Some(slot),
+            Lookup::Nothing | Lookup::Changed => None,
+        }
+    }
+
+    /// Finds a live slot that covers a request. The caller holds the cache's lock.
+    pub(super) fn find_locked(&self, span: Span, access: Access) -> Option<u32> {
+        self.table.look(span, &|slot| self[slot].covers(span, access))
+    }
+
+    /// Passes each live slot that overlaps `span`. The caller holds the cache's lock.
+    pub(super) fn overlapping(&self, span: Span, each: impl FnMut(u32)) {
+        self.table.overlapping(span, each);
+    }
+
+    /// Finds a live slot that overlaps `span` and that `wanted` accepts. The caller holds the cache's lock.
+    pub(super) fn find_overlapping(&self, span: Span, wanted: impl FnMut(u32) -> bool) -> Option<u32> {
+        self.table.find_overlapping(span, wanted)
+    }
+
+    /// Makes a registered slot live. The caller holds the cache's lock.
+    pub(super) fn publish(&self, slot: u32) {
+        let here = &self[slot];
+        here.set_state(SlotState::Live);
+        self.table.insert(here.span(), slot);
+    }
+
+    /// Removes a slot that is no longer live from the table. The caller holds the cache's lock.
+    pub(super) fn unpublish(&self, slot: u32) {
+        self.table.remove(self[slot].span(), slot);
+    }
+}
+
+impl<H> Index<u32> for Slots<H> {
+    type Output = Slot<H>;
+
+    #[inline(always)]
+    fn index(&self, slot: u32) -> &Slot<H> {
+        &self.slots[slot as usize]
+    }
+}
