@@ -108,16 +108,15 @@ impl CacheState {
                 self.stats.evictions += 1;
                 return Some(slot);
             }
-            self.add_to_policy(slots, counts, slot);
+            let here = &slots[slot];
+            self.add_to_policy(counts, slot, key_of(here.span(), here.access()));
         }
         None
     }
 
-    /// Makes a slot evictable.
-    pub(super) fn add_to_policy<H, K: Copy>(&mut self, slots: &Slots<H>, counts: &LeaseCounts<K>, slot: u32) {
-        let here = &slots[slot];
-        let bytes = self.bytes_of(slot);
-        self.policy.add(slot, key_of(here.span(), here.access()), bytes, counts.sum(slot).0);
+    /// Makes a slot evictable. `key` is the one by which the policy recognises the registration.
+    pub(super) fn add_to_policy<K: Copy>(&mut self, counts: &LeaseCounts<K>, slot: u32, key: u64) {
+        self.policy.add(slot, key, self.details[slot as usize].bytes, counts.sum(slot).0);
     }
 
     /// Makes a stale slot Deregistering that is not leased and whose range `wanted` accepts.

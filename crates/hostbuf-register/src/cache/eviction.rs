@@ -63,6 +63,7 @@ pub(super) enum Shortage {
 }
 
 /// Returns the number by which the policy recognises a registration that returns. It is never 0.
+#[inline]
 pub(super) fn key_of(span: Span, access: Access) -> u64 {
     let mix = |h: u64, v: u64| (h ^ v).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
     mix(mix(mix(1, span.start() as u64), span.len() as u64), u64::from(access.bits())) | 1

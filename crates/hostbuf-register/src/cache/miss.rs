@@ -166,11 +166,13 @@ impl<'a, R: Registrar> Miss<'a, R> {
     }
 
     /// Determines the origin of the memory. Memory that has changed too often counts as busy.
+    #[inline(always)]
     fn origin(&self) -> MemoryOrigin {
-        match MemoryOrigin::of(self.span, self.shared.monitor.as_ref()) {
-            MemoryOrigin::Watched(_) if self.retries >= RETRIES => MemoryOrigin::Unwatched(Unwatched::Busy),
-            origin => origin,
+        let mut origin = MemoryOrigin::of(self.span, self.shared.monitor.as_ref());
+        if self.retries >= RETRIES && matches!(origin, MemoryOrigin::Watched(_)) {
+            origin = MemoryOrigin::Unwatched(Unwatched::Busy);
         }
+        origin
     }
 
     fn may_wait_for_busy_memory(&mut self) -> bool {
@@ -218,6 +220,7 @@ impl<'a, R: Registrar> Miss<'a, R> {
     }
 
     /// Looks at the cache with the lock, and selects the next step.
+    #[inline(always)]
     fn look(&mut self, origin: &MemoryOrigin) -> std::result::Result<MissStep<'a, R>, MissRefusal> {
         let state = match self.find(self.shared.lock(), origin)? {
             Continue(state) => state,
@@ -234,6 +237,7 @@ impl<'a, R: Registrar> Miss<'a, R> {
     }
 
     /// Counts a lease of a live registration that covers the request, or waits for one that another thread is making.
+    #[inline(always)]
     fn find(&mut self, state: StateGuard<'a>, origin: &MemoryOrigin) -> Looked<'a, R> {
         let slots = &self.shared.slots;
         // A registration of unwatched memory cannot be known to be live.
@@ -255,6 +259,7 @@ impl<'a, R: Registrar> Miss<'a, R> {
 
     /// Selects registrations to be deregistered until the device and the budget have room for the request. Returns the
     /// lock, and whether the request must wait for room or for its turn.
+    #[inline(always)]
     fn make_way(
         &mut self,
         state: StateGuard<'a>,
@@ -330,6 +335,7 @@ impl<'a, R: Registrar> Miss<'a, R> {
     }
 
     /// Waits for room in the budget, or for the request's turn.
+    #[inline(always)]
     fn wait_turn(&mut self, mut state: StateGuard<'a>) -> Looked<'a, R> {
         if let WaitMode::Leases(until) = self.wait {
             if self.wait.is_over() {
@@ -351,6 +357,7 @@ impl<'a, R: Registrar> Miss<'a, R> {
     }
 
     /// Reserves a slot and a part of the budget, for the request or for more than it, and releases the lock.
+    #[inline(always)]
     fn reserve(&self, state: StateGuard<'a>, origin: &MemoryOrigin) -> Reserved<'a, R::Handle> {
         let shared = self.shared;
         let whole = origin.room().filter(|_| !self.exact).map_or(self.span, |room| {

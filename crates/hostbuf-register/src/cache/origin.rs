@@ -20,6 +20,7 @@ pub(super) enum MemoryOrigin {
 
 impl MemoryOrigin {
     /// Determines the origin of `span`, and has foreign memory watched. The caller does not hold the cache's lock.
+    #[inline]
     pub(super) fn of(span: Span, monitor: Option<&MonitorHandle>) -> MemoryOrigin {
         if let Some((whole, memory)) = own_ranges::find(span) {
             return MemoryOrigin::Own(memory, whole);

@@ -1,6 +1,7 @@
 //! Registers a reserved range with the device, and makes the registration live.
 
 use super::deregister::deregister_or_log;
+use super::eviction::key_of;
 use super::origin::MemoryOrigin;
 use super::reserve::Reserved;
 use super::shared::CacheShared;
@@ -9,7 +10,7 @@ use crate::error::Result;
 use crate::register::monitor::{Unwatched, Watched};
 use crate::register::own_ranges;
 use crate::register::registrar::Registrar;
-use crate::span::Span;
+use crate::span::{Access, Span};
 
 /// The outcome of a registration.
 pub(super) enum Outcome {
@@ -25,6 +26,7 @@ pub(super) enum Outcome {
 ///
 /// # Errors
 /// [`Error::Freeze`](crate::Error::Freeze) if the range is frozen; the error of the device.
+#[inline(always)]
 pub(super) fn register<R: Registrar>(
     shared: &CacheShared<R>,
     reserved: Reserved<'_, R::Handle>,
@@ -48,9 +50,9 @@ pub(super) fn register<R: Registrar>(
         }
     }
     let handle = shared.registrar.register(&reserved)?;
-    let slot = reserved.slot();
+    let (slot, access) = (reserved.slot(), reserved.access());
     reserved.fill(handle);
-    Ok(publish(shared, slot, origin))
+    Ok(publish(shared, slot, whole, access, origin))
 }
 
 /// Returns whether the same descriptors still watch all of a range and, if the range may exceed the request, no page of
@@ -65,7 +67,14 @@ fn is_still_watched<R: Registrar>(shared: &CacheShared<R>, whole: Span, before: 
 
 /// Makes a filled slot live, or stale if nobody reports changes of its memory, and counts a lease. If the memory has
 /// changed, the slot is deregistered instead.
-fn publish<R: Registrar>(shared: &CacheShared<R>, slot: u32, origin: MemoryOrigin) -> Outcome {
+#[inline(always)]
+fn publish<R: Registrar>(
+    shared: &CacheShared<R>,
+    slot: u32,
+    whole: Span,
+    access: Access,
+    origin: MemoryOrigin,
+) -> Outcome {
     let (slots, counts) = (&shared.slots, &shared.counts);
     let here = &slots[slot];
     let is_watched = matches!(origin, MemoryOrigin::Watched(_));
@@ -81,7 +90,7 @@ fn publish<R: Registrar>(shared: &CacheShared<R>, slot: u32, origin: MemoryOrigi
     let unwatched = unwatched.or((!is_settled).then_some(Unwatched::Busy));
     let mut state = shared.lock();
     let tainted = state.lists.end_registering(slot);
-    state.stats.registered_bytes += here.span().len() as u64;
+    state.stats.registered_bytes += whole.len() as u64;
     state.details(slot).memory = memory;
     if tainted {
         state.stats.retried += 1;
@@ -105,8 +114,8 @@ fn publish<R: Registrar>(shared: &CacheShared<R>, slot: u32, origin: MemoryOrigi
             state.lists.add_stale(slot);
         }
         None => {
-            slots.publish(slot);
-            state.add_to_policy(slots, counts, slot);
+            slots.publish(slot, whole);
+            state.add_to_policy(counts, slot, key_of(whole, access));
         }
     }
     shared.state.unlock(state);

@@ -72,11 +72,10 @@ impl<H> Slots<H> {
         self.table.find_overlapping(span, wanted)
     }
 
-    /// Makes a registered slot live. The caller holds the cache's lock.
-    pub(super) fn publish(&self, slot: u32) {
-        let here = &self[slot];
-        here.set_state(SlotState::Live);
-        self.table.insert(here.span(), slot);
+    /// Makes a slot live, whose registered range is `span`. The caller holds the cache's lock.
+    pub(super) fn publish(&self, slot: u32, span: Span) {
+        self[slot].set_state(SlotState::Live);
+        self.table.insert(span, slot);
     }
 
     /// Removes a slot that is no longer live from the table. The caller holds the cache's lock.
