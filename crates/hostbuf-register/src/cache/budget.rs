@@ -38,7 +38,7 @@ impl Budget {
                 number.ok_or_else(|| {
                     let most = Budget::MOST_REGIONS;
                     let what = format!(
-                        "HOSTBUF_CACHE_REGIONS is \"{text}\", and should be a number from 1 to {most}"
+                        "invalid HOSTBUF_CACHE_REGIONS \"{text}\": expected a number from 1 to {most}"
                     );
                     Error::invalid(what)
                 })?
@@ -51,7 +51,7 @@ impl Budget {
                     text.parse().map_err(|why| Error::invalid(format!("HOSTBUF_CACHE_BYTES: {why}")))?;
                 if size.0 == 0 {
                     return Err(Error::invalid(format!(
-                        "HOSTBUF_CACHE_BYTES is \"{text}\", and a cache needs room for one registration at least"
+                        "invalid HOSTBUF_CACHE_BYTES \"{text}\": expected at least one byte"
                     )));
                 }
                 size.0 as usize
@@ -60,21 +60,29 @@ impl Budget {
         Budget { regions, bytes }.check()
     }
 
+    /// Returns the budget if it has room for a registration.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] that gives the budget.
     pub(super) fn check(self) -> Result<Budget> {
         if self.regions == 0 || self.bytes == 0 {
             return Err(Error::invalid(format!(
-                "a budget of {} registrations and {} bytes: it has room for one registration at least",
+                "invalid budget of {} registrations and {} bytes: expected at least one of each",
                 self.regions, self.bytes
             )));
         }
         if self.regions > Budget::MOST_REGIONS {
             let most = Budget::MOST_REGIONS;
-            return Err(Error::invalid(format!("{} regions: a cache has at most {most}", self.regions)));
+            return Err(Error::invalid(format!(
+                "invalid budget of {} registrations: expected at most {most}",
+                self.regions
+            )));
         }
         Ok(self)
     }
 }
 
+/// Returns the default number of bytes.
 fn default_bytes() -> usize {
     match memlock::limit() {
         Some(limit) => (limit as usize / 2).max(4096),

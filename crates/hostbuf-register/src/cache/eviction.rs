@@ -1,64 +1,73 @@
-//! Which registration goes when the budget is full: queues and ghosts as in S3-FIFO (Yang and others, "FIFO queues are all
-//! you need for cache eviction", SOSP 2023), with a rule of its own for who gets into the main queue.
+//! The eviction policy: queues and ghosts as in S3-FIFO (Yang and others, "FIFO queues are all you need for cache
+//! eviction", SOSP 2023), with another rule for the admission to the main queue.
 //!
-//! New ones go through a small queue, a tenth of all, at least one; who is used again there moves to the main queue. Who
-//! leaves the small queue unused is remembered for a while as a ghost. A ghost that comes back goes into the main queue; once
-//! that has all its places, only in the place of a member that has not been used for as long as it takes all places to change hands: so a working set that
-//! is a little too large keeps most of its places (as FIFO and LRU do not), a scan passes through the small queue, and a new
-//! working set takes over in its third round.
+//! New registrations pass through a small queue, which has a tenth of all, and at least one. A registration that is used
+//! again there moves to the main queue. One that leaves the small queue unused is recorded for a while as a ghost. A ghost
+//! that returns enters the main queue directly while the main queue grows. Later it only replaces a member that has not
+//! been used for as long as all places take to change hands.
 //!
-//! Uses are not told to this: they are read off the counts of leases when it is time to choose. Nothing here allocates
-//! after the beginning.
+//! So a working set that slightly exceeds the budget keeps most of its places, unlike with FIFO and LRU; a scan passes
+//! through the small queue; and a new working set takes over in its third round.
+//!
+//! Uses are not reported to the policy, which reads them from the lease counts when it chooses. Nothing here allocates
+//! after construction.
 
 use crate::span::{Access, Span};
 
+/// The number of no slot.
 const NONE: u32 = u32::MAX;
-/// Ghosts of a set: with four times as many places as there are slots a set is full of young ones hardly ever.
+/// The number of ghosts in a set. There are four times as many places as slots, so a set is rarely full of young ghosts.
 const WAYS: usize = 8;
 
+/// The queue that a slot is in.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Queue {
-    Out,
+enum EvictionQueue {
+    None,
     Small,
     Main,
 }
 
+/// A slot in its queue.
 #[derive(Clone, Copy)]
-struct Entry {
-    queue: Queue,
-    before: u32,
-    behind: u32,
+struct PolicyEntry {
+    queue: EvictionQueue,
+    previous: u32,
+    next: u32,
     bytes: usize,
     key: u64,
-    /// It had been used when it was looked at last.
+    /// True if it had been used at the last check.
     hot: bool,
-    /// How often it had been leased then.
+    /// The number of its leases at the last check.
     seen: u32,
 }
 
+/// The ends of a queue, and its length.
 #[derive(Default)]
-struct Ends {
+struct QueueEnds {
     head: Option<u32>,
     tail: Option<u32>,
     count: usize,
     bytes: usize,
 }
 
+/// The eviction policy of a cache.
 pub(super) struct EvictionPolicy {
-    entries: Box<[Entry]>,
-    small: Ends,
-    main: Ends,
-    /// Those that left lately, in sets by their key: the key, and when.
+    entries: Box<[PolicyEntry]>,
+    small: QueueEnds,
+    main: QueueEnds,
+    /// The ghosts, in sets by key: the key, and the number of departures at that time.
     ghosts: Box<[[(u64, u64); WAYS]]>,
     departures: u64,
-    /// The ghost for which a member of the main queue was chosen.
+    /// The key of the ghost for which a member of the main queue was chosen.
     replacing: Option<u64>,
 }
 
-/// What a choice is about: too many registrations, or too many bytes.
+/// The limit of the budget that is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shortage {
+    /// The number of registrations.
     Regions,
+    /// The number of bytes.
     Bytes,
 }
 
@@ -70,32 +79,42 @@ pub(super) fn key_of(span: Span, access: Access) -> u64 {
 }
 
 impl EvictionPolicy {
+    /// Makes the policy of an empty cache.
     pub(super) fn new(slots: usize) -> EvictionPolicy {
-        let entry =
-            Entry { queue: Queue::Out, before: NONE, behind: NONE, bytes: 0, key: 0, hot: false, seen: 0 };
+        let entry = PolicyEntry {
+            queue: EvictionQueue::None,
+            previous: NONE,
+            next: NONE,
+            bytes: 0,
+            key: 0,
+            hot: false,
+            seen: 0,
+        };
         EvictionPolicy {
             entries: vec![entry; slots].into(),
-            small: Ends::default(),
-            main: Ends::default(),
+            small: QueueEnds::default(),
+            main: QueueEnds::default(),
             ghosts: vec![[(0, 0); WAYS]; (4 * slots).next_power_of_two().max(WAYS) / WAYS].into(),
             departures: 0,
             replacing: None,
         }
     }
 
+    /// Returns the number of the set of ghosts for a key.
     fn set_of(&self, key: u64) -> usize {
-        // The high bits of a key are as good as any: the lowest is the same in all.
+        // Any bits of a key but the lowest, which is always set.
         (key >> 32) as usize & (self.ghosts.len() - 1)
     }
 
+    /// Returns whether a registration has left the small queue lately.
     fn is_ghost(&self, key: u64) -> bool {
         let young = 2 * (self.small.count + self.main.count) as u64;
         let mut set = self.ghosts[self.set_of(key)].iter();
         set.any(|&(ghost, when)| ghost == key && when > 0 && self.departures - when <= young)
     }
 
-    /// Remembers one that has left, in place of itself or of the one that left first.
-    fn haunt(&mut self, key: u64) {
+    /// Records a departure, in place of the same key or of the oldest ghost.
+    fn record_departure(&mut self, key: u64) {
         self.departures += 1;
         let number = self.set_of(key);
         let set = &mut self.ghosts[number];
@@ -104,21 +123,21 @@ impl EvictionPolicy {
         set[itself.unwrap_or(oldest)] = (key, self.departures);
     }
 
-    /// A registration that may be chosen from now on. `taken`: how often it has been leased so far.
+    /// Adds a registration that has been leased `taken` times so far.
     pub(super) fn add(&mut self, slot: u32, key: u64, bytes: usize, taken: u32) {
         let replaces = std::mem::take(&mut self.replacing) == Some(key);
         let entry = &mut self.entries[slot as usize];
         (entry.key, entry.bytes, entry.hot, entry.seen) = (key, bytes, true, taken);
-        self.push(slot, if replaces { Queue::Main } else { Queue::Small });
+        self.push(slot, if replaces { EvictionQueue::Main } else { EvictionQueue::Small });
     }
 
-    /// One that is gone by other ways.
+    /// Removes a registration that is not evicted.
     pub(super) fn remove(&mut self, slot: u32) {
         self.unlink(slot);
     }
 
-    /// Chooses one that is not leased to make room for `key`, and takes it out. `count` gives how often a slot has been
-    /// leased, and whether it is now.
+    /// Chooses a registration that is not leased, to make room for `key`, and removes it. `count` returns the number of leases
+    /// that a slot has had, and whether it is leased.
     pub(super) fn choose(
         &mut self,
         short: Shortage,
@@ -126,16 +145,16 @@ impl EvictionPolicy {
         count: impl Fn(u32) -> (u32, bool),
     ) -> Option<u32> {
         let ghost = self.is_ghost(key);
-        // While the small queue has more than its share the main one has not grown up yet.
+        // As long as the small queue has more than its share, the main queue is growing.
         let growing = self.small.count > ((self.small.count + self.main.count) / 10).max(1);
         if ghost
             && !growing
-            && let Some(slot) = self.cold(&count)
+            && let Some(slot) = self.take_cold(&count)
         {
             self.replacing = Some(key);
             return Some(slot);
         }
-        // Everybody in the small queue may have been used, or be leased.
+        // All members of the small queue may have been used, or may be leased.
         for _ in 0..self.small.count {
             let (small, all) = match short {
                 Shortage::Regions => (self.small.count, self.small.count + self.main.count),
@@ -146,23 +165,23 @@ impl EvictionPolicy {
             }
             let slot = self.small.head?;
             let (taken, leased) = count(slot);
-            let used = self.look(slot, taken);
+            let used = self.check_use(slot, taken);
             self.unlink(slot);
             if leased || used {
-                self.push(slot, if used { Queue::Main } else { Queue::Small });
+                self.push(slot, if used { EvictionQueue::Main } else { EvictionQueue::Small });
             } else {
-                self.depart(slot, &count);
+                self.leave_small_queue(slot, &count);
                 self.replacing = (ghost && growing).then_some(key);
                 return Some(slot);
             }
         }
-        self.cold(&count)
-            .or_else(|| self.first_free(Queue::Main, &count))
-            .or_else(|| self.first_free(Queue::Small, &count))
+        self.take_cold(&count)
+            .or_else(|| self.take_unleased(EvictionQueue::Main, &count))
+            .or_else(|| self.take_unleased(EvictionQueue::Small, &count))
     }
 
-    /// Whether a slot has been used since it was looked at last.
-    fn look(&mut self, slot: u32, taken: u32) -> bool {
+    /// Returns whether a slot has been used since the last check.
+    fn check_use(&mut self, slot: u32, taken: u32) -> bool {
         let entry = &mut self.entries[slot as usize];
         let used = entry.seen != taken;
         entry.hot = used;
@@ -170,21 +189,22 @@ impl EvictionPolicy {
         used
     }
 
-    /// One leaves the small queue: it is a ghost, and one member of the main queue is looked at, in turn.
-    fn depart(&mut self, slot: u32, count: &impl Fn(u32) -> (u32, bool)) {
-        self.haunt(self.entries[slot as usize].key);
+    /// Makes a slot that leaves the small queue a ghost, and checks one member of the main queue, in turn.
+    fn leave_small_queue(&mut self, slot: u32, count: &impl Fn(u32) -> (u32, bool)) {
+        self.record_departure(self.entries[slot as usize].key);
         if let Some(member) = self.main.head {
-            self.look(member, count(member).0);
+            self.check_use(member, count(member).0);
             self.unlink(member);
-            self.push(member, Queue::Main);
+            self.push(member, EvictionQueue::Main);
         }
     }
 
-    /// A member of the main queue that is not leased, has not been used since it was looked at, and had not been then.
-    fn cold(&mut self, count: &impl Fn(u32) -> (u32, bool)) -> Option<u32> {
-        // The longest there come first; a bounded look, since every miss comes here.
-        const LOOKS: usize = 8;
-        for _ in 0..LOOKS.min(self.main.count) {
+    /// Removes and returns a member of the main queue that is not leased, has not been used since the last check, and had not
+    /// been used before that check.
+    fn take_cold(&mut self, count: &impl Fn(u32) -> (u32, bool)) -> Option<u32> {
+        // The oldest members come first. The number of checks is bounded, since every miss makes them.
+        const CHECKS: usize = 8;
+        for _ in 0..CHECKS.min(self.main.count) {
             let slot = self.main.head?;
             let (taken, leased) = count(slot);
             let entry = &self.entries[slot as usize];
@@ -193,13 +213,13 @@ impl EvictionPolicy {
             if cold {
                 return Some(slot);
             }
-            self.push(slot, Queue::Main);
+            self.push(slot, EvictionQueue::Main);
         }
         None
     }
 
-    /// The first that is not leased.
-    fn first_free(&mut self, queue: Queue, count: &impl Fn(u32) -> (u32, bool)) -> Option<u32> {
+    /// Removes and returns the first member of a queue that is not leased.
+    fn take_unleased(&mut self, queue: EvictionQueue, count: &impl Fn(u32) -> (u32, bool)) -> Option<u32> {
         for _ in 0..self.ends(queue).count {
             let slot = self.ends(queue).head?;
             self.unlink(slot);
@@ -211,11 +231,13 @@ impl EvictionPolicy {
         None
     }
 
-    fn ends(&mut self, queue: Queue) -> &mut Ends {
-        if queue == Queue::Small { &mut self.small } else { &mut self.main }
+    /// Returns the ends of a queue.
+    fn ends(&mut self, queue: EvictionQueue) -> &mut QueueEnds {
+        if queue == EvictionQueue::Small { &mut self.small } else { &mut self.main }
     }
 
-    fn push(&mut self, slot: u32, queue: Queue) {
+    /// Appends a slot to a queue.
+    fn push(&mut self, slot: u32, queue: EvictionQueue) {
         let bytes = self.entries[slot as usize].bytes;
         let ends = self.ends(queue);
         let last = ends.tail.replace(slot);
@@ -223,26 +245,27 @@ impl EvictionPolicy {
         ends.count += 1;
         ends.bytes += bytes;
         let entry = &mut self.entries[slot as usize];
-        (entry.queue, entry.before, entry.behind) = (queue, last.unwrap_or(NONE), NONE);
+        (entry.queue, entry.previous, entry.next) = (queue, last.unwrap_or(NONE), NONE);
         if let Some(last) = last {
-            self.entries[last as usize].behind = slot;
+            self.entries[last as usize].next = slot;
         }
     }
 
+    /// Removes a slot from its queue.
     fn unlink(&mut self, slot: u32) {
         let entry = self.entries[slot as usize];
-        if entry.queue == Queue::Out {
+        if entry.queue == EvictionQueue::None {
             return;
         }
-        self.entries[slot as usize].queue = Queue::Out;
+        self.entries[slot as usize].queue = EvictionQueue::None;
         let named = |n: u32| (n != NONE).then_some(n);
-        match named(entry.before) {
-            Some(before) => self.entries[before as usize].behind = entry.behind,
-            None => self.ends(entry.queue).head = named(entry.behind),
+        match named(entry.previous) {
+            Some(previous) => self.entries[previous as usize].next = entry.next,
+            None => self.ends(entry.queue).head = named(entry.next),
         }
-        match named(entry.behind) {
-            Some(behind) => self.entries[behind as usize].before = entry.before,
-            None => self.ends(entry.queue).tail = named(entry.before),
+        match named(entry.next) {
+            Some(next) => self.entries[next as usize].previous = entry.previous,
+            None => self.ends(entry.queue).tail = named(entry.previous),
         }
         let ends = self.ends(entry.queue);
         ends.count -= 1;
@@ -255,7 +278,7 @@ mod tests {
     use super::*;
     use std::collections::HashMap;
 
-    /// A cache of `capacity` registrations and bytes, without anything but the policy.
+    /// A cache of `capacity` registrations and bytes with nothing but the policy.
     struct Model {
         policy: EvictionPolicy,
         capacity: (usize, usize),
@@ -279,9 +302,9 @@ mod tests {
             }
         }
 
-        /// Whether it was a hit.
+        /// Requests `key`, and returns whether it hits.
         fn get(&mut self, key: u64, bytes: usize) -> bool {
-            // As the cache makes its keys.
+            // The hash of the cache's keys.
             let mixed = key.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29) ^ bytes as u64;
             let hash = mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29) | 1;
             if let Some((slot, _)) = self.here.get(&hash) {
@@ -372,10 +395,12 @@ mod tests {
     fn used_or_leased_members_are_not_evicted_from_the_small_queue() {
         let mut policy = EvictionPolicy::new(4);
         (0..4).for_each(|slot| policy.add(slot, u64::from(slot) + 1, 1, 1));
-        // 0 has been leased again since, and 1 is leased now.
+        // Slot 0 has been leased again since, and slot 1 is leased.
         let chosen = policy.choose(Shortage::Regions, 9, |slot| (if slot == 0 { 2 } else { 1 }, slot == 1));
         assert_eq!(chosen, Some(2));
-        assert!(policy.entries[0].queue == Queue::Main && policy.entries[1].queue == Queue::Small);
+        assert!(
+            policy.entries[0].queue == EvictionQueue::Main && policy.entries[1].queue == EvictionQueue::Small
+        );
     }
 
     #[test]
@@ -383,7 +408,7 @@ mod tests {
         let mut model = Model::new(10, usize::MAX);
         model.rate(cycle(10, 1));
         let counts = |model: &Model| (model.policy.small.count, model.policy.main.count);
-        // The first one leaves for one that was never here, and comes back.
+        // The first one is evicted for a new one, and returns.
         model.get(11, 1);
         assert_eq!(counts(&model), (10, 0));
         model.get(1, 1);

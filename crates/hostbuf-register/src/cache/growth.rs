@@ -104,9 +104,9 @@ mod tests {
         assert_eq!(grown(&[same(pages(150, 8))], pages(150, 9)), pages(150, 16));
         assert_eq!(grown(&[same(pages(150, 8))], pages(149, 9)), pages(142, 16));
         assert_eq!(grown(&[same(pages(150, 8))], pages(149, 10)), pages(146, 16));
-        // More than twice is asked for.
+        // The request is more than twice as long.
         assert_eq!(grown(&[same(pages(150, 8))], pages(150, 20)), pages(150, 20));
-        // What one side has no room for goes to the other.
+        // One side has no room for its half, which goes to the other side.
         assert_eq!(grown(&[same(pages(102, 20))], pages(101, 22)), pages(100, 40));
         assert_eq!(grown(&[same(pages(190, 9))], pages(189, 11)), pages(182, 18));
     }
@@ -115,7 +115,7 @@ mod tests {
     fn a_moving_window_counts_only_its_overlap_with_the_last() {
         let (other, asked) = (pages(140, 30), pages(140, 8));
         assert_eq!(grown(&[(other, asked)], pages(163, 8)), pages(163, 14));
-        // One that holds what was asked for before grows, however far the registration reaches back.
+        // A request that contains the earlier one grows, however far the registration extends before it.
         assert_eq!(grown(&[(pages(140, 20), pages(150, 10))], pages(150, 11)), pages(150, 40));
     }
 }

@@ -1,14 +1,15 @@
-//! What each thread has of a cache for itself: how many leases of each slot, counted without a shared line being written,
-//! and its guesses.
+//! The lease counts and hints of each thread, which it writes without touching a cache line of another thread.
 //!
-//! Each thread has one word for each slot: takings in the low half, drops in the high half. A lease may be dropped by
-//! another thread than took it, so only the sum over all threads means something: takings minus drops. Whoever wants to
-//! end a registration first marks its slot, then sums; whoever takes a lease first counts it, then looks at the mark. Both
-//! do it in one order that all threads agree on, so one of the two notices the other (Dekker's algorithm).
+//! Each thread has one counter for each slot: leases taken in the low half, leases dropped in the high half. Another thread
+//! than the one that took a lease may drop it, so only the sum over all threads is meaningful: taken minus dropped.
 //!
-//! A forked child finds all of it zero: so it has no guesses, and no hits, without being asked whether it is a child.
+//! A thread that ends a registration marks the slot and then sums the counters. A thread that takes a lease counts it and
+//! then reads the mark. Both do so sequentially consistently, so at least one of the two sees the other (the store-buffering
+//! pattern, Dekker's algorithm).
 //!
-//! A thread that ends leaves its counts to the next one that comes: they go on counting.
+//! The kernel zeroes the memory in a forked child, so a child has no hints and no hits, and a hit need not check for a fork.
+//!
+//! The counters of a thread that ends are reused by the next new thread, and go on counting.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -23,13 +24,16 @@ use super::sync::{Array, AtomicBool, AtomicPtr, AtomicU64, Mutex, MutexGuard, th
 use crate::os::array::Zero;
 use crate::register::poison::IgnorePoison;
 
+/// The half of a counter with the leases taken.
 const LOW: u64 = 0xffff_ffff;
+/// The number of counters in a cache line.
 const IN_LINE: usize = 8;
 
+/// A cache line of counters.
 #[repr(C, align(64))]
 struct CounterLine([AtomicU64; IN_LINE]);
 
-// SAFETY: numbers.
+// SAFETY: integers, for which zero bytes are valid.
 #[cfg(not(all(test, loom)))]
 #[allow(unsafe_code)]
 unsafe impl Zero for CounterLine {}
@@ -41,48 +45,53 @@ impl Default for CounterLine {
     }
 }
 
+/// A cache line of hints under loom.
 #[cfg(all(test, loom))]
 #[repr(C, align(64))]
 struct HintLine([std::sync::atomic::AtomicU64; IN_LINE]);
 
-// SAFETY: numbers.
+// SAFETY: integers, for which zero bytes are valid.
 #[cfg(all(test, loom))]
 #[allow(unsafe_code)]
 unsafe impl crate::os::array::Zero for HintLine {}
 
-/// What one thread has for itself: a word for each slot, and behind them its guesses, the pairs and the buckets.
+/// The memory of one thread: a counter for each slot, and behind them the pairs and buckets of its hints.
 struct ThreadBlock {
     lines: Array<CounterLine>,
-    /// loom's counts are more than numbers, and nothing else can lie where they could: it has the guesses here.
+    /// The hints under loom, whose counters are more than integers, so that no hints can lie behind them.
     #[cfg(all(test, loom))]
     hints: crate::os::array::Array<HintLine>,
+    /// True while a thread has the block.
     in_use: AtomicBool,
     next: AtomicPtr<ThreadBlock>,
 }
 
 impl ThreadBlock {
-    fn word(&self, slot: u32) -> &AtomicU64 {
+    /// Returns the counter of a slot.
+    fn counter(&self, slot: u32) -> &AtomicU64 {
         &self.lines[slot as usize / IN_LINE].0[slot as usize % IN_LINE]
     }
 }
 
-/// All threads' words of one cache, and their guesses with copies of its keys.
+/// The lease counts of all threads for one cache, and their hints.
 pub(super) struct LeaseCounts<K> {
+    /// The number of the cache, which no other cache of the process has. It is never 0.
     number: u64,
     slots: usize,
-    /// How many lines of a block are counts.
+    /// The number of lines of counters in a block.
     lines: usize,
     sizes: HintSizes,
-    /// A list that only grows, and goes with the last who uses it.
+    /// The blocks of all threads. The list only grows, and is freed with its last user.
     list: Arc<BlockList>,
     keys: PhantomData<fn(K) -> K>,
 }
 
+/// The blocks of all threads of one cache.
 struct BlockList {
-    /// The cache is: threads that have their counts still can forget them.
+    /// True if the cache has been dropped, so that threads can release their blocks.
     gone: AtomicBool,
     head: AtomicPtr<ThreadBlock>,
-    /// For threads whose own storage is gone already.
+    /// The counters of threads whose thread-local storage is gone.
     shared_counts: Array<CounterLine>,
     shared_lock: Mutex<()>,
 }
@@ -92,7 +101,7 @@ impl Drop for BlockList {
     fn drop(&mut self) {
         let mut at = self.head.load(Ordering::Relaxed);
         while !at.is_null() {
-            // SAFETY: each came from Box::into_raw in adopt(), and nobody else has the list any more.
+            // SAFETY: adopt() has leaked each block from a box, and nobody else has the list.
             let block = unsafe { Box::from_raw(at) };
             at = block.next.load(Ordering::Relaxed);
         }
@@ -115,20 +124,21 @@ struct HeldBlock {
 impl Drop for HeldBlock {
     #[allow(unsafe_code)]
     fn drop(&mut self) {
-        // Whoever asks again while this thread ends has no lines any more: another thread may have them next.
+        // A later request while this thread ends must not use the block, which another thread may get next.
         let _ = LAST_USED.try_with(|last| last.set((0, std::ptr::null())));
-        // SAFETY: the list, which this holds, has the block.
+        // SAFETY: the list, which this struct holds, owns the block.
         unsafe { self.block.as_ref() }.in_use.store(false, Ordering::Release);
     }
 }
 
 thread_local! {
-    /// The cache that this thread used last, and its lines of it.
+    /// The number of the cache that this thread used last, and its counters for that cache.
     static LAST_USED: Cell<(u64, *const CounterLine)> = const { Cell::new((0, std::ptr::null())) };
+    /// The blocks that this thread holds.
     static HELD_BLOCKS: RefCell<Vec<HeldBlock>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The calling thread's part of a cache's counts.
+/// The calling thread's counters and hints for one cache.
 pub(super) struct ThreadCounts<'a, K> {
     counts: &'a LeaseCounts<K>,
     lines: NonNull<CounterLine>,
@@ -144,84 +154,87 @@ impl<K> Copy for ThreadCounts<'_, K> {}
 
 #[allow(unsafe_code)]
 impl<'a, K: Copy> ThreadCounts<'a, K> {
-    /// Counts a lease of `slot` taken by this thread, before anything that comes later in program order.
+    /// Counts a lease that this thread takes, before anything that follows in program order.
     #[inline(always)]
     pub(super) fn count(self, slot: u32) {
-        add_lease(self.word(slot));
+        add_lease(self.counter(slot));
     }
 
     /// Counts a lease of `slot`, as [`take`](ThreadCounts::count) does when a fence follows.
     #[inline(always)]
     pub(super) fn count_before_fence(self, slot: u32) {
-        add_lease_before_fence(self.word(slot));
+        add_lease_before_fence(self.counter(slot));
     }
 
-    /// Counts one dropped, after all that came before in program order.
+    /// Counts a lease that this thread drops, after everything that precedes in program order.
     #[inline(always)]
     pub(super) fn count_return(self, slot: u32) {
-        add_return(self.word(slot));
+        add_return(self.counter(slot));
     }
 
-    /// Takes back what this thread has just counted, since there was nothing to lease.
+    /// Undoes the last count of a lease that is not handed out.
     #[cold]
     pub(super) fn uncount(self, slot: u32) {
-        subtract_lease(self.word(slot));
+        subtract_lease(self.counter(slot));
     }
 
+    /// Returns the thread's counter of a slot.
     #[inline(always)]
-    fn word(&self, slot: u32) -> &AtomicU64 {
+    fn counter(&self, slot: u32) -> &AtomicU64 {
         debug_assert!((slot as usize) < self.counts.slots);
-        // SAFETY: `lines` begin with this thread's `slots` counts, and live as long as the list.
+        // SAFETY: `lines` begins with `slots` counters of this thread, and lives as long as the list.
         unsafe { self.lines.cast::<AtomicU64>().add(slot as usize).as_ref() }
     }
 
-    /// The slot that covers `page`, as far as this thread remembers at once.
+    /// Returns the thread's primary hint for a page.
     #[inline(always)]
     pub(super) fn primary_hint(&self, page: usize) -> Option<FoundHint<'a, K>> {
         let place = self.counts.sizes.place(page);
-        // SAFETY: `lines` are this thread's.
+        // SAFETY: the hints belong to this thread.
         unsafe { self.pair(place.pair).find(place) }
     }
 
-    /// Others that may.
+    /// Returns the slots of the thread's overflow hints for a page.
     pub(super) fn overflow_hints(&self, page: usize) -> impl Iterator<Item = u32> + use<'a, K> {
         let place = self.counts.sizes.place(page);
         self.bucket(place.bucket(self.counts.sizes)).slots_for(place)
     }
 
-    /// Remembers what covers `page` as a first guess, if there is a place that is free, or `wrong` by now.
-    pub(super) fn promote_hint(&self, page: usize, hint: Hint<K>, wrong: impl Fn(u32, u32) -> bool) {
+    /// Stores the primary hint of a page if there is a place that is free or `outdated`.
+    pub(super) fn promote_hint(&self, page: usize, hint: Hint<K>, outdated: impl Fn(u32, u32) -> bool) {
         let place = self.counts.sizes.place(page);
-        // SAFETY: `lines` are this thread's.
-        unsafe { self.pair(place.pair).store(place, hint, false, wrong) };
+        // SAFETY: the hints belong to this thread.
+        unsafe { self.pair(place.pair).store(place, hint, false, outdated) };
     }
 
-    /// Remembers what covers `page`, in place of nothing, or of what is `wrong` by now (a slot and its number) or of a slot that
-    /// covers another page if there is such a one.
+    /// Stores a hint of a page, if possible in a free place, in place of an `outdated` hint (a slot and a version), or of a
+    /// hint whose slot lies `elsewhere`.
     pub(super) fn store_hint(
         &self,
         page: usize,
         hint: Hint<K>,
-        wrong: impl Fn(u32, u32) -> bool,
+        outdated: impl Fn(u32, u32) -> bool,
         elsewhere: impl Fn(u32) -> bool,
     ) {
         debug_assert!((hint.slot as usize) < self.counts.slots);
         let place = self.counts.sizes.place(page);
         let bucket = self.bucket(place.bucket(self.counts.sizes));
-        // SAFETY: `lines` are this thread's.
-        unsafe { hints::store(self.pair(place.pair), bucket, place, hint, wrong, elsewhere) };
+        // SAFETY: the hints belong to this thread.
+        unsafe { hints::store(self.pair(place.pair), bucket, place, hint, outdated, elsewhere) };
     }
 
+    /// Returns a pair of the thread's primary hints.
     #[inline(always)]
     fn pair(&self, number: usize) -> &'a HintPair<K> {
         debug_assert!(number < self.counts.sizes.pairs);
-        // SAFETY: the guesses begin with so many pairs, and nothing else uses their room.
+        // SAFETY: the hints begin with that many pairs, and nothing else uses their memory.
         unsafe { self.hints().cast::<HintPair<K>>().add(number).as_ref() }
     }
 
+    /// Returns a bucket of the thread's overflow hints.
     fn bucket(&self, number: usize) -> &'a OverflowBucket {
         debug_assert!(number < self.counts.sizes.buckets);
-        // SAFETY: behind those are so many buckets, of half a line each, and nothing else uses them.
+        // SAFETY: that many buckets, of half a line each, follow the pairs, and nothing else uses their memory.
         unsafe {
             self.hints().byte_add(self.counts.pairs_size()).cast::<OverflowBucket>().add(number).as_ref()
         }
@@ -230,7 +243,7 @@ impl<'a, K: Copy> ThreadCounts<'a, K> {
     #[cfg(not(all(test, loom)))]
     #[inline(always)]
     fn hints(&self) -> NonNull<u8> {
-        // SAFETY: they lie behind the lines of counts.
+        // SAFETY: the hints lie behind the lines of counters.
         unsafe { self.lines.add(self.counts.lines) }.cast()
     }
 
@@ -241,33 +254,36 @@ impl<'a, K: Copy> ThreadCounts<'a, K> {
     }
 }
 
-/// Only one thread writes a word, so nothing is lost between the load and the swap; the swap is in the one order.
+/// Counts a lease. Only one thread writes a counter, so nothing is lost between the load and the swap, which is sequentially
+/// consistent.
 #[inline(always)]
 fn add_lease(word: &AtomicU64) {
     let before = word.load(Ordering::Relaxed);
     word.swap((before & !LOW) | (before.wrapping_add(1) & LOW), Ordering::SeqCst);
 }
 
+/// Counts a lease, if a fence follows.
 #[inline(always)]
 fn add_lease_before_fence(word: &AtomicU64) {
     let before = word.load(Ordering::Relaxed);
     word.store((before & !LOW) | (before.wrapping_add(1) & LOW), Ordering::Release);
 }
 
-/// Others may see it a moment later than what comes after: to them the lease only lives a little longer.
+/// Counts the drop of a lease. Another thread may see it later than subsequent stores: for that thread the lease only lives a
+/// little longer.
 #[inline(always)]
 fn add_return(word: &AtomicU64) {
     word.store(word.load(Ordering::Relaxed).wrapping_add(1 << 32), Ordering::Release);
 }
 
-/// As if it had not been taken: it counts neither as taken nor as dropped.
+/// Undoes the count of a lease, which then counts neither as taken nor as dropped.
 fn subtract_lease(word: &AtomicU64) {
     let before = word.load(Ordering::Relaxed);
     word.store((before & !LOW) | (before.wrapping_sub(1) & LOW), Ordering::Release);
 }
 
 impl<K: Copy> LeaseCounts<K> {
-    /// For so many slots.
+    /// Makes the counts of a cache with that many slots.
     ///
     /// # Errors
     /// `ENOMEM`.
@@ -285,7 +301,7 @@ impl<K: Copy> LeaseCounts<K> {
         Ok(LeaseCounts { number, slots, lines, sizes, list, keys: PhantomData })
     }
 
-    /// The calling thread's, if this cache is the one that it used last.
+    /// Returns the calling thread's counts if it used this cache last.
     #[inline(always)]
     #[allow(unsafe_code)]
     pub(super) fn last_used(&self) -> Option<ThreadCounts<'_, K>> {
@@ -293,18 +309,18 @@ impl<K: Copy> LeaseCounts<K> {
         if number != self.number {
             return None;
         }
-        // SAFETY: with a cache's number, of which there is no 0, stand the lines that find() has found.
+        // SAFETY: beside the number of a cache, which is not 0, stand the counters that find_block() has found.
         Some(ThreadCounts { counts: self, lines: unsafe { NonNull::new_unchecked(lines.cast_mut()) } })
     }
 
-    /// The calling thread's; none for a thread whose own storage is gone, or that finds no memory for it. The first time it
-    /// allocates: not to be asked for first with the cache's lock.
+    /// Returns the calling thread's counts, or `None` if its thread-local storage is gone or there is no memory. The first
+    /// call in a thread allocates, so the caller does not hold the cache's lock then.
     #[inline]
     pub(super) fn of_thread(&self) -> Option<ThreadCounts<'_, K>> {
         self.last_used().or_else(|| self.find_block())
     }
 
-    /// Counts a lease of `slot` that the calling thread takes; see [`ThreadCounts::count`].
+    /// Counts a lease that the calling thread takes, as [`ThreadCounts::count`] does.
     pub(super) fn count(&self, slot: u32) {
         match self.of_thread() {
             Some(own) => own.count(slot),
@@ -312,7 +328,7 @@ impl<K: Copy> LeaseCounts<K> {
         }
     }
 
-    /// Takes back what the calling thread has just counted; see [`ThreadCounts::uncount`].
+    /// Undoes the calling thread's last count, as [`ThreadCounts::uncount`] does.
     pub(super) fn uncount(&self, slot: u32) {
         match self.of_thread() {
             Some(own) => own.uncount(slot),
@@ -320,7 +336,7 @@ impl<K: Copy> LeaseCounts<K> {
         }
     }
 
-    /// Counts one that the calling thread drops; see [`ThreadCounts::count_return`].
+    /// Counts a lease that the calling thread drops, as [`ThreadCounts::count_return`] does.
     pub(super) fn count_return(&self, slot: u32) {
         match self.of_thread() {
             Some(own) => own.count_return(slot),
@@ -328,12 +344,13 @@ impl<K: Copy> LeaseCounts<K> {
         }
     }
 
-    /// The word that threads share that have none, while nobody else has it.
+    /// Returns the counter that threads without their own ones share, and the lock of it.
     fn shared_count(&self, slot: u32) -> (&AtomicU64, MutexGuard<'_, ()>) {
         let turn = self.list.shared_lock.lock().ignore_poison();
         (&self.list.shared_counts[slot as usize / IN_LINE].0[slot as usize % IN_LINE], turn)
     }
 
+    /// Finds the calling thread's block, or gives it one.
     #[cold]
     #[allow(unsafe_code)]
     fn find_block(&self) -> Option<ThreadCounts<'_, K>> {
@@ -342,19 +359,19 @@ impl<K: Copy> LeaseCounts<K> {
             if let Some(held) = held.iter().find(|h| h.number == self.number) {
                 return Some(held.block);
             }
-            // Those of caches that are gone.
+            // Blocks of caches that have been dropped.
             held.retain(|h| !h.list.gone.load(Ordering::Relaxed));
             let block = self.adopt()?;
             held.push(HeldBlock { number: self.number, block, list: self.list.clone() });
             Some(block)
         });
-        // SAFETY: the list has the block.
+        // SAFETY: the list owns the block.
         let lines = unsafe { block.ok()??.as_ref() }.lines.as_ptr();
         let _ = LAST_USED.try_with(|last| last.set((self.number, lines)));
         Some(ThreadCounts { counts: self, lines: NonNull::new(lines.cast_mut())? })
     }
 
-    /// A block that a thread has left, or a new one; none without memory.
+    /// Returns a block that an ended thread has left, or a new one; `None` if there is no memory.
     #[allow(unsafe_code)]
     fn adopt(&self) -> Option<NonNull<ThreadBlock>> {
         let free = self
@@ -363,20 +380,20 @@ impl<K: Copy> LeaseCounts<K> {
         if let Some(block) = free {
             return Some(NonNull::from(block));
         }
-        let guesses = self.pairs_size() + self.sizes.buckets * size_of::<OverflowBucket>();
-        let guesses = guesses.div_ceil(size_of::<[u64; IN_LINE]>());
-        let behind = if cfg!(all(test, loom)) { 0 } else { guesses };
+        let hints = self.pairs_size() + self.sizes.buckets * size_of::<OverflowBucket>();
+        let hints = hints.div_ceil(size_of::<[u64; IN_LINE]>());
+        let behind = if cfg!(all(test, loom)) { 0 } else { hints };
         let fresh = Box::new(ThreadBlock {
             lines: Array::zeroed(self.lines + behind).ok()?.zero_in_children(),
             #[cfg(all(test, loom))]
-            hints: crate::os::array::Array::zeroed(guesses).ok()?,
+            hints: crate::os::array::Array::zeroed(hints).ok()?,
             in_use: AtomicBool::new(true),
             next: AtomicPtr::new(null_mut()),
         });
         let fresh = NonNull::from(Box::leak(fresh));
         let mut head = self.list.head.load(Ordering::Acquire);
         loop {
-            // SAFETY: nobody else knows it yet.
+            // SAFETY: no other thread knows the block yet.
             unsafe { fresh.as_ref() }.next.store(head, Ordering::Relaxed);
             match self.list.head.compare_exchange(head, fresh.as_ptr(), Ordering::SeqCst, Ordering::Acquire) {
                 Ok(_) => return Some(fresh),
@@ -385,7 +402,7 @@ impl<K: Copy> LeaseCounts<K> {
         }
     }
 
-    /// Bytes of a thread's pairs.
+    /// Returns the number of bytes of a thread's pairs.
     const fn pairs_size(&self) -> usize {
         const {
             assert!(
@@ -396,7 +413,7 @@ impl<K: Copy> LeaseCounts<K> {
         self.sizes.pairs * size_of::<HintPair<K>>()
     }
 
-    /// No thread guesses `slot` from now on, but what it learns anew; what a thread has just found does not stand any more.
+    /// Removes all threads' primary hints of a slot, including those that a thread has found and not validated yet.
     #[cold]
     #[allow(unsafe_code)]
     pub(super) fn remove_hints(&self, slot: u32) {
@@ -406,27 +423,28 @@ impl<K: Copy> LeaseCounts<K> {
         }
     }
 
+    /// Returns the blocks of all threads.
     #[allow(unsafe_code)]
     fn blocks(&self) -> impl Iterator<Item = &ThreadBlock> {
-        // SAFETY: blocks stay in the list as long as it lives.
+        // SAFETY: the list owns the blocks, and never removes one.
         let at = |p: *mut ThreadBlock| unsafe { p.as_ref() };
         std::iter::successors(at(self.list.head.load(Ordering::SeqCst)), move |b| {
             at(b.next.load(Ordering::Acquire))
         })
     }
 
-    /// Takings and drops of a slot, each modulo 2^32: the leases that live are their difference.
+    /// Returns the leases of a slot that have been taken and dropped, each modulo 2^32.
     pub(super) fn sum(&self, slot: u32) -> (u32, u32) {
         let shared_count = &self.list.shared_counts[slot as usize / IN_LINE].0[slot as usize % IN_LINE];
-        let counts = self.blocks().map(|b| b.word(slot)).chain([shared_count]);
+        let counts = self.blocks().map(|b| b.counter(slot)).chain([shared_count]);
         let halves = counts.map(|w| w.load(Ordering::SeqCst)).map(|w| ((w & LOW) as u32, (w >> 32) as u32));
-        halves.fold((0, 0), |(taken, given), (t, g)| (taken.wrapping_add(t), given.wrapping_add(g)))
+        halves.fold((0, 0), |(taken, dropped), (t, d)| (taken.wrapping_add(t), dropped.wrapping_add(d)))
     }
 
-    /// How many leases of a slot live.
+    /// Returns the number of leases of a slot.
     pub(super) fn leases(&self, slot: u32) -> u32 {
-        let (taken, given) = self.sum(slot);
-        taken.wrapping_sub(given)
+        let (taken, dropped) = self.sum(slot);
+        taken.wrapping_sub(dropped)
     }
 }
 

@@ -1,8 +1,8 @@
-//! Where a registration that covers a range is found, without a lock: an ordered table of ranges in blocks.
+//! An ordered table of ranges in blocks, in which readers find a registration without a lock.
 //!
-//! One writer at a time (the cache's lock); readers look at a sequence number before and after, as with a seqlock, and every
-//! word is an atomic, so a torn look is noticed and never undefined. Everything is made at the beginning: a writer never
-//! allocates, since it holds the lock that the monitor needs while others may be inside `free`.
+//! Writers hold the cache's lock. Readers compare a sequence number before and after, as with a seqlock, and every field is
+//! an atomic, so a torn read is detected and never undefined behaviour. All memory is allocated at construction: a writer
+//! must not allocate, since it holds the lock that the monitor needs while another thread may be inside `free`.
 //!
 //! ```text
 //!   first   [ 0x1000 | 0x9000 | 0x40000 ]           the first start of each block, sorted
@@ -15,15 +15,19 @@ use std::sync::atomic::Ordering;
 use super::sync::{AtomicU32, AtomicUsize, fence, spin_loop};
 use crate::span::Span;
 
+/// The number of entries of a block.
 const WIDTH: usize = if MODEL { 4 } else { 64 };
-/// Two neighbours that fit into one block with room to spare become one; so blocks are at least a quarter full on average.
+/// The largest number of entries of two neighbouring blocks that are merged, so that blocks are at least a quarter full on
+/// average.
 const MERGE: usize = if MODEL { 2 } else { 40 };
-const NONE: u32 = u32::MAX;
-/// How often a reader that is disturbed begins again before it leaves the search to whoever takes the lock.
-const TRIES: usize = if MODEL { 2 } else { 16 };
-/// Small enough for every interleaving.
+/// The slot of an unused entry.
+const NO_SLOT: u32 = u32::MAX;
+/// The number of attempts of a reader while writers change the table. Then the request takes the lock.
+const ATTEMPTS: usize = if MODEL { 2 } else { 16 };
+/// True under loom, with sizes that are small enough for every interleaving.
 const MODEL: bool = cfg!(all(test, loom));
 
+/// A block of entries, sorted by start.
 struct RangeBlock {
     count: AtomicUsize,
     greatest_end: AtomicUsize,
@@ -39,7 +43,7 @@ impl RangeBlock {
             greatest_end: AtomicUsize::new(0),
             starts: std::array::from_fn(|_| AtomicUsize::new(0)),
             ends: std::array::from_fn(|_| AtomicUsize::new(0)),
-            slots: std::array::from_fn(|_| AtomicU32::new(NONE)),
+            slots: std::array::from_fn(|_| AtomicU32::new(NO_SLOT)),
         }
     }
 
@@ -67,29 +71,29 @@ fn get(word: &AtomicUsize) -> usize {
     word.load(Ordering::Relaxed)
 }
 
-/// The table. Methods that change it want `&self` and the cache's lock.
+/// The table of ranges. The caller of a method that changes it holds the cache's lock.
 pub(super) struct RangeTable {
     sequence: AtomicUsize,
-    /// How many blocks are in use.
+    /// The number of blocks in use.
     count: AtomicUsize,
     first: Box<[AtomicUsize]>,
     order: Box<[AtomicU32]>,
     blocks: Box<[RangeBlock]>,
 }
 
-/// What a look without the lock gave.
+/// The result of a search without the lock.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Lookup {
-    /// A slot whose range covers what was asked, a moment ago.
+    /// The range of this slot covered the request at the time of the search.
     Slot(u32),
-    /// None did, a moment ago.
+    /// No range covered the request at the time of the search.
     Nothing,
-    /// Somebody changed the table all the time.
+    /// Writers changed the table during all attempts.
     Changed,
 }
 
 impl RangeTable {
-    /// For at most `entries` entries.
+    /// Makes a table for at most `entries` entries.
     pub(super) fn new(entries: usize) -> RangeTable {
         let blocks = entries / (MERGE / 2) + 3;
         RangeTable {
@@ -101,15 +105,15 @@ impl RangeTable {
         }
     }
 
-    /// A slot that covers `span` and pleases `fits`, looked for without the lock.
+    /// Finds a slot whose range covers `span` and that `fits` accepts, without the lock.
     pub(super) fn find(&self, span: Span, fits: impl Fn(u32) -> bool) -> Lookup {
-        for _ in 0..TRIES {
+        for _ in 0..ATTEMPTS {
             let before = self.sequence.load(Ordering::Acquire);
             if before % 2 == 1 {
                 spin_loop();
                 continue;
             }
-            let found = self.look(span, &fits);
+            let found = self.find_locked(span, &fits);
             fence(Ordering::Acquire);
             if self.sequence.load(Ordering::Relaxed) == before {
                 return found.map_or(Lookup::Nothing, Lookup::Slot);
@@ -118,10 +122,11 @@ impl RangeTable {
         Lookup::Changed
     }
 
-    /// The same, with the lock.
-    pub(super) fn look(&self, span: Span, fits: &impl Fn(u32) -> bool) -> Option<u32> {
+    /// Finds a slot as [`find`](RangeTable::find) does. The caller holds the lock, or checks afterwards that the table has not
+    /// changed.
+    pub(super) fn find_locked(&self, span: Span, fits: &impl Fn(u32) -> bool) -> Option<u32> {
         let count = get(&self.count).min(self.order.len());
-        // Blocks that begin at or before the span; the last of them is the likeliest.
+        // A block that begins behind the start cannot contain the range, and the last one before it is the likeliest.
         let mut at = self.first[..count].partition_point(|first| get(first) <= span.start());
         while at > 0 {
             at -= 1;
@@ -134,7 +139,7 @@ impl RangeTable {
             while entry > 0 {
                 entry -= 1;
                 let slot = block.slots[entry].load(Ordering::Relaxed);
-                if get(&block.ends[entry]) >= span.end() && slot != NONE && fits(slot) {
+                if get(&block.ends[entry]) >= span.end() && slot != NO_SLOT && fits(slot) {
                     return Some(slot);
                 }
             }
@@ -142,7 +147,7 @@ impl RangeTable {
         None
     }
 
-    /// Calls `each` with the slots whose ranges have a byte of `span`. Wants the lock; `each` must not change the table.
+    /// Passes each slot whose range overlaps `span`. The caller holds the lock, and `each` must not change the table.
     pub(super) fn overlapping(&self, span: Span, mut each: impl FnMut(u32)) {
         self.find_overlapping(span, |slot| {
             each(slot);
@@ -150,7 +155,7 @@ impl RangeTable {
         });
     }
 
-    /// The first of them, in no order, that is `wanted`. Wants the lock.
+    /// Finds any slot whose range overlaps `span` and that is `wanted`. The caller holds the lock.
     pub(super) fn find_overlapping(&self, span: Span, mut wanted: impl FnMut(u32) -> bool) -> Option<u32> {
         let count = get(&self.count);
         let mut at = self.first[..count].partition_point(|first| get(first) < span.end());
@@ -177,26 +182,27 @@ impl RangeTable {
         self.blocks.get(self.order.get(at)?.load(Ordering::Relaxed) as usize)
     }
 
-    fn changing(&self, change: impl FnOnce()) {
+    /// Changes the table, so that concurrent readers begin again.
+    fn change(&self, change: impl FnOnce()) {
         self.sequence.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::Release);
         change();
         self.sequence.fetch_add(1, Ordering::Release);
     }
 
-    /// Adds an entry. Wants the lock.
+    /// Adds an entry. The caller holds the lock.
     ///
     /// # Panics
-    /// With more entries than it was made for.
+    /// With more entries than the table was made for.
     pub(super) fn insert(&self, span: Span, slot: u32) {
-        self.changing(|| {
+        self.change(|| {
             if get(&self.count) == 0 {
-                self.open(0, span.start());
+                self.add_block(0, span.start());
             }
-            let mut at = self.position(span);
+            let mut at = self.block_for(span);
             if get(&self.blocks_at(at).count) == WIDTH {
                 self.split(at);
-                at = self.position(span);
+                at = self.block_for(span);
             }
             let block = self.blocks_at(at);
             let count = get(&block.count);
@@ -210,10 +216,10 @@ impl RangeTable {
         });
     }
 
-    /// Takes an entry out. Wants the lock.
+    /// Removes an entry. The caller holds the lock.
     pub(super) fn remove(&self, span: Span, slot: u32) {
-        let Some((at, entry)) = self.place_of(span, slot) else { return };
-        self.changing(|| {
+        let Some((at, entry)) = self.position_of(span, slot) else { return };
+        self.change(|| {
             let block = self.blocks_at(at);
             let count = get(&block.count);
             for other in entry + 1..count {
@@ -221,7 +227,7 @@ impl RangeTable {
             }
             block.resize(count - 1);
             if count == 1 {
-                self.close(at);
+                self.remove_block(at);
                 return;
             }
             self.first[at].store(get(&block.starts[0]), Ordering::Relaxed);
@@ -235,19 +241,20 @@ impl RangeTable {
         });
     }
 
+    /// Returns the block at a position below the count.
     fn blocks_at(&self, at: usize) -> &RangeBlock {
         self.block(at).expect("a position below the count")
     }
 
-    /// The block that an entry belongs into.
-    fn position(&self, span: Span) -> usize {
+    /// Returns the position of the block for an entry.
+    fn block_for(&self, span: Span) -> usize {
         let count = get(&self.count);
         self.first[..count].partition_point(|first| get(first) <= span.start()).saturating_sub(1)
     }
 
-    /// Entries with one start may go over several blocks.
-    fn place_of(&self, span: Span, slot: u32) -> Option<(usize, usize)> {
-        let last = self.position(span);
+    /// Returns the position of the block and of the entry. Entries with the same start may span several blocks.
+    fn position_of(&self, span: Span, slot: u32) -> Option<(usize, usize)> {
+        let last = self.block_for(span);
         (0..=last).rev().find_map(|at| {
             let block = self.block(at).filter(|_| at < get(&self.count))?;
             let entry = (0..get(&block.count)).find(|&entry| {
@@ -258,8 +265,8 @@ impl RangeTable {
         })
     }
 
-    /// Puts an unused block at `at`. The blocks behind the count, in `order`, are the unused ones.
-    fn open(&self, at: usize, first: usize) {
+    /// Inserts an unused block at the position `at`. The unused blocks are those behind the count in `order`.
+    fn add_block(&self, at: usize, first: usize) {
         let count = get(&self.count);
         assert!(count < self.order.len(), "the table was made for fewer entries");
         let fresh = self.order[count].load(Ordering::Relaxed);
@@ -273,7 +280,8 @@ impl RangeTable {
         self.count.store(count + 1, Ordering::Relaxed);
     }
 
-    fn close(&self, at: usize) {
+    /// Removes the block at a position.
+    fn remove_block(&self, at: usize) {
         let count = get(&self.count);
         let unused = self.order[at].load(Ordering::Relaxed);
         for other in at + 1..count {
@@ -284,10 +292,11 @@ impl RangeTable {
         self.count.store(count - 1, Ordering::Relaxed);
     }
 
+    /// Moves half of the entries of a block to a new one behind it.
     fn split(&self, at: usize) {
         let half = WIDTH / 2;
         let first = get(&self.blocks_at(at).starts[half]);
-        self.open(at + 1, first);
+        self.add_block(at + 1, first);
         let (low, high) = (self.blocks_at(at), self.blocks_at(at + 1));
         for entry in half..WIDTH {
             high.copy_entry(entry - half, low, entry);
@@ -296,6 +305,7 @@ impl RangeTable {
         low.resize(half);
     }
 
+    /// Moves the entries of the next block to a block.
     fn merge(&self, at: usize) {
         let (low, high) = (self.blocks_at(at), self.blocks_at(at + 1));
         let (count, more) = (get(&low.count), get(&high.count));
@@ -304,7 +314,7 @@ impl RangeTable {
         }
         low.resize(count + more);
         high.resize(0);
-        self.close(at + 1);
+        self.remove_block(at + 1);
     }
 }
 
@@ -318,7 +328,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a list that is searched from end to end.
+        /// Compares the table with a list that is searched from end to end.
         #[test]
         fn lookups_agree_with_a_list(
             steps in proptest::collection::vec((any::<bool>(), 1usize..600, 1usize..40), 1..400),
@@ -341,7 +351,7 @@ mod tests {
                 match table.find(asked, |_| true) {
                     Lookup::Slot(slot) => prop_assert!(covers(slot)),
                     Lookup::Nothing => prop_assert!(!list.iter().any(|(s, _)| s.contains(asked))),
-                    Lookup::Changed => prop_assert!(false, "nobody else is here"),
+                    Lookup::Changed => prop_assert!(false, "no other thread changes the table"),
                 }
                 let mut seen = Vec::new();
                 table.overlapping(asked, |slot| seen.push(slot));
@@ -365,7 +375,7 @@ mod tests {
             for n in 0..10_000 {
                 assert_eq!(table.find(span(((n + 1) << 12) + 5, 7), |_| true), Lookup::Slot(n as u32));
             }
-            // Thinned out evenly, which leaves blocks with few entries, and filled again elsewhere.
+            // Even removal leaves blocks with few entries; then entries are added elsewhere.
             for n in (0..10_000).filter(|n| n % 37 != 0) {
                 table.remove(span((n + 1) << 12, 4096), n as u32);
             }
@@ -380,7 +390,7 @@ mod tests {
     #[test]
     fn concurrent_readers_find_only_real_entries() {
         let table = RangeTable::new(1000);
-        // Those with even numbers are always there.
+        // Entries with even numbers are always there.
         for n in (0..1000).step_by(2) {
             table.insert(span((n + 1) << 12, 4096), n as u32);
         }

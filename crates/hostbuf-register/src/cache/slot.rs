@@ -1,4 +1,4 @@
-//! One registration of a cache: who may use it, and what the device gave.
+//! A slot: one registration of a cache, its state, and the device's handle.
 
 #![allow(unsafe_code)]
 
@@ -15,53 +15,58 @@ use crate::span::{Access, Span};
 pub(super) enum SlotState {
     /// Nothing is registered.
     Free = 0,
-    /// The device is at work on it.
+    /// A thread is registering it with the device.
     Registering = 1,
-    /// It may be leased.
+    /// It can be leased.
     Live = 2,
-    /// It is looked at whether it is leased; for a moment.
+    /// Transient: an evictor is checking for leases.
     Dying = 3,
-    /// It goes when its last lease does: its memory has changed, or cannot be watched.
+    /// It is deregistered after its last lease, since its memory has changed or cannot be watched.
     Stale = 4,
-    /// The device is ending it.
+    /// A thread is deregistering it.
     Deregistering = 5,
-    /// The device was asked to end it, and has not: it counts for ever.
+    /// Its deregistration has failed. It counts in the budget for ever.
     Leaked = 6,
 }
 
-/// What a hit looks at, close together: the range, a word that says whether it is live, and what the device gave, of which a thread
-/// that has found it before has the key.
-/// Half a line for a handle of a word.
+/// The part of a registration that a hit reads: the range, a word with the state and the version, and the device's handle.
+/// It takes half a cache line if the handle has one word.
 ///
 /// ```text
 ///   word   63            32 31            16 15       8 7                   0
-///          description no.   descriptors      state       rights, kept, filled
+///             version        descriptors      state       access, kept, filled
 /// ```
 ///
-/// The number tells one description from the next: whoever reads the same word before and after he has counted a lease has
-/// read the range of what he leases.
+/// Each registration of a slot has another version. A thread that reads the same word before and after it has counted a
+/// lease has read the range of the registration that it leases.
 #[repr(C, align(32))]
 pub(super) struct Slot<H> {
     start: AtomicUsize,
     end: AtomicUsize,
     word: AtomicU64,
-    /// Written while the slot is Registering or Deregistering, by the one thread that made it so; read by those who hold a lease.
+    /// Written while the slot is Registering or Deregistering, by the one thread that has set this state, and read by threads
+    /// with a lease.
     handle: Cell<MaybeUninit<H>>,
 }
 
-// SAFETY: the handle is shared with those who hold a lease, and has one owner while there is none.
+// SAFETY: threads with leases share the handle by reference, and one thread owns it while there is no lease.
 unsafe impl<H: Send + Sync> Sync for Slot<H> {}
 
+/// Set if the registration is exempt from eviction.
 const KEPT: u64 = 1 << 6;
-/// There is a handle.
+/// Set if there is a handle.
 const FILLED: u64 = 1 << 7;
 /// The position of the set of the monitor's userfaultfds that watch the memory; the set is empty for unwatched memory.
 const DESCRIPTORS: u32 = 16;
+/// The position of the state.
 const STATE: u32 = 8;
+/// The bits of the state.
 const STATES: u64 = 0xff << STATE;
+/// The lowest bit of the version.
 const VERSION_UNIT: u64 = 1 << 32;
-/// The number of bits of a description's number that a thread's guess stores.
+/// The number of bits of a version that a hint stores.
 pub(super) const VERSION_BITS: u32 = 24;
+/// The bits of the version that a hint stores.
 const VERSION_MASK: u64 = VERSION_UNIT * ((1 << VERSION_BITS) - 1);
 
 /// The observation of a live, covering slot by a hit. The hit checks it again after it has counted the lease.
@@ -78,7 +83,7 @@ impl Observation {
         Observation(self.0 | other.0)
     }
 
-    /// Returns the bits of the observed description's number that a guess stores.
+    /// Returns the bits of the observed version that a hint stores.
     #[inline(always)]
     pub(super) fn version(self) -> u32 {
         ((self.0 & VERSION_MASK) / VERSION_UNIT) as u32
@@ -98,6 +103,7 @@ impl Observation {
 }
 
 impl<H> Slot<H> {
+    /// Makes a free slot.
     pub(super) fn new() -> Slot<H> {
         Slot {
             start: AtomicUsize::new(0),
@@ -107,13 +113,14 @@ impl<H> Slot<H> {
         }
     }
 
-    /// As if it had been described so many times.
+    /// Sets the version, as that many registrations would. For tests.
     #[cfg(all(test, not(loom)))]
     pub(super) fn set_version(&self, version: u32) {
         let word = self.word.load(Ordering::Relaxed);
         self.word.store((word % VERSION_UNIT) | (u64::from(version) * VERSION_UNIT), Ordering::SeqCst);
     }
 
+    /// Returns the state.
     pub(super) fn state(&self) -> SlotState {
         match (self.word.load(Ordering::SeqCst) & STATES) >> STATE {
             0 => SlotState::Free,
@@ -126,6 +133,7 @@ impl<H> Slot<H> {
         }
     }
 
+    /// Returns whether the slot is live.
     #[inline(always)]
     pub(super) fn is_live(&self) -> bool {
         self.word.load(Ordering::SeqCst) & STATES == (SlotState::Live as u64) << STATE
@@ -143,8 +151,8 @@ impl<H> Slot<H> {
         self.word.store(word & !STATES | (state as u64) << STATE, Ordering::SeqCst);
     }
 
-    /// Describes the slot and makes it Registering, before it can be found. Returns the description's number, which wraps
-    /// around after 2^24.
+    /// Sets the range, the access and the descriptors of a free slot, and makes it Registering. Returns the version, which
+    /// wraps around after 2^24 registrations.
     pub(super) fn describe(&self, span: Span, access: Access, watched: DescriptorSet) -> u32 {
         let version = (self.word.load(Ordering::Relaxed) & !(VERSION_UNIT - 1)).wrapping_add(VERSION_UNIT);
         let watched = u64::from(watched.bits()) << DESCRIPTORS;
@@ -163,7 +171,7 @@ impl<H> Slot<H> {
         self.look(span, 0, u64::from(access.bits()))
     }
 
-    /// Returns the observation if the slot still has the description `number`.
+    /// Returns the observation if the slot still has the given version.
     #[inline(always)]
     pub(super) fn observe_version(&self, span: Span, access: Access, version: u32) -> Option<Observation> {
         self.look(span, VERSION_MASK, (u64::from(version) * VERSION_UNIT) | u64::from(access.bits()))
@@ -178,28 +186,31 @@ impl<H> Slot<H> {
         (there && self.contains(span)).then_some(Observation(word))
     }
 
-    /// Whether nothing has changed since that look. To be asked after a lease has been counted: then nothing does until it is
-    /// given back, but that the slot may get Stale.
+    /// Returns whether the slot is unchanged since an observation. If it is, after a lease has been counted, the slot keeps
+    /// its registration until the lease is returned; only its state may become Stale.
     #[inline(always)]
     pub(super) fn is_unchanged(&self, seen: Observation) -> bool {
         self.word.load(Ordering::SeqCst) == seen.0
     }
 
+    /// Returns whether the range contains all of `span`.
     #[inline(always)]
     fn contains(&self, span: Span) -> bool {
         self.start.load(Ordering::Acquire) <= span.start() && span.end() <= self.end.load(Ordering::Acquire)
     }
 
-    /// Of its description, as far as a guess remembers it.
+    /// Returns the bits of the version that a hint stores.
     pub(super) fn version(&self) -> u32 {
         Observation(self.word.load(Ordering::Relaxed)).version()
     }
 
-    /// Whether its range and rights are enough, in whatever state it is. Wants the lock, or is a guess.
+    /// Returns whether the range and the access suffice for a request, in whatever state the slot is. Without the cache's
+    /// lock the answer may be outdated.
     pub(super) fn covers(&self, span: Span, access: Access) -> bool {
         self.contains(span) && self.access().allows(access)
     }
 
+    /// Returns whether the monitor watches the memory.
     pub(super) fn is_watched(&self) -> bool {
         Observation(self.word.load(Ordering::Relaxed)).is_watched()
     }
@@ -214,56 +225,58 @@ impl<H> Slot<H> {
         self.word.load(Ordering::Relaxed) & KEPT != 0
     }
 
-    /// From now on it is not ended to make room. Wants the cache's lock.
+    /// Exempts the slot from eviction. The caller holds the cache's lock.
     pub(super) fn keep(&self) {
         self.word.store(self.word.load(Ordering::Relaxed) | KEPT, Ordering::SeqCst);
     }
 
+    /// Returns the access of the registration.
     pub(super) fn access(&self) -> Access {
         Access::from_bits(self.word.load(Ordering::Relaxed) as u8)
     }
 
-    /// Its range; of a free slot the last one.
+    /// Returns the range, which for a free slot is the last one that it had.
     pub(super) fn span(&self) -> Span {
         let start = self.start.load(Ordering::Relaxed);
         let end = self.end.load(Ordering::Relaxed);
         Span::new(start.max(1), end.saturating_sub(start).max(1)).expect("a range that was one")
     }
 
-    /// Puts in what the device gave.
+    /// Stores the device's handle.
     ///
     /// # Safety
-    /// The slot is Registering, and this thread made it so.
+    /// The slot is Registering, and the calling thread has set this state.
     pub(super) unsafe fn fill(&self, handle: H) {
-        // SAFETY: nobody else looks at the handle of a slot that is Registering.
+        // SAFETY: no other thread accesses the handle of a Registering slot.
         self.handle.with_mut(|place| unsafe { (*place).write(handle) });
         self.word.fetch_or(FILLED, Ordering::SeqCst);
     }
 
-    /// Takes it out.
+    /// Removes and returns the device's handle.
     ///
     /// # Safety
-    /// The slot is Deregistering, and this thread made it so; or nobody else has the cache any more.
+    /// The slot is Deregistering, and the calling thread has set this state; or no other thread has the cache.
     pub(super) unsafe fn empty(&self) -> Option<H> {
         let filled = self.word.fetch_and(!FILLED, Ordering::SeqCst) & FILLED != 0;
-        // SAFETY: it is there, and taken once; nobody else looks at the handle of a slot that is Deregistering.
+        // SAFETY: the bit shows that there is a handle and that nobody has taken it; no other thread accesses the handle of a
+        // Deregistering slot.
         filled.then(|| self.handle.with_mut(|place| unsafe { (*place).assume_init_read() }))
     }
 
-    /// What the device gave.
+    /// Returns the device's handle.
     ///
     /// # Safety
-    /// The caller holds a lease of it.
+    /// The caller holds a lease of the slot.
     #[inline(always)]
     pub(super) unsafe fn handle(&self) -> &H {
-        // SAFETY: a slot that is leased has been filled, and the handle does not change while there is a lease.
+        // SAFETY: a leased slot has a handle, which does not change as long as a lease exists.
         self.handle.with(|place| unsafe { (*place).assume_init_ref() })
     }
 }
 
 impl<H> Drop for Slot<H> {
     fn drop(&mut self) {
-        // SAFETY: nobody else has it. What is there still belongs to a lease that was forgotten.
+        // SAFETY: no other thread has the slot. A remaining handle belongs to a lease that the program has forgotten.
         drop(unsafe { self.empty() });
     }
 }
@@ -278,7 +291,7 @@ mod tests {
         let slot = Slot::new();
         for _ in 0..2 {
             slot.describe(Span::new(1, 1).unwrap(), Access::READ, DescriptorSet::EMPTY);
-            // SAFETY: this thread alone has the slot.
+            // SAFETY: only this thread has the slot.
             let taken = unsafe {
                 slot.fill(counted.clone());
                 assert_eq!(std::sync::Arc::strong_count(slot.handle()), 2);
@@ -315,7 +328,7 @@ mod tests {
             assert_eq!((slot.state(), slot.is_stale()), (state, state == SlotState::Stale));
         }
         assert!(slot.observe_version(span(110, 1), Access::READ, seen.version()).is_none());
-        // The same again is another one.
+        // The same range again is another registration.
         let version = slot.describe(span(100, 50), Access::WRITE, watched);
         slot.set_state(SlotState::Live);
         assert!(!slot.is_unchanged(seen) && slot.observe(span(110, 40), Access::READ).is_some());

@@ -1,10 +1,10 @@
-//! The part of a slot's description that no hit reads. The cache's lock guards it.
+//! The part of a registration that no hit reads. The cache's lock guards it.
 
 use std::sync::Arc;
 
 use crate::span::Span;
 
-/// Facts about a registration beside its range and its access.
+/// The details of a registration beside its range and its access.
 #[derive(Clone, Default)]
 pub(super) struct SlotDetails {
     /// The bytes that it takes of the budget.
@@ -13,7 +13,7 @@ pub(super) struct SlotDetails {
     pub(super) memory: Option<Arc<dyn Send + Sync>>,
     /// The range of the request that made it.
     pub(super) requested: Option<Span>,
-    /// The failure that has left its slot lost.
+    /// The failure of its deregistration, if its slot is Leaked.
     pub(super) leak: Option<Leak>,
 }
 

@@ -59,7 +59,7 @@ impl<H> Slots<H> {
 
     /// Finds a live slot that covers a request. The caller holds the cache's lock.
     pub(super) fn find_locked(&self, span: Span, access: Access) -> Option<u32> {
-        self.table.look(span, &|slot| self[slot].covers(span, access))
+        self.table.find_locked(span, &|slot| self[slot].covers(span, access))
     }
 
     /// Passes each live slot that overlaps `span`. The caller holds the cache's lock.

@@ -1,12 +1,13 @@
-//! What the paths without a lock are made of: the standard library's, and under `--cfg loom` the model checker's.
+//! The atomics, locks and cells of the paths without a lock: the standard library's, or loom's under `--cfg loom`.
 //!
-//! loom explores every interleaving of a few threads (up to so many preemptions), and every value that a load may see by the
-//! memory model. It knows no single order of SeqCst accesses, though: to it they are no more than AcqRel, and with that alone
-//! it finds a lease and an end that overlook each other, which no machine does. It does know SeqCst fences. So a SeqCst store
-//! has a fence behind it here, as on x86, and a SeqCst load has none. The fence is a little stronger than the language wants:
-//! weaker accesses around the store cannot pass it. What must hold without that is checked without fences.
+//! loom explores every interleaving of a few threads, with a bounded number of preemptions, and every value that the memory
+//! model allows a load to return. It does not model the single order of SeqCst accesses: it treats them as AcqRel, and so
+//! finds executions in which a lease and an eviction miss each other, which no machine has. It does model SeqCst fences.
+//! Therefore a SeqCst store is followed by a fence here, as on x86, and a SeqCst load is not. The fence is slightly stronger
+//! than the language requires, since weaker accesses cannot pass it. The models that must hold without it run without
+//! fences.
 //!
-//! A thread's guesses are not made of these: no other thread looks at them, and any guess may be wrong.
+//! A thread's hints do not use these types: no other thread reads them, and any hint may be wrong.
 
 #[cfg(not(all(test, loom)))]
 pub(super) use crate::os::array::Array;
@@ -28,7 +29,7 @@ pub(super) use modelled::thread_local;
 #[cfg(all(test, loom))]
 pub(super) use modelled::{Array, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, without_fences};
 
-/// A cell that one thread writes while no other looks at it: loom finds it when one does.
+/// A cell that one thread writes while no other thread accesses it. loom reports violations.
 #[derive(Debug)]
 pub(super) struct Cell<T> {
     #[cfg(not(all(test, loom)))]
@@ -81,7 +82,7 @@ mod modelled {
     use loom::sync::atomic::{self as checked, fence};
 
     std::thread_local! {
-        // All threads of a model run in one thread of the system.
+        // All threads of a model run in one thread of the operating system.
         static FENCES: Cell<bool> = const { Cell::new(true) };
     }
 
@@ -102,7 +103,7 @@ mod modelled {
         if order == SeqCst { weaker } else { order }
     }
 
-    /// loom's knows no `const`.
+    /// Declares thread-locals. loom's macro does not support `const`.
     macro_rules! locals {
         ($($(#[$about:meta])* static $name:ident: $of:ty = const { $first:expr };)*) => {
             $(loom::thread_local! { $(#[$about])* static $name: $of = $first; })*
@@ -110,8 +111,7 @@ mod modelled {
     }
     pub(in crate::cache) use locals as thread_local;
 
-    /// What stands for [`crate::os::array::Array`] where its elements are words: zero bytes are no word of loom's, so each is
-    /// made.
+    /// A replacement for [`crate::os::array::Array`], since zero bytes are not a valid atomic of loom.
     pub(in crate::cache) struct Array<T>(Box<[T]>);
 
     impl<T: Default> Array<T> {
@@ -119,7 +119,7 @@ mod modelled {
             Ok(Array((0..count).map(|_| T::default()).collect()))
         }
 
-        /// No model forks.
+        /// Does nothing, since no model forks.
         pub(in crate::cache) fn zero_in_children(self) -> Array<T> {
             self
         }

@@ -37,7 +37,7 @@ impl MonitorMode {
             None | Some("" | "strict") => Ok(MonitorMode::Strict),
             Some("explicit") => Ok(MonitorMode::Explicit),
             Some(other) => {
-                let what = format!("HOSTBUF_CACHE_MONITOR is \"{other}\", and should be strict or explicit");
+                let what = format!("invalid HOSTBUF_CACHE_MONITOR \"{other}\": expected strict or explicit");
                 Err(Error::invalid(what))
             }
         }

@@ -1,4 +1,4 @@
-//! Tests of the leases that threads count and of what they guess.
+//! Tests of the lease counts and hints of threads.
 
 use super::*;
 
@@ -48,14 +48,14 @@ fn an_exiting_thread_still_counts() {
         thread.join().unwrap();
     }
     assert_eq!(counts.leases(0), 12);
-    assert!(counts.shared_count(0).0.load(Ordering::Relaxed) > 0, "some had none");
+    assert!(counts.shared_count(0).0.load(Ordering::Relaxed) > 0, "some threads had no counters");
     assert_eq!(counts.blocks().count(), 1);
 }
 
 #[test]
 fn both_halves_of_a_counter_wrap_independently() {
     let counts = LeaseCounts::<u64>::new(1).unwrap();
-    counts.of_thread().unwrap().word(0).store(0xffff_fffe | 0xffff_fff0 << 32, Ordering::Relaxed);
+    counts.of_thread().unwrap().counter(0).store(0xffff_fffe | 0xffff_fff0 << 32, Ordering::Relaxed);
     assert_eq!(counts.leases(0), 14);
     counts.count(0);
     counts.count(0);

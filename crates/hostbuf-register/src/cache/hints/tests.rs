@@ -1,0 +1,198 @@
+//! Tests of the hints of one thread.
+
+#![allow(unsafe_code)]
+
+use super::*;
+use crate::register::cache::slot::VERSION_BITS;
+
+struct All {
+    sizes: HintSizes,
+    pairs: Box<[HintPair<u64>]>,
+    buckets: Box<[OverflowBucket]>,
+}
+
+impl All {
+    fn new(slots: usize) -> All {
+        let sizes = HintSizes::new(slots);
+        let (pairs, buckets) = sizes.made();
+        All { sizes, pairs, buckets }
+    }
+
+    fn store(&self, page: usize, slot: u32, outdated: impl Fn(u32) -> bool) {
+        let place = self.sizes.place(page);
+        let (pair, bucket) = (&self.pairs[place.pair], &self.buckets[place.bucket(self.sizes)]);
+        // SAFETY: only this thread has the hints.
+        unsafe { store(pair, bucket, place, hint(slot), |_, _| false, outdated) };
+    }
+
+    /// Returns the primary hint and the overflow hints.
+    fn lookup(&self, page: usize) -> (Option<u32>, Vec<u32>) {
+        let place = self.sizes.place(page);
+        let others = self.buckets[place.bucket(self.sizes)].slots_for(place).collect();
+        (hinted(&self.pairs[place.pair], place), others)
+    }
+}
+
+/// Makes a hint whose version and key follow from the slot.
+fn hint(slot: u32) -> Hint<u64> {
+    Hint { slot, version: !slot & ((1 << VERSION_BITS) - 1), key: u64::from(slot) << 7 }
+}
+
+fn hinted(pair: &HintPair<u64>, place: HintPlace) -> Option<u32> {
+    // SAFETY: only this thread has the hints.
+    let there = unsafe { pair.find(place) }?;
+    assert!(there.is_current());
+    assert_eq!(there.hint, hint(there.hint.slot));
+    Some(there.hint.slot)
+}
+
+/// The page from which each slot is requested, and the percentage of slots that must have a primary hint.
+type Way = (fn(usize) -> usize, usize);
+
+#[test]
+fn stored_hints_are_found() {
+    const SLOTS: usize = 16384;
+    // Pages at equal distances, and at odd ones.
+    let ways: [Way; 5] = [
+        (|slot| slot, 99),
+        (|slot| 0x100_0000 + slot * 8 + slot % 2 * 2, 88),
+        (|slot| 0x7f_0000_0000 + slot * 512, 99),
+        (|slot| slot * 37 + (slot * slot) % 31, 95),
+        (|slot| slot * slot, 94),
+    ];
+    for (way, (page, at_once)) in ways.into_iter().enumerate() {
+        let all = All::new(SLOTS);
+        for _ in 0..3 {
+            for slot in 0..SLOTS {
+                let (first, others) = all.lookup(page(slot));
+                if first != Some(slot as u32) && !others.contains(&(slot as u32)) {
+                    all.store(page(slot), slot as u32, |_| false);
+                }
+            }
+        }
+        let (mut known, mut firsts, mut wrong) = (0, 0, 0);
+        for slot in 0..SLOTS {
+            let (first, others) = all.lookup(page(slot));
+            firsts += usize::from(first == Some(slot as u32));
+            wrong += usize::from(first.is_some_and(|first| first != slot as u32));
+            known += usize::from(first == Some(slot as u32) || others.contains(&(slot as u32)));
+        }
+        assert!(firsts * 100 >= SLOTS * at_once, "{way}: {firsts} of {SLOTS} at once");
+        assert!(known * 100 >= SLOTS * 98, "{way}: {known} of {SLOTS}");
+        assert!(wrong * 100 <= SLOTS, "{way}: {wrong} of {SLOTS} wrong");
+    }
+}
+
+#[test]
+fn a_bucket_replaces_outdated_hints_first_and_then_in_turn() {
+    let all = All::new(1);
+    let bucket = &all.buckets[0];
+    let at = |tag: u16| HintPlace { pair: 0, below: 2 * tag };
+    let first = |tag: u16| bucket.slots_for(at(tag)).next();
+    assert_eq!(first(1), None);
+    for n in 1..=6 {
+        bucket.store(at(n), u32::from(n), usize::from(n) % WAYS, |_| false);
+    }
+    assert!((1..=6).all(|n| first(n) == Some(u32::from(n))));
+    bucket.store(at(3), 30, 0, |slot| slot == 3);
+    assert_eq!((first(3), first(1)), (Some(30), Some(1)));
+    // Two hints of one page, both valid.
+    bucket.store(at(3), 31, 0, |_| false);
+    let both: Vec<u32> = bucket.slots_for(at(3)).collect();
+    assert!(both.contains(&30) && both.contains(&31), "{both:?}");
+    for n in 50..56 {
+        bucket.store(at(n), u32::from(n), usize::from(n) % WAYS, |_| false);
+    }
+    assert!((50..56).all(|n| first(n) == Some(u32::from(n))), "the last six are there");
+    assert!((1..7).all(|n| first(n).is_none()));
+}
+
+#[test]
+fn a_primary_hint_is_replaced_after_several_stores() {
+    let all = All::new(1);
+    let [a, b, c] = [16, 32, 48].map(|below| HintPlace { pair: 0, below });
+    let (pair, bucket) = (&all.pairs[0], &all.buckets[0]);
+    // SAFETY: only this thread has the hints.
+    let store = |place, slot| unsafe { store(pair, bucket, place, hint(slot), |_, _| false, |_| false) };
+    // All prefer the same place, and the second has the other one.
+    store(a, 1);
+    store(b, 2);
+    assert_eq!((hinted(pair, a), hinted(pair, b)), (Some(1), Some(2)));
+    let mut asked = 0;
+    while hinted(pair, c).is_none() {
+        store(c, 3);
+        asked += 1;
+        assert!(asked <= REPLACE_AFTER);
+    }
+    assert_eq!([a, b, c].map(|place| hinted(pair, place)), [None, Some(2), Some(3)]);
+    assert!(asked > 1, "it survives several stores");
+}
+
+/// Each slot is requested from one page after another: the current pages have the primary hints, and not earlier ones.
+#[test]
+fn outdated_hints_make_room() {
+    const SLOTS: usize = 4096;
+    let all = All::new(SLOTS);
+    let mut state = 88_172_645_463_325_252_u64;
+    let mut random = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state as usize >> 20
+    };
+    for generation in 0..12u32 {
+        let pages: Vec<usize> = (0..SLOTS).map(|_| random()).collect();
+        let mut at_once = 0;
+        for _ in 0..5 {
+            at_once = 0;
+            for (slot, &page) in pages.iter().enumerate() {
+                let place = all.sizes.place(page);
+                let (pair, bucket) = (&all.pairs[place.pair], &all.buckets[place.bucket(all.sizes)]);
+                let hint = Hint { slot: slot as u32, version: generation, key: 0 };
+                let outdated = |_: u32, version: u32| version != generation;
+                // SAFETY: only this thread has the hints.
+                unsafe {
+                    match pair.find(place) {
+                        Some(found) if found.hint == hint => at_once += 1,
+                        _ if bucket.slots_for(place).any(|other| other == hint.slot) => {
+                            pair.store(place, hint, false, outdated);
+                        }
+                        _ => {
+                            store(pair, bucket, place, hint, outdated, |other| pages[other as usize] != page);
+                        }
+                    }
+                }
+            }
+        }
+        assert!(at_once * 100 >= SLOTS * 94, "{at_once} of {SLOTS} at once in generation {generation}");
+    }
+}
+
+/// Two registrations lie in one page, and both are requested.
+#[test]
+fn two_slots_of_one_page_do_not_replace_each_other() {
+    let all = All::new(64);
+    let place = all.sizes.place(77);
+    all.store(77, 1, |_| false);
+    for _ in 0..100 {
+        all.store(77, 2, |_| false);
+    }
+    assert_eq!(hinted(&all.pairs[place.pair], place), Some(1));
+    assert!(all.lookup(77).1.contains(&2));
+}
+
+#[test]
+fn removing_a_slot_keeps_the_hints_of_others() {
+    let all = All::new(64);
+    (0..64).for_each(|slot| all.store(slot as usize, slot, |_| false));
+    let place = all.sizes.place(7);
+    // SAFETY: only this thread has the hints.
+    let before = unsafe { all.pairs[place.pair].find(place) }.unwrap();
+    all.pairs.iter().for_each(|pair| pair.remove(7));
+    assert!(!before.is_current());
+    assert_eq!(all.lookup(7).0, None);
+    let others = (0..64).filter(|&slot| all.lookup(slot as usize).0 == Some(slot as u32)).count();
+    assert!(others > 50, "{others}");
+    all.store(7, 7, |_| false);
+    assert_eq!(all.lookup(7).0, Some(7));
+}
