@@ -4,8 +4,8 @@ use std::sync::{LockResult, PoisonError};
 
 /// Ignores that a thread has panicked while it held a lock.
 ///
-/// The state under the locks of this crate is consistent wherever a panic is possible, and a panic of one thread, such
-/// as in a registrar, must not make the registrations of all others unusable.
+/// The state under the locks of this crate is consistent wherever a panic is possible, and a panic
+/// of one thread, such as in a registrar, must not make the registrations of all others unusable.
 pub(crate) trait IgnorePoison<T> {
     /// Returns the guard, or the result of a wait, whether the lock is poisoned or not.
     fn ignore_poison(self) -> T;

@@ -21,15 +21,16 @@ use crate::span::{Access, Span};
 /// The largest number of ranges that one fence serves.
 const RANGES_PER_FENCE: usize = 64;
 
-/// The descriptors that watch the memory of a batch, and their sequences before its leases were found to be live.
+/// The descriptors that watch the memory of a batch, and their sequences before its leases were
+/// found to be live.
 struct BatchChanges {
     descriptors: DescriptorSet,
     sequence: u64,
 }
 
 impl BatchChanges {
-    /// Includes memory that `descriptors` watch. A descriptor that is included already keeps its older sequence, which
-    /// is equally valid.
+    /// Includes memory that `descriptors` watch. A descriptor that is included already keeps its
+    /// older sequence, which is equally valid.
     #[inline(always)]
     fn include<R: Registrar>(&mut self, shared: &CacheShared<R>, descriptors: DescriptorSet) {
         let new = descriptors.without(self.descriptors);
@@ -74,8 +75,9 @@ pub(super) fn get_many<'c, R: Registrar>(
     Ok(())
 }
 
-/// Appends leases of the first of `spans` that hit. It returns `None` if a registration or its memory has changed
-/// meanwhile: then the appended leases are invalid, and the caller uncounts them.
+/// Appends leases of the first of `spans` that hit. It returns `None` if a registration or its
+/// memory has changed meanwhile: then the appended leases are invalid, and the caller uncounts
+/// them.
 pub(super) fn hit_many<'c, R: Registrar>(
     shared: &'c CacheShared<R>,
     spans: &[Span],
@@ -90,10 +92,11 @@ pub(super) fn hit_many<'c, R: Registrar>(
         count_hinted(shared, spans, access, leases, &mut seen);
         let hinted = leases.len() - first;
         let all = seen[..hinted].iter().fold(Observation::NOTHING, |all, one| all.and_also(*one));
-        // The sequences are read before the check that the leases are live, which shows changes applied by then.
+        // The sequences are read before the check that the leases are live, which shows changes
+        // applied by then.
         changes.include(shared, all.descriptors());
-        // The fence orders the counts before the checks, as the swap of a single hit does: a thread that ends a registration
-        // sees the count, or its mark is seen here.
+        // The fence orders the counts before the checks, as the swap of a single hit does: a thread
+        // that ends a registration sees the count, or its mark is seen here.
         fence(Ordering::SeqCst);
         let is_unchanged =
             |(lease, seen): (&Lease<'_, R>, &Observation)| shared.slots[lease.slot()].is_unchanged(*seen);
@@ -124,8 +127,8 @@ pub(super) fn hit_many<'c, R: Registrar>(
     (is_unwatched || unchanged_since(shared, descriptors, sequence) || are_live_after_changes()).then_some(())
 }
 
-/// Counts leases of the first of `spans` that have primary hints, and stores the observation of each slot. The caller
-/// issues a fence, and then checks that each observation is still true.
+/// Counts leases of the first of `spans` that have primary hints, and stores the observation of
+/// each slot. The caller issues a fence, and then checks that each observation is still true.
 fn count_hinted<'c, R: Registrar>(
     shared: &'c CacheShared<R>,
     spans: &[Span],
@@ -159,7 +162,8 @@ mod tests {
     use crate::register::monitor::MonitorMode;
     use crate::register::registrar::Overlap;
 
-    /// A batch in quiet memory must not look like one in memory that changes: it would wait for the monitor each time.
+    /// A batch in quiet memory must not look like one in memory that changes: it would wait for the
+    /// monitor each time.
     #[test]
     fn descriptors_included_one_by_one_have_the_sequence_of_all() {
         let fake = Arc::new(Fake::new(Overlap::Free));

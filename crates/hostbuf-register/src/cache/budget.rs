@@ -4,14 +4,14 @@ use crate::error::{Bytes, Error, Result};
 use crate::os::{memlock, memory};
 use crate::register::environment;
 
-/// A hard limit, which is never exceeded, not even for a moment. It counts registrations from before they are made
-/// until they are deregistered, including leased and invalidated ones.
+/// A hard limit, which is never exceeded, not even for a moment. It counts registrations from
+/// before they are made until they are deregistered, including leased and invalidated ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
     /// The largest number of registrations.
     pub regions: usize,
-    /// The largest number of bytes in all of them together, as the device counts them (page-locking counts whole
-    /// pages).
+    /// The largest number of bytes in all of them together, as the device counts them (page-locking
+    /// counts whole pages).
     pub bytes: usize,
 }
 
@@ -19,9 +19,9 @@ impl Budget {
     /// The largest allowed number of registrations of a cache.
     pub const MOST_REGIONS: usize = 1 << 20;
 
-    /// Reads `HOSTBUF_CACHE_REGIONS` (a number, 1024 by default) and `HOSTBUF_CACHE_BYTES` (a size such as `512M` or
-    /// `2G`). The default size is half of the memory that this process may lock (`ulimit -l`), or an eighth of the
-    /// host's memory if no limit applies, as for root.
+    /// Reads `HOSTBUF_CACHE_REGIONS` (a number, 1024 by default) and `HOSTBUF_CACHE_BYTES` (a size
+    /// such as `512M` or `2G`). The default size is half of the memory that this process may lock
+    /// (`ulimit -l`), or an eighth of the host's memory if no limit applies, as for root.
     ///
     /// # Errors
     /// [`Error::Invalid`] that names the variable and its value.

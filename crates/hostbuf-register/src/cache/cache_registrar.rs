@@ -7,8 +7,8 @@ use crate::error::Result;
 use crate::register::registrar::{Overlap, Registrar};
 use crate::span::Span;
 
-/// A registrar that cannot register while the cache's lock is held: [`register`](CacheRegistrar::register) takes the
-/// proof that it has been released.
+/// A registrar that cannot register while the cache's lock is held:
+/// [`register`](CacheRegistrar::register) takes the proof that it has been released.
 pub(super) struct CacheRegistrar<R>(Arc<R>);
 
 impl<R: Registrar> CacheRegistrar<R> {

@@ -13,8 +13,8 @@ use super::usage::BudgetUsage;
 use super::wait_queue::WaitQueue;
 use crate::span::Span;
 
-/// The state that the cache's lock guards. Nothing in it allocates after construction, since the monitor takes the lock
-/// while another thread may be inside `free`.
+/// The state that the cache's lock guards. Nothing in it allocates after construction, since the
+/// monitor takes the lock while another thread may be inside `free`.
 pub(super) struct CacheState {
     pub(super) lists: SlotLists,
     pub(super) usage: BudgetUsage,
@@ -64,7 +64,7 @@ impl CacheState {
         stats
     }
 
-    /// Makes a slot Deregistering, whose state nobody else changes then.
+    /// Makes a slot Deregistering. From then on only the calling thread changes it.
     pub(super) fn begin_deregistering<H>(&mut self, slots: &Slots<H>, slot: u32) {
         slots[slot].set_state(SlotState::Deregistering);
         self.lists.begin_deregistering(slot);
@@ -77,7 +77,8 @@ impl CacheState {
         counts: &LeaseCounts<K>,
         slot: u32,
     ) -> bool {
-        // A thread that takes a lease counts it and then reads the state; this one sets the state and then sums the counts.
+        // A thread that takes a lease counts it and then reads the state; this one sets the state
+        // and then sums the counts.
         slots[slot].set_state(SlotState::Dying);
         if counts.leases(slot) != 0 {
             slots[slot].set_state(SlotState::Live);
@@ -97,7 +98,8 @@ impl CacheState {
         shortage: Shortage,
         key: u64,
     ) -> Option<u32> {
-        // A thread may take a lease after the policy has summed the counts. Then another registration is selected.
+        // A thread may take a lease after the policy has summed the counts. Then another
+        // registration is selected.
         for _ in 0..=self.usage.regions() {
             let count = |slot: u32| {
                 let (taken, dropped) = counts.sum(slot);
@@ -147,8 +149,9 @@ impl CacheState {
         claimed
     }
 
-    /// Makes live slots that overlap `span` and that `wanted` accepts stale, and counts each by `cause`. Registrations in
-    /// progress are made stale when they finish. Returns whether any slot was live.
+    /// Makes live slots that overlap `span` and that `wanted` accepts stale, and counts each by
+    /// `cause`. Registrations in progress are made stale when they finish. Returns whether any slot
+    /// was live.
     ///
     /// The monitor calls it too, so it neither allocates nor makes a system call.
     pub(super) fn make_stale<H>(
@@ -177,8 +180,8 @@ impl CacheState {
         live.or_else(|| self.lists.unlisted().find(|&slot| slots[slot].span().overlaps(span)))
     }
 
-    /// Returns the number of bytes that are available once every unleased registration has been evicted and everything
-    /// in progress has ended.
+    /// Returns the number of bytes that are available once every unleased registration has been
+    /// evicted and everything in progress has ended.
     pub(super) fn attainable_bytes<H, K: Copy>(&self, slots: &Slots<H>, counts: &LeaseCounts<K>) -> usize {
         let can_end = |(slot, _): &(u32, &SlotDetails)| {
             let here = &slots[*slot];

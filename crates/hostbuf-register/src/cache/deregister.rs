@@ -14,8 +14,8 @@ use crate::error::{Error, Result};
 use crate::register::registrar::Registrar;
 use crate::span::Span;
 
-/// Deregisters a slot that this thread has made Deregistering. Its part of the budget is free once the device has
-/// succeeded.
+/// Deregisters a slot that this thread has made Deregistering. Its part of the budget is free once
+/// the device has succeeded.
 pub(super) fn deregister<R: Registrar>(shared: &CacheShared<R>, slot: u32) -> Result<()> {
     let mut deregistering = DeregisteringSlot { shared, slot, done: false, why: None };
     let here = &shared.slots[slot];
@@ -39,7 +39,8 @@ pub(super) fn deregister<R: Registrar>(shared: &CacheShared<R>, slot: u32) -> Re
 /// The reason of a deregistration that has failed without an error.
 const PANICKED: &str = "deregistering it panicked";
 
-/// Deregisters a slot as [`deregister`] does, where no caller gets the error: it is logged and counted.
+/// Deregisters a slot as [`deregister`] does, where no caller gets the error: it is logged and
+/// counted.
 pub(super) fn deregister_or_log<R: Registrar>(shared: &CacheShared<R>, slot: u32) {
     if let Err(error) = deregister(shared, slot) {
         tracing::error!(%error, "a deregistration has failed");
@@ -68,15 +69,16 @@ pub(super) fn deregister_if_unused<R: Registrar>(shared: &CacheShared<R>, slot: 
     }
 }
 
-/// Selects a registration to be ended, which is stale or the one that the policy evicts, and makes its slot
-/// Deregistering.
+/// Selects a registration to be ended, which is stale or the one that the policy evicts, and makes
+/// its slot Deregistering.
 pub(super) fn select<R: Registrar>(shared: &CacheShared<R>, shortage: Shortage, key: u64) -> Option<u32> {
     let (slots, counts) = (&shared.slots, &shared.counts);
     let mut state = shared.lock();
     state.claim_unused(slots, counts, |_| true).or_else(|| state.evict(slots, counts, shortage, key))
 }
 
-/// Makes all registrations of `span` stale, and counts each by `cause`. [`deregister_stale`] ends them.
+/// Makes all registrations of `span` stale, and counts each by `cause`. [`deregister_stale`] ends
+/// them.
 pub(super) fn make_stale<R: Registrar>(
     shared: &CacheShared<R>,
     span: Span,
@@ -85,8 +87,8 @@ pub(super) fn make_stale<R: Registrar>(
     shared.lock().make_stale(&shared.slots, span, |_| true, cause);
 }
 
-/// Waits for the deregistrations of memory in `span` that are in progress. Later ones may follow without end, so they are
-/// not waited for.
+/// Waits for the deregistrations of memory in `span` that are in progress. Later ones may follow
+/// without end, so they are not waited for.
 pub(super) fn wait_for_deregistrations<R: Registrar>(shared: &CacheShared<R>, span: Span) {
     let mut state = shared.lock();
     let last = state.lists.deregistrations_begun();
@@ -97,9 +99,9 @@ pub(super) fn wait_for_deregistrations<R: Registrar>(shared: &CacheShared<R>, sp
     }
 }
 
-/// Returns the first failure to deregister memory of `span` after the first `leaked` failures of this cache, whichever
-/// thread met it. Another thread may have taken over a registration that this one has made stale: the reaper, a miss that
-/// wants room, or the thread that drops the last lease.
+/// Returns the first failure to deregister memory of `span` after the first `leaked` failures of
+/// this cache, whichever thread met it. Another thread may have taken over a registration that this
+/// one has made stale: the reaper, a miss that wants room, or the thread that drops the last lease.
 ///
 /// # Errors
 /// [`Error::Registration`] with the device's answer.
@@ -143,8 +145,8 @@ fn reason(error: &Error) -> Arc<str> {
     }
 }
 
-/// A slot that this thread deregisters. Dropping it frees the slot if the device has succeeded, and otherwise makes the
-/// slot Leaked.
+/// A slot that this thread deregisters. Dropping it frees the slot if the device has succeeded, and
+/// otherwise makes the slot Leaked.
 struct DeregisteringSlot<'a, R: Registrar> {
     shared: &'a CacheShared<R>,
     slot: u32,
@@ -163,9 +165,9 @@ impl<R: Registrar> Drop for DeregisteringSlot<'_, R> {
     fn drop(&mut self) {
         let mut state = self.shared.lock();
         if let Some(memory) = state.details(self.slot).memory.take() {
-            // The memory is dropped without the lock, since it may be unmapped, and before this deregistration counts as
-            // done, so that a thread that waits for it finds the memory gone. It is retained where the device may still
-            // use it.
+            // The memory is dropped without the lock, since it may be unmapped, and before this
+            // deregistration counts as done, so that a thread that waits for it finds the memory
+            // gone. It is retained where the device may still use it.
             drop(state);
             match self.done {
                 true => drop(memory),

@@ -1,22 +1,24 @@
-//! The eviction policy: queues and ghosts as in S3-FIFO (Yang and others, "FIFO queues are all you need for cache
-//! eviction", SOSP 2023), with another rule for the admission to the main queue.
+//! The eviction policy: queues and ghosts as in S3-FIFO (Yang and others, "FIFO queues are all you
+//! need for cache eviction", SOSP 2023), with another rule for the admission to the main queue.
 //!
-//! New registrations pass through a small queue, which has a tenth of all, and at least one. A registration that is used
-//! again there moves to the main queue. One that leaves the small queue unused is recorded for a while as a ghost. A ghost
-//! that returns enters the main queue directly while the main queue grows. Later it only replaces a member that has not
-//! been used for as long as all places take to change hands.
+//! New registrations pass through a small queue, which has a tenth of all, and at least one. A
+//! registration that is used again there moves to the main queue. One that leaves the small queue
+//! unused is recorded for a while as a ghost. A ghost that returns enters the main queue directly
+//! while the main queue grows. Later it only replaces a member that has not been used for as long
+//! as all places take to change hands.
 //!
-//! So a working set that slightly exceeds the budget keeps most of its places, unlike with FIFO and LRU; a scan passes
-//! through the small queue; and a new working set takes over in its third round.
+//! So a working set that slightly exceeds the budget keeps most of its places, unlike with FIFO and
+//! LRU; a scan passes through the small queue; and a new working set takes over in its third round.
 //!
-//! Uses are not reported to the policy, which reads them from the lease counts when it chooses. Nothing here allocates
-//! after construction.
+//! Uses are not reported to the policy, which reads them from the lease counts when it chooses.
+//! Nothing here allocates after construction.
 
 use crate::span::{Access, Span};
 
 /// The number of no slot.
 const NONE: u32 = u32::MAX;
-/// The number of ghosts in a set. There are four times as many places as slots, so a set is rarely full of young ghosts.
+/// The number of ghosts in a set. There are four times as many places as slots, so a set is rarely
+/// full of young ghosts.
 const WAYS: usize = 8;
 
 /// The queue that a slot is in.
@@ -136,8 +138,8 @@ impl EvictionPolicy {
         self.unlink(slot);
     }
 
-    /// Chooses a registration that is not leased, to make room for `key`, and removes it. `count` returns the number of leases
-    /// that a slot has had, and whether it is leased.
+    /// Chooses a registration that is not leased, to make room for `key`, and removes it. `count`
+    /// returns the number of leases that a slot has had, and whether it is leased.
     pub(super) fn choose(
         &mut self,
         short: Shortage,
@@ -189,7 +191,8 @@ impl EvictionPolicy {
         used
     }
 
-    /// Makes a slot that leaves the small queue a ghost, and checks one member of the main queue, in turn.
+    /// Makes a slot that leaves the small queue a ghost, and checks one member of the main queue,
+    /// in turn.
     fn leave_small_queue(&mut self, slot: u32, count: &impl Fn(u32) -> (u32, bool)) {
         self.record_departure(self.entries[slot as usize].key);
         if let Some(member) = self.main.head {
@@ -199,10 +202,11 @@ impl EvictionPolicy {
         }
     }
 
-    /// Removes and returns a member of the main queue that is not leased, has not been used since the last check, and had not
-    /// been used before that check.
+    /// Removes and returns a member of the main queue that is not leased, has not been used since
+    /// the last check, and had not been used before that check.
     fn take_cold(&mut self, count: &impl Fn(u32) -> (u32, bool)) -> Option<u32> {
-        // The oldest members come first. The number of checks is bounded, since every miss makes them.
+        // The oldest members come first. The number of checks is bounded, since every miss makes
+        // them.
         const CHECKS: usize = 8;
         for _ in 0..CHECKS.min(self.main.count) {
             let slot = self.main.head?;
@@ -417,7 +421,8 @@ mod tests {
 
     #[test]
     fn mixed_sizes_register_no_more_bytes_than_lru() {
-        // Zipf-like reuse of 400 buffers from a page to 4 MiB under 64 MiB, with a scan of large ones now and then.
+        // Zipf-like reuse of 400 buffers from a page to 4 MiB under 64 MiB, with a scan of large
+        // ones now and then.
         let mut state = 88_172_645_463_325_252u64;
         let mut random = move || {
             state ^= state << 13;

@@ -5,15 +5,18 @@ use super::slots::Slots;
 use crate::os::memory;
 use crate::span::{Access, Span};
 
-/// Returns a range around a request of `span` for a range that grows step by step, to either side or to both: at least
-/// twice the length of the registrations that it replaces, so that all registrations of a growing range have at most
-/// twice the length of the last. The result lies inside `room`.
+/// Returns a range around a request of `span` for a range that grows step by step, to either side
+/// or to both: at least twice the length of the registrations that it replaces, so that all
+/// registrations of a growing range have at most twice the length of the last. The result lies
+/// inside `room`.
 ///
-/// `replaced` is a registration that has been deregistered for the request, and the range that had been requested for it.
+/// `replaced` is a registration that has been deregistered for the request, and the range that had
+/// been requested for it.
 ///
-/// To one side, the last registration has at most nearly twice the length of the final request, so all together have four
-/// times that: the least that is possible if each registration is one piece and the end is unknown (Chrobak,
-/// Kenyon-Mathieu, "Competitiveness via doubling", SIGACT News 37(4), 2006: online bidding).
+/// To one side, the last registration has at most nearly twice the length of the final request, so
+/// all together have four times that: the least that is possible if each registration is one piece
+/// and the end is unknown (Chrobak, Kenyon-Mathieu, "Competitiveness via doubling", SIGACT News
+/// 37(4), 2006: online bidding).
 pub(super) fn grown_range<H>(
     state: &CacheState,
     slots: &Slots<H>,
@@ -22,7 +25,7 @@ pub(super) fn grown_range<H>(
     room: Span,
     replaced: Option<(Span, Span)>,
 ) -> Span {
-    let mut growth = Growth::default();
+    let mut growth = RangeGrowth::default();
     slots.overlapping(span, |slot| {
         let here = &slots[slot];
         if here.access() == access {
@@ -37,18 +40,19 @@ pub(super) fn grown_range<H>(
     if whole.contains(span) && room.contains(whole) { whole } else { span }
 }
 
-/// The growth of a range: the longest registration of it, by the sides on which the request exceeds it.
+/// The growth of a range: the longest registration of it, by the sides on which the request exceeds
+/// it.
 #[derive(Default)]
-struct Growth {
+struct RangeGrowth {
     left: usize,
     right: usize,
     both: usize,
 }
 
-impl Growth {
-    /// Adds a registration of `other`, which was made for a request of `requested`. If `span` contains that request, the
-    /// same range has grown, and all of `other` counts. Otherwise a window has moved on, and only their intersection
-    /// counts.
+impl RangeGrowth {
+    /// Adds a registration of `other`, which was made for a request of `requested`. If `span`
+    /// contains that request, the same range has grown, and all of `other` counts. Otherwise a
+    /// window has moved on, and only their intersection counts.
     fn add(&mut self, other: Span, requested: Span, span: Span) {
         let longest = match (other.start() > span.start(), other.end() < span.end()) {
             (false, false) => return,
@@ -92,7 +96,7 @@ mod tests {
     }
 
     fn grown(others: &[(Span, Span)], span: Span) -> Span {
-        let mut grown = Growth::default();
+        let mut grown = RangeGrowth::default();
         others.iter().for_each(|&(other, asked)| grown.add(other, asked, span));
         grown.apply(span, pages(100, 100))
     }
@@ -115,7 +119,8 @@ mod tests {
     fn a_moving_window_counts_only_its_overlap_with_the_last() {
         let (other, asked) = (pages(140, 30), pages(140, 8));
         assert_eq!(grown(&[(other, asked)], pages(163, 8)), pages(163, 14));
-        // A request that contains the earlier one grows, however far the registration extends before it.
+        // A request that contains the earlier one grows, however far the registration extends
+        // before it.
         assert_eq!(grown(&[(pages(140, 20), pages(150, 10))], pages(150, 11)), pages(150, 40));
     }
 }

@@ -1,16 +1,19 @@
-//! The hints of a thread: for each page that it has sent from, the slot that covered the page at its last hit.
+//! The hints of a thread: for each page that it has sent from, the slot that covered the page at
+//! its last hit.
 //!
-//! No other thread reads a hint, so a hit that finds its slot by a hint touches no cache line that others change. A hint
-//! may be wrong and is validated by its user, so the end of a registration need not remove it. The only exception is a
-//! slot whose versions wrap around, which happens after 2^24 registrations.
+//! No other thread reads a hint, so a hit that finds its slot by a hint touches no cache line that
+//! others change. A hint may be wrong and is validated by its user, so the end of a registration
+//! need not remove it. The only exception is a slot whose versions wrap around, which happens after
+//! 2^24 registrations.
 //!
 //! ```text
-//!   page ──hash──> pair:  slot | tag | version, key   twice                     nearly always right, one load
-//!          └─────> bucket (half a cache line): six tags of a byte | stores | six slots       the overflow of the pairs
+//!   page ──hash──> pair: slot | tag | version, key; twice     nearly always right, one load
+//!          └─────> bucket: six tags | stores | six slots        overflow of the pairs, 32 bytes
 //! ```
 //!
-//! A primary hint has a copy of the registration's key, and the version of the slot identifies the registration. So the
-//! caller has the key after a single load, and the validation of the slot overlaps with the caller's own work.
+//! A primary hint has a copy of the registration's key, and the version of the slot identifies the
+//! registration. So the caller has the key after a single load, and the validation of the slot
+//! overlaps with the caller's own work.
 //!
 //! The tags of a bucket are compared all at once.
 
@@ -53,8 +56,9 @@ pub(super) struct FoundHint<'a, K> {
 }
 
 impl<K> FoundHint<'_, K> {
-    /// Returns whether the hint has not been removed since it was found. The caller has observed the slot to be live before: a
-    /// removal, for versions that wrap around, comes before the slot is live again.
+    /// Returns whether the hint has not been removed since it was found. The caller has observed
+    /// the slot to be live before: a removal, for versions that wrap around, comes before the slot
+    /// is live again.
     #[inline(always)]
     pub(super) fn is_current(&self) -> bool {
         self.first.word.load(Ordering::Relaxed) == self.word
@@ -65,8 +69,8 @@ impl<K> FoundHint<'_, K> {
 #[repr(C)]
 pub(super) struct HintPair<K>([PrimaryHint<K>; 2]);
 
-/// A hint that a page finds first: a word with the slot in the low bits, a tag that is not 0 above them, and the version
-/// above that, or 0 for no hint; and the key.
+/// A hint that a page finds first: a word with the slot in the low bits, a tag that is not 0 above
+/// them, and the version above that, or 0 for no hint; and the key.
 #[repr(C)]
 struct PrimaryHint<K> {
     word: AtomicU64,
@@ -74,8 +78,8 @@ struct PrimaryHint<K> {
     key: UnsafeCell<MaybeUninit<K>>,
 }
 
-/// The hints that have no place in a pair: tags from 1 to 255, or 0 for no hint, and slots. Two buckets share a cache
-/// line.
+/// The hints that have no place in a pair: tags from 1 to 255, or 0 for no hint, and slots. Two
+/// buckets share a cache line.
 #[derive(Default)]
 #[repr(C, align(32))]
 pub(super) struct OverflowBucket {
@@ -97,8 +101,8 @@ pub(super) struct HintSizes {
 }
 
 impl HintSizes {
-    /// Returns the sizes for a number of slots. If one page of each is requested, 97 % of the pages have a primary hint even
-    /// if they are random, and nearly all others an overflow hint.
+    /// Returns the sizes for a number of slots. If one page of each is requested, 97 % of the pages
+    /// have a primary hint even if they are random, and nearly all others an overflow hint.
     pub(super) fn new(slots: usize) -> HintSizes {
         let pairs = (2 * slots).next_power_of_two().max(64);
         HintSizes { pairs, buckets: pairs / 8, shift: 64 - pairs.trailing_zeros() }
@@ -116,7 +120,8 @@ impl HintSizes {
     /// Returns the place of the hints of `page`.
     #[inline(always)]
     pub(super) fn place(self, page: usize) -> HintPlace {
-        // Buffers often have equal distances. Only the highest bits of this product are spread evenly over such pages.
+        // Buffers often have equal distances. Only the highest bits of this product are spread
+        // evenly over such pages.
         let hash = (page as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         HintPlace { pair: (hash >> self.shift) as usize, below: (hash >> (self.shift - 16)) as u16 }
     }
@@ -169,9 +174,10 @@ impl<K: Copy> HintPair<K> {
         unsafe { preferred.find(place).or_else(|| other.find(place)) }
     }
 
-    /// Stores a hint in a place that has a hint of the same slot, no hint or an `outdated` one (a slot and a version), and
-    /// with `anyhow` in the preferred place in any case. A valid hint of the same page is neither replaced nor joined by
-    /// another. Returns whether the hint has been stored.
+    /// Stores a hint in a place that has a hint of the same slot, no hint or an `outdated` one (a
+    /// slot and a version), and with `anyhow` in the preferred place in any case. A valid hint of
+    /// the same page is neither replaced nor joined by another. Returns whether the hint has been
+    /// stored.
     ///
     /// # Safety
     /// The hints belong to the calling thread.
@@ -224,7 +230,8 @@ impl<K: Copy> PrimaryHint<K> {
         if tag_in(word) != place.first_tag() {
             return None;
         }
-        // SAFETY: a word with a tag, which is not 0, has a key, and no other thread accesses the key.
+        // SAFETY: a word with a tag, which is not 0, has a key, and no other thread accesses the
+        // key.
         let key = unsafe { (*self.key.get()).assume_init() };
         Some(FoundHint {
             first: self,
@@ -271,8 +278,8 @@ fn slot_in(word: u64) -> u32 {
     word as u32 & ((1 << FIRST_TAG) - 1)
 }
 
-/// Stores a hint in a free place, or in place of an `outdated` hint (a slot and a version), of an overflow hint whose slot
-/// lies `elsewhere`, or of the one whose turn it is.
+/// Stores a hint in a free place, or in place of an `outdated` hint (a slot and a version), of an
+/// overflow hint whose slot lies `elsewhere`, or of the one whose turn it is.
 ///
 /// # Safety
 /// The hints belong to the calling thread.
@@ -313,8 +320,8 @@ impl OverflowBucket {
         tags >> STORES
     }
 
-    /// Stores a slot in the place of the same hint, in a free place, in place of an `outdated` hint with the same tag, or in
-    /// the place `turn`.
+    /// Stores a slot in the place of the same hint, in a free place, in place of an `outdated` hint
+    /// with the same tag, or in the place `turn`.
     fn store(&self, place: HintPlace, slot: u32, turn: usize, outdated: impl Fn(u32) -> bool) {
         let tags = self.tags.load(Ordering::Relaxed);
         let slot_of = |way: usize| self.slots[way].load(Ordering::Relaxed);

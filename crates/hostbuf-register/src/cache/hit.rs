@@ -1,12 +1,12 @@
 //! The hit path: takes and returns leases without the lock.
 //!
-//! A hit has three steps. It finds a slot, by the thread's hints or else by the table of ranges; it counts a lease in the
-//! thread's own counter; and it checks that the slot is still what it was. Whoever ends a registration does the
-//! reverse: it marks the slot and then sums the counters of all threads. Each side stores before it loads, so at least
-//! one of the two sees the other.
+//! A hit has three steps. It finds a slot, by the thread's hints or else by the table of ranges; it
+//! counts a lease in the thread's own counter; and it checks that the slot is still what it was. A
+//! thread that ends a registration does the reverse: it marks the slot and then sums the counters
+//! of all threads. Each side stores before it loads, so at least one of the two sees the other.
 //!
-//! Watched memory takes one more check: no change has been applied since before the slot was found to be live, and none
-//! is in progress.
+//! Watched memory takes one more check: no change has been applied since before the slot was found
+//! to be live, and none is in progress.
 
 #![allow(unsafe_code)]
 
@@ -27,8 +27,8 @@ pub(super) struct CountedLease<K> {
     pub(super) key: K,
 }
 
-/// A lease that the calling thread has counted on a slot that was live at that time. Changes of its memory have not been
-/// checked.
+/// A lease that the calling thread has counted on a slot that was live at that time. Changes of its
+/// memory have not been checked.
 pub(super) struct UncheckedLease<K> {
     pub(super) slot: u32,
     pub(super) seen: Observation,
@@ -86,8 +86,8 @@ pub(super) fn sequence<R: Registrar>(shared: &CacheShared<R>, descriptors: Descr
     shared.monitor.as_ref().map_or(0, |monitor| monitor.sequence(descriptors))
 }
 
-/// Returns whether no change of memory watched by `descriptors` is in progress, and none has been applied since
-/// `before`.
+/// Returns whether no change of memory watched by `descriptors` is in progress, and none has been
+/// applied since `before`.
 #[inline(always)]
 pub(super) fn unchanged_since<R: Registrar>(
     shared: &CacheShared<R>,
@@ -118,7 +118,8 @@ pub(super) fn count_lease<R: Registrar>(
     search(shared, span, access)
 }
 
-/// Returns the slot of the thread's primary hint for the range if the slot is still live, without counting a lease.
+/// Returns the slot of the thread's primary hint for the range if the slot is still live, without
+/// counting a lease.
 #[inline(always)]
 pub(super) fn find_hint<R: Registrar>(
     shared: &CacheShared<R>,
@@ -139,12 +140,13 @@ pub(super) fn validate_hint<R: Registrar>(
 ) -> Option<(u32, Observation, R::Key)> {
     let Hint { slot, version, key } = found.hint;
     let seen = shared.slots.get(slot)?.observe_version(span, access, version)?;
-    // The hint is checked after the slot, since the version of a slot is reused after 2^24 registrations.
+    // The hint is checked after the slot, since the version of a slot is reused after 2^24
+    // registrations.
     found.is_current().then_some((slot, seen, key))
 }
 
-/// Counts a lease of a slot found by the thread's overflow hints, else by the table of ranges, and stores a primary
-/// hint.
+/// Counts a lease of a slot found by the thread's overflow hints, else by the table of ranges, and
+/// stores a primary hint.
 #[inline(never)]
 fn search<R: Registrar>(
     shared: &CacheShared<R>,
@@ -203,8 +205,8 @@ pub(super) fn key<R: Registrar>(shared: &CacheShared<R>, slot: u32) -> R::Key {
     shared.registrar.key(unsafe { shared.slots[slot].handle() })
 }
 
-/// Counts a lease of a live, covering slot. The caller holds the cache's lock. A thread without counters of its own uses
-/// the shared ones.
+/// Counts a lease of a live, covering slot. The caller holds the cache's lock. A thread without
+/// counters of its own uses the shared ones.
 pub(super) fn count_locked<R: Registrar>(
     shared: &CacheShared<R>,
     slot: u32,

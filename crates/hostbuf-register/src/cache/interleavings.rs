@@ -1,12 +1,14 @@
-//! Loom models of threads that take leases beside threads that end registrations: the cache itself with the fake device, in
-//! every interleaving. sync.rs describes the limits of loom. scripts/test runs them:
+//! Loom models of threads that take leases beside threads that end registrations: the cache itself
+//! with the fake device, in every interleaving. sync.rs describes the limits of loom. scripts/test
+//! runs them:
 //!
 //! ```text
 //! RUSTFLAGS="--cfg loom" cargo test --lib --no-default-features --target-dir target/loom interleavings
 //! ```
 //!
-//! Not modelled: the monitor (it needs the kernel), waiting requests (loom has no clocks), the reaper, threads whose
-//! thread-local storage is gone, hints (each thread has its own), and more than two threads at a time.
+//! Not modelled: the monitor (it needs the kernel), waiting requests (loom has no clocks), the
+//! reaper, threads whose thread-local storage is gone, hints (each thread has its own), and more
+//! than two threads at a time.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
@@ -103,8 +105,9 @@ fn evict(shared: &CacheShared<Fake>) -> bool {
     chosen.is_some()
 }
 
-/// Runs `hold` and `other` in two threads. If the holder is `new`, it runs in a new thread, whose counters are added to the
-/// list meanwhile; otherwise it runs in this thread, which has its counters and a hint. Returns both results.
+/// Runs `hold` and `other` in two threads. If the holder is `new`, it runs in a new thread, whose
+/// counters are added to the list meanwhile; otherwise it runs in this thread, which has its
+/// counters and a hint. Returns both results.
 fn beside<T: 'static>(
     hold: fn(&Fake, &CacheShared<Fake>) -> bool,
     new: bool,
@@ -195,7 +198,8 @@ fn a_reused_slot_is_not_the_old_registration() {
     }
 }
 
-/// The uses of a lease happen before the deregistration for every thread, by acquire and release alone.
+/// The uses of a lease happen before the deregistration for every thread, by acquire and release
+/// alone.
 #[test]
 fn uses_of_a_lease_happen_before_its_deregistration() {
     without_fences(|| {
@@ -225,7 +229,7 @@ fn uses_of_a_lease_happen_before_its_deregistration() {
 }
 
 /// ```text
-///   |-- b --||-- a --|     a is always there; b is inserted before it, or removed, and a moves in its block
+///   |-- b --||-- a --|     a stays; b is inserted before it or removed, so a moves in its block
 /// ```
 #[test]
 fn a_lookup_finds_the_entry_or_reports_a_concurrent_change() {

@@ -10,10 +10,11 @@ use super::shared::CacheShared;
 use crate::register::registrar::Registrar;
 use crate::span::{Access, Span};
 
-/// A hold on a registration, which lives at least as long as the lease, whatever happens to its memory.
+/// A hold on a registration, which lives at least as long as the lease, whatever happens to its
+/// memory.
 ///
-/// Another thread than the one that took it may drop it. It is not `Clone`: request another lease from the cache, since
-/// a hit costs almost nothing.
+/// Another thread than the one that took it may drop it. It is not `Clone`: request another lease
+/// from the cache, since a hit costs almost nothing.
 pub struct Lease<'c, R: Registrar> {
     shared: &'c CacheShared<R>,
     slot: u32,
@@ -38,7 +39,8 @@ impl<'c, R: Registrar> Lease<'c, R> {
         ManuallyDrop::new(self).slot
     }
 
-    /// Returns the key (lkey and rkey, or device address). The lease holds a copy, so no shared cache line is touched.
+    /// Returns the key (lkey and rkey, or device address). The lease holds a copy, so no shared
+    /// cache line is touched.
     #[must_use]
     #[inline]
     pub fn key(&self) -> R::Key {

@@ -1,13 +1,16 @@
-//! The lease counts and hints of each thread, which it writes without touching a cache line of another thread.
+//! The lease counts and hints of each thread, which it writes without touching a cache line of
+//! another thread.
 //!
-//! Each thread has one counter for each slot: leases taken in the low half, leases dropped in the high half. Another thread
-//! than the one that took a lease may drop it, so only the sum over all threads is meaningful: taken minus dropped.
+//! Each thread has one counter for each slot: leases taken in the low half, leases dropped in the
+//! high half. Another thread than the one that took a lease may drop it, so only the sum over all
+//! threads is meaningful: taken minus dropped.
 //!
-//! A thread that ends a registration marks the slot and then sums the counters. A thread that takes a lease counts it and
-//! then reads the mark. Both do so sequentially consistently, so at least one of the two sees the other (the store-buffering
-//! pattern, Dekker's algorithm).
+//! A thread that ends a registration marks the slot and then sums the counters. A thread that takes
+//! a lease counts it and then reads the mark. Both do so sequentially consistently, so at least one
+//! of the two sees the other (the store-buffering pattern, Dekker's algorithm).
 //!
-//! The kernel zeroes the memory in a forked child, so a child has no hints and no hits, and a hit need not check for a fork.
+//! The kernel zeroes the memory in a forked child, so a child has no hints and no hits, and a hit
+//! need not check for a fork.
 //!
 //! The counters of a thread that ends are reused by the next new thread, and go on counting.
 
@@ -19,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::hints::{self, FoundHint, Hint, HintPair, HintSizes, OverflowBucket};
-use super::sync::{Array, AtomicBool, AtomicPtr, AtomicU64, Mutex, MutexGuard, thread_local};
+use super::sync::{AtomicBool, AtomicPtr, AtomicU64, CounterArray, Mutex, MutexGuard, thread_local};
 #[cfg(not(all(test, loom)))]
 use crate::os::array::Zero;
 use crate::register::poison::IgnorePoison;
@@ -55,10 +58,12 @@ struct HintLine([std::sync::atomic::AtomicU64; IN_LINE]);
 #[allow(unsafe_code)]
 unsafe impl crate::os::array::Zero for HintLine {}
 
-/// The memory of one thread: a counter for each slot, and behind them the pairs and buckets of its hints.
+/// The memory of one thread: a counter for each slot, and behind them the pairs and buckets of its
+/// hints.
 struct ThreadBlock {
-    lines: Array<CounterLine>,
-    /// The hints under loom, whose counters are more than integers, so that no hints can lie behind them.
+    lines: CounterArray<CounterLine>,
+    /// The hints under loom, whose counters are more than integers, so that no hints can lie behind
+    /// them.
     #[cfg(all(test, loom))]
     hints: crate::os::array::Array<HintLine>,
     /// True while a thread has the block.
@@ -92,7 +97,7 @@ struct BlockList {
     gone: AtomicBool,
     head: AtomicPtr<ThreadBlock>,
     /// The counters of threads whose thread-local storage is gone.
-    shared_counts: Array<CounterLine>,
+    shared_counts: CounterArray<CounterLine>,
     shared_lock: Mutex<()>,
 }
 
@@ -124,7 +129,8 @@ struct HeldBlock {
 impl Drop for HeldBlock {
     #[allow(unsafe_code)]
     fn drop(&mut self) {
-        // A later request while this thread ends must not use the block, which another thread may get next.
+        // A later request while this thread ends must not use the block, which another thread may
+        // get next.
         let _ = LAST_USED.try_with(|last| last.set((0, std::ptr::null())));
         // SAFETY: the list, which this struct holds, owns the block.
         unsafe { self.block.as_ref() }.in_use.store(false, Ordering::Release);
@@ -182,7 +188,8 @@ impl<'a, K: Copy> ThreadCounts<'a, K> {
     #[inline(always)]
     fn counter(&self, slot: u32) -> &AtomicU64 {
         debug_assert!((slot as usize) < self.counts.slots);
-        // SAFETY: `lines` begins with `slots` counters of this thread, and lives as long as the list.
+        // SAFETY: `lines` begins with `slots` counters of this thread, and lives as long as the
+        // list.
         unsafe { self.lines.cast::<AtomicU64>().add(slot as usize).as_ref() }
     }
 
@@ -207,8 +214,8 @@ impl<'a, K: Copy> ThreadCounts<'a, K> {
         unsafe { self.pair(place.pair).store(place, hint, false, outdated) };
     }
 
-    /// Stores a hint of a page, if possible in a free place, in place of an `outdated` hint (a slot and a version), or of a
-    /// hint whose slot lies `elsewhere`.
+    /// Stores a hint of a page, if possible in a free place, in place of an `outdated` hint (a slot
+    /// and a version), or of a hint whose slot lies `elsewhere`.
     pub(super) fn store_hint(
         &self,
         page: usize,
@@ -234,7 +241,8 @@ impl<'a, K: Copy> ThreadCounts<'a, K> {
     /// Returns a bucket of the thread's overflow hints.
     fn bucket(&self, number: usize) -> &'a OverflowBucket {
         debug_assert!(number < self.counts.sizes.buckets);
-        // SAFETY: that many buckets, of half a line each, follow the pairs, and nothing else uses their memory.
+        // SAFETY: that many buckets, of half a line each, follow the pairs, and nothing else uses
+        // their memory.
         unsafe {
             self.hints().byte_add(self.counts.pairs_size()).cast::<OverflowBucket>().add(number).as_ref()
         }
@@ -254,8 +262,8 @@ impl<'a, K: Copy> ThreadCounts<'a, K> {
     }
 }
 
-/// Counts a lease. Only one thread writes a counter, so nothing is lost between the load and the swap, which is sequentially
-/// consistent.
+/// Counts a lease. Only one thread writes a counter, so nothing is lost between the load and the
+/// swap, which is sequentially consistent.
 #[inline(always)]
 fn add_lease(word: &AtomicU64) {
     let before = word.load(Ordering::Relaxed);
@@ -269,8 +277,8 @@ fn add_lease_before_fence(word: &AtomicU64) {
     word.store((before & !LOW) | (before.wrapping_add(1) & LOW), Ordering::Release);
 }
 
-/// Counts the drop of a lease. Another thread may see it later than subsequent stores: for that thread the lease only lives a
-/// little longer.
+/// Counts the drop of a lease. Another thread may see it later than subsequent stores: for that
+/// thread the lease only lives a little longer.
 #[inline(always)]
 fn add_return(word: &AtomicU64) {
     word.store(word.load(Ordering::Relaxed).wrapping_add(1 << 32), Ordering::Release);
@@ -290,7 +298,7 @@ impl<K: Copy> LeaseCounts<K> {
     pub(super) fn new(slots: usize) -> io::Result<LeaseCounts<K>> {
         static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
         let (lines, sizes) = (slots.div_ceil(IN_LINE), HintSizes::new(slots));
-        let shared_counts = Array::zeroed(lines)?;
+        let shared_counts = CounterArray::zeroed(lines)?;
         let list = Arc::new(BlockList {
             gone: AtomicBool::new(false),
             head: AtomicPtr::new(null_mut()),
@@ -309,12 +317,14 @@ impl<K: Copy> LeaseCounts<K> {
         if number != self.number {
             return None;
         }
-        // SAFETY: beside the number of a cache, which is not 0, stand the counters that find_block() has found.
+        // SAFETY: beside the number of a cache, which is not 0, stand the counters that
+        // find_block() has found.
         Some(ThreadCounts { counts: self, lines: unsafe { NonNull::new_unchecked(lines.cast_mut()) } })
     }
 
-    /// Returns the calling thread's counts, or `None` if its thread-local storage is gone or there is no memory. The first
-    /// call in a thread allocates, so the caller does not hold the cache's lock then.
+    /// Returns the calling thread's counts, or `None` if its thread-local storage is gone or there
+    /// is no memory. The first call in a thread allocates, so the caller does not hold the cache's
+    /// lock then.
     #[inline]
     pub(super) fn of_thread(&self) -> Option<ThreadCounts<'_, K>> {
         self.last_used().or_else(|| self.find_block())
@@ -384,7 +394,7 @@ impl<K: Copy> LeaseCounts<K> {
         let hints = hints.div_ceil(size_of::<[u64; IN_LINE]>());
         let behind = if cfg!(all(test, loom)) { 0 } else { hints };
         let fresh = Box::new(ThreadBlock {
-            lines: Array::zeroed(self.lines + behind).ok()?.zero_in_children(),
+            lines: CounterArray::zeroed(self.lines + behind).ok()?.zero_in_children(),
             #[cfg(all(test, loom))]
             hints: crate::os::array::Array::zeroed(hints).ok()?,
             in_use: AtomicBool::new(true),
@@ -413,7 +423,8 @@ impl<K: Copy> LeaseCounts<K> {
         self.sizes.pairs * size_of::<HintPair<K>>()
     }
 
-    /// Removes all threads' primary hints of a slot, including those that a thread has found and not validated yet.
+    /// Removes all threads' primary hints of a slot, including those that a thread has found and
+    /// not validated yet.
     #[cold]
     #[allow(unsafe_code)]
     pub(super) fn remove_hints(&self, slot: u32) {

@@ -1,7 +1,7 @@
 //! The number of leases ever counted.
 
-/// The number of leases of all slots, from which hits are derived. The counts of a slot have 32 bits, so they are added up
-/// before they can wrap around.
+/// The number of leases of all slots, from which hits are derived. The counts of a slot have 32
+/// bits, so they are added up before they can wrap around.
 pub(super) struct LeaseTotals {
     total: u64,
     /// The count of each slot that `total` contains.
@@ -14,7 +14,8 @@ impl LeaseTotals {
         LeaseTotals { total: 0, folded: vec![0; slots] }
     }
 
-    /// Adds the leases counted since the last call. `counted` returns the count of a slot, modulo 2^32.
+    /// Adds the leases counted since the last call. `counted` returns the count of a slot, modulo
+    /// 2^32.
     pub(super) fn fold(&mut self, counted: impl Fn(u32) -> u32) {
         for (slot, folded) in self.folded.iter_mut().enumerate() {
             let now = counted(slot as u32);
@@ -28,7 +29,8 @@ impl LeaseTotals {
         }
     }
 
-    /// Returns the number of leases ever counted, up to the last call of [`fold`](LeaseTotals::fold).
+    /// Returns the number of leases ever counted, up to the last call of
+    /// [`fold`](LeaseTotals::fold).
     #[inline]
     pub(super) fn total(&self) -> u64 {
         self.total

@@ -18,7 +18,7 @@ use super::eviction::{Shortage, key_of};
 use super::growth::grown_range;
 use super::hit::{CountedLease, count_locked, hit, is_live_after_changes, key, uncount_lease};
 use super::origin::MemoryOrigin;
-use super::publish::{Outcome, register};
+use super::publish::{RegisterOutcome, register};
 use super::refusal::MissRefusal;
 use super::reserve::{Reservation, Reserved};
 use super::shared::CacheShared;
@@ -30,8 +30,8 @@ use crate::register::monitor::Unwatched;
 use crate::register::registrar::Registrar;
 use crate::span::{Access, Span};
 
-/// The number of times that a registration is repeated because its memory has changed, before it is made for its lease
-/// only.
+/// The number of times that a registration is repeated because its memory has changed, before it is
+/// made for its lease only.
 const RETRIES: u32 = 8;
 
 /// Returns a counted lease of a registration that covers `span`, which is made if necessary.
@@ -78,8 +78,8 @@ struct Miss<'a, R: Registrar> {
     ticket: Option<u64>,
     /// True if the request waits for another thread's registration of the same range.
     waits_for_same: bool,
-    /// The longest registration with the same access that was deregistered for this request on a device without
-    /// overlapping registrations, and the range that had been requested for it.
+    /// The longest registration with the same access that was deregistered for this request on a
+    /// device without overlapping registrations, and the range that had been requested for it.
     replaced: Option<(Span, Span)>,
     /// True if no more than the request can be registered.
     exact: bool,
@@ -87,7 +87,8 @@ struct Miss<'a, R: Registrar> {
     evicted: usize,
     /// The number of registrations that were repeated because their memory had changed.
     retries: u32,
-    /// True if the device has reported that it is out of memory, and a registration was ended for it.
+    /// True if the device has reported that it is out of memory, and a registration was ended for
+    /// it.
     has_freed_memory: bool,
     /// The time since which the request waits for busy memory.
     busy_since: Option<Instant>,
@@ -132,7 +133,8 @@ impl<'a, R: Registrar> Miss<'a, R> {
             let origin = self.origin();
             let step = match self.look(&origin) {
                 Err(MissRefusal::Overlap { .. }) if origin.is_busy() && self.may_wait_for_busy_memory() => {
-                    // The conflicting registration may serve the request once it is known to be live.
+                    // The conflicting registration may serve the request once it is known to be
+                    // live.
                     std::thread::yield_now();
                     self.retries = 0;
                     continue;
@@ -155,9 +157,9 @@ impl<'a, R: Registrar> Miss<'a, R> {
                 MissStep::Register(reserved) => {
                     let (slot, whole) = (reserved.slot(), reserved.span());
                     match register(self.shared, reserved, self.span, origin) {
-                        Ok(Outcome::Registered) => return Ok(slot),
-                        Ok(Outcome::Changed) => self.retries += 1,
-                        Ok(Outcome::TooWide) => self.exact = true,
+                        Ok(RegisterOutcome::Registered) => return Ok(slot),
+                        Ok(RegisterOutcome::Changed) => self.retries += 1,
+                        Ok(RegisterOutcome::TooWide) => self.exact = true,
                         Err(error) => self.handle_failure(error, whole)?,
                     }
                 }
@@ -180,11 +182,11 @@ impl<'a, R: Registrar> Miss<'a, R> {
             && !self.wait.is_over()
     }
 
-    /// Returns whether a slot in which a lease has been counted was live after all earlier changes of its memory. If
-    /// not, the lease is uncounted.
+    /// Returns whether a slot in which a lease has been counted was live after all earlier changes
+    /// of its memory. If not, the lease is uncounted.
     fn is_valid(&self, slot: u32, origin: &MemoryOrigin) -> bool {
-        // Watching the range has settled the descriptors that watch it now. The slot may belong to memory of another
-        // descriptor, which may be reporting an unmap at this moment.
+        // Watching the range has settled the descriptors that watch it now. The slot may belong to
+        // memory of another descriptor, which may be reporting an unmap at this moment.
         let descriptors = self.shared.slots[slot].descriptors();
         if origin.settled().contains(descriptors) || is_live_after_changes(self.shared, slot, descriptors) {
             if self.waits_for_same {
@@ -236,7 +238,8 @@ impl<'a, R: Registrar> Miss<'a, R> {
         }
     }
 
-    /// Counts a lease of a live registration that covers the request, or waits for one that another thread is making.
+    /// Counts a lease of a live registration that covers the request, or waits for one that another
+    /// thread is making.
     #[inline(always)]
     fn find(&mut self, state: StateGuard<'a>, origin: &MemoryOrigin) -> Looked<'a, R> {
         let slots = &self.shared.slots;
@@ -257,8 +260,8 @@ impl<'a, R: Registrar> Miss<'a, R> {
         Ok(self.wait_for_change(state, self.wait.until()))
     }
 
-    /// Selects registrations to be deregistered until the device and the budget have room for the request. Returns the
-    /// lock, and whether the request must wait for room or for its turn.
+    /// Selects registrations to be deregistered until the device and the budget have room for the
+    /// request. Returns the lock, and whether the request must wait for room or for its turn.
     #[inline(always)]
     fn make_way(
         &mut self,
@@ -288,13 +291,15 @@ impl<'a, R: Registrar> Miss<'a, R> {
         {
             return Ok(Break(MissStep::Deregister(slot)));
         }
-        // Requests that wait for leases are served in order; requests that do not wait for leases may overtake them.
+        // Requests that wait for leases are served in order; requests that do not wait for leases
+        // may overtake them.
         let is_next = match (self.ticket, self.wait) {
             (Some(ticket), _) => state.queue.is_first(ticket),
             (None, WaitMode::Leases(_)) => state.queue.is_empty(),
             (None, WaitMode::Progress) => true,
         };
-        // Most requests need one eviction. Before a second one, a request checks whether evictions can make enough room.
+        // Most requests need one eviction. Before a second one, a request checks whether evictions
+        // can make enough room.
         if let (Some(shortage), true) = (shortage, is_next)
             && (self.evicted != 1 || bytes <= state.attainable_bytes(slots, counts))
             && let Some(slot) = state.evict(slots, counts, shortage, key_of(self.span, self.access))
@@ -305,8 +310,8 @@ impl<'a, R: Registrar> Miss<'a, R> {
         Ok(Continue((state, shortage.is_some() || !is_next)))
     }
 
-    /// Selects a registration to be deregistered that overlaps the request, on a device without overlapping
-    /// registrations. If it is in use, the request waits or fails.
+    /// Selects a registration to be deregistered that overlaps the request, on a device without
+    /// overlapping registrations. If it is in use, the request waits or fails.
     fn clear_conflict(&mut self, mut state: StateGuard<'a>, origin: &MemoryOrigin) -> Looked<'a, R> {
         let (slots, counts) = (&self.shared.slots, &self.shared.counts);
         // A stale registration without leases only waits for the reaper.
@@ -356,7 +361,8 @@ impl<'a, R: Registrar> Miss<'a, R> {
         Err(over_budget(&mut state, true))
     }
 
-    /// Reserves a slot and a part of the budget, for the request or for more than it, and releases the lock.
+    /// Reserves a slot and a part of the budget, for the request or for more than it, and releases
+    /// the lock.
     #[inline(always)]
     fn reserve(&self, state: StateGuard<'a>, origin: &MemoryOrigin) -> Reserved<'a, R::Handle> {
         let shared = self.shared;

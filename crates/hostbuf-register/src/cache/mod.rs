@@ -9,13 +9,14 @@
 //!     lock:    has the memory changed meanwhile? deregister and begin again ── otherwise make it live
 //! ```
 //!
-//! The parts own their data: `slots` (the registrations, and the table that finds them), `lease_counts` with `hints` (of
-//! each thread), and under the lock `cache_state` (lists of slots, use of the budget, eviction policy, waiting requests).
-//! `hit`, `miss`, `batch`, `keep` and `deregister` are the operations.
+//! The parts own their data: `slots` (the registrations, and the table that finds them),
+//! `lease_counts` with `hints` (of each thread), and under the lock `cache_state` (lists of slots,
+//! use of the budget, eviction policy, waiting requests). `hit`, `miss`, `batch`, `keep` and
+//! `deregister` are the operations.
 //!
-//! The lock is never held across a system call that changes the address space, nor while memory is allocated or freed:
-//! the monitor takes it while another thread may be inside `free`. A miss calls the device only with a `Reserved` slot,
-//! which it gets for releasing the lock.
+//! The lock is never held across a system call that changes the address space, nor while memory is
+//! allocated or freed: the monitor takes it while another thread may be inside `free`. A miss calls
+//! the device only with a `Reserved` slot, which it gets for releasing the lock.
 
 mod batch;
 mod budget;
@@ -72,13 +73,13 @@ use reaper::Reaper;
 use shared::CacheShared;
 use wait::WaitMode;
 
-/// A cache of the registrations of one device, found by address. The [module](crate::register) describes its
-/// guarantees.
+/// A cache of the registrations of one device, found by address. The [module](crate::register)
+/// describes its guarantees.
 ///
 /// Threads share it by reference. Dropping it ends every registration.
 ///
-/// A registrar must not call the cache that it serves from within [`register`](Registrar::register) or
-/// [`deregister`](Registrar::deregister), since the call could deadlock.
+/// A registrar must not call the cache that it serves from within [`register`](Registrar::register)
+/// or [`deregister`](Registrar::deregister), since the call could deadlock.
 pub struct RegistrationCache<R: Registrar> {
     shared: Arc<CacheShared<R>>,
     budget: Budget,
@@ -88,13 +89,14 @@ pub struct RegistrationCache<R: Registrar> {
 impl<R: Registrar> RegistrationCache<R> {
     /// Makes a cache over `registrar` with a hard limit.
     ///
-    /// With [`MonitorMode::Strict`] the process's single monitor watches foreign memory. The first such cache starts it,
-    /// and tests that it works. If it does not, foreign memory is registered for its leases only, and a warning gives
-    /// the reason.
+    /// With [`MonitorMode::Strict`] the process's single monitor watches foreign memory. The first
+    /// such cache starts it, and tests that it works. If it does not, foreign memory is registered
+    /// for its leases only, and a warning gives the reason.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) for a budget without room, and when 256 caches with the strict monitor are alive;
-    /// [`Error::Os`](crate::Error::Os) when there is no memory or no thread to be had.
+    /// [`Error::Invalid`](crate::Error::Invalid) for a budget without room, and when 256 caches
+    /// with the strict monitor are alive; [`Error::Os`](crate::Error::Os) when there is no memory
+    /// or no thread to be had.
     pub fn new(registrar: Arc<R>, budget: Budget, monitor: MonitorMode) -> Result<RegistrationCache<R>> {
         let budget = budget.check()?;
         let shared = Arc::new(CacheShared::new(registrar, budget, monitor.watch())?);
@@ -118,37 +120,41 @@ impl<R: Registrar> RegistrationCache<R> {
         RegistrationCache::new(registrar, Budget::from_environment()?, MonitorMode::from_environment()?)
     }
 
-    /// Returns a lease of a registration that covers `length` bytes from `start` with at least `access`.
+    /// Returns a lease of a registration that covers `length` bytes from `start` with at least
+    /// `access`.
     ///
-    /// It waits for deregistrations, and for another thread's registration of the same range, but not for leases. On a
-    /// device without overlapping registrations it also waits, for at most one second, if a leased registration may be
-    /// valid for the request but its memory changes without a pause.
+    /// It waits for deregistrations, and for another thread's registration of the same range, but
+    /// not for leases. On a device without overlapping registrations it also waits, for at most one
+    /// second, if a leased registration may be valid for the request but its memory changes without
+    /// a pause.
     ///
     /// # Errors
-    /// [`Error::Budget`](crate::Error::Budget) if the rest of the budget is leased, or if the request exceeds the whole
-    /// budget; [`Error::Registration`](crate::Error::Registration) if the device refuses;
-    /// [`Error::Invalid`](crate::Error::Invalid) if the range is invalid; [`Error::Forked`](crate::Error::Forked) in a
-    /// child of the process that made the cache.
+    /// [`Error::Budget`](crate::Error::Budget) if the rest of the budget is leased, or if the
+    /// request exceeds the whole budget; [`Error::Registration`](crate::Error::Registration) if the
+    /// device refuses; [`Error::Invalid`](crate::Error::Invalid) if the range is invalid;
+    /// [`Error::Forked`](crate::Error::Forked) in a child of the process that made the cache.
     #[inline(always)]
     pub fn get(&self, start: *const u8, length: usize, access: Access) -> Result<Lease<'_, R>> {
         self.get_waiting(start, length, access, WaitMode::Progress)
     }
 
-    /// Returns a lease if that requires neither a registration nor a wait, else `None`. It also returns `None` while
-    /// memory of this program is changing and the monitor has not applied the change.
+    /// Returns a lease if that requires neither a registration nor a wait, else `None`. It also
+    /// returns `None` while memory of this program is changing and the monitor has not applied the
+    /// change.
     #[inline(always)]
     pub fn try_get(&self, start: *const u8, length: usize, access: Access) -> Option<Lease<'_, R>> {
         let span = Span::new(start as usize, length).ok()?;
         hit::hit_without_wait(&self.shared, span, access).map(|lease| Lease::new(&self.shared, lease))
     }
 
-    /// Returns a lease as [`get`](RegistrationCache::get) does, but also waits for other leases to end, for at most the
-    /// given time; [`Duration::MAX`] waits for ever. Waiting requests are served in order, but concurrent calls of
-    /// `get` may overtake them. If the monitor's thread gets no state, watching foreign memory may take about 40 ms
-    /// more.
+    /// Returns a lease as [`get`](RegistrationCache::get) does, but also waits for other leases to
+    /// end, for at most the given time; [`Duration::MAX`] waits for ever. Waiting requests are
+    /// served in order, but concurrent calls of `get` may overtake them. If the monitor's thread
+    /// gets no state, watching foreign memory may take about 40 ms more.
     ///
     /// # Errors
-    /// As [`get`](RegistrationCache::get); [`Error::Budget`](crate::Error::Budget) after the given time.
+    /// As [`get`](RegistrationCache::get); [`Error::Budget`](crate::Error::Budget) after the given
+    /// time.
     pub fn get_timeout(
         &self,
         start: *const u8,
@@ -172,7 +178,8 @@ impl<R: Registrar> RegistrationCache<R> {
         Ok(Lease::new(&self.shared, miss::get(&self.shared, span, access, wait)?))
     }
 
-    /// Returns leases of several ranges, all or none. One check for changes of the address space serves all of them.
+    /// Returns leases of several ranges, all or none. One check for changes of the address space
+    /// serves all of them.
     ///
     /// # Errors
     /// As [`get`](RegistrationCache::get).
@@ -182,8 +189,8 @@ impl<R: Registrar> RegistrationCache<R> {
         Ok(leases)
     }
 
-    /// Appends leases of several ranges, all or none, to `leases`, so that a vector can be reused. After an error
-    /// `leases` is unchanged.
+    /// Appends leases of several ranges, all or none, to `leases`, so that a vector can be reused.
+    /// After an error `leases` is unchanged.
     ///
     /// # Errors
     /// As [`get`](RegistrationCache::get).
@@ -196,10 +203,11 @@ impl<R: Registrar> RegistrationCache<R> {
         batch::get_many(&self.shared, spans, access, leases)
     }
 
-    /// Registers `length` bytes from `start`, unless they are registered, and exempts the registration from eviction.
-    /// Requests inside it hit until the memory changes, [`invalidate`](Self::invalidate) ends the registration, or the
-    /// cache is dropped. Use it for a [`HostBuffer`](crate::HostBuffer) that is sent from all the time, and for other
-    /// memory to be registered once. It counts in the budget.
+    /// Registers `length` bytes from `start`, unless they are registered, and exempts the
+    /// registration from eviction. Requests inside it hit until the memory changes,
+    /// [`invalidate`](Self::invalidate) ends the registration, or the cache is dropped. Use it for
+    /// a [`HostBuffer`](crate::HostBuffer) that is sent from all the time, and for other memory to
+    /// be registered once. It counts in the budget.
     ///
     /// ```
     /// # use std::sync::Arc;
@@ -214,19 +222,22 @@ impl<R: Registrar> RegistrationCache<R> {
     /// ```
     ///
     /// # Errors
-    /// As [`get`](Self::get); [`Error::Registration`](crate::Error::Registration) for memory that is registered for its leases only.
+    /// As [`get`](Self::get); [`Error::Registration`](crate::Error::Registration) for memory that
+    /// is registered for its leases only.
     pub fn keep(&self, start: *const u8, length: usize, access: Access) -> Result<()> {
         keep::keep(&self.shared, Span::new(start as usize, length)?, access)
     }
 
-    /// Invalidates all registrations of memory in `span`: no later lease uses a registration made before. Leased
-    /// registrations end with their last lease. Call it before the pages change if the monitor does not see the change.
+    /// Invalidates all registrations of memory in `span`: no later lease uses a registration made
+    /// before. Leased registrations end with their last lease. Call it before the pages change if
+    /// the monitor does not see the change.
     ///
     /// It returns after every unleased registration of `span` has ended.
     ///
     /// # Errors
-    /// The device's error of the first failed deregistration, by this call or, in `span`, by another thread meanwhile;
-    /// [`Error::Forked`](crate::Error::Forked) in a child of the process that made the cache.
+    /// The device's error of the first failed deregistration, by this call or, in `span`, by
+    /// another thread meanwhile; [`Error::Forked`](crate::Error::Forked) in a child of the process
+    /// that made the cache.
     pub fn invalidate(&self, span: Span) -> Result<()> {
         if !self.shared.lineage.is_here() {
             return Err(crate::Error::Forked);
@@ -280,7 +291,8 @@ impl<R: Registrar> Drop for RegistrationCache<R> {
         }
         self.shared.closing.store(true, Ordering::Relaxed);
         drop(self.reaper.take());
-        // No lease borrows from the cache any more. One that was forgotten keeps its registration, and its memory.
+        // No lease borrows from the cache any more. One that was forgotten keeps its registration,
+        // and its memory.
         let all = Span::new(1, usize::MAX - 1).expect("a range");
         deregister::make_stale(&self.shared, all, |stats| &mut stats.invalidated);
         if let Err(error) = deregister::deregister_stale(&self.shared) {

@@ -53,7 +53,8 @@ impl<R: Registrar> FreezeObserver for CacheShared<R> {
 
 impl<R: Registrar> Watcher for CacheShared<R> {
     fn changed(&self, span: Span) {
-        // The pages of hostbuf's own memory do not change by the events of the kernel, nor do doubts concern them.
+        // The pages of hostbuf's own memory do not change by the events of the kernel, nor do
+        // doubts concern them.
         let any = self.lock().make_stale(&self.slots, span, Slot::is_watched, |stats| &mut stats.changed);
         if any {
             self.state.wake_reaper();

@@ -14,12 +14,13 @@ pub(super) enum MemoryOrigin {
     Explicit,
     /// Foreign memory that the monitor watches, with all earlier changes applied.
     Watched(Watched),
-    /// Foreign memory whose changes nobody reports: it is registered for its leases only.
+    /// Foreign memory whose changes are not reported: it is registered for its leases only.
     Unwatched(Unwatched),
 }
 
 impl MemoryOrigin {
-    /// Determines the origin of `span`, and has foreign memory watched. The caller does not hold the cache's lock.
+    /// Determines the origin of `span`, and has foreign memory watched. The caller does not hold
+    /// the cache's lock.
     #[inline]
     pub(super) fn of(span: Span, monitor: Option<&MonitorHandle>) -> MemoryOrigin {
         if let Some((whole, memory)) = own_ranges::find(span) {
@@ -34,7 +35,8 @@ impl MemoryOrigin {
         }
     }
 
-    /// Returns the descriptors whose earlier changes had been applied when the origin was determined.
+    /// Returns the descriptors whose earlier changes had been applied when the origin was
+    /// determined.
     pub(super) fn settled(&self) -> DescriptorSet {
         match self {
             MemoryOrigin::Watched(watched) => watched.descriptors,

@@ -13,7 +13,7 @@ use crate::register::registrar::Registrar;
 use crate::span::{Access, Span};
 
 /// The outcome of a registration.
-pub(super) enum Outcome {
+pub(super) enum RegisterOutcome {
     /// The range is registered, and a lease of the calling thread is counted.
     Registered,
     /// The memory has changed meanwhile, and nothing is registered.
@@ -32,21 +32,22 @@ pub(super) fn register<R: Registrar>(
     reserved: Reserved<'_, R::Handle>,
     requested: Span,
     origin: MemoryOrigin,
-) -> Result<Outcome> {
+) -> Result<RegisterOutcome> {
     let whole = reserved.span();
     if reserved.access().writes() {
-        // The check follows the reservation: freezing first marks the range, and then looks for registrations in progress.
+        // The check follows the reservation: freezing first marks the range, and then looks for
+        // registrations in progress.
         own_ranges::may_write(whole)?;
     }
     if let MemoryOrigin::Watched(watched) = origin {
         // A change before the reservation has tainted no slot, so the memory must still be watched.
         if !is_still_watched(shared, whole, watched) {
-            return Ok(Outcome::Changed);
+            return Ok(RegisterOutcome::Changed);
         }
         // One watched range may be several mappings, of which one may be read-only.
         let is_one = || shared.monitor.as_ref().is_some_and(|monitor| monitor.is_one_mapping(whole));
         if whole != requested && !is_one() {
-            return Ok(Outcome::TooWide);
+            return Ok(RegisterOutcome::TooWide);
         }
     }
     let handle = shared.registrar.register(&reserved)?;
@@ -55,8 +56,8 @@ pub(super) fn register<R: Registrar>(
     Ok(publish(shared, slot, whole, access, origin))
 }
 
-/// Returns whether the same descriptors still watch all of a range and, if the range may exceed the request, no page of
-/// its mapping has been discarded.
+/// Returns whether the same descriptors still watch all of a range and, if the range may exceed the
+/// request, no page of its mapping has been discarded.
 fn is_still_watched<R: Registrar>(shared: &CacheShared<R>, whole: Span, before: Watched) -> bool {
     let Some(now) = shared.monitor.as_ref().and_then(|monitor| monitor.watch(whole).ok()) else {
         return false;
@@ -65,8 +66,8 @@ fn is_still_watched<R: Registrar>(shared: &CacheShared<R>, whole: Span, before: 
     before.descriptors.contains(now.descriptors) && (before.around.is_none() || is_pristine)
 }
 
-/// Makes a filled slot live, or stale if nobody reports changes of its memory, and counts a lease. If the memory has
-/// changed, the slot is deregistered instead.
+/// Makes a filled slot live, or stale if changes of its memory are not reported, and counts a
+/// lease. If the memory has changed, the slot is deregistered instead.
 #[inline(always)]
 fn publish<R: Registrar>(
     shared: &CacheShared<R>,
@@ -74,7 +75,7 @@ fn publish<R: Registrar>(
     whole: Span,
     access: Access,
     origin: MemoryOrigin,
-) -> Outcome {
+) -> RegisterOutcome {
     let (slots, counts) = (&shared.slots, &shared.counts);
     let here = &slots[slot];
     let is_watched = matches!(origin, MemoryOrigin::Watched(_));
@@ -83,7 +84,8 @@ fn publish<R: Registrar>(
         MemoryOrigin::Unwatched(why) => (None, Some(why)),
         MemoryOrigin::Explicit | MemoryOrigin::Watched(_) => (None, None),
     };
-    // Changes that began before the device had finished are applied now: those of this range have tainted the slot.
+    // Changes that began before the device had finished are applied now: those of this range have
+    // tainted the slot.
     let is_settled =
         !is_watched || shared.monitor.as_ref().is_some_and(|monitor| monitor.settle(here.descriptors()));
     // Without an end of the changes the registration serves this lease only.
@@ -97,7 +99,7 @@ fn publish<R: Registrar>(
         state.begin_deregistering(slots, slot);
         drop(state);
         deregister_or_log(shared, slot);
-        return Outcome::Changed;
+        return RegisterOutcome::Changed;
     }
     state.stats.misses += 1;
     counts.count(slot);
@@ -119,5 +121,5 @@ fn publish<R: Registrar>(
         }
     }
     shared.state.unlock(state);
-    Outcome::Registered
+    RegisterOutcome::Registered
 }

@@ -1,8 +1,9 @@
 //! An ordered table of ranges in blocks, in which readers find a registration without a lock.
 //!
-//! Writers hold the cache's lock. Readers compare a sequence number before and after, as with a seqlock, and every field is
-//! an atomic, so a torn read is detected and never undefined behaviour. All memory is allocated at construction: a writer
-//! must not allocate, since it holds the lock that the monitor needs while another thread may be inside `free`.
+//! Writers hold the cache's lock. Readers compare a sequence number before and after, as with a
+//! seqlock, and every field is an atomic, so a torn read is detected and never undefined behaviour.
+//! All memory is allocated at construction: a writer must not allocate, since it holds the lock
+//! that the monitor needs while another thread may be inside `free`.
 //!
 //! ```text
 //!   first   [ 0x1000 | 0x9000 | 0x40000 ]           the first start of each block, sorted
@@ -17,12 +18,13 @@ use crate::span::Span;
 
 /// The number of entries of a block.
 const WIDTH: usize = if MODEL { 4 } else { 64 };
-/// The largest number of entries of two neighbouring blocks that are merged, so that blocks are at least a quarter full on
-/// average.
+/// The largest number of entries of two neighbouring blocks that are merged, so that blocks are at
+/// least a quarter full on average.
 const MERGE: usize = if MODEL { 2 } else { 40 };
 /// The slot of an unused entry.
 const NO_SLOT: u32 = u32::MAX;
-/// The number of attempts of a reader while writers change the table. Then the request takes the lock.
+/// The number of attempts of a reader while writers change the table. Then the request takes the
+/// lock.
 const ATTEMPTS: usize = if MODEL { 2 } else { 16 };
 /// True under loom, with sizes that are small enough for every interleaving.
 const MODEL: bool = cfg!(all(test, loom));
@@ -122,11 +124,12 @@ impl RangeTable {
         Lookup::Changed
     }
 
-    /// Finds a slot as [`find`](RangeTable::find) does. The caller holds the lock, or checks afterwards that the table has not
-    /// changed.
+    /// Finds a slot as [`find`](RangeTable::find) does. The caller holds the lock, or checks
+    /// afterwards that the table has not changed.
     pub(super) fn find_locked(&self, span: Span, fits: &impl Fn(u32) -> bool) -> Option<u32> {
         let count = get(&self.count).min(self.order.len());
-        // A block that begins behind the start cannot contain the range, and the last one before it is the likeliest.
+        // A block that begins behind the start cannot contain the range, and the last one before it
+        // is the likeliest.
         let mut at = self.first[..count].partition_point(|first| get(first) <= span.start());
         while at > 0 {
             at -= 1;
@@ -147,7 +150,8 @@ impl RangeTable {
         None
     }
 
-    /// Passes each slot whose range overlaps `span`. The caller holds the lock, and `each` must not change the table.
+    /// Passes each slot whose range overlaps `span`. The caller holds the lock, and `each` must not
+    /// change the table.
     pub(super) fn overlapping(&self, span: Span, mut each: impl FnMut(u32)) {
         self.find_overlapping(span, |slot| {
             each(slot);
@@ -252,7 +256,8 @@ impl RangeTable {
         self.first[..count].partition_point(|first| get(first) <= span.start()).saturating_sub(1)
     }
 
-    /// Returns the position of the block and of the entry. Entries with the same start may span several blocks.
+    /// Returns the position of the block and of the entry. Entries with the same start may span
+    /// several blocks.
     fn position_of(&self, span: Span, slot: u32) -> Option<(usize, usize)> {
         let last = self.block_for(span);
         (0..=last).rev().find_map(|at| {
@@ -265,7 +270,8 @@ impl RangeTable {
         })
     }
 
-    /// Inserts an unused block at the position `at`. The unused blocks are those behind the count in `order`.
+    /// Inserts an unused block at the position `at`. The unused blocks are those behind the count
+    /// in `order`.
     fn add_block(&self, at: usize, first: usize) {
         let count = get(&self.count);
         assert!(count < self.order.len(), "the table was made for fewer entries");

@@ -1,5 +1,5 @@
-//! The reaper, a thread that deregisters stale registrations without leases: the monitor's thread may not, since a
-//! registrar may allocate and unmap.
+//! The reaper, a thread that deregisters stale registrations without leases: the monitor's thread
+//! may not, since a registrar may allocate and unmap.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,7 +15,8 @@ use crate::error::{Error, Result};
 use crate::os::thread::{self, Thread};
 use crate::register::registrar::Registrar;
 
-/// The time after which leases are added up: the 32-bit count of a slot does not wrap around in that time.
+/// The time after which leases are added up: the 32-bit count of a slot does not wrap around in
+/// that time.
 const FOLD_INTERVAL: Duration = Duration::from_secs(5);
 /// The number of evictions in [`FOLD_INTERVAL`] from which on a budget may count as too small.
 const MANY_EVICTIONS: u64 = 1000;
@@ -43,8 +44,8 @@ impl Reaper {
     }
 }
 
-/// A detector of a budget that is smaller than the working set: more than half of the requests evict a registration. It
-/// reports once.
+/// A detector of a budget that is smaller than the working set: more than half of the requests
+/// evict a registration. It reports once.
 #[derive(Default)]
 struct BudgetPressure {
     evictions: u64,
@@ -53,7 +54,8 @@ struct BudgetPressure {
 }
 
 impl BudgetPressure {
-    /// Returns whether the statistics since the last call show a budget that is too small, for the first time.
+    /// Returns whether the statistics since the last call show a budget that is too small, for the
+    /// first time.
     fn is_first_sign(&mut self, stats: &Stats) -> bool {
         let requests = stats.hits + stats.misses;
         let (evicted, requested) =
@@ -88,15 +90,16 @@ fn run<R: Registrar>(shared: &CacheShared<R>) {
             }
         }
         let state = shared.lock();
-        // A lease that was dropped while its slot became stale may have been missed: the next pass finds it. A lease that
-        // is held for long deregisters its slot itself, so the passes become rare.
+        // A lease that was dropped while its slot became stale may have been missed: the next pass
+        // finds it. A lease that is held for long deregisters its slot itself, so the passes become
+        // rare.
         pause = match (state.lists.stale().len(), before) {
             (0, 0) => FOLD_INTERVAL,
             (now, before) if now != before => RECHECK,
             _ => (2 * pause).clamp(RECHECK, FOLD_INTERVAL),
         };
-        // Changes come in bursts, and a changing thread should not pay for a wake-up each time, so the reaper is woken only
-        // from a long sleep.
+        // Changes come in bursts, and a changing thread should not pay for a wake-up each time, so
+        // the reaper is woken only from a long sleep.
         if !shared.state.sleep_as_reaper(state, pause, pause > RECHECK) {
             pause = RECHECK;
         }
@@ -106,7 +109,8 @@ fn run<R: Registrar>(shared: &CacheShared<R>) {
 impl Drop for Reaper {
     fn drop(&mut self) {
         if let Some(thread) = self.thread.take() {
-            // A wake-up between the thread's check of `closing` and its sleep is lost, so it is repeated.
+            // A wake-up between the thread's check of `closing` and its sleep is lost, so it is
+            // repeated.
             while !thread.is_finished() {
                 (self.wake)();
                 std::thread::sleep(Duration::from_micros(50));

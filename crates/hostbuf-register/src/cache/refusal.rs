@@ -16,8 +16,8 @@ pub(super) enum MissRefusal {
         /// True if the request would fit into the budget without the leased registrations.
         leased: bool,
     },
-    /// Another registration overlaps the range. It may be valid for the request, which is unknown if the memory is
-    /// busy.
+    /// Another registration overlaps the range. It may be valid for the request, which is unknown
+    /// if the memory is busy.
     Overlap {
         /// The range of the other registration.
         other: Span,

@@ -1,4 +1,5 @@
-//! Reserved slots: a slot and its part of the budget are taken under the lock, and the device is called without it.
+//! Reserved slots: a slot and its part of the budget are taken under the lock, and the device is
+//! called without it.
 
 #![allow(unsafe_code)]
 
@@ -20,10 +21,11 @@ pub(super) struct Reservation {
     pub(super) requested: Span,
 }
 
-/// A slot in the state Registering, and the proof that the calling thread has released the cache's lock to get it: a
-/// system call that changes the address space must not be made with the lock.
+/// A slot in the state Registering, and the proof that the calling thread has released the cache's
+/// lock to get it: a system call that changes the address space must not be made with the lock.
 ///
-/// Dropping it frees the slot and its part of the budget, so a registration that fails or panics leaves nothing behind.
+/// Dropping it frees the slot and its part of the budget, so a registration that fails or panics
+/// leaves nothing behind.
 pub(super) struct Reserved<'a, H> {
     lock: &'a StateLock,
     slots: &'a Slots<H>,
@@ -33,9 +35,11 @@ pub(super) struct Reserved<'a, H> {
 }
 
 impl<'a, H> Reserved<'a, H> {
-    /// Takes a free slot for `reservation`, and releases the lock. Returns `None` if no slot is free.
+    /// Takes a free slot for `reservation`, and releases the lock. Returns `None` if no slot is
+    /// free.
     ///
-    /// `reused` is called with the slot, and with the lock, if the versions of the slot have wrapped around.
+    /// `reused` is called with the slot, and with the lock, if the versions of the slot have
+    /// wrapped around.
     // Inlined, as `publish::register`: moves of the parts through memory cost as much as the rest.
     #[inline(always)]
     pub(super) fn new(
@@ -73,9 +77,11 @@ impl<'a, H> Reserved<'a, H> {
         self.access
     }
 
-    /// Stores the device's handle. The slot stays Registering, and its budget is no longer released by a drop.
+    /// Stores the device's handle. The slot stays Registering, and its budget is no longer released
+    /// by a drop.
     pub(super) fn fill(self, handle: H) {
-        // SAFETY: the slot is Registering by `new`, which this thread has called, and no other thread changes such a slot.
+        // SAFETY: the slot is Registering by `new`, which this thread has called, and no other
+        // thread changes such a slot.
         unsafe { self.here().fill(handle) };
         std::mem::forget(self);
     }

@@ -15,7 +15,8 @@ use crate::os::lineage::Lineage;
 use crate::register::monitor::MonitorHandle;
 use crate::register::registrar::Registrar;
 
-/// The shared parts of a cache. A hit reads all but the lock, and writes none of them but the calling thread's counts.
+/// The shared parts of a cache. A hit reads all but the lock, and writes none of them but the
+/// calling thread's counts.
 pub(super) struct CacheShared<R: Registrar> {
     pub(super) registrar: CacheRegistrar<R>,
     pub(super) slots: Slots<R::Handle>,
@@ -30,7 +31,8 @@ pub(super) struct CacheShared<R: Registrar> {
 }
 
 impl<R: Registrar> CacheShared<R> {
-    /// Makes an empty cache. Nothing else is allocated afterwards, except for the counts and hints of each thread.
+    /// Makes an empty cache. Nothing else is allocated afterwards, except for the counts and hints
+    /// of each thread.
     ///
     /// # Errors
     /// [`Error::Os`] if there is no memory.
@@ -57,7 +59,8 @@ impl<R: Registrar> CacheShared<R> {
         self.state.lock()
     }
 
-    /// Returns the statistics. They are zero in a forked child, where another thread of the parent may hold the lock.
+    /// Returns the statistics. They are zero in a forked child, where another thread of the parent
+    /// may hold the lock.
     pub(super) fn stats(&self) -> Stats {
         if !self.lineage.is_here() {
             return Stats::default();

@@ -5,7 +5,7 @@
 use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering;
 
-use super::sync::{AtomicU64, AtomicUsize, Cell};
+use super::sync::{AtomicU64, AtomicUsize, HandleCell};
 use crate::register::monitor::DescriptorSet;
 use crate::span::{Access, Span};
 
@@ -29,34 +29,36 @@ pub(super) enum SlotState {
     Leaked = 6,
 }
 
-/// The part of a registration that a hit reads: the range, a word with the state and the version, and the device's handle.
-/// It takes half a cache line if the handle has one word.
+/// The part of a registration that a hit reads: the range, a word with the state and the version,
+/// and the device's handle. It takes half a cache line if the handle has one word.
 ///
 /// ```text
 ///   word   63            32 31            16 15       8 7                   0
 ///             version        descriptors      state       access, kept, filled
 /// ```
 ///
-/// Each registration of a slot has another version. A thread that reads the same word before and after it has counted a
-/// lease has read the range of the registration that it leases.
+/// Each registration of a slot has another version. A thread that reads the same word before and
+/// after it has counted a lease has read the range of the registration that it leases.
 #[repr(C, align(32))]
 pub(super) struct Slot<H> {
     start: AtomicUsize,
     end: AtomicUsize,
     word: AtomicU64,
-    /// Written while the slot is Registering or Deregistering, by the one thread that has set this state, and read by threads
-    /// with a lease.
-    handle: Cell<MaybeUninit<H>>,
+    /// Written while the slot is Registering or Deregistering, by the one thread that has set this
+    /// state, and read by threads with a lease.
+    handle: HandleCell<MaybeUninit<H>>,
 }
 
-// SAFETY: threads with leases share the handle by reference, and one thread owns it while there is no lease.
+// SAFETY: threads with leases share the handle by reference, and one thread owns it while there is
+// no lease.
 unsafe impl<H: Send + Sync> Sync for Slot<H> {}
 
 /// Set if the registration is exempt from eviction.
 const KEPT: u64 = 1 << 6;
 /// Set if there is a handle.
 const FILLED: u64 = 1 << 7;
-/// The position of the set of the monitor's userfaultfds that watch the memory; the set is empty for unwatched memory.
+/// The position of the set of the monitor's userfaultfds that watch the memory; the set is empty
+/// for unwatched memory.
 const DESCRIPTORS: u32 = 16;
 /// The position of the state.
 const STATE: u32 = 8;
@@ -69,7 +71,8 @@ pub(super) const VERSION_BITS: u32 = 24;
 /// The bits of the version that a hint stores.
 const VERSION_MASK: u64 = VERSION_UNIT * ((1 << VERSION_BITS) - 1);
 
-/// The observation of a live, covering slot by a hit. The hit checks it again after it has counted the lease.
+/// The observation of a live, covering slot by a hit. The hit checks it again after it has counted
+/// the lease.
 #[derive(Clone, Copy)]
 pub(super) struct Observation(u64);
 
@@ -109,7 +112,7 @@ impl<H> Slot<H> {
             start: AtomicUsize::new(0),
             end: AtomicUsize::new(0),
             word: AtomicU64::new(SlotState::Free as u64),
-            handle: Cell::new(MaybeUninit::uninit()),
+            handle: HandleCell::new(MaybeUninit::uninit()),
         }
     }
 
@@ -151,21 +154,22 @@ impl<H> Slot<H> {
         self.word.store(word & !STATES | (state as u64) << STATE, Ordering::SeqCst);
     }
 
-    /// Sets the range, the access and the descriptors of a free slot, and makes it Registering. Returns the version, which
-    /// wraps around after 2^24 registrations.
+    /// Sets the range, the access and the descriptors of a free slot, and makes it Registering.
+    /// Returns the version, which wraps around after 2^24 registrations.
     pub(super) fn describe(&self, span: Span, access: Access, watched: DescriptorSet) -> u32 {
         let version = (self.word.load(Ordering::Relaxed) & !(VERSION_UNIT - 1)).wrapping_add(VERSION_UNIT);
         let watched = u64::from(watched.bits()) << DESCRIPTORS;
         let word = version | watched | (SlotState::Registering as u64) << STATE | u64::from(access.bits());
-        // The word is written before the range, so that a reader which sees a part of the new range does not find the
-        // old word afterwards.
+        // The word is written before the range, so that a reader which sees a part of the new range
+        // does not find the old word afterwards.
         self.word.swap(word, Ordering::SeqCst);
         self.start.store(span.start(), Ordering::Release);
         self.end.store(span.end(), Ordering::Release);
         Observation(word).version()
     }
 
-    /// Returns an observation if the slot is live and covers the request, as far as can be seen without a lease.
+    /// Returns an observation if the slot is live and covers the request, as far as can be seen
+    /// without a lease.
     #[inline(always)]
     pub(super) fn observe(&self, span: Span, access: Access) -> Option<Observation> {
         self.look(span, 0, u64::from(access.bits()))
@@ -186,8 +190,9 @@ impl<H> Slot<H> {
         (there && self.contains(span)).then_some(Observation(word))
     }
 
-    /// Returns whether the slot is unchanged since an observation. If it is, after a lease has been counted, the slot keeps
-    /// its registration until the lease is returned; only its state may become Stale.
+    /// Returns whether the slot is unchanged since an observation. If it is, after a lease has been
+    /// counted, the slot keeps its registration until the lease is returned; only its state may
+    /// become Stale.
     #[inline(always)]
     pub(super) fn is_unchanged(&self, seen: Observation) -> bool {
         self.word.load(Ordering::SeqCst) == seen.0
@@ -204,8 +209,8 @@ impl<H> Slot<H> {
         Observation(self.word.load(Ordering::Relaxed)).version()
     }
 
-    /// Returns whether the range and the access suffice for a request, in whatever state the slot is. Without the cache's
-    /// lock the answer may be outdated.
+    /// Returns whether the range and the access suffice for a request, in whatever state the slot
+    /// is. Without the cache's lock the answer may be outdated.
     pub(super) fn covers(&self, span: Span, access: Access) -> bool {
         self.contains(span) && self.access().allows(access)
     }
@@ -255,11 +260,12 @@ impl<H> Slot<H> {
     /// Removes and returns the device's handle.
     ///
     /// # Safety
-    /// The slot is Deregistering, and the calling thread has set this state; or no other thread has the cache.
+    /// The slot is Deregistering, and the calling thread has set this state; or no other thread has
+    /// the cache.
     pub(super) unsafe fn empty(&self) -> Option<H> {
         let filled = self.word.fetch_and(!FILLED, Ordering::SeqCst) & FILLED != 0;
-        // SAFETY: the bit shows that there is a handle and that nobody has taken it; no other thread accesses the handle of a
-        // Deregistering slot.
+        // SAFETY: the bit shows that there is a handle and that nobody has taken it; no other
+        // thread accesses the handle of a Deregistering slot.
         filled.then(|| self.handle.with_mut(|place| unsafe { (*place).assume_init_read() }))
     }
 
@@ -276,7 +282,8 @@ impl<H> Slot<H> {
 
 impl<H> Drop for Slot<H> {
     fn drop(&mut self) {
-        // SAFETY: no other thread has the slot. A remaining handle belongs to a lease that the program has forgotten.
+        // SAFETY: no other thread has the slot. A remaining handle belongs to a lease that the
+        // program has forgotten.
         drop(unsafe { self.empty() });
     }
 }

@@ -22,6 +22,7 @@ pub(super) struct SlotDetails {
 pub(super) struct Leak {
     /// The value of `Stats::leaked` with this leak counted.
     pub(super) number: u64,
-    /// The device's answer, if it gave one. A clone of it allocates nothing, which the lock forbids.
+    /// The device's answer, if it gave one. A clone of it allocates nothing, which the lock
+    /// forbids.
     pub(super) why: Option<Arc<str>>,
 }

@@ -7,7 +7,8 @@ pub(super) struct SlotLists {
     /// The registering slots whose memory has changed meanwhile.
     tainted: Vec<u32>,
     stale: Vec<u32>,
-    /// Slots that a thread is deregistering without the lock, with their numbers in the order of the beginnings.
+    /// Slots that a thread is deregistering without the lock, with their numbers in the order of
+    /// the beginnings.
     deregistering: Vec<(u32, u64)>,
     /// The number of deregistrations that have begun.
     begun: u64,

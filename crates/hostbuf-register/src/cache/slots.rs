@@ -67,7 +67,8 @@ impl<H> Slots<H> {
         self.table.overlapping(span, each);
     }
 
-    /// Finds a live slot that overlaps `span` and that `wanted` accepts. The caller holds the cache's lock.
+    /// Finds a live slot that overlaps `span` and that `wanted` accepts. The caller holds the
+    /// cache's lock.
     pub(super) fn find_overlapping(&self, span: Span, wanted: impl FnMut(u32) -> bool) -> Option<u32> {
         self.table.find_overlapping(span, wanted)
     }

@@ -8,10 +8,11 @@ use super::sync::{Condvar, Mutex, MutexGuard};
 use super::wait::sleep_time;
 use crate::register::poison::IgnorePoison;
 
-/// The state under the cache's lock, in separate cache lines, since every hit reads the rest of the cache.
+/// The state under the cache's lock, in separate cache lines, since every hit reads the rest of the
+/// cache.
 ///
-/// The lock is never held across a system call that changes the address space, nor while memory is allocated or freed:
-/// the monitor takes it while another thread may be inside `free`.
+/// The lock is never held across a system call that changes the address space, nor while memory is
+/// allocated or freed: the monitor takes it while another thread may be inside `free`.
 #[repr(align(128))]
 pub(super) struct StateLock {
     guarded: Mutex<Guarded>,
@@ -23,7 +24,8 @@ pub(super) struct StateLock {
 
 struct Guarded {
     state: CacheState,
-    /// The number of threads in [`StateLock::wait`]: a wake-up costs a system call even if no thread waits.
+    /// The number of threads in [`StateLock::wait`]: a wake-up costs a system call even if no
+    /// thread waits.
     sleepers: usize,
     /// True if the reaper sleeps until it is woken; otherwise it looks again soon.
     reaper_sleeps: bool,
@@ -77,7 +79,8 @@ impl StateLock {
         self.changed.notify_all();
     }
 
-    /// Waits for a change, at most until `until`. It returns after a short time in any case, so callers check again.
+    /// Waits for a change, at most until `until`. It returns after a short time in any case, so
+    /// callers check again.
     pub(super) fn wait<'a>(&'a self, mut state: StateGuard<'a>, until: Option<Instant>) -> StateGuard<'a> {
         state.0.sleepers += 1;
         let mut state = self.wait_unannounced(state, sleep_time(until)).0;
@@ -85,7 +88,8 @@ impl StateLock {
         state
     }
 
-    /// Waits for a change for at most `time`, without being counted as a sleeper. Returns whether the time is over.
+    /// Waits for a change for at most `time`, without being counted as a sleeper. Returns whether
+    /// the time is over.
     pub(super) fn wait_unannounced<'a>(
         &'a self,
         state: StateGuard<'a>,
@@ -112,8 +116,9 @@ impl StateLock {
         self.stale.notify_all();
     }
 
-    /// Lets the reaper sleep for at most `time`. Returns whether the time is over. If `until_woken`, only stale
-    /// registrations or [`stop_reaper`](StateLock::stop_reaper) wake it; otherwise it is not woken.
+    /// Lets the reaper sleep for at most `time`. Returns whether the time is over. If
+    /// `until_woken`, only stale registrations or [`stop_reaper`](StateLock::stop_reaper) wake it;
+    /// otherwise it is not woken.
     #[inline]
     pub(super) fn sleep_as_reaper(
         &self,

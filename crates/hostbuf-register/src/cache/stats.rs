@@ -1,6 +1,7 @@
 //! The statistics of a cache.
 
-/// The counters of a cache. They are always on: hits are derived from the lease counts, so counting them costs nothing.
+/// The counters of a cache. They are always on: hits are derived from the lease counts, so counting
+/// them costs nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Stats {
@@ -20,15 +21,18 @@ pub struct Stats {
     pub changed: u64,
     /// Registrations repeated at once because the memory changed meanwhile.
     pub retried: u64,
-    /// FreezeObserver for one lease only because the memory cannot be watched: files, and shared memory of other owners.
+    /// Registrations for one lease only because the memory cannot be watched: files, and shared
+    /// memory of other owners.
     pub unwatchable: u64,
-    /// FreezeObserver for one lease only because there is no working monitor, the kernel has reported a change without
-    /// an event for more than a second, or the thread lacks the monitor's descriptors.
+    /// Registrations for one lease only because there is no working monitor, the kernel has
+    /// reported a change without an event for more than a second, or the thread lacks the monitor's
+    /// descriptors.
     pub unproven: u64,
-    /// FreezeObserver for one lease only because the kernel or the monitor's table has no room to watch another mapping.
+    /// Registrations for one lease only because the kernel or the monitor's table has no room to
+    /// watch another mapping.
     pub unwatched: u64,
-    /// FreezeObserver for one lease only because the program's memory was changing without a pause, or pages of the
-    /// range were being discarded.
+    /// Registrations for one lease only because the program's memory was changing without a pause,
+    /// or pages of the range were being discarded.
     pub busy: u64,
     /// Registrations that the registrar refused.
     pub failures: u64,

@@ -1,16 +1,18 @@
-//! The atomics, locks and cells of the paths without a lock: the standard library's, or loom's under `--cfg loom`.
+//! The atomics, locks and cells of the paths without a lock: the standard library's, or loom's
+//! under `--cfg loom`.
 //!
-//! loom explores every interleaving of a few threads, with a bounded number of preemptions, and every value that the memory
-//! model allows a load to return. It does not model the single order of SeqCst accesses: it treats them as AcqRel, and so
-//! finds executions in which a lease and an eviction miss each other, which no machine has. It does model SeqCst fences.
-//! Therefore a SeqCst store is followed by a fence here, as on x86, and a SeqCst load is not. The fence is slightly stronger
-//! than the language requires, since weaker accesses cannot pass it. The models that must hold without it run without
-//! fences.
+//! loom explores every interleaving of a few threads, with a bounded number of preemptions, and
+//! every value that the memory model allows a load to return. It does not model the single order of
+//! SeqCst accesses: it treats them as AcqRel, and so finds executions in which a lease and an
+//! eviction miss each other, which no machine has. It does model SeqCst fences. Therefore a SeqCst
+//! store is followed by a fence here, as on x86, and a SeqCst load is not. The fence is slightly
+//! stronger than the language requires, since weaker accesses cannot pass it. The models that must
+//! hold without it run without fences.
 //!
 //! A thread's hints do not use these types: no other thread reads them, and any hint may be wrong.
 
 #[cfg(not(all(test, loom)))]
-pub(super) use crate::os::array::Array;
+pub(super) use crate::os::array::Array as CounterArray;
 #[cfg(not(all(test, loom)))]
 pub(super) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, fence};
 #[cfg(not(all(test, loom)))]
@@ -27,21 +29,21 @@ pub(super) use loom::{
 #[cfg(all(test, loom))]
 pub(super) use modelled::thread_local;
 #[cfg(all(test, loom))]
-pub(super) use modelled::{Array, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, without_fences};
+pub(super) use modelled::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, CounterArray, without_fences};
 
 /// A cell that one thread writes while no other thread accesses it. loom reports violations.
 #[derive(Debug)]
-pub(super) struct Cell<T> {
+pub(super) struct HandleCell<T> {
     #[cfg(not(all(test, loom)))]
     inner: std::cell::UnsafeCell<T>,
     #[cfg(all(test, loom))]
     inner: loom::cell::UnsafeCell<T>,
 }
 
-impl<T> Cell<T> {
+impl<T> HandleCell<T> {
     #[cfg(not(all(test, loom)))]
-    pub(super) fn new(value: T) -> Cell<T> {
-        Cell { inner: std::cell::UnsafeCell::new(value) }
+    pub(super) fn new(value: T) -> HandleCell<T> {
+        HandleCell { inner: std::cell::UnsafeCell::new(value) }
     }
 
     #[cfg(not(all(test, loom)))]
@@ -57,8 +59,8 @@ impl<T> Cell<T> {
     }
 
     #[cfg(all(test, loom))]
-    pub(super) fn new(value: T) -> Cell<T> {
-        Cell { inner: loom::cell::UnsafeCell::new(value) }
+    pub(super) fn new(value: T) -> HandleCell<T> {
+        HandleCell { inner: loom::cell::UnsafeCell::new(value) }
     }
 
     #[cfg(all(test, loom))]
@@ -111,21 +113,22 @@ mod modelled {
     }
     pub(in crate::cache) use locals as thread_local;
 
-    /// A replacement for [`crate::os::array::Array`], since zero bytes are not a valid atomic of loom.
-    pub(in crate::cache) struct Array<T>(Box<[T]>);
+    /// A replacement for [`crate::os::array::Array`], since zero bytes are not a valid atomic of
+    /// loom.
+    pub(in crate::cache) struct CounterArray<T>(Box<[T]>);
 
-    impl<T: Default> Array<T> {
-        pub(in crate::cache) fn zeroed(count: usize) -> io::Result<Array<T>> {
-            Ok(Array((0..count).map(|_| T::default()).collect()))
+    impl<T: Default> CounterArray<T> {
+        pub(in crate::cache) fn zeroed(count: usize) -> io::Result<CounterArray<T>> {
+            Ok(CounterArray((0..count).map(|_| T::default()).collect()))
         }
 
         /// Does nothing, since no model forks.
-        pub(in crate::cache) fn zero_in_children(self) -> Array<T> {
+        pub(in crate::cache) fn zero_in_children(self) -> CounterArray<T> {
             self
         }
     }
 
-    impl<T> Deref for Array<T> {
+    impl<T> Deref for CounterArray<T> {
         type Target = [T];
 
         fn deref(&self) -> &[T] {

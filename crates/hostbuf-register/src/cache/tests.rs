@@ -38,8 +38,8 @@ fn end(shared: &CacheShared<Fake>) {
     deregister_stale(shared).expect("the fake ends it");
 }
 
-/// The versions of a slot wrap around while a thread with an old hint sleeps, or before a thread takes over the hints of
-/// another one.
+/// The versions of a slot wrap around while a thread with an old hint sleeps, or before a thread
+/// takes over the hints of another one.
 #[test]
 fn a_reused_version_is_not_the_old_registration() {
     for version in [0, 1, 5, VERSIONS - 1] {
@@ -64,7 +64,8 @@ fn a_reused_version_is_not_the_old_registration() {
     }
 }
 
-/// The versions of a slot wrap around after a thread has found its hint and before it checks the slot.
+/// The versions of a slot wrap around after a thread has found its hint and before it checks the
+/// slot.
 #[test]
 fn a_hint_found_before_its_version_is_reused_is_not_current() {
     let shared = with_room_for_one();
@@ -83,33 +84,34 @@ fn a_hint_found_before_its_version_is_reused_is_not_current() {
 }
 
 /// Memory that records the number of deregistrations in progress when it is dropped.
-struct Memory {
+struct RecordingMemory {
     shared: Weak<CacheShared<Fake>>,
     recorded: Arc<Mutex<Vec<usize>>>,
 }
 
-impl Drop for Memory {
+impl Drop for RecordingMemory {
     fn drop(&mut self) {
         let in_progress = self.shared.upgrade().map_or(0, |shared| shared.lock().lists.deregistering().len());
         self.recorded.lock().expect("no panic").push(in_progress);
     }
 }
 
-/// A thread that waits for a deregistration relies on the memory being gone: a program that has flushed the cache reuses
-/// the address.
+/// A thread that waits for a deregistration relies on the memory being gone: a program that has
+/// flushed the cache reuses the address.
 #[test]
 fn memory_is_released_before_its_deregistration_counts_as_done() {
     let shared = Arc::new(with_room_for_one());
     let recorded = Arc::new(Mutex::new(Vec::new()));
     get(&shared);
-    let memory = Memory { shared: Arc::downgrade(&shared), recorded: recorded.clone() };
+    let memory = RecordingMemory { shared: Arc::downgrade(&shared), recorded: recorded.clone() };
     shared.lock().details(0).memory = Some(Arc::new(memory));
     end(&shared);
     assert_eq!(*recorded.lock().expect("no panic"), [1], "released after its deregistration counted as done");
     assert_eq!((shared.stats().regions, shared.lock().lists.deregistering().len()), (0, 0));
 }
 
-/// Waiting threads check again by themselves after a moment, so requests alone do not show that nobody wakes them.
+/// Waiting threads check again by themselves after a moment, so requests alone do not show that
+/// nobody wakes them.
 #[test]
 fn the_end_of_a_lease_wakes_threads_that_wait() {
     let shared = with_room_for_one();

@@ -3,7 +3,8 @@
 use super::budget::Budget;
 use super::stats::Stats;
 
-/// The registrations and bytes of a cache, from before a registration is made until it is deregistered.
+/// The registrations and bytes of a cache, from before a registration is made until it is
+/// deregistered.
 pub(super) struct BudgetUsage {
     limit: Budget,
     regions: usize,

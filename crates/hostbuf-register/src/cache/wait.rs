@@ -2,13 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-/// The longest sleep of a thread that waits for a lease to end. A thread that drops a lease checks for waiters without
-/// a fence, and may miss one.
+/// The longest sleep of a thread that waits for a lease to end. A thread that drops a lease checks
+/// for waiters without a fence, and may miss one.
 pub(super) const RECHECK: Duration = Duration::from_millis(2);
 /// The shortest sleep of a waiting thread.
 const SHORTEST_SLEEP: Duration = Duration::from_micros(50);
-/// The time for which a request on a device without overlapping registrations waits for other threads' changes of
-/// memory.
+/// The time for which a request on a device without overlapping registrations waits for other
+/// threads' changes of memory.
 pub(super) const BUSY_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The events for which a request waits.
@@ -16,7 +16,8 @@ pub(super) const BUSY_PATIENCE: Duration = Duration::from_secs(1);
 pub(super) enum WaitMode {
     /// Deregistrations, and registrations by other threads.
     Progress,
-    /// The same events and the ends of leases, until the given time.
+    /// Deregistrations, registrations by other threads, and the ends of leases, until the given
+    /// time.
     Leases(Instant),
 }
 

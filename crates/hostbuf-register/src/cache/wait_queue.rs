@@ -15,7 +15,8 @@ impl WaitQueue {
         WaitQueue { waiting: Vec::with_capacity(ORDERED_WAITERS), tickets: 0 }
     }
 
-    /// Adds a request at the end, and returns its ticket. Returns `None` if there is no room, and so no order.
+    /// Adds a request at the end, and returns its ticket. Returns `None` if there is no room, and
+    /// so no order.
     #[inline]
     pub(super) fn join(&mut self) -> Option<u64> {
         if self.waiting.len() == ORDERED_WAITERS {

@@ -1,13 +1,15 @@
 //! Busy pages: pages that are discarded hundreds of times a second.
 //!
-//! While a discard is reported, the kernel cannot tell whether another change of memory of the same userfaultfd is in
-//! progress. So a thread that discards one page without a pause (such as an allocator's) would make all hits in that
-//! mapping wait. Such a page is not sent from: the monitor stops watching it, the discarding thread runs at full speed,
-//! and hits in the rest of the mapping do not wait.
+//! While a discard is reported, the kernel cannot tell whether another change of memory of the same
+//! userfaultfd is in progress. So a thread that discards one page without a pause (such as an
+//! allocator's) would make all hits in that mapping wait. Such a page is not sent from: the monitor
+//! stops watching it, the discarding thread runs at full speed, and hits in the rest of the mapping
+//! do not wait.
 //!
-//! The kernel then splits the mapping, and an mremap over more than one part fails with EFAULT. The part is therefore
-//! watched again after a second, which joins the mapping; if it is still busy, it is given up once more. If the part
-//! has meanwhile merged with a neighbouring mapping, it remains unwatched until a request needs memory there.
+//! The kernel then splits the mapping, and an mremap over more than one part fails with EFAULT. The
+//! part is therefore watched again after a second, which joins the mapping; if it is still busy, it
+//! is given up once more. If the part has meanwhile merged with a neighbouring mapping, it remains
+//! unwatched until a request needs memory there.
 
 use std::time::{Duration, Instant};
 
@@ -33,8 +35,8 @@ struct DiscardCount {
     discards: u32,
 }
 
-/// The busy ranges of a process, watched or not. All memory is allocated at construction, since the monitor may not
-/// allocate.
+/// The busy ranges of a process, watched or not. All memory is allocated at construction, since the
+/// monitor may not allocate.
 pub(super) struct BusyRanges {
     counts: [Option<DiscardCount>; COUNTED],
     given_up: Vec<(Span, usize, Instant)>,
@@ -74,8 +76,9 @@ impl BusyRanges {
         count.discards >= MANY
     }
 
-    /// Removes and returns a busy range of a descriptor, which stays unwatched until [`due`](BusyRanges::due) returns it.
-    /// Returns `None` if there is no busy range, or if too many ranges are unwatched already.
+    /// Removes and returns a busy range of a descriptor, which stays unwatched until
+    /// [`due`](BusyRanges::due) returns it. Returns `None` if there is no busy range, or if too
+    /// many ranges are unwatched already.
     pub(super) fn give_up(&mut self, descriptor: usize, now: Instant) -> Option<Span> {
         if self.closed || self.given_up.len() == MOST_GIVEN_UP {
             return None;

@@ -1,17 +1,19 @@
-//! Change sequences, with which a hit checks without a lock that it has missed no change of its memory.
+//! Change sequences, with which a hit checks without a lock that it has missed no change of its
+//! memory.
 //!
-//! Each userfaultfd has one. The monitor makes the sequence odd before it reads the descriptor's events, and even when
-//! they are applied. The kernel sets its own mark, `mmap_changing`, before a change and clears it when the changing
-//! thread continues, which is after the event has been read.
+//! Each userfaultfd has one. The monitor makes the sequence odd before it reads the descriptor's
+//! events, and even when they are applied. The kernel sets its own mark, `mmap_changing`, before a
+//! change and clears it when the changing thread continues, which is after the event has been read.
 //!
 //! ```text
 //!   the change:   mmap_changing + 1 ── pages go ── event ─┐             ┌─ mmap_changing - 1 ── returns
 //!   the monitor:                                odd ── read ── apply ── even
 //! ```
 //!
-//! A hit reads an even sequence, then a live entry, then a clear mark, and then the same sequence. No change that began
-//! before the first of these reads has then made the entry stale. Each read acquires what the corresponding step on the
-//! other side has released; the loom model in this file's tests checks all interleavings.
+//! A hit reads an even sequence, then a live entry, then a clear mark, and then the same sequence.
+//! No change that began before the first of these reads has then made the entry stale. Each read
+//! acquires what the corresponding step on the other side has released; the loom model in this
+//! file's tests checks all interleavings.
 
 use std::sync::atomic::Ordering;
 
@@ -35,13 +37,14 @@ pub(super) enum Unchanged {
     Unknown,
 }
 
-/// A userfaultfd and the state that a hit reads. All of it lies in one cache line, since each line is likely to miss
-/// after a system call. The alignment gives each sequence two lines, since processors prefetch lines in pairs.
+/// A userfaultfd and the state that a hit reads. All of it lies in one cache line, since each line
+/// is likely to miss after a system call. The alignment gives each sequence two lines, since
+/// processors prefetch lines in pairs.
 #[repr(align(128))]
 pub(super) struct ChangeSequence<U = Userfaultfd> {
     sequence: AtomicU64,
-    /// The number of threads that are unwatching ranges: the kernel no longer reports their changes, and caches do not
-    /// know yet.
+    /// The number of threads that are unwatching ranges: the kernel no longer reports their
+    /// changes, and caches do not know yet.
     unwatching: AtomicU32,
     /// True if the kernel's mark is reliable.
     sound: AtomicBool,
@@ -62,14 +65,15 @@ impl<U: ChangeMark> ChangeSequence<U> {
         }
     }
 
-    /// Returns a number that each change advances, and that is odd while a change is applied. Read it before the entry
-    /// to be validated.
+    /// Returns a number that each change advances, and that is odd while a change is applied. Read
+    /// it before the entry to be validated.
     #[inline(always)]
     pub(super) fn read(&self) -> u64 {
         self.sequence.load(Ordering::Acquire)
     }
 
-    /// Returns whether every change that had begun before the sequence was read as `before` had been applied by then.
+    /// Returns whether every change that had begun before the sequence was read as `before` had
+    /// been applied by then.
     #[inline(always)]
     pub(super) fn check(&self, before: u64) -> Unchanged {
         if before % 2 == 1 {
@@ -96,13 +100,14 @@ impl<U: ChangeMark> ChangeSequence<U> {
         self.check(before) == Unchanged::Yes
     }
 
-    /// Marks the beginning of applying a change, before its event is read, or the end of it. Callers hold a lock.
+    /// Marks the beginning of applying a change, before its event is read, or the end of it.
+    /// Callers hold a lock.
     pub(super) fn step(&self) {
         self.sequence.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Makes all checks fail until [`end_unwatching`](ChangeSequence::end_unwatching): from before the kernel stops
-    /// reporting changes of a range until caches know.
+    /// Makes all checks fail until [`end_unwatching`](ChangeSequence::end_unwatching): from before
+    /// the kernel stops reporting changes of a range until caches know.
     pub(super) fn begin_unwatching(&self) {
         self.unwatching.fetch_add(1, Ordering::SeqCst);
     }
@@ -169,7 +174,8 @@ impl ChangeSequences {
         set.iter().map(|number| &self.0[number])
     }
 
-    /// Returns the sequences of `set` as one number: each change advances it, and it is odd while a change is applied.
+    /// Returns the sequences of `set` as one number: each change advances it, and it is odd while a
+    /// change is applied.
     #[inline(always)]
     pub(super) fn read(&self, set: DescriptorSet) -> u64 {
         let (mut sum, mut odd) = (0u64, 0);
@@ -181,8 +187,8 @@ impl ChangeSequences {
         (sum & !1) | odd
     }
 
-    /// Returns whether every change of memory that `set` watches and that had begun before [`read`](ChangeSequences::read)
-    /// returned `before` had been applied by then.
+    /// Returns whether every change of memory that `set` watches and that had begun before
+    /// [`read`](ChangeSequences::read) returned `before` had been applied by then.
     #[inline(always)]
     pub(super) fn unchanged_since(&self, set: DescriptorSet, before: u64) -> bool {
         if set.bits().is_power_of_two() {
@@ -227,8 +233,8 @@ mod tests {
     }
 }
 
-/// A loom model of one change, the monitor that reads its event, and a hit. scripts/test runs it with the cache's
-/// models.
+/// A loom model of one change, the monitor that reads its event, and a hit. scripts/test runs it
+/// with the cache's models.
 #[cfg(all(test, loom))]
 mod interleavings {
     use std::sync::Arc;
@@ -238,9 +244,9 @@ mod interleavings {
     use super::*;
 
     #[derive(Default)]
-    struct Mark(Arc<AtomicU32>);
+    struct FakeMark(Arc<AtomicU32>);
 
-    impl ChangeMark for Mark {
+    impl ChangeMark for FakeMark {
         fn state(&self) -> ChangeState {
             match self.0.load(Ordering::Relaxed) {
                 0 => ChangeState::Quiet,
@@ -249,13 +255,14 @@ mod interleavings {
         }
     }
 
-    /// Checks that a hit which begins after an address has been unmapped, and so may belong to a new mapping, does not
-    /// return the old entry. The unmapping thread continues, and clears the mark, when the monitor has read the event.
+    /// Checks that a hit which begins after an address has been unmapped, and so may belong to a
+    /// new mapping, does not return the old entry. The unmapping thread continues, and clears the
+    /// mark, when the monitor has read the event.
     #[test]
     fn no_hit_after_an_unmap_returns_the_old_entry() {
         loom::model(|| {
             let changing = Arc::new(AtomicU32::new(0));
-            let sequence = Arc::new(ChangeSequence::new(Mark(changing.clone())));
+            let sequence = Arc::new(ChangeSequence::new(FakeMark(changing.clone())));
             let (gone, queued) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
             let (has_read, live) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(true)));
             let unmapping = {
@@ -266,9 +273,10 @@ mod interleavings {
                     gone.store(true, Ordering::Release);
                     queued.store(true, Ordering::Release);
                     if has_read.load(Ordering::Acquire) {
-                        // The kernel's own decrement is relaxed, after the acquire of a lock. On processors whose
-                        // stores become visible to all others at once (x86-64, ARMv8) this orders it after the
-                        // monitor's earlier stores for all observers.
+                        // The kernel's own decrement is relaxed, after the acquire of a lock. On
+                        // processors whose stores become visible to all others at once (x86-64,
+                        // ARMv8) this orders it after the monitor's earlier stores for all
+                        // observers.
                         changing.fetch_sub(1, Ordering::Release);
                     }
                 })

@@ -18,7 +18,8 @@ fn current() -> MutexGuard<'static, CurrentMonitor> {
     CURRENT.lock().ignore_poison()
 }
 
-/// Returns the running monitor, or starts one that passes its self-test. Each successful call requires a [`release`].
+/// Returns the running monitor, or starts one that passes its self-test. Each successful call
+/// requires a [`release`].
 ///
 /// # Errors
 /// The reason why there is no monitor.
@@ -62,8 +63,8 @@ pub(super) fn keep_running() -> Result<(), String> {
     Ok(())
 }
 
-/// Releases a reference. The last release stops the monitor before another one can start, since both would watch the
-/// same memory.
+/// Releases a reference. The last release stops the monitor before another one can start, since
+/// both would watch the same memory.
 pub(super) fn release(monitor: Arc<ProcessMonitor>) {
     let mut current = current();
     drop(monitor);

@@ -20,8 +20,8 @@ impl MonitorShared {
         let mut messages = EventBuffer::new();
         let mut ready = [EpollEvent::empty(); MOST_DESCRIPTORS + 2];
         loop {
-            // The thread sleeps. Polling would not be faster on cores that halt when idle, and each munmap would have
-            // to interrupt the polling core.
+            // The thread sleeps. Polling would not be faster on cores that halt when idle, and each
+            // munmap would have to interrupt the polling core.
             let next = self.ranges.lock().ignore_poison().busy.next_due(Instant::now());
             let timeout =
                 next.and_then(|left| EpollTimeout::try_from(left).ok()).unwrap_or(EpollTimeout::NONE);
@@ -44,7 +44,8 @@ impl MonitorShared {
         }
     }
 
-    /// Drops this thread's copies of the program's other descriptors, so that the thread does not keep them open.
+    /// Drops this thread's copies of the program's other descriptors, so that the thread does not
+    /// keep them open.
     fn keep_own_descriptors(&self) {
         if descriptors::has_xpmem() {
             return;
@@ -56,10 +57,11 @@ impl MonitorShared {
         let _ = descriptors::keep_only(&fds.chain(own).chain(queries).collect::<Vec<_>>());
     }
 
-    /// Watches formerly busy ranges again, so that the kernel joins them with their neighbours. Correctness does not
-    /// depend on it: a request for such memory watches it again.
+    /// Watches formerly busy ranges again, so that the kernel joins them with their neighbours.
+    /// Correctness does not depend on it: a request for such memory watches it again.
     fn watch_again(&self) {
-        // The lock is held throughout: stopping the monitor first forbids this, and then unwatches all ranges.
+        // The lock is held throughout: stopping the monitor first forbids this, and then unwatches
+        // all ranges.
         let mut ranges = self.ranges.lock().ignore_poison();
         while let Some((span, number)) = ranges.busy.due(Instant::now()) {
             self.delays.requests.wait();

@@ -17,7 +17,8 @@ pub(crate) struct MonitorHandle {
 }
 
 impl MonitorHandle {
-    /// Connects to the process's monitor, which the first call starts. Without one, no memory is watched.
+    /// Connects to the process's monitor, which the first call starts. Without one, no memory is
+    /// watched.
     pub(crate) fn start() -> MonitorHandle {
         match current::acquire() {
             Ok(monitor) => {
@@ -35,23 +36,23 @@ impl MonitorHandle {
         }
     }
 
-    /// Returns a number that each change reported by `set` advances, and that is odd while a change is applied. Read it
-    /// before the entry to be validated.
+    /// Returns a number that each change reported by `set` advances, and that is odd while a change
+    /// is applied. Read it before the entry to be validated.
     #[inline(always)]
     pub(crate) fn sequence(&self, set: DescriptorSet) -> u64 {
         self.sequences.as_ref().map_or(0, |sequences| sequences.read(set))
     }
 
-    /// Returns whether no change that `set` reports is in progress, and none has been applied since the sequence was
-    /// `before`.
+    /// Returns whether no change that `set` reports is in progress, and none has been applied since
+    /// the sequence was `before`.
     #[inline(always)]
     pub(crate) fn unchanged_since(&self, set: DescriptorSet, before: u64) -> bool {
         self.sequences.as_ref().is_some_and(|sequences| sequences.unchanged_since(set, before))
     }
 
-    /// Waits until every change that was in progress in memory that `set` watches has been applied, so that an entry
-    /// that is live afterwards was not affected. Returns false after about a millisecond if other threads change memory
-    /// without a pause, or if one change takes long.
+    /// Waits until every change that was in progress in memory that `set` watches has been applied,
+    /// so that an entry that is live afterwards was not affected. Returns false after about a
+    /// millisecond if other threads change memory without a pause, or if one change takes long.
     pub(crate) fn settle(&self, set: DescriptorSet) -> bool {
         self.monitor.as_ref().is_some_and(|monitor| monitor.settle(set))
     }

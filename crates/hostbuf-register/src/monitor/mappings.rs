@@ -15,47 +15,49 @@ use crate::span::Span;
 pub(super) enum WatchRefusal {
     /// It cannot be watched.
     Certain(Unwatched),
-    /// Nothing is mapped there, or the mappings have changed during the look-up, which is worth another attempt.
+    /// Nothing is mapped there, or the mappings have changed during the look-up, which is worth
+    /// another attempt.
     Retry,
 }
 
 /// A mapping of this process.
 #[derive(Clone, Copy)]
-pub(super) struct Mapping {
+pub(super) struct ProcessMapping {
     pub(super) span: Span,
-    /// True if it is private anonymous memory. Files and shared memory also change in ways that the kernel does not
-    /// report.
+    /// True if it is private anonymous memory. Files and shared memory also change in ways that the
+    /// kernel does not report.
     pub(super) is_own: bool,
 }
 
-/// Access to `/proc/self/maps`, opened once at the start: later there may be no free descriptor, or no `/proc`.
-pub(super) struct Mappings {
+/// Access to `/proc/self/maps`, opened once at the start: later there may be no free descriptor, or
+/// no `/proc`.
+pub(super) struct ProcessMappings {
     /// The file for queries by address, `None` on a kernel without them.
     queries: Option<File>,
-    /// The file for reading the list. The monitor's thread never locks it, since the lock is held while the list is
-    /// read.
+    /// The file for reading the list. The monitor's thread never locks it, since the lock is held
+    /// while the list is read.
     list: Mutex<File>,
-    /// The kernel's own mappings (`[vdso]` and the like), which a query cannot distinguish from anonymous memory. They
-    /// never move.
+    /// The kernel's own mappings (`[vdso]` and the like), which a query cannot distinguish from
+    /// anonymous memory. They never move.
     special: Vec<Span>,
 }
 
-impl Mappings {
+impl ProcessMappings {
     /// Opens the list, and uses queries if the kernel supports them.
     ///
     /// # Errors
     /// As `open(2)`: `ENOENT` where /proc is not mounted.
-    pub(super) fn open() -> std::io::Result<Mappings> {
-        let mut mappings = Mappings::by_list()?;
+    pub(super) fn open() -> std::io::Result<ProcessMappings> {
+        let mut mappings = ProcessMappings::by_list()?;
         mappings.queries =
             File::open("/proc/self/maps").ok().filter(|queries| mapping_at_or_after(queries, 0).is_ok());
         Ok(mappings)
     }
 
     /// Opens the list only, as on a kernel without queries.
-    fn by_list() -> std::io::Result<Mappings> {
+    fn by_list() -> std::io::Result<ProcessMappings> {
         let list = Mutex::new(File::open("/proc/self/maps")?);
-        let mut mappings = Mappings { queries: None, list, special: Vec::new() };
+        let mut mappings = ProcessMappings { queries: None, list, special: Vec::new() };
         let mut special = Vec::new();
         mappings.read_list(|span, mapping| {
             if mapping.path.starts_with(b"[v") {
@@ -67,14 +69,14 @@ impl Mappings {
         Ok(mappings)
     }
 
-    /// Passes each mapping that ends after `from`, lowest first, until `each` returns false. Returns false if the
-    /// kernel reports an error. This is not an atomic snapshot: mappings that change meanwhile may be missing or
-    /// incomplete.
-    pub(super) fn each_from(&self, from: usize, mut each: impl FnMut(Mapping) -> bool) -> bool {
+    /// Passes each mapping that ends after `from`, lowest first, until `each` returns false.
+    /// Returns false if the kernel reports an error. This is not an atomic snapshot: mappings that
+    /// change meanwhile may be missing or incomplete.
+    pub(super) fn each_from(&self, from: usize, mut each: impl FnMut(ProcessMapping) -> bool) -> bool {
         let Some(queries) = &self.queries else {
             return self.read_list(|span, mapping| {
                 let is_own = mapping.inode == 0 && mapping.private && !mapping.path.starts_with(b"[v");
-                span.end() <= from || each(Mapping { span, is_own })
+                span.end() <= from || each(ProcessMapping { span, is_own })
             });
         };
         let mut at = from;
@@ -83,7 +85,7 @@ impl Mappings {
             let Some(found) = found else { return true };
             if let Ok(span) = Span::new(found.start, found.end - found.start) {
                 let is_own = found.inode == 0 && found.private && !self.special.contains(&span);
-                if !each(Mapping { span, is_own }) {
+                if !each(ProcessMapping { span, is_own }) {
                     return true;
                 }
             }
@@ -91,7 +93,8 @@ impl Mappings {
         }
     }
 
-    /// Passes each mapping of the list, lowest first, until `each` returns false. Returns false if reading fails.
+    /// Passes each mapping of the list, lowest first, until `each` returns false. Returns false if
+    /// reading fails.
     fn read_list(&self, mut each: impl FnMut(Span, maps::Mapped<'_>) -> bool) -> bool {
         let mut list = self.list.lock().ignore_poison();
         list.seek(SeekFrom::Start(0)).is_ok()
@@ -105,7 +108,7 @@ impl Mappings {
     }
 
     /// Passes each mapping that overlaps `span`, lowest first.
-    pub(super) fn each_in(&self, span: Span, mut each: impl FnMut(Mapping)) {
+    pub(super) fn each_in(&self, span: Span, mut each: impl FnMut(ProcessMapping)) {
         self.each_from(span.start(), |mapping| {
             let inside = mapping.span.start() < span.end();
             if inside {
@@ -136,8 +139,8 @@ impl Mappings {
         whole.filter(|whole| whole.contains(span)).ok_or(WatchRefusal::Retry)
     }
 
-    /// Returns whether `span` is exactly one private anonymous mapping; always false on a kernel without queries. It
-    /// takes no lock.
+    /// Returns whether `span` is exactly one private anonymous mapping; always false on a kernel
+    /// without queries. It takes no lock.
     pub(super) fn is_exactly(&self, span: Span) -> bool {
         let mut found = false;
         self.queries.is_some()
@@ -153,7 +156,8 @@ impl Mappings {
         self.queries.as_ref()
     }
 
-    /// Returns whether one mapping contains all of `span`: two mappings may differ in their protection.
+    /// Returns whether one mapping contains all of `span`: two mappings may differ in their
+    /// protection.
     pub(super) fn is_one(&self, span: Span) -> bool {
         let mut one = false;
         self.each_in(span, |mapping| one |= mapping.span.contains(span));
@@ -165,10 +169,11 @@ impl Mappings {
 mod tests {
     use super::*;
 
-    /// Compares queries with the list for anonymous memory, a file, the kernel's own mappings, and an unmapped address.
+    /// Compares queries with the list for anonymous memory, a file, the kernel's own mappings, and
+    /// an unmapped address.
     #[test]
     fn queries_and_the_list_see_the_same_mappings() {
-        let (by_query, by_list) = (Mappings::open().unwrap(), Mappings::by_list().unwrap());
+        let (by_query, by_list) = (ProcessMappings::open().unwrap(), ProcessMappings::by_list().unwrap());
         if by_query.queries.is_none() {
             return eprintln!("skipped: PROCMAP_QUERY: this kernel has none");
         }
@@ -178,7 +183,7 @@ mod tests {
         let own = Span::new(own.as_ptr() as usize, own.len()).unwrap();
         let spans = [own, Span::new(code, 1).unwrap(), by_list.special[0], Span::new(1, 1).unwrap()];
         for span in spans {
-            let kind = |mappings: &Mappings| match mappings.watchable(span) {
+            let kind = |mappings: &ProcessMappings| match mappings.watchable(span) {
                 Ok(whole) => {
                     assert!(whole.contains(span));
                     "own"

@@ -1,8 +1,9 @@
 //! The monitor, which reports to caches that the pages behind an address have changed.
 //!
-//! One monitor serves all caches of a process, since only one userfaultfd can watch a mapping. [`current`] starts it
-//! and lets it prove in [`self_test`] that it sees changes. Requests have memory watched ([`watch`]) and wait for
-//! changes in progress ([`settle`]); the monitor's thread reads the kernel's events and applies them ([`events`]).
+//! One monitor serves all caches of a process, since only one userfaultfd can watch a mapping.
+//! [`current`] starts it and lets it prove in [`self_test`] that it sees changes. Requests have
+//! memory watched ([`watch`]) and wait for changes in progress ([`settle`]); the monitor's thread
+//! reads the kernel's events and applies them ([`events`]).
 
 mod busy_ranges;
 mod change_mark;

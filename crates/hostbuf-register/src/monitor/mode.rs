@@ -7,17 +7,19 @@ use crate::os::descriptors;
 use crate::register::environment;
 use crate::register::registrar::Probe;
 
-/// The way in which a cache learns of changes of foreign memory, which is memory that hostbuf has not allocated.
+/// The way in which a cache learns of changes of foreign memory, which is memory that hostbuf has
+/// not allocated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MonitorMode {
-    /// The kernel reports changes with userfaultfd, and every hit checks whether a change is in progress. No library
-    /// call is intercepted, so changes are seen whichever library makes them. The [module](crate::register) lists the
-    /// exceptions.
+    /// The kernel reports changes with userfaultfd, and every hit checks whether a change is in
+    /// progress. No library call is intercepted, so changes are seen whichever library makes them.
+    /// The [module](crate::register) lists the exceptions.
     #[default]
     Strict,
-    /// The program calls [`invalidate`](crate::register::RegistrationCache::invalidate) before the pages change.
-    /// Foreign memory is registered exactly as requested, since the cache does not know where it ends. A program that
-    /// sends a growing window first calls [`keep`](crate::register::RegistrationCache::keep) for the whole of it.
+    /// The program calls [`invalidate`](crate::register::RegistrationCache::invalidate) before the
+    /// pages change. Foreign memory is registered exactly as requested, since the cache does not
+    /// know where it ends. A program that sends a growing window first calls
+    /// [`keep`](crate::register::RegistrationCache::keep) for the whole of it.
     Explicit,
 }
 
@@ -27,7 +29,8 @@ impl MonitorMode {
     /// # Errors
     /// [`Error::Invalid`] for any other value, and for an invalid `HOSTBUF_CACHE_DESCRIPTORS`.
     pub fn from_environment() -> Result<MonitorMode> {
-        // The monitor reads this variable when it starts, which may be in a place that cannot return an error.
+        // The monitor reads this variable when it starts, which may be in a place that cannot
+        // return an error.
         process_monitor::descriptors_from_environment()?;
         MonitorMode::read(environment::text("HOSTBUF_CACHE_MONITOR")?.as_deref())
     }
@@ -43,30 +46,34 @@ impl MonitorMode {
         }
     }
 
-    /// Gives the calling thread its own file descriptor table (`unshare(2)` with CLONE_FILES), so that hits on foreign
-    /// memory scale with the number of threads.
+    /// Gives the calling thread its own file descriptor table (`unshare(2)` with CLONE_FILES), so
+    /// that hits on foreign memory scale with the number of threads.
     ///
-    /// Each such hit makes a system call on a userfaultfd. If threads share a descriptor table, the kernel counts a
-    /// reference to the file in each call, so threads that use the same userfaultfd contend for one cache line. A
-    /// thread with its own table skips the count. Memory is spread over up to 16 userfaultfds, so this matters if many
-    /// threads send from one mapping: call it once at the start of each communication thread that opens no descriptors
-    /// itself.
+    /// Each such hit makes a system call on a userfaultfd. If threads share a descriptor table, the
+    /// kernel counts a reference to the file in each call, so threads that use the same userfaultfd
+    /// contend for one cache line. A thread with its own table skips the count. Memory is spread
+    /// over up to 16 userfaultfds, so this matters if many threads send from one mapping: call it
+    /// once at the start of each communication thread that opens no descriptors itself.
     ///
-    /// The new table has copies of all descriptors of the program, with the consequences of `unshare(2)`. Descriptors
-    /// that other threads open later do not exist in this thread. Descriptors that they close stay open here: a pipe
-    /// does not reach its end of file, and a closed connection sends no FIN, until this thread ends or closes its copy.
-    /// Descriptors that this thread closes (for example by dropping the cache of a device) stay open in the program's
-    /// table. Threads that this thread starts share its table. POSIX record locks (`fcntl` with F_SETLK) belong to a table,
-    /// so those of this thread conflict with those of the program's other threads.
+    /// The new table has copies of all descriptors of the program, with the consequences of
+    /// `unshare(2)`. Descriptors that other threads open later do not exist in this thread.
+    /// Descriptors that they close stay open here: a pipe does not reach its end of file, and a
+    /// closed connection sends no FIN, until this thread ends or closes its copy. Descriptors that
+    /// this thread closes (for example by dropping the cache of a device) stay open in the
+    /// program's table. Threads that this thread starts share its table. POSIX record locks
+    /// (`fcntl` with F_SETLK) belong to a table, so those of this thread conflict with those of the
+    /// program's other threads.
     ///
-    /// The call starts the monitor if necessary and keeps it running until the process ends, since the thread would not
-    /// have the descriptors of a later monitor. A thread that has unshared its table itself before the monitor started
-    /// lacks these descriptors too; its requests are registered for their leases only (`Stats::unproven`).
+    /// The call starts the monitor if necessary and keeps it running until the process ends, since
+    /// the thread would not have the descriptors of a later monitor. A thread that has unshared its
+    /// table itself before the monitor started lacks these descriptors too; its requests are
+    /// registered for their leases only (`Stats::unproven`).
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if there is no strict monitor, if the kernel refuses to unshare the table, or if the
-    /// process has opened `/dev/xpmem`: when a thread with its own table ends, that driver ends all XPMEM segments and
-    /// attachments of the process, with which many MPIs send between the ranks of a host.
+    /// [`Error::Unsupported`] if there is no strict monitor, if the kernel refuses to unshare the
+    /// table, or if the process has opened `/dev/xpmem`: when a thread with its own table ends,
+    /// that driver ends all XPMEM segments and attachments of the process, with which many MPIs
+    /// send between the ranks of a host.
     #[doc(alias = "CLONE_FILES")]
     pub fn unshare_descriptors() -> Result<()> {
         let unsupported = |why: String| Error::Unsupported {
@@ -117,7 +124,8 @@ impl MonitorMode {
         }
     }
 
-    /// Checks whether this process can have a working strict monitor, and returns the reason if not.
+    /// Checks whether this process can have a working strict monitor, and returns the reason if
+    /// not.
     #[must_use]
     pub fn probe() -> Probe {
         match current::acquire() {

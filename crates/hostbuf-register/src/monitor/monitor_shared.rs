@@ -9,7 +9,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::change_sequence::{ChangeSequence, ChangeSequences};
 use super::descriptor_set::{DescriptorSet, MOST_DESCRIPTORS};
-use super::mappings::Mappings;
+use super::mappings::ProcessMappings;
 use super::userfaultfd::Userfaultfd;
 use super::watched::Watcher;
 use super::watched_ranges::WatchedRanges;
@@ -30,7 +30,7 @@ pub(super) type WatchedPiece = (Span, usize);
 /// The state that the monitor's thread shares with requests.
 pub(super) struct MonitorShared {
     pub(super) sequences: Arc<ChangeSequences>,
-    pub(super) mappings: Mappings,
+    pub(super) mappings: ProcessMappings,
     pub(super) stop: EventFd,
     pub(super) wake: EventFd,
     /// Passed when the thread has made its last allocation.
@@ -38,12 +38,15 @@ pub(super) struct MonitorShared {
     pub(super) epoll: Epoll,
     pub(super) ranges: Mutex<WatchedRanges>,
     watchers: Mutex<Vec<Arc<dyn Watcher>>>,
-    /// Held while changes are applied and a sequence is odd, by the monitor's thread or by a thread that unwatches a
-    /// range. Only the monitor's thread makes system calls while it holds this lock.
+    /// Held while changes are applied and a sequence is odd, by the monitor's thread or by a thread
+    /// that unwatches a range. Only the monitor's thread makes system calls while it holds this
+    /// lock.
     pub(super) applying: Mutex<()>,
-    /// For each descriptor, the time since which only the kernel's mark has been seen, and the sequence at that time.
+    /// For each descriptor, the time since which only the kernel's mark has been seen, and the
+    /// sequence at that time.
     pub(super) marks: Mutex<[Option<(Instant, u64)>; MOST_DESCRIPTORS]>,
-    /// The number of the next mapping; modulo the number of descriptors it selects the mapping's descriptor.
+    /// The number of the next mapping; modulo the number of descriptors it selects the mapping's
+    /// descriptor.
     pub(super) next: AtomicUsize,
     /// True if the warning about a thread without the descriptors has been issued.
     has_warned: AtomicBool,
@@ -57,7 +60,8 @@ pub(super) struct TestDelays {
     pub(super) events: TestDelay,
     /// The delay before caches are notified of a change.
     pub(super) notifications: TestDelay,
-    /// The pause of a request whose memory is watched now, and of the monitor before it watches a busy range again.
+    /// The pause of a request whose memory is watched now, and of the monitor before it watches a
+    /// busy range again.
     pub(super) requests: TestDelay,
 }
 
@@ -86,13 +90,13 @@ impl TestDelay {
 }
 
 impl MonitorShared {
-    /// Makes the state of a monitor, and opens its files: the userfaultfds last, by `open_userfaults`, so that they have
-    /// the highest numbers.
+    /// Makes the state of a monitor, and opens its files: the userfaultfds last, by
+    /// `open_userfaults`, so that they have the highest numbers.
     ///
     /// # Errors
     /// The reason for people.
     pub(super) fn new(
-        mappings: Mappings,
+        mappings: ProcessMappings,
         open_userfaults: impl FnOnce() -> Result<Vec<Userfaultfd>, String>,
     ) -> Result<MonitorShared, String> {
         let event = || {
@@ -124,8 +128,8 @@ impl MonitorShared {
     /// Adds a receiver of changes.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if there are [`MOST_WATCHERS`] already: the list never grows, since the monitor's thread may
-    /// not wait for an allocation.
+    /// [`Error::Invalid`] if there are [`MOST_WATCHERS`] already: the list never grows, since the
+    /// monitor's thread may not wait for an allocation.
     pub(super) fn subscribe(&self, watcher: Arc<dyn Watcher>) -> crate::error::Result<()> {
         let refused = {
             let mut watchers = self.watchers.lock().ignore_poison();
@@ -166,8 +170,8 @@ impl MonitorShared {
         self.notify(Span::new(1, usize::MAX - 1).expect("a range"));
     }
 
-    /// Runs `change` with odd sequences, so that concurrent hits wait for it. `change` must neither allocate nor free
-    /// memory.
+    /// Runs `change` with odd sequences, so that concurrent hits wait for it. `change` must neither
+    /// allocate nor free memory.
     pub(super) fn apply(&self, set: DescriptorSet, change: impl FnOnce()) {
         let _alone = self.applying.lock().ignore_poison();
         self.sequences.in_set(set).for_each(ChangeSequence::step);
@@ -175,7 +179,8 @@ impl MonitorShared {
         self.sequences.in_set(set).for_each(ChangeSequence::step);
     }
 
-    /// Warns once that a thread lacks the monitor's descriptors, so that its requests cannot query the kernel.
+    /// Warns once that a thread lacks the monitor's descriptors, so that its requests cannot query
+    /// the kernel.
     #[cold]
     pub(super) fn warn_of_unknown_descriptor(&self) {
         if !self.has_warned.swap(true, Ordering::Relaxed) {

@@ -9,7 +9,7 @@ use nix::sys::signal::SigSet;
 
 use super::change_sequence::ChangeSequences;
 use super::descriptor_set::{DescriptorSet, MOST_DESCRIPTORS};
-use super::mappings::Mappings;
+use super::mappings::ProcessMappings;
 use super::monitor_shared::{MonitorShared, TestDelays};
 use super::userfaultfd::Userfaultfd;
 use super::watched::{Unwatched, Watched, Watcher};
@@ -21,10 +21,11 @@ use crate::register::environment;
 use crate::register::poison::IgnorePoison;
 use crate::span::Span;
 
-/// The largest number of passes in which everything is unwatched when the monitor stops: memory that moves meanwhile
-/// needs another pass.
+/// The largest number of passes in which everything is unwatched when the monitor stops: memory
+/// that moves meanwhile needs another pass.
 const UNWATCH_PASSES: u32 = 1000;
-/// The number of free descriptors to leave to the program. If there would be fewer, the monitor uses one userfaultfd.
+/// The number of free descriptors to leave to the program. If there would be fewer, the monitor
+/// uses one userfaultfd.
 const SPARE: u64 = 64;
 
 /// The process's monitor: its thread, and the state that the thread shares with requests.
@@ -38,7 +39,8 @@ pub(super) struct ProcessMonitor {
     kept: AtomicBool,
 }
 
-/// Returns the number of userfaultfds from `HOSTBUF_CACHE_DESCRIPTORS`, or [`MOST_DESCRIPTORS`] if it is not set.
+/// Returns the number of userfaultfds from `HOSTBUF_CACHE_DESCRIPTORS`, or [`MOST_DESCRIPTORS`] if
+/// it is not set.
 pub(super) fn descriptors_from_environment() -> crate::error::Result<usize> {
     const NAME: &str = "HOSTBUF_CACHE_DESCRIPTORS";
     let Some(text) = environment::text(NAME)? else { return Ok(MOST_DESCRIPTORS) };
@@ -50,7 +52,8 @@ pub(super) fn descriptors_from_environment() -> crate::error::Result<usize> {
     }
 }
 
-/// Opens `wanted` userfaultfds, or a single one if that leaves fewer than [`SPARE`] descriptors to the program.
+/// Opens `wanted` userfaultfds, or a single one if that leaves fewer than [`SPARE`] descriptors to
+/// the program.
 fn open_userfaults(features: u64, wanted: usize) -> Result<Vec<Userfaultfd>, String> {
     let mut userfaults = Vec::with_capacity(wanted);
     while userfaults.len() < wanted {
@@ -69,8 +72,8 @@ fn open_userfaults(features: u64, wanted: usize) -> Result<Vec<Userfaultfd>, Str
             Err(_) => break,
         }
     }
-    // The program needs descriptors too, so a process with few of them gets a single userfaultfd. These are the last
-    // descriptors that the monitor opens.
+    // The program needs descriptors too, so a process with few of them gets a single userfaultfd.
+    // These are the last descriptors that the monitor opens.
     let last = userfaults.last().map_or(0, |userfault| userfault.as_fd().as_raw_fd() as u64);
     let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft);
     if userfaults.len() < wanted || last + SPARE >= limit {
@@ -80,21 +83,23 @@ fn open_userfaults(features: u64, wanted: usize) -> Result<Vec<Userfaultfd>, Str
 }
 
 impl ProcessMonitor {
-    /// Starts a monitor with these features of userfaultfd. It is not known yet to see every change.
+    /// Starts a monitor with these features of userfaultfd. It is not known yet to see every
+    /// change.
     ///
     /// # Errors
     /// The reason for people.
     pub(super) fn start(features: u64) -> Result<ProcessMonitor, String> {
         let wanted = descriptors_from_environment().map_err(|e| e.to_string())?;
         let mappings =
-            Mappings::open().map_err(|e| format!("/proc/self/maps, which lists the mappings: {e}"))?;
+            ProcessMappings::open().map_err(|e| format!("/proc/self/maps, which lists the mappings: {e}"))?;
         let shared = Arc::new(MonitorShared::new(mappings, || open_userfaults(features, wanted))?);
         let stop_number = descriptors::eventfd_number(shared.stop.as_fd()).ok().flatten();
         let for_thread = shared.clone();
         let thread = thread::spawn(c"hostbuf-monitor", move || {
             // The application's signals are for its own threads.
             let _ = SigSet::all().thread_block();
-            // The thread that stops the monitor joins this one and drops the last reference, so nothing is freed here.
+            // The thread that stops the monitor joins this one and drops the last reference, so
+            // nothing is freed here.
             for_thread.listen();
         });
         let thread = thread.map_err(|e| format!("starting the monitor's thread: {e}"))?;
@@ -103,12 +108,14 @@ impl ProcessMonitor {
         Ok(ProcessMonitor { shared, thread: Some(thread), lineage, stop_number, kept })
     }
 
-    /// Returns whether this is the process that started the monitor, and not a forked child without its thread.
+    /// Returns whether this is the process that started the monitor, and not a forked child without
+    /// its thread.
     pub(super) fn is_here(&self) -> bool {
         self.lineage.is_here()
     }
 
-    /// Records that a reference is held until the process ends. Returns whether one was held already.
+    /// Records that a reference is held until the process ends. Returns whether one was held
+    /// already.
     pub(super) fn mark_kept(&self) -> bool {
         self.kept.swap(true, Ordering::Relaxed)
     }
@@ -123,13 +130,15 @@ impl ProcessMonitor {
         self.sequences().read(self.sequences().all())
     }
 
-    /// Returns whether no change is in progress, and none has been applied since the sequence was `before`.
+    /// Returns whether no change is in progress, and none has been applied since the sequence was
+    /// `before`.
     pub(super) fn unchanged_since(&self, before: u64) -> bool {
         self.sequences().unchanged_since(self.sequences().all(), before)
     }
 
-    /// Waits until every change that was in progress in memory that `set` watches has been applied. Returns false if
-    /// the wait has ended without that: other threads change memory without a pause, or one change takes long.
+    /// Waits until every change that was in progress in memory that `set` watches has been applied.
+    /// Returns false if the wait has ended without that: other threads change memory without a
+    /// pause, or one change takes long.
     pub(super) fn settle(&self, set: DescriptorSet) -> bool {
         self.shared.settle(set).is_ok()
     }
@@ -172,7 +181,8 @@ impl Drop for ProcessMonitor {
             return;
         }
         self.shared.ranges.lock().ignore_poison().busy.close();
-        // If no file can be opened, the number is unknown, and the descriptor counts as the monitor's.
+        // If no file can be opened, the number is unknown, and the descriptor counts as the
+        // monitor's.
         let number = descriptors::eventfd_number(self.shared.stop.as_fd());
         let known = self.stop_number;
         let can_stop = known.is_none() || number.map_or(true, |number| number == known);
@@ -184,8 +194,9 @@ impl Drop for ProcessMonitor {
             std::mem::forget((thread, self.shared.clone()));
             return;
         }
-        // Everything is unwatched before the thread stops: an unmap whose event nobody reads would wait for ever, and so
-        // would one after the descriptor is closed, if a forked child still has it.
+        // Everything is unwatched before the thread stops: an unmap whose event nobody reads would
+        // wait for ever, and so would one after the descriptor is closed, if a forked child still
+        // has it.
         for _ in 0..UNWATCH_PASSES {
             let before = self.sequence();
             self.shared.unwatch_all();

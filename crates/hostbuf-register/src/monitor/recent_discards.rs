@@ -1,7 +1,8 @@
 //! Recently discarded pages.
 //!
-//! The kernel reports a discard (MADV_DONTNEED) before it takes the pages, and the discarding thread continues when the
-//! event has been read. The old pages remain for a while, and no event reports their removal.
+//! The kernel reports a discard (MADV_DONTNEED) before it takes the pages, and the discarding
+//! thread continues when the event has been read. The old pages remain for a while, and no event
+//! reports their removal.
 //!
 //! ```text
 //!   the discarding thread:     event -- woken -- mmap_changing - 1 --|-- mmap_lock ------ takes the pages ------|
@@ -9,19 +10,21 @@
 //!   a request:                                    seen quiet |--- GAP ---|------------ barrier ----------|  settled
 //! ```
 //!
-//! The discarding thread decrements `mmap_changing` itself when it runs again (`userfaultfd_event_wait_completion`),
-//! and then takes the lock for reading (`madvise_dontneed_free`). Between the two are a few dozen instructions. The
-//! thread may lose its core there: it may be preempted or, in kernels with voluntary preemption, reschedule when it
-//! takes the lock. The gap covers that time. Taking the pages may take long; the barrier waits for it, since it takes
-//! the same lock for writing.
+//! The discarding thread decrements `mmap_changing` itself when it runs again
+//! (`userfaultfd_event_wait_completion`), and then takes the lock for reading
+//! (`madvise_dontneed_free`). Between the two are a few dozen instructions. The thread may lose its
+//! core there: it may be preempted or, in kernels with voluntary preemption, reschedule when it
+//! takes the lock. The gap covers that time. Taking the pages may take long; the barrier waits for
+//! it, since it takes the same lock for writing.
 
 use std::time::{Duration, Instant};
 
 use super::descriptor_set::DescriptorSet;
 use crate::span::Span;
 
-/// The time allowed for a thread between the decrement of `mmap_changing` and taking the lock. In the experiment of
-/// docs/figures.md none of 82 000 discards left old pages after a barrier, even without a gap.
+/// The time allowed for a thread between the decrement of `mmap_changing` and taking the lock. In
+/// the experiment of docs/figures.md none of 82 000 discards left old pages after a barrier, even
+/// without a gap.
 pub(super) const GAP: Duration = Duration::from_millis(1);
 /// The largest number of recorded discards.
 const MOST: usize = 256;
@@ -38,8 +41,8 @@ struct Discard {
     quiet: Option<Instant>,
 }
 
-/// The discards whose pages may not be gone yet. All memory is allocated at construction, since the monitor may not
-/// allocate.
+/// The discards whose pages may not be gone yet. All memory is allocated at construction, since the
+/// monitor may not allocate.
 pub(super) struct RecentDiscards {
     discards: [Option<Discard>; MOST],
 }
@@ -63,8 +66,8 @@ impl RecentDiscards {
         RecentDiscards { discards: [None; MOST] }
     }
 
-    /// Records a discard whose event has just been read. If there is no room, the range is merged with another one, so
-    /// that too much counts as discarded but never too little.
+    /// Records a discard whose event has just been read. If there is no room, the range is merged
+    /// with another one, so that too much counts as discarded but never too little.
     pub(super) fn add(&mut self, span: Span, descriptors: DescriptorSet, now: Instant) {
         let overlapping = self.discards.iter().flatten().position(|d| d.span.overlaps(span));
         if overlapping.is_none()
@@ -144,8 +147,8 @@ mod tests {
         recent.add(span(100, 10), one, now);
         assert_eq!(recent.pages(span(109, 5), now), DiscardState::Going(one));
         assert_eq!(recent.pages(span(110, 5), now), DiscardState::Settled);
-        // The descriptor has not been seen quiet since: neither a later barrier, nor another quiet descriptor, nor an
-        // earlier quiet state settles the pages.
+        // The descriptor has not been seen quiet since: neither a later barrier, nor another quiet
+        // descriptor, nor an earlier quiet state settles the pages.
         recent.barrier(now + 100 * GAP);
         recent.quiet(other, now + GAP, now + GAP);
         recent.quiet(one, now.checked_sub(GAP).unwrap_or(now - Duration::from_nanos(1)), now + GAP);

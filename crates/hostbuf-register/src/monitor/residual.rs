@@ -1,23 +1,27 @@
-//! Where memory may lie that the kernel still watches and the monitor does not count on: mappings take the watching with them
-//! when they move, and when they grow where they are, which nobody tells.
+//! Memory that the kernel may still watch although the monitor does not rely on it.
 //!
-//! Always too much rather than too little: it is used once, to let go of everything at the end.
+//! A mapping stays watched when it moves or grows, and the kernel does not report growth in place.
+//! The record may contain too much but never too little: it is used once, to unwatch everything
+//! when the monitor stops.
 
 use crate::span::Span;
 
-/// The most ranges; beyond it those that lie next to each other become one, with what is between them.
+/// The largest number of ranges. Beyond it a new range is joined with its nearer neighbour,
+/// including the gap.
 const MOST: usize = 1024;
 
-/// Sorted, apart, and made once.
+/// The residual ranges, sorted and disjoint. All memory is allocated at construction.
 pub(super) struct ResidualRanges {
     spans: Vec<Span>,
 }
 
 impl ResidualRanges {
+    /// Makes an empty record.
     pub(super) fn new() -> ResidualRanges {
         ResidualRanges { spans: Vec::with_capacity(MOST) }
     }
 
+    /// Adds a range.
     pub(super) fn add(&mut self, span: Span) {
         let from = self.spans.partition_point(|s| s.end() < span.start());
         let until = from + self.spans[from..].partition_point(|s| s.start() <= span.end());
@@ -27,7 +31,7 @@ impl ResidualRanges {
             return;
         }
         if self.spans.len() == MOST {
-            // With the nearer neighbour.
+            // There is no room, so the range joins its nearer neighbour.
             let before = from.checked_sub(1).map(|at| (span.start() - self.spans[at].end(), at));
             let behind = self.spans.get(from).map(|s| (s.start() - span.end(), from));
             if let Some((_, at)) = before.into_iter().chain(behind).min() {
@@ -38,6 +42,7 @@ impl ResidualRanges {
         self.spans.insert(from, span);
     }
 
+    /// Returns whether `span` overlaps a residual range.
     pub(super) fn overlaps(&self, span: Span) -> bool {
         let at = self.spans.partition_point(|s| s.end() <= span.start());
         self.spans.get(at).is_some_and(|s| s.start() < span.end())
@@ -52,7 +57,7 @@ mod tests {
     fn no_range_is_lost_without_room() {
         let mut residual = ResidualRanges::new();
         let room = residual.spans.capacity();
-        // In an order that is none.
+        // In a scattered order.
         let spans = (0..4 * MOST).map(|n| Span::new(1 + (n * 2_654_435_761) % (1 << 30), 1 + n % 5).unwrap());
         for span in spans.clone() {
             residual.add(span);

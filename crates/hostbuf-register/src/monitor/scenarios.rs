@@ -18,7 +18,7 @@ use crate::span::Span;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Starts a monitor of the test's own.
+/// Starts a monitor that only the test uses.
 fn started() -> Option<ProcessMonitor> {
     match start_tested(FEATURES) {
         Ok(monitor) => Some(monitor),
@@ -33,7 +33,8 @@ fn page() -> usize {
     memory::page_size() as usize
 }
 
-/// Returns the mappings of this process, and whether a userfaultfd watches them, as the kernel says.
+/// Returns the mappings of this process, and whether a userfaultfd watches them, as the kernel
+/// says.
 fn mappings() -> Vec<(Range<usize>, bool)> {
     let text = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let mut mappings: Vec<(Range<usize>, bool)> = Vec::new();
@@ -52,10 +53,10 @@ fn mappings() -> Vec<(Range<usize>, bool)> {
 }
 
 /// Private memory between two pages without access, so that the kernel joins it with nothing.
-struct Area(Span);
+struct TestArea(Span);
 
-impl Area {
-    fn new(pages: usize) -> Area {
+impl TestArea {
+    fn new(pages: usize) -> TestArea {
         let (length, flags) = (pages * page(), libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         // SAFETY: new memory, of which only the inner part is made accessible.
         let start = unsafe {
@@ -65,7 +66,7 @@ impl Area {
             assert_eq!(libc::mprotect(start, length, libc::PROT_READ | libc::PROT_WRITE), 0);
             start as usize
         };
-        Area(Span::new(start, length).unwrap())
+        TestArea(Span::new(start, length).unwrap())
     }
 
     fn page(&self, number: usize) -> Span {
@@ -90,14 +91,14 @@ impl Area {
     }
 }
 
-impl Drop for Area {
+impl Drop for TestArea {
     fn drop(&mut self) {
         // SAFETY: the area's own pages, and those beside it.
         unsafe { libc::munmap((self.0.start() - page()) as *mut _, self.0.len() + 2 * page()) };
     }
 }
 
-/// Has memory watched, and returns the number of the descriptor.
+/// Watches memory, and returns the number of the descriptor.
 fn watch(monitor: &ProcessMonitor, span: Span) -> usize {
     let begun = Instant::now();
     loop {
@@ -108,13 +109,14 @@ fn watch(monitor: &ProcessMonitor, span: Span) -> usize {
     }
 }
 
-/// Counts as many discards at `time` as a busy range has.
+/// Records as many discards at `time` as make a range busy.
 fn discard_often(shared: &MonitorShared, span: Span, number: usize, time: Instant) {
     let mut ranges = shared.ranges.lock().ignore_poison();
     while !ranges.busy.discard(span, number, time) {}
 }
 
-/// Gives pages up as busy ones that are to be watched again by now. The monitor does not look until it is woken.
+/// Unwatches pages as busy ones whose pause is over by now. The monitor does not watch them again
+/// until it is woken.
 fn give_up_until_now(shared: &MonitorShared, spans: &[Span], number: usize) {
     let before = Instant::now().checked_sub(Duration::from_secs(2)).expect("the machine has run for so long");
     for &span in spans {
@@ -124,12 +126,13 @@ fn give_up_until_now(shared: &MonitorShared, spans: &[Span], number: usize) {
     shared.unwatch(&spans.iter().map(|&span| (span, number)).collect::<Vec<_>>());
 }
 
-/// Before Linux 6.17 a userfaultfd could take the watching of another one away. So while memory is given up by one descriptor, a
-/// hit relies on none, and afterwards each of them has changed.
+/// Before Linux 6.17 a userfaultfd could unregister the ranges of another one. So while one
+/// descriptor unwatches memory, no hit relies on any descriptor, and afterwards each sequence has
+/// advanced.
 #[test]
 fn unwatching_invalidates_all_descriptors() {
     let Some(monitor) = started() else { return };
-    let (shared, area) = (&monitor.shared, Area::new(1));
+    let (shared, area) = (&monitor.shared, TestArea::new(1));
     let number = watch(&monitor, area.0);
     let sequences = monitor.sequences();
     let all = || sequences.all().iter().map(|number| sequences.of(number));
@@ -137,7 +140,7 @@ fn unwatching_invalidates_all_descriptors() {
     std::thread::scope(|scope| {
         let applying = shared.applying.lock().ignore_poison();
         let unwatching = scope.spawn(|| shared.unwatch(&[(area.0, number)]));
-        // The kernel has been told, and nobody else.
+        // The kernel has unregistered the range, and no cache has been notified.
         let begun = Instant::now();
         while area.is_watched(area.0) {
             assert!(begun.elapsed() < PATIENCE);
@@ -151,12 +154,13 @@ fn unwatching_invalidates_all_descriptors() {
     assert!(monitor.settle(sequences.all()));
 }
 
-/// One descriptor gives a range up of which another one watches a part. Since Linux 6.17 the kernel refuses that part, so it has to
-/// be known that it is watched still, for when the monitor stops.
+/// One descriptor unwatches a range of which another one watches a part. Since Linux 6.17 the
+/// kernel refuses that part, so the monitor must record that it is still watched.
 #[test]
 fn a_part_watched_by_another_descriptor_is_unwatched_at_shutdown() {
-    // Where the monitor's proof has unmapped memory it looks in any case.
-    let area = Area::new(2);
+    // The area is mapped first: memory that the self-test has unmapped is unwatched at shutdown in
+    // any case.
+    let area = TestArea::new(2);
     let Some(monitor) = started() else { return };
     let shared = monitor.shared.clone();
     if monitor.sequences().all() == DescriptorSet::of(0) {
@@ -169,22 +173,23 @@ fn a_part_watched_by_another_descriptor_is_unwatched_at_shutdown() {
     assert!(!area.is_watched(area.page(0)));
     let stays = area.is_watched(area.page(1));
     assert!(stays || kernel::version() < (6, 17));
-    // Its descriptors stay open here, so that nothing but the end itself gives up.
+    // The descriptors stay open here, so only the shutdown itself unwatches memory.
     drop(monitor);
     let is_watched = area.is_watched(area.0);
     drop(shared);
     assert!(!is_watched);
 }
 
-/// Busy pages become due while the monitor stops, which has given up the first of them already.
+/// The pause of busy pages ends while the monitor stops, after it has unwatched the first of them.
 #[test]
 fn no_page_is_watched_again_during_shutdown() {
     for round in 0..12 {
         let Some(monitor) = started() else { return };
-        // Its descriptors stay open here, so that what is watched at the end remains so.
+        // The descriptors stay open here, so memory that is watched at the end remains so.
         let shared = monitor.shared.clone();
-        // A part of a mapping would be one with the rest of it once that is given up, and not be watched again.
-        let areas: Vec<Area> = (0..200).map(|_| Area::new(1)).collect();
+        // Each area is a mapping of its own: an unwatched part of a mapping would merge with the
+        // rest once that is unwatched, and would not be watched again.
+        let areas: Vec<TestArea> = (0..200).map(|_| TestArea::new(1)).collect();
         for area in &areas {
             give_up_until_now(&shared, &[area.0], watch(&monitor, area.0));
         }
@@ -199,40 +204,43 @@ fn no_page_is_watched_again_during_shutdown() {
             drop(monitor);
         });
         let there = mappings();
-        let is_watched =
-            |area: &&Area| there.iter().any(|(range, watched)| *watched && range.contains(&area.0.start()));
+        let is_watched = |area: &&TestArea| {
+            there.iter().any(|(range, watched)| *watched && range.contains(&area.0.start()))
+        };
         let watched = areas.iter().filter(is_watched).count();
-        // Without this an area that is watched could not be unmapped.
+        // Unmapping a watched area would block as long as the descriptors are open.
         drop(shared);
         assert_eq!(watched, 0, "round {round}");
     }
 }
 
-/// The monitor stops between the moment in which a busy page becomes due and the one in which it is watched again.
+/// The monitor stops after the pause of a busy page has ended and before the page is watched again.
 #[test]
 fn a_page_about_to_be_watched_again_is_unwatched_at_shutdown() {
     let Some(monitor) = started() else { return };
-    let (shared, area) = (monitor.shared.clone(), Area::new(1));
+    let (shared, area) = (monitor.shared.clone(), TestArea::new(1));
     give_up_until_now(&shared, &[area.0], watch(&monitor, area.0));
     monitor.delays().requests.set(Duration::from_millis(200));
     shared.wake.write(1).unwrap();
-    // By then the monitor has seen it. If not, this shows nothing, and does not fail either.
+    // By then the monitor has taken the page. If not, the test shows nothing, and does not fail
+    // either.
     std::thread::sleep(Duration::from_millis(50));
     drop(monitor);
     let is_watched = area.is_watched(area.0);
-    // Without this it could not be unmapped.
+    // Unmapping the watched area would block as long as the descriptors are open.
     drop(shared);
     assert!(!is_watched);
 }
 
-/// To the kernel two pages beside each other that are not watched are one mapping, which neither of them is alone.
+/// Two adjacent pages that are not watched are one mapping to the kernel, which neither of them is
+/// alone.
 #[test]
 fn adjacent_busy_pages_are_watched_again() {
     if kernel::version() < (6, 11) {
         return eprintln!("skipped: busy pages: PROCMAP_QUERY, Linux 6.11");
     }
     let Some(monitor) = started() else { return };
-    let area = Area::new(4);
+    let area = TestArea::new(4);
     let number = watch(&monitor, area.0);
     give_up_until_now(&monitor.shared, &[area.page(1), area.page(2)], number);
     let at = |number: usize| area.0.start() + number * page();
@@ -245,15 +253,15 @@ fn adjacent_busy_pages_are_watched_again() {
     }
 }
 
-/// A request that finds a descriptor busy gives up what is busy now: not pages that were busy long ago, and not memory that has
-/// come where busy pages were unmapped.
+/// A request that finds a descriptor busy unwatches the currently busy pages: neither pages that
+/// were busy long ago, nor memory that is mapped where busy pages were unmapped.
 #[test]
 fn only_currently_busy_pages_are_unwatched() {
     if kernel::version() < (6, 11) {
         return eprintln!("skipped: busy pages: PROCMAP_QUERY, Linux 6.11");
     }
     let Some(monitor) = started() else { return };
-    let (shared, area) = (&monitor.shared, Area::new(3));
+    let (shared, area) = (&monitor.shared, TestArea::new(3));
     let number = watch(&monitor, area.0);
     let give_up = || {
         monitor.sequences().of(number).set_busy(true);
@@ -266,7 +274,7 @@ fn only_currently_busy_pages_are_unwatched() {
 
     discard_often(shared, area.page(1), number, Instant::now());
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-    // SAFETY: over a page of the test's own.
+    // SAFETY: the page belongs to the test.
     unsafe {
         let over = libc::mmap(
             area.page(1).start() as *mut _,
@@ -288,7 +296,7 @@ fn only_currently_busy_pages_are_unwatched() {
     assert_eq!(area.mappings().len(), 3, "busy");
 }
 
-/// The monitor with some of its senses missing must not pass for one.
+/// A monitor that does not get one of the events must fail its self-test.
 #[test]
 fn a_monitor_without_an_event_fails_its_self_test_and_names_the_change() {
     const REMAP: u64 = 1 << 2;
@@ -304,8 +312,8 @@ fn a_monitor_without_an_event_fails_its_self_test_and_names_the_change() {
         (REMOVE | UNMAP | REMAP, vec!["madvise"]),
     ] {
         assert_eq!(FEATURES & blind, blind);
-        let why = start_tested(FEATURES & !blind).err().expect("it proved itself blind");
-        assert!(why.contains("did not prove itself"), "{why}");
+        let why = start_tested(FEATURES & !blind).err().expect("it passed its self-test without an event");
+        assert!(why.contains("failed its self-test"), "{why}");
         assert!(ways.iter().any(|way| why.contains(&format!(": {way}: "))), "without {blind:#x}: {why}");
     }
 }

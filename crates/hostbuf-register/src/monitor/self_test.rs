@@ -1,4 +1,5 @@
-//! The monitor's proof: before anybody relies on it, it must see changes that this makes.
+//! The self-test of a monitor: it must report the changes that this module makes, before any cache
+//! relies on it.
 
 #![allow(unsafe_code)]
 
@@ -12,23 +13,29 @@ use crate::os::{kernel, memory};
 use crate::register::poison::IgnorePoison;
 use crate::span::Span;
 
-/// Before Linux 5.15 the first change that ended cleared the mark of all.
+/// The oldest kernel version with a reliable mark. Before it, the first change that ended cleared
+/// the mark of all changes.
 const OLDEST: (u32, u32) = (5, 15);
+/// The time for which a change may take to be reported.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// Checks that the kernel is new enough.
+///
+/// # Errors
+/// A text with both versions.
 pub(super) fn check_kernel() -> Result<(), String> {
     let version = kernel::version();
     if version < OLDEST {
         let (major, minor) = version;
         return Err(format!(
-            "Linux {major}.{minor}: userfaultfd can be relied on from {}.{} on",
+            "Linux {major}.{minor}: userfaultfd is reliable from Linux {}.{} on",
             OLDEST.0, OLDEST.1
         ));
     }
     Ok(())
 }
 
-/// What the proof has heard: how many changes, and of which ranges. The room is made before anything changes.
+/// The reported changes. All memory is allocated before anything changes.
 struct ChangeRecorder {
     count: AtomicUsize,
     spans: Mutex<Vec<Span>>,
@@ -44,29 +51,30 @@ impl Watcher for ChangeRecorder {
     }
 }
 
-/// Changes memory in each way that must be told, and looks whether a question afterwards is answered rightly.
+/// Changes memory in each way that must be reported, and checks that a query afterwards is answered
+/// correctly.
 ///
 /// # Errors
-/// What it did not see.
+/// A text with the first change that the monitor has not reported.
 pub(super) fn run(monitor: &ProcessMonitor) -> Result<(), String> {
     let recorder =
         Arc::new(ChangeRecorder { count: AtomicUsize::new(0), spans: Mutex::new(Vec::with_capacity(64)) });
     monitor.subscribe(recorder.clone()).map_err(|e| e.to_string())?;
-    let result = changes(monitor, &recorder);
+    let result = make_changes(monitor, &recorder);
     monitor.unsubscribe(&*recorder);
     result
 }
 
-/// Changes so many bytes at an address; whether the kernel did it.
+/// Changes a number of bytes at an address. Returns whether the system call has succeeded.
 type ChangeMemory = fn(usize, usize) -> bool;
 
-fn changes(monitor: &ProcessMonitor, recorder: &ChangeRecorder) -> Result<(), String> {
+/// Makes each kind of change.
+fn make_changes(monitor: &ProcessMonitor, recorder: &ChangeRecorder) -> Result<(), String> {
     let page = memory::page_size() as usize;
-    // By system calls of this thread, which the kernel holds until the message
-    // has been read.
+    // The kernel blocks each system call until the monitor has read its event.
     let ways: [(&str, ChangeMemory); 5] = [
         ("madvise", |at, length| {
-            // SAFETY: the caller's own pages, used by nobody.
+            // SAFETY: pages of the caller, which nothing uses.
             unsafe { libc::madvise(at as *mut _, length, libc::MADV_DONTNEED) == 0 }
         }),
         ("mmap over it", |at, length| {
@@ -75,7 +83,7 @@ fn changes(monitor: &ProcessMonitor, recorder: &ChangeRecorder) -> Result<(), St
             unsafe { libc::mmap(at as *mut _, length, libc::PROT_READ, flags, -1, 0) != libc::MAP_FAILED }
         }),
         ("munmap", |at, length| {
-            // SAFETY: as above; the last change unmaps the rest.
+            // SAFETY: as above.
             unsafe { libc::munmap(at as *mut _, length) == 0 }
         }),
         ("mremap", |at, length| {
@@ -85,7 +93,7 @@ fn changes(monitor: &ProcessMonitor, recorder: &ChangeRecorder) -> Result<(), St
                 moved != libc::MAP_FAILED && libc::munmap(moved, 2 * length) == 0
             }
         }),
-        // Of this one only the event of a move tells: the range stays mapped, and empty.
+        // Only the event of the move reports this change: the range stays mapped, and empty.
         ("mremap that leaves the mapping", |at, length| {
             let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP;
             // SAFETY: as above: the pages are moved elsewhere, and unmapped there.
@@ -98,31 +106,33 @@ fn changes(monitor: &ProcessMonitor, recorder: &ChangeRecorder) -> Result<(), St
     ];
     for (way, change) in ways {
         let length = 4 * page;
-        // SAFETY: new anonymous memory, with a page behind it that keeps mremap from growing in place.
+        // SAFETY: new anonymous memory, with a page behind it that keeps mremap from growing in
+        // place.
         let area = unsafe {
             let (rw, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
             let area = libc::mmap(std::ptr::null_mut(), length + page, rw, flags, -1, 0);
             if area == libc::MAP_FAILED || libc::mprotect(area.byte_add(length), page, libc::PROT_NONE) != 0 {
-                return Err("the proof has no memory".into());
+                return Err("the self-test has no memory".into());
             }
             area.cast::<u8>().write_bytes(1, length);
             area as usize
         };
         let span = Span::new(area, length).map_err(|e| e.to_string())?;
-        let outcome = seen(monitor, recorder, span, || change(area, length));
-        // SAFETY: what is left of it; where it has gone nothing has come, since nobody else knows the address... unless
-        // another thread was given it: so only the guard page, which is still there.
+        let outcome = check_reported(monitor, recorder, span, || change(area, length));
+        // SAFETY: the guard page is still mapped. The rest may be unmapped, and another thread may
+        // have mapped memory there.
         unsafe { libc::munmap((area + length) as *mut _, page) };
         if !["munmap", "mremap"].contains(&way) {
-            // SAFETY: still this function's own.
+            // SAFETY: this change leaves the mapping, which belongs to this function.
             unsafe { libc::munmap(area as *mut _, length) };
         }
-        outcome.map_err(|why| format!("the monitor did not prove itself: {way}: {why}"))?;
+        outcome.map_err(|why| format!("the monitor has failed its self-test: {way}: {why}"))?;
     }
-    quiet(monitor)
+    wait_until_quiet(monitor)
 }
 
-fn seen(
+/// Makes a change of watched memory, and checks that the monitor reports it.
+fn check_reported(
     monitor: &ProcessMonitor,
     recorder: &ChangeRecorder,
     span: Span,
@@ -135,28 +145,28 @@ fn seen(
         }
         std::thread::yield_now();
     }
-    quiet(monitor)?;
+    wait_until_quiet(monitor)?;
     let before = monitor.sequence();
     if !change() {
         return Err("the system call failed".into());
     }
-    // The change is over for this thread. Whoever asks now must not be told that nothing has happened.
+    // The system call has returned, so from now on no query may answer that nothing has changed.
     if monitor.unchanged_since(before) {
-        return Err("it went unnoticed".into());
+        return Err("a query after the change did not notice it".into());
     }
     let begun = Instant::now();
-    let told = || recorder.spans.lock().ignore_poison().iter().any(|s| s.overlaps(span));
-    while !told() {
+    let is_reported = || recorder.spans.lock().ignore_poison().iter().any(|s| s.overlaps(span));
+    while !is_reported() {
         if begun.elapsed() > PATIENCE {
-            return Err("it was not told".into());
+            return Err("the monitor did not report it".into());
         }
         std::thread::yield_now();
     }
     Ok(())
 }
 
-/// Nothing happens, so the answer must become "unchanged".
-fn quiet(monitor: &ProcessMonitor) -> Result<(), String> {
+/// Waits until a query answers that nothing has changed.
+fn wait_until_quiet(monitor: &ProcessMonitor) -> Result<(), String> {
     let begun = Instant::now();
     loop {
         let before = monitor.sequence();
@@ -164,7 +174,7 @@ fn quiet(monitor: &ProcessMonitor) -> Result<(), String> {
             return Ok(());
         }
         if begun.elapsed() > PATIENCE {
-            return Err("the kernel says all the time that memory is changing".into());
+            return Err("the kernel reports a change in progress without end".into());
         }
         std::thread::yield_now();
     }

@@ -11,15 +11,16 @@ use super::descriptor_set::DescriptorSet;
 use super::monitor_shared::MonitorShared;
 use crate::register::poison::IgnorePoison;
 
-/// The time for which the kernel may report a change in progress without an event. After it, no registration is kept
-/// until the change is over.
+/// The time for which the kernel may report a change in progress without an event. After it, no
+/// registration is kept until the change is over.
 const STUCK: Duration = Duration::from_secs(1);
-/// The time for which a request waits for the changes of other threads: longer than the monitor needs for one change,
-/// and shorter than most registrations take.
+/// The time for which a request waits for the changes of other threads: longer than the monitor
+/// needs for one change, and shorter than most registrations take.
 const PATIENCE: Duration = Duration::from_millis(1);
 /// The smallest number of checks, which are made without yielding the core.
 const LOOKS: u32 = 100;
-/// The time for which a request waits if the monitor's thread has no core: a few time slices of the scheduler.
+/// The time for which a request waits if the monitor's thread has no core: a few time slices of the
+/// scheduler.
 pub(super) const PATIENCE_WITH_THREAD: Duration = Duration::from_millis(20);
 
 /// The reason why it is unknown whether every change has been applied.
@@ -38,9 +39,9 @@ impl MonitorShared {
         set.iter().try_for_each(|number| self.settle_one(number))
     }
 
-    /// Waits for one descriptor. Some kernels leave the mark set for ever after a failed mremap. If the mark stays set
-    /// for long without an event, the descriptor counts as unsound, and no request waits for it until the mark is
-    /// cleared.
+    /// Waits for one descriptor. Some kernels leave the mark set for ever after a failed mremap. If
+    /// the mark stays set for long without an event, the descriptor counts as unsound, and no
+    /// request waits for it until the mark is cleared.
     fn settle_one(&self, number: usize) -> Result<(), Unsettled> {
         let one = self.sequences.of(number);
         let mut since: Option<(Instant, u64)> = None;
@@ -66,7 +67,8 @@ impl MonitorShared {
             }
             let (begun, first) = *since.get_or_insert_with(|| (Instant::now(), before));
             let waited = begun.elapsed();
-            // As long as the monitor has not finished the first change, its thread may have no core.
+            // As long as the monitor has not finished the first change, its thread may have no
+            // core.
             let starved =
                 || first == before && (before % 2 == 1 || one.is_unwatching() || self.has_events(number));
             // Both limits, since the waiting time includes time in which this thread had no core.
@@ -89,9 +91,10 @@ impl MonitorShared {
         }
     }
 
-    /// Checks that the calling thread has the userfaultfds of `set`, and marks those that it lacks as unsound: a hit
-    /// could mistake the answer of some other file for the userfaultfd's (`Userfaultfd::state`). They are marked as
-    /// sound again when a thread that has them finds them quiet.
+    /// Checks that the calling thread has the userfaultfds of `set`, and marks those that it lacks
+    /// as unsound: a hit could mistake the answer of some other file for the userfaultfd's
+    /// (`Userfaultfd::state`). They are marked as sound again when a thread that has them finds
+    /// them quiet.
     pub(super) fn verify(&self, set: DescriptorSet) -> Result<(), Unsettled> {
         let mut result = Ok(());
         for one in self.sequences.in_set(set).filter(|one| !one.userfault.is_at_hand()) {
@@ -108,7 +111,8 @@ impl MonitorShared {
         poll(&mut fds, PollTimeout::ZERO).unwrap_or(0) > 0
     }
 
-    /// Marks a descriptor as unsound if a change has been in progress for [`STUCK`] without an event.
+    /// Marks a descriptor as unsound if a change has been in progress for [`STUCK`] without an
+    /// event.
     fn mark_unsound_if_stuck(&self, number: usize, sequence: u64) {
         let one = self.sequences.of(number);
         let stays = {

@@ -1,4 +1,5 @@
-//! Stops watching memory: busy ranges, ranges that cannot be relied on, and everything when the monitor stops.
+//! Stops watching memory: busy ranges, ranges that cannot be relied on, and everything when the
+//! monitor stops.
 
 use std::time::Instant;
 
@@ -8,7 +9,8 @@ use crate::register::poison::IgnorePoison;
 use crate::span::Span;
 
 impl MonitorShared {
-    /// Stops watching the busy ranges of a descriptor. Called in the thread of a request that waits for the descriptor.
+    /// Stops watching the busy ranges of a descriptor. Called in the thread of a request that waits
+    /// for the descriptor.
     #[cold]
     pub(super) fn give_up_busy(&self, number: usize) {
         self.sequences.of(number).set_busy(false);
@@ -22,12 +24,14 @@ impl MonitorShared {
         }
     }
 
-    /// Stops watching ranges. Registrations that rely on them, including those of other requests, become stale.
+    /// Stops watching ranges. Registrations that rely on them, including those of other requests,
+    /// become stale.
     ///
-    /// From before the kernel stops reporting changes until caches know, no request relies on the descriptors. The
-    /// monitor continues to read events meanwhile.
+    /// From before the kernel stops reporting changes until caches know, no request relies on the
+    /// descriptors. The monitor continues to read events meanwhile.
     pub(super) fn unwatch(&self, pieces: &[WatchedPiece]) {
-        // All descriptors, since before Linux 6.17 a userfaultfd could unregister the ranges of another one.
+        // All descriptors, since before Linux 6.17 a userfaultfd could unregister the ranges of
+        // another one.
         let all = self.sequences.all();
         self.sequences.in_set(all).for_each(ChangeSequence::begin_unwatching);
         for &(span, number) in pieces {
@@ -46,8 +50,8 @@ impl MonitorShared {
         self.sequences.in_set(all).for_each(ChangeSequence::end_unwatching);
     }
 
-    /// Unregisters a range with the kernel, mapping by mapping if a part of it is no longer mapped. Returns whether one
-    /// call was enough.
+    /// Unregisters a range with the kernel, mapping by mapping if a part of it is no longer mapped.
+    /// Returns whether one call was enough.
     fn unregister(&self, span: Span, number: usize) -> bool {
         let userfault = &self.sequences.of(number).userfault;
         if userfault.unregister(span).is_ok() {
@@ -62,8 +66,9 @@ impl MonitorShared {
         false
     }
 
-    /// Unwatches every mapping that may be watched, each as a whole, including mappings that have moved or grown. It
-    /// allocates nothing, since a thread that frees memory may be waiting for the monitor.
+    /// Unwatches every mapping that may be watched, each as a whole, including mappings that have
+    /// moved or grown. It allocates nothing, since a thread that frees memory may be waiting for
+    /// the monitor.
     pub(super) fn unwatch_all(&self) {
         self.mappings.each_from(0, |mapping| {
             if mapping.is_own && self.ranges.lock().ignore_poison().may_be_watched(mapping.span) {

@@ -1,4 +1,4 @@
-//! userfaultfd(2): the kernel's interface, as far as it is used here.
+//! The part of userfaultfd(2) that the monitor uses.
 
 #![allow(unsafe_code)]
 
@@ -24,29 +24,29 @@ const EVENT_REMAP: u8 = 0x14;
 const EVENT_REMOVE: u8 = 0x15;
 const EVENT_UNMAP: u8 = 0x16;
 
-/// What is asked of the kernel: protection faults exist, and the three events. Never the event of a fork: whoever asks for it
-/// must serve the child.
+/// The requested features: write-protection faults, and the events of remap, remove and unmap. The
+/// event of a fork is not requested, since its receiver must serve the child.
 pub(super) const FEATURES: u64 = 1 | 1 << 2 | 1 << 3 | 1 << 6;
 
-/// A descriptor that tells changes of this process's address space.
+/// A userfaultfd, which reports changes of this process's address space.
 pub(super) struct Userfaultfd {
     fd: OwnedFd,
-    /// The device and the inode of its file. Each userfaultfd has an inode of its own.
+    /// The device and the inode of its file. Each userfaultfd has its own inode.
     file: (u64, u64),
 }
 
-/// What happened to a range.
+/// A change of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MappingChange {
-    /// It is not mapped there any more.
+    /// The range is no longer mapped.
     Gone,
-    /// Its pages are given back, and the mapping stays.
+    /// The pages are discarded, and the mapping stays.
     Discarded,
-    /// A watched mapping has come there, or its beginning if it has grown.
+    /// A watched mapping has moved there, or its beginning if the mapping has grown.
     Arrived,
 }
 
-/// Messages of the kernel, read without allocating.
+/// Events of the kernel, read without allocating.
 pub(super) struct EventBuffer {
     bytes: [u64; 4 * EventBuffer::MOST],
     count: usize,
@@ -65,7 +65,8 @@ impl EventBuffer {
             let change = |start: u64, length: Option<u64>, change| {
                 Some((Span::new(start as usize, length? as usize).ok()?, change))
             };
-            // The event's number is the first byte; operands are three words behind the first eight bytes.
+            // The first byte is the kind of the event, and three operands follow the first eight
+            // bytes.
             let changes = match message[0] as u8 {
                 EVENT_REMAP => [
                     change(first, Some(third), MappingChange::Gone),
@@ -81,8 +82,11 @@ impl EventBuffer {
 }
 
 impl Userfaultfd {
+    /// Opens a userfaultfd with these features.
+    ///
     /// # Errors
-    /// `EPERM` where it is forbidden (containers often do), `ENOSYS`, `EINVAL` for features that the kernel does not have.
+    /// `EPERM` if it is forbidden, as often in containers; `ENOSYS`; `EINVAL` if the kernel lacks a
+    /// feature.
     pub(super) fn open(features: u64) -> io::Result<Userfaultfd> {
         let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | USER_MODE_ONLY;
         // SAFETY: no memory is passed.
@@ -102,8 +106,9 @@ impl Userfaultfd {
         Ok(userfault)
     }
 
+    /// Makes an ioctl request with these operands.
     fn control(&self, request: u64, words: &mut [u64]) -> io::Result<()> {
-        // SAFETY: each request reads and writes as many words as its callers pass.
+        // SAFETY: each caller passes as many words as its request reads and writes.
         match unsafe { libc::ioctl(self.fd.as_raw_fd(), request, words.as_mut_ptr()) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
@@ -115,36 +120,38 @@ impl Userfaultfd {
         file_of(&self.fd).is_ok_and(|file| file == self.file)
     }
 
-    /// Watches a range of whole mappings.
+    /// Watches a range that consists of whole mappings.
     pub(super) fn register(&self, span: Span) -> io::Result<()> {
         self.control(REGISTER, &mut [span.start() as u64, span.len() as u64, MODE_WP, 0])
     }
 
-    /// Stops watching.
+    /// Stops watching a range.
     pub(super) fn unregister(&self, span: Span) -> io::Result<()> {
         self.control(UNREGISTER, &mut [span.start() as u64, span.len() as u64])
     }
 
-    /// Reads what is there, as much as there is room for. Whether there may be more.
+    /// Reads the events that are pending, as many as `messages` has room for. Returns whether there
+    /// may be more.
     pub(super) fn read(&self, messages: &mut EventBuffer) -> bool {
         let size = size_of_val(&messages.bytes);
-        // SAFETY: as many bytes as there are.
+        // SAFETY: the buffer has `size` bytes.
         let n = unsafe { libc::read(self.fd.as_raw_fd(), messages.bytes.as_mut_ptr().cast(), size) };
         messages.count = usize::try_from(n).unwrap_or(0) / 32;
         messages.count == EventBuffer::MOST
     }
 }
 
+/// Returns the device and the inode of a file.
 fn file_of(fd: &OwnedFd) -> io::Result<(u64, u64)> {
     let file = fstat(fd)?;
     Ok((file.st_dev, file.st_ino))
 }
 
-/// Waits for everybody who is changing the address space, or giving pages of it back: a page that nobody uses comes and goes,
-/// for which the kernel wants the address space for itself alone.
+/// Waits until all threads that change the address space, or discard pages of it, have released its
+/// lock: mapping and unmapping a page takes that lock for writing.
 pub(super) fn wait_for_the_address_space() {
     let (page, flags) = (memory::page_size() as usize, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: a page of this function's own.
+    // SAFETY: the page belongs to this function.
     unsafe {
         let at = libc::mmap(std::ptr::null_mut(), page, libc::PROT_NONE, flags, -1, 0);
         if at != libc::MAP_FAILED {
@@ -154,14 +161,16 @@ pub(super) fn wait_for_the_address_space() {
 }
 
 impl ChangeMark for Userfaultfd {
-    /// Queries the kernel's mark with an empty range. The kernel checks the mark first (`EAGAIN`), then the range (`EINVAL`).
+    /// Queries the kernel's mark with an empty range. The kernel checks the mark first (`EAGAIN`),
+    /// then the range (`EINVAL`).
     ///
-    /// Some other files answer `EINVAL` to an unknown request: an epoll instance since Linux 6.9, `/dev/urandom`, a
-    /// userfaultfd without `UFFDIO_API`. A thread that has one of these in the userfaultfd's place sees no change in
-    /// progress. `EFAULT`, for an operand that cannot be read, would rule them out. But the kernel then takes a page fault,
-    /// so the request costs 680 ns instead of 165 ns (Linux 6.18, x86-64), valgrind reports the operand, and a driver that
-    /// copies the operand before it looks at the request answers `EFAULT` too. So each miss checks the file itself
-    /// ([`is_at_hand`](Userfaultfd::is_at_hand)).
+    /// Some other files answer `EINVAL` to an unknown request: an epoll instance since Linux 6.9,
+    /// `/dev/urandom`, a userfaultfd without `UFFDIO_API`. A thread that has one of these in the
+    /// userfaultfd's place sees no change in progress. `EFAULT`, for an operand that cannot be
+    /// read, would rule them out. But the kernel then takes a page fault, so the request costs 680
+    /// ns instead of 165 ns (Linux 6.18, x86-64), valgrind reports the operand, and a driver that
+    /// copies the operand before it checks the request answers `EFAULT` too. So each miss checks
+    /// the file itself ([`is_at_hand`](Userfaultfd::is_at_hand)).
     #[inline(always)]
     fn state(&self) -> ChangeState {
         let none = [0u64; 3];

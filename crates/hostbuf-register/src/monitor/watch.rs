@@ -1,4 +1,5 @@
-//! Starts to watch memory: selects the mappings and the userfaultfd, and waits until the watching is reliable.
+//! Starts to watch memory: selects the mappings and the userfaultfd, and waits until the watching
+//! is reliable.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -16,20 +17,23 @@ use crate::span::Span;
 
 /// The number of times that a changing mapping is looked up again.
 const UNCLEAR: u32 = 50;
-/// The time for which a request waits for a discard, before its memory is registered for the lease only.
+/// The time for which a request waits for a discard, before its memory is registered for the lease
+/// only.
 const WHILE_PAGES_GO: Duration = GAP.saturating_mul(4);
-/// The number of watched ranges from which on a new range is watched by its neighbour's descriptor, so that the kernel
-/// can join the two mappings: the default limit is 65 530 mappings per process.
+/// The number of watched ranges from which on a new range is watched by its neighbour's descriptor,
+/// so that the kernel can join the two mappings: the default limit is 65 530 mappings per process.
 const CROWDED: usize = 1 << 13;
 
 impl MonitorShared {
-    /// Watches the whole mappings that contain `span`, and waits until earlier changes there have been applied.
+    /// Watches the whole mappings that contain `span`, and waits until earlier changes there have
+    /// been applied.
     pub(super) fn watch(&self, span: Span) -> Result<Watched, Unwatched> {
         let begun = Instant::now();
         let patience = 2 * PATIENCE_WITH_THREAD + self.delays.requests.get();
         let mut unclear = 0;
-        // An unmapping thread continues when its event is read, not when it is applied. So the address may belong to
-        // another mapping than the recorded one, and a record counts only after its descriptor has settled.
+        // An unmapping thread continues when its event is read, not when it is applied. So the
+        // address may belong to another mapping than the recorded one, and a record counts only
+        // after its descriptor has settled.
         let mut settled = DescriptorSet::EMPTY;
         while begun.elapsed() < patience {
             let looked = Instant::now();
@@ -97,7 +101,8 @@ impl MonitorShared {
         Err(if sound { Unwatched::Busy } else { Unwatched::Unproven })
     }
 
-    /// Begins to watch the mappings that contain `span`. Memory that other threads change all the time may be unwatched when this returns `Ok`.
+    /// Begins to watch the mappings that contain `span`. Memory that other threads change all the
+    /// time may be unwatched when this returns `Ok`.
     fn begin_watching(&self, span: Span, request: usize) -> Result<(), WatchRefusal> {
         let registered = self.register(span, request);
         let settled = registered.as_ref().is_ok_and(|(_, pieces)| {
@@ -118,9 +123,9 @@ impl MonitorShared {
         if unchanged { Err(WatchRefusal::Certain(Unwatched::Full)) } else { Ok(()) }
     }
 
-    /// Registers the mappings with the kernel. The kernel does not report changes before that. After such a change the
-    /// second look-up finds another mapping, or the second registration closes the hole that the change has left. A
-    /// later change invalidates the request.
+    /// Registers the mappings with the kernel. The kernel does not report changes before that.
+    /// After such a change the second look-up finds another mapping, or the second registration
+    /// closes the hole that the change has left. A later change invalidates the request.
     fn register(&self, span: Span, request: usize) -> Result<(Span, Vec<WatchedPiece>), WatchRefusal> {
         let whole = self.mappings.watchable(span)?;
         let first = {
@@ -140,13 +145,14 @@ impl MonitorShared {
             true => pieces.iter().try_for_each(|&(piece, number)| self.register_piece(piece, number)),
             false => Err(WatchRefusal::Retry),
         });
-        // Another thread has mapped memory there meanwhile. Watching only a part of its mapping would split it, and the
-        // thread could not move it with mremap.
+        // Another thread has mapped memory there meanwhile. Watching only a part of its mapping
+        // would split it, and the thread could not move it with mremap.
         looked_again.inspect_err(|_| self.unwatch(&pieces)).map(|()| (whole, pieces))
     }
 
-    /// Watches all of `whole` with the descriptor `first`, except for parts that another descriptor of the monitor
-    /// watches already: a mapping that has moved or grown stays registered with its descriptor.
+    /// Watches all of `whole` with the descriptor `first`, except for parts that another descriptor
+    /// of the monitor watches already: a mapping that has moved or grown stays registered with its
+    /// descriptor.
     fn register_by(&self, whole: Span, first: usize) -> Result<Vec<WatchedPiece>, WatchRefusal> {
         match self.register_piece(whole, first) {
             Ok(()) => return Ok(vec![(whole, first)]),
@@ -174,7 +180,7 @@ impl MonitorShared {
                 _ => {}
             }
         });
-        // Mappings that appeared or disappeared between two look-ups leave a hole.
+        // ProcessMappings that appeared or disappeared between two look-ups leave a hole.
         let covered = pieces.iter().map(|(piece, _)| piece.len()).sum::<usize>() == whole.len();
         match result {
             Ok(()) if covered => Ok(pieces),

@@ -17,7 +17,8 @@ pub(crate) struct Watched {
 pub(crate) enum Unwatched {
     /// It is a file, shared memory or not mapped, so the kernel does not report all changes.
     Memory,
-    /// There is no working monitor, its descriptor is unsound, or the calling thread lacks the descriptor.
+    /// There is no working monitor, its descriptor is unsound, or the calling thread lacks the
+    /// descriptor.
     Unproven,
     /// There is no room to watch another mapping.
     Full,
@@ -25,8 +26,8 @@ pub(crate) enum Unwatched {
     Busy,
 }
 
-/// A receiver of changes. The monitor's thread calls it, and so do requests that stop watching. It must neither
-/// allocate nor free memory, nor take a lock under which another thread does.
+/// A receiver of changes. The monitor's thread calls it, and so do requests that stop watching. It
+/// must neither allocate nor free memory, nor take a lock under which another thread does.
 pub(crate) trait Watcher: Send + Sync {
     /// Handles that the pages of `span` are gone, or are about to go.
     fn changed(&self, span: Span);

@@ -1,4 +1,4 @@
-//! Which ranges are watched: sorted, apart, and made once, since the monitor changes it and may not allocate.
+//! The record of the watched ranges, and of what is known about their pages.
 
 use std::time::Instant;
 
@@ -8,17 +8,19 @@ use super::recent_discards::{DiscardState, RecentDiscards};
 use super::residual::ResidualRanges;
 use crate::span::Span;
 
-/// The most ranges. The kernel gives up at about as many mappings.
+/// The largest number of ranges. The kernel's limit of mappings has the same order of magnitude.
 const MOST: usize = 1 << 15;
+/// The largest number of concurrent requests that begin to watch memory.
 const MOST_REQUESTS: usize = 64;
 
+/// A range that one userfaultfd watches.
 #[derive(Clone, Copy)]
 struct WatchedRange {
     start: usize,
     end: usize,
     /// The number of the userfaultfd that watches the range.
     descriptor: usize,
-    /// Pages of it have been given back.
+    /// True if pages of it have been discarded.
     discarded: bool,
 }
 
@@ -31,17 +33,20 @@ pub(super) struct Around {
     pub(super) discarded: bool,
 }
 
+/// The watched ranges, sorted and disjoint. All memory is allocated at construction, since the
+/// monitor changes the record and may not allocate.
 pub(super) struct WatchedRanges {
     ranges: Vec<WatchedRange>,
-    /// Requests that are under way, and whether a change has come by meanwhile.
+    /// The requests in progress, and whether their memory has changed meanwhile.
     requests: [Option<(Span, bool)>; MOST_REQUESTS],
-    /// What the kernel may watch beside the ranges.
+    /// Other memory that the kernel may watch.
     residual: ResidualRanges,
     recent: RecentDiscards,
     pub(super) busy: BusyRanges,
 }
 
 impl WatchedRanges {
+    /// Makes an empty record.
     pub(super) fn new() -> WatchedRanges {
         let ranges = Vec::with_capacity(MOST);
         WatchedRanges {
@@ -53,36 +58,41 @@ impl WatchedRanges {
         }
     }
 
-    /// Notes that somebody is about to watch the mappings around `span`. `None`: too many do.
+    /// Records a request that begins to watch the mappings around `span`. Returns `None` if there
+    /// are too many.
     pub(super) fn begin(&mut self, span: Span) -> Option<usize> {
         let free = self.requests.iter().position(Option::is_none)?;
         self.requests[free] = Some((span, false));
         Some(free)
     }
 
-    /// The request is about so much.
+    /// Extends a request to whole mappings.
     pub(super) fn extend(&mut self, request: usize, whole: Span) {
         if let Some((span, _)) = self.requests[request].as_mut() {
             *span = whole;
         }
     }
 
-    /// Whether nothing of the span has changed since [`begin`](WatchedRanges::begin), as far as it has been heard of.
+    /// Ends a request. Returns whether no change of its memory has been reported since
+    /// [`begin`](WatchedRanges::begin).
     pub(super) fn end(&mut self, request: usize) -> bool {
         self.requests[request].take().is_some_and(|(_, changed)| !changed)
     }
 
+    /// Records a change for the requests in progress.
     fn disturb(&mut self, span: Span) {
         for (other, changed) in self.requests.iter_mut().flatten() {
             *changed |= other.overlaps(span);
         }
     }
 
+    /// Returns the position of the first range that ends behind an address.
     fn first_behind(&self, address: usize) -> usize {
         self.ranges.partition_point(|r| r.end <= address)
     }
 
-    /// Returns the watched memory that contains `span`, if it is watched: one range or several adjacent ones.
+    /// Returns the watched memory that contains `span`, if it is watched: one range or several
+    /// adjacent ones.
     pub(super) fn around(&self, span: Span) -> Option<Around> {
         let from = self.first_behind(span.start());
         let first = self.ranges.get(from).filter(|range| range.start <= span.start())?;
@@ -117,10 +127,10 @@ impl WatchedRanges {
         self.ranges.len()
     }
 
-    /// Adds a range that a userfaultfd watches, and joins it with touching ranges of the same userfaultfd. Returns
-    /// false if there is no room.
+    /// Adds a range that a userfaultfd watches, and joins it with touching ranges of the same
+    /// userfaultfd. Returns false if there is no room.
     pub(super) fn add(&mut self, span: Span, descriptor: usize) -> bool {
-        // Adding splits at most two ranges, and cutting out a part frees no entry.
+        // Adding a range splits at most two ranges.
         if self.ranges.len() + 2 >= MOST {
             return false;
         }
@@ -145,7 +155,7 @@ impl WatchedRanges {
         true
     }
 
-    /// Takes a range out. What lies beside it may be the rest of a mapping that has grown.
+    /// Removes a range. The memory beside it may be the rest of a mapping that has grown.
     pub(super) fn remove(&mut self, span: Span) {
         self.disturb(span);
         for edge in [span.start().wrapping_sub(1), span.end()] {
@@ -156,7 +166,8 @@ impl WatchedRanges {
         self.cut(span);
     }
 
-    /// Removes `span` from the ranges. Returns whether pages of an affected range had been discarded.
+    /// Removes `span` from the ranges. Returns whether pages of an affected range had been
+    /// discarded.
     fn cut(&mut self, span: Span) -> bool {
         let mut discarded = false;
         let mut at = self.first_behind(span.start());
@@ -172,7 +183,7 @@ impl WatchedRanges {
                 (Some(part), None) | (None, Some(part)) => self.ranges[at] = part,
                 (Some(left), Some(right)) => {
                     self.ranges[at] = left;
-                    // Without room the part behind is forgotten: it is watched again when it is asked for.
+                    // Without room the part behind is dropped: a request for it watches it again.
                     if self.ranges.len() < MOST {
                         self.ranges.insert(at + 1, right);
                         at += 1;
@@ -184,7 +195,7 @@ impl WatchedRanges {
         discarded
     }
 
-    /// The same, and it is not mapped any more.
+    /// Removes a range that is no longer mapped.
     pub(super) fn unmapped(&mut self, span: Span) {
         self.remove(span);
         self.recent.unmapped(span);
@@ -217,12 +228,13 @@ impl WatchedRanges {
         self.busy.discard(span, descriptor, now)
     }
 
-    /// A mapping has come here that took its watching along. By now something else may be there: nobody may count on it.
+    /// Records that a watched mapping has moved to `span`. It does not count as watched, since
+    /// another mapping may have replaced it by now.
     pub(super) fn arrived(&mut self, span: Span) {
         self.residual.add(span);
     }
 
-    /// Whether the kernel may watch any of it.
+    /// Returns whether the kernel may watch a part of `span`.
     pub(super) fn may_be_watched(&self, span: Span) -> bool {
         let range = self.ranges.get(self.first_behind(span.start()));
         range.is_some_and(|r| r.start < span.end()) || self.residual.overlaps(span)
@@ -240,14 +252,14 @@ mod tests {
         fn ranges_agree_with_an_array_of_descriptors(
             steps in proptest::collection::vec((0usize..5, 1usize..60, 1usize..20), 1..80)
         ) {
-            let mut armed = WatchedRanges::new();
+            let mut ranges = WatchedRanges::new();
             let mut row = [None; 100];
             for (what, start, length) in steps {
                 let span = Span::new(start, length).unwrap();
                 match what {
-                    0..3 => prop_assert!(armed.add(span, what)),
-                    3 => armed.remove(span),
-                    _ => drop(armed.discard(span, 0)),
+                    0..3 => prop_assert!(ranges.add(span, what)),
+                    3 => ranges.remove(span),
+                    _ => drop(ranges.discard(span, 0)),
                 }
                 if what < 4 {
                     row[start..start + length].fill((what < 3).then_some(what));
@@ -256,15 +268,16 @@ mod tests {
                     for length in [1, 5.min(100 - at)] {
                         let span = Span::new(at, length).unwrap();
                         let there = &row[at..at + length];
-                        prop_assert_eq!(armed.overlapping(span), there.iter().copied().flatten().next());
-                        let around = armed.around(span);
+                        prop_assert_eq!(ranges.overlapping(span), there.iter().copied().flatten().next());
+                        let around = ranges.around(span);
                         prop_assert_eq!(around.is_some(), there.iter().all(Option::is_some), "{}", at);
                         let Some(around) = around else { continue };
                         let set = |row: &[Option<usize>]| {
                             row.iter().flatten().fold(DescriptorSet::EMPTY, |set, &d| set.with(DescriptorSet::of(d)))
                         };
                         prop_assert_eq!(around.descriptors, set(there));
-                        // These descriptors watch all of it, and it begins where another descriptor ends.
+                        // These descriptors watch all of it, and it begins where another
+                        // descriptor's range ends.
                         let whole = &row[around.whole.start()..around.whole.end()];
                         prop_assert!(whole.iter().all(Option::is_some));
                         prop_assert_eq!(around.descriptors, set(whole));
@@ -278,21 +291,21 @@ mod tests {
     #[test]
     fn a_discard_is_recorded_with_its_range() {
         let span = |a, n| Span::new(a, n).unwrap();
-        let discarded = |armed: &WatchedRanges, at| armed.around(span(at, 1)).unwrap().discarded;
-        let mut armed = WatchedRanges::new();
-        armed.add(span(10, 10), 0);
-        armed.add(span(30, 10), 1);
-        armed.discard(span(12, 2), 0);
-        assert_eq!((discarded(&armed, 10), discarded(&armed, 30)), (true, false));
+        let discarded = |ranges: &WatchedRanges, at| ranges.around(span(at, 1)).unwrap().discarded;
+        let mut ranges = WatchedRanges::new();
+        ranges.add(span(10, 10), 0);
+        ranges.add(span(30, 10), 1);
+        ranges.discard(span(12, 2), 0);
+        assert_eq!((discarded(&ranges, 10), discarded(&ranges, 30)), (true, false));
         // A range that replaces or touches it counts as discarded too.
-        armed.add(span(5, 10), 2);
-        armed.add(span(20, 5), 0);
-        assert_eq!((discarded(&armed, 5), discarded(&armed, 24)), (true, true));
-        armed.remove(span(1, 50));
-        armed.add(span(10, 10), 0);
-        assert!(!discarded(&armed, 10));
+        ranges.add(span(5, 10), 2);
+        ranges.add(span(20, 5), 0);
+        assert_eq!((discarded(&ranges, 5), discarded(&ranges, 24)), (true, true));
+        ranges.remove(span(1, 50));
+        ranges.add(span(10, 10), 0);
+        assert!(!discarded(&ranges, 10));
         assert_eq!(
-            (armed.beside(span(20, 1)), armed.beside(span(1, 9)), armed.beside(span(22, 1))),
+            (ranges.beside(span(20, 1)), ranges.beside(span(1, 9)), ranges.beside(span(22, 1))),
             (Some(0), Some(0), None)
         );
     }
@@ -300,19 +313,19 @@ mod tests {
     #[test]
     fn a_busy_range_counts_as_discarded_until_it_is_unmapped() {
         let page = Span::new(0x1000, 0x1000).unwrap();
-        let mut armed = WatchedRanges::new();
-        let discard = |armed: &mut WatchedRanges| while !armed.discard(page, 0) {};
-        armed.add(page, 0);
-        discard(&mut armed);
-        armed.unmapped(page);
-        assert_eq!(armed.busy.give_up(0, Instant::now()), None);
-        discard(&mut armed);
-        assert_eq!(armed.busy.give_up(0, Instant::now()), Some(page));
-        armed.remove(page);
-        armed.add(page, 0);
-        assert!(armed.around(page).unwrap().discarded);
-        armed.unmapped(page);
-        armed.add(page, 0);
-        assert!(!armed.around(page).unwrap().discarded);
+        let mut ranges = WatchedRanges::new();
+        let discard = |ranges: &mut WatchedRanges| while !ranges.discard(page, 0) {};
+        ranges.add(page, 0);
+        discard(&mut ranges);
+        ranges.unmapped(page);
+        assert_eq!(ranges.busy.give_up(0, Instant::now()), None);
+        discard(&mut ranges);
+        assert_eq!(ranges.busy.give_up(0, Instant::now()), Some(page));
+        ranges.remove(page);
+        ranges.add(page, 0);
+        assert!(ranges.around(page).unwrap().discarded);
+        ranges.unmapped(page);
+        ranges.add(page, 0);
+        assert!(!ranges.around(page).unwrap().discarded);
     }
 }

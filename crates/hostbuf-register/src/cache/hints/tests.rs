@@ -46,21 +46,22 @@ fn hinted(pair: &HintPair<u64>, place: HintPlace) -> Option<u32> {
     Some(there.hint.slot)
 }
 
-/// The page from which each slot is requested, and the percentage of slots that must have a primary hint.
-type Way = (fn(usize) -> usize, usize);
+/// The page from which each slot is requested, and the percentage of slots that must have a primary
+/// hint.
+type PagePattern = (fn(usize) -> usize, usize);
 
 #[test]
 fn stored_hints_are_found() {
     const SLOTS: usize = 16384;
     // Pages at equal distances, and at odd ones.
-    let ways: [Way; 5] = [
+    let patterns: [PagePattern; 5] = [
         (|slot| slot, 99),
         (|slot| 0x100_0000 + slot * 8 + slot % 2 * 2, 88),
         (|slot| 0x7f_0000_0000 + slot * 512, 99),
         (|slot| slot * 37 + (slot * slot) % 31, 95),
         (|slot| slot * slot, 94),
     ];
-    for (way, (page, at_once)) in ways.into_iter().enumerate() {
+    for (pattern, (page, at_once)) in patterns.into_iter().enumerate() {
         let all = All::new(SLOTS);
         for _ in 0..3 {
             for slot in 0..SLOTS {
@@ -77,9 +78,9 @@ fn stored_hints_are_found() {
             wrong += usize::from(first.is_some_and(|first| first != slot as u32));
             known += usize::from(first == Some(slot as u32) || others.contains(&(slot as u32)));
         }
-        assert!(firsts * 100 >= SLOTS * at_once, "{way}: {firsts} of {SLOTS} at once");
-        assert!(known * 100 >= SLOTS * 98, "{way}: {known} of {SLOTS}");
-        assert!(wrong * 100 <= SLOTS, "{way}: {wrong} of {SLOTS} wrong");
+        assert!(firsts * 100 >= SLOTS * at_once, "{pattern}: {firsts} of {SLOTS} at once");
+        assert!(known * 100 >= SLOTS * 98, "{pattern}: {known} of {SLOTS}");
+        assert!(wrong * 100 <= SLOTS, "{pattern}: {wrong} of {SLOTS} wrong");
     }
 }
 
@@ -128,7 +129,8 @@ fn a_primary_hint_is_replaced_after_several_stores() {
     assert!(asked > 1, "it survives several stores");
 }
 
-/// Each slot is requested from one page after another: the current pages have the primary hints, and not earlier ones.
+/// Each slot is requested from one page after another: the current pages have the primary hints,
+/// and not earlier ones.
 #[test]
 fn outdated_hints_make_room() {
     const SLOTS: usize = 4096;

@@ -39,7 +39,8 @@ fn an_exiting_thread_still_counts() {
     let counts = Arc::new(LeaseCounts::<u64>::new(1).unwrap());
     for _ in 0..4 {
         let counts = counts.clone();
-        // One of them ends when the thread has its counts, the other when it has none any more, whichever the order is.
+        // One of them ends when the thread has its counts, the other when it has none any more,
+        // whichever the order is.
         let thread = std::thread::spawn(move || {
             BEFORE.set(Some(Last(counts.clone())));
             counts.count(0);
