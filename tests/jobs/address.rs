@@ -304,10 +304,16 @@ fn three(plants: &[(usize, String)]) -> Outcome {
     planted(plants, 3, &[&build("cc", "plant.c", &[]).unwrap()])
 }
 
-/// The job failed before main, with one line.
+/// The job failed before main for lack of a common address, with one line.
 #[track_caller]
 fn nobody_ran(outcome: &Outcome) {
-    assert_eq!(outcome.status, 1, "{outcome:?}");
+    failed_before_main(outcome, 84);
+}
+
+/// The job failed before main with this status and one line.
+#[track_caller]
+fn failed_before_main(outcome: &Outcome, status: i32) {
+    assert_eq!(outcome.status, status, "{outcome:?}");
     assert_eq!(outcome.stdout, "", "a main ran: {outcome:?}");
     assert_eq!(outcome.said().len(), 1, "{outcome:?}");
 }
@@ -456,7 +462,7 @@ fn ranks_of_two_hosts_with_different_mappings_meet() {
         assert_eq!(outcome.lines("main "), ["0x170000000000"; 4], "{flavour}: {outcome:?}");
         // Rank 3 sits on the second host: it is the one that is named, and nobody runs.
         let outcome = simulated(2, &flavour, &script("0x1000000", &all_but(&[])));
-        assert_eq!(outcome.status, 1, "{flavour}: {outcome:?}");
+        assert_eq!(outcome.status, 84, "{flavour}: {outcome:?}");
         assert!(outcome.lines("main ").is_empty(), "a main ran under {flavour}: {outcome:?}");
         let said: Vec<_> =
             outcome.stderr.lines().filter(|l| l.contains("no agreement among the ranks")).collect();
@@ -502,7 +508,7 @@ fn too_little_address_space_says_so() {
         hostbuf().display()
     );
     let outcome = Outcome::of(Command::new("bash").args(["-c", &script]));
-    nobody_ran(&outcome);
+    failed_before_main(&outcome, 83);
     assert!(outcome.stderr.contains("ulimit -v"), "{outcome:?}");
 }
 

@@ -119,7 +119,9 @@ fn killed_while_the_agent_takes_pages() {
         if !subset.contains(&0) {
             let status = job.end(SOON);
             let err = job.err();
-            assert_eq!(status.code(), Some(1), "{what}: {err}");
+            // The kernel may also have killed the agent's children for lack of memory.
+            let class = if subset.contains(&1) { 86 } else { 83 };
+            assert_eq!(status.code(), Some(class), "{what}: {err}");
             explained(&err, &what);
             if subset == [2] {
                 assert!(err.contains("not enough memory"), "{what}: {err}");
@@ -200,7 +202,7 @@ fn a_rank_that_dies_before_it_has_the_buffer_takes_all_with_it_and_is_named() {
         let mut job = held("dies", place, "die");
         let status = job.end(SOON);
         let err = job.err();
-        assert_eq!(status.code(), Some(1), "{place}: {status} {err}");
+        assert_eq!(status.code(), Some(87), "{place}: {status} {err}");
         assert!(err.contains(&format!("rank 1 on {}", process::host_name())), "{place}: {err}");
         assert_eq!(err.lines().count(), 1, "{place}: {err}");
         assert_eq!(job.out(), "", "{place}: no rank came to its main");

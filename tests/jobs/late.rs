@@ -38,7 +38,7 @@ fn a_rank_that_hangs_before_its_main_is_named() {
         let words = words.replace("PID", &job.rank(1).expect("it is held").to_string());
         let status = job.end(3 * SOON);
         let err = job.err();
-        assert_eq!((status.code(), err.lines().count()), (Some(1), 1), "{place}: {err}");
+        assert_eq!((status.code(), err.lines().count()), (Some(87), 1), "{place}: {err}");
         assert!(err.starts_with(&format!("hostbuf run: {words}")), "{place}: {err}");
         assert!(err.contains("--start-timeout"), "{place}: {err}");
         job.leaves_nothing(place);
@@ -49,7 +49,7 @@ fn a_rank_that_hangs_before_its_main_is_named() {
 fn a_stopped_rank_is_reported_as_stopped() {
     let mut job = held("image", "3");
     kill(Pid::from_raw(job.rank(1).expect("it is held")), Signal::SIGSTOP).expect("it is held");
-    assert_eq!(job.end(4 * SOON).code(), Some(1), "{}", job.err());
+    assert_eq!(job.end(4 * SOON).code(), Some(87), "{}", job.err());
     assert!(job.err().contains("within 3 s and is stopped"), "{}", job.err());
     job.leaves_nothing("stopped");
 }
@@ -77,12 +77,12 @@ fn the_environment_sets_the_limit() {
         "--",
         "true",
     ]);
-    one_line(&Outcome::of(&mut command), 1, &["HOSTBUF_START_TIMEOUT", "\"soon\"", "seconds"]);
+    one_line(&Outcome::of(&mut command), 2, &["HOSTBUF_START_TIMEOUT", "\"soon\"", "seconds"]);
     let mut job = Job::start("late-variable", "size=1M", &["-n", "2"], &["sleep", "1000"], |command, dir| {
         command.env("LD_PRELOAD", hold()).env("HOLD_RANK", "1").env("HOLD_AT", "image");
         command.env("HOLD_FILE", dir.path("held")).env("HOSTBUF_START_TIMEOUT", "1");
     });
-    assert_eq!(job.end(3 * SOON).code(), Some(1), "{}", job.err());
+    assert_eq!(job.end(3 * SOON).code(), Some(87), "{}", job.err());
     assert!(job.err().contains("has not voted within 1 s"), "{}", job.err());
     job.leaves_nothing("variable");
     assert!(run(&["run", "--help"]).stdout.contains("HOSTBUF_START_TIMEOUT"));

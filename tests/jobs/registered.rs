@@ -287,9 +287,9 @@ fn a_device_that_is_not_there_ends_the_job_before_anybody_runs() {
     }
     let host = hostbuf_os::process::host_name();
     let words = ["rank 0", &host, "--register cuda", "--register 'cuda?' goes on"];
-    one_line(&local(3, "1M", &["--register", "cuda"], &["echo", "ran"]), 1, &words);
-    one_line(&local(2, "1M", &["--register", "cuda:1,mlock"], &["echo", "ran"]), 1, &["cuda:1"]);
-    one_line(&run(&["exec", "--size", "1M", "--register", "cuda", "--", "echo", "ran"]), 1, &words);
+    one_line(&local(3, "1M", &["--register", "cuda"], &["echo", "ran"]), 87, &words);
+    one_line(&local(2, "1M", &["--register", "cuda:1,mlock"], &["echo", "ran"]), 87, &["cuda:1"]);
+    one_line(&run(&["exec", "--size", "1M", "--register", "cuda", "--", "echo", "ran"]), 87, &words);
     let outcome = local(2, "1M", &["--register", "cuda?,mlock"], &[&registered()]).ok();
     assert!(
         outcome.lines("alone ").iter().any(|l| l.ends_with("has mlock@0x550000000000+1048576")),
@@ -299,7 +299,7 @@ fn a_device_that_is_not_there_ends_the_job_before_anybody_runs() {
     if can_simulate() && flavours().iter().any(|f| f == "openmpi4") {
         let script = "timeout 30 $HOSTBUF run -n 4 --host h0:2,h1:2 --mpirun $MPIRUN --size 4M --register cuda -- echo ran";
         let outcome = simulated(2, "openmpi4", script);
-        assert_eq!((outcome.status, outcome.stdout.as_str()), (1, ""), "{outcome:?}");
+        assert_eq!((outcome.status, outcome.stdout.as_str()), (87, ""), "{outcome:?}");
         let ours: Vec<&str> = outcome.stderr.lines().filter(|l| l.starts_with("hostbuf")).collect();
         assert!(ours.len() == 1 && ours[0].contains("--register cuda"), "{outcome:?}");
     }
@@ -316,7 +316,7 @@ fn what_cannot_be_registered_says_why() {
     command.arg("--memlock=65536:65536").arg(other.hostbuf());
     command.args(["run", "--launcher", "local", "-n", "2", "--size", "1M", "--register", "mlock"]);
     let outcome = Outcome::of(command.args(["--", "echo", "ran"]));
-    one_line(&outcome, 1, &["rank 0", "mlock", "1 MiB", "ulimit -l"]);
+    one_line(&outcome, 87, &["rank 0", "mlock", "1 MiB", "ulimit -l"]);
 }
 
 #[test]
@@ -336,11 +336,11 @@ fn arguments_that_make_no_sense_are_refused_before_anything_starts() {
         &["some", "leader"],
     );
     let lazy = ["\"default\"", "lazy", "all its pages"];
-    one_line(&run_with(&["--size", "1M", "--lazy", "--register", "mlock"]), 1, &lazy);
-    one_line(&run(&["exec", "--size", "1M", "--lazy", "--register", "mlock", "--", "true"]), 1, &lazy);
+    one_line(&run_with(&["--size", "1M", "--lazy", "--register", "mlock"]), 2, &lazy);
+    one_line(&run(&["exec", "--size", "1M", "--lazy", "--register", "mlock", "--", "true"]), 2, &lazy);
     one_line(
         &run_with(&["--size", "1M", "--buffer", "name=x,size=1M,lazy", "--register", "mlock"]),
-        1,
+        2,
         &["\"x\""],
     );
     if let Some(fixed) = build("cc", "show.c", &["-static"])
@@ -348,7 +348,7 @@ fn arguments_that_make_no_sense_are_refused_before_anything_starts() {
     {
         one_line(
             &local(2, "1M", &["--register", "mlock"], &[&fixed]),
-            1,
+            82,
             &["statically linked", "HostBuffer::register"],
         );
     }
@@ -362,7 +362,7 @@ fn a_program_of_another_libc_is_refused_and_runs_as_another_rank() {
     }
     one_line(
         &local(2, "1M", &["--register", "mlock"], &[&show]),
-        1,
+        82,
         &["rank 0", "another C library", "libc.so"],
     );
     let others = ["true", ":", "-n", "1", "--", &show];
@@ -394,14 +394,14 @@ fn without_the_object_one_line_says_how_to_build_it() {
         ]);
         Outcome::of(&mut command)
     };
-    one_line(&job("mlock"), 1, &["lib/hostbuf/libhostbuf_register.so", "scripts/install --prefix"]);
-    one_line(&job("rdma"), 1, &["lib/hostbuf/libhostbuf_register_rdma.so", "install-deps rdma"]);
+    one_line(&job("mlock"), 82, &["lib/hostbuf/libhostbuf_register.so", "scripts/install --prefix"]);
+    one_line(&job("rdma"), 82, &["lib/hostbuf/libhostbuf_register_rdma.so", "install-deps rdma"]);
     fs::create_dir_all(dir.0.join("lib/hostbuf")).expect("it is new");
     let object = dir.0.join("lib/hostbuf/libhostbuf_register.so");
     fs::write(&object, "no library").expect("it is new");
-    one_line(&job("mlock"), 1, &["is no 64-bit library"]);
+    one_line(&job("mlock"), 82, &["is no 64-bit library"]);
     fs::set_permissions(&object, std::os::unix::fs::PermissionsExt::from_mode(0o666)).expect("our own file");
-    one_line(&job("mlock"), 1, &["could be changed by other users"]);
+    one_line(&job("mlock"), 82, &["could be changed by other users"]);
 }
 
 #[test]

@@ -17,7 +17,7 @@ use crate::watched::{ARRIVAL, Job, SOON, children, probe};
 fn refusal(outcome: &Outcome) -> u64 {
     let err = &outcome.stderr;
     let ours: Vec<&str> = err.lines().filter(|l| l.starts_with("hostbuf")).collect();
-    assert_eq!((outcome.status, ours.len()), (1, 1), "{outcome:?}");
+    assert_eq!((outcome.status, ours.len()), (83, 1), "{outcome:?}");
     assert_eq!(outcome.stdout, "", "no rank has run");
     let parts = ["hostbuf run: not enough memory on ", " asked, ", " available (", ", limited by "];
     assert!(parts.iter().all(|p| ours[0].contains(p)), "{err}");
@@ -412,6 +412,6 @@ fn a_limit_on_files_is_named_with_its_remedy() {
         let outcome = Outcome::of(Command::new("bash").args(["-c", &script]));
         let lines: Vec<&str> = outcome.stderr.lines().collect();
         assert!(matches!(lines[..], [line] if line.contains("(raise `ulimit -f`)")), "{outcome:?}");
-        assert_eq!(outcome.status, 1);
+        assert_eq!(outcome.status, 85);
     }
 }

@@ -110,12 +110,12 @@ fn require_makes_a_program_without_a_buffer_an_error_before_any_rank_runs() {
     let Some(fixed) = build("gcc", "variables.c", &["-static"]) else { return };
     let plain = build("cc", "variables.c", &[]).unwrap();
     let outcome = local(2, "4M", &["--require"], &[&plain, ":", "-n", "1", "--", &fixed]);
-    assert_eq!((outcome.status, &outcome.stdout[..]), (1, ""), "{outcome:?}");
+    assert_eq!((outcome.status, &outcome.stdout[..]), (82, ""), "{outcome:?}");
     one_line(&outcome, &["rank 2 on ", "--require", &fixed, "is statically linked", "hostbuf_attach"]);
     all_used(&local(2, "4M", &["--require"], &[&plain]).ok(), 2);
     // `hostbuf exec` without `hostbuf run`.
     let outcome = run(&["exec", "--size", "4M", "--require", "--", &fixed]);
-    assert_eq!((outcome.status, &outcome.stdout[..]), (1, ""), "{outcome:?}");
+    assert_eq!((outcome.status, &outcome.stdout[..]), (82, ""), "{outcome:?}");
     one_line(&outcome, &["hostbuf", "--require", "is statically linked"]);
     all_used(&run(&["exec", "--size", "4M", "--require", "--", &plain]).ok(), 1);
 }
@@ -153,7 +153,7 @@ fn an_engine_ends_a_job_of_which_ranks_fail_undisturbed() {
         format!("$HOSTBUF run --mpirun $MPIRUN --host h0:2,h1:2 -n 4 --size 4M --require -- {fixed}");
     for flavour in flavours() {
         let outcome = simulated(2, &flavour, &script);
-        assert_eq!((outcome.status, &outcome.stdout[..]), (1, ""), "{flavour}: {outcome:?}");
+        assert_eq!((outcome.status, &outcome.stdout[..]), (82, ""), "{flavour}: {outcome:?}");
         let lines = |text: &str| outcome.stderr.lines().filter(|line| line.contains(text)).count();
         assert_eq!(lines("no buffer (--require)"), 1, "{flavour}: {outcome:?}");
         let disturbed = lines("Segmentation fault") + lines("abort is already in progress");

@@ -1,10 +1,12 @@
 //! Messages on standard error.
 
-/// Prints a line on standard error as `eprintln!` does, but ignores failures: a reader may have gone (`2>&1 | head`).
+/// Prints one line as `eprintln!` does, but in a single write, so that the lines of several processes do not mix, and without
+/// a panic if standard error is closed (`2>&1 | head`).
 #[macro_export]
 macro_rules! complain {
     ($($words:tt)*) => {{
         use std::io::Write as _;
-        let _ = writeln!(std::io::stderr(), $($words)*);
+        let line = format!("{}\n", format_args!($($words)*));
+        let _ = std::io::stderr().write_all(line.as_bytes());
     }};
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use hostbuf::agree;
 use hostbuf::agree::{Electorate, elect};
-use hostbuf::job::{Collective, Reduce, all_or_none};
+use hostbuf::job::{Collective, Reduce};
 use hostbuf::segment::{ControlPage, Identity, Segments, layout};
 use hostbuf::{Error, Fill, Phase, Result};
 use hostbuf_memory::populate::Workers;
@@ -19,7 +19,9 @@ use hostbuf_protocol::ballot;
 use hostbuf_protocol::candidates::Ballot;
 use hostbuf_protocol::wire::{Frame, Kind};
 
+use super::exit_class::ExitClass;
 use super::group::Open;
+use super::job_error::{JobError, first_error};
 use super::orders::{Answer, Event, Handle, Order, Uncovered};
 use super::report::Report;
 use super::spec::Spec;
@@ -38,8 +40,9 @@ const TELL: Duration = Duration::from_millis(200);
 pub(super) fn run(spec: &Spec, open: Open, station: &Handle, ending: &OnceLock<Instant>) {
     if catch_unwind(AssertUnwindSafe(|| conduct(spec, open, station, ending))).is_err() {
         let message = format!("the agent on {} panicked; its message is above", process::host_name());
-        Report::Failed { message: message.clone() }.print();
-        station.order(Order::Fail { message });
+        let error = JobError::new(ExitClass::General, message);
+        Report::Failed(error.clone()).print();
+        station.order(Order::Fail(error));
     }
 }
 
@@ -47,16 +50,17 @@ pub(super) fn run(spec: &Spec, open: Open, station: &Handle, ending: &OnceLock<I
 /// end when `ending` says.
 fn conduct(spec: &Spec, open: Open, station: &Handle, ending: &OnceLock<Instant>) {
     let begun = Instant::now();
-    let fail = |error: &Error| station.order(Order::Fail { message: error.to_string() });
     let mut phases = [0; Phase::COUNT];
     // Whatever is wrong with this host is found out before the engine is asked, and told together with the others.
-    let created = find_program(spec).and_then(|()| Segments::create(spec.job, &spec.buffers));
+    let created =
+        find_program(spec).and_then(|()| Segments::create(spec.job, &spec.buffers).map_err(JobError::from));
     phases[Phase::Create as usize] = micros(begun);
     let has_room = created.is_ok();
     let (segments, opened) = std::thread::scope(|scope| {
         // Taking the pages overlaps with the start of the engine and with the coming of the ranks.
-        let populating = std::thread::Builder::new()
-            .spawn_scoped(scope, || created.and_then(|segments| populate(segments, spec)));
+        let populating = std::thread::Builder::new().spawn_scoped(scope, || {
+            created.and_then(|segments| populate(segments, spec).map_err(JobError::from))
+        });
         let starting = Instant::now();
         let opened = open();
         phases[Phase::Engine as usize] = micros(starting);
@@ -65,17 +69,19 @@ fn conduct(spec: &Spec, open: Open, station: &Handle, ending: &OnceLock<Instant>
         }
         let segments = match populating {
             Ok(thread) => {
-                thread.join().unwrap_or(Err(Error::Fill { why: "taking the pages panicked".into() }))
+                let panicked = || Error::Fill { why: "taking the pages panicked".into() };
+                thread.join().unwrap_or_else(|_| Err(panicked().into()))
             }
-            Err(error) => Err(unstarted_thread(error)),
+            Err(error) => Err(unstarted_thread(error).into()),
         };
         (segments, opened)
     });
     let (group, engine) = match opened {
         Ok(opened) => opened,
         Err(error) => {
-            Report::Failed { message: error.to_string() }.print();
-            return fail(&error);
+            let error = JobError::from(error);
+            Report::Failed(error.clone()).print();
+            return station.order(Order::Fail(error));
         }
     };
     let segments = segments.map(|(segments, took)| {
@@ -92,9 +98,9 @@ fn conduct(spec: &Spec, open: Open, station: &Handle, ending: &OnceLock<Instant>
         }
         Err(error) => {
             if group.rank() == 0 && spec.reports {
-                Report::Failed { message: error.to_string() }.print();
+                Report::Failed(error.clone()).print();
             }
-            fail(&error);
+            station.order(Order::Fail(error));
         }
     }
     ending.get_or_init(Instant::now);
@@ -103,11 +109,10 @@ fn conduct(spec: &Spec, open: Open, station: &Handle, ending: &OnceLock<Instant>
 }
 
 /// Looks for the ranks' program on this host: an engine reports less about a missing program, and some engines crash.
-fn find_program(spec: &Spec) -> Result<()> {
+fn find_program(spec: &Spec) -> std::result::Result<(), JobError> {
     let Some(name) = &spec.program else { return Ok(()) };
-    let Err((why, status)) = lookup::find(name.as_ref()) else { return Ok(()) };
-    Report::Unstarted { status }.print();
-    Err(Error::Lost { why: format!("{why} on {}", process::host_name()) })
+    let Err(JobError { class, message }) = lookup::find(name.as_ref()) else { return Ok(()) };
+    Err(JobError::new(class, format!("{message} on {}", process::host_name())))
 }
 
 fn micros(since: Instant) -> u64 {
@@ -134,24 +139,31 @@ struct Agreed {
     present: Present,
 }
 
-/// Why the phases stopped here.
+/// The place where the phases stopped.
 enum Stop {
-    /// Something that only this agent knows so far.
-    Here(Error),
-    /// Another agent stopped; it will say why.
+    /// This agent, and the others do not know the error yet.
+    Here(JobError),
+    /// Another agent, which will report its error.
     There,
-    /// All agents have the same error already.
-    Everywhere(Error),
+    /// All agents, with the same error.
+    Everywhere(JobError),
+}
+
+impl From<Error> for Stop {
+    /// Returns the stop because of an error of a collective operation, which all agents have.
+    fn from(error: Error) -> Stop {
+        Stop::Everywhere(error.into())
+    }
 }
 
 fn agree(
     spec: &Spec,
     group: &dyn Collective,
     station: &Handle,
-    segments: Result<Segments>,
+    segments: std::result::Result<Segments, JobError>,
     phases: [u64; Phase::COUNT],
-) -> Result<Agreed> {
-    let segments = all_or_none(group, segments)?;
+) -> std::result::Result<Agreed, JobError> {
+    let segments = first_error(group, segments)?;
     let stop = match steps(spec, group, station, segments, phases) {
         Ok(outcome) => return Ok(outcome),
         Err(stop) => stop,
@@ -161,8 +173,8 @@ fn agree(
         Stop::Here(error) => Err(error),
         Stop::There => Ok(()),
     };
-    all_or_none(group, told)?;
-    Err(Error::Collective { operation: "agree", why: "an agent stopped without a message".into() })
+    first_error(group, told)?;
+    Err(Error::Collective { operation: "agree", why: "an agent stopped without a message".into() }.into())
 }
 
 fn steps(
@@ -181,9 +193,9 @@ fn steps(
     let (mut winner, align) = layout::plan(&spec.buffers);
     let mut everybody = Everybody { group, station, ranks, refusal: None, stop: None };
     let elected = elect(&mut everybody, winner.length as usize, align as usize);
-    let outcome = elected.map_err(|error| everybody.stop.take().unwrap_or(Stop::Everywhere(error)))?;
+    let outcome = elected.map_err(|error| everybody.stop.take().unwrap_or_else(|| error.into()))?;
     let Some(address) = outcome.address else {
-        return Err(Stop::Everywhere(agree::disagreement(group, everybody.refusal)));
+        return Err(agree::disagreement(group, everybody.refusal).into());
     };
     winner.address = address as u64;
     phases[Phase::Agree as usize] = micros(begun);
@@ -203,7 +215,7 @@ fn steps(
     } else {
         event(station).and_then(|event| match event {
             Event::Mapped => Ok(()),
-            _ => Err(Error::Lost { why: "the ranks answered what was not asked".into() }),
+            _ => Err(JobError::new(ExitClass::Lost, "the ranks sent an unexpected answer")),
         })
     };
     together(group, mapped)?;
@@ -242,24 +254,32 @@ fn watch(page: &ControlPage) {
     }
 }
 
-/// Every agent's result: its own when all are well.
-fn together<T>(group: &dyn Collective, result: Result<T>) -> std::result::Result<T, Stop> {
+/// Returns the result of this agent if all agents have succeeded. Collective.
+fn together<T, E: Into<JobError>>(
+    group: &dyn Collective,
+    result: std::result::Result<T, E>,
+) -> std::result::Result<T, Stop> {
     let mut well = [u64::from(result.is_ok())];
-    group.all_reduce(&mut well, Reduce::Min).map_err(Stop::Everywhere)?;
+    group.all_reduce(&mut well, Reduce::Min)?;
     match result {
-        Err(error) => Err(Stop::Here(error)),
+        Err(error) => Err(Stop::Here(error.into())),
         Ok(_) if well[0] == 0 => Err(Stop::There),
         Ok(value) => Ok(value),
     }
 }
 
-/// The station's next event; the loss of a rank is an error.
-fn event(station: &Handle) -> Result<Event> {
+/// Returns the station's next event; the loss of a rank is an error.
+fn event(station: &Handle) -> std::result::Result<Event, JobError> {
     match station.events.recv() {
-        Ok(Event::Lost(why)) => Err(Error::Lost { why }),
+        Ok(Event::Lost(error)) => Err(error),
         Ok(event) => Ok(event),
-        Err(_) => Err(Error::Attach { why: "the agent is ending".into() }),
+        Err(_) => Err(is_ending()),
     }
+}
+
+/// Returns the error of an agent whose station has ended.
+fn is_ending() -> JobError {
+    JobError::new(ExitClass::Agent, "the agent is ending")
 }
 
 /// The ranks that have connected to their agents.
@@ -288,23 +308,21 @@ fn gather(
     let mut late = None;
     let mut arrivals = (0, Instant::now());
     loop {
-        let mut lost: Option<Error> = late.take();
+        let mut lost: Option<JobError> = late.take();
         if here.is_none() {
             match station.events.recv_timeout(PACE) {
                 Ok(Event::Present { ranks, size, uncovered: of_these }) => {
                     here = Some((ranks, size));
                     uncovered = of_these;
                 }
-                Ok(Event::Lost(why)) => lost = Some(Error::Lost { why }),
+                Ok(Event::Lost(error)) => lost = Some(error),
                 Ok(_) | Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => {
-                    lost = Some(Error::Attach { why: "the agent is ending".into() });
-                }
+                Err(RecvTimeoutError::Disconnected) => lost = Some(is_ending()),
             }
         } else if group.size() > 1 {
             // The others are not there yet, or this is the first look; a rank of ours may be lost meanwhile.
-            if let Ok(Event::Lost(why)) = station.events.try_recv() {
-                lost = Some(Error::Lost { why });
+            if let Ok(Event::Lost(error)) = station.events.try_recv() {
+                lost = Some(error);
             }
         }
         let (ranks, size) = here.unwrap_or_default();
@@ -320,7 +338,7 @@ fn gather(
             uncovered.without,
             uncovered.attaching,
         ];
-        group.all_reduce(&mut words, Reduce::Sum).map_err(Stop::Everywhere)?;
+        group.all_reduce(&mut words, Reduce::Sum)?;
         let [present, sizes, knowing, lost_anywhere, come, without, attaching] = words;
         if let Some(error) = lost {
             return Err(Stop::Here(error));
@@ -345,7 +363,7 @@ fn gather(
                 sizes / knowing,
                 limit.as_secs()
             );
-            late = Some(Error::Lost { why });
+            late = Some(JobError::new(ExitClass::Lost, why));
         }
         if here.is_some() {
             std::thread::sleep(PACE / 10);
@@ -363,14 +381,14 @@ struct Everybody<'a> {
 }
 
 impl Everybody<'_> {
-    fn ask(&mut self, question: Frame) -> Result<Answer> {
+    fn ask(&mut self, question: Frame) -> std::result::Result<Answer, JobError> {
         if self.ranks == 0 {
             return Ok(Answer { mask: u64::MAX, hole: 0, refusal: None });
         }
         self.station.order(Order::Ask(Box::new(question)));
         match event(self.station)? {
             Event::Answered(answer) => Ok(answer),
-            _ => Err(Error::Attach { why: "the ranks answered what was not asked".into() }),
+            _ => Err(JobError::new(ExitClass::Agent, "the ranks sent an unexpected answer")),
         }
     }
 

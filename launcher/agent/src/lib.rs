@@ -7,8 +7,10 @@
 #[macro_use]
 mod complain;
 mod conductor;
+pub mod exit_class;
 pub mod group;
 mod inherited;
+pub mod job_error;
 pub mod lookup;
 mod orders;
 pub mod report;
@@ -21,11 +23,12 @@ use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use hostbuf::Error;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::SigSet;
 
+use exit_class::ExitClass;
 use group::Open;
+use job_error::JobError;
 use report::Report;
 use spec::Spec;
 use station::Station;
@@ -54,19 +57,19 @@ pub fn main(arguments: impl Iterator<Item = String>, open: Open) -> ExitCode {
     let spec = match Spec::parse(arguments) {
         Ok(spec) => spec,
         Err(error) => {
-            complain!(
-                "hostbuf-agent: {error}. It is started by `hostbuf run` and `hostbuf exec`, not by hand"
-            );
-            return ExitCode::from(2);
+            let message = format!("{error}. Only `hostbuf run` and `hostbuf exec` start this program");
+            return ExitClass::Usage.end("hostbuf-agent", message);
         }
     };
-    let failed = |error: &Error| {
-        Report::Failed { message: error.to_string() }.print();
-        ExitCode::FAILURE
+    let failed = |error: hostbuf::Error| {
+        let error = JobError::from(error);
+        let status = error.class.into();
+        Report::Failed(error).print();
+        status
     };
     let (station, handle) = match Station::open(&spec) {
         Ok(both) => both,
-        Err(error) => return failed(&error),
+        Err(error) => return failed(error),
     };
     let ending = Arc::new(OnceLock::new());
     let conductor = {
@@ -75,7 +78,7 @@ pub fn main(arguments: impl Iterator<Item = String>, open: Open) -> ExitCode {
     };
     let conductor = match conductor {
         Ok(conductor) => conductor,
-        Err(error) => return failed(&unstarted_thread(error)),
+        Err(error) => return failed(unstarted_thread(error)),
     };
     let end = station.serve();
     // An engine that does not come back from its own shutdown is left behind; everything of ours is done. The engine has

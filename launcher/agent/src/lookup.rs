@@ -5,28 +5,37 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// The reason why a program cannot run, and the exit status that a shell returns in this case.
-pub type Refusal = (String, u8);
+use crate::exit_class::ExitClass;
+use crate::job_error::JobError;
 
 /// Finds `name` as a shell does: in `PATH`, unless it contains a slash.
-pub fn find(name: &OsStr) -> Result<PathBuf, Refusal> {
+///
+/// # Errors
+/// The reason why the program cannot run, with the exit status of a shell.
+pub fn find(name: &OsStr) -> Result<PathBuf, JobError> {
     let shown = name.to_string_lossy();
     let path = if name.as_bytes().contains(&b'/') {
         PathBuf::from(name)
     } else {
         let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
         let mut places = std::env::split_paths(&path).map(|dir| dir.join(name));
-        places
-            .find(|p| is_executable(p))
-            .ok_or_else(|| (format!("program \"{shown}\" is not in PATH"), 127))?
+        places.find(|p| is_executable(p)).ok_or_else(|| {
+            JobError::new(ExitClass::NotFound, format!("program \"{shown}\" is not in PATH"))
+        })?
     };
     match fs::metadata(&path) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-            Err((format!("program \"{shown}\" does not exist"), 127))
+            Err(JobError::new(ExitClass::NotFound, format!("program \"{shown}\" does not exist")))
         }
-        Err(e) => Err((format!("program \"{shown}\" cannot be read: {e}"), 126)),
-        Ok(m) if m.is_dir() => Err((format!("program \"{shown}\" is a directory"), 126)),
-        Ok(_) if !is_executable(&path) => Err((format!("program \"{shown}\" is not executable"), 126)),
+        Err(e) => {
+            Err(JobError::new(ExitClass::NotExecutable, format!("program \"{shown}\" cannot be read: {e}")))
+        }
+        Ok(m) if m.is_dir() => {
+            Err(JobError::new(ExitClass::NotExecutable, format!("program \"{shown}\" is a directory")))
+        }
+        Ok(_) if !is_executable(&path) => {
+            Err(JobError::new(ExitClass::NotExecutable, format!("program \"{shown}\" is not executable")))
+        }
         Ok(_) => Ok(path),
     }
 }

@@ -8,6 +8,8 @@ use std::sync::mpsc::{Receiver, Sender};
 use hostbuf_protocol::wire::{Frame, Winner};
 use nix::sys::eventfd::EventFd;
 
+use super::job_error::JobError;
+
 /// A request of the conductor.
 pub(super) enum Order {
     /// Put this to all ranks of this host.
@@ -16,8 +18,8 @@ pub(super) enum Order {
     Serve(Box<Winner>, Arc<Vec<OwnedFd>>),
     /// Let all ranks run.
     Go,
-    /// End the job: every rank gets this.
-    Fail { message: String },
+    /// End the job with this error, which every rank gets.
+    Fail(JobError),
 }
 
 /// An event that the station reports.
@@ -29,8 +31,8 @@ pub(super) enum Event {
     Answered(Answer),
     /// All have mapped.
     Mapped,
-    /// A rank is lost, or cannot go on.
-    Lost(String),
+    /// A rank is lost, or cannot continue.
+    Lost(JobError),
 }
 
 /// The answers of all ranks of a host as one.

@@ -4,6 +4,9 @@ use std::io::Write;
 
 use serde_json::{Value, json};
 
+use super::exit_class::ExitClass;
+use super::job_error::JobError;
+
 /// A report of an agent to its launcher.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Report {
@@ -54,16 +57,8 @@ pub enum Report {
         /// The number of ranks that map the buffer when they attach.
         attaching: u64,
     },
-    /// A rank's program cannot run.
-    Unstarted {
-        /// The exit status that a shell returns in this case.
-        status: u8,
-    },
     /// The job cannot have its buffer.
-    Failed {
-        /// A line for the user.
-        message: String,
-    },
+    Failed(JobError),
 }
 
 /// Describes how many of a job's ranks have the buffer.
@@ -97,8 +92,9 @@ impl Report {
                 "without": without,
                 "attaching": attaching,
             }),
-            Report::Unstarted { status } => json!({"hostbuf": "unstarted", "status": status}),
-            Report::Failed { message } => json!({"hostbuf": "failed", "message": message}),
+            Report::Failed(JobError { class, message }) => {
+                json!({"hostbuf": "failed", "status": class.status(), "message": message})
+            }
         };
         // With nobody to read, the launcher is gone, and its end is noticed elsewhere.
         let _ = std::io::stdout().lock().write_all(format!("{value}\n").as_bytes());
@@ -132,8 +128,10 @@ impl Report {
                 without: number("without")?,
                 attaching: number("attaching")?,
             },
-            "unstarted" => Report::Unstarted { status: u8::try_from(number("status")?).ok()? },
-            "failed" => Report::Failed { message: text("message")? },
+            "failed" => {
+                let status = u8::try_from(number("status")?).ok()?;
+                Report::Failed(JobError::new(ExitClass::from_status(status)?, text("message")?))
+            }
             _ => return None,
         })
     }

@@ -23,6 +23,7 @@ use hostbuf::{Bytes, Options};
 use serde_json::{Value, json};
 
 use crate::finding::{Finding, Mark};
+use hostbuf_agent::exit_class::ExitClass;
 
 /// Check what this host supports, and print a command for each shortfall.
 ///
@@ -41,8 +42,7 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> ExitCode {
     let size = arguments.size.map(|s| s.0);
     if let Some(Err(error)) = size.map(|s| Options::new(s).check()) {
-        hostbuf_agent::complain!("hostbuf doctor: {error}");
-        return ExitCode::from(2);
+        return ExitClass::Usage.end("hostbuf doctor", error);
     }
     limits::survive_file_size();
     let groups = [
@@ -64,7 +64,7 @@ pub fn run(arguments: &Arguments) -> ExitCode {
     };
     // A reader that has gone is not worth a word.
     let _ = std::io::stdout().write_all(text.as_bytes());
-    if usable { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if usable { ExitCode::SUCCESS } else { ExitClass::General.into() }
 }
 
 fn in_json(host: &str, usable: bool, size: Option<u64>, groups: &[(&str, Vec<Finding>)]) -> Value {

@@ -23,7 +23,7 @@ use std::process::ExitCode;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser, Subcommand};
 use engine_option::EngineOption;
-use hostbuf_agent::complain;
+use hostbuf_agent::exit_class::ExitClass;
 
 /// One buffer per host, at one address on every host of an MPI job, shared by all its ranks.
 #[derive(Debug, Parser)]
@@ -91,10 +91,7 @@ fn main() -> ExitCode {
 fn written(result: hostbuf::Result<()>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            complain!("hostbuf: {error}");
-            ExitCode::FAILURE
-        }
+        Err(error) => ExitClass::of(&error).end("hostbuf", error),
     }
 }
 
@@ -110,8 +107,9 @@ fn engine_option(error: &clap::Error) -> Option<EngineOption> {
 fn wrong(error: &clap::Error) -> ExitCode {
     let option = engine_option(error);
     if let Some(EngineOption { word, instead: Some(instead) }) = &option {
-        complain!("hostbuf: unexpected argument '{word}' found (did you mean {instead}? see hostbuf --help)");
-        return ExitCode::from(2);
+        let message =
+            format!("unexpected argument '{word}' found (did you mean {instead}? see hostbuf --help)");
+        return ExitClass::Usage.end("hostbuf", message);
     }
     if !error.use_stderr() {
         error.exit();
@@ -150,6 +148,6 @@ fn wrong(error: &clap::Error) -> ExitCode {
         }
         _ => String::new(),
     };
-    complain!("hostbuf: {} ({instead}see hostbuf --help)", said.trim_start_matches("error: "));
-    ExitCode::from(2)
+    let message = format!("{} ({instead}see hostbuf --help)", said.trim_start_matches("error: "));
+    ExitClass::Usage.end("hostbuf", message)
 }

@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use hostbuf_protocol::wire::ENV_JOB;
 
 use crate::elf::Elf;
-use hostbuf_agent::lookup::{self, Refusal};
+use hostbuf_agent::job_error::JobError;
+use hostbuf_agent::lookup;
 
 /// What is known of a program before it runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,7 +30,7 @@ pub(crate) struct Program {
 
 impl Program {
     /// Finds `name` as a shell does: by `PATH` unless it has a slash.
-    pub(crate) fn find(name: &OsStr) -> Result<Program, Refusal> {
+    pub(crate) fn find(name: &OsStr) -> Result<Program, JobError> {
         Ok(Program::inspect(lookup::find(name)?))
     }
 
@@ -190,9 +191,10 @@ mod tests {
         let program = Program::find(std::env::current_exe().unwrap().as_os_str()).unwrap();
         assert_eq!((program.not_preloadable.as_deref(), program.asan()), (None, None));
         assert!(program.needed.iter().any(|n| n.starts_with("libc.so")), "{:?}", program.needed);
-        assert_eq!(Program::find("/no/such/program".as_ref()).unwrap_err().1, 127);
-        assert_eq!(Program::find("no-such-program-in-path".as_ref()).unwrap_err().1, 127);
-        assert_eq!(Program::find("/".as_ref()).unwrap_err().1, 126);
-        assert_eq!(Program::find("/etc/passwd".as_ref()).unwrap_err().1, 126);
+        let status = |name: &str| Program::find(name.as_ref()).unwrap_err().class.status();
+        assert_eq!(status("/no/such/program"), 127);
+        assert_eq!(status("no-such-program-in-path"), 127);
+        assert_eq!(status("/"), 126);
+        assert_eq!(status("/etc/passwd"), 126);
     }
 }

@@ -44,9 +44,9 @@ impl Station {
                     self.supply(id);
                 }
             }
-            Order::Fail { message } => {
+            Order::Fail(error) => {
                 self.stage = Stage::Failed;
-                self.failure = message;
+                self.failure = Some(error);
                 self.refuse();
             }
         }

@@ -2,6 +2,7 @@
 
 use hostbuf_protocol::wire::{Frame, Kind};
 
+use super::super::job_error::JobError;
 use super::state::{Peer, Speaker, Station};
 
 impl Station {
@@ -29,7 +30,9 @@ impl Station {
         if let Some(peer) = self.peers.get_mut(&id) {
             peer.refused = true;
         }
-        let frame = Frame::new(Kind::Fail).with(&[1, u64::from(prints)]).saying(self.failure.as_bytes());
+        let Some(JobError { class, message }) = &self.failure else { return };
+        let words = [u64::from(class.status()), u64::from(prints)];
+        let frame = Frame::new(Kind::Fail).with(&words).saying(message.as_bytes());
         self.send(id, frame, false);
     }
 

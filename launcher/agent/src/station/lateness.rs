@@ -5,6 +5,8 @@ use std::time::Duration;
 use hostbuf_os::process;
 use nix::poll::PollTimeout;
 
+use super::super::exit_class::ExitClass;
+use super::super::job_error::JobError;
 use super::super::orders::Event;
 use super::state::{Peer, Stage, Station};
 
@@ -68,6 +70,6 @@ impl Station {
                  missing): check whether the engine has started it under `hostbuf exec`, {remedy}"
             )
         };
-        let _ = self.events.send(Event::Lost(message));
+        let _ = self.events.send(Event::Lost(JobError::new(ExitClass::Lost, message)));
     }
 }

@@ -4,7 +4,7 @@ use hostbuf_os::Message;
 use hostbuf_os::process;
 use hostbuf_protocol::wire::{Coverage, Frame, Hello, Kind, Role, Territory};
 
-use super::super::report::Report;
+use super::super::exit_class::ExitClass;
 use super::outbox::MAX_BACKLOG;
 use super::state::{Stage, Station};
 
@@ -61,10 +61,8 @@ impl Station {
             (Some(Kind::Failed), Some(hello)) => {
                 let why = String::from_utf8_lossy(frame.text()).into_owned();
                 if hello.role == Role::Rank && peer.counted {
-                    if let (true, Ok(status @ (126 | 127))) = (self.reports(), u8::try_from(frame.words[0])) {
-                        Report::Unstarted { status }.print();
-                    }
-                    self.lost(id, why);
+                    let class = u8::try_from(frame.words[0]).ok().and_then(ExitClass::from_status);
+                    self.lost_with(id, class.unwrap_or(ExitClass::Lost), why);
                 }
             }
             (Some(Kind::Gather), Some(hello)) if hello.role == Role::Member => self.gather(id, hello, frame),
@@ -99,7 +97,7 @@ impl Station {
                 self.request = hello.request;
                 if let Some(other) = other.filter(|o| o.request != hello.request) {
                     let why = format!("it asks for other buffers than rank {} of the same job", other.rank);
-                    self.lost(id, why);
+                    self.lost_with(id, ExitClass::Disagreed, why);
                 } else if let Some(other) = other {
                     let why = format!(
                         "it says that it is local rank {} of {}, and another said {} of {}: are these two jobs under one name?",
@@ -111,7 +109,8 @@ impl Station {
             Role::Rank if hello.request != self.request => {
                 let why = "this job has its buffers already, and this rank asks for others: one `hostbuf exec` after \
                            another in one job must ask for the same";
-                self.send(id, Frame::new(Kind::Fail).with(&[1, 1]).saying(why.as_bytes()), false);
+                let words = [u64::from(ExitClass::Disagreed.status()), 1];
+                self.send(id, Frame::new(Kind::Fail).with(&words).saying(why.as_bytes()), false);
             }
             // The engine may start processes later (MPI_Comm_spawn). They attach, and are not counted.
             Role::Rank | Role::Late | Role::Library => {

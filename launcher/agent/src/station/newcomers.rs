@@ -10,6 +10,8 @@ use hostbuf_os::{process, socket};
 use hostbuf_protocol::wire::Coverage;
 use nix::sys::resource::{Resource, getrlimit};
 
+use super::super::exit_class::ExitClass;
+use super::super::job_error::JobError;
 use super::super::orders::Event;
 use super::state::{Peer, Stage, Station};
 
@@ -82,7 +84,7 @@ impl Station {
         } else {
             format!("the agent on {host} cannot accept the ranks of this host: {error}")
         };
-        let _ = self.events.send(Event::Lost(message));
+        let _ = self.events.send(Event::Lost(JobError::new(ExitClass::Os, message)));
     }
 
     /// Closes the oldest unidentified connection of the process that has the most of them, or else one that has been

@@ -72,7 +72,7 @@ impl Station {
             next: 0,
             stage: Stage::Gathering,
             result: None,
-            failure: String::new(),
+            failure: None,
             asked: 0,
             gathers: BTreeMap::new(),
             print_failures: !spec.reports,

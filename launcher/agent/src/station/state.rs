@@ -12,6 +12,8 @@ use hostbuf_protocol::wire::{Coverage, Frame, Hello, Kind, Territory, Winner};
 use nix::sys::eventfd::EventFd;
 use nix::sys::signalfd::SignalFd;
 
+use super::super::exit_class::ExitClass;
+use super::super::job_error::JobError;
 use super::super::orders::{Event, Order};
 use super::deadline::Deadline;
 use super::local_job::LocalJob;
@@ -83,7 +85,8 @@ pub(crate) struct Station {
     pub(super) next: u64,
     pub(super) stage: Stage,
     pub(super) result: Option<(Winner, Arc<Vec<OwnedFd>>)>,
-    pub(super) failure: String,
+    /// The error with which the job has failed.
+    pub(super) failure: Option<JobError>,
     /// The number of bytes in the last question.
     pub(super) asked: usize,
     /// The parts of unfinished collective operations, by group and sequence.
@@ -100,11 +103,6 @@ pub(crate) struct Station {
 }
 
 impl Station {
-    /// Returns whether a launcher reads this agent's reports.
-    pub(super) fn reports(&self) -> bool {
-        !self.print_failures
-    }
-
     /// Returns whether all ranks of the host have connected at some time.
     pub(super) fn all_have_come(&self) -> bool {
         self.seen.0.len() as u64 >= self.seen.1
@@ -117,9 +115,14 @@ impl Station {
 
     /// Reports the loss of a rank to the conductor.
     pub(super) fn lost(&mut self, id: u64, why: String) {
+        self.lost_with(id, ExitClass::Lost, why);
+    }
+
+    /// Reports to the conductor that a rank cannot continue because of an error of this class.
+    pub(super) fn lost_with(&mut self, id: u64, class: ExitClass, why: String) {
         let Some(peer) = self.peers.get(&id) else { return };
         let who = peer.hello.map_or(0, |h| h.rank);
         let message = format!("rank {who} on {} (process {}): {why}", process::host_name(), peer.pid);
-        let _ = self.events.send(Event::Lost(message));
+        let _ = self.events.send(Event::Lost(JobError::new(class, message)));
     }
 }

@@ -5,14 +5,14 @@ mod agent;
 mod rank;
 
 use std::ffi::OsString;
-use std::io::{ErrorKind, Write};
+use std::io::ErrorKind;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
-use hostbuf::{Error, Result};
+use hostbuf::Error;
 use hostbuf_os::{Channel, Message};
 use hostbuf_protocol::ballot;
 use hostbuf_protocol::ballot::Holds;
@@ -29,6 +29,8 @@ use crate::engines::Place;
 use crate::preload_file;
 use crate::program::Program;
 use crate::register_file;
+use hostbuf_agent::exit_class::ExitClass;
+use hostbuf_agent::job_error::JobError;
 use register_file::Registering;
 
 /// Run a rank of an existing job script with a buffer: `mpirun <anything> hostbuf exec --size 2G -- ./app`
@@ -57,11 +59,11 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: Arguments) -> ExitCode {
     let place = rank::place();
     let program = match Program::find(&arguments.command[0]) {
-        Ok(program) => required(&arguments, program).map_err(|error| (error, 1)),
-        Err((why, status)) => Err((Error::Invalid { what: why }, status)),
+        Ok(program) => required(&arguments, program),
+        Err(error) => Err(error),
     };
     let registering = match (&program, arguments.register.of(place.local_rank)) {
-        (Ok(program), Some(devices)) => register_file::find(devices, program).map_err(|error| (error, 1)),
+        (Ok(program), Some(devices)) => register_file::find(devices, program).map_err(JobError::from),
         _ => Ok(None),
     };
     let program = program.and_then(|program| Ok((program, registering?)));
@@ -70,53 +72,53 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
         (Ok((program, registering)), Ok((channel, name))) => {
             match become_program(&arguments, &program, registering, place, channel, &name) {
                 Ok(never) => match never {},
-                Err((error, status)) => say(place, &error, status),
+                Err(error) => end(place, &error),
             }
         }
-        (Err((error, status)), connection) => {
-            // The others shall not wait for a rank that will never be; a launcher hears of it, and says it once.
+        (Err(error), connection) => {
+            // The other ranks must not wait for this one. A launcher gets the error from the agent and prints it once.
             match connection {
-                Ok((channel, _)) if give_up(&channel, &error, status) && arguments.socket.is_some() => {
-                    ExitCode::from(status)
+                Ok((channel, _)) if give_up(&channel, &error) && arguments.socket.is_some() => {
+                    error.class.into()
                 }
-                _ => say(place, &error, status),
+                _ => end(place, &error),
             }
         }
-        (Ok(_), Err(error)) => say(place, &error, 1),
+        (Ok(_), Err(error)) => end(place, &error.into()),
     }
 }
 
 /// Returns the program, or an error if it gets no buffer and `--require` demands one.
-fn required(arguments: &Arguments, program: Program) -> Result<Program> {
+fn required(arguments: &Arguments, program: Program) -> Result<Program, JobError> {
     match &program.not_preloadable {
         Some(why) if arguments.buffers.require && !program.can_attach => {
             let why = format!(
                 "no buffer (--require): {why}. Nothing can be loaded into it before main: link it dynamically, or link libhostbuf \
                  and call hostbuf_attach"
             );
-            Err(Error::Lost { why })
+            Err(JobError::new(ExitClass::Unsupported, why))
         }
         _ => Ok(program),
     }
 }
 
-fn say(place: Place, error: &Error, status: u8) -> ExitCode {
-    // A program that is not there is missing for every rank of the host: one line is enough.
-    if place.local_rank == 0 || status == 1 {
-        // In one write, so that the lines of several hosts do not run into each other.
-        let _ = std::io::stderr().write_all(format!("hostbuf exec: {error}\n").as_bytes());
+/// Prints an error and returns the exit status.
+fn end(place: Place, error: &JobError) -> ExitCode {
+    // A missing program is missing for every rank of the host: one line is enough.
+    if error.class.is_of_program() && place.local_rank > 0 {
+        return error.class.into();
     }
-    ExitCode::from(status)
+    error.class.end("hostbuf exec", error)
 }
 
-/// Tells the agent that this rank has failed and why. Returns whether the agent could be told.
-fn give_up(channel: &Channel, error: &Error, status: u8) -> bool {
-    let frame = Frame::new(Kind::Failed).with(&[u64::from(status)]);
-    channel.send(&frame.saying(error.to_string().as_bytes()), &[]).is_ok()
+/// Sends the error of this rank to the agent. Returns whether the agent could be reached.
+fn give_up(channel: &Channel, error: &JobError) -> bool {
+    let frame = Frame::new(Kind::Failed).with(&[u64::from(error.class.status())]);
+    channel.send(&frame.saying(error.message.as_bytes()), &[]).is_ok()
 }
 
 /// Connects to the agent and introduces this rank.
-fn connect(arguments: &Arguments, place: Place) -> Result<(Channel, String)> {
+fn connect(arguments: &Arguments, place: Place) -> hostbuf::Result<(Channel, String)> {
     let Place { rank, size, local_rank, local_size } = place;
     let mut hello = Hello { role: Role::Rank, rank, size, local_rank, local_size, request: 0 };
     let (channel, name) = match &arguments.socket {
@@ -140,7 +142,7 @@ fn connect(arguments: &Arguments, place: Place) -> Result<(Channel, String)> {
 }
 
 /// The agent that `hostbuf run` has started here: it listened before any rank was started.
-fn agent_of_run(name: &str) -> Result<Channel> {
+fn agent_of_run(name: &str) -> hostbuf::Result<Channel> {
     Channel::connect(name).map_err(|e| {
         let why = format!(
             "no agent of the job answers on {} at @{name}: {e}. The engine has put a rank where `hostbuf run` has no \
@@ -161,7 +163,7 @@ fn become_program(
     place: Place,
     channel: Channel,
     name: &str,
-) -> std::result::Result<Never, (Error, u8)> {
+) -> Result<Never, JobError> {
     let mut command = Command::new(&program.path);
     command.arg0(&arguments.command[0]).args(&arguments.command[1..]);
     command.env(ENV_JOB, name);
@@ -177,7 +179,7 @@ fn become_program(
     command.env(ENV_REPORT, format!("{:-<REPORT_MAX$}", ""));
     command.env_remove(ENV_REQUIRE).envs(arguments.buffers.require.then_some((ENV_REQUIRE, "1")));
     command.env_remove(ENV_NETWORK).envs(network().map(|inode| (ENV_NETWORK, inode.to_string())));
-    let preload = preload_file::path().map_err(|e| (e, 1))?;
+    let preload = preload_file::path()?;
     let mut list = OsString::new();
     if let Some(asan) = program.asan() {
         list.push(asan);
@@ -213,32 +215,29 @@ fn become_program(
         command.env(ENV_REPORT, report);
         command.env(ENV_CONNECTION, "-");
         let error = command.exec();
-        return Err((
-            Error::Os { doing: format!("starting {}", program.path.display()), source: error },
-            126,
-        ));
+        let message = format!("starting {}: {error}", program.path.display());
+        return Err(JobError::new(ExitClass::NotExecutable, message));
     }
     // Above the numbers that scripts and shells use by themselves.
     let high = fcntl(channel.as_fd(), FcntlArg::F_DUPFD_CLOEXEC(500))
         .or_else(|_| fcntl(channel.as_fd(), FcntlArg::F_DUPFD_CLOEXEC(3)));
-    let kept =
-        high.map_err(|e| (Error::Os { doing: "moving the connection".into(), source: e.into() }, 1))?;
+    let kept = high.map_err(|e| Error::Os { doing: "moving the connection".into(), source: e.into() })?;
     command.env(ENV_CONNECTION, format!("{kept}:{}", std::process::id()));
     let through = |flag| {
         // A number that fcntl just gave; only its flag changes.
         fcntl(borrow(kept), FcntlArg::F_SETFD(flag))
     };
     through(FdFlag::empty())
-        .map_err(|e| (Error::Os { doing: "handing the connection on".into(), source: e.into() }, 1))?;
+        .map_err(|e| Error::Os { doing: "handing the connection on".into(), source: e.into() })?;
     let source = command.exec();
     let mut doing = format!("starting {}", program.path.display());
     if source.kind() == std::io::ErrorKind::NotFound {
         // The program itself was seen to be there.
         doing += ", or the interpreter that it names";
     }
-    let error = Error::Os { doing, source };
-    give_up(&channel, &error, 126);
-    Err((error, 126))
+    let error = JobError::new(ExitClass::NotExecutable, format!("{doing}: {source}"));
+    give_up(&channel, &error);
+    Err(error)
 }
 
 #[allow(unsafe_code)]
@@ -255,9 +254,9 @@ fn network() -> Option<u64> {
 /// Votes for a program that cannot vote by itself, for the reason `why`, with the segments that it will map at fixed
 /// addresses and the addresses that are free in this process. Returns the value of [`ENV_REPORT`] when all ranks may
 /// run.
-fn vote_for(program: &Program, why: &str, channel: &Channel) -> std::result::Result<String, (Error, u8)> {
-    let failed = |why: String| (Error::Attach { why }, 1);
-    let gone = || failed("the agent of this host ended before the buffer was agreed on".into());
+fn vote_for(program: &Program, why: &str, channel: &Channel) -> Result<String, JobError> {
+    let gone =
+        || JobError::new(ExitClass::Agent, "the agent of this host ended before the buffer was agreed on");
     let send = |frame: &Frame| channel.send(frame, &[]).map_err(|_| gone());
     let coverage = if program.can_attach { Coverage::Attaches } else { Coverage::None };
     send(

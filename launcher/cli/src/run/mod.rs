@@ -17,12 +17,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::ValueHint;
-use hostbuf::{Error, Result};
+use hostbuf::Error;
 use hostbuf_os::process;
 
 use crate::arguments::{BufferArguments, RegisterArguments, StartArguments};
 use crate::program::Program;
 use crate::{agent_program, hosts, register_file};
+use hostbuf_agent::exit_class::ExitClass;
+use hostbuf_agent::job_error::JobError;
 use hostbuf_agent::spec::Spec;
 use plan::{EngineOptions, RequestedSize};
 use selection::EngineChoice;
@@ -80,21 +82,19 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: Arguments) -> ExitCode {
     match start(arguments) {
         Ok(status) => ExitCode::from(status),
-        Err(error) => {
-            hostbuf_agent::complain!("hostbuf run: {error}");
-            ExitCode::FAILURE
-        }
+        Err(error) => error.class.end("hostbuf run", error),
     }
 }
 
-fn start(arguments: Arguments) -> Result<u8> {
+/// Starts the job and returns its exit status.
+fn start(arguments: Arguments) -> Result<u8, JobError> {
     let buffers = arguments.buffers.options()?;
     arguments.register.check(&buffers)?;
     if let Some(devices) = &arguments.register.register {
         register_file::check(devices)?;
     }
     if arguments.ranks == Some(0) {
-        return Err(Error::Invalid { what: "-n 0: a job has at least one rank".into() });
+        return Err(JobError::new(ExitClass::Usage, "-n 0: a job has at least one rank"));
     }
     let hosts = match (&arguments.host, &arguments.hostfile) {
         (Some(list), _) => hosts::parse(list)?,
@@ -111,7 +111,7 @@ fn start(arguments: Arguments) -> Result<u8> {
     if let Some(why) = engine.limited_to_one_host(automatic)
         && hosts.iter().any(|host| !is_here(&host.name))
     {
-        return Err(Error::Invalid { what: format!("cannot run on several hosts: {why}") });
+        return Err(JobError::new(ExitClass::Unsupported, format!("cannot run on several hosts: {why}")));
     }
     if let (Some(name), false) = (selection::foreign_mpi(engine, &needed), arguments.quiet) {
         hostbuf_agent::complain!(

@@ -12,6 +12,7 @@ use super::super::death::FirstDeath;
 use super::super::descendants::{self, Patience};
 use super::super::signals::Received;
 use super::state::Launcher;
+use hostbuf_agent::exit_class::ExitClass;
 
 /// The time that a job gets to end after it was asked to, before it is killed.
 const GRACE: Duration = Duration::from_secs(5);
@@ -33,8 +34,11 @@ impl Launcher<'_> {
                 None => left.push(child),
                 Some(status) => {
                     died |= !status.success();
-                    if let (false, Some(code @ (126 | 127))) = (self.agreed, status.code()) {
-                        self.unstarted = Some(code as u8);
+                    if !self.agreed {
+                        let code = status.code().and_then(|code| u8::try_from(code).ok());
+                        let class = code.and_then(ExitClass::from_status);
+                        self.class_of_rank =
+                            class.filter(|class| class.is_of_program()).or(self.class_of_rank);
                     }
                     if local && status.signal().is_some() && self.first.is_none() && self.stopping.is_none() {
                         let rank = self.spawned.iter().position(|&pid| pid == child.id());

@@ -13,6 +13,8 @@ use super::super::descendants;
 use super::super::lines::Lines;
 use super::super::signals::Received;
 use super::state::Launcher;
+use hostbuf_agent::exit_class::ExitClass;
+use hostbuf_agent::job_error::JobError;
 use hostbuf_agent::report::{Report, covered};
 
 impl Launcher<'_> {
@@ -56,7 +58,7 @@ impl Launcher<'_> {
                         // Ranks may run already, though their agents have not reported it yet.
                         self.ended_by = Some(signal);
                         if self.spawned.is_empty() {
-                            self.failure = Some("no rank has been started".into());
+                            self.failure = Some(JobError::new(ExitClass::Lost, "no rank has been started"));
                         }
                     }
                 }
@@ -118,14 +120,11 @@ impl Launcher<'_> {
                     );
                 }
             }
-            Some(Report::Unstarted { status }) => {
-                self.unstarted.get_or_insert(status);
-            }
-            Some(Report::Failed { message }) => {
+            Some(Report::Failed(error)) => {
                 self.progress.end();
                 if self.failure.is_none() {
                     // This launcher may have ended the rank that the agent misses, since another rank was lost.
-                    self.failure = self.lost().or(Some(message));
+                    self.failure = self.lost().or(Some(error));
                     // The agents tell their ranks. A rank that ends by itself has a better exit status.
                     self.stop_soon();
                 }

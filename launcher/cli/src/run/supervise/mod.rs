@@ -9,8 +9,6 @@ mod verdict;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use hostbuf::{Error, Result};
-
 use super::descendants;
 use super::lines::Lines;
 use super::plan::RequestedSize;
@@ -18,6 +16,7 @@ use super::signals::Signals;
 use super::spawn::{Streams, spawn};
 use crate::engines::{Invocation, LaunchCommand, LaunchPlan};
 use ending::NOTICE;
+use hostbuf_agent::job_error::JobError;
 use state::Launcher;
 
 pub(super) use state::Voice;
@@ -34,7 +33,7 @@ pub(super) fn supervise(
     plan: LaunchPlan,
     size: RequestedSize,
     voice: Voice,
-) -> Result<u8> {
+) -> Result<u8, JobError> {
     let signals = Signals::block()?;
     if command.engine.spawns_ranks() {
         descendants::adopt();
@@ -48,17 +47,12 @@ pub(super) fn supervise(
         status = launcher.run(plan);
         launcher.end();
     }
-    match (status, launcher.unstarted) {
-        (Err(error), Some(code)) => {
-            hostbuf_agent::complain!("hostbuf run: {error}");
-            Ok(code)
-        }
-        (status, _) => status,
-    }
+    let class = launcher.class_of_rank;
+    status.map_err(|error| JobError { class: class.unwrap_or(error.class), ..error })
 }
 
 impl Launcher<'_> {
-    fn run(&mut self, plan: LaunchPlan) -> Result<u8> {
+    fn run(&mut self, plan: LaunchPlan) -> Result<u8, JobError> {
         self.foreign = descendants::children();
         self.note(&plan.agents);
         let mut agents = spawn(&plan.agents, Streams::Piped, self.signals.before())?;
@@ -79,7 +73,7 @@ impl Launcher<'_> {
                 }
             }
             self.reap()?;
-            if let Some(why) = &self.failure {
+            if let Some(error) = &self.failure {
                 if self.ranks.is_empty() {
                     if let Some(signal) = self.ended_by {
                         hostbuf_agent::complain!(
@@ -87,7 +81,7 @@ impl Launcher<'_> {
                         );
                         return Ok(128 + signal as u8);
                     }
-                    return Err(Error::Lost { why: why.clone() });
+                    return Err(error.clone());
                 }
             } else if self.agents.is_none() && !self.agreed {
                 self.failure = Some(self.agents_died());

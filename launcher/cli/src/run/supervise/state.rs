@@ -11,6 +11,8 @@ use super::super::plan::RequestedSize;
 use super::super::progress::Progress;
 use super::super::signals::Signals;
 use crate::engines::{LaunchCommand, LaunchPlan};
+use hostbuf_agent::exit_class::ExitClass;
+use hostbuf_agent::job_error::JobError;
 
 /// The verbosity of the launcher.
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +36,7 @@ pub(super) struct Launcher<'a> {
     pub(super) expected: Option<usize>,
     pub(super) agreed: bool,
     /// The reason why the job cannot have its buffer.
-    pub(super) failure: Option<String>,
+    pub(super) failure: Option<JobError>,
     /// The result of the program's job: that of the first process that failed, else success.
     pub(super) status: Option<ExitStatus>,
     /// The time at which the program's job was asked to end, and whether it was killed.
@@ -49,8 +51,8 @@ pub(super) struct Launcher<'a> {
     pub(super) spawned: Vec<u32>,
     /// The rank that a signal ended first, if this launcher has started the ranks.
     pub(super) first: Option<FirstDeath>,
-    /// The exit status of a `hostbuf exec` that found no program to run (126, 127).
-    pub(super) unstarted: Option<u8>,
+    /// The class of the error with which a rank exited before all ranks had the buffer, if this launcher has started it.
+    pub(super) class_of_rank: Option<ExitClass>,
     /// The signal that ended the job before all ranks had the buffer.
     pub(super) ended_by: Option<Signal>,
     /// The last signal that was to end the job.
@@ -89,7 +91,7 @@ impl<'a> Launcher<'a> {
             over: None,
             spawned: Vec::new(),
             first: None,
-            unstarted: None,
+            class_of_rank: None,
             ended_by: None,
             asked_to_end: None,
             agents_status: None,

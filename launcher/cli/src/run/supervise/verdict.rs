@@ -5,9 +5,12 @@ use std::os::unix::process::ExitStatusExt;
 use super::super::death::death;
 use super::super::shortage::shortage;
 use super::state::Launcher;
+use hostbuf_agent::exit_class::ExitClass;
+use hostbuf_agent::job_error::JobError;
 
 /// The largest number of an engine's lines that a message quotes: enough for the remedies at their end.
 const MOST_SAID: usize = 16;
+
 impl Launcher<'_> {
     /// Returns whether the engine crashed while it started the agents, before any rank was started.
     pub(super) fn engine_crashed(&self) -> bool {
@@ -50,18 +53,19 @@ impl Launcher<'_> {
     }
 
     /// Describes the rank that was lost first.
-    pub(super) fn lost(&self) -> Option<String> {
-        Some(format!("{} before all ranks had the buffer", self.first.as_ref()?.text()))
+    pub(super) fn lost(&self) -> Option<JobError> {
+        let message = format!("{} before all ranks had the buffer", self.first.as_ref()?.text());
+        Some(JobError::new(ExitClass::Lost, message))
     }
 
     /// Describes the end of the agents' job.
-    pub(super) fn agents_died(&mut self) -> String {
+    pub(super) fn agents_died(&mut self) -> JobError {
         self.agent_noise.drain();
         self.no_agents()
     }
 
     /// Describes why there are no agents, with the last lines of the engine.
-    pub(super) fn no_agents(&self) -> String {
+    pub(super) fn no_agents(&self) -> JobError {
         let noise = self.agent_noise.seen.iter().map(|l| l.trim());
         let mut said: Vec<&str> = noise.filter(|l| l.chars().any(char::is_alphanumeric)).collect();
         if said.len() > MOST_SAID {
@@ -73,10 +77,12 @@ impl Launcher<'_> {
             Some(status) if status.signal().is_some() => format!("it was ended by {}", death(status)),
             _ => "it printed no reason".into(),
         };
-        if self.ready > 0 {
+        let message = if self.ready > 0 {
             let status = self.agents_status.map_or("?".into(), |s| s.to_string());
-            return format!("an agent of this job ended ({status}) before the buffer was agreed on: {said}");
-        }
-        format!("{} could not start an agent on every host: {said}", self.command.release.title())
+            format!("an agent of this job ended ({status}) before the buffer was agreed on: {said}")
+        } else {
+            format!("{} could not start an agent on every host: {said}", self.command.release.title())
+        };
+        JobError::new(ExitClass::Agent, message)
     }
 }
