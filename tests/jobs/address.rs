@@ -531,7 +531,7 @@ fn a_later_image_that_cannot_have_the_address_ends_with_a_clear_error() {
     // The shell votes and gets the first candidate; the program that it starts has something there.
     let plant = build("cc", "plant.c", &[]).unwrap();
     let outcome = planted(&[(0, FIRST.into())], 1, &["sh", "-c", &format!("{plant}; exit $?")]);
-    nobody_ran(&outcome);
+    failed_before_main(&outcome, 1);
     for part in [FIRST, "an anonymous mapping stands at 0x550000000000-0x550000001000", "hostbuf exec"] {
         assert!(outcome.stderr.contains(part), "{outcome:?}");
     }

@@ -42,7 +42,10 @@ fn words_that_mean_nothing() {
         (&["--size", "1M", "-n", "-3"], &["invalid value '-3' for '--ranks", "a whole number"]),
         (&["--size", "1e9"], &["1e9"]),
         (&["--size", "99999999T"], &["address space"]),
-        (&["--size", "1M", "--pages", "3m"], &["3m", "thp"]),
+        (
+            &["--size", "1M", "--pages", "3m"],
+            &["invalid value '3m' for '--pages <PAGES>': expected auto, 4k, thp, 2m or 1g (see"],
+        ),
         (&["--buffer", "name=a"], &["size="]),
         (&["--buffer", "name=a b,size=1M"], &["a b"]),
         (&["--buffer", "size=1M,colour=red"], &["colour"]),
@@ -51,7 +54,7 @@ fn words_that_mean_nothing() {
         (&["--size", "1M", "-n", "99999999999999999999"], &["99999999999999999999", "at most"]),
         (&["--size", "1M", "--launcher", "pbs"], &["pbs", "openmpi"]),
         (&["--sise", "1M"], &["unexpected argument '--sise'", "did you mean --size?"]),
-        (&["--size", "1M", "-np", "2"], &["`-n 4` is meant, not -np"]),
+        (&["--size", "1M", "-np", "2"], &["did you mean -n 4 instead of -np?"]),
         (&["--size", "1M", "-H", "h0,h1"], &["'-H'", "did you mean --host h0:2,h1:2?"]),
         (
             &["--size", "1M", "-N", "2"],
@@ -292,7 +295,7 @@ fn what_follows_the_program_is_its_own() {
     assert_eq!(outcome.stdout, "-n2 --size\n", "{outcome:?}");
     let words =
         ["run", "--launcher", "local", "-n", "1", "--size", "4K", "--", "true", ":", "-m", "1", "--", "true"];
-    one_line(&run(&words), 2, &["program 2 of this job", "\"-m\" is no option"]);
+    one_line(&run(&words), 2, &["program 2 of this job", "invalid \"-m\": expected -n or a program"]);
 }
 
 #[test]

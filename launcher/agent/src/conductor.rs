@@ -1,4 +1,4 @@
-//! The agent's phases, one after another, together with the agents of the other hosts.
+//! The phases of an agent, in step with the agents of the other hosts.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -30,13 +30,14 @@ use crate::lookup;
 
 /// The interval at which an agent with missing ranks exchanges its state with the other agents.
 const PACE: Duration = Duration::from_millis(10);
-/// The additional time that the agents together wait for missing ranks, so that the station of the host in question can
-/// name them first.
+/// The additional time that the agents together wait for missing ranks, so that the station of the
+/// host in question can name them first.
 const MARGIN: Duration = Duration::from_secs(1);
 /// The interval between progress reports.
 const TELL: Duration = Duration::from_millis(200);
 
-/// Runs [`conduct`], and fails the job if that panics: the ranks would wait for ever for a conductor that has ended.
+/// Runs [`conduct`], and fails the job if that panics: the ranks would wait for ever for a
+/// conductor that has ended.
 pub(super) fn run(spec: &Spec, open: Open, station: &Handle, ending: &OnceLock<Instant>) {
     if catch_unwind(AssertUnwindSafe(|| conduct(spec, open, station, ending))).is_err() {
         let message = format!("the agent on {} panicked; its message is above", process::host_name());
@@ -46,18 +47,19 @@ pub(super) fn run(spec: &Spec, open: Open, station: &Handle, ending: &OnceLock<I
     }
 }
 
-/// Goes through all phases; afterwards the station serves alone. The engine is ended when this returns, and begins to
-/// end when `ending` says.
+/// Goes through all phases; afterwards the station serves alone. The engine has ended when this
+/// function returns, and begins to end when `ending` is set.
 fn conduct(spec: &Spec, open: Open, station: &Handle, ending: &OnceLock<Instant>) {
     let begun = Instant::now();
     let mut phases = [0; Phase::COUNT];
-    // Whatever is wrong with this host is found out before the engine is asked, and told together with the others.
+    // This host is checked before the engine starts, so that all hosts report their errors
+    // together.
     let created =
         find_program(spec).and_then(|()| Segments::create(spec.job, &spec.buffers).map_err(JobError::from));
     phases[Phase::Create as usize] = micros(begun);
     let has_room = created.is_ok();
     let (segments, opened) = std::thread::scope(|scope| {
-        // Taking the pages overlaps with the start of the engine and with the coming of the ranks.
+        // Allocation overlaps with the start of the engine and of the ranks.
         let populating = std::thread::Builder::new().spawn_scoped(scope, || {
             created.and_then(|segments| populate(segments, spec).map_err(JobError::from))
         });
@@ -108,17 +110,20 @@ fn conduct(spec: &Spec, open: Open, station: &Handle, ending: &OnceLock<Instant>
     drop::<Box<dyn Any>>(engine);
 }
 
-/// Looks for the ranks' program on this host: an engine reports less about a missing program, and some engines crash.
+/// Looks for the ranks' program on this host: an engine reports less about a missing program, and
+/// some engines crash.
 fn find_program(spec: &Spec) -> std::result::Result<(), JobError> {
     let Some(name) = &spec.program else { return Ok(()) };
     let Err(JobError { class, message }) = lookup::find(name.as_ref()) else { return Ok(()) };
     Err(JobError::new(class, format!("{message} on {}", process::host_name())))
 }
 
+/// Returns the number of microseconds since an instant.
 fn micros(since: Instant) -> u64 {
     since.elapsed().as_micros() as u64
 }
 
+/// Allocates the pages. Returns the time that this took in microseconds.
 fn populate(mut segments: Segments, spec: &Spec) -> Result<(Segments, u64)> {
     let begun = Instant::now();
     let mut told = begun;
@@ -156,6 +161,7 @@ impl From<Error> for Stop {
     }
 }
 
+/// Runs all phases in which the agents and ranks agree, and exchanges the error if one stops.
 fn agree(
     spec: &Spec,
     group: &dyn Collective,
@@ -177,6 +183,7 @@ fn agree(
     Err(Error::Collective { operation: "agree", why: "an agent stopped without a message".into() }.into())
 }
 
+/// Runs the phases one after another until one stops.
 fn steps(
     spec: &Spec,
     group: &dyn Collective,
@@ -220,20 +227,20 @@ fn steps(
     };
     together(group, mapped)?;
     phases[Phase::Map as usize] = micros(begun);
-    // Nobody has looked at the page yet: the ranks wait for Go.
+    // No rank reads the page yet: all wait for Go.
     together(group, control.set_phases(phases))?;
     if let (Some(message), true) = (&present.notice, spec.reports) {
         Report::Uncovered { message: message.clone() }.print();
     }
     station.order(Order::Go);
     if spec.reports {
-        // Ends with the process. Without a thread there is no progress line.
+        // The thread ends with the process. Without it there is no progress report.
         let _ = std::thread::Builder::new().spawn(move || watch(&control));
     }
     Ok(Agreed { address: winner.address, rounds: outcome.rounds, present })
 }
 
-/// Tells the launcher how far the filling of this host's buffers is, when it takes longer than a moment.
+/// Reports the progress of filling the buffers of this host to the launcher.
 fn watch(page: &ControlPage) {
     let control = page.control();
     let Ok(identity) = control.identity() else { return };
@@ -242,7 +249,7 @@ fn watch(page: &ControlPage) {
     loop {
         std::thread::sleep(TELL);
         for (i, told) in told.iter_mut().enumerate() {
-            // A damaged word is for those who use the buffer to find.
+            // The users of the buffer report a damaged word.
             let (Ok(state), Ok(done)) = (control.fill(i), control.high_water(i)) else { continue };
             let filling = state == Fill::Filling;
             if *told != filling.then_some(done) && (filling || told.is_some()) {
@@ -296,8 +303,8 @@ struct Present {
     notice: Option<String>,
 }
 
-/// Waits until the ranks of all hosts have connected. A host on which the engine has placed no rank learns from the
-/// other agents that all ranks have connected.
+/// Waits until the ranks of all hosts have connected. A host on which the engine has placed no rank
+/// learns from the other agents that all ranks have connected.
 fn gather(
     group: &dyn Collective,
     station: &Handle,
@@ -320,13 +327,13 @@ fn gather(
                 Err(RecvTimeoutError::Disconnected) => lost = Some(is_ending()),
             }
         } else if group.size() > 1 {
-            // The others are not there yet, or this is the first look; a rank of ours may be lost meanwhile.
+            // A rank of this host may be lost while the agent waits for the other hosts.
             if let Ok(Event::Lost(error)) = station.events.try_recv() {
                 lost = Some(error);
             }
         }
         let (ranks, size) = here.unwrap_or_default();
-        // An engine that does not tell the size of the job has no other hosts to ask about it.
+        // If the engine does not provide the size of the job, the job has no other hosts.
         let size = if size == 0 { ranks as u64 } else { size };
         let come = station.come.load(Ordering::Relaxed);
         let mut words = [
@@ -346,16 +353,18 @@ fn gather(
         if lost_anywhere > 0 {
             return Err(Stop::There);
         }
-        // Whoever knows the size knows the same one.
+        // All agents that know the size know the same one.
         let complete = knowing > 0 && present * knowing >= sizes;
-        // A group of one has the whole job here (`hostbuf exec` on one of several hosts counts its own ranks).
+        // A group of one has the whole job here (`hostbuf exec` on one of several hosts counts its
+        // own ranks).
         if complete || (group.size() == 1 && here.is_some()) {
             return Ok(Present { here: ranks, all: present, without, attaching, notice: uncovered.notice });
         }
         if come != arrivals.0 {
             arrivals = (come, Instant::now());
         }
-        // A station knows which ranks of its own host are late, so it gets a moment to report them first.
+        // A station knows which ranks of its own host are late, so it gets a moment to report them
+        // first.
         if let Some(limit) = timeout.filter(|limit| knowing > 0 && arrivals.1.elapsed() > *limit + MARGIN) {
             let why = format!(
                 "{come} of {} ranks have connected to the agents of their hosts, and no other rank within {} s: check why the \
@@ -371,7 +380,7 @@ fn gather(
     }
 }
 
-/// The ranks of all hosts: those of this one through the station, the others through their agents.
+/// The ranks of all hosts: those of this host through the station, the others through their agents.
 struct Everybody<'a> {
     group: &'a dyn Collective,
     station: &'a Handle,
@@ -381,6 +390,7 @@ struct Everybody<'a> {
 }
 
 impl Everybody<'_> {
+    /// Asks the ranks of this host.
     fn ask(&mut self, question: Frame) -> std::result::Result<Answer, JobError> {
         if self.ranks == 0 {
             return Ok(Answer { mask: u64::MAX, hole: 0, refusal: None });
@@ -392,7 +402,7 @@ impl Everybody<'_> {
         }
     }
 
-    /// Notes why this agent stops; the answer for [`elect`] is any error.
+    /// Records where the phases stop, and returns an error for [`elect`].
     fn stopping(&mut self, stop: Stop) -> Error {
         self.stop = Some(stop);
         Error::Collective { operation: "elect", why: "a participant is lost".into() }
@@ -417,7 +427,7 @@ impl Electorate for Everybody<'_> {
 
     fn hole(&mut self, from: usize, length: usize, align: usize) -> Result<Option<usize>> {
         let answer = self.ask(Frame::new(Kind::Search).with(&[length as u64, from as u64, align as u64]));
-        // A host without ranks has a hole everywhere.
+        // A host without ranks has no occupied addresses.
         let hole = answer.as_ref().map_or(0, |a| if self.ranks == 0 { from as u64 } else { a.hole });
         let mut words = [hole, u64::from(answer.is_err())];
         self.group.all_reduce(&mut words, Reduce::Max)?;

@@ -5,8 +5,9 @@ use std::process::ExitCode;
 
 use hostbuf::Error;
 
-/// The class of an error. The number is the exit status: 80 plus the number of the `hostbuf_status` where there is one, so
-/// that it differs from the statuses of shells and from most programs' own. docs/failures.md has the table.
+/// The class of an error. The number is the exit status: 80 plus the number of the `hostbuf_status`
+/// where there is one, so that it differs from the statuses of shells and from most programs' own.
+/// docs/failures.md has the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum ExitClass {
@@ -80,7 +81,8 @@ impl ExitClass {
         matches!(self, ExitClass::NotExecutable | ExitClass::NotFound)
     }
 
-    /// Prints one line on standard error, with `speaker` in front, and returns the exit status of the process.
+    /// Prints one line on standard error, with `speaker` in front, and returns the exit status of
+    /// the process.
     pub fn end(self, speaker: &str, message: impl Display) -> ExitCode {
         complain!("{speaker}: {message}");
         self.into()

@@ -1,4 +1,4 @@
-//! What an agent gets from whoever started it: a listening socket, and the process with which it ends.
+//! The inheritance of an agent: a listening socket, and the process with which the agent ends.
 
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
@@ -7,25 +7,29 @@ use hostbuf_os::process;
 
 use super::spec::Spec;
 
-/// A listening socket that was inherited.
+/// Takes ownership of an inherited listening socket.
 #[allow(unsafe_code)]
 pub(super) fn adopt(fd: RawFd) -> Result<OwnedFd> {
     let is_listener = |fd| {
-        // SAFETY: only asks; a number that is no descriptor gives an error.
+        // SAFETY: the call only queries the descriptor; an invalid number causes an error.
         let borrowed = unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) };
         nix::sys::socket::getsockopt(&borrowed, nix::sys::socket::sockopt::AcceptConn).unwrap_or(false)
     };
     if fd < 3 || !is_listener(fd) {
         return Err(Error::Invalid { what: format!("descriptor {fd} is no listening socket") });
     }
-    // SAFETY: it is open, and whoever started us handed it over; nobody else here knows the number.
+    // SAFETY: the descriptor is open, the parent process has handed it over, and nothing else in
+    // this process uses the number.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     nix::fcntl::fcntl(&fd, nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::FD_CLOEXEC))
         .map_err(|e| Error::Os { doing: "setting close-on-exec".into(), source: e.into() })?;
     Ok(fd)
 }
 
-/// The process with which the agent ends, as a descriptor; an error when it has gone already.
+/// Returns a pidfd of the process with which the agent ends.
+///
+/// # Errors
+/// [`Error::Attach`] if that process has ended already.
 pub(super) fn lifeline(spec: &Spec) -> Result<Option<OwnedFd>> {
     let gone = || Error::Attach { why: "the process that this agent serves has ended".into() };
     let (pid, known) = match spec.lifeline {
@@ -43,7 +47,7 @@ pub(super) fn lifeline(spec: &Spec) -> Result<Option<OwnedFd>> {
         },
         _ => Error::Os { doing: format!("watching process {pid}"), source: e },
     })?;
-    // Only now is it certain that the descriptor means the process that is meant.
+    // The number may have been reused before the pidfd was opened.
     let same = match known {
         Some(start) => process::start_time(pid) == Some(start),
         None => nix::unistd::getppid().as_raw() == pid,

@@ -26,7 +26,8 @@ impl JobError {
         JobError { class, message: message.into() }
     }
 
-    /// Returns the class and the text for another agent, which names this agent unless the text names its host itself.
+    /// Returns the class and the text for another agent, which names this agent unless the text
+    /// names its host itself.
     fn pack(&self, rank: usize) -> [u8; PACKED] {
         let text = match self.class {
             ExitClass::NoSpace | ExitClass::Disagreed => self.message.clone(),
@@ -46,8 +47,8 @@ impl JobError {
     }
 }
 
-/// Returns the result of this agent if all agents have succeeded, and else the error of the first agent that has failed.
-/// Collective.
+/// Returns the result of this agent if all agents have succeeded, and else the error of the first
+/// agent that has failed. Collective.
 pub(super) fn first_error<T>(group: &dyn Collective, result: Result<T, JobError>) -> Result<T, JobError> {
     let mut first = [if result.is_err() { group.rank() as u64 } else { u64::MAX }];
     group.all_reduce(&mut first, Reduce::Min)?;

@@ -1,8 +1,9 @@
-//! A host's agent: it makes the host's memory, brings its ranks to one address with those of the other hosts, and
-//! then serves whoever attaches, until all have left.
+//! The agent of a host: it allocates the memory of the host, agrees on one address with its ranks
+//! and the other agents, and then serves processes that attach, until all have ended.
 //!
-//! Two threads: the *station* talks to the processes of this host and never blocks; the *conductor* goes through
-//! the phases one after another and alone uses MPI, so that an MPI that hangs in its own shutdown harms nobody.
+//! The agent has two threads. The *station* serves the processes of this host and never blocks. The
+//! *conductor* goes through the phases one after another. Only the conductor uses MPI, so that an
+//! MPI that hangs in its shutdown disturbs no process.
 
 #[macro_use]
 mod complain;
@@ -48,8 +49,7 @@ pub fn main(arguments: impl Iterator<Item = String>, open: Open) -> ExitCode {
         .with_env_filter(tracing_subscriber::EnvFilter::from_env("HOSTBUF_LOG"))
         .with_writer(std::io::stderr)
         .init();
-    // A connection and a process descriptor for each rank: the soft limit is often made for smaller things. Where it
-    // cannot be raised, it stays.
+    // Each rank needs two descriptors, and the soft limit is often too low.
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
         let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
@@ -81,14 +81,13 @@ pub fn main(arguments: impl Iterator<Item = String>, open: Open) -> ExitCode {
         Err(error) => return failed(unstarted_thread(error)),
     };
     let end = station.serve();
-    // An engine that does not come back from its own shutdown is left behind; everything of ours is done. The engine has
-    // had the job's whole life for it, so only a short job waits here.
+    // An engine may hang in its shutdown, so the agent waits for it for a limited time only.
     let served = Instant::now();
     let patience = |ending: Option<&Instant>| match ending {
         Some(begun) if !end.called_off => begun.elapsed() < Duration::from_secs(10),
         _ => served.elapsed() < Duration::from_secs(2),
     };
-    // From here on these signals end it, as they end any process.
+    // From here on the signals have their default effect.
     let _ = SigSet::all().thread_unblock();
     while !conductor.is_finished() && patience(ending.get()) && !has_ended(end.lifeline.as_ref()) {
         std::thread::sleep(Duration::from_millis(1));

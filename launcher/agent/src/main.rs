@@ -1,5 +1,5 @@
-//! `hostbuf-agent`: the agent of `hostbuf run` on one host, as a rank of an MPI job of its own. Built once for each
-//! MPI.
+//! `hostbuf-agent`: the agent of `hostbuf run` on one host, a rank of a separate MPI job. It is
+//! built for each MPI.
 
 use std::process::ExitCode;
 

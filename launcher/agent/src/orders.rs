@@ -12,9 +12,9 @@ use super::job_error::JobError;
 
 /// A request of the conductor.
 pub(super) enum Order {
-    /// Put this to all ranks of this host.
+    /// Send this question to all ranks of this host.
     Ask(Box<Frame>),
-    /// Hand the memory out: to the ranks now, to whoever comes later.
+    /// Send the memory to the ranks now, and to other processes when they connect.
     Serve(Box<Winner>, Arc<Vec<OwnedFd>>),
     /// Let all ranks run.
     Go,
@@ -24,22 +24,25 @@ pub(super) enum Order {
 
 /// An event that the station reports.
 pub(super) enum Event {
-    /// All ranks of this host are connected and ready: their number, the number of ranks in the job, and the ranks
-    /// without a buffer.
+    /// All ranks of this host are connected and ready: their number, the number of ranks in the
+    /// job, and the ranks without a buffer.
     Present { ranks: usize, size: u64, uncovered: Uncovered },
-    /// All have answered: the lowest rank's refusal, what all hold, the greatest of their holes.
+    /// All ranks of this host have answered.
     Answered(Answer),
-    /// All have mapped.
+    /// All ranks of this host have mapped the buffers.
     Mapped,
     /// A rank is lost, or cannot continue.
     Lost(JobError),
 }
 
-/// The answers of all ranks of a host as one.
+/// The combined answer of all ranks of a host.
 #[derive(Clone, Debug)]
 pub(super) struct Answer {
+    /// The candidates that all ranks hold, as bits.
     pub(super) mask: u64,
+    /// The highest of the holes that the ranks have found.
     pub(super) hole: u64,
+    /// The refusal of the lowest rank that has refused a candidate.
     pub(super) refusal: Option<(usize, String)>,
 }
 
@@ -54,7 +57,7 @@ pub(super) struct Uncovered {
     pub(super) notice: Option<String>,
 }
 
-/// The conductor's end.
+/// The conductor's connection to the station.
 pub(super) struct Handle {
     pub(super) orders: Sender<Order>,
     pub(super) wake: Arc<EventFd>,
@@ -65,7 +68,7 @@ pub(super) struct Handle {
 
 impl Handle {
     pub(super) fn order(&self, order: Order) {
-        // A station that has gone takes the whole process with it.
+        // The process ends with the station, so there is nothing to do without one.
         let _ = self.orders.send(order);
         let _ = self.wake.write(1);
     }

@@ -14,32 +14,33 @@ pub struct Spec {
     pub socket: String,
     /// The buffers.
     pub buffers: Vec<Options>,
-    /// The listening socket, when whoever started this agent has opened it.
+    /// The listening socket, if the process that starts this agent has opened it.
     pub listener: Option<i32>,
-    /// The process with which the agent ends, when that is not its parent.
+    /// The process with which the agent ends, if it is not its parent.
     pub lifeline: Option<Lifeline>,
     /// True if a launcher reads reports. Without one, the ranks print errors.
     pub reports: bool,
     /// True if the agent ends the processes that have the job's buffers when the lifeline ends.
     pub ends_processes: bool,
-    /// The program of every rank, if each host with an agent has ranks. The agents then look for it before the ranks
-    /// start.
+    /// The program of every rank, if each host with an agent has ranks. The agents then look for it
+    /// before the ranks start.
     pub program: Option<String>,
     /// The time without progress after which the start fails; `None` waits for ever.
     pub timeout: Option<Duration>,
 }
 
-/// A process, named for good.
+/// The identity of a process, which the reuse of process IDs does not affect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lifeline {
     /// Its number.
     pub pid: i32,
-    /// Its start time, in clock ticks after boot.
+    /// The start time in clock ticks after boot.
     pub start: u64,
 }
 
 impl Spec {
-    /// Returns the command line of an agent.
+    /// Returns the arguments of an agent's command line.
+    #[allow(dead_code, reason = "hostbuf-agent only reads it")]
     pub fn arguments(&self) -> Vec<String> {
         let mut list = vec![format!("--job={:032x}", self.job), format!("--socket={}", self.socket)];
         list.extend(self.buffers.iter().map(|b| format!("--buffer={b}")));
@@ -52,7 +53,7 @@ impl Spec {
         list
     }
 
-    /// Parses the command line of an agent.
+    /// Parses the arguments of an agent's command line.
     ///
     /// # Errors
     /// [`Error::Invalid`] for anything that [`arguments`](Spec::arguments) does not return.
@@ -94,7 +95,9 @@ impl Spec {
         }
         check_all(&spec.buffers)?;
         if spec.socket.is_empty() || !hostbuf_os::socket::is_name(&spec.socket) {
-            return Err(Error::Invalid { what: format!("\"{}\" is no name for a socket", spec.socket) });
+            return Err(Error::Invalid {
+                what: format!("invalid socket \"{}\": expected a name", spec.socket),
+            });
         }
         Ok(spec)
     }

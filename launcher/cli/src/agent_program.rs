@@ -68,7 +68,8 @@ fn folders() -> [PathBuf; 2] {
     [bin.to_owned(), bin.join("../libexec/hostbuf")]
 }
 
-/// Returns the agent at `path`. Its name contains its MPI; an agent without one counts as an agent of the first MPI.
+/// Returns the agent at `path`. Its name contains its MPI; an agent without one counts as an agent
+/// of the first MPI.
 fn program(path: PathBuf) -> AgentProgram {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let mut mpis = engines::ALL.iter().filter(|engine| !engine.flavours().is_empty());

@@ -9,27 +9,28 @@ use hostbuf::{Bytes, Error, Options, Pages, Result};
 
 use hostbuf::register::DeviceList;
 
-/// The buffers that a job gets.
+/// The requested buffers of a job.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct BufferArguments {
-    /// Size of the buffer on each host: 4096, 64K, 512M, 2G, 1.5T
+    /// Allocate a buffer of this size on each host: 4096, 64K, 512M, 2G, 1.5T
     #[arg(long, value_hint = ValueHint::Other, allow_negative_numbers = true)]
     size: Option<Bytes>,
-    /// Page size: auto (the largest available), 4k, thp, 2m, 1g
+    /// Use pages of this size: auto (the largest available), 4k, thp, 2m, 1g
     #[arg(long, value_parser = PossibleValuesParser::new(["auto", "4k", "thp", "2m", "1g"]).try_map(|text| text.parse::<Pages>()))]
     #[arg(ignore_case = true, hide_possible_values = true)]
     pages: Option<Pages>,
-    /// Allocate pages at the first touch, not before the ranks run
+    /// Allocate pages at the first touch instead of before the ranks run
     #[arg(long)]
     lazy: bool,
     /// Include the contents in core files
     #[arg(long)]
     dump: bool,
-    /// Add a buffer: name=index,size=2G,pages=2m,lazy,dump; may be repeated; mmap-flags=0x2000 adds flags of mmap(2)
+    /// Add a buffer: name=index,size=2G,pages=2m,lazy,dump; may be repeated; mmap-flags=0x2000 adds
+    /// flags of mmap(2)
     #[arg(long, value_name = "SPEC", value_hint = ValueHint::Other, value_parser = |text: &str| text.parse::<Options>())]
     buffer: Vec<Options>,
-    /// Fail when a program gets no buffer: one that is statically linked without the library, has file capabilities, or
-    /// runs in a network namespace of its own
+    /// Fail when a program gets no buffer: one that is statically linked without the library, has
+    /// file capabilities, or runs in a network namespace of its own
     #[arg(long)]
     pub(crate) require: bool,
 }
@@ -49,12 +50,12 @@ impl BufferArguments {
             }
             None if self.buffer.is_empty() => {
                 return Err(Error::Invalid {
-                    what: "no buffer is asked for: give --size 2G or --buffer name=x,size=2G".into(),
+                    what: "no buffer is requested: add --size 2G or --buffer name=x,size=2G".into(),
                 });
             }
             None if self.pages.is_some() || self.lazy || self.dump => {
                 return Err(Error::Invalid {
-                    what: "--pages, --lazy and --dump belong to --size; a --buffer has its own".into(),
+                    what: "--pages, --lazy and --dump require --size; write --buffer name=x,size=2G,pages=2m,lazy,dump instead".into(),
                 });
             }
             None => {}
@@ -68,8 +69,8 @@ impl BufferArguments {
 /// The time limit on the start of a job.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct StartArguments {
-    /// Fail if the start makes no progress for SECONDS: no rank connects, votes or maps the buffers. The default is
-    /// HOSTBUF_START_TIMEOUT, else 300; 0 waits for ever
+    /// Fail if the start makes no progress for SECONDS: no rank connects, votes or maps the
+    /// buffers. The default is HOSTBUF_START_TIMEOUT, else 300; 0 waits for ever
     #[arg(long, value_name = "SECONDS", value_hint = ValueHint::Other)]
     #[arg(value_parser = seconds, allow_negative_numbers = true)]
     start_timeout: Option<u32>,
@@ -104,18 +105,19 @@ impl StartArguments {
 /// The registrations that are made before `main`.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct RegisterArguments {
-    /// Register every buffer before main, with devices separated by commas: cuda, cuda:1, rdma, rdma:mlx5_0 (for
-    /// reading and writing), mlock (locks the pages; for reading). A device followed by ? may be missing
+    /// Register every buffer before main, with devices separated by commas: cuda, cuda:1, rdma,
+    /// rdma:mlx5_0 (for reading and writing), mlock (locks the pages; for reading). A device
+    /// followed by ? may be missing
     #[arg(long, value_name = "DEVICES", value_hint = ValueHint::Other, value_parser = |text: &str| text.parse::<DeviceList>())]
     pub(crate) register: Option<DeviceList>,
     /// Register in the first rank of each host, or in all ranks
     #[arg(long, value_name = "WHO", value_enum, default_value_t, requires = "register")]
-    pub(crate) register_ranks: Registering,
+    pub(crate) register_ranks: RegisterRanks,
 }
 
 /// The ranks of a host that register.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Registering {
+pub(crate) enum RegisterRanks {
     /// The rank with local rank 0.
     #[default]
     Leader,
@@ -133,7 +135,7 @@ impl RegisterArguments {
         match (&self.register, lazy) {
             (Some(devices), Some(buffer)) => Err(Error::Invalid {
                 what: format!(
-                    "--register {devices}: buffer \"{}\" is lazy, and registering takes all its pages: leave out one of both",
+                    "--register {devices}: buffer \"{}\" is lazy, and registering allocates all its pages: leave out --lazy or --register",
                     buffer.name
                 ),
             }),
@@ -145,12 +147,12 @@ impl RegisterArguments {
     pub(crate) fn words(&self) -> Vec<String> {
         let Some(devices) = &self.register else { return Vec::new() };
         let mut words = vec![format!("--register={devices}")];
-        words.extend((self.register_ranks == Registering::All).then(|| "--register-ranks=all".to_owned()));
+        words.extend((self.register_ranks == RegisterRanks::All).then(|| "--register-ranks=all".to_owned()));
         words
     }
 
     /// Returns the devices with which the rank with number `local_rank` on its host registers.
     pub(crate) fn of(&self, local_rank: u64) -> Option<&DeviceList> {
-        self.register.as_ref().filter(|_| local_rank == 0 || self.register_ranks == Registering::All)
+        self.register.as_ref().filter(|_| local_rank == 0 || self.register_ranks == RegisterRanks::All)
     }
 }

@@ -1,7 +1,8 @@
-//! `hostbuf doctor`: what this host can do, tried for real where that is possible.
+//! `hostbuf doctor`: checks what this host supports, by trying it where that is possible.
 //!
-//! Every line is one finding. What hostbuf can do without, or does another way, is a note; a shortfall that a
-//! command mends comes with the command. The exit status speaks only of what it cannot do without.
+//! Each line is one finding. A note concerns something that hostbuf can do without or in another
+//! way. A shortfall comes with the command that remedies it. The exit status depends only on
+//! requirements.
 
 mod addresses;
 mod child;
@@ -38,7 +39,7 @@ pub struct Arguments {
     pub size: Option<Bytes>,
 }
 
-/// Looks at everything and prints it.
+/// Runs all checks and prints their findings.
 pub fn run(arguments: &Arguments) -> ExitCode {
     let size = arguments.size.map(|s| s.0);
     if let Some(Err(error)) = size.map(|s| Options::new(s).check()) {
@@ -62,7 +63,7 @@ pub fn run(arguments: &Arguments) -> ExitCode {
     } else {
         in_words(&host, usable, size, &groups)
     };
-    // A reader that has gone is not worth a word.
+    // Nothing is reported to a reader that has ended.
     let _ = std::io::stdout().write_all(text.as_bytes());
     if usable { ExitCode::SUCCESS } else { ExitClass::General.into() }
 }

@@ -1,21 +1,21 @@
-//! What a program's image says before it runs.
+//! The ELF header and dynamic section of a program.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// What matters of a 64-bit ELF image.
+/// The relevant part of a 64-bit ELF image.
 pub(crate) struct Elf {
-    /// It asks for a dynamic linker.
+    /// True if the image requests a dynamic linker.
     pub(crate) dynamic: bool,
-    /// Where it is loaded, when it is not position-independent.
+    /// The address ranges of the segments, if the image is not position-independent.
     pub(crate) fixed_segments: Vec<(usize, usize)>,
-    /// The libraries that it names.
+    /// The names of the required libraries.
     pub(crate) needed: Vec<String>,
 }
 
 impl Elf {
-    /// Reads an image, and of its file only what is asked for: every rank does this, and programs may be large. `None`
-    /// when it is none.
+    /// Reads an image, or returns `None` if the file is none. Every rank does this and programs may
+    /// be large, so only the needed parts are read.
     pub(crate) fn read(file: &File) -> Option<Elf> {
         Elf::parse(&|offset, bytes| {
             let mut part = vec![0; bytes];
@@ -24,7 +24,8 @@ impl Elf {
         })
     }
 
-    /// `part`: so many bytes from an offset, `None` when they are not all there.
+    /// Parses an image. `part` returns a number of bytes from an offset, or `None` if the file is
+    /// too short.
     fn parse(part: &dyn Fn(usize, usize) -> Option<Vec<u8>>) -> Option<Elf> {
         let head = part(0, 64)?;
         if &head[..6] != b"\x7fELF\x02\x01" {
@@ -34,7 +35,7 @@ impl Elf {
         let fixed = half(&head, 16)? == ET_EXEC;
         let (table, size, count) =
             (long(&head, 32)?, usize::from(half(&head, 54)?), usize::from(half(&head, 56)?));
-        // What the kernel demands: 64 KiB of them at most.
+        // The kernel accepts at most 64 KiB of program headers.
         if size != 56 || size * count > 65536 {
             return None;
         }
@@ -64,7 +65,7 @@ impl Elf {
     }
 }
 
-/// The names that a dynamic section asks for.
+/// Returns the names of the libraries that a dynamic section requires.
 fn needed(
     part: &dyn Fn(usize, usize) -> Option<Vec<u8>>,
     loads: &[(usize, usize, usize, usize)],
@@ -83,7 +84,7 @@ fn needed(
     let (address, offset, ..) = *loads.iter().find(|l| l.0 <= strings && strings - l.0 < l.2)?;
     let strings = (strings - address).checked_add(offset)?;
     let size = value(DT_STRSZ)?;
-    // One by one: the table of a C++ program is long.
+    // The string table of a C++ program is long, so each name is read by itself.
     let name = |at: usize| {
         let text = part(strings.checked_add(at)?, size.checked_sub(at)?.min(256))?;
         let end = text.iter().position(|&b| b == 0)?;

@@ -4,18 +4,19 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::engines;
 
-/// An engine's option, as it was typed, that `hostbuf run` does not have.
+/// An engine's option on the command line of `hostbuf run`.
 pub(crate) struct EngineOption {
-    /// The word of the command line.
+    /// The option as typed, without its value.
     pub(crate) word: String,
-    /// The way to say the same to `hostbuf run`; `None` for an option that only the engine has.
+    /// The option of `hostbuf run` with the same meaning; `None` if only the engine has one.
     pub(crate) instead: Option<&'static str>,
 }
 
 impl EngineOption {
-    /// Finds the word that made the parser give up, in the `words` behind `run`.
+    /// Finds the word that the parser has refused, in the `words` after `run`.
     ///
-    /// The parser reads `-hostfile` as `-h` with more letters behind it: it prints the help, or names one letter of a word.
+    /// The parser reads `-hostfile` as `-h` with more letters behind it: it prints the help, or
+    /// names one letter of a word.
     pub(crate) fn find(words: &[String], error: &clap::Error) -> Option<EngineOption> {
         let context = |kind| match error.get(kind) {
             Some(ContextValue::String(text)) => Some(text.as_str()),
@@ -24,7 +25,7 @@ impl EngineOption {
         let word = match (error.kind(), context(ContextKind::InvalidArg)) {
             (ErrorKind::DisplayHelp, _) => {
                 let word = first(words, |word| word == "--help" || word.starts_with("-h"))?;
-                // `-help` and `-h` ask for help indeed.
+                // `-help` and `-h` request help.
                 known(word)?;
                 word
             }
@@ -37,7 +38,7 @@ impl EngineOption {
             (ErrorKind::ValueValidation, Some(option)) if option.starts_with("--ranks") => {
                 let value = context(ContextKind::InvalidValue)?;
                 let word = first(words, |word| is_single(word) && word.len() > 2 && word.ends_with(value))?;
-                // `-np` is answered by the parser of the number, also for the programs behind a `:`.
+                // The parser of the number answers `-np`, also for the programs after a `:`.
                 known(word).filter(|_| word != "-np")?;
                 word
             }
@@ -47,7 +48,8 @@ impl EngineOption {
     }
 }
 
-/// Returns the first option before the program that pleases `is_meant`. The value of `--launcher-arg` is none.
+/// Returns the first option before the program for which `is_meant` returns true, except values of
+/// `--launcher-arg`.
 fn first(words: &[String], is_meant: impl Fn(&str) -> bool) -> Option<&str> {
     let before = words.iter().enumerate().take_while(|(_, word)| *word != "--");
     let options = before.filter(|&(at, word)| {

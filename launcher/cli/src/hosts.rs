@@ -1,33 +1,33 @@
-//! The hosts of a job, as a user writes them.
+//! The hosts of a job from the command line or a file.
 
 use std::path::Path;
 
 use hostbuf::{Error, Result};
 
-/// MPI counts ranks in an int.
-const MOST_RANKS: usize = i32::MAX as usize;
+/// The largest number of ranks: MPI counts them in an `int`.
+const MAX_RANKS: usize = i32::MAX as usize;
 
-/// A number of ranks, as a user writes it.
+/// Parses a number of ranks.
 ///
 /// # Errors
-/// What would be one, for people.
+/// The end of the message to the user.
 pub(crate) fn ranks(text: &str) -> std::result::Result<usize, String> {
-    let number = text.parse().ok().filter(|n| *n <= MOST_RANKS);
+    let number = text.parse().ok().filter(|n| *n <= MAX_RANKS);
     number.ok_or_else(|| match text {
         // `-np 4`, by which mpiruns are called.
-        "p" => "`-n 4` is meant, not -np".into(),
-        _ => format!("a whole number of at most {MOST_RANKS} is meant"),
+        "p" => "did you mean -n 4 instead of -np?".into(),
+        _ => format!("expected a whole number of at most {MAX_RANKS}"),
     })
 }
 
-/// One host and how many ranks it takes.
+/// A host with its number of slots.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Host {
     pub(crate) name: String,
     pub(crate) slots: usize,
 }
 
-/// `h0:2,h1:2`; without a number one rank.
+/// Parses a list such as `h0:2,h1:2`. A host without a number has one slot.
 ///
 /// # Errors
 /// [`Error::Invalid`].
@@ -35,7 +35,7 @@ pub(crate) fn parse(list: &str) -> Result<Vec<Host>> {
     let hosts: Result<Vec<Host>> = list.split(',').filter(|h| !h.is_empty()).map(one).collect();
     let hosts = hosts?;
     if hosts.is_empty() {
-        return Err(Error::Invalid { what: format!("hosts \"{list}\": none is named") });
+        return Err(Error::Invalid { what: format!("invalid hosts \"{list}\": the list names no host") });
     }
     Ok(joined(hosts))
 }
@@ -43,7 +43,7 @@ pub(crate) fn parse(list: &str) -> Result<Vec<Host>> {
 fn one(text: &str) -> Result<Host> {
     let wrong = || {
         let what =
-            format!("host \"{text}\": a name, or name:ranks with at most {MOST_RANKS} ranks, is meant");
+            format!("invalid host \"{text}\": expected NAME or NAME:RANKS with at most {MAX_RANKS} ranks");
         Error::Invalid { what }
     };
     let (name, slots) = match text.rsplit_once(':') {
@@ -56,7 +56,7 @@ fn one(text: &str) -> Result<Host> {
     Ok(Host { name: name.into(), slots })
 }
 
-/// The same host named twice has the slots of both.
+/// Adds up the slots of hosts that are named several times.
 fn joined(hosts: Vec<Host>) -> Vec<Host> {
     let mut list: Vec<Host> = Vec::new();
     for host in hosts {
@@ -68,7 +68,7 @@ fn joined(hosts: Vec<Host>) -> Vec<Host> {
     list
 }
 
-/// A host file: `h0 slots=2` (Open MPI) or `h0:2` (Hydra), one a line, `#` begins a comment.
+/// Reads a host file with lines such as `h0 slots=2` or `h0:2`. A `#` begins a comment.
 ///
 /// # Errors
 /// [`Error::Invalid`], [`Error::Os`].
@@ -85,7 +85,7 @@ pub(crate) fn from_file(path: &Path) -> Result<Vec<Host>> {
             if let Some(slots) = word.strip_prefix("slots=") {
                 let wrong = || Error::Invalid {
                     what: format!(
-                        "\"{word}\" in {}: a number from 1 to {MOST_RANKS} is meant",
+                        "invalid \"{word}\" in {}: expected a number of slots from 1 to {MAX_RANKS}",
                         path.display()
                     ),
                 };
@@ -110,7 +110,8 @@ pub(crate) fn list(hosts: &[Host]) -> String {
     hosts.iter().map(|h| format!("{}:{}", h.name, h.slots)).collect::<Vec<_>>().join(",")
 }
 
-/// Where `ranks` ranks land when the engine fills the hosts in order, as all do by default.
+/// Returns the hosts that get some of `ranks` ranks if the engine fills them in order, as all
+/// engines do by default.
 pub(crate) fn used(hosts: &[Host], ranks: usize) -> Vec<Host> {
     let mut left = ranks;
     let mut list = Vec::new();

@@ -1,8 +1,10 @@
-//! What a build of the command alone does not bring (`cargo install`): agents, and the objects that register.
+//! The remedy for files that `cargo install` does not install: agents and the objects for
+//! `--register`.
 
 use std::path::Path;
 
-/// The command, in hostbuf's sources, that puts in place what is missing; `flavour`: the MPI whose agent that is, or "".
+/// Returns the command that installs missing files from hostbuf's sources. `flavour` names the MPI
+/// of a missing agent, or is empty.
 pub(crate) fn mend(flavour: &str) -> String {
     mend_for(&std::env::current_exe().unwrap_or_default(), flavour)
 }
@@ -10,7 +12,7 @@ pub(crate) fn mend(flavour: &str) -> String {
 fn mend_for(executable: &Path, flavour: &str) -> String {
     let folder = executable.parent().filter(|bin| bin.ends_with("bin"));
     let command = match folder.and_then(Path::parent) {
-        // That is for the system's packages.
+        // Only the system's packages install there.
         Some(prefix) if prefix == Path::new("/usr") => "scripts/install --prefix /usr/local".into(),
         Some(prefix) => format!("scripts/install --prefix {}", prefix.display()),
         None => "scripts/build".to_owned(),

@@ -48,7 +48,7 @@ enum Verb {
         /// The file
         path: std::path::PathBuf,
     },
-    /// Write the manual pages and the shells' completions below a prefix: share/man/man1, share/bash-completion, ...
+    /// Write the manual pages and the completions for shells to share/ below a prefix
     #[command(hide = true)]
     Manual {
         /// The prefix
@@ -60,7 +60,7 @@ enum Verb {
 }
 
 fn main() -> ExitCode {
-    // Not a verb for people: `hostbuf run` and `hostbuf exec` start it.
+    // Only `hostbuf run` and `hostbuf exec` use this command.
     if std::env::args_os().nth(1).is_some_and(|a| a == "agent") {
         return hostbuf_agent::main(std::env::args().skip(2), hostbuf_agent::group::alone);
     }
@@ -70,7 +70,7 @@ fn main() -> ExitCode {
         .init();
     let line = match CommandLine::try_parse() {
         Ok(line) => line,
-        Err(error) => return wrong(&error),
+        Err(error) => return reject(&error),
     };
     match line.command {
         Verb::Run(arguments) => run::run(*arguments),
@@ -88,6 +88,15 @@ fn main() -> ExitCode {
     }
 }
 
+/// Formats a list of alternatives: `a, b or c`.
+fn one_of(values: &[String]) -> String {
+    match values {
+        [first @ .., last] if !first.is_empty() => format!("{} or {last}", first.join(", ")),
+        _ => values.concat(),
+    }
+}
+
+/// Returns the exit status of a command that writes files.
 fn written(result: hostbuf::Result<()>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -95,7 +104,7 @@ fn written(result: hostbuf::Result<()>) -> ExitCode {
     }
 }
 
-/// Finds an engine's option in the command line of `hostbuf run`, if it is what the parser stumbled over.
+/// Returns the engine's option in the command line of `hostbuf run` that the parser has refused.
 fn engine_option(error: &clap::Error) -> Option<EngineOption> {
     let words: Vec<String> =
         std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
@@ -103,8 +112,8 @@ fn engine_option(error: &clap::Error) -> Option<EngineOption> {
     EngineOption::find(words, error).filter(|_| verb == "run")
 }
 
-/// Answers a command line that makes no sense with one line that says what is wrong. Help and version are no mistakes.
-fn wrong(error: &clap::Error) -> ExitCode {
+/// Prints one line about an invalid command line. For help and version, prints these.
+fn reject(error: &clap::Error) -> ExitCode {
     let option = engine_option(error);
     if let Some(EngineOption { word, instead: Some(instead) }) = &option {
         let message =
@@ -118,9 +127,15 @@ fn wrong(error: &clap::Error) -> ExitCode {
         error.exit();
     }
     let text = error.to_string();
-    // What clap says stands before the first empty line; behind it come hints and the usage.
+    // The hints and the usage come after the first empty line.
     let said = text.lines().take_while(|l| !l.trim().is_empty()).map(str::trim).collect::<Vec<_>>().join(" ");
-    // Of `-mca` the parser names the letter `-m`.
+    let said = match (error.get(ContextKind::ValidValue), said.split_once(" [possible values: ")) {
+        (Some(ContextValue::Strings(values)), Some((head, _))) => {
+            format!("{head}: expected {}", one_of(values))
+        }
+        _ => said,
+    };
+    // For `-mca` the parser reports the letter `-m`.
     let said = match (&option, error.get(ContextKind::InvalidArg)) {
         (Some(EngineOption { word, .. }), Some(ContextValue::String(letter))) => {
             said.replacen(&format!("'{letter}'"), &format!("'{word}'"), 1)
@@ -132,7 +147,7 @@ fn wrong(error: &clap::Error) -> ExitCode {
             .into_iter()
             .find_map(|kind| error.get(kind));
     let instead = match suggested {
-        // An option that is not for people has none that is like it.
+        // No hidden option is suggested.
         Some(ContextValue::String(like)) if like != "--socket" => format!("did you mean {like}? "),
         Some(ContextValue::Strings(like)) if !like.is_empty() => {
             format!("did you mean {}? ", like.join(" or "))

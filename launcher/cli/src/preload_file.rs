@@ -1,7 +1,7 @@
-//! The preloaded object as a file: `LD_PRELOAD` wants a path.
+//! The preloaded object as a file, since `LD_PRELOAD` requires a path.
 //!
-//! The command carries the object inside itself, so `cargo install` is enough. An installation puts it beside the
-//! command; otherwise it is written, once for each version, into the user's cache.
+//! The command contains the object, so `cargo install` is enough. An installation has it next to
+//! the command; otherwise it is written to the user's cache, once for each version.
 
 use std::fs;
 use std::io::{self, Write};
@@ -12,13 +12,13 @@ use std::path::{Path, PathBuf};
 
 use hostbuf::{Error, Result};
 
-/// The object, as the build script made it.
+/// The object from the build script.
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/libhostbuf_preload.so"));
 
-/// Where the object lies as a file that is byte for byte this one.
+/// Returns the path of a file that contains the object.
 ///
 /// # Errors
-/// [`Error::Os`] when it is nowhere and cannot be written either.
+/// [`Error::Os`] if there is none and none can be written.
 pub(crate) fn path() -> Result<PathBuf> {
     let name = format!("libhostbuf_preload-{:016x}.so", digest());
     if let Some(installed) = installed() {
@@ -41,7 +41,7 @@ pub(crate) fn path() -> Result<PathBuf> {
     })
 }
 
-/// Writes the object to `path`, whole or not at all: for an installation.
+/// Writes the object to `path` for an installation, completely or not at all.
 ///
 /// # Errors
 /// [`Error::Os`].
@@ -55,23 +55,24 @@ pub(crate) fn install(path: &Path) -> Result<()> {
 }
 
 fn digest() -> u64 {
-    // FNV-1a: only tells versions apart, the contents are compared anyway.
+    // FNV-1a is enough to distinguish versions, since the contents are compared anyway.
     OBJECT.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &b| (hash ^ u64::from(b)).wrapping_mul(0x100_0000_01b3))
 }
 
-/// `lib/hostbuf/` beside the `bin/` that this command is in: where that is so on one host it is so on all.
+/// Returns the path of the installed object: `lib/hostbuf/` next to the `bin/` of this command, as
+/// on all hosts.
 pub(crate) fn installed() -> Option<PathBuf> {
     let executable = std::env::current_exe().ok()?;
     let path = executable.parent()?.parent()?.join("lib/hostbuf/libhostbuf_preload.so");
     (can_be_named(&path) && is_ours(&path)).then_some(path)
 }
 
-/// Whether `LD_PRELOAD` can name it: a space or a colon ends a name there.
+/// Returns whether `LD_PRELOAD` can contain `path`: a space or a colon ends a name there.
 pub(crate) fn can_be_named(path: &Path) -> bool {
     !path.as_os_str().as_bytes().iter().any(|byte| b" :".contains(byte))
 }
 
-/// Whether a file can be trusted to be the object: the same bytes, and nobody else could change them.
+/// Returns whether a file contains the object and no other user can change it.
 fn is_ours(path: &Path) -> bool {
     let own = nix::unistd::geteuid().as_raw();
     let trusted = |m: &fs::Metadata| m.is_file() && (m.uid() == own || m.uid() == 0) && m.mode() & 0o022 == 0;
@@ -90,13 +91,13 @@ fn folders() -> Vec<PathBuf> {
     list
 }
 
-/// Writes the object so that it appears whole or not at all, whoever else writes it at the same time: as a file
-/// without a name, which gets one when it is complete.
+/// Writes the object to a file without a name and links it to `path` when it is complete, so that
+/// several processes may do so at the same time.
 fn write(dir: &Path, path: &Path) -> io::Result<()> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
     let metadata = fs::symlink_metadata(dir)?;
     if !metadata.is_dir() || metadata.uid() != nix::unistd::geteuid().as_raw() {
-        return Err(io::Error::other(format!("{} belongs to somebody else", dir.display())));
+        return Err(io::Error::other(format!("{} belongs to another user", dir.display())));
     }
     let mut file = fs::File::options().write(true).mode(0o500).custom_flags(libc::O_TMPFILE).open(dir)?;
     file.write_all(OBJECT)?;
@@ -105,7 +106,7 @@ fn write(dir: &Path, path: &Path) -> io::Result<()> {
     let cwd = nix::fcntl::AT_FDCWD;
     match nix::unistd::linkat(cwd, nameless.as_str(), cwd, path, follow) {
         Ok(()) => Ok(()),
-        // Somebody else was faster; or something else stands there.
+        // Another process was faster, or another file has the name.
         Err(nix::Error::EEXIST) if is_ours(path) => Ok(()),
         Err(e) => Err(e.into()),
     }

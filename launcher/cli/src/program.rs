@@ -1,4 +1,4 @@
-//! The program that is to run: whether it is there, and whether an object can be preloaded into it.
+//! The program of a rank, inspected before it runs.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -13,23 +13,23 @@ use crate::elf::Elf;
 use hostbuf_agent::job_error::JobError;
 use hostbuf_agent::lookup;
 
-/// What is known of a program before it runs.
+/// The properties of a program that are known before it runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Program {
     pub(crate) path: PathBuf,
-    /// Why nothing can be preloaded into it; `None` when it can.
+    /// The reason why no object can be preloaded into it, if there is one.
     pub(crate) not_preloadable: Option<String>,
-    /// The address ranges where it will lie, for one that cannot vote by itself.
+    /// The address ranges of its segments, for a program that cannot vote by itself.
     pub(crate) segments: Vec<(usize, usize)>,
-    /// The libraries that it names itself.
+    /// The names of the required libraries.
     pub(crate) needed: Vec<String>,
-    /// True if the image contains the library, or is linked to it, so that the program can attach. It is determined
-    /// only for programs into which nothing can be preloaded.
+    /// True if the image contains the library, or is linked to it, so that the program can attach.
+    /// It is determined only for programs into which nothing can be preloaded.
     pub(crate) can_attach: bool,
 }
 
 impl Program {
-    /// Finds `name` as a shell does: by `PATH` unless it has a slash.
+    /// Finds `name` as a shell does: in `PATH`, unless it contains a slash.
     pub(crate) fn find(name: &OsStr) -> Result<Program, JobError> {
         Ok(Program::inspect(lookup::find(name)?))
     }
@@ -43,7 +43,7 @@ impl Program {
             needed: Vec::new(),
             can_attach: false,
         };
-        // An image that cannot be read is the kernel's business; it can be preloaded for all that is known.
+        // The kernel reports an image that cannot be read. An object may be preloadable into it.
         let Ok(file) = fs::File::open(&image) else { return program };
         if is_foreign(&file) {
             program.not_preloadable =
@@ -57,20 +57,22 @@ impl Program {
         }
         if program.not_preloadable.is_some() {
             program.can_attach = program.needed.iter().any(|name| name.starts_with("libhostbuf.so"))
-                // Only the library reads this variable, so only a program that contains the library has its name.
+                // Only the library reads this variable, so only a program that contains the library
+                // has its name.
                 || contains(file, ENV_JOB.as_bytes()).unwrap_or(false);
         }
         program
     }
 
-    /// The runtime of gcc's AddressSanitizer, where it needs that: it must come first in the preload list.
+    /// Returns the runtime of gcc's AddressSanitizer if the program requires it. It must be first
+    /// in the preload list.
     pub(crate) fn asan(&self) -> Option<&str> {
         self.needed.iter().map(String::as_str).find(|n| n.starts_with("libasan.so"))
     }
 }
 
-/// Returns whether an ELF image has another class or machine than this command, so that the object cannot be loaded
-/// into it.
+/// Returns whether an ELF image has another class or machine than this command, so that the object
+/// cannot be loaded into it.
 fn is_foreign(image: &fs::File) -> bool {
     let head = |file: &fs::File| {
         let mut head = [0u8; 20];
@@ -98,7 +100,8 @@ fn contains(mut file: fs::File, wanted: &[u8]) -> std::io::Result<bool> {
         }
         let filled = kept + read;
         let (haystack, needle) = (part.as_ptr().cast(), wanted.as_ptr().cast());
-        // SAFETY: memmem reads `filled` bytes of `part` and `wanted.len()` bytes of `wanted`, which both have.
+        // SAFETY: memmem reads `filled` bytes of `part` and `wanted.len()` bytes of `wanted`, which
+        // both have.
         if !unsafe { libc::memmem(haystack, filled, needle, wanted.len()) }.is_null() {
             return Ok(true);
         }
@@ -109,8 +112,8 @@ fn contains(mut file: fs::File, wanted: &[u8]) -> std::io::Result<bool> {
     }
 }
 
-/// The image that the kernel will load for `path`: the interpreter of a script, through as many scripts as the
-/// kernel follows.
+/// Returns the image that the kernel loads for `path`: the interpreter of a script, through as many
+/// scripts as the kernel follows.
 fn interpreter(path: &Path) -> PathBuf {
     let mut image = path.to_owned();
     for _ in 0..4 {
@@ -129,7 +132,8 @@ fn interpreter(path: &Path) -> PathBuf {
     image
 }
 
-/// The dynamic linker ignores `LD_PRELOAD` in a program that gains rights at exec.
+/// Returns the reason why the dynamic linker ignores `LD_PRELOAD` in a program that gains rights at
+/// exec.
 fn privileged(image: &Path) -> Option<String> {
     let metadata = fs::metadata(image).ok()?;
     let mode = metadata.permissions().mode();
@@ -144,6 +148,7 @@ fn privileged(image: &Path) -> Option<String> {
     None
 }
 
+/// Returns whether a program has file capabilities.
 #[allow(unsafe_code)]
 fn has_capabilities(image: &Path) -> bool {
     let Ok(path) = std::ffi::CString::new(image.as_os_str().as_bytes()) else { return false };

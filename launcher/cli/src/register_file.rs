@@ -1,7 +1,8 @@
-//! The registering object as a file, for `--register`: which one, and whether it can serve here.
+//! The object for `--register` as a file.
 //!
-//! There are two: one for page-locking and GPUs, and one that knows RDMA verbs too, and so needs libibverbs on every host where it is
-//! loaded. They are built by scripts/build, and an installation has them at `lib/hostbuf/` beside `bin/`.
+//! There are two objects: one for page-locking and GPUs, and one that supports RDMA too and needs
+//! libibverbs on every host. scripts/build builds them, and an installation has them in
+//! `lib/hostbuf/` next to `bin/`.
 
 use std::ffi::CStr;
 use std::fs;
@@ -17,22 +18,23 @@ use crate::preload_file::can_be_named;
 use crate::program::Program;
 use hostbuf::register::{DeviceList, ListedDevice};
 
-/// The objects' names.
+/// The name of the object for page-locking and GPUs.
 pub(crate) const PLAIN: &str = "libhostbuf_register.so";
+/// The name of the object that supports RDMA too.
 pub(crate) const WITH_RDMA: &str = "libhostbuf_register_rdma.so";
 
-/// What a rank registers with.
-pub(crate) struct Registering {
+/// The object and the devices with which a rank registers.
+pub(crate) struct Preregistration {
     pub(crate) object: PathBuf,
     pub(crate) devices: DeviceList,
 }
 
-/// The object, and the devices that it shall register with in a rank's `program`. `None` when nothing is left of them: those
-/// that may be missing, and are.
+/// Returns the object and the devices with which it registers in a rank's `program`, or `None` if
+/// all of them are optional and missing.
 ///
 /// # Errors
-/// [`Error::Unsupported`] with what to do.
-pub(crate) fn find(devices: &DeviceList, program: &Program) -> Result<Option<Registering>> {
+/// [`Error::Unsupported`] with the remedy.
+pub(crate) fn find(devices: &DeviceList, program: &Program) -> Result<Option<Preregistration>> {
     if let Some(why) = &program.not_preloadable {
         let why = format!(
             "{why}, so nothing can be loaded into it before main: let it register by itself (HostBuffer::register, hostbuf_register)"
@@ -49,20 +51,21 @@ pub(crate) fn find(devices: &DeviceList, program: &Program) -> Result<Option<Reg
         return Err(Error::Unsupported { what: format!("--register {devices}"), why });
     }
     let (object, devices) = choose(devices)?;
-    Ok((!devices.0.is_empty()).then_some(Registering { object, devices }))
+    Ok((!devices.0.is_empty()).then_some(Preregistration { object, devices }))
 }
 
-/// Finds out before anything is started whether the object is there: an installation is the same on all hosts. What else a
-/// host needs only its ranks can tell.
+/// Checks before any process starts whether the object is installed. An installation is the same on
+/// all hosts; other requirements are checked by the ranks.
 ///
 /// # Errors
-/// As [`find`].
+/// [`Error::Unsupported`] with the remedy.
 pub(crate) fn check(devices: &DeviceList) -> Result<()> {
     let needed = devices.0.iter().filter(|d| !d.optional);
     let rdma = needed.filter(|d| matches!(d.name, DeviceName::Rdma(_))).count() > 0;
     place(if rdma { WITH_RDMA } else { PLAIN }).map(drop)
 }
 
+/// Returns the object for `devices`, and those of them that are available.
 fn choose(devices: &DeviceList) -> Result<(PathBuf, DeviceList)> {
     let is_rdma = |device: &ListedDevice| matches!(device.name, DeviceName::Rdma(_));
     let Some(rdma) = devices.0.iter().find(|d| is_rdma(d)) else {
@@ -87,10 +90,10 @@ fn choose(devices: &DeviceList) -> Result<(PathBuf, DeviceList)> {
     }
 }
 
-/// Where an object is: `lib/hostbuf/` beside the folder that this command is in.
+/// Returns the path of an object: `lib/hostbuf/` next to the `bin/` of this command.
 ///
 /// # Errors
-/// [`Error::Unsupported`] when it is not there, or could be another user's.
+/// [`Error::Unsupported`] if it is missing, or if another user could change it.
 pub(crate) fn place(name: &str) -> Result<PathBuf> {
     let refused = |why| Error::Unsupported { what: "--register".into(), why };
     let command = std::env::current_exe()
@@ -115,7 +118,7 @@ pub(crate) fn place(name: &str) -> Result<PathBuf> {
         return Err(refused(format!("the object that registers is not at {}: {mend}", path.display())));
     };
     let own = nix::unistd::geteuid().as_raw();
-    // It is loaded into other programs.
+    // The object is loaded into other programs, so no other user may be able to change it.
     let trusted = |m: &fs::Metadata| m.is_file() && (m.uid() == own || m.uid() == 0) && m.mode() & 0o022 == 0;
     if !file.metadata().is_ok_and(|m| trusted(&m)) {
         return Err(refused(format!(
@@ -129,10 +132,10 @@ pub(crate) fn place(name: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Whether the dynamic linker finds a library. This process is about to become another, or to start others, so that it
-/// stays loaded is no matter.
+/// Returns whether the dynamic linker finds a library. The library may stay loaded, since this
+/// process only starts others or is replaced.
 #[allow(unsafe_code)]
 fn has_library(name: &CStr) -> bool {
-    // SAFETY: loads a library by its name; what its constructors do is what every user of it gets.
+    // SAFETY: loading a system library by its name runs only its own constructors.
     !unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) }.is_null()
 }

@@ -9,7 +9,8 @@ use super::super::orders::Uncovered;
 use super::state::Station;
 
 impl Station {
-    /// Counts the ranks into which nothing can be preloaded, and describes those that never have the buffer.
+    /// Counts the ranks into which nothing can be preloaded, and describes those that never have
+    /// the buffer.
     pub(super) fn uncovered(&self) -> Uncovered {
         let mut uncovered = Uncovered::default();
         let mut reasons: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
@@ -37,16 +38,16 @@ impl Station {
         uncovered
     }
 
-    /// Returns the first rank without a buffer and the line that it prints for its host, or `None` if the launcher
-    /// prints it.
+    /// Returns the first rank without a buffer and the line that it prints for its host, or `None`
+    /// if the launcher prints it.
     pub(super) fn notice(&self) -> Option<(u64, String)> {
         let without = self.ranks().filter(|(id, _)| self.peers[id].coverage.0 == Coverage::None);
         let (&first, _) = without.min_by_key(|(_, hello)| hello.local_rank)?;
         Some((first, self.uncovered().notice?)).filter(|_| self.print_failures)
     }
 
-    /// Returns the value of [`ENV_REPORT`](hostbuf_protocol::wire::ENV_REPORT) for a rank: the text with which a later
-    /// image of the rank names the ranks that have the same command line.
+    /// Returns the value of [`ENV_REPORT`](hostbuf_protocol::wire::ENV_REPORT) for a rank: the
+    /// text with which a later image of the rank names the ranks that have the same command line.
     pub(super) fn report_of(&self, id: u64) -> String {
         let peer = &self.peers[&id];
         let Some(hello) = peer.hello.filter(|h| h.role == Role::Rank && peer.counted) else {

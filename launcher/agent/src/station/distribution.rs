@@ -52,8 +52,8 @@ impl Station {
         }
     }
 
-    /// Sends the memory to a peer, if there is some. Until all ranks have mapped it, only their processes get it: once as
-    /// ranks, and once more to register it.
+    /// Sends the memory to a peer, if there is some. Until all ranks have mapped it, only their
+    /// processes get it: once as ranks, and once more to register it.
     pub(super) fn supply(&mut self, id: u64) {
         let running = matches!(self.stage, Stage::Running);
         let Some((winner, _)) = &self.result else { return };

@@ -6,8 +6,9 @@ use super::super::job_error::JobError;
 use super::state::{Peer, Speaker, Station};
 
 impl Station {
-    /// Tells the peers that the job has failed. Without a launcher, one rank of the host prints the reason. The other
-    /// ranks are told only after that rank has ended, since an engine that sees one rank fail ends the others at once.
+    /// Tells the peers that the job has failed. Without a launcher, one rank of the host prints the
+    /// reason. The other ranks are told only after that rank has ended, since an engine that sees
+    /// one rank fail ends the others at once.
     pub(super) fn refuse(&mut self) {
         if self.print_failures && self.speaker == Speaker::None {
             let able = self.ranks().filter(|(id, _)| self.peers[id].channel.is_some());

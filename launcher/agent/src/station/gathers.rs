@@ -1,4 +1,5 @@
-//! Collective operations among the ranks of a host, which meet at the agent: everybody's part to everybody.
+//! Collective operations among the ranks of a host: the agent collects the part of each and sends
+//! all parts to all.
 
 use std::collections::BTreeMap;
 
@@ -6,11 +7,13 @@ use hostbuf_protocol::wire::{Frame, Hello, Kind, Role};
 
 use super::state::{Peer, Station};
 
-/// To how many unfinished gatherings a member may have brought its part: one that keeps to the protocol waits for each.
+/// The largest number of unfinished operations to which a member may have sent its part. The
+/// protocol allows one at a time.
 const MAX_GATHERS: usize = 2;
 
 impl Station {
-    /// A process joins; a rank does so once at a time, or two handles would take each other's parts.
+    /// Adds a member. A rank may have one handle at a time, since two would receive each other's
+    /// parts.
     pub(super) fn join(&mut self, id: u64, hello: Hello) {
         let same = |(&other, p): (&u64, &Peer)| {
             let member = p.hello.is_some_and(|h| h.role == Role::Member && h.local_rank == hello.local_rank);
@@ -28,7 +31,8 @@ impl Station {
         }
     }
 
-    /// Takes a member's part of a gathering of the group `word 1`, which has `word 2` members; the last one completes it.
+    /// Takes a member's part of an operation. The frame contains the sequence, the group and its
+    /// size; the last part completes the operation.
     pub(super) fn gather(&mut self, id: u64, hello: Hello, frame: &Frame) {
         let [sequence, group, size] = [0, 1, 2].map(|i| frame.words[i]);
         let brought = self.gathers.values().flat_map(BTreeMap::values).filter(|(by, _)| *by == id).count();
@@ -49,13 +53,13 @@ impl Station {
         }
     }
 
-    /// The members of a host of this size.
+    /// Returns the members of a host of this size.
     fn members(&self, size: u64) -> Vec<u64> {
         let member = |p: &Peer| p.hello.is_some_and(|h| h.role == Role::Member && h.local_size == size);
         self.peers.iter().filter(|(_, p)| member(p)).map(|(&id, _)| id).collect()
     }
 
-    /// A member's process has gone: the others get an error for what they wait for.
+    /// Reports an error to the other members when a member has ended.
     pub(super) fn member_left(&mut self, id: u64, hello: Hello) {
         self.peers.remove(&id);
         for parts in self.gathers.values_mut() {
@@ -64,7 +68,7 @@ impl Station {
         self.gathers.retain(|_, parts| !parts.is_empty());
         for other in self.members(hello.local_size) {
             let why = format!("local rank {} has left", hello.local_rank);
-            // Only an error to those who still wait for it; others never read this.
+            // Only members that still wait for the part read this.
             self.send(other, Frame::new(Kind::Fail).with(&[1, 0]).saying(why.as_bytes()), false);
         }
     }

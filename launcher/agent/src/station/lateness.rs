@@ -21,8 +21,8 @@ impl Station {
         }
     }
 
-    /// Returns the limit while the job waits for ranks of this host. No limit applies before the first rank has
-    /// connected, since the engine may queue the job.
+    /// Returns the limit while the job waits for ranks of this host. No limit applies before the
+    /// first rank has connected, since the engine may queue the job.
     fn limit(&self) -> Option<Duration> {
         let mut ranks = self.peers.values().filter(|p| p.counted).peekable();
         ranks.peek()?;

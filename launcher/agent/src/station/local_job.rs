@@ -17,7 +17,8 @@ const GRACE: Duration = Duration::from_secs(5);
 /// The interval at which the agent looks for remaining processes.
 const PACE: Duration = Duration::from_millis(20);
 
-/// A job whose ranks this host's launcher has started itself, so that no engine ends them after the launcher.
+/// A job whose ranks this host's launcher has started itself, so that no engine ends them after the
+/// launcher.
 pub(super) struct LocalJob {
     launcher: Pid,
     /// The job's entry in the environment of its processes.
@@ -36,7 +37,8 @@ impl LocalJob {
         })
     }
 
-    /// Returns whether process `pid` maps one of the job's buffers or has the job's variable in its environment.
+    /// Returns whether process `pid` maps one of the job's buffers or has the job's variable in its
+    /// environment.
     fn has(&self, pid: i32) -> bool {
         let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
         environment.split(|&byte| byte == 0).any(|entry| entry == self.variable)
@@ -54,17 +56,19 @@ impl LocalJob {
 
     fn signal(&self, pid: i32, signal: Signal) {
         let Ok(process) = process::pidfd(pid) else { return };
-        // The kernel may have reused the process number since, so the process behind the pidfd is checked again.
+        // The kernel may have reused the process number since, so the process behind the pidfd is
+        // checked again.
         if self.has(pid) {
             let _ = process::signal(process.as_fd(), signal as i32);
         }
     }
 
-    /// Ends the processes of the job if its launcher has ended: SIGTERM, then SIGKILL.
-    /// The processes `signalled` have got SIGTERM from the kernel when the launcher ended: a second one could interrupt their
-    /// cleanup.
+    /// Ends the processes of the job if its launcher has ended: SIGTERM, then SIGKILL. The
+    /// processes `signalled` have got SIGTERM from the kernel when the launcher ended: a second one
+    /// could interrupt their cleanup.
     pub(super) fn end_orphans(&self, mut signalled: HashSet<i32>) {
-        // A changed parent means that the launcher has ended: the kernel reparents its children before it signals them.
+        // A changed parent means that the launcher has ended: the kernel reparents its children
+        // before it signals them.
         if nix::unistd::getppid() == self.launcher {
             return;
         }

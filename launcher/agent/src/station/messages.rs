@@ -112,7 +112,8 @@ impl Station {
                 let words = [u64::from(ExitClass::Disagreed.status()), 1];
                 self.send(id, Frame::new(Kind::Fail).with(&words).saying(why.as_bytes()), false);
             }
-            // The engine may start processes later (MPI_Comm_spawn). They attach, and are not counted.
+            // The engine may start processes later (MPI_Comm_spawn). They attach, and are not
+            // counted.
             Role::Rank | Role::Late | Role::Library => {
                 self.supply(id);
             }

@@ -1,4 +1,5 @@
-//! The side of the agent that serves the processes of its host: one thread, no blocking call but `poll`.
+//! The side of the agent that serves the processes of its host: one thread, no blocking call but
+//! `poll`.
 
 mod coverage;
 mod deadline;

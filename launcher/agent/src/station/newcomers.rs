@@ -15,11 +15,14 @@ use super::super::job_error::JobError;
 use super::super::orders::Event;
 use super::state::{Peer, Stage, Station};
 
-/// The largest number of connections without identification; beyond it the agent closes one that is not a rank's.
+/// The largest number of connections without identification; beyond it the agent closes one that is
+/// not a rank's.
 const MAX_STRANGERS: usize = 128;
-/// The time after which a silent connection is not a rank's: a rank identifies itself as soon as it is connected.
+/// The time after which a silent connection is not a rank's: a rank identifies itself as soon as it
+/// is connected.
 const SILENCE: Duration = Duration::from_secs(1);
-/// The time for which ranks wait for an agent without a free descriptor: other connections may be closed meanwhile.
+/// The time for which ranks wait for an agent without a free descriptor: other connections may be
+/// closed meanwhile.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Station {
@@ -67,7 +70,8 @@ impl Station {
         }
     }
 
-    /// Fails the job if ranks cannot be accepted: they would wait for ever, and all other ranks for them.
+    /// Fails the job if ranks cannot be accepted: they would wait for ever, and all other ranks for
+    /// them.
     fn no_room(&mut self, error: &io::Error) {
         let since = *self.locked_out.get_or_insert_with(Instant::now);
         if !matches!(self.stage, Stage::Gathering) || since.elapsed() < PATIENCE {
@@ -87,8 +91,9 @@ impl Station {
         let _ = self.events.send(Event::Lost(JobError::new(ExitClass::Os, message)));
     }
 
-    /// Closes the oldest unidentified connection of the process that has the most of them, or else one that has been
-    /// silent for too long, and returns whether there was one. A rank is safe: it has a single, recent connection.
+    /// Closes the oldest unidentified connection of the process that has the most of them, or else
+    /// one that has been silent for too long, and returns whether there was one. A rank is safe: it
+    /// has a single, recent connection.
     fn drop_stranger(&mut self) -> bool {
         let strangers = || self.peers.iter().filter(|(_, p)| p.hello.is_none());
         let mut count: BTreeMap<i32, usize> = BTreeMap::new();

@@ -28,7 +28,8 @@ const MAX_FRAMES: usize = 64;
 pub(crate) struct End {
     /// The agent's exit status.
     pub(crate) status: i32,
-    /// True after a signal or the end of the job's daemon: the engine will not shut down in good order.
+    /// True after a signal or the end of the job's daemon: the engine will not shut down in good
+    /// order.
     pub(crate) called_off: bool,
     /// The process with which the agent ends.
     pub(crate) lifeline: Option<OwnedFd>,
@@ -100,8 +101,8 @@ impl Station {
         }
     }
 
-    /// Waits for events and handles them. At the end of the job it returns the exit status, and whether the job was called
-    /// off.
+    /// Waits for events and handles them. At the end of the job it returns the exit status, and
+    /// whether the job was called off.
     fn turn(&mut self) -> io::Result<Option<(i32, bool)>> {
         let woken = self.wait()?;
         self.full = false;
@@ -134,8 +135,9 @@ impl Station {
         let attached = self.peers.values().any(|p| p.hello.is_some());
         let status = match self.stage {
             Stage::Running if !attached => Some(0),
-            // Ranks that have yet to connect must learn of the failure too. A launcher ends the agent; without one, it
-            // ends after all ranks have been told, or with the engine's daemon.
+            // Ranks that have yet to connect must learn of the failure too. A launcher ends the
+            // agent; without one, it ends after all ranks have been told, or with the engine's
+            // daemon.
             Stage::Failed if !attached && self.print_failures && self.all_have_come() => Some(1),
             _ => None,
         };

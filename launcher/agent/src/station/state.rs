@@ -18,7 +18,8 @@ use super::super::orders::{Event, Order};
 use super::deadline::Deadline;
 use super::local_job::LocalJob;
 
-/// The parts of a collective operation by local rank, each with the number of the peer that sent it.
+/// The parts of a collective operation by local rank, each with the number of the peer that sent
+/// it.
 pub(super) type Parts = BTreeMap<u64, (u64, Vec<u8>)>;
 
 /// A process that is connected, or that was.
@@ -30,7 +31,8 @@ pub(super) struct Peer {
     pub(super) hello: Option<Hello>,
     /// The command line of a rank, as far as a frame holds it.
     pub(super) command: String,
-    /// The way in which a rank's program gets the buffer, and, if it does not get it before `main`, the reason.
+    /// The way in which a rank's program gets the buffer, and, if it does not get it before `main`,
+    /// the reason.
     pub(super) coverage: (Coverage, String),
     pub(super) ready: Option<Territory>,
     /// Its answer to the last question.
@@ -73,7 +75,8 @@ pub(super) enum Speaker {
 /// The side of the agent that serves the processes of its host.
 pub(crate) struct Station {
     pub(super) listener: OwnedFd,
-    /// True if no descriptor is free: new connections wait until a peer has ended, or a short time has passed.
+    /// True if no descriptor is free: new connections wait until a peer has ended, or a short time
+    /// has passed.
     pub(super) full: bool,
     /// The time since which no missing rank could connect for that reason.
     pub(super) locked_out: Option<Instant>,

@@ -1,4 +1,4 @@
-//! Whether there is room where the agreement looks first.
+//! The free address ranges for buffers.
 
 #![allow(unsafe_code)]
 
@@ -12,7 +12,8 @@ use nix::sys::resource::{Resource, getrlimit};
 use super::kernel_text::{knob, reason};
 use crate::finding::{Finding, Mark};
 
-/// Where each of the agreement's windows begins, and who can use it.
+/// The windows in which the ranks look for a common address first, and the programs that can use
+/// them.
 const WINDOWS: [(usize, &str); 4] = [
     (0x5500_0000_0000, "good for every program, sanitized ones too"),
     (0x3000_0000_0000, "good for programs without sanitizers"),
@@ -46,7 +47,7 @@ fn hold(address: usize, length: u64) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Whether the exact search behind the windows finds room.
+/// Checks whether the search above the windows finds a free range.
 fn elsewhere(length: u64, align: u64) -> bool {
     let (Ok(bytes), Ok(align)) = (usize::try_from(length), usize::try_from(align)) else { return false };
     SEARCH_FROM.into_iter().any(|from| {
@@ -106,7 +107,7 @@ fn replace() -> Finding {
     line.needed()
 }
 
-/// `ulimit -v`: a hold counts in full.
+/// Checks the limit on the address space (`ulimit -v`), which includes reservations.
 fn address_space(size: Option<u64>) -> Finding {
     const NAME: &str = "RLIMIT_AS (ulimit -v)";
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_AS) else {

@@ -1,4 +1,4 @@
-//! Looking at something that may crash, hang, or change the process: in a child that is thrown away.
+//! Checks that may crash, hang, or change the process, made in a child process.
 
 #![allow(unsafe_code)]
 
@@ -11,17 +11,20 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
 
-/// What `look` says in a child of this process, or why there is no answer within `patience`.
+/// Returns the result of `look` in a child of this process.
+///
+/// # Errors
+/// The reason why there is no result within `patience`, as a clause.
 pub fn ask(patience: Duration, look: impl FnOnce() -> String) -> Result<String, String> {
     let (mut from, mut to) = std::io::pipe().map_err(|e| format!("no pipe: {e}"))?;
-    // SAFETY: this program has one thread here, so the child is as whole as its parent (and the C library keeps its
-    // allocator whole where there are more, as in tests); it leaves by _exit.
+    // SAFETY: this program has one thread here, so the child has a consistent state (with several
+    // threads, as in tests, the C library keeps its allocator consistent). The child ends by _exit.
     let child = match unsafe { fork() }.map_err(|e| format!("no child: {e}"))? {
         ForkResult::Child => {
             drop(from);
             silence();
             let said = to.write_all(look().as_bytes());
-            // SAFETY: ends the child at once, without running what the parent left to be run at its end.
+            // SAFETY: ends the child at once, without the exit handlers of the parent.
             unsafe { libc::_exit(i32::from(said.is_err())) }
         }
         ForkResult::Parent { child } => child,
@@ -63,7 +66,7 @@ pub fn ask(patience: Duration, look: impl FnOnce() -> String) -> Result<String, 
     Ok(String::from_utf8_lossy(&said).into_owned())
 }
 
-/// Libraries that are loaded only to ask them something shall not write to the terminal.
+/// Discards the output of libraries that are loaded only for a check.
 fn silence() {
     if let Ok(null) = std::fs::OpenOptions::new().write(true).open("/dev/null") {
         let _ = nix::unistd::dup2_stdout(&null);

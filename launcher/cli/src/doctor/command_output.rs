@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 /// The time limit of a program.
 const LIMIT: Duration = Duration::from_secs(10);
-/// The number of bytes that are read. A pipe holds more, so that the program ends before its output is read.
+/// The number of bytes that are read. A pipe holds more, so that the program ends before its output
+/// is read.
 const MAX_LENGTH: u64 = 32 << 10;
 
 /// Returns the output of `path` with `arguments`.

@@ -21,7 +21,8 @@ struct Library(*mut c_void);
 
 impl Library {
     fn open(name: &CStr) -> Option<Library> {
-        // SAFETY: loads a library by its name; its constructors run, which is why this is done in a child.
+        // SAFETY: loads a library by its name; its constructors run, which is why this is done in a
+        // child.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         (!handle.is_null()).then_some(Library(handle))
     }
@@ -51,7 +52,8 @@ fn ask_driver() -> String {
         (std::mem::transmute::<*mut c_void, Ask>(version), std::mem::transmute::<*mut c_void, Ask>(count))
     };
     let (mut number, mut devices) = (0, 0);
-    // SAFETY: the pointers are valid for the calls; the driver is initialised before it is asked for devices.
+    // SAFETY: the pointers are valid for the calls; the driver is initialised before it is asked
+    // for devices.
     let (started, _, counted) = unsafe { (init(0), version(&raw mut number), count(&raw mut devices)) };
     match (started, counted) {
         (0, 0) => format!("ok {number} {devices}"),
@@ -65,7 +67,8 @@ fn describe(library: &Library, error: c_int) -> String {
     type Name = unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int;
     let Some(symbol) = library.symbol(c"cuGetErrorString") else { return String::new() };
     let mut text: *const c_char = std::ptr::null();
-    // SAFETY: CUresult cuGetErrorString(CUresult, const char **); the pointer is valid for the call.
+    // SAFETY: CUresult cuGetErrorString(CUresult, const char **); the pointer is valid for the
+    // call.
     let known = unsafe { std::mem::transmute::<*mut c_void, Name>(symbol)(error, &raw mut text) } == 0;
     if !known || text.is_null() {
         return String::new();
@@ -126,7 +129,8 @@ fn cuda_version(number: u32) -> String {
     format!("{}.{}", number / 1000, number % 1000 / 10)
 }
 
-/// `NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.14  Thu ...`: the number is the first word of the kind.
+/// Returns the version from a line such as `NVRM version: NVIDIA UNIX x86_64 Kernel Module
+/// 550.54.14  Thu ...`.
 fn driver_version(text: &str) -> Option<String> {
     let is_version = |w: &&str| w.contains('.') && w.chars().all(|c| c.is_ascii_digit() || c == '.');
     text.lines().next()?.split_whitespace().find(is_version).map(str::to_owned)
@@ -134,7 +138,7 @@ fn driver_version(text: &str) -> Option<String> {
 
 const CARDS: &str = "/sys/class/infiniband";
 
-/// Whether there is a card that can register memory.
+/// Returns whether there is a network card that registers memory.
 pub fn has_rdma() -> bool {
     !cards().is_empty()
 }

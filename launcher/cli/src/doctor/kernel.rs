@@ -1,4 +1,4 @@
-//! What the kernel offers, tried for real.
+//! The features of the kernel, each tried.
 
 #![allow(unsafe_code)]
 
@@ -93,7 +93,7 @@ fn process_descriptor() -> Finding {
 
 const USER_MODE_ONLY: libc::c_int = 1;
 
-/// Whether the kernel gives a userfaultfd for `flags`.
+/// Returns whether the kernel opens a userfaultfd with `flags`.
 fn fault_descriptor(flags: libc::c_int) -> io::Result<()> {
     // SAFETY: userfaultfd(2) takes flags and gives a new descriptor; no memory is concerned.
     let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | libc::O_NONBLOCK | flags) };
@@ -159,7 +159,8 @@ fn namespaces() -> Finding {
     }
 }
 
-/// `hostbuf stat` reads `/proc/PID/fd` and smaps, which Yama leaves alone; only a process's memory it does not.
+/// Checks the restrictions on `hostbuf stat`. Yama restricts reading the memory of a process, but
+/// not `/proc/PID/fd` and smaps.
 fn ptrace() -> Finding {
     const NAME: &str = "ptrace_scope";
     match knob("/proc/sys/kernel/yama/ptrace_scope") {

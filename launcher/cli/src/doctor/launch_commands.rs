@@ -7,8 +7,8 @@ use crate::engines::{self, LaunchCommand, Release};
 use crate::finding::Finding;
 use crate::{agent_program, installation, search_path};
 
-/// Launch commands that `hostbuf run` does not use: the name, a mark in the output of `--version`, and the word in front of
-/// the version.
+/// Launch commands that `hostbuf run` does not use: the name, a mark in the output of `--version`,
+/// and the word in front of the version.
 const UNSUPPORTED: &[(&str, &str, &str)] = &[("Intel MPI", "Intel(R) MPI", "Version")];
 
 /// Checks the launch commands in PATH, and then what each engine checks.
@@ -51,7 +51,8 @@ impl Owner {
     }
 }
 
-/// Returns the launch commands in PATH, each once: mpirun and mpiexec of one MPI are one file, or two with one version.
+/// Returns the launch commands in PATH, each once: mpirun and mpiexec of one MPI are one file, or
+/// two with one version.
 fn found() -> Vec<Found> {
     let mut list: Vec<(PathBuf, Found)> = Vec::new();
     let own = engines::ALL.iter().flat_map(|engine| engine.commands());

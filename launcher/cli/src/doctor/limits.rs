@@ -1,4 +1,4 @@
-//! What a process of this user may lock, open and leave behind.
+//! The limits on locked memory, open files and file sizes for this user.
 
 #![allow(unsafe_code)]
 
@@ -46,14 +46,15 @@ fn memlock() -> Finding {
     figures(line)
 }
 
-/// Makes a file beyond the limit an error of this program, and not its end: a small limit is to be reported.
+/// Ignores SIGXFSZ, so that a file beyond the limit causes an error that can be reported.
 pub fn survive_file_size() {
     use nix::sys::signal::{SigHandler, Signal, signal};
     // SAFETY: no handler of ours is installed; the signal is only ignored.
     let _ = unsafe { signal(Signal::SIGXFSZ, SigHandler::SigIgn) };
 }
 
-/// A memory file is a file: one beyond this limit ends the process that makes it (SIGXFSZ).
+/// Checks the limit on file sizes, which includes memory files. The kernel ends a process that
+/// exceeds it (SIGXFSZ).
 fn file_size(size: Option<u64>) -> Finding {
     const NAME: &str = "file size (ulimit -f)";
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_FSIZE) else {
@@ -77,8 +78,8 @@ fn file_size(size: Option<u64>) -> Finding {
 /// An estimate of the descriptors that an agent uses for itself, with a margin.
 const OF_THE_AGENT: u64 = 64;
 
-/// Checks the limit on file descriptors: an agent has a connection and a pidfd for each rank of its host, and raises
-/// its soft limit itself.
+/// Checks the limit on file descriptors: an agent has a connection and a pidfd for each rank of its
+/// host, and raises its soft limit itself.
 fn descriptors() -> Finding {
     const NAME: &str = "descriptors (ulimit -n)";
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else {

@@ -1,4 +1,4 @@
-//! How much memory there is, whose limit that is, and where it lies.
+//! The available memory, its limits, and its distribution over NUMA nodes.
 
 use std::fs;
 
@@ -116,7 +116,7 @@ fn nodes() -> Finding {
         .value("free_bytes", each.iter().map(|(_, free)| *free).collect::<Vec<_>>())
 }
 
-/// `Node 0 MemFree:  123 kB`, as bytes.
+/// Returns the number of bytes in a line such as `Node 0 MemFree:  123 kB`.
 fn node_free(text: &str) -> Option<u64> {
     let line = text.lines().find_map(|l| l.split_once("MemFree:"))?.1;
     Some(line.split_ascii_whitespace().next()?.parse::<u64>().ok()? * 1024)
@@ -138,7 +138,7 @@ fn small_file_system() -> Finding {
     }
 }
 
-/// Whether a buffer of `size` bytes would fit, on which pages.
+/// Checks whether a buffer of `size` bytes fits, and on which pages.
 fn fits(size: u64) -> Finding {
     const NAME: &str = "--size";
     let options = Options::new(size);

@@ -1,4 +1,4 @@
-//! Which pages a buffer could stand on.
+//! The page sizes that are available for buffers.
 
 #![allow(unsafe_code)]
 

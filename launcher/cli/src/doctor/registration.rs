@@ -14,7 +14,7 @@ use super::child;
 use crate::finding::{Finding, Mark};
 use crate::{installation, preload_file, register_file};
 
-/// How much memory is registered to try it, bytes.
+/// The number of bytes that are registered for a check.
 const TRIED: usize = 64 << 10;
 
 pub fn lines() -> Vec<Finding> {
@@ -24,7 +24,7 @@ pub fn lines() -> Vec<Finding> {
     lines
 }
 
-/// What locking a few pages says.
+/// Checks whether pages can be locked.
 fn locking() -> Finding {
     const NAME: &str = "page-locking";
     let tried =
@@ -37,7 +37,8 @@ fn locking() -> Finding {
         .mend("/etc/security/limits.conf: * - memlock unlimited (and log in again)")
 }
 
-/// Registering with a GPU, where there is one; the devices' own lines say what is missing otherwise.
+/// Registering with a GPU, where there is one; the devices' own lines say what is missing
+/// otherwise.
 fn gpu() -> Option<Finding> {
     use hostbuf::register::CudaHost;
     let tried = child::ask(Duration::from_secs(120), || {
@@ -66,7 +67,7 @@ fn gpu() -> Option<Finding> {
     })
 }
 
-/// `ok WHAT` or `failed WHY` when it can be tried, `absent WHY` when not.
+/// Returns `ok WHAT` or `failed WHY` if the check can be made, else `absent WHY`.
 fn said(probe: &Probe, attempt: impl FnOnce() -> Result<(), String>) -> String {
     match (probe, probe.is_ready().then(attempt)) {
         (Probe::Ready(what), Some(Ok(()))) => format!("ok {what}"),
@@ -93,7 +94,8 @@ fn outcome(name: &str, tried: Result<String, String>) -> Finding {
     }
 }
 
-/// The object for `--register`: whether it is there, loads, and what it says of each kind of device.
+/// The object for `--register`: whether it is there, loads, and what it says of each kind of
+/// device.
 fn object(name: &str) -> Finding {
     let with_rdma = name == register_file::WITH_RDMA;
     let path = match register_file::place(name) {
@@ -138,7 +140,7 @@ fn object(name: &str) -> Finding {
     Finding::ok(name, says).value("devices", values)
 }
 
-/// `kind state text`.
+/// Parses a line `kind state text`.
 fn parts(line: &str) -> Option<[&str; 3]> {
     let mut words = line.splitn(3, ' ');
     Some([words.next()?, words.next()?, words.next()?])
@@ -148,7 +150,8 @@ fn parts(line: &str) -> Option<[&str; 3]> {
 fn probe(preload: &Path, object: &Path) -> String {
     let load = |path: &Path| {
         let name = CString::new(path.as_os_str().as_bytes()).unwrap_or_default();
-        // SAFETY: our own objects, whose constructors do nothing outside of a job. This is a child that is thrown away.
+        // SAFETY: our own objects, whose constructors do nothing outside of a job. This is a child
+        // that is thrown away.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
         if handle.is_null() { Err(linker_says()) } else { Ok(handle) }
     };
@@ -163,13 +166,14 @@ fn probe(preload: &Path, object: &Path) -> String {
     }
     type Ask = unsafe extern "C" fn(*mut c_char, usize) -> usize;
     let mut text = [0u8; 4096];
-    // SAFETY: the object's function of that name has this type, and writes no more than there is room.
+    // SAFETY: the object's function of that name has this type, and writes no more than there is
+    // room.
     let length =
         unsafe { std::mem::transmute::<*mut c_void, Ask>(found)(text.as_mut_ptr().cast(), text.len()) };
     String::from_utf8_lossy(&text[..length.min(text.len())]).into_owned()
 }
 
-/// Why the dynamic linker did not load something.
+/// Returns the reason why the dynamic linker did not load a library.
 fn linker_says() -> String {
     // SAFETY: a text of the linker's, valid until the next call; or null.
     let text = unsafe {
@@ -179,7 +183,7 @@ fn linker_says() -> String {
     text.map_or("no reason is given".into(), |text| text.to_string_lossy().into_owned())
 }
 
-/// Whether registrations of memory that hostbuf did not make can be kept.
+/// Checks whether registrations of memory that hostbuf has not allocated can be cached.
 fn monitor() -> Finding {
     const NAME: &str = "strict monitor";
     let tried = child::ask(Duration::from_secs(30), || match MonitorMode::probe() {

@@ -12,7 +12,8 @@ use super::plan::{LaunchPlan, LaunchRequest, UnderSrun};
 use super::release::Release;
 use crate::finding::Finding;
 
-/// A function that runs a program with arguments and returns its output, or the reason why it has none.
+/// A function that runs a program with arguments and returns its output, or the reason why it has
+/// none.
 pub(crate) type Query<'a> = &'a dyn Fn(&Path, &[&str]) -> std::result::Result<String, String>;
 
 /// The kind of agent that an engine starts on each host.
@@ -67,26 +68,28 @@ pub(crate) trait Engine: Send + Sync {
         &[]
     }
 
-    /// Returns the release of a launch command from the output of its option `--version`, or `None` if the command belongs
-    /// to another engine.
+    /// Returns the release of a launch command from the output of its option `--version`, or `None`
+    /// if the command belongs to another engine.
     fn recognize(&self, version: &str) -> Option<Release> {
         let _ = version;
         None
     }
 
-    /// Returns the release of the launch command with the file name `name`, if the name is enough to know it.
+    /// Returns the release of the launch command with the file name `name`, if the name is enough
+    /// to know it.
     fn recognize_file(&self, name: &str) -> Option<Release> {
         let _ = name;
         None
     }
 
-    /// Returns the launch command of an engine that needs no mpirun, or the reason why it cannot be used here. The result
-    /// is `None` for an MPI, whose mpirun has to be found.
+    /// Returns the launch command of an engine that needs no mpirun, or the reason why it cannot be
+    /// used here. The result is `None` for an MPI, whose mpirun has to be found.
     fn without_mpirun(&self) -> Option<std::result::Result<LaunchCommand, String>> {
         None
     }
 
-    /// Returns whether a program that needs the shared library `name` is a program of this engine's MPI.
+    /// Returns whether a program that needs the shared library `name` is a program of this engine's
+    /// MPI.
     fn provides_library(&self, name: &str) -> bool {
         let _ = name;
         false
@@ -121,8 +124,8 @@ pub(crate) trait Engine: Send + Sync {
         &[]
     }
 
-    /// Returns the options that place ranks, each with the number of its values. They are meant for the program, not for
-    /// the agents.
+    /// Returns the options that place ranks, each with the number of its values. They are meant for
+    /// the program, not for the agents.
     fn placing_options(&self) -> &'static [(&'static str, usize)] {
         &[]
     }
@@ -133,19 +136,20 @@ pub(crate) trait Engine: Send + Sync {
     /// [`Error::Invalid`](hostbuf::Error::Invalid) if the engine cannot start the requested ranks.
     fn plan(&self, request: &LaunchRequest<'_>) -> Result<LaunchPlan>;
 
-    /// Returns the number of hosts in the allocation around this process, if the engine manages one.
+    /// Returns the number of hosts in the allocation around this process, if the engine manages
+    /// one.
     fn allocated_hosts(&self) -> Option<String> {
         None
     }
 
-    /// Returns the variables with which every launch command starts in the allocation around this process, whichever
-    /// engine it belongs to.
+    /// Returns the variables with which every launch command starts in the allocation around this
+    /// process, whichever engine it belongs to.
     fn allocation_variables(&self) -> &'static [(&'static str, &'static str)] {
         &[]
     }
 
-    /// Returns why the engine cannot start ranks on several hosts. `automatic` is true if the user has not chosen the
-    /// engine.
+    /// Returns why the engine cannot start ranks on several hosts. `automatic` is true if the user
+    /// has not chosen the engine.
     fn limited_to_one_host(&self, automatic: bool) -> Option<&'static str> {
         let _ = automatic;
         None
@@ -166,33 +170,35 @@ pub(crate) trait Engine: Send + Sync {
         None
     }
 
-    /// Returns the names of the engine's processes above its ranks on a host, besides `mpirun` and `mpiexec`.
+    /// Returns the names of the engine's processes above its ranks on a host, besides `mpirun` and
+    /// `mpiexec`.
     fn daemons(&self) -> &'static [&'static str] {
         &[]
     }
 
     // Its failures.
 
-    /// Returns whether the launcher itself is the parent of the ranks, so that it ends them and reports their signals.
+    /// Returns whether the launcher itself is the parent of the ranks, so that it ends them and
+    /// reports their signals.
     fn spawns_ranks(&self) -> bool {
         false
     }
 
-    /// Returns the time in which the engine ends a job of which a rank has failed. Some engines take a second, and some
-    /// crash if they get SIGTERM meanwhile.
+    /// Returns the time in which the engine ends a job of which a rank has failed. Some engines
+    /// take a second, and some crash if they get SIGTERM meanwhile.
     fn abort_time(&self) -> Duration {
         Duration::from_secs(3)
     }
 
-    /// Returns whether a line on standard error means that a host cannot be reached, of an engine that waits for that host
-    /// for ever.
+    /// Returns whether a line on standard error means that a host cannot be reached, of an engine
+    /// that waits for that host for ever.
     fn reports_unreachable_host(&self, line: &str) -> bool {
         let _ = line;
         false
     }
 
-    /// Returns whether a line on standard error means that the engine crashed while it started the agents, so that a second
-    /// try may succeed.
+    /// Returns whether a line on standard error means that the engine crashed while it started the
+    /// agents, so that a second try may succeed.
     fn reports_crash(&self, line: &str) -> bool {
         let _ = line;
         false
@@ -208,7 +214,8 @@ pub(crate) trait Engine: Send + Sync {
         )
     }
 
-    /// Returns the option that starts more ranks than there are slots, in words behind the first `--launcher-arg`.
+    /// Returns the option that starts more ranks than there are slots, in words behind the first
+    /// `--launcher-arg`.
     fn oversubscribe(&self, release: &Release) -> &'static str {
         let _ = release;
         "--oversubscribe"

@@ -1,4 +1,5 @@
-//! The engines: the programs that start the processes of a job on its hosts. Each engine has a file of its own.
+//! The engines: the programs that start the processes of a job on its hosts. Each engine has a file
+//! of its own.
 
 mod engine;
 mod local;
@@ -14,9 +15,10 @@ pub(crate) use place::Place;
 pub(crate) use plan::{AgentProgram, AppContext, Invocation, LaunchPlan, LaunchRequest};
 pub(crate) use release::Release;
 
-/// The engines. `--launcher auto` prefers the first MPI that is found; if there is none, it takes the last engine that
-/// needs no MPI. `hostbuf exec` looks for the place of its rank in this order too: an mpirun inside a Slurm allocation
-/// leaves the variables of Slurm in the environment, so the MPIs come before Slurm.
+/// The engines. `--launcher auto` prefers the first MPI that is found; if there is none, it takes
+/// the last engine that needs no MPI. `hostbuf exec` looks for the place of its rank in this order
+/// too: an mpirun inside a Slurm allocation leaves the variables of Slurm in the environment, so
+/// the MPIs come before Slurm.
 pub(crate) const ALL: &[&dyn Engine] = &[&local::Local, &openmpi::OpenMpi, &mpich::Mpich, &slurm::Slurm];
 
 /// The names of the launch commands of every MPI.

@@ -131,7 +131,8 @@ impl Engine for Mpich {
         Place::from_variables(variable, VARIABLES)
     }
 
-    /// Hydra gives its ranks no name for the job, but all ranks of a host have one proxy as their ancestor.
+    /// Hydra gives its ranks no name for the job, but all ranks of a host have one proxy as their
+    /// ancestor.
     fn job_key(&self) -> Option<String> {
         std::env::var_os("PMI_RANK")?;
         let mut pid = nix::unistd::getppid().as_raw();

@@ -39,7 +39,8 @@ impl Engine for OpenMpi {
         Some(self.release(after("(Open MPI)").or_else(|| after("(OpenRTE)"))?))
     }
 
-    /// Only the supported series 4.1 has an orterun, to which mpirun is a link. Starting it takes long.
+    /// Only the supported series 4.1 has an orterun, to which mpirun is a link. Starting it takes
+    /// long.
     fn recognize_file(&self, name: &str) -> Option<Release> {
         (name == "orterun").then(|| self.release("4"))
     }
@@ -57,8 +58,9 @@ impl Engine for OpenMpi {
         &["openmpi4", "openmpi5"]
     }
 
-    /// Under srun, Open MPI's own transport (ob1) sometimes crashes when a message reaches a rank that is still in MPI_Init
-    /// (4.1: 1 to 7 of 100 jobs). UCX, where it is available, does not, so it is allowed on all networks.
+    /// Under srun, Open MPI's own transport (ob1) sometimes crashes when a message reaches a rank
+    /// that is still in MPI_Init (4.1: 1 to 7 of 100 jobs). UCX, where it is available, does not,
+    /// so it is allowed on all networks.
     fn under_srun(&self) -> Option<UnderSrun> {
         Some(UnderSrun {
             protocol: "pmix",
@@ -164,7 +166,8 @@ impl Engine for OpenMpi {
     }
 }
 
-/// Returns whether the user gives the ranks' variables as a list, next to which Open MPI refuses `-x`.
+/// Returns whether the user gives the ranks' variables as a list, next to which Open MPI refuses
+/// `-x`.
 fn has_variable_list(request: &LaunchRequest<'_>) -> bool {
     const LIST: &str = "mca_base_env_list";
     request.options.iter().any(|option| option.to_string_lossy().contains(LIST))

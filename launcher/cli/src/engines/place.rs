@@ -14,7 +14,8 @@ impl Place {
     /// The place of a process that no engine has started.
     pub(crate) const ALONE: Place = Place { rank: 0, size: 1, local_rank: 0, local_size: 1 };
 
-    /// Returns the place from the variables with these names: the rank, the number of ranks, and both for the host.
+    /// Returns the place from the variables with these names: the rank, the number of ranks, and
+    /// both for the host.
     pub(crate) fn from_variables(
         variable: &dyn Fn(&str) -> Option<String>,
         [rank, size, local_rank, local_size]: [&str; 4],

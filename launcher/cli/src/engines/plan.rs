@@ -47,8 +47,8 @@ pub(crate) struct LaunchRequest<'a> {
     pub(crate) options: &'a [OsString],
     /// The user's options for the engine without those that place ranks.
     pub(crate) agent_options: &'a [OsString],
-    /// Variables that the engine hands to all processes of the program's job, also to those that start later. It is `None`
-    /// if the user's options leave no room for them.
+    /// Variables that the engine hands to all processes of the program's job, also to those that
+    /// start later. It is `None` if the user's options leave no room for them.
     pub(crate) inherited: Option<&'a [(&'static str, String)]>,
     /// The number of hosts in the allocation around this process.
     pub(crate) allocated_hosts: Option<&'a str>,
@@ -73,7 +73,8 @@ impl LaunchRequest<'_> {
 pub(crate) struct Invocation {
     pub(crate) words: Vec<OsString>,
     pub(crate) variables: Vec<(String, String)>,
-    /// The text of a file that the command reads from a descriptor, and the index of the word that becomes its path.
+    /// The text of a file that the command reads from a descriptor, and the index of the word that
+    /// becomes its path.
     pub(crate) script: Option<(String, usize)>,
 }
 

@@ -12,7 +12,8 @@ pub(crate) struct Release {
 }
 
 impl Release {
-    /// Returns the release of `name` with the text `version`. Agents are built for each `family` and major version.
+    /// Returns the release of `name` with the text `version`. Agents are built for each `family`
+    /// and major version.
     pub(crate) fn new(name: &'static str, version: String, family: Option<&str>) -> Release {
         let release = Release { name, version, flavour: None };
         let flavour = family.zip(release.major()).map(|(family, major)| format!("{family}{major}"));

@@ -16,10 +16,11 @@ use hostbuf_agent::spec::{Lifeline, Spec};
 /// The time in which the agent of a host has to answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Returns the connection to this host's agent, which is started if necessary, and the name of its socket.
+/// Returns the connection to this host's agent, which is started if necessary, and the name of its
+/// socket.
 ///
 /// # Errors
-/// [`Error::Attach`] when the name is another user's, or the agent does not come.
+/// [`Error::Attach`] if another user has the name, or if the agent does not start.
 pub(super) fn find_or_start(
     buffers: &[Options],
     timeout: Option<Duration>,
@@ -35,7 +36,7 @@ pub(super) fn find_or_start(
             return Err(Error::Attach { why });
         }
     };
-    // A name has little room.
+    // The length of a socket's name is limited.
     let name = format!("hostbuf/{}/{:032x}", nix::unistd::geteuid(), hash(key.as_bytes()));
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -43,7 +44,7 @@ pub(super) fn find_or_start(
             Ok(channel) => return Ok((channel, name)),
             Err(e) if e.raw_os_error() == Some(libc::ECONNREFUSED) => {}
             Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
-                let why = format!("somebody else has taken the name @{name} of this job's agent: {e}");
+                let why = format!("another user has taken the name @{name} of this job's agent: {e}");
                 return Err(Error::Attach { why });
             }
             Err(e) => return Err(Error::Attach { why: format!("the agent of this host at @{name}: {e}") }),
@@ -59,13 +60,14 @@ pub(super) fn find_or_start(
     }
 }
 
-/// A number for what is asked, so that ranks which ask for different buffers under one name are found out.
+/// Returns a hash of the requested buffers, by which the agent detects ranks with different
+/// requests.
 pub(super) fn request(buffers: &[Options]) -> u64 {
     let text = buffers.iter().map(ToString::to_string).collect::<Vec<_>>().join("/");
     hash(text.as_bytes()) as u64
 }
 
-/// 128 bits of the key: collisions between jobs of one user on one host are then no matter.
+/// Returns 128 bits for the key, so that no two jobs of one user on one host collide.
 fn hash(key: &[u8]) -> u128 {
     let half = |basis: u64| {
         key.iter().fold(basis, |h, &b| (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23))
@@ -73,8 +75,9 @@ fn hash(key: &[u8]) -> u128 {
     u128::from(half(0xcbf2_9ce4_8422_2325)) << 64 | u128::from(half(0x8422_2325_cbf2_9ce4))
 }
 
-/// Starts the agent in a session of its own, no child of this process, with none of its streams. It ends with the
-/// process that started this rank, which on every engine is the job's daemon.
+/// Starts the agent in a separate session, neither as a child of this process nor with its streams.
+/// It ends with the process that has started this rank, which is the job's daemon with every
+/// engine.
 fn start(
     job: u128,
     name: &str,
@@ -85,7 +88,7 @@ fn start(
     let failed = |e: std::io::Error| Error::Os { doing: "starting the agent of this host".into(), source: e };
     let daemon = daemon();
     let lifeline = process::start_time(daemon).map(|start| Lifeline { pid: daemon, start });
-    // Inherited through exec: the number stays the same, so it must not collide with the standard streams.
+    // The descriptor keeps its number through exec, so it must not be a standard stream.
     let fd = listener.as_raw_fd();
     let spec = Spec {
         job,
@@ -109,18 +112,19 @@ fn start(
     Err(Error::Attach { why: format!("the agent of this host could not be started: {status}") })
 }
 
-/// Returns the engine's process above this one, or the parent without an engine. A shell between them ends with its own rank,
-/// but the agent serves all ranks.
+/// Returns the engine's process above this one, or the parent without an engine. A shell between
+/// them ends with its own rank, but the agent serves all ranks.
 fn daemon() -> i32 {
     let parent = nix::unistd::getppid().as_raw();
     let ancestors = std::iter::successors(Some(parent), |&pid| process::parent(pid).filter(|&p| p > 1));
     ancestors.take(64).find(|&pid| is_daemon(&process::name(pid))).unwrap_or(parent)
 }
 
+/// Makes the child inherit descriptor `fd` and run without a parent here.
 #[allow(unsafe_code)]
 fn inherit(command: &mut Command, fd: i32) {
-    // SAFETY: between fork and exec only system calls: the flag of one descriptor, and a second fork whose parent
-    // ends, so that the agent is nobody's child here.
+    // SAFETY: between fork and exec only system calls: the flag of one descriptor, and a second
+    // fork whose parent ends, so that the agent is nobody's child here.
     unsafe {
         command.pre_exec(move || {
             if libc::fcntl(fd, libc::F_SETFD, 0) != 0 {

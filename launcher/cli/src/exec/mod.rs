@@ -1,5 +1,5 @@
-//! `hostbuf exec`: the prefix in front of a rank's program. It brings the rank to its host's agent and becomes the
-//! program; the preloaded object does the rest inside it, before its `main`.
+//! `hostbuf exec`: the prefix in front of a rank's program. It brings the rank to its host's agent
+//! and becomes the program; the preloaded object does the rest inside it, before its `main`.
 
 mod agent;
 mod rank;
@@ -13,6 +13,8 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
 use hostbuf::Error;
+use hostbuf_agent::exit_class::ExitClass;
+use hostbuf_agent::job_error::JobError;
 use hostbuf_os::{Channel, Message};
 use hostbuf_protocol::ballot;
 use hostbuf_protocol::ballot::Holds;
@@ -29,11 +31,10 @@ use crate::engines::Place;
 use crate::preload_file;
 use crate::program::Program;
 use crate::register_file;
-use hostbuf_agent::exit_class::ExitClass;
-use hostbuf_agent::job_error::JobError;
-use register_file::Registering;
+use register_file::Preregistration;
 
-/// Run a rank of an existing job script with a buffer: `mpirun <anything> hostbuf exec --size 2G -- ./app`
+/// Run a rank of an existing job script with a buffer: `mpirun <anything> hostbuf exec --size 2G --
+/// ./app`
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "The first rank on a host starts the host's agent; the ranks of the host agree on one address. \
@@ -76,7 +77,8 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
             }
         }
         (Err(error), connection) => {
-            // The other ranks must not wait for this one. A launcher gets the error from the agent and prints it once.
+            // The other ranks must not wait for this one. A launcher gets the error from the agent
+            // and prints it once.
             match connection {
                 Ok((channel, _)) if give_up(&channel, &error) && arguments.socket.is_some() => {
                     error.class.into()
@@ -141,7 +143,7 @@ fn connect(arguments: &Arguments, place: Place) -> hostbuf::Result<(Channel, Str
     Ok((channel, name))
 }
 
-/// The agent that `hostbuf run` has started here: it listened before any rank was started.
+/// Connects to the agent that `hostbuf run` has started here before any rank.
 fn agent_of_run(name: &str) -> hostbuf::Result<Channel> {
     Channel::connect(name).map_err(|e| {
         let why = format!(
@@ -153,13 +155,14 @@ fn agent_of_run(name: &str) -> hostbuf::Result<Channel> {
     })
 }
 
+/// A type without values: a process that becomes another program does not return.
 enum Never {}
 
-/// Runs the program in this process's place.
+/// Replaces this process by the program.
 fn become_program(
     arguments: &Arguments,
     program: &Program,
-    registering: Option<Registering>,
+    registering: Option<Preregistration>,
     place: Place,
     channel: Channel,
     name: &str,
@@ -167,13 +170,13 @@ fn become_program(
     let mut command = Command::new(&program.path);
     command.arg0(&arguments.command[0]).args(&arguments.command[1..]);
     command.env(ENV_JOB, name);
-    // Of a job around this one, in which this process may be a rank that registers.
+    // An enclosing job may have set it, in which this process is a rank that registers.
     command.env_remove(ENV_REGISTER);
     command
         .env(ENV_LOCAL_RANK, place.local_rank.to_string())
         .env(ENV_LOCAL_SIZE, place.local_size.to_string());
-    // The preloaded object writes in place, so the entries are made with enough room. An enclosing job may have set its
-    // own.
+    // The preloaded object writes in place, so the entries are made with enough room. An enclosing
+    // job may have set its own.
     command.env_remove(ENV_ADDRESS).env_remove(ENV_SIZE);
     command.env(ENV_ADDRESS_ROOM, ROOM).env(ENV_SIZE_ROOM, ROOM);
     command.env(ENV_REPORT, format!("{:-<REPORT_MAX$}", ""));
@@ -186,13 +189,14 @@ fn become_program(
         list.push(":");
     }
     list.push(&preload);
-    if let Some(Registering { object, devices }) = &registering {
-        // Its constructor comes behind the other's, since it names that one as needed.
+    if let Some(Preregistration { object, devices }) = &registering {
+        // Its constructor runs after that of the preloaded object, which it requires.
         list.push(":");
         list.push(object);
         command.env(ENV_REGISTER, format!("{}:{devices}", std::process::id()));
     }
-    // What is there may begin with the object already: the engine hands it to all processes of the job.
+    // The list may contain the object already, since the engine hands it to all processes of the
+    // job.
     let theirs = std::env::var_os("LD_PRELOAD").unwrap_or_default();
     for other in theirs
         .as_bytes()
@@ -204,7 +208,8 @@ fn become_program(
     }
     command.env("LD_PRELOAD", list).env(ENV_OBJECT, &preload);
     if program.asan().is_none() {
-        // A later image may be one of gcc's AddressSanitizer, which refuses anything preloaded before its runtime.
+        // A later image may be one of gcc's AddressSanitizer, which refuses anything preloaded
+        // before its runtime.
         let theirs = std::env::var("ASAN_OPTIONS").map(|o| o + ":").unwrap_or_default();
         command.env("ASAN_OPTIONS", theirs + "verify_asan_link_order=0");
     }
@@ -218,13 +223,13 @@ fn become_program(
         let message = format!("starting {}: {error}", program.path.display());
         return Err(JobError::new(ExitClass::NotExecutable, message));
     }
-    // Above the numbers that scripts and shells use by themselves.
+    // Scripts and shells use lower numbers themselves.
     let high = fcntl(channel.as_fd(), FcntlArg::F_DUPFD_CLOEXEC(500))
         .or_else(|_| fcntl(channel.as_fd(), FcntlArg::F_DUPFD_CLOEXEC(3)));
     let kept = high.map_err(|e| Error::Os { doing: "moving the connection".into(), source: e.into() })?;
     command.env(ENV_CONNECTION, format!("{kept}:{}", std::process::id()));
     let through = |flag| {
-        // A number that fcntl just gave; only its flag changes.
+        // Only the flag of the new descriptor changes.
         fcntl(borrow(kept), FcntlArg::F_SETFD(flag))
     };
     through(FdFlag::empty())
@@ -232,7 +237,7 @@ fn become_program(
     let source = command.exec();
     let mut doing = format!("starting {}", program.path.display());
     if source.kind() == std::io::ErrorKind::NotFound {
-        // The program itself was seen to be there.
+        // The program itself exists.
         doing += ", or the interpreter that it names";
     }
     let error = JobError::new(ExitClass::NotExecutable, format!("{doing}: {source}"));
@@ -251,9 +256,9 @@ fn network() -> Option<u64> {
     std::fs::metadata("/proc/self/ns/net").ok().map(|metadata| metadata.ino())
 }
 
-/// Votes for a program that cannot vote by itself, for the reason `why`, with the segments that it will map at fixed
-/// addresses and the addresses that are free in this process. Returns the value of [`ENV_REPORT`] when all ranks may
-/// run.
+/// Votes for a program that cannot vote by itself, for the reason `why`, with the segments that it
+/// will map at fixed addresses and the addresses that are free in this process. Returns the value
+/// of [`ENV_REPORT`] when all ranks may run.
 fn vote_for(program: &Program, why: &str, channel: &Channel) -> Result<String, JobError> {
     let gone =
         || JobError::new(ExitClass::Agent, "the agent of this host ended before the buffer was agreed on");
@@ -300,7 +305,7 @@ fn vote_for(program: &Program, why: &str, channel: &Channel) -> Result<String, J
     }
 }
 
-/// Takes the candidates back that the program's own segments will cover.
+/// Withdraws the votes for candidates that the program's own segments will cover.
 fn strike(program: &Program, candidates: &Ballot, length: usize, reply: &mut Frame) {
     for (i, &address) in candidates.as_slice().iter().enumerate() {
         let covered =
@@ -317,7 +322,7 @@ fn strike(program: &Program, candidates: &Ballot, length: usize, reply: &mut Fra
     }
 }
 
-/// The lowest hole that is clear of the program's segments too.
+/// Returns the lowest hole that also avoids the program's segments.
 fn search(program: &Program, holds: &mut Holds, frame: &Frame) -> Option<usize> {
     let [length, mut from, align] = [0, 1, 2].map(|i| frame.words[i] as usize);
     let align = align.next_power_of_two();

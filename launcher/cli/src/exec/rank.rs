@@ -1,4 +1,5 @@
-//! The place of this process in its job, and the name of the job, from the environment that the engine has set.
+//! The place of this process in its job, and the name of the job, from the environment that the
+//! engine has set.
 
 use crate::engines::{self, Place};
 
@@ -11,7 +12,8 @@ fn place_from(variable: &dyn Fn(&str) -> Option<String>) -> Place {
     engines::ALL.iter().find_map(|engine| engine.place(variable)).unwrap_or(Place::ALONE)
 }
 
-/// Returns the name that all ranks of this job on this host have in common, and no others, so that they find each other.
+/// Returns the name that all ranks of this job on this host have in common, and no others, so that
+/// they find each other.
 ///
 /// # Errors
 /// The reason why there is none, if no engine provides it.

@@ -1,5 +1,6 @@
-//! The manual and the shells' completions, made of the command line's own definition: neither can tell of other options than
-//! there are. `hostbuf manual PREFIX` writes them; scripts/install does it for an installation.
+//! The manual and the completions for shells. Both are generated from the definition of the command
+//! line, so that they list exactly its options. `hostbuf manual PREFIX` writes them, and
+//! scripts/install calls it.
 
 mod page;
 
@@ -10,19 +11,19 @@ use clap::Command;
 use clap_complete::Shell;
 use hostbuf::{Error, Result};
 
-/// What a page says behind its options, by the command's name.
+/// The sections after the options, by the name of the command.
 const SECTIONS: [(&str, &str); 4] = [
     ("run", include_str!("run.man")),
     ("exec", include_str!("exec.man")),
     ("stat", include_str!("stat.man")),
     ("doctor", include_str!("doctor.man")),
 ];
-/// The same for the command itself.
+/// The sections of the page of the command itself.
 const COMMAND: &str = include_str!("hostbuf.man");
-/// The page of libhostbuf, but for its title.
+/// The page of libhostbuf without its title.
 const LIBRARY: &str = include_str!("library.man");
 
-/// Where the shells look.
+/// The paths at which the shells search completions.
 const COMPLETIONS: [(Shell, &str); 3] = [
     (Shell::Bash, "share/bash-completion/completions/hostbuf"),
     (Shell::Zsh, "share/zsh/site-functions/_hostbuf"),
@@ -54,7 +55,7 @@ pub(crate) fn write(command: &Command, prefix: &Path, date: &str) -> Result<()> 
     Ok(())
 }
 
-/// The command line without what is hidden: completions would offer it.
+/// Returns the command line without hidden parts, which completions would offer.
 fn for_people(command: &Command) -> Command {
     let verb = |name| command.find_subcommand(name).expect("each page has its command");
     let mut shown = without_hidden("hostbuf", command)
@@ -66,7 +67,8 @@ fn for_people(command: &Command) -> Command {
     shown
 }
 
-/// Arguments cannot be taken out of a command, so this makes another.
+/// Returns a new command without the hidden arguments of `command`, since clap cannot remove
+/// arguments.
 fn without_hidden(name: &'static str, command: &Command) -> Command {
     let mut shown = Command::new(name).args(command.get_arguments().filter(|a| !a.is_hide_set()).cloned());
     if let Some(text) = command.get_about() {

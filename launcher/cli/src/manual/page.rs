@@ -1,19 +1,19 @@
-//! One manual page of a command, in the macros of man(7).
+//! The manual page of a command, in the macros of man(7).
 
 use std::fmt::Write;
 
 use clap::{Arg, Command};
 
-/// Bytes of a line of text.
+/// The largest number of bytes in a line of text.
 const WIDTH: usize = 78;
 
-/// The page of `command`; `sections` stands behind its options as it is.
+/// Returns the page of `command`, with `sections` after its options.
 pub(super) fn page(command: &Command, sections: &str, date: &str) -> String {
     let called = command.get_bin_name().unwrap_or(command.get_name());
     let name = called.replace(' ', "-");
     let about = command.get_about().map(ToString::to_string).unwrap_or_default();
     let mut page = title(&name, 1, date);
-    // What is behind the first sentence stands in the description.
+    // The description contains the rest of the text.
     let line = about.split_once(": ").map_or(about.as_str(), |(line, _)| line);
     let line = text(&format!("{name} - {}", line.trim_end_matches('.')));
     write!(page, ".SH NAME\n{line}\n").expect("it is a string");
@@ -42,7 +42,7 @@ pub(super) fn page(command: &Command, sections: &str, date: &str) -> String {
     page + sections
 }
 
-/// The beginning of a page. Names of functions are not to be hyphenated.
+/// Returns the beginning of a page, which disables hyphenation because of the names of functions.
 pub(super) fn title(name: &str, section: u8, date: &str) -> String {
     let kind = if section == 1 { "User Commands" } else { "Library Functions" };
     let version = env!("CARGO_PKG_VERSION");
@@ -90,13 +90,13 @@ fn value(argument: &Arg) -> String {
     escaped(&argument.get_value_names().unwrap_or_default().join(" "))
 }
 
-/// Text as clap has it: an empty line ends a paragraph.
+/// Formats the paragraphs of a text of clap, which empty lines separate.
 fn paragraphs(plain: &str) -> String {
     let paragraphs: Vec<_> = plain.split("\n\n").map(|p| text(&p.replace('\n', " "))).collect();
     paragraphs.join("\n.PP\n") + "\n"
 }
 
-/// Words between backquotes are bold. In lines as people write them.
+/// Formats a text in lines, with words between backquotes in bold.
 fn text(plain: &str) -> String {
     let mut text = String::new();
     for (i, part) in plain.split('`').enumerate() {
@@ -115,7 +115,7 @@ fn text(plain: &str) -> String {
             (_, false) => lines.push('\n'),
         }
         column = if column > 0 && fits { column + 1 } else { 0 };
-        // At the beginning of a line it would be a macro.
+        // A line that begins with a full stop is a macro.
         if column == 0 && word.starts_with('.') {
             lines += "\\&";
         }
@@ -125,7 +125,7 @@ fn text(plain: &str) -> String {
     lines
 }
 
-/// Nothing in `plain` is taken for a macro, an escape or a hyphen.
+/// Escapes the characters of `plain` that would begin an escape or a hyphen.
 fn escaped(plain: &str) -> String {
     plain.replace('\\', "\\e").replace('-', "\\-").replace('\'', "\\(aq")
 }

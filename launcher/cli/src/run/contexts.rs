@@ -7,7 +7,8 @@ use hostbuf::{Error, Result};
 use crate::engines::AppContext;
 use crate::hosts;
 
-/// `./a x : -n 2 -- ./b y`: programs with `:` between, each after the first with its own `-n`.
+/// Splits a command line such as `./a x : -n 2 -- ./b y` at the colons. Each program after the
+/// first has its own `-n`.
 ///
 /// # Errors
 /// [`Error::Invalid`].
@@ -33,17 +34,17 @@ pub(super) fn split(ranks: Option<usize>, command: Vec<OsString>) -> Result<Vec<
             }
         }
         match context.command.first() {
-            None => return Err(wrong("there is none between the colons")),
+            None => return Err(wrong("there is no program between the colons")),
             Some(word) if word.as_encoded_bytes().starts_with(b"-") => {
                 let word = word.to_string_lossy();
-                return Err(wrong(&format!("\"{word}\" is no option that may stand here, and no program")));
+                return Err(wrong(&format!("invalid \"{word}\": expected -n or a program")));
             }
             Some(_) => {}
         }
         list.push(context);
     }
     if list.len() > 1 && list.iter().any(|c| c.ranks.is_none()) {
-        return Err(Error::Invalid { what: "with several programs each wants its own -n".into() });
+        return Err(Error::Invalid { what: "each of several programs needs its own -n".into() });
     }
     Ok(list)
 }

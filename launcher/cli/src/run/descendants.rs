@@ -1,7 +1,8 @@
 //! The processes that ranks have started, also after the rank itself has ended.
 //!
-//! The launcher is a subreaper: a process whose parent has ended becomes the launcher's child, whatever its session or
-//! process group. So every process that the ranks have started remains a descendant of the launcher until it ends.
+//! The launcher is a subreaper: a process whose parent has ended becomes the launcher's child,
+//! whatever its session or process group. So every process that the ranks have started remains a
+//! descendant of the launcher until it ends.
 
 use std::collections::HashMap;
 use std::fs;
@@ -14,11 +15,11 @@ use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 
 /// The interval at which [`end`] looks for remaining processes.
 const PACE: Duration = Duration::from_millis(10);
-/// The time that a process may take to end after SIGKILL. A process of another user does not end, nor one that waits in
-/// the kernel for a lost file server.
+/// The time that a process may take to end after SIGKILL. A process of another user does not end,
+/// nor one that waits in the kernel for a lost file server.
 const UNKILLABLE: Duration = Duration::from_secs(5);
-/// The largest number of generations followed: a longer chain of parents means that process numbers were reused
-/// meanwhile.
+/// The largest number of generations followed: a longer chain of parents means that process numbers
+/// were reused meanwhile.
 const MOST_GENERATIONS: usize = 1024;
 
 /// Makes this process the parent of orphaned descendants.
@@ -28,8 +29,8 @@ pub(super) fn adopt() {
     }
 }
 
-/// Reaps adopted children that have ended. It stops at a child in `own`, since the code that started that child waits
-/// for it.
+/// Reaps adopted children that have ended. It stops at a child in `own`, since the code that
+/// started that child waits for it.
 pub(super) fn reap(own: &[u32]) {
     let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
     while let Ok(WaitStatus::Exited(pid, _) | WaitStatus::Signaled(pid, ..)) = waitid(Id::All, flags) {
@@ -65,19 +66,21 @@ pub(super) fn living(except: &[u32]) -> Vec<i32> {
     found
 }
 
-/// Returns the children of this process. Before the launcher starts any, they are those of a shell that it has replaced
-/// (`./monitor & exec hostbuf run ...`), which do not belong to the job.
+/// Returns the children of this process. Before the launcher starts any, they are those of a shell
+/// that it has replaced (`./monitor & exec hostbuf run ...`), which do not belong to the job.
 pub(super) fn children() -> Vec<u32> {
     let own = std::process::id() as i32;
     let all = living(&[]).into_iter().filter(|&pid| process::parent(pid) == Some(own));
     all.map(|pid| pid as u32).collect()
 }
 
-/// Sends `signal` to those of `pids`, found by [`living`], that are still descendants of this process.
+/// Sends `signal` to those of `pids`, found by [`living`], that are still descendants of this
+/// process.
 pub(super) fn signal(pids: &[i32], signal: Signal) {
     let own = std::process::id() as i32;
     for &pid in pids {
-        // The kernel may have reused the number since, so the ancestry is checked after the pidfd is opened.
+        // The kernel may have reused the number since, so the ancestry is checked after the pidfd
+        // is opened.
         let Ok(process) = process::pidfd(pid) else { continue };
         let ancestors = std::iter::successors(Some(pid), |&pid| process::parent(pid).filter(|&p| p > 1));
         if ancestors.take(MOST_GENERATIONS).any(|pid| pid == own) {
@@ -100,8 +103,8 @@ impl Patience {
     pub(super) const NONE: Patience = Patience { linger: Duration::ZERO, grace: Duration::ZERO };
 }
 
-/// Ends all descendants of this process except `except` and their descendants. Once `hurry` returns true, they get no
-/// more time to end by themselves.
+/// Ends all descendants of this process except `except` and their descendants. Once `hurry` returns
+/// true, they get no more time to end by themselves.
 pub(super) fn end(except: &[u32], mut patience: Patience, mut hurry: impl FnMut() -> bool) {
     let begun = Instant::now();
     let mut asked = patience.grace.is_zero();

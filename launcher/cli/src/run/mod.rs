@@ -1,4 +1,5 @@
-//! `hostbuf run`: starts an agent on every host, then the program's ranks, each under `hostbuf exec`.
+//! `hostbuf run`: starts an agent on every host, then the program's ranks, each under `hostbuf
+//! exec`.
 
 mod contexts;
 mod death;
@@ -29,7 +30,8 @@ use hostbuf_agent::spec::Spec;
 use plan::{EngineOptions, RequestedSize};
 use selection::EngineChoice;
 
-/// Start a program's ranks with a buffer on each host: hostbuf run -n 8 --host h0:4,h1:4 --size 2G -- ./app
+/// Start a program's ranks with a buffer on each host: hostbuf run -n 8 --host h0:4,h1:4 --size 2G
+/// -- ./app
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Several programs: hostbuf run -n 2 --size 2G -- ./a : -n 2 -- ./b
@@ -58,7 +60,8 @@ pub(crate) struct Arguments {
     /// Start the processes with this engine
     #[arg(long, value_name = "ENGINE", value_parser = EngineChoice::parser(), default_value = selection::AUTO)]
     launcher: EngineChoice,
-    /// Pass one word to the engine; repeat it for each: --launcher-arg --mca --launcher-arg btl --launcher-arg tcp,self
+    /// Pass one word to the engine; repeat it for each: --launcher-arg --mca --launcher-arg btl
+    /// --launcher-arg tcp,self
     #[arg(long = "launcher-arg", value_name = "ARG", allow_hyphen_values = true)]
     launcher_args: Vec<OsString>,
     /// Use this mpirun or mpiexec instead of the first one in PATH
@@ -115,8 +118,8 @@ fn start(arguments: Arguments) -> Result<u8, JobError> {
     }
     if let (Some(name), false) = (selection::foreign_mpi(engine, &needed), arguments.quiet) {
         hostbuf_agent::complain!(
-            "hostbuf run: the program names the libraries of {name}, and is started by {}: each of its ranks may say that it is \
-             rank 0 of 1 (leave --launcher out, or build it with that MPI)",
+            "hostbuf run: the program is linked to {name}, but {} starts it: each of its ranks may be rank 0 of 1 (leave out \
+             --launcher, or build the program with that MPI)",
             command.release.title()
         );
     }

@@ -58,8 +58,8 @@ impl<'a> EngineOptions<'a> {
         self.for_agents.len() < self.all.len()
     }
 
-    /// Returns the program of all ranks if every host with an agent runs it. With several programs, or with options that
-    /// place ranks, a host may not need the program.
+    /// Returns the program of all ranks if every host with an agent runs it. With several programs,
+    /// or with options that place ranks, a host may not need the program.
     pub(super) fn common_program(&self, contexts: &[AppContext]) -> Option<String> {
         let [context] = contexts else { return None };
         context.command.first().filter(|_| !self.place_ranks())?.to_str().map(str::to_owned)
@@ -83,8 +83,9 @@ pub(super) fn plan(
         .map_err(|source| Error::Os { doing: "looking for this program's own path".into(), source })?;
     let size = RequestedSize::new(contexts, hosts);
     let ranks = size.ranks.or(size.slots);
-    // If the engine fills hosts in order, the hosts that get no rank are known. Otherwise every host gets an agent, and an
-    // agent without ranks ends as soon as all ranks have connected elsewhere.
+    // If the engine fills hosts in order, the hosts that get no rank are known. Otherwise every
+    // host gets an agent, and an agent without ranks ends as soon as all ranks have connected
+    // elsewhere.
     let agent_hosts = match ranks {
         Some(n) if !options.place_ranks() => hosts::used(hosts, n),
         _ => hosts.to_vec(),
@@ -116,8 +117,9 @@ pub(super) fn plan(
     Ok(plan)
 }
 
-/// Returns the variables that processes of MPI_Comm_spawn inherit through the engine, since `hostbuf exec` is not in front of
-/// them. It sets the values of the ranks itself. The result is `None` if the user's options set LD_PRELOAD.
+/// Returns the variables that processes of MPI_Comm_spawn inherit through the engine, since
+/// `hostbuf exec` is not in front of them. It sets the values of the ranks itself. The result is
+/// `None` if the user's options set LD_PRELOAD.
 fn inherited(options: &[OsString], spec: &Spec, exec: &Path) -> Option<Vec<(&'static str, String)>> {
     if options.iter().any(|option| option.to_string_lossy().contains("LD_PRELOAD")) {
         return None;

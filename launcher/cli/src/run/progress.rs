@@ -1,5 +1,5 @@
-//! How far the taking of memory is, for somebody who waits: a bar on a terminal, lines elsewhere, and nothing for
-//! what takes less than a second.
+//! The progress of allocating and filling buffers: a bar on a terminal, lines elsewhere, and
+//! nothing for work that takes less than a second.
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
@@ -8,22 +8,24 @@ use std::time::{Duration, Instant};
 use hostbuf::Bytes;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+/// The time before which no progress is shown.
 const SHORT: Duration = Duration::from_secs(1);
+/// The interval between lines.
 const LINE_EVERY: Duration = Duration::from_secs(2);
 
 /// The progress of all hosts as one.
 pub(super) struct Progress {
-    taking: Work,
-    /// By the name of the buffer.
-    filling: BTreeMap<String, Work>,
+    taking: WorkProgress,
+    /// The work on each buffer, by name.
+    filling: BTreeMap<String, WorkProgress>,
     quiet: bool,
 }
 
-/// One kind of work, on all hosts that do it.
-struct Work {
+/// The progress of one kind of work on all its hosts.
+struct WorkProgress {
     what: String,
     begun: Instant,
-    /// Bytes done, and in all where that is known, by host.
+    /// The number of completed bytes and, if known, of all bytes, by host.
     hosts: BTreeMap<String, (u64, Option<u64>)>,
     bar: Option<ProgressBar>,
     said: Option<Instant>,
@@ -31,22 +33,22 @@ struct Work {
 
 impl Progress {
     pub(super) fn new(quiet: bool) -> Progress {
-        Progress { taking: Work::new("taking memory".into()), filling: BTreeMap::new(), quiet }
+        Progress { taking: WorkProgress::new("taking memory".into()), filling: BTreeMap::new(), quiet }
     }
 
-    /// One host's news of taking pages, bytes.
+    /// Updates the number of bytes that a host has allocated.
     pub(super) fn taking(&mut self, host: String, done: u64, total: u64) {
         if !self.quiet {
             self.taking.tell(host, done, Some(total));
         }
     }
 
-    /// One host's news of a buffer that is being filled or replicated, bytes.
+    /// Updates the number of bytes that a host has filled or received of a buffer.
     pub(super) fn filling(&mut self, buffer: &str, host: String, done: u64, ended: bool) {
         if self.quiet {
             return;
         }
-        let fresh = || Work::new(format!("filling buffer \"{buffer}\""));
+        let fresh = || WorkProgress::new(format!("filling buffer \"{buffer}\""));
         let work = self.filling.entry(buffer.to_owned()).or_insert_with(fresh);
         if !ended {
             return work.tell(host, done, None);
@@ -58,15 +60,15 @@ impl Progress {
         }
     }
 
-    /// The memory is there, or never will be.
+    /// Ends the progress of allocation.
     pub(super) fn taken(&mut self) {
         self.taking.end();
     }
 
-    /// Everything ends.
+    /// Ends all progress.
     pub(super) fn end(&mut self) {
         self.taking.end();
-        self.filling.values_mut().for_each(Work::end);
+        self.filling.values_mut().for_each(WorkProgress::end);
     }
 }
 
@@ -74,9 +76,9 @@ fn hosts(count: usize) -> String {
     if count == 1 { "1 host".into() } else { format!("{count} hosts") }
 }
 
-impl Work {
-    fn new(what: String) -> Work {
-        Work { what, begun: Instant::now(), hosts: BTreeMap::new(), bar: None, said: None }
+impl WorkProgress {
+    fn new(what: String) -> WorkProgress {
+        WorkProgress { what, begun: Instant::now(), hosts: BTreeMap::new(), bar: None, said: None }
     }
 
     fn tell(&mut self, host: String, done: u64, total: Option<u64>) {

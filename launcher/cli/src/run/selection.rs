@@ -44,8 +44,8 @@ impl EngineChoice {
     }
 }
 
-/// Finds the launch command for `choice` on this host. `mpirun` is the one that the user names; `needed` are the libraries
-/// that the program needs.
+/// Finds the launch command for `choice` on this host. `mpirun` is the one that the user names;
+/// `needed` are the libraries that the program needs.
 ///
 /// # Errors
 /// [`Error::Unsupported`] with the remedy if there is none.
@@ -99,7 +99,8 @@ fn mpis() -> impl Iterator<Item = &'static dyn Engine> {
     engines::ALL.iter().copied().filter(|engine| engine.without_mpirun().is_none())
 }
 
-/// Returns the MPIs to which a program is linked that needs these libraries: several if they share a binary interface.
+/// Returns the MPIs to which a program is linked that needs these libraries: several if they share
+/// a binary interface.
 fn mpis_of(needed: &[String]) -> Vec<&'static dyn Engine> {
     let owners = |library: &String| -> Vec<_> { mpis().filter(|e| e.provides_library(library)).collect() };
     needed.iter().map(owners).find(|owners| !owners.is_empty()).unwrap_or_default()
@@ -115,13 +116,14 @@ fn missing_mpirun(owners: &[&dyn Engine]) -> Error {
     Error::Unsupported {
         what: "a job of this program".into(),
         why: format!(
-            "the program names the libraries of {name}, and no mpirun of {name} is in PATH; load that MPI's environment, or \
+            "the program is linked to {name}, but no mpirun of {name} is in PATH. Load the environment of that MPI, or \
              name its mpirun with --mpirun and --launcher {options}"
         ),
     }
 }
 
-/// Returns the name of the MPI to which the program is linked if `engine` starts its ranks without that MPI.
+/// Returns the name of the MPI to which the program is linked if `engine` starts its ranks without
+/// that MPI.
 pub(super) fn foreign_mpi(engine: &'static dyn Engine, needed: &[String]) -> Option<String> {
     let owners = mpis_of(needed);
     let fits = owners.is_empty() || owners.contains(&engine) || engine.agent() == AgentKind::AnyMpi;

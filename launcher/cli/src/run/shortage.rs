@@ -3,8 +3,8 @@
 use super::plan::RequestedSize;
 use crate::engines::LaunchCommand;
 
-/// Describes the shortage of slots and the remedy; returns `None` if there are enough slots or the number of ranks is
-/// unknown.
+/// Describes the shortage of slots and the remedy; returns `None` if there are enough slots or the
+/// number of ranks is unknown.
 pub(super) fn shortage(command: &LaunchCommand, size: RequestedSize) -> Option<String> {
     let ranks = size.ranks?;
     let (shortage, remedy) = match size.slots {

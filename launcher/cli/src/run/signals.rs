@@ -21,7 +21,8 @@ const FORWARDED: [Signal; 7] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Received {
     pub(super) signal: Signal,
-    /// True if the terminal has sent it to the whole foreground process group, and so to the ranks too.
+    /// True if the terminal has sent it to the whole foreground process group, and so to the ranks
+    /// too.
     pub(super) by_terminal: bool,
 }
 
@@ -51,8 +52,8 @@ impl Signals {
         };
         let mut signals = SigSet::from_iter(FORWARDED);
         signals.add(Signal::SIGCHLD);
-        // Under nohup SIGHUP is ignored and must not end the job, but a signalfd returns blocked signals even if
-        // ignored.
+        // Under nohup SIGHUP is ignored and must not end the job, but a signalfd returns blocked
+        // signals even if ignored.
         if is_ignored(Signal::SIGHUP) {
             signals.remove(Signal::SIGHUP);
         }
@@ -69,8 +70,8 @@ impl Signals {
         self.before
     }
 
-    /// Stops this process as SIGTSTP does by default: the kernel ignores it in an orphaned process group, whose processes
-    /// nobody would continue. Returns when the process runs again.
+    /// Stops this process as SIGTSTP does by default: the kernel ignores it in an orphaned process
+    /// group, whose processes nobody would continue. Returns when the process runs again.
     pub(super) fn stop(&self) {
         let stop = SigSet::from(Signal::SIGTSTP);
         // Blocked, it is pending until it is unblocked.
@@ -86,8 +87,9 @@ impl Signals {
             if signal == Signal::SIGCHLD {
                 continue;
             }
-            // The kernel sends the signals of a terminal's keys to the foreground process group, which includes the
-            // ranks' job. It sends the hangup of a terminal to the session leader alone.
+            // The kernel sends the signals of a terminal's keys to the foreground process group,
+            // which includes the ranks' job. It sends the hangup of a terminal to the session
+            // leader alone.
             let to_leader_alone = signal == Signal::SIGHUP && self.leads_session;
             let by_terminal = info.ssi_code == libc::SI_KERNEL && !to_leader_alone;
             return Some(Received { signal, by_terminal });

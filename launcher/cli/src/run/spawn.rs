@@ -17,7 +17,8 @@ pub(super) enum Streams {
     Inherited,
     /// The launcher's output streams, and no input.
     NoInput,
-    /// No input, pipes for the output, and a separate process group, so that Ctrl-C reaches only the program.
+    /// No input, pipes for the output, and a separate process group, so that Ctrl-C reaches only
+    /// the program.
     Piped,
 }
 
@@ -50,8 +51,8 @@ pub(super) fn spawn(line: &Invocation, streams: Streams, mask: SigSet) -> Result
     unsafe {
         command.pre_exec(move || {
             mask.thread_set_mask()?;
-            // Both jobs end with a killed launcher. The kernel sends the signal when the forking thread ends, which is
-            // the main thread and lives as long as the process.
+            // Both jobs end with a killed launcher. The kernel sends the signal when the forking
+            // thread ends, which is the main thread and lives as long as the process.
             process::die_with_parent(libc::SIGTERM)?;
             if nix::unistd::getppid() != parent {
                 return Err(std::io::Error::other("the launcher has ended"));

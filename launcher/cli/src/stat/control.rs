@@ -1,8 +1,8 @@
 //! A copy of a job's control page.
 //!
-//! It is read through whatever way the kernel gives: a descriptor that some process holds, the mapping of a rank
-//! by its file, the memory of a rank. It is copied and not mapped: the copy cannot change under the reader, and a
-//! file that is shorter than it should be gives a short read and no signal.
+//! The page is read from a descriptor of some process, from the file of a rank's mapping, or from
+//! the memory of a rank. It is copied, not mapped: a copy cannot change while it is read, and a
+//! file that is too short causes a short read instead of a signal.
 
 #![allow(unsafe_code)]
 
@@ -21,7 +21,7 @@ const LENGTH: usize = CONTROL_LENGTH as usize;
 #[repr(C, align(4096))]
 struct Page([u8; LENGTH]);
 
-/// The copy.
+/// A copy of the page.
 struct PageCopy(Box<UnsafeCell<Page>>);
 
 impl PageCopy {
@@ -31,47 +31,48 @@ impl PageCopy {
         Ok(PageCopy(page))
     }
 
-    /// Whether nobody has written the page yet.
+    /// Returns whether the page has not been written yet.
     fn is_blank(&self) -> bool {
-        // SAFETY: a copy of this process's own, which nobody else touches.
+        // SAFETY: the copy belongs to this process, and no other reference to it exists.
         let page = unsafe { &*self.0.get() };
         page.0.iter().all(|&byte| byte == 0)
     }
 
     fn control(&self) -> Control {
-        // SAFETY: readable, writable and aligned, of the control page's length; the callers let no handle outlive
-        // this copy.
+        // SAFETY: the copy is readable, writable, aligned and as long as the control page, and no
+        // handle outlives it.
         unsafe { Control::at(self.0.get() as usize) }
     }
 }
 
-/// What changes about a buffer, as it was in one moment. An error where the word is damaged.
+/// The mutable state of a buffer at one moment. A field is an error if its word is damaged.
 #[derive(Clone, Debug)]
-pub struct State {
-    /// How far the filling is.
+pub struct BufferState {
+    /// The fill state.
     pub fill: Result<Fill, String>,
-    /// How many times filling has begun.
+    /// The number of times that filling has begun.
     pub generation: Result<u64, String>,
-    /// Bytes given out by the arena.
+    /// The number of bytes that the arena has allocated.
     pub high_water: Result<u64, String>,
 }
 
-/// What the control page says.
+/// The contents of the control page.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    /// What never changes.
+    /// The immutable part.
     pub identity: Identity,
-    /// One for each buffer of the identity.
-    pub states: Vec<State>,
-    /// What its processes have registered, and those that have gone since; an error for each entry that is damaged.
+    /// The states of the buffers, in the order of the identity.
+    pub states: Vec<BufferState>,
+    /// The registrations of all processes, including those that have ended. A damaged entry is an
+    /// error.
     pub registrations: Vec<Result<Registered, String>>,
-    /// How many registrations found no room in the list.
+    /// The number of registrations for which the list had no room.
     pub unlisted: Result<u64, String>,
 }
 
-/// Where a control page can be read.
+/// A source from which a control page can be read.
 pub enum Source<'a> {
-    /// A file of it: `/proc/PID/fd/N` or `/proc/PID/map_files/...`.
+    /// A file: `/proc/PID/fd/N` or `/proc/PID/map_files/...`.
     File(&'a Path),
     /// The memory of a process, and the page's address there.
     Memory(i32, u64),
@@ -79,7 +80,7 @@ pub enum Source<'a> {
 
 impl Source<'_> {
     fn open(&self) -> io::Result<(File, u64)> {
-        // A name says nothing sure about what is behind it: never wait for the other end of a pipe.
+        // The name may belong to a pipe, whose other end must not be waited for.
         let mut options = OpenOptions::new();
         options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
         match self {
@@ -91,7 +92,8 @@ impl Source<'_> {
     /// Reads and checks the page.
     ///
     /// # Errors
-    /// As `open(2)` when there is no way in from here; a damaged page is the inner error.
+    /// The error of `open(2)` if the source cannot be read. The inner error describes a damaged
+    /// page.
     pub fn read(&self) -> io::Result<Result<Snapshot, String>> {
         let (file, offset) = self.open()?;
         if let Source::File(_) = self {
@@ -101,7 +103,7 @@ impl Source<'_> {
                 return Ok(Err(Error::Corrupt { word, found: found.len() }.to_string()));
             }
         }
-        // A word that is being written while it is copied may come apart: what is damaged stays so.
+        // A word may be torn if it is written while it is copied. Only lasting damage is reported.
         let mut last = snapshot(&PageCopy::read(&file, offset)?);
         for _ in 0..4 {
             if last.as_ref().is_ok_and(Snapshot::is_sound) {
@@ -127,7 +129,7 @@ fn snapshot(copy: &PageCopy) -> Result<Snapshot, String> {
     }
     let control = copy.control();
     let identity = control.identity().map_err(|e| e.to_string())?;
-    let state = |index: usize| State {
+    let state = |index: usize| BufferState {
         fill: control.fill(index).map_err(|e| e.to_string()),
         generation: control.generation(index).map_err(|e| e.to_string()),
         high_water: control.high_water(index).map_err(|e| e.to_string()),

@@ -3,10 +3,11 @@
 use hostbuf::{Access, Fill, Phase};
 use serde_json::{Value, json};
 
-use super::report::{Buffer, Held, Job, Member, share, touched, user};
+use super::report::{Buffer, BufferRegistration, Job, Member, share, touched, user};
 use super::scan::Area;
 
-/// All of it for programs. Sizes are bytes, addresses text in hexadecimal; `null` is what could not be read.
+/// All of it for programs. Sizes are bytes, addresses text in hexadecimal; `null` is what could not
+/// be read.
 pub fn json(jobs: &[Job]) -> Value {
     json!({ "host": hostbuf_os::process::host_name(), "jobs": jobs.iter().map(job_json).collect::<Vec<_>>() })
 }
@@ -79,7 +80,7 @@ fn buffer_json(job: &Job, buffer: &Buffer) -> Value {
     })
 }
 
-fn registration_json(held: &Held) -> Value {
+fn registration_json(held: &BufferRegistration) -> Value {
     let rights = [
         ("read", Access::READ),
         ("write", Access::WRITE),

@@ -1,4 +1,4 @@
-//! What the processes show, put together by job and buffer.
+//! The jobs and buffers of this host, composed from the data of all processes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -7,124 +7,126 @@ use hostbuf::Access;
 use hostbuf::segment::CONTROL_NAME;
 use nix::fcntl::SealFlag;
 
-use super::control::{Snapshot, Source, State};
+use super::control::{BufferState, Snapshot, Source};
 use super::scan::{Area, FileId, Process, printable};
 
-/// One job of one user on this host.
+/// A job of one user on this host.
 pub struct Job {
-    /// Its random number.
+    /// The random number of the job.
     pub number: u128,
-    /// Whose it is.
+    /// The user ID.
     pub uid: u32,
-    /// What its control page says, or why that is not known.
+    /// The contents of the control page, or the reason why they are unknown.
     pub control: Result<Snapshot, String>,
-    /// The processes that have something of it mapped.
+    /// The processes that map a buffer.
     pub ranks: Vec<Member>,
-    /// The processes that only hold its files.
+    /// The processes that only hold the files.
     pub agents: Vec<Member>,
-    /// Its buffers, in the order of the control page.
+    /// The buffers in the order of the control page.
     pub buffers: Vec<Buffer>,
 }
 
 /// A process of a job.
 pub struct Member {
-    /// Its number.
+    /// The process ID.
     pub pid: i32,
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Whether one of its ancestors has the job mapped too: a child that a rank forked or started.
+    /// True for a child of a rank: an ancestor maps a buffer too.
     pub child: bool,
 }
 
-/// One buffer of a job.
+/// A buffer of a job.
 pub struct Buffer {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Where the first byte is.
+    /// The address of the first byte.
     pub address: Option<u64>,
-    /// Bytes asked for, if the control page says so.
+    /// The requested size in bytes, if the control page states it.
     pub size: Option<u64>,
-    /// Bytes mapped.
+    /// The mapped size in bytes.
     pub length: u64,
-    /// The pages obtained and how many bytes of the buffer stand on huge ones, from the control page.
+    /// The obtained page size and the number of bytes on huge pages, from the control page.
     pub pages: Option<(String, u64)>,
-    /// Whether pages are taken at the first touch.
+    /// True if pages are allocated at the first touch.
     pub lazy: Option<bool>,
-    /// The mutable words.
-    pub state: Option<State>,
-    /// Whether the kernel refuses all writing; not known when nobody holds a descriptor.
+    /// The mutable state.
+    pub state: Option<BufferState>,
+    /// True if the kernel refuses all writes; unknown if no process holds a descriptor.
     pub sealed: Option<bool>,
-    /// Memory that the file has taken; not known when nobody holds a descriptor.
+    /// The memory of the file in bytes; unknown if no process holds a descriptor.
     pub taken: Option<u64>,
-    /// The mappings, and the process that each belongs to.
+    /// The mappings, each with its process ID.
     pub areas: Vec<(i32, Area)>,
-    /// Who has registered what of it.
-    pub registrations: Vec<Held>,
+    /// The registrations of living processes.
+    pub registrations: Vec<BufferRegistration>,
 }
 
-/// A registration of a process that lives.
+/// A registration of a living process.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
-    /// The process.
+pub struct BufferRegistration {
+    /// The process ID.
     pub pid: i32,
-    /// Its name.
+    /// The name of the process.
     pub name: String,
     /// The device, in printable characters.
     pub device: String,
-    /// Where the registered part begins in the buffer, bytes.
+    /// The offset of the registered part in the buffer, in bytes.
     pub offset: u64,
-    /// Its bytes.
+    /// The length of the registered part in bytes.
     pub length: u64,
-    /// What the device may do there.
+    /// The access of the device.
     pub access: Access,
 }
 
 impl Buffer {
-    /// The proportional shares of all processes together.
+    /// Returns the sum of the proportional shares of all processes.
     pub fn pss(&self) -> u64 {
         let sharers = self.areas.iter().filter(|(_, a)| a.shared_hugetlb > 0).count().max(1) as u64;
         self.areas.iter().map(|(_, a)| share(a, sharers)).sum()
     }
 
-    /// What all processes together have touched: what they would take without sharing.
+    /// Returns the sum of the memory that each process has touched: the memory that they would need
+    /// without sharing.
     pub fn rss(&self) -> u64 {
         self.areas.iter().map(|(_, a)| touched(a)).sum()
     }
 
-    /// Whether it stands on pages of the reserved pool.
+    /// Returns whether the buffer consists of pages of the reserved pool.
     pub fn is_hugetlb(&self) -> bool {
         self.areas.iter().any(|(_, a)| a.shared_hugetlb + a.private_hugetlb > 0)
     }
 
-    /// The most that any process reaches through page tables of huge pages.
+    /// Returns the largest amount of memory that any process maps by huge pages.
     pub fn huge_mapped(&self) -> u64 {
         self.areas.iter().map(|(_, a)| a.huge + a.shared_hugetlb + a.private_hugetlb).max().unwrap_or(0)
     }
 }
 
-/// A process's share of an area. The kernel keeps pages of the reserved pool out of PSS and only says whether they
-/// are shared, so an equal part among all `sharers` is counted.
+/// Returns a process's share of a mapping. The kernel leaves pages of the reserved pool out of PSS
+/// and states only whether they are shared, so each of the `sharers` gets an equal part.
 pub(super) fn share(area: &Area, sharers: u64) -> u64 {
     area.pss + area.private_hugetlb + area.shared_hugetlb / sharers
 }
 
+/// Returns the memory of a mapping that its process has touched.
 pub(super) fn touched(area: &Area) -> u64 {
     area.rss + area.private_hugetlb + area.shared_hugetlb
 }
 
 impl Job {
-    /// How many registrations the job's list had no room for.
+    /// Returns the number of registrations for which the job's list had no room.
     pub fn unlisted(&self) -> u64 {
         self.control.as_ref().ok().and_then(|s| s.unlisted.as_ref().ok().copied()).unwrap_or(0)
     }
 
-    /// How many ranks there are, and how many children of theirs.
+    /// Returns the number of ranks and the number of their children.
     pub fn counts(&self) -> (usize, usize) {
         let children = self.ranks.iter().filter(|r| r.child).count();
         (self.ranks.len() - children, children)
     }
 
-    /// Everything in the control page that is damaged, or why it is not there.
+    /// Describes all damage of the control page, or the reason why it is missing.
     pub fn troubles(&self) -> Vec<String> {
         let mut troubles: Vec<String> = self.control.as_ref().err().cloned().into_iter().collect();
         for buffer in &self.buffers {
@@ -134,7 +136,7 @@ impl Job {
             troubles.extend(words.into_iter().flatten().map(|why| format!("buffer {}: {why}", buffer.name)));
         }
         if let Ok(snapshot) = &self.control {
-            // One line for them all: they are for display only.
+            // Registrations are for display only, so one line is enough for all of them.
             let damaged = snapshot.registrations.iter().filter_map(|r| r.as_ref().err());
             let damaged: Vec<&String> = damaged.chain(snapshot.unlisted.as_ref().err()).collect();
             if let Some(first) = damaged.first() {
@@ -145,8 +147,8 @@ impl Job {
     }
 }
 
-/// The jobs of all `processes`, by user and number. A job comes once for each host of its that is seen from here:
-/// simulated hosts share a kernel, but no file.
+/// Returns the jobs of all `processes`, by user and number. A job appears once for each of its
+/// visible hosts: simulated hosts share a kernel, but no file.
 pub fn jobs(processes: &[Process]) -> Vec<Job> {
     let names = |p: &Process| -> BTreeSet<u128> {
         p.areas.iter().map(|a| a.name.job).chain(p.held.iter().map(|h| h.name.job)).collect()
@@ -168,7 +170,8 @@ pub fn jobs(processes: &[Process]) -> Vec<Job> {
     jobs
 }
 
-/// Processes of one job that have a file in common, directly or through others, are on one host of it.
+/// Groups the processes of a job by host: processes with a common file, directly or through others,
+/// are on one host.
 fn by_host(number: u128, processes: Vec<&Process>) -> Vec<Vec<&Process>> {
     let mut hosts: Vec<(BTreeSet<FileId>, Vec<&Process>)> = Vec::new();
     for process in processes {
@@ -189,7 +192,7 @@ fn by_host(number: u128, processes: Vec<&Process>) -> Vec<Vec<&Process>> {
 }
 
 fn job(uid: u32, number: u128, processes: &[&Process]) -> Job {
-    // An agent maps the control page alone, to tell how far the filling is.
+    // An agent maps only the control page, to report the progress of filling.
     let maps = |p: &Process| p.areas.iter().any(|a| a.name.job == number && a.name.what != CONTROL_NAME);
     let mapping: BTreeSet<i32> = processes.iter().filter(|p| maps(p)).map(|p| p.pid).collect();
     let member = |p: &&&Process| Member {
@@ -209,7 +212,7 @@ fn job(uid: u32, number: u128, processes: &[&Process]) -> Job {
     }
 }
 
-/// Reads the control page the first way that works.
+/// Reads the control page from the first source that works.
 fn control(number: u128, processes: &[&Process]) -> Result<Snapshot, String> {
     let is_it = |name: &super::scan::FileName| name.job == number && name.what == CONTROL_NAME;
     let held = processes.iter().flat_map(|p| p.held.iter().filter(|h| is_it(&h.name)));
@@ -284,14 +287,14 @@ fn buffer(name: String, file: FileId, processes: &[&Process], known: Option<(usi
     }
 }
 
-/// What living processes have registered of buffer `index`. An entry of a process that has gone without clearing it means
-/// nothing, whoever has its number now.
-fn registrations(index: usize, snapshot: &Snapshot, processes: &[&Process]) -> Vec<Held> {
+/// Returns the registrations of buffer `index` by living processes. Entries of processes that have
+/// ended are ignored, even if another process has the same ID now.
+fn registrations(index: usize, snapshot: &Snapshot, processes: &[&Process]) -> Vec<BufferRegistration> {
     let entries = snapshot.registrations.iter().flatten().filter(|r| r.index == index);
-    let mut list: Vec<Held> = entries
+    let mut list: Vec<BufferRegistration> = entries
         .filter_map(|r| {
             let process = processes.iter().find(|p| r.is_of(p.inner, p.start))?;
-            Some(Held {
+            Some(BufferRegistration {
                 pid: process.pid,
                 name: process.name.clone(),
                 device: printable(&r.device),
@@ -305,7 +308,7 @@ fn registrations(index: usize, snapshot: &Snapshot, processes: &[&Process]) -> V
     list
 }
 
-/// Whether the kernel refuses every write to a memory file.
+/// Returns whether the kernel refuses every write to a memory file.
 fn sealed(path: &std::path::Path) -> Option<bool> {
     use std::os::fd::AsFd;
     use std::os::unix::fs::OpenOptionsExt;
@@ -313,7 +316,7 @@ fn sealed(path: &std::path::Path) -> Option<bool> {
     Some(hostbuf_memory::memfd::seals(file.as_fd()).ok()?.contains(SealFlag::F_SEAL_WRITE))
 }
 
-/// A user's name, or the number.
+/// Returns the name of a user, or the number.
 pub fn user(uid: u32) -> String {
     let found = nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(uid)).ok().flatten();
     found.map_or_else(|| uid.to_string(), |user| user.name)
@@ -324,7 +327,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::super::json::json;
-    use super::super::scan::{FileName, Held};
+    use super::super::scan::{FileName, OpenFile};
     use super::*;
 
     const JOB: u128 = 7;
@@ -339,7 +342,7 @@ mod tests {
     }
 
     fn process(pid: i32, parent: i32, areas: Vec<Area>, held: &[u64]) -> Process {
-        let held = held.iter().map(|&inode| Held {
+        let held = held.iter().map(|&inode| OpenFile {
             name: FileName { job: JOB, what: "index".into() },
             file: FileId { device: (0, 1), inode },
             path: "/nowhere".into(),

@@ -1,6 +1,6 @@
-//! Who maps or holds a hostbuf memory file, read from `/proc`.
+//! The processes that map or hold a hostbuf memory file, read from `/proc`.
 //!
-//! A process may end between any two reads: what cannot be read any more is left out.
+//! A process may end between any two reads. Data that can no longer be read is left out.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,12 +9,12 @@ use std::path::PathBuf;
 
 use hostbuf_os::process;
 
-/// The job's number and which of its files a memory file is.
+/// The name of a memory file: its job and its role in the job.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FileName {
     /// The job's random number.
     pub job: u128,
-    /// A buffer's name, or [`hostbuf::segment::CONTROL_NAME`].
+    /// The name of a buffer, or [`hostbuf::segment::CONTROL_NAME`].
     pub what: String,
 }
 
@@ -31,84 +31,86 @@ impl FileName {
     }
 }
 
-/// Anybody may name a memory file or a process as they like: control characters do not reach the terminal.
+/// Returns `text` with `?` for control characters: a process may choose its own name and those of
+/// its memory files, which must not reach the terminal unchanged.
 pub fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-/// Which memory file, for as long as it lives.
+/// The identity of a memory file while it exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FileId {
-    /// Major and minor number of the device.
+    /// The major and minor number of the device.
     pub device: (u64, u64),
-    /// Inode number.
+    /// The inode number.
     pub inode: u64,
 }
 
-/// A mapping, or several of one file in one process added up. Bytes, but for the address.
+/// A mapping, or the sum of several mappings of one file in one process. Sizes are in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Area {
-    /// What is mapped.
+    /// The name of the mapped file.
     pub name: FileName,
-    /// Which file.
+    /// The mapped file.
     pub file: FileId,
     /// The first address.
     pub start: u64,
     /// The address behind the last byte.
     pub end: u64,
-    /// Where in the file the mapping begins.
+    /// The offset of the mapping in the file.
     pub offset: u64,
-    /// Whether any part may be written.
+    /// True if any part is writable.
     pub writable: bool,
-    /// This process's proportional share.
+    /// The proportional share of this process.
     pub pss: u64,
-    /// What this process has touched.
+    /// The memory that this process has touched.
     pub rss: u64,
-    /// What it reaches through page tables of huge pages.
+    /// The memory that is mapped by huge pages.
     pub huge: u64,
-    /// Pages of the reserved pool that it shares, which PSS leaves out.
+    /// The shared pages of the reserved pool, which PSS leaves out.
     pub shared_hugetlb: u64,
-    /// Pages of the reserved pool that it alone has touched.
+    /// The pages of the reserved pool that no other process has touched.
     pub private_hugetlb: u64,
-    /// The size of the pages that the kernel uses for it.
+    /// The page size that the kernel uses for the mapping.
     pub page: u64,
 }
 
 /// A descriptor of a memory file.
 #[derive(Clone, Debug)]
-pub struct Held {
-    /// What it is.
+pub struct OpenFile {
+    /// The name of the file.
     pub name: FileName,
-    /// Which file.
+    /// The file.
     pub file: FileId,
-    /// `/proc/PID/fd/N`.
+    /// The path of the descriptor: `/proc/PID/fd/N`.
     pub path: PathBuf,
-    /// Memory that the file has taken, bytes.
+    /// The memory of the file in bytes.
     pub taken: u64,
 }
 
-/// A process that maps or holds something of hostbuf's.
+/// A process that maps or holds a memory file of hostbuf.
 #[derive(Clone, Debug)]
 pub struct Process {
-    /// Its number.
+    /// The process ID.
     pub pid: i32,
-    /// Its number as it knows it itself: another one in a container.
+    /// The process ID in its own namespace, which differs in a container.
     pub inner: u32,
-    /// When it began, in clock ticks after boot.
+    /// The start time in clock ticks after boot.
     pub start: u64,
-    /// Its name, in printable characters.
+    /// The name in printable characters.
     pub name: String,
-    /// Whose it is.
+    /// The user ID.
     pub uid: u32,
-    /// Its ancestors, nearest first.
+    /// The ancestors, nearest first.
     pub ancestors: Vec<i32>,
-    /// What it maps.
+    /// The mappings of hostbuf's files.
     pub areas: Vec<Area>,
-    /// What it holds open for writing.
-    pub held: Vec<Held>,
+    /// The hostbuf files that are open for writing.
+    pub held: Vec<OpenFile>,
 }
 
-/// All processes of this user (of every user, for root) that map or hold a hostbuf file, by number.
+/// Returns the processes that map or hold a hostbuf file, by process ID: those of this user, or of
+/// all users for root.
 pub fn processes() -> Vec<Process> {
     let user = nix::unistd::geteuid();
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -124,13 +126,14 @@ pub fn processes() -> Vec<Process> {
         .collect()
 }
 
-/// What a process maps and holds of hostbuf's, if anything.
+/// Returns a process if it maps or holds a hostbuf file.
 pub(super) fn process(pid: i32, uid: u32) -> Option<Process> {
     let mut areas = Vec::new();
-    // smaps walks all page tables of a process: only of those that have something to show.
+    // The kernel walks all page tables of a process for smaps, so it is read only if maps names a
+    // hostbuf file.
     let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
     if mentions_us(&maps) {
-        // A kernel without smaps still has the lines of maps, which come in it as headers.
+        // A kernel without smaps has maps, whose lines are the headers of smaps.
         let smaps = fs::read(format!("/proc/{pid}/smaps")).unwrap_or(maps);
         areas = parse_smaps(&String::from_utf8_lossy(&smaps));
     }
@@ -146,7 +149,7 @@ pub(super) fn process(pid: i32, uid: u32) -> Option<Process> {
     Some(Process { pid, inner, start, name: printable(&process::name(pid)), uid, ancestors, areas, held })
 }
 
-/// The number of a process in the innermost of its namespaces.
+/// Returns the process ID in the innermost namespace of a process.
 fn inner_number(status: &str) -> Option<u32> {
     let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
     numbers.split_ascii_whitespace().last()?.parse().ok()
@@ -157,10 +160,11 @@ fn mentions_us(maps: &[u8]) -> bool {
     maps.windows(MARK.len()).any(|window| window == MARK)
 }
 
-/// The hostbuf files that a process holds open for writing: another `hostbuf stat` that looks has none.
-fn held(pid: i32) -> Vec<Held> {
+/// Returns the hostbuf files that a process has open for writing. Another `hostbuf stat` opens them
+/// only for reading.
+fn held(pid: i32) -> Vec<OpenFile> {
     let entries = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-    let mut held: Vec<Held> = entries
+    let mut held: Vec<OpenFile> = entries
         .filter_map(|entry| {
             let path = entry.path();
             let name = FileName::parse(fs::read_link(&path).ok()?.to_str()?)?;
@@ -170,14 +174,15 @@ fn held(pid: i32) -> Vec<Held> {
             let file = fs::metadata(&path).ok()?;
             let device = (libc::major(file.dev()).into(), libc::minor(file.dev()).into());
             let file_id = FileId { device, inode: file.ino() };
-            Some(Held { name, file: file_id, path, taken: file.blocks() * 512 })
+            Some(OpenFile { name, file: file_id, path, taken: file.blocks() * 512 })
         })
         .collect();
     held.sort_by(|a, b| (a.file, &a.path).cmp(&(b.file, &b.path)));
     held
 }
 
-/// The areas of hostbuf files in the text of `/proc/PID/smaps`; mappings of one file are added up.
+/// Returns the mappings of hostbuf files in the text of `/proc/PID/smaps`, with those of one file
+/// added up.
 pub fn parse_smaps(text: &str) -> Vec<Area> {
     let mut areas: BTreeMap<FileId, Area> = BTreeMap::new();
     let mut current: Option<Area> = None;
@@ -205,7 +210,7 @@ pub fn parse_smaps(text: &str) -> Vec<Area> {
     areas.into_values().collect()
 }
 
-/// A mapping that is not ours.
+/// Returns a placeholder for a mapping of another file.
 fn nobody() -> Area {
     let name = FileName { job: 0, what: String::new() };
     let file = FileId { device: (0, 0), inode: 0 };
@@ -246,8 +251,8 @@ fn add(areas: &mut BTreeMap<FileId, Area>, area: Area) {
     sum.page = sum.page.max(area.page);
 }
 
-/// `start-end rights offset major:minor inode   path`: `None` when the line is no such line, `Some(None)` when the
-/// mapping is not hostbuf's.
+/// Parses a line `start-end rights offset major:minor inode   path`. The result is `None` for any
+/// other line, and `Some(None)` for a mapping of another file.
 #[allow(clippy::option_option, reason = "two answers to two questions")]
 fn parse_header(line: &str) -> Option<Option<Area>> {
     let hex = |text: &str| u64::from_str_radix(text, 16).ok();

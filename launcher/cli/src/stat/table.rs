@@ -1,4 +1,4 @@
-//! The report for people.
+//! The report of `hostbuf stat` as text.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -6,9 +6,9 @@ use std::time::Duration;
 use hostbuf::{Bytes, Phase};
 use hostbuf_os::process;
 
-use super::report::{Buffer, Held, Job, Member, user};
+use super::report::{Buffer, BufferRegistration, Job, Member, user};
 
-/// All jobs, or one line that says there is none.
+/// Formats all jobs, or one line if there is none.
 pub fn text(jobs: &[Job]) -> String {
     if jobs.is_empty() {
         let whose = if nix::unistd::geteuid().is_root() { "" } else { " of this user" };
@@ -90,7 +90,7 @@ fn row(job: &Job, buffer: &Buffer) -> Vec<String> {
     if buffer.lazy == Some(true) {
         pages.push_str(", lazy");
     }
-    // A lazy buffer's huge pages are known only from who has touched them.
+    // The huge pages of a lazy buffer are known only from the mappings that have touched them.
     let huge = buffer.pages.as_ref().map_or(0, |(_, huge)| *huge).max(buffer.huge_mapped());
     let (ranks, _) = job.counts();
     let one = buffer.taken.unwrap_or(buffer.length);
@@ -112,9 +112,9 @@ fn row(job: &Job, buffer: &Buffer) -> Vec<String> {
     ]
 }
 
-/// Who has registered what; nothing when nobody has.
+/// Returns the rows of the registrations; empty if there are none.
 fn registered(job: &Job) -> Vec<Vec<String>> {
-    let row = |buffer: &Buffer, held: &Held| {
+    let row = |buffer: &Buffer, held: &BufferRegistration| {
         let bytes = if (held.offset, held.length) == (0, buffer.length) {
             format!("{} (all)", Bytes(held.length))
         } else {
@@ -132,7 +132,7 @@ fn registered(job: &Job) -> Vec<Vec<String>> {
     rows
 }
 
-/// Columns side by side, two spaces apart.
+/// Aligns columns, two spaces apart.
 fn align(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |c: usize| rows.iter().filter_map(|r| r.get(c)).map(|t| t.chars().count()).max().unwrap_or(0);
@@ -148,7 +148,7 @@ fn plural(count: usize, one: &str, many: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { many })
 }
 
-/// Names with their processes: `app 17 18 19, sh 12`.
+/// Formats process names with their IDs: `app 17 18 19, sh 12`.
 fn people(members: &[Member], children: bool) -> String {
     let mut names: Vec<(&str, Vec<String>)> = Vec::new();
     for member in members.iter().filter(|m| m.child == children) {

@@ -188,7 +188,8 @@ impl Engine for Slurm {
     }
 }
 
-/// Returns the text of a file of several programs: in each line a range of ranks, then a command line in quotes.
+/// Returns the text of a file of several programs: in each line a range of ranks, then a command
+/// line in quotes.
 fn programs(request: &LaunchRequest<'_>) -> String {
     let quote = |word: &OsString| format!("'{}'", word.to_string_lossy().replace('\'', "'\\''"));
     let mut text = String::new();

@@ -16,8 +16,8 @@ use hostbuf_agent::exit_class::ExitClass;
 
 /// The time that a job gets to end after it was asked to, before it is killed.
 const GRACE: Duration = Duration::from_secs(5);
-/// The time that the ranks' remaining processes get after a successful job: the reader of a pipe (`./app | tee log &`)
-/// may still have data to write.
+/// The time that the ranks' remaining processes get after a successful job: the reader of a pipe
+/// (`./app | tee log &`) may still have data to write.
 const LINGER: Duration = Duration::from_secs(2);
 /// The time that agents get to notice that all their ranks have ended.
 pub(super) const NOTICE: Duration = Duration::from_millis(500);
@@ -120,7 +120,8 @@ impl Launcher<'_> {
         if self.failure.is_none() && self.patience(NOTICE, &mut agents) {
             return;
         }
-        // An mpiexec that is ended while it starts its daemon may leave the daemon and the agent behind.
+        // An mpiexec that is ended while it starts its daemon may leave the daemon and the agent
+        // behind.
         descendants::adopt();
         let pid = Pid::from_raw(agents.id() as i32);
         if kill(pid, Signal::SIGTERM).is_err() || !self.patience(GRACE, &mut agents) {

@@ -74,7 +74,8 @@ impl Launcher<'_> {
         }
         let handled_by_ranks = matches!(signal, Signal::SIGUSR1 | Signal::SIGUSR2);
         if self.command.engine.spawns_ranks() && !handled_by_ranks && !self.ranks.is_empty() {
-            // mpirun signals the process group of a rank, so a shell that waits for the program gets the signal too.
+            // mpirun signals the process group of a rank, so a shell that waits for the program
+            // gets the signal too.
             return descendants::signal(&self.below(), signal);
         }
         for child in &self.ranks {
@@ -123,9 +124,11 @@ impl Launcher<'_> {
             Some(Report::Failed(error)) => {
                 self.progress.end();
                 if self.failure.is_none() {
-                    // This launcher may have ended the rank that the agent misses, since another rank was lost.
+                    // This launcher may have ended the rank that the agent misses, since another
+                    // rank was lost.
                     self.failure = self.lost().or(Some(error));
-                    // The agents tell their ranks. A rank that ends by itself has a better exit status.
+                    // The agents tell their ranks. A rank that ends by itself has a better exit
+                    // status.
                     self.stop_soon();
                 }
             }

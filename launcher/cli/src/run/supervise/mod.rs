@@ -1,5 +1,5 @@
-//! The launcher while the job runs: it starts both jobs, passes signals on, listens to the agents, and ends both jobs
-//! together.
+//! The launcher while the job runs: it starts both jobs, passes signals on, listens to the agents,
+//! and ends both jobs together.
 
 mod ending;
 mod events;
@@ -21,7 +21,8 @@ use state::Launcher;
 
 pub(super) use state::Voice;
 
-/// The time that a host may still take to connect after the engine's ssh has reported that it is unreachable.
+/// The time that a host may still take to connect after the engine's ssh has reported that it is
+/// unreachable.
 const REACH: Duration = Duration::from_secs(2);
 
 /// Runs both jobs and returns the exit status of the program's job.
@@ -94,7 +95,8 @@ impl Launcher<'_> {
                 continue;
             }
             if waiting.is_none() && self.ranks.is_empty() {
-                // If all ranks have ended before they had the buffer, the agents report the reason now.
+                // If all ranks have ended before they had the buffer, the agents report the reason
+                // now.
                 let over = *self.over.get_or_insert_with(Instant::now);
                 let late = over.elapsed() > NOTICE;
                 if late && !self.agreed && self.first.is_some() {

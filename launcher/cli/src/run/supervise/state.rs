@@ -41,7 +41,8 @@ pub(super) struct Launcher<'a> {
     pub(super) status: Option<ExitStatus>,
     /// The time at which the program's job was asked to end, and whether it was killed.
     pub(super) stopping: Option<(Instant, bool)>,
-    /// The time at which the engine reported that a host cannot be reached, if it does not end by itself then.
+    /// The time at which the engine reported that a host cannot be reached, if it does not end by
+    /// itself then.
     pub(super) unreachable: Option<Instant>,
     /// The time since which the program's job is about to end by itself.
     pub(super) failing: Option<Instant>,
@@ -51,7 +52,8 @@ pub(super) struct Launcher<'a> {
     pub(super) spawned: Vec<u32>,
     /// The rank that a signal ended first, if this launcher has started the ranks.
     pub(super) first: Option<FirstDeath>,
-    /// The class of the error with which a rank exited before all ranks had the buffer, if this launcher has started it.
+    /// The class of the error with which a rank exited before all ranks had the buffer, if this
+    /// launcher has started it.
     pub(super) class_of_rank: Option<ExitClass>,
     /// The signal that ended the job before all ranks had the buffer.
     pub(super) ended_by: Option<Signal>,

@@ -8,7 +8,8 @@ use super::state::Launcher;
 use hostbuf_agent::exit_class::ExitClass;
 use hostbuf_agent::job_error::JobError;
 
-/// The largest number of an engine's lines that a message quotes: enough for the remedies at their end.
+/// The largest number of an engine's lines that a message quotes: enough for the remedies at their
+/// end.
 const MOST_SAID: usize = 16;
 
 impl Launcher<'_> {
@@ -19,7 +20,8 @@ impl Launcher<'_> {
             && self.agent_noise.seen.iter().any(|line| self.command.engine.reports_crash(line))
     }
 
-    /// Returns the exit status of the program's job as a shell does: 128 plus the number of a signal.
+    /// Returns the exit status of the program's job as a shell does: 128 plus the number of a
+    /// signal.
     pub(super) fn verdict(&self) -> u8 {
         let Some(status) = self.status else { return 0 };
         match (status.code(), status.signal()) {
@@ -28,7 +30,8 @@ impl Launcher<'_> {
         }
     }
 
-    /// Names the rank that a signal has ended, as mpirun does, unless the user has sent that signal.
+    /// Names the rank that a signal has ended, as mpirun does, unless the user has sent that
+    /// signal.
     pub(super) fn name_the_dead(&self) {
         if let Some(first) = &self.first
             && first.status.signal() != self.asked_to_end.map(|signal| signal as i32)
@@ -37,8 +40,8 @@ impl Launcher<'_> {
         }
     }
 
-    /// Reports that the engine itself has failed, and the remedy if it may have had too few slots. Its own messages are
-    /// on standard error already.
+    /// Reports that the engine itself has failed, and the remedy if it may have had too few slots.
+    /// Its own messages are on standard error already.
     pub(super) fn tell_of_the_engine(&self) {
         let failed = self.status.filter(|status| !status.success());
         let Some(status) = failed.filter(|_| !self.agreed && self.asked_to_end.is_none()) else { return };
