@@ -1,4 +1,4 @@
-//! A device that fails, or whose code panics: whoever asked for it hears of it, and nobody else is hurt.
+//! A device that fails or panics: the request that called it gets the error, and no other request is affected.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,24 +11,26 @@ use hostbuf::register::{Error, Result};
 use crate::memory::{Area, PAGE, map_over};
 use crate::{MANY, READ, at, skip, span};
 
-/// Counts what is live, and has moods.
+/// A device that counts its registrations and fails in turn.
 #[derive(Default)]
-struct Moody {
+struct FailingDevice {
     live: AtomicUsize,
-    /// In turn: it works, panics, works, fails.
-    registering: Mood,
-    ending: Mood,
+    /// The failures of registrations.
+    registering: FailureSchedule,
+    /// The failures of deregistrations.
+    ending: FailureSchedule,
 }
 
+/// The number of calls that fail next, and of those that have failed.
 #[derive(Default)]
-struct Mood {
+struct FailureSchedule {
     bad: AtomicUsize,
     calls: AtomicUsize,
 }
 
-impl Mood {
-    /// The next calls go wrong: the first by panic, the second by an error, and so on.
-    fn spoil(&self, calls: usize) {
+impl FailureSchedule {
+    /// Makes the next calls fail: the first by a panic, the second by an error, and so on in turn.
+    fn fail(&self, calls: usize) {
         self.calls.store(0, Ordering::Relaxed);
         self.bad.store(calls, Ordering::Relaxed);
     }
@@ -38,17 +40,17 @@ impl Mood {
             return Ok(());
         }
         assert!(self.calls.fetch_add(1, Ordering::Relaxed) % 2 == 1, "on purpose");
-        let (device, why) = ("moody".into(), "on purpose".into());
+        let (device, why) = ("failing".into(), "on purpose".into());
         Err(Error::Registration { device, span, access: READ, why, source: None })
     }
 }
 
-impl Registrar for Moody {
+impl Registrar for FailingDevice {
     type Handle = ();
     type Key = ();
 
     fn name(&self) -> String {
-        "moody".into()
+        "failing".into()
     }
 
     fn overlap(&self) -> Overlap {
@@ -70,24 +72,24 @@ impl Registrar for Moody {
     }
 }
 
-fn moody(regions: usize, monitor: MonitorMode) -> (Arc<Moody>, RegistrationCache<Moody>) {
-    let moody = Arc::new(Moody::default());
-    let cache = RegistrationCache::new(moody.clone(), Budget { regions, ..MANY }, monitor).unwrap();
-    (moody, cache)
+fn failing(regions: usize, monitor: MonitorMode) -> (Arc<FailingDevice>, RegistrationCache<FailingDevice>) {
+    let failing = Arc::new(FailingDevice::default());
+    let cache = RegistrationCache::new(failing.clone(), Budget { regions, ..MANY }, monitor).unwrap();
+    (failing, cache)
 }
 
-/// The cache's books are the device's.
+/// Checks that the statistics of the cache agree with the device.
 #[track_caller]
-fn books(moody: &Moody, cache: &RegistrationCache<Moody>, live: usize, leaked: u64) {
+fn books(failing: &FailingDevice, cache: &RegistrationCache<FailingDevice>, live: usize, leaked: u64) {
     let stats = cache.stats();
-    assert_eq!((moody.live.load(Ordering::Relaxed), stats.regions, stats.bytes), (live, live, live * PAGE));
+    assert_eq!((failing.live.load(Ordering::Relaxed), stats.regions, stats.bytes), (live, live, live * PAGE));
     assert_eq!(stats.leaked, leaked);
 }
 
 #[test]
 fn a_failed_registration_leaves_nothing_behind() {
-    let (moody, cache) = moody(4, MonitorMode::Explicit);
-    moody.registering.spoil(200);
+    let (failing, cache) = failing(4, MonitorMode::Explicit);
+    failing.registering.fail(200);
     let outcomes: Vec<usize> = std::thread::scope(|scope| {
         let threads: Vec<_> = (1..=4usize)
             .map(|thread| {
@@ -111,31 +113,31 @@ fn a_failed_registration_leaves_nothing_behind() {
     });
     // Each call that went wrong was somebody's, and one's only.
     assert_eq!((outcomes.iter().sum::<usize>(), cache.stats().failures), (200, 100));
-    books(&moody, &cache, 4, 0);
+    books(&failing, &cache, 4, 0);
     cache.flush().unwrap();
-    books(&moody, &cache, 0, 0);
+    books(&failing, &cache, 0, 0);
 }
 
 #[test]
 fn a_failed_deregistration_during_an_eviction_is_counted_as_leaked() {
-    let (moody, cache) = moody(4, MonitorMode::Explicit);
+    let (failing, cache) = failing(4, MonitorMode::Explicit);
     for n in 1..=4 {
         drop(cache.get(at(n * PAGE), PAGE, READ).unwrap());
     }
-    moody.ending.spoil(2);
+    failing.ending.fail(2);
     drop(cache.get(at(5 * PAGE), PAGE, READ).unwrap());
     // Two are lost to the budget for good, and two places are left.
-    books(&moody, &cache, 4, 2);
+    books(&failing, &cache, 4, 2);
     for n in 6..=20 {
         drop(cache.get(at(n * PAGE), PAGE, READ).unwrap());
-        books(&moody, &cache, 4, 2);
+        books(&failing, &cache, 4, 2);
     }
 }
 
 #[test]
 fn a_failed_deregistration_after_the_last_lease_is_counted_as_leaked() {
-    let (moody, cache) = moody(4, MonitorMode::Explicit);
-    moody.ending.spoil(2);
+    let (failing, cache) = failing(4, MonitorMode::Explicit);
+    failing.ending.fail(2);
     for n in 1..=3 {
         let lease = cache.get(at(n * PAGE), PAGE, READ).unwrap();
         cache.invalidate(lease.span()).unwrap();
@@ -145,28 +147,28 @@ fn a_failed_deregistration_after_the_last_lease_is_counted_as_leaked() {
     // The cache's own thread may still be ending one of them. The flush waits for it, and answers what the device answered if
     // that was an error.
     let _ = cache.flush();
-    books(&moody, &cache, 2, 2);
+    books(&failing, &cache, 2, 2);
     drop(cache.get(at(PAGE), PAGE, READ).unwrap());
-    books(&moody, &cache, 3, 2);
+    books(&failing, &cache, 3, 2);
 }
 
 #[test]
 fn invalidate_reports_its_failed_deregistration() {
-    let (moody, cache) = moody(8, MonitorMode::Explicit);
+    let (failing, cache) = failing(8, MonitorMode::Explicit);
     for n in 1..=5 {
         drop(cache.get(at(n * PAGE), PAGE, READ).unwrap());
     }
-    moody.ending.spoil(2);
+    failing.ending.fail(2);
     let error = cache.flush().unwrap_err().to_string();
-    assert!(error.contains("moody"), "{error}");
+    assert!(error.contains("failing"), "{error}");
     // It went on to the end all the same.
-    books(&moody, &cache, 2, 2);
+    books(&failing, &cache, 2, 2);
     cache.invalidate(span(PAGE, PAGE)).unwrap();
     // And at the very end.
     drop(cache.get(at(PAGE), PAGE, READ).unwrap());
-    moody.ending.spoil(1);
+    failing.ending.fail(1);
     drop(cache);
-    assert_eq!(moody.live.load(Ordering::Relaxed), 3);
+    assert_eq!(failing.live.load(Ordering::Relaxed), 3);
 }
 
 /// Fails to deregister the first page, and not before it is asked to deregister the second.
@@ -230,9 +232,9 @@ fn a_failed_deregistration_by_the_reaper_is_counted_as_leaked() {
     if let Probe::Missing(why) = MonitorMode::probe() {
         return skip(&format!("the strict monitor: {why}"));
     }
-    let (moody, cache) = moody(8, MonitorMode::Strict);
+    let (failing, cache) = failing(8, MonitorMode::Strict);
     let area = Area::new(1);
-    moody.ending.spoil(2);
+    failing.ending.fail(2);
     for round in 1..=5 {
         drop(cache.get(area.pointer(), PAGE, READ).unwrap());
         map_over(area.at(), PAGE);
@@ -244,7 +246,7 @@ fn a_failed_deregistration_by_the_reaper_is_counted_as_leaked() {
             std::thread::yield_now();
         }
     }
-    books(&moody, &cache, 2, 2);
+    books(&failing, &cache, 2, 2);
 }
 
 #[test]
@@ -252,12 +254,12 @@ fn memory_of_a_leaked_registration_stays_mapped() {
     use hostbuf::job::Solo;
     use hostbuf::{HostBuffer, Options};
     for wrong in 0..=2 {
-        let (moody, cache) = moody(8, MonitorMode::Explicit);
+        let (failing, cache) = failing(8, MonitorMode::Explicit);
         let buffer = HostBuffer::allocate(&Solo, Options::new(1 << 20)).unwrap();
         let start = buffer.as_ptr().as_ptr();
         drop(cache.get(start, PAGE, READ).unwrap());
         drop(buffer);
-        moody.ending.spoil(wrong);
+        failing.ending.fail(wrong);
         assert_eq!(cache.flush().is_err(), wrong > 0);
         // SAFETY: only asks whether it is mapped.
         let mapped = unsafe { libc::msync(start.cast(), PAGE, libc::MS_ASYNC) } == 0;
