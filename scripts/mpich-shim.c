@@ -27,8 +27,8 @@ static void *worker;
 static unsigned (*progress)(void *);
 static int pmi_fd = -1;
 
-/* The next definition of a name. In a program that loads MPI with dlopen (Python) it is in no scope but that of the library that
- * calls, at CALLER. */
+/* The next definition of a name. In a program that loads MPI with dlopen (Python) it is in no scope
+ * but that of the library that calls, at CALLER. */
 static void *next(const char *name, void *caller)
 {
     void *found = dlsym(RTLD_NEXT, name);
@@ -85,7 +85,8 @@ void ucp_worker_destroy(void *which)
     destroy(which);
 }
 
-/* System calls and not the next definition, since a preloaded allocator or sanitizer may read before dlsym works. */
+/* System calls and not the next definition, since a preloaded allocator or sanitizer may read
+ * before dlsym works. */
 ssize_t read(int fd, void *buffer, size_t size)
 {
     while (worker && fd == pmi_fd) {

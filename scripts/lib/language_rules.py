@@ -1,4 +1,5 @@
-"""The rules of scripts/check-language. Each takes a Source, and yields (line, text) for a violation.
+"""The rules of scripts/check-language. Each takes a Source, and yields (line, text) for a
+violation.
 
 The rules cover the part of the language guide in CONTRIBUTING.md that a program can check.
 """
@@ -14,9 +15,9 @@ BANNED_OPENINGS = re.compile(r"(What|How|Whether|Where|Whoever|Who|Whose|Which|T
 # Words in -s that are no verbs in the third person, found at the beginning of the comments of
 # functions.
 NO_VERBS = set(
-    """Always Arguments As Bits Buffers Bytes Channels Columns Connections Descriptors Devices Entries
-    Errors Fields Files Hosts Its Keys Leases Members Numbers Options Others Pages Parts Perhaps
-    Programs Ranges Ranks Regions Registrations Rows Sections Slots Statistics Statuses This
+    """Always Arguments As Bits Buffers Bytes Channels Columns Connections Descriptors Devices
+    Entries Errors Fields Files Hosts Its Keys Leases Members Numbers Options Others Pages Parts
+    Perhaps Programs Ranges Ranks Regions Registrations Rows Sections Slots Statistics Statuses This
     Thus Times Towards Unless Us Users Variables Versions Windows Words Yes""".split()
 )
 # Verbs in the third person that do not end in a single -s.
@@ -98,7 +99,8 @@ WRAPPING_TYPES = {"python/": {"Arena", "Device", "Lease", "Registration"}, "bind
 
 
 class Source:
-    """A file with what the rules need: its comments, the names in its code, its documented items."""
+    """A file with what the rules need: its comments, the names in its code, its documented
+    items."""
 
     def __init__(self, path, text):
         self.path = path
