@@ -367,7 +367,8 @@ def getter(source):
         return
     for number, line in enumerate(source.code.split("\n"), 1):
         match = re.search(r"\bfn (get_\w+)", line)
-        if match and match.group(1) not in ("get_many", "get_timeout", "get_mut", "get_ref", "get_unchecked"):
+        # The operations of a cache are no accessors; some names are those of the standard library.
+        if match and not re.match(r"get_(many|timeout|waiting|mut|ref|unchecked)(_|$)", match.group(1)):
             yield number, match.group(1)
 
 
