@@ -280,6 +280,12 @@ fn calls_that_make_no_sense() {
         ("build --fast", 2, "unexpected argument '--fast'"),
         ("build openmpi9", 2, "unknown MPI \"openmpi9\""),
         ("package --fast", 2, "unexpected argument '--fast'"),
+        ("bench --fast", 2, "unexpected argument '--fast'"),
+        ("test-gpu --fast", 2, "unexpected argument '--fast'"),
+        ("check grammar", 2, "no check \"grammar\""),
+        ("install-deps nothing", 2, "no group \"nothing\""),
+        ("test-long nothing", 2, "no tests \"nothing\""),
+        ("third-party --fast", 2, "unexpected argument '--fast'"),
     ] {
         let outcome = scratch.run(&format!("$ROOT/scripts/{call}"));
         let lines = outcome.stderr.lines().count();
