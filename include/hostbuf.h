@@ -287,6 +287,25 @@ enum hostbuf_status hostbuf_try_collective(const struct hostbuf_collective *grou
 enum hostbuf_status hostbuf_leads(const struct hostbuf_collective *group,
                                   bool *leads);
 
+// Memory of the buffer: `size` bytes, zero, at a multiple of `alignment`, a power of two. Null when there is no room or filling
+// has ended: `hostbuf_message` says which. Threads of the process that fills may call it at the same time.
+void *hostbuf_arena_take(struct hostbuf_arena *arena,
+                         size_t size,
+                         size_t alignment);
+
+// Says why filling fails, in words for people: when the function then answers null, all ranks hear them. (What `hostbuf_arena_take`
+// could not give need not be said.)
+void hostbuf_arena_fail(struct hostbuf_arena *arena,
+                        const char *why);
+
+// Bytes that the arena has left, but for what the root takes; 0 for a null one, and when filling has ended.
+uint64_t hostbuf_arena_left(const struct hostbuf_arena *arena);
+
+// Whether `bytes` bytes from `pointer` lie in the buffer that is being filled.
+bool hostbuf_arena_contains(const struct hostbuf_arena *arena,
+                            const void *pointer,
+                            size_t bytes);
+
 // Whether a launcher has started this process, so that there is something to attach to. All ranks of a job have the same answer: who
 // attaches or else allocates decides by this, and not by a failure of `hostbuf_attach`, which may be one rank's alone.
 bool hostbuf_launched(void);
@@ -344,25 +363,6 @@ enum hostbuf_status hostbuf_initialize_job(struct hostbuf_buffer *buffer,
 // The object that filled the buffer; `HOSTBUF_NOTHING` while it is not filled.
 enum hostbuf_status hostbuf_root(const struct hostbuf_buffer *buffer,
                                  void **root);
-
-// Memory of the buffer: `size` bytes, zero, at a multiple of `alignment`, a power of two. Null when there is no room or filling
-// has ended: `hostbuf_message` says which. Threads of the process that fills may call it at the same time.
-void *hostbuf_arena_take(struct hostbuf_arena *arena,
-                         size_t size,
-                         size_t alignment);
-
-// Says why filling fails, in words for people: when the function then answers null, all ranks hear them. (What `hostbuf_arena_take`
-// could not give need not be said.)
-void hostbuf_arena_fail(struct hostbuf_arena *arena,
-                        const char *why);
-
-// Bytes that the arena has left, but for what the root takes; 0 for a null one, and when filling has ended.
-uint64_t hostbuf_arena_left(const struct hostbuf_arena *arena);
-
-// Whether `bytes` bytes from `pointer` lie in the buffer that is being filled.
-bool hostbuf_arena_contains(const struct hostbuf_arena *arena,
-                            const void *pointer,
-                            size_t bytes);
 
 // Whether a device can be used in this process, without opening it: `HOSTBUF_OK`, or `HOSTBUF_UNSUPPORTED`; `hostbuf_message` says
 // with what, or why not. `device` as for `hostbuf_device_open`.

@@ -14,14 +14,12 @@ use hostbuf_protocol::candidates::{self, Ballot};
 use hostbuf_protocol::wire::Frame;
 use hostbuf_raw::maps::HoleSearch;
 
-use crate::Outcome;
 use crate::expectation::{self, Planted};
+use crate::fixture::Outcome;
+use crate::programs::{GIB, PROGRAMS, Program, TIB, TOP};
 use crate::sample::{note, sample, timed};
 
-pub(crate) const GIB: u64 = 1 << 30;
-pub(crate) const TIB: u64 = 1 << 40;
 const PAGE: u64 = 4096;
-pub(crate) const TOP: u64 = 0x7fff_ffff_f000;
 
 /// SplitMix64: the same layouts in every run.
 struct Random(u64);
@@ -44,41 +42,6 @@ impl Random {
         self.below(100) < percent
     }
 }
-
-/// What the processes of one job have in common.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Program {
-    Plain,
-    /// At a fixed address, not position-independent.
-    Fixed,
-    /// `ulimit -s unlimited`, on kernels that then grow down, and on those that grow up.
-    UnlimitedStack,
-    Legacy,
-    Asan,
-    Tsan,
-    Msan,
-    /// Java with ZGC.
-    Zgc,
-    /// V8 places its code and heaps at random addresses of 46 bits.
-    Node,
-    Go,
-    /// A CUDA program: the driver's own ranges.
-    Cuda,
-}
-
-pub(crate) const PROGRAMS: [(Program, u64); 11] = [
-    (Program::Plain, 50),
-    (Program::Fixed, 8),
-    (Program::UnlimitedStack, 7),
-    (Program::Legacy, 7),
-    (Program::Asan, 4),
-    (Program::Tsan, 3),
-    (Program::Msan, 3),
-    (Program::Zgc, 5),
-    (Program::Node, 4),
-    (Program::Go, 4),
-    (Program::Cuda, 5),
-];
 
 /// A job: how its processes are laid out, and what they ask for.
 struct Job {

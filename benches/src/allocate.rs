@@ -9,7 +9,7 @@ use hostbuf::job::Mpi;
 use hostbuf::{HostBuffer, Options, Pages};
 use mpi::traits::{Communicator, CommunicatorCollectives};
 
-use crate::Outcome;
+use crate::fixture::Outcome;
 use crate::sample::{note, time, timed, turns};
 use crate::window::Window;
 

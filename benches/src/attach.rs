@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use hostbuf::HostBuffer;
 
-use crate::Outcome;
+use crate::fixture::Outcome;
 use crate::sample::{note, sample, time, turns};
 
 /// The bar, seconds.

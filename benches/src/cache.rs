@@ -2,64 +2,20 @@
 //! adds. The policy, and what the monitor adds to munmap, are in files of their own.
 
 use std::hint::black_box;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use hostbuf::register::{Access, Budget, Lease, MonitorMode, Overlap, Registrar, RegistrationCache, Span};
+use hostbuf::register::{Access, Budget, Lease, MonitorMode, Span};
 use hostbuf_os::cores::Cores;
 
-use crate::Outcome;
 use crate::chain::{ASKED, Chain, PAGE, own_time};
+use crate::fixture::{Cache, Idle, Outcome, cache};
 use crate::peers::{self, Peer};
 use crate::policy;
 use crate::sample::{median, note, sample, unmeasured};
 use crate::unmapping::{Reader, unmapping};
 
 const BASE: usize = 0x10_0000_0000;
-
-/// A registrar that does nothing: what is left is the cache. While the gate is closed its calls wait.
-#[derive(Default)]
-pub(crate) struct Idle {
-    made: AtomicU64,
-    closed: AtomicBool,
-    waiting: AtomicBool,
-}
-
-impl Registrar for Idle {
-    type Handle = u64;
-    type Key = u64;
-
-    fn name(&self) -> String {
-        "idle".into()
-    }
-
-    fn overlap(&self) -> Overlap {
-        Overlap::Free
-    }
-
-    fn key(&self, made: &u64) -> u64 {
-        *made
-    }
-
-    fn register(&self, _: Span, _: Access) -> hostbuf::register::Result<u64> {
-        while self.closed.load(Ordering::Acquire) {
-            self.waiting.store(true, Ordering::Release);
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        Ok(self.made.fetch_add(1, Ordering::Relaxed))
-    }
-
-    fn deregister(&self, _: Span, _: u64) -> hostbuf::register::Result<()> {
-        Ok(())
-    }
-}
-
-pub(crate) type Cache = RegistrationCache<Idle>;
-
-pub(crate) fn cache(budget: Budget, monitor: MonitorMode) -> hostbuf::register::Result<Cache> {
-    RegistrationCache::new(Arc::new(Idle::default()), budget, monitor)
-}
 
 fn of_regions(regions: usize, monitor: MonitorMode) -> hostbuf::register::Result<Cache> {
     cache(Budget { regions, bytes: usize::MAX / 2 }, monitor)

@@ -3,7 +3,7 @@
 
 use hostbuf_protocol::candidates;
 
-use crate::agreement::{GIB, PROGRAMS, Program, TIB, TOP};
+use crate::programs::{GIB, PROGRAMS, Program, TIB, TOP};
 
 /// The planted conflicts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use hostbuf::HostBuffer;
 
-use crate::Outcome;
+use crate::fixture::Outcome;
 use crate::lookups::{chain, fill, lanes};
 use crate::sample::{sample, timed, turns};
 

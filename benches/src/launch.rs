@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use hostbuf::HostBuffer;
 
-use crate::Outcome;
+use crate::fixture::Outcome;
 use crate::sample::{median, note, sample, time, timed};
 
 /// The program. With `stamps` rank 0 says when it reached what, and how long the agent's phases took.

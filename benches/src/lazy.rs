@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::Outcome;
+use crate::fixture::Outcome;
 use crate::sample::{note, sample, time, timed, unmeasured};
 
 /// The number of pages that each rank writes.

@@ -8,7 +8,7 @@ use hostbuf::job::Solo;
 use hostbuf::{HostBuffer, Options, Pages};
 use mpi::traits::Communicator;
 
-use crate::Outcome;
+use crate::fixture::Outcome;
 use crate::sample::{note, sample, timed};
 use crate::window::Window;
 

@@ -12,6 +12,7 @@ mod attach;
 mod cache;
 mod chain;
 mod expectation;
+mod fixture;
 mod languages;
 mod launch;
 mod lazy;
@@ -22,6 +23,7 @@ mod peers;
 mod perftest;
 mod policy;
 mod populate;
+mod programs;
 mod purger;
 #[cfg(feature = "rdma")]
 mod rdma;
@@ -34,8 +36,6 @@ mod unmapping;
 mod window;
 
 use std::process::ExitCode;
-
-pub(crate) type Outcome = Result<(), Box<dyn std::error::Error>>;
 
 const USAGE: &str = "usage: hostbuf-bench SUBCOMMAND [ARGUMENT...], as scripts/bench calls it";
 

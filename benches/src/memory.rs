@@ -8,7 +8,7 @@ use hostbuf::HostBuffer;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::Outcome;
+use crate::fixture::Outcome;
 use crate::sample::{note, sample};
 
 /// What the bar grants beside the table itself.

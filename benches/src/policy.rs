@@ -2,9 +2,9 @@
 
 use hostbuf::register::{Access, Budget, MonitorMode, RegistrationCache};
 
-use crate::Outcome;
-use crate::cache::{Idle, cache};
 use crate::chain::PAGE;
+use crate::fixture::Outcome;
+use crate::fixture::{Idle, cache};
 use crate::sample::sample;
 
 /// How many registrations the budget has room for.

@@ -15,7 +15,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork};
 
-use crate::Outcome;
+use crate::fixture::Outcome;
 use crate::sample::median;
 
 /// The call with which a worker populates pages.

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use hostbuf::register::{Access, Budget, MonitorMode};
 
-use crate::Outcome;
-use crate::cache::{Cache, cache};
 use crate::chain::PAGE;
+use crate::fixture::Outcome;
+use crate::fixture::{Cache, cache};
 use crate::sample::{median, note, sample};
 use crate::scaling::{Mappings, hit, rate};
 

@@ -14,7 +14,7 @@ use hostbuf::{HostBuffer, Options, Pages, Span};
 
 use mpi::traits::Communicator;
 
-use crate::Outcome;
+use crate::fixture::Outcome;
 use crate::perftest::Perftest;
 use crate::sample::{note, sample, timed, turns};
 

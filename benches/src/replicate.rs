@@ -7,7 +7,7 @@ use hostbuf::{HostBuffer, Options, Pages};
 use mpi::ffi;
 use mpi::traits::{AsRaw, Communicator, CommunicatorCollectives};
 
-use crate::Outcome;
+use crate::fixture::Outcome;
 use crate::sample::{note, time, timed, turns};
 
 /// Row `key`, on one rank of every host: by puts for the row of RDMA, else by MPI.

@@ -12,9 +12,9 @@ use hostbuf_os::cores::Cores;
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
-use crate::Outcome;
-use crate::cache::{Cache, cache};
 use crate::chain::{ASKED, Chain, PAGE};
+use crate::fixture::Outcome;
+use crate::fixture::{Cache, cache};
 use crate::peers::Peer;
 use crate::sample::{note, sample, unmeasured};
 

@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use hostbuf::register::Access;
 
-use crate::Outcome;
-use crate::cache::Cache;
 use crate::chain::PAGE;
+use crate::fixture::Cache;
+use crate::fixture::Outcome;
 use crate::sample::{median, note, sample};
 
 /// One munmap, and how many of them, one after the other, take a mapping away.

@@ -5,7 +5,7 @@ use std::ptr::null_mut;
 
 use library::{Fill, HostBuffer, Options, Pages, Proof};
 
-use crate::fill::hostbuf_arena;
+use crate::arena::hostbuf_arena;
 use crate::group::{group, hostbuf_collective};
 use crate::status::{Outcome, argument, call, given, hostbuf_status, place, say, text, together};
 

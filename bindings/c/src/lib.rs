@@ -10,6 +10,7 @@ mod status;
 
 mod group;
 
+mod arena;
 mod buffer;
 
 mod fill;
