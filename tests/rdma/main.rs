@@ -1,5 +1,6 @@
 //! Two hosts with an RDMA device each, as two virtual machines, and the ranks that meet there over TCP.
 
+mod bootstrap;
 mod channel;
 #[path = "../fixtures/checks.rs"]
 #[allow(unsafe_code, reason = "the programs in the machines count what they have, and end themselves")]

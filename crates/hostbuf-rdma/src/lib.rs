@@ -1,55 +1,55 @@
-//! Sends from registered memory over RDMA verbs.
+//! Transfers between hosts by RDMA verbs: one-sided operations on buffers, and messages from any
+//! memory.
 //!
-//! Since the buffer stands at the same address on every host, a peer's address is one's own: to [put](Fabric::put) a region
-//! to a host needs nothing but the region and the host.
+//! # One-sided operations
+//!
+//! A [`Fabric`] connects the hosts of a job for one buffer. The buffer has the same address on
+//! every host, so an operation needs only the region and the host:
 //!
 //! ```no_run
 //! # use hostbuf::{HostBuffer, job::Solo, rdma::{Fabric, FabricOptions}};
 //! # use std::time::Duration;
 //! # let (world, buffer) = (Solo, HostBuffer::attach()?);
-//! // SAFETY: nobody has references into the buffer while it is written.
+//! // SAFETY: no references into the buffer exist while it is written.
 //! let fabric = unsafe { Fabric::connect(&world, &buffer, FabricOptions::default())? };
 //! if fabric.host() == 0 {
-//!     fabric.put_signal(0..4096, 1, 0)?.wait()?;                 // the same bytes of the same buffer, there
+//!     // Writes the first 4096 bytes to the same place on host 1, and increments signal 0 there.
+//!     fabric.put_signal(0..4096, 1, 0)?.wait()?;
 //! } else {
-//!     assert!(fabric.wait_signal(0, 1, Duration::from_secs(10))?); // and now they are here
+//!     assert!(fabric.wait_signal(0, 1, Duration::from_secs(10))?);
 //! }
 //! # Ok::<(), hostbuf::Error>(())
 //! ```
 //!
-//! # What is ordered, and when data is there
+//! Processes that have neither MPI nor a launcher connect by a [`Bootstrap`], for example over TCP:
+//! [`Fabric::connect_with`].
 //!
-//! - Operations of one process on one host are carried out there in the order in which they were begun, as long as they write.
-//!   A get, or an addition, may see what later puts write.
-//! - When [`Pending::wait`] comes back from a put, its bytes have arrived in the memory of the host's device or beyond. A
-//!   *processor* there sees them for sure when it has seen the signal of a [`put_signal`](Fabric::put_signal) that was begun
-//!   at the same time or later by the same process. Never look at the data itself to find out whether it has come.
-//! - [`put_many`](Fabric::put_many) is as many puts in that order, which are begun together and end together.
-//! - [`flush_local`](Fabric::flush_local) waits until all that was begun is over on this side; [`flush`](Fabric::flush) until it
-//!   is in the other side's memory besides. Neither tells the other side anything.
-//! - [`fetch_add`](Fabric::fetch_add) is atomic among these operations through one device, and not with what processors do.
+//! ## Order and visibility
 //!
-//! Waiting sleeps until the device has an event. With [`FabricOptions::busy_poll`] whoever waits for the end of his own operations looks again
-//! and again instead; for signals and messages of others everybody sleeps.
-//!
-//! # Who owns what
-//!
-//! Of a fabric the first rank of each host does the I/O. Of [channels](Channel) every rank that has one does its own. Either has
-//! one datagram queue pair, from which connections are asked for, and one receive queue for all that others tell; to each
-//! other process that it writes to it has one queue pair, and one for each that writes to it, made when they are first wanted.
-//! So nothing but the table of addresses grows with the size of the job.
+//! - Puts of one process to one host are performed there in the order in which they were begun. A
+//!   get or a `fetch_add` may see the data of later puts.
+//! - When [`Pending::wait`] returns from a put, its bytes have reached the device of the host, or
+//!   its memory. A *processor* there is guaranteed to see them after the signal of a
+//!   [`put_signal`](Fabric::put_signal) that the same process began at the same time or later. Do
+//!   not poll the data itself.
+//! - [`put_many`](Fabric::put_many) performs puts in their order, as one operation.
+//! - [`flush_local`](Fabric::flush_local) waits until all operations are complete on this side.
+//!   [`flush`](Fabric::flush) also waits until their data is in the memory of the other host.
+//!   Neither notifies the other host.
+//! - [`fetch_add`](Fabric::fetch_add) is atomic with respect to other `fetch_add` operations
+//!   through the same device, but not to processors.
 //!
 //! # Messages
 //!
-//! A [`Channel`] sends from buffers anywhere to another rank, again and again: it is set up once, and the buffers are
-//! registered once, by the [cache](crate::register::RegistrationCache).
+//! A [`Channel`] sends messages from any memory of the process to another rank. The
+//! [cache](crate::register::RegistrationCache) registers that memory once.
 //!
 //! ```no_run
 //! # use hostbuf::{job::Collective, rdma::{Channel, ChannelOptions}};
 //! # fn exchange(world: &dyn Collective) -> hostbuf::Result<()> {
 //! let right = (world.rank() + 1) % world.size();
 //! let left = (world.rank() + world.size() - 1) % world.size();
-//! // With more than two ranks; both ends of a channel have the same tag.
+//! // For more than two ranks; both ends of a channel have the same tag.
 //! let channels = Channel::connect(world, &[(right, 0), (left, 0)], ChannelOptions::default())?;
 //! let (mut halo, edge) = (vec![0u8; 1 << 20], vec![1u8; 1 << 20]);
 //! for _step in 0..1000 {
@@ -61,11 +61,30 @@
 //! # }
 //! ```
 //!
-//! # What was not tried
+//! # Resources
 //!
-//! All of it was tried with the device in software (SoftRoCE, RoCE v2) between two virtual machines, with up to four hosts, and
-//! with channels between ranks of one host too. InfiniBand's own addresses (LIDs, partition keys), several ports at once, memory
-//! that is registered on demand, GPU memory (dma-buf) and relaxed ordering were not, and are not built.
+//! The first rank of each host does the I/O of a fabric. Each rank does the I/O of its own
+//! channels. Each of them has one datagram queue pair for connect messages, one shared receive
+//! queue for the notifications of all peers, and one progress thread. The first operation on a peer
+//! makes a connection: one queue pair to each peer that this process writes to, and one for each
+//! peer that writes to it. Only the table of addresses grows with the size of the job.
+//!
+//! Waiting threads sleep until the device reports an event. [`FabricOptions::busy_poll`] makes a
+//! thread that waits for its own operations poll instead; waiting for signals and messages always
+//! sleeps.
+//!
+//! # Not tested
+//!
+//! All of this was tested with a device in software (SoftRoCE, RoCE v2) between two virtual
+//! machines, with up to four hosts, and with channels between ranks of one host. InfiniBand's own
+//! addresses (LIDs, partition keys), several ports at a time, on-demand paging, GPU memory
+//! (dma-buf) and relaxed ordering are neither tested nor implemented.
+//!
+//! # Modules
+//!
+//! Imports run one way, from the last to the first: `verbs` (objects of libibverbs), `connect`
+//! (connections, and operations on them), `one_sided` (the fabric) and `messages` (channels) beside
+//! each other, and `replicate`.
 
 mod connect;
 mod limits;
@@ -76,7 +95,9 @@ mod replicate;
 mod sync;
 mod verbs;
 
+pub use connect::bootstrap::Bootstrap;
 pub use connect::pending::Pending;
+pub use connect::tcp_bootstrap::TcpBootstrap;
 pub use messages::channel::{Channel, Sending};
 pub use messages::channel_options::ChannelOptions;
 pub use one_sided::fabric::Fabric;

@@ -2,8 +2,9 @@
 
 use std::time::Instant;
 
-use crate::error::Result;
-use crate::job::Collective;
+use crate::error::{Error, Result};
+use crate::os::process;
+use crate::rdma::connect::bootstrap::{Bootstrap, exchange};
 use crate::rdma::verbs::datagram::DatagramAddress;
 use crate::rdma::verbs::gid::Gid;
 use crate::rdma::verbs::work_request::RemoteSegment;
@@ -14,53 +15,75 @@ use crate::rdma::verbs::work_request::RemoteSegment;
 pub(crate) struct GroupId(pub(crate) u64);
 
 /// The information about an endpoint that its peers need.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct EndpointInfo {
     /// The destination of connect messages.
     pub(crate) address: DatagramAddress,
-    /// The memory that peers may access.
+    /// The memory that peers may access, and its length in bytes.
     pub(crate) memory: RemoteSegment,
+    pub(crate) memory_bytes: u64,
     /// The random number of this endpoint. All use the number of the first one.
     pub(crate) group: GroupId,
+    /// The name of the host, for errors.
+    pub(crate) host: String,
 }
 
-impl EndpointInfo {
-    const SIZE: usize = 40;
+/// The first bytes of a record, with the version of its format in the last one.
+const MAGIC: [u8; 8] = *b"hbpeer\0\x01";
+/// The number of bytes in front of the host name.
+const FIXED: usize = 56;
 
-    pub(crate) fn new(address: DatagramAddress, memory: RemoteSegment) -> EndpointInfo {
-        EndpointInfo { address, memory, group: GroupId(random()) }
+impl EndpointInfo {
+    pub(crate) fn new(address: DatagramAddress, memory: RemoteSegment, memory_bytes: usize) -> EndpointInfo {
+        let (group, host) = (GroupId(random()), process::host_name());
+        EndpointInfo { address, memory, memory_bytes: memory_bytes as u64, group, host }
     }
 
-    /// Returns the information of all endpoints of `group`. Collective.
+    /// Returns the information of all endpoints. All processes call it.
     ///
     /// # Errors
-    /// [`Error::Collective`](crate::Error::Collective).
-    pub(crate) fn exchange(self, group: &dyn Collective) -> Result<Vec<EndpointInfo>> {
-        let mut all = vec![0; EndpointInfo::SIZE * group.size()];
-        group.all_gather(&self.encode(), &mut all)?;
-        let (records, _) = all.as_chunks::<{ EndpointInfo::SIZE }>();
-        Ok(records.iter().map(EndpointInfo::decode).collect())
+    /// [`Error::Collective`], also for a record of another version of hostbuf.
+    pub(crate) fn exchange(self, bootstrap: &dyn Bootstrap) -> Result<Vec<EndpointInfo>> {
+        let records = exchange(bootstrap, &self.encode())?;
+        let decode = |(rank, record): (usize, &Vec<u8>)| {
+            EndpointInfo::decode(record).ok_or_else(|| {
+                let why = format!(
+                    "process {rank} sent no endpoint record of this version: use one version of hostbuf for all"
+                );
+                Error::Collective { operation: "exchange", why }
+            })
+        };
+        records.iter().enumerate().map(decode).collect()
     }
 
-    fn encode(&self) -> [u8; EndpointInfo::SIZE] {
-        let mut bytes = [0; EndpointInfo::SIZE];
-        bytes[..16].copy_from_slice(self.address.gid.as_bytes());
-        bytes[16..20].copy_from_slice(&self.address.queue_pair.to_le_bytes());
-        bytes[20..24].copy_from_slice(&self.memory.rkey.to_le_bytes());
-        bytes[24..32].copy_from_slice(&self.memory.address.to_le_bytes());
-        bytes[32..40].copy_from_slice(&self.group.0.to_le_bytes());
+    fn encode(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(FIXED + self.host.len());
+        bytes.extend_from_slice(&MAGIC);
+        bytes.extend_from_slice(self.address.gid.as_bytes());
+        bytes.extend_from_slice(&self.address.queue_pair.to_le_bytes());
+        bytes.extend_from_slice(&self.memory.rkey.to_le_bytes());
+        bytes.extend_from_slice(&self.memory.address.to_le_bytes());
+        bytes.extend_from_slice(&self.memory_bytes.to_le_bytes());
+        bytes.extend_from_slice(&self.group.0.to_le_bytes());
+        bytes.extend_from_slice(self.host.as_bytes());
         bytes
     }
 
-    fn decode(bytes: &[u8; EndpointInfo::SIZE]) -> EndpointInfo {
-        let u32_at = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
-        let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
-        let gid = Gid::from_bytes(bytes[..16].try_into().expect("16 bytes"));
-        EndpointInfo {
-            address: DatagramAddress { gid, queue_pair: u32_at(16) },
-            memory: RemoteSegment { rkey: u32_at(20), address: u64_at(24) },
-            group: GroupId(u64_at(32)),
+    fn decode(bytes: &[u8]) -> Option<EndpointInfo> {
+        let (fixed, host) = bytes.split_at_checked(FIXED)?;
+        if fixed[..8] != MAGIC {
+            return None;
         }
+        let u32_at = |at: usize| u32::from_le_bytes(fixed[at..at + 4].try_into().expect("4 bytes"));
+        let u64_at = |at: usize| u64::from_le_bytes(fixed[at..at + 8].try_into().expect("8 bytes"));
+        let gid = Gid::from_bytes(fixed[8..24].try_into().expect("16 bytes"));
+        Some(EndpointInfo {
+            address: DatagramAddress { gid, queue_pair: u32_at(24) },
+            memory: RemoteSegment { rkey: u32_at(28), address: u64_at(32) },
+            memory_bytes: u64_at(40),
+            group: GroupId(u64_at(48)),
+            host: String::from_utf8_lossy(host).into_owned(),
+        })
     }
 }
 
@@ -80,12 +103,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn decoding_reverses_encoding() {
+    fn decoding_reverses_encoding_and_refuses_other_versions() {
         let info = EndpointInfo {
             address: DatagramAddress { gid: Gid::from_bytes([3; 16]), queue_pair: 0x0102_0304 },
             memory: RemoteSegment { address: 1 << 46, rkey: 7 },
+            memory_bytes: 1 << 33,
             group: GroupId(u64::MAX - 1),
+            host: "node17".into(),
         };
-        assert_eq!(EndpointInfo::decode(&info.encode()), info);
+        let bytes = info.encode();
+        assert_eq!(EndpointInfo::decode(&bytes), Some(info));
+        assert_eq!(EndpointInfo::decode(&bytes[..FIXED - 1]), None);
+        for at in 0..MAGIC.len() {
+            let mut other = bytes.clone();
+            other[at] ^= 1;
+            assert_eq!(EndpointInfo::decode(&other), None, "byte {at}");
+        }
     }
 }

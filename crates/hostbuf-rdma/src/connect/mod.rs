@@ -1,5 +1,6 @@
 //! Connections between processes, and the operations on them.
 
+pub(crate) mod bootstrap;
 pub(crate) mod connect_message;
 pub(crate) mod connections;
 pub(crate) mod device_resources;
@@ -8,3 +9,4 @@ pub(crate) mod endpoint;
 pub(crate) mod endpoint_info;
 pub(crate) mod pending;
 pub(crate) mod progress_thread;
+pub(crate) mod tcp_bootstrap;

@@ -1,65 +1,47 @@
-//! The channels that the ranks of a group request.
+//! The channels that processes request.
 
 use crate::error::{Error, Result};
-use crate::job::Collective;
+use crate::rdma::connect::bootstrap::{Bootstrap, exchange};
 use crate::rdma::messages::ring::RingLayout;
 
-/// The channels that each rank requests, in its order: the other rank, and the tag.
-pub(crate) struct ChannelRequests(Vec<Vec<(usize, u32)>>);
+/// A requested channel: the process at the other end, and the tag.
+type Request = (usize, u32);
+
+/// The channels that each process requests, in its order.
+pub(crate) struct ChannelRequests(Vec<Vec<Request>>);
 
 impl ChannelRequests {
-    /// Gathers the requests of all ranks. Collective.
+    /// Exchanges the requests of all processes. All of them call it.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the ranks have different layouts; [`Error::Collective`].
-    pub(crate) fn gather(
-        group: &dyn Collective,
-        requested: &[(usize, u32)],
+    /// [`Error::Invalid`] if the processes have different layouts; [`Error::Collective`].
+    pub(crate) fn exchange(
+        bootstrap: &dyn Bootstrap,
+        requested: &[Request],
         layout: RingLayout,
     ) -> Result<ChannelRequests> {
-        let decode = |bytes: &[u8]| -> Vec<u64> {
-            let (words, _) = bytes.as_chunks::<8>();
-            words.iter().map(|&word| u64::from_le_bytes(word)).collect()
-        };
-        let mine: Vec<u8> = [requested.len(), layout.eager, layout.slots]
-            .iter()
-            .flat_map(|&word| (word as u64).to_le_bytes())
-            .collect();
-        let mut all = vec![0; mine.len() * group.size()];
-        group.all_gather(&mine, &mut all)?;
-        let sizes = decode(&all);
-        let shown = |one: &[u64]| format!("eager = {}, slots = {}", one[1], one[2]);
-        if let Some(rank) = sizes.chunks_exact(3).position(|one| one[1..] != sizes[1..3]) {
-            let (one, other) = (shown(&sizes[3 * rank..][..3]), shown(&sizes[..3]));
+        let records = exchange(bootstrap, &encode(requested, layout))?;
+        let mut all = Vec::with_capacity(records.len());
+        for (rank, record) in records.iter().enumerate() {
+            let Some((requests, other)) = decode(record) else {
+                let why = format!("process {rank} sent no channel requests: all have to make channels");
+                return Err(Error::Collective { operation: "exchange", why });
+            };
+            all.push((requests, other));
+        }
+        let first = all[0].1;
+        let shown = |layout: RingLayout| format!("eager = {}, slots = {}", layout.eager, layout.slots);
+        if let Some(rank) = all.iter().position(|(_, other)| *other != first) {
+            let (one, other) = (shown(all[rank].1), shown(first));
             return Err(Error::invalid(format!(
                 "the channel options differ: rank {rank} has {one}, and rank 0 has {other}"
             )));
         }
-        let most = sizes.chunks_exact(3).map(|one| one[0]).max().unwrap_or(0) as usize;
-        // Ranks that request fewer channels fill up.
-        let none = (u64::MAX, u64::MAX);
-        let mine: Vec<u8> = (0..most)
-            .map(|n| requested.get(n).map_or(none, |&(rank, tag)| (rank as u64, u64::from(tag))))
-            .flat_map(|(rank, tag)| [rank, tag])
-            .flat_map(u64::to_le_bytes)
-            .collect();
-        let mut all = vec![0; mine.len() * group.size()];
-        if most > 0 {
-            group.all_gather(&mine, &mut all)?;
-        }
-        let words = decode(&all);
-        let of_rank = |rank: usize| {
-            let count = sizes[3 * rank] as usize;
-            words[2 * most * rank..][..2 * count]
-                .chunks_exact(2)
-                .map(|two| (two[0] as usize, two[1] as u32))
-                .collect()
-        };
-        Ok(ChannelRequests((0..group.size()).map(of_rank).collect()))
+        Ok(ChannelRequests(all.into_iter().map(|(requests, _)| requests).collect()))
     }
 
     /// Returns the index of a channel among those of `rank`.
-    pub(crate) fn index(&self, rank: usize, channel: (usize, u32)) -> Option<usize> {
+    pub(crate) fn index(&self, rank: usize, channel: Request) -> Option<usize> {
         self.0.get(rank)?.iter().position(|&other| other == channel)
     }
 
@@ -93,14 +75,43 @@ impl ChannelRequests {
     }
 }
 
+fn encode(requested: &[Request], layout: RingLayout) -> Vec<u8> {
+    let requested = requested.iter().flat_map(|&(rank, tag)| [rank as u64, u64::from(tag)]);
+    let words = [layout.eager as u64, layout.slots as u64].into_iter().chain(requested);
+    words.flat_map(u64::to_le_bytes).collect()
+}
+
+/// Decodes the requests and the layout of a process. Returns `None` for other bytes.
+fn decode(record: &[u8]) -> Option<(Vec<Request>, RingLayout)> {
+    let (words, []) = record.as_chunks::<8>() else { return None };
+    let words: Vec<u64> = words.iter().map(|&word| u64::from_le_bytes(word)).collect();
+    let (pairs, []) = words.as_chunks::<2>() else { return None };
+    let (&[eager, slots], requested) = pairs.split_first()?;
+    let requested: Option<Vec<Request>> =
+        requested.iter().map(|&[rank, tag]| Some((rank as usize, tag.try_into().ok()?))).collect();
+    Some((requested?, RingLayout { eager: eager as usize, slots: slots as usize }))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
+    fn decoding_reverses_encoding() {
+        let layout = RingLayout { eager: 8192, slots: 16 };
+        for requests in [&[][..], &[(1, u32::MAX)], &[(7, 0), (usize::MAX, 1)]] {
+            let record = encode(requests, layout);
+            assert_eq!(decode(&record), Some((requests.to_vec(), layout)));
+            assert_eq!(decode(&record[1..]), None);
+            assert_eq!(decode(&record[8..]), None);
+        }
+        assert_eq!(decode(&[]), None);
+    }
+
+    #[test]
     fn a_channel_without_a_counterpart_is_an_error() {
         let check =
-            |all: &[&[(usize, u32)]]| ChannelRequests(all.iter().map(|one| one.to_vec()).collect()).check();
+            |all: &[&[Request]]| ChannelRequests(all.iter().map(|one| one.to_vec()).collect()).check();
         assert!(check(&[&[(1, 5), (1, 6)], &[(0, 6), (0, 5)]]).is_ok());
         assert!(check(&[&[], &[]]).is_ok());
         for (all, why) in [

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tracing::info_span;
 
 use crate::error::Result;
-use crate::job::{Collective, all_or_none};
+use crate::rdma::connect::bootstrap::{Bootstrap, ByRef, agree};
 use crate::rdma::connect::device_resources::DeviceResources;
 use crate::rdma::connect::endpoint::Endpoint;
 use crate::rdma::connect::endpoint_info::EndpointInfo;
@@ -19,60 +19,73 @@ use crate::rdma::messages::ring::Rings;
 use crate::register::{Budget, MonitorMode, RegistrationCache, Verbs};
 
 impl Channel {
-    /// Makes this rank's channels, one for each of `requested`: another rank of `group`, and a tag. The other
-    /// rank requests the counterpart. Collective. Each connection is made by the first message that needs it.
+    /// Makes this process's channels, one for each of `requested`: another process of `bootstrap`,
+    /// its rank, and a tag. The other process requests the counterpart. All processes call it. Any
+    /// [`Collective`](crate::job::Collective) is a bootstrap. Each connection is made by the first
+    /// message that needs it.
     ///
-    /// Each rank does its own I/O, with a device, a datagram queue pair and a thread of its own. All channels
-    /// of a rank share them, and the two queue pairs to each other rank. If one side loses a message or a
-    /// notification because of a network failure, the channel fails permanently on both sides; make new
-    /// channels then. The registration cache takes its budget and its monitor from the environment.
+    /// Each rank does its own I/O, with a device, a datagram queue pair and a thread of its own.
+    /// All channels of a rank share them, and the two queue pairs to each other rank. If one side
+    /// loses a message or a notification because of a network failure, the channel fails
+    /// permanently on both sides; make new channels then. The registration cache takes its budget
+    /// and its monitor from the environment.
     ///
     /// # Errors
-    /// On all ranks: [`Error::Unsupported`](crate::Error::Unsupported) if one has no RDMA device with an active
-    /// port; [`Error::Invalid`](crate::Error::Invalid) for a channel that only one side requests, that is
-    /// requested twice, or that leads to the rank itself or to a rank that does not exist, and for an option
-    /// that differs or is out of its range.
-    pub fn connect(
-        group: &dyn Collective,
+    /// [`Error::Invalid`](crate::Error::Invalid), on all ranks, for a channel that only one side
+    /// requests, that is requested twice, or that leads to the rank itself or to a rank that does
+    /// not exist, and for options that differ. [`Error::Unsupported`](crate::Error::Unsupported) on
+    /// a rank that has no RDMA device with an active port, and `Invalid` for an option out of its
+    /// range; [`Error::Elsewhere`](crate::Error::Elsewhere) on the other ranks.
+    pub fn connect<B: Bootstrap + ?Sized>(
+        bootstrap: &B,
         requested: &[(usize, u32)],
         options: ChannelOptions,
     ) -> Result<Vec<Channel>> {
-        let _span = info_span!("channels", count = requested.len()).entered();
-        let requests = ChannelRequests::gather(group, requested, options.layout())?;
-        requests.check()?;
-        let Opened { resources, rings, cache } = all_or_none(group, open(&options, requested.len()))?;
-        let infos = EndpointInfo::new(resources.datagrams.address(), rings.remote()).exchange(group)?;
-        let own = group.rank();
-        let states: Arc<[ChannelState]> = requested
-            .iter()
-            .map(|&(rank, tag)| {
-                let peer_channel = requests.index(rank, (own, tag)).expect("the request was checked");
-                ChannelState::new(rank, tag, peer_channel, infos[rank].memory)
-            })
-            .collect();
-        let endpoint = Arc::new(Endpoint::new(resources, own, &infos, options.connection));
-        let rings = Arc::new(rings);
-        let on_notification = {
-            let states = states.clone();
-            move |immediate| dispatch(&states, immediate)
-        };
-        // A rank that computes does not collect the results of its writes, and the peer may wait for a message
-        // that is lost. The progress thread detects that.
-        let collect = {
-            let (states, rings) = (states.clone(), rings.clone());
-            move || {
-                for (index, state) in states.iter().enumerate() {
-                    state.try_collect(&rings, index);
-                }
-            }
-        };
-        let task = PeriodicTask { interval: ALIVE_INTERVAL, run: Box::new(collect) };
-        let progress = ProgressThread::start(&endpoint, on_notification, Some(task));
-        // No rank sends a connect message before all can reply.
-        let progress = all_or_none(group, progress)?;
-        let set = Arc::new(ChannelSet { _progress: progress, states, cache, endpoint, rings });
-        Ok((0..requested.len()).map(|index| Channel { set: set.clone(), index }).collect())
+        connect(&ByRef(bootstrap), requested, options)
     }
+}
+
+fn connect(
+    bootstrap: &dyn Bootstrap,
+    requested: &[(usize, u32)],
+    options: ChannelOptions,
+) -> Result<Vec<Channel>> {
+    let _span = info_span!("channels", count = requested.len()).entered();
+    let requests = ChannelRequests::exchange(bootstrap, requested, options.layout())?;
+    requests.check()?;
+    let Opened { resources, rings, cache } = agree(bootstrap, open(&options, requested.len()))?;
+    let info = EndpointInfo::new(resources.datagrams.address(), rings.remote(), rings.len());
+    let infos = info.exchange(bootstrap)?;
+    let own = bootstrap.index();
+    let states: Arc<[ChannelState]> = requested
+        .iter()
+        .map(|&(rank, tag)| {
+            let peer_channel = requests.index(rank, (own, tag)).expect("the request was checked");
+            ChannelState::new(rank, tag, peer_channel, infos[rank].memory)
+        })
+        .collect();
+    let endpoint = Arc::new(Endpoint::new(resources, own, &infos, options.connection));
+    let rings = Arc::new(rings);
+    let on_notification = {
+        let states = states.clone();
+        move |immediate| dispatch(&states, immediate)
+    };
+    // A rank that computes does not collect the results of its writes, and the peer may wait for a
+    // message that is lost. The progress thread detects that.
+    let collect = {
+        let (states, rings) = (states.clone(), rings.clone());
+        move || {
+            for (index, state) in states.iter().enumerate() {
+                state.try_collect(&rings, index);
+            }
+        }
+    };
+    let task = PeriodicTask { interval: ALIVE_INTERVAL, run: Box::new(collect) };
+    let progress = ProgressThread::start(&endpoint, on_notification, Some(task));
+    // No rank sends a connect message before all can reply.
+    let progress = agree(bootstrap, progress)?;
+    let set = Arc::new(ChannelSet { _progress: progress, states, cache, endpoint, rings });
+    Ok((0..requested.len()).map(|index| Channel { set: set.clone(), index }).collect())
 }
 
 struct Opened {

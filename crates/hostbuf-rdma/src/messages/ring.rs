@@ -1,11 +1,11 @@
-//! The memory of channels: for each channel a ring of slots for incoming messages, into which the peer
-//! writes, and one for outgoing messages.
+//! The memory of channels: for each channel a ring of slots for incoming messages, into which the
+//! peer writes, and one for outgoing messages.
 //!
 //! ```text
-//!   incoming       | header, bytes | header, bytes | ...   written by the peer, one slot after the other
-//!   outgoing       | header, bytes | header, bytes | ...   filled here, and written to the peer's incoming
+//!   incoming       | header, bytes | header, bytes | ...   written by the peer, slot by slot
+//!   outgoing       | header, bytes | header, bytes | ...   filled here, written to the peer
 //!   acknowledged   number of messages that the peer has received: written by the peer
-//!   acknowledging  number of messages that this side has received: written to the peer's acknowledged
+//!   acknowledging  number of messages that this side has received: written to the peer
 //!   status         whether this side has failed, or closed the channel: read by the peer
 //!   peer status    result of reading the peer's status
 //! ```
@@ -63,8 +63,8 @@ pub(crate) struct Rings {
     base: NonNull<u8>,
 }
 
-// SAFETY: each part of a ring is accessed by the holder of the channel's lock for that direction, and by
-// the device.
+// SAFETY: each part of a ring is accessed by the holder of the channel's lock for that direction,
+// and by the device.
 unsafe impl Send for Rings {}
 // SAFETY: as above.
 unsafe impl Sync for Rings {}
@@ -132,14 +132,19 @@ impl Rings {
         RemoteSegment { address: self.base.as_ptr() as u64, rkey: self.memory.handle().rkey() }
     }
 
+    /// Returns the number of bytes of all rings.
+    pub(crate) fn len(&self) -> usize {
+        self.memory.len()
+    }
+
     fn local(&self, offset: usize, length: usize) -> LocalSegment {
         let (address, lkey) = (self.base.as_ptr() as usize + offset, self.memory.handle().lkey());
         LocalSegment { address, length: length as u32, lkey }
     }
 
     fn word(&self, offset: usize) -> &AtomicU64 {
-        // SAFETY: a 64-byte aligned word inside the memory, which is accessed only in this way and by the
-        // device.
+        // SAFETY: a 64-byte aligned word inside the memory, which is accessed only in this way and
+        // by the device.
         unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset).cast()) }
     }
 
@@ -149,8 +154,8 @@ impl Rings {
         self.word(self.layout.acknowledged(channel)).load(Ordering::Acquire)
     }
 
-    /// Sets the number of messages that this side has received, and returns the word, which is to be written
-    /// to the peer's `acknowledged`.
+    /// Sets the number of messages that this side has received, and returns the word, which is to
+    /// be written to the peer's `acknowledged`.
     pub(crate) fn acknowledge(&self, channel: usize, count: u64) -> LocalSegment {
         let offset = self.layout.acknowledging(channel);
         self.word(offset).store(count, Ordering::Release);
@@ -176,15 +181,17 @@ impl Rings {
         }
     }
 
-    /// Fills a slot with a header and the bytes of an eager message, and returns the segment, which is to be
-    /// written to the peer.
+    /// Fills a slot with a header and the bytes of an eager message, and returns the segment, which
+    /// is to be written to the peer.
     ///
     /// # Safety
-    /// Only the caller sends on the channel, and the peer has received the message that used the slot before.
+    /// Only the caller sends on the channel, and the peer has received the message that used the
+    /// slot before.
     pub(crate) unsafe fn fill(&self, channel: usize, header: MessageHeader, bytes: &[u8]) -> LocalSegment {
         assert!(bytes.len() <= self.layout.eager);
         let offset = self.layout.outgoing(channel, header.number);
-        // SAFETY: inside the memory; by the contract of this function nothing else accesses the slot.
+        // SAFETY: inside the memory; by the contract of this function nothing else accesses the
+        // slot.
         unsafe {
             let slot = self.base.as_ptr().add(offset);
             slot.cast::<MessageHeader>().write(header);

@@ -8,10 +8,11 @@ use tracing::info_span;
 
 use crate::buffer::carrier::{self, Carrier};
 use crate::buffer::{Fill, HostBuffer};
-use crate::error::{Error, Result};
+use crate::error::{Bytes, Error, Result};
 use crate::job::{Collective, Hosts, all_or_none};
 use crate::os::array::Array;
 use crate::os::process;
+use crate::rdma::connect::bootstrap::{Bootstrap, ByRef, agree};
 use crate::rdma::connect::device_resources::DeviceResources;
 use crate::rdma::connect::endpoint::Endpoint;
 use crate::rdma::connect::endpoint_info::EndpointInfo;
@@ -23,10 +24,11 @@ use crate::rdma::verbs::work_request::RemoteSegment;
 use crate::register::own_ranges::{self, FreezeObserver};
 use crate::register::{Access, Probe, Registration, Span, Verbs};
 
-/// The hosts of a job, connected so that each can write to and read from the others' parts of a buffer.
+/// The hosts of a job, connected so that each can write to and read from the others' parts of a
+/// buffer.
 ///
-/// The first rank of each host does the I/O. On the other ranks every operation is [`Error::Unsupported`],
-/// and in a forked child [`Error::Forked`].
+/// The first rank of each host does the I/O. On the other ranks every operation is
+/// [`Error::Unsupported`], and in a forked child [`Error::Forked`].
 pub struct Fabric {
     // Dropped before the state that it uses.
     _progress: Option<ProgressThread>,
@@ -43,8 +45,8 @@ struct Opened {
 }
 
 impl Fabric {
-    /// Connects the hosts of `group` for `buffer`, which all of them have. Collective. Each connection is
-    /// made by the first operation that needs it.
+    /// Connects the hosts of `group` for `buffer`, which all of them have. Collective. Each
+    /// connection is made by the first operation that needs it.
     ///
     /// # Errors
     /// On all ranks: [`Error::Unsupported`] if a host has no RDMA device with an active port;
@@ -52,11 +54,11 @@ impl Fabric {
     /// [`Error::Invalid`] for an option out of its range.
     ///
     /// # Safety
-    /// The devices write to the buffer without the compiler's knowledge. While an operation is in progress,
-    /// no reference exists to the memory that it writes: on the other host for a put or a `fetch_add`, on
-    /// this host for a get or the result of a `fetch_add`. This includes references from the arena and the
-    /// buffer, and those made from their pointers. It applies to the operations of all hosts, until the
-    /// fabric is dropped on all of them.
+    /// The devices write to the buffer without the compiler's knowledge. While an operation is in
+    /// progress, no reference exists to the memory that it writes: on the other host for a put or a
+    /// `fetch_add`, on this host for a get or the result of a `fetch_add`. This includes references
+    /// from the arena and the buffer, and those made from their pointers. It applies to the
+    /// operations of all hosts, until the fabric is dropped on all of them.
     pub unsafe fn connect(
         group: &dyn Collective,
         buffer: &HostBuffer,
@@ -66,40 +68,67 @@ impl Fabric {
         let hosts = Hosts::of(group)?;
         buffer.compare(group, &hosts)?;
         let opened = if hosts.leads() { open(buffer, &options).map(Some) } else { Ok(None) };
-        let opened = all_or_none(group, opened)?;
-        let mut fabric = Fabric { _progress: None, state: None, hosts: hosts.count, own: hosts.index };
-        let Some(opened) = opened else {
+        let Some(opened) = all_or_none(group, opened)? else {
             all_or_none(group, Ok(()))?;
-            return Ok(fabric);
+            return Ok(Fabric { _progress: None, state: None, hosts: hosts.count, own: hosts.index });
         };
-        let Opened { resources, registration, scratch } = opened;
-        let span = Span::new(buffer.as_ptr().as_ptr() as usize, buffer.len())?;
-        let memory = RemoteSegment { address: span.start() as u64, rkey: registration.handle().rkey() };
-        let infos = EndpointInfo::new(resources.datagrams.address(), memory).exchange(&*hosts.leaders)?;
-        let state = Arc::new(FabricState {
-            group: infos[0].group,
-            endpoint: Arc::new(Endpoint::new(resources, hosts.index, &infos, options)),
-            signals: Arc::new(Signals::new()),
-            own: hosts.index,
-            parts: infos.iter().map(|info| info.memory).collect(),
-            registration: Mutex::new(Some(registration)),
-            scratch,
-            span,
-            buffer: buffer.clone(),
-        });
-        let registrations: Arc<dyn FreezeObserver> = state.clone();
-        own_ranges::observe(Arc::downgrade(&registrations));
-        let signals = state.signals.clone();
-        let on_signal = move |signal| signals.notify(signal as usize);
-        let progress = ProgressThread::start(&state.endpoint, on_signal, None);
-        // A rank that began to freeze the buffer before `tell` has not ended this registration.
-        let progress = progress.and_then(|progress| Ok(own_ranges::may_write(span).map(|()| progress)?));
-        // No host sends a connect message before all can reply.
-        fabric._progress = Some(all_or_none(group, progress)?);
+        let (state, progress) = begin(&ByRef(&*hosts.leaders), opened, buffer, options)?;
+        Ok(Fabric::with_state(state, all_or_none(group, progress)?))
+    }
+
+    /// Connects the processes of `bootstrap`, which need neither MPI nor a launcher in common. Each
+    /// process is a host of the fabric, with its own buffer. All buffers have the same length, but
+    /// may stand at different addresses: operations name regions by their offsets. All processes
+    /// call it. Each connection is made by the first operation that needs it.
+    ///
+    /// ```no_run
+    /// # use std::{net::{SocketAddr, TcpListener}, time::Duration};
+    /// # use hostbuf::rdma::{Fabric, FabricOptions, TcpBootstrap};
+    /// # use hostbuf::{HostBuffer, Options, job::Solo};
+    /// # fn process(index: usize, leader: SocketAddr) -> hostbuf::Result<()> {
+    /// let timeout = Duration::from_secs(30);
+    /// let bootstrap = match index {
+    ///     0 => TcpBootstrap::lead(TcpListener::bind(leader).expect("a free port"), 2, timeout)?,
+    ///     _ => TcpBootstrap::join(index, 2, leader, timeout)?,
+    /// };
+    /// let buffer = HostBuffer::allocate(&Solo, Options::new(1 << 20))?;
+    /// // SAFETY: no references into the buffer exist while it is written.
+    /// let options = FabricOptions::default();
+    /// let fabric = unsafe { Fabric::connect_with(&bootstrap, &buffer, options)? };
+    /// if index == 0 {
+    ///     fabric.put_signal(0..4096, 1, 0)?.wait()?;
+    /// } else {
+    ///     assert!(fabric.wait_signal(0, 1, timeout)?);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Disagreed`], on all processes, if the lengths of the buffers differ.
+    /// [`Error::Unsupported`] on a process without an RDMA device with an active port,
+    /// [`Error::Freeze`] for a frozen buffer, [`Error::Invalid`] for an option out of its range,
+    /// and [`Error::Elsewhere`] on the other processes.
+    ///
+    /// # Safety
+    /// The contract of [`connect`](Fabric::connect).
+    pub unsafe fn connect_with<B: Bootstrap + ?Sized>(
+        bootstrap: &B,
+        buffer: &HostBuffer,
+        options: FabricOptions,
+    ) -> Result<Fabric> {
+        let _span = info_span!("fabric", buffer = %buffer.name()).entered();
+        let bootstrap = &ByRef(bootstrap);
+        let opened = agree(bootstrap, open(buffer, &options))?;
+        let (state, progress) = begin(bootstrap, opened, buffer, options)?;
+        Ok(Fabric::with_state(state, agree(bootstrap, progress)?))
+    }
+
+    fn with_state(state: Arc<FabricState>, progress: ProgressThread) -> Fabric {
         let carrier: Arc<dyn Carrier> = state.clone();
         carrier::offer(&carrier);
-        fabric.state = Some(state);
-        Ok(fabric)
+        let (hosts, own) = (state.parts.len(), state.own);
+        Fabric { _progress: Some(progress), state: Some(state), hosts, own }
     }
 
     /// Returns whether hosts can be connected here, and the reason if not.
@@ -120,9 +149,9 @@ impl Fabric {
         self.own
     }
 
-    /// Returns the number of connections from and to this process. Two hosts have two connections if both
-    /// began operations on each other, one if only one did, and none before that. In a forked child the
-    /// number is 0.
+    /// Returns the number of connections from and to this process. Two hosts have two connections
+    /// if both began operations on each other, one if only one did, and none before that. In a
+    /// forked child the number is 0.
     #[must_use]
     pub fn connections(&self) -> usize {
         let state = self.state.as_ref().filter(|state| state.endpoint.is_owned());
@@ -141,12 +170,64 @@ impl Fabric {
 
 impl Drop for Fabric {
     fn drop(&mut self) {
-        // An operation that is still in progress may keep the state alive, but `replicate` must not use it
-        // any more.
+        // An operation that is still in progress may keep the state alive, but `replicate` must not
+        // use it any more.
         if let Some(state) = self.state.take().filter(|state| state.endpoint.is_owned()) {
             let carrier: Arc<dyn Carrier> = state;
             carrier::withdraw(&carrier);
         }
+    }
+}
+
+/// Exchanges the endpoints, and starts the thread that answers connect messages. No host sends any
+/// before the caller has brought all hosts to one result of that.
+fn begin(
+    bootstrap: &dyn Bootstrap,
+    opened: Opened,
+    buffer: &HostBuffer,
+    options: FabricOptions,
+) -> Result<(Arc<FabricState>, Result<ProgressThread>)> {
+    let Opened { resources, registration, scratch } = opened;
+    let span = Span::new(buffer.as_ptr().as_ptr() as usize, buffer.len())?;
+    let memory = RemoteSegment { address: span.start() as u64, rkey: registration.handle().rkey() };
+    let infos = EndpointInfo::new(resources.datagrams.address(), memory, span.len()).exchange(bootstrap)?;
+    check_lengths(&infos)?;
+    let own = bootstrap.index();
+    let state = Arc::new(FabricState {
+        group: infos[0].group,
+        endpoint: Arc::new(Endpoint::new(resources, own, &infos, options)),
+        signals: Arc::new(Signals::new()),
+        own,
+        parts: infos.iter().map(|info| info.memory).collect(),
+        registration: Mutex::new(Some(registration)),
+        scratch,
+        span,
+        buffer: buffer.clone(),
+    });
+    let registrations: Arc<dyn FreezeObserver> = state.clone();
+    own_ranges::observe(Arc::downgrade(&registrations));
+    let signals = state.signals.clone();
+    let on_signal = move |signal| signals.notify(signal as usize);
+    let progress = ProgressThread::start(&state.endpoint, on_signal, None);
+    // A rank that began to freeze the buffer before `tell` has not ended this registration.
+    let progress = progress.and_then(|progress| Ok(own_ranges::may_write(span).map(|()| progress)?));
+    Ok((state, progress))
+}
+
+fn check_lengths(infos: &[EndpointInfo]) -> Result<()> {
+    let first = infos[0].memory_bytes;
+    match infos.iter().position(|info| info.memory_bytes != first) {
+        None => Ok(()),
+        Some(rank) => Err(Error::Disagreed {
+            host: infos[rank].host.clone(),
+            rank,
+            why: format!(
+                "its buffer is {} long, and that of rank 0 on {} is {}: allocate buffers of one size",
+                Bytes(infos[rank].memory_bytes),
+                infos[0].host,
+                Bytes(first)
+            ),
+        }),
     }
 }
 

@@ -1,0 +1,211 @@
+//! The exchange of endpoint records, before any connection exists.
+
+use crate::error::{Error, Result};
+use crate::job::Collective;
+use crate::os::process;
+
+/// A means of exchanging small records between the processes that are to be connected.
+///
+/// Connections need it only while they are set up: each process publishes the address of its
+/// endpoint and the key of its memory. Every [`Collective`] is a bootstrap, and
+/// [`TcpBootstrap`](crate::rdma::TcpBootstrap) needs nothing but a TCP port. A program that has
+/// another channel (a key-value store, PMIx, its own sockets) implements the trait on it:
+///
+/// ```
+/// use std::sync::mpsc::{Receiver, Sender};
+/// use hostbuf::{Error, Result, rdma::Bootstrap};
+///
+/// /// Two processes, joined by a pair of queues.
+/// struct Queues {
+///     index: usize,
+///     to: Sender<Vec<u8>>,
+///     from: Receiver<Vec<u8>>,
+/// }
+///
+/// impl Bootstrap for Queues {
+///     fn index(&self) -> usize {
+///         self.index
+///     }
+///
+///     fn count(&self) -> usize {
+///         2
+///     }
+///
+///     fn exchange(&self, record: &[u8]) -> Result<Vec<Vec<u8>>> {
+///         let why = || "the peer is gone".to_owned();
+///         let lost = || Error::Collective { operation: "exchange", why: why() };
+///         self.to.send(record.to_vec()).map_err(|_| lost())?;
+///         let other = self.from.recv().map_err(|_| lost())?;
+///         let mut records = vec![record.to_vec(), other];
+///         if self.index == 1 {
+///             records.swap(0, 1);
+///         }
+///         Ok(records)
+///     }
+/// }
+/// # let (to_1, from_0) = std::sync::mpsc::channel();
+/// # let (to_0, from_1) = std::sync::mpsc::channel();
+/// # let one = std::thread::spawn(move || {
+/// #     Queues { index: 1, to: to_0, from: from_0 }.exchange(b"one").map_err(|e| e.to_string())
+/// # });
+/// # let zero = Queues { index: 0, to: to_1, from: from_1 }.exchange(b"zero")?;
+/// # assert_eq!(zero, [&b"zero"[..], b"one"]);
+/// # assert_eq!(one.join().unwrap().unwrap(), zero);
+/// # Ok::<(), Error>(())
+/// ```
+pub trait Bootstrap {
+    /// Returns the index of this process, counted from 0.
+    fn index(&self) -> usize;
+
+    /// Returns the number of processes.
+    fn count(&self) -> usize;
+
+    /// Sends `record` to all processes, and returns the records of all, in the order of their
+    /// indices. All processes call it in the same order. Records have different lengths, typically
+    /// of less than 1 KiB.
+    ///
+    /// # Errors
+    /// [`Error::Collective`] if a process is lost, or does not respond in time.
+    fn exchange(&self, record: &[u8]) -> Result<Vec<Vec<u8>>>;
+}
+
+impl<C: Collective + ?Sized> Bootstrap for C {
+    fn index(&self) -> usize {
+        self.rank()
+    }
+
+    fn count(&self) -> usize {
+        self.size()
+    }
+
+    fn exchange(&self, record: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let mut lengths = vec![0; size_of::<u64>() * self.size()];
+        self.all_gather(&(record.len() as u64).to_le_bytes(), &mut lengths)?;
+        let (lengths, _) = lengths.as_chunks::<{ size_of::<u64>() }>();
+        let lengths: Vec<usize> = lengths.iter().map(|&bytes| u64::from_le_bytes(bytes) as usize).collect();
+        // A collective gathers operands of one length.
+        let longest = lengths.iter().copied().max().unwrap_or(0);
+        if longest == 0 {
+            return Ok(vec![Vec::new(); self.size()]);
+        }
+        let mut padded = record.to_vec();
+        padded.resize(longest, 0);
+        let mut all = vec![0; longest * self.size()];
+        self.all_gather(&padded, &mut all)?;
+        Ok(all.chunks_exact(longest).zip(lengths).map(|(bytes, length)| bytes[..length].to_vec()).collect())
+    }
+}
+
+/// A bootstrap by reference, which makes a trait object of any one.
+pub(crate) struct ByRef<'b, B: ?Sized>(pub(crate) &'b B);
+
+impl<B: Bootstrap + ?Sized> Bootstrap for ByRef<'_, B> {
+    fn index(&self) -> usize {
+        self.0.index()
+    }
+
+    fn count(&self) -> usize {
+        self.0.count()
+    }
+
+    fn exchange(&self, record: &[u8]) -> Result<Vec<Vec<u8>>> {
+        self.0.exchange(record)
+    }
+}
+
+/// Exchanges records, and checks the result of an implementation that may be the caller's.
+///
+/// # Errors
+/// [`Error::Collective`].
+pub(crate) fn exchange(bootstrap: &dyn Bootstrap, record: &[u8]) -> Result<Vec<Vec<u8>>> {
+    let (index, count) = (bootstrap.index(), bootstrap.count());
+    let records = bootstrap.exchange(record)?;
+    if records.len() == count && records.get(index).is_some_and(|own| own == record) {
+        return Ok(records);
+    }
+    let why = format!(
+        "the bootstrap returned {} records to process {index} of {count}: expected one for each process, its own at its index",
+        records.len()
+    );
+    Err(Error::Collective { operation: "exchange", why })
+}
+
+/// Brings all processes to one result: `result` if all succeeded, else the error of the process
+/// with the lowest index. All processes call it.
+///
+/// # Errors
+/// The own error if this process has the lowest index of those that failed; [`Error::Elsewhere`]
+/// with the message of that process on the others; [`Error::Collective`].
+pub(crate) fn agree<T>(bootstrap: &dyn Bootstrap, result: Result<T>) -> Result<T> {
+    let record = match &result {
+        Ok(_) => String::new(),
+        Err(error) => format!("{}\0{error}", process::host_name()),
+    };
+    let records = exchange(bootstrap, record.as_bytes())?;
+    let Some(rank) = records.iter().position(|record| !record.is_empty()) else { return result };
+    match result {
+        Err(own) if rank == bootstrap.index() => Err(own),
+        _ => {
+            let text = String::from_utf8_lossy(&records[rank]);
+            let (host, message) = text.split_once('\0').unwrap_or(("?", &text));
+            Err(Error::Elsewhere { host: host.into(), rank, message: message.into() })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::Solo;
+
+    /// Returns these records, whatever is exchanged.
+    struct Fixed(Vec<Vec<u8>>);
+
+    impl Bootstrap for Fixed {
+        fn index(&self) -> usize {
+            1
+        }
+
+        fn count(&self) -> usize {
+            2
+        }
+
+        fn exchange(&self, _: &[u8]) -> Result<Vec<Vec<u8>>> {
+            Ok(self.0.clone())
+        }
+    }
+
+    fn records(records: &[&str]) -> Fixed {
+        Fixed(records.iter().map(|record| record.as_bytes().to_vec()).collect())
+    }
+
+    #[test]
+    fn a_collective_is_a_bootstrap() {
+        let group: &dyn Collective = &Solo;
+        assert_eq!(exchange(&ByRef(group), b"record").unwrap(), [b"record"]);
+        assert_eq!(exchange(&ByRef(group), b"").unwrap(), [b""]);
+    }
+
+    #[test]
+    fn records_in_the_wrong_order_or_number_are_an_error() {
+        assert!(exchange(&records(&["other", "own"]), b"own").is_ok());
+        for wrong in [&["own", "other"][..], &["own"], &["other", "own", "third"], &[]] {
+            let error = exchange(&records(wrong), b"own").unwrap_err().to_string();
+            assert!(error.contains("to process 1 of 2"), "{error}");
+        }
+    }
+
+    #[test]
+    fn all_processes_get_the_error_of_the_lowest_index() {
+        assert_eq!(agree(&records(&["", ""]), Ok(7)).unwrap(), 7);
+        let error = agree(&records(&["h0\0no device", ""]), Ok(())).unwrap_err();
+        assert!(matches!(&error, Error::Elsewhere { rank: 0, .. }), "{error:?}");
+        assert_eq!(error.to_string(), "rank 0 on h0: no device");
+        let own = || Error::invalid("depth 0");
+        let record = format!("{}\0depth 0", process::host_name());
+        let error = agree(&records(&["", &record]), Err::<(), _>(own())).unwrap_err();
+        assert!(matches!(error, Error::Invalid { .. }), "{error:?}");
+        let error = agree(&records(&["h0\0no device", &record]), Err::<(), _>(own())).unwrap_err();
+        assert!(matches!(error, Error::Elsewhere { rank: 0, .. }), "{error:?}");
+    }
+}
