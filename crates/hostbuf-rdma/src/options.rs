@@ -8,27 +8,30 @@ use crate::error::{Error, Result};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FabricOptions {
-    /// The name of the device, for example `mlx5_0`. By default the first device with an active port, on the
-    /// NUMA node of this process if there is one.
+    /// The name of the device, for example `mlx5_0`. By default the first device with an active
+    /// port, on the NUMA node of this process if there is one.
     pub device: Option<String>,
-    /// The index of the port's address in its GID table. By default RoCE v2 over IPv4 if the port has it.
+    /// The index of the port's address in its GID table. By default RoCE v2 over IPv4 if the port
+    /// has it.
     pub gid_index: Option<u8>,
-    /// The maximum transfer unit (MTU): 256, 512, 1024, 2048 or 4096 bytes, and at most that of the port,
-    /// which is the default. If the two sides of a connection differ, the smaller one applies.
+    /// The maximum transfer unit (MTU): 256, 512, 1024, 2048 or 4096 bytes, and at most that of the
+    /// port, which is the default. If the two sides of a connection differ, the smaller one
+    /// applies.
     pub mtu: Option<u16>,
-    /// The time limit for making a connection, with all repetitions. An operation also fails if it waits
-    /// for room in the send queue and no request completes for as long.
+    /// The time limit for making a connection, with all repetitions. An operation also fails if it
+    /// waits for room in the send queue and no request completes for as long.
     pub connect_timeout: Duration,
-    /// The time that the device waits for an acknowledgement before it repeats a packet, from 1 ms to 60 s.
-    /// It is rounded up to a value that devices support, 4.096 µs times a power of two.
+    /// The time that the device waits for an acknowledgement before it repeats a packet, from 1 ms
+    /// to 60 s. It is rounded up to a value that devices support, 4.096 µs times a power of two.
     pub ack_timeout: Duration,
-    /// The number of repetitions before an operation fails, 0 to 6. (Devices also accept 7, which SoftRoCE
-    /// takes as no limit.)
+    /// The number of repetitions before an operation fails, 0 to 6. (Devices also accept 7, which
+    /// SoftRoCE takes as no limit.)
     pub retries: u8,
-    /// The maximum number of operations to one host in progress. Posting waits while there are as many.
+    /// The maximum number of operations to one host in progress. Posting waits while there are as
+    /// many.
     pub depth: u32,
-    /// Busy-polls for completions: lower latency at the cost of one core. Waiting for a signal or a message
-    /// sleeps in any case.
+    /// Busy-polls for completions: lower latency at the cost of one core. Waiting for a signal or a
+    /// message sleeps in any case.
     pub busy_poll: bool,
 }
 
@@ -78,8 +81,8 @@ impl FabricOptions {
         Ok(())
     }
 
-    /// Returns the acknowledgement timeout in the encoding of verbs: the exponent of two by which 4.096 µs
-    /// are multiplied.
+    /// Returns the acknowledgement timeout in the encoding of verbs: the exponent of two by which
+    /// 4.096 µs are multiplied.
     pub(crate) fn ack_timeout_exponent(&self) -> u8 {
         let steps = self.ack_timeout.as_nanos().div_ceil(4096).max(1);
         steps.next_power_of_two().trailing_zeros().min(31) as u8

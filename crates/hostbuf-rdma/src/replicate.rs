@@ -20,8 +20,8 @@ use crate::rdma::one_sided::signals::{PIECE_ARRIVED, REPLICATION_FAILED};
 use crate::rdma::verbs::work_request::Operation;
 use crate::register::Span;
 
-/// The number of bytes of one put: small enough to keep a tree of hosts busy soon, large enough for the
-/// full bandwidth of a link.
+/// The number of bytes of one put: small enough to keep a tree of hosts busy soon, large enough for
+/// the full bandwidth of a link.
 const PIECE: usize = 1 << 20;
 
 /// The counts of the two internal signals before a replication, modulo 2^32.
@@ -81,8 +81,8 @@ impl Carrier for FabricState {
             // The children must not wait for more pieces.
             for &child in &children {
                 let notify = || self.notify(child, REPLICATION_FAILED).and_then(Pending::wait);
-                // The first attempt may only discover that the connection has failed; the second makes a
-                // new one.
+                // The first attempt may only discover that the connection has failed; the second
+                // makes a new one.
                 if let Err(error) = notify().or_else(|_| notify()) {
                     tracing::warn!(host = child, %error, "cannot notify a host that replicating has failed");
                 }

@@ -1,14 +1,15 @@
 //! Connections, made on demand by a connect message, its reply, and a queue pair on both sides.
 //!
 //! ```text
-//!   requester: new queue pair ──── Request(its info) ───>  acceptor: new queue pair,
-//!              connected to the    <── Reply(its info) ──            connected to the requester's
-//!              acceptor's
+//!   requester: new queue pair ── Request(its info) ──>  acceptor: new queue pair,
+//!              connected to the   <── Reply(its info) ──            connected to the
+//!              acceptor's                                           requester's
 //! ```
 //!
-//! Datagrams may be lost. The requester repeats the message with the same attempt number, and the acceptor
-//! repeats the same reply. Each side requests the connections on which it sends. Two processes that send
-//! to each other thus have two queue pairs each, and need not agree on who connects.
+//! Datagrams may be lost. The requester repeats the message with the same attempt number, and the
+//! acceptor repeats the same reply. Each side requests the connections on which it sends. Two
+//! processes that send to each other thus have two queue pairs each, and need not agree on who
+//! connects.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -121,8 +122,8 @@ impl Connections {
         [self.resources.datagrams.incoming(), self.resources.receives.completions()]
     }
 
-    /// Returns the connection to `peer`, and makes it if there is none. Waits until `deadline` at most,
-    /// and no longer than the option `connect_timeout`.
+    /// Returns the connection to `peer`, and makes it if there is none. Waits until `deadline` at
+    /// most, and no longer than the option `connect_timeout`.
     ///
     /// # Errors
     /// [`Error::Peer`] if the peer does not reply in time, or refuses; [`Error::Os`].
@@ -162,8 +163,9 @@ impl Connections {
         result
     }
 
-    /// Discards the connection to `peer` if it is still `queue_pair`. The next request makes a new one. A
-    /// failed request has moved the queue pair to the error state, in which the device flushes all others.
+    /// Discards the connection to `peer` if it is still `queue_pair`. The next request makes a new
+    /// one. A failed request has moved the queue pair to the error state, in which the device
+    /// flushes all others.
     pub(crate) fn discard(&self, peer: usize, queue_pair: &Arc<QueuePair>) {
         let mut state = lock(&self.outgoing[peer].state);
         if matches!(&state.0, OutgoingState::Connected(current) if Arc::ptr_eq(current, queue_pair)) {
@@ -278,8 +280,8 @@ impl Connections {
                         }
                     };
                     let reply = ConnectMessage { sender: self.own, body, ..message };
-                    // The requester repeats its request if it still exists. The replies to the other
-                    // requests must be sent in any case.
+                    // The requester repeats its request if it still exists. The replies to the
+                    // other requests must be sent in any case.
                     if let Err(error) = self.resources.datagrams.send(sender, &reply.encode()) {
                         tracing::warn!(peer = message.sender, %error, "cannot reply to a connect message");
                     }
@@ -333,8 +335,8 @@ impl Outgoing {
 }
 
 impl ConnectOutcome {
-    /// Classifies `error` for the threads that wait for the same connection. The thread that made it had
-    /// time until `deadline`, and the option allows until `option_deadline`.
+    /// Classifies `error` for the threads that wait for the same connection. The thread that made
+    /// it had time until `deadline`, and the option allows until `option_deadline`.
     fn of_error(error: &Error, deadline: Option<Instant>, option_deadline: Instant) -> ConnectOutcome {
         match error {
             // Threads with more time make their own attempt.
@@ -349,8 +351,8 @@ impl ConnectOutcome {
     }
 }
 
-/// Returns the sender of `message`, or `None` for an invalid message, or one of another job on the same
-/// network.
+/// Returns the sender of `message`, or `None` for an invalid message, or one of another job on the
+/// same network.
 fn valid_sender<'p>(
     peers: &'p [DatagramAddress],
     group: GroupId,

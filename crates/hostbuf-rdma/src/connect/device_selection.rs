@@ -5,8 +5,9 @@ use std::path::Path;
 
 const DEVICES: &str = "/sys/class/infiniband";
 
-/// Returns the first device of `names` that has an active port and is on the NUMA node `node`, or the
-/// first with an active port if none is on that node. Returns `None` if no port is known to be active.
+/// Returns the first device of `names` that has an active port and is on the NUMA node `node`, or
+/// the first with an active port if none is on that node. Returns `None` if no port is known to be
+/// active.
 pub(crate) fn nearest(names: &[String], node: Option<u32>) -> Option<String> {
     nearest_in(Path::new(DEVICES), names, node)
 }

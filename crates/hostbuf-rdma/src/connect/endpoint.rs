@@ -45,15 +45,15 @@ impl Endpoint {
         self.lineage.is_here()
     }
 
-    /// Processes all notifications and connect messages that have arrived, and requests events for the
-    /// next ones.
+    /// Processes all notifications and connect messages that have arrived, and requests events for
+    /// the next ones.
     ///
     /// # Errors
     /// [`Error::Os`].
     pub(crate) fn receive(&self, on_notification: &dyn Fn(u32)) -> Result<()> {
         self.connections.incoming().into_iter().try_for_each(CompletionQueue::request_event)?;
-        // Notifications first: a connect message may replace a connection, and with it the notifications
-        // that arrived on it.
+        // Notifications first: a connect message may replace a connection, and with it the
+        // notifications that arrived on it.
         self.connections.receive_notifications(on_notification)?;
         self.connections.receive_messages()
     }

@@ -38,8 +38,8 @@ impl Pending {
         Pending::new_until(endpoint, host, name, None)
     }
 
-    /// Makes an operation on `host` without any request yet. If a connection has to be made first, that
-    /// must succeed before the deadline.
+    /// Makes an operation on `host` without any request yet. If a connection has to be made first,
+    /// that must succeed before the deadline.
     ///
     /// # Errors
     /// [`Error::Peer`] if the host cannot be reached, with [`Failure::Timeout`] at the deadline;
@@ -80,8 +80,8 @@ impl Pending {
     /// [`Error::Peer`] if there is no room in time; [`Error::Os`].
     ///
     /// # Safety
-    /// The local memory stays mapped until the request completes. If the device writes there, nothing else
-    /// accesses it.
+    /// The local memory stays mapped until the request completes. If the device writes there,
+    /// nothing else accesses it.
     pub(crate) unsafe fn post(&mut self, operation: Operation, local: LocalSegment) -> Result<()> {
         // SAFETY: the caller keeps the contract.
         unsafe { self.post_all(&[(operation, local)]) }
@@ -110,8 +110,8 @@ impl Pending {
             // SAFETY: the caller keeps the contract.
             if let Err((posted, error)) = unsafe { queue_pair.post(work_requests) } {
                 match (posted, last) {
-                    // The device has a part of the batch, of which it reports nothing without the signaled
-                    // last request.
+                    // The device has a part of the batch, of which it reports nothing without the
+                    // signaled last request.
                     (1.., Some(last)) => {
                         queue_pair.fail(u64::from(last));
                         endpoint.connections.discard(self.host, &queue_pair);
@@ -184,7 +184,8 @@ impl Pending {
     /// Waits until the operation is complete.
     ///
     /// # Errors
-    /// [`Error::Peer`] if it has failed. If the peer is gone, it fails when the device's retries are used up.
+    /// [`Error::Peer`] if it has failed. If the peer is gone, it fails when the device's retries
+    /// are used up.
     pub fn wait(mut self) -> Result<()> {
         self.endpoint.check_owner()?;
         let endpoint = self.endpoint.clone();
@@ -192,8 +193,8 @@ impl Pending {
         self.result()
     }
 
-    /// Waits until the operation is complete, for at most `timeout`. Returns `false` if it is still in
-    /// progress.
+    /// Waits until the operation is complete, for at most `timeout`. Returns `false` if it is still
+    /// in progress.
     ///
     /// # Errors
     /// The errors of [`wait`](Pending::wait).

@@ -27,8 +27,8 @@ pub(crate) struct ProgressThread {
 }
 
 impl ProgressThread {
-    /// Starts the thread. It passes the immediate data of each notification to `on_notification`, and
-    /// performs `task`.
+    /// Starts the thread. It passes the immediate data of each notification to `on_notification`,
+    /// and performs `task`.
     ///
     /// # Errors
     /// [`Error::Os`].

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   eager:       the sender copies the message to a slot, and writes it to the receiver's slot
-//!   rendezvous:  sender: registers its memory ── header ───────────> receiver: registers its memory,
-//!                releases it                  <── acknowledgement ──           reads the bytes
+//!   rendezvous:  sender: registers memory ── header ───────────> receiver: registers memory,
+//!                releases it              <── acknowledgement ──           reads the bytes
 //! ```
 
 #![allow(unsafe_code)]
@@ -24,14 +24,15 @@ use crate::rdma::sync::{deadline, lock, time_left};
 use crate::rdma::verbs::work_request::{LocalSegment, Operation, RemoteSegment};
 use crate::register::{Access, Lease, RegistrationCache, Span, Stats, Verbs};
 
-/// One end of a channel: a queue of messages in each direction between this rank and another one. Made by
-/// [`connect`](Channel::connect).
+/// One end of a channel: a queue of messages in each direction between this rank and another one.
+/// Made by [`connect`](Channel::connect).
 ///
-/// Several threads may use a channel. Threads that send wait for each other, and so do threads that receive.
+/// Several threads may use a channel. Threads that send wait for each other, and so do threads that
+/// receive.
 ///
-/// When the last channel of a rank is dropped, its memory, its connections and its thread end. Dropping a
-/// channel waits until all messages have left this host. A rendezvous message that the other side has not
-/// received by then is lost, since the receiver reads it from this host.
+/// When the last channel of a rank is dropped, its memory, its connections and its thread end.
+/// Dropping a channel waits until all messages have left this host. A rendezvous message that the
+/// other side has not received by then is lost, since the receiver reads it from this host.
 pub struct Channel {
     pub(crate) set: Arc<ChannelSet>,
     pub(crate) index: usize,
@@ -47,7 +48,8 @@ pub(crate) struct ChannelSet {
     pub(crate) rings: Arc<Rings>,
 }
 
-/// A message that is being sent. Its bytes are borrowed until it is complete. Dropping this waits for that.
+/// A message that is being sent. Its bytes are borrowed until it is complete. Dropping this waits
+/// for that.
 #[must_use = "dropping a Sending waits until the message is complete"]
 pub struct Sending<'c> {
     channel: &'c Channel,
@@ -75,9 +77,9 @@ impl Channel {
         self.set.cache.stats()
     }
 
-    /// Invalidates registrations of the memory in `span`, which is about to change in a way that the monitor
-    /// does not detect: see [`RegistrationCache::invalidate`]. Memory that is being sent stays registered
-    /// until that is complete.
+    /// Invalidates registrations of the memory in `span`, which is about to change in a way that
+    /// the monitor does not detect: see [`RegistrationCache::invalidate`]. Memory that is being
+    /// sent stays registered until that is complete.
     ///
     /// # Errors
     /// The errors of [`RegistrationCache::invalidate`].
@@ -85,8 +87,8 @@ impl Channel {
         Ok(self.set.cache.invalidate(span)?)
     }
 
-    /// Sends `bytes`, and returns when they may be changed: an eager message has been copied by then, a
-    /// rendezvous message received.
+    /// Sends `bytes`, and returns when they may be changed: an eager message has been copied by
+    /// then, a rendezvous message received.
     ///
     /// # Errors
     /// The errors of [`begin_send`](Channel::begin_send) and [`Sending::wait`].
@@ -94,11 +96,12 @@ impl Channel {
         self.begin_send(bytes)?.wait()
     }
 
-    /// Begins to send `bytes`. Waits while as many messages as there are slots are not acknowledged.
+    /// Begins to send `bytes`. Waits while as many messages as there are slots are not
+    /// acknowledged.
     ///
     /// # Errors
-    /// [`Error::Peer`] if the other side does not respond; for a rendezvous message also the errors of
-    /// [`RegistrationCache::get`]. On an error nothing was sent.
+    /// [`Error::Peer`] if the other side does not respond; for a rendezvous message also the errors
+    /// of [`RegistrationCache::get`]. On an error nothing was sent.
     pub fn begin_send<'c>(&'c self, bytes: &'c [u8]) -> Result<Sending<'c>> {
         self.set.endpoint.check_owner()?;
         let (state, rings) = (self.state(), &self.set.rings);
@@ -111,7 +114,8 @@ impl Channel {
         let mut sending = lock(&state.sending);
         let SendState { sent, writes } = &mut *sending;
         let has_slot = || *sent - rings.acknowledged(self.index) < layout.slots as u64;
-        // The slots of lost messages are never acknowledged: collecting the writes detects the loss.
+        // The slots of lost messages are never acknowledged: collecting the writes detects the
+        // loss.
         self.wait("sending", None, &has_slot, &mut || self.collect(writes))?;
         self.collect(writes)?;
         state.check("sending")?;
@@ -130,15 +134,16 @@ impl Channel {
     /// Receives the next message into the beginning of `into`, and returns its length.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the message is longer than `into`; it can still be received into a longer buffer.
-    /// [`Error::Peer`] if the other side does not respond; for a rendezvous message also the errors of
-    /// [`RegistrationCache::get`].
+    /// [`Error::Invalid`] if the message is longer than `into`; it can still be received into a
+    /// longer buffer. [`Error::Peer`] if the other side does not respond; for a rendezvous message
+    /// also the errors of [`RegistrationCache::get`].
     pub fn receive(&self, into: &mut [u8]) -> Result<usize> {
         self.receive_until(into, None).map(|length| length.expect("without a deadline it waits"))
     }
 
-    /// Receives the next message like [`receive`](Channel::receive), and returns `None` if none arrives within
-    /// `timeout`. A rendezvous message that has arrived is read completely, which may take longer.
+    /// Receives the next message like [`receive`](Channel::receive), and returns `None` if none
+    /// arrives within `timeout`. A rendezvous message that has arrived is read completely, which
+    /// may take longer.
     ///
     /// # Errors
     /// The errors of [`receive`](Channel::receive).
@@ -212,8 +217,8 @@ impl Channel {
             let length = MAX_REQUEST_BYTES.min(into.len() - done);
             let address = into.as_mut_ptr() as usize + done;
             let local = LocalSegment { address, length: length as u32, lkey: lease.key().lkey };
-            // SAFETY: the bytes are borrowed, and the lease keeps them registered. This function returns only
-            // after the request is complete.
+            // SAFETY: the bytes are borrowed, and the lease keeps them registered. This function
+            // returns only after the request is complete.
             if let Err(error) = unsafe { read.post(Operation::Read(remote.offset(done)), local) } {
                 let _ = read.wait();
                 return Err(error);
@@ -237,7 +242,8 @@ impl Channel {
         let state = self.state();
         let mut write = Pending::new(&self.set.endpoint, state.rank, "send")?;
         if writes.0.back().is_some_and(|last| !last.has_same_connection(&write)) {
-            // Another thread has replaced the connection. All writes on the old one must have arrived.
+            // Another thread has replaced the connection. All writes on the old one must have
+            // arrived.
             state.collect(writes, &self.set.rings, self.index, true)?;
             state.check("sending")?;
         }
@@ -252,10 +258,12 @@ impl Channel {
         self.state().collect(writes, &self.set.rings, self.index, false)
     }
 
-    /// Waits until `ready` returns true, and calls `check` from time to time. Returns `false` at the deadline.
+    /// Waits until `ready` returns true, and calls `check` from time to time. Returns `false` at
+    /// the deadline.
     ///
     /// # Errors
-    /// [`Error::Peer`] if the other side is gone, or one of both sides has failed; the errors of `check`.
+    /// [`Error::Peer`] if the other side is gone, or one of both sides has failed; the errors of
+    /// `check`.
     fn wait(
         &self,
         doing: &'static str,
@@ -344,8 +352,8 @@ impl Sending<'_> {
             Ok(())
         });
         let span = self.lease.take().map(|lease| lease.span());
-        // The other side may read later than this side waits. It must get an error rather than bytes that were
-        // written there since.
+        // The other side may read later than this side waits. It must get an error rather than
+        // bytes that were written there since.
         if let (Err(_), Some(span)) = (&result, span) {
             self.channel.invalidate(span)?;
         }
@@ -379,7 +387,8 @@ impl Drop for Channel {
             Ok(()) | Err(Error::Peer { failure: Failure::NoAnswer | Failure::Flushed, .. }) => {}
             Err(error) => tracing::warn!(%error, "the last messages have not arrived"),
         }
-        // Other channels of this rank may keep the rings, so the peer would wait without the status.
+        // Other channels of this rank may keep the rings, so the peer would wait without the
+        // status.
         rings.set_status(self.index, ChannelStatus::Closed);
     }
 }

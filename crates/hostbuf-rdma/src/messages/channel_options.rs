@@ -13,13 +13,16 @@ const MAX_SLOTS: usize = 4096;
 pub struct ChannelOptions {
     /// The device and the options of its connections.
     pub connection: FabricOptions,
-    /// The maximum number of bytes of an eager message, which is copied and sent at once. A longer message
-    /// uses rendezvous: the cache registers its memory, and the receiver reads it from there. At most 1 MiB.
+    /// The maximum number of bytes of an eager message, which is copied and sent at once. A longer
+    /// message uses rendezvous: the cache registers its memory, and the receiver reads it from
+    /// there. At most 1 MiB.
     pub eager: usize,
-    /// The maximum number of messages of a channel that are not acknowledged, in each direction, from 1 to
-    /// 4096. A sender waits while there are as many. The receiver acknowledges in batches of half the slots,
-    /// so the limit that applies may be little more than half. Each side pins a slot of the size of an eager
-    /// message for each message and direction: 258 KiB per channel with the defaults.
+    /// The maximum number of messages of a channel that are not acknowledged, in each direction,
+    /// from 1 to
+    /// 4096. A sender waits while there are as many. The receiver acknowledges in batches of half
+    ///       the slots, so the limit that applies may be little more than half. Each side pins a
+    ///       slot of the size of an eager message for each message and direction: 258 KiB per
+    ///       channel with the defaults.
     pub slots: usize,
 }
 

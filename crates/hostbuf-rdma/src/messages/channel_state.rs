@@ -1,4 +1,5 @@
-//! The state of a channel beside its rings: notifications that have arrived, and writes in progress.
+//! The state of a channel beside its rings: notifications that have arrived, and writes in
+//! progress.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -46,7 +47,8 @@ pub(crate) struct ChannelState {
     pub(crate) receiving: Mutex<ReceiveState>,
     /// The number of messages that have arrived.
     arrived: AtomicU64,
-    /// The first failure of a write. The notification of that write is lost, and no later one replaces it.
+    /// The first failure of a write. The notification of that write is lost, and no later one
+    /// replaces it.
     failed: OnceLock<Failure>,
     mutex: Mutex<()>,
     changed: Condvar,
@@ -114,8 +116,8 @@ impl ChannelState {
         self.changed.notify_all();
     }
 
-    /// Sleeps until a notification arrives or the channel fails, for at most `timeout`. Returns at once if
-    /// `ready` returns true.
+    /// Sleeps until a notification arrives or the channel fails, for at most `timeout`. Returns at
+    /// once if `ready` returns true.
     pub(crate) fn sleep_unless(&self, ready: &dyn Fn() -> bool, timeout: Duration) {
         let guard = lock(&self.mutex);
         if !ready() && self.failed.get().is_none() {
@@ -142,7 +144,8 @@ impl ChannelState {
         }
     }
 
-    /// Collects the results of the writes in each direction that no other thread uses at the moment.
+    /// Collects the results of the writes in each direction that no other thread uses at the
+    /// moment.
     pub(crate) fn try_collect(&self, rings: &Rings, index: usize) {
         let mut result = Ok(());
         if let Some(mut sending) = try_lock(&self.sending) {
@@ -156,8 +159,8 @@ impl ChannelState {
         }
     }
 
-    /// Collects the results of writes that are complete, or waits for all with `wait`. The channel fails if
-    /// one of them has failed.
+    /// Collects the results of writes that are complete, or waits for all with `wait`. The channel
+    /// fails if one of them has failed.
     ///
     /// # Errors
     /// [`Error::Os`].

@@ -60,8 +60,8 @@ impl FreezeObserver for FabricState {
         Ok(())
     }
 
-    /// Ends the registration last: the peers' keys depend on it, and are the same as long as the fabric
-    /// exists.
+    /// Ends the registration last: the peers' keys depend on it, and are the same as long as the
+    /// fabric exists.
     fn commit(&self, span: Span) -> std::result::Result<(), String> {
         if !self.span.overlaps(span) {
             return Ok(());

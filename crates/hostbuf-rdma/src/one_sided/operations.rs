@@ -18,23 +18,23 @@ use crate::rdma::verbs::work_request::{LocalSegment, Operation, RemoteSegment};
 use crate::span::Span;
 
 impl Fabric {
-    /// Writes this host's bytes of `region` to the same region of `host`. When the operation is complete, the
-    /// bytes here may be changed. Puts to one host arrive in the order in which they were begun. A
-    /// [signal](Fabric::put_signal) tells the other host that the bytes are visible there; or the hosts
-    /// agree on that by other means after a [`flush`](Fabric::flush).
+    /// Writes this host's bytes of `region` to the same region of `host`. When the operation is
+    /// complete, the bytes here may be changed. Puts to one host arrive in the order in which they
+    /// were begun. A [signal](Fabric::put_signal) tells the other host that the bytes are visible
+    /// there; or the hosts agree on that by other means after a [`flush`](Fabric::flush).
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a region that is empty or not inside the buffer, or a host that does not exist;
-    /// [`Error::Freeze`] if the buffer is frozen; [`Error::Peer`] if the host cannot be reached;
-    /// [`Error::Unsupported`] on ranks that do no I/O.
+    /// [`Error::Invalid`] for a region that is empty or not inside the buffer, or a host that does
+    /// not exist; [`Error::Freeze`] if the buffer is frozen; [`Error::Peer`] if the host cannot be
+    /// reached; [`Error::Unsupported`] on ranks that do no I/O.
     pub fn put(&self, region: impl RangeBounds<usize>, host: usize) -> Result<Pending> {
         let (state, span) = self.checked(region, host)?;
         let pending = begin(state, "put", host, span, |remote, _| Operation::Write(remote))?;
         Ok(pending.with_keepalive(state.clone()))
     }
 
-    /// Writes many regions, in their order, as one operation. For many small regions this is much cheaper
-    /// than one [`put`](Fabric::put) each.
+    /// Writes many regions, in their order, as one operation. For many small regions this is much
+    /// cheaper than one [`put`](Fabric::put) each.
     ///
     /// # Errors
     /// The errors of [`put`](Fabric::put). All regions are checked before anything is sent.
@@ -57,9 +57,10 @@ impl Fabric {
         Ok(pending.with_keepalive(state.clone()))
     }
 
-    /// Writes `region` like [`put`](Fabric::put), and then increments the signal `signal` of `host`, on which
-    /// [`wait_signal`](Fabric::wait_signal) waits there. When the signal arrives, the bytes of this put are
-    /// visible on `host`, and so are those of all earlier puts of this host, except for puts that failed.
+    /// Writes `region` like [`put`](Fabric::put), and then increments the signal `signal` of
+    /// `host`, on which [`wait_signal`](Fabric::wait_signal) waits there. When the signal arrives,
+    /// the bytes of this put are visible on `host`, and so are those of all earlier puts of this
+    /// host, except for puts that failed.
     ///
     /// # Errors
     /// The errors of [`put`](Fabric::put), and [`Error::Invalid`] for a signal that is not below
@@ -71,8 +72,8 @@ impl Fabric {
         Ok(pending.with_keepalive(state.clone()))
     }
 
-    /// Reads the bytes of `region` of `host` into the same region here. When the operation is complete, they
-    /// are here.
+    /// Reads the bytes of `region` of `host` into the same region here. When the operation is
+    /// complete, they are here.
     ///
     /// # Errors
     /// The errors of [`put`](Fabric::put).
@@ -82,11 +83,13 @@ impl Fabric {
         Ok(pending.with_keepalive(state.clone()))
     }
 
-    /// Adds `add` to the 64-bit word at `offset` of `host`, and writes its previous value to the word at
-    /// `offset` here. It is atomic with respect to other calls of `fetch_add`, but not to processors.
+    /// Adds `add` to the 64-bit word at `offset` of `host`, and writes its previous value to the
+    /// word at `offset` here. It is atomic with respect to other calls of `fetch_add`, but not to
+    /// processors.
     ///
     /// # Errors
-    /// The errors of [`put`](Fabric::put), and [`Error::Invalid`] for an offset that is not a multiple of 8.
+    /// The errors of [`put`](Fabric::put), and [`Error::Invalid`] for an offset that is not a
+    /// multiple of 8.
     pub fn fetch_add(&self, offset: usize, host: usize, add: u64) -> Result<Pending> {
         if !offset.is_multiple_of(8) {
             return Err(Error::invalid(format!(
@@ -99,11 +102,12 @@ impl Fabric {
         Ok(pending.with_keepalive(state.clone()))
     }
 
-    /// Waits until all operations on `host` are complete on this side: the bytes here may be changed again.
+    /// Waits until all operations on `host` are complete on this side: the bytes here may be
+    /// changed again.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the host does not exist; [`Error::Peer`] after `timeout`. A failed operation
-    /// reports its error through its own [`Pending`].
+    /// [`Error::Invalid`] if the host does not exist; [`Error::Peer`] after `timeout`. A failed
+    /// operation reports its error through its own [`Pending`].
     pub fn flush_local(&self, host: usize, timeout: Duration) -> Result<()> {
         let state = self.state()?;
         self.check_host(host)?;
@@ -114,20 +118,21 @@ impl Fabric {
         }
     }
 
-    /// Waits until all operations on `host` are complete, and the bytes that they wrote are visible to
-    /// processors there. It reads a word of the other host, which its device and bus deliver after all
-    /// earlier writes. The other host is not notified; a [signal](Fabric::put_signal) does that.
+    /// Waits until all operations on `host` are complete, and the bytes that they wrote are visible
+    /// to processors there. It reads a word of the other host, which its device and bus deliver
+    /// after all earlier writes. The other host is not notified; a [signal](Fabric::put_signal)
+    /// does that.
     ///
     /// # Errors
-    /// The errors of [`flush_local`](Fabric::flush_local); [`Error::Peer`] if the host cannot be reached;
-    /// [`Error::Freeze`] if the buffer is frozen.
+    /// The errors of [`flush_local`](Fabric::flush_local); [`Error::Peer`] if the host cannot be
+    /// reached; [`Error::Freeze`] if the buffer is frozen.
     pub fn flush(&self, host: usize, timeout: Duration) -> Result<()> {
         let deadline = deadline(timeout);
         self.flush_local(host, timeout)?;
         let state = self.writable(host)?;
         let mut read = Pending::new_until(&state.endpoint, host, "flush", deadline)?;
-        // SAFETY: nothing reads the scratch word. The state keeps it registered, and the operation keeps
-        // the state.
+        // SAFETY: nothing reads the scratch word. The state keeps it registered, and the operation
+        // keeps the state.
         unsafe { read.post(Operation::Read(state.parts[host]), state.scratch())? };
         let mut read = read.with_keepalive(state.clone());
         match read.wait_timeout(time_left(deadline))? {
@@ -146,8 +151,8 @@ impl Fabric {
         Ok(self.state()?.signals.count(signal))
     }
 
-    /// Waits until `signal` has arrived `times` times since the hosts were connected. Returns `false` after
-    /// `timeout`.
+    /// Waits until `signal` has arrived `times` times since the hosts were connected. Returns
+    /// `false` after `timeout`.
     ///
     /// # Errors
     /// The errors of [`signals`](Fabric::signals).
@@ -198,7 +203,8 @@ pub(crate) fn put_with_signal(
     })
 }
 
-/// Posts the requests for `span`. `operation` makes each from its remote memory, and knows the last one.
+/// Posts the requests for `span`. `operation` makes each from its remote memory, and knows the last
+/// one.
 fn begin(
     state: &FabricState,
     name: &'static str,
@@ -212,8 +218,9 @@ fn begin(
         requests.push((operation(state.remote(host, local.address), is_last), local));
     });
     let mut pending = Pending::new(&state.endpoint, host, name)?;
-    // SAFETY: the buffer's own memory, which stays registered until the fabric is gone or the buffer is
-    // frozen. After that the device fails the request, since the key is not valid any more.
+    // SAFETY: the buffer's own memory, which stays registered until the fabric is gone or the
+    // buffer is frozen. After that the device fails the request, since the key is not valid any
+    // more.
     unsafe { pending.post_all(&requests)? };
     Ok(pending)
 }

@@ -42,8 +42,8 @@ impl Signals {
         self.counts[signal].load(Ordering::Acquire)
     }
 
-    /// Waits until `ready` returns true. It is called whenever a signal has arrived. Returns `false` after
-    /// `timeout`.
+    /// Waits until `ready` returns true. It is called whenever a signal has arrived. Returns
+    /// `false` after `timeout`.
     pub(crate) fn wait_until(&self, timeout: Duration, ready: &dyn Fn() -> bool) -> bool {
         let deadline = deadline(timeout);
         let mut guard = lock(&self.mutex);

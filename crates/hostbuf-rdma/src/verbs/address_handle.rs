@@ -13,8 +13,8 @@ use crate::rdma::verbs::gid::Gid;
 use crate::rdma::verbs::port::Port;
 use crate::register::Verbs;
 
-/// The route to a port, for datagrams (`ibv_ah`). The [`Verbs`] that it was created with must outlive
-/// it.
+/// The route to a port, for datagrams (`ibv_ah`). The [`Verbs`] that it was created with must
+/// outlive it.
 pub(crate) struct AddressHandle {
     handle: NonNull<ffi::ibv_ah>,
     lineage: Lineage,

@@ -87,8 +87,8 @@ impl CompletionQueue {
         }
     }
 
-    /// Requests an event for the next completion. Completions that are already in the queue cause no
-    /// event, so the caller polls once more afterwards.
+    /// Requests an event for the next completion. Completions that are already in the queue cause
+    /// no event, so the caller polls once more afterwards.
     ///
     /// # Errors
     /// [`Error::Os`].

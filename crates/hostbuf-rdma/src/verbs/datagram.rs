@@ -97,8 +97,8 @@ impl DatagramQueuePair {
         request.wr.ud.ah = handle.as_ptr();
         request.wr.ud.remote_qpn = to.queue_pair;
         request.wr.ud.remote_qkey = QUEUE_KEY;
-        // SAFETY: the segment and the address handle exist until the call returns. The call copies the
-        // bytes, and the handle stays in the map until this queue pair is dropped.
+        // SAFETY: the segment and the address handle exist until the call returns. The call copies
+        // the bytes, and the handle stays in the map until this queue pair is dropped.
         match unsafe { self.queue_pair.post_raw(&raw mut request, &mut null_mut()) } {
             // A full queue counts as a loss on the network.
             0 | libc::ENOMEM => Ok(()),

@@ -1,13 +1,13 @@
 //! Work requests in progress, and the threads that wait for their completions.
 //!
 //! No thread exists only to poll for completions. One of the waiting threads polls, and the others
-//! sleep until it has found some. Between two polls it sleeps as well, until the device has an event,
-//! or busy-polls if the options say so.
+//! sleep until it has found some. Between two polls it sleeps as well, until the device has an
+//! event, or busy-polls if the options say so.
 //!
 //! Requests are posted in *batches*. Only the last request of a batch is signaled: its completion
-//! reports the whole batch. A failed request reports itself too, and so do all requests behind it. The
-//! status of a batch is stored in a word of its own, so the slots of its requests are free as soon as it
-//! has completed, whether or not anybody reads the status.
+//! reports the whole batch. A failed request reports itself too, and so do all requests behind it.
+//! The status of a batch is stored in a word of its own, so the slots of its requests are free as
+//! soon as it has completed, whether or not anybody reads the status.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -22,15 +22,16 @@ use crate::rdma::sync::{deadline, lock};
 use crate::rdma::verbs::completion_queue::CompletionQueue;
 use crate::rdma::verbs::queue_pair::QueuePair;
 
-/// The longest sleep between two polls. Events are not lost; the limit is for a device that is gone.
+/// The longest sleep between two polls. Events are not lost; the limit is for a device that is
+/// gone.
 const MAX_SLEEP: Duration = Duration::from_millis(200);
 
 /// The status of a batch of requests.
 pub(crate) struct BatchStatus(AtomicU32);
 
 impl BatchStatus {
-    /// Returns the status of the first request that failed, 0 if none did, or `None` if the batch is in
-    /// progress.
+    /// Returns the status of the first request that failed, 0 if none did, or `None` if the batch
+    /// is in progress.
     pub(crate) fn get(&self) -> Option<u32> {
         self.0.load(Ordering::Acquire).checked_sub(1)
     }
@@ -61,8 +62,8 @@ struct RequestSlot {
     /// The status of the first request that failed.
     failed: Option<u32>,
     status: Option<Arc<BatchStatus>>,
-    /// The queue pair, which must exist until its requests have completed: a destroyed queue pair reports
-    /// no completions.
+    /// The queue pair, which must exist until its requests have completed: a destroyed queue pair
+    /// reports no completions.
     queue_pair: Option<Arc<QueuePair>>,
 }
 
@@ -92,7 +93,8 @@ pub(crate) struct InFlight {
 }
 
 impl InFlight {
-    /// Makes room for `slots` requests at a time, and for `depth` requests to each of `hosts` hosts.
+    /// Makes room for `slots` requests at a time, and for `depth` requests to each of `hosts`
+    /// hosts.
     pub(crate) fn new(
         completions: Arc<CompletionQueue>,
         slots: u32,
@@ -113,9 +115,9 @@ impl InFlight {
         MAX_BATCH.min(self.depth as usize)
     }
 
-    /// Reserves slots for a batch of `count` requests to `host`, which the caller posts to `queue_pair`.
-    /// Waits for free slots as long as a request to `host` completes at least once in every `patience`.
-    /// Returns `None` if none does.
+    /// Reserves slots for a batch of `count` requests to `host`, which the caller posts to
+    /// `queue_pair`. Waits for free slots as long as a request to `host` completes at least once in
+    /// every `patience`. Returns `None` if none does.
     ///
     /// # Errors
     /// [`Error::Os`](crate::Error::Os).
@@ -171,8 +173,8 @@ impl InFlight {
         // Dropped after the lock is released, since destroying a queue pair is a system call.
         let mut released = Vec::new();
         let count = {
-            // The lock is held during the poll: a slot must not be used again before its completion is in
-            // the table.
+            // The lock is held during the poll: a slot must not be used again before its completion
+            // is in the table.
             let mut table = lock(&self.table);
             self.completions.poll(|completion| {
                 let status = completion.error().map_or(0, |(status, _)| status);
@@ -194,8 +196,8 @@ impl InFlight {
         Ok(())
     }
 
-    /// Waits until `done` returns true. `done` is called whenever a request has completed. Returns `false`
-    /// at the deadline.
+    /// Waits until `done` returns true. `done` is called whenever a request has completed. Returns
+    /// `false` at the deadline.
     ///
     /// # Errors
     /// [`Error::Os`](crate::Error::Os).
@@ -241,7 +243,8 @@ impl InFlight {
         }
         let mut fds = [PollFd::new(self.completions.as_fd(), PollFlags::POLLIN)];
         let timeout = PollTimeout::try_from(sleep.as_millis().max(1) as i32).unwrap_or(PollTimeout::ZERO);
-        // The result does not matter: the caller checks its condition again, also after an interrupt.
+        // The result does not matter: the caller checks its condition again, also after an
+        // interrupt.
         let _ = poll(&mut fds, timeout);
         self.poll().map(drop)
     }

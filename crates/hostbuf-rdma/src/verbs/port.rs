@@ -34,8 +34,8 @@ struct GidEntry {
 }
 
 impl Port {
-    /// Chooses the first port of `verbs` that is up, with the GID at `index`, or with the most suitable
-    /// GID if there is no index.
+    /// Chooses the first port of `verbs` that is up, with the GID at `index`, or with the most
+    /// suitable GID if there is no index.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if no port is up, or none has a GID for RoCE v2 or InfiniBand.
@@ -116,8 +116,8 @@ fn gid_entries(port: &Path) -> Vec<GidEntry> {
     entries
 }
 
-/// Returns the entry with the widest reach: RoCE v2 over IPv4, then over a routable IPv6 address, then
-/// over a link-local one. InfiniBand has one type only, and its first GID is always valid.
+/// Returns the entry with the widest reach: RoCE v2 over IPv4, then over a routable IPv6 address,
+/// then over a link-local one. InfiniBand has one type only, and its first GID is always valid.
 fn best(entries: &[GidEntry]) -> Option<&GidEntry> {
     let rank = |entry: &&GidEntry| {
         let address = entry.gid.to_ipv6();
@@ -132,7 +132,8 @@ fn best(entries: &[GidEntry]) -> Option<&GidEntry> {
     entries.iter().filter(|entry| rank(entry).is_some()).min_by_key(|entry| rank(entry))
 }
 
-/// Returns the active MTU of a port, or 1024 bytes, which every device supports, if the query fails.
+/// Returns the active MTU of a port, or 1024 bytes, which every device supports, if the query
+/// fails.
 fn mtu(verbs: &Verbs, port: u8) -> ffi::ibv_mtu {
     let mut attributes = ffi::ibv_port_attr::default();
     // SAFETY: the device is open; the library writes only the leading part of the attributes.

@@ -22,8 +22,8 @@ use crate::register::{Registrar, Verbs};
 
 /// The maximum number of reads and atomics of one connection that are in progress at a time.
 const MAX_READS: u8 = 4;
-/// The time that the device waits before it repeats a message for which the peer had no receive slot:
-/// 12 encodes 0.64 ms.
+/// The time that the device waits before it repeats a message for which the peer had no receive
+/// slot: 12 encodes 0.64 ms.
 const RNR_TIMER: u8 = 12;
 /// The number of such repetitions: 7 encodes no limit.
 const RNR_RETRIES: u8 = 7;
@@ -70,7 +70,8 @@ impl QueuePair {
         QueuePair::new(verbs, sends, receives, ffi::ibv_qp_type::IBV_QPT_RC, depth, 0)
     }
 
-    /// Creates a queue pair for datagrams, ready for use. Sends of up to `max_inline` bytes may be inline.
+    /// Creates a queue pair for datagrams, ready for use. Sends of up to `max_inline` bytes may be
+    /// inline.
     ///
     /// # Errors
     /// [`Error::Os`].
@@ -212,14 +213,15 @@ impl QueuePair {
         }
     }
 
-    /// Posts a batch of at most [`MAX_BATCH`] requests, in their order. The send queue must have room for
-    /// all of them.
+    /// Posts a batch of at most [`MAX_BATCH`] requests, in their order. The send queue must have
+    /// room for all of them.
     ///
     /// # Errors
     /// The number of requests that were posted, and [`Error::Os`].
     ///
     /// # Safety
-    /// The local memory stays registered and mapped until the completion, and for reads unreferenced.
+    /// The local memory stays registered and mapped until the completion, and for reads
+    /// unreferenced.
     #[doc(alias = "ibv_post_send")]
     pub(crate) unsafe fn post(
         &self,
@@ -266,12 +268,12 @@ impl QueuePair {
         Err((posted.min(count), Error::os(doing)(io::Error::from_raw_os_error(code))))
     }
 
-    /// Posts a list of requests, and returns the error code of verbs. `bad` receives the first request
-    /// that was not posted.
+    /// Posts a list of requests, and returns the error code of verbs. `bad` receives the first
+    /// request that was not posted.
     ///
     /// # Safety
-    /// `list` is a valid list, whose objects exist until the call returns. The memory that it names stays
-    /// registered and mapped until the completions.
+    /// `list` is a valid list, whose objects exist until the call returns. The memory that it names
+    /// stays registered and mapped until the completions.
     pub(crate) unsafe fn post_raw(
         &self,
         list: *mut ffi::ibv_send_wr,
@@ -284,8 +286,8 @@ impl QueuePair {
         }
     }
 
-    /// Moves the queue pair to the error state and posts a last request, `id`. All requests before it are
-    /// over when the device reports that one, since the device completes requests in order.
+    /// Moves the queue pair to the error state and posts a last request, `id`. All requests before
+    /// it are over when the device reports that one, since the device completes requests in order.
     pub(crate) fn fail(&self, id: u64) {
         let mut attributes =
             ffi::ibv_qp_attr { qp_state: ffi::ibv_qp_state::IBV_QPS_ERR, ..Default::default() };

@@ -27,8 +27,8 @@ pub(crate) struct SharedReceiveQueue {
     slot_bytes: usize,
 }
 
-// SAFETY: any thread may call verbs, and several may at a time; only the owner of a slot's completion
-// reads the slot.
+// SAFETY: any thread may call verbs, and several may at a time; only the owner of a slot's
+// completion reads the slot.
 unsafe impl Send for SharedReceiveQueue {}
 // SAFETY: as above.
 unsafe impl Sync for SharedReceiveQueue {}
@@ -65,7 +65,8 @@ impl SharedReceiveQueue {
             srq_context: null_mut(),
             attr: ffi::ibv_srq_attr { max_wr: slots, max_sge: 1, srq_limit: 0 },
         };
-        // SAFETY: the protection domain exists as long as the registrar, which the registration holds.
+        // SAFETY: the protection domain exists as long as the registrar, which the registration
+        // holds.
         let queue = unsafe { ffi::ibv_create_srq(verbs.protection_domain().as_ptr(), &raw mut attributes) };
         let queue = NonNull::new(queue)
             .ok_or_else(|| Error::os("creating a shared receive queue")(io::Error::last_os_error()))?;

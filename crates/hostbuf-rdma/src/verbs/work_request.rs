@@ -13,8 +13,8 @@ impl LocalSegment {
     pub(crate) const EMPTY: LocalSegment = LocalSegment { address: 0, length: 0, lkey: 0 };
 }
 
-/// An address in the memory of another process, with the key by which it may be accessed. The length
-/// is that of the request's local segment.
+/// An address in the memory of another process, with the key by which it may be accessed. The
+/// length is that of the request's local segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RemoteSegment {
     pub(crate) address: u64,
