@@ -1,9 +1,9 @@
 //! Connections of processes that have neither MPI nor a launcher. The checks are in
 //! tests/fixtures/rdma_bootstrap.rs.
 
-use crate::machines::all_is_well_on_both;
+use crate::machines::check_on_both;
 
 #[test]
 fn two_processes_connect_by_a_tcp_bootstrap() {
-    all_is_well_on_both("rdma_bootstrap", &["addresses", "fabric", "channel", "lengths-differ", "one-fails"]);
+    check_on_both("rdma_bootstrap", &["addresses", "fabric", "channel", "lengths-differ", "one-fails"]);
 }

@@ -1,10 +1,10 @@
-//! Messages between two hosts. The checks are in tests/fixtures/rdma_channel.rs.
+//! Tests of channels between two hosts. The checks are in tests/fixtures/rdma_channel.rs.
 
-use crate::machines::all_is_well_on_both;
+use crate::machines::check_on_both;
 
 #[test]
 fn messages_between_two_hosts() {
-    all_is_well_on_both(
+    check_on_both(
         "rdma_channel",
         &[
             "sizes",
@@ -13,14 +13,14 @@ fn messages_between_two_hosts() {
             "more-than-slots",
             "registered-once",
             "too-long",
-            "changed-in-flight",
-            "news-lost",
-            "lost-and-idle",
-            "closed",
-            "patience",
+            "remapped-while-sending",
+            "lost-notification",
+            "lost-while-idle",
+            "closed-by-peer",
+            "receive-timeout",
             "forked",
-            "refused",
-            "rounds",
+            "invalid-requests",
+            "no-leaks",
             "killed",
         ],
     );

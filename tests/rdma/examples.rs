@@ -1,12 +1,13 @@
-//! examples/symmetric_put.rs and examples/halo_exchange.rs, as a user runs them. Over MPI alone they are in tests/jobs.
+//! Tests of examples/symmetric_put.rs and examples/halo_exchange.rs, as a user runs them.
+//! tests/jobs tests them over MPI alone.
 
 use std::process::Command;
 
 use crate::machines::{program, run_over_both};
 
-/// Two ranks on each host, so that channels lead to the same host and to the other one.
+/// Two ranks on each host, so that there are channels within a host and between hosts.
 #[test]
-fn they_go_by_rdma_where_there_is_some() {
+fn examples_use_rdma_if_the_hosts_have_it() {
     let (Some(put), Some(halo)) = (program("symmetric_put"), program("halo_exchange")) else { return };
     let job = format!(
         "mpirun -np 4 --map-by ppr:2:node {} --size 4M && mpirun -np 4 --map-by ppr:2:node {} --size 256x4096 --steps 10",
@@ -25,7 +26,7 @@ fn they_go_by_rdma_where_there_is_some() {
 }
 
 #[test]
-fn they_say_why_not_where_there_is_none() {
+fn examples_report_the_reason_if_there_is_no_rdma() {
     if std::path::Path::new("/sys/class/infiniband").exists() {
         return crate::skip("examples that find no RDMA device: there is one");
     }

@@ -1,11 +1,11 @@
-//! Puts and gets between two hosts. The checks are in tests/fixtures/rdma_fabric.rs and
-//! rdma_whole.rs.
+//! Tests of a fabric of two hosts. The checks are in tests/fixtures/rdma_fabric.rs and
+//! rdma_whole_buffer.rs.
 
-use crate::machines::all_is_well_on_both;
+use crate::machines::check_on_both;
 
 #[test]
 fn puts_and_gets_between_two_hosts() {
-    all_is_well_on_both(
+    check_on_both(
         "rdma_fabric",
         &[
             "put",
@@ -15,15 +15,15 @@ fn puts_and_gets_between_two_hosts() {
             "on-demand",
             "bad-network",
             "full-queue",
-            "many",
-            "held",
+            "put-many",
+            "unread-results",
             "threads",
             "forked",
             "two-fabrics",
             "options",
-            "sleeps",
-            "refused-before-posting",
-            "rounds",
+            "waiting-sleeps",
+            "invalid-arguments",
+            "no-leaks",
             "replicate",
             "frozen",
             "killed",

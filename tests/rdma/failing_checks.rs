@@ -5,21 +5,21 @@ use std::time::{Duration, Instant};
 
 use hostbuf::job::Collective;
 
-use crate::checks::{Check, Seen, run_each};
-use crate::meeting::ranks;
+use crate::checks::{Check, Outcome, run_each};
 use crate::tcp::Tcp;
+use crate::tcp_collective::ranks;
 
-fn meets(world: &Tcp) -> Seen {
+fn meets(world: &Tcp) -> Outcome {
     world.barrier().map(|()| "all".into()).map_err(|error| error.to_string())
 }
 
 /// Fails on rank 1 while rank 0 waits for it.
-fn fails_on_one(world: &Tcp) -> Seen {
+fn fails_on_one(world: &Tcp) -> Outcome {
     if world.rank() == 1 { Err("3 bytes differ".into()) } else { meets(world) }
 }
 
 /// Fails on rank 1 after rank 0 has passed.
-fn fails_late(world: &Tcp) -> Seen {
+fn fails_late(world: &Tcp) -> Outcome {
     static THROUGH: AtomicBool = AtomicBool::new(false);
     if world.rank() == 1 {
         wait_until(&THROUGH);
@@ -29,8 +29,9 @@ fn fails_late(world: &Tcp) -> Seen {
     Ok("nothing".into())
 }
 
-/// Fails on rank 1, and then on rank 0, which waits for rank 1 by other means than `world` until its own timeout.
-fn fails_on_both(world: &Tcp) -> Seen {
+/// Fails on rank 1, and then on rank 0, which waits for rank 1 by other means than `world` until
+/// its own timeout.
+fn fails_on_both(world: &Tcp) -> Outcome {
     static FAILED: AtomicBool = AtomicBool::new(false);
     if world.rank() == 1 {
         FAILED.store(true, Ordering::Release);
@@ -70,7 +71,7 @@ fn a_failure_on_one_host_is_reported_there_and_stops_the_other() {
     let failed = ["ok before all", "FAILED checked 3 bytes differ"];
     for (check, other) in [
         (
-            fails_on_one as fn(&Tcp) -> Seen,
+            fails_on_one as fn(&Tcp) -> Outcome,
             &["ok before all", "stopped checked since rank 1 failed checked: 3 bytes differ"][..],
         ),
         (
@@ -86,8 +87,8 @@ fn a_failure_on_one_host_is_reported_there_and_stops_the_other() {
     }
 }
 
-/// Each rank measures the time of its failure from its own return from the barrier, so on a busy machine either can be
-/// the first. The ranks have to agree on it.
+/// Each rank measures the time of its failure from its own return from the barrier, so on a busy
+/// machine either can be the first. The ranks have to agree on it.
 #[test]
 fn two_failures_are_reported_as_one_and_a_consequence() {
     let lines = lines_of(("checked", fails_on_both));

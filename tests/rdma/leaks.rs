@@ -1,14 +1,15 @@
-//! Tests of the leak check that the RDMA test programs use, on rounds that are known to leak or not to leak.
+//! Tests of the leak check that the RDMA test programs use, on rounds that are known to leak or not
+//! to leak.
 
 use std::fs::File;
 use std::hint::black_box;
 
-use crate::checks::leaks_nothing_in;
+use crate::checks::check_leaks_in;
 
 #[test]
 fn a_small_object_in_every_round_is_a_leak() {
     for (rounds, bytes) in [(2000, 48), (120, 400)] {
-        let why = leaks_nothing_in(rounds, || {
+        let why = check_leaks_in(rounds, || {
             std::mem::forget(black_box(vec![0u8; bytes]));
             Ok(())
         });
@@ -20,7 +21,7 @@ fn a_small_object_in_every_round_is_a_leak() {
 #[test]
 fn a_descriptor_that_stays_open_is_a_leak() {
     let mut rounds = 0;
-    let why = leaks_nothing_in(120, || {
+    let why = check_leaks_in(120, || {
         rounds += 1;
         if rounds == 90 {
             std::mem::forget(File::open("/dev/null").map_err(|error| error.to_string())?);
@@ -34,7 +35,7 @@ fn a_descriptor_that_stays_open_is_a_leak() {
 fn a_cache_that_fills_is_no_leak() {
     let mut cache = Vec::new();
     let mut rounds = 0;
-    let seen = leaks_nothing_in(120, || {
+    let seen = check_leaks_in(120, || {
         rounds += 1;
         // As many bytes as all rounds of a leak would allocate.
         if rounds <= 60 {

@@ -1,4 +1,4 @@
-//! The two machines of `scripts/rdma-vm --hosts 2`: what runs on them, and that none stays behind.
+//! Runs programs on the two machines of `scripts/rdma-vm --hosts 2`, and tests that script.
 
 use std::fs;
 use std::os::fd::AsFd;
@@ -16,7 +16,7 @@ fn root() -> &'static Path {
     hostbuf_tests::root()
 }
 
-/// The script that starts two machines; none where that cannot be.
+/// Returns the script that starts two machines, or `None` if it cannot run here.
 fn script() -> Option<Command> {
     let script = root().join("scripts/rdma-vm");
     let check = Command::new(&script).arg("--check").output().expect("the script starts");
@@ -29,7 +29,7 @@ fn script() -> Option<Command> {
     Some(command)
 }
 
-/// The path of a program that was built with RDMA; none where it was not.
+/// Returns the path of a program that was built with RDMA, or `None` if it was not built.
 pub fn program(name: &str) -> Option<PathBuf> {
     let path = root().join("target/rdma/release/examples").join(name);
     if !path.exists() {
@@ -39,13 +39,15 @@ pub fn program(name: &str) -> Option<PathBuf> {
     Some(path)
 }
 
-/// The lines of a program that ran well on both machines, each with the machine that said it; none where that cannot be.
+/// Runs a program on both machines, and returns its lines, each with the machine that printed it.
+/// Returns `None` if the machines or the program do not exist.
 pub fn run_on_both(name: &str) -> Option<Vec<(usize, String)>> {
     let mut script = script()?;
     Some(lines(script.arg(program(name)?)))
 }
 
-/// The same of a command that the first machine's shell carries out, with MPI over both: `mpirun` begins a job.
+/// Runs a command in the shell of the first machine, with MPI over both: `mpirun` starts a job.
+/// Returns its lines like [`run_on_both`].
 pub fn run_over_both(command: &str) -> Option<Vec<(usize, String)>> {
     let mut script = script()?;
     let listed = Command::new(root().join("scripts/mpienv")).arg("list").output().expect("the script starts");
@@ -72,7 +74,8 @@ fn lines(script: &mut Command) -> Vec<(usize, String)> {
     out.lines().map(|line| said(line).expect("each line says whose it is")).collect()
 }
 
-/// The machines are known to each other, whole lines come out, and the status is that of the one that failed.
+/// The machines resolve each other's names, lines are printed whole, and the exit status is that of
+/// the failed machine.
 #[test]
 fn two_machines_that_know_each_other() {
     let Some(mut script) = script() else { return };
@@ -107,7 +110,7 @@ fn a_machine_that_dies_ends_the_other() {
     let err = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(125), "{err}");
     assert!(err.contains("machine 1 ended without a result"), "{err}");
-    // The other one would have gone on until the time of the script is over.
+    // Without the failure the other machine would run until the timeout of the script.
     assert!(begun.elapsed() < Duration::from_secs(120), "{:?}", begun.elapsed());
 }
 
@@ -119,7 +122,7 @@ fn nothing_stays_when_the_script_is_killed() {
     let mut script =
         script.args(["sleep", "1000"]).env("TMPDIR", &temporary).spawn().expect("the script starts");
     let pid = script.id();
-    // It becomes the process that has started the machines.
+    // The script replaces itself by the process that starts the machines.
     let machines = || -> Vec<i32> {
         let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
         let children = children.split_ascii_whitespace().map(|child| child.parse().expect("a number"));
@@ -138,12 +141,12 @@ fn nothing_stays_when_the_script_is_killed() {
         let ended = poll(&mut [PollFd::new(end.as_fd(), PollFlags::POLLIN)], 30_000u16).expect("poll");
         assert_eq!(ended, 1, "a machine lives on");
     }
-    // Without an error only an empty one goes.
+    // Removing a folder that is not empty is an error.
     fs::remove_dir(&temporary).expect("nothing was left in it");
 }
 
-/// Runs it on both, and wants each of these checks to have gone well on both.
-pub fn all_is_well_on_both(program: &str, checks: &[&str]) {
+/// Runs `program` on both machines, and requires that each of `checks` succeeds on both.
+pub fn check_on_both(program: &str, checks: &[&str]) {
     let Some(lines) = run_on_both(program) else { return };
     for check in checks {
         for host in [0, 1] {

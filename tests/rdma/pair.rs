@@ -1,4 +1,4 @@
-//! Two machines that are joined: the same buffer on both, and a write from one to the other. The checks are in
+//! Tests of raw RDMA writes between two hosts with a buffer at one address. The checks are in
 //! tests/fixtures/rdma_pair.rs.
 
 use crate::machines::run_on_both;
@@ -6,7 +6,7 @@ use crate::machines::run_on_both;
 #[test]
 fn a_write_from_one_host_to_the_other() {
     let Some(lines) = run_on_both("rdma_pair") else { return };
-    // Each of a host's ranks has looked at the memory.
+    // All ranks of a host check the memory.
     let wanted =
         [("hosts", [1, 1]), ("address", [1, 1]), ("write", [1, 1]), ("seen", [2, 2]), ("wrong-key", [1, 0])];
     for (check, times) in wanted {

@@ -1,4 +1,5 @@
-//! The ranks of the test programs meet over TCP: here all of them are threads of this process.
+//! Tests of the collective over TCP that the test programs use. The ranks are threads of this
+//! process.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::thread;
@@ -9,26 +10,26 @@ use hostbuf::job::{Collective, Hosts, Reduce};
 
 use crate::tcp::Tcp;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Runs `work` on each of `size` ranks; what they return, in the order of the ranks.
+/// Runs `work` on each of `size` ranks, and returns the results in the order of the ranks.
 pub fn ranks<T: Send>(size: usize, work: impl Fn(Tcp) -> T + Sync) -> Vec<T> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
     let leader = listener.local_addr().expect("its address");
     let work = &work;
     thread::scope(|scope| {
-        let first = scope.spawn(move || work(Tcp::lead(listener, size, PATIENCE).expect("all come")));
-        // The last come first.
+        let first = scope.spawn(move || work(Tcp::lead(listener, size, TIMEOUT).expect("all come")));
+        // The ranks connect in reverse order.
         let mut others: Vec<_> = (1..size)
             .rev()
-            .map(|rank| scope.spawn(move || work(Tcp::join(rank, size, leader, PATIENCE).expect("all come"))))
+            .map(|rank| scope.spawn(move || work(Tcp::join(rank, size, leader, TIMEOUT).expect("all come"))))
             .collect();
         others.push(first);
         others.into_iter().rev().map(|thread| thread.join().expect("it does not panic")).collect()
     })
 }
 
-/// What rank `rank` brings to an operation.
+/// Returns the operand of rank `rank`.
 fn part(rank: usize, length: usize, round: usize) -> Vec<u8> {
     let pattern: Vec<u8> = (0..251).map(|i| (i * 7 + rank * 31 + round) as u8).collect();
     let mut bytes = pattern.repeat(length / pattern.len() + 1);
@@ -50,7 +51,7 @@ fn check(group: &dyn Collective, names: &[usize], length: usize, round: usize) {
 }
 
 #[test]
-fn everybody_gets_everybodys_part() {
+fn every_rank_gets_the_operands_of_all() {
     for size in [1, 2, 3, 5] {
         ranks(size, |group| {
             let names: Vec<usize> = (0..size).collect();
@@ -68,7 +69,7 @@ fn everybody_gets_everybodys_part() {
 }
 
 #[test]
-fn groups_within_groups() {
+fn subgroups_of_subgroups_work() {
     ranks(7, |world| {
         let me = world.rank();
         let names: Vec<usize> = (0..7).collect();
@@ -92,7 +93,7 @@ fn groups_within_groups() {
 }
 
 #[test]
-fn a_rank_that_is_lost_is_noticed_by_all() {
+fn a_lost_rank_is_an_error_on_all() {
     let begun = Instant::now();
     let seen = ranks(4, |group| {
         group.barrier().expect("all are there");
@@ -105,7 +106,7 @@ fn a_rank_that_is_lost_is_noticed_by_all() {
         error.to_string()
     });
     assert!(seen[0].contains("rank 2 is lost"), "{seen:?}");
-    assert!(begun.elapsed() < PATIENCE / 2, "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < TIMEOUT / 2, "{:?}", begun.elapsed());
 }
 
 #[test]
@@ -119,8 +120,9 @@ fn different_calls_are_an_error_on_all() {
 }
 
 #[test]
-fn whoever_comes_first_waits() {
-    // An address of the loopback device that is only this process's, so that the port stays free meanwhile.
+fn the_first_rank_waits_for_the_others() {
+    // An address of the loopback device that is only this process's, so that the port stays free
+    // meanwhile.
     let id = std::process::id();
     let address = Ipv4Addr::new(127, 1 + (id >> 16) as u8 % 250, (id >> 8) as u8, id as u8);
     let listener = TcpListener::bind((address, 0)).expect("a port");
@@ -131,20 +133,20 @@ fn whoever_comes_first_waits() {
         let other = scope.spawn(move || {
             TcpStream::connect(leader).expect_err("nobody is there yet");
             knocked.send(()).expect("somebody waits for it");
-            Tcp::join(1, 2, leader, PATIENCE).expect("it comes").barrier()
+            Tcp::join(1, 2, leader, TIMEOUT).expect("it comes").barrier()
         });
         knocks.recv().expect("it has tried");
         let listener = TcpListener::bind(leader).expect("the same port");
         // One who does not belong to it.
         drop(TcpStream::connect(leader).expect("it listens"));
-        let group = Tcp::lead(listener, 2, PATIENCE).expect("the other one comes");
+        let group = Tcp::lead(listener, 2, TIMEOUT).expect("the other one comes");
         group.barrier().expect("both are there");
         other.join().expect("it does not panic").expect("both are there");
     });
 }
 
 #[test]
-fn who_does_not_come_is_an_error() {
+fn a_rank_that_does_not_connect_is_an_error() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
     let short = Duration::from_millis(100);
     let Err(error) = Tcp::lead(listener, 3, short) else { panic!("nobody has come") };
