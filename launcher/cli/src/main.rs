@@ -27,7 +27,7 @@ use hostbuf_agent::exit_class::ExitClass;
 
 /// One buffer per host, at one address on every host of an MPI job, shared by all its ranks.
 #[derive(Debug, Parser)]
-#[command(version, propagate_version = true)]
+#[command(name = "hostbuf", version, propagate_version = true)]
 struct CommandLine {
     #[command(subcommand)]
     command: Verb,
