@@ -12,9 +12,9 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use hostbuf::job::{Collective, Mpi, Reduce};
-#[cfg(feature = "rdma")]
-use hostbuf::rdma::{Channel, ChannelOptions, Sending};
 use hostbuf::{Error, Result};
+#[cfg(feature = "rdma")]
+use hostbuf_rdma::{Channel, ChannelOptions, Sending};
 use mpi::request::WaitGuard;
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::{Communicator, Destination, Source};

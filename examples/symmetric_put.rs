@@ -143,7 +143,7 @@ impl Table<'_> {
 /// How the parts go from host to host.
 enum Way {
     #[cfg(feature = "rdma")]
-    Puts(hostbuf::rdma::Fabric),
+    Puts(hostbuf_rdma::Fabric),
     /// And why not by RDMA.
     Mpi(String),
 }
@@ -152,9 +152,8 @@ impl Way {
     #[cfg(feature = "rdma")]
     fn find(world: &Mpi, buffer: &HostBuffer) -> Result<Way> {
         // SAFETY: nobody makes references into the buffer, which is read and written through pointers, and between barriers.
-        match unsafe {
-            hostbuf::rdma::Fabric::connect(world, buffer, hostbuf::rdma::FabricOptions::default())
-        } {
+        match unsafe { hostbuf_rdma::Fabric::connect(world, buffer, hostbuf_rdma::FabricOptions::default()) }
+        {
             Ok(fabric) => Ok(Way::Puts(fabric)),
             Err(Error::Unsupported { why, .. }) => Ok(Way::Mpi(why)),
             Err(error) => Err(error),

@@ -1,28 +1,30 @@
-//! Another way than the collective's for a buffer's bytes to go to the other hosts.
+//! Carriers, which move a buffer's bytes between hosts instead of the group's collective operations.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use crate::error::Result;
 
-/// Moves bytes between the hosts' parts of one buffer. Of each host the leader has one.
-pub(crate) trait Carrier: Send + Sync {
-    /// Where the buffer begins; how many hosts are joined, and which of them this is.
+/// Moves bytes between the hosts' parts of one buffer. The leader of each host has one.
+pub trait Carrier: Send + Sync {
+    /// Returns the address of the buffer, the number of joined hosts, and the index of this host among them.
     fn joins(&self) -> (usize, usize, usize);
 
-    /// What tells those who are joined from others who are: the same number on all hosts.
+    /// Returns a number that is the same on all joined hosts, and differs from those of other carriers.
     fn number(&self) -> u64;
 
-    /// Whether it can carry: not what is frozen, whose registration has ended.
+    /// Returns whether the carrier works: it does not for a frozen buffer, whose registration has ended.
     fn is_ready(&self) -> bool;
 
-    /// Prepares for [`carry`](Carrier::carry): what comes from now on belongs to it. All hosts have done this before one begins.
+    /// Prepares for [`carry`](Carrier::carry): bytes that arrive from now on belong to it. All hosts prepare
+    /// before one begins.
     fn prepare(&self) -> u64;
 
-    /// Brings the first `bytes` bytes from host `source` to all others. `each` hears how far they are here; what it returns is
-    /// told to nobody else. `prepared`: what [`prepare`](Carrier::prepare) gave.
+    /// Moves the first `bytes` bytes from host `source` to all others. `each` is called with the offset and the
+    /// length of each part that has arrived here. `prepared` is the value that
+    /// [`prepare`](Carrier::prepare) returned.
     ///
     /// # Errors
-    /// Where a host cannot be reached, on it and on all that it would have sent to.
+    /// A host that cannot be reached fails, and so do all hosts to which it would have sent.
     fn carry(
         &self,
         prepared: u64,
@@ -34,22 +36,20 @@ pub(crate) trait Carrier: Send + Sync {
 
 static CARRIERS: Mutex<Vec<Weak<dyn Carrier>>> = Mutex::new(Vec::new());
 
-/// Lets a buffer be carried by it as long as it lives.
-#[cfg(feature = "rdma")]
-pub(crate) fn offer(carrier: &Arc<dyn Carrier>) {
+/// Offers a carrier to [`HostBuffer::replicate`](crate::HostBuffer::replicate), for as long as it lives.
+pub fn offer(carrier: &Arc<dyn Carrier>) {
     let mut carriers = CARRIERS.lock().unwrap_or_else(PoisonError::into_inner);
     carriers.retain(|other| other.strong_count() > 0);
     carriers.push(Arc::downgrade(carrier));
 }
 
-/// Takes an offer back.
-#[cfg(feature = "rdma")]
-pub(crate) fn withdraw(carrier: &Arc<dyn Carrier>) {
+/// Withdraws an offer.
+pub fn withdraw(carrier: &Arc<dyn Carrier>) {
     let mut carriers = CARRIERS.lock().unwrap_or_else(PoisonError::into_inner);
     carriers.retain(|other| !std::ptr::addr_eq(other.as_ptr(), Arc::as_ptr(carrier)));
 }
 
-/// The last that was offered for the buffer at `start` that joins so many hosts, of which this is number `own`.
+/// Returns the carrier that was offered last for the buffer at `start` and these hosts, if one is ready.
 pub(crate) fn find(start: usize, hosts: usize, own: usize) -> Option<Arc<dyn Carrier>> {
     let carriers = CARRIERS.lock().unwrap_or_else(PoisonError::into_inner);
     carriers

@@ -32,8 +32,9 @@ pub enum Failure {
 }
 
 impl Failure {
-    #[cfg(feature = "rdma")]
-    pub(crate) fn of_status(status: u32) -> Failure {
+    /// Returns the failure of a completion with this status number of verbs (`ibv_wc_status`).
+    #[must_use]
+    pub fn from_status(status: u32) -> Failure {
         match status {
             5 => Failure::Flushed,
             10 => Failure::RemoteAccess,
@@ -258,7 +259,7 @@ impl From<hostbuf_memory::Error> for Error {
 
 impl Error {
     /// Makes an error from the kernel's error and the description of the operation.
-    pub(crate) fn os<E: Into<io::Error>>(doing: impl Into<String>) -> impl FnOnce(E) -> Error {
+    pub fn os<E: Into<io::Error>>(doing: impl Into<String>) -> impl FnOnce(E) -> Error {
         let doing = doing.into();
         move |source| Error::Os { doing, source: source.into() }
     }
@@ -291,7 +292,8 @@ impl Error {
         Error::Freeze { why: format!("the buffer cannot be frozen: {why}") }
     }
 
-    pub(crate) fn invalid(what: impl Into<String>) -> Error {
+    /// Makes the error of an invalid argument from the message for the user.
+    pub fn invalid(what: impl Into<String>) -> Error {
         Error::Invalid { what: what.into() }
     }
 }

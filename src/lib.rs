@@ -33,15 +33,12 @@
 //! ```
 
 pub mod agree;
-mod carrier;
+pub mod carrier;
 pub mod error;
 mod fill;
 mod freeze;
 pub mod job;
 mod preregistered;
-#[cfg(feature = "rdma")]
-#[path = "../crates/hostbuf-rdma/src/lib.rs"]
-pub mod rdma;
 mod registration;
 mod replicate;
 pub mod segment;
@@ -61,15 +58,3 @@ pub use segment::fill_state::Fill;
 pub use segment::handle::HostBuffer;
 pub use segment::identity::Phase;
 pub use segment::options::Options;
-
-// The RDMA module's names for the layers below.
-#[cfg(feature = "rdma")]
-use hostbuf_os as os;
-#[cfg(feature = "rdma")]
-mod buffer {
-    pub(crate) use crate::{Fill, HostBuffer, carrier};
-}
-#[cfg(feature = "rdma")]
-mod span {
-    pub(crate) use hostbuf_register::Span;
-}

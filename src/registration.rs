@@ -88,7 +88,7 @@ mod tests {
     use super::*;
     use crate::Options;
     use crate::job::Solo;
-    use hostbuf_register::fake::Fake;
+    use hostbuf_register::testing::fake::Fake;
     use hostbuf_register::{Overlap, Span};
 
     #[test]

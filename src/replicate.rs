@@ -79,8 +79,12 @@ impl HostBuffer {
         Ok(())
     }
 
-    /// One memory in all ranks of a host, one address and one size on all hosts.
-    pub(crate) fn compare(&self, group: &dyn Collective, hosts: &Hosts) -> Result<()> {
+    /// Checks that all ranks of a host have the same memory, and that address and size are the same on all
+    /// hosts. Collective.
+    ///
+    /// # Errors
+    /// [`Error::Disagreed`] on all ranks, which names the one that differs; [`Error::Collective`].
+    pub fn compare(&self, group: &dyn Collective, hosts: &Hosts) -> Result<()> {
         // Buffers that ranks have made each for itself may well stand at one address.
         let memory = self.identity().inode;
         let mut local = [memory, !memory];

@@ -9,8 +9,8 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use hostbuf::job::{Collective, Mpi};
-use hostbuf::rdma::{Channel, ChannelOptions, Fabric, FabricOptions, Pending};
 use hostbuf::{HostBuffer, Options, Pages, Span};
+use hostbuf_rdma::{Channel, ChannelOptions, Fabric, FabricOptions, Pending};
 
 use mpi::traits::Communicator;
 

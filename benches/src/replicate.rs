@@ -28,7 +28,7 @@ pub(crate) fn compare(key: &str, bytes: usize, repeats: usize, page: &str) -> Ou
         #[cfg(feature = "rdma")]
         let _fabric = match by_puts {
             // SAFETY: the buffer is looked at through pointers, before and after.
-            true => Some(unsafe { hostbuf::rdma::Fabric::connect(&group, &buffer, Default::default())? }),
+            true => Some(unsafe { hostbuf_rdma::Fabric::connect(&group, &buffer, Default::default())? }),
             false => None,
         };
         for side in turns(repeat) {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cudarc::driver::sys::{self, CUresult};
 use hostbuf::register::{CudaHandle, CudaHost, Span};
 
-use super::{Outcome, Sender};
+use crate::sender::{Outcome, Sender};
 
 pub struct Gpu {
     registrar: Arc<CudaHost>,

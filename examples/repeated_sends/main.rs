@@ -14,40 +14,16 @@
 mod gpu;
 #[cfg(feature = "rdma")]
 mod remote;
+mod sender;
 mod socket;
 
-use std::error::Error;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use sender::{Outcome, Sender};
 
 use hostbuf::register::{
     Access, Budget, MonitorMode, PinnedAlloc, Probe, Registrar, Registration, RegistrationCache, Span, Stats,
 };
-
-type Outcome<T> = Result<T, Box<dyn Error>>;
-
-/// Something that takes bytes from registered memory.
-pub trait Sender {
-    /// What registers the memory for it.
-    type Registrar: Registrar;
-
-    /// The registrar.
-    fn registrar(&self) -> Arc<Self::Registrar>;
-
-    /// Sends the bytes of `from` to place `index` of the other side. The memory may be used again after [`finish`](Sender::finish).
-    fn send(
-        &mut self,
-        index: usize,
-        from: &[u8],
-        handle: &<Self::Registrar as Registrar>::Handle,
-    ) -> Outcome<()>;
-
-    /// Waits until all that was sent has arrived.
-    fn finish(&mut self) -> Outcome<()>;
-
-    /// The `bytes` that have arrived at place `index`.
-    fn arrived(&mut self, index: usize, bytes: usize) -> Outcome<Vec<u8>>;
-}
 
 struct Arguments {
     device: Option<String>,

@@ -1,17 +1,12 @@
 //! RDMA writes to memory of this process that a peer would have: the device goes the whole way of a send.
 
-// The joined queue pairs are those of the tests.
-#[path = "../../tests/fixtures/rdma/mod.rs"]
-#[allow(dead_code, reason = "the tests use more of it")]
-mod rdma;
-
 use std::sync::Arc;
 
+use hostbuf::register::testing::loopback::Pair;
+use hostbuf::register::testing::queue::SUCCESS;
 use hostbuf::register::{Access, Registration, Span, Verbs, VerbsHandle};
-use rdma::Pair;
-use rdma::queue::SUCCESS;
 
-use super::{Outcome, Sender};
+use crate::sender::{Outcome, Sender};
 
 pub struct Remote {
     // Ends before what it lies in.

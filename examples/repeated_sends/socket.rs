@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use hostbuf::register::Mlock;
 
-use super::{Outcome, Sender};
+use crate::sender::{Outcome, Sender};
 
 pub struct Socket {
     registrar: Arc<Mlock>,

@@ -66,11 +66,11 @@ impl HostBuffer {
         self.identity().length as usize
     }
 
-    /// The addresses of the bytes that `region` names.
+    /// Returns the address range of the bytes `region` of the buffer.
     ///
     /// # Errors
-    /// [`Error::Invalid`] when it is empty or not inside.
-    pub(crate) fn region(&self, region: impl RangeBounds<usize>) -> Result<Span> {
+    /// [`Error::Invalid`] if the region is empty or not inside the buffer.
+    pub fn region(&self, region: impl RangeBounds<usize>) -> Result<Span> {
         let start = match region.start_bound() {
             Bound::Included(&at) => at,
             Bound::Excluded(&at) => at.saturating_add(1),

@@ -4,7 +4,7 @@ use crate::harness::{can_simulate, root, simulated, skip};
 
 /// What an example prints that ran on two hosts of two ranks; none where it cannot run here.
 fn on_two_hosts(before: &str, name: &str, arguments: &str) -> Option<String> {
-    let program = root().join("target/openmpi4/release/examples").join(name);
+    let program = root().join("target/openmpi4/release").join(name);
     if !program.exists() {
         skip(&format!("the example {name}: it is not built with MPI (scripts/test builds it)"));
         return None;

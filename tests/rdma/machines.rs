@@ -31,7 +31,7 @@ fn script() -> Option<Command> {
 
 /// Returns the path of a program that was built with RDMA, or `None` if it was not built.
 pub fn program(name: &str) -> Option<PathBuf> {
-    let path = root().join("target/rdma/release/examples").join(name);
+    let path = root().join("target/rdma/release").join(name);
     if !path.exists() {
         skip("RDMA between hosts: its programs are not built (scripts/test builds them)");
         return None;

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hostbuf::register::Error;
-use hostbuf::register::fake::Fake;
+use hostbuf::register::testing::fake::Fake;
 use hostbuf::register::{Budget, Lease, MonitorMode, Overlap, Span};
 
 use crate::memory::{Area, PAGE, map_over};

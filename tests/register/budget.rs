@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use hostbuf::job::Solo;
 use hostbuf::register::Error;
-use hostbuf::register::fake::{Fake, Stamp};
+use hostbuf::register::testing::fake::{Fake, Stamp};
 use hostbuf::register::{
     Access, Budget, Lease, MonitorMode, Overlap, Registrar, RegistrationCache, Span, Stats,
 };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use hostbuf::register::fake::{Fake, Stamp};
+use hostbuf::register::testing::fake::{Fake, Stamp};
 use hostbuf::register::{Access, MonitorMode, Overlap, Probe, Registrar, RegistrationCache, Span};
 
 use crate::memory::{Area, PAGE};

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use hostbuf::register::fake::Fake;
+use hostbuf::register::testing::fake::Fake;
 use hostbuf::register::{
     Access, Budget, Mlock, MonitorMode, Overlap, Probe, Registrar, Registration, RegistrationCache, Span,
 };

@@ -4,7 +4,7 @@ use std::process::Command;
 
 /// The example, as a command.
 fn example() -> Command {
-    Command::new(hostbuf_tests::example("repeated_sends"))
+    Command::new(hostbuf_tests::program("repeated_sends"))
 }
 
 #[test]

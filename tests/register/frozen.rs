@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use hostbuf::job::Solo;
 use hostbuf::register::Error;
-use hostbuf::register::fake::{Fake, Stamp};
+use hostbuf::register::testing::fake::{Fake, Stamp};
 use hostbuf::register::{Access, Overlap, Registrar, RegistrationCache, Span};
 use hostbuf::{HostBuffer, Options, Proof};
 

@@ -3,8 +3,6 @@
 mod before_main;
 mod copies;
 mod figures;
-#[path = "../fixtures/registered.rs"]
-mod registered;
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use hostbuf::register::fake::Fake;
+use hostbuf::register::testing::fake::Fake;
 use hostbuf::register::{Budget, Overlap};
 
 use crate::memory::PAGE;

@@ -23,7 +23,6 @@ mod hit_key;
 mod keep;
 mod library;
 mod locking;
-mod memory;
 mod model;
 mod monitor_shutdown;
 mod pinned;
@@ -33,10 +32,11 @@ mod stale;
 mod unsound_monitor;
 mod vm;
 
+use hostbuf_programs::memory;
 use hostbuf_tests::skip;
 use std::sync::Arc;
 
-use hostbuf::register::fake::{Fake, Stamp};
+use hostbuf::register::testing::fake::{Fake, Stamp};
 use hostbuf::register::{Access, Budget, Lease, MonitorMode, Overlap, Probe, RegistrationCache, Span};
 
 const MANY: Budget = Budget { regions: 1024, bytes: 1 << 40 };

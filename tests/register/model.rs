@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hostbuf::register::fake::{Fake, Stamp};
+use hostbuf::register::testing::fake::{Fake, Stamp};
 use hostbuf::register::{Access, Budget, Lease, MonitorMode, Overlap, RegistrationCache, Span};
 use hostbuf::register::{Error, Result};
 use proptest::prelude::*;

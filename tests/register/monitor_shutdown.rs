@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use hostbuf::job::Solo;
 use hostbuf::register::Error;
-use hostbuf::register::fake::Fake;
+use hostbuf::register::testing::fake::Fake;
 use hostbuf::register::{Access, Budget, MonitorMode, Overlap, RegistrationCache};
 use hostbuf::{HostBuffer, Options, Pages};
 use nix::sys::wait::waitpid;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Barrier, mpsc};
 use std::time::Duration;
 
 use hostbuf::register::Error;
-use hostbuf::register::fake::Fake;
+use hostbuf::register::testing::fake::Fake;
 use hostbuf::register::{Access, Mlock, Overlap, PinnedAlloc, Registrar, Span};
 use nix::sys::resource::{Resource, setrlimit};
 

@@ -141,7 +141,7 @@ fn a_lease_may_end_in_another_thread() {
 /// What a lease may be used for is in its type: it goes to other threads, and there is one for each time that was asked.
 #[test]
 fn a_lease_is_send_and_not_clone() {
-    use hostbuf::register::fake::Fake;
+    use hostbuf::register::testing::fake::Fake;
     use hostbuf::register::{Lease, RegistrationCache};
     fn sent<T: Send>() {}
     fn shared<T: Send + Sync>() {}

@@ -3,7 +3,7 @@
 use std::ptr::null_mut;
 use std::time::Duration;
 
-use hostbuf::register::fake::Fake;
+use hostbuf::register::testing::fake::Fake;
 use hostbuf::register::{Budget, MonitorMode, Overlap, RegistrationCache};
 
 use crate::memory::{Area, PAGE, map_over};

@@ -14,7 +14,7 @@ fn an_rdma_device_passes_the_probe() {
         return skip(&format!("RDMA: {}", String::from_utf8_lossy(&check.stdout).trim()));
     }
     let [probe, sends] =
-        ["rdma_probe", "repeated_sends"].map(|name| root.join("target/rdma/release/examples").join(name));
+        ["rdma_probe", "repeated_sends"].map(|name| root.join("target/rdma/release").join(name));
     let c = root.join("target/rdma/release/c_rdma");
     let hostbuf = root.join("target/release/hostbuf");
     let object = root.join("target/lib/hostbuf/libhostbuf_register_rdma.so");

@@ -23,22 +23,13 @@ pub fn profile() -> PathBuf {
     own.parent().and_then(Path::parent).expect("target/PROFILE/deps").to_owned()
 }
 
-/// Returns the path of a program of the workspace: the command `hostbuf`, or one of tests/programs.
+/// Returns the path of a program of the workspace: the command `hostbuf`, one of tests/programs or one of examples.
 ///
 /// # Panics
 /// If it is not built.
 #[must_use]
 pub fn program(name: &str) -> PathBuf {
     built(&profile().join(name))
-}
-
-/// Returns the path of an example of the library.
-///
-/// # Panics
-/// If it is not built.
-#[must_use]
-pub fn example(name: &str) -> PathBuf {
-    built(&profile().join("examples").join(name))
 }
 
 fn built(path: &Path) -> PathBuf {

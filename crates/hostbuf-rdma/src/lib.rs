@@ -7,7 +7,8 @@
 //! every host, so an operation needs only the region and the host:
 //!
 //! ```no_run
-//! # use hostbuf::{HostBuffer, job::Solo, rdma::{Fabric, FabricOptions}};
+//! # use hostbuf::{HostBuffer, job::Solo};
+//! # use hostbuf_rdma::{Fabric, FabricOptions};
 //! # use std::time::Duration;
 //! # let (world, buffer) = (Solo, HostBuffer::attach()?);
 //! // SAFETY: no references into the buffer exist while it is written.
@@ -45,7 +46,8 @@
 //! [cache](crate::register::RegistrationCache) registers that memory once.
 //!
 //! ```no_run
-//! # use hostbuf::{job::Collective, rdma::{Channel, ChannelOptions}};
+//! # use hostbuf::job::Collective;
+//! # use hostbuf_rdma::{Channel, ChannelOptions};
 //! # fn exchange(world: &dyn Collective) -> hostbuf::Result<()> {
 //! let right = (world.rank() + 1) % world.size();
 //! let left = (world.rank() + world.size() - 1) % world.size();
@@ -85,6 +87,21 @@
 //! Imports run one way, from the last to the first: `verbs` (objects of libibverbs), `connect`
 //! (connections, and operations on them), `one_sided` (the fabric) and `messages` (channels) beside
 //! each other, and `replicate`.
+
+// The modules' names for the layers below.
+use crate as rdma;
+use hostbuf::job;
+use hostbuf_os as os;
+use hostbuf_register as register;
+mod buffer {
+    pub(crate) use hostbuf::{Fill, HostBuffer, carrier};
+}
+mod error {
+    pub(crate) use hostbuf::error::{Bytes, Error, Failure, Result};
+}
+mod span {
+    pub(crate) use hostbuf_register::Span;
+}
 
 mod connect;
 mod limits;

@@ -97,8 +97,6 @@ mod device;
 mod device_list;
 mod environment;
 pub mod error;
-#[cfg(any(test, feature = "testing"))]
-pub mod fake;
 mod locked;
 mod mlock;
 mod monitor;
@@ -107,6 +105,8 @@ mod pinned;
 mod poison;
 mod registrar;
 mod span;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 #[cfg(feature = "rdma")]
 mod verbs;
 

@@ -370,7 +370,7 @@ impl<R: Registrar> fmt::Debug for Pinned<R> {
 mod tests {
     use super::*;
     use crate::register::Overlap;
-    use crate::register::fake::Fake;
+    use crate::register::testing::fake::Fake;
 
     fn pinned(limit: usize) -> (Arc<Fake>, PinnedAlloc<Fake>) {
         let fake = Arc::new(Fake::new(Overlap::Refused));

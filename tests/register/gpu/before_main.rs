@@ -9,8 +9,8 @@ use hostbuf::job::{Collective, Local};
 use hostbuf::{HostBuffer, Proof};
 
 use super::copies::Device;
-use super::registered::registered;
 use crate::skip;
+use hostbuf_programs::registered::registered;
 
 const BYTES: usize = 256 << 20;
 const ROUNDS: usize = 20;

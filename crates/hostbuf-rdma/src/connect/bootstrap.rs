@@ -13,7 +13,8 @@ use crate::os::process;
 ///
 /// ```
 /// use std::sync::mpsc::{Receiver, Sender};
-/// use hostbuf::{Error, Result, rdma::Bootstrap};
+/// use hostbuf::{Error, Result};
+/// use hostbuf_rdma::Bootstrap;
 ///
 /// /// Two processes, joined by a pair of queues.
 /// struct Queues {

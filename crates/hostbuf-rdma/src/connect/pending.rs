@@ -146,7 +146,7 @@ impl Pending {
             self.batches.pop_front();
             if status != 0 {
                 // The first failure is the cause of the others.
-                self.failed.get_or_insert(Failure::of_status(status));
+                self.failed.get_or_insert(Failure::from_status(status));
             }
         }
         true

@@ -29,7 +29,7 @@ const MAX_RECORD: usize = 1 << 20;
 /// ```
 /// use std::net::TcpListener;
 /// use std::time::Duration;
-/// use hostbuf::rdma::{Bootstrap, TcpBootstrap};
+/// use hostbuf_rdma::{Bootstrap, TcpBootstrap};
 ///
 /// let timeout = Duration::from_secs(30);
 /// let listener = TcpListener::bind("127.0.0.1:0")?;

@@ -83,7 +83,7 @@ impl Fabric {
     ///
     /// ```no_run
     /// # use std::{net::{SocketAddr, TcpListener}, time::Duration};
-    /// # use hostbuf::rdma::{Fabric, FabricOptions, TcpBootstrap};
+    /// # use hostbuf_rdma::{Fabric, FabricOptions, TcpBootstrap};
     /// # use hostbuf::{HostBuffer, Options, job::Solo};
     /// # fn process(index: usize, leader: SocketAddr) -> hostbuf::Result<()> {
     /// let timeout = Duration::from_secs(30);

@@ -158,9 +158,9 @@ mod tests {
 
     use super::*;
     use crate::register::cache::budget::Budget;
-    use crate::register::fake::Fake;
     use crate::register::monitor::MonitorMode;
     use crate::register::registrar::Overlap;
+    use crate::register::testing::fake::Fake;
 
     /// A batch in quiet memory must not look like one in memory that changes: it would wait for the
     /// monitor each time.

@@ -25,8 +25,8 @@ use super::range_table::{Lookup, RangeTable};
 use super::shared::CacheShared;
 use super::sync::without_fences;
 use super::wait::WaitMode;
-use crate::register::fake::Fake;
 use crate::register::registrar::Overlap;
+use crate::register::testing::fake::Fake;
 use crate::span::{Access, Span};
 
 const START: usize = 0x10_0000;

@@ -11,8 +11,8 @@ use super::lease::Lease;
 use super::shared::CacheShared;
 use super::slot::VERSION_BITS;
 use super::wait::WaitMode;
-use crate::register::fake::Fake;
 use crate::register::registrar::Overlap;
+use crate::register::testing::fake::Fake;
 use crate::span::{Access, Span};
 
 const START: usize = 0x10_0000;

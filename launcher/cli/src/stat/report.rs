@@ -378,7 +378,7 @@ mod tests {
     #[test]
     fn registrations_of_living_processes_are_shown() {
         use hostbuf::job::Solo;
-        use hostbuf::register::{Mlock, Overlap, fake::Fake};
+        use hostbuf::register::{Mlock, Overlap, testing::fake::Fake};
         use hostbuf::{HostBuffer, Options};
         use std::sync::Arc;
 

@@ -33,6 +33,7 @@ impl Area {
         self.at() as *const u8
     }
 
+    #[allow(clippy::len_without_is_empty, reason = "an area has at least one page")]
     pub fn len(&self) -> usize {
         self.pages * PAGE
     }
@@ -52,4 +53,10 @@ pub fn map_over(address: usize, length: usize) {
     // SAFETY: over a test's own area.
     let got = unsafe { libc::mmap(address as *mut _, length, rw, flags, -1, 0) };
     assert_eq!(got as usize, address);
+}
+
+/// Returns whether all bytes of a range are `byte`.
+pub fn all_are(at: usize, length: usize, byte: u8) -> bool {
+    // SAFETY: mapped by the check that asks; a device may have written there.
+    (at..at + length).all(|p| unsafe { (p as *const u8).read_volatile() } == byte)
 }
