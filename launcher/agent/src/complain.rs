@@ -1,7 +1,7 @@
 //! Messages on standard error.
 
-/// Prints one line as `eprintln!` does, but in a single write, so that the lines of several processes do not mix, and without
-/// a panic if standard error is closed (`2>&1 | head`).
+/// Prints one line as `eprintln!` does, but in a single write, so that the lines of several
+/// processes do not mix, and without a panic if standard error is closed (`2>&1 | head`).
 #[macro_export]
 macro_rules! complain {
     ($($words:tt)*) => {{

@@ -76,7 +76,6 @@ impl ExitClass {
     }
 
     /// Returns whether the program of a rank cannot run at all.
-    #[allow(dead_code, reason = "hostbuf-agent does not start programs")]
     pub fn is_of_program(self) -> bool {
         matches!(self, ExitClass::NotExecutable | ExitClass::NotFound)
     }

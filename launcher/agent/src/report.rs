@@ -1,4 +1,5 @@
-//! The reports of an agent to the launcher: one line of JSON each on standard output, which the engine forwards.
+//! The reports of an agent to the launcher: one line of JSON each on standard output, which the
+//! engine forwards.
 
 use std::io::Write;
 
@@ -96,12 +97,12 @@ impl Report {
                 json!({"hostbuf": "failed", "status": class.status(), "message": message})
             }
         };
-        // With nobody to read, the launcher is gone, and its end is noticed elsewhere.
+        // An error means that the launcher has ended, which the station notices.
         let _ = std::io::stdout().lock().write_all(format!("{value}\n").as_bytes());
         let _ = std::io::stdout().lock().flush();
     }
 
-    /// Reads a line; `None` when it is something else (an engine's own chatter).
+    /// Parses a line. The result is `None` for other output, such as an engine's own.
     pub fn parse(line: &str) -> Option<Report> {
         let value: Value = serde_json::from_str(line.trim()).ok()?;
         let text = |key: &str| value.get(key)?.as_str().map(str::to_owned);

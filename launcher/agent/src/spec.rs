@@ -32,7 +32,7 @@ pub struct Spec {
 /// The identity of a process, which the reuse of process IDs does not affect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lifeline {
-    /// Its number.
+    /// The process ID.
     pub pid: i32,
     /// The start time in clock ticks after boot.
     pub start: u64,
@@ -40,7 +40,6 @@ pub struct Lifeline {
 
 impl Spec {
     /// Returns the arguments of an agent's command line.
-    #[allow(dead_code, reason = "hostbuf-agent only reads it")]
     pub fn arguments(&self) -> Vec<String> {
         let mut list = vec![format!("--job={:032x}", self.job), format!("--socket={}", self.socket)];
         list.extend(self.buffers.iter().map(|b| format!("--buffer={b}")));
