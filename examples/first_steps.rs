@@ -9,7 +9,8 @@ use hostbuf::job::{Collective, Local, Solo};
 use hostbuf::{HostBuffer, Map, Options};
 
 fn main() -> hostbuf::Result<()> {
-    // Under `hostbuf run` the buffer exists before `main`. A program that runs by itself allocates one.
+    // Under `hostbuf run` the buffer exists before `main`. A program that runs by itself allocates
+    // one.
     let (group, buffer): (Box<dyn Collective>, _) = match HostBuffer::is_launched() {
         true => (Box::new(Local::from_env()?), HostBuffer::attach()?),
         false => (Box::new(Solo), HostBuffer::allocate(&Solo, Options::new(1 << 20))?),

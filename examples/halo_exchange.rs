@@ -1,12 +1,14 @@
-//! Heat that spreads over a plate: a five-point stencil on a grid that the ranks have cut into blocks. In every step each rank
-//! sends the edges of its block to its neighbours through channels that were made once, from where the edges lie, so the
-//! memory is registered once. Without RDMA they go by MPI.
+//! Heat that spreads over a plate: a five-point stencil on a grid that the ranks have cut into
+//! blocks. In every step each rank sends the edges of its block to its neighbours through channels
+//! that were made once, from where the edges lie, so the memory is registered once. Without RDMA
+//! they go by MPI.
 //!
 //! ```text
 //!   mpirun ... halo_exchange [--size ROWSxCOLUMNS] [--steps N]
 //! ```
 //!
-//! In the end the first rank does everything again by itself, and every rank compares its block, bit by bit.
+//! In the end the first rank does everything again by itself, and every rank compares its block,
+//! bit by bit.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -205,8 +207,8 @@ impl Plate {
         &mut self.cells[start + 1..start + self.width - 1]
     }
 
-    /// For each neighbour what is exchanged with it, in the order of [`Cut::sides`]. Rows lie in one piece and are sent from
-    /// there; columns are copied.
+    /// For each neighbour what is exchanged with it, in the order of [`Cut::sides`]. Rows lie in
+    /// one piece and are sent from there; columns are copied.
     fn halos(&mut self, cut: &Cut) -> Vec<Halo<'_>> {
         let (rows, width) = (self.rows, self.width);
         let inner = 1..width - 1;

@@ -1,11 +1,12 @@
-//! A table that all hosts fill together: each computes its part and puts it to all others, at the address where it stands
-//! already. Without RDMA the parts go by MPI.
+//! A table that all hosts fill together: each computes its part and puts it to all others, at the
+//! address where it stands already. Without RDMA the parts go by MPI.
 //!
 //! ```text
 //!   mpirun ... symmetric_put [--size SIZE] [--rounds N]
 //! ```
 //!
-//! The table's words can be computed from their places, and every rank of every host checks all of them in each round.
+//! The table's words can be computed from their places, and every rank of every host checks all of
+//! them in each round.
 
 #![allow(unsafe_code)]
 
@@ -151,7 +152,8 @@ enum Way {
 impl Way {
     #[cfg(feature = "rdma")]
     fn find(world: &Mpi, buffer: &HostBuffer) -> Result<Way> {
-        // SAFETY: nobody makes references into the buffer, which is read and written through pointers, and between barriers.
+        // SAFETY: nobody makes references into the buffer, which is read and written through
+        // pointers, and between barriers.
         match unsafe { hostbuf_rdma::Fabric::connect(world, buffer, hostbuf_rdma::FabricOptions::default()) }
         {
             Ok(fabric) => Ok(Way::Puts(fabric)),

@@ -78,7 +78,8 @@ typedef enum hostbuf_reduce {
 
 // Which pages stand behind a buffer.
 typedef enum hostbuf_pages {
-    // The best that is there: 1 GiB from the reserved pool, 2 MiB from the pool, transparent 2 MiB, ordinary.
+    // The best that is there: 1 GiB from the reserved pool, 2 MiB from the pool, transparent 2
+    // MiB, ordinary.
     HOSTBUF_PAGES_AUTO = 0,
     // Ordinary pages (4 KiB on x86-64).
     HOSTBUF_PAGES_SMALL = 1,
@@ -106,7 +107,8 @@ typedef enum hostbuf_proof {
     HOSTBUF_WEAKER = 1,
 } hostbuf_proof;
 
-// What a device may do with memory: a sum of these. Reading on behalf of this process is always allowed.
+// What a device may do with memory: a sum of these. Reading on behalf of this process is always
+// allowed.
 typedef enum hostbuf_access {
     // The device reads on behalf of this process: the source of sends, and of copies to a GPU.
     HOSTBUF_READ = 0,
@@ -130,8 +132,8 @@ typedef enum hostbuf_monitor {
     HOSTBUF_MONITOR_EXPLICIT = 2,
 } hostbuf_monitor;
 
-// Gives out the buffer's memory while it is being filled. It stays where it is for as long as the `hostbuf_buffer`, and gives nothing
-// when the function that fills has returned.
+// Gives out the buffer's memory while it is being filled. It stays where it is for as long as the
+// `hostbuf_buffer`, and gives nothing when the function that fills has returned.
 typedef struct hostbuf_arena hostbuf_arena;
 
 // A host's shared memory, mapped at the agreed address.
@@ -146,10 +148,11 @@ typedef struct hostbuf_device hostbuf_device;
 // Proof that a device knows a part of a buffer.
 typedef struct hostbuf_region hostbuf_region;
 
-// A group of ranks that can act together, in functions of the program's own. hostbuf_mpi.h makes one of an MPI communicator.
+// A group of ranks that can act together, in functions of the program's own. hostbuf_mpi.h makes
+// one of an MPI communicator.
 //
-// The functions answer 0 when they went well. They are called in the thread that calls hostbuf, by all ranks of the group in
-// the same order. They must neither throw nor jump out.
+// The functions answer 0 when they went well. They are called in the thread that calls hostbuf, by
+// all ranks of the group in the same order. They must neither throw nor jump out.
 typedef struct hostbuf_collective {
     // Handed to each function.
     void *context;
@@ -166,7 +169,8 @@ typedef struct hostbuf_collective {
                      void *data,
                      size_t bytes,
                      size_t root);
-    // The ranks that name the same `color`, in the order of their ranks, into `part`, which has a context of its own.
+    // The ranks that name the same `color`, in the order of their ranks, into `part`, which has a
+    // context of its own.
     int (*split)(void *context,
                  size_t color,
                  struct hostbuf_collective *part);
@@ -179,14 +183,16 @@ typedef struct hostbuf_collective {
     void (*progress)(void *context);
     // Ends a part that `split` made. Null: nothing to do.
     void (*release)(void *context);
-    // What the number that a function answered means, as text of at most `size` bytes with the NUL. Null: nobody knows.
+    // What the number that a function answered means, as text of at most `size` bytes with the
+    // NUL. Null: nobody knows.
     void (*describe)(void *context,
                      int code,
                      char *text,
                      size_t size);
 } hostbuf_collective;
 
-// What a buffer is asked for with. Set everything to zero first: then all but the size is as by default.
+// What a buffer is asked for with. Set everything to zero first: then all but the size is as by
+// default.
 typedef struct hostbuf_options {
     // Bytes that can be used; rounded up to whole pages of what is obtained.
     uint64_t size;
@@ -194,7 +200,8 @@ typedef struct hostbuf_options {
     const char *name;
     // One of `hostbuf_pages`.
     int32_t pages;
-    // Not 0: leave pages to be taken at the first touch, with no check that they are there, and a signal when they are not.
+    // Not 0: leave pages to be taken at the first touch, with no check that they are there, and a
+    // signal when they are not.
     uint8_t lazy;
     // Not 0: let the contents go into core files.
     uint8_t dump;
@@ -216,13 +223,14 @@ typedef struct hostbuf_info {
     uint64_t generation;
     // Bytes from the beginning that the arena has given out.
     uint64_t used;
-    // Which host of the job this is, and how many there are; 0 of 0 where the hosts do not know each other.
+    // Which host of the job this is, and how many there are; 0 of 0 where the hosts do not know
+    // each other.
     uint32_t host;
     uint32_t hosts;
 } hostbuf_info;
 
-// Fills a buffer: answers a pointer into it, the object that all others will find, or null when that failed. It must neither
-// throw nor jump out.
+// Fills a buffer: answers a pointer into it, the object that all others will find, or null when
+// that failed. It must neither throw nor jump out.
 typedef void *(*hostbuf_filler)(struct hostbuf_arena *arena,
                                 void *argument);
 
@@ -235,7 +243,8 @@ typedef struct hostbuf_key {
     uint32_t remote_key;
 } hostbuf_key;
 
-// A hold on a registration, until it is put back. It may be moved and put back by another thread, but only once: do not copy it.
+// A hold on a registration, until it is put back. It may be moved and put back by another thread,
+// but only once: do not copy it.
 typedef struct hostbuf_lease {
     // What requests are made with.
     struct hostbuf_key key;
@@ -245,11 +254,13 @@ typedef struct hostbuf_lease {
 
 // What a cache has done.
 typedef struct hostbuf_cache_stats {
-    // Leases that needed no registering, that waited for another thread's, and that were registered for.
+    // Leases that needed no registering, that waited for another thread's, and that were
+    // registered for.
     uint64_t hits;
     uint64_t coalesced;
     uint64_t misses;
-    // Ended to make room; since `invalidate` or `flush` said so; since the monitor saw their memory change.
+    // Ended to make room; since `invalidate` or `flush` said so; since the monitor saw their
+    // memory change.
     uint64_t evictions;
     uint64_t invalidated;
     uint64_t changed;
@@ -271,34 +282,38 @@ typedef struct hostbuf_cache_stats {
 extern "C" {
 #endif // __cplusplus
 
-// The message of the calling thread's last call that did not end with `HOSTBUF_OK`, or that says something although it did (as
-// `hostbuf_device_probe` and `hostbuf_freeze` tell): one line for people, with what was asked, what was there, and what to do. Empty
-// before the first. It stays until the thread's next such call; never null.
+// The message of the calling thread's last call that did not end with `HOSTBUF_OK`, or that says
+// something although it did (as `hostbuf_device_probe` and `hostbuf_freeze` tell): one line for
+// people, with what was asked, what was there, and what to do. Empty before the first. It stays
+// until the thread's next such call; never null.
 const char *hostbuf_message(void);
 
 // The name of a status, as it is written here; `"?"` for a number that is none. Never null.
 const char *hostbuf_status_name(int32_t status);
 
-// Tries a group: each function is called, and what it answers is compared with what it should. Collective: all ranks go through all of
-// it, whatever they find, and each reports what it found first. For whoever writes a table of his own.
+// Tries a group: each function is called, and what it answers is compared with what it should.
+// Collective: all ranks go through all of it, whatever they find, and each reports what it found
+// first. For whoever writes a table of his own.
 enum hostbuf_status hostbuf_try_collective(const struct hostbuf_collective *group);
 
 // Whether this process leads its host in `group`: it is the first of the ranks there. Collective.
 enum hostbuf_status hostbuf_leads(const struct hostbuf_collective *group,
                                   bool *leads);
 
-// Memory of the buffer: `size` bytes, zero, at a multiple of `alignment`, a power of two. Null when there is no room or filling
-// has ended: `hostbuf_message` says which. Threads of the process that fills may call it at the same time.
+// Memory of the buffer: `size` bytes, zero, at a multiple of `alignment`, a power of two. Null
+// when there is no room or filling has ended: `hostbuf_message` says which. Threads of the process
+// that fills may call it at the same time.
 void *hostbuf_arena_take(struct hostbuf_arena *arena,
                          size_t size,
                          size_t alignment);
 
-// Says why filling fails, in words for people: when the function then answers null, all ranks hear them. (What `hostbuf_arena_take`
-// could not give need not be said.)
+// Says why filling fails, in words for people: when the function then answers null, all ranks hear
+// them. (What `hostbuf_arena_take` could not give need not be said.)
 void hostbuf_arena_fail(struct hostbuf_arena *arena,
                         const char *why);
 
-// Bytes that the arena has left, but for what the root takes; 0 for a null one, and when filling has ended.
+// Bytes that the arena has left, but for what the root takes; 0 for a null one, and when filling
+// has ended.
 uint64_t hostbuf_arena_left(const struct hostbuf_arena *arena);
 
 // Whether `bytes` bytes from `pointer` lie in the buffer that is being filled.
@@ -306,20 +321,23 @@ bool hostbuf_arena_contains(const struct hostbuf_arena *arena,
                             const void *pointer,
                             size_t bytes);
 
-// Whether a launcher has started this process, so that there is something to attach to. All ranks of a job have the same answer: who
-// attaches or else allocates decides by this, and not by a failure of `hostbuf_attach`, which may be one rank's alone.
+// Whether a launcher has started this process, so that there is something to attach to. All ranks
+// of a job have the same answer: who attaches or else allocates decides by this, and not by a
+// failure of `hostbuf_attach`, which may be one rank's alone.
 bool hostbuf_launched(void);
 
 // The buffer that the launcher gave this process before its main; `name` null: the first one.
 enum hostbuf_status hostbuf_attach(const char *name,
                                    struct hostbuf_buffer **to);
 
-// Makes a buffer without a launcher, on all hosts of `group` at one address; `group` null: for this process alone. Collective.
+// Makes a buffer without a launcher, on all hosts of `group` at one address; `group` null: for
+// this process alone. Collective.
 enum hostbuf_status hostbuf_allocate(const struct hostbuf_collective *group,
                                      const struct hostbuf_options *options,
                                      struct hostbuf_buffer **to);
 
-// Gives a buffer back. Its memory is unmapped when nothing uses it any more: regions that are registered keep it. Null: nothing.
+// Gives a buffer back. Its memory is unmapped when nothing uses it any more: regions that are
+// registered keep it. Null: nothing.
 void hostbuf_release(struct hostbuf_buffer *buffer);
 
 // The first byte, the same address in every rank of every host; null for a null buffer.
@@ -332,28 +350,31 @@ size_t hostbuf_size(const struct hostbuf_buffer *buffer);
 enum hostbuf_status hostbuf_stat(const struct hostbuf_buffer *buffer,
                                  struct hostbuf_info *to);
 
-// Sends the filled buffer of rank `root`'s host to all other hosts of `group`, where it must be empty: the bytes that the arena
-// gave out, checksummed. Pointers inside stay valid, since the address is the same. Collective.
+// Sends the filled buffer of rank `root`'s host to all other hosts of `group`, where it must be
+// empty: the bytes that the arena gave out, checksummed. Pointers inside stay valid, since the
+// address is the same. Collective.
 enum hostbuf_status hostbuf_replicate(struct hostbuf_buffer *buffer,
                                       const struct hostbuf_collective *group,
                                       size_t root);
 
-// Makes a filled buffer read-only for good, in all ranks of `group`; a stray write faults from then on. Collective over all
-// ranks that have it mapped. `proof` may be null; for `HOSTBUF_WEAKER`, `hostbuf_message` says why.
+// Makes a filled buffer read-only for good, in all ranks of `group`; a stray write faults from
+// then on. Collective over all ranks that have it mapped. `proof` may be null; for
+// `HOSTBUF_WEAKER`, `hostbuf_message` says why.
 enum hostbuf_status hostbuf_freeze(struct hostbuf_buffer *buffer,
                                    const struct hostbuf_collective *group,
                                    enum hostbuf_proof *proof);
 
-// Fills the buffer by `filler(arena, argument)` in one rank of this host, whichever comes first; the others wait. All get the
-// object that it answered, in `root`, which may be null. When the filler's process dies, one of those who wait takes over,
-// with a zeroed arena: so the function may run in several processes one after another, never in two at a time.
+// Fills the buffer by `filler(arena, argument)` in one rank of this host, whichever comes first;
+// the others wait. All get the object that it answered, in `root`, which may be null. When the
+// filler's process dies, one of those who wait takes over, with a zeroed arena: so the function
+// may run in several processes one after another, never in two at a time.
 enum hostbuf_status hostbuf_initialize(struct hostbuf_buffer *buffer,
                                        hostbuf_filler filler,
                                        void *argument,
                                        void **root);
 
-// Fills the buffer in rank 0 of `group` and sends it to the other hosts: one build for the whole job. Collective. A buffer is filled once:
-// `HOSTBUF_FILL` where it is already.
+// Fills the buffer in rank 0 of `group` and sends it to the other hosts: one build for the whole
+// job. Collective. A buffer is filled once: `HOSTBUF_FILL` where it is already.
 enum hostbuf_status hostbuf_initialize_job(struct hostbuf_buffer *buffer,
                                            const struct hostbuf_collective *group,
                                            hostbuf_filler filler,
@@ -364,12 +385,13 @@ enum hostbuf_status hostbuf_initialize_job(struct hostbuf_buffer *buffer,
 enum hostbuf_status hostbuf_root(const struct hostbuf_buffer *buffer,
                                  void **root);
 
-// Whether a device can be used in this process, without opening it: `HOSTBUF_OK`, or `HOSTBUF_UNSUPPORTED`; `hostbuf_message` says
-// with what, or why not. `device` as for `hostbuf_device_open`.
+// Whether a device can be used in this process, without opening it: `HOSTBUF_OK`, or
+// `HOSTBUF_UNSUPPORTED`; `hostbuf_message` says with what, or why not. `device` as for
+// `hostbuf_device_open`.
 enum hostbuf_status hostbuf_device_probe(const char *device);
 
-// Opens a device: `mlock` (page-locking), `cuda` or `cuda:1` (a GPU), `rdma` or `rdma:mlx5_0` (the first network card, or the one of
-// that name).
+// Opens a device: `mlock` (page-locking), `cuda` or `cuda:1` (a GPU), `rdma` or `rdma:mlx5_0` (the
+// first network card, or the one of that name).
 enum hostbuf_status hostbuf_device_open(const char *device,
                                         struct hostbuf_device **to);
 
@@ -392,22 +414,26 @@ enum hostbuf_status hostbuf_register(struct hostbuf_buffer *buffer,
 // What requests about a region are made with; all 0 for a null one.
 struct hostbuf_key hostbuf_region_key(const struct hostbuf_region *region);
 
-// Ends a registration, and gives it back in any case: when that fails, what was pinned may stay so until the process ends.
+// Ends a registration, and gives it back in any case: when that fails, what was pinned may stay so
+// until the process ends.
 enum hostbuf_status hostbuf_deregister(struct hostbuf_region *region);
 
-// Makes a cache of at most `regions` registrations of at most `bytes` bytes together: a hard limit. 0 for either: what
-// `HOSTBUF_CACHE_REGIONS` and `HOSTBUF_CACHE_BYTES` say, or their defaults. `monitor`: one of `hostbuf_monitor`.
+// Makes a cache of at most `regions` registrations of at most `bytes` bytes together: a hard
+// limit. 0 for either: what `HOSTBUF_CACHE_REGIONS` and `HOSTBUF_CACHE_BYTES` say, or their
+// defaults. `monitor`: one of `hostbuf_monitor`.
 enum hostbuf_status hostbuf_cache_open(const struct hostbuf_device *device,
                                        size_t regions,
                                        size_t bytes,
                                        int monitor,
                                        struct hostbuf_cache **to);
 
-// Ends a cache and what it has registered. All its leases have been put back before. Null: nothing.
+// Ends a cache and what it has registered. All its leases have been put back before. Null:
+// nothing.
 void hostbuf_cache_close(struct hostbuf_cache *cache);
 
-// A hold on a registration of `length` bytes from `start`, made now if there is none. It has to be put back by
-// `hostbuf_cache_put`, before the cache is closed; what `lease` held before is not put back by this.
+// A hold on a registration of `length` bytes from `start`, made now if there is none. It has to be
+// put back by `hostbuf_cache_put`, before the cache is closed; what `lease` held before is not put
+// back by this.
 enum hostbuf_status hostbuf_cache_get(struct hostbuf_cache *cache,
                                       const void *start,
                                       size_t length,
@@ -430,7 +456,8 @@ enum hostbuf_status hostbuf_cache_keep(struct hostbuf_cache *cache,
                                        size_t length,
                                        int access);
 
-// The memory has changed or is about to: no lease taken afterwards is of a registration made before.
+// The memory has changed or is about to: no lease taken afterwards is of a registration made
+// before.
 enum hostbuf_status hostbuf_cache_invalidate(struct hostbuf_cache *cache,
                                              const void *start,
                                              size_t length);

@@ -1,5 +1,5 @@
-/* hostbuf for C++17: handles that give themselves back, exceptions, and a std::pmr::memory_resource over the arena, so that
- * std::pmr containers live in the buffer and are read by all ranks.
+/* hostbuf for C++17: handles that give themselves back, exceptions, and a std::pmr::memory_resource
+ * over the arena, so that std::pmr containers live in the buffer and are read by all ranks.
  *
  *     #include <hostbuf_mpi.h>
  *     #include <hostbuf.hpp>
@@ -13,14 +13,16 @@
  *         return words;
  *     });
  *
- * What makes that safe. A container is written in one process, while the buffer is being filled, and only read afterwards, by
- * const members, in all of them: so others get a `const T &`, and no destructor runs. Its memory comes from the arena, at one
- * address everywhere, so all its pointers mean the same, but for one: that to its memory_resource, which is an object of the filling
- * process; reading never follows it. Do not copy such a container with its own allocator, nor ask it for that. All ranks are one program
- * (or are built from one source with one standard library), since they share the layout, and the hash function must give
- * the same in all of them, as std::hash does. What has a vtable, a reference, or a pointer to anything outside (std::function, a
- * file, an ordinary std::string) must not go in; nor may the containers of a debug mode that notes iterators in them
- * (_GLIBCXX_DEBUG).
+ * What makes that safe. A container is written in one process, while the buffer is being filled,
+ * and only read afterwards, by const members, in all of them: so others get a `const T &`, and no
+ * destructor runs. Its memory comes from the arena, at one address everywhere, so all its pointers
+ * mean the same, but for one: that to its memory_resource, which is an object of the filling
+ * process; reading never follows it. Do not copy such a container with its own allocator, nor ask
+ * it for that. All ranks are one program (or are built from one source with one standard library),
+ * since they share the layout, and the hash function must give the same in all of them, as
+ * std::hash does. What has a vtable, a reference, or a pointer to anything outside (std::function,
+ * a file, an ordinary std::string) must not go in; nor may the containers of a debug mode that
+ * notes iterators in them (_GLIBCXX_DEBUG).
  */
 #ifndef HOSTBUF_HPP
 #define HOSTBUF_HPP

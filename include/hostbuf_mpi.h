@@ -1,5 +1,5 @@
-/* A hostbuf_collective over an MPI communicator, by the program's own MPI, whichever that is: all functions are inline, so
- * libhostbuf never links one.
+/* A hostbuf_collective over an MPI communicator, by the program's own MPI, whichever that is: all
+ * functions are inline, so libhostbuf never links one.
  *
  *     hostbuf_collective group;
  *     if (hostbuf_mpi_collective(MPI_COMM_WORLD, &group) != MPI_SUCCESS) ...
@@ -51,7 +51,8 @@ static inline int hostbuf_mpi_broadcast(void *context, void *data, size_t bytes,
     return MPI_SUCCESS;
 }
 
-/* Unsigned words as signed ones in the same order, with the top bit turned: not every MPI compares unsigned words as such. */
+/* Unsigned words as signed ones in the same order, with the top bit turned: not every MPI compares
+ * unsigned words as such. */
 static inline int hostbuf_mpi_all_reduce(void *context, uint64_t *words, size_t count, enum hostbuf_reduce how)
 {
     const uint64_t top = (uint64_t)1 << 63;
@@ -131,8 +132,9 @@ static inline int hostbuf_mpi_split(void *context, size_t color, hostbuf_collect
     return code == MPI_SUCCESS ? hostbuf_mpi_of(comm, part) : code;
 }
 
-/* Makes *group of a duplicate of `comm`, an intracommunicator, so that no message of the program's can be mistaken for one of hostbuf's. Collective over
- * `comm`. MPI_SUCCESS, or MPI's error; then *group is untouched. */
+/* Makes *group of a duplicate of `comm`, an intracommunicator, so that no message of the program's
+ * can be mistaken for one of hostbuf's. Collective over `comm`. MPI_SUCCESS, or MPI's error; then
+ * *group is untouched. */
 static inline int hostbuf_mpi_collective(MPI_Comm comm, hostbuf_collective *group)
 {
     MPI_Comm own = MPI_COMM_NULL;

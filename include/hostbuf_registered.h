@@ -1,6 +1,7 @@
 /* What `hostbuf run --register` has registered in this process before main.
  *
- * The functions are in the object that the launcher loads into the ranks that register, and nowhere else: find them by name.
+ * The functions are in the object that the launcher loads into the ranks that register, and nowhere
+ * else: find them by name.
  *
  *     hostbuf_registered_function *registered =
  *         (hostbuf_registered_function *)dlsym(RTLD_DEFAULT, "hostbuf_registered");
@@ -8,9 +9,10 @@
  *     for (size_t i = 0; registered && registered(i, &r); i++)
  *         printf("%s has %zu bytes at %p, by rkey %#x\n", r.device, r.length, r.address, r.remote_key);
  *
- * The registrations stay until the process ends. Do not end them, nor the context and the protection domain. Freezing a buffer
- * (HostBuffer::freeze) ends them and registers it again for reading: the keys are others then, so ask again. They belong to the
- * process: a forked child must not use its parent's.
+ * The registrations stay until the process ends. Do not end them, nor the context and the
+ * protection domain. Freezing a buffer (HostBuffer::freeze) ends them and registers it again for
+ * reading: the keys are others then, so ask again. They belong to the process: a forked child must
+ * not use its parent's.
  */
 #ifndef HOSTBUF_REGISTERED_H
 #define HOSTBUF_REGISTERED_H
@@ -22,7 +24,8 @@
 extern "C" {
 #endif
 
-/* A part of a buffer that a device takes as one: the whole buffer, but for GPUs at most 64 GiB of it. */
+/* A part of a buffer that a device takes as one: the whole buffer, but for GPUs at most 64 GiB of
+ * it. */
 struct hostbuf_registration {
     const char *device;      /* "cuda 0", "mlx5_0", "mlock"; stays until the process ends */
     void *address;           /* its first byte in this process */
@@ -36,7 +39,8 @@ struct hostbuf_registration {
     uint64_t device_address; /* CUDA: the CUdeviceptr of the first byte; else 0 */
 };
 
-/* Describes registration number `index`, counted from 0, in *to. 1; 0 when there are not so many. */
+/* Describes registration number `index`, counted from 0, in *to. 1; 0 when there are not so many.
+ * */
 typedef int hostbuf_registered_function(size_t index, struct hostbuf_registration *to);
 
 /* hostbuf_registered_end: ends what is registered of the buffers in a range; 0 when all has ended.

@@ -1,4 +1,5 @@
-//! Carriers, which move a buffer's bytes between hosts instead of the group's collective operations.
+//! Carriers, which move a buffer's bytes between hosts instead of the group's collective
+//! operations.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -6,21 +7,24 @@ use crate::error::Result;
 
 /// Moves bytes between the hosts' parts of one buffer. The leader of each host has one.
 pub trait Carrier: Send + Sync {
-    /// Returns the address of the buffer, the number of joined hosts, and the index of this host among them.
+    /// Returns the address of the buffer, the number of joined hosts, and the index of this host
+    /// among them.
     fn joins(&self) -> (usize, usize, usize);
 
-    /// Returns a number that is the same on all joined hosts, and differs from those of other carriers.
+    /// Returns a number that is the same on all joined hosts, and differs from those of other
+    /// carriers.
     fn number(&self) -> u64;
 
-    /// Returns whether the carrier works: it does not for a frozen buffer, whose registration has ended.
+    /// Returns whether the carrier works: it does not for a frozen buffer, whose registration has
+    /// ended.
     fn is_ready(&self) -> bool;
 
-    /// Prepares for [`carry`](Carrier::carry): bytes that arrive from now on belong to it. All hosts prepare
-    /// before one begins.
+    /// Prepares for [`carry`](Carrier::carry): bytes that arrive from now on belong to it. All
+    /// hosts prepare before one begins.
     fn prepare(&self) -> u64;
 
-    /// Moves the first `bytes` bytes from host `source` to all others. `each` is called with the offset and the
-    /// length of each part that has arrived here. `prepared` is the value that
+    /// Moves the first `bytes` bytes from host `source` to all others. `each` is called with the
+    /// offset and the length of each part that has arrived here. `prepared` is the value that
     /// [`prepare`](Carrier::prepare) returned.
     ///
     /// # Errors
@@ -36,7 +40,8 @@ pub trait Carrier: Send + Sync {
 
 static CARRIERS: Mutex<Vec<Weak<dyn Carrier>>> = Mutex::new(Vec::new());
 
-/// Offers a carrier to [`HostBuffer::replicate`](crate::HostBuffer::replicate), for as long as it lives.
+/// Offers a carrier to [`HostBuffer::replicate`](crate::HostBuffer::replicate), for as long as it
+/// lives.
 pub fn offer(carrier: &Arc<dyn Carrier>) {
     let mut carriers = CARRIERS.lock().unwrap_or_else(PoisonError::into_inner);
     carriers.retain(|other| other.strong_count() > 0);
@@ -49,7 +54,8 @@ pub fn withdraw(carrier: &Arc<dyn Carrier>) {
     carriers.retain(|other| !std::ptr::addr_eq(other.as_ptr(), Arc::as_ptr(carrier)));
 }
 
-/// Returns the carrier that was offered last for the buffer at `start` and these hosts, if one is ready.
+/// Returns the carrier that was offered last for the buffer at `start` and these hosts, if one is
+/// ready.
 pub(crate) fn find(start: usize, hosts: usize, own: usize) -> Option<Arc<dyn Carrier>> {
     let carriers = CARRIERS.lock().unwrap_or_else(PoisonError::into_inner);
     carriers

@@ -9,7 +9,8 @@ use hostbuf_register::InvalidSpan;
 /// The result of the operations of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// The reason why an RDMA operation on another host has failed, with the status numbers of verbs in parentheses.
+/// The reason why an RDMA operation on another host has failed, with the status numbers of verbs in
+/// parentheses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Failure {

@@ -19,13 +19,15 @@ use hostbuf_os::{process, raw};
 use hostbuf_register::Span;
 use hostbuf_register::own_ranges::Freezing;
 
-/// How long pages may be held by nobody who can be seen before it counts as pinned: the kernel itself holds some for a moment, when it
-/// makes huge pages of them or moves them, and so does whoever reads a process's memory from outside. (The kernel waits 0.15 s itself.)
+/// How long pages may be held by nobody who can be seen before it counts as pinned: the kernel
+/// itself holds some for a moment, when it makes huge pages of them or moves them, and so does
+/// whoever reads a process's memory from outside. (The kernel waits 0.15 s itself.)
 const MOMENT: Duration = Duration::from_secs(1);
 /// Between two looks.
 const PACE: Duration = Duration::from_millis(10);
 
-/// A buffer that the ranks can no longer write: their mappings are read-only, and a stray write faults.
+/// A buffer that the ranks can no longer write: their mappings are read-only, and a stray write
+/// faults.
 #[derive(Clone, Debug)]
 pub struct Frozen {
     buffer: HostBuffer,
@@ -35,10 +37,11 @@ pub struct Frozen {
 /// How sure it is that nobody on this host can write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Proof {
-    /// The kernel sealed the memory against writing, which it does only while no writable mapping exists anywhere.
+    /// The kernel sealed the memory against writing, which it does only while no writable mapping
+    /// exists anywhere.
     Sealed,
-    /// The ranks that froze can no longer write, and nobody can map it writable any more, but somebody may still
-    /// hold a writable mapping from before.
+    /// The ranks that froze can no longer write, and nobody can map it writable any more, but
+    /// somebody may still hold a writable mapping from before.
     Weaker {
         /// Who, as far as `/proc` shows, or what else stood in the way.
         why: String,
@@ -58,11 +61,12 @@ impl Frozen {
         &self.proof
     }
 
-    /// All bytes. `None` unless the kernel has [sealed](Proof::Sealed) them: then nobody can change them while a
-    /// slice exists.
+    /// All bytes. `None` unless the kernel has [sealed](Proof::Sealed) them: then nobody can change
+    /// them while a slice exists.
     #[must_use]
     pub fn bytes(&self) -> Option<&[u8]> {
-        // SAFETY: mapped for reading as long as self lives, and by the seal no process can write to it.
+        // SAFETY: mapped for reading as long as self lives, and by the seal no process can write to
+        // it.
         let slice =
             || unsafe { std::slice::from_raw_parts(self.buffer.as_ptr().as_ptr(), self.buffer.len()) };
         (self.proof == Proof::Sealed).then(slice)
@@ -70,24 +74,29 @@ impl Frozen {
 }
 
 impl HostBuffer {
-    /// Makes the buffer read-only, in all ranks of `group` and, where the kernel can prove it, for everybody on every
-    /// host. Collective over all ranks that have the buffer mapped; a process that is not in `group` and still maps
-    /// it writable (a shell that started a rank, a child forked before) makes the proof [`Proof::Weaker`] on its
-    /// host, which names it. Children forked afterwards inherit read-only memory.
+    /// Makes the buffer read-only, in all ranks of `group` and, where the kernel can prove it, for
+    /// everybody on every host. Collective over all ranks that have the buffer mapped; a process
+    /// that is not in `group` and still maps it writable (a shell that started a rank, a child
+    /// forked before) makes the proof [`Proof::Weaker`] on its host, which names it. Children
+    /// forked afterwards inherit read-only memory.
     ///
     /// No device can write afterwards either, nor a peer through one: what a
-    /// [`RegistrationCache`](crate::register::RegistrationCache) has of the buffer is ended, on all ranks, before anything is
-    /// sealed, also what it was told to [keep](crate::register::RegistrationCache::keep). New registrations are for reading
-    /// only. A [`Registration`](crate::register::Registration) for reading that is held meanwhile lives on; where its device
-    /// pins pages (RDMA, CUDA) the kernel does not seal them, and the proof is [`Proof::Weaker`]: so register after freezing.
+    /// [`RegistrationCache`](crate::register::RegistrationCache) has of the buffer is ended, on all
+    /// ranks, before anything is sealed, also what it was told to
+    /// [keep](crate::register::RegistrationCache::keep). New registrations are for reading only. A
+    /// [`Registration`](crate::register::Registration) for reading that is held meanwhile lives on;
+    /// where its device pins pages (RDMA, CUDA) the kernel does not seal them, and the proof is
+    /// [`Proof::Weaker`]: so register after freezing.
     ///
-    /// What `hostbuf run --register` has registered is ended too, and registered again for reading once the buffer is sealed;
-    /// its keys are others then.
+    /// What `hostbuf run --register` has registered is ended too, and registered again for reading
+    /// once the buffer is sealed; its keys are others then.
     ///
     /// # Errors
-    /// On all ranks: [`Error::Disagreed`] when they do not have one buffer; [`Error::Freeze`] when the buffer is not filled on every host, or a rank holds a
-    /// [`Registration`](crate::register::Registration) or a lease by which a device can write into it (then nothing has
-    /// been sealed, and it can be tried again); [`Error::Os`] when remapping fails.
+    /// On all ranks: [`Error::Disagreed`] when they do not have one buffer; [`Error::Freeze`] when
+    /// the buffer is not filled on every host, or a rank holds a
+    /// [`Registration`](crate::register::Registration) or a lease by which a device can write into
+    /// it (then nothing has been sealed, and it can be tried again); [`Error::Os`] when remapping
+    /// fails.
     pub fn freeze(&self, group: &dyn Collective) -> Result<Frozen> {
         let _span = info_span!("freeze", buffer = %self.name()).entered();
         let hosts = Hosts::of(group)?;
@@ -100,7 +109,8 @@ impl HostBuffer {
         // No new writable mapping from here on; then every rank gives up its own.
         let sealed = if hosts.leads() { self.add_seal(SealFlag::F_SEAL_FUTURE_WRITE) } else { Ok(()) };
         all_or_none(group, sealed)?;
-        // What was registered before main may write, and pins pages, which would stand in the proof's way.
+        // What was registered before main may write, and pins pages, which would stand in the
+        // proof's way.
         let span = Span::new(self.as_ptr().as_ptr() as usize, self.len())?;
         let ended = if preregistered::end(span) { Ok(()) } else { Err(still_registered(self)) };
         let ended = ended.and_then(|()| Ok(freezing.as_ref().map_or(Ok(()), Freezing::finish)?));
@@ -141,15 +151,16 @@ impl HostBuffer {
 
     fn remap_read_only(&self) -> Result<()> {
         let (at, length) = (self.as_ptr().as_ptr() as usize, self.len());
-        // SAFETY: the same file over its own mapping: every byte stays what and where it is, so references remain
-        // valid; only the right to write goes.
+        // SAFETY: the same file over its own mapping: every byte stays what and where it is, so
+        // references remain valid; only the right to write goes.
         unsafe { raw::map_over(at, length, raw::PROT_READ, self.fd().as_raw_fd(), 0) }.map_err(|e| {
             Error::os(format!("mapping {length} bytes at {at:#x} read-only"))(
                 std::io::Error::from_raw_os_error(e.0),
             )
         })?;
         if self.identity().dump == 0 {
-            // SAFETY: keeps a range out of core files, as before the remapping; refused, a core is only larger.
+            // SAFETY: keeps a range out of core files, as before the remapping; refused, a core is
+            // only larger.
             let _ = unsafe { raw::advise(at, length, raw::MADV_DONTDUMP) };
         }
         Ok(())
@@ -235,7 +246,8 @@ mod tests {
     fn holding(buffer: &HostBuffer) -> std::io::PipeReader {
         let (reader, writer) = std::io::pipe().unwrap();
         let page = libc::iovec { iov_base: buffer.as_ptr().as_ptr().cast(), iov_len: 4096 };
-        // SAFETY: a page of the buffer's, which lives longer, and which nobody writes through the pipe.
+        // SAFETY: a page of the buffer's, which lives longer, and which nobody writes through the
+        // pipe.
         assert_eq!(unsafe { libc::vmsplice(writer.as_raw_fd(), &raw const page, 1, 0) }, 4096);
         reader
     }

@@ -1,8 +1,9 @@
 //! One buffer per host, at one address on every host of a job, shared by all its ranks.
 //!
-//! An MPI program in which each of 128 ranks of a node holds a private copy of a read-only table wastes 127
-//! copies. With hostbuf there is one copy a node, and since it stands at the same address in every rank of every
-//! node, it may be full of raw pointers: built once, sent to the other nodes as bytes, never rebuilt.
+//! An MPI program in which each of 128 ranks of a node holds a private copy of a read-only table
+//! wastes 127 copies. With hostbuf there is one copy a node, and since it stands at the same
+//! address in every rank of every node, it may be full of raw pointers: built once, sent to the
+//! other nodes as bytes, never rebuilt.
 //!
 //! | concept | type | what it is |
 //! | --- | --- | --- |
@@ -15,7 +16,8 @@
 //! | what went wrong | [`Error`] | a variant for each operation, with operands |
 //!
 //! Under `hostbuf run` or `mpirun ... hostbuf exec` the buffer is there before `main`, and
-//! [`HostBuffer::attach`] finds it. Without a launcher, [`HostBuffer::allocate`] makes one collectively:
+//! [`HostBuffer::attach`] finds it. Without a launcher, [`HostBuffer::allocate`] makes one
+//! collectively:
 //!
 //! ```
 //! use hostbuf::{HostBuffer, List, Options, job::Solo};

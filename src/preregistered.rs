@@ -1,5 +1,6 @@
-//! Registrations that were made before `main` (`hostbuf run --register`): by an object in this process that has its own copy of
-//! this library, and so is found by name. See include/hostbuf_registered.h.
+//! Registrations that were made before `main` (`hostbuf run --register`): by an object in this
+//! process that has its own copy of this library, and so is found by name. See
+//! include/hostbuf_registered.h.
 
 #![allow(unsafe_code)]
 
@@ -16,11 +17,13 @@ fn call(name: &CStr, span: Span) -> bool {
     if found.is_null() {
         return true;
     }
-    // SAFETY: both functions of these names have this type, by include/hostbuf_registered.h; they take any range.
+    // SAFETY: both functions of these names have this type, by include/hostbuf_registered.h; they
+    // take any range.
     unsafe { std::mem::transmute::<*mut libc::c_void, Act>(found)(span.start(), span.len()) == 0 }
 }
 
-/// Ends what was registered of `span`, so that nothing writes there by a device, and nothing pins it.
+/// Ends what was registered of `span`, so that nothing writes there by a device, and nothing pins
+/// it.
 pub(super) fn end(span: Span) -> bool {
     call(c"hostbuf_registered_end", span)
 }

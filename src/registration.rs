@@ -10,8 +10,8 @@ use crate::error::{Error, Result};
 use crate::segment::ledger::{Ledger, Listed};
 use hostbuf_register::own_ranges::Writing;
 
-/// What a registration of a buffer keeps until it has ended: the note that a device can write, the memory, and the line that
-/// `hostbuf stat` shows.
+/// What a registration of a buffer keeps until it has ended: the note that a device can write, the
+/// memory, and the line that `hostbuf stat` shows.
 struct Kept {
     _writing: Option<Writing>,
     job: Arc<dyn Send + Sync>,
@@ -19,16 +19,19 @@ struct Kept {
 }
 
 impl HostBuffer {
-    /// Registers the buffer, or the bytes of it that `region` names, with a device, for this process. The registration keeps
-    /// the memory: it stays mapped until the registration has ended.
+    /// Registers the buffer, or the bytes of it that `region` names, with a device, for this
+    /// process. The registration keeps the memory: it stays mapped until the registration has
+    /// ended.
     ///
-    /// A registration belongs to one process, and each counts by itself (RDMA charges each against `ulimit -l`). So usually
-    /// one process of a host registers, the one that does its I/O; others do when they need it. `hostbuf stat` shows who has
-    /// registered what, in a table that has room for some 170 registrations of a job on each host.
+    /// A registration belongs to one process, and each counts by itself (RDMA charges each against
+    /// `ulimit -l`). So usually one process of a host registers, the one that does its I/O; others
+    /// do when they need it. `hostbuf stat` shows who has registered what, in a table that has room
+    /// for some 170 registrations of a job on each host.
     ///
-    /// A [`RegistrationCache`](crate::register::RegistrationCache) over the same registrar knows nothing of this. Where a
-    /// device refuses overlaps (CUDA) it is in the cache's way: there let the cache register the buffer, by
-    /// [`keep`](crate::register::RegistrationCache::keep), which needs no watching either.
+    /// A [`RegistrationCache`](crate::register::RegistrationCache) over the same registrar knows
+    /// nothing of this. Where a device refuses overlaps (CUDA) it is in the cache's way: there let
+    /// the cache register the buffer, by [`keep`](crate::register::RegistrationCache::keep), which
+    /// needs no watching either.
     ///
     /// ```
     /// # use std::sync::Arc;
@@ -42,9 +45,10 @@ impl HostBuffer {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a region that is empty or not inside the buffer; [`Error::Freeze`] for an access that writes
-    /// into a frozen buffer; as [`Registrar::register`]. While a registration lives by which a device can write, the buffer
-    /// cannot be [frozen](HostBuffer::freeze).
+    /// [`Error::Invalid`] for a region that is empty or not inside the buffer; [`Error::Freeze`]
+    /// for an access that writes into a frozen buffer; as [`Registrar::register`]. While a
+    /// registration lives by which a device can write, the buffer cannot be
+    /// [frozen](HostBuffer::freeze).
     pub fn register<R: Registrar>(
         &self,
         registrar: &Arc<R>,
@@ -76,8 +80,9 @@ impl HostBuffer {
         Ok(registration)
     }
 
-    /// Removes what `hostbuf stat` shows of this process's registrations from before its last exec, of all buffers of the
-    /// job. The registrations ended with that image. Call it before this image registers anything.
+    /// Removes what `hostbuf stat` shows of this process's registrations from before its last exec,
+    /// of all buffers of the job. The registrations ended with that image. Call it before this
+    /// image registers anything.
     pub fn forget_earlier_image(&self) {
         Ledger::of(self.control()).forget_earlier_image();
     }

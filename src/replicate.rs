@@ -16,23 +16,24 @@ use crate::segment::fill_state::Fill;
 use crate::segment::handle::HostBuffer;
 use hostbuf_os::process;
 
-/// Bytes sent at a time: large enough for the network's full speed, small enough that checking one overlaps with
-/// the next one's way.
+/// Bytes sent at a time: large enough for the network's full speed, small enough that checking one
+/// overlaps with the next one's way.
 const CHUNK: usize = 16 << 20;
 
 impl HostBuffer {
-    /// Sends the filled buffer of `root`'s host to all other hosts of `group`, where it must be empty: the bytes up
-    /// to the high-water mark, checksummed. Pointers inside stay valid, since the address is the same. Collective;
-    /// the hosts' leaders move the data: by RDMA along a tree where they are joined for this buffer (by a `rdma::Fabric`), by the
-    /// collective's broadcast otherwise.
+    /// Sends the filled buffer of `root`'s host to all other hosts of `group`, where it must be
+    /// empty: the bytes up to the high-water mark, checksummed. Pointers inside stay valid, since
+    /// the address is the same. Collective; the hosts' leaders move the data: by RDMA along a tree
+    /// where they are joined for this buffer (by a `rdma::Fabric`), by the collective's broadcast
+    /// otherwise.
     ///
     /// This is also where hosts that do not know each other (`hostbuf exec`) are compared.
     ///
     /// # Errors
-    /// [`Error::Disagreed`] when the hosts have different addresses or sizes, ranks of one host different buffers, or the ranks name
-    /// different roots; [`Error::Fill`] when `root`'s host is not
-    /// filled or another one is; [`Error::Replicate`] when a checksum differs (that host is empty again); on all
-    /// ranks.
+    /// [`Error::Disagreed`] when the hosts have different addresses or sizes, ranks of one host
+    /// different buffers, or the ranks name different roots; [`Error::Fill`] when `root`'s host is
+    /// not filled or another one is; [`Error::Replicate`] when a checksum differs (that host is
+    /// empty again); on all ranks.
     ///
     /// # Panics
     /// When `root` is no rank of `group`.
@@ -79,8 +80,8 @@ impl HostBuffer {
         Ok(())
     }
 
-    /// Checks that all ranks of a host have the same memory, and that address and size are the same on all
-    /// hosts. Collective.
+    /// Checks that all ranks of a host have the same memory, and that address and size are the same
+    /// on all hosts. Collective.
     ///
     /// # Errors
     /// [`Error::Disagreed`] on all ranks, which names the one that differs; [`Error::Collective`].
@@ -149,7 +150,8 @@ impl HostBuffer {
         Err(Error::Fill { why })
     }
 
-    /// What joins all hosts' parts of this buffer, if there is such a thing, the same on all of them, and ready.
+    /// What joins all hosts' parts of this buffer, if there is such a thing, the same on all of
+    /// them, and ready.
     fn carrier(&self, hosts: &Hosts) -> Result<Option<(Arc<dyn Carrier>, u64)>> {
         let found = carrier::find(self.as_ptr().as_ptr() as usize, hosts.count, hosts.index)
             .map(|carrier| (carrier.prepare(), carrier));
@@ -176,8 +178,9 @@ impl HostBuffer {
             return Ok(());
         }
         let mut hash = xxhash_rust::xxh3::Xxh3::new();
-        // SAFETY: inside the mapping; on the source nobody writes (it is filled), elsewhere only this process may (it has the
-        // turn), and what it may write through lives only as long as the collective's call.
+        // SAFETY: inside the mapping; on the source nobody writes (it is filled), elsewhere only
+        // this process may (it has the turn), and what it may write through lives only as long as
+        // the collective's call.
         let part = |at: usize, length: usize| unsafe {
             std::slice::from_raw_parts_mut(self.as_ptr().as_ptr().add(at), length)
         };

@@ -267,7 +267,8 @@ static int gpus_here(void)
     return WIFEXITED(status) ? WEXITSTATUS(status) : 0;
 }
 
-/* Reserves huge pages for the variant that wants them. Returns how many there were before, or -1 where this may not. */
+/* Reserves huge pages for the variant that wants them. Returns how many there were before, or -1
+ * where this may not. */
 static long pool(long more)
 {
     long before = -1;

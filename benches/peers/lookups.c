@@ -1,6 +1,7 @@
-/* The lookups of benches/src/lookups.rs in C, through the view of a buffer that libhostbuf gives. A turn of so many lookups as
- * the argument says for each line of standard input ("START", a word's number); answers with the seconds of one lookup of a chain, of
- * one of sixteen chains at once, and the word to go on from. Built by scripts/bench. */
+/* The lookups of benches/src/lookups.rs in C, through the view of a buffer that libhostbuf gives. A
+ * turn of so many lookups as the argument says for each line of standard input ("START", a word's
+ * number); answers with the seconds of one lookup of a chain, of one of sixteen chains at once, and
+ * the word to go on from. Built by scripts/bench. */
 #define _GNU_SOURCE
 #include <inttypes.h>
 #include <stdint.h>

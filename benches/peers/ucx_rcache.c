@@ -31,7 +31,8 @@
 #define ALIGNED(alignment)
 #endif
 
-/* From 1.21 on a cache locks its list of the least recently used regions only when it is told to. It costs a thread alone nothing. */
+/* From 1.21 on a cache locks its list of the least recently used regions only when it is told to.
+ * It costs a thread alone nothing. */
 #if UCP_API_VERSION >= UCP_VERSION(1, 21)
 #define FOR_THREADS UCS_RCACHE_FLAG_NEED_LRU_LOCK
 #else
@@ -94,7 +95,8 @@ static void *room(uint64_t entries, size_t each)
     return at;
 }
 
-/* One cycle through all entries, as Chain::new makes it: every second one is asked for from its middle. */
+/* One cycle through all entries, as Chain::new makes it: every second one is asked for from its
+ * middle. */
 static struct cell *chain(uintptr_t base, uint64_t entries, uint64_t pages, uint64_t stride, uint64_t state, uintptr_t *starts)
 {
     struct cell *cells = room(entries, sizeof *cells);
@@ -166,7 +168,8 @@ static void *walk_together(void *argument)
     return NULL;
 }
 
-/* Nanoseconds from one hit to the next of all threads together: the sum of the rates that each has had. */
+/* Nanoseconds from one hit to the next of all threads together: the sum of the rates that each has
+ * had. */
 static double together(uint64_t hits, unsigned threads)
 {
     struct walker *walkers = calloc(threads, sizeof *walkers);

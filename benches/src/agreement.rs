@@ -1,10 +1,13 @@
-//! A simulation of the agreement on an address: the rounds that jobs of up to 1 000 000 processes need, with address
-//! spaces as the kernel, language runtimes and sanitizers lay them out (docs/addresses.md).
+//! A simulation of the agreement on an address: the rounds that jobs of up to 1 000 000 processes
+//! need, with address spaces as the kernel, language runtimes and sanitizers lay them out
+//! (docs/addresses.md).
 //!
-//! A message is a request to a participant or its reply; the agents combine them host by host, so a participant handles
-//! two per round, however large the job. Work is the number of mappings that a participant examines.
+//! A message is a request to a participant or its reply; the agents combine them host by host, so a
+//! participant handles two per round, however large the job. Work is the number of mappings that a
+//! participant examines.
 //!
-//! The election's code is the shipped one; only the participants are simulated. All cores share the work of large jobs.
+//! The election's code is the shipped one; only the participants are simulated. All cores share the
+//! work of large jobs.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -70,7 +73,8 @@ impl Job {
             }
             ticket -= weight;
         }
-        // 16 MiB to 256 GiB (as much as a sanitizer leaves), every power of two as likely; now and then up to 4 TiB.
+        // 16 MiB to 256 GiB (as much as a sanitizer leaves), every power of two as likely; now and
+        // then up to 4 TiB.
         let sanitized = matches!(program, Program::Tsan | Program::Msan | Program::Asan);
         let vast = random.chance(5) && !sanitized;
         let length = if vast { (512 * GIB) << random.below(4) } else { (16 << 20) << random.below(15) };
@@ -105,14 +109,16 @@ impl Job {
             let start = start.min(TOP - PAGE) & !(PAGE - 1);
             space.push((start as usize, (start + length).next_multiple_of(PAGE).min(TOP) as usize));
         };
-        // The executable and its heap: 28 random bits of pages above two thirds of the address space.
+        // The executable and its heap: 28 random bits of pages above two thirds of the address
+        // space.
         let executable = match self.program {
             Program::Fixed => 0x40_0000,
             _ => 0x5555_5555_4000 + random.below(1 << 28) * PAGE,
         };
         map(executable, (1 + random.below(64)) << 20);
         map(executable + (128 << 20) + random.below(1 << 18) * PAGE, (1 + random.below(512)) << 20);
-        // The stack, libraries and anonymous memory: from the top down, or as the old layouts have it.
+        // The stack, libraries and anonymous memory: from the top down, or as the old layouts have
+        // it.
         let stack = TOP - random.below(1 << 22) * PAGE - (8 << 20);
         map(stack, 8 << 20);
         let (mut at, up) = match self.program {
@@ -177,7 +183,8 @@ impl Job {
     }
 }
 
-/// The job's processes. Their layout is recomputed for every request, which is cheaper than storing a million of them.
+/// The job's processes. Their layout is recomputed for every request, which is cheaper than storing
+/// a million of them.
 struct Simulated<'a> {
     job: &'a Job,
     messages: u64,
@@ -185,7 +192,8 @@ struct Simulated<'a> {
 }
 
 impl Simulated<'_> {
-    /// Folds `ask` over all participants' mappings, on several threads. Returns the result of each thread.
+    /// Folds `ask` over all participants' mappings, on several threads. Returns the result of each
+    /// thread.
     fn all<T: Copy + Send + Sync>(
         &mut self,
         none: T,
@@ -251,9 +259,9 @@ impl Electorate for Simulated<'_> {
     }
 }
 
-/// Measures jobs of `participants` with planted conflicts: on all of the first ballot, in all windows, and at random
-/// addresses. Reports the rounds, and the bytes that a participant and a host send and receive. With a `kind`, only
-/// conflicts of that kind.
+/// Measures jobs of `participants` with planted conflicts: on all of the first ballot, in all
+/// windows, and at random addresses. Reports the rounds, and the bytes that a participant and a
+/// host send and receive. With a `kind`, only conflicts of that kind.
 pub(crate) fn planted(participants: usize, jobs: usize, kind: Option<&str>) -> Outcome {
     type Addresses = fn(usize, usize, &mut Random) -> Vec<usize>;
     let first: Addresses = |length, align, _| {
@@ -300,7 +308,8 @@ pub(crate) fn planted(participants: usize, jobs: usize, kind: Option<&str>) -> O
             Ok(())
         });
         outcome?;
-        // A request and a reply; between hosts two words in each direction, whatever the number of ranks.
+        // A request and a reply; between hosts two words in each direction, whatever the number of
+        // ranks.
         let bytes = 2 * Frame::SIZE as u32 * worst;
         let each = jobs_by_rounds.iter().map(|(rounds, jobs)| format!("{rounds} in {jobs}"));
         let each = each.collect::<Vec<_>>().join(", ");
@@ -320,8 +329,8 @@ pub(crate) fn planted(participants: usize, jobs: usize, kind: Option<&str>) -> O
     Ok(())
 }
 
-/// Jobs of 1, 10, ... `most` participants; `scale` is how many participants there are in all jobs of a size, bounded
-/// to 100 to 2000 jobs.
+/// Jobs of 1, 10, ... `most` participants; `scale` is how many participants there are in all jobs
+/// of a size, bounded to 100 to 2000 jobs.
 pub(crate) fn simulate(most: usize, scale: usize) -> Outcome {
     let mut participants = 1;
     while participants <= most {
@@ -358,7 +367,8 @@ pub(crate) fn simulate(most: usize, scale: usize) -> Outcome {
             Ok(())
         });
         outcome?;
-        // Where nothing is free for all there is nothing to agree on: that counts against the rounds, not as work.
+        // Where nothing is free for all there is nothing to agree on: that counts against the
+        // rounds, not as work.
         let all = ((jobs - without) * participants) as f64;
         let key = format!("agreement-{participants}");
         sample(&key, "ours", f64::from(one) / jobs as f64);

@@ -1,9 +1,9 @@
-//! Allocating and populating: [`HostBuffer::allocate`] against `MPI_Win_allocate_shared` whose parts all ranks touch at
-//! the same time, each its own.
+//! Allocating and populating: [`HostBuffer::allocate`] against `MPI_Win_allocate_shared` whose
+//! parts all ranks touch at the same time, each its own.
 //!
-//! Each side takes two calls a turn, of which the second counts: pages that the other side gave back are in pieces of
-//! the wrong size, and in a virtual machine whole ones may have gone back to the machine below, so that the first
-//! call pays for what was done before it.
+//! Each side takes two calls a turn, of which the second counts: pages that the other side gave
+//! back are in pieces of the wrong size, and in a virtual machine whole ones may have gone back to
+//! the machine below, so that the first call pays for what was done before it.
 
 use hostbuf::job::Mpi;
 use hostbuf::{HostBuffer, Options, Pages};

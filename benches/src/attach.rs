@@ -1,4 +1,5 @@
-//! Attaching: what a process pays for finding its buffer, and what the preloaded object costs before `main`.
+//! Attaching: what a process pays for finding its buffer, and what the preloaded object costs
+//! before `main`.
 
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -11,7 +12,8 @@ use crate::sample::{note, sample, time, turns};
 /// The bar, seconds.
 const BAR: f64 = 1e-3;
 
-/// Runs one rank for each size in turns; its children are what is measured, since a process attaches once.
+/// Runs one rank for each size in turns; its children are what is measured, since a process
+/// attaches once.
 pub(crate) fn compare(hostbuf: &str, rounds: usize, children: usize) -> Outcome {
     let own = std::env::current_exe()?;
     note(

@@ -1,5 +1,6 @@
-//! The registration cache: what a hit costs, with how many entries, threads, and kinds of memory, beside UCX's; what a miss
-//! adds. The policy, and what the monitor adds to munmap, are in files of their own.
+//! The registration cache: what a hit costs, with how many entries, threads, and kinds of memory,
+//! beside UCX's; what a miss adds. The policy, and what the monitor adds to munmap, are in files of
+//! their own.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +22,8 @@ fn of_regions(regions: usize, monitor: MonitorMode) -> hostbuf::register::Result
     cache(Budget { regions, bytes: usize::MAX / 2 }, monitor)
 }
 
-/// One get and drop, and the key that the device gave. In line, as in a program's own loop: after a system call every return costs.
+/// One get and drop, and the key that the device gave. In line, as in a program's own loop: after a
+/// system call every return costs.
 #[inline(always)]
 fn hit(cache: &Cache, address: *const u8) -> u64 {
     cache.get(address, ASKED, Access::READ).expect("a hit").key()
@@ -33,11 +35,12 @@ fn fill(cache: &Cache, chain: &Chain) -> hostbuf::register::Result<()> {
         .try_for_each(|span| cache.get(span.start() as *const u8, span.len(), Access::READ).map(drop))
 }
 
-/// `peer`: the program that walks through UCX's cache, or why there is none. `parts`: what to measure, everything when none is
-/// named.
+/// `peer`: the program that walks through UCX's cache, or why there is none. `parts`: what to
+/// measure, everything when none is named.
 pub(crate) fn measure(repeats: usize, hits: usize, peer: Result<&str, &str>, parts: &[&str]) -> Outcome {
     let wanted = |part: &str| parts.is_empty() || parts.contains(&part);
-    // The bar, and the lowest figure of libfabric's cache that was read on such a machine; nanoseconds.
+    // The bar, and the lowest figure of libfabric's cache that was read on such a machine;
+    // nanoseconds.
     for (entries, name, bar, libfabric) in
         [(1, "1", 25.0, 62.0), (1024, "1k", 25.0, 173.0), (65536, "64k", 80.0, 1361.0)]
     {
@@ -169,7 +172,8 @@ fn threads(repeats: usize, hits: usize) -> Outcome {
         let clock = begun.elapsed().as_secs_f64();
         [clock, own_time() - own].map(|seconds| seconds * 1e9 / hits as f64)
     };
-    // Each on a core of its own from the beginning: the kernel likes to leave a new thread on the core of the one that made it.
+    // Each on a core of its own from the beginning: the kernel likes to leave a new thread on the
+    // core of the one that made it.
     let cores = Cores::own();
     let together = |[first, second]: [&Chain; 2]| {
         let (ready, go) = (&AtomicBool::new(false), &AtomicBool::new(false));
@@ -199,7 +203,8 @@ fn threads(repeats: usize, hits: usize) -> Outcome {
     {
         let mut own = Vec::new();
         for _ in 0..repeats {
-            // One thread walks what the two will, one after the other: the chains need not be equally fast.
+            // One thread walks what the two will, one after the other: the chains need not be
+            // equally fast.
             let alone = [run(pair[0]), run(pair[1])];
             let one = [0, 1].map(|time| 2.0 / (alone[0][time] + alone[1][time]));
             let two = together(pair);

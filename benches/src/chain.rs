@@ -1,12 +1,14 @@
-//! The order in which registered ranges are asked for: one cycle through all of them, in which each address is known only
-//! when the answer before it is. So hits do not overlap, and what is measured is how long one takes.
+//! The order in which registered ranges are asked for: one cycle through all of them, in which each
+//! address is known only when the answer before it is. So hits do not overlap, and what is measured
+//! is how long one takes.
 
 use std::hint::black_box;
 
 use hostbuf::register::Span;
 
 pub(crate) const PAGE: usize = 4096;
-/// Pages of an entry, and from one entry to the next on average: as far apart as chance has it, and never adjacent.
+/// Pages of an entry, and from one entry to the next on average: as far apart as chance has it, and
+/// never adjacent.
 pub(crate) const PAGES: usize = 4;
 pub(crate) const STRIDE: usize = 8;
 pub(crate) const SEED: u64 = 88_172_645_463_325_252;
@@ -46,7 +48,8 @@ impl Chain {
         let mut cells = Vec::with_capacity(entries + 2 * HUGE / size);
         let address = cells.as_ptr() as usize;
         let first = (address.next_multiple_of(HUGE) - address) / size;
-        // SAFETY: advice about memory that is this vector's. Small ones have no use for it, and the kernel says so.
+        // SAFETY: advice about memory that is this vector's. Small ones have no use for it, and the
+        // kernel says so.
         unsafe {
             let at = address.next_multiple_of(HUGE) as *mut libc::c_void;
             libc::madvise(at, (entries * size).next_multiple_of(HUGE), libc::MADV_HUGEPAGE);
@@ -74,7 +77,8 @@ impl Chain {
         self.cells[self.first..].iter().map(|cell| Span::new(cell.address, ASKED).expect("a range of memory"))
     }
 
-    /// Walks so many steps; what `ask` answers decides where the next one goes, though the walk is always the same.
+    /// Walks so many steps; what `ask` answers decides where the next one goes, though the walk is
+    /// always the same.
     #[inline(always)]
     pub(crate) fn walk(&self, steps: usize, mut ask: impl FnMut(*const u8) -> u64) {
         let cells = &self.cells[self.first..];
@@ -87,8 +91,9 @@ impl Chain {
         black_box(at);
     }
 
-    /// Seconds of one step, by this thread's own time: a step never sleeps, and another program that takes the core away for
-    /// a while is no part of it. Goes round once before, so that everything is where it will be.
+    /// Seconds of one step, by this thread's own time: a step never sleeps, and another program
+    /// that takes the core away for a while is no part of it. Goes round once before, so that
+    /// everything is where it will be.
     #[inline(always)]
     #[allow(clippy::redundant_closure, reason = "a reference to it would be called, and not put in line")]
     pub(crate) fn time(&self, steps: usize, mut ask: impl FnMut(*const u8) -> u64) -> f64 {

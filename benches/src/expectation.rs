@@ -1,5 +1,6 @@
-//! The rounds that an election is expected to take where conflicts are planted: computed from everything that a simulated job can
-//! draw, and not from elections. The figures of [`crate::agreement`] stand beside it.
+//! The rounds that an election is expected to take where conflicts are planted: computed from
+//! everything that a simulated job can draw, and not from elections. The figures of
+//! [`crate::agreement`] stand beside it.
 
 use hostbuf_protocol::candidates;
 
@@ -14,7 +15,8 @@ pub(crate) enum Planted {
     Anywhere(u32),
 }
 
-/// Returns the shares of the jobs that take 1, 2, ... rounds of ballots. The rest goes on to the exact search.
+/// Returns the shares of the jobs that take 1, 2, ... rounds of ballots. The rest goes on to the
+/// exact search.
 pub(crate) fn shares(participants: usize, planted: Planted) -> Vec<f64> {
     let mut shares = vec![0.0; 5];
     for (program, percent) in PROGRAMS {
@@ -63,8 +65,8 @@ fn add(
     }
 }
 
-/// Returns the probability that no participant has one of its own mappings in a range. The ranges of the other programs and of PMIx
-/// lie outside the windows.
+/// Returns the probability that no participant has one of its own mappings in a range. The ranges
+/// of the other programs and of PMIx lie outside the windows.
 fn free(program: Program, stray: bool, at: u64, length: u64, participants: usize) -> f64 {
     let meets = |start: u64, end: u64| at < end && at + length > start;
     let participants = participants as f64;
@@ -73,7 +75,8 @@ fn free(program: Program, stray: bool, at: u64, length: u64, participants: usize
         Program::Msan if meets(0x100_0000_0000, 0x5100_0000_0000) => return 0.0,
         _ => {}
     }
-    // A mapping of `size` bytes at a random place of `room` meets the range with the probability (length + size) / room.
+    // A mapping of `size` bytes at a random place of `room` meets the range with the probability
+    // (length + size) / room.
     let mut met = 0.0;
     if stray {
         met += 0.01 * participants * (length + GIB) as f64 / TOP as f64;

@@ -1,4 +1,5 @@
-//! The parts that several benchmarks share: their result, and a cache over a registrar that does nothing.
+//! The parts that several benchmarks share: their result, and a cache over a registrar that does
+//! nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,7 +10,8 @@ use hostbuf::register::{Access, Budget, MonitorMode, Overlap, Registrar, Registr
 /// The result of a benchmark.
 pub(crate) type Outcome = Result<(), Box<dyn std::error::Error>>;
 
-/// A registrar that does nothing: what is left is the cache. While the gate is closed its calls wait.
+/// A registrar that does nothing: what is left is the cache. While the gate is closed its calls
+/// wait.
 #[derive(Default)]
 pub(crate) struct Idle {
     made: AtomicU64,

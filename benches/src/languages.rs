@@ -1,8 +1,8 @@
 //! Lookups in one buffer by Rust, C and numpy: what a buffer gives does not depend on the language.
 //!
-//! This runs as the one rank of a job, fills the launcher's buffer, and starts the others as its children, which attach to it: so all
-//! read the same pages. One works at a time, by lines on pipes. numpy's turn is the same expression on the buffer and on a private
-//! array.
+//! This runs as the one rank of a job, fills the launcher's buffer, and starts the others as its
+//! children, which attach to it: so all read the same pages. One works at a time, by lines on
+//! pipes. numpy's turn is the same expression on the buffer and on a private array.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -13,7 +13,8 @@ use crate::fixture::Outcome;
 use crate::lookups::{chain, fill, lanes};
 use crate::sample::{sample, timed, turns};
 
-/// Lookups of each kind in a turn: few, so that both sides of a ratio find the machine's memory at the same speed.
+/// Lookups of each kind in a turn: few, so that both sides of a ratio find the machine's memory at
+/// the same speed.
 const STEPS: u64 = 1 << 17;
 
 /// A program that takes turns.
@@ -65,7 +66,8 @@ pub(crate) fn compare(repeats: usize, c: &str, python: &[&str]) -> Outcome {
         let [chain, lanes] = [elapsed, elapsed_lanes].map(|time| time.as_secs_f64() / STEPS as f64);
         [chain, lanes, ((end + sum) % words) as f64]
     };
-    // Each goes on from where it was: nobody finds in the processor's cache what the other has just read.
+    // Each goes on from where it was: nobody finds in the processor's cache what the other has just
+    // read.
     let mut starts = [0, words / 2];
     for repeat in 0..repeats {
         let mut took = [[0.0; 2]; 2];
@@ -82,7 +84,8 @@ pub(crate) fn compare(repeats: usize, c: &str, python: &[&str]) -> Outcome {
         }
     }
     in_c.end()?;
-    // By itself, since whoever came next would find in the processor's cache what it has left there.
+    // By itself, since whoever came next would find in the processor's cache what it has left
+    // there.
     let mut numpy = Peer::start(python)?;
     for repeat in 0..repeats {
         let [shared, private] = numpy.turn(repeat as u64)?;

@@ -1,5 +1,6 @@
-//! Starting a job: plain mpirun, `mpirun ... hostbuf exec`, and `hostbuf run`, of a program that does nothing but start
-//! and end MPI. Where the time of `hostbuf run` goes is told as a list of parts.
+//! Starting a job: plain mpirun, `mpirun ... hostbuf exec`, and `hostbuf run`, of a program that
+//! does nothing but start and end MPI. Where the time of `hostbuf run` goes is told as a list of
+//! parts.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -11,7 +12,8 @@ use hostbuf::HostBuffer;
 use crate::fixture::Outcome;
 use crate::sample::{median, note, sample, time, timed};
 
-/// The program. With `stamps` rank 0 says when it reached what, and how long the agent's phases took.
+/// The program. With `stamps` rank 0 says when it reached what, and how long the agent's phases
+/// took.
 pub(crate) fn trivial(stamps: bool) -> Outcome {
     let main = now();
     let universe = mpi::initialize().ok_or("MPI does not start")?;
@@ -60,8 +62,8 @@ impl Setup {
         })
     }
 
-    /// Starts plain mpirun and each of `which`, in an order that changes in each turn. Returns the times of all turns
-    /// after the first, which warms up: plain mpirun's, then those of `which`.
+    /// Starts plain mpirun and each of `which`, in an order that changes in each turn. Returns the
+    /// times of all turns after the first, which warms up: plain mpirun's, then those of `which`.
     fn turns(
         &self,
         repeats: usize,
@@ -139,9 +141,9 @@ pub(crate) fn compare(hostbuf: &str, repeats: usize, which: &[&str]) -> Outcome 
     Ok(())
 }
 
-/// Measures launches, on one of several numbers of hosts, of a program that does not initialise MPI: MPI_Init of many
-/// ranks on few cores takes far longer than the launch. `place` is `fewest` or `most` for the smallest and the largest
-/// number of hosts.
+/// Measures launches, on one of several numbers of hosts, of a program that does not initialise
+/// MPI: MPI_Init of many ranks on few cores takes far longer than the launch. `place` is `fewest`
+/// or `most` for the smallest and the largest number of hosts.
 pub(crate) fn scale(hostbuf: &str, repeats: usize, place: &str) -> Outcome {
     const WHICH: [&str; 2] = ["exec", "run"];
     let setup = Setup::of_environment(hostbuf)?;

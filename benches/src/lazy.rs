@@ -1,4 +1,5 @@
-//! A lazy buffer larger than the host's memory: the cost of starting ranks with it, and of its pages.
+//! A lazy buffer larger than the host's memory: the cost of starting ranks with it, and of its
+//! pages.
 
 use std::process::Command;
 

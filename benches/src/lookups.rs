@@ -1,8 +1,9 @@
-//! Random 8-byte lookups: the buffer against private memory with transparent huge pages, and against an MPI window.
+//! Random 8-byte lookups: the buffer against private memory with transparent huge pages, and
+//! against an MPI window.
 //!
-//! The dependent chain is what is judged: every lookup's address comes from the lookup before, so each pays the
-//! whole way to memory and the page walk. The chain is one cycle through all words in an order that no prefetcher
-//! guesses. Sixteen chains at once, interleaved, are printed beside it.
+//! The dependent chain is what is judged: every lookup's address comes from the lookup before, so
+//! each pays the whole way to memory and the page walk. The chain is one cycle through all words in
+//! an order that no prefetcher guesses. Sixteen chains at once, interleaved, are printed beside it.
 
 use hostbuf::job::Solo;
 use hostbuf::{HostBuffer, Options, Pages};
@@ -24,8 +25,8 @@ const LANES: u64 = 16;
 /// Lookups in one turn: short turns, many of them, since a machine is never wholly quiet.
 const STEPS: u64 = 1 << 19;
 
-/// Measures tables of `bytes` (a power of two): the buffer on each of `pages`, private memory on huge and on small
-/// pages, and the window.
+/// Measures tables of `bytes` (a power of two): the buffer on each of `pages`, private memory on
+/// huge and on small pages, and the window.
 pub(crate) fn compare(bytes: usize, repeats: usize, pages: &[&str]) -> Outcome {
     let universe = mpi::initialize().ok_or("MPI does not start")?;
     let world = universe.world();
@@ -120,7 +121,8 @@ pub(crate) fn private(bytes: usize, advice: i32) -> Result<*mut u64, Box<dyn std
     }
 }
 
-/// Makes the words one cycle: a full-period congruential sequence, seen through a mixing permutation of the indices.
+/// Makes the words one cycle: a full-period congruential sequence, seen through a mixing
+/// permutation of the indices.
 pub(crate) fn fill(table: *mut u64, words: u64) {
     let bits = words.trailing_zeros();
     let mask = words - 1;

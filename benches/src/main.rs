@@ -1,8 +1,10 @@
-//! The benchmarks behind `scripts/bench`: every figure is a ratio of two things that are measured side by side in one
-//! run, in turns. A subcommand measures and prints samples; `report` makes the table of all of them.
+//! The benchmarks behind `scripts/bench`: every figure is a ratio of two things that are measured
+//! side by side in one run, in turns. A subcommand measures and prints samples; `report` makes the
+//! table of all of them.
 //!
-//! It uses MPI windows through rsmpi's foreign functions, since rsmpi has no other interface to them, and reads and
-//! writes shared memory through raw pointers, as the programs do that are measured here.
+//! It uses MPI windows through rsmpi's foreign functions, since rsmpi has no other interface to
+//! them, and reads and writes shared memory through raw pointers, as the programs do that are
+//! measured here.
 
 #![allow(unsafe_code)]
 

@@ -1,4 +1,5 @@
-//! Memory of all ranks together: a shared table against private copies, and against the same program without one.
+//! Memory of all ranks together: a shared table against private copies, and against the same
+//! program without one.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};

@@ -1,4 +1,5 @@
-//! Other registration caches, measured in the same run and in turns: programs of their own, which wait for their turn.
+//! Other registration caches, measured in the same run and in turns: programs of their own, which
+//! wait for their turn.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -54,11 +55,12 @@ impl Peer {
     }
 }
 
-/// Why libfabric's cache cannot be measured here: it is reached through memory registration of a provider that uses it, and
-/// only those of devices do.
+/// Why libfabric's cache cannot be measured here: it is reached through memory registration of a
+/// provider that uses it, and only those of devices do.
 pub(crate) fn libfabric() -> String {
     let name = c"libfabric.so.1";
-    // SAFETY: a library that is loaded once and stays; its constructors are as harmless as libfabric's are.
+    // SAFETY: a library that is loaded once and stays; its constructors are as harmless as
+    // libfabric's are.
     let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) };
     if library.is_null() {
         return "there is no libfabric.so.1".into();

@@ -1,5 +1,6 @@
-//! perftest's `ib_write_bw` between the two hosts: a server on the second rank, a client on the first. It looks for
-//! completions again and again; waiting by events it has for other operations only.
+//! perftest's `ib_write_bw` between the two hosts: a server on the second rank, a client on the
+//! first. It looks for completions again and again; waiting by events it has for other operations
+//! only.
 
 use std::error::Error;
 use std::io;
@@ -69,7 +70,8 @@ impl Perftest {
     fn ask(&self, address: &str) -> Result<f64, Box<dyn Error>> {
         let output = self.command().arg(address).stdin(Stdio::null()).output()?;
         let said = String::from_utf8_lossy(&output.stdout);
-        // The line of results: bytes, iterations, the peak, the average in MiB a second, and messages.
+        // The line of results: bytes, iterations, the peak, the average in MiB a second, and
+        // messages.
         let columns = said.lines().find_map(|line| {
             let words: Vec<&str> = line.split_whitespace().collect();
             (words.first() == Some(&&*self.size.to_string()) && words.len() >= 4).then(|| words[3].to_owned())

@@ -64,8 +64,8 @@ pub(crate) fn measure() -> Outcome {
     mixed_sizes()
 }
 
-/// Buffers from a page to 4 MiB, the small numbers asked for most, and now and then one that never comes again; the bytes
-/// registered, beside those of a list in the order of last use.
+/// Buffers from a page to 4 MiB, the small numbers asked for most, and now and then one that never
+/// comes again; the bytes registered, beside those of a list in the order of last use.
 fn mixed_sizes() -> Outcome {
     const BUDGET: usize = 64 << 20;
     let mut state = 88_172_645_463_325_252u64;

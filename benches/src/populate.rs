@@ -1,7 +1,7 @@
-//! An experiment on why populating is slower on many cores. Different numbers of workers (threads or processes)
-//! populate the 4 KiB pages of a memory file with different calls and window lengths, compared with four processes that
-//! each touch a part (as ranks do with an MPI window). It does not use the library's own code (crates/hostbuf-memory/src/populate),
-//! and prints its own table.
+//! An experiment on why populating is slower on many cores. Different numbers of workers (threads
+//! or processes) populate the 4 KiB pages of a memory file with different calls and window lengths,
+//! compared with four processes that each touch a part (as ranks do with an MPI window). It does
+//! not use the library's own code (crates/hostbuf-memory/src/populate), and prints its own table.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -142,7 +142,8 @@ fn work(board: &Board, fd: i32, base: usize, bytes: usize, worker: usize, varian
     }
 }
 
-/// Returns the seconds of one variant, including the mapping in each process and the start of the workers.
+/// Returns the seconds of one variant, including the mapping in each process and the start of the
+/// workers.
 fn once(board: &Board, bytes: usize, variant: Variant) -> Result<f64, Box<dyn std::error::Error>> {
     let file = memfd_create(c"populate", MFdFlags::MFD_CLOEXEC)?;
     nix::unistd::ftruncate(&file, bytes as i64)?;
@@ -218,8 +219,8 @@ fn variants(cores: usize) -> Vec<Variant> {
     variants
 }
 
-/// Runs `work` on a thread that is bound to the first `count` cores of this process, which sets the library's number of
-/// workers.
+/// Runs `work` on a thread that is bound to the first `count` cores of this process, which sets the
+/// library's number of workers.
 fn on_cores<T: Send, E: Into<Box<dyn std::error::Error>> + Send>(
     count: usize,
     work: impl FnOnce() -> Result<T, E> + Send,
@@ -232,8 +233,8 @@ fn on_cores<T: Send, E: Into<Box<dyn std::error::Error>> + Send>(
     std::thread::scope(|scope| scope.spawn(bound).join()).map_err(|_| "it panicked")??.map_err(Into::into)
 }
 
-/// Measures every variant `repeats` times, in an order that changes, so that drift of the machine affects all variants
-/// equally.
+/// Measures every variant `repeats` times, in an order that changes, so that drift of the machine
+/// affects all variants equally.
 pub(crate) fn compare(bytes: usize, repeats: usize) -> Outcome {
     let board = shared_board()?;
     let cores = std::thread::available_parallelism()?.get();

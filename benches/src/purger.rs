@@ -1,5 +1,5 @@
-//! The registration cache in a busy process: hits while another thread discards pages without a pause, and a first miss
-//! among many mappings.
+//! The registration cache in a busy process: hits while another thread discards pages without a
+//! pause, and a first miss among many mappings.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -17,7 +17,8 @@ const PACE: Duration = Duration::from_micros(10);
 /// The number of mappings from which pairs are drawn.
 const MAPPINGS: usize = 64;
 
-/// Purges the page at `address` while `work` runs. Returns the result of `work`, and the number of purges per second.
+/// Purges the page at `address` while `work` runs. Returns the result of `work`, and the number of
+/// purges per second.
 fn purging<T>(address: usize, work: impl FnOnce() -> T) -> (T, f64) {
     let (stop, purges) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {

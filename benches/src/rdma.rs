@@ -1,5 +1,6 @@
-//! Sends from registered memory between two hosts: puts beside perftest's `ib_write_bw`, channels whose buffers stay
-//! registered beside the same with each buffer registered and deregistered, and replication beside a broadcast of MPI.
+//! Sends from registered memory between two hosts: puts beside perftest's `ib_write_bw`, channels
+//! whose buffers stay registered beside the same with each buffer registered and deregistered, and
+//! replication beside a broadcast of MPI.
 //!
 //! On one rank of each of two hosts. The first sends and measures.
 
@@ -114,7 +115,8 @@ fn small(group: &Mpi, fabric: &Fabric, repeats: usize) -> Outcome {
     Ok(())
 }
 
-/// Seconds of a message from a buffer that stays registered, and of one that is registered for it on both sides.
+/// Seconds of a message from a buffer that stays registered, and of one that is registered for it
+/// on both sides.
 fn channels(group: &Mpi, repeats: usize, volume: usize) -> Outcome {
     let other = 1 - group.rank();
     let channels = Channel::connect(group, &[(other, 0)], ChannelOptions::default())?;

@@ -1,4 +1,5 @@
-//! Replicating a filled buffer to the other hosts against `MPI_Bcast` of the same bytes between the same processes.
+//! Replicating a filled buffer to the other hosts against `MPI_Bcast` of the same bytes between the
+//! same processes.
 
 use std::alloc::Layout;
 
@@ -88,6 +89,7 @@ fn check(buffer: &HostBuffer) -> Outcome {
 }
 
 fn broadcast(world: &impl AsRaw<Raw = ffi::MPI_Comm>, at: *mut u8, bytes: usize) {
-    // SAFETY: the bytes are mapped, and nobody else uses them; MPI counts in 32 bits, so 1 GiB at most.
+    // SAFETY: the bytes are mapped, and nobody else uses them; MPI counts in 32 bits, so 1 GiB at
+    // most.
     unsafe { ffi::MPI_Bcast(at.cast(), bytes as i32, ffi::RSMPI_UINT8_T, 0, world.as_raw()) };
 }

@@ -19,8 +19,9 @@ struct Measured {
     unmeasured: Option<String>,
 }
 
-/// Reads samples from standard input and prints the table; `--json FILE` also writes it to FILE, and `--markdown FILE`
-/// appends it as a section of docs/figures.md. The status is 0 if all bars are met.
+/// Reads samples from standard input and prints the table; `--json FILE` also writes it to FILE,
+/// and `--markdown FILE` appends it as a section of docs/figures.md. The status is 0 if all bars
+/// are met.
 pub(crate) fn report(arguments: &[&str]) -> ExitCode {
     let mut all: BTreeMap<String, Measured> = BTreeMap::new();
     for line in std::io::stdin().lines().map_while(Result::ok) {
@@ -103,8 +104,8 @@ pub(crate) fn report(arguments: &[&str]) -> ExitCode {
     if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Returns `row` with its key and text. If the key ends in `*`, returns one row for each measured number, in ascending
-/// order.
+/// Returns `row` with its key and text. If the key ends in `*`, returns one row for each measured
+/// number, in ascending order.
 fn each_of<'a>(row: &'a Row, all: &BTreeMap<String, Measured>) -> Vec<(&'a Row, String, String)> {
     let Some(prefix) = row.key.strip_suffix('*') else {
         return vec![(row, row.key.to_owned(), row.what.to_owned())];

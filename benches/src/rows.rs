@@ -18,7 +18,8 @@ pub(crate) enum Ratio {
     Over,
     /// The other value divided by that of hostbuf: the speed-up.
     Speed,
-    /// The median of the ratios of each turn, for close values on the same memory, whose speed varies over time.
+    /// The median of the ratios of each turn, for close values on the same memory, whose speed
+    /// varies over time.
     SpeedByTurn,
 }
 

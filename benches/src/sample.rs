@@ -1,9 +1,10 @@
-//! How the benchmarks tell what they measured: a line for each sample, which [`crate::report`] collects.
+//! How the benchmarks tell what they measured: a line for each sample, which [`crate::report`]
+//! collects.
 
 use std::time::{Duration, Instant};
 
-/// Prints one sample of `side` (`ours` or `theirs`, or a name of a part) of the row `key`: seconds, bytes, or a plain
-/// number, as the row has it.
+/// Prints one sample of `side` (`ours` or `theirs`, or a name of a part) of the row `key`: seconds,
+/// bytes, or a plain number, as the row has it.
 pub(crate) fn sample(key: &str, side: &str, value: f64) {
     println!("@ {key} {side} {value}");
 }
@@ -30,7 +31,8 @@ pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (Duration, T) {
     (begun.elapsed(), result)
 }
 
-/// The middle one; of an even number the mean of both in the middle. Not a number when there is none.
+/// The middle one; of an even number the mean of both in the middle. Not a number when there is
+/// none.
 pub(crate) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -41,8 +43,8 @@ pub(crate) fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// The order in which two sides take their turns: the other way round each time, so that neither profits from what
-/// the one before leaves behind.
+/// The order in which two sides take their turns: the other way round each time, so that neither
+/// profits from what the one before leaves behind.
 pub(crate) fn turns(repeat: usize) -> [usize; 2] {
     [repeat % 2, 1 - repeat % 2]
 }

@@ -1,7 +1,7 @@
 //! Concurrent hits of the registration cache, from one thread to one thread per core.
 //!
-//! Each pattern is a row of [`PATTERNS`]. A pattern in foreign memory is measured on many sets of mappings at random
-//! addresses, since contention may depend on the addresses.
+//! Each pattern is a row of [`PATTERNS`]. A pattern in foreign memory is measured on many sets of
+//! mappings at random addresses, since contention may depend on the addresses.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -32,8 +32,8 @@ struct Pattern {
     key: &'static str,
     /// The number of mappings.
     mappings: usize,
-    /// True if each thread hits only one of them, as long as there are enough; otherwise each thread hits all of them
-    /// in turn.
+    /// True if each thread hits only one of them, as long as there are enough; otherwise each
+    /// thread hits all of them in turn.
     apart: bool,
     /// Called by each thread before its first hit.
     begin: fn(),
@@ -58,8 +58,8 @@ fn counts(cores: usize) -> Vec<usize> {
     powers.chain([cores]).collect()
 }
 
-/// Returns the millions of calls per second of `threads` threads together, each on its own core. `call` gets the
-/// numbers of the thread and of the call.
+/// Returns the millions of calls per second of `threads` threads together, each on its own core.
+/// `call` gets the numbers of the thread and of the call.
 pub(crate) fn rate(threads: usize, begin: fn(), call: impl Fn(usize, usize) + Sync) -> f64 {
     let ready = &AtomicUsize::new(0);
     let call = &call;
@@ -103,7 +103,8 @@ pub(crate) fn hit(cache: &Cache, address: usize) {
     black_box(cache.get(address as *const u8, ASKED, Access::READ).expect("a hit").key());
 }
 
-/// Mappings of 1 to 64 pages at random addresses, none adjacent to another. They are unmapped when dropped.
+/// Mappings of 1 to 64 pages at random addresses, none adjacent to another. They are unmapped when
+/// dropped.
 pub(crate) struct Mappings(pub(crate) Vec<(usize, usize)>);
 
 impl Mappings {

@@ -1,5 +1,5 @@
-//! What the monitor adds to munmap, and what no monitor could save: the same with a thread that does nothing but read the
-//! kernel's messages, asleep between them or never.
+//! What the monitor adds to munmap, and what no monitor could save: the same with a thread that
+//! does nothing but read the kernel's messages, asleep between them or never.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Instant;
@@ -25,7 +25,8 @@ pub(crate) enum Reader {
     Awake,
 }
 
-/// Rows `key`, and `key-asleep` or `key-awake`: what the monitor adds, and what each of the bare `readers` does, in turns.
+/// Rows `key`, and `key-asleep` or `key-awake`: what the monitor adds, and what each of the bare
+/// `readers` does, in turns.
 pub(crate) fn unmapping(key: &str, readers: &[Reader], cache: &Cache, repeats: usize) -> Outcome {
     let mut ours = Vec::new();
     let mut theirs = vec![Vec::new(); readers.len()];

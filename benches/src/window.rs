@@ -18,12 +18,14 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// Allocates `bytes` over all ranks of `world`, each an equal part. Collective; all ranks are on one host.
+    /// Allocates `bytes` over all ranks of `world`, each an equal part. Collective; all ranks are
+    /// on one host.
     pub(crate) fn allocate(world: &SimpleCommunicator, bytes: usize) -> Window {
         let part = bytes / world.size() as usize;
         let (mut mine, mut base) = (std::ptr::null_mut::<c_void>(), std::ptr::null_mut::<c_void>());
         let (mut size, mut unit): (ffi::MPI_Aint, c_int) = (0, 0);
-        // SAFETY: every pointer is to a local of the type that MPI wants; an error ends the job, as is MPI's default.
+        // SAFETY: every pointer is to a local of the type that MPI wants; an error ends the job, as
+        // is MPI's default.
         let window = unsafe {
             let mut window = std::mem::zeroed();
             let mine_at = (&raw mut mine).cast();

@@ -6,8 +6,9 @@
 !     options%size = 64 * 1024_c_int64_t**2
 !     call hostbuf_check(hostbuf_allocate(c_loc(group), options, buffer))
 !
-! Functions answer with a status, HOSTBUF_OK when they went well; hostbuf_check prints what went wrong and stops. Compiled with the
-! program, since module files are each compiler's own. For a group over mpi_f08 see hostbuf_mpi.f90.
+! Functions answer with a status, HOSTBUF_OK when they went well; hostbuf_check prints what went
+! wrong and stops. Compiled with the program, since module files are each compiler's own. For a
+! group over mpi_f08 see hostbuf_mpi.f90.
 module hostbuf
     use, intrinsic :: iso_c_binding
     implicit none
@@ -327,7 +328,8 @@ contains
         call hostbuf_arena_fail_c(arena, hostbuf_text(why))
     end subroutine
 
-    ! Whether such a device can be used here: HOSTBUF_OK or HOSTBUF_UNSUPPORTED; hostbuf_message says with what, or why not.
+    ! Whether such a device can be used here: HOSTBUF_OK or HOSTBUF_UNSUPPORTED; hostbuf_message
+    ! says with what, or why not.
     integer(c_int) function hostbuf_device_probe(device) result(status)
         character(*), intent(in) :: device
         status = hostbuf_device_probe_c(hostbuf_text(device))

@@ -21,8 +21,9 @@ module hostbuf_mpi
 
 contains
 
-    ! Makes a group of a duplicate of `comm`, an intracommunicator. Collective; after MPI_Init. Without `ierror` an error is the
-    ! communicator's error handler's, as with MPI's own subroutines.
+    ! Makes a group of a duplicate of `comm`, an intracommunicator. Collective; after MPI_Init.
+    ! Without `ierror` an error is the communicator's error handler's, as with MPI's own
+    ! subroutines.
     subroutine hostbuf_mpi_collective(comm, group, ierror)
         type(MPI_Comm), intent(in)            :: comm
         type(hostbuf_collective), intent(out) :: group
@@ -31,7 +32,8 @@ contains
         logical                               :: inter
         integer                               :: code
         call MPI_Comm_test_inter(comm, inter, code)
-        ! The ranks of an intercommunicator are in two groups, of which each would see only the other.
+        ! The ranks of an intercommunicator are in two groups, of which each would see only the
+        ! other.
         if (code == MPI_SUCCESS .and. inter) code = MPI_ERR_COMM
         if (code == MPI_SUCCESS) call MPI_Comm_dup(comm, own, code)
         if (code == MPI_SUCCESS) call make(own, group)

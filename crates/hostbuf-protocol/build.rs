@@ -1,4 +1,5 @@
-//! Tells the build script of the command where these sources are: it compiles them into the preloaded object.
+//! Tells the build script of the command where these sources are: it compiles them into the
+//! preloaded object.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -1,4 +1,5 @@
-/* A table full of pointers, built once in the job and followed by all ranks: words of a text, in a search tree.
+/* A table full of pointers, built once in the job and followed by all ranks: words of a text, in a
+ * search tree.
  *
  *     mpicc pointer_table.c -o pointer_table $(pkg-config --cflags --libs hostbuf)
  *     hostbuf run -n 4 --host h0:2,h1:2 --size 16M -- ./pointer_table        the buffer is there before main
@@ -13,7 +14,8 @@
 
 #define WORDS 20000
 
-/* Ordinary pointers: the buffer stands at one address on all hosts, so they mean the same everywhere. */
+/* Ordinary pointers: the buffer stands at one address on all hosts, so they mean the same
+ * everywhere. */
 struct node {
     struct node *less, *more;
     const char *word;

@@ -1,4 +1,5 @@
-! A table of physics data, built once in the job and read by all ranks: cross sections by energy, for each nuclide.
+! A table of physics data, built once in the job and read by all ranks: cross sections by energy,
+! for each nuclide.
 !
 !     mpifort hostbuf.f90 hostbuf_mpi.f90 cross_sections.f90 -o cross_sections $(pkg-config --libs hostbuf)
 !     hostbuf run -n 4 --host h0:2,h1:2 --size 64M -- ./cross_sections

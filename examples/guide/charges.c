@@ -1,4 +1,5 @@
-/* Atoms with charges and pointers to their neighbours: each rank builds the whole table for itself, and reads it. */
+/* Atoms with charges and pointers to their neighbours: each rank builds the whole table for itself,
+ * and reads it. */
 #include <stdio.h>
 #include <stdlib.h>
 

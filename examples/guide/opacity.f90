@@ -1,4 +1,5 @@
-! Opacities by temperature and frequency: each rank computes the whole table for itself, and reads it.
+! Opacities by temperature and frequency: each rank computes the whole table for itself, and reads
+! it.
 module opacity_table
     use, intrinsic :: iso_c_binding
     implicit none

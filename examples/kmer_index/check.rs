@@ -1,5 +1,5 @@
-//! The same classification again in one process, by other means and in private memory: sorted lists instead of a
-//! hash table, the other strand computed in another way, and nothing of the buffer.
+//! The same classification again in one process, by other means and in private memory: sorted lists
+//! instead of a hash table, the other strand computed in another way, and nothing of the buffer.
 
 use crate::classify::{Contig, Verdict};
 use crate::fasta::Source;
@@ -57,8 +57,8 @@ fn hits(genome: &Source, words: &[(u64, u32)], begin: usize, end: usize) -> Vec<
     hits
 }
 
-/// The canonical k-mers, in order. The other strand is not rolled along but made of each k-mer: all bits turned over
-/// (which complements the bases) and reversed in pairs.
+/// The canonical k-mers, in order. The other strand is not rolled along but made of each k-mer: all
+/// bits turned over (which complements the bases) and reversed in pairs.
 fn canonical(bases: &[u8]) -> impl Iterator<Item = u64> {
     const UNUSED: u32 = u64::BITS - 2 * K as u32;
     const EVEN: u64 = 0x5555_5555_5555_5555;

@@ -12,9 +12,10 @@ pub struct Contig {
     pub bases: Vec<u8>,
 }
 
-/// What is known of a contig. A k-mer counts for every genome that has it, as often as it stands in the contig; the
-/// genome with most hits is the contig's. Strains of a species share most k-mers, so a short contig may hit several
-/// equally often: then it is undecided among them, whatever their order.
+/// What is known of a contig. A k-mer counts for every genome that has it, as often as it stands in
+/// the contig; the genome with most hits is the contig's. Strains of a species share most k-mers,
+/// so a short contig may hit several equally often: then it is undecided among them, whatever their
+/// order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
     /// Its k-mers.
@@ -60,7 +61,8 @@ pub fn contigs(files: Vec<Source>) -> Vec<Contig> {
     files.into_iter().enumerate().flat_map(of_file).collect()
 }
 
-/// Who classifies which contig: the longest first, each to the rank with least to do. The same on all ranks.
+/// Who classifies which contig: the longest first, each to the rank with least to do. The same on
+/// all ranks.
 pub fn shares(contigs: &[Contig], ranks: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..contigs.len()).collect();
     order.sort_by_key(|&i| std::cmp::Reverse(contigs[i].bases.len()));

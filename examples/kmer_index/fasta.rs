@@ -47,7 +47,8 @@ pub fn read(path: &Path) -> Result<Source> {
     if about.len() == 0 {
         return Err(not_fasta("it is empty".into()));
     }
-    // SAFETY: only read, and done with when this function returns; input files are not changed during a run.
+    // SAFETY: only read, and done with when this function returns; input files are not changed
+    // during a run.
     let bytes = unsafe { memmap2::Mmap::map(&file) }.map_err(os)?;
     let records = parse(&bytes).map_err(not_fasta)?;
     let name = path.file_stem().map_or_else(String::new, |s| s.to_string_lossy().into_owned());

@@ -1,4 +1,5 @@
-//! The index: a chained hash table full of raw pointers, built once and read at the same address everywhere.
+//! The index: a chained hash table full of raw pointers, built once and read at the same address
+//! everywhere.
 //!
 //! ```text
 //! Index ---> table of buckets ---> Node ---> Node ---> null          one node for each different k-mer
@@ -10,8 +11,8 @@
 //!                   +---> Record ---> Record ---> null
 //! ```
 //!
-//! All objects are made by [`build`], lie in the buffer, are never freed and not written after it, and their
-//! pointers are null or lead to each other: the reasons given below rest on this.
+//! All objects are made by [`build`], lie in the buffer, are never freed and not written after it,
+//! and their pointers are null or lead to each other: the reasons given below rest on this.
 
 #![allow(unsafe_code)]
 
@@ -118,8 +119,8 @@ impl Index {
         follow(self.genomes, |genome| genome.next)
     }
 
-    /// Looks `kmers` up and calls `found` with each node and its k-mer's place in `kmers`. Several at a time, so that
-    /// the processor fetches the next ones while it waits for the first.
+    /// Looks `kmers` up and calls `found` with each node and its k-mer's place in `kmers`. Several
+    /// at a time, so that the processor fetches the next ones while it waits for the first.
     #[inline]
     pub fn look_up<'a>(&'a self, kmers: &[u64], mut found: impl FnMut(usize, &'a Node)) {
         let mut buckets = [ptr::null(); BATCH];
@@ -270,7 +271,8 @@ struct Builder<'b> {
     lists: u64,
 }
 
-/// While one genome is added: for each list of the genomes before it the list with it in front, as far as needed.
+/// While one genome is added: for each list of the genomes before it the list with it in front, as
+/// far as needed.
 struct Lists {
     with: HashMap<*const Owners, *const Owners, rustc_hash::FxBuildHasher>,
     /// The latest one: neighbours mostly have the same owners.

@@ -7,8 +7,8 @@ const MASK: u64 = (1 << (2 * K)) - 1;
 /// What [`CODES`] says of letters that are no base.
 const BREAK: u8 = 4;
 
-/// A, C, G, T in two bits each, so that the complement of `c` is `3 - c`. N and the other letters for "one of
-/// several" break k-mers: what is not known is not indexed.
+/// A, C, G, T in two bits each, so that the complement of `c` is `3 - c`. N and the other letters
+/// for "one of several" break k-mers: what is not known is not indexed.
 const CODES: [u8; 256] = {
     let mut codes = [BREAK; 256];
     let mut code = 0;
@@ -20,8 +20,8 @@ const CODES: [u8; 256] = {
     codes
 };
 
-/// The k-mers of a sequence with their beginnings, in order: canonical, which is the lesser of a k-mer and its
-/// reverse complement, so that both strands of the molecule are one.
+/// The k-mers of a sequence with their beginnings, in order: canonical, which is the lesser of a
+/// k-mer and its reverse complement, so that both strands of the molecule are one.
 pub struct Kmers<'a> {
     bases: &'a [u8],
     /// The next base to take.

@@ -1,11 +1,13 @@
 //! One k-mer index for all ranks of all hosts.
 //!
-//! Rank 0 reads reference genomes and builds an index of their 31-mers in the buffer, linked by raw pointers. It goes to
-//! the other hosts as bytes and is frozen; then all ranks classify contigs with it, each its share. In the end one
-//! process does everything again in private memory, and the results must be the same.
+//! Rank 0 reads reference genomes and builds an index of their 31-mers in the buffer, linked by raw
+//! pointers. It goes to the other hosts as bytes and is frozen; then all ranks classify contigs
+//! with it, each its share. In the end one process does everything again in private memory, and the
+//! results must be the same.
 //!
-//! One program for four ways to run: `hostbuf run -n 8 ... -- kmer_index`, `mpirun ... hostbuf exec ... -- kmer_index`
-//! (the buffer is there already), plain `mpirun ... kmer_index`, and alone (it is allocated).
+//! One program for four ways to run: `hostbuf run -n 8 ... -- kmer_index`, `mpirun ... hostbuf exec
+//! ... -- kmer_index` (the buffer is there already), plain `mpirun ... kmer_index`, and alone (it
+//! is allocated).
 
 mod check;
 mod classify;

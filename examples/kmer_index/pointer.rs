@@ -1,4 +1,5 @@
-//! A raw pointer as a message: one rank sends the address of a node, and a rank of another host follows it.
+//! A raw pointer as a message: one rank sends the address of a node, and a rank of another host
+//! follows it.
 
 #![allow(unsafe_code)]
 
@@ -21,8 +22,8 @@ pub struct Delivery {
 
 const CONTENT: usize = 512;
 
-/// Sends the address of a node that some contig hits from rank 0 to a rank of the last host. `None` when there is no
-/// other rank, or no contig hits anything. Collective.
+/// Sends the address of a node that some contig hits from rank 0 to a rank of the last host. `None`
+/// when there is no other rank, or no contig hits anything. Collective.
 ///
 /// # Errors
 /// When what lies there is not the same for both ranks.
@@ -82,8 +83,8 @@ fn content_at(address: u64, buffer: &HostBuffer, index: &Index) -> Result<String
     if !buffer.contains(at.cast(), size_of::<Node>()) || !at.is_aligned() {
         return Err(Error::Invalid { what: format!("{address:#x} is no node of the buffer") });
     }
-    // SAFETY: the address of a node in the sender's buffer; this host's buffer has the same bytes at the same address,
-    // and nobody writes to them any more.
+    // SAFETY: the address of a node in the sender's buffer; this host's buffer has the same bytes
+    // at the same address, and nobody writes to them any more.
     let node = unsafe { &*at };
     let site =
         index.site(node).ok_or(Error::Invalid { what: format!("the node at {address:#x} has no site") })?;

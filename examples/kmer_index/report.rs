@@ -174,8 +174,8 @@ pub fn contigs(files: &[Source], contigs: &[Contig], verdicts: &[Verdict], index
     text
 }
 
-/// The bytes of `range` that this process accounts for: its private ones, and its share of those that several
-/// processes have mapped (PSS).
+/// The bytes of `range` that this process accounts for: its private ones, and its share of those
+/// that several processes have mapped (PSS).
 pub fn pss(range: Range<u64>) -> std::io::Result<u64> {
     let smaps = std::fs::read_to_string("/proc/self/smaps")?;
     let (mut inside, mut sum) = (false, 0);

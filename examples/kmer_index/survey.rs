@@ -21,8 +21,8 @@ const COUNTED: u64 = 4 << 20;
 const SAMPLE: u64 = 64;
 const PAGE: u64 = 2 << 20;
 
-/// The needs of the first genome, the first two, and so on. Related genomes share most k-mers, so they are counted;
-/// of a sample it is certain to six standard deviations.
+/// The needs of the first genome, the first two, and so on. Related genomes share most k-mers, so
+/// they are counted; of a sample it is certain to six standard deviations.
 pub fn survey(genomes: &[Source]) -> Vec<Need> {
     let one_in = if genomes.iter().map(Source::bases).sum::<u64>() <= COUNTED { 1 } else { SAMPLE };
     let mut seen: HashSet<u64, rustc_hash::FxBuildHasher> = HashSet::default();
@@ -48,8 +48,8 @@ pub fn fitting(needs: &[Need], bytes: u64) -> usize {
     needs.iter().take_while(|need| need.bytes <= bytes).count()
 }
 
-/// The largest buffer for which this machine has memory, when `copies` hosts share it (simulated ones do) and `own`
-/// bytes are needed besides. A sixteenth stays free.
+/// The largest buffer for which this machine has memory, when `copies` hosts share it (simulated
+/// ones do) and `own` bytes are needed besides. A sixteenth stays free.
 pub fn room(copies: u64, own: u64) -> u64 {
     (available() / 16 * 15).saturating_sub(own) / copies.max(1)
 }

@@ -1,4 +1,5 @@
-//! The ranks that run the demo together: of MPI, of `hostbuf run` without MPI, or this process alone.
+//! The ranks that run the demo together: of MPI, of `hostbuf run` without MPI, or this process
+//! alone.
 
 use std::env;
 use std::rc::Rc;

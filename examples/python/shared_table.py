@@ -1,4 +1,5 @@
-"""A table of cross sections that one rank computes and all ranks read: numpy arrays in one copy a host.
+"""A table of cross sections that one rank computes and all ranks read: numpy arrays in one copy a
+host.
 
     hostbuf run -n 4 --host h0:2,h1:2 --size 64M -- python shared_table.py
     mpirun -n 4 python shared_table.py

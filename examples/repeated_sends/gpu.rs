@@ -23,8 +23,8 @@ impl Gpu {
     pub fn new(length: usize) -> Outcome<Gpu> {
         let registrar = Arc::new(CudaHost::new(0)?);
         let (mut context, mut memory, mut stream) = (null_mut(), 0, null_mut());
-        // SAFETY: the registrar has initialised the driver; the answers go to this function's variables. The context stays
-        // retained until the process ends.
+        // SAFETY: the registrar has initialised the driver; the answers go to this function's
+        // variables. The context stays retained until the process ends.
         unsafe {
             done("cuDevicePrimaryCtxRetain", sys::cuDevicePrimaryCtxRetain(&raw mut context, 0))?;
             done("cuCtxSetCurrent", sys::cuCtxSetCurrent(context))?;

@@ -1,12 +1,13 @@
-//! The same buffers sent again and again: registered for each send, by way of the cache, and from memory that is registered
-//! from the start.
+//! The same buffers sent again and again: registered for each send, by way of the cache, and from
+//! memory that is registered from the start.
 //!
 //! ```text
 //! repeated_sends [--device cuda|rdma|mlock] [--buffers 64] [--bytes 1048576] [--rounds 20]
 //! ```
 //!
-//! Without `--device` it takes the best that the machine has: a GPU, else an RDMA device (with the feature `rdma`), else pages
-//! that are locked and sent by a socket. What arrived is compared with what was sent.
+//! Without `--device` it takes the best that the machine has: a GPU, else an RDMA device (with the
+//! feature `rdma`), else pages that are locked and sent by a socket. What arrived is compared with
+//! what was sent.
 
 #![allow(unsafe_code)]
 
@@ -53,7 +54,8 @@ fn arguments() -> Outcome<Arguments> {
     Ok(arguments)
 }
 
-/// Whether the host has room for all buffers: as they are sent, as they arrive, and in blocks of powers of two.
+/// Whether the host has room for all buffers: as they are sent, as they arrive, and in blocks of
+/// powers of two.
 fn fits(&Arguments { buffers, bytes, .. }: &Arguments) -> Outcome<()> {
     let asked = format!("--buffers {buffers} --bytes {bytes}");
     let block = bytes.checked_next_power_of_two();
@@ -183,7 +185,8 @@ fn run<S: Sender>(what: &str, mut sender: S, arguments: &Arguments) -> Outcome<(
     Ok(())
 }
 
-/// Sends each buffer `rounds` times by `send`; each round sends other contents. What has arrived is checked.
+/// Sends each buffer `rounds` times by `send`; each round sends other contents. What has arrived is
+/// checked.
 fn timed<S: Sender>(
     sender: &mut S,
     own: &mut [Vec<u8>],

@@ -1,4 +1,5 @@
-//! RDMA writes to memory of this process that a peer would have: the device goes the whole way of a send.
+//! RDMA writes to memory of this process that a peer would have: the device goes the whole way of a
+//! send.
 
 use std::sync::Arc;
 

@@ -16,7 +16,8 @@ pub trait Sender {
     /// Returns the registrar.
     fn registrar(&self) -> Arc<Self::Registrar>;
 
-    /// Sends the bytes of `from` to place `index` of the other side. The memory may be used again after [`finish`](Sender::finish).
+    /// Sends the bytes of `from` to place `index` of the other side. The memory may be used again
+    /// after [`finish`](Sender::finish).
     fn send(
         &mut self,
         index: usize,

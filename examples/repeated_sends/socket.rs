@@ -25,7 +25,8 @@ impl Socket {
         let arrived = Arc::new(Mutex::new(vec![Vec::new(); places]));
         let places = arrived.clone();
         std::thread::spawn(move || {
-            // Each message is its place and its length, and then its bytes. It ends with the other side.
+            // Each message is its place and its length, and then its bytes. It ends with the other
+            // side.
             let mut head = [0u8; 16];
             while other.read_exact(&mut head).is_ok() {
                 let word = |at: usize| {

@@ -1,8 +1,10 @@
-//! Builds the preloaded object, which the command `hostbuf` contains: it compiles hostbuf-raw, hostbuf-protocol and
-//! hostbuf-preload again, for this purpose. Cargo tells where their sources are (`links`).
+//! Builds the preloaded object, which the command `hostbuf` contains: it compiles hostbuf-raw,
+//! hostbuf-protocol and hostbuf-preload again, for this purpose. Cargo tells where their sources
+//! are (`links`).
 //!
-//! It cannot be an ordinary cdylib: rustc would link it with libc and export its memory functions. So rustc
-//! makes a static library of it and the C compiler links that alone, with a version script that hides all.
+//! It cannot be an ordinary cdylib: rustc would link it with libc and export its memory functions.
+//! So rustc makes a static library of it and the C compiler links that alone, with a version script
+//! that hides all.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -19,8 +21,8 @@ fn folder_of(package: &str) -> PathBuf {
     PathBuf::from(env::var_os(&variable).unwrap_or_else(|| panic!("cargo sets {variable}")))
 }
 
-/// Compiles the crate in the folder `sources` into `out`, for a size as small as possible and without unwinding. It uses the
-/// crates `named`.
+/// Compiles the crate in the folder `sources` into `out`, for a size as small as possible and
+/// without unwinding. It uses the crates `named`.
 fn rustc(out: &Path, name: &str, sources: &Path, kind: &str, named: &[&str]) {
     let mut command = Command::new(env::var_os("RUSTC").expect("cargo sets RUSTC"));
     command

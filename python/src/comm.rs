@@ -15,7 +15,8 @@ const MOST: usize = 1 << 30;
 /// No job has more.
 const MOST_RANKS: usize = 1 << 24;
 
-/// A communicator. Each method is called with the interpreter's lock, which the thread takes for it.
+/// A communicator. Each method is called with the interpreter's lock, which the thread takes for
+/// it.
 pub struct Comm {
     comm: Py<PyAny>,
     /// What was raised by a method and is no error: KeyboardInterrupt, SystemExit.
@@ -29,7 +30,8 @@ pub struct Comm {
 fn seen<'py>(py: Python<'py>, bytes: *mut u8, length: usize, writable: bool) -> PyResult<Bound<'py, PyAny>> {
     /// PyBUF_READ and PyBUF_WRITE of the C interface.
     const KINDS: [i32; 2] = [0x100, 0x200];
-    // SAFETY: the memory outlives the call for which the view is made; mpi4py keeps no view of what a blocking call was given.
+    // SAFETY: the memory outlives the call for which the view is made; mpi4py keeps no view of what
+    // a blocking call was given.
     unsafe {
         let view = ffi::PyMemoryView_FromMemory(bytes.cast(), length as isize, KINDS[usize::from(writable)]);
         Bound::from_owned_ptr_or_err(py, view)
@@ -109,7 +111,8 @@ impl Collective for Comm {
     }
 
     fn progress(&self) {
-        // Any call lets messages go on; what it says of them is the program's. Signals are looked at too, so that Ctrl-C is kept.
+        // Any call lets messages go on; what it says of them is the program's. Signals are looked
+        // at too, so that Ctrl-C is kept.
         let _ = self.done("progress", |py, comm| {
             comm.call_method0("Iprobe")?;
             py.check_signals()
@@ -165,7 +168,8 @@ impl Group {
         self.interrupted().map_or(done, Err)
     }
 
-    /// The same with what this rank was given: all go on, or none does. What was wrong with it is raised here as it was.
+    /// The same with what this rank was given: all go on, or none does. What was wrong with it is
+    /// raised here as it was.
     pub fn together<G: Send, T: Send>(
         &self,
         py: Python<'_>,
@@ -180,7 +184,8 @@ impl Group {
         own.map_or(done, Err)
     }
 
-    /// What a method of the communicator has raised that is no error: it goes before what became of the work.
+    /// What a method of the communicator has raised that is no error: it goes before what became of
+    /// the work.
     pub fn interrupted(&self) -> Option<PyErr> {
         match self {
             Group::Solo(_) => None,

@@ -4,7 +4,8 @@ use hostbuf::Error;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
-/// The exception for an error; the package's function `hostbuf._error.of` chooses its class by the kind's name.
+/// The exception for an error; the package's function `hostbuf._error.of` chooses its class by the
+/// kind's name.
 pub fn raised(py: Python<'_>, error: impl Into<Error>) -> PyErr {
     let error = error.into();
     static OF: PyOnceLock<Py<PyAny>> = PyOnceLock::new();

@@ -35,7 +35,8 @@ impl Arena {
     }
 }
 
-/// Calls the program's function, which answers the address of the root; what it raises is kept in `failed`.
+/// Calls the program's function, which answers the address of the root; what it raises is kept in
+/// `failed`.
 fn run(arena: &hostbuf::Arena<'_>, fill: &Py<PyAny>, failed: &Mutex<Option<PyErr>>) -> Result<*mut u8> {
     Python::attach(|py| {
         let called = Py::new(py, Arena(ScopedArena::default())).and_then(|given| {

@@ -191,7 +191,8 @@ fn bytes(name: &str, given: &Bound<'_, PyAny>) -> PyResult<u64> {
     parsed.map(|bytes| bytes.0).map_err(|error| raised(given.py(), error))
 }
 
-/// An argument of a collective call: looked at here, so that all ranks hear when one was given nonsense.
+/// An argument of a collective call: looked at here, so that all ranks hear when one was given
+/// nonsense.
 fn argument<'py, T>(name: &str, given: &Bound<'py, PyAny>) -> PyResult<T>
 where
     T: for<'a> FromPyObject<'a, 'py>,

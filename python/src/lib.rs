@@ -1,4 +1,5 @@
-//! The native part of the Python package hostbuf: what its modules are made of. Nothing here is meant to be used by itself.
+//! The native part of the Python package hostbuf: what its modules are made of. Nothing here is
+//! meant to be used by itself.
 
 #![allow(unsafe_code)]
 

@@ -1,8 +1,9 @@
 //! Python's buffer protocol over a host buffer.
 //!
-//! A type of its own by the C interface, since the limited interface of CPython 3.9 and 3.10 has no names for this protocol.
-//! Their numbers and the layout of `Py_buffer` are part of the stable interface since 3.11 and were the same before: types made
-//! from a specification have taken them since 3.9 (bpo-40724).
+//! A type of its own by the C interface, since the limited interface of CPython 3.9 and 3.10 has no
+//! names for this protocol. Their numbers and the layout of `Py_buffer` are part of the stable
+//! interface since 3.11 and were the same before: types made from a specification have taken them
+//! since 3.9 (bpo-40724).
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::ptr::null_mut;
@@ -50,8 +51,8 @@ unsafe extern "C" {
     fn PyBuffer_Release(view: *mut PyBuffer);
 }
 
-/// What a `Memory` has of a buffer, which stays mapped for as long as there is this: numpy's arrays may have an object whose view
-/// they have given back.
+/// What a `Memory` has of a buffer, which stays mapped for as long as there is this: numpy's arrays
+/// may have an object whose view they have given back.
 struct View {
     buffer: HostBuffer,
     writers: Arc<Writers>,
@@ -79,7 +80,8 @@ unsafe extern "C" fn get_buffer(object: *mut ffi::PyObject, to: *mut PyBuffer, f
         (*to).obj = null_mut();
         let memory = &*object.cast::<Memory>();
         let view = &*memory.view;
-        // Counted first, and looked at afterwards: so no freeze comes between. While one is under way nobody begins to write.
+        // Counted first, and looked at afterwards: so no freeze comes between. While one is under
+        // way nobody begins to write.
         let counted = view.writers.more();
         let readonly = match memory.closed {
             false => read_only(view).map(|readonly| readonly || !counted),
@@ -150,7 +152,8 @@ unsafe extern "C" fn make(
 }
 
 unsafe extern "C" fn end(object: *mut ffi::PyObject) {
-    // SAFETY: called by the interpreter with its lock, once, when nobody has the object, and so no view of it.
+    // SAFETY: called by the interpreter with its lock, once, when nobody has the object, and so no
+    // view of it.
     unsafe {
         drop(Box::from_raw((*object.cast::<Memory>()).view));
         let kind = ffi::Py_TYPE(object);
@@ -181,8 +184,8 @@ pub fn type_of(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
             flags: (ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_BASETYPE) as c_uint,
             slots: slots.as_mut_ptr(),
         };
-        // SAFETY: the functions have the types that their slots want; the type takes copies of all but the name and the
-        // text, which are static.
+        // SAFETY: the functions have the types that their slots want; the type takes copies of all
+        // but the name and the text, which are static.
         let made = unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyType_FromSpec(&raw mut specification)) }?;
         Ok::<_, PyErr>(made.unbind())
     })?;

@@ -12,14 +12,16 @@ use pyo3::prelude::*;
 use crate::error::{outside, raised};
 use crate::handle::Handle;
 
-/// Where the GPU sees the first byte, and the local and the remote key of RDMA; 0 where there is no such thing.
+/// Where the GPU sees the first byte, and the local and the remote key of RDMA; 0 where there is no
+/// such thing.
 type Key = (u64, u32, u32);
 
 fn numbers(key: DeviceKey) -> Key {
     (key.address, key.lkey, key.rkey)
 }
 
-/// Rights by their names, `read`, `write`, `remote_read`, `remote_write`, `remote_atomic`, with `|` between.
+/// Rights by their names, `read`, `write`, `remote_read`, `remote_write`, `remote_atomic`, with `|`
+/// between.
 fn access(words: &str) -> PyResult<Access> {
     words.split('|').try_fold(Access::READ, |sum, word| {
         let one = match word.trim() {
@@ -214,7 +216,8 @@ impl Held {
     ) -> hostbuf::Result<Held> {
         let span = Span::new(start, length)?;
         let lease = cache.get(span.start() as *const u8, span.len(), access)?;
-        // SAFETY: the cache stays at its place for as long as this has it, and the lease goes before.
+        // SAFETY: the cache stays at its place for as long as this has it, and the lease goes
+        // before.
         let lease =
             unsafe { std::mem::transmute::<library::Lease<'_, _>, library::Lease<'static, _>>(lease) };
         Ok(Held { lease, _cache: cache })

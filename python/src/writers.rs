@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use hostbuf::HostBuffer;
 
-/// How many views of one buffer's memory there are in this process by which somebody can write: a freeze would make such a
-/// write end the process. While one is under way no more come.
+/// How many views of one buffer's memory there are in this process by which somebody can write: a
+/// freeze would make such a write end the process. While one is under way no more come.
 #[derive(Default)]
 pub struct Writers(Mutex<State>);
 

@@ -1,4 +1,5 @@
-"""On a GPU: CuPy and PyTorch take the registered memory as it is. Run by scripts/test-gpu; names what is missing."""
+"""On a GPU: CuPy and PyTorch take the registered memory as it is. Run by scripts/test-gpu; names
+what is missing."""
 
 import statistics
 import sys

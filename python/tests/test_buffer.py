@@ -148,7 +148,8 @@ class Views(unittest.TestCase):
         buffer.array(1)[0] = 7
 
         class Other:
-            """What a library makes of the interface: it holds the object, and reads where it was told."""
+            """What a library makes of the interface: it holds the object, and reads where it was
+            told."""
 
             def __init__(self, owner: hostbuf.Buffer) -> None:
                 self.owner, self.__array_interface__ = owner, owner.__array_interface__

@@ -1,4 +1,5 @@
-"""Registration and its cache, with page-locking: the device that is everywhere. With a GPU see test_cuda.py."""
+"""Registration and its cache, with page-locking: the device that is everywhere. With a GPU see
+test_cuda.py."""
 
 import gc
 import sys

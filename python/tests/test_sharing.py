@@ -1,4 +1,5 @@
-"""Tests of the data that all ranks share, the data that each rank copies, and the warnings about copies."""
+"""Tests of the data that all ranks share, the data that each rank copies, and the warnings about
+copies."""
 
 import array
 import collections
@@ -224,7 +225,8 @@ class Frames(Results):
 
 
 class Grown:
-    """A class whose instances copy the arrays that they are loaded from, as scikit-learn's trees do."""
+    """A class whose instances copy the arrays that they are loaded from, as scikit-learn's trees
+    do."""
 
     def __init__(self, nodes: np.ndarray) -> None:
         self._hidden = [nodes.copy()]

@@ -1,12 +1,13 @@
 //! One address for all: how the participants find it.
 //!
-//! A participant holds every candidate that it votes for, so what wins cannot be taken away between vote and use.
-//! Rounds of ballots over likely addresses come first, one small reduction each. Behind them stands an exact
-//! search: every participant names its own lowest hole at or above `x`, the greatest of these answers is the next
-//! `x`, until all name the same. No participant has a hole that begins below its own answer, so the first `x` that
-//! all name is the lowest common hole, and the search fails only when there is none. Each step is one reduction of
-//! one word, whatever the number of participants; each step that does not end the search passes at least one
-//! mapping of somebody's.
+//! A participant holds every candidate that it votes for, so what wins cannot be taken away between
+//! vote and use. Rounds of ballots over likely addresses come first, one small reduction each.
+//! Behind them stands an exact search: every participant names its own lowest hole at or above `x`,
+//! the greatest of these answers is the next `x`, until all name the same. No participant has a
+//! hole that begins below its own answer, so the first `x` that all name is the lowest common hole,
+//! and the search fails only when there is none. Each step is one reduction of one word, whatever
+//! the number of participants; each step that does not end the search passes at least one mapping
+//! of somebody's.
 
 use crate::error::{Error, Result};
 use crate::job::{Collective, Reduce};
@@ -22,7 +23,8 @@ pub trait Electorate {
     /// When a participant is lost.
     fn vote(&mut self, ballot: &Ballot, length: usize) -> Result<u64>;
 
-    /// The greatest of the participants' lowest aligned holes at or above `from`; `None` when one has no hole.
+    /// The greatest of the participants' lowest aligned holes at or above `from`; `None` when one
+    /// has no hole.
     ///
     /// # Errors
     /// When a participant is lost.
@@ -39,12 +41,12 @@ pub struct Outcome {
 }
 
 /// The most steps of one search. A step passes a mapping of somebody's, and nobody has more than
-/// `vm.max_map_count` (65 530 by default) of them; participants whose mappings interleave against each other by
-/// design could take more, and get the answer that there is no common hole.
+/// `vm.max_map_count` (65 530 by default) of them; participants whose mappings interleave against
+/// each other by design could take more, and get the answer that there is no common hole.
 const SEARCH_STEPS: u32 = 100_000;
 
-/// Finds an address for `length` bytes at a multiple of `align` (a power of two) that every participant holds.
-/// Deterministic: every caller of the same electorate sees the same outcome.
+/// Finds an address for `length` bytes at a multiple of `align` (a power of two) that every
+/// participant holds. Deterministic: every caller of the same electorate sees the same outcome.
 ///
 /// # Errors
 /// Those of the electorate.
@@ -72,7 +74,8 @@ pub fn elect(electorate: &mut impl Electorate, length: usize, align: usize) -> R
                 at = hole;
                 continue;
             }
-            // Everybody has a hole here: hold it. Whoever lost it to a thread of its own sends us on.
+            // Everybody has a hole here: hold it. Whoever lost it to a thread of its own sends us
+            // on.
             rounds += 1;
             if electorate.vote(&Ballot::of(&[at]), length)? & 1 == 1 {
                 return Ok(Outcome { address: Some(at), rounds });
@@ -145,8 +148,8 @@ pub fn reason(address: usize, length: usize, errno: i32, mapping: (usize, usize)
     }
 }
 
-/// The error of an election without a winner: the lowest member of `group` that has a `refusal` (a rank of the job,
-/// and why it refused) is named on all. Collective.
+/// The error of an election without a winner: the lowest member of `group` that has a `refusal` (a
+/// rank of the job, and why it refused) is named on all. Collective.
 #[must_use]
 pub fn disagreement(group: &dyn Collective, refusal: Option<(usize, String)>) -> Error {
     let host = process::host_name;
@@ -194,7 +197,8 @@ mod tests {
         }
     }
 
-    /// The naive model: put all mappings of all participants into one list, and look for a hole in it.
+    /// The naive model: put all mappings of all participants into one list, and look for a hole in
+    /// it.
     fn common_hole(
         spaces: &[Vec<(usize, usize)>],
         from: usize,
@@ -225,8 +229,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(300))]
 
-        /// Random address spaces, dense enough that common holes are rare: the election succeeds exactly when the
-        /// naive model finds a hole, and what wins is free for everybody.
+        /// Random address spaces, dense enough that common holes are rare: the election succeeds
+        /// exactly when the naive model finds a hole, and what wins is free for everybody.
         #[test]
         fn succeeds_exactly_when_a_common_hole_exists(
             layouts in prop::collection::vec(prop::collection::vec((0usize..1 << 20, 1usize..1 << 23), 1..40), 1..12),
@@ -249,7 +253,8 @@ mod tests {
         }
     }
 
-    /// Of 128 GiB the first window has two slots, both on the first ballot. Nothing else is taken, so the next window decides.
+    /// Of 128 GiB the first window has two slots, both on the first ballot. Nothing else is taken,
+    /// so the next window decides.
     #[test]
     fn a_second_ballot_has_only_what_was_not_refused_in_the_first() {
         for length in [16 << 20, 64 << 30, 128 << 30, 256 << 30, 1 << 40] {

@@ -1,7 +1,8 @@
-//! From the leader that allocates to the other ranks of its host: the word that the pages are taken, and then the
-//! descriptors, over a socket that lives as long as this takes.
+//! From the leader that allocates to the other ranks of its host: the word that the pages are
+//! taken, and then the descriptors, over a socket that lives as long as this takes.
 //!
-//! Who waits for the word sleeps. Waiting inside MPI spins, and would take the cores from those that take the pages.
+//! Who waits for the word sleeps. Waiting inside MPI spins, and would take the cores from those
+//! that take the pages.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -52,7 +53,8 @@ impl Handover {
         all_or_none(local, opened)
     }
 
-    /// The leader does its part by `work`; the others of `group` sleep until it has, and get `None`.
+    /// The leader does its part by `work`; the others of `group` sleep until it has, and get
+    /// `None`.
     ///
     /// # Errors
     /// What `work` returned; [`Error::Collective`] on a rank whose leader has gone.
@@ -67,7 +69,8 @@ impl Handover {
                 done.map(Some)
             }
             Handover::Rank(leader) => {
-                // Others may still wait for a message that this rank's MPI has not got rid of: it moves only when called.
+                // Others may still wait for a message that this rank's MPI has not got rid of: it
+                // moves only when called.
                 while !is_readable(leader, PACE.into())? {
                     group.progress();
                 }

@@ -16,14 +16,16 @@ use crate::segment::control::Control;
 use crate::segment::fill_state::Fill;
 use crate::segment::handle::HostBuffer;
 
-/// An allocator over the buffer's memory, for as long as the buffer is being filled. It allocates from the beginning of the
-/// buffer upwards, and only the latest block can be freed or grown in place.
+/// An allocator over the buffer's memory, for as long as the buffer is being filled. It allocates
+/// from the beginning of the buffer upwards, and only the latest block can be freed or grown in
+/// place.
 ///
-/// It is an [`Allocator`], so `Vec`, `Box` and `hashbrown::HashMap` can live in the buffer ([`List`](crate::List),
-/// [`Map`](crate::Map)). The handle itself means the same in every process of the job: containers that keep it
-/// inside the buffer are as portable as their pointers.
+/// It is an [`Allocator`], so `Vec`, `Box` and `hashbrown::HashMap` can live in the buffer
+/// ([`List`](crate::List), [`Map`](crate::Map)). The handle itself means the same in every process
+/// of the job: containers that keep it inside the buffer are as portable as their pointers.
 ///
-/// Threads of the filling process may allocate at the same time. Once filling has ended, every allocation fails.
+/// Threads of the filling process may allocate at the same time. Once filling has ended, every
+/// allocation fails.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Arena<'b> {
@@ -40,7 +42,8 @@ unsafe impl Send for Arena<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for Arena<'_> {}
 
-/// An object in the buffer, made by [`Arena::place`]. Other processes share it, so it gives only `&T`.
+/// An object in the buffer, made by [`Arena::place`]. Other processes share it, so it gives only
+/// `&T`.
 #[derive(Debug)]
 pub struct Placed<'b, T> {
     at: NonNull<T>,
@@ -107,8 +110,8 @@ impl<'b> Arena<'b> {
     /// Moves `value` into the buffer. It is never dropped.
     ///
     /// # Errors
-    /// [`Error::Full`]; [`Error::Fill`] if filling has ended, or if a container in `value` has its items in another
-    /// buffer or was made by an earlier attempt to fill this one.
+    /// [`Error::Full`]; [`Error::Fill`] if filling has ended, or if a container in `value` has its
+    /// items in another buffer or was made by an earlier attempt to fill this one.
     pub fn place<T: Portable>(&self, mut value: T) -> Result<Placed<'b, T>> {
         if !T::PLAIN {
             value.settle()?;
@@ -126,7 +129,8 @@ impl<'b> Arena<'b> {
         Ok(Placed { at, buffer: PhantomData })
     }
 
-    /// Allocates memory for `layout`. It is zeroed, unless a process has written there without the arena.
+    /// Allocates memory for `layout`. It is zeroed, unless a process has written there without the
+    /// arena.
     ///
     /// # Errors
     /// [`Error::Full`]; [`Error::Fill`] if filling has ended.
@@ -160,8 +164,8 @@ impl<'b> Arena<'b> {
         Ok((begun..self.control.high_water(index)?).contains(&offset))
     }
 
-    /// Moves the end of the block at `at` from `old` to `new` bytes behind `at`. Returns false if another block is the
-    /// latest.
+    /// Moves the end of the block at `at` from `old` to `new` bytes behind `at`. Returns false if
+    /// another block is the latest.
     fn resize_latest(&self, at: NonNull<u8>, old: usize, new: usize) -> bool {
         if !matches!(self.is_open(), Ok(true)) {
             return false;
@@ -173,8 +177,8 @@ impl<'b> Arena<'b> {
     }
 }
 
-// SAFETY: blocks are disjoint (the mark moves past each atomically), stay until the mapping goes ('b keeps it), and
-// copies of the handle are the same allocator.
+// SAFETY: blocks are disjoint (the mark moves past each atomically), stay until the mapping goes
+// ('b keeps it), and copies of the handle are the same allocator.
 unsafe impl Allocator for Arena<'_> {
     fn allocate(&self, layout: Layout) -> std::result::Result<NonNull<[u8]>, AllocError> {
         let at = self.take(layout).map_err(|error| {
@@ -205,7 +209,8 @@ unsafe impl Allocator for Arena<'_> {
             return Ok(NonNull::slice_from_raw_parts(at, new.size()));
         }
         let block = self.allocate(new)?;
-        // SAFETY: both blocks are valid for old.size() bytes, and the new one is apart from the old.
+        // SAFETY: both blocks are valid for old.size() bytes, and the new one is apart from the
+        // old.
         unsafe { std::ptr::copy_nonoverlapping(at.as_ptr(), block.cast().as_ptr(), old.size()) };
         Ok(block)
     }

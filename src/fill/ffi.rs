@@ -1,5 +1,6 @@
-//! Filling from other languages. The root of a buffer is an address there, and the program knows the type of the object at that
-//! address. All languages use the same root, so one may read a buffer that another has filled.
+//! Filling from other languages. The root of a buffer is an address there, and the program knows
+//! the type of the object at that address. All languages use the same root, so one may read a
+//! buffer that another has filled.
 
 #![allow(unsafe_code)]
 
@@ -22,15 +23,17 @@ unsafe impl Portable for Root {
 // SAFETY: a number, until its reader follows it.
 unsafe impl Sync for Root {}
 
-/// An arena for a function of a language without lifetimes. The arena is accessible only during the call of
-/// [`during`](ScopedArena::during), even if the function keeps a pointer to this.
+/// An arena for a function of a language without lifetimes. The arena is accessible only during the
+/// call of [`during`](ScopedArena::during), even if the function keeps a pointer to this.
 #[derive(Default)]
 pub struct ScopedArena(RwLock<Option<Arena<'static>>>);
 
 impl ScopedArena {
-    /// Runs `work` while `arena` is accessible. It waits for calls of [`with`](ScopedArena::with) in progress.
+    /// Runs `work` while `arena` is accessible. It waits for calls of [`with`](ScopedArena::with)
+    /// in progress.
     pub fn during<T>(&self, arena: &Arena<'_>, work: impl FnOnce() -> T) -> T {
-        // SAFETY: with() lets it out for the time of a call only, and the end of this waits for such calls.
+        // SAFETY: with() lets it out for the time of a call only, and the end of this waits for
+        // such calls.
         let longer = unsafe { std::mem::transmute::<Arena<'_>, Arena<'static>>(*arena) };
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(longer);
         let _end = End(self);
@@ -57,10 +60,12 @@ impl Drop for End<'_> {
     }
 }
 
-/// Fills the buffer as [`HostBuffer::initialize`] does. `fill` returns the address of the root object.
+/// Fills the buffer as [`HostBuffer::initialize`] does. `fill` returns the address of the root
+/// object.
 ///
 /// # Errors
-/// As [`HostBuffer::initialize`]; [`Error::Fill`] if `fill` returns null or an address that it did not allocate.
+/// As [`HostBuffer::initialize`]; [`Error::Fill`] if `fill` returns null or an address that it did
+/// not allocate.
 pub fn initialize<'b>(
     buffer: &'b HostBuffer,
     fill: impl FnOnce(&Arena<'b>) -> Result<*mut u8>,
@@ -68,7 +73,8 @@ pub fn initialize<'b>(
     buffer.initialize(|arena| place(buffer, &arena, fill)).map(|root| root.0)
 }
 
-/// Fills the buffer as [`HostBuffer::initialize_job`] does. `fill` returns the address of the root object.
+/// Fills the buffer as [`HostBuffer::initialize_job`] does. `fill` returns the address of the root
+/// object.
 ///
 /// # Errors
 /// As [`HostBuffer::initialize_job`] and [`initialize`].

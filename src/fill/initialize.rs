@@ -20,12 +20,13 @@ use hostbuf_os::process;
 const LOOK: Duration = Duration::from_millis(100);
 
 impl HostBuffer {
-    /// Fills the buffer by `fill` in one rank of this host, whichever comes first; the others wait. All get the
-    /// object that `fill` placed.
+    /// Fills the buffer by `fill` in one rank of this host, whichever comes first; the others wait.
+    /// All get the object that `fill` placed.
     ///
-    /// When the filler dies, or its `fill` fails or panics, one of those who wait takes over within a second, with
-    /// a zeroed arena and a new generation; `fill` may thus run in several processes one after another, never in
-    /// two at a time. (After a `fill` that failed in a process that lives, the arena is what that one left.)
+    /// When the filler dies, or its `fill` fails or panics, one of those who wait takes over within
+    /// a second, with a zeroed arena and a new generation; `fill` may thus run in several processes
+    /// one after another, never in two at a time. (After a `fill` that failed in a process that
+    /// lives, the arena is what that one left.)
     ///
     /// ```
     /// # use hostbuf::{HostBuffer, Options, job::Solo};
@@ -36,9 +37,9 @@ impl HostBuffer {
     /// ```
     ///
     /// # Errors
-    /// What `fill` returned, in the rank that ran it; [`Error::Fill`] when the object does not lie in this buffer or
-    /// the one that is there is of another type, or a child that was forked while it is filled comes to the end of `fill`;
-    /// [`Error::Corrupt`].
+    /// What `fill` returned, in the rank that ran it; [`Error::Fill`] when the object does not lie
+    /// in this buffer or the one that is there is of another type, or a child that was forked while
+    /// it is filled comes to the end of `fill`; [`Error::Corrupt`].
     pub fn initialize<'b, T: Portable + Sync>(
         &'b self,
         fill: impl FnOnce(Arena<'b>) -> Result<Placed<'b, T>>,
@@ -85,17 +86,19 @@ impl HostBuffer {
         if !self.contains(at.as_ptr().cast(), size_of::<T>()) || !at.is_aligned() {
             return Err(Error::Corrupt { word: "the root", found: root });
         }
-        // SAFETY: a filler of this type placed a T there (the type's number agrees); Portable makes it mean the same
-        // here; it is shared and never `&mut` again.
+        // SAFETY: a filler of this type placed a T there (the type's number agrees); Portable makes
+        // it mean the same here; it is shared and never `&mut` again.
         Ok(Some(unsafe { at.as_ref() }))
     }
 
-    /// Fills the buffer in `group`'s rank 0 and replicates it to the other hosts: one build for the whole job.
-    /// Collective. A buffer is filled once: what is needed beside goes behind the same root, or into another buffer.
+    /// Fills the buffer in `group`'s rank 0 and replicates it to the other hosts: one build for the
+    /// whole job. Collective. A buffer is filled once: what is needed beside goes behind the same
+    /// root, or into another buffer.
     ///
     /// # Errors
-    /// As [`initialize`](HostBuffer::initialize) and [`replicate`](HostBuffer::replicate), on all ranks; [`Error::Fill`] when a host has
-    /// it filled already, as when a program is started by another MPI's launcher and each rank believes to be the only one.
+    /// As [`initialize`](HostBuffer::initialize) and [`replicate`](HostBuffer::replicate), on all
+    /// ranks; [`Error::Fill`] when a host has it filled already, as when a program is started by
+    /// another MPI's launcher and each rank believes to be the only one.
     pub fn initialize_job<'b, T: Portable + Sync>(
         &'b self,
         group: &dyn Collective,
@@ -137,7 +140,8 @@ impl HostBuffer {
         }
     }
 
-    /// That somebody else has filled it; and how that can be, where each rank thinks that it is alone.
+    /// That somebody else has filled it; and how that can be, where each rank thinks that it is
+    /// alone.
     fn filled_already(&self, group: &dyn Collective) -> Error {
         let (name, host, ranks) = (self.name(), process::host_name(), self.segment.launched_ranks());
         let mut why = format!("buffer \"{name}\" on {host} is filled already, and a buffer is filled once");

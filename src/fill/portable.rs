@@ -15,19 +15,21 @@ use crate::fill::arena_id::ArenaId;
 /// A type whose bytes mean the same in every process of the job that maps the buffer.
 ///
 /// # Safety
-/// A value must not lead, by any safe method, to memory outside the buffer: no reference to it, no box in the
-/// ordinary heap, no function pointer, no trait object, no file descriptor. Raw pointers and [`NonNull`] are
-/// allowed, since following them is unsafe already; what they point to should lie in the buffer. Programs that
-/// share values must be built with the same layout of the type, so in practice from one source by one compiler.
-/// A type with members that are not [`PLAIN`](Portable::PLAIN) must say so and forward both methods to them.
-/// Types with interior mutability must be safe to share between processes (atomics are).
+/// A value must not lead, by any safe method, to memory outside the buffer: no reference to it, no
+/// box in the ordinary heap, no function pointer, no trait object, no file descriptor. Raw pointers
+/// and [`NonNull`] are allowed, since following them is unsafe already; what they point to should
+/// lie in the buffer. Programs that share values must be built with the same layout of the type, so
+/// in practice from one source by one compiler. A type with members that are not
+/// [`PLAIN`](Portable::PLAIN) must say so and forward both methods to them. Types with interior
+/// mutability must be safe to share between processes (atomics are).
 pub unsafe trait Portable {
-    /// True if values are portable in every state and into every buffer, so that neither method below does anything. A
-    /// type with a member that is not plain has `false` here and forwards both methods to that member.
+    /// True if values are portable in every state and into every buffer, so that neither method
+    /// below does anything. A type with a member that is not plain has `false` here and forwards
+    /// both methods to that member.
     const PLAIN: bool;
 
-    /// Makes a value portable that is portable only in certain states. Called by [`Arena::place`](crate::Arena::place) before it moves into the
-    /// buffer.
+    /// Makes a value portable that is portable only in certain states. Called by
+    /// [`Arena::place`](crate::Arena::place) before it moves into the buffer.
     ///
     /// # Errors
     /// [`Error::Full`](crate::Error::Full) if that needs memory and the arena has none.
@@ -35,8 +37,8 @@ pub unsafe trait Portable {
         Ok(())
     }
 
-    /// Returns whether the value as it is may live in the buffer of `arena`. A container keeps its items in the buffer of
-    /// its own arena, which another process need not have mapped.
+    /// Returns whether the value as it is may live in the buffer of `arena`. A container keeps its
+    /// items in the buffer of its own arena, which another process need not have mapped.
     fn belongs(&self, arena: ArenaId) -> bool {
         let _ = arena;
         true

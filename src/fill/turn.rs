@@ -16,8 +16,9 @@ use crate::segment::fillers::Claim;
 use crate::segment::handle::HostBuffer;
 use hostbuf_memory::memfd;
 
-/// The exclusive right to fill a buffer. It holds the kernel's record lock, which ends with the process. Dropping it before
-/// it is [finished](Turn::finish) or [completed](Turn::complete) leaves the buffer empty.
+/// The exclusive right to fill a buffer. It holds the kernel's record lock, which ends with the
+/// process. Dropping it before it is [finished](Turn::finish) or [completed](Turn::complete) leaves
+/// the buffer empty.
 pub(crate) struct Turn<'b> {
     buffer: &'b HostBuffer,
     pub(crate) generation: u64,
@@ -32,16 +33,16 @@ pub(crate) struct Turn<'b> {
 /// The part of the buffer that a turn may fill.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FillFrom {
-    /// Memory without references to it. Blocks of a failed fill are left out while its process lives, since its closure
-    /// may have kept references to them.
+    /// Memory without references to it. Blocks of a failed fill are left out while its process
+    /// lives, since its closure may have kept references to them.
     Fresh,
     /// The whole buffer, for bytes from another host.
     All,
 }
 
 impl<'b> Turn<'b> {
-    /// Takes the right, zeroes the arena and starts a new generation. Returns `None` if another process or thread has the
-    /// right, or has filled the buffer meanwhile.
+    /// Takes the right, zeroes the arena and starts a new generation. Returns `None` if another
+    /// process or thread has the right, or has filled the buffer meanwhile.
     ///
     /// # Errors
     /// [`Error::Fill`] if this thread has it already; [`Error::Os`]; [`Error::Corrupt`].
@@ -73,7 +74,8 @@ impl<'b> Turn<'b> {
         turn.generation = generation + 1;
         if generation > 0 {
             warn!(buffer = %buffer.name(), generation = turn.generation, "a filler did not finish: filling again");
-            // What a filler that died was given goes with it; what one that failed was given may be held by it still.
+            // What a filler that died was given goes with it; what one that failed was given may be
+            // held by it still.
             if from == FillFrom::Fresh {
                 turn.start = control.kept(index)?.min(buffer.len() as u64);
             }
@@ -97,8 +99,8 @@ impl<'b> Turn<'b> {
             let punched = memfd::punch(self.buffer.fd(), until, length - until);
             punched.map_err(Error::os("zeroing the buffer"))?;
         }
-        // SAFETY: inside the mapping, from where the arena begins: nobody has a reference to it, and nobody else may use
-        // it while this process has the turn.
+        // SAFETY: inside the mapping, from where the arena begins: nobody has a reference to it,
+        // and nobody else may use it while this process has the turn.
         unsafe {
             let from = self.buffer.as_ptr().add(self.start as usize);
             from.write_bytes(0, (until - self.start) as usize);
@@ -113,7 +115,8 @@ impl<'b> Turn<'b> {
     /// Marks the buffer as filled with `placed` as its root.
     ///
     /// # Errors
-    /// [`Error::Fill`] in a forked child, or if `placed` is in another buffer or of an earlier attempt.
+    /// [`Error::Fill`] in a forked child, or if `placed` is in another buffer or of an earlier
+    /// attempt.
     pub(crate) fn finish<T: Portable + Sync>(self, placed: Placed<'b, T>) -> Result<&'b T> {
         if !self.is_own() {
             return Err(forked());
@@ -129,7 +132,8 @@ impl<'b> Turn<'b> {
         Ok(placed.get())
     }
 
-    /// Marks the buffer as filled. `root` is as in [`Control::root`](crate::segment::control::Control::root).
+    /// Marks the buffer as filled. `root` is as in
+    /// [`Control::root`](crate::segment::control::Control::root).
     pub(crate) fn complete(mut self, root: u64, root_type: u64) {
         let (control, index) = (self.buffer.control(), self.buffer.index);
         control.set_root(index, root, root_type);

@@ -8,7 +8,8 @@ use hostbuf_os::process;
 pub struct Hosts {
     /// The ranks of this host.
     pub local: Box<dyn Collective>,
-    /// The leaders of all hosts, in the order of their ranks; on ranks that lead no host, the group of all those.
+    /// The leaders of all hosts, in the order of their ranks; on ranks that lead no host, the group
+    /// of all those.
     pub leaders: Box<dyn Collective>,
     /// Which host this is, counted from 0 in the order of the leaders' ranks.
     pub index: usize,
@@ -19,7 +20,8 @@ pub struct Hosts {
 }
 
 impl Hosts {
-    /// Finds out who shares a host with whom: the same running kernel and the same network namespace.
+    /// Finds out who shares a host with whom: the same running kernel and the same network
+    /// namespace.
     ///
     /// # Errors
     /// [`Error::Collective`].

@@ -8,8 +8,9 @@ use crate::error::{Error, Result};
 use hostbuf_os::{Channel, Message};
 use hostbuf_protocol::wire::{ENV_JOB, ENV_LOCAL_RANK, ENV_LOCAL_SIZE, Frame, Hello, Kind, Role};
 
-/// The ranks that `hostbuf run` or `hostbuf exec` started on this host, as a [`Collective`]. Meant for setting a
-/// buffer up, not for moving data: every operation goes through the agent, [`Frame::TEXT_MAX`] bytes at a time.
+/// The ranks that `hostbuf run` or `hostbuf exec` started on this host, as a [`Collective`]. Meant
+/// for setting a buffer up, not for moving data: every operation goes through the agent,
+/// [`Frame::TEXT_MAX`] bytes at a time.
 pub struct Local {
     connection: Rc<Connection>,
     /// The members of this group, as ranks among all ranks of the host, ascending.
@@ -29,7 +30,8 @@ impl Local {
     /// The ranks of this host in the job that this process was started in.
     ///
     /// # Errors
-    /// [`Error::Attach`] when it was not started by `hostbuf run` or `hostbuf exec`, or the agent has gone.
+    /// [`Error::Attach`] when it was not started by `hostbuf run` or `hostbuf exec`, or the agent
+    /// has gone.
     pub fn from_env() -> Result<Local> {
         let variable = |name: &str| {
             std::env::var(name).map_err(|_| Error::Attach {
@@ -146,7 +148,8 @@ impl Collective for Local {
         colors[self.rank()] = color as u64;
         self.all_reduce(&mut colors, Reduce::Max)?;
         let chosen = self.members.iter().zip(&colors).filter(|(_, c)| **c == color as u64).map(|(&m, _)| m);
-        // All members have had the same gatherings, and those who choose one color become one group.
+        // All members have had the same gatherings, and those who choose one color become one
+        // group.
         let mut hash = xxhash_rust::xxh3::Xxh3::new();
         [self.group, self.sequence.get(), color as u64].iter().for_each(|w| hash.update(&w.to_ne_bytes()));
         Ok(Box::new(Local {

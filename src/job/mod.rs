@@ -41,11 +41,12 @@ impl Reduce {
 }
 
 /// A group of ranks that can act together. Every method except [`rank`](Collective::rank) and
-/// [`size`](Collective::size) is collective: all ranks of the group call it, in the same order, with operands of
-/// the same length.
+/// [`size`](Collective::size) is collective: all ranks of the group call it, in the same order,
+/// with operands of the same length.
 ///
 /// # Errors
-/// Every collective method answers [`Error::Collective`] when the layer below fails or a rank is lost.
+/// Every collective method answers [`Error::Collective`] when the layer below fails or a rank is
+/// lost.
 pub trait Collective {
     /// This process's rank in the group.
     fn rank(&self) -> usize;
@@ -53,7 +54,8 @@ pub trait Collective {
     /// How many ranks the group has.
     fn size(&self) -> usize;
 
-    /// Everybody's `mine`, in rank order, into `all`, which is [`size`](Collective::size) times as long.
+    /// Everybody's `mine`, in rank order, into `all`, which is [`size`](Collective::size) times as
+    /// long.
     fn all_gather(&self, mine: &[u8], all: &mut [u8]) -> Result<()>;
 
     /// `root`'s bytes to everybody.
@@ -78,7 +80,8 @@ pub trait Collective {
         Ok(())
     }
 
-    /// Lets the layer below go on with what others wait for. Not collective: for a rank that waits outside of it.
+    /// Lets the layer below go on with what others wait for. Not collective: for a rank that waits
+    /// outside of it.
     fn progress(&self) {}
 
     /// Returns when all have called it.
@@ -87,12 +90,12 @@ pub trait Collective {
     }
 }
 
-/// Brings the ranks to one result: every rank's value if all have one, else the error of the lowest rank that
-/// failed, on all ranks.
+/// Brings the ranks to one result: every rank's value if all have one, else the error of the lowest
+/// rank that failed, on all ranks.
 ///
 /// # Errors
-/// This rank's own error when it is the lowest that failed; [`Error::NoSpace`], [`Error::Disagreed`] or
-/// [`Error::Elsewhere`] with that rank's operands on the others.
+/// This rank's own error when it is the lowest that failed; [`Error::NoSpace`],
+/// [`Error::Disagreed`] or [`Error::Elsewhere`] with that rank's operands on the others.
 pub fn all_or_none<T>(group: &dyn Collective, result: Result<T>) -> Result<T> {
     let mut lowest = [if result.is_err() { group.rank() as u64 } else { u64::MAX }];
     group.all_reduce(&mut lowest, Reduce::Min)?;

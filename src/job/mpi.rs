@@ -19,14 +19,14 @@ pub struct Mpi {
 }
 
 impl Mpi {
-    /// A duplicate of `communicator`, so that no message of the program's can be mistaken for one of ours.
-    /// Collective over `communicator`.
+    /// A duplicate of `communicator`, so that no message of the program's can be mistaken for one
+    /// of ours. Collective over `communicator`.
     pub fn new(communicator: &impl Communicator) -> Mpi {
         Mpi { world: communicator.duplicate(), gentle: false }
     }
 
-    /// The same, but waiting sleeps between looks instead of spinning: for a process that must leave the cores to
-    /// others.
+    /// The same, but waiting sleeps between looks instead of spinning: for a process that must
+    /// leave the cores to others.
     pub fn gentle(communicator: &impl Communicator) -> Mpi {
         Mpi { world: communicator.duplicate(), gentle: true }
     }
@@ -97,8 +97,9 @@ impl Collective for Mpi {
 }
 
 impl Mpi {
-    /// Least or greatest. MPICH 4.0.2 compares unsigned 64-bit words as signed ones: to it the greatest of 5 and 2^64-1
-    /// is 5. So they go as signed words whose order is the unsigned one: with the top bit turned.
+    /// Least or greatest. MPICH 4.0.2 compares unsigned 64-bit words as signed ones: to it the
+    /// greatest of 5 and 2^64-1 is 5. So they go as signed words whose order is the unsigned one:
+    /// with the top bit turned.
     fn order(&self, words: &mut [u64], how: Reduce) -> Result<()> {
         const TOP: u64 = 1 << 63;
         let operation = if how == Reduce::Min { SystemOperation::min() } else { SystemOperation::max() };

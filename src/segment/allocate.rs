@@ -24,11 +24,11 @@ use hostbuf_protocol::ballot::Holds;
 use hostbuf_protocol::wire::Territory;
 
 impl HostBuffer {
-    /// Makes a buffer as `options` say, one on each host of `group`, at one address on all of them. Collective: it
-    /// succeeds on all ranks or fails on all.
+    /// Makes a buffer as `options` say, one on each host of `group`, at one address on all of them.
+    /// Collective: it succeeds on all ranks or fails on all.
     ///
-    /// The program is running already, so threads of it may map memory meanwhile; what is agreed is held from the
-    /// vote on, and cannot be lost.
+    /// The program is running already, so threads of it may map memory meanwhile; what is agreed is
+    /// held from the vote on, and cannot be lost.
     ///
     /// ```
     /// # use hostbuf::{HostBuffer, Options, Pages, job::Solo};
@@ -62,7 +62,8 @@ impl HostBuffer {
 
         let begun = Instant::now();
         let (mut winner, align) = layout::plan(&buffers);
-        // A sanitizer in this process shows as a symbol; here the C library's own view of the process is at hand.
+        // A sanitizer in this process shows as a symbol; here the C library's own view of the
+        // process is at hand.
         let mut ranks = Ranks { group, holds: Holds::new(territory()), refusal: None };
         let outcome = election::elect(&mut ranks, winner.length as usize, align as usize)?;
         let Some(address) = outcome.address else {
@@ -113,7 +114,8 @@ fn territory() -> Territory {
     }
 }
 
-/// What the ranks of a host may run on together: while the leader works for all of them, they sleep.
+/// What the ranks of a host may run on together: while the leader works for all of them, they
+/// sleep.
 fn cores_of(local: &dyn Collective) -> Result<Cores> {
     let mine = Cores::own();
     let mut all = vec![0; local.size() * Cores::BYTES];

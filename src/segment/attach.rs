@@ -18,25 +18,27 @@ use hostbuf_os::{Channel, Message};
 use hostbuf_protocol::ballot::Holds;
 use hostbuf_protocol::wire::{ENV_ADDRESS, ENV_JOB, Hello, Kind, Role, Territory, Winner};
 
-/// What this process has attached to: once, for all of its threads, for as long as it runs. (Closing a descriptor of
-/// the control page would also drop the filler's lock, so there is only ever one.)
+/// What this process has attached to: once, for all of its threads, for as long as it runs.
+/// (Closing a descriptor of the control page would also drop the filler's lock, so there is only
+/// ever one.)
 static ATTACHED: Mutex<Option<Arc<MappedSegment>>> = Mutex::new(None);
 
 impl HostBuffer {
-    /// Whether a launcher has started this process, so that there is something to attach to. All ranks of a job have the same
-    /// answer: who attaches or else allocates decides by this, and not by a failure of [`attach`](HostBuffer::attach), which
-    /// may be one rank's alone.
+    /// Whether a launcher has started this process, so that there is something to attach to. All
+    /// ranks of a job have the same answer: who attaches or else allocates decides by this, and not
+    /// by a failure of [`attach`](HostBuffer::attach), which may be one rank's alone.
     #[must_use]
     pub fn is_launched() -> bool {
         std::env::var_os(ENV_JOB).is_some_and(|job| !job.is_empty())
     }
 
-    /// The first buffer that `hostbuf run` or `hostbuf exec` made for this process. It is mapped already, before
-    /// `main`, unless the program is static: then it is mapped now, at the agreed address.
+    /// The first buffer that `hostbuf run` or `hostbuf exec` made for this process. It is mapped
+    /// already, before `main`, unless the program is static: then it is mapped now, at the agreed
+    /// address.
     ///
     /// # Errors
-    /// [`Error::Attach`] when there is no launcher, its agent has gone, or the range is taken in a static program;
-    /// [`Error::Corrupt`].
+    /// [`Error::Attach`] when there is no launcher, its agent has gone, or the range is taken in a
+    /// static program; [`Error::Corrupt`].
     pub fn attach() -> Result<HostBuffer> {
         Ok(HostBuffer { segment: attached()?, index: 0 })
     }
@@ -91,7 +93,8 @@ fn attach_to(name: &str) -> Result<Arc<MappedSegment>> {
     })?;
     let hello = Hello { role: Role::Library, rank: 0, size: 0, local_rank: 0, local_size: 0, request: 0 };
     channel.send(&hello.frame(), &[]).map_err(|e| failed(format!("the agent of this host: {e}")))?;
-    // The agent answers at once, or when the agreement is reached; one that is stopped shall not hang us for ever.
+    // The agent answers at once, or when the agreement is reached; one that is stopped shall not
+    // hang us for ever.
     hostbuf_os::socket::set_receive_timeout(
         std::os::fd::AsFd::as_fd(&channel),
         Some(Duration::from_secs(120)),
@@ -124,8 +127,8 @@ fn attach_to(name: &str) -> Result<Arc<MappedSegment>> {
     unsafe { MappedSegment::open(&winner, descriptors, None) }
 }
 
-/// Returns whether the control page stands where it should, which means that the preloaded object was here. `None` where
-/// there is no `/proc` to tell, as in a chroot.
+/// Returns whether the control page stands where it should, which means that the preloaded object
+/// was here. `None` where there is no `/proc` to tell, as in a chroot.
 fn is_mapped(winner: &Winner, control: &OwnedFd) -> Result<Option<bool>> {
     let file = match std::fs::read_link(format!("/proc/self/fd/{}", control.as_raw_fd())) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -142,8 +145,9 @@ fn is_mapped(winner: &Winner, control: &OwnedFd) -> Result<Option<bool>> {
     Ok(Some(mapped))
 }
 
-/// Returns whether the environment names the first buffer's address. Where that range is taken, the preloaded object has
-/// taken it: a static program that inherits the variable from a shell finds the range free.
+/// Returns whether the environment names the first buffer's address. Where that range is taken, the
+/// preloaded object has taken it: a static program that inherits the variable from a shell finds
+/// the range free.
 fn is_published(winner: &Winner) -> bool {
     let published = std::env::var(ENV_ADDRESS).ok();
     let published = published.and_then(|text| u64::from_str_radix(text.strip_prefix("0x")?, 16).ok());

@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::{Error, Result};
 
-/// A number of up to 48 bits with 16 bits of check: a byte that another process flipped is an error, never another number.
+/// A number of up to 48 bits with 16 bits of check: a byte that another process flipped is an
+/// error, never another number.
 #[repr(transparent)]
 pub(super) struct Checked(AtomicU64);
 
@@ -39,8 +40,8 @@ impl Checked {
         self.0.store(Checked::encode(value), Ordering::Release);
     }
 
-    /// Replaces the number by what `change` makes of it, atomically, unless `change` returns `None`. Returns the number
-    /// before the change, or `None` if it was left.
+    /// Replaces the number by what `change` makes of it, atomically, unless `change` returns
+    /// `None`. Returns the number before the change, or `None` if it was left.
     ///
     /// # Errors
     /// As [`decode`](Checked::decode).

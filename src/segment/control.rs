@@ -1,9 +1,10 @@
-//! The control page: what a process needs to know about a job's buffers on its host, and what changes while they
-//! are used.
+//! The control page: what a process needs to know about a job's buffers on its host, and what
+//! changes while they are used.
 //!
-//! It is memory that other processes may write, well or badly. So no reference to its mutable part is ever made
-//! but to atomics, the identity is copied out and its checksum compared once, and every mutable word carries its
-//! own check: a byte that somebody flipped is an error, never a wrong offset.
+//! It is memory that other processes may write, well or badly. So no reference to its mutable part
+//! is ever made but to atomics, the identity is copied out and its checksum compared once, and
+//! every mutable word carries its own check: a byte that somebody flipped is an error, never a
+//! wrong offset.
 
 #![allow(unsafe_code)]
 
@@ -31,8 +32,8 @@ struct State {
 
 const _: () = assert!(size_of::<State>() == STATE_LENGTH);
 
-/// A mapped control page. Copies of this handle all mean the same page; the mapping outlives them (the segment that
-/// owns it says for how long).
+/// A mapped control page. Copies of this handle all mean the same page; the mapping outlives them
+/// (the segment that owns it says for how long).
 #[derive(Clone, Copy, Debug)]
 pub struct Control {
     page: *const u8,
@@ -45,7 +46,9 @@ unsafe impl Sync for Control {}
 
 impl Control {
     /// # Safety
-    /// `address` must begin a readable and writable mapping of [`CONTROL_LENGTH`](crate::segment::page_layout::CONTROL_LENGTH) bytes that outlives every use.
+    /// `address` must begin a readable and writable mapping of
+    /// [`CONTROL_LENGTH`](crate::segment::page_layout::CONTROL_LENGTH) bytes that outlives every
+    /// use.
     #[must_use]
     pub unsafe fn at(address: usize) -> Control {
         Control { page: address as *const u8 }
@@ -62,8 +65,8 @@ impl Control {
     /// # Errors
     /// [`Error::Corrupt`], [`Error::Attach`].
     pub fn identity(self) -> Result<Identity> {
-        // SAFETY: mapped by the contract of at(); Identity is plain integers, valid for any bytes. Volatile: another
-        // process may write meanwhile, then the checksum tells.
+        // SAFETY: mapped by the contract of at(); Identity is plain integers, valid for any bytes.
+        // Volatile: another process may write meanwhile, then the checksum tells.
         let identity = unsafe { self.page.cast::<Identity>().read_volatile() };
         identity.check()?;
         Ok(identity)
@@ -88,7 +91,8 @@ impl Control {
 
     fn state(self, index: usize) -> &'static State {
         assert!(index < MAX_BUFFERS);
-        // SAFETY: inside the mapping (asserted at compile time), aligned, atomics only: valid whatever others write.
+        // SAFETY: inside the mapping (asserted at compile time), aligned, atomics only: valid
+        // whatever others write.
         unsafe { &*self.page.add(STATES).cast::<State>().add(index) }
     }
 
@@ -156,7 +160,8 @@ impl Control {
         self.state(index).high_water.store(bytes);
     }
 
-    /// Where the arena of the next fill begins at the earliest: below lies what fills that failed were given.
+    /// Where the arena of the next fill begins at the earliest: below lies what fills that failed
+    /// were given.
     ///
     /// # Errors
     /// [`Error::Corrupt`].
@@ -169,8 +174,8 @@ impl Control {
         self.state(index).kept.store(bytes);
     }
 
-    /// Moves the high-water mark by `change`, which gets its value and gives the new one, or `None` to leave it.
-    /// Returns the value before.
+    /// Moves the high-water mark by `change`, which gets its value and gives the new one, or `None`
+    /// to leave it. Returns the value before.
     ///
     /// # Errors
     /// [`Error::Corrupt`].
@@ -182,7 +187,8 @@ impl Control {
         self.state(index).high_water.update("the high-water mark", change)
     }
 
-    /// Where the root object is, from the buffer's beginning plus one (0: there is none), and its type's number.
+    /// Where the root object is, from the buffer's beginning plus one (0: there is none), and its
+    /// type's number.
     ///
     /// # Errors
     /// [`Error::Corrupt`].

@@ -41,14 +41,16 @@ pub fn file_name(job: u128, what: &str) -> String {
 /// The name of the control page's memory file behind the job's number.
 pub const CONTROL_NAME: &str = "/control";
 
-/// Returns the error of a memory file that could not be made, with the remedy for a limit on the length of files.
+/// Returns the error of a memory file that could not be made, with the remedy for a limit on the
+/// length of files.
 fn unmade(doing: String, source: std::io::Error) -> Error {
     let remedy = if source.raw_os_error() == Some(libc::EFBIG) { " (raise `ulimit -f`)" } else { "" };
     Error::os(doing + remedy)(source)
 }
 
 impl Segments {
-    /// Checks that there is room for all `buffers` and makes their memory files, which hold no page yet.
+    /// Checks that there is room for all `buffers` and makes their memory files, which hold no page
+    /// yet.
     ///
     /// # Errors
     /// [`Error::NoSpace`], [`Error::Unsupported`], [`Error::Os`]; nothing is left behind.
@@ -79,7 +81,8 @@ impl Segments {
         Ok(segments)
     }
 
-    /// Takes the pages of all buffers that are not lazy. `progress` hears how many bytes of all are done.
+    /// Takes the pages of all buffers that are not lazy. `progress` hears how many bytes of all are
+    /// done.
     ///
     /// # Errors
     /// As [`create`](Segments::create).
@@ -114,7 +117,8 @@ impl Segments {
             .collect()
     }
 
-    /// Writes the control page: `identity` completed with the buffers and `winner`, every buffer empty.
+    /// Writes the control page: `identity` completed with the buffers and `winner`, every buffer
+    /// empty.
     ///
     /// # Errors
     /// [`Error::Os`] when it cannot be mapped.
@@ -191,7 +195,8 @@ impl ControlPage {
     }
 }
 
-// SAFETY: the page is shared memory, read as atomics or copied and checked, whatever thread does it.
+// SAFETY: the page is shared memory, read as atomics or copied and checked, whatever thread does
+// it.
 unsafe impl Send for ControlPage {}
 // SAFETY: as above.
 unsafe impl Sync for ControlPage {}

@@ -1,6 +1,7 @@
 //! The progress of filling a buffer.
 
-/// The progress of filling a buffer. The numbers are words that no flipped byte turns into one another.
+/// The progress of filling a buffer. The numbers are words that no flipped byte turns into one
+/// another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Fill {

@@ -5,7 +5,8 @@ use std::collections::btree_map::Entry;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 
-/// The buffers that threads of this process fill. The kernel's record lock excludes other processes, but not other threads.
+/// The buffers that threads of this process fill. The kernel's record lock excludes other
+/// processes, but not other threads.
 #[derive(Debug, Default)]
 pub(crate) struct Fillers(Mutex<BTreeMap<usize, ThreadId>>);
 

@@ -13,15 +13,17 @@ use crate::segment::mapped_segment::MappedSegment;
 use hostbuf_memory::Pages;
 use hostbuf_register::Span;
 
-/// A buffer of this host, mapped in this process at the address that all ranks of all hosts agreed on.
+/// A buffer of this host, mapped in this process at the address that all ranks of all hosts agreed
+/// on.
 ///
-/// Clones mean the same buffer. A buffer that [`allocate`](HostBuffer::allocate) made is unmapped with the last
-/// handle of the process, and its memory is free again with the last process; one that the launcher made stays
-/// mapped until the process ends.
+/// Clones mean the same buffer. A buffer that [`allocate`](HostBuffer::allocate) made is unmapped
+/// with the last handle of the process, and its memory is free again with the last process; one
+/// that the launcher made stays mapped until the process ends.
 ///
-/// hostbuf gives no consistency guarantees for what ranks write: who writes while others read must synchronise by
-/// other means. The usual life of a buffer is [`initialize`](HostBuffer::initialize),
-/// [`replicate`](HostBuffer::replicate), [`freeze`](HostBuffer::freeze), and then reading.
+/// hostbuf gives no consistency guarantees for what ranks write: who writes while others read must
+/// synchronise by other means. The usual life of a buffer is
+/// [`initialize`](HostBuffer::initialize), [`replicate`](HostBuffer::replicate),
+/// [`freeze`](HostBuffer::freeze), and then reading.
 #[derive(Clone, Debug)]
 pub struct HostBuffer {
     pub(crate) segment: Arc<MappedSegment>,
@@ -41,8 +43,8 @@ impl HostBuffer {
         self.segment.fds[self.index].as_fd()
     }
 
-    /// The first byte's address, the same in every rank of every host. Valid for reads and, until the buffer is
-    /// frozen, for writes of [`len`](HostBuffer::len) bytes.
+    /// The first byte's address, the same in every rank of every host. Valid for reads and, until
+    /// the buffer is frozen, for writes of [`len`](HostBuffer::len) bytes.
     ///
     /// # Panics
     /// Never: no buffer lies at address 0.
@@ -52,8 +54,8 @@ impl HostBuffer {
         NonNull::new(address as *mut u8).expect("no buffer lies at address 0")
     }
 
-    /// Returns an owner of the mapping: the buffer stays mapped as long as it lives. For registrations and other devices of
-    /// the program.
+    /// Returns an owner of the mapping: the buffer stays mapped as long as it lives. For
+    /// registrations and other devices of the program.
     #[must_use]
     pub fn keepalive(&self) -> Arc<dyn Send + Sync> {
         self.segment.clone()
@@ -108,8 +110,8 @@ impl HostBuffer {
         self.identity().huge
     }
 
-    /// Which host of the job this is, and how many there are: 0 of 0 under `hostbuf exec`, where the hosts do not
-    /// know each other.
+    /// Which host of the job this is, and how many there are: 0 of 0 under `hostbuf exec`, where
+    /// the hosts do not know each other.
     #[must_use]
     pub fn host(&self) -> (u32, u32) {
         (self.segment.identity.host, self.segment.identity.hosts)
@@ -130,7 +132,8 @@ impl HostBuffer {
         self.control().fill(self.index)
     }
 
-    /// How many times filling has begun on this host: a second generation follows a filler that died.
+    /// How many times filling has begun on this host: a second generation follows a filler that
+    /// died.
     ///
     /// # Errors
     /// [`Error::Corrupt`].
@@ -138,7 +141,8 @@ impl HostBuffer {
         self.control().generation(self.index)
     }
 
-    /// Bytes from the beginning that the arena has given out: what [`replicate`](HostBuffer::replicate) sends.
+    /// Bytes from the beginning that the arena has given out: what
+    /// [`replicate`](HostBuffer::replicate) sends.
     ///
     /// # Errors
     /// [`Error::Corrupt`].

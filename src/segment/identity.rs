@@ -17,8 +17,8 @@ const VERSION: u32 = 1;
 pub struct Identity {
     magic: u64,
     pub(super) version: u32,
-    /// The lengths of the identity, of a row of the ledger and of a buffer's state: two builds that lay them out differently
-    /// refuse each other.
+    /// The lengths of the identity, of a row of the ledger and of a buffer's state: two builds that
+    /// lay them out differently refuse each other.
     layout: u32,
     /// The job's random number.
     pub job: [u64; 2],
@@ -161,7 +161,8 @@ impl Identity {
     }
 
     /// # Errors
-    /// [`Error::Attach`] for another version or layout; [`Error::Corrupt`] for anything else that does not fit.
+    /// [`Error::Attach`] for another version or layout; [`Error::Corrupt`] for anything else that
+    /// does not fit.
     pub(super) fn check(&self) -> Result<()> {
         if self.magic != MAGIC {
             return Err(Error::Corrupt { word: "the magic number", found: self.magic });

@@ -6,7 +6,8 @@
 //!   ^ aligned to its pages         each aligned to 2 MiB at least
 //! ```
 //!
-//! The guards are held with no access, so a write beyond a buffer's end faults instead of reaching the next one.
+//! The guards are held with no access, so a write beyond a buffer's end faults instead of reaching
+//! the next one.
 
 use crate::segment::options::Options;
 use crate::segment::page_layout::CONTROL_LENGTH;
@@ -14,7 +15,8 @@ use hostbuf_protocol::wire::{FLAG_DUMP, Placement, Placements, Winner};
 
 const GUARD: u64 = 2 << 20;
 
-/// The plan for `buffers`: a [`Winner`] whose address is not known yet (0), and the alignment that its address needs.
+/// The plan for `buffers`: a [`Winner`] whose address is not known yet (0), and the alignment that
+/// its address needs.
 #[must_use]
 pub fn plan(buffers: &[Options]) -> (Winner, u64) {
     let mut placements = Placements::default();

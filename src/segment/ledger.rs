@@ -5,9 +5,10 @@
 //!          row: holder | what | offset | length | name of the device (3 words) | seal
 //! ```
 //!
-//! It is for display only. A registration is the device's business, and belongs to one process; a row may be missing, when
-//! the table is full, but it never says what is not so: a process that ends without clearing its row is found out by its
-//! number and start time, and a row that was written over is noticed by its seal.
+//! It is for display only. A registration is the device's business, and belongs to one process; a
+//! row may be missing, when the table is full, but it never says what is not so: a process that
+//! ends without clearing its row is found out by its number and start time, and a row that was
+//! written over is noticed by its seal.
 
 #![allow(unsafe_code)]
 
@@ -54,8 +55,8 @@ struct Head {
     unlisted: AtomicU64,
 }
 
-/// Who holds a row: a process number of 22 bits (the kernel's limit), as many bits of its start time as have room beside
-/// it, and whether the row is complete.
+/// Who holds a row: a process number of 22 bits (the kernel's limit), as many bits of its start
+/// time as have room beside it, and whether the row is complete.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Holder(u64);
 
@@ -113,15 +114,16 @@ pub struct Registered {
 }
 
 impl Registered {
-    /// Whether it is the registration of a process with this number that began at this time (clock ticks after boot): another
-    /// process may have got the number since.
+    /// Whether it is the registration of a process with this number that began at this time (clock
+    /// ticks after boot): another process may have got the number since.
     #[must_use]
     pub fn is_of(&self, pid: u32, start: u64) -> bool {
         self.holder.is(pid, start)
     }
 }
 
-/// A row that this process has, until it is dropped. In a forked child dropping does nothing: the row is the parent's.
+/// A row that this process has, until it is dropped. In a forked child dropping does nothing: the
+/// row is the parent's.
 pub(crate) struct Listed {
     /// Keeps the page mapped.
     _keeper: Arc<dyn Send + Sync>,
@@ -174,7 +176,8 @@ impl Ledger {
     }
 
     fn head(self) -> &'static Head {
-        // SAFETY: inside the mapping by the contract of Control::at() and by LEDGER, aligned, an atomic only.
+        // SAFETY: inside the mapping by the contract of Control::at() and by LEDGER, aligned, an
+        // atomic only.
         unsafe { &*((self.control.address() + LEDGER) as *const Head) }
     }
 
@@ -184,8 +187,8 @@ impl Ledger {
         unsafe { &*((self.control.address() + LEDGER + size_of::<Head>()) as *const Row).add(row) }
     }
 
-    /// Returns the complete rows; an error for each that is damaged. The caller checks whether their processes live: see
-    /// [`Registered::is_of`].
+    /// Returns the complete rows; an error for each that is damaged. The caller checks whether
+    /// their processes live: see [`Registered::is_of`].
     #[must_use]
     pub fn registrations(self) -> Vec<Result<Registered>> {
         (0..ROWS).filter_map(|row| read(self.row(row)).transpose()).collect()
@@ -202,8 +205,8 @@ impl Ledger {
         }
     }
 
-    /// Removes the rows of this process that were entered before its last exec: the registrations ended with that image. It is
-    /// to be called before this image registers.
+    /// Removes the rows of this process that were entered before its last exec: the registrations
+    /// ended with that image. It is to be called before this image registers.
     pub fn forget_earlier_image(self) {
         let pid = std::process::id();
         let Some(start) = process::start_time(pid as i32) else { return };
@@ -214,7 +217,8 @@ impl Ledger {
         }
     }
 
-    /// Claims a row and fills it. Returns its place, or `None` if the table is full, which is counted.
+    /// Claims a row and fills it. Returns its place, or `None` if the table is full, which is
+    /// counted.
     fn enter(
         self,
         holder: Holder,
@@ -392,7 +396,8 @@ mod tests {
             assert_eq!(ledger.enter(own(), 0, (0, 1), Access::READ, "x"), None);
             assert_eq!(ledger.unlisted().unwrap(), n);
         }
-        // One of a process that has gone, one that it had not completed, and one of a process whose number is another's now.
+        // One of a process that has gone, one that it had not completed, and one of a process whose
+        // number is another's now.
         let start = process::start_time(1).unwrap_or(0);
         for (row, holder) in [
             (7, Holder::of(NOBODY, 1).completed()),

@@ -29,8 +29,8 @@ pub(crate) struct MappedSegment {
 }
 
 impl MappedSegment {
-    /// Returns the number of ranks that a launcher has started on this host; 1 if there is no launcher, or if it does not
-    /// say.
+    /// Returns the number of ranks that a launcher has started on this host; 1 if there is no
+    /// launcher, or if it does not say.
     pub(crate) fn launched_ranks(&self) -> usize {
         let said = || std::env::var(ENV_LOCAL_SIZE).ok()?.parse().ok();
         if self.mapping.is_some() { 1 } else { said().unwrap_or(1) }
@@ -41,7 +41,8 @@ impl MappedSegment {
     /// Reads and checks the control page of what is mapped as `winner` says.
     ///
     /// # Safety
-    /// `winner` must be mapped in this process: `mapping` unmaps it, or it stays until the process ends.
+    /// `winner` must be mapped in this process: `mapping` unmaps it, or it stays until the process
+    /// ends.
     pub(crate) unsafe fn open(
         winner: &Winner,
         mut descriptors: Vec<OwnedFd>,
@@ -79,8 +80,8 @@ impl MappedSegment {
         for buffer in identity.buffers() {
             let span = Span::new((identity.address + buffer.offset) as usize, buffer.length as usize)?;
             let keeper: Arc<dyn Send + Sync> = segment.clone();
-            // SAFETY: the buffers stay mapped until the segment is dropped, and their pages are discarded only while a failed fill
-            // is undone, when no device knows them.
+            // SAFETY: the buffers stay mapped until the segment is dropped, and their pages are
+            // discarded only while a failed fill is undone, when no device knows them.
             own.push(unsafe { own_ranges::declare(span, Arc::downgrade(&keeper)) });
         }
         segment.own.get_or_init(|| own);

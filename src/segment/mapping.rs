@@ -29,13 +29,15 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         let (control, behind) = (self.address + self.control.0, self.control.0 + self.control.1);
-        // SAFETY: by the contract of of(); handles borrow from the job that owns this, so no reference is left to the
-        // buffers. A copy of an arena's handle may be: it finds a blank control page, and an error.
+        // SAFETY: by the contract of of(); handles borrow from the job that owns this, so no
+        // reference is left to the buffers. A copy of an arena's handle may be: it finds a blank
+        // control page, and an error.
         unsafe {
             let blanked = raw::blank(control, self.control.1);
             raw::unmap(self.address, self.control.0);
             raw::unmap(self.address + behind, self.length - behind);
-            // Without room for a blank page the range goes whole; using a stale handle is then a fault.
+            // Without room for a blank page the range goes whole; using a stale handle is then a
+            // fault.
             if blanked.is_err() {
                 raw::unmap(control, self.control.1);
             }

@@ -1,5 +1,5 @@
-//! A job's memory on one host: its files, their layout at the agreed address, and the control page. Launchers and monitoring
-//! tools use this module; programs use [`HostBuffer`](crate::HostBuffer).
+//! A job's memory on one host: its files, their layout at the agreed address, and the control page.
+//! Launchers and monitoring tools use this module; programs use [`HostBuffer`](crate::HostBuffer).
 
 pub(crate) mod allocate;
 pub(crate) mod attach;

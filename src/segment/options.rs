@@ -13,21 +13,23 @@ pub const NAME_MAX: usize = 31;
 /// The name of a buffer that was given none.
 pub const DEFAULT_NAME: &str = "default";
 
-/// One buffer: what [`HostBuffer::allocate`](crate::HostBuffer::allocate) and `hostbuf run` are asked for.
+/// One buffer: what [`HostBuffer::allocate`](crate::HostBuffer::allocate) and `hostbuf run` are
+/// asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Bytes that the user can use; rounded up to whole pages of what is obtained.
     pub size: u64,
     /// Which pages.
     pub pages: Pages,
-    /// Leave pages to be taken at the first touch: no check that they are there, and SIGBUS or a kill when they
-    /// are not. Without it all pages are taken at creation.
+    /// Leave pages to be taken at the first touch: no check that they are there, and SIGBUS or a
+    /// kill when they are not. Without it all pages are taken at creation.
     pub lazy: bool,
     /// Let the contents go into core files.
     pub dump: bool,
     /// Name: 31 bytes at most of letters, digits, `_`, `-` and `.`.
     pub name: String,
-    /// Flags handed to `mmap` beside `MAP_SHARED | MAP_FIXED`: `MAP_LOCKED`, `MAP_POPULATE`, `MAP_NONBLOCK`.
+    /// Flags handed to `mmap` beside `MAP_SHARED | MAP_FIXED`: `MAP_LOCKED`, `MAP_POPULATE`,
+    /// `MAP_NONBLOCK`.
     pub mmap_flags: i32,
 }
 
@@ -81,8 +83,8 @@ impl Options {
     }
 
     /// # Errors
-    /// [`Error::Invalid`] for size 0 or beyond any address space, a bad name, or a flag that would undo the
-    /// sharing or the address.
+    /// [`Error::Invalid`] for size 0 or beyond any address space, a bad name, or a flag that would
+    /// undo the sharing or the address.
     pub fn check(&self) -> Result<()> {
         if self.size == 0 {
             return Err(Error::invalid("size 0: a buffer has at least one byte"));
@@ -112,11 +114,13 @@ impl Options {
     }
 }
 
-/// The largest sum of buffers: what the widest range of user space between its fixed inhabitants could take.
+/// The largest sum of buffers: what the widest range of user space between its fixed inhabitants
+/// could take.
 pub const MAX_SIZE: u64 = 100 << 40;
 
 /// # Errors
-/// As [`Options::check`] for each; [`Error::Invalid`] for none, too many, a name that comes twice, or too much in all.
+/// As [`Options::check`] for each; [`Error::Invalid`] for none, too many, a name that comes twice,
+/// or too much in all.
 pub fn check_all(buffers: &[Options]) -> Result<()> {
     if buffers.is_empty() || buffers.len() > MAX_BUFFERS {
         return Err(Error::invalid(format!("{} buffers: 1 to {MAX_BUFFERS} can be had", buffers.len())));

@@ -7,8 +7,8 @@
 
 use hostbuf_protocol::wire::MAX_BUFFERS;
 
-/// The length of the control page, which is several of the machine's pages: identity, states, and room to list the
-/// registrations of a host with many ranks.
+/// The length of the control page, which is several of the machine's pages: identity, states, and
+/// room to list the registrations of a host with many ranks.
 pub const CONTROL_LENGTH: u64 = 16384;
 /// The beginning of the mutable part, on a cache line of its own.
 pub(super) const STATES: usize = 4096;

@@ -46,7 +46,8 @@ pub fn have(program: &str) -> bool {
     there
 }
 
-/// Returns the path of a test program; with `is_static`, of its build against a static libc, or the reason why it is not built.
+/// Returns the path of a test program; with `is_static`, of its build against a static libc, or the
+/// reason why it is not built.
 pub fn probe(name: &str, is_static: bool) -> Result<String, String> {
     let mut path = hostbuf_tests::program(name);
     if is_static {
@@ -158,13 +159,15 @@ fn a_thread_sanitized_rank_and_a_plain_one_meet_in_the_sanitizers_window() {
         let outcome = local(1, SIZE, &[], &programs).ok();
         all_at(&outcome, "swept ", 1, FIRST);
         all_at(&outcome, "main ", 1, FIRST);
-        // Something small at the beginning of the window in the plain rank: the next slot of the same window.
+        // Something small at the beginning of the window in the plain rank: the next slot of the
+        // same window.
         let outcome = planted(&[(1, FIRST.into())], 1, &programs).ok();
         let line = outcome.lines("main ").concat();
         let address = usize::from_str_radix(&line[2..], 16).unwrap();
         assert!(candidates::SANITIZED.contains(&address) && line != FIRST, "{outcome:?}");
         all_at(&outcome, "swept ", 1, &line);
-        // All of the window: then there is no address for both, and the error says who is in the way.
+        // All of the window: then there is no address for both, and the error says who is in the
+        // way.
         let window = candidates::SANITIZED;
         let outcome = planted(&[(1, all_of(window.start, window.end))], 1, &programs);
         nobody_ran(&outcome);
@@ -244,7 +247,8 @@ fn java_with_each_collector() {
     let source = root().join("tests/fixtures/Maps.java");
     let source = source.to_str().unwrap();
     for collector in ["-XX:+UseSerialGC", "-XX:+UseG1GC", "-XX:+UseZGC"] {
-        // A single source file, compiled in memory; the heap is small, as two ranks share this machine.
+        // A single source file, compiled in memory; the heap is small, as two ranks share this
+        // machine.
         mapped_in(&local(1, "4M", &[], &["java", collector, "-Xmx256m", source]).ok(), 1);
     }
 }
@@ -515,7 +519,8 @@ fn too_little_address_space_says_so() {
 #[test]
 fn plants_of_libraries_come_before_the_vote_as_well() {
     let library = build("cc", "plant.c", &["-DLIBRARY", "-shared", "-fPIC"]).unwrap();
-    // A library that the program needs, and one that the user preloads: either constructor runs before ours.
+    // A library that the program needs, and one that the user preloads: either constructor runs
+    // before ours.
     let needed = build("cc", "show.c", &["-Wl,--no-as-needed", &library]).unwrap();
     let outcome = planted(&[(1, FIRST.into())], 2, &[&needed]).ok();
     all_at(&outcome, "buffer ", 2, "0x300000000000");

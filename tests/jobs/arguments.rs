@@ -1,4 +1,5 @@
-//! Arguments that make no sense: one clear line, the right exit status, and everything down. And arguments that do.
+//! Arguments that make no sense: one clear line, the right exit status, and everything down. And
+//! arguments that do.
 
 use std::process::Command;
 use std::time::{Duration, Instant};

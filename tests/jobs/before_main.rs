@@ -1,4 +1,5 @@
-//! The buffer is there before main, in every image of a rank, and nothing else about a program changes.
+//! The buffer is there before main, in every image of a rank, and nothing else about a program
+//! changes.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -19,7 +20,8 @@ fn show() -> String {
     build("cc", "show.c", &[]).expect("a C compiler built this test's crate")
 }
 
-/// `ranks` images have each printed the first address, and the last of them to look saw `count` images.
+/// `ranks` images have each printed the first address, and the last of them to look saw `count`
+/// images.
 #[track_caller]
 fn counted(outcome: &Outcome, images: usize, count: u64) {
     let lines = outcome.lines("buffer ");
@@ -148,7 +150,8 @@ fn a_program_outside_any_job_runs_as_ever() {
 fn a_program_of_a_job_that_is_over_runs_without_the_buffer() {
     let object = object();
     let orphan = |program: &mut Command| {
-        // What a child inherits: the address is the one that was agreed on, and nothing is there now.
+        // What a child inherits: the address is the one that was agreed on, and nothing is there
+        // now.
         program
             .env("LD_PRELOAD", &object)
             .env("HOSTBUF_JOB", format!("hostbuf/0/{:032x}", std::process::id()));
@@ -179,7 +182,8 @@ fn nonsense_in_the_variables_harms_nobody() {
                     .env("LD_PRELOAD", &object)
                     .env("HOSTBUF_JOB", job)
                     .env("HOSTBUF_CONNECTION", connection);
-                // Too short to be written to: it must not be written beyond. The fixture would follow 0x1.
+                // Too short to be written to: it must not be written beyond. The fixture would
+                // follow 0x1.
                 let name = if address == "0x1" { "HOSTBUF_SIZE" } else { "HOSTBUF_ADDRESS" };
                 let outcome = Outcome::of(command.env(name, address)).ok();
                 assert_eq!(
@@ -207,7 +211,8 @@ fn the_object_needs_no_library_and_no_version_of_one() {
         symbols.lines().filter(|l| l.trim_start().split(':').next().is_some_and(|n| n.parse::<u32>().is_ok()))
     {
         let fields: Vec<&str> = line.split_whitespace().collect();
-        // Number, value, size, type, binding, visibility, section, name: nothing is defined, nothing is required.
+        // Number, value, size, type, binding, visibility, section, name: nothing is defined,
+        // nothing is required.
         assert!(fields[6] == "UND" && (fields[4] == "WEAK" || fields.len() == 7), "{line}");
     }
     let segments = readelf("-l");
@@ -237,7 +242,8 @@ fn the_environment_has_these_variables_more_and_no_other_change() {
         "HOSTBUF_LOCAL_SIZE",
         "HOSTBUF_NETWORK",
         "HOSTBUF_OBJECT",
-        // The rank's number and how many there are, as an MPI would tell them; only with the engine `local`.
+        // The rank's number and how many there are, as an MPI would tell them; only with the engine
+        // `local`.
         "HOSTBUF_RANK",
         "HOSTBUF_RANKS",
         "HOSTBUF_REPORT",
@@ -320,7 +326,8 @@ fn the_exit_status_passes_through() {
     ] {
         let outcome = local(1, "1M", &[], &["sh", "-c", script]);
         assert_eq!((outcome.status, &outcome.stdout[..]), (status, ""), "{script}: {outcome:?}");
-        // The launcher prints one line about a rank that a signal has ended, and nothing about the others.
+        // The launcher prints one line about a rank that a signal has ended, and nothing about the
+        // others.
         assert_eq!(outcome.said().len(), usize::from(signal.is_some()), "{script}: {outcome:?}");
         let named = signal.is_none_or(|signal| outcome.stderr.contains(&format!("was ended by {signal}")));
         assert!(named, "{script}: {outcome:?}");
@@ -408,8 +415,8 @@ fn a_stopped_launcher_stops_its_ranks_and_continues_them() {
     job.launcher.wait().unwrap();
 }
 
-/// As under `ssh -t host hostbuf run`: nobody there could continue a stopped job, so the kernel ignores the stop for the
-/// ranks, and the launcher must go on too.
+/// As under `ssh -t host hostbuf run`: nobody there could continue a stopped job, so the kernel
+/// ignores the stop for the ranks, and the launcher must go on too.
 #[test]
 fn a_launcher_that_leads_its_session_is_not_stopped() {
     if !have("setsid") {

@@ -15,8 +15,8 @@ pub fn object() -> String {
     outcome.stdout.trim().split(':').next().unwrap().to_owned()
 }
 
-/// Makes a root directory for `programs`, with their libraries and the files of `more` at the same paths as on the
-/// host. Its /proc is empty.
+/// Makes a root directory for `programs`, with their libraries and the files of `more` at the same
+/// paths as on the host. Its /proc is empty.
 pub fn image(programs: &[&str], more: &[&str]) -> Scratch {
     let dir = Scratch::new("image");
     let mut files: Vec<String> = more.iter().map(ToString::to_string).collect();
@@ -72,7 +72,8 @@ fn charliecloud_needs_nothing_of_hostbuf_in_the_image() {
     }
     let inside = |words: &[&str]| contained(&["--require"], &[&start[..], words].concat());
     all_used(&inside(&[&program]).ok(), 2);
-    // Children that close inherited descriptors, of a program and of a shell that the program replaces.
+    // Children that close inherited descriptors, of a program and of a shell that the program
+    // replaces.
     all_used(&inside(&[&closes, &program]).ok(), 2);
     all_used(&inside(&["/bin/sh", "-c", &format!("{program}; exec {closes} {program}")]).ok(), 4);
     // If the object's path exists in the image, the path is used and no descriptor stays open.

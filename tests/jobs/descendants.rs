@@ -99,8 +99,8 @@ fn a_killed_launcher_leaves_no_process_of_its_job() {
     }
 }
 
-/// A shell that replaces itself by the launcher leaves its background processes as children of the launcher. They do not
-/// belong to the job.
+/// A shell that replaces itself by the launcher leaves its background processes as children of the
+/// launcher. They do not belong to the job.
 #[test]
 fn a_process_from_before_the_job_stays() {
     for (program, status) in [("true", 0), ("false", 1)] {
@@ -119,8 +119,9 @@ fn a_process_from_before_the_job_stays() {
     }
 }
 
-/// An mpiexec that is ended while it starts its daemon may leave the daemon and the agent behind. A script stands for
-/// MPICH's mpiexec here, since that happens only if the signal comes between its fork and its exec.
+/// An mpiexec that is ended while it starts its daemon may leave the daemon and the agent behind. A
+/// script stands for MPICH's mpiexec here, since that happens only if the signal comes between its
+/// fork and its exec.
 #[test]
 fn a_daemon_that_an_engine_leaves_behind_at_the_start_ends() {
     let dir = Scratch::new(&format!("engine-{}", std::process::id()));

@@ -40,7 +40,8 @@ fn the_prefix_alone_gives_every_host_of_an_mpirun_its_buffer() {
 
 #[test]
 fn agents_come_only_where_ranks_land_and_a_host_file_does() {
-    // Two ranks on three hosts of two: only h0 has ranks. The hosts' own process lists tell where agents were.
+    // Two ranks on three hosts of two: only h0 has ranks. The hosts' own process lists tell where
+    // agents were.
     let script = format!(
         "printf 'h0 slots=2\\nh1 slots=2\\nh2 slots=2\\n' > $SIMHOSTS_DIR/list
          $HOSTBUF run -v -n 2 --hostfile $SIMHOSTS_DIR/list --mpirun $MPIRUN --size 1M -- {} 2> $SIMHOSTS_DIR/said
@@ -57,7 +58,8 @@ fn agents_come_only_where_ranks_land_and_a_host_file_does() {
 
 #[test]
 fn surplus_agents_leave_when_the_ranks_are_somewhere_else() {
-    // The engine is told to go round; the launcher cannot know where to, so every host gets an agent.
+    // The engine is told to go round; the launcher cannot know where to, so every host gets an
+    // agent.
     if !can_simulate() {
         return;
     }
@@ -87,7 +89,8 @@ fn several_programs_are_one_job() {
 
 #[test]
 fn stdin_goes_to_rank_0() {
-    // An MPI program: Hydra itself hangs when its stdin is a pipe and the program is none, with or without hostbuf.
+    // An MPI program: Hydra itself hangs when its stdin is a pipe and the program is none, with or
+    // without hostbuf.
     let script = &format!(
         "{} echo 'one line' | $HOSTBUF run -n 2 --host h0:1,h1:1 --mpirun $MPIRUN --size 1M -- $out",
         mpi_fixture("reads")
@@ -114,7 +117,8 @@ fn a_missing_program_is_status_127() {
         assert!(outcome.stderr.starts_with(said), "{flavour}: {outcome:?}");
         assert_eq!(outcome.said().len(), 1, "{flavour}: {outcome:?}");
     });
-    // With several programs only the ranks can report a missing one, and the engine adds its own messages.
+    // With several programs only the ranks can report a missing one, and the engine adds its own
+    // messages.
     let script = "$HOSTBUF run -n 1 --host h0:1,h1:1 --mpirun $MPIRUN --size 1M -- sleep 1000 : -n 1 -- no-such-program; \
                   echo status $?";
     under_every_mpi(2, script, |flavour, outcome| {
@@ -168,8 +172,8 @@ fn spawned_processes_attach_without_being_counted() {
             continue;
         }
         if flavour == "openmpi5" {
-            // Its daemons give spawned processes none of the job's variables, whatever -x says, so nothing can be
-            // preloaded into them.
+            // Its daemons give spawned processes none of the job's variables, whatever -x says, so
+            // nothing can be preloaded into them.
             assert_eq!(outcome.ok().lines("parent "), ["0x550000000000 1"]);
             skip("MPI_Comm_spawn under openmpi5: spawned processes inherit no variable of the job there");
             continue;

@@ -1,4 +1,5 @@
-//! examples/symmetric_put.rs and examples/halo_exchange.rs over MPI alone. With RDMA they are in tests/rdma.
+//! examples/symmetric_put.rs and examples/halo_exchange.rs over MPI alone. With RDMA they are in
+//! tests/rdma.
 
 use crate::harness::{can_simulate, root, simulated, skip};
 

@@ -51,7 +51,8 @@ fn stat_and_freezing_name_a_driver_that_cannot_register_frozen_buffers() {
     let job = ["run", "--launcher", "local", "-n", "1", "--size", "4M", "--register", "cuda", "--"];
     let outcome = with_driver(&folder, &[&job[..], &["sh", "-c", &stat]].concat()).ok();
     assert!(outcome.stdout.contains("  cuda 0 (no read-only)  "), "{outcome:?}");
-    // The buffer is frozen with a proof, and one line reports that it is no longer registered, with the remedy.
+    // The buffer is frozen with a proof, and one line reports that it is no longer registered, with
+    // the remedy.
     let outcome = with_driver(&folder, &[&job[..], &[&probe(), "freeze", "-", "plain"]].concat()).ok();
     assert_eq!(outcome.lines("proof "), ["sealed"], "{outcome:?}");
     let said: Vec<&str> =

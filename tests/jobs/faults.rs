@@ -30,8 +30,9 @@ fn subsets(n: usize) -> Vec<Vec<usize>> {
 
 const NAMES: [&str; 4] = ["launcher", "agent", "rank 0", "rank 1"];
 
-/// Starts a job by `start`, which returns when it is where it should be; kills every subset of its processes; looks
-/// for what is left. `agreed`: whether the ranks run already, so that they can do without an agent.
+/// Starts a job by `start`, which returns when it is where it should be; kills every subset of its
+/// processes; looks for what is left. `agreed`: whether the ranks run already, so that they can do
+/// without an agent.
 fn kill_every_subset(phase: &str, ranks: usize, agreed: bool, start: impl Fn() -> Job) {
     for subset in subsets(2 + ranks) {
         let names: Vec<&str> = subset.iter().map(|&i| NAMES[i]).collect();
@@ -69,13 +70,15 @@ fn kill_every_subset(phase: &str, ranks: usize, agreed: bool, start: impl Fn() -
     }
 }
 
-/// The launcher says in one line why there is no buffer; each rank that loses its agent may say so too.
+/// The launcher says in one line why there is no buffer; each rank that loses its agent may say so
+/// too.
 #[track_caller]
 fn explained(err: &str, what: &str) {
     let (launcher, others): (Vec<&str>, Vec<&str>) =
         err.lines().partition(|l| l.starts_with("hostbuf run: "));
     assert_eq!(launcher.len(), 1, "{what}: {err}");
-    // The preloaded object prints it, or `hostbuf exec` if it had connected without identifying itself.
+    // The preloaded object prints it, or `hostbuf exec` if it had connected without identifying
+    // itself.
     let beginnings = [
         "hostbuf: the agent of this host ended",
         "hostbuf exec: cannot attach to a host buffer: the agent of this host ended",
@@ -131,7 +134,8 @@ fn killed_while_the_agent_takes_pages() {
     }
 }
 
-/// The agent must not wait for its own children when it ends the processes of a job whose launcher was killed.
+/// The agent must not wait for its own children when it ends the processes of a job whose launcher
+/// was killed.
 #[test]
 fn an_agent_that_takes_pages_ends_at_once_with_its_launcher() {
     let job = Job::start("stopped-workers", "size=3G,pages=4k", &["-n", "2"], &["sleep", "1000"], |_, _| {});
@@ -210,7 +214,8 @@ fn a_rank_that_dies_before_it_has_the_buffer_takes_all_with_it_and_is_named() {
     }
 }
 
-/// Two simulated hosts that run one job after another, so that what a job leaves is seen before they go.
+/// Two simulated hosts that run one job after another, so that what a job leaves is seen before
+/// they go.
 struct Cluster {
     simhosts: Child,
     dir: Scratch,
@@ -275,8 +280,9 @@ fn parts_of(mark: &str, socket: &str) -> Vec<(&'static str, i32)> {
     list
 }
 
-/// What is killed, one after another: all alone, and those pairs and triples in which one could have ended another.
-/// mpirun takes about two seconds to bring its daemons down, so not every subset is tried here.
+/// What is killed, one after another: all alone, and those pairs and triples in which one could
+/// have ended another. mpirun takes about two seconds to bring its daemons down, so not every
+/// subset is tried here.
 const VICTIMS: &[&[&str]] = &[
     &["launcher"],
     &["agent of h0"],

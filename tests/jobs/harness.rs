@@ -63,15 +63,17 @@ pub fn run(arguments: &[&str]) -> Outcome {
     Outcome::of(Command::new(hostbuf()).args(arguments))
 }
 
-/// `hostbuf run` without MPI: `ranks` ranks of `program` with a buffer of `size`, `more` before the `--`.
+/// `hostbuf run` without MPI: `ranks` ranks of `program` with a buffer of `size`, `more` before the
+/// `--`.
 pub fn local(ranks: usize, size: &str, more: &[&str], program: &[&str]) -> Outcome {
     let mut command = Command::new(hostbuf());
     command.args(["run", "--launcher", "local", "-n", &ranks.to_string(), "--size", size]);
     Outcome::of(command.args(more).arg("--").args(program))
 }
 
-/// A shell script on the head of `hosts` simulated hosts (h0, h1, ...), with the MPI `flavour` set up as
-/// scripts/mpienv does ($MPIRUN, $MPIRUN_FLAGS, ...), `$HOSTBUF` the command under test, in the repository's folder.
+/// A shell script on the head of `hosts` simulated hosts (h0, h1, ...), with the MPI `flavour` set
+/// up as scripts/mpienv does ($MPIRUN, $MPIRUN_FLAGS, ...), `$HOSTBUF` the command under test, in
+/// the repository's folder.
 pub fn simulated(hosts: usize, flavour: &str, script: &str) -> Outcome {
     Outcome::of(&mut simulated_command(hosts, flavour, script))
 }
@@ -85,7 +87,8 @@ pub fn simulated_command(hosts: usize, flavour: &str, script: &str) -> Command {
     command
 }
 
-/// The MPIs that can be used here, of those that scripts/mpienv knows, each with an agent (scripts/build).
+/// The MPIs that can be used here, of those that scripts/mpienv knows, each with an agent
+/// (scripts/build).
 pub fn flavours() -> Vec<String> {
     let listed = Outcome::of(Command::new(root().join("scripts/mpienv")).args(["list", "-v"])).ok();
     for line in listed.stderr.lines() {
@@ -110,7 +113,8 @@ pub fn can_simulate() -> bool {
     able
 }
 
-/// Compiles tests/fixtures/`source` by `compiler` with `flags`, once for each different text and flags.
+/// Compiles tests/fixtures/`source` by `compiler` with `flags`, once for each different text and
+/// flags.
 pub fn fixture(compiler: &str, source: &str, flags: &[&str]) -> Result<PathBuf, String> {
     let path = root().join("tests/fixtures").join(source);
     let text = fs::read(&path).expect("the fixture's source is there");

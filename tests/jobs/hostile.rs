@@ -65,8 +65,8 @@ fn talk_nonsense(name: &str) {
         let _ = socket::send(connection.as_fd(), good.bytes(), &[null.as_raw_fd(); 16]);
         let _ = socket::send(connection.as_fd(), b"half", &[null.as_raw_fd(); 16]);
     }
-    // Sentences in an order that makes no sense; a rank's greeting is left out, since whoever runs as this user may
-    // take part in the job, and end it.
+    // Sentences in an order that makes no sense; a rank's greeting is left out, since whoever runs
+    // as this user may take part in the job, and end it.
     for first in [None, Some(Role::Late), Some(Role::Library), Some(Role::Member)] {
         for kind in ALL {
             let connection = knock(name);
@@ -214,7 +214,8 @@ fn clients_that_never_speak_or_never_read_do_not_make_the_agent_grow() {
 
 #[test]
 fn ten_thousand_connections_while_the_job_starts_and_while_it_runs() {
-    // 128 strangers are allowed; the oldest of the rest is closed. In rounds: this process may open 1024 files or so.
+    // 128 strangers are allowed; the oldest of the rest is closed. In rounds: this process may open
+    // 1024 files or so.
     let mut job = waiting_job("crowd-starts");
     let name = job.socket.clone();
     let (stop, count) = (AtomicBool::new(false), AtomicUsize::new(0));

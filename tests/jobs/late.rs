@@ -8,7 +8,8 @@ use crate::arguments::one_line;
 use crate::harness::{Outcome, can_simulate, eventually, flavours, hostbuf, run, simulated, skip};
 use crate::watched::{ARRIVAL, Job, SOON, hold};
 
-/// Starts two ranks, of which rank 1 waits for ever at `place` before its main. The time limit of the job is `seconds`.
+/// Starts two ranks, of which rank 1 waits for ever at `place` before its main. The time limit of
+/// the job is `seconds`.
 fn held(place: &'static str, seconds: &str) -> Job {
     let options = ["-n", "2", "--start-timeout", seconds];
     let job =
@@ -56,7 +57,8 @@ fn a_stopped_rank_is_reported_as_stopped() {
 
 #[test]
 fn without_a_limit_the_job_waits_for_it() {
-    // Longer than the other job needs to fail. That job was started later, and its agent measures the time.
+    // Longer than the other job needs to fail. That job was started later, and its agent measures
+    // the time.
     let mut patient = held("image", "0");
     held("image", "1").end(3 * SOON);
     assert!(patient.launcher.try_wait().expect("our child").is_none(), "{}", patient.err());
@@ -96,7 +98,8 @@ fn ranks_missing_on_another_host_are_reported() {
     if !flavours().iter().any(|f| f == "openmpi4") {
         return skip("ranks missing on another host: Open MPI 4 is not installed");
     }
-    // Rank 1, alone on h1, is held before it connects, so that host's agent has seen no rank at all.
+    // Rank 1, alone on h1, is held before it connects, so that host's agent has seen no rank at
+    // all.
     let script = format!(
         "timeout -k 1 40 $HOSTBUF run -n 2 --host h0:1,h1:1 --mpirun $MPIRUN --size 1M --start-timeout 1 \
          --launcher-arg -x --launcher-arg LD_PRELOAD={} --launcher-arg -x --launcher-arg HOLD_RANK=1 \

@@ -1,7 +1,8 @@
-//! Real jobs: `hostbuf run` and `hostbuf exec` with real programs, on this host and on simulated ones.
+//! Real jobs: `hostbuf run` and `hostbuf exec` with real programs, on this host and on simulated
+//! ones.
 //!
-//! What a machine lacks is not passed over in silence: [`harness::skip`] says it, and `scripts/test` prints what was
-//! skipped, and why, at the end.
+//! What a machine lacks is not passed over in silence: [`harness::skip`] says it, and
+//! `scripts/test` prints what was skipped, and why, at the end.
 
 mod harness;
 

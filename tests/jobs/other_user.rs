@@ -1,5 +1,5 @@
-//! Another user of this machine, `nobody`, as whom root runs programs. That user can enter neither root's home
-//! directory nor a clone below it.
+//! Another user of this machine, `nobody`, as whom root runs programs. That user can enter neither
+//! root's home directory nor a clone below it.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -14,8 +14,8 @@ use crate::harness::{hostbuf, root, skip};
 
 const UID: u32 = 65534;
 
-/// The other user, with copies of the programs that it runs in a directory that it can enter. Dropping this removes the
-/// directory.
+/// The other user, with copies of the programs that it runs in a directory that it can enter.
+/// Dropping this removes the directory.
 pub struct OtherUser {
     /// The directory, laid out as an installation (`bin`, `lib/hostbuf`) and owned by root.
     folder: PathBuf,
@@ -110,8 +110,8 @@ fn open_to_all(path: &Path) {
     fs::set_permissions(path, Permissions::from_mode(0o755)).expect("our own file");
 }
 
-/// Returns the first directory for temporary files that all users can enter, on a file system mounted without noexec
-/// and nosuid.
+/// Returns the first directory for temporary files that all users can enter, on a file system
+/// mounted without noexec and nosuid.
 fn place_for_programs() -> Option<PathBuf> {
     let entered = |path: &Path| {
         path.ancestors()

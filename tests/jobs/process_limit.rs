@@ -1,10 +1,11 @@
-//! Limits on the number of processes and threads (RLIMIT_NPROC), which count all processes of a user.
+//! Limits on the number of processes and threads (RLIMIT_NPROC), which count all processes of a
+//! user.
 
 use crate::harness::Outcome;
 use crate::other_user::OtherUser;
 
-/// Runs a job as another user with each of a range of limits. The launcher, the agent, one of its threads, a process that
-/// takes memory or a rank is the first that cannot be started.
+/// Runs a job as another user with each of a range of limits. The launcher, the agent, one of its
+/// threads, a process that takes memory or a rank is the first that cannot be started.
 #[test]
 fn what_a_process_limit_forbids_is_named_and_ends_the_job() {
     let Some(other) = OtherUser::new("a limit on processes") else { return };
@@ -21,8 +22,8 @@ fn what_a_process_limit_forbids_is_named_and_ends_the_job() {
             assert_eq!(err, "", "limit {limit}");
             continue;
         }
-        // Of a launcher that hangs, `timeout` reports the signal that has ended it. With the lowest limits `timeout` itself
-        // may not be able to start the launcher.
+        // Of a launcher that hangs, `timeout` reports the signal that has ended it. With the lowest
+        // limits `timeout` itself may not be able to start the launcher.
         let by_timeout = outcome.status == 125 && err.starts_with("timeout: ");
         let named =
             err.lines().count() == 1 && err.contains("starting ") && err.contains("raise `ulimit -u`");

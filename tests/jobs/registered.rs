@@ -152,7 +152,8 @@ fn the_doctor_tries_it() {
     }
 }
 
-/// A shell's command in a rank: what `hostbuf stat` (the command `$0`) shows of the own job. Other tests have theirs beside it.
+/// A shell's command in a rank: what `hostbuf stat` (the command `$0`) shows of the own job. Other
+/// tests have theirs beside it.
 const OWN: &str = r#"$0 stat | sed -n "/^job ${HOSTBUF_JOB##*/} /,/^$/p""#;
 
 /// The lines of `hostbuf stat` that tell of registrations, in words.

@@ -1,5 +1,5 @@
-//! More than the memory that is there: an error with what was asked, what is there, whose limit it is and what to do,
-//! before anything is touched; and what is said to be there can be had.
+//! More than the memory that is there: an error with what was asked, what is there, whose limit it
+//! is and what to do, before anything is touched; and what is said to be there can be had.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -312,7 +312,8 @@ fn reserved_huge_pages_are_taken_where_they_are_and_demanded_where_they_are_not(
     assert_eq!(outcome.lines("touched 31457280 pages 2m ").len(), 1, "{outcome:?}");
 }
 
-/// A process may not have transparent huge pages: `auto` takes ordinary ones, and a demand is refused.
+/// A process may not have transparent huge pages: `auto` takes ordinary ones, and a demand is
+/// refused.
 #[test]
 #[allow(unsafe_code)]
 fn where_nothing_is_collapsed_auto_takes_ordinary_pages() {

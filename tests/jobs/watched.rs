@@ -58,8 +58,8 @@ pub struct Job {
 }
 
 impl Job {
-    /// `hostbuf run --launcher local` with one buffer of `size`, `more` before the `--`. In `program` DIR means the
-    /// job's own folder.
+    /// `hostbuf run --launcher local` with one buffer of `size`, `more` before the `--`. In
+    /// `program` DIR means the job's own folder.
     pub fn start(
         mark: &str,
         size: &str,
@@ -70,7 +70,8 @@ impl Job {
         Job::start_at(|mark| (hostbuf(), Scratch::new(mark)), mark, size, more, program, set)
     }
 
-    /// Starts a job like [`Job::start`], with the command and the directory that `place` returns for the job's mark.
+    /// Starts a job like [`Job::start`], with the command and the directory that `place` returns
+    /// for the job's mark.
     pub fn start_at(
         place: impl FnOnce(&str) -> (PathBuf, Scratch),
         mark: &str,

@@ -1,4 +1,5 @@
-//! Programs that run without the buffer: one line per host reports them, and they have no variable with an address.
+//! Programs that run without the buffer: one line per host reports them, and they have no variable
+//! with an address.
 
 use std::process::Command;
 
@@ -75,7 +76,8 @@ fn the_example_in_the_readme_detects_a_missing_buffer() {
         compiler.args(flags).args([&dir.path("readme.c"), "-o", &dir.path("readme")]);
         Outcome::of(&mut compiler).ok();
         let program = dir.path("readme");
-        // Also where a shell starts the program, as its child or in its place: a static one inherits the shell's variables.
+        // Also where a shell starts the program, as its child or in its place: a static one
+        // inherits the shell's variables.
         let (child, instead) = (format!("{program}; exit $?"), format!("exec {program}"));
         for words in [&[&program[..]][..], &["sh", "-c", &child], &["sh", "-c", &instead], &["env", &program]]
         {
@@ -142,7 +144,8 @@ fn every_host_of_an_mpirun_has_its_line() {
     }
 }
 
-/// mpirun of Open MPI 4.1 crashes if it gets a signal while it ends a job of which a rank has failed.
+/// mpirun of Open MPI 4.1 crashes if it gets a signal while it ends a job of which a rank has
+/// failed.
 #[test]
 fn an_engine_ends_a_job_of_which_ranks_fail_undisturbed() {
     let Some(fixed) = build("gcc", "variables.c", &["-static"]) else { return };
@@ -161,8 +164,8 @@ fn an_engine_ends_a_job_of_which_ranks_fail_undisturbed() {
     }
 }
 
-/// Runs a job of a user other than root. One rank is a copy of variables.c with privileges from `grant`, the other one
-/// the plain program. Records `what` as skipped if that is not possible.
+/// Runs a job of a user other than root. One rank is a copy of variables.c with privileges from
+/// `grant`, the other one the plain program. Records `what` as skipped if that is not possible.
 fn privileged_rank(what: &str, reason: &str, grant: impl Fn(&str)) {
     let Some(other) = OtherUser::new(what) else { return };
     let plain = other.program(&build("cc", "variables.c", &[]).unwrap());
@@ -173,8 +176,8 @@ fn privileged_rank(what: &str, reason: &str, grant: impl Fn(&str)) {
     command.args(["run", "--launcher", "local", "-n", "1", "--size", "4M", "--", &special]);
     command.args([":", "-n", "1", "--", &plain]);
     let outcome = Outcome::of(&mut command).ok();
-    // The dynamic linker preloads nothing into a program with more privileges than its user. The other rank has its
-    // buffer.
+    // The dynamic linker preloads nothing into a program with more privileges than its user. The
+    // other rank has its buffer.
     assert!(outcome.stdout.contains("variables absent absent"), "{outcome:?}");
     assert!(outcome.stdout.contains("variables 0x0000550000000000 4194304"), "{outcome:?}");
     one_line(&outcome, &["in rank 0: ", &special, reason]);
@@ -233,10 +236,12 @@ fn a_static_rust_program_attaches_at_the_address_of_the_dynamic_rank() {
     let early = outcome.lines("early ");
     assert!(early.contains(&"0x0".to_owned()) && early.contains(&FIRST.to_owned()), "{outcome:?}");
     all_at(&outcome, "attached ", 2, FIRST);
-    // Three places use the same memory: the dynamic rank's constructor and main, and the static rank's main.
+    // Three places use the same memory: the dynamic rank's constructor and main, and the static
+    // rank's main.
     assert!(outcome.lines("attached ").iter().any(|l| l.ends_with(" 4194304 3")), "{outcome:?}");
-    // A shell's children, and a program that takes its place. They inherit the variables of the shell, which has the buffer; the
-    // static program's constructor finds nothing mapped there, and attaching maps it.
+    // A shell's children, and a program that takes its place. They inherit the variables of the
+    // shell, which has the buffer; the static program's constructor finds nothing mapped there, and
+    // attaching maps it.
     for script in [format!("{linked}; {linked}; {dynamic}"), format!("{dynamic}; {dynamic}; exec {linked}")] {
         let outcome = local(1, "4M", &["--require"], &["sh", "-c", &script]).ok();
         assert_eq!(outcome.lines("early "), [FIRST; 3], "{outcome:?}");
@@ -358,7 +363,8 @@ fn programs_in_a_chroot_without_proc_attach() {
     let outcome = local(2, "4M", &[], &[&chroot[..], &[&dynamic]].concat()).ok();
     assert_eq!(outcome.lines("early "), [FIRST; 2], "{outcome:?}");
     all_at(&outcome, "attached ", 2, FIRST);
-    // Nothing has mapped it: the runtime's variables are hidden from the one, the other inherits a shell's.
+    // Nothing has mapped it: the runtime's variables are hidden from the one, the other inherits a
+    // shell's.
     let linked = match probe("attach_probe", true) {
         Ok(path) => path,
         Err(why) => return skip(&format!("a static Rust program: {}", why.lines().next().unwrap_or(""))),

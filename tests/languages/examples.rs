@@ -1,9 +1,10 @@
-//! Each example on two simulated hosts of two ranks, in a launcher's buffer and in one that it makes, by every MPI that is here.
-//! All have the same libhostbuf, which knows none of them.
+//! Each example on two simulated hosts of two ranks, in a launcher's buffer and in one that it
+//! makes, by every MPI that is here. All have the same libhostbuf, which knows none of them.
 
 use crate::harness::{can_simulate, flavours, root, simulated, skip};
 
-/// How an example is built, after `$MPICC`'s folder is known as `$bin` and its ending, as Debian has it, as `$of`.
+/// How an example is built, after `$MPICC`'s folder is known as `$bin` and its ending, as Debian
+/// has it, as `$of`.
 const C: &str = "$MPICC -std=c11 -O1 -Wall -Wextra -pedantic";
 const CPP: &str =
     "$bin/mpicxx$of -std=c++17 -O1 -Wall -Wextra -pedantic -DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX";
@@ -15,7 +16,8 @@ fn example(builder: &str, source: &str, wanted: &[&str]) {
     by(&flavours(), builder, source, wanted);
 }
 
-/// With the address and the undefined-behaviour sanitizer, by the first MPI that is here; leaks are the MPI's.
+/// With the address and the undefined-behaviour sanitizer, by the first MPI that is here; leaks are
+/// the MPI's.
 fn sanitized(builder: &str, source: &str, wanted: &[&str]) {
     let builder = format!(
         "before='env ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0'
@@ -26,7 +28,8 @@ fn sanitized(builder: &str, source: &str, wanted: &[&str]) {
     by(&flavours, &builder, source, wanted);
 }
 
-/// Builds `source`, and runs it under `hostbuf run` and under `mpirun` alone; what each prints contains `wanted`.
+/// Builds `source`, and runs it under `hostbuf run` and under `mpirun` alone; what each prints
+/// contains `wanted`.
 fn by(flavours: &[String], builder: &str, source: &str, wanted: &[&str]) {
     if !root().join("target/lib/libhostbuf.so").exists() {
         return skip(&format!("{source}: there is no libhostbuf (scripts/build)"));

@@ -1,5 +1,6 @@
-//! The pages docs/c.md, docs/cpp.md and docs/fortran.md: the patch that stands in each makes its program share, compiles without a
-//! warning, and changes nothing of what the program prints. On two simulated hosts of two ranks, by one Open MPI and one MPICH.
+//! The pages docs/c.md, docs/cpp.md and docs/fortran.md: the patch that stands in each makes its
+//! program share, compiles without a warning, and changes nothing of what the program prints. On
+//! two simulated hosts of two ranks, by one Open MPI and one MPICH.
 
 use std::fs;
 

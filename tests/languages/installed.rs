@@ -1,5 +1,5 @@
-//! An installation by scripts/install: what programs are built with, what people read, and that it goes as it came. And the
-//! Debian package of it, and the command alone.
+//! An installation by scripts/install: what programs are built with, what people read, and that it
+//! goes as it came. And the Debian package of it, and the command alone.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};

@@ -1,5 +1,6 @@
-//! The interfaces by themselves: what tests/fixtures/c_interface.c, cpp_interface.cpp and fortran_interface.f90 do, built without a
-//! warning; with the address and the undefined-behaviour sanitizer, under valgrind, and with the static library.
+//! The interfaces by themselves: what tests/fixtures/c_interface.c, cpp_interface.cpp and
+//! fortran_interface.f90 do, built without a warning; with the address and the undefined-behaviour
+//! sanitizer, under valgrind, and with the static library.
 
 use std::fs;
 use std::path::PathBuf;
@@ -110,7 +111,8 @@ fn in_fortran() {
     fs::create_dir_all(&folder.0).expect("the folder above is there");
     let (fortran, sizes) = (folder.0.join("fortran"), folder.0.join("sizes"));
     let mut command = Command::new("gfortran");
-    // Fillers have an argument that not each of them uses; and of functions that are not pure it does not matter which is asked.
+    // Fillers have an argument that not each of them uses; and of functions that are not pure it
+    // does not matter which is asked.
     command.args([
         "-Wall",
         "-Wextra",
@@ -155,8 +157,8 @@ fn words(text: &str) -> Vec<&str> {
         .collect()
 }
 
-/// The constants, the members of each type and the arguments of each function are the same in the module and in the header, in
-/// the same order.
+/// The constants, the members of each type and the arguments of each function are the same in the
+/// module and in the header, in the same order.
 #[test]
 fn the_module_for_fortran_says_what_the_header_says() {
     let read = |path: &str| fs::read_to_string(root().join(path)).expect("it is there");
@@ -221,7 +223,8 @@ fn the_module_for_fortran_says_what_the_header_says() {
         let start = module.windows(2).position(|w| w[0] == ":" && w[1] == name).expect(name) + 2;
         let end = module[start..].windows(2).position(|w| w[0] == "end" && w[1] == "type").expect("it ends")
             + start;
-        // Behind each `::` (two signs), the names between commas; what a member begins as does not count.
+        // Behind each `::` (two signs), the names between commas; what a member begins as does not
+        // count.
         let mut given = Vec::new();
         let mut i = start;
         while i < end {
@@ -239,7 +242,8 @@ fn the_module_for_fortran_says_what_the_header_says() {
     }
 }
 
-/// Nothing is lost, nothing is read that nobody wrote, and what is in use at the end does not grow with the work.
+/// Nothing is lost, nothing is read that nobody wrote, and what is in use at the end does not grow
+/// with the work.
 #[test]
 fn under_valgrind() {
     if Command::new("valgrind").arg("--version").output().is_err() {

@@ -1,4 +1,5 @@
-//! A mistake in one rank only, on two hosts of two ranks, by one Open MPI and one MPICH: all hear of it, and nobody waits for ever.
+//! A mistake in one rank only, on two hosts of two ranks, by one Open MPI and one MPICH: all hear
+//! of it, and nobody waits for ever.
 
 use std::process::Command;
 
@@ -29,7 +30,8 @@ fn in_c() {
     }
 }
 
-/// As when the program's MPI is not the launcher's: each rank is alone. Whoever has a buffer for itself may be.
+/// As when the program's MPI is not the launcher's: each rank is alone. Whoever has a buffer for
+/// itself may be.
 #[test]
 fn each_for_itself_under_a_launcher() {
     let Some(python) = python() else { return };

@@ -1,5 +1,6 @@
-//! The Python package: its own tests and the examples in its documentation, with all of Python's warnings as errors; its type
-//! hints; one wheel for all versions; and the example by every MPI that is here.
+//! The Python package: its own tests and the examples in its documentation, with all of Python's
+//! warnings as errors; its type hints; one wheel for all versions; and the example by every MPI
+//! that is here.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -124,11 +125,13 @@ fn pythons() -> Vec<PathBuf> {
     all
 }
 
-/// Runs a script on two simulated hosts by every MPI of `flavours`, with `$python`, `$hosts` (mpirun's options), `$run` (hostbuf run) and
-/// `$made` (a folder of its own, called by `name`); hands on what it printed.
+/// Runs a script on two simulated hosts by every MPI of `flavours`, with `$python`, `$hosts`
+/// (mpirun's options), `$run` (hostbuf run) and `$made` (a folder of its own, called by `name`);
+/// hands on what it printed.
 pub fn by_each(name: &str, flavours: &[String], python: &Path, script: &str, look: impl Fn(&str, Outcome)) {
     for flavour in flavours {
-        // mpi4py looks for the library of MPICH by the name that its own builds have; Debian's has another.
+        // mpi4py looks for the library of MPICH by the name that its own builds have; Debian's has
+        // another.
         let script = format!(
             r#"made=$PWD/target/fixtures/{name}-{number}-$MPI_FLAVOUR; mkdir -p $made; trap 'rm -rf $made' EXIT
                export MPI4PY_MPIABI=$MPI_ENGINE
@@ -169,8 +172,8 @@ fn a_table_that_all_ranks_see() {
     });
 }
 
-/// With the lines in docs/python.md that select an MPI library for mpi4py, a job of each MPI has all its ranks in one
-/// world.
+/// With the lines in docs/python.md that select an MPI library for mpi4py, a job of each MPI has
+/// all its ranks in one world.
 #[test]
 fn the_lines_that_select_the_mpi_library_for_mpi4py() {
     let Some(python) = python() else { return };

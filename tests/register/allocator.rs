@@ -1,5 +1,6 @@
-//! The allocator of this program. For a thread that asks for it each call gives a watched page back to the kernel, as any
-//! allocator may; and it observes whether the monitor's thread allocates or frees, which could then wait for itself.
+//! The allocator of this program. For a thread that asks for it each call gives a watched page back
+//! to the kernel, as any allocator may; and it observes whether the monitor's thread allocates or
+//! frees, which could then wait for itself.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -64,7 +65,8 @@ fn called() {
     }
 }
 
-// SAFETY: every call goes to `System`, which keeps the contract; `called` neither allocates nor unwinds.
+// SAFETY: every call goes to `System`, which keeps the contract; `called` neither allocates nor
+// unwinds.
 unsafe impl GlobalAlloc for Observing {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         called();
@@ -82,8 +84,8 @@ unsafe impl GlobalAlloc for Observing {
 #[global_allocator]
 static ALLOCATOR: Observing = Observing;
 
-/// Changes memory in every way that is reported, with many registrations of it, some of them leased, in two caches; and has pages
-/// given up as busy and watched again.
+/// Changes memory in every way that is reported, with many registrations of it, some of them
+/// leased, in two caches; and has pages given up as busy and watched again.
 #[test]
 fn the_monitors_thread_neither_allocates_nor_frees() {
     if !is_alone("allocator::the_monitors_thread_neither_allocates_nor_frees") {
@@ -155,8 +157,9 @@ fn purged_and_watched_again(cache: &crate::FakeCache) {
     }
 }
 
-/// The monitor's thread makes its first allocations before memory is watched. Its calls of the allocator are slow here, and the
-/// thread that starts the monitor allocates again only after they have returned.
+/// The monitor's thread makes its first allocations before memory is watched. Its calls of the
+/// allocator are slow here, and the thread that starts the monitor allocates again only after they
+/// have returned.
 #[test]
 fn the_monitors_thread_has_allocated_before_memory_is_watched() {
     if !is_alone("allocator::the_monitors_thread_has_allocated_before_memory_is_watched") {

@@ -50,8 +50,8 @@ fn much(stats: &Stats) -> bool {
     stats.evictions > 100 && stats.hits > 1000 && stats.invalidated > 10
 }
 
-/// A second of gets, drops, evictions and invalidations by several threads: at no moment above the budget, as the device
-/// saw it, and every lease counted once.
+/// A second of gets, drops, evictions and invalidations by several threads: at no moment above the
+/// budget, as the device saw it, and every lease counted once.
 #[test]
 fn threads_stay_within_the_budget_and_every_lease_is_counted() {
     for budget in [
@@ -207,7 +207,8 @@ fn a_device_without_overlaps_never_sees_an_overlap() {
     cache.get(at(0x1040), 8, READ).unwrap();
 }
 
-/// Somebody waits in line, and another one comes, asks for the same room, and comes again and again.
+/// Somebody waits in line, and another one comes, asks for the same room, and comes again and
+/// again.
 #[test]
 fn a_later_request_waits_behind_an_earlier_one() {
     let (_, cache) = explicit(Budget { regions: 1, ..MANY });
@@ -311,7 +312,8 @@ impl Registrar for Chunks {
     }
 }
 
-/// Growing ranges are registered wider than requested. The budget reserves the footprint of the wider range.
+/// Growing ranges are registered wider than requested. The budget reserves the footprint of the
+/// wider range.
 #[test]
 fn the_footprint_of_a_growing_range_is_within_the_budget() {
     for overlap in [Overlap::Free, Overlap::Refused] {

@@ -40,8 +40,8 @@ impl Registrar for Peek {
     }
 }
 
-/// The kernel tells that pages are to be given back, and does it when that has been read: whoever asks in between registers
-/// the old pages.
+/// The kernel tells that pages are to be given back, and does it when that has been read: whoever
+/// asks in between registers the old pages.
 ///
 /// ```text
 ///   madvise:  told -- read ------------ the last page goes -- returns
@@ -131,12 +131,14 @@ fn requests_continue_while_other_memory_changes_without_pause() {
         stop.store(true, Ordering::Relaxed);
         slowest
     });
-    // A request's own waiting is bounded by a few milliseconds; the rest is the other threads' turns on the cores.
+    // A request's own waiting is bounded by a few milliseconds; the rest is the other threads'
+    // turns on the cores.
     assert!(slowest < Duration::from_secs(1), "{slowest:?}");
     assert_eq!(cache.stats().unproven, 0);
 }
 
-/// Discards the page at `address` while the monitor reads events with the delay `late`, and calls `meanwhile`.
+/// Discards the page at `address` while the monitor reads events with the delay `late`, and calls
+/// `meanwhile`.
 fn while_a_page_is_being_discarded(late: Duration, address: usize, meanwhile: impl FnOnce()) {
     MonitorMode::delay(late);
     std::thread::scope(|scope| {
@@ -175,7 +177,8 @@ fn try_get_does_not_wait_for_a_change_in_progress() {
     }
 }
 
-/// A change that the monitor has not read yet does not delay requests for a mapping that another userfaultfd watches.
+/// A change that the monitor has not read yet does not delay requests for a mapping that another
+/// userfaultfd watches.
 #[test]
 fn a_change_in_one_mapping_delays_no_hit_in_another() {
     let Some((_, cache)) = strict() else { return };
@@ -223,8 +226,8 @@ fn busy_memory_is_named_as_the_cause_of_a_refusal() {
     drop(held);
 }
 
-/// Who waits until a time waits until then, also where the device knows no overlaps and memory that is leased might be found
-/// to be what is asked for.
+/// Who waits until a time waits until then, also where the device knows no overlaps and memory that
+/// is leased might be found to be what is asked for.
 #[test]
 fn get_timeout_keeps_its_limit_while_memory_is_busy() {
     let Some((_, cache)) = crate::strict_with(Overlap::Refused, MANY) else { return };
@@ -264,8 +267,9 @@ pub(crate) fn mapping_at(address: usize) -> (std::ops::Range<usize>, bool) {
     panic!("{address:#x} is not mapped");
 }
 
-/// Pages that are discarded hundreds of times a second are not watched, so that requests in the rest of their mapping
-/// hit. They are watched again when they are requested, or after the discards end.
+/// Pages that are discarded hundreds of times a second are not watched, so that requests in the
+/// rest of their mapping hit. They are watched again when they are requested, or after the discards
+/// end.
 #[test]
 fn a_page_that_is_purged_without_a_pause_does_not_delay_its_mapping() {
     if hostbuf_os::kernel::version() < (6, 11) {
@@ -316,7 +320,8 @@ fn a_page_that_is_purged_without_a_pause_does_not_delay_its_mapping() {
     }
 }
 
-/// A mapping is not left in parts when its purging is over, even if nothing asks for the purged page: the program can move it.
+/// A mapping is not left in parts when its purging is over, even if nothing asks for the purged
+/// page: the program can move it.
 #[test]
 fn a_mapping_is_joined_again_after_its_purging_ends() {
     if hostbuf_os::kernel::version() < (6, 11) {
@@ -351,8 +356,9 @@ fn a_mapping_is_joined_again_after_its_purging_ends() {
     }
 }
 
-/// Purges pages of a mapping on a device without overlapping registrations. A request inside a leased range, which no
-/// other registration can serve, is not refused because other pages of the mapping change.
+/// Purges pages of a mapping on a device without overlapping registrations. A request inside a
+/// leased range, which no other registration can serve, is not refused because other pages of the
+/// mapping change.
 #[test]
 fn a_request_inside_a_lease_succeeds_however_busy_its_mapping_is() {
     let Some((_, cache)) = crate::strict_with(Overlap::Refused, MANY) else { return };

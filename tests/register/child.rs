@@ -25,7 +25,8 @@ pub enum End {
 
 /// Does something in a child. It says whether all is well.
 pub fn does(act: impl FnOnce() -> bool) -> End {
-    // SAFETY: the child runs what the test gives it, and ends. The C library's own locks are good in it.
+    // SAFETY: the child runs what the test gives it, and ends. The C library's own locks are good
+    // in it.
     let ForkResult::Parent { child } = (unsafe { fork() }).unwrap() else {
         let well = catch_unwind(AssertUnwindSafe(act)).unwrap_or(false);
         // SAFETY: runs nothing of the parent's.

@@ -32,7 +32,8 @@ fn once<R: Registrar>(registrar: &Arc<R>, span: Span, access: Access) {
     registrar.deregister(span, handle).expect("it is registered");
 }
 
-/// A byte, a page, and a range with odd edges; each again after it ended; for reading and for writing.
+/// A byte, a page, and a range with odd edges; each again after it ended; for reading and for
+/// writing.
 fn sizes<R: Registrar>(registrar: &Arc<R>) {
     let area = Area::new(MIB / PAGE + 2);
     for (offset, length) in [(0, 1), (PAGE - 1, 1), (0, PAGE), (0, MIB), (777, MIB), (1, 2 * PAGE)] {
@@ -170,7 +171,8 @@ fn through_a_cache<R: Registrar<Key: Debug + PartialEq>>(registrar: &Arc<R>) {
     once(registrar, span(area.at(), area.len()), BOTH);
 }
 
-/// What a registrar that looks at memory promises of memory that is not there: an error, and nothing is left behind.
+/// What a registrar that looks at memory promises of memory that is not there: an error, and
+/// nothing is left behind.
 pub fn unmapped<R: Registrar>(registrar: &Arc<R>) {
     let area = Area::new(4);
     let behind = area.at() + area.len();

@@ -1,5 +1,5 @@
-//! CudaHost with a fake driver (tests/fixtures/fake_cuda.c) that refuses the same registrations as some real drivers.
-//! These tests build it, and the dynamic linker finds it first.
+//! CudaHost with a fake driver (tests/fixtures/fake_cuda.c) that refuses the same registrations as
+//! some real drivers. These tests build it, and the dynamic linker finds it first.
 
 use std::fs;
 use std::path::PathBuf;
@@ -19,8 +19,8 @@ use crate::span;
 /// The variable that names the test's directory in the process that loads the driver.
 const FOLDER: &str = "HOSTBUF_TEST_DRIVER";
 
-/// Runs the test `name` again in a separate process with the driver and `variables`, removes its directory and returns
-/// `None`. In that process it returns the test's directory.
+/// Runs the test `name` again in a separate process with the driver and `variables`, removes its
+/// directory and returns `None`. In that process it returns the test's directory.
 fn with_driver(name: &str, variables: &[(&str, &str)]) -> Option<PathBuf> {
     if let Some(folder) = std::env::var_os(FOLDER) {
         return Some(folder.into());
@@ -147,7 +147,8 @@ fn processes_that_register_the_same_pages_at_once_retry_in_turn() {
     // All processes begin when the last writing end of this pipe is closed.
     let (start, go) = std::io::pipe().expect("a pipe");
     let children: Vec<_> = (0..PROCESSES)
-        // SAFETY: the child registers and ends; this process has no other thread that could hold a lock.
+        // SAFETY: the child registers and ends; this process has no other thread that could hold a
+        // lock.
         .map(|_| match unsafe { fork() }.expect("a child") {
             ForkResult::Parent { child } => child,
             ForkResult::Child => {

@@ -1,5 +1,5 @@
-//! The monitor's descriptors: its thread keeps no others, threads may have their own tables, and the program may close
-//! descriptors that it does not own.
+//! The monitor's descriptors: its thread keeps no others, threads may have their own tables, and
+//! the program may close descriptors that it does not own.
 
 use std::fs;
 use std::io::Read;
@@ -58,8 +58,8 @@ fn the_monitors_thread_has_only_its_own_descriptors() {
     assert_eq!(reader.read(&mut [0]).unwrap(), 0);
 }
 
-/// The driver of XPMEM ends the process's attachments when one of its threads closes the device in its own table. A file
-/// stands for the device here, and the test looks at the tables.
+/// The driver of XPMEM ends the process's attachments when one of its threads closes the device in
+/// its own table. A file stands for the device here, and the test looks at the tables.
 #[test]
 fn a_process_with_xpmem_keeps_one_descriptor_table() {
     if let Probe::Missing(why) = MonitorMode::probe() {
@@ -166,7 +166,8 @@ fn userfaultfds() -> Vec<i32> {
     open.filter(|(_, target)| target.contains("userfaultfd")).map(|(fd, _)| fd).collect()
 }
 
-/// Puts a copy of `other` in the place of a descriptor of the monitor's, as a program may that closes what is not its own.
+/// Puts a copy of `other` in the place of a descriptor of the monitor's, as a program may that
+/// closes what is not its own.
 fn replace(fd: i32, other: &impl AsRawFd) {
     // SAFETY: on purpose: the monitor must live with that.
     assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), fd) }, fd);
@@ -181,8 +182,8 @@ fn file_that_refuses_as_a_userfaultfd_does() -> fs::File {
     file
 }
 
-/// A quiet userfaultfd answers a hit as some other files answer a request that they do not know. A miss notices such a file in its
-/// place, and then nothing that was registered before is a hit.
+/// A quiet userfaultfd answers a hit as some other files answer a request that they do not know. A
+/// miss notices such a file in its place, and then nothing that was registered before is a hit.
 #[test]
 fn a_file_that_answers_as_a_quiet_userfaultfd_is_noticed_by_the_next_miss() {
     if !is_alone("descriptors::a_file_that_answers_as_a_quiet_userfaultfd_is_noticed_by_the_next_miss") {
@@ -212,8 +213,9 @@ fn a_file_that_answers_as_a_quiet_userfaultfd_is_noticed_by_the_next_miss() {
     assert!(fake.live().is_empty());
 }
 
-/// A thread with an older table of descriptors drops the last cache. It cannot stop the monitor, does not wait for it, and neither
-/// closes nor writes to what has the numbers of the monitor's descriptors in its table.
+/// A thread with an older table of descriptors drops the last cache. It cannot stop the monitor,
+/// does not wait for it, and neither closes nor writes to what has the numbers of the monitor's
+/// descriptors in its table.
 #[test]
 fn the_last_cache_can_be_dropped_in_a_thread_without_the_monitors_descriptors() {
     if !is_alone("descriptors::the_last_cache_can_be_dropped_in_a_thread_without_the_monitors_descriptors") {
@@ -265,8 +267,8 @@ fn the_last_cache_can_be_dropped_in_a_thread_without_the_monitors_descriptors() 
     }
 }
 
-/// The program has closed the eventfd by which the monitor is stopped, and opened another file there. Dropping the last cache
-/// neither waits for ever nor writes into that file.
+/// The program has closed the eventfd by which the monitor is stopped, and opened another file
+/// there. Dropping the last cache neither waits for ever nor writes into that file.
 #[test]
 fn the_last_cache_can_be_dropped_when_only_the_monitors_eventfd_is_replaced() {
     if !is_alone("descriptors::the_last_cache_can_be_dropped_when_only_the_monitors_eventfd_is_replaced") {
@@ -288,8 +290,8 @@ fn the_last_cache_can_be_dropped_when_only_the_monitors_eventfd_is_replaced() {
     within("unmapping", Duration::from_secs(20), || drop(area));
 }
 
-/// The program keeps 64 descriptors, or the monitor makes do with one userfaultfd. It opens what else it needs first, so that it
-/// runs where there is just enough for one.
+/// The program keeps 64 descriptors, or the monitor makes do with one userfaultfd. It opens what
+/// else it needs first, so that it runs where there is just enough for one.
 #[test]
 fn the_monitor_leaves_the_program_descriptors() {
     const SPARE: usize = 64;
@@ -297,7 +299,8 @@ fn the_monitor_leaves_the_program_descriptors() {
     if strict().is_none() {
         return;
     }
-    // The list of mappings, two eventfds, the epoll instance; and the list once more where it can be queried.
+    // The list of mappings, two eventfds, the epoll instance; and the list once more where it can
+    // be queried.
     let others = if hostbuf_os::kernel::version() < (6, 11) { 4 } else { 5 };
     let enough = others + MOST + SPARE;
     for (free, expected) in [
@@ -343,7 +346,8 @@ fn userfaultfds_below(end: usize) -> usize {
     (0..end).filter(is_one).count()
 }
 
-/// One thread has unshared its table before the monitor started, and one with `unshare_descriptors`.
+/// One thread has unshared its table before the monitor started, and one with
+/// `unshare_descriptors`.
 #[test]
 fn an_unshared_thread_needs_the_monitors_descriptors_in_its_table() {
     let (go, waits) = mpsc::channel::<()>();

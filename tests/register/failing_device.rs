@@ -1,4 +1,5 @@
-//! A device that fails or panics: the request that called it gets the error, and no other request is affected.
+//! A device that fails or panics: the request that called it gets the error, and no other request
+//! is affected.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -144,8 +145,8 @@ fn a_failed_deregistration_after_the_last_lease_is_counted_as_leaked() {
         // A drop never panics.
         drop(lease);
     }
-    // The cache's own thread may still be ending one of them. The flush waits for it, and answers what the device answered if
-    // that was an error.
+    // The cache's own thread may still be ending one of them. The flush waits for it, and answers
+    // what the device answered if that was an error.
     let _ = cache.flush();
     books(&failing, &cache, 2, 2);
     drop(cache.get(at(PAGE), PAGE, READ).unwrap());

@@ -65,8 +65,9 @@ fn memory_is_unmapped_and_the_cache_dropped_while_a_child_lives() {
     assert!(fake.live().is_empty());
 }
 
-/// Children are born while threads take leases, drop them and change memory, with leases alive; some end at once, some make a
-/// cache of their own and leave the parent's to itself. The parent goes on with what it had.
+/// Children are born while threads take leases, drop them and change memory, with leases alive;
+/// some end at once, some make a cache of their own and leave the parent's to itself. The parent
+/// goes on with what it had.
 #[test]
 fn fork_succeeds_while_threads_use_the_cache() {
     use std::sync::atomic::{AtomicBool, Ordering};
@@ -88,7 +89,8 @@ fn fork_succeeds_while_threads_use_the_cache() {
         }
         let mut well = 0;
         for round in 0..60 {
-            // SAFETY: the child asks, drops and ends. It calls what allocates, which the C library allows after fork.
+            // SAFETY: the child asks, drops and ends. It calls what allocates, which the C library
+            // allows after fork.
             match unsafe { fork() }.unwrap() {
                 ForkResult::Child => {
                     let mut well = cache.try_get(kept.pointer(), 1, READ).is_none();
@@ -148,8 +150,8 @@ fn a_child_that_freezes_ends_no_registration_of_its_parent() {
     assert_eq!(fake.live().len(), 1);
 }
 
-/// Threads are in the middle of misses when a child is made: it has caches of its own, and nothing that it needs is held by a
-/// thread that it does not have.
+/// Threads are in the middle of misses when a child is made: it has caches of its own, and nothing
+/// that it needs is held by a thread that it does not have.
 #[test]
 fn a_child_can_make_its_own_cache() {
     use std::sync::atomic::{AtomicBool, Ordering};
@@ -169,7 +171,8 @@ fn a_child_can_make_its_own_cache() {
         }
         let mut well = 0;
         for _ in 0..1000 {
-            // SAFETY: the child makes a cache, uses it, and ends; the C library's own locks are good in it.
+            // SAFETY: the child makes a cache, uses it, and ends; the C library's own locks are
+            // good in it.
             match unsafe { fork() }.unwrap() {
                 ForkResult::Child => {
                     let (fake, own) = cache(Overlap::Free, MANY, MonitorMode::Explicit);
@@ -203,8 +206,8 @@ fn a_child_can_start_its_own_monitor() {
                 }
             });
         }
-        // The standard library holds an internal lock while a thread starts or ends. In a child that lock may stay
-        // locked.
+        // The standard library holds an internal lock while a thread starts or ends. In a child
+        // that lock may stay locked.
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
                 std::thread::spawn(|| {}).join().unwrap();
@@ -212,7 +215,8 @@ fn a_child_can_start_its_own_monitor() {
         });
         let mut well = 0;
         for _ in 0..100 {
-            // SAFETY: the child makes a cache, uses it, and ends; the C library's own locks are good in it.
+            // SAFETY: the child makes a cache, uses it, and ends; the C library's own locks are
+            // good in it.
             match unsafe { fork() }.unwrap() {
                 ForkResult::Child => {
                     let (_, own) = cache(Overlap::Free, MANY, MonitorMode::Strict);

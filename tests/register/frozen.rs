@@ -72,7 +72,8 @@ fn a_writing_lease_blocks_freezing_and_keeps_its_registration() {
     assert_eq!(writing(&fake), 0);
 }
 
-/// A registration that is being made when the buffer is frozen: freezing waits for it, and it is not kept.
+/// A registration that is being made when the buffer is frozen: freezing waits for it, and it is
+/// not kept.
 #[test]
 fn freezing_waits_for_a_registration_in_progress_and_ends_it() {
     let buffer = filled();
@@ -89,7 +90,8 @@ fn freezing_waits_for_a_registration_in_progress_and_ends_it() {
             frozen.store(true, Ordering::Release);
             result
         });
-        // The device refuses, so that no lease is ever in the way: a freezing that fails for one has begun too, and ends.
+        // The device refuses, so that no lease is ever in the way: a freezing that fails for one
+        // has begun too, and ends.
         while !matches!(other.get(page(&buffer, 1), PAGE, Access::WRITE), Err(Error::Freeze { .. })) {}
         // It has begun, and waits for the device.
         assert!(!frozen.load(Ordering::Acquire));
@@ -143,7 +145,8 @@ impl Registrar for Stuck {
     }
 }
 
-/// A lease that was forgotten, and the cache gone: the device has the memory still, so it stays mapped.
+/// A lease that was forgotten, and the cache gone: the device has the memory still, so it stays
+/// mapped.
 #[test]
 fn a_forgotten_lease_keeps_its_memory() {
     let buffer = filled();

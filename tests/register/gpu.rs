@@ -135,7 +135,8 @@ fn a_frozen_buffer_can_be_read_by_the_gpu_and_not_written() {
     device.copy_in(span.start(), span.len());
     device.finish();
     assert_eq!(device.read(buffer.len()), frozen.bytes().expect("sealed"));
-    // SAFETY: the driver refuses it, which is the point; if it did not, this test's own memory changes.
+    // SAFETY: the driver refuses it, which is the point; if it did not, this test's own memory
+    // changes.
     let back = unsafe { sys::cuMemcpyDtoH_v2(span.start() as *mut _, device.at(), PAGE) };
     println!("a copy from the GPU into it: {back:?}");
     assert_ne!(back, sys::CUresult::CUDA_SUCCESS);
@@ -205,7 +206,8 @@ fn a_range_above_64_gib_is_registered_in_chunks_or_not_at_all() {
     unsafe { libc::munmap(base as *mut _, 67 * GIB) };
 }
 
-/// A kernel that writes where nothing is; another process, since it breaks that one's context for good.
+/// A kernel that writes where nothing is; another process, since it breaks that one's context for
+/// good.
 #[test]
 #[ignore = "needs a GPU"]
 fn a_broken_context_gives_errors_that_name_it() {

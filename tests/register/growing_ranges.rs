@@ -23,7 +23,8 @@ fn a_growing_range_registers_at_most_twice_its_last_bytes() {
     assert_eq!(cache.stats().retried, 0);
 }
 
-/// The same where it grows to both sides, at once or by turns, and where it ends anywhere in its mapping.
+/// The same where it grows to both sides, at once or by turns, and where it ends anywhere in its
+/// mapping.
 #[test]
 fn a_range_that_grows_to_both_sides_stays_within_the_bound() {
     type Shape<'a> = &'a dyn Fn(usize) -> (usize, usize);
@@ -105,7 +106,8 @@ impl Registrar for Limited {
     }
 }
 
-/// A request that the device would take does not fail since more was tried; and nothing else is ended for it.
+/// A request that the device would take does not fail since more was tried; and nothing else is
+/// ended for it.
 #[test]
 fn growth_stops_at_the_longest_range_of_the_device() {
     if strict().is_none() {
@@ -125,7 +127,8 @@ fn growth_stops_at_the_longest_range_of_the_device() {
     );
 }
 
-/// Where only the program knows what changes, nothing is registered that it has not asked for; it may ask for the whole.
+/// Where only the program knows what changes, nothing is registered that it has not asked for; it
+/// may ask for the whole.
 #[test]
 fn an_explicit_monitor_registers_exactly_the_request() {
     let area = Area::new(64);

@@ -1,5 +1,6 @@
-//! The heap, and other memory that is moved about, while it is registered: no call hangs, and no lease is of what was there
-//! before. The kernel lets whoever frees wait for the monitor; so nobody whom the monitor needs may wait for who frees.
+//! The heap, and other memory that is moved about, while it is registered: no call hangs, and no
+//! lease is of what was there before. The kernel lets whoever frees wait for the monitor; so nobody
+//! whom the monitor needs may wait for who frees.
 
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,10 +16,12 @@ use crate::{FakeCache, MANY, READ, Stamped, at, explicit, kept_one, strict, stri
 const BUSY: Duration = Duration::from_millis(1200);
 /// The time after which a test that has not done enough gives up.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// The time for which a change may be under way before the monitor counts its descriptor as unsound.
+/// The time for which a change may be under way before the monitor counts its descriptor as
+/// unsound.
 const STUCK: Duration = Duration::from_secs(1);
 
-/// Takes a lease of memory that was not this before `made` registrations were: it must be of a later one.
+/// Takes a lease of memory that was not this before `made` registrations were: it must be of a
+/// later one.
 #[track_caller]
 fn fresh(cache: &FakeCache, made: usize, start: usize, length: usize) {
     match cache.get(start as *const u8, length, READ) {
@@ -30,7 +33,8 @@ fn fresh(cache: &FakeCache, made: usize, start: usize, length: usize) {
     }
 }
 
-/// Blocks from the C library, as it is told to get them: each by mmap, or from the break, which it moves back at once.
+/// Blocks from the C library, as it is told to get them: each by mmap, or from the break, which it
+/// moves back at once.
 fn blocks(large: bool) {
     let budget = Budget { regions: 6, bytes: 64 << 20 };
     let Some((fake, cache)) = strict_with(Overlap::Free, budget) else { return };
@@ -45,8 +49,8 @@ fn blocks(large: bool) {
     let longest = std::thread::scope(|scope| {
         let threads = [0, 1, 2, 3usize].map(|thread| {
             let (cache, fake, rounds) = (&cache, &fake, &rounds);
-            // Where there are few cores to be had it takes longer until enough has happened. How many blocks come and go for
-            // one change depends on the order in which the threads run.
+            // Where there are few cores to be had it takes longer until enough has happened. How
+            // many blocks come and go for one change depends on the order in which the threads run.
             let is_enough = || rounds.load(Ordering::Relaxed) > 200 && cache.stats().changed > 20;
             scope.spawn(move || {
                 let (mut n, mut longest) = (thread, Duration::ZERO);
@@ -66,16 +70,18 @@ fn blocks(large: bool) {
     assert!(rounds > 200, "{rounds}");
     let stats = cache.stats();
     assert!(stats.changed > 20, "{stats:?}");
-    // A thread that frees has its change under way until it has a core again. If that takes longer than the monitor allows,
-    // memory is registered for its leases only meanwhile; and that thread's block has taken as long.
+    // A thread that frees has its change under way until it has a core again. If that takes longer
+    // than the monitor allows, memory is registered for its leases only meanwhile; and that
+    // thread's block has taken as long.
     assert!(stats.unproven == 0 || longest > STUCK, "{longest:?}, {stats:?}");
     drop(cache);
     assert!(fake.live().is_empty());
 }
 
-/// Takes a lease of a block. One that has a mapping of its own, where `mapped` blocks may be had, was not there before `made`
-/// registrations were. The C library marks such a block in the word before it (IS_MMAPPED); one from the end of a thread's
-/// arena may begin behind the edge of a page as well.
+/// Takes a lease of a block. One that has a mapping of its own, where `mapped` blocks may be had,
+/// was not there before `made` registrations were. The C library marks such a block in the word
+/// before it (IS_MMAPPED); one from the end of a thread's arena may begin behind the edge of a page
+/// as well.
 #[track_caller]
 fn lease(cache: &FakeCache, mapped: bool, made: usize, block: *mut libc::c_void, length: usize) {
     const IS_MMAPPED: usize = 2;
@@ -140,8 +146,9 @@ fn moved_and_grown_mappings_are_never_stale() {
                         let made = fake.made();
                         let grown = libc::mremap(area, pages * PAGE, 4 * pages * PAGE, libc::MREMAP_MAYMOVE);
                         if grown == libc::MAP_FAILED {
-                            // Known: watched in part for a moment, when threads map side by side meanwhile. Then the kernel
-                            // refuses to move it, and all of it is where it was.
+                            // Known: watched in part for a moment, when threads map side by side
+                            // meanwhile. Then the kernel refuses to move it, and all of it is where
+                            // it was.
                             assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EFAULT));
                             assert_eq!(libc::munmap(area, pages * PAGE), 0);
                             continue;
@@ -221,7 +228,8 @@ fn dropped_caches_leave_nothing_in_threads() {
     });
 }
 
-/// Returns the number of requests, out of `requests` sequential ones, that are registered for their leases only.
+/// Returns the number of requests, out of `requests` sequential ones, that are registered for their
+/// leases only.
 fn leased_only(requests: usize, mut request: impl FnMut(&FakeCache)) -> Option<usize> {
     let (_, cache) = strict()?;
     for _ in 0..requests {

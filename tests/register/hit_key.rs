@@ -1,4 +1,5 @@
-//! A hit's key is a copy that its thread has kept since an earlier one: it must be of the registration that is leased.
+//! A hit's key is a copy that its thread has kept since an earlier one: it must be of the
+//! registration that is leased.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -9,7 +10,8 @@ use crate::{READ, Stamped, at, explicit, span};
 
 const BASE: usize = 0x10_0000;
 
-/// With room for a few only, one slot after the other is of another range, and of the same range again.
+/// With room for a few only, one slot after the other is of another range, and of the same range
+/// again.
 #[test]
 fn a_hit_in_a_reused_slot_returns_the_new_key() {
     for regions in 1..=4 {

@@ -103,8 +103,8 @@ fn dlclose_ends_registrations_of_the_library_data() {
     assert!(fake.live().is_empty());
 }
 
-/// The loader holds its lock while it unmaps, and waits for the monitor; other threads take leases all the time, of the
-/// library's own data too, and of memory that changes.
+/// The loader holds its lock while it unmaps, and waits for the monitor; other threads take leases
+/// all the time, of the library's own data too, and of memory that changes.
 #[test]
 fn dlclose_does_not_deadlock_with_busy_threads() {
     const LENGTH: usize = 16 * PAGE;

@@ -1,4 +1,5 @@
-//! The registration cache, against a registrar that counts; and registrations with an RDMA device, in a virtual machine.
+//! The registration cache, against a registrar that counts; and registrations with an RDMA device,
+//! in a virtual machine.
 
 #![allow(unsafe_code)]
 
@@ -82,8 +83,8 @@ impl Stamped for Lease<'_, Fake> {
     }
 }
 
-/// The stamp of a registration that is kept. Where the monitor gets no core for long it takes more than one request: what nobody
-/// could look after is registered for its lease only.
+/// The stamp of a registration that is kept. Where the monitor gets no core for long it takes more
+/// than one request: what nobody could look after is registered for its lease only.
 fn kept_one(cache: &FakeCache, start: *const u8, length: usize) -> Stamp {
     loop {
         drop(cache.get(start, length, READ).expect("a lease"));

@@ -1,5 +1,6 @@
-//! Random sequences of all that a user can do with a cache, against a naive model: a list of leases and one of what was made
-//! invalid. Which registration is ended for room is the policy's to choose, so the model checks what must hold whichever goes.
+//! Random sequences of all that a user can do with a cache, against a naive model: a list of leases
+//! and one of what was made invalid. Which registration is ended for room is the policy's to
+//! choose, so the model checks what must hold whichever goes.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -175,7 +176,8 @@ impl<'c> Model<'c> {
         self.invalid.extend(gone.map(|live| live.0));
     }
 
-    /// A request for one range: a lease of what was there, or of a new one; or a reason that is true.
+    /// A request for one range: a lease of what was there, or of a new one; or a reason that is
+    /// true.
     fn single(&mut self, asked: Asked, result: Result<Lease<'c, Fake>>) {
         match result {
             Ok(lease) => self.given(asked, lease),
@@ -216,7 +218,8 @@ impl<'c> Model<'c> {
 
     /// What holds after each step.
     fn check(&self) {
-        // The cache's own thread may just be ending what was made invalid and is not leased any more.
+        // The cache's own thread may just be ending what was made invalid and is not leased any
+        // more.
         let leased = self.leased();
         let stays = |number: &u64| !self.invalid.contains(number) || leased.contains(number);
         let seen = loop {
@@ -279,7 +282,8 @@ fn run(overlap: Overlap, budget: Budget, steps: &[Step]) {
     assert_eq!(fake.ended().len(), fake.made());
 }
 
-/// With room for everything nothing is ended that was not made invalid, so the model knows each answer.
+/// With room for everything nothing is ended that was not made invalid, so the model knows each
+/// answer.
 fn run_with_room(overlap: Overlap, steps: &[Step]) {
     let fake = Arc::new(Fake::new(overlap));
     let budget = Budget { regions: 1000, bytes: usize::MAX / 2 };

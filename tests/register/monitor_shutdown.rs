@@ -1,4 +1,5 @@
-//! The monitor's end: with the last cache everything that was watched is let go of, and nobody hangs.
+//! The monitor's end: with the last cache everything that was watched is let go of, and nobody
+//! hangs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -126,11 +127,13 @@ fn no_operation_deadlocks_with_an_allocator_that_unmaps() {
     }
 }
 
-/// The monitor ends where the process can open nothing any more, neither for want of descriptors nor of the file.
+/// The monitor ends where the process can open nothing any more, neither for want of descriptors
+/// nor of the file.
 #[test]
 fn the_monitor_stops_when_no_file_can_be_opened() {
     let Some((_, cache)) = strict() else { return };
-    // Large vectors lie beside each other, and beside what the monitor has: one mapping, as the kernel has it.
+    // Large vectors lie beside each other, and beside what the monitor has: one mapping, as the
+    // kernel has it.
     let areas: Vec<Vec<u8>> = (0..16).map(|_| vec![7; 4 << 20]).collect();
     for area in &areas {
         drop(cache.get(area.as_ptr(), PAGE, READ).unwrap());
@@ -186,7 +189,8 @@ fn grown(cache: &crate::FakeCache) -> usize {
         let area = std::mem::ManuallyDrop::new(Area::new(8));
         unmap(area.at() + 4 * PAGE, 5 * PAGE);
         drop(cache.get(area.pointer(), 4 * PAGE, READ).unwrap());
-        // SAFETY: the test's own pages; what is behind them is nobody's, or somebody's by now: then it does not grow.
+        // SAFETY: the test's own pages; what is behind them is nobody's, or somebody's by now: then
+        // it does not grow.
         if unsafe { libc::mremap(area.at() as *mut _, 4 * PAGE, 8 * PAGE, 0) } as usize == area.at() {
             return area.at();
         }

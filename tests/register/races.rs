@@ -138,7 +138,8 @@ fn a_lease_may_end_in_another_thread() {
     assert_eq!((fake.made(), fake.live().len()), (1, 0));
 }
 
-/// What a lease may be used for is in its type: it goes to other threads, and there is one for each time that was asked.
+/// What a lease may be used for is in its type: it goes to other threads, and there is one for each
+/// time that was asked.
 #[test]
 fn a_lease_is_send_and_not_clone() {
     use hostbuf::register::testing::fake::Fake;

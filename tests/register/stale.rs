@@ -1,4 +1,5 @@
-//! No stale hit: whoever changes the memory behind an address, and however, the next request registers anew.
+//! No stale hit: whoever changes the memory behind an address, and however, the next request
+//! registers anew.
 
 use std::ptr::null_mut;
 use std::time::Duration;
@@ -9,8 +10,9 @@ use hostbuf::register::{Budget, MonitorMode, Overlap, RegistrationCache};
 use crate::memory::{Area, PAGE, map_over};
 use crate::{MANY, READ, Stamped, cache, skip, strict, strict_with};
 
-/// Registers eight pages, lets `change` do its work on them, and looks whether the next request is a new registration: of
-/// any device, and with a budget that has no room for the old one beside the new one.
+/// Registers eight pages, lets `change` do its work on them, and looks whether the next request is
+/// a new registration: of any device, and with a budget that has no room for the old one beside the
+/// new one.
 #[track_caller]
 pub fn changed_by(what: &str, change: impl Fn(usize, usize)) {
     for (overlap, budget) in [
@@ -28,8 +30,8 @@ fn changed_in(fake: &Fake, cache: RegistrationCache<Fake>, what: &str, change: &
     for round in 0..50 {
         let area = Area::new(8);
         let get = || cache.get(area.pointer(), area.len(), READ).unwrap().stamp();
-        // It is kept: memory that does not change hits. On a machine without a core to spare the monitor may be too late to
-        // say so; that is counted, and then it is asked for again.
+        // It is kept: memory that does not change hits. On a machine without a core to spare the
+        // monitor may be too late to say so; that is counted, and then it is asked for again.
         let (mut busy, mut before) = (cache.stats().busy, get());
         while get() != before {
             let now = cache.stats().busy;
@@ -51,8 +53,8 @@ fn changed_in(fake: &Fake, cache: RegistrationCache<Fake>, what: &str, change: &
     assert!(fake.live().is_empty());
 }
 
-/// Memory is unmapped, and new memory that another userfaultfd watches is mapped there, before the cache learns of the
-/// unmap.
+/// Memory is unmapped, and new memory that another userfaultfd watches is mapped there, before the
+/// cache learns of the unmap.
 #[test]
 fn a_mapping_that_another_descriptor_watches_is_not_served_by_the_old_registration() {
     let Some((_, cache)) = strict() else { return };
@@ -181,8 +183,9 @@ fn dontneed_locked_ends_the_registration() {
 #[test]
 fn brk_ends_the_registration() {
     let Some((_, cache)) = strict() else { return };
-    // SAFETY: grows the heap by pages that only this test uses, and gives them back. The C library notices that somebody else
-    // has moved the break, and leaves it alone; another thread that moves it meanwhile would be in the way.
+    // SAFETY: grows the heap by pages that only this test uses, and gives them back. The C library
+    // notices that somebody else has moved the break, and leaves it alone; another thread that
+    // moves it meanwhile would be in the way.
     unsafe {
         let start = libc::sbrk(16 * PAGE as isize);
         assert_ne!(start as isize, -1);
@@ -229,8 +232,8 @@ fn free_and_realloc_of_large_blocks_end_the_registration() {
     assert!(again > 0, "the C library never gave the same address again");
 }
 
-/// Thread A unmaps and maps anew; thread B asks the moment A is done. Without the question to the kernel B would hit what the
-/// monitor has not heard of yet.
+/// Thread A unmaps and maps anew; thread B asks the moment A is done. Without the question to the
+/// kernel B would hit what the monitor has not heard of yet.
 #[test]
 fn no_hit_between_a_change_and_its_event() {
     let Some((_, cache)) = strict() else { return };
@@ -240,7 +243,8 @@ fn no_hit_between_a_change_and_its_event() {
         let before = cache.get(area.pointer(), area.len(), READ).unwrap().stamp();
         let stop = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
-            // The new mapping is there when the thread that makes it has not yet come back from the system call.
+            // The new mapping is there when the thread that makes it has not yet come back from the
+            // system call.
             scope.spawn(|| {
                 map_over(area.at(), area.len());
                 stop.store(true, std::sync::atomic::Ordering::Release);
@@ -302,7 +306,8 @@ fn unwatchable_memory_is_registered_for_its_lease_only() {
         assert_eq!(fake.made(), made + 3);
     }
     assert_eq!(cache.stats().unwatchable, 6);
-    // Holes in shared memory are not told: a lease lives through one, and nothing of it is there for the next.
+    // Holes in shared memory are not told: a lease lives through one, and nothing of it is there
+    // for the next.
     let lease = cache.get(shared.cast(), 4 * PAGE, READ).unwrap();
     // SAFETY: the test's own pages.
     assert_eq!(unsafe { libc::madvise(shared, PAGE, libc::MADV_REMOVE) }, 0);
@@ -339,8 +344,8 @@ fn an_unmapped_registration_frees_its_budget_at_once() {
     if strict().is_none() {
         return;
     }
-    // Room for one: what is unmapped in a row is ended for the next, whether or not the cache's own thread has come by; also
-    // where the device would refuse another one over it.
+    // Room for one: what is unmapped in a row is ended for the next, whether or not the cache's own
+    // thread has come by; also where the device would refuse another one over it.
     for overlap in [Overlap::Free, Overlap::Refused] {
         let (fake, cache) = cache(overlap, Budget { regions: 1, ..MANY }, MonitorMode::Strict);
         for round in 0..300 {

@@ -85,9 +85,9 @@ fn while_memory_changes(cache: &FakeCache, meanwhile: impl FnOnce()) {
     assert!(cache.try_get(cached, 4 * PAGE, READ).is_none());
 }
 
-/// Returns whether this process runs the test alone. A monitor is unsound for the whole process, so each of these tests
-/// runs itself again in its own process. That process has a single userfaultfd, so that the unsound one watches all
-/// memory.
+/// Returns whether this process runs the test alone. A monitor is unsound for the whole process, so
+/// each of these tests runs itself again in its own process. That process has a single userfaultfd,
+/// so that the unsound one watches all memory.
 pub(crate) fn is_alone(test: &str) -> bool {
     const ALONE: &str = "HOSTBUF_TEST_ALONE";
     if std::env::var_os(ALONE).is_some() {

@@ -1,5 +1,5 @@
-//! Registrations with a real RDMA device: the kernel's own in software, in a virtual machine. The checks are in
-//! tests/fixtures/rdma_probe.rs.
+//! Registrations with a real RDMA device: the kernel's own in software, in a virtual machine. The
+//! checks are in tests/fixtures/rdma_probe.rs.
 
 use std::process::{Command, Stdio};
 

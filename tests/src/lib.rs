@@ -1,4 +1,5 @@
-//! The parts that the tests share: the repository's folder, programs that are built beforehand, and tests that are skipped.
+//! The parts that the tests share: the repository's folder, programs that are built beforehand, and
+//! tests that are skipped.
 
 use std::fs::File;
 use std::io::Write;
@@ -13,7 +14,8 @@ pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package is a folder of the repository")
 }
 
-/// Returns the folder of the programs that cargo built in the profile of this test: `target/debug` or the like.
+/// Returns the folder of the programs that cargo built in the profile of this test: `target/debug`
+/// or the like.
 ///
 /// # Panics
 /// If the test does not lie where cargo puts it.
@@ -23,7 +25,8 @@ pub fn profile() -> PathBuf {
     own.parent().and_then(Path::parent).expect("target/PROFILE/deps").to_owned()
 }
 
-/// Returns the path of a program of the workspace: the command `hostbuf`, one of tests/programs or one of examples.
+/// Returns the path of a program of the workspace: the command `hostbuf`, one of tests/programs or
+/// one of examples.
 ///
 /// # Panics
 /// If it is not built.

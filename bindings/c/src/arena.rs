@@ -10,8 +10,8 @@ use library::{Arena, Error, HostBuffer};
 
 use crate::status::{argument, call, given};
 
-/// Gives out the buffer's memory while it is being filled. It stays where it is for as long as the `hostbuf_buffer`, and gives nothing
-/// when the function that fills has returned.
+/// Gives out the buffer's memory while it is being filled. It stays where it is for as long as the
+/// `hostbuf_buffer`, and gives nothing when the function that fills has returned.
 pub struct hostbuf_arena {
     arena: ScopedArena,
     start: usize,
@@ -41,7 +41,8 @@ impl hostbuf_arena {
         hostbuf_arena { arena: ScopedArena::default(), start, size: buffer.len(), failed: Mutex::default() }
     }
 
-    /// Runs a function that fills, `filler`, while the arena is accessible to it. Returns its root, or the error that it reported.
+    /// Runs a function that fills, `filler`, while the arena is accessible to it. Returns its root,
+    /// or the error that it reported.
     pub(crate) fn fill(
         &self,
         arena: &Arena<'_>,
@@ -69,9 +70,11 @@ impl hostbuf_arena {
     }
 }
 
-/// Memory of the buffer: `size` bytes, zero, at a multiple of `alignment`, a power of two. Null when there is no room or filling
-/// has ended: `hostbuf_message` says which. Threads of the process that fills may call it at the same time.
-// Safety: `arena` is null, or what a function that fills was given by a buffer that was not released.
+/// Memory of the buffer: `size` bytes, zero, at a multiple of `alignment`, a power of two. Null
+/// when there is no room or filling has ended: `hostbuf_message` says which. Threads of the process
+/// that fills may call it at the same time.
+// Safety: `arena` is null, or what a function that fills was given by a buffer that was not
+// released.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_arena_take(
     arena: *mut hostbuf_arena,
@@ -102,8 +105,8 @@ fn again(error: &Error) -> Error {
     }
 }
 
-/// Says why filling fails, in words for people: when the function then answers null, all ranks hear them. (What `hostbuf_arena_take`
-/// could not give need not be said.)
+/// Says why filling fails, in words for people: when the function then answers null, all ranks hear
+/// them. (What `hostbuf_arena_take` could not give need not be said.)
 // Safety: As `hostbuf_arena_take`; `why` is null or text.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_arena_fail(arena: *mut hostbuf_arena, why: *const c_char) {
@@ -121,7 +124,8 @@ pub unsafe extern "C" fn hostbuf_arena_fail(arena: *mut hostbuf_arena, why: *con
     });
 }
 
-/// Bytes that the arena has left, but for what the root takes; 0 for a null one, and when filling has ended.
+/// Bytes that the arena has left, but for what the root takes; 0 for a null one, and when filling
+/// has ended.
 // Safety: As `hostbuf_arena_take`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_arena_left(arena: *const hostbuf_arena) -> u64 {

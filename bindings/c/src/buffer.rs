@@ -21,7 +21,8 @@ pub struct hostbuf_buffer {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub enum hostbuf_pages {
-    /// The best that is there: 1 GiB from the reserved pool, 2 MiB from the pool, transparent 2 MiB, ordinary.
+    /// The best that is there: 1 GiB from the reserved pool, 2 MiB from the pool, transparent 2
+    /// MiB, ordinary.
     HOSTBUF_PAGES_AUTO = 0,
     /// Ordinary pages (4 KiB on x86-64).
     HOSTBUF_PAGES_SMALL = 1,
@@ -33,7 +34,8 @@ pub enum hostbuf_pages {
     HOSTBUF_PAGES_1G = 4,
 }
 
-/// What a buffer is asked for with. Set everything to zero first: then all but the size is as by default.
+/// What a buffer is asked for with. Set everything to zero first: then all but the size is as by
+/// default.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct hostbuf_options {
@@ -43,7 +45,8 @@ pub struct hostbuf_options {
     pub name: *const c_char,
     /// One of `hostbuf_pages`.
     pub pages: i32,
-    /// Not 0: leave pages to be taken at the first touch, with no check that they are there, and a signal when they are not.
+    /// Not 0: leave pages to be taken at the first touch, with no check that they are there, and a
+    /// signal when they are not.
     pub lazy: u8,
     /// Not 0: let the contents go into core files.
     pub dump: u8,
@@ -86,7 +89,8 @@ pub struct hostbuf_info {
     pub generation: u64,
     /// Bytes from the beginning that the arena has given out.
     pub used: u64,
-    /// Which host of the job this is, and how many there are; 0 of 0 where the hosts do not know each other.
+    /// Which host of the job this is, and how many there are; 0 of 0 where the hosts do not know
+    /// each other.
     pub host: u32,
     pub hosts: u32,
 }
@@ -112,8 +116,9 @@ pub unsafe fn buffer<'a>(pointer: *const hostbuf_buffer) -> Outcome<&'a hostbuf_
     unsafe { given(pointer, "buffer") }
 }
 
-/// Whether a launcher has started this process, so that there is something to attach to. All ranks of a job have the same answer: who
-/// attaches or else allocates decides by this, and not by a failure of `hostbuf_attach`, which may be one rank's alone.
+/// Whether a launcher has started this process, so that there is something to attach to. All ranks
+/// of a job have the same answer: who attaches or else allocates decides by this, and not by a
+/// failure of `hostbuf_attach`, which may be one rank's alone.
 #[unsafe(no_mangle)]
 pub extern "C" fn hostbuf_launched() -> bool {
     HostBuffer::is_launched()
@@ -137,7 +142,8 @@ pub unsafe extern "C" fn hostbuf_attach(name: *const c_char, to: *mut *mut hostb
     })
 }
 
-/// Makes a buffer without a launcher, on all hosts of `group` at one address; `group` null: for this process alone. Collective.
+/// Makes a buffer without a launcher, on all hosts of `group` at one address; `group` null: for
+/// this process alone. Collective.
 // Safety: `options` and `to` are null or valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_allocate(
@@ -184,7 +190,8 @@ unsafe fn wanted(options: *const hostbuf_options) -> Outcome<Options> {
     Ok(wanted)
 }
 
-/// Gives a buffer back. Its memory is unmapped when nothing uses it any more: regions that are registered keep it. Null: nothing.
+/// Gives a buffer back. Its memory is unmapped when nothing uses it any more: regions that are
+/// registered keep it. Null: nothing.
 // Safety: `buffer` was given out, and is not used again; neither is what lies in it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_release(buffer: *mut hostbuf_buffer) {
@@ -253,8 +260,9 @@ pub unsafe extern "C" fn hostbuf_stat(
     })
 }
 
-/// Sends the filled buffer of rank `root`'s host to all other hosts of `group`, where it must be empty: the bytes that the arena
-/// gave out, checksummed. Pointers inside stay valid, since the address is the same. Collective.
+/// Sends the filled buffer of rank `root`'s host to all other hosts of `group`, where it must be
+/// empty: the bytes that the arena gave out, checksummed. Pointers inside stay valid, since the
+/// address is the same. Collective.
 // Safety: `buffer` and `group` are null or valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_replicate(
@@ -273,8 +281,9 @@ pub unsafe extern "C" fn hostbuf_replicate(
     })
 }
 
-/// Makes a filled buffer read-only for good, in all ranks of `group`; a stray write faults from then on. Collective over all
-/// ranks that have it mapped. `proof` may be null; for `HOSTBUF_WEAKER`, `hostbuf_message` says why.
+/// Makes a filled buffer read-only for good, in all ranks of `group`; a stray write faults from
+/// then on. Collective over all ranks that have it mapped. `proof` may be null; for
+/// `HOSTBUF_WEAKER`, `hostbuf_message` says why.
 // Safety: `buffer`, `group` and `proof` are null or valid; nobody writes into it any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_freeze(

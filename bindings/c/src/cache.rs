@@ -28,7 +28,8 @@ pub enum hostbuf_monitor {
     HOSTBUF_MONITOR_EXPLICIT = 2,
 }
 
-/// A hold on a registration, until it is put back. It may be moved and put back by another thread, but only once: do not copy it.
+/// A hold on a registration, until it is put back. It may be moved and put back by another thread,
+/// but only once: do not copy it.
 #[repr(C)]
 pub struct hostbuf_lease {
     /// What requests are made with.
@@ -48,7 +49,8 @@ impl hostbuf_lease {
         let key = lease.key().into();
         let mut held = [0; 6];
         let lease = ManuallyDrop::new(lease);
-        // SAFETY: it fits, as was seen above; whoever takes it out again does so before the cache goes, as the header demands.
+        // SAFETY: it fits, as was seen above; whoever takes it out again does so before the cache
+        // goes, as the header demands.
         unsafe {
             held.as_mut_ptr().cast::<Lease<'_, Device>>().copy_from_nonoverlapping(&raw const *lease, 1);
         };
@@ -75,11 +77,13 @@ impl hostbuf_lease {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct hostbuf_cache_stats {
-    /// Leases that needed no registering, that waited for another thread's, and that were registered for.
+    /// Leases that needed no registering, that waited for another thread's, and that were
+    /// registered for.
     pub hits: u64,
     pub coalesced: u64,
     pub misses: u64,
-    /// Ended to make room; since `invalidate` or `flush` said so; since the monitor saw their memory change.
+    /// Ended to make room; since `invalidate` or `flush` said so; since the monitor saw their
+    /// memory change.
     pub evictions: u64,
     pub invalidated: u64,
     pub changed: u64,
@@ -102,8 +106,9 @@ fn span(start: *const c_void, length: usize) -> Outcome<Span> {
     Ok(Span::new(start as usize, length)?)
 }
 
-/// Makes a cache of at most `regions` registrations of at most `bytes` bytes together: a hard limit. 0 for either: what
-/// `HOSTBUF_CACHE_REGIONS` and `HOSTBUF_CACHE_BYTES` say, or their defaults. `monitor`: one of `hostbuf_monitor`.
+/// Makes a cache of at most `regions` registrations of at most `bytes` bytes together: a hard
+/// limit. 0 for either: what `HOSTBUF_CACHE_REGIONS` and `HOSTBUF_CACHE_BYTES` say, or their
+/// defaults. `monitor`: one of `hostbuf_monitor`.
 // Safety: `device` and `to` are null or valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_cache_open(
@@ -137,7 +142,8 @@ pub unsafe extern "C" fn hostbuf_cache_open(
     })
 }
 
-/// Ends a cache and what it has registered. All its leases have been put back before. Null: nothing.
+/// Ends a cache and what it has registered. All its leases have been put back before. Null:
+/// nothing.
 // Safety: `cache` was given out, and neither it nor a lease of it is used again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_cache_close(cache: *mut hostbuf_cache) {
@@ -151,8 +157,9 @@ pub unsafe extern "C" fn hostbuf_cache_close(cache: *mut hostbuf_cache) {
     }
 }
 
-/// A hold on a registration of `length` bytes from `start`, made now if there is none. It has to be put back by
-/// `hostbuf_cache_put`, before the cache is closed; what `lease` held before is not put back by this.
+/// A hold on a registration of `length` bytes from `start`, made now if there is none. It has to be
+/// put back by `hostbuf_cache_put`, before the cache is closed; what `lease` held before is not put
+/// back by this.
 // Safety: The pointers are null or valid; the memory is mapped for as long as the lease is held.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_cache_get(
@@ -202,7 +209,8 @@ pub unsafe extern "C" fn hostbuf_cache_try_get(
 }
 
 /// Puts a lease back; one that holds nothing is left as it is.
-// Safety: `lease` is null or was filled by a get of a cache that is not closed, and is no copy of one that was put back.
+// Safety: `lease` is null or was filled by a get of a cache that is not closed, and is no copy of
+// one that was put back.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_cache_put(lease: *mut hostbuf_lease) {
     // SAFETY: by the contract of this.
@@ -231,7 +239,8 @@ pub unsafe extern "C" fn hostbuf_cache_keep(
     })
 }
 
-/// The memory has changed or is about to: no lease taken afterwards is of a registration made before.
+/// The memory has changed or is about to: no lease taken afterwards is of a registration made
+/// before.
 // Safety: `cache` is null or was given out.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_cache_invalidate(

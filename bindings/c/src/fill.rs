@@ -10,8 +10,8 @@ use crate::buffer::{buffer, hostbuf_buffer};
 use crate::group::{group, hostbuf_collective};
 use crate::status::{Trouble, call, hostbuf_status, place, together};
 
-/// Fills a buffer: answers a pointer into it, the object that all others will find, or null when that failed. It must neither
-/// throw nor jump out.
+/// Fills a buffer: answers a pointer into it, the object that all others will find, or null when
+/// that failed. It must neither throw nor jump out.
 pub type hostbuf_filler =
     Option<unsafe extern "C" fn(arena: *mut hostbuf_arena, argument: *mut c_void) -> *mut c_void>;
 
@@ -24,14 +24,17 @@ fn run(
     filler: Filler,
     argument: *mut c_void,
 ) -> library::Result<*mut u8> {
-    // SAFETY: the caller's function with its argument; it only passes the arena on to the functions of this library.
+    // SAFETY: the caller's function with its argument; it only passes the arena on to the functions
+    // of this library.
     own.arena.fill(arena, |arena| unsafe { filler(arena, argument) }.cast())
 }
 
-/// Fills the buffer by `filler(arena, argument)` in one rank of this host, whichever comes first; the others wait. All get the
-/// object that it answered, in `root`, which may be null. When the filler's process dies, one of those who wait takes over,
-/// with a zeroed arena: so the function may run in several processes one after another, never in two at a time.
-// Safety: `buffer` and `root` are null or valid; the function does what it should with the argument.
+/// Fills the buffer by `filler(arena, argument)` in one rank of this host, whichever comes first;
+/// the others wait. All get the object that it answered, in `root`, which may be null. When the
+/// filler's process dies, one of those who wait takes over, with a zeroed arena: so the function
+/// may run in several processes one after another, never in two at a time.
+// Safety: `buffer` and `root` are null or valid; the function does what it should with the
+// argument.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_initialize(
     buffer: *mut hostbuf_buffer,
@@ -52,8 +55,8 @@ pub unsafe extern "C" fn hostbuf_initialize(
     })
 }
 
-/// Fills the buffer in rank 0 of `group` and sends it to the other hosts: one build for the whole job. Collective. A buffer is filled once:
-/// `HOSTBUF_FILL` where it is already.
+/// Fills the buffer in rank 0 of `group` and sends it to the other hosts: one build for the whole
+/// job. Collective. A buffer is filled once: `HOSTBUF_FILL` where it is already.
 // Safety: As `hostbuf_initialize`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_initialize_job(

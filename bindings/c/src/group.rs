@@ -21,10 +21,11 @@ pub enum hostbuf_reduce {
     HOSTBUF_AND = 3,
 }
 
-/// A group of ranks that can act together, in functions of the program's own. hostbuf_mpi.h makes one of an MPI communicator.
+/// A group of ranks that can act together, in functions of the program's own. hostbuf_mpi.h makes
+/// one of an MPI communicator.
 ///
-/// The functions answer 0 when they went well. They are called in the thread that calls hostbuf, by all ranks of the group in
-/// the same order. They must neither throw nor jump out.
+/// The functions answer 0 when they went well. They are called in the thread that calls hostbuf, by
+/// all ranks of the group in the same order. They must neither throw nor jump out.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct hostbuf_collective {
@@ -46,7 +47,8 @@ pub struct hostbuf_collective {
     pub broadcast: Option<
         unsafe extern "C" fn(context: *mut c_void, data: *mut c_void, bytes: usize, root: usize) -> c_int,
     >,
-    /// The ranks that name the same `color`, in the order of their ranks, into `part`, which has a context of its own.
+    /// The ranks that name the same `color`, in the order of their ranks, into `part`, which has a
+    /// context of its own.
     pub split: Option<
         unsafe extern "C" fn(context: *mut c_void, color: usize, part: *mut hostbuf_collective) -> c_int,
     >,
@@ -63,7 +65,8 @@ pub struct hostbuf_collective {
     pub progress: Option<unsafe extern "C" fn(context: *mut c_void)>,
     /// Ends a part that `split` made. Null: nothing to do.
     pub release: Option<unsafe extern "C" fn(context: *mut c_void)>,
-    /// What the number that a function answered means, as text of at most `size` bytes with the NUL. Null: nobody knows.
+    /// What the number that a function answered means, as text of at most `size` bytes with the
+    /// NUL. Null: nobody knows.
     pub describe:
         Option<unsafe extern "C" fn(context: *mut c_void, code: c_int, text: *mut c_char, size: usize)>,
 }
@@ -223,8 +226,9 @@ pub unsafe fn group<'a>(table: *const hostbuf_collective) -> Outcome<Box<dyn Col
     }
 }
 
-/// Tries a group: each function is called, and what it answers is compared with what it should. Collective: all ranks go through all of
-/// it, whatever they find, and each reports what it found first. For whoever writes a table of his own.
+/// Tries a group: each function is called, and what it answers is compared with what it should.
+/// Collective: all ranks go through all of it, whatever they find, and each reports what it found
+/// first. For whoever writes a table of his own.
 // Safety: `group` as everywhere.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_try_collective(group: *const hostbuf_collective) -> hostbuf_status {

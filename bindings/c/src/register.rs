@@ -10,7 +10,8 @@ use library::{Access, Error};
 use crate::buffer::{buffer, hostbuf_buffer};
 use crate::status::{Outcome, Trouble, argument, call, given, hostbuf_status, place, say, text};
 
-/// What a device may do with memory: a sum of these. Reading on behalf of this process is always allowed.
+/// What a device may do with memory: a sum of these. Reading on behalf of this process is always
+/// allowed.
 #[allow(dead_code, reason = "a caller's number is read as one, since it may be any")]
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -65,8 +66,9 @@ pub fn access(bits: c_int) -> Outcome<Access> {
     }
 }
 
-/// Whether a device can be used in this process, without opening it: `HOSTBUF_OK`, or `HOSTBUF_UNSUPPORTED`; `hostbuf_message` says
-/// with what, or why not. `device` as for `hostbuf_device_open`.
+/// Whether a device can be used in this process, without opening it: `HOSTBUF_OK`, or
+/// `HOSTBUF_UNSUPPORTED`; `hostbuf_message` says with what, or why not. `device` as for
+/// `hostbuf_device_open`.
 // Safety: `device` is null or text.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_device_probe(device: *const c_char) -> hostbuf_status {
@@ -85,8 +87,8 @@ pub unsafe extern "C" fn hostbuf_device_probe(device: *const c_char) -> hostbuf_
     })
 }
 
-/// Opens a device: `mlock` (page-locking), `cuda` or `cuda:1` (a GPU), `rdma` or `rdma:mlx5_0` (the first network card, or the one of
-/// that name).
+/// Opens a device: `mlock` (page-locking), `cuda` or `cuda:1` (a GPU), `rdma` or `rdma:mlx5_0` (the
+/// first network card, or the one of that name).
 // Safety: `device` is null or text, `to` null or can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_device_open(
@@ -178,7 +180,8 @@ pub unsafe extern "C" fn hostbuf_region_key(region: *const hostbuf_region) -> ho
     unsafe { region.as_ref() }.map_or_else(hostbuf_key::default, |region| region.registration.key().into())
 }
 
-/// Ends a registration, and gives it back in any case: when that fails, what was pinned may stay so until the process ends.
+/// Ends a registration, and gives it back in any case: when that fails, what was pinned may stay so
+/// until the process ends.
 // Safety: `region` is null or was given out, and is not used again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_deregister(region: *mut hostbuf_region) -> hostbuf_status {

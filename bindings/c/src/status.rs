@@ -143,9 +143,10 @@ fn status_of(error: &Error) -> hostbuf_status {
     }
 }
 
-/// The message of the calling thread's last call that did not end with `HOSTBUF_OK`, or that says something although it did (as
-/// `hostbuf_device_probe` and `hostbuf_freeze` tell): one line for people, with what was asked, what was there, and what to do. Empty
-/// before the first. It stays until the thread's next such call; never null.
+/// The message of the calling thread's last call that did not end with `HOSTBUF_OK`, or that says
+/// something although it did (as `hostbuf_device_probe` and `hostbuf_freeze` tell): one line for
+/// people, with what was asked, what was there, and what to do. Empty before the first. It stays
+/// until the thread's next such call; never null.
 #[unsafe(no_mangle)]
 pub extern "C" fn hostbuf_message() -> *const c_char {
     const NONE: &CStr = c"";

@@ -11,8 +11,8 @@ use crate::pages::Pages;
 use crate::populate::{self, Workers};
 use crate::space::{self, Demand};
 
-/// A memory file of this process with all pages taken, mapped at an address of the kernel's choice until this is dropped. It
-/// is shared with forked children and stays out of core files.
+/// A memory file of this process with all pages taken, mapped at an address of the kernel's choice
+/// until this is dropped. It is shared with forked children and stays out of core files.
 #[derive(Debug)]
 pub struct AnonymousSegment {
     mapping: Mapping,
@@ -22,12 +22,12 @@ pub struct AnonymousSegment {
 }
 
 impl AnonymousSegment {
-    /// Makes a segment for `demand`, named `name` in `/proc/PID/maps`. The caller's thread and `workers` take the pages,
-    /// unless the demand is lazy. The bytes are zero.
+    /// Makes a segment for `demand`, named `name` in `/proc/PID/maps`. The caller's thread and
+    /// `workers` take the pages, unless the demand is lazy. The bytes are zero.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for 0 bytes; [`Error::NoSpace`] and [`Error::Unsupported`] before any page is taken, or if pages
-    /// ran out meanwhile; [`Error::Os`]. Nothing stays mapped.
+    /// [`Error::Invalid`] for 0 bytes; [`Error::NoSpace`] and [`Error::Unsupported`] before any
+    /// page is taken, or if pages ran out meanwhile; [`Error::Os`]. Nothing stays mapped.
     pub fn new(name: &str, demand: Demand, workers: Workers) -> Result<AnonymousSegment> {
         if demand.size == 0 {
             return Err(Error::Invalid { what: "invalid size 0: expected at least one byte".into() });
@@ -69,7 +69,8 @@ impl AnonymousSegment {
         self.length as usize
     }
 
-    /// Returns the pages of the file; [`Pages::Transparent`] also where the kernel had only some huge pages.
+    /// Returns the pages of the file; [`Pages::Transparent`] also where the kernel had only some
+    /// huge pages.
     #[must_use]
     pub fn pages(&self) -> Pages {
         self.pages

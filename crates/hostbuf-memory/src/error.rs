@@ -34,7 +34,8 @@ pub enum Error {
     },
 }
 
-/// A request for more memory than there is. The check has touched no page (or only those of a child process).
+/// A request for more memory than there is. The check has touched no page (or only those of a child
+/// process).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoSpace {
     /// The host without enough memory.

@@ -22,7 +22,8 @@ pub(crate) enum Refused {
     File(i32),
 }
 
-// SAFETY: the mapping stays until drop, whatever thread owns it. This type reads and writes nothing of it.
+// SAFETY: the mapping stays until drop, whatever thread owns it. This type reads and writes nothing
+// of it.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}

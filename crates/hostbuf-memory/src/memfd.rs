@@ -1,4 +1,5 @@
-//! Anonymous shared memory: no name in any file system, no limit of `/dev/shm`, gone with its last user.
+//! Anonymous shared memory: no name in any file system, no limit of `/dev/shm`, gone with its last
+//! user.
 
 use std::ffi::CString;
 use std::io;
@@ -16,12 +17,12 @@ pub enum Backing {
     Hugetlb(u64),
 }
 
-/// Makes a memory file of `length` bytes that can be neither shrunk nor grown, so no reader meets SIGBUS because
-/// somebody truncated it.
+/// Makes a memory file of `length` bytes that can be neither shrunk nor grown, so no reader meets
+/// SIGBUS because somebody truncated it.
 ///
 /// # Errors
-/// As `memfd_create(2)`, `ftruncate(2)` and `fcntl(2)`; `EFBIG` beyond `ulimit -f`, for which the kernel would also
-/// send SIGXFSZ.
+/// As `memfd_create(2)`, `ftruncate(2)` and `fcntl(2)`; `EFBIG` beyond `ulimit -f`, for which the
+/// kernel would also send SIGXFSZ.
 pub fn create(name: &str, length: u64, backing: Backing) -> io::Result<OwnedFd> {
     let (most, _) = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_FSIZE)?;
     if length > most {
@@ -56,8 +57,9 @@ pub fn seals(fd: BorrowedFd<'_>) -> io::Result<SealFlag> {
     Ok(SealFlag::from_bits_truncate(fcntl(fd, FcntlArg::F_GET_SEALS)?))
 }
 
-/// Whether this process may take the filler's lock on `fd`, and takes it. The lock belongs to the process: the
-/// kernel drops it when the process ends, however it ends, and a forked child does not inherit it.
+/// Whether this process may take the filler's lock on `fd`, and takes it. The lock belongs to the
+/// process: the kernel drops it when the process ends, however it ends, and a forked child does not
+/// inherit it.
 ///
 /// # Errors
 /// As `fcntl(F_SETLK)`, except that a lock held elsewhere is `Ok(false)`.

@@ -13,7 +13,8 @@ pub(crate) const EXTENT: u64 = 2 << 20;
 /// The pages of a memory file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pages {
-    /// The best that is there: 1 GiB from the reserved pool, 2 MiB from the pool, transparent 2 MiB, ordinary.
+    /// The best that is there: 1 GiB from the reserved pool, 2 MiB from the pool, transparent 2
+    /// MiB, ordinary.
     #[default]
     Auto,
     /// Ordinary pages (4 KiB on x86-64).
@@ -27,7 +28,8 @@ pub enum Pages {
 }
 
 impl Pages {
-    /// Returns the size of a page in bytes; for [`Pages::Auto`] the alignment that serves every choice but 1 GiB.
+    /// Returns the size of a page in bytes; for [`Pages::Auto`] the alignment that serves every
+    /// choice but 1 GiB.
     #[must_use]
     pub fn size(self) -> u64 {
         match self {
@@ -56,7 +58,8 @@ impl Pages {
     /// Returns `size` bytes rounded up to whole pages.
     #[must_use]
     pub fn round_up(self, size: u64) -> u64 {
-        // Auto does not know its pages yet: whole pages of 2 MiB serve them all once it is that large.
+        // Auto does not know its pages yet: whole pages of 2 MiB serve them all once it is that
+        // large.
         let page = match self {
             Pages::Auto if size < 2 << 20 => Pages::Small.size(),
             pages => pages.size(),

@@ -5,12 +5,14 @@ use hostbuf_os::{Bytes, memory, process};
 use crate::error::{Error, NoSpace, Result};
 use crate::pages::Pages;
 
-/// What taking ordinary pages costs the kernel beside them (the index of the memory file and the page tables of the
-/// process that takes them): at most one byte in 256, and a little for that process itself.
+/// What taking ordinary pages costs the kernel beside them (the index of the memory file and the
+/// page tables of the process that takes them): at most one byte in 256, and a little for that
+/// process itself.
 const OVERHEAD_SHIFT: u32 = 8;
 const OVERHEAD: u64 = 4 << 20;
 
-/// How many bytes of ordinary pages can be taken now, whole pages, with the kernel's own cost set aside.
+/// How many bytes of ordinary pages can be taken now, whole pages, with the kernel's own cost set
+/// aside.
 #[must_use]
 pub fn available(limit: &memory::Limit) -> u64 {
     let net = limit.available.saturating_sub(OVERHEAD);
@@ -57,7 +59,8 @@ pub fn no_space(asked: u64, available: u64, limit: &memory::Limit) -> Error {
 /// Checks that the pool of reserved pages of `page` bytes has `length` bytes.
 ///
 /// # Errors
-/// [`Error::Unsupported`] when the kernel has no pages of this size; [`Error::NoSpace`] when the pool is too small.
+/// [`Error::Unsupported`] when the kernel has no pages of this size; [`Error::NoSpace`] when the
+/// pool is too small.
 pub fn check_huge(length: u64, page: u64) -> Result<()> {
     let Some(pool) = memory::huge_pool(page) else {
         return Err(Error::Unsupported {
@@ -92,11 +95,12 @@ pub struct Demand {
     pub lazy: bool,
 }
 
-/// Checks that there is room for all of `demands` together, on the pages that `resolved` names for each.
+/// Checks that there is room for all of `demands` together, on the pages that `resolved` names for
+/// each.
 ///
 /// # Errors
-/// [`Error::NoSpace`] for the first limit that does not suffice; [`Error::Unsupported`] for a size of pages that the
-/// kernel does not have.
+/// [`Error::NoSpace`] for the first limit that does not suffice; [`Error::Unsupported`] for a size
+/// of pages that the kernel does not have.
 pub fn check(demands: &[Demand], resolved: &[Pages]) -> Result<()> {
     let sum = |wanted: &dyn Fn(&Demand, Pages) -> bool| -> u64 {
         let each = demands.iter().zip(resolved).filter(|(demand, pages)| wanted(demand, **pages));
@@ -117,14 +121,15 @@ pub fn check(demands: &[Demand], resolved: &[Pages]) -> Result<()> {
     Ok(())
 }
 
-/// Returns the pages that [`Pages::Auto`] means for each of `demands` on this host now. Explicit demands of a pool come
-/// first, then the others in their order.
+/// Returns the pages that [`Pages::Auto`] means for each of `demands` on this host now. Explicit
+/// demands of a pool come first, then the others in their order.
 #[must_use]
 pub fn resolve_all(demands: &[Demand]) -> Vec<Pages> {
     resolve_within(demands, &free_in_pool)
 }
 
-/// Resolves the pages of `demands` for pools in which `free` returns the number of free bytes, by the size of their pages.
+/// Resolves the pages of `demands` for pools in which `free` returns the number of free bytes, by
+/// the size of their pages.
 fn resolve_within(demands: &[Demand], free: &dyn Fn(u64) -> u64) -> Vec<Pages> {
     let explicit = |page: u64| -> u64 {
         let its = demands.iter().filter(|d| d.pages != Pages::Auto && d.pages.size() == page);

@@ -1,5 +1,6 @@
-//! Arrays that are looked into at random, by many threads: on cache lines of their own, and on huge pages when they are
-//! large, since a look that also has to walk the page tables takes twice as long.
+//! Arrays that are looked into at random, by many threads: on cache lines of their own, and on huge
+//! pages when they are large, since a look that also has to walk the page tables takes twice as
+//! long.
 
 #![allow(unsafe_code)]
 
@@ -12,7 +13,8 @@ use crate::memory;
 
 const HUGE: usize = 2 << 20;
 
-/// A fixed number of `T`, straight from the kernel: making and dropping one never enters the allocator of the program.
+/// A fixed number of `T`, straight from the kernel: making and dropping one never enters the
+/// allocator of the program.
 pub struct Array<T> {
     at: NonNull<T>,
     count: usize,
@@ -60,7 +62,8 @@ impl<T> Array<T> {
         Ok(array)
     }
 
-    /// In a forked child it is all zero, whatever the parent had put there. Linux before 4.14 cannot do that, and copies it.
+    /// In a forked child it is all zero, whatever the parent had put there. Linux before 4.14
+    /// cannot do that, and copies it.
     #[must_use]
     pub fn zero_in_children(self) -> Array<T>
     where
@@ -111,7 +114,8 @@ impl<T> Deref for Array<T> {
 
 impl<T> Drop for Array<T> {
     fn drop(&mut self) {
-        // SAFETY: they are this array's, and nobody sees them again; then nothing is left in the mapping.
+        // SAFETY: they are this array's, and nobody sees them again; then nothing is left in the
+        // mapping.
         unsafe {
             std::ptr::slice_from_raw_parts_mut(self.at.as_ptr(), self.count).drop_in_place();
             libc::munmap(self.mapping.0, self.mapping.1);

@@ -1,4 +1,5 @@
-//! A connection to a host's agent, or from one: frames over a packet socket, with both sides known to be one user.
+//! A connection to a host's agent, or from one: frames over a packet socket, with both sides known
+//! to be one user.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};

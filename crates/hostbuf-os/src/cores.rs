@@ -22,14 +22,15 @@ impl Cores {
     /// How many bytes [`to_bytes`](Cores::to_bytes) gives.
     pub const BYTES: usize = CpuSet::count() / 8;
 
-    /// Those of the calling thread; none where they cannot be asked, as on a machine with more cores than this can count.
+    /// Those of the calling thread; none where they cannot be asked, as on a machine with more
+    /// cores than this can count.
     #[must_use]
     pub fn own() -> Cores {
         Cores(sched_getaffinity(Pid::from_raw(0)).unwrap_or_else(|_| CpuSet::new()))
     }
 
-    /// How many threads they are good for: as many as they are, and where they are unknown as many as the standard library
-    /// says.
+    /// How many threads they are good for: as many as they are, and where they are unknown as many
+    /// as the standard library says.
     #[must_use]
     pub fn threads(&self) -> usize {
         match self.count() {
@@ -58,8 +59,8 @@ impl Cores {
         self
     }
 
-    /// One core for each of `others` threads beside the calling one, in turn, and none that it runs on now unless there is
-    /// no other.
+    /// One core for each of `others` threads beside the calling one, in turn, and none that it runs
+    /// on now unless there is no other.
     #[must_use]
     pub fn spread(&self, others: usize) -> Vec<Cores> {
         let here = nix::sched::sched_getcpu().unwrap_or(usize::MAX);
@@ -69,15 +70,17 @@ impl Cores {
         }
         let one = |&core: &usize| {
             let mut set = CpuSet::new();
-            // Without this core it stays empty, and cannot be taken: then the thread stays where it is.
+            // Without this core it stays empty, and cannot be taken: then the thread stays where it
+            // is.
             let _ = set.set(core);
             Cores(set)
         };
         elsewhere.iter().cycle().take(others).map(one).collect()
     }
 
-    /// Moves the calling thread to one of [`spread`](Cores::spread), and then lets it run on all of these. The kernel likes to
-    /// leave a new thread on the core of the one that made it. Cores that this thread may not have leave it where it is.
+    /// Moves the calling thread to one of [`spread`](Cores::spread), and then lets it run on all of
+    /// these. The kernel likes to leave a new thread on the core of the one that made it. Cores
+    /// that this thread may not have leave it where it is.
     pub fn begin_at(&self, first: &Cores) {
         let _ = first.take();
         let _ = self.take();

@@ -6,21 +6,22 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::path::Path;
 use std::{fs, io};
 
-/// Gives the calling thread its own descriptor table that contains only `kept`, by `close_range(2)` with
-/// CLOSE_RANGE_UNSHARE.
+/// Gives the calling thread its own descriptor table that contains only `kept`, by `close_range(2)`
+/// with CLOSE_RANGE_UNSHARE.
 ///
-/// The thread then keeps no descriptor of the program open: when the program closes one, a pipe reaches its end of file
-/// and a connection sends its FIN. A program with no other thread shares its table with nobody again, which saves a
-/// reference count in each of its system calls.
+/// The thread then keeps no descriptor of the program open: when the program closes one, a pipe
+/// reaches its end of file and a connection sends its FIN. A program with no other thread shares
+/// its table with nobody again, which saves a reference count in each of its system calls.
 ///
 /// # Errors
-/// As `close_range(2)`: `ENOSYS` before Linux 5.9, `EPERM` if a seccomp profile forbids it, `ENOMEM`. In that case the
-/// thread's own table may have lost some descriptors, but none of the program's descriptors is closed.
+/// As `close_range(2)`: `ENOSYS` before Linux 5.9, `EPERM` if a seccomp profile forbids it,
+/// `ENOMEM`. In that case the thread's own table may have lost some descriptors, but none of the
+/// program's descriptors is closed.
 pub fn keep_only(kept: &[RawFd]) -> io::Result<()> {
     let mut kept = kept.iter().map(|&fd| fd as u32).collect::<Vec<_>>();
     kept.sort_unstable();
-    // The highest range first, together with the unsharing: the kernel does not copy the descriptors that this call
-    // closes.
+    // The highest range first, together with the unsharing: the kernel does not copy the
+    // descriptors that this call closes.
     let mut end = u32::MAX;
     let mut flags = libc::CLOSE_RANGE_UNSHARE;
     for &fd in kept.iter().rev() {
@@ -47,8 +48,8 @@ fn close_range(first: u32, last: u32, flags: libc::c_uint) -> io::Result<()> {
     }
 }
 
-/// Returns the number that the kernel gave an eventfd when it was made, or `None` if the calling thread has another kind of
-/// file there, or none, and before Linux 5.2.
+/// Returns the number that the kernel gave an eventfd when it was made, or `None` if the calling
+/// thread has another kind of file there, or none, and before Linux 5.2.
 ///
 /// # Errors
 /// If the file cannot be read for another reason: no free descriptor, or no `/proc`.
@@ -62,7 +63,8 @@ pub fn eventfd_number(fd: BorrowedFd<'_>) -> io::Result<Option<u64>> {
     Ok(text.lines().find_map(|line| line.strip_prefix("eventfd-id:")?.trim().parse().ok()))
 }
 
-/// Gives the calling thread its own descriptor table with copies of all descriptors, by `unshare(2)` with CLONE_FILES.
+/// Gives the calling thread its own descriptor table with copies of all descriptors, by
+/// `unshare(2)` with CLONE_FILES.
 ///
 /// # Errors
 /// As `unshare(2)`: `ENOMEM`, `EPERM` if a seccomp profile forbids it.
@@ -74,11 +76,12 @@ pub fn unshare() -> io::Result<()> {
     }
 }
 
-/// Returns whether this process has opened `/dev/xpmem`, which many MPIs use between the ranks of a host.
+/// Returns whether this process has opened `/dev/xpmem`, which many MPIs use between the ranks of a
+/// host.
 ///
-/// When a thread closes that device in its own descriptor table, or ends while its table has it, the driver ends all
-/// segments and attachments of the process (`xpmem_flush`), although other tables still have the device open. So a
-/// process with this device keeps a single table.
+/// When a thread closes that device in its own descriptor table, or ends while its table has it,
+/// the driver ends all segments and attachments of the process (`xpmem_flush`), although other
+/// tables still have the device open. So a process with this device keeps a single table.
 #[must_use]
 pub fn has_xpmem() -> bool {
     let entries = fs::read_dir("/proc/thread-self/fd").into_iter().flatten().flatten();
@@ -114,7 +117,8 @@ mod tests {
             done => {
                 done.unwrap();
                 drop(writer);
-                // The thread is still running. With the program's table it would keep the writing end open.
+                // The thread is still running. With the program's table it would keep the writing
+                // end open.
                 assert_eq!(reader.read(&mut [0]).unwrap(), 0);
                 // The thread has a copy of this one, so the pipe does not reach its end of file.
                 drop(kept_writer);

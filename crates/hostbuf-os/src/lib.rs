@@ -1,4 +1,5 @@
-//! hostbuf's view of the operating system: descriptors, sockets, limits, processes, threads, and forks.
+//! hostbuf's view of the operating system: descriptors, sockets, limits, processes, threads, and
+//! forks.
 //!
 //! Nothing here knows of buffers or registrations.
 

@@ -1,5 +1,5 @@
-//! Whether this is still the process that made something, or a forked child of it. A load and a compare: `getpid` is a
-//! system call, too slow for where this is asked.
+//! Whether this is still the process that made something, or a forked child of it. A load and a
+//! compare: `getpid` is a system call, too slow for where this is asked.
 
 #![allow(unsafe_code)]
 

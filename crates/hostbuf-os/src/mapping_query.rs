@@ -1,7 +1,8 @@
-//! Look-up of one mapping of this process by address, with the ioctl `PROCMAP_QUERY` of `/proc/self/maps` (Linux 6.11).
+//! Look-up of one mapping of this process by address, with the ioctl `PROCMAP_QUERY` of
+//! `/proc/self/maps` (Linux 6.11).
 //!
-//! The time to read the whole list is proportional to the number of mappings; the time of a query does not depend on
-//! it.
+//! The time to read the whole list is proportional to the number of mappings; the time of a query
+//! does not depend on it.
 
 #![allow(unsafe_code)]
 
@@ -50,8 +51,8 @@ pub struct QueriedMapping {
 
 /// Returns the mapping that contains `address`, else the next one above it, else `None`.
 ///
-/// `maps` is `/proc/self/maps`, opened by this process: in a forked child it still refers to the parent's address
-/// space.
+/// `maps` is `/proc/self/maps`, opened by this process: in a forked child it still refers to the
+/// parent's address space.
 ///
 /// # Errors
 /// `ENOTTY` on a kernel without the query, and other errors of `ioctl(2)`.
@@ -63,7 +64,8 @@ pub fn mapping_at_or_after(maps: &File, address: usize) -> Result<Option<Queried
         query_addr: address as u64,
         ..ProcmapQuery::default()
     };
-    // SAFETY: the request reads and writes one `ProcmapQuery` of the size in `size`. No buffer for names is passed.
+    // SAFETY: the request reads and writes one `ProcmapQuery` of the size in `size`. No buffer for
+    // names is passed.
     match unsafe { raw::ioctl(maps.as_raw_fd(), PROCMAP_QUERY, &raw mut query as usize) } {
         Ok(_) => Ok(Some(QueriedMapping {
             start: query.vma_start as usize,
@@ -87,7 +89,8 @@ mod tests {
         if let Err(why) = mapping_at_or_after(&file, 0) {
             return eprintln!("skipped: PROCMAP_QUERY: {why:?}");
         }
-        // Other tests map and unmap memory concurrently, but the mappings of the program and of the stack remain.
+        // Other tests map and unmap memory concurrently, but the mappings of the program and of the
+        // stack remain.
         let mut list = Vec::new();
         maps::each(|m| {
             list.push((m.start, m.end, m.private, m.inode != 0));

@@ -16,8 +16,8 @@ pub struct Limit {
     pub remedy: String,
 }
 
-/// The tightest limit on ordinary pages: the host's available memory and every memory cgroup above this process,
-/// of version 1 and 2.
+/// The tightest limit on ordinary pages: the host's available memory and every memory cgroup above
+/// this process, of version 1 and 2.
 #[must_use]
 pub fn tightest() -> Limit {
     let mut limits = cgroup_limits();
@@ -25,8 +25,8 @@ pub fn tightest() -> Limit {
     limits.into_iter().min_by_key(|l| l.available).expect("the host's own limit is always there")
 }
 
-/// Whether a memory cgroup limits this process to less than the host has: then going over it is not an error but
-/// a kill.
+/// Whether a memory cgroup limits this process to less than the host has: then going over it is not
+/// an error but a kill.
 #[must_use]
 pub fn cgroup_limited() -> bool {
     let total = meminfo("MemTotal").unwrap_or(u64::MAX);
@@ -79,8 +79,9 @@ fn stat(dir: &Path, names: &[&str]) -> u64 {
     names.iter().map(value).sum()
 }
 
-/// What is known of one folder of a memory cgroup. The page cache of files can be reclaimed, so it does not count
-/// as used; shared memory cannot (without swap), and is not among these figures of the kernel.
+/// What is known of one folder of a memory cgroup. The page cache of files can be reclaimed, so it
+/// does not count as used; shared memory cannot (without swap), and is not among these figures of
+/// the kernel.
 fn limit_of(dir: &Path, path: &str, version: u32) -> Option<Limit> {
     let (limit, used, reclaimable) = if version == 2 {
         let names = ["inactive_file", "active_file", "slab_reclaimable"];
@@ -117,7 +118,8 @@ fn cgroup_limits() -> Vec<Limit> {
     limits
 }
 
-/// `hierarchy:controllers:path`, of which the memory controller's (version 1) and the unified one (2) count.
+/// `hierarchy:controllers:path`, of which the memory controller's (version 1) and the unified one
+/// (2) count.
 fn memory_cgroups(cgroups: &str) -> Vec<(u32, String)> {
     cgroups
         .lines()
@@ -133,7 +135,8 @@ fn memory_cgroups(cgroups: &str) -> Vec<(u32, String)> {
         .collect()
 }
 
-/// Where a hierarchy is mounted, and which of its folders is the mount's root (not `/` inside a container).
+/// Where a hierarchy is mounted, and which of its folders is the mount's root (not `/` inside a
+/// container).
 fn cgroup_mount(mountinfo: &str, version: u32) -> Option<(PathBuf, String)> {
     mountinfo.lines().find_map(|line| {
         let (left, right) = line.split_once(" - ")?;

@@ -3,8 +3,8 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// A descriptor that becomes readable when process `pid` has ended. Unlike a number it never means another
-/// process later.
+/// A descriptor that becomes readable when process `pid` has ended. Unlike a number it never means
+/// another process later.
 ///
 /// # Errors
 /// As `pidfd_open(2)`: `ESRCH` when there is no such process; `ENOSYS` before Linux 5.3.
@@ -34,7 +34,8 @@ pub fn signal(process: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
     Ok(())
 }
 
-/// Sends `signal` to this process when the thread that created it ends: for direct children of a main thread.
+/// Sends `signal` to this process when the thread that created it ends: for direct children of a
+/// main thread.
 ///
 /// # Errors
 /// As `prctl(2)`.
@@ -59,7 +60,8 @@ pub fn parent(pid: i32) -> Option<i32> {
     stat_field(pid, 1)?.parse().ok()
 }
 
-/// Returns the state of a process from `/proc/PID/stat`: `R`, `S`, `T` (stopped), `Z` (zombie) and so on.
+/// Returns the state of a process from `/proc/PID/stat`: `R`, `S`, `T` (stopped), `Z` (zombie) and
+/// so on.
 #[must_use]
 pub fn state(pid: i32) -> Option<char> {
     stat_field(pid, 0)?.chars().next()
@@ -78,8 +80,8 @@ pub fn name(pid: i32) -> String {
     std::fs::read_to_string(format!("/proc/{pid}/comm")).map_or_else(|_| "?".into(), |s| s.trim_end().into())
 }
 
-/// Names the limits that may have caused `error` when a process or thread was started, as a suffix of a message; empty
-/// for other errors.
+/// Names the limits that may have caused `error` when a process or thread was started, as a suffix
+/// of a message; empty for other errors.
 #[must_use]
 pub fn start_remedy(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
@@ -94,8 +96,8 @@ pub fn host_name() -> String {
     hostname::get().map_or_else(|_| "?".into(), |name| name.to_string_lossy().into_owned())
 }
 
-/// What makes two processes neighbours who can share a buffer: the same running kernel and the same network
-/// namespace (an abstract socket does not reach into another). As a number to compare.
+/// What makes two processes neighbours who can share a buffer: the same running kernel and the same
+/// network namespace (an abstract socket does not reach into another). As a number to compare.
 #[must_use]
 pub fn host_identity() -> u64 {
     let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();

@@ -1,5 +1,5 @@
-//! Abstract unix sockets of packets. A path would outlive kill -9; an abstract name goes with its last holder.
-//! Any user can bind any abstract name, so both sides ask the kernel who the other is.
+//! Abstract unix sockets of packets. A path would outlive kill -9; an abstract name goes with its
+//! last holder. Any user can bind any abstract name, so both sides ask the kernel who the other is.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};

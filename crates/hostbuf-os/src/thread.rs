@@ -1,8 +1,9 @@
 //! The library's internal threads, started by `pthread_create(3)`.
 //!
-//! The standard library holds a lock of its own while a thread starts and while it ends. If a process forks while
-//! another thread holds that lock, it stays locked in the child, and threads that the child starts never run. The C
-//! library makes its own locks usable in the child, so caches work there.
+//! The standard library holds a lock of its own while a thread starts and while it ends. If a
+//! process forks while another thread holds that lock, it stays locked in the child, and threads
+//! that the child starts never run. The C library makes its own locks usable in the child, so
+//! caches work there.
 
 #![allow(unsafe_code)]
 
@@ -15,7 +16,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::memory;
 
-/// The size of a thread's stack in bytes, the same as in the standard library, without thread-local variables.
+/// The size of a thread's stack in bytes, the same as in the standard library, without thread-local
+/// variables.
 const STACK: usize = 2 << 20;
 
 /// A running thread that has not been joined.
@@ -41,14 +43,14 @@ extern "C" fn begin(start: *mut libc::c_void) -> *mut libc::c_void {
     std::ptr::null_mut()
 }
 
-/// Returns the size of the stack: [`STACK`], and the minimum of the C library. In glibc that includes the thread-local
-/// variables of the program and its libraries, which lie in the stack. A program may have many megabytes of them
-/// (threadprivate arrays in Fortran), and pthread_create fails if the stack cannot hold them.
+/// Returns the size of the stack: [`STACK`], and the minimum of the C library. In glibc that
+/// includes the thread-local variables of the program and its libraries, which lie in the stack. A
+/// program may have many megabytes of them (threadprivate arrays in Fortran), and pthread_create
+/// fails if the stack cannot hold them.
 fn stack_size(attributes: *const libc::pthread_attr_t) -> usize {
     type Minimum = unsafe extern "C" fn(*const libc::pthread_attr_t) -> usize;
-    // The standard library calls this function of glibc too. Other C libraries do not have it, and allocate thread-local
-    // variables separately.
-    // SAFETY: a NUL-terminated name.
+    // The standard library calls this function of glibc too. Other C libraries do not have it, and
+    // allocate thread-local variables separately. SAFETY: a NUL-terminated name.
     let minimum = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__pthread_get_minstack".as_ptr()) };
     if minimum.is_null() {
         return STACK;
@@ -70,7 +72,8 @@ pub fn spawn(name: &CStr, body: impl FnOnce() + Send + 'static) -> io::Result<Th
     let start = Box::into_raw(Box::new(Start { body: Box::new(body), finished: finished.clone() }));
     let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
     let mut handle = MaybeUninit::<libc::pthread_t>::uninit();
-    // SAFETY: the attributes are initialised first and destroyed last; `start` is the argument that `begin` expects.
+    // SAFETY: the attributes are initialised first and destroyed last; `start` is the argument that
+    // `begin` expects.
     let result = unsafe {
         libc::pthread_attr_init(attributes.as_mut_ptr());
         libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), stack_size(attributes.as_ptr()));

@@ -65,8 +65,8 @@ impl Holds {
         Holds { length: 0, addresses: [0; MAX_CANDIDATES], mask: 0, territory }
     }
 
-    /// Gives back what is held and holds each candidate of `ballot` that is free, `length` bytes each. Returns the
-    /// bit mask of what is held and the first refusal.
+    /// Gives back what is held and holds each candidate of `ballot` that is free, `length` bytes
+    /// each. Returns the bit mask of what is held and the first refusal.
     pub fn vote(&mut self, ballot: &Ballot, length: usize) -> (u64, Option<Refusal>) {
         self.release();
         self.length = length;
@@ -92,8 +92,9 @@ impl Holds {
             || (window.start <= address && length <= window.end.saturating_sub(address))
     }
 
-    /// The lowest aligned hole of this process at or above `from`, where it may and can hold `length` bytes. What it
-    /// holds already is given back first, so that it does not stand in its own way.
+    /// The lowest aligned hole of this process at or above `from`, where it may and can hold
+    /// `length` bytes. What it holds already is given back first, so that it does not stand in its
+    /// own way.
     pub fn hole(&mut self, from: usize, length: usize, align: usize) -> Option<usize> {
         self.release();
         let (from, top) = match self.territory {
@@ -139,8 +140,8 @@ impl Holds {
     fn drop_one(&mut self, i: usize) {
         if self.mask & 1 << i != 0 {
             self.mask &= !(1 << i);
-            // SAFETY: bit i says that vote() reserved exactly this range with NOREPLACE, and nothing was mapped
-            // over it: that happens in map() below, which consumes the holds.
+            // SAFETY: bit i says that vote() reserved exactly this range with NOREPLACE, and
+            // nothing was mapped over it: that happens in map() below, which consumes the holds.
             unsafe { raw::unmap(self.addresses[i], self.length) };
         }
     }
@@ -161,8 +162,9 @@ impl Holds {
         refusal.map_or(Ok(()), Err)
     }
 
-    /// Maps the control page (the first descriptor) and the buffers (the others, in order) over the hold at
-    /// `winner.address`, which must be the only one left. The gaps stay held, with no access: guards.
+    /// Maps the control page (the first descriptor) and the buffers (the others, in order) over the
+    /// hold at `winner.address`, which must be the only one left. The gaps stay held, with no
+    /// access: guards.
     ///
     /// # Errors
     /// What `mmap` said; everything is unmapped then.
@@ -177,7 +179,8 @@ impl Holds {
         }
         let rw = raw::PROT_READ | raw::PROT_WRITE;
         let base = winner.address as usize;
-        // SAFETY: the whole range is this process's own hold, and Winner::parse checked that every part lies in it.
+        // SAFETY: the whole range is this process's own hold, and Winner::parse checked that every
+        // part lies in it.
         let mut result = unsafe {
             raw::map_over(base + winner.control as usize, winner.control_length as usize, rw, *control, 0)
         };
@@ -192,7 +195,8 @@ impl Holds {
                 other => other,
             });
             if result.is_ok() && placement.flags & FLAG_DUMP == 0 {
-                // SAFETY: MADV_DONTDUMP changes no content. A kernel that refuses it only writes larger cores.
+                // SAFETY: MADV_DONTDUMP changes no content. A kernel that refuses it only writes
+                // larger cores.
                 let _ = unsafe { raw::advise(at, length, raw::MADV_DONTDUMP) };
             }
         }

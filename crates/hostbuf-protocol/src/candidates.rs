@@ -1,8 +1,9 @@
 //! Which addresses are put to the vote, and in what order.
 //!
-//! The windows were found by running hundreds of executions of plain, sanitized, Java, Node.js and Python
-//! programs under four MPIs and asking where nobody ever is (docs/addresses.md has the table). They are only
-//! where the search begins: what decides is the vote, and behind the windows stands an exact search.
+//! The windows were found by running hundreds of executions of plain, sanitized, Java, Node.js and
+//! Python programs under four MPIs and asking where nobody ever is (docs/addresses.md has the
+//! table). They are only where the search begins: what decides is the vote, and behind the windows
+//! stands an exact search.
 
 use crate::wire::MAX_CANDIDATES;
 
@@ -16,7 +17,8 @@ struct Window {
 const TIB: usize = 1 << 40;
 const GIB: usize = 1 << 30;
 
-/// The only range that programs under ThreadSanitizer and MemorySanitizer have to give, below the executables.
+/// The only range that programs under ThreadSanitizer and MemorySanitizer have to give, below the
+/// executables.
 pub const SANITIZED: core::ops::Range<usize> = 0x5500_0000_0000..0x5500_0000_0000 + 320 * GIB;
 
 const WINDOWS: [Window; 4] = [
@@ -30,15 +32,16 @@ const WINDOWS: [Window; 4] = [
     Window { start: 0x4100_0000_0000, length: 16 * TIB },
 ];
 
-/// The end of user space. Five-level page tables go further only for those who ask for it by a hint.
+/// The end of user space. Five-level page tables go further only for those who ask for it by a
+/// hint.
 #[cfg(target_arch = "x86_64")]
 pub const TOP: usize = 0x7fff_ffff_f000;
 /// The end of user space with 48-bit addresses.
 #[cfg(target_arch = "aarch64")]
 pub const TOP: usize = 0xffff_ffff_f000;
 
-/// Where the exact search begins: first above the legacy layouts, then from the lowest address that the kernel
-/// gives to anybody (`vm.mmap_min_addr`).
+/// Where the exact search begins: first above the legacy layouts, then from the lowest address that
+/// the kernel gives to anybody (`vm.mmap_min_addr`).
 pub const SEARCH_FROM: [usize; 2] = [0x1700_0000_0000, 0x1_0000];
 
 /// One ballot: up to [`MAX_CANDIDATES`] addresses, best first.
@@ -67,15 +70,17 @@ impl Ballot {
     }
 }
 
-/// How many candidates the first ballot has: the beginnings of the windows, and slots behind them, so that one job of a
-/// hundred thousand ranks in which a few have something odd in each window still needs no second round.
+/// How many candidates the first ballot has: the beginnings of the windows, and slots behind them,
+/// so that one job of a hundred thousand ranks in which a few have something odd in each window
+/// still needs no second round.
 const FIRST: usize = 9;
 
-/// The ballot of round `round` (0, 1, ...) for `length` bytes at a multiple of `align` (a power of two);
-/// `None` when the windows are used up and the exact search begins.
+/// The ballot of round `round` (0, 1, ...) for `length` bytes at a multiple of `align` (a power of
+/// two); `None` when the windows are used up and the exact search begins.
 ///
-/// Round 0 is the beginning of each window, then the first slots behind them in turn. Each further round is one window,
-/// cut into slots, without those of round 0: a ballot is empty where no other slot fits.
+/// Round 0 is the beginning of each window, then the first slots behind them in turn. Each further
+/// round is one window, cut into slots, without those of round 0: a ballot is empty where no other
+/// slot fits.
 #[must_use]
 pub fn ballot(round: usize, length: usize, align: usize) -> Option<Ballot> {
     let mut list = [0; MAX_CANDIDATES];
@@ -92,7 +97,8 @@ pub fn ballot(round: usize, length: usize, align: usize) -> Option<Ballot> {
         }
     } else {
         let window = WINDOWS.get(round - 1)?;
-        // Somebody has refused all of the first ballot: to put an address to the vote again costs a round for nothing.
+        // Somebody has refused all of the first ballot: to put an address to the vote again costs a
+        // round for nothing.
         let refused = ballot(0, length, align)?;
         let slots = (1..=MAX_CANDIDATES).filter_map(|slot| window.slot(slot, length, align));
         slots
@@ -103,8 +109,8 @@ pub fn ballot(round: usize, length: usize, align: usize) -> Option<Ballot> {
 }
 
 impl Window {
-    /// The address of a slot for `length` bytes, of [`MAX_CANDIDATES`] + 1 that share the window; fewer fit when they
-    /// are long.
+    /// The address of a slot for `length` bytes, of [`MAX_CANDIDATES`] + 1 that share the window;
+    /// fewer fit when they are long.
     fn slot(&self, index: usize, length: usize, align: usize) -> Option<usize> {
         if length > self.length || !self.start.is_multiple_of(align) {
             return None;

@@ -1,8 +1,10 @@
-//! The protocol between a participant and its host's agent, over an abstract unix socket of packets (SOCK_SEQPACKET).
+//! The protocol between a participant and its host's agent, over an abstract unix socket of packets
+//! (SOCK_SEQPACKET).
 //!
-//! Every packet is one [`Frame`] of [`Frame::SIZE`] bytes: a magic number, a kind, words and a text. Anything
-//! else (another length, another magic number, an unknown kind) is not a frame and ends the connection. The
-//! same file is compiled into the library, the agent and the preloaded object, so it needs only `core`.
+//! Every packet is one [`Frame`] of [`Frame::SIZE`] bytes: a magic number, a kind, words and a
+//! text. Anything else (another length, another magic number, an unknown kind) is not a frame and
+//! ends the connection. The same file is compiled into the library, the agent and the preloaded
+//! object, so it needs only `core`.
 //!
 //! ```text
 //! participant                         agent
@@ -25,30 +27,36 @@ pub const MAX_BUFFERS: usize = 16;
 pub const MAX_CANDIDATES: usize = 16;
 /// The environment variable that names the agent's socket.
 pub const ENV_JOB: &str = "HOSTBUF_JOB";
-/// The environment variable with the path of the `hostbuf` that the launcher puts in front of ranks.
+/// The environment variable with the path of the `hostbuf` that the launcher puts in front of
+/// ranks.
 pub const ENV_PREFIX: &str = "HOSTBUF_PREFIX";
 /// The environment variable with the number of the connection that `hostbuf exec` opened.
 pub const ENV_CONNECTION: &str = "HOSTBUF_CONNECTION";
-/// The environment variable with the first buffer's address: `0x` and 16 hexadecimal digits. Only a process that has
-/// mapped the buffer has it; see [`ENV_ADDRESS_ROOM`].
+/// The environment variable with the first buffer's address: `0x` and 16 hexadecimal digits. Only a
+/// process that has mapped the buffer has it; see [`ENV_ADDRESS_ROOM`].
 pub const ENV_ADDRESS: &str = "HOSTBUF_ADDRESS";
 /// The environment variable with the first buffer's size in bytes, in decimal.
 pub const ENV_SIZE: &str = "HOSTBUF_SIZE";
-/// The name under which `hostbuf exec` reserves room for [`ENV_ADDRESS`]. The preloaded object renames the entry in place
-/// once the buffer is mapped, so a program without a buffer finds no address. Both names have the same length.
+/// The name under which `hostbuf exec` reserves room for [`ENV_ADDRESS`]. The preloaded object
+/// renames the entry in place once the buffer is mapped, so a program without a buffer finds no
+/// address. Both names have the same length.
 pub const ENV_ADDRESS_ROOM: &str = "HOSTBUF_PADDING";
 /// The name under which `hostbuf exec` reserves room for [`ENV_SIZE`].
 pub const ENV_SIZE_ROOM: &str = "HOSTBUF_PAD2";
-/// The value of [`ENV_ADDRESS_ROOM`] and [`ENV_SIZE_ROOM`]: as long as the longest address and the longest size.
+/// The value of [`ENV_ADDRESS_ROOM`] and [`ENV_SIZE_ROOM`]: as long as the longest address and the
+/// longest size.
 pub const ROOM: &str = "....................";
 const _: () = assert!(ENV_ADDRESS.len() == ENV_ADDRESS_ROOM.len() && ENV_SIZE.len() == ENV_SIZE_ROOM.len());
 
-/// The environment variable with the inode number of the network namespace in which the host's agent listens.
+/// The environment variable with the inode number of the network namespace in which the host's
+/// agent listens.
 pub const ENV_NETWORK: &str = "HOSTBUF_NETWORK";
-/// The environment variable with the text by which a later image of a rank names its ranks in a message ("ranks 0-3 on
-/// h0"). A leading `-` means that another rank with the same command line prints the message.
+/// The environment variable with the text by which a later image of a rank names its ranks in a
+/// message ("ranks 0-3 on h0"). A leading `-` means that another rank with the same command line
+/// prints the message.
 pub const ENV_REPORT: &str = "HOSTBUF_REPORT";
-/// The environment variable with the path of the preloaded object, for images whose `LD_PRELOAD` names a descriptor.
+/// The environment variable with the path of the preloaded object, for images whose `LD_PRELOAD`
+/// names a descriptor.
 pub const ENV_OBJECT: &str = "HOSTBUF_OBJECT";
 /// The largest length of the value of [`ENV_REPORT`], in bytes.
 pub const REPORT_MAX: usize = 64;
@@ -60,9 +68,9 @@ pub const ENV_LOCAL_RANK: &str = "HOSTBUF_LOCAL_RANK";
 /// The environment variable with the number of ranks of this host.
 pub const ENV_LOCAL_SIZE: &str = "HOSTBUF_LOCAL_SIZE";
 
-/// The environment variable that says what registers the buffers before `main`: the process that does, a colon, and the devices.
-/// In that process the registering object ends what the preloaded object has begun: it says [`Kind::Mapped`] when all is
-/// registered, and waits for [`Kind::Go`].
+/// The environment variable that says what registers the buffers before `main`: the process that
+/// does, a colon, and the devices. In that process the registering object ends what the preloaded
+/// object has begun: it says [`Kind::Mapped`] when all is registered, and waits for [`Kind::Go`].
 pub const ENV_REGISTER: &str = "HOSTBUF_REGISTER";
 
 /// The kind of a frame.
@@ -71,34 +79,38 @@ pub const ENV_REGISTER: &str = "HOSTBUF_REGISTER";
 pub enum Kind {
     /// From a participant: [`Hello`].
     Hello = 1,
-    /// From a participant: its real image runs and can vote. Word 0: the [`Territory`]; word 1: the [`Coverage`], with the
-    /// reason as text where the program does not map the buffer before `main`.
+    /// From a participant: its real image runs and can vote. Word 0: the [`Territory`]; word 1: the
+    /// [`Coverage`], with the reason as text where the program does not map the buffer before
+    /// `main`.
     Ready = 2,
     /// To a participant: word 0 length, word 1 count, then the candidates.
     Ballot = 3,
-    /// From a participant: word 0 bit mask of what it holds; words 1..4 and the text: the first refusal.
+    /// From a participant: word 0 bit mask of what it holds; words 1..4 and the text: the first
+    /// refusal.
     Votes = 4,
     /// To a participant: word 0 length, word 1 from, word 2 align.
     Search = 5,
     /// From a participant: word 0 the hole, or `u64::MAX`.
     Hole = 6,
-    /// To a participant, with one descriptor for the control page and one for each buffer: [`Winner`]. The text is the
-    /// value of [`ENV_REPORT`].
+    /// To a participant, with one descriptor for the control page and one for each buffer:
+    /// [`Winner`]. The text is the value of [`ENV_REPORT`].
     Winner = 7,
     /// From a participant: everything is mapped.
     Mapped = 8,
-    /// To a participant: run `main`. The text, if there is one, is a line that this rank prints for its host.
+    /// To a participant: run `main`. The text, if there is one, is a line that this rank prints for
+    /// its host.
     Go = 9,
     /// To a participant: word 0 exit status, word 1 whether to print the text.
     Fail = 10,
     /// From a participant: it cannot go on; the text says why.
     Failed = 11,
-    /// From a member: its part of gathering number word 0 of the group word 1, which has word 2 members; the text is
-    /// the part.
+    /// From a member: its part of gathering number word 0 of the group word 1, which has word 2
+    /// members; the text is the part.
     Gather = 12,
     /// To a member: the part of member word 1 in gathering number word 0.
     Gathered = 13,
-    /// To a rank of a program that allocates, from its host's leader: the pages are taken, or could not be.
+    /// To a rank of a program that allocates, from its host's leader: the pages are taken, or could
+    /// not be.
     Taken = 14,
 }
 
@@ -179,8 +191,8 @@ impl Frame {
     #[must_use]
     #[allow(unsafe_code)]
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: repr(C) of integers only, with no padding between them (4+2+2+8+512+496 = 1024): every byte is
-        // initialised.
+        // SAFETY: repr(C) of integers only, with no padding between them (4+2+2+8+512+496 = 1024):
+        // every byte is initialised.
         unsafe { core::slice::from_raw_parts(core::ptr::from_ref(self).cast(), Frame::SIZE) }
     }
 
@@ -266,7 +278,8 @@ pub enum Role {
     Late = 2,
     /// The library in a process, asking what the launcher made and for the descriptors.
     Library = 3,
-    /// A rank that takes part in collective operations among the ranks of this host, through the agent.
+    /// A rank that takes part in collective operations among the ranks of this host, through the
+    /// agent.
     Member = 4,
 }
 
@@ -326,7 +339,8 @@ pub struct Placement {
     pub offset: u64,
     /// Its length, bytes.
     pub length: u64,
-    /// The flags of `mmap` in addition to `MAP_SHARED | MAP_FIXED`. Bit 63 includes the pages in core files.
+    /// The flags of `mmap` in addition to `MAP_SHARED | MAP_FIXED`. Bit 63 includes the pages in
+    /// core files.
     pub flags: u64,
 }
 

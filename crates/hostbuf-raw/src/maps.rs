@@ -1,5 +1,5 @@
-//! The mappings of this process, read from `/proc/self/maps` without allocating: the reader also runs before
-//! `main`, inside programs whose allocator is not up yet.
+//! The mappings of this process, read from `/proc/self/maps` without allocating: the reader also
+//! runs before `main`, inside programs whose allocator is not up yet.
 
 use crate::syscall::{self, Errno};
 
@@ -18,7 +18,8 @@ pub struct Mapped<'a> {
     pub private: bool,
     /// The file's number, 0 for memory without a file.
     pub inode: usize,
-    /// What is mapped: a path, `[heap]`, or nothing for anonymous memory. Cut at [`PATH_MAX`] bytes.
+    /// What is mapped: a path, `[heap]`, or nothing for anonymous memory. Cut at [`PATH_MAX`]
+    /// bytes.
     pub path: &'a [u8],
 }
 
@@ -38,8 +39,8 @@ impl Default for Parser {
 }
 
 impl Parser {
-    /// Takes the next piece of text and calls `each` for every line that it completes; stops when `each` says
-    /// `false`. Returns whether to go on.
+    /// Takes the next piece of text and calls `each` for every line that it completes; stops when
+    /// `each` says `false`. Returns whether to go on.
     pub fn feed(&mut self, piece: &[u8], each: &mut impl FnMut(Mapped<'_>) -> bool) -> bool {
         for &byte in piece {
             if byte == b'\n' {
@@ -152,8 +153,8 @@ pub fn mapping(start: usize, end: usize) -> Result<Mapping, Errno> {
     })
 }
 
-/// The lowest multiple of `align` at or above `from` where `length` bytes below `top` are free of `mapped`,
-/// which must come in ascending order; `None` where there is no such hole.
+/// The lowest multiple of `align` at or above `from` where `length` bytes below `top` are free of
+/// `mapped`, which must come in ascending order; `None` where there is no such hole.
 pub struct HoleSearch {
     at: usize,
     length: usize,

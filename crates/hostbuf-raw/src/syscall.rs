@@ -1,9 +1,9 @@
 //! System calls by instruction, without libc: the only way in that no interceptor sees.
 //!
-//! ThreadSanitizer and MemorySanitizer replace libc's `mmap`: they clear the address hint and may end the
-//! process when a mapping lands outside the ranges they know. The preloaded object also must not name any libc
-//! symbol, or it could not be loaded beside an older libc. So this file needs nothing but `core`; it is
-//! compiled into the library and into the preloaded object alike.
+//! ThreadSanitizer and MemorySanitizer replace libc's `mmap`: they clear the address hint and may
+//! end the process when a mapping lands outside the ranges they know. The preloaded object also
+//! must not name any libc symbol, or it could not be loaded beside an older libc. So this file
+//! needs nothing but `core`; it is compiled into the library and into the preloaded object alike.
 
 #![allow(unsafe_code)]
 
@@ -81,8 +81,8 @@ mod number {
 #[cfg(target_arch = "x86_64")]
 unsafe fn syscall(n: usize, a: [usize; 6]) -> isize {
     let result: isize;
-    // SAFETY: the kernel's calling convention; it clobbers rcx and r11 and nothing else. What the call does to
-    // memory is the caller's to answer for.
+    // SAFETY: the kernel's calling convention; it clobbers rcx and r11 and nothing else. What the
+    // call does to memory is the caller's to answer for.
     unsafe {
         asm!("syscall", inlateout("rax") n as isize => result, in("rdi") a[0], in("rsi") a[1], in("rdx") a[2],
              in("r10") a[3], in("r8") a[4], in("r9") a[5], lateout("rcx") _, lateout("r11") _, options(nostack));
@@ -96,8 +96,8 @@ unsafe fn syscall(n: usize, a: [usize; 6]) -> isize {
 #[cfg(target_arch = "aarch64")]
 unsafe fn syscall(n: usize, a: [usize; 6]) -> isize {
     let result: isize;
-    // SAFETY: the kernel's calling convention; x0 carries the result. What the call does to memory is the
-    // caller's to answer for.
+    // SAFETY: the kernel's calling convention; x0 carries the result. What the call does to memory
+    // is the caller's to answer for.
     unsafe {
         asm!("svc 0", in("x8") n, inlateout("x0") a[0] as isize => result, in("x1") a[1], in("x2") a[2],
              in("x3") a[3], in("x4") a[4], in("x5") a[5], options(nostack));
@@ -123,12 +123,13 @@ const MAP_ANONYMOUS: usize = 0x20;
 const MAP_NORESERVE: usize = 0x4000;
 const MAP_FIXED_NOREPLACE: usize = 0x10_0000;
 
-/// Reserves `[address, address + length)`, bytes, with no access and no memory behind it, if and only if all of
-/// it is free.
+/// Reserves `[address, address + length)`, bytes, with no access and no memory behind it, if and
+/// only if all of it is free.
 ///
 /// # Errors
-/// [`Errno::EXIST`] when a mapping stands there; others as `mmap(2)`. A kernel before 4.17 does not know
-/// `MAP_FIXED_NOREPLACE` and maps elsewhere: that mapping is removed and the answer is [`Errno::EXIST`].
+/// [`Errno::EXIST`] when a mapping stands there; others as `mmap(2)`. A kernel before 4.17 does not
+/// know `MAP_FIXED_NOREPLACE` and maps elsewhere: that mapping is removed and the answer is
+/// [`Errno::EXIST`].
 pub fn hold(address: usize, length: usize) -> Result<(), Errno> {
     let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE;
     // SAFETY: with NOREPLACE no existing mapping is touched.
@@ -150,11 +151,12 @@ pub unsafe fn unmap(address: usize, length: usize) {
     unsafe { syscall(number::MUNMAP, [address, length, 0, 0, 0, 0]) };
 }
 
-/// Maps `length` bytes of the file `fd`, shared, over the caller's own hold. `more` is or-ed into the flags.
+/// Maps `length` bytes of the file `fd`, shared, over the caller's own hold. `more` is or-ed into
+/// the flags.
 ///
 /// # Safety
-/// Every mapping in `[address, address + length)` must be the caller's, and no reference may point into it unless the
-/// same bytes of the same file stand there already.
+/// Every mapping in `[address, address + length)` must be the caller's, and no reference may point
+/// into it unless the same bytes of the same file stand there already.
 ///
 /// # Errors
 /// As `mmap(2)`; [`Errno::EXIST`] when the kernel put it elsewhere, which it must not.
@@ -172,7 +174,8 @@ pub unsafe fn map_over(
     if got == address { Ok(()) } else { Err(Errno::EXIST) }
 }
 
-/// Puts zeroed, read-only memory of this process's own in place of what is mapped in `[address, address + length)`.
+/// Puts zeroed, read-only memory of this process's own in place of what is mapped in `[address,
+/// address + length)`.
 ///
 /// # Safety
 /// As [`map_over`], and whoever still reads there must be content with zeroes.
@@ -200,8 +203,8 @@ pub unsafe fn advise(address: usize, length: usize, advice: usize) -> Result<(),
 /// Keeps a range out of core files.
 pub const MADV_DONTDUMP: usize = 16;
 
-/// Asks a descriptor's driver. In the caller's own code: after a system call the processor has often forgotten where a function
-/// was called from, so that libc's costs half as much again.
+/// Asks a descriptor's driver. In the caller's own code: after a system call the processor has
+/// often forgotten where a function was called from, so that libc's costs half as much again.
 ///
 /// # Errors
 /// As `ioctl(2)`.
@@ -228,7 +231,8 @@ pub fn open(path: &[u8]) -> Result<i32, Errno> {
     Ok(fd as i32)
 }
 
-/// Where the symbolic link `path`, which must end in a NUL byte, leads: how many bytes of `buffer` it fills.
+/// Where the symbolic link `path`, which must end in a NUL byte, leads: how many bytes of `buffer`
+/// it fills.
 ///
 /// # Errors
 /// As `readlink(2)`.
@@ -257,7 +261,8 @@ pub fn read(fd: i32, buffer: &mut [u8]) -> Result<usize, Errno> {
     }
 }
 
-/// Writes what it can of `bytes`; errors are dropped, since this only carries last words to standard error.
+/// Writes what it can of `bytes`; errors are dropped, since this only carries last words to
+/// standard error.
 pub fn say(fd: i32, bytes: &[u8]) {
     // SAFETY: the kernel only reads the slice.
     unsafe { syscall(number::WRITE, [fd as usize, bytes.as_ptr() as usize, bytes.len(), 0, 0, 0]) };
@@ -269,7 +274,8 @@ pub fn close(fd: i32) {
     unsafe { syscall(number::CLOSE, [fd as usize, 0, 0, 0, 0, 0]) };
 }
 
-/// Duplicates a descriptor to the lowest free number not below `lowest`. The duplicate stays open through exec.
+/// Duplicates a descriptor to the lowest free number not below `lowest`. The duplicate stays open
+/// through exec.
 ///
 /// # Errors
 /// As `fcntl(2)` with `F_DUPFD`.
@@ -341,7 +347,8 @@ pub fn connect(name: &[u8]) -> Result<i32, Errno> {
     }
 }
 
-/// The user id of the process at the other end of a unix socket, as it was when it connected or listened.
+/// The user id of the process at the other end of a unix socket, as it was when it connected or
+/// listened.
 ///
 /// # Errors
 /// As `getsockopt(2)`, so for a descriptor that is no socket.
@@ -410,8 +417,8 @@ pub fn send(fd: i32, packet: &[u8]) -> Result<(), Errno> {
 /// The most descriptors that come with one packet.
 pub const MAX_DESCRIPTORS: usize = 24;
 
-/// Receives one packet and the descriptors that come with it (close-on-exec). Returns the packet's length, 0 at
-/// the end, and how many descriptors were written to `descriptors`.
+/// Receives one packet and the descriptors that come with it (close-on-exec). Returns the packet's
+/// length, 0 at the end, and how many descriptors were written to `descriptors`.
 ///
 /// # Errors
 /// As `recvmsg(2)`.
@@ -451,7 +458,8 @@ pub fn receive(
     };
     let mut count = 0;
     const SCM_RIGHTS: u32 = 1;
-    // A control message: length (8 bytes), level, type, then the descriptors. The kernel sends one such message.
+    // A control message: length (8 bytes), level, type, then the descriptors. The kernel sends one
+    // such message.
     if header.control_length >= HEADER && word(8) == 1 && word(12) == SCM_RIGHTS {
         let length = (word(0) as usize).min(header.control_length);
         while count < MAX_DESCRIPTORS && HEADER + 4 * (count + 1) <= length {

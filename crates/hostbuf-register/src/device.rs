@@ -12,8 +12,8 @@ use crate::register::registrar::{Overlap, Probe, Registrar};
 use crate::register::verbs::{Verbs, VerbsHandle};
 use crate::span::{Access, Span};
 
-/// The name of a device in the syntax of the launcher's `--register`: `mlock`, `cuda`, `cuda:1`, `rdma`, `rdma:mlx5_0`.
-/// All builds parse all names.
+/// The name of a device in the syntax of the launcher's `--register`: `mlock`, `cuda`, `cuda:1`,
+/// `rdma`, `rdma:mlx5_0`. All builds parse all names.
 ///
 /// ```
 /// use hostbuf_register::DeviceName;
@@ -78,8 +78,8 @@ impl fmt::Display for DeviceName {
 }
 
 impl DeviceName {
-    /// Checks whether this build and this process can use this kind of device. It does not open the device, so it does
-    /// not check that one with this name exists.
+    /// Checks whether this build and this process can use this kind of device. It does not open the
+    /// device, so it does not check that one with this name exists.
     #[must_use]
     pub fn probe(&self) -> Probe {
         match self {
@@ -107,7 +107,8 @@ const WITHOUT_CUDA: &str = "hostbuf was built without CUDA (the feature cuda)";
 const WITHOUT_RDMA: &str = "this hostbuf was built without RDMA (the feature rdma, which wants libibverbs' headers); of an installed libhostbuf there \
      is one with it in lib/hostbuf/rdma, for LD_LIBRARY_PATH";
 
-/// A [`Registrar`] over any device that this build supports, for programs that select the device at run time.
+/// A [`Registrar`] over any device that this build supports, for programs that select the device at
+/// run time.
 pub enum Device {
     /// Page-locking.
     Mlock(Mlock),
@@ -146,8 +147,8 @@ impl Device {
     /// Opens a device.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if this build or this host does not support the device, and the errors of the device's
-    /// constructor: [`CudaHost::new`], `Verbs::open`.
+    /// [`Error::Unsupported`] if this build or this host does not support the device, and the
+    /// errors of the device's constructor: [`CudaHost::new`], `Verbs::open`.
     pub fn open(name: &DeviceName) -> Result<Device> {
         match name {
             DeviceName::Mlock => Ok(Device::Mlock(Mlock::new())),

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use crate::span::Span;
 
-/// Memory that is locked at least once, in runs that are locked equally often: by the start of each its end, and how often.
-/// No two have a byte in common, and neighbours differ. So all that is done here takes time by the number of runs, whatever
-/// their length.
+/// Memory that is locked at least once, in runs that are locked equally often: by the start of each
+/// its end, and how often. No two have a byte in common, and neighbours differ. So all that is done
+/// here takes time by the number of runs, whatever their length.
 #[derive(Debug, Default)]
 pub(super) struct Locked(BTreeMap<usize, (usize, usize)>);
 

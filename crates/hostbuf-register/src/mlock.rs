@@ -17,19 +17,22 @@ use crate::span::{Access, Span};
 /// So many pages are unlocked one by one sooner than `/proc/self/maps` is read.
 const FEW: usize = 64;
 
-/// Locks pages into memory by `mlock(2)`. The kernel counts no locks: one munlock unlocks a page however often it was
-/// locked. So locks are counted here, and each page is unlocked with its last registration. What the program locks itself is
-/// not known here, and is unlocked with it.
+/// Locks pages into memory by `mlock(2)`. The kernel counts no locks: one munlock unlocks a page
+/// however often it was locked. So locks are counted here, and each page is unlocked with its last
+/// registration. What the program locks itself is not known here, and is unlocked with it.
 ///
-/// There is no device, so nobody writes: [`Access::WRITE`] is taken for memory that is mapped read-only too.
+/// There is no device, so nobody writes: [`Access::WRITE`] is taken for memory that is mapped
+/// read-only too.
 ///
-/// The kernel splits a mapping where a locked part of it begins and ends, and an `mremap` over several mappings fails with
-/// EFAULT. So while a part of a mapping is registered the program cannot move or grow all of it at once; `realloc` copies then.
+/// The kernel splits a mapping where a locked part of it begins and ends, and an `mremap` over
+/// several mappings fails with EFAULT. So while a part of a mapping is registered the program
+/// cannot move or grow all of it at once; `realloc` copies then.
 ///
-/// It belongs to the process that made it: locks are not inherited. In a forked child a registration is an error, and ending
-/// one does nothing.
+/// It belongs to the process that made it: locks are not inherited. In a forked child a
+/// registration is an error, and ending one does nothing.
 ///
-/// The system call is made directly: address sanitizers put a function that does nothing in the place of the C library's.
+/// The system call is made directly: address sanitizers put a function that does nothing in the
+/// place of the C library's.
 #[derive(Debug)]
 pub struct Mlock {
     page: usize,
@@ -84,7 +87,8 @@ impl Mlock {
         Error::Registration { device: self.name(), span, access, why: why.into(), source: Some(source) }
     }
 
-    /// Unlocks what of `span` is mapped, also behind holes. What has been unmapped is unlocked by that.
+    /// Unlocks what of `span` is mapped, also behind holes. What has been unmapped is unlocked by
+    /// that.
     fn unlock(&self, span: Span) -> io::Result<()> {
         if unlock_to_hole(span)? {
             return Ok(());
@@ -161,13 +165,14 @@ impl Registrar for Mlock {
             return Err(Error::Forked);
         }
         let whole = span.pages(self.page);
-        // Held across the system calls: the count and the kernel's state change together. Nothing of the cache waits here.
+        // Held across the system calls: the count and the kernel's state change together. Nothing
+        // of the cache waits here.
         let mut locked = self.locked.lock().ignore_poison();
         // All of it, so that a hole shows even where every page beside it is locked already.
         if let Err(source) = lock(whole) {
             let gaps = locked.gaps(whole);
-            // It has locked everything up to the first hole, and so that is where unlocking may end too. What others have
-            // stays locked.
+            // It has locked everything up to the first hole, and so that is where unlocking may end
+            // too. What others have stays locked.
             for gap in &gaps {
                 if !unlock_to_hole(*gap).unwrap_or(false) {
                     break;

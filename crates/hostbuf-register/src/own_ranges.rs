@@ -1,7 +1,9 @@
-//! The address ranges whose mapping does not change while their owner lives, such as a host buffer or a slab of a pool.
+//! The address ranges whose mapping does not change while their owner lives, such as a host buffer
+//! or a slab of a pool.
 //!
-//! A cache registers memory in such a range without watching it. Ranges can be [frozen](Freezing): from then on no device may
-//! write there. Process-wide: all caches and owners of a process share the list.
+//! A cache registers memory in such a range without watching it. Ranges can be [frozen](Freezing):
+//! from then on no device may write there. Process-wide: all caches and owners of a process share
+//! the list.
 
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
@@ -21,17 +23,20 @@ struct Range {
     frozen: bool,
 }
 
-/// A part of a program that registers memory on its own, such as a cache, and ends its registrations when a range is frozen.
+/// A part of a program that registers memory on its own, such as a cache, and ends its
+/// registrations when a range is frozen.
 pub trait FreezeObserver: Send + Sync {
-    /// Ends all unused registrations of `span`, and returns when none is left by which a device could write there.
-    /// [`may_write`] refuses new ones already. Registrations for reading end too: they pin pages, so the kernel would not
-    /// seal the memory, and not every device can be restricted to reading.
+    /// Ends all unused registrations of `span`, and returns when none is left by which a device
+    /// could write there. [`may_write`] refuses new ones already. Registrations for reading end
+    /// too: they pin pages, so the kernel would not seal the memory, and not every device can be
+    /// restricted to reading.
     ///
     /// # Errors
     /// A message that names a registration which is in use and lets a device write.
     fn prepare(&self, span: Span) -> std::result::Result<(), String>;
 
-    /// Ends what cannot be made again. It is called after [`prepare`](FreezeObserver::prepare) has succeeded on all ranks.
+    /// Ends what cannot be made again. It is called after [`prepare`](FreezeObserver::prepare) has
+    /// succeeded on all ranks.
     ///
     /// # Errors
     /// As [`prepare`](FreezeObserver::prepare).
@@ -74,12 +79,12 @@ pub struct OwnRange {
     number: u64,
 }
 
-/// Declares that `span` stays mapped, with the same pages, as long as `keeper` lives. A registration of memory in `span`
-/// keeps `keeper` alive.
+/// Declares that `span` stays mapped, with the same pages, as long as `keeper` lives. A
+/// registration of memory in `span` keeps `keeper` alive.
 ///
 /// # Safety
-/// While `keeper` lives, nothing may unmap or remap a part of `span` or discard its pages: caches do not watch this memory,
-/// so a device would go on using the old pages.
+/// While `keeper` lives, nothing may unmap or remap a part of `span` or discard its pages: caches
+/// do not watch this memory, so a device would go on using the old pages.
 #[must_use]
 #[allow(unsafe_code, reason = "a false declaration lets a device use freed pages")]
 pub unsafe fn declare(span: Span, keeper: Keeper) -> OwnRange {
@@ -95,9 +100,11 @@ impl Drop for OwnRange {
     }
 }
 
-/// Returns the declared range that contains `span`, and its keeper. Returns `None` for other memory.
+/// Returns the declared range that contains `span`, and its keeper. Returns `None` for other
+/// memory.
 ///
-/// It must not be called under a lock that a cache's monitor takes: other threads allocate while they hold the lock here.
+/// It must not be called under a lock that a cache's monitor takes: other threads allocate while
+/// they hold the lock here.
 #[must_use]
 pub fn find(span: Span) -> Option<(Span, Arc<dyn Send + Sync>)> {
     let owned = owned();
@@ -130,7 +137,8 @@ pub fn observe(observer: Weak<dyn FreezeObserver>) {
     owned.observers.push(observer);
 }
 
-/// A registration of the user that lets a device write. Freezing of its range fails while this lives.
+/// A registration of the user that lets a device write. Freezing of its range fails while this
+/// lives.
 #[derive(Debug)]
 pub struct Writing {
     number: u64,
@@ -170,7 +178,8 @@ impl Freezing {
     /// Refuses new write access to `span` and ends its unused registrations.
     ///
     /// # Errors
-    /// [`Error::Freeze`] names a registration that the user holds or that is in use; no registration of the user has ended.
+    /// [`Error::Freeze`] names a registration that the user holds or that is in use; no
+    /// registration of the user has ended.
     pub fn begin(span: Span) -> Result<Freezing> {
         let (mut freezing, observers) = {
             let mut owned = owned();
@@ -198,7 +207,8 @@ impl Freezing {
         Ok(freezing)
     }
 
-    /// Ends the remaining registrations, after [`begin`](Freezing::begin) has succeeded on all ranks.
+    /// Ends the remaining registrations, after [`begin`](Freezing::begin) has succeeded on all
+    /// ranks.
     ///
     /// # Errors
     /// [`Error::Freeze`] names a registration that a device has not ended.

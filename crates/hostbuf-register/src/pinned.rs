@@ -28,19 +28,22 @@ const FIRST: usize = 2 << 20;
 /// What is registered at a time at most, unless a block is longer.
 const LONGEST: usize = 32 << 20;
 
-/// Gives out blocks of registered memory. What is freed is kept for the next block of its size, registered as it is, so that
-/// allocating again costs no registration; slabs of memory go when the allocator and all its blocks have gone.
+/// Gives out blocks of registered memory. What is freed is kept for the next block of its size,
+/// registered as it is, so that allocating again costs no registration; slabs of memory go when the
+/// allocator and all its blocks have gone.
 ///
-/// Blocks have sizes of powers of two, at least 64 bytes, and are zeroed only when their memory is new. Threads may share it:
-/// while one waits for the device, others take blocks that are there, and give them back.
+/// Blocks have sizes of powers of two, at least 64 bytes, and are zeroed only when their memory is
+/// new. Threads may share it: while one waits for the device, others take blocks that are there,
+/// and give them back.
 ///
-/// Slabs are registered whole: the first has 2 MiB, each later one as much as all before it together, up to 32 MiB, and a
-/// block that is longer has one of its own. So the first small block takes 2 MiB of `ulimit -l` (or of the limit given here,
-/// where that is less). Where the device or the host has no room for so much, a slab is halved until it has, down to the
-/// block's own pages.
+/// Slabs are registered whole: the first has 2 MiB, each later one as much as all before it
+/// together, up to 32 MiB, and a block that is longer has one of its own. So the first small block
+/// takes 2 MiB of `ulimit -l` (or of the limit given here, where that is less). Where the device or
+/// the host has no room for so much, a slab is halved until it has, down to the block's own pages.
 ///
-/// It belongs to the process that made it, and so do its blocks: their memory is shared, so what a forked child writes into a
-/// block its parent reads. A child gets no blocks from it, and gives none back.
+/// It belongs to the process that made it, and so do its blocks: their memory is shared, so what a
+/// forked child writes into a block its parent reads. A child gets no blocks from it, and gives
+/// none back.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -101,7 +104,8 @@ impl SlabMemory {
         let span = Span::new(segment.start(), segment.len())?;
         let memory = Arc::new(SlabMemory { own: OnceLock::new(), segment });
         let keeper: Weak<SlabMemory> = Arc::downgrade(&memory);
-        // SAFETY: the segment stays mapped until the keeper is dropped, and nothing discards its pages.
+        // SAFETY: the segment stays mapped until the keeper is dropped, and nothing discards its
+        // pages.
         memory.own.get_or_init(|| unsafe { own_ranges::declare(span, keeper) });
         Ok(memory)
     }
@@ -127,7 +131,8 @@ pub struct Pinned<R: Registrar> {
 }
 
 impl<R: Registrar> Shared<R> {
-    /// To be asked in the process that made it only: a thread that a child does not have may hold the lock.
+    /// To be asked in the process that made it only: a thread that a child does not have may hold
+    /// the lock.
     fn held(&self) -> MutexGuard<'_, State<R>> {
         self.state.lock().ignore_poison()
     }
@@ -150,7 +155,8 @@ impl<R: Registrar> State<R> {
         Some((slab, offset))
     }
 
-    /// How long a new slab for a block of `size` bytes is: at least its pages, and at most what is left of `limit`.
+    /// How long a new slab for a block of `size` bytes is: at least its pages, and at most what is
+    /// left of `limit`.
     fn next_length(&self, size: usize, limit: usize) -> Option<usize> {
         let page = memory::page_size() as usize;
         let taken = self.registered + self.reserved;
@@ -211,7 +217,8 @@ impl<R: Registrar> Drop for Growth<'_, R> {
 }
 
 impl<R: Registrar> PinnedAlloc<R> {
-    /// An allocator that registers at most `limit` bytes with `registrar`. Nothing is registered yet.
+    /// An allocator that registers at most `limit` bytes with `registrar`. Nothing is registered
+    /// yet.
     #[must_use]
     pub fn new(registrar: Arc<R>, access: Access, limit: usize) -> PinnedAlloc<R> {
         let state = State {
@@ -230,8 +237,9 @@ impl<R: Registrar> PinnedAlloc<R> {
     /// A block of `length` bytes.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for 0 bytes; [`Error::Limit`] above the limit, before any memory is taken; [`Error::NoSpace`];
-    /// [`Error::Forked`] in a child of the process that made the allocator; as [`Registrar::register`].
+    /// [`Error::Invalid`] for 0 bytes; [`Error::Limit`] above the limit, before any memory is
+    /// taken; [`Error::NoSpace`]; [`Error::Forked`] in a child of the process that made the
+    /// allocator; as [`Registrar::register`].
     pub fn allocate(&self, length: usize) -> Result<Pinned<R>> {
         if !self.shared.lineage.is_here() {
             return Err(Error::Forked);
@@ -250,7 +258,8 @@ impl<R: Registrar> PinnedAlloc<R> {
             if !state.coming.iter().any(|room| size <= *room) {
                 break;
             }
-            // Another thread makes a slab that has room for both: one of its own would wait for the device as long.
+            // Another thread makes a slab that has room for both: one of its own would wait for the
+            // device as long.
             state = self.shared.grown.wait(state).ignore_poison();
         }
         let Some(wanted) = state.next_length(size, self.limit) else {
@@ -287,7 +296,8 @@ impl<R: Registrar> PinnedAlloc<R> {
     fn slab(&self, length: usize, used: usize) -> Result<Slab<R>> {
         let memory = SlabMemory::new(length)?;
         let start = memory.segment.start();
-        // Pages of 2 MiB may have made the segment longer than that, and the limit is of what is registered.
+        // Pages of 2 MiB may have made the segment longer than that, and the limit is of what is
+        // registered.
         let span = Span::new(start, length)?;
         let registration = Registration::with_keepalive(&self.registrar, span, self.access, memory)?;
         Ok(Slab { registration: Arc::new(registration), start, length, used })
@@ -339,7 +349,8 @@ impl<R: Registrar> Deref for Pinned<R> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: this block's alone until it is dropped, inside the slab, which the registration keeps mapped.
+        // SAFETY: this block's alone until it is dropped, inside the slab, which the registration
+        // keeps mapped.
         unsafe { std::slice::from_raw_parts(self.start as *const u8, self.length) }
     }
 }

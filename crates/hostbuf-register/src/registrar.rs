@@ -42,19 +42,22 @@ impl fmt::Display for Probe {
     }
 }
 
-/// Registers and deregisters memory with one device. The device is part of the registrar: two devices, or two contexts
-/// of one device, are two registrars.
+/// Registers and deregisters memory with one device. The device is part of the registrar: two
+/// devices, or two contexts of one device, are two registrars.
 ///
-/// One test suite checks the contract of all registrars: `register` registers either the whole span or nothing; an
-/// unmapped span is an error, never a signal; each handle is passed to `deregister` once; several threads may call both
-/// concurrently. `overlap` and `footprint` return at once and neither allocate nor free memory, since a cache calls
-/// them under a lock that must not depend on the program's allocator.
+/// One test suite checks the contract of all registrars: `register` registers either the whole span
+/// or nothing; an unmapped span is an error, never a signal; each handle is passed to `deregister`
+/// once; several threads may call both concurrently. `overlap` and `footprint` return at once and
+/// neither allocate nor free memory, since a cache calls them under a lock that must not depend on
+/// the program's allocator.
 pub trait Registrar: Send + Sync + 'static {
-    /// The device's handle of a registration, such as keys or a device address. Deregistering consumes it.
+    /// The device's handle of a registration, such as keys or a device address. Deregistering
+    /// consumes it.
     type Handle: Send + Sync + 'static;
 
-    /// The part of the handle that requests to the device need; a cache hit returns a copy. It should be small, since
-    /// each thread that uses a cache has room for two keys per registration. `()` if there is none.
+    /// The part of the handle that requests to the device need; a cache hit returns a copy. It
+    /// should be small, since each thread that uses a cache has room for two keys per registration.
+    /// `()` if there is none.
     type Key: Copy + Send + Sync + 'static;
 
     /// Returns the name for messages, such as `mlock`, `cuda 0` or `mlx5_0`.
@@ -73,29 +76,30 @@ pub trait Registrar: Send + Sync + 'static {
         span.len()
     }
 
-    /// Returns the key of a registration, which is constant while the registration lives. It returns at once and must
-    /// not panic.
+    /// Returns the key of a registration, which is constant while the registration lives. It
+    /// returns at once and must not panic.
     fn key(&self, handle: &Self::Handle) -> Self::Key;
 
     /// Registers all of `span`.
     ///
     /// # Errors
-    /// [`Error::Registration`](crate::Error::Registration) with the operands and the device's error.
+    /// [`Error::Registration`](crate::Error::Registration) with the operands and the device's
+    /// error.
     fn register(&self, span: Span, access: Access) -> Result<Self::Handle>;
 
     /// Ends a registration.
     ///
     /// # Errors
-    /// [`Error::Registration`](crate::Error::Registration) if the device keeps the registration; its pages may stay
-    /// pinned until the process ends.
+    /// [`Error::Registration`](crate::Error::Registration) if the device keeps the registration;
+    /// its pages may stay pinned until the process ends.
     fn deregister(&self, span: Span, handle: Self::Handle) -> Result<()>;
 }
 
-/// A registration of a range with a device, which ends when this is dropped. It owns its registrar and, if the memory
-/// is hostbuf's, the memory, so deregistration always precedes unmapping.
+/// A registration of a range with a device, which ends when this is dropped. It owns its registrar
+/// and, if the memory is hostbuf's, the memory, so deregistration always precedes unmapping.
 ///
-/// It belongs to the process that made it. Dropping it in a forked child does nothing, since the device would end the
-/// parent's registration.
+/// It belongs to the process that made it. Dropping it in a forked child does nothing, since the
+/// device would end the parent's registration.
 pub struct Registration<R: Registrar> {
     registrar: Arc<R>,
     handle: Option<R::Handle>,
@@ -114,8 +118,8 @@ impl<R: Registrar> Registration<R> {
         Registration::keeping(registrar, span, access, None)
     }
 
-    /// Registers `span` and keeps `memory` alive until the registration has ended. If the device refuses to end it,
-    /// `memory` is never dropped.
+    /// Registers `span` and keeps `memory` alive until the registration has ended. If the device
+    /// refuses to end it, `memory` is never dropped.
     ///
     /// # Errors
     /// As [`Registrar::register`].
@@ -179,7 +183,8 @@ impl<R: Registrar> Registration<R> {
             Some(handle) if self.lineage.is_here() => {
                 let result = self.registrar.deregister(self.span, handle);
                 if result.is_err() {
-                    // The device may have it still: then it stays mapped, and is not frozen under it.
+                    // The device may have it still: then it stays mapped, and is not frozen under
+                    // it.
                     std::mem::forget(self.memory.take());
                 }
                 result

@@ -3,7 +3,8 @@
 use std::fmt;
 use std::ops::BitOr;
 
-/// A range of addresses of this process, of at least one byte and without wrap-around. It need not be mapped.
+/// A range of addresses of this process, of at least one byte and without wrap-around. It need not
+/// be mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Span {
     start: usize,
@@ -112,7 +113,8 @@ pub struct Access(u8);
 impl Access {
     /// The device reads on behalf of this process: the source of sends and of copies to a GPU.
     pub const READ: Access = Access(0);
-    /// The device writes on behalf of this process: the target of receives and of copies from a GPU.
+    /// The device writes on behalf of this process: the target of receives and of copies from a
+    /// GPU.
     pub const WRITE: Access = Access(1);
     /// A peer may read.
     pub const REMOTE_READ: Access = Access(2);

@@ -1,11 +1,12 @@
-//! RDMA devices by verbs: InfiniBand, RoCE, iWARP, and their likes in software. What is called a registration elsewhere is
-//! a memory region (MR) here.
+//! RDMA devices by verbs: InfiniBand, RoCE, iWARP, and their likes in software. What is called a
+//! registration elsewhere is a memory region (MR) here.
 //!
 //! ```text
 //!   VerbsHandle (MR) ──> Domain: protection domain, context <── Verbs
 //! ```
 //!
-//! Whoever holds an MR holds the domain, so it always ends before its protection domain, and that before the context.
+//! Whoever holds an MR holds the domain, so it always ends before its protection domain, and that
+//! before the context.
 
 #![allow(unsafe_code)]
 
@@ -24,30 +25,31 @@ use crate::os::{kernel, memory};
 use crate::register::registrar::{Overlap, Probe, Registrar};
 use crate::span::{Access, Span};
 
-/// Since which kernel memory that is mapped shared and read-only can be registered for reading. Before, the kernel asked for
-/// pages to write also where nobody was to write.
+/// Since which kernel memory that is mapped shared and read-only can be registered for reading.
+/// Before, the kernel asked for pages to write also where nobody was to write.
 const READS_SHARED: (u32, u32) = (6, 2);
 
-/// One RDMA device, opened, with a protection domain of its own. Several may be opened, also of one device: keys of one mean
-/// nothing to the queue pairs of another.
+/// One RDMA device, opened, with a protection domain of its own. Several may be opened, also of one
+/// device: keys of one mean nothing to the queue pairs of another.
 ///
-/// Pages without any access (`PROT_NONE`) are refused for writing; for [`Access::READ`] the kernel may take them, so that a
-/// range which runs over the end of a buffer is no error there.
+/// Pages without any access (`PROT_NONE`) are refused for writing; for [`Access::READ`] the kernel
+/// may take them, so that a range which runs over the end of a buffer is no error there.
 ///
-/// A frozen buffer can be registered from Linux 6.2 on. On older ones register it before it is frozen, with
-/// [`Access::READ`] or [`Access::REMOTE_READ`], and hold the registration; then the kernel does not seal it
-/// ([`Proof::Weaker`](crate::Proof::Weaker)).
+/// A frozen buffer can be registered from Linux 6.2 on. On older ones register it before it is
+/// frozen, with [`Access::READ`] or [`Access::REMOTE_READ`], and hold the registration; then the
+/// kernel does not seal it ([`Proof::Weaker`](crate::Proof::Weaker)).
 ///
 /// The pointers that it gives are those of the crate `ibverbs-sys`, 0.3.
 ///
-/// Each registration is charged against the limit of locked memory (`ulimit -l`), also one of pages that are registered
-/// already.
+/// Each registration is charged against the limit of locked memory (`ulimit -l`), also one of pages
+/// that are registered already.
 pub struct Verbs {
     domain: Arc<Domain>,
     page: usize,
 }
 
-/// What a device gave for a range: its keys. It ends the registration when it is dropped, in the process that made it.
+/// What a device gave for a range: its keys. It ends the registration when it is dropped, in the
+/// process that made it.
 pub struct VerbsHandle {
     region: NonNull<ffi::ibv_mr>,
     local: u32,
@@ -72,8 +74,8 @@ struct Domain {
     lineage: Lineage,
 }
 
-// SAFETY: the verbs may be called by any thread, and by several at a time, for all that they make; the pointers are only given
-// to them.
+// SAFETY: the verbs may be called by any thread, and by several at a time, for all that they make;
+// the pointers are only given to them.
 unsafe impl Send for Domain {}
 // SAFETY: as above.
 unsafe impl Sync for Domain {}
@@ -111,8 +113,8 @@ impl Verbs {
     /// Opens the device of that name, the first one without.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] where there is no device, [`Error::Invalid`] when none has that name, [`Error::Os`] when it
-    /// cannot be opened.
+    /// [`Error::Unsupported`] where there is no device, [`Error::Invalid`] when none has that name,
+    /// [`Error::Os`] when it cannot be opened.
     pub fn open(device: Option<&str>) -> Result<Verbs> {
         let list = List::new().map_err(|error| match error {
             Error::Os { source, .. } if source.raw_os_error() == Some(libc::ENOSYS) => {
@@ -145,13 +147,15 @@ impl Verbs {
         Ok(Verbs { domain, page: memory::page_size() as usize })
     }
 
-    /// The `ibv_context` of the device, for completion queues. It ends with this and with all that is registered by it.
+    /// The `ibv_context` of the device, for completion queues. It ends with this and with all that
+    /// is registered by it.
     #[must_use]
     pub fn context(&self) -> NonNull<ffi::ibv_context> {
         self.domain.context
     }
 
-    /// The `ibv_pd` in which everything is registered, for queue pairs: they have to end before it does.
+    /// The `ibv_pd` in which everything is registered, for queue pairs: they have to end before it
+    /// does.
     #[must_use]
     pub fn protection_domain(&self) -> NonNull<ffi::ibv_pd> {
         self.domain.protection
@@ -188,8 +192,9 @@ impl Registrar for Verbs {
             return Err(self.failed(span, access, why, None));
         }
         let pd = self.domain.protection.as_ptr();
-        // SAFETY: the domain lives. The kernel looks at the range itself: what is not mapped is an error. What stands there
-        // may be written by the device as `access` says, which whoever registers it answers for.
+        // SAFETY: the domain lives. The kernel looks at the range itself: what is not mapped is an
+        // error. What stands there may be written by the device as `access` says, which whoever
+        // registers it answers for.
         let region = unsafe { ffi::ibv_reg_mr(pd, span.start() as *mut _, span.len(), flags(access)) };
         let Some(region) = NonNull::new(region) else {
             let source = io::Error::last_os_error();
@@ -227,7 +232,8 @@ impl VerbsHandle {
         self.remote
     }
 
-    /// The `ibv_mr`, for whoever calls verbs with it. It ends with this, and must not be ended otherwise.
+    /// The `ibv_mr`, for whoever calls verbs with it. It ends with this, and must not be ended
+    /// otherwise.
     #[must_use]
     pub fn as_ptr(&self) -> NonNull<ffi::ibv_mr> {
         self.region
@@ -277,7 +283,8 @@ impl Drop for Domain {
         if !self.lineage.is_here() {
             return;
         }
-        // SAFETY: nothing that hostbuf made in it is left, or it would hold this; queue pairs of the user's make it an error.
+        // SAFETY: nothing that hostbuf made in it is left, or it would hold this; queue pairs of
+        // the user's make it an error.
         let code = unsafe { ffi::ibv_dealloc_pd(self.protection.as_ptr()) };
         if code != 0 {
             let error = io::Error::from_raw_os_error(code);
@@ -335,7 +342,8 @@ fn missing(why: &str) -> Error {
     Error::Unsupported { what: "RDMA".into(), why: why.into() }
 }
 
-/// Rights as verbs name them. Whoever lets a peer write lets the device write: [`Access`] sees to it, as the kernel wants it.
+/// Rights as verbs name them. Whoever lets a peer write lets the device write: [`Access`] sees to
+/// it, as the kernel wants it.
 fn flags(access: Access) -> i32 {
     let flags = [
         (Access::WRITE, ffi::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE),

@@ -1,5 +1,5 @@
-//! The memory functions that the compiler calls by name. Local to the object: a version script hides them, or
-//! they would replace libc's in every program of the job.
+//! The memory functions that the compiler calls by name. Local to the object: a version script
+//! hides them, or they would replace libc's in every program of the job.
 
 use core::arch::asm;
 
@@ -67,8 +67,8 @@ unsafe extern "C" fn bcmp(a: *const u8, b: *const u8, n: usize) -> i32 {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn strlen(text: *const u8) -> usize {
     let mut length = 0;
-    // SAFETY: by the contract of strlen. The read is volatile, since the compiler would otherwise emit a call of
-    // strlen.
+    // SAFETY: by the contract of strlen. The read is volatile, since the compiler would otherwise
+    // emit a call of strlen.
     while unsafe { text.add(length).read_volatile() } != 0 {
         length += 1;
     }

@@ -13,8 +13,8 @@ pub(crate) enum Inside {
     Neither,
 }
 
-/// Looks into the new root directory of this process, which is `chroot`, for `object`, a path terminated by NUL. Returns
-/// `None` if the command line names no directory.
+/// Looks into the new root directory of this process, which is `chroot`, for `object`, a path
+/// terminated by NUL. Returns `None` if the command line names no directory.
 pub(crate) fn inside(object: &[u8]) -> Option<Inside> {
     let mut text = [0u8; 16384];
     let mut arguments = command_line::read(&mut text).skip(1);

@@ -2,8 +2,8 @@
 
 use hostbuf_raw::syscall as raw;
 
-/// Returns the arguments, first the program's own name. A long command line is truncated, which is enough for the options
-/// of a container runtime.
+/// Returns the arguments, first the program's own name. A long command line is truncated, which is
+/// enough for the options of a container runtime.
 pub(crate) fn read(text: &mut [u8; 16384]) -> impl Iterator<Item = &[u8]> {
     let mut length = 0;
     if let Ok(fd) = raw::open(b"/proc/self/cmdline\0") {

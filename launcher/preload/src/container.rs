@@ -1,9 +1,9 @@
 //! Container runtimes: programs that start others with another root directory.
 //!
-//! A runtime maps the buffer itself and has no use for it, and the program that it starts may not find the preloaded
-//! object by its path. So the object removes the address from the runtime's environment; an image that loads the object
-//! sets it again. If the runtime keeps descriptors open and mounts `/proc` inside, `LD_PRELOAD` names a descriptor
-//! instead of the path.
+//! A runtime maps the buffer itself and has no use for it, and the program that it starts may not
+//! find the preloaded object by its path. So the object removes the address from the runtime's
+//! environment; an image that loads the object sets it again. If the runtime keeps descriptors open
+//! and mounts `/proc` inside, `LD_PRELOAD` names a descriptor instead of the path.
 
 use crate::chroot::{self, Inside};
 use crate::command_line;
@@ -39,7 +39,8 @@ pub(crate) fn leave(environment: &mut Environment) {
     let mut path = [0u8; 4096];
     let length = raw::read_link(b"/proc/self/exe\0", &mut path).unwrap_or(0);
     let name = path[..length].rsplit(|&b| b == b'/').next().unwrap_or(&[]);
-    // Charliecloud keeps descriptors open and always mounts the host's /proc; bubblewrap mounts one with --proc.
+    // Charliecloud keeps descriptors open and always mounts the host's /proc; bubblewrap mounts one
+    // with --proc.
     let passes = name == b"ch-run" || (name == b"bwrap" && has_argument(b"--proc"));
     if !passes && name != b"bwrap" && !RUNTIMES.contains(&name) {
         return;
@@ -81,8 +82,9 @@ fn hand_over(environment: &mut Environment) {
     }
 }
 
-/// Replaces the descriptor that [`hand_over`] has put into `LD_PRELOAD`: by the object's path if it exists here, else
-/// by this process's `/proc/PID/fd`, since children may close the descriptors that they inherit.
+/// Replaces the descriptor that [`hand_over`] has put into `LD_PRELOAD`: by the object's path if it
+/// exists here, else by this process's `/proc/PID/fd`, since children may close the descriptors
+/// that they inherit.
 pub(crate) fn enter(environment: &mut Environment) {
     let Some(list) = environment.value(LD_PRELOAD) else { return };
     let Some(at) = list.windows(BY_DESCRIPTOR.len()).position(|part| part == BY_DESCRIPTOR) else { return };
@@ -98,7 +100,8 @@ pub(crate) fn enter(environment: &mut Environment) {
         }
         return;
     }
-    // The process number in /proc, which differs from getpid() if /proc belongs to another PID namespace.
+    // The process number in /proc, which differs from getpid() if /proc belongs to another PID
+    // namespace.
     let mut own = [0u8; 16];
     let Some(own) = raw::read_link(b"/proc/self\0", &mut own).ok().and_then(|length| number(&own[..length]))
     else {

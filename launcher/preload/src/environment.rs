@@ -21,8 +21,8 @@ unsafe extern "C" {
 
 /// The `NAME=value` strings of this process.
 pub(crate) enum Environment {
-    /// libc's `environ`, a null-terminated array. `getenv` reads it, also under valgrind, which moves its client's
-    /// environment away from where the kernel put it. It needs no `/proc`.
+    /// libc's `environ`, a null-terminated array. `getenv` reads it, also under valgrind, which
+    /// moves its client's environment away from where the kernel put it. It needs no `/proc`.
     List(*const *mut u8),
     /// The block that the kernel wrote at exec, for a program without a libc.
     Block { start: *mut u8, length: usize },
@@ -31,8 +31,9 @@ pub(crate) enum Environment {
 impl Environment {
     /// Finds the environment. Returns `None` in a program without a libc if `/proc` cannot be read.
     pub(crate) fn find() -> Option<Environment> {
-        // SAFETY: the dynamic linker has written null or the address of libc's variable here. libc's constructor has
-        // run, since this object precedes all libraries, and constructors run from the last object to the first.
+        // SAFETY: the dynamic linker has written null or the address of libc's variable here.
+        // libc's constructor has run, since this object precedes all libraries, and constructors
+        // run from the last object to the first.
         let list = unsafe { if ENVIRON.is_null() { core::ptr::null() } else { *ENVIRON } };
         if list.is_null() { Environment::block() } else { Some(Environment::List(list)) }
     }
@@ -44,7 +45,8 @@ impl Environment {
         let length = raw::read(fd, &mut text);
         raw::close(fd);
         let text = &text[..length.ok()?];
-        // The second field is a name in parentheses that may hold anything; the others are separated by blanks.
+        // The second field is a name in parentheses that may hold anything; the others are
+        // separated by blanks.
         let close = text.iter().rposition(|&b| b == b')')?;
         let mut fields = text[close + 1..].split(|&b| b == b' ').filter(|f| !f.is_empty()).skip(47);
         let start = crate::text::number(fields.next()?)? as usize;
@@ -53,12 +55,13 @@ impl Environment {
             .then(|| Environment::Block { start: start as *mut u8, length: end - start })
     }
 
-    /// Calls `each` with the strings, without their NUL, until it returns a value, and returns that value.
+    /// Calls `each` with the strings, without their NUL, until it returns a value, and returns that
+    /// value.
     fn search<T>(&self, mut each: impl FnMut(*mut u8, usize) -> Option<T>) -> Option<T> {
         match *self {
             Environment::List(mut place) => {
-                // SAFETY: `environ` is a null-terminated array of NUL-terminated strings; constructors run one after
-                // another, so no other code changes it meanwhile.
+                // SAFETY: `environ` is a null-terminated array of NUL-terminated strings;
+                // constructors run one after another, so no other code changes it meanwhile.
                 unsafe {
                     while !(*place).is_null() {
                         let text = *place;
@@ -75,7 +78,8 @@ impl Environment {
                 None
             }
             Environment::Block { start, length } => {
-                // SAFETY: the kernel's own bounds of this process's environment block, which is private stack memory.
+                // SAFETY: the kernel's own bounds of this process's environment block, which is
+                // private stack memory.
                 let block = unsafe { core::slice::from_raw_parts(start, length) };
                 let mut at = 0;
                 block.split(|&b| b == 0).find_map(|entry| {
@@ -106,15 +110,16 @@ impl Environment {
         Some(unsafe { core::slice::from_raw_parts(text.add(head), length - head) })
     }
 
-    /// Overwrites a variable's value and returns true if the variable exists and has room. The unused rest becomes a
-    /// string of its own, since some readers of the kernel's block take an empty string for its end.
+    /// Overwrites a variable's value and returns true if the variable exists and has room. The
+    /// unused rest becomes a string of its own, since some readers of the kernel's block take an
+    /// empty string for its end.
     pub(crate) fn write(&mut self, name: &str, value: &[u8]) -> bool {
         let head = name.len() + 1;
         let Some((text, length)) = self.entry(name).filter(|(_, length)| length - head >= value.len()) else {
             return false;
         };
-        // SAFETY: inside the string, which is private memory of this process. getenv() returns pointers into it, so it
-        // finds the value that is written here.
+        // SAFETY: inside the string, which is private memory of this process. getenv() returns
+        // pointers into it, so it finds the value that is written here.
         let place = unsafe { core::slice::from_raw_parts_mut(text.add(head), length - head) };
         place.fill(b'.');
         place[..value.len()].copy_from_slice(value);
@@ -124,8 +129,9 @@ impl Environment {
         true
     }
 
-    /// Overwrites `length` bytes of a list variable, from the first occurrence of `from`, with `to` and a padding of
-    /// colons, which are empty list elements. Returns false if `from` is missing or there is no room.
+    /// Overwrites `length` bytes of a list variable, from the first occurrence of `from`, with `to`
+    /// and a padding of colons, which are empty list elements. Returns false if `from` is missing
+    /// or there is no room.
     pub(crate) fn replace(&mut self, name: &str, from: &[u8], length: usize, to: &[u8]) -> bool {
         let Some(value) = self.value(name) else { return false };
         let Some(at) = value.windows(from.len()).position(|part| part == from) else { return false };

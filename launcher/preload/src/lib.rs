@@ -1,19 +1,23 @@
-//! The preloaded object: gets the buffer into a process before its `main` and before the static constructors of
-//! its executable.
+//! The preloaded object: gets the buffer into a process before its `main` and before the static
+//! constructors of its executable.
 //!
-//! It is loaded by `LD_PRELOAD` into every image of a job, so it must be invisible: it has no dependency, refers
-//! to no symbol of any libc (one that asks for a newer libc than a container's would make every program there
-//! exit), exports nothing, never allocates, and speaks to the kernel by instruction, since sanitizers intercept
-//! libc's `mmap`. It runs in three cases:
+//! It is loaded by `LD_PRELOAD` into every image of a job, so it must be invisible: it has no
+//! dependency, refers to no symbol of any libc (one that asks for a newer libc than a container's
+//! would make every program there exit), exports nothing, never allocates, and speaks to the kernel
+//! by instruction, since sanitizers intercept libc's `mmap`. It runs in three cases:
 //!
-//! 1. the first image of a rank: `hostbuf exec` has opened the connection to the host's agent and handed it
-//!    through exec; the process votes, maps what wins, and goes on to `main` when all ranks of all hosts have;
-//! 2. any later image (a shell's child, a spawned process): it takes what is agreed, or ends with a clear error;
-//! 3. no agent answers: the process runs without the buffer, and without an address in its environment. It prints
-//!    nothing if the job is over, and a message if the agent is unreachable (in another network namespace).
+//! 1. the first image of a rank: `hostbuf exec` has opened the connection to the host's agent and
+//!    handed it through exec; the process votes, maps what wins, and goes on to `main` when all
+//!    ranks of all hosts have;
+//! 2. any later image (a shell's child, a spawned process): it takes what is agreed, or ends with a
+//!    clear error;
+//! 3. no agent answers: the process runs without the buffer, and without an address in its
+//!    environment. It prints nothing if the job is over, and a message if the agent is unreachable
+//!    (in another network namespace).
 //!
-//! In the first image of a rank that registers the buffers (`--register`) it stops when they are mapped, and leaves the
-//! connection open: the registering object (launcher/preregister), whose constructor comes next, goes on from there.
+//! In the first image of a rank that registers the buffers (`--register`) it stops when they are
+//! mapped, and leaves the connection open: the registering object (launcher/preregister), whose
+//! constructor comes next, goes on from there.
 
 #![cfg_attr(not(test), no_std)]
 #![allow(unsafe_code)]
@@ -95,8 +99,9 @@ pub fn start() {
     container::leave(&mut environment);
 }
 
-/// Whether this process is `hostbuf exec` itself, which votes for nobody. (The engine hands the variables to every
-/// process of the job, so that processes spawned later have them too; they name the prefix.)
+/// Whether this process is `hostbuf exec` itself, which votes for nobody. (The engine hands the
+/// variables to every process of the job, so that processes spawned later have them too; they name
+/// the prefix.)
 fn is_the_prefix(environment: &Environment) -> bool {
     let Some(prefix) = environment.value(ENV_PREFIX) else { return false };
     let mut path = [0u8; 4096];
@@ -105,8 +110,8 @@ fn is_the_prefix(environment: &Environment) -> bool {
     path[..length].strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest == b" (deleted)")
 }
 
-/// `fd:pid` as `hostbuf exec` wrote it, when this is the process that it became and the descriptor is a
-/// connection to a process of the same user.
+/// `fd:pid` as `hostbuf exec` wrote it, when this is the process that it became and the descriptor
+/// is a connection to a process of the same user.
 fn handed_over(value: &[u8]) -> Option<i32> {
     let colon = value.iter().position(|&b| b == b':')?;
     let (fd, pid) = (text::number(&value[..colon])?, text::number(&value[colon + 1..])?);
@@ -120,7 +125,8 @@ fn names_this(value: &[u8]) -> bool {
     pid == Some(u64::from(raw::pid()))
 }
 
-/// Writes the address and the size of the first buffer into the environment, or removes those of a parent.
+/// Writes the address and the size of the first buffer into the environment, or removes those of a
+/// parent.
 fn publish(environment: &mut Environment, winner: Option<Winner>) {
     let first =
         winner.as_ref().and_then(|w| w.buffers.as_slice().first().map(|b| (w.address + b.offset, b.length)));
@@ -144,8 +150,8 @@ enum Until {
     Go,
 }
 
-/// Handles case 1. Returns the agreement and the value of [`ENV_REPORT`], and ends the process if there can be no
-/// buffer.
+/// Handles case 1. Returns the agreement and the value of [`ENV_REPORT`], and ends the process if
+/// there can be no buffer.
 fn take_part(fd: i32, until: Until) -> (Winner, Line) {
     let territory = territory();
     if raw::send(fd, Frame::new(Kind::Ready).with(&[territory as u64]).bytes()).is_err() {
@@ -193,8 +199,8 @@ fn take_part(fd: i32, until: Until) -> (Winner, Line) {
     }
 }
 
-/// Handles cases 2 and 3. The error is that of connecting, or `None` if the connection closed without an answer, as at
-/// the end of a job.
+/// Handles cases 2 and 3. The error is that of connecting, or `None` if the connection closed
+/// without an answer, as at the end of a job.
 fn come_late(name: &[u8]) -> Result<Winner, Option<Errno>> {
     let fd = raw::connect(name).map_err(Some)?;
     let winner = join(fd);

@@ -7,7 +7,8 @@ use hostbuf_raw::syscall::{self as raw, Errno};
 
 /// [Reports](report) that this process has no buffer although its job may be running.
 pub(crate) fn tell(environment: &mut Environment, why: Option<Errno>) {
-    // The connection closed without an answer, or the name now belongs to another user's socket: the job is over.
+    // The connection closed without an answer, or the name now belongs to another user's socket:
+    // the job is over.
     let Some(errno) = why else { return };
     let Some(there) = environment.value(ENV_NETWORK).and_then(number) else { return };
     let network = match (network(), errno) {
@@ -28,8 +29,9 @@ pub(crate) fn tell(environment: &mut Environment, why: Option<Errno>) {
     }
 }
 
-/// Reports that this process, or the program that it starts, has no buffer. Of the ranks with the same command line only
-/// one prints it. Ends the process if the user demands a buffer (`--require`).
+/// Reports that this process, or the program that it starts, has no buffer. Of the ranks with the
+/// same command line only one prints it. Ends the process if the user demands a buffer
+/// (`--require`).
 pub(crate) fn report(environment: &mut Environment, why: &[u8]) {
     let required = environment.value(ENV_REQUIRE).is_some_and(|value| !value.is_empty());
     let ranks = environment.value(ENV_REPORT).unwrap_or(b"-");

@@ -1,4 +1,5 @@
-//! What a program can ask the object, and what hostbuf's own library in it does: include/hostbuf_registered.h.
+//! What a program can ask the object, and what hostbuf's own library in it does:
+//! include/hostbuf_registered.h.
 
 use std::ffi::{c_char, c_int};
 
@@ -22,15 +23,16 @@ pub unsafe extern "C" fn hostbuf_registered(index: usize, to: *mut Described) ->
     1
 }
 
-/// Ends what is registered of the buffers in a range, so that nobody can write there by a device, and nothing pins it. 0 when
-/// all has ended.
+/// Ends what is registered of the buffers in a range, so that nobody can write there by a device,
+/// and nothing pins it. 0 when all has ended.
 #[unsafe(no_mangle)]
 pub extern "C" fn hostbuf_registered_end(address: usize, length: usize) -> c_int {
     in_range(address, length, held::end)
 }
 
-/// Registers again, for reading alone, what [`hostbuf_registered_end`] has ended. 0 when all is registered; otherwise it says why
-/// on standard error, since whoever wrote `--register` counts on it.
+/// Registers again, for reading alone, what [`hostbuf_registered_end`] has ended. 0 when all is
+/// registered; otherwise it says why on standard error, since whoever wrote `--register` counts on
+/// it.
 #[unsafe(no_mangle)]
 pub extern "C" fn hostbuf_registered_again(address: usize, length: usize) -> c_int {
     in_range(address, length, |span| {
@@ -50,8 +52,9 @@ fn in_range(address: usize, length: usize, act: fn(Span) -> bool) -> c_int {
     }
 }
 
-/// Whether this host can register with each kind of device, one line each: `mlock`, `cuda` or `rdma`, a blank, `ready` or
-/// `missing`, a blank, and with what, or why not. Written to `text`, cut at `room` bytes; how many there are.
+/// Whether this host can register with each kind of device, one line each: `mlock`, `cuda` or
+/// `rdma`, a blank, `ready` or `missing`, a blank, and with what, or why not. Written to `text`,
+/// cut at `room` bytes; how many there are.
 ///
 /// # Safety
 /// `text` must be valid for writing `room` bytes.

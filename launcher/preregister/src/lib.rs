@@ -1,12 +1,14 @@
-//! The registering object: registers a job's buffers with devices before the `main` of the rank that `--register` names.
+//! The registering object: registers a job's buffers with devices before the `main` of the rank
+//! that `--register` names.
 //!
-//! It is loaded by `LD_PRELOAD` behind the preloaded object, which it names as needed: so its constructor runs when the buffer
-//! is mapped, and before those of the program. The preloaded object leaves it the connection to the host's agent; no rank of
-//! the job runs before this one has said that all is registered, and if it cannot be, none does.
+//! It is loaded by `LD_PRELOAD` behind the preloaded object, which it names as needed: so its
+//! constructor runs when the buffer is mapped, and before those of the program. The preloaded
+//! object leaves it the connection to the host's agent; no rank of the job runs before this one has
+//! said that all is registered, and if it cannot be, none does.
 //!
-//! Children of the process load it too, and it does nothing there, since registrations belong to a process. In an image that the
-//! process becomes later (`env`, `numactl`, `sh -c 'exec ...'`) it registers again: the first image's registrations ended
-//! with that image.
+//! Children of the process load it too, and it does nothing there, since registrations belong to a
+//! process. In an image that the process becomes later (`env`, `numactl`, `sh -c 'exec ...'`) it
+//! registers again: the first image's registrations ended with that image.
 //!
 //! What it exports is in include/hostbuf_registered.h.
 
@@ -32,7 +34,8 @@ use message::say;
 #[unsafe(link_section = ".init_array")]
 static START: extern "C" fn() = start;
 
-/// How long the agent may take to say how the job ends, once it has heard that this rank cannot go on.
+/// How long the agent may take to say how the job ends, once it has heard that this rank cannot go
+/// on.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 extern "C" fn start() {
@@ -100,19 +103,19 @@ fn handed_over() -> Option<Channel> {
     let (fd, pid) = value.split_once(':')?;
     let fd = fd.parse::<i32>().ok().filter(|_| pid.parse() == Ok(std::process::id()))?;
     used_up(ENV_CONNECTION);
-    // SAFETY: the number that `hostbuf exec` has left open for this process, and the preloaded object has used; nobody else
-    // knows it.
+    // SAFETY: the number that `hostbuf exec` has left open for this process, and the preloaded
+    // object has used; nobody else knows it.
     Channel::of(unsafe { OwnedFd::from_raw_fd(fd) }).ok()
 }
 
-/// Makes a variable's value `-`, where it lies. Not by setenv: some programs bring one of their own (bash), which must not be called
-/// before their main.
+/// Makes a variable's value `-`, where it lies. Not by setenv: some programs bring one of their own
+/// (bash), which must not be called before their main.
 fn used_up(name: &str) {
     unsafe extern "C" {
         static mut environ: *mut *mut c_char;
     }
-    // SAFETY: constructors run one after another, before any thread of the program; the environment is a list of texts of
-    // this process's own, and null ends it.
+    // SAFETY: constructors run one after another, before any thread of the program; the environment
+    // is a list of texts of this process's own, and null ends it.
     unsafe {
         let mut place = environ;
         while !place.is_null() && !(*place).is_null() {

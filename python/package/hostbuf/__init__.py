@@ -1,6 +1,7 @@
 """One buffer per host, at one address on every host of an MPI job, shared by all its ranks.
 
-A table that every rank reads is there once a host, and numpy arrays over it are views without a copy:
+A table that every rank reads is there once a host, and numpy arrays over it are views without a
+copy:
 
 >>> import numpy as np, hostbuf
 >>> with hostbuf.allocate(None, 1 << 20) as buffer:     # mpi4py's MPI.COMM_WORLD instead of None
@@ -13,7 +14,8 @@ A table that every rank reads is there once a host, and numpy arrays over it are
 >>> int(table["squares"][31]), table["unit"], proof.sealed
 (961, 'm2', True)
 
-Under ``hostbuf run -n 8 --size 2G -- python app.py`` the buffer is there before Python starts, and :func:`attach` finds it.
+Under ``hostbuf run -n 8 --size 2G -- python app.py`` the buffer is there before Python starts, and
+:func:`attach` finds it.
 """
 
 from ._buffer import Arena, Buffer, Info, Proof, allocate, attach, launched, stat

@@ -36,7 +36,8 @@ class Info(NamedTuple):
     used: int
     """Bytes from the beginning that the arena has given out."""
     host: int
-    """Which host of the job this is, and of how many: 0 of 0 where the hosts do not know each other."""
+    """Which host of the job this is, and of how many: 0 of 0 where the hosts do not know each
+    other."""
     hosts: int
 
 
@@ -44,13 +45,15 @@ class Proof(NamedTuple):
     """How sure it is that nobody on this host can write into a frozen buffer."""
 
     sealed: bool
-    """The kernel is the proof: it seals memory only while no writable mapping of it exists anywhere."""
+    """The kernel is the proof: it seals memory only while no writable mapping of it exists
+    anywhere."""
     why: str | None
     """Who may still have a writable mapping from before, where it is not."""
 
 
 class Arena:
-    """The buffer's memory while it is being filled: for the function that fills, until it returns."""
+    """The buffer's memory while it is being filled: for the function that fills, until it
+    returns."""
 
     __slots__ = ("_handle", "_native", "_taken")
 
@@ -67,8 +70,8 @@ class Arena:
     def array(self, shape: int | tuple[int, ...], dtype: Any = "f8", order: Any = "C") -> np.ndarray[Any, Any]:
         """A numpy array of zeros in the buffer.
 
-        What returns it, or an object that has it, shares it: nothing is copied. ``dtype`` may be anything of a fixed size, but
-        no Python objects.
+        What returns it, or an object that has it, shares it: nothing is copied. ``dtype`` may be
+        anything of a fixed size, but no Python objects.
 
         Raises:
             FullError: the arena has no room for it.
@@ -80,11 +83,12 @@ class Arena:
 
 
 class Buffer(_hostbuf.Memory):
-    """A host's shared memory, at one address in every rank of every host: of :func:`attach` or :func:`allocate`.
+    """A host's shared memory, at one address in every rank of every host: of :func:`attach` or
+    :func:`allocate`.
 
-    It has the buffer protocol, ``memoryview(buffer)``, ``numpy.frombuffer(buffer)``: views without a copy, read-only once it is
-    frozen. Leaving its ``with`` block closes it: its memory stays mapped for as long as there is this object, a view, or a
-    registration.
+    It has the buffer protocol, ``memoryview(buffer)``, ``numpy.frombuffer(buffer)``: views without
+    a copy, read-only once it is frozen. Leaving its ``with`` block closes it: its memory stays
+    mapped for as long as there is this object, a view, or a registration.
     """
 
     __slots__ = ("__weakref__", "_handle")
@@ -106,8 +110,8 @@ class Buffer(_hostbuf.Memory):
         self.close()
 
     def close(self) -> None:
-        """Ends its use; no more views are made. Those that there are stay good, and the memory goes with the last of them and
-        this object. Again: nothing."""
+        """Ends its use; no more views are made. Those that there are stay good, and the memory goes
+        with the last of them and this object. Again: nothing."""
         _open.discard(self)
         self._handle.close()
         _hostbuf.close(self)
@@ -165,9 +169,11 @@ class Buffer(_hostbuf.Memory):
     def array(
         self, shape: int | tuple[int, ...] | None = None, dtype: Any = "u1", offset: int = 0, order: Any = "C"
     ) -> np.ndarray[Any, Any]:
-        """A part of it as a numpy array, without a copy: all from ``offset`` (bytes) on without a shape.
+        """A part of it as a numpy array, without a copy: all from ``offset`` (bytes) on without a
+        shape.
 
-        It can be written through until the buffer is frozen; freezing is refused while such an array exists.
+        It can be written through until the buffer is frozen; freezing is refused while such an
+        array exists.
 
         >>> import hostbuf
         >>> with hostbuf.allocate(None, 1 << 16) as buffer:
@@ -190,15 +196,18 @@ class Buffer(_hostbuf.Memory):
         return _viewed(self, shape, kind, offset, order)
 
     def initialize(self, fill: Callable[[Arena], Any]) -> Any:
-        """Fills it by ``fill(arena)`` in one rank of this host, whichever comes first; the others wait. All get what it returned.
+        """Fills it by ``fill(arena)`` in one rank of this host, whichever comes first; the others
+        wait. All get what it returned.
 
-        Any object that pickle can write may be returned, of whichever depth: arrays in it (numpy's, pandas', and all others
-        that know pickle's protocol 5) are shared by all ranks of the host and read-only. Those that ``arena.array`` gave are not
-        copied; others are copied into the buffer, once. Names and numbers are private to each rank. A :class:`CopyWarning` names
-        every other object of which each rank has a copy: arrays of Python objects, and objects that copy their arrays.
+        Any object that pickle can write may be returned, of whichever depth: arrays in it (numpy's,
+        pandas', and all others that know pickle's protocol 5) are shared by all ranks of the host
+        and read-only. Those that ``arena.array`` gave are not copied; others are copied into the
+        buffer, once. Names and numbers are private to each rank. A :class:`CopyWarning` names every
+        other object of which each rank has a copy: arrays of Python objects, and objects that copy
+        their arrays.
 
-        When the process dies that fills, one of those who wait takes over, so ``fill`` may run in several processes one
-        after another. What it raises is raised in the rank that ran it.
+        When the process dies that fills, one of those who wait takes over, so ``fill`` may run in
+        several processes one after another. What it raises is raised in the rank that ran it.
 
         >>> import numpy as np, hostbuf
         >>> with hostbuf.allocate(None, 1 << 16) as buffer:
@@ -209,10 +218,12 @@ class Buffer(_hostbuf.Memory):
         return self._filled(fill, lambda native: _hostbuf.initialize(self._handle, native))
 
     def initialize_job(self, fill: Callable[[Arena], Any], comm: Any) -> Any:
-        """The same in rank 0 of ``comm``, and then to all its hosts: one build for the whole job. Collective.
+        """The same in rank 0 of ``comm``, and then to all its hosts: one build for the whole job.
+        Collective.
 
         Raises:
-            Error: in all ranks, what went wrong in one; it is filled already: :meth:`root` gives what fills it.
+            Error: in all ranks, what went wrong in one; it is filled already: :meth:`root` gives
+            what fills it.
         """
         return self._filled(fill, lambda native: _hostbuf.initialize_job(self._handle, comm, native))
 
@@ -239,20 +250,24 @@ class Buffer(_hostbuf.Memory):
 
     @property
     def root_address(self) -> int | None:
-        """Where the object lies that filled it, by a program in C, C++, Fortran or Python; ``None`` while nothing has."""
+        """Where the object lies that filled it, by a program in C, C++, Fortran or Python; ``None``
+        while nothing has."""
         return _hostbuf.root(self._handle)
 
     def replicate(self, comm: Any, root: int = 0) -> None:
-        """Sends the filled buffer of rank ``root``'s host to all other hosts of ``comm``, where it must be empty. Collective."""
+        """Sends the filled buffer of rank ``root``'s host to all other hosts of ``comm``, where it
+        must be empty. Collective."""
         self._handle.replicate(comm, root)
 
     def freeze(self, comm: Any) -> Proof:
-        """Makes it read-only for good, in all ranks; a stray write ends its process from then on. Collective.
+        """Makes it read-only for good, in all ranks; a stray write ends its process from then on.
+        Collective.
 
         Raises:
-            Error: in all ranks, when one still has an array or a view by which it could write: the write would end it. Arrays
-                that were made by ``numpy.ndarray(..., buffer=buffer)`` or of the array interface are not seen, nor are
-                PyTorch's of ``torch.frombuffer(buffer)``.
+            Error: in all ranks, when one still has an array or a view by which it could write: the
+            write would end it. Arrays
+                that were made by ``numpy.ndarray(..., buffer=buffer)`` or of the array interface
+                are not seen, nor are PyTorch's of ``torch.frombuffer(buffer)``.
         """
         if not self.closed and self._handle.writers():
             # What is only waiting for the collector is not in use.
@@ -279,23 +294,26 @@ def _shaped(shape: int | tuple[int, ...], dtype: Any) -> tuple[Any, tuple[int, .
 def _viewed(memory: _hostbuf.Memory, shape: tuple[int, ...], kind: Any, offset: int, order: Any) -> np.ndarray[Any, Any]:
     import numpy as np
 
-    # By frombuffer, which holds a view for as long as it lives; an array that is made of an object holds only the object.
+    # By frombuffer, which holds a view for as long as it lives; an array that is made of an object
+    # holds only the object.
     held = np.frombuffer(memoryview(memory), "u1")
     made: np.ndarray[Any, Any] = np.ndarray(shape, kind, buffer=held, offset=offset, order=order)
     return made
 
 
 def launched() -> bool:
-    """Whether ``hostbuf run`` or ``hostbuf exec`` has started this process, so that there is something to attach to.
+    """Whether ``hostbuf run`` or ``hostbuf exec`` has started this process, so that there is
+    something to attach to.
 
-    All ranks of a job have the same answer: who attaches or else allocates decides by this, and not by a failure of :func:`attach`,
-    which may be one rank's alone.
+    All ranks of a job have the same answer: who attaches or else allocates decides by this, and not
+    by a failure of :func:`attach`, which may be one rank's alone.
     """
     return _hostbuf.launched()
 
 
 def attach(name: str | None = None) -> Buffer:
-    """The buffer that ``hostbuf run`` or ``hostbuf exec`` gave this process; without a name the first one.
+    """The buffer that ``hostbuf run`` or ``hostbuf exec`` gave this process; without a name the
+    first one.
 
     Raises:
         AttachError: this process has none.
@@ -309,12 +327,11 @@ def allocate(
     """Makes a buffer without a launcher, on all hosts of ``comm`` at one address. Collective.
 
     Args:
-        comm: mpi4py's communicator; ``None`` for this process alone.
-        size: the usable size in bytes, rounded up to whole pages: a number, or text as for ``hostbuf run --size`` (``"2G"``).
-        name: at most 31 letters, digits, ``_``, ``-`` and ``.``.
-        pages: ``auto`` (the best that is there), ``4k``, ``thp``, ``2m`` or ``1g``.
-        lazy: take pages at the first touch, with no check that they are there.
-        dump: let the contents go into core files.
+        comm: mpi4py's communicator; ``None`` for this process alone. size: the usable size in
+        bytes, rounded up to whole pages: a number, or text as for ``hostbuf run --size``
+        (``"2G"``). name: at most 31 letters, digits, ``_``, ``-`` and ``.``. pages: ``auto`` (the
+        best that is there), ``4k``, ``thp``, ``2m`` or ``1g``. lazy: take pages at the first touch,
+        with no check that they are there. dump: let the contents go into core files.
 
     >>> import hostbuf
     >>> with hostbuf.allocate(None, "1.5M", pages="4k") as buffer:
@@ -330,7 +347,8 @@ def allocate(
 
 
 def stat() -> list[Info]:
-    """The buffers of this process: those of the launcher, and those that were allocated and are not closed.
+    """The buffers of this process: those of the launcher, and those that were allocated and are not
+    closed.
 
     >>> import hostbuf
     >>> with hostbuf.allocate(None, 1 << 16, name="energies"):

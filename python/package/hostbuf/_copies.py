@@ -1,7 +1,7 @@
 """Names the data that each rank copies instead of sharing it.
 
-Pickle does not report the path of an object, so a trace records how the pickler decomposes objects. The names are derived from
-the trace only if there is something to warn of.
+Pickle does not report the path of an object, so a trace records how the pickler decomposes objects.
+The names are derived from the trace only if there is something to warn of.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from typing import Any, NamedTuple
 
 from ._error import CopyWarning
 
-# Bytes objects up to this length in the pickle of an object are a number (a date, a numpy scalar), not an array.
+# Bytes objects up to this length in the pickle of an object are a number (a date, a numpy scalar),
+# not an array.
 _NUMBER = 64
-# Strings, numbers and containers are private to each rank. From this number of bytes on they cause a warning.
+# Strings, numbers and containers are private to each rank. From this number of bytes on they cause
+# a warning.
 _MANY = 1 << 20
 # The largest number of objects that a warning names.
 _NAMED = 8
@@ -26,8 +28,8 @@ _TEXT = (bytes, bytearray, str)
 _NUMBERS = frozenset((int, float, complex, bool, type(None)))
 _ATOMS = _NUMBERS.union(_TEXT)
 _CONTAINERS = (dict, list, tuple, set, frozenset)
-# The largest number of objects examined for names; others are reported without a name. A warning must not take longer than the
-# work itself.
+# The largest number of objects examined for names; others are reported without a name. A warning
+# must not take longer than the work itself.
 _PATIENCE = 100_000
 
 
@@ -37,7 +39,8 @@ class _Place(NamedTuple):
     value: Any
     parent: _Place | None
     step: str | None
-    """The attribute or index of the parent that leads here, in Python's syntax; ``None`` if there is none."""
+    """The attribute or index of the parent that leads here, in Python's syntax; ``None`` if there
+    is none."""
     is_label: bool
     """True for a part of a pandas index: names of rows and columns."""
 
@@ -49,7 +52,8 @@ class _Place(NamedTuple):
         return at
 
     def path(self) -> str:
-        """Returns a Python expression that reaches the object from the ``result`` of the fill function."""
+        """Returns a Python expression that reaches the object from the ``result`` of the fill
+        function."""
         steps = []
         at: _Place | None = self
         while at is not None:
@@ -78,8 +82,8 @@ class Trace:
     def warn(self, pickled: int, dropped: Iterable[Any]) -> None:
         """Warns of everything that each rank copies.
 
-        ``pickled`` is the number of pickled bytes outside of arrays; ``dropped`` contains the arrays in the buffer that the loaded
-        object does not keep, since its class has copied them.
+        ``pickled`` is the number of pickled bytes outside of arrays; ``dropped`` contains the
+        arrays in the buffer that the loaded object does not keep, since its class has copied them.
         """
         written = {id(value): size for value, size in self._private}
         copied = {id(value): memoryview(value).nbytes for value in dropped}
@@ -133,7 +137,8 @@ class Trace:
         value = place.value
         pandas = sys.modules.get("pandas")
         is_label = place.is_label or pandas is not None and isinstance(value, pandas.Index)
-        # A step has a name only if the steps before it have one. The storage of a pandas table is internal, so it has none.
+        # A step has a name only if the steps before it have one. The storage of a pandas table is
+        # internal, so it has none.
         is_named = (place.parent is None or place.step is not None) and not (
             pandas is not None and isinstance(value, (pandas.DataFrame, pandas.Series, pandas.Index))
         )
@@ -184,7 +189,8 @@ def _is_small(value: Any) -> bool:
 
 
 def _is_atom(value: Any, reduced: Any) -> bool:
-    """Returns true for a number, a date and the like, of which there may be millions, and which have no parts to name."""
+    """Returns true for a number, a date and the like, of which there may be millions, and which
+    have no parts to name."""
     np = sys.modules.get("numpy")
     if np is not None and isinstance(value, np.generic):
         return True
@@ -198,7 +204,8 @@ def _state_of(reduced: Any) -> tuple[tuple[Any, ...], Any]:
 
 
 def _copied(value: Any, reduced: Any) -> int:
-    """Returns the number of an object's bytes of which each rank gets a copy: those in its reduced form."""
+    """Returns the number of an object's bytes of which each rank gets a copy: those in its reduced
+    form."""
     np, arrays = sys.modules.get("numpy"), sys.modules.get("array")
     if arrays is not None and isinstance(value, arrays.array):
         return int(value.itemsize) * len(value)
@@ -242,7 +249,8 @@ def _described(place: _Place) -> str:
 
 
 def _is_of_objects(dtype: Any) -> bool:
-    """Returns whether a pandas column is an array of Python objects, such as strings without pyarrow."""
+    """Returns whether a pandas column is an array of Python objects, such as strings without
+    pyarrow."""
     return dtype.kind == "O" and dtype.name != "category" and getattr(dtype, "storage", "python") == "python"
 
 

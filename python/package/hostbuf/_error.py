@@ -4,7 +4,8 @@ from __future__ import annotations
 
 
 class Error(RuntimeError):
-    """A call that failed: one line for people, and the kind of what went wrong, as the Rust library names it.
+    """A call that failed: one line for people, and the kind of what went wrong, as the Rust library
+    names it.
 
     >>> import hostbuf
     >>> try:
@@ -26,9 +27,11 @@ class AttachError(Error):
 
 
 class CopyWarning(UserWarning):
-    """Each rank keeps a private copy of data that a fill function has returned, instead of sharing it.
+    """Each rank keeps a private copy of data that a fill function has returned, instead of sharing
+    it.
 
-    ``warnings.simplefilter("error", hostbuf.CopyWarning)`` makes it an error in all ranks, before the buffer counts as filled.
+    ``warnings.simplefilter("error", hostbuf.CopyWarning)`` makes it an error in all ranks, before
+    the buffer counts as filled.
     """
 
 

@@ -1,11 +1,12 @@
 """Python objects in a buffer: what one rank's function returned, found by all.
 
-An object is written by pickle's protocol 5, which hands out the memory of arrays instead of copying it. Arrays that the arena
-gave are in the buffer already; others are copied there, once. Who reads gets the same object with views of that memory. The
-root is this head, with offsets from the beginning of the buffer, and after it a pair of numbers for each piece of memory.
+An object is written by pickle's protocol 5, which hands out the memory of arrays instead of copying
+it. Arrays that the arena gave are in the buffer already; others are copied there, once. Who reads
+gets the same object with views of that memory. The root is this head, with offsets from the
+beginning of the buffer, and after it a pair of numbers for each piece of memory.
 
-Not every array is shared: pickle writes some as bytes, and some classes copy the arrays from which they are loaded. The rank that
-fills the buffer detects both and warns.
+Not every array is shared: pickle writes some as bytes, and some classes copy the arrays from which
+they are loaded. The rank that fills the buffer detects both and warns.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ _ALIGNMENT = 64
 
 
 class _Pickler(pickle.Pickler):
-    """Exports the memory of all arrays that can be shared, including those that pickle itself would copy, and keeps a trace."""
+    """Exports the memory of all arrays that can be shared, including those that pickle itself would
+    copy, and keeps a trace."""
 
     def __init__(self, stream: io.BytesIO, root: Any) -> None:
         super().__init__(stream, protocol=5, buffer_callback=self._hand_out)
@@ -68,7 +70,8 @@ class _Pickler(pickle.Pickler):
 
 
 def _exports(array: Any) -> bool:
-    """Returns whether pickle exports an array's memory: it is contiguous, and the buffer protocol supports its type."""
+    """Returns whether pickle exports an array's memory: it is contiguous, and the buffer protocol
+    supports its type."""
     if array.dtype.hasobject or not (array.flags.c_contiguous or array.flags.f_contiguous):
         return False
     try:
@@ -79,7 +82,8 @@ def _exports(array: Any) -> bool:
 
 
 def _reduced(np: Any, value: Any) -> Any:
-    """Returns a reduced form, for an array that pickle would copy, from arrays that pickle exports; ``None`` if there is none."""
+    """Returns a reduced form, for an array that pickle would copy, from arrays that pickle exports;
+    ``None`` if there is none."""
     if value.dtype.itemsize == 0 or value.dtype.hasobject:
         return None
     if type(value) is np.ndarray:
@@ -91,7 +95,8 @@ def _reduced(np: Any, value: Any) -> Any:
     if type(value) in (np.recarray, np.matrix):
         return _as, (np.asarray(value), type(value), value.dtype)
     if type(value) is np.ma.MaskedArray:
-        # An array without a mask stays without one, since each rank would have its own copy of the mask.
+        # An array without a mask stays without one, since each rank would have its own copy of the
+        # mask.
         mask = None if value.mask is np.ma.nomask else np.asarray(value.mask)
         return _masked, (np.asarray(value.data), mask, value.fill_value, value.hardmask)
     return None
@@ -130,10 +135,12 @@ class _Piece(_hostbuf.Memory):
 
 
 def write(value: Any, native: _hostbuf.Arena, handle: _hostbuf.Handle, taken: list[tuple[int, int]]) -> tuple[int, Any]:
-    """Writes an object into the buffer that is being filled, and warns of the data that each rank will copy.
+    """Writes an object into the buffer that is being filled, and warns of the data that each rank
+    will copy.
 
-    ``taken`` lists the memory that the arena has allocated for arrays, as (address, bytes); only this memory stays in the buffer.
-    Returns the root's address, and the object as :func:`read` returns it in the other ranks."""
+    ``taken`` lists the memory that the arena has allocated for arrays, as (address, bytes); only
+    this memory stays in the buffer. Returns the root's address, and the object as :func:`read`
+    returns it in the other ranks."""
     base, size = handle.address(), handle.size()
     stream = io.BytesIO()
     pickler = _Pickler(stream, value)
@@ -157,7 +164,8 @@ def write(value: Any, native: _hostbuf.Arena, handle: _hostbuf.Handle, taken: li
             whole[at : at + len(part)] = part
             return at
 
-        # Two arrays may be views of the same memory, such as the row names of a table and of its columns.
+        # Two arrays may be views of the same memory, such as the row names of a table and of its
+        # columns.
         places: dict[tuple[int, int], int] = {}
         for span, part in zip(spans, kept):
             if span not in places:
@@ -166,8 +174,8 @@ def write(value: Any, native: _hostbuf.Arena, handle: _hostbuf.Handle, taken: li
         at = place(data)
         head = _HEAD.pack(_MAGIC, at, len(data), len(pieces)) + b"".join(_PIECE.pack(*piece) for piece in pieces)
         root = base + place(head)
-    # The object is loaded now, so that a failure to load fails all ranks, and to detect classes that copy their arrays: no view
-    # of their memory remains.
+    # The object is loaded now, so that a failure to load fails all ranks, and to detect classes
+    # that copy their arrays: no view of their memory remains.
     views = [memoryview(_Piece(handle, True)).cast("B")[at : at + length] for at, length in pieces]
     alive = [weakref.ref(view.obj) for view in views]
     found = pickle.loads(data, buffers=views)

@@ -22,7 +22,8 @@ class Key(NamedTuple):
 
 
 class Device:
-    """A device that memory is registered with: ``mlock`` (page-locking), ``cuda``, ``cuda:1``, ``rdma``, ``rdma:mlx5_0``.
+    """A device that memory is registered with: ``mlock`` (page-locking), ``cuda``, ``cuda:1``,
+    ``rdma``, ``rdma:mlx5_0``.
 
     >>> import hostbuf
     >>> hostbuf.Device("mlock").name
@@ -106,8 +107,8 @@ class _Held:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """The registered bytes where the GPU sees them, for CuPy and others: a view without a copy. It is good until this is
-        closed."""
+        """The registered bytes where the GPU sees them, for CuPy and others: a view without a copy.
+        It is good until this is closed."""
         address = self.key.device_address
         if not address:
             # As any object without it.
@@ -124,7 +125,8 @@ class _Held:
 
 
 class Registration(_Held):
-    """Proof that a device knows a part of a buffer, of :func:`register`. It ends with its ``with`` block, or with the object."""
+    """Proof that a device knows a part of a buffer, of :func:`register`. It ends with its ``with``
+    block, or with the object."""
 
     __slots__ = ()
 
@@ -133,7 +135,8 @@ class Registration(_Held):
 
 
 class Lease(_Held):
-    """A hold on a registration of a cache, and on the memory. It ends with its ``with`` block, or with the object."""
+    """A hold on a registration of a cache, and on the memory. It ends with its ``with`` block, or
+    with the object."""
 
     __slots__ = ()
 
@@ -142,12 +145,13 @@ class Lease(_Held):
 
 
 def register(memory: Any, device: Device | str = "mlock", access: str = "read") -> Registration:
-    """Registers a buffer, or a part of one: anything that lies in it and has the buffer protocol, such as a numpy array.
+    """Registers a buffer, or a part of one: anything that lies in it and has the buffer protocol,
+    such as a numpy array.
 
     Args:
-        memory: a :class:`Buffer`, or an array or a view in one that is not closed.
-        device: one, or its name.
-        access: what the device may do: ``read``, ``write``, ``remote_read``, ``remote_write``, ``remote_atomic``, several with
+        memory: a :class:`Buffer`, or an array or a view in one that is not closed. device: one, or
+        its name. access: what the device may do: ``read``, ``write``, ``remote_read``,
+        ``remote_write``, ``remote_atomic``, several with
             ``|`` between. A registration by which a device could write makes freezing fail.
 
     >>> import hostbuf
@@ -172,7 +176,8 @@ def register(memory: Any, device: Device | str = "mlock", access: str = "read") 
 
 
 def _held(memory: Any) -> Any:
-    """A view, which keeps an object's memory where it is: a bytearray could move else. A buffer stays, and is not written by this."""
+    """A view, which keeps an object's memory where it is: a bytearray could move else. A buffer
+    stays, and is not written by this."""
     if isinstance(memory, Buffer):
         return memory
     try:
@@ -186,11 +191,12 @@ def _writes(access: str) -> bool:
 
 
 class Cache:
-    """A registration cache: memory that is sent again and again is registered once, within a hard limit.
+    """A registration cache: memory that is sent again and again is registered once, within a hard
+    limit.
 
-    It hears of memory that is freed or changed from the kernel (``strict``) or from the program (``explicit``, by
-    :meth:`invalidate`). What is not given is as ``HOSTBUF_CACHE_REGIONS``, ``HOSTBUF_CACHE_BYTES`` and ``HOSTBUF_CACHE_MONITOR``
-    say, or as by default.
+    It hears of memory that is freed or changed from the kernel (``strict``) or from the program
+    (``explicit``, by :meth:`invalidate`). What is not given is as ``HOSTBUF_CACHE_REGIONS``,
+    ``HOSTBUF_CACHE_BYTES`` and ``HOSTBUF_CACHE_MONITOR`` say, or as by default.
 
     >>> import hostbuf
     >>> message = bytearray(8192)
@@ -231,7 +237,8 @@ class Cache:
         return Lease(self._native.get(start, length, access), self._device, held, _writes(access))
 
     def invalidate(self, memory: Any) -> None:
-        """The memory has changed or is about to: no lease taken afterwards is of a registration made before."""
+        """The memory has changed or is about to: no lease taken afterwards is of a registration
+        made before."""
         self._native.invalidate(*_hostbuf.span_of(memory))
 
     def flush(self) -> None:
@@ -239,7 +246,8 @@ class Cache:
         self._native.flush()
 
     def stats(self) -> dict[str, int]:
-        """What it has done so far: hits, misses, evictions, and more, with the registrations and bytes that it has now."""
+        """What it has done so far: hits, misses, evictions, and more, with the registrations and
+        bytes that it has now."""
         return dict(self._native.stats())
 
     def close(self) -> None:

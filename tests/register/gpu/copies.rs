@@ -20,8 +20,8 @@ pub struct Device {
 impl Device {
     pub fn new(bytes: usize) -> Device {
         let (mut context, mut at, mut stream) = (null_mut(), 0, null_mut());
-        // SAFETY: the driver is initialised by the registrar; the answers go to this function's variables. The context
-        // stays retained until the process ends.
+        // SAFETY: the driver is initialised by the registrar; the answers go to this function's
+        // variables. The context stays retained until the process ends.
         unsafe {
             ok(sys::cuDevicePrimaryCtxRetain(&raw mut context, 0));
             ok(sys::cuCtxSetCurrent(context));
@@ -61,7 +61,8 @@ impl Device {
         let source = c".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry f() {\n.reg .u64 %a;\n.reg .u32 %v;\n\
             mov.u64 %a, 16;\nmov.u32 %v, 1;\nst.global.u32 [%a], %v;\nret;\n}\n";
         let (mut module, mut function) = (null_mut(), null_mut());
-        // SAFETY: the text ends with 0; the answers go to this function's variables; the kernel takes no arguments.
+        // SAFETY: the text ends with 0; the answers go to this function's variables; the kernel
+        // takes no arguments.
         unsafe {
             ok(sys::cuModuleLoadData(&raw mut module, source.as_ptr().cast()));
             ok(sys::cuModuleGetFunction(&raw mut function, module, c"f".as_ptr()));

@@ -63,7 +63,8 @@ fn registered_memory_is_as_fast_as_the_drivers_own() {
     }
 }
 
-/// Huge pages in the pool, as many as are free and `bytes` more where this process may; given back at the end.
+/// Huge pages in the pool, as many as are free and `bytes` more where this process may; given back
+/// at the end.
 struct Pool(Option<String>);
 
 const POOL: &str = "/proc/sys/vm/nr_hugepages";

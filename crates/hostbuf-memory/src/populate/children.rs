@@ -27,7 +27,8 @@ pub(super) fn run(
     // This process only waits, so one of them may have its core.
     for (worker, first) in cores.spread(task.workers(cores.threads())).iter().enumerate() {
         let means = if worker == 0 { Means::Write } else { Means::Fault };
-        // SAFETY: the child calls only what is safe after fork in a process with threads: system calls and atomics.
+        // SAFETY: the child calls only what is safe after fork in a process with threads: system
+        // calls and atomics.
         match unsafe { fork() } {
             Ok(ForkResult::Parent { child }) => children.push(child),
             Ok(ForkResult::Child) => {

@@ -1,9 +1,9 @@
 //! Taking a segment's pages, all of them, before anybody uses it.
 //!
-//! Populating is the allocation: `MADV_POPULATE_WRITE` from several workers is as fast as touching gets, answers
-//! with an error where a touch would raise SIGBUS, and puts the pages where the memory policy says. A memory cgroup
-//! answers with SIGKILL; so where one limits this process the workers are children made for this, and a killed
-//! child is the answer "no space".
+//! Populating is the allocation: `MADV_POPULATE_WRITE` from several workers is as fast as touching
+//! gets, answers with an error where a touch would raise SIGBUS, and puts the pages where the
+//! memory policy says. A memory cgroup answers with SIGKILL; so where one limits this process the
+//! workers are children made for this, and a killed child is the answer "no space".
 
 mod children;
 mod threads;
@@ -31,28 +31,30 @@ pub enum Workers {
 }
 
 impl Workers {
-    /// Returns the workers that suit this process: threads on its own cores. If a memory cgroup limits the process, they are
-    /// children, since the cgroup kills a process that exceeds the limit.
+    /// Returns the workers that suit this process: threads on its own cores. If a memory cgroup
+    /// limits the process, they are children, since the cgroup kills a process that exceeds the
+    /// limit.
     #[must_use]
     pub fn of_this_process() -> Workers {
         Workers::on(Cores::own())
     }
 
-    /// Returns the workers that suit this process, on `cores`. Without a cgroup's limit they are threads, since a fork of a
-    /// large program is slow, and some network libraries do not support it.
+    /// Returns the workers that suit this process, on `cores`. Without a cgroup's limit they are
+    /// threads, since a fork of a large program is slow, and some network libraries do not support
+    /// it.
     #[must_use]
     pub fn on(cores: Cores) -> Workers {
         if memory::cgroup_limited() { Workers::Children(cores) } else { Workers::Threads(cores) }
     }
 }
 
-/// Takes all `length` bytes (whole pages) of `fd` on `pages`, which must not be [`Pages::Auto`]; `strict` makes a
-/// huge page that cannot be had an error. `progress` hears now and then how many bytes are done. Returns how many
-/// bytes stand on huge pages.
+/// Takes all `length` bytes (whole pages) of `fd` on `pages`, which must not be [`Pages::Auto`];
+/// `strict` makes a huge page that cannot be had an error. `progress` hears now and then how many
+/// bytes are done. Returns how many bytes stand on huge pages.
 ///
 /// # Errors
-/// [`Error::NoSpace`] when pages ran out or a worker was killed; [`Error::Unsupported`] for a strict demand that
-/// this kernel cannot meet.
+/// [`Error::NoSpace`] when pages ran out or a worker was killed; [`Error::Unsupported`] for a
+/// strict demand that this kernel cannot meet.
 pub fn populate(
     fd: BorrowedFd<'_>,
     length: u64,

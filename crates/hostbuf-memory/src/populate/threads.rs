@@ -8,8 +8,8 @@ use crate::populate::view::View;
 use crate::populate::work::{Means, Tally, Task};
 use hostbuf_os::cores::Cores;
 
-/// How much is mapped at a time: its page tables, 32 MiB at most, are given back before the next. Shorter would be slower:
-/// while one thread changes mappings, the others cannot take pages.
+/// How much is mapped at a time: its page tables, 32 MiB at most, are given back before the next.
+/// Shorter would be slower: while one thread changes mappings, the others cannot take pages.
 const STRETCH: u64 = 16 << 30;
 
 /// The caller works too; it writes, the others fault.
@@ -20,7 +20,8 @@ pub(super) fn run(task: Task, cores: &Cores, progress: &mut dyn FnMut(u64)) -> R
         let end = (start + STRETCH).min(task.length);
         let whole = &View::map(task.fd, start, end - start, task.pages)?;
         let view = move |at, _| Ok((whole, at - start));
-        // A thread that begins changes mappings for its stack, and would wait for those who take pages already.
+        // A thread that begins changes mappings for its stack, and would wait for those who take
+        // pages already.
         let (here, begun) = mpsc::channel();
         let gate = &Mutex::new(());
         std::thread::scope(|scope| {

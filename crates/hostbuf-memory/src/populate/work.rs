@@ -1,5 +1,5 @@
-//! One worker: it claims a window after another and takes its pages. Nothing here allocates or locks, since it also runs
-//! in a child of a process with threads.
+//! One worker: it claims a window after another and takes its pages. Nothing here allocates or
+//! locks, since it also runs in a child of a process with threads.
 
 #![allow(unsafe_code)]
 
@@ -19,8 +19,8 @@ pub(super) struct Task {
     pub(super) strict: bool,
 }
 
-/// How a worker takes ordinary pages. Both at a time are faster than two of a kind: writes wait for each other, faults of
-/// several threads are slowed down by what they share.
+/// How a worker takes ordinary pages. Both at a time are faster than two of a kind: writes wait for
+/// each other, faults of several threads are slowed down by what they share.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Means {
     /// By `MADV_POPULATE_WRITE`.
@@ -50,16 +50,16 @@ impl Task {
         }
     }
 
-    /// Returns the number of workers to use on so many cores. Ordinary pages enter the file one by one under one lock, and
-    /// each fault of a thread takes and drops the address space's lock as well: from four workers on, more are slower
-    /// (docs/figures.md).
+    /// Returns the number of workers to use on so many cores. Ordinary pages enter the file one by
+    /// one under one lock, and each fault of a thread takes and drops the address space's lock as
+    /// well: from four workers on, more are slower (docs/figures.md).
     pub(super) fn workers(&self, cores: usize) -> usize {
         let most = if self.pages == Pages::Small { 4 } else { 16 };
         cores.clamp(1, most).min(self.length.div_ceil(self.window()) as usize)
     }
 
-    /// Takes what it can claim below `end`, until nothing is left there or any worker has failed. `view` gives the mapping
-    /// for a window, and `tell` is called after each.
+    /// Takes what it can claim below `end`, until nothing is left there or any worker has failed.
+    /// `view` gives the mapping for a window, and `tell` is called after each.
     pub(super) fn work<V: AsRef<View>>(
         &self,
         tally: &Tally,
@@ -133,8 +133,8 @@ impl Task {
         Ok(())
     }
 
-    /// Takes a part on transparent huge pages: one small page in each extent, then the kernel makes a huge one of it. That
-    /// works on memory files whatever `shmem_enabled` says.
+    /// Takes a part on transparent huge pages: one small page in each extent, then the kernel makes
+    /// a huge one of it. That works on memory files whatever `shmem_enabled` says.
     fn collapse(&self, view: &View, from: u64, length: u64, tally: &Tally) -> Result<(), i32> {
         let whole = length / EXTENT * EXTENT;
         let extents = || (from..from + whole).step_by(EXTENT as usize);
@@ -144,7 +144,8 @@ impl Task {
         if whole < length {
             view.advise(from + whole, length - whole, libc::MADV_POPULATE_WRITE)?;
         }
-        // One call for all extents: each call drains the page lists of every core, and waits for that.
+        // One call for all extents: each call drains the page lists of every core, and waits for
+        // that.
         if whole > 0 && view.advise(from, whole, MADV_COLLAPSE).is_ok() {
             tally.huge.fetch_add(whole, Ordering::Relaxed);
             tally.done.fetch_add(length, Ordering::Relaxed);

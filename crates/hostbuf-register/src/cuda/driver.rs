@@ -1,4 +1,5 @@
-//! CUDA's driver, looked for at run time: its functions as far as they are called here, and what it answers.
+//! CUDA's driver, looked for at run time: its functions as far as they are called here, and what it
+//! answers.
 
 #![allow(unsafe_code)]
 
@@ -7,8 +8,8 @@ use std::sync::OnceLock;
 
 use cudarc::driver::sys::{self, CUresult as Known};
 
-/// The driver's functions. Each answers with a number: a newer driver has answers that nobody has a name for yet, so they are
-/// not declared as an enum's.
+/// The driver's functions. Each answers with a number: a newer driver has answers that nobody has a
+/// name for yet, so they are not declared as an enum's.
 pub(super) struct Driver {
     pub(super) initialise: unsafe extern "C" fn(c_uint) -> c_uint,
     pub(super) version: unsafe extern "C" fn(*mut c_int) -> c_uint,
@@ -29,7 +30,8 @@ pub(super) struct Driver {
 /// # Errors
 /// The driver has no such function.
 fn function<F: Copy>(name: &[u8]) -> Result<F, String> {
-    // SAFETY: libcuda is there, as whoever calls this has seen; F is the function's type in the driver's interface.
+    // SAFETY: libcuda is there, as whoever calls this has seen; F is the function's type in the
+    // driver's interface.
     unsafe { sys::culib().get::<F>(name) }.map(|found| *found).map_err(|_| {
         let name = String::from_utf8_lossy(name);
         format!("the driver has no {name}: install a newer one")
@@ -87,13 +89,14 @@ impl Driver {
         })
     }
 
-    /// Returns whether the driver reports that `device` can register memory that is mapped read-only, or `None` if the
-    /// driver does not know the attribute.
+    /// Returns whether the driver reports that `device` can register memory that is mapped
+    /// read-only, or `None` if the driver does not know the attribute.
     pub(super) fn registers_read_only(&self, device: sys::CUdevice) -> Option<bool> {
         const ATTRIBUTE: c_uint =
             sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED as c_uint;
         let mut value = 0;
-        // SAFETY: `value` is a local variable; the driver returns an error for an unknown attribute or device.
+        // SAFETY: `value` is a local variable; the driver returns an error for an unknown attribute
+        // or device.
         let answer = unsafe { (self.attribute)(&raw mut value, ATTRIBUTE, device) };
         self.check(answer).ok().map(|()| value != 0)
     }
@@ -130,8 +133,8 @@ impl Code {
         self.0 == known as c_uint
     }
 
-    /// Returns whether the call may succeed if no other process registers at the same time. This includes unknown
-    /// codes, since drivers return different ones in this case.
+    /// Returns whether the call may succeed if no other process registers at the same time. This
+    /// includes unknown codes, since drivers return different ones in this case.
     pub(super) fn may_pass(self) -> bool {
         !LASTING.iter().any(|&known| self.is(known)) && !BROKEN.iter().any(|&known| self.is(known))
     }

@@ -1,8 +1,9 @@
 //! Registration of host memory with a GPU through CUDA's driver, which is loaded at run time.
 //!
-//! The driver refuses a range that overlaps a registered one, and a copy that spans two registrations. It is reported
-//! to fail permanently on one registration of 512 GiB or more, so longer ranges are registered in chunks;
-//! [`CudaHandle::pieces`] splits a copy at their boundaries.
+//! The driver refuses a range that overlaps a registered one, and a copy that spans two
+//! registrations. It is reported to fail permanently on one registration of 512 GiB or more, so
+//! longer ranges are registered in chunks; [`CudaHandle::pieces`] splits a copy at their
+//! boundaries.
 
 #![allow(unsafe_code)]
 
@@ -30,20 +31,22 @@ const CUT: usize = 2 << 20;
 /// The message for a driver whose attribute is 0.
 const NOT_FROZEN: &str = "this driver cannot register read-only memory, such as a frozen buffer";
 
-/// Registers host memory with CUDA: the GPUs of this process copy from and to it at full speed, and kernels may use it.
+/// Registers host memory with CUDA: the GPUs of this process copy from and to it at full speed, and
+/// kernels may use it.
 ///
-/// It holds the primary context of one device, which CUDA's runtime uses too, as long as it lives. Registrations are
-/// portable: they are valid in all contexts of the process. So one registrar is enough for all GPUs, and two registrars
-/// refuse each other's ranges.
+/// It holds the primary context of one device, which CUDA's runtime uses too, as long as it lives.
+/// Registrations are portable: they are valid in all contexts of the process. So one registrar is
+/// enough for all GPUs, and two registrars refuse each other's ranges.
 ///
-/// Memory that is mapped read-only, such as a frozen buffer, can be registered with [`Access::READ`] if the driver
-/// supports it ([`registers_read_only`](CudaHost::registers_read_only)). The GPU can then only copy from it.
+/// Memory that is mapped read-only, such as a frozen buffer, can be registered with
+/// [`Access::READ`] if the driver supports it
+/// ([`registers_read_only`](CudaHost::registers_read_only)). The GPU can then only copy from it.
 ///
-/// If the driver refuses shared memory, the processes of a host retry one after another: some drivers refuse pages that
-/// another process is registering.
+/// If the driver refuses shared memory, the processes of a host retry one after another: some
+/// drivers refuse pages that another process is registering.
 ///
-/// A failed kernel (for example an illegal address) breaks the context permanently, and all operations then fail with
-/// its error. Only a new process helps.
+/// A failed kernel (for example an illegal address) breaks the context permanently, and all
+/// operations then fail with its error. Only a new process helps.
 pub struct CudaHost {
     driver: &'static Driver,
     ordinal: u32,
@@ -81,7 +84,8 @@ impl CudaHandle {
         &self.chunks
     }
 
-    /// Returns the GPU's address of the byte at `address` of this process, or `None` if this handle does not cover it.
+    /// Returns the GPU's address of the byte at `address` of this process, or `None` if this handle
+    /// does not cover it.
     #[must_use]
     pub fn device_address(&self, address: usize) -> Option<u64> {
         let behind = self.chunks.partition_point(|chunk| chunk.host.start() <= address);
@@ -89,8 +93,8 @@ impl CudaHandle {
         Some(chunk.device + (address - chunk.host.start()) as u64)
     }
 
-    /// Splits `span` into pieces that can each be copied at once, with the GPU's address of each. Parts that this
-    /// handle does not cover are left out.
+    /// Splits `span` into pieces that can each be copied at once, with the GPU's address of each.
+    /// Parts that this handle does not cover are left out.
     pub fn pieces(&self, span: Span) -> impl Iterator<Item = CudaChunk> + '_ {
         self.chunks.iter().filter_map(move |chunk| {
             let start = span.start().max(chunk.host.start());
@@ -114,14 +118,16 @@ impl Current {
 impl Drop for Current {
     fn drop(&mut self) {
         let (driver, mut popped) = (self.0, null_mut());
-        // SAFETY: takes away what `of` has pushed in this thread; the calls between push and pop in pairs.
+        // SAFETY: takes away what `of` has pushed in this thread; the calls between push and pop in
+        // pairs.
         if let Err(code) = driver.check(unsafe { (driver.pop)(&raw mut popped) }) {
             tracing::error!("{}", driver.explain("cuCtxPopCurrent", code));
         }
     }
 }
 
-/// Splits `span` into parts of at most `longest` bytes, at multiples of `cut`, which does not exceed `longest`.
+/// Splits `span` into parts of at most `longest` bytes, at multiples of `cut`, which does not
+/// exceed `longest`.
 fn parts(span: Span, longest: usize, cut: usize) -> Vec<Span> {
     let mut parts = Vec::with_capacity(span.len() / longest + 1);
     let mut at = span.start();
@@ -164,9 +170,9 @@ impl CudaHost {
         Probe::Ready(format!("{version}, {device}{more}{lacks}"))
     }
 
-    /// Returns whether the driver can register memory that is mapped read-only, such as a frozen buffer
-    /// (`CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED`). Returns true if the driver does not know the
-    /// attribute.
+    /// Returns whether the driver can register memory that is mapped read-only, such as a frozen
+    /// buffer (`CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED`). Returns true if the driver
+    /// does not know the attribute.
     #[doc(alias = "CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED")]
     #[must_use]
     pub fn registers_read_only(&self) -> bool {
@@ -176,8 +182,8 @@ impl CudaHost {
     /// Makes a registrar for the device with this number in CUDA's order (CUDA_VISIBLE_DEVICES).
     ///
     /// # Errors
-    /// [`Error::Unsupported`], with the reason and the remedy, if there is no driver or no such device, or if the
-    /// device provides no context.
+    /// [`Error::Unsupported`], with the reason and the remedy, if there is no driver or no such
+    /// device, or if the device provides no context.
     pub fn new(ordinal: u32) -> Result<CudaHost> {
         let unsupported =
             |why| Error::Unsupported { what: format!("registering memory with GPU {ordinal}"), why };
@@ -212,7 +218,8 @@ impl CudaHost {
         self.refused(span, access, self.driver.explain(doing, code), errno)
     }
 
-    /// Returns the message for read-only memory that the driver cannot register: the reason and the alternatives.
+    /// Returns the message for read-only memory that the driver cannot register: the reason and the
+    /// alternatives.
     fn not_frozen(&self) -> String {
         format!(
             "{NOT_FROZEN} (GPU {} on {}: CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED is 0). Leave the buffer unfrozen \
@@ -281,8 +288,9 @@ impl CudaHost {
 
 impl Registrar for CudaHost {
     type Handle = CudaHandle;
-    /// Returns the GPU's address of the first byte of the registered range. In a range of more than 64 GiB it is valid
-    /// for the first 64 GiB only; [`CudaHandle::device_address`] returns the others.
+    /// Returns the GPU's address of the first byte of the registered range. In a range of more than
+    /// 64 GiB it is valid for the first 64 GiB only; [`CudaHandle::device_address`] returns the
+    /// others.
     type Key = u64;
 
     fn name(&self) -> String {
@@ -315,7 +323,8 @@ impl Registrar for CudaHost {
             .map_err(|code| self.failed(span, access, "cuCtxPushCurrent", code))?;
         let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
         let mut pinned = self.pin_all(span, flags);
-        // Looking up the mapping costs more than registering a page, so it is done only if the driver refuses.
+        // Looking up the mapping costs more than registering a page, so it is done only if the
+        // driver refuses.
         if matches!(pinned, Err((_, code)) if code.may_pass()) {
             // Without /proc the driver finds out.
             let flags = match maps::mapping(span.start(), span.end()).unwrap_or(Mapping::Writable) {

@@ -1,8 +1,9 @@
-//! Serialised retries of registrations: a process whose registration the driver refused retries it while no other
-//! process of the same user on the host does.
+//! Serialised retries of registrations: a process whose registration the driver refused retries it
+//! while no other process of the same user on the host does.
 //!
-//! Some drivers refuse pages that another process is registering, which happens when all ranks of a host register one
-//! buffer. The first attempt is not serialised, since that would cost every registration two system calls.
+//! Some drivers refuse pages that another process is registering, which happens when all ranks of a
+//! host register one buffer. The first attempt is not serialised, since that would cost every
+//! registration two system calls.
 
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -10,16 +11,17 @@ use std::time::{Duration, Instant};
 use crate::os::{maps, process, socket};
 use crate::span::Span;
 
-/// The time to wait for the turn. Another process may hold it for as long as it registers, which took 4.5 s for 66 GiB.
+/// The time to wait for the turn. Another process may hold it for as long as it registers, which
+/// took 4.5 s for 66 GiB.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The first pause between two tries; each further pause is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
-/// The number of attempts while a process has the turn. More than one is needed, since the first attempt of another
-/// process is made without the turn and may still conflict.
+/// The number of attempts while a process has the turn. More than one is needed, since the first
+/// attempt of another process is made without the turn and may still conflict.
 const TRIES: u32 = 8;
 
-/// Returns whether a part of `span` is memory that another process can have mapped too. Only there can registrations
-/// conflict.
+/// Returns whether a part of `span` is memory that another process can have mapped too. Only there
+/// can registrations conflict.
 pub(super) fn is_shared(span: Span) -> bool {
     let mut shared = false;
     // Without /proc the memory counts as private, and nothing is retried.
@@ -30,14 +32,15 @@ pub(super) fn is_shared(span: Span) -> bool {
     shared
 }
 
-/// The turn of one process of this user on this host: an abstract socket name, which only one socket can have, and
-/// which the kernel releases with the process.
+/// The turn of one process of this user on this host: an abstract socket name, which only one
+/// socket can have, and which the kernel releases with the process.
 struct Turn {
     _name: Option<OwnedFd>,
 }
 
 impl Turn {
-    /// Waits for the turn. Continues without it after [`PATIENCE`], or if sockets are not available.
+    /// Waits for the turn. Continues without it after [`PATIENCE`], or if sockets are not
+    /// available.
     fn wait() -> Turn {
         let name = format!("hostbuf-cuda-turn-{}", nix::unistd::geteuid());
         let (begun, mut pause) = (Instant::now(), FIRST_PAUSE);
@@ -57,8 +60,9 @@ impl Turn {
     }
 }
 
-/// Calls `attempt` until it succeeds, fails with an error for which `may_pass` is false, or has failed [`TRIES`] times, while
-/// no other process of this user on this host does the same. Returns the last result.
+/// Calls `attempt` until it succeeds, fails with an error for which `may_pass` is false, or has
+/// failed [`TRIES`] times, while no other process of this user on this host does the same. Returns
+/// the last result.
 pub(super) fn take<T, E>(
     mut attempt: impl FnMut() -> Result<T, E>,
     may_pass: impl Fn(&E) -> bool,

@@ -1,4 +1,5 @@
-//! A registrar for tests: it counts, stamps numbers, fails and waits as it is told, and knows what is registered.
+//! A registrar for tests: it counts, stamps numbers, fails and waits as it is told, and knows what
+//! is registered.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -111,7 +112,8 @@ impl Fake {
         self.lock().ended.clone()
     }
 
-    /// The most registrations, and the most bytes, that were live at a time, with those in progress.
+    /// The most registrations, and the most bytes, that were live at a time, with those in
+    /// progress.
     #[must_use]
     pub fn peak(&self) -> (usize, usize) {
         self.lock().peak
