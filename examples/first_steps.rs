@@ -6,14 +6,14 @@
 //! ```
 
 use hostbuf::job::{Collective, Local, Solo};
-use hostbuf::{HostBuffer, Map, Options};
+use hostbuf::{BufferOptions, HostBuffer, Map};
 
 fn main() -> hostbuf::Result<()> {
     // Under `hostbuf run` the buffer exists before `main`. A program that runs by itself allocates
     // one.
     let (group, buffer): (Box<dyn Collective>, _) = match HostBuffer::is_launched() {
         true => (Box::new(Local::from_env()?), HostBuffer::attach()?),
-        false => (Box::new(Solo), HostBuffer::allocate(&Solo, Options::new(1 << 20))?),
+        false => (Box::new(Solo), HostBuffer::allocate(&Solo, BufferOptions::new(1 << 20))?),
     };
     // The closure runs in one rank of the host. All ranks get a reference to the map.
     let squares = buffer.initialize(|arena| {

@@ -14,7 +14,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use hostbuf::job::{Collective, Hosts, Mpi, Reduce};
-use hostbuf::{Bytes, Error, HostBuffer, Options, Result};
+use hostbuf::{BufferOptions, Bytes, Error, HostBuffer, Result};
 use mpi::topology::SimpleCommunicator;
 
 const USAGE: &str = "\
@@ -66,7 +66,7 @@ fn failed(why: String) -> Error {
 fn run(world: &Mpi, size: u64, rounds: u64) -> Result<String> {
     let buffer = match std::env::var_os("HOSTBUF_JOB") {
         Some(_) => HostBuffer::attach()?,
-        None => HostBuffer::allocate(world, Options::new(size))?,
+        None => HostBuffer::allocate(world, BufferOptions::new(size))?,
     };
     let hosts = Hosts::of(world)?;
     let table = Table { buffer: &buffer, words: buffer.len() / 8 / hosts.count };

@@ -12,7 +12,7 @@ use tracing::{info_span, warn};
 use crate::error::{Error, Result};
 use crate::job::{Collective, Hosts, Reduce, all_or_none, text_of_first};
 use crate::preregistered;
-use crate::segment::fill_state::Fill;
+use crate::segment::fill_state::FillState;
 use crate::segment::handle::HostBuffer;
 use hostbuf_memory::memfd;
 use hostbuf_os::{process, raw};
@@ -131,8 +131,8 @@ impl HostBuffer {
 
     fn may_freeze(&self) -> Result<()> {
         match self.fill_state()? {
-            Fill::Full | Fill::Frozen => Ok(()),
-            Fill::Empty | Fill::Filling => Err(Error::not_frozen(format_args!(
+            FillState::Filled | FillState::Frozen => Ok(()),
+            FillState::Empty | FillState::Filling => Err(Error::not_frozen(format_args!(
                 "buffer \"{}\" on {} is not filled: initialize and replicate it first",
                 self.name(),
                 process::host_name()
@@ -197,7 +197,7 @@ impl HostBuffer {
         if let Proof::Weaker { why } = &proof {
             warn!(buffer = %self.name(), why, "the kernel could not prove that nobody writes");
         }
-        self.control().set_fill(self.index, Fill::Frozen);
+        self.control().set_fill(self.index, FillState::Frozen);
         proof
     }
 }
@@ -240,7 +240,7 @@ fn writers(buffer: &HostBuffer) -> Vec<String> {
 mod tests {
     use super::*;
     use crate::job::Solo;
-    use crate::{Options, Pages};
+    use crate::{BufferOptions, Pages};
 
     /// A pipe that holds a page of the buffer, as long as its reading end is open.
     fn holding(buffer: &HostBuffer) -> std::io::PipeReader {
@@ -255,7 +255,7 @@ mod tests {
     #[test]
     fn pages_that_are_held_for_a_moment_do_not_stand_in_the_way() {
         let filled = || {
-            let options = Options::new(1 << 16).pages(Pages::Small);
+            let options = BufferOptions::new(1 << 16).pages(Pages::Small);
             let buffer = HostBuffer::allocate(&Solo, options).unwrap();
             buffer.initialize(|arena| arena.place(1u64)).unwrap();
             buffer

@@ -8,7 +8,7 @@
 //! | concept | type | what it is |
 //! | --- | --- | --- |
 //! | buffer | [`HostBuffer`] | a host's shared memory, mapped at the agreed address |
-//! | what to ask for | [`Options`], [`Pages`] | size, pages, lazy, name |
+//! | what to ask for | [`BufferOptions`], [`Pages`] | size, pages, lazy, name |
 //! | who takes part | [`job::Collective`] | [`job::Solo`], [`job::Local`], `job::Mpi` (feature `mpi`) |
 //! | what may live inside | [`Portable`], [`Arena`], [`List`], [`Map`] | objects whose pointers stay inside |
 //! | after filling | [`Frozen`] | nobody can write any more, and the kernel is the proof |
@@ -20,9 +20,9 @@
 //! collectively:
 //!
 //! ```
-//! use hostbuf::{HostBuffer, List, Options, job::Solo};
+//! use hostbuf::{HostBuffer, List, BufferOptions, job::Solo};
 //!
-//! let buffer = HostBuffer::allocate(&Solo, Options::new(16 << 20))?;
+//! let buffer = HostBuffer::allocate(&Solo, BufferOptions::new(16 << 20))?;
 //! let squares = buffer.initialize(|arena| {
 //!     let mut list = List::new_in(arena);
 //!     list.extend((0u64..1000).map(|n| n * n));
@@ -56,7 +56,7 @@ pub use hostbuf_memory::{Error as MemoryError, NoSpace, Pages};
 pub use hostbuf_os::Bytes;
 pub use hostbuf_register as register;
 pub use hostbuf_register::{Access, Span};
-pub use segment::fill_state::Fill;
+pub use segment::fill_state::FillState;
 pub use segment::handle::HostBuffer;
 pub use segment::identity::Phase;
-pub use segment::options::Options;
+pub use segment::options::BufferOptions;

@@ -35,8 +35,8 @@ impl HostBuffer {
     ///
     /// ```
     /// # use std::sync::Arc;
-    /// # use hostbuf::{HostBuffer, Options, Pages, job::Solo, register::{Access, Mlock}};
-    /// let buffer = HostBuffer::allocate(&Solo, Options::new(64 << 10).pages(Pages::Small))?;
+    /// # use hostbuf::{HostBuffer, BufferOptions, Pages, job::Solo, register::{Access, Mlock}};
+    /// let buffer = HostBuffer::allocate(&Solo, BufferOptions::new(64 << 10).pages(Pages::Small))?;
     /// let registrar = Arc::new(Mlock::new());
     /// let whole = buffer.register(&registrar, .., Access::READ)?;
     /// let part = buffer.register(&registrar, 4096..8192, Access::READ)?;
@@ -56,7 +56,7 @@ impl HostBuffer {
         access: Access,
     ) -> Result<Registration<R>> {
         let span = self.region(region)?;
-        if access.writes() && self.fill_state()? == crate::Fill::Frozen {
+        if access.writes() && self.fill_state()? == crate::FillState::Frozen {
             let why = format!(
                 "buffer \"{}\" is frozen, and {access} could change it: register it for reading",
                 self.name()
@@ -91,7 +91,7 @@ impl HostBuffer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Options;
+    use crate::BufferOptions;
     use crate::job::Solo;
     use hostbuf_register::testing::fake::Fake;
     use hostbuf_register::{Overlap, Span};
@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn a_region_is_registered_and_keeps_the_memory() {
         let fake = Arc::new(Fake::new(Overlap::Free));
-        let buffer = HostBuffer::allocate(&Solo, Options::new(1 << 20)).unwrap();
+        let buffer = HostBuffer::allocate(&Solo, BufferOptions::new(1 << 20)).unwrap();
         let (start, length) = (buffer.as_ptr().as_ptr() as usize, buffer.len());
         for (region, what) in [(0..0, "empty"), (0..length + 1, "too long"), (length..length + 1, "behind")] {
             assert!(
@@ -129,7 +129,7 @@ mod tests {
     #[test]
     fn nobody_may_write_into_a_frozen_buffer() {
         let fake = Arc::new(Fake::new(Overlap::Free));
-        let buffer = HostBuffer::allocate(&Solo, Options::new(1 << 20)).unwrap();
+        let buffer = HostBuffer::allocate(&Solo, BufferOptions::new(1 << 20)).unwrap();
         buffer.initialize(|arena| arena.place(1u64)).unwrap();
         let held = buffer.register(&fake, 0..10, Access::WRITE).unwrap();
         let refused = buffer.freeze(&Solo).unwrap_err().to_string();

@@ -12,7 +12,7 @@ use crate::carrier::{self, Carrier};
 use crate::error::{Bytes, Error, Result};
 use crate::fill::turn::{FillFrom, Turn};
 use crate::job::{Collective, Hosts, Reduce, all_or_none};
-use crate::segment::fill_state::Fill;
+use crate::segment::fill_state::FillState;
 use crate::segment::handle::HostBuffer;
 use hostbuf_os::process;
 
@@ -133,13 +133,13 @@ impl HostBuffer {
     fn ready(&self, is_source: bool) -> Result<Option<Turn<'_>>> {
         let host = process::host_name();
         let why = match (is_source, self.fill_state()?) {
-            (true, Fill::Full | Fill::Frozen) => return Ok(None),
+            (true, FillState::Filled | FillState::Frozen) => return Ok(None),
             (true, state) => format!(
                 "buffer \"{}\" on {host} is {}, and there is nothing to send",
                 self.name(),
                 state.name()
             ),
-            (false, Fill::Full | Fill::Frozen) => {
+            (false, FillState::Filled | FillState::Frozen) => {
                 format!("buffer \"{}\" on {host} is filled already, and would be overwritten", self.name())
             }
             (false, _) => match Turn::begin(self, FillFrom::All)? {

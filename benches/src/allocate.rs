@@ -6,7 +6,7 @@
 //! the machine below, so that the first call pays for what was done before it.
 
 use hostbuf::job::Mpi;
-use hostbuf::{HostBuffer, Options, Pages};
+use hostbuf::{BufferOptions, HostBuffer, Pages};
 use mpi::traits::{Communicator, CommunicatorCollectives};
 
 use crate::fixture::Outcome;
@@ -25,7 +25,7 @@ pub(crate) fn compare(bytes: usize, repeats: usize, page: &str) -> Outcome {
         for (side, counts) in turns(repeat).into_iter().flat_map(|side| [(side, false), (side, true)]) {
             world.barrier();
             let (elapsed, name) = if side == 0 {
-                let options = Options::new(bytes as u64).pages(pages);
+                let options = BufferOptions::new(bytes as u64).pages(pages);
                 let (elapsed, buffer) = timed(|| -> hostbuf::Result<HostBuffer> {
                     let buffer = HostBuffer::allocate(&group, options)?;
                     world.barrier();

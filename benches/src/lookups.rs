@@ -6,7 +6,7 @@
 //! an order that no prefetcher guesses. Sixteen chains at once, interleaved, are printed beside it.
 
 use hostbuf::job::Solo;
-use hostbuf::{HostBuffer, Options, Pages};
+use hostbuf::{BufferOptions, HostBuffer, Pages};
 use mpi::traits::Communicator;
 
 use crate::fixture::Outcome;
@@ -42,7 +42,7 @@ pub(crate) fn compare(bytes: usize, repeats: usize, pages: &[&str]) -> Outcome {
     ];
     for &name in pages {
         let pages: Pages = name.parse()?;
-        let buffer = HostBuffer::allocate(&Solo, Options::new(bytes as u64).pages(pages).name(name))?;
+        let buffer = HostBuffer::allocate(&Solo, BufferOptions::new(bytes as u64).pages(pages).name(name))?;
         let huge = buffer.huge_bytes() as f64 / bytes as f64;
         note(
             &format!("lookup-{name}-private"),

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use hostbuf::job::Solo;
-use hostbuf::{HostBuffer, Options, Pages};
+use hostbuf::{BufferOptions, HostBuffer, Pages};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::wait::{WaitStatus, waitpid};
@@ -255,7 +255,8 @@ pub(crate) fn compare(bytes: usize, repeats: usize) -> Outcome {
         for &n in &counts {
             library[n - 1].push(on_cores(n, || {
                 let begun = Instant::now();
-                let buffer = HostBuffer::allocate(&Solo, Options::new(bytes as u64).pages(Pages::Small));
+                let buffer =
+                    HostBuffer::allocate(&Solo, BufferOptions::new(bytes as u64).pages(Pages::Small));
                 let took = begun.elapsed().as_secs_f64();
                 buffer.map(|_| took)
             })?);

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use hostbuf::job::{Collective, Mpi};
-use hostbuf::{HostBuffer, Options, Pages, Span};
+use hostbuf::{BufferOptions, HostBuffer, Pages, Span};
 use hostbuf_rdma::{Channel, ChannelOptions, Fabric, FabricOptions, Pending};
 
 use mpi::traits::Communicator;
@@ -41,7 +41,7 @@ pub(crate) fn compare(repeats: usize, volume: usize) -> Outcome {
 }
 
 fn measure(group: &Mpi, repeats: usize, volume: usize) -> Outcome {
-    let buffer = HostBuffer::allocate(group, Options::new(16 * MIB as u64).pages(Pages::Small))?;
+    let buffer = HostBuffer::allocate(group, BufferOptions::new(16 * MIB as u64).pages(Pages::Small))?;
     for (busy, name) in [(true, "busy"), (false, "events")] {
         let mut how = FabricOptions::default();
         how.busy_poll = busy;

@@ -4,7 +4,7 @@
 use std::alloc::Layout;
 
 use hostbuf::job::Mpi;
-use hostbuf::{HostBuffer, Options, Pages};
+use hostbuf::{BufferOptions, HostBuffer, Pages};
 use mpi::ffi;
 use mpi::traits::{AsRaw, Communicator, CommunicatorCollectives};
 
@@ -22,7 +22,7 @@ pub(crate) fn compare(key: &str, bytes: usize, repeats: usize, page: &str) -> Ou
     let first = world.rank() == 0;
     for repeat in 0..=repeats {
         // Receivers must be empty: a new buffer each time, outside what is timed.
-        let buffer = HostBuffer::allocate(&group, Options::new(bytes as u64).pages(pages))?;
+        let buffer = HostBuffer::allocate(&group, BufferOptions::new(bytes as u64).pages(pages))?;
         if first {
             fill(&buffer, bytes)?;
         }

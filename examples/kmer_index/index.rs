@@ -399,7 +399,7 @@ impl<'b> Builder<'b> {
 mod tests {
     use super::*;
     use crate::kmer::letters;
-    use hostbuf::{HostBuffer, Options, job::Solo};
+    use hostbuf::{BufferOptions, HostBuffer, job::Solo};
 
     fn source(name: &str, sequences: &[&str]) -> Source {
         let record =
@@ -414,7 +414,7 @@ mod tests {
         let expected: std::collections::BTreeSet<u64> =
             [a, b].iter().flat_map(|s| kmers(s.as_bytes())).map(|(_, kmer)| kmer).collect();
         let size = bytes_needed(&all, expected.len() as u64);
-        let buffer = HostBuffer::allocate(&Solo, Options::new(size)).unwrap();
+        let buffer = HostBuffer::allocate(&Solo, BufferOptions::new(size)).unwrap();
         let index = buffer.initialize(|arena| build(arena, &all, expected.len() as u64)).unwrap();
         assert!(buffer.high_water().unwrap() <= size);
         assert_eq!(index.genomes().map(Genome::name).collect::<Vec<_>>(), ["one", "two", "three"]);

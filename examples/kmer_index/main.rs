@@ -25,7 +25,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use hostbuf::job::{Reduce, all_or_none};
-use hostbuf::{Bytes, Error, HostBuffer, Options, Proof, Result};
+use hostbuf::{BufferOptions, Bytes, Error, HostBuffer, Proof, Result};
 
 use crate::classify::{Contig, Verdict};
 use crate::fasta::Source;
@@ -222,7 +222,7 @@ fn obtain(
     let taken = all_or_none(&*team.group, taken)?;
     let mut size = [if team.leads() { asked.unwrap_or(needs[taken - 1].bytes) } else { 0 }];
     team.group.all_reduce(&mut size, Reduce::Max)?;
-    Ok((HostBuffer::allocate(&*team.group, Options::new(size[0]).name("kmers"))?, taken))
+    Ok((HostBuffer::allocate(&*team.group, BufferOptions::new(size[0]).name("kmers"))?, taken))
 }
 
 /// Does it, and how long it took.
@@ -401,7 +401,7 @@ mod tests {
     fn the_check_agrees_and_notices_a_difference() {
         let (genomes, contigs) = small();
         let need = survey::survey(&genomes)[1];
-        let buffer = HostBuffer::allocate(&hostbuf::job::Solo, Options::new(need.bytes)).unwrap();
+        let buffer = HostBuffer::allocate(&hostbuf::job::Solo, BufferOptions::new(need.bytes)).unwrap();
         let index = buffer.initialize(|arena| index::build(arena, &genomes, need.distinct)).unwrap();
         let mut verdicts: Vec<Verdict> =
             contigs.iter().map(|c| classify::classify(index, 2, &c.bases)).collect();

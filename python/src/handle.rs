@@ -3,7 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use hostbuf::job::all_or_none;
-use hostbuf::{Bytes, Error, Fill, HostBuffer, Options, Pages, Proof};
+use hostbuf::{BufferOptions, Bytes, Error, FillState, HostBuffer, Pages, Proof};
 use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
@@ -62,7 +62,7 @@ impl Handle {
 
     fn frozen(&self, py: Python<'_>) -> PyResult<bool> {
         let state = self.buffer()?.fill_state().map_err(|error| raised(py, error))?;
-        Ok(state == Fill::Frozen)
+        Ok(state == FillState::Frozen)
     }
 
     /// Views by which this process could write.
@@ -74,10 +74,10 @@ impl Handle {
         let buffer = self.buffer()?;
         outside(py, || {
             let state = match buffer.fill_state()? {
-                Fill::Empty => "empty",
-                Fill::Filling => "filling",
-                Fill::Full => "filled",
-                Fill::Frozen => "frozen",
+                FillState::Empty => "empty",
+                FillState::Filling => "filling",
+                FillState::Filled => "filled",
+                FillState::Frozen => "frozen",
             };
             let (host, hosts) = buffer.host();
             let address = buffer.as_ptr().as_ptr() as usize;
@@ -174,7 +174,7 @@ pub fn allocate(
         let wanted = argument::<String>("pages", pages)?;
         let wanted: Pages = wanted.parse().map_err(|error| raised(py, error))?;
         let name = argument::<String>("name", name)?;
-        let mut options = Options::new(bytes("size", size)?).pages(wanted).name(&name);
+        let mut options = BufferOptions::new(bytes("size", size)?).pages(wanted).name(&name);
         (options.lazy, options.dump) = (argument::<bool>("lazy", lazy)?, argument::<bool>("dump", dump)?);
         Ok(options)
     };

@@ -9,7 +9,7 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::ptr::null_mut;
 use std::sync::Arc;
 
-use hostbuf::{Fill, HostBuffer};
+use hostbuf::{FillState, HostBuffer};
 use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -70,7 +70,7 @@ struct Memory {
 /// Whether views may be written through now.
 fn read_only(view: &View) -> PyResult<bool> {
     let state = view.buffer.fill_state().map_err(|error| PyBufferError::new_err(error.to_string()))?;
-    Ok(view.readonly || state == Fill::Frozen)
+    Ok(view.readonly || state == FillState::Frozen)
 }
 
 unsafe extern "C" fn get_buffer(object: *mut ffi::PyObject, to: *mut PyBuffer, flags: c_int) -> c_int {

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::fill::arena_id::ArenaId;
 use crate::fill::portable::Portable;
 use crate::segment::control::Control;
-use crate::segment::fill_state::Fill;
+use crate::segment::fill_state::FillState;
 use crate::segment::handle::HostBuffer;
 
 /// An allocator over the buffer's memory, for as long as the buffer is being filled. It allocates
@@ -220,7 +220,8 @@ impl Arena<'_> {
     /// Returns whether this arena's fill is in progress.
     fn is_open(&self) -> Result<bool> {
         let index = self.index as usize;
-        Ok(self.control.fill(index)? == Fill::Filling && self.control.generation(index)? == self.generation)
+        Ok(self.control.fill(index)? == FillState::Filling
+            && self.control.generation(index)? == self.generation)
     }
 
     fn is_latest(&self, at: NonNull<u8>, size: usize) -> bool {

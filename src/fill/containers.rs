@@ -88,7 +88,7 @@ unsafe impl<K: Portable + Eq + Hash, V: Portable, S: Portable + BuildHasher> Por
 mod tests {
     use super::*;
     use crate::job::Solo;
-    use crate::{Error, HostBuffer, Options};
+    use crate::{BufferOptions, Error, HostBuffer};
 
     fn refused<T: Portable>(arena: Arena<'_>, value: T) -> bool {
         matches!(arena.place(value), Err(Error::Fill { .. }))
@@ -96,8 +96,8 @@ mod tests {
 
     #[test]
     fn what_keeps_its_items_in_another_buffer_is_not_placed() {
-        let here = HostBuffer::allocate(&Solo, Options::new(1 << 20)).unwrap();
-        let there = HostBuffer::allocate(&Solo, Options::new(1 << 20)).unwrap();
+        let here = HostBuffer::allocate(&Solo, BufferOptions::new(1 << 20)).unwrap();
+        let there = HostBuffer::allocate(&Solo, BufferOptions::new(1 << 20)).unwrap();
         there
             .initialize(|other| {
                 here.initialize(|arena| {

@@ -12,7 +12,7 @@ use crate::fill::portable::Portable;
 use crate::fill::turn::{FillFrom, Turn, forked};
 use crate::fill::type_number::type_number;
 use crate::job::{Collective, Hosts, all_or_none};
-use crate::segment::fill_state::Fill;
+use crate::segment::fill_state::FillState;
 use crate::segment::handle::HostBuffer;
 use hostbuf_os::process;
 
@@ -29,8 +29,8 @@ impl HostBuffer {
     /// lives, the arena is what that one left.)
     ///
     /// ```
-    /// # use hostbuf::{HostBuffer, Options, job::Solo};
-    /// let buffer = HostBuffer::allocate(&Solo, Options::new(1 << 20))?;
+    /// # use hostbuf::{HostBuffer, BufferOptions, job::Solo};
+    /// let buffer = HostBuffer::allocate(&Solo, BufferOptions::new(1 << 20))?;
     /// let pi = buffer.initialize(|arena| arena.place(3.14159))?;
     /// assert_eq!(*pi, 3.14159);
     /// # Ok::<(), hostbuf::Error>(())
@@ -47,12 +47,12 @@ impl HostBuffer {
         loop {
             let state = self.fill_state()?;
             match state {
-                Fill::Full | Fill::Frozen => {
+                FillState::Filled | FillState::Frozen => {
                     return self
                         .root::<T>()?
                         .ok_or(Error::Fill { why: "it was filled without a root object".into() });
                 }
-                Fill::Empty | Fill::Filling => {}
+                FillState::Empty | FillState::Filling => {}
             }
             if let Some(turn) = Turn::begin(self, FillFrom::Fresh)? {
                 let placed = {
@@ -71,7 +71,7 @@ impl HostBuffer {
     /// # Errors
     /// [`Error::Fill`] when it is of another type; [`Error::Corrupt`].
     pub fn root<T: Portable + Sync>(&self) -> Result<Option<&T>> {
-        if !matches!(self.fill_state()?, Fill::Full | Fill::Frozen) {
+        if !matches!(self.fill_state()?, FillState::Filled | FillState::Frozen) {
             return Ok(None);
         }
         let (root, found) = self.control().root(self.index)?;
@@ -135,8 +135,8 @@ impl HostBuffer {
 
     fn is_to_be_filled(&self, group: &dyn Collective) -> Result<()> {
         match self.fill_state()? {
-            Fill::Empty | Fill::Filling => Ok(()),
-            Fill::Full | Fill::Frozen => Err(self.filled_already(group)),
+            FillState::Empty | FillState::Filling => Ok(()),
+            FillState::Filled | FillState::Frozen => Err(self.filled_already(group)),
         }
     }
 
@@ -158,12 +158,12 @@ impl HostBuffer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Options;
+    use crate::BufferOptions;
     use crate::job::Solo;
 
     #[test]
     fn what_a_failed_fill_kept_is_never_given_out_again() {
-        let buffer = HostBuffer::allocate(&Solo, Options::new(1 << 20)).unwrap();
+        let buffer = HostBuffer::allocate(&Solo, BufferOptions::new(1 << 20)).unwrap();
         let mut kept = None;
         let failed = buffer.initialize(|arena| {
             kept = Some(arena.place(7u64)?);
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn nor_when_another_filler_died_meanwhile() {
-        let buffer = HostBuffer::allocate(&Solo, Options::new(1 << 20)).unwrap();
+        let buffer = HostBuffer::allocate(&Solo, BufferOptions::new(1 << 20)).unwrap();
         let mut list = None;
         let failed = buffer.initialize(|arena| {
             let mut items = crate::List::new_in(arena);
@@ -190,7 +190,7 @@ mod tests {
         // As a process that took its turn and was killed leaves it.
         buffer.control().set_generation(0, 2);
         buffer.control().set_high_water(0, 4096);
-        buffer.control().set_fill(0, Fill::Filling);
+        buffer.control().set_fill(0, FillState::Filling);
         let (copy, list) = list.unwrap();
         let refused = buffer.initialize(|arena| {
             let fresh = arena.take(std::alloc::Layout::new::<u64>())?;
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn initialize_inside_initialize_is_an_error_and_no_hang() {
-        let buffer = HostBuffer::allocate(&Solo, Options::new(1 << 20)).unwrap();
+        let buffer = HostBuffer::allocate(&Solo, BufferOptions::new(1 << 20)).unwrap();
         let outer = buffer.initialize(|arena| {
             let inner = buffer.initialize(|arena| arena.place(1u8)).unwrap_err().to_string();
             assert!(inner.contains("inside"), "{inner}");
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn an_arena_that_outlives_its_filling_gives_nothing() {
-        let buffer = HostBuffer::allocate(&Solo, Options::new(1 << 20)).unwrap();
+        let buffer = HostBuffer::allocate(&Solo, BufferOptions::new(1 << 20)).unwrap();
         let mut stale = None;
         buffer
             .initialize(|arena| {
@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn threads_of_one_process_fill_once() {
-        let buffer = HostBuffer::allocate(&Solo, Options::new(1 << 20)).unwrap();
+        let buffer = HostBuffer::allocate(&Solo, BufferOptions::new(1 << 20)).unwrap();
         let fills = std::sync::atomic::AtomicU32::new(0);
         std::thread::scope(|scope| {
             for _ in 0..8 {

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::fill::arena::Placed;
 use crate::fill::portable::Portable;
 use crate::fill::type_number::type_number;
-use crate::segment::fill_state::Fill;
+use crate::segment::fill_state::FillState;
 use crate::segment::fillers::Claim;
 use crate::segment::handle::HostBuffer;
 use hostbuf_memory::memfd;
@@ -66,7 +66,7 @@ impl<'b> Turn<'b> {
             return Ok(None);
         }
         let state = control.fill(index)?;
-        if !matches!(state, Fill::Empty | Fill::Filling) {
+        if !matches!(state, FillState::Empty | FillState::Filling) {
             return Ok(None);
         }
         let generation = control.generation(index)?;
@@ -84,7 +84,7 @@ impl<'b> Turn<'b> {
         control.set_high_water(index, turn.start);
         control.set_root(index, 0, 0);
         control.set_generation(index, turn.generation);
-        control.set_fill(index, Fill::Filling);
+        control.set_fill(index, FillState::Filling);
         Ok(Some(turn))
     }
 
@@ -138,7 +138,7 @@ impl<'b> Turn<'b> {
         let (control, index) = (self.buffer.control(), self.buffer.index);
         control.set_root(index, root, root_type);
         self.finished = true;
-        control.set_fill(index, Fill::Full);
+        control.set_fill(index, FillState::Filled);
     }
 }
 
@@ -153,7 +153,7 @@ impl Drop for Turn<'_> {
             if let Ok(mark) = self.buffer.high_water() {
                 control.set_kept(index, mark);
             }
-            control.set_fill(index, Fill::Empty);
+            control.set_fill(index, FillState::Empty);
         }
         let fd = self.buffer.segment.control_fd.as_fd();
         if self.locked

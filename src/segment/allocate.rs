@@ -16,7 +16,7 @@ use crate::segment::identity::{Identity, Phase};
 use crate::segment::layout;
 use crate::segment::mapped_segment::MappedSegment;
 use crate::segment::mapping::Mapping;
-use crate::segment::options::Options;
+use crate::segment::options::BufferOptions;
 use hostbuf_memory::populate::Workers;
 use hostbuf_os::cores::Cores;
 use hostbuf_os::process;
@@ -31,8 +31,8 @@ impl HostBuffer {
     /// held from the vote on, and cannot be lost.
     ///
     /// ```
-    /// # use hostbuf::{HostBuffer, Options, Pages, job::Solo};
-    /// let buffer = HostBuffer::allocate(&Solo, Options::new(8 << 20).pages(Pages::Small).name("table"))?;
+    /// # use hostbuf::{HostBuffer, BufferOptions, Pages, job::Solo};
+    /// let buffer = HostBuffer::allocate(&Solo, BufferOptions::new(8 << 20).pages(Pages::Small).name("table"))?;
     /// assert_eq!(buffer.len(), 8 << 20);
     /// # Ok::<(), hostbuf::Error>(())
     /// ```
@@ -40,7 +40,7 @@ impl HostBuffer {
     /// # Errors
     /// [`Error::Invalid`]; [`Error::NoSpace`] and [`Error::Unsupported`] of whichever host cannot;
     /// [`Error::Disagreed`] when the ranks ask for different things or no range is free on all.
-    pub fn allocate(group: &dyn Collective, options: Options) -> Result<HostBuffer> {
+    pub fn allocate(group: &dyn Collective, options: BufferOptions) -> Result<HostBuffer> {
         let _span = info_span!("allocate", buffer = %options.name, size = options.size).entered();
         all_or_none(group, options.check())?;
         same_request(group, &options)?;
@@ -126,7 +126,7 @@ fn cores_of(local: &dyn Collective) -> Result<Cores> {
 /// Makes the memory files and takes their pages, and notes the duration of both phases.
 fn create(
     job: u128,
-    buffers: &[Options],
+    buffers: &[BufferOptions],
     cores: Cores,
     phases: &mut [u64; Phase::COUNT],
 ) -> Result<Segments> {
@@ -139,7 +139,7 @@ fn create(
     Ok(segments)
 }
 
-fn same_request(group: &dyn Collective, options: &Options) -> Result<()> {
+fn same_request(group: &dyn Collective, options: &BufferOptions) -> Result<()> {
     let mine = options.to_string();
     let hash = xxhash_rust::xxh3::xxh3_64(mine.as_bytes());
     let mut words = [hash, !hash];

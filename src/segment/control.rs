@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::error::{Error, Result};
 use crate::segment::checked::Checked;
-use crate::segment::fill_state::Fill;
+use crate::segment::fill_state::FillState;
 use crate::segment::identity::Identity;
 use crate::segment::page_layout::{STATE_LENGTH, STATES};
 use hostbuf_protocol::wire::MAX_BUFFERS;
@@ -86,7 +86,7 @@ impl Control {
             word.store(0);
         }
         state.root_type.store(0, Ordering::Relaxed);
-        state.fill.store(Fill::Empty as u32, Ordering::Release);
+        state.fill.store(FillState::Empty as u32, Ordering::Release);
     }
 
     fn state(self, index: usize) -> &'static State {
@@ -100,13 +100,14 @@ impl Control {
     ///
     /// # Errors
     /// [`Error::Corrupt`].
-    pub fn fill(self, index: usize) -> Result<Fill> {
+    pub fn fill(self, index: usize) -> Result<FillState> {
         let found = self.state(index).fill.load(Ordering::Acquire);
-        Fill::from_number(found).ok_or(Error::Corrupt { word: "the fill state", found: u64::from(found) })
+        FillState::from_number(found)
+            .ok_or(Error::Corrupt { word: "the fill state", found: u64::from(found) })
     }
 
     /// Says how far the filling is, and wakes all who wait for it.
-    pub fn set_fill(self, index: usize, fill: Fill) {
+    pub fn set_fill(self, index: usize, fill: FillState) {
         let word = &self.state(index).fill;
         word.store(fill as u32, Ordering::Release);
         // SAFETY: the address of a live atomic; FUTEX_WAKE reads nothing.
@@ -114,7 +115,7 @@ impl Control {
     }
 
     /// Waits until the state is no longer `now`, or about as long as `limit`.
-    pub fn wait_fill(self, index: usize, now: Fill, limit: std::time::Duration) {
+    pub fn wait_fill(self, index: usize, now: FillState, limit: std::time::Duration) {
         let word = &self.state(index).fill;
         let limit = libc::timespec {
             tv_sec: limit.as_secs() as libc::time_t,

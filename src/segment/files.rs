@@ -10,7 +10,7 @@ use tracing::info_span;
 use crate::error::{Error, Result};
 use crate::segment::control::Control;
 use crate::segment::identity::{BufferIdentity, Identity, Phase};
-use crate::segment::options::Options;
+use crate::segment::options::BufferOptions;
 use crate::segment::page_layout::CONTROL_LENGTH;
 use hostbuf_memory::memfd::{self, Backing};
 use hostbuf_memory::populate::{self, Workers};
@@ -54,9 +54,9 @@ impl Segments {
     ///
     /// # Errors
     /// [`Error::NoSpace`], [`Error::Unsupported`], [`Error::Os`]; nothing is left behind.
-    pub fn create(job: u128, buffers: &[Options]) -> Result<Segments> {
+    pub fn create(job: u128, buffers: &[BufferOptions]) -> Result<Segments> {
         let _span = info_span!("create", buffers = buffers.len()).entered();
-        let demands: Vec<_> = buffers.iter().map(Options::demand).collect();
+        let demands: Vec<_> = buffers.iter().map(BufferOptions::demand).collect();
         let resolved = space::resolve_all(&demands);
         space::check(&demands, &resolved)?;
         let control = memfd::create(&file_name(job, CONTROL_NAME), CONTROL_LENGTH, Backing::Shmem)

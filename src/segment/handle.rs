@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::segment::control::Control;
-use crate::segment::fill_state::Fill;
+use crate::segment::fill_state::FillState;
 use crate::segment::identity::{BufferIdentity, Phase};
 use crate::segment::mapped_segment::MappedSegment;
 use hostbuf_memory::Pages;
@@ -128,7 +128,7 @@ impl HostBuffer {
     ///
     /// # Errors
     /// [`Error::Corrupt`].
-    pub fn fill_state(&self) -> Result<Fill> {
+    pub fn fill_state(&self) -> Result<FillState> {
         self.control().fill(self.index)
     }
 

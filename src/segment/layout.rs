@@ -9,7 +9,7 @@
 //! The guards are held with no access, so a write beyond a buffer's end faults instead of reaching
 //! the next one.
 
-use crate::segment::options::Options;
+use crate::segment::options::BufferOptions;
 use crate::segment::page_layout::CONTROL_LENGTH;
 use hostbuf_protocol::wire::{FLAG_DUMP, Placement, Placements, Winner};
 
@@ -18,7 +18,7 @@ const GUARD: u64 = 2 << 20;
 /// The plan for `buffers`: a [`Winner`] whose address is not known yet (0), and the alignment that
 /// its address needs.
 #[must_use]
-pub fn plan(buffers: &[Options]) -> (Winner, u64) {
+pub fn plan(buffers: &[BufferOptions]) -> (Winner, u64) {
     let mut placements = Placements::default();
     let mut at = 0u64;
     let mut align = GUARD;
@@ -49,10 +49,10 @@ mod tests {
     fn parts_are_aligned_and_apart() {
         let sizes = [1, 4096, 3 << 20, 1 << 30, (1 << 30) + 1];
         for pages in [Pages::Auto, Pages::Small, Pages::Transparent, Pages::Huge2M, Pages::Huge1G] {
-            let buffers: Vec<Options> = sizes
+            let buffers: Vec<BufferOptions> = sizes
                 .iter()
                 .enumerate()
-                .map(|(i, &s)| Options::new(s).pages(pages).name(format!("b{i}")))
+                .map(|(i, &s)| BufferOptions::new(s).pages(pages).name(format!("b{i}")))
                 .collect();
             let (winner, align) = plan(&buffers);
             let mut end = 0;

@@ -467,7 +467,7 @@ mod tests {
 
     #[test]
     fn a_forked_child_leaves_the_rows_of_its_parent() {
-        let buffer = crate::HostBuffer::allocate(&crate::job::Solo, crate::Options::new(4096)).unwrap();
+        let buffer = crate::HostBuffer::allocate(&crate::job::Solo, crate::BufferOptions::new(4096)).unwrap();
         let listed_ =
             Listed::enter(buffer.control(), buffer.segment.clone(), 0, (0, 4096), Access::READ, "x").unwrap();
         // SAFETY: the child drops one value, and ends.

@@ -16,7 +16,7 @@ pub const DEFAULT_NAME: &str = "default";
 /// One buffer: what [`HostBuffer::allocate`](crate::HostBuffer::allocate) and `hostbuf run` are
 /// asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Options {
+pub struct BufferOptions {
     /// Bytes that the user can use; rounded up to whole pages of what is obtained.
     pub size: u64,
     /// Which pages.
@@ -33,45 +33,45 @@ pub struct Options {
     pub mmap_flags: i32,
 }
 
-impl Options {
+impl BufferOptions {
     /// A buffer of `size` bytes, everything else as by default.
     #[must_use]
-    pub fn new(size: u64) -> Options {
+    pub fn new(size: u64) -> BufferOptions {
         let name = DEFAULT_NAME.into();
-        Options { size, pages: Pages::Auto, lazy: false, dump: false, name, mmap_flags: 0 }
+        BufferOptions { size, pages: Pages::Auto, lazy: false, dump: false, name, mmap_flags: 0 }
     }
 
     /// With these pages.
     #[must_use]
-    pub fn pages(mut self, pages: Pages) -> Options {
+    pub fn pages(mut self, pages: Pages) -> BufferOptions {
         self.pages = pages;
         self
     }
 
     /// With pages taken at the first touch.
     #[must_use]
-    pub fn lazy(mut self) -> Options {
+    pub fn lazy(mut self) -> BufferOptions {
         self.lazy = true;
         self
     }
 
     /// With the contents in core files.
     #[must_use]
-    pub fn dump(mut self) -> Options {
+    pub fn dump(mut self) -> BufferOptions {
         self.dump = true;
         self
     }
 
     /// With this name.
     #[must_use]
-    pub fn name(mut self, name: impl Into<String>) -> Options {
+    pub fn name(mut self, name: impl Into<String>) -> BufferOptions {
         self.name = name.into();
         self
     }
 
     /// With these flags for `mmap` as well.
     #[must_use]
-    pub fn mmap_flags(mut self, flags: i32) -> Options {
+    pub fn mmap_flags(mut self, flags: i32) -> BufferOptions {
         self.mmap_flags = flags;
         self
     }
@@ -119,9 +119,9 @@ impl Options {
 pub const MAX_SIZE: u64 = 100 << 40;
 
 /// # Errors
-/// As [`Options::check`] for each; [`Error::Invalid`] for none, too many, a name that comes twice,
+/// As [`BufferOptions::check`] for each; [`Error::Invalid`] for none, too many, a name that comes twice,
 /// or too much in all.
-pub fn check_all(buffers: &[Options]) -> Result<()> {
+pub fn check_all(buffers: &[BufferOptions]) -> Result<()> {
     if buffers.is_empty() || buffers.len() > MAX_BUFFERS {
         return Err(Error::invalid(format!("{} buffers: 1 to {MAX_BUFFERS} can be had", buffers.len())));
     }
@@ -142,11 +142,11 @@ pub fn check_all(buffers: &[Options]) -> Result<()> {
 }
 
 /// `name=index,size=2G,pages=2m,lazy,dump`: how a buffer is written on a command line.
-impl FromStr for Options {
+impl FromStr for BufferOptions {
     type Err = Error;
 
-    fn from_str(text: &str) -> Result<Options> {
-        let mut options = Options::new(0);
+    fn from_str(text: &str) -> Result<BufferOptions> {
+        let mut options = BufferOptions::new(0);
         let mut sized = false;
         for part in text.split(',') {
             match part.split_once('=').unwrap_or((part, "")) {
@@ -180,7 +180,7 @@ impl FromStr for Options {
 }
 
 /// The same text again.
-impl fmt::Display for Options {
+impl fmt::Display for BufferOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "name={},size={},pages={}", self.name, self.size, self.pages)?;
         if self.mmap_flags != 0 {
@@ -200,10 +200,10 @@ mod tests {
         for text in
             ["name=index,size=2147483648,pages=2m", "name=a,size=1,pages=auto,mmap-flags=0x2000,lazy,dump"]
         {
-            assert_eq!(text.parse::<Options>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<BufferOptions>().unwrap().to_string(), text);
         }
         // Without 0x the flags are decimal.
-        let flags = |text: &str| text.parse::<Options>().unwrap().mmap_flags;
+        let flags = |text: &str| text.parse::<BufferOptions>().unwrap().mmap_flags;
         assert_eq!(flags("size=1,mmap-flags=8192"), flags("size=1,mmap-flags=0x2000"));
     }
 
@@ -218,7 +218,7 @@ mod tests {
             ("size=1,colour=red", "colour"),
             ("size=1,mmap-flags=0x10", "mmap flags"),
         ] {
-            let error = text.parse::<Options>().unwrap_err().to_string();
+            let error = text.parse::<BufferOptions>().unwrap_err().to_string();
             assert!(error.contains(word), "{text}: {error}");
         }
     }

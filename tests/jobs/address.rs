@@ -8,7 +8,7 @@
 
 use std::process::Command;
 
-use hostbuf::Options;
+use hostbuf::BufferOptions;
 use hostbuf::segment::layout;
 use hostbuf_protocol::candidates;
 
@@ -21,7 +21,7 @@ const SIZE: &str = "64M";
 
 /// The bytes that a job with one buffer of [`SIZE`] reserves, and their alignment.
 fn range() -> (usize, usize) {
-    let (winner, align) = layout::plan(&[Options::new(64 << 20)]);
+    let (winner, align) = layout::plan(&[BufferOptions::new(64 << 20)]);
     (winner.length as usize, align as usize)
 }
 

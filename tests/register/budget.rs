@@ -9,7 +9,7 @@ use hostbuf::register::testing::fake::{Fake, Stamp};
 use hostbuf::register::{
     Access, Budget, Lease, MonitorMode, Overlap, Registrar, RegistrationCache, Span, Stats,
 };
-use hostbuf::{HostBuffer, Options, Pages};
+use hostbuf::{BufferOptions, HostBuffer, Pages};
 
 use crate::memory::PAGE;
 use crate::{FakeCache, MANY, READ, Stamped, at, explicit, span};
@@ -318,7 +318,7 @@ impl Registrar for Chunks {
 fn the_footprint_of_a_growing_range_is_within_the_budget() {
     for overlap in [Overlap::Free, Overlap::Refused] {
         let buffer =
-            HostBuffer::allocate(&Solo, Options::new(200 * PAGE as u64).pages(Pages::Small)).unwrap();
+            HostBuffer::allocate(&Solo, BufferOptions::new(200 * PAGE as u64).pages(Pages::Small)).unwrap();
         let start = buffer.as_ptr().as_ptr() as usize;
         let budget = Budget { regions: 64, bytes: 6 * CHUNK };
         let device = Arc::new(Chunks(Fake::new(overlap)));

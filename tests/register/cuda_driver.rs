@@ -9,7 +9,7 @@ use std::sync::Arc;
 use hostbuf::job::Solo;
 use hostbuf::register::Error;
 use hostbuf::register::{Access, CudaHost, Registrar, Registration};
-use hostbuf::{HostBuffer, Options};
+use hostbuf::{BufferOptions, HostBuffer};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
 
@@ -55,7 +55,7 @@ fn with_driver(name: &str, variables: &[(&str, &str)]) -> Option<PathBuf> {
 
 /// Returns a filled buffer that this process registers and freezes itself.
 fn filled() -> HostBuffer {
-    let buffer = HostBuffer::allocate(&Solo, Options::new(1 << 20)).expect("1 MiB");
+    let buffer = HostBuffer::allocate(&Solo, BufferOptions::new(1 << 20)).expect("1 MiB");
     buffer.initialize(|arena| arena.place(7u64)).expect("it has room");
     buffer
 }

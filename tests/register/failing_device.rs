@@ -253,10 +253,10 @@ fn a_failed_deregistration_by_the_reaper_is_counted_as_leaked() {
 #[test]
 fn memory_of_a_leaked_registration_stays_mapped() {
     use hostbuf::job::Solo;
-    use hostbuf::{HostBuffer, Options};
+    use hostbuf::{BufferOptions, HostBuffer};
     for wrong in 0..=2 {
         let (failing, cache) = failing(8, MonitorMode::Explicit);
-        let buffer = HostBuffer::allocate(&Solo, Options::new(1 << 20)).unwrap();
+        let buffer = HostBuffer::allocate(&Solo, BufferOptions::new(1 << 20)).unwrap();
         let start = buffer.as_ptr().as_ptr();
         drop(cache.get(start, PAGE, READ).unwrap());
         drop(buffer);

@@ -129,9 +129,9 @@ fn fork_succeeds_while_threads_use_the_cache() {
 #[test]
 fn a_child_that_freezes_ends_no_registration_of_its_parent() {
     use hostbuf::job::Solo;
-    use hostbuf::{HostBuffer, Options};
+    use hostbuf::{BufferOptions, HostBuffer};
     let (fake, cache) = cache(Overlap::Free, MANY, MonitorMode::Explicit);
-    let buffer = HostBuffer::allocate(&Solo, Options::new(1 << 20)).unwrap();
+    let buffer = HostBuffer::allocate(&Solo, BufferOptions::new(1 << 20)).unwrap();
     buffer.initialize(|arena| arena.place(1u64)).unwrap();
     drop(cache.get(buffer.as_ptr().as_ptr(), 64, READ).unwrap());
     // SAFETY: the child only freezes, and ends.

@@ -7,13 +7,13 @@ use hostbuf::job::Solo;
 use hostbuf::register::Error;
 use hostbuf::register::testing::fake::{Fake, Stamp};
 use hostbuf::register::{Access, Overlap, Registrar, RegistrationCache, Span};
-use hostbuf::{HostBuffer, Options, Proof};
+use hostbuf::{BufferOptions, HostBuffer, Proof};
 
 use crate::memory::PAGE;
 use crate::{MANY, READ, explicit};
 
 fn filled() -> HostBuffer {
-    let buffer = HostBuffer::allocate(&Solo, Options::new(1 << 20)).unwrap();
+    let buffer = HostBuffer::allocate(&Solo, BufferOptions::new(1 << 20)).unwrap();
     buffer.initialize(|arena| arena.place(7u64)).unwrap();
     buffer
 }

@@ -13,7 +13,7 @@ use hostbuf::register::Error;
 use hostbuf::register::{
     Access, Budget, CudaHost, MonitorMode, Registrar, Registration, RegistrationCache, Span,
 };
-use hostbuf::{HostBuffer, Options, Pages, Proof};
+use hostbuf::{BufferOptions, HostBuffer, Pages, Proof};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
 
@@ -30,7 +30,7 @@ fn gpu() -> Arc<CudaHost> {
 
 /// Small pages, unless they are asked for otherwise; filled.
 fn buffer(bytes: usize, pages: Pages) -> hostbuf::Result<HostBuffer> {
-    let buffer = HostBuffer::allocate(&Solo, Options::new(bytes as u64).pages(pages))?;
+    let buffer = HostBuffer::allocate(&Solo, BufferOptions::new(bytes as u64).pages(pages))?;
     // SAFETY: this process's, and nobody else looks at it yet.
     unsafe { buffer.as_ptr().as_ptr().write_bytes(0x5a, buffer.len()) };
     Ok(buffer)
@@ -109,7 +109,7 @@ fn unmapped_memory_is_an_error_that_names_it() {
 #[ignore = "needs a GPU"]
 fn a_frozen_buffer_can_be_read_by_the_gpu_and_not_written() {
     let gpu = gpu();
-    let buffer = HostBuffer::allocate(&Solo, Options::new(8 << 20).pages(Pages::Small)).expect("8 MiB");
+    let buffer = HostBuffer::allocate(&Solo, BufferOptions::new(8 << 20).pages(Pages::Small)).expect("8 MiB");
     buffer
         .initialize(|arena| {
             let place = arena.take(std::alloc::Layout::from_size_align(MIB, 4096).expect("a layout"))?;

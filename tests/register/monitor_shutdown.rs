@@ -10,7 +10,7 @@ use hostbuf::job::Solo;
 use hostbuf::register::Error;
 use hostbuf::register::testing::fake::Fake;
 use hostbuf::register::{Access, Budget, MonitorMode, Overlap, RegistrationCache};
-use hostbuf::{HostBuffer, Options, Pages};
+use hostbuf::{BufferOptions, HostBuffer, Pages};
 use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, fork};
 
@@ -69,7 +69,7 @@ fn a_refused_freeze_does_not_deadlock_with_an_allocator_that_unmaps() {
     let Some((_, cache)) = strict() else { return };
     let given_back = Area::new(1);
     drop(cache.get(given_back.pointer(), PAGE, READ).unwrap());
-    let buffer = HostBuffer::allocate(&Solo, Options::new(1 << 20).pages(Pages::Small)).unwrap();
+    let buffer = HostBuffer::allocate(&Solo, BufferOptions::new(1 << 20).pages(Pages::Small)).unwrap();
     buffer.initialize(|arena| arena.place(1u64)).unwrap();
     let lease = cache.get(buffer.as_ptr().as_ptr(), 64, Access::WRITE).unwrap();
     within("a refused freezing", Duration::from_secs(20), || {

@@ -323,9 +323,9 @@ fn unwatchable_memory_is_registered_for_its_lease_only() {
 #[test]
 fn a_registration_keeps_memory_of_hostbuf_mapped() {
     use hostbuf::job::Solo;
-    use hostbuf::{HostBuffer, Options};
+    use hostbuf::{BufferOptions, HostBuffer};
     let Some((fake, cache)) = strict() else { return };
-    let buffer = HostBuffer::allocate(&Solo, Options::new(1 << 20)).unwrap();
+    let buffer = HostBuffer::allocate(&Solo, BufferOptions::new(1 << 20)).unwrap();
     let (pointer, length) = (buffer.as_ptr().as_ptr(), buffer.len());
     drop(cache.get(pointer, 4096, READ).unwrap());
     drop(cache.get(pointer, 4096, READ).unwrap());

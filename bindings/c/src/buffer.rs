@@ -3,7 +3,7 @@
 use std::ffi::{CString, c_char, c_void};
 use std::ptr::null_mut;
 
-use library::{Fill, HostBuffer, Options, Pages, Proof};
+use library::{BufferOptions, FillState, HostBuffer, Pages, Proof};
 
 use crate::arena::hostbuf_arena;
 use crate::group::{group, hostbuf_collective};
@@ -171,10 +171,10 @@ pub unsafe extern "C" fn hostbuf_allocate(
 ///
 /// # Safety
 /// Null, or valid.
-unsafe fn wanted(options: *const hostbuf_options) -> Outcome<Options> {
+unsafe fn wanted(options: *const hostbuf_options) -> Outcome<BufferOptions> {
     // SAFETY: by the contract of this.
     let asked = unsafe { given(options, "options") }?;
-    let mut wanted = Options::new(asked.size).pages(match asked.pages {
+    let mut wanted = BufferOptions::new(asked.size).pages(match asked.pages {
         0 => Pages::Auto,
         1 => Pages::Small,
         2 => Pages::Transparent,
@@ -246,10 +246,10 @@ pub unsafe extern "C" fn hostbuf_stat(
             },
             huge_bytes: buffer.huge_bytes(),
             state: match buffer.fill_state()? {
-                Fill::Empty => hostbuf_fill_state::HOSTBUF_EMPTY,
-                Fill::Filling => hostbuf_fill_state::HOSTBUF_FILLING,
-                Fill::Full => hostbuf_fill_state::HOSTBUF_FILLED,
-                Fill::Frozen => hostbuf_fill_state::HOSTBUF_FROZEN,
+                FillState::Empty => hostbuf_fill_state::HOSTBUF_EMPTY,
+                FillState::Filling => hostbuf_fill_state::HOSTBUF_FILLING,
+                FillState::Filled => hostbuf_fill_state::HOSTBUF_FILLED,
+                FillState::Frozen => hostbuf_fill_state::HOSTBUF_FROZEN,
             },
             generation: buffer.generation()?,
             used: buffer.high_water()?,

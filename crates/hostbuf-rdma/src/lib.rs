@@ -94,7 +94,7 @@ use hostbuf::job;
 use hostbuf_os as os;
 use hostbuf_register as register;
 mod buffer {
-    pub(crate) use hostbuf::{Fill, HostBuffer, carrier};
+    pub(crate) use hostbuf::{FillState, HostBuffer, carrier};
 }
 mod error {
     pub(crate) use hostbuf::error::{Bytes, Error, Failure, Result};

@@ -3,14 +3,14 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::error::{Error, Result};
 #[cfg(feature = "cuda")]
-use crate::register::cuda::{CudaHandle, CudaHost};
-use crate::register::mlock::Mlock;
-use crate::register::registrar::{Overlap, Probe, Registrar};
-#[cfg(feature = "rdma")]
-use crate::register::verbs::{Verbs, VerbsHandle};
+use crate::cuda::{CudaHandle, CudaHost};
+use crate::error::{Error, Result};
+use crate::mlock::Mlock;
+use crate::registrar::{Overlap, Probe, Registrar};
 use crate::span::{Access, Span};
+#[cfg(feature = "rdma")]
+use crate::verbs::{Verbs, VerbsHandle};
 
 /// The name of a device in the syntax of the launcher's `--register`: `mlock`, `cuda`, `cuda:1`,
 /// `rdma`, `rdma:mlx5_0`. All builds parse all names.

@@ -96,10 +96,6 @@
 //! `MADV_GUARD_INSTALL`, and for holes and truncation of a file through a descriptor. Who does that
 //! to registered memory calls [`invalidate`](RegistrationCache::invalidate) before.
 
-// The modules' names for the layers below.
-use crate as register;
-use hostbuf_os as os;
-
 mod cache;
 #[cfg(feature = "cuda")]
 mod cuda;

@@ -6,13 +6,13 @@ use std::io;
 use std::sync::Mutex;
 
 use crate::error::{Bytes, Error, Result};
-use crate::os::lineage::Lineage;
-use crate::os::maps::{self, Mapping};
-use crate::os::{memlock, memory};
-use crate::register::locked::Locked;
-use crate::register::poison::IgnorePoison;
-use crate::register::registrar::{Overlap, Probe, Registrar};
+use crate::locked::Locked;
+use crate::poison::IgnorePoison;
+use crate::registrar::{Overlap, Probe, Registrar};
 use crate::span::{Access, Span};
+use hostbuf_os::lineage::Lineage;
+use hostbuf_os::maps::{self, Mapping};
+use hostbuf_os::{memlock, memory};
 
 /// So many pages are unlocked one by one sooner than `/proc/self/maps` is read.
 const FEW: usize = 64;

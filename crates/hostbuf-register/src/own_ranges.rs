@@ -8,9 +8,9 @@
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use crate::error::{Error, Result};
-use crate::os::forking::hold_around_fork;
-use crate::register::poison::IgnorePoison;
+use crate::poison::IgnorePoison;
 use crate::span::Span;
+use hostbuf_os::forking::hold_around_fork;
 
 /// The owner of a range, for as long as it lives.
 pub type Keeper = Weak<dyn Send + Sync>;

@@ -14,12 +14,12 @@ use hostbuf_memory::{AnonymousSegment, Pages};
 use hostbuf_os::Bytes;
 
 use crate::error::{Error, Result};
-use crate::os::lineage::Lineage;
-use crate::os::memory;
-use crate::register::own_ranges::{self, OwnRange};
-use crate::register::poison::IgnorePoison;
-use crate::register::registrar::{Registrar, Registration};
+use crate::own_ranges::{self, OwnRange};
+use crate::poison::IgnorePoison;
+use crate::registrar::{Registrar, Registration};
 use crate::span::{Access, Span};
+use hostbuf_os::lineage::Lineage;
+use hostbuf_os::memory;
 
 /// The shortest block, and the alignment of all: one cache line.
 const LEAST: usize = 64;
@@ -380,8 +380,8 @@ impl<R: Registrar> fmt::Debug for Pinned<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::register::Overlap;
-    use crate::register::testing::fake::Fake;
+    use crate::Overlap;
+    use crate::testing::fake::Fake;
 
     fn pinned(limit: usize) -> (Arc<Fake>, PinnedAlloc<Fake>) {
         let fake = Arc::new(Fake::new(Overlap::Refused));

@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::error::Result;
-use crate::os::lineage::Lineage;
 use crate::span::{Access, Span};
+use hostbuf_os::lineage::Lineage;
 
 /// A device's treatment of overlapping registrations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -20,10 +20,10 @@ use std::sync::Arc;
 use ibverbs_sys as ffi;
 
 use crate::error::{Error, Result};
-use crate::os::lineage::Lineage;
-use crate::os::{kernel, memory};
-use crate::register::registrar::{Overlap, Probe, Registrar};
+use crate::registrar::{Overlap, Probe, Registrar};
 use crate::span::{Access, Span};
+use hostbuf_os::lineage::Lineage;
+use hostbuf_os::{kernel, memory};
 
 /// Since which kernel memory that is mapped shared and read-only can be registered for reading.
 /// Before, the kernel asked for pages to write also where nobody was to write.

@@ -11,7 +11,7 @@ use hostbuf::agree;
 use hostbuf::agree::{Electorate, elect};
 use hostbuf::job::{Collective, Reduce};
 use hostbuf::segment::{ControlPage, Identity, Segments, layout};
-use hostbuf::{Error, Fill, Phase, Result};
+use hostbuf::{Error, FillState, Phase, Result};
 use hostbuf_memory::populate::Workers;
 use hostbuf_os::cores::Cores;
 use hostbuf_os::process;
@@ -251,7 +251,7 @@ fn watch(page: &ControlPage) {
         for (i, told) in told.iter_mut().enumerate() {
             // The users of the buffer report a damaged word.
             let (Ok(state), Ok(done)) = (control.fill(i), control.high_water(i)) else { continue };
-            let filling = state == Fill::Filling;
+            let filling = state == FillState::Filling;
             if *told != filling.then_some(done) && (filling || told.is_some()) {
                 let buffer = identity.buffers()[i].name();
                 Report::Filling { host: host.clone(), buffer, done, ended: !filling }.print();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use hostbuf::segment::check_all;
-use hostbuf::{Error, Options, Result};
+use hostbuf::{BufferOptions, Error, Result};
 
 /// The task of an agent: its job, its buffers, and its launcher.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub struct Spec {
     /// The abstract name of the agent's socket.
     pub socket: String,
     /// The buffers.
-    pub buffers: Vec<Options>,
+    pub buffers: Vec<BufferOptions>,
     /// The listening socket, if the process that starts this agent has opened it.
     pub listener: Option<i32>,
     /// The process with which the agent ends, if it is not its parent.
@@ -111,7 +111,7 @@ mod tests {
         let spec = Spec {
             job: 0x1234_5678_9abc,
             socket: "hostbuf/0/x".into(),
-            buffers: vec![Options::new(5).name("a"), Options::new(7).name("b").lazy()],
+            buffers: vec![BufferOptions::new(5).name("a"), BufferOptions::new(7).name("b").lazy()],
             listener: Some(4),
             lifeline: Some(Lifeline { pid: 12, start: 99 }),
             reports: true,

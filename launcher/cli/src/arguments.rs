@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::ValueHint;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use hostbuf::segment::check_all;
-use hostbuf::{Bytes, Error, Options, Pages, Result};
+use hostbuf::{BufferOptions, Bytes, Error, Pages, Result};
 
 use hostbuf::register::DeviceList;
 
@@ -27,8 +27,8 @@ pub(crate) struct BufferArguments {
     dump: bool,
     /// Add a buffer: name=index,size=2G,pages=2m,lazy,dump; may be repeated; mmap-flags=0x2000 adds
     /// flags of mmap(2)
-    #[arg(long, value_name = "SPEC", value_hint = ValueHint::Other, value_parser = |text: &str| text.parse::<Options>())]
-    buffer: Vec<Options>,
+    #[arg(long, value_name = "SPEC", value_hint = ValueHint::Other, value_parser = |text: &str| text.parse::<BufferOptions>())]
+    buffer: Vec<BufferOptions>,
     /// Fail when a program gets no buffer: one that is statically linked without the library, has
     /// file capabilities, or runs in a network namespace of its own
     #[arg(long)]
@@ -40,11 +40,11 @@ impl BufferArguments {
     ///
     /// # Errors
     /// [`Error::Invalid`] if no buffer is requested, or if one has invalid options.
-    pub(crate) fn options(&self) -> Result<Vec<Options>> {
+    pub(crate) fn options(&self) -> Result<Vec<BufferOptions>> {
         let mut list = Vec::new();
         match self.size {
             Some(Bytes(size)) => {
-                let mut options = Options::new(size).pages(self.pages.unwrap_or_default());
+                let mut options = BufferOptions::new(size).pages(self.pages.unwrap_or_default());
                 (options.lazy, options.dump) = (self.lazy, self.dump);
                 list.push(options);
             }
@@ -130,7 +130,7 @@ impl RegisterArguments {
     ///
     /// # Errors
     /// [`Error::Invalid`] if a buffer is lazy.
-    pub(crate) fn check(&self, buffers: &[Options]) -> Result<()> {
+    pub(crate) fn check(&self, buffers: &[BufferOptions]) -> Result<()> {
         let lazy = buffers.iter().find(|b| b.lazy);
         match (&self.register, lazy) {
             (Some(devices), Some(buffer)) => Err(Error::Invalid {

@@ -20,7 +20,7 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use hostbuf::{Bytes, Options};
+use hostbuf::{BufferOptions, Bytes};
 use serde_json::{Value, json};
 
 use crate::finding::{Finding, Mark};
@@ -42,7 +42,7 @@ pub struct Arguments {
 /// Runs all checks and prints their findings.
 pub fn run(arguments: &Arguments) -> ExitCode {
     let size = arguments.size.map(|s| s.0);
-    if let Some(Err(error)) = size.map(|s| Options::new(s).check()) {
+    if let Some(Err(error)) = size.map(|s| BufferOptions::new(s).check()) {
         return ExitClass::Usage.end("hostbuf doctor", error);
     }
     limits::survive_file_size();

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use hostbuf::register::{
     self, Access, Device, DeviceHandle, DeviceList, DeviceName, Registrar, Registration, Span,
 };
-use hostbuf::{Error, Fill, HostBuffer, Result};
+use hostbuf::{Error, FillState, HostBuffer, Result};
 
 use crate::described::Described;
 
@@ -99,7 +99,7 @@ pub(crate) fn register(buffers: &[HostBuffer], devices: &DeviceList) -> Result<(
         }
     }
     for buffer in buffers {
-        let writing = buffer.fill_state()? != Fill::Frozen;
+        let writing = buffer.fill_state()? != FillState::Frozen;
         for device in 0..held.devices.len() {
             let made = all_of(buffer, &held.devices[device].0, writing)?;
             held.pairs.push(Pair { buffer: buffer.clone(), device, made: Some(made) });

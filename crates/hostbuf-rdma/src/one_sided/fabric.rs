@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use tracing::info_span;
 
 use crate::buffer::carrier::{self, Carrier};
-use crate::buffer::{Fill, HostBuffer};
+use crate::buffer::{FillState, HostBuffer};
 use crate::error::{Bytes, Error, Result};
 use crate::job::{Collective, Hosts, all_or_none};
 use crate::os::array::Array;
@@ -84,14 +84,14 @@ impl Fabric {
     /// ```no_run
     /// # use std::{net::{SocketAddr, TcpListener}, time::Duration};
     /// # use hostbuf_rdma::{Fabric, FabricOptions, TcpBootstrap};
-    /// # use hostbuf::{HostBuffer, Options, job::Solo};
+    /// # use hostbuf::{HostBuffer, BufferOptions, job::Solo};
     /// # fn process(index: usize, leader: SocketAddr) -> hostbuf::Result<()> {
     /// let timeout = Duration::from_secs(30);
     /// let bootstrap = match index {
     ///     0 => TcpBootstrap::lead(TcpListener::bind(leader).expect("a free port"), 2, timeout)?,
     ///     _ => TcpBootstrap::join(index, 2, leader, timeout)?,
     /// };
-    /// let buffer = HostBuffer::allocate(&Solo, Options::new(1 << 20))?;
+    /// let buffer = HostBuffer::allocate(&Solo, BufferOptions::new(1 << 20))?;
     /// // SAFETY: no references into the buffer exist while it is written.
     /// let options = FabricOptions::default();
     /// let fabric = unsafe { Fabric::connect_with(&bootstrap, &buffer, options)? };
@@ -232,7 +232,7 @@ fn check_lengths(infos: &[EndpointInfo]) -> Result<()> {
 }
 
 fn open(buffer: &HostBuffer, options: &FabricOptions) -> Result<Opened> {
-    if buffer.fill_state()? == Fill::Frozen {
+    if buffer.fill_state()? == FillState::Frozen {
         return Err(frozen());
     }
     let resources = DeviceResources::open(options)?;

@@ -6,7 +6,7 @@ use std::ops::RangeBounds;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::buffer::Fill;
+use crate::buffer::FillState;
 use crate::error::{Error, Failure, Result};
 use crate::rdma::connect::pending::Pending;
 use crate::rdma::limits::MAX_REQUEST_BYTES;
@@ -182,7 +182,7 @@ impl Fabric {
         let state = self.state()?;
         self.check_host(host)?;
         match state.buffer.fill_state()? {
-            Fill::Frozen => Err(frozen()),
+            FillState::Frozen => Err(frozen()),
             _ => Ok(state),
         }
     }

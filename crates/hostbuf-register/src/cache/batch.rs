@@ -14,8 +14,8 @@ use super::slot::Observation;
 use super::sync::fence;
 use super::wait::WaitMode;
 use crate::error::{Error, Result};
-use crate::register::monitor::DescriptorSet;
-use crate::register::registrar::Registrar;
+use crate::monitor::DescriptorSet;
+use crate::registrar::Registrar;
 use crate::span::{Access, Span};
 
 /// The largest number of ranges that one fence serves.
@@ -157,10 +157,10 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::register::cache::budget::Budget;
-    use crate::register::monitor::MonitorMode;
-    use crate::register::registrar::Overlap;
-    use crate::register::testing::fake::Fake;
+    use crate::cache::budget::Budget;
+    use crate::monitor::MonitorMode;
+    use crate::registrar::Overlap;
+    use crate::testing::fake::Fake;
 
     /// A batch in quiet memory must not look like one in memory that changes: it would wait for the
     /// monitor each time.

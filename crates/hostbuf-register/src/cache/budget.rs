@@ -1,8 +1,8 @@
 //! The limit on the registrations of a cache.
 
+use crate::environment;
 use crate::error::{Bytes, Error, Result};
-use crate::os::{memlock, memory};
-use crate::register::environment;
+use hostbuf_os::{memlock, memory};
 
 /// A hard limit, which is never exceeded, not even for a moment. It counts registrations from
 /// before they are made until they are deregistered, including leased and invalidated ones.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::reserve::Reserved;
 use crate::error::Result;
-use crate::register::registrar::{Overlap, Registrar};
+use crate::registrar::{Overlap, Registrar};
 use crate::span::Span;
 
 /// A registrar that cannot register while the cache's lock is held:

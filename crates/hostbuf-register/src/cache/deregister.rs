@@ -11,7 +11,7 @@ use super::slot::{Slot, SlotState};
 use super::slot_details::Leak;
 use super::stats::Stats;
 use crate::error::{Error, Result};
-use crate::register::registrar::Registrar;
+use crate::registrar::Registrar;
 use crate::span::Span;
 
 /// Deregisters a slot that this thread has made Deregistering. Its part of the budget is free once

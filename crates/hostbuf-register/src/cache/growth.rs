@@ -2,8 +2,8 @@
 
 use super::cache_state::CacheState;
 use super::slots::Slots;
-use crate::os::memory;
 use crate::span::{Access, Span};
+use hostbuf_os::memory;
 
 /// Returns a range around a request of `span` for a range that grows step by step, to either side
 /// or to both: at least twice the length of the registrations that it replaces, so that all

@@ -21,7 +21,7 @@ use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::os::array::Zero;
+use hostbuf_os::array::Zero;
 
 /// The number of hints in a bucket.
 const WAYS: usize = 6;

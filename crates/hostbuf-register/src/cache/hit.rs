@@ -17,8 +17,8 @@ use super::hints::{FoundHint, Hint};
 use super::lease_counts::ThreadCounts;
 use super::shared::CacheShared;
 use super::slot::{Observation, Slot};
-use crate::register::monitor::DescriptorSet;
-use crate::register::registrar::Registrar;
+use crate::monitor::DescriptorSet;
+use crate::registrar::Registrar;
 use crate::span::{Access, Span};
 
 /// A lease that the calling thread has counted.

@@ -25,9 +25,9 @@ use super::range_table::{Lookup, RangeTable};
 use super::shared::CacheShared;
 use super::sync::without_fences;
 use super::wait::WaitMode;
-use crate::register::registrar::Overlap;
-use crate::register::testing::fake::Fake;
+use crate::registrar::Overlap;
 use crate::span::{Access, Span};
+use crate::testing::fake::Fake;
 
 const START: usize = 0x10_0000;
 const LENGTH: usize = 100;

@@ -8,9 +8,9 @@ use super::shared::CacheShared;
 use super::slot::SlotState;
 use super::wait::{BUSY_PATIENCE, WaitMode};
 use crate::error::{Error, Result};
-use crate::register::monitor::Unwatched;
-use crate::register::own_ranges;
-use crate::register::registrar::Registrar;
+use crate::monitor::Unwatched;
+use crate::own_ranges;
+use crate::registrar::Registrar;
 use crate::span::{Access, Span};
 
 /// Registers `span` unless it is registered, and exempts the registration from eviction.

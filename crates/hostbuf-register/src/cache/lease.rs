@@ -7,7 +7,7 @@ use std::mem::ManuallyDrop;
 
 use super::hit::{CountedLease, return_lease};
 use super::shared::CacheShared;
-use crate::register::registrar::Registrar;
+use crate::registrar::Registrar;
 use crate::span::{Access, Span};
 
 /// A hold on a registration, which lives at least as long as the lease, whatever happens to its

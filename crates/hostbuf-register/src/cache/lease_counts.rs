@@ -23,9 +23,9 @@ use std::sync::atomic::Ordering;
 
 use super::hints::{self, FoundHint, Hint, HintPair, HintSizes, OverflowBucket};
 use super::sync::{AtomicBool, AtomicPtr, AtomicU64, CounterArray, Mutex, MutexGuard, thread_local};
+use crate::poison::IgnorePoison;
 #[cfg(not(all(test, loom)))]
-use crate::os::array::Zero;
-use crate::register::poison::IgnorePoison;
+use hostbuf_os::array::Zero;
 
 /// The half of a counter with the leases taken.
 const LOW: u64 = 0xffff_ffff;
@@ -56,7 +56,7 @@ struct HintLine([std::sync::atomic::AtomicU64; IN_LINE]);
 // SAFETY: integers, for which zero bytes are valid.
 #[cfg(all(test, loom))]
 #[allow(unsafe_code)]
-unsafe impl crate::os::array::Zero for HintLine {}
+unsafe impl hostbuf_os::array::Zero for HintLine {}
 
 /// The memory of one thread: a counter for each slot, and behind them the pairs and buckets of its
 /// hints.
@@ -65,7 +65,7 @@ struct ThreadBlock {
     /// The hints under loom, whose counters are more than integers, so that no hints can lie behind
     /// them.
     #[cfg(all(test, loom))]
-    hints: crate::os::array::Array<HintLine>,
+    hints: hostbuf_os::array::Array<HintLine>,
     /// True while a thread has the block.
     in_use: AtomicBool,
     next: AtomicPtr<ThreadBlock>,
@@ -396,7 +396,7 @@ impl<K: Copy> LeaseCounts<K> {
         let fresh = Box::new(ThreadBlock {
             lines: CounterArray::zeroed(self.lines + behind).ok()?.zero_in_children(),
             #[cfg(all(test, loom))]
-            hints: crate::os::array::Array::zeroed(hints).ok()?,
+            hints: hostbuf_os::array::Array::zeroed(hints).ok()?,
             in_use: AtomicBool::new(true),
             next: AtomicPtr::new(null_mut()),
         });

@@ -26,8 +26,8 @@ use super::slot::SlotState;
 use super::state_lock::StateGuard;
 use super::wait::{BUSY_PATIENCE, WaitMode};
 use crate::error::{Error, Result};
-use crate::register::monitor::Unwatched;
-use crate::register::registrar::Registrar;
+use crate::monitor::Unwatched;
+use crate::registrar::Registrar;
 use crate::span::{Access, Span};
 
 /// The number of times that a registration is repeated because its memory has changed, before it is

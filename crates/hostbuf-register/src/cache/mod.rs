@@ -65,9 +65,9 @@ pub use lease::Lease;
 pub use stats::Stats;
 
 use crate::error::Result;
-use crate::register::monitor::{MonitorMode, Watcher};
-use crate::register::own_ranges;
-use crate::register::registrar::Registrar;
+use crate::monitor::{MonitorMode, Watcher};
+use crate::own_ranges;
+use crate::registrar::Registrar;
 use crate::span::{Access, Span};
 use reaper::Reaper;
 use shared::CacheShared;
@@ -206,17 +206,17 @@ impl<R: Registrar> RegistrationCache<R> {
     /// Registers `length` bytes from `start`, unless they are registered, and exempts the
     /// registration from eviction. Requests inside it hit until the memory changes,
     /// [`invalidate`](Self::invalidate) ends the registration, or the cache is dropped. Use it for
-    /// a [`HostBuffer`](crate::HostBuffer) that is sent from all the time, and for other memory to
-    /// be registered once. It counts in the budget.
+    /// memory that is sent from all the time, such as a host buffer. It counts in the budget.
     ///
     /// ```
     /// # use std::sync::Arc;
-    /// # use hostbuf::{HostBuffer, Options, Pages, job::Solo, register::*};
-    /// # let cache = RegistrationCache::new(Arc::new(Mlock::new()), Budget { regions: 4, bytes: 1 << 20 }, MonitorMode::Strict)?;
-    /// let buffer = HostBuffer::allocate(&Solo, Options::new(64 << 10).pages(Pages::Small))?;
-    /// cache.keep(buffer.as_ptr().as_ptr(), buffer.len(), Access::READ)?;
-    /// let part = cache.get(buffer.as_ptr().as_ptr().wrapping_add(100), 1000, Access::READ)?;
-    /// assert_eq!(part.span().len(), buffer.len());
+    /// # use hostbuf_register::{Access, Budget, Mlock, MonitorMode, RegistrationCache};
+    /// # let budget = Budget { regions: 4, bytes: 1 << 20 };
+    /// let cache = RegistrationCache::new(Arc::new(Mlock::new()), budget, MonitorMode::Explicit)?;
+    /// let table = vec![7u8; 64 << 10];
+    /// cache.keep(table.as_ptr(), table.len(), Access::READ)?;
+    /// let part = cache.get(table[100..].as_ptr(), 1000, Access::READ)?;
+    /// assert_eq!(part.span().len(), table.len());
     /// assert_eq!(cache.stats().misses, 1);
     /// # Ok::<(), hostbuf_register::Error>(())
     /// ```

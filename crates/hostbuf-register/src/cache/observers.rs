@@ -3,9 +3,9 @@
 use super::deregister::{deregister_stale, make_stale};
 use super::shared::CacheShared;
 use super::slot::{Slot, SlotState};
-use crate::register::monitor::Watcher;
-use crate::register::own_ranges::FreezeObserver;
-use crate::register::registrar::Registrar;
+use crate::monitor::Watcher;
+use crate::own_ranges::FreezeObserver;
+use crate::registrar::Registrar;
 use crate::span::Span;
 
 impl<R: Registrar> FreezeObserver for CacheShared<R> {

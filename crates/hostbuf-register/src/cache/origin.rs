@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::register::monitor::{DescriptorSet, MonitorHandle, Unwatched, Watched};
-use crate::register::own_ranges;
+use crate::monitor::{DescriptorSet, MonitorHandle, Unwatched, Watched};
+use crate::own_ranges;
 use crate::span::Span;
 
 /// The origin of the memory of a request.

@@ -7,9 +7,9 @@ use super::reserve::Reserved;
 use super::shared::CacheShared;
 use super::slot::SlotState;
 use crate::error::Result;
-use crate::register::monitor::{Unwatched, Watched};
-use crate::register::own_ranges;
-use crate::register::registrar::Registrar;
+use crate::monitor::{Unwatched, Watched};
+use crate::own_ranges;
+use crate::registrar::Registrar;
 use crate::span::{Access, Span};
 
 /// The outcome of a registration.

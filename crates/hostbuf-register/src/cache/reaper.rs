@@ -12,8 +12,8 @@ use super::shared::CacheShared;
 use super::stats::Stats;
 use super::wait::RECHECK;
 use crate::error::{Error, Result};
-use crate::os::thread::{self, Thread};
-use crate::register::registrar::Registrar;
+use crate::registrar::Registrar;
+use hostbuf_os::thread::{self, Thread};
 
 /// The time after which leases are added up: the 32-bit count of a slot does not wrap around in
 /// that time.

@@ -6,7 +6,7 @@
 use super::slot::{Slot, SlotState};
 use super::slots::Slots;
 use super::state_lock::{StateGuard, StateLock};
-use crate::register::monitor::DescriptorSet;
+use crate::monitor::DescriptorSet;
 use crate::span::{Access, Span};
 
 /// A range that a slot is reserved for.

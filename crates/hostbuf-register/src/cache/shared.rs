@@ -11,9 +11,9 @@ use super::slots::Slots;
 use super::state_lock::{StateGuard, StateLock};
 use super::stats::Stats;
 use crate::error::{Error, Result};
-use crate::os::lineage::Lineage;
-use crate::register::monitor::MonitorHandle;
-use crate::register::registrar::Registrar;
+use crate::monitor::MonitorHandle;
+use crate::registrar::Registrar;
+use hostbuf_os::lineage::Lineage;
 
 /// The shared parts of a cache. A hit reads all but the lock, and writes none of them but the
 /// calling thread's counts.

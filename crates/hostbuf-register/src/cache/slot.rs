@@ -6,7 +6,7 @@ use std::mem::MaybeUninit;
 use std::sync::atomic::Ordering;
 
 use super::sync::{AtomicU64, AtomicUsize, HandleCell};
-use crate::register::monitor::DescriptorSet;
+use crate::monitor::DescriptorSet;
 use crate::span::{Access, Span};
 
 /// The state of a slot. Only the holder of the cache's lock changes it.

@@ -5,9 +5,9 @@ use std::ops::Index;
 
 use super::range_table::{Lookup, RangeTable};
 use super::slot::{Slot, SlotState};
-use crate::os::array::Array;
-use crate::os::memory;
 use crate::span::{Access, Span};
+use hostbuf_os::array::Array;
+use hostbuf_os::memory;
 
 /// All slots of a cache, with the table of the live ones.
 pub(super) struct Slots<H> {

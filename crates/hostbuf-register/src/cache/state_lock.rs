@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::cache_state::CacheState;
 use super::sync::{Condvar, Mutex, MutexGuard};
 use super::wait::sleep_time;
-use crate::register::poison::IgnorePoison;
+use crate::poison::IgnorePoison;
 
 /// The state under the cache's lock, in separate cache lines, since every hit reads the rest of the
 /// cache.

@@ -12,7 +12,7 @@
 //! A thread's hints do not use these types: no other thread reads them, and any hint may be wrong.
 
 #[cfg(not(all(test, loom)))]
-pub(super) use crate::os::array::Array as CounterArray;
+pub(super) use hostbuf_os::array::Array as CounterArray;
 #[cfg(not(all(test, loom)))]
 pub(super) use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, fence};
 #[cfg(not(all(test, loom)))]
@@ -113,7 +113,7 @@ mod modelled {
     }
     pub(in crate::cache) use locals as thread_local;
 
-    /// A replacement for [`crate::os::array::Array`], since zero bytes are not a valid atomic of
+    /// A replacement for [`hostbuf_os::array::Array`], since zero bytes are not a valid atomic of
     /// loom.
     pub(in crate::cache) struct CounterArray<T>(Box<[T]>);
 

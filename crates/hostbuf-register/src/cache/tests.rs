@@ -11,9 +11,9 @@ use super::lease::Lease;
 use super::shared::CacheShared;
 use super::slot::VERSION_BITS;
 use super::wait::WaitMode;
-use crate::register::registrar::Overlap;
-use crate::register::testing::fake::Fake;
+use crate::registrar::Overlap;
 use crate::span::{Access, Span};
+use crate::testing::fake::Fake;
 
 const START: usize = 0x10_0000;
 const VERSIONS: u32 = 1 << VERSION_BITS;

@@ -17,12 +17,12 @@ use std::ptr::null_mut;
 use cudarc::driver::sys::{self, CUresult as Known};
 
 use crate::error::{Error, Result};
-use crate::os::lineage::Lineage;
-use crate::os::maps::{self, Mapping};
-use crate::os::{memory, process};
-use crate::register::registrar::{Overlap, Probe, Registrar};
+use crate::registrar::{Overlap, Probe, Registrar};
 use crate::span::{Access, Span};
 use driver::{Code, Driver};
+use hostbuf_os::lineage::Lineage;
+use hostbuf_os::maps::{self, Mapping};
+use hostbuf_os::{memory, process};
 
 /// The longest registration requested from the driver, in bytes.
 const LONGEST: usize = 64 << 30;

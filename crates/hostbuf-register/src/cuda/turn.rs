@@ -8,8 +8,8 @@
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use crate::os::{maps, process, socket};
 use crate::span::Span;
+use hostbuf_os::{maps, process, socket};
 
 /// The time to wait for the turn. Another process may hold it for as long as it registers, which
 /// took 4.5 s for 66 GiB.

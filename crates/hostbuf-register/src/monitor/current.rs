@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use super::process_monitor::ProcessMonitor;
 use super::self_test;
 use super::userfaultfd::FEATURES;
-use crate::os::forking::hold_around_fork;
-use crate::register::poison::IgnorePoison;
+use crate::poison::IgnorePoison;
+use hostbuf_os::forking::hold_around_fork;
 
 /// The monitor and the number of its users.
 type CurrentMonitor = Option<(Arc<ProcessMonitor>, usize)>;

@@ -8,8 +8,8 @@ use nix::sys::epoll::{EpollEvent, EpollTimeout};
 use super::descriptor_set::{DescriptorSet, MOST_DESCRIPTORS};
 use super::monitor_shared::{MonitorShared, STOP, WAKE};
 use super::userfaultfd::{EventBuffer, MappingChange};
-use crate::os::descriptors;
-use crate::register::poison::IgnorePoison;
+use crate::poison::IgnorePoison;
+use hostbuf_os::descriptors;
 
 impl MonitorShared {
     /// Reads and applies events until the monitor is stopped.

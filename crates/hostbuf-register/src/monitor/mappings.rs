@@ -6,10 +6,10 @@ use std::os::fd::AsRawFd;
 use std::sync::Mutex;
 
 use super::watched::Unwatched;
-use crate::os::mapping_query::mapping_at_or_after;
-use crate::os::maps;
-use crate::register::poison::IgnorePoison;
+use crate::poison::IgnorePoison;
 use crate::span::Span;
+use hostbuf_os::mapping_query::mapping_at_or_after;
+use hostbuf_os::maps;
 
 /// The reason why a mapping is not watched.
 pub(super) enum WatchRefusal {

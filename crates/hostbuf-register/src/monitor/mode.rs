@@ -2,10 +2,10 @@
 
 use super::handle::MonitorHandle;
 use super::{current, process_monitor};
+use crate::environment;
 use crate::error::{Error, Result};
-use crate::os::descriptors;
-use crate::register::environment;
-use crate::register::registrar::Probe;
+use crate::registrar::Probe;
+use hostbuf_os::descriptors;
 
 /// The way in which a cache learns of changes of foreign memory, which is memory that hostbuf has
 /// not allocated.
@@ -16,10 +16,10 @@ pub enum MonitorMode {
     /// The [module](crate::register) lists the exceptions.
     #[default]
     Strict,
-    /// The program calls [`invalidate`](crate::register::RegistrationCache::invalidate) before the
+    /// The program calls [`invalidate`](crate::RegistrationCache::invalidate) before the
     /// pages change. Foreign memory is registered exactly as requested, since the cache does not
     /// know where it ends. A program that sends a growing window first calls
-    /// [`keep`](crate::register::RegistrationCache::keep) for the whole of it.
+    /// [`keep`](crate::RegistrationCache::keep) for the whole of it.
     Explicit,
 }
 

@@ -14,7 +14,7 @@ use super::userfaultfd::Userfaultfd;
 use super::watched::Watcher;
 use super::watched_ranges::WatchedRanges;
 use crate::error::Error;
-use crate::register::poison::IgnorePoison;
+use crate::poison::IgnorePoison;
 use crate::span::Span;
 
 /// The epoll data of the descriptor that stops the thread.

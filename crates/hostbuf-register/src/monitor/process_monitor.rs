@@ -13,13 +13,13 @@ use super::mappings::ProcessMappings;
 use super::monitor_shared::{MonitorShared, TestDelays};
 use super::userfaultfd::Userfaultfd;
 use super::watched::{Unwatched, Watched, Watcher};
+use crate::environment;
 use crate::error::Error;
-use crate::os::descriptors;
-use crate::os::lineage::Lineage;
-use crate::os::thread::{self, Thread};
-use crate::register::environment;
-use crate::register::poison::IgnorePoison;
+use crate::poison::IgnorePoison;
 use crate::span::Span;
+use hostbuf_os::descriptors;
+use hostbuf_os::lineage::Lineage;
+use hostbuf_os::thread::{self, Thread};
 
 /// The largest number of passes in which everything is unwatched when the monitor stops: memory
 /// that moves meanwhile needs another pass.

@@ -12,9 +12,9 @@ use super::descriptor_set::DescriptorSet;
 use super::monitor_shared::MonitorShared;
 use super::process_monitor::ProcessMonitor;
 use super::userfaultfd::FEATURES;
-use crate::os::{kernel, memory};
-use crate::register::poison::IgnorePoison;
+use crate::poison::IgnorePoison;
 use crate::span::Span;
+use hostbuf_os::{kernel, memory};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 

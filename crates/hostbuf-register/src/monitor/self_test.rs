@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use super::process_monitor::ProcessMonitor;
 use super::watched::{Unwatched, Watcher};
-use crate::os::{kernel, memory};
-use crate::register::poison::IgnorePoison;
+use crate::poison::IgnorePoison;
 use crate::span::Span;
+use hostbuf_os::{kernel, memory};
 
 /// The oldest kernel version with a reliable mark. Before it, the first change that ended cleared
 /// the mark of all changes.

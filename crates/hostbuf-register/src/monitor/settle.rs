@@ -9,7 +9,7 @@ use super::change_mark::{ChangeMark, ChangeState};
 use super::change_sequence::Unchanged;
 use super::descriptor_set::DescriptorSet;
 use super::monitor_shared::MonitorShared;
-use crate::register::poison::IgnorePoison;
+use crate::poison::IgnorePoison;
 
 /// The time for which the kernel may report a change in progress without an event. After it, no
 /// registration is kept until the change is over.

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::change_sequence::ChangeSequence;
 use super::monitor_shared::{MonitorShared, WatchedPiece};
-use crate::register::poison::IgnorePoison;
+use crate::poison::IgnorePoison;
 use crate::span::Span;
 
 impl MonitorShared {

@@ -8,9 +8,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use nix::sys::stat::fstat;
 
 use super::change_mark::{ChangeMark, ChangeState};
-use crate::os::memory;
-use crate::os::raw::{self, Errno};
 use crate::span::Span;
+use hostbuf_os::memory;
+use hostbuf_os::raw::{self, Errno};
 
 const API: u64 = 0xaa;
 const API_IOCTL: u64 = 0xc018_aa3f;

@@ -12,7 +12,7 @@ use super::recent_discards::{DiscardState, GAP};
 use super::settle::{PATIENCE_WITH_THREAD, Unsettled};
 use super::userfaultfd;
 use super::watched::{Unwatched, Watched};
-use crate::register::poison::IgnorePoison;
+use crate::poison::IgnorePoison;
 use crate::span::Span;
 
 /// The number of times that a changing mapping is looked up again.

@@ -8,8 +8,8 @@ use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 use crate::error::{Error, Result};
-use crate::register::poison::IgnorePoison;
-use crate::register::registrar::{Overlap, Registrar};
+use crate::poison::IgnorePoison;
+use crate::registrar::{Overlap, Registrar};
 use crate::span::{Access, Span};
 
 /// See the [module](self).

@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use hostbuf::segment::layout;
-use hostbuf::{Bytes, Options};
+use hostbuf::{BufferOptions, Bytes};
 use hostbuf_os::maps;
 use hostbuf_os::raw::{self, Errno};
 use hostbuf_protocol::candidates::{SEARCH_FROM, TOP};
@@ -25,7 +25,7 @@ const TRIAL: u64 = 1 << 30;
 
 pub fn lines(size: Option<u64>) -> Vec<Finding> {
     // What the agreement would ask for: the buffer, the control page and the guards between them.
-    let (plan, align) = layout::plan(&[Options::new(size.unwrap_or(TRIAL))]);
+    let (plan, align) = layout::plan(&[BufferOptions::new(size.unwrap_or(TRIAL))]);
     let length = plan.length;
     let held: Vec<_> = WINDOWS.iter().map(|&(address, _)| hold(address, length)).collect();
     let none = held.iter().all(Result::is_err) && !elsewhere(length, align);

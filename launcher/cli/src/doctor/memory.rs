@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use hostbuf::{Bytes, MemoryError, NoSpace, Options, Pages};
+use hostbuf::{BufferOptions, Bytes, MemoryError, NoSpace, Pages};
 use hostbuf_memory::space;
 use hostbuf_os::memory;
 
@@ -141,7 +141,7 @@ fn small_file_system() -> Finding {
 /// Checks whether a buffer of `size` bytes fits, and on which pages.
 fn fits(size: u64) -> Finding {
     const NAME: &str = "--size";
-    let options = Options::new(size);
+    let options = BufferOptions::new(size);
     let resolved = space::resolve(options.demand());
     let check = |pages: Pages| {
         let length = pages.round_up(options.size);

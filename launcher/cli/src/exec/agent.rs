@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use hostbuf::{Error, Options, Result};
+use hostbuf::{BufferOptions, Error, Result};
 use hostbuf_os::Channel;
 use hostbuf_os::{process, socket};
 
@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// # Errors
 /// [`Error::Attach`] if another user has the name, or if the agent does not start.
 pub(super) fn find_or_start(
-    buffers: &[Options],
+    buffers: &[BufferOptions],
     timeout: Option<Duration>,
     place: Place,
 ) -> Result<(Channel, String)> {
@@ -62,7 +62,7 @@ pub(super) fn find_or_start(
 
 /// Returns a hash of the requested buffers, by which the agent detects ranks with different
 /// requests.
-pub(super) fn request(buffers: &[Options]) -> u64 {
+pub(super) fn request(buffers: &[BufferOptions]) -> u64 {
     let text = buffers.iter().map(ToString::to_string).collect::<Vec<_>>().join("/");
     hash(text.as_bytes()) as u64
 }
@@ -81,7 +81,7 @@ fn hash(key: &[u8]) -> u128 {
 fn start(
     job: u128,
     name: &str,
-    buffers: &[Options],
+    buffers: &[BufferOptions],
     timeout: Option<Duration>,
     listener: &OwnedFd,
 ) -> Result<()> {

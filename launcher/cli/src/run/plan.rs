@@ -145,7 +145,7 @@ mod tests {
     use super::super::contexts;
     use super::*;
     use crate::engines::{Invocation, Release};
-    use hostbuf::Options;
+    use hostbuf::BufferOptions;
 
     fn plan_of(
         engine: &str,
@@ -157,7 +157,7 @@ mod tests {
         let spec = Spec {
             job: 1,
             socket: "s".into(),
-            buffers: vec![Options::new(4096)],
+            buffers: vec![BufferOptions::new(4096)],
             listener: None,
             lifeline: None,
             reports: true,

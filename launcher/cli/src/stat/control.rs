@@ -14,7 +14,7 @@ use std::path::Path;
 
 use hostbuf::segment::CONTROL_LENGTH;
 use hostbuf::segment::{Control, Identity, Ledger, Registered};
-use hostbuf::{Error, Fill};
+use hostbuf::{Error, FillState};
 
 const LENGTH: usize = CONTROL_LENGTH as usize;
 
@@ -49,7 +49,7 @@ impl PageCopy {
 #[derive(Clone, Debug)]
 pub struct BufferState {
     /// The fill state.
-    pub fill: Result<Fill, String>,
+    pub fill: Result<FillState, String>,
     /// The number of times that filling has begun.
     pub generation: Result<u64, String>,
     /// The number of bytes that the arena has allocated.
@@ -176,7 +176,7 @@ mod tests {
             let snapshot = source.read().unwrap().unwrap();
             assert_eq!(snapshot.identity.buffers()[0].name(), "index");
             assert_eq!(snapshot.states[0].generation, Ok(3));
-            assert_eq!(snapshot.states[0].fill, Ok(Fill::Empty));
+            assert_eq!(snapshot.states[0].fill, Ok(FillState::Empty));
         }
     }
 

@@ -1,6 +1,6 @@
 //! The report for programs.
 
-use hostbuf::{Access, Fill, Phase};
+use hostbuf::{Access, FillState, Phase};
 use serde_json::{Value, json};
 
 use super::report::{Buffer, BufferRegistration, Job, Member, share, touched, user};
@@ -65,7 +65,7 @@ fn buffer_json(job: &Job, buffer: &Buffer) -> Value {
         "huge_mapped_bytes": buffer.huge_mapped(),
         "page_bytes": buffer.areas.iter().map(|(_, a)| a.page).max(),
         "lazy": buffer.lazy,
-        "fill": state.and_then(|s| s.fill.as_ref().ok()).map(|f: &Fill| f.name()),
+        "fill": state.and_then(|s| s.fill.as_ref().ok()).map(|f: &FillState| f.name()),
         "sealed": buffer.sealed,
         "generation": state.and_then(|s| s.generation.as_ref().ok()),
         "high_water_bytes": state.and_then(|s| s.high_water.as_ref().ok()),

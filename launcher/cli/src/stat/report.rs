@@ -379,10 +379,10 @@ mod tests {
     fn registrations_of_living_processes_are_shown() {
         use hostbuf::job::Solo;
         use hostbuf::register::{Mlock, Overlap, testing::fake::Fake};
-        use hostbuf::{HostBuffer, Options};
+        use hostbuf::{BufferOptions, HostBuffer};
         use std::sync::Arc;
 
-        let buffer = HostBuffer::allocate(&Solo, Options::new(1 << 20).name("shown-by-stat")).unwrap();
+        let buffer = HostBuffer::allocate(&Solo, BufferOptions::new(1 << 20).name("shown-by-stat")).unwrap();
         let whole = buffer.register(&Arc::new(Mlock::new()), .., Access::READ).unwrap();
         let fake = Arc::new(Fake::new(Overlap::Free));
         let part = buffer.register(&fake, 4096..12288, Access::REMOTE_WRITE).unwrap();

@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use super::*;
-use crate::register::cache::slot::VERSION_BITS;
+use crate::cache::slot::VERSION_BITS;
 
 struct All {
     sizes: HintSizes,
