@@ -287,11 +287,11 @@ fn a_device_that_is_not_there_ends_the_job_before_anybody_runs() {
         return skip(&format!("a GPU that is not there: {cuda} is"));
     }
     let host = hostbuf_os::process::host_name();
-    let words = ["rank 0", &host, "--register cuda", "--register 'cuda?' goes on"];
+    let words = ["rank 0", &host, "--register cuda", "--register cuda:optional goes on"];
     one_line(&local(3, "1M", &["--register", "cuda"], &["echo", "ran"]), 87, &words);
     one_line(&local(2, "1M", &["--register", "cuda:1,mlock"], &["echo", "ran"]), 87, &["cuda:1"]);
     one_line(&run(&["exec", "--size", "1M", "--register", "cuda", "--", "echo", "ran"]), 87, &words);
-    let outcome = local(2, "1M", &["--register", "cuda?,mlock"], &[&registered()]).ok();
+    let outcome = local(2, "1M", &["--register", "cuda:optional,mlock"], &[&registered()]).ok();
     assert!(
         outcome.lines("alone ").iter().any(|l| l.ends_with("has mlock@0x550000000000+1048576")),
         "{outcome:?}"

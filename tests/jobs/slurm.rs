@@ -47,7 +47,7 @@ fn srun_registers_in_the_first_rank_of_each_host() {
         return skip("registering before main under Slurm: the object is not built (scripts/build)");
     }
     let registered = fixture("cc", "registered.c", &["-ldl"]).unwrap().display().to_string();
-    let options = "--launcher slurm -n 8 --launcher-arg --mpi=pmix --size 4M --register 'mlock?'";
+    let options = "--launcher slurm -n 8 --launcher-arg --mpi=pmix --size 4M --register mlock:optional";
     let Some(outcome) = in_allocation(&format!("$HOSTBUF run {options} -- {registered}")) else { return };
     let lines = outcome.ok().lines("alone ");
     let ends = |end: &str| lines.iter().filter(|line| line.ends_with(end)).count();

@@ -5,7 +5,11 @@ use std::str::FromStr;
 
 use crate::device::DeviceName;
 
-/// A device of a [`DeviceList`]: the name of a device, or a name and `?` for an optional one.
+/// The suffix of an optional device.
+const OPTIONAL: &str = ":optional";
+
+/// A device of a [`DeviceList`]: the name of a device, followed by `:optional` if the job runs
+/// without it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedDevice {
     /// The name of the device.
@@ -14,7 +18,7 @@ pub struct ListedDevice {
     pub optional: bool,
 }
 
-/// Devices, separated by commas: `cuda?,rdma:mlx5_0`. No device is named twice.
+/// Devices, separated by commas: `cuda:optional,rdma:mlx5_0`. No device is named twice.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceList(pub Vec<ListedDevice>);
 
@@ -22,15 +26,15 @@ impl FromStr for ListedDevice {
     type Err = String;
 
     fn from_str(text: &str) -> Result<ListedDevice, String> {
-        let (name, optional) = text.strip_suffix('?').map_or((text, false), |name| (name, true));
-        let name = name.parse().map_err(|e| format!("{e}, each also with a ? behind it"))?;
+        let (name, optional) = text.strip_suffix(OPTIONAL).map_or((text, false), |name| (name, true));
+        let name = name.parse().map_err(|e| format!("{e}, each also with {OPTIONAL}"))?;
         Ok(ListedDevice { name, optional })
     }
 }
 
 impl fmt::Display for ListedDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}{}", self.name, if self.optional { "?" } else { "" })
+        write!(f, "{}{}", self.name, if self.optional { OPTIONAL } else { "" })
     }
 }
 
@@ -66,13 +70,19 @@ mod tests {
 
     #[test]
     fn devices_read_and_print() {
-        for text in
-            ["cuda", "cuda:1", "rdma", "rdma:mlx5_0", "mlock", "cuda?,rdma:rxe0?,mlock", "rdma:a,rdma:b"]
-        {
+        for text in [
+            "cuda",
+            "cuda:1",
+            "rdma",
+            "rdma:mlx5_0",
+            "mlock",
+            "cuda:optional,rdma:rxe0:optional,mlock",
+            "rdma:a,rdma:b",
+        ] {
             assert_eq!(text.parse::<DeviceList>().unwrap().to_string(), text);
         }
         assert_eq!("cuda:0".parse::<DeviceList>().unwrap().to_string(), "cuda");
-        let optional = "rdma:mlx5_0?".parse::<ListedDevice>().unwrap();
+        let optional = "rdma:mlx5_0:optional".parse::<ListedDevice>().unwrap();
         assert_eq!((optional.name, optional.optional), (DeviceName::Rdma(Some("mlx5_0".into())), true));
     }
 
@@ -81,10 +91,10 @@ mod tests {
         for (text, words) in [
             ("", "is no device"),
             ("gpu", "\"gpu\" is no device; cuda"),
-            ("cuda??", "is no device"),
+            ("cuda?", "is no device"),
             ("cuda,,rdma", "is no device"),
             ("cuda,", "is no device"),
-            ("rdma,rdma?", "rdma is named twice"),
+            ("rdma,rdma:optional", "rdma is named twice"),
             ("cuda,cuda:0", "cuda is named twice"),
             ("cuda,cuda:1", "one is enough"),
         ] {

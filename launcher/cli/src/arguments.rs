@@ -107,7 +107,7 @@ impl StartArguments {
 pub(crate) struct RegisterArguments {
     /// Register every buffer before main, with devices separated by commas: cuda, cuda:1, rdma,
     /// rdma:mlx5_0 (for reading and writing), mlock (locks the pages; for reading). A device
-    /// followed by ? may be missing
+    /// followed by :optional may be missing
     #[arg(long, value_name = "DEVICES", value_hint = ValueHint::Other, value_parser = |text: &str| text.parse::<DeviceList>())]
     pub(crate) register: Option<DeviceList>,
     /// Register in the first rank of each host, or in all ranks

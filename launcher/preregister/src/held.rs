@@ -117,7 +117,7 @@ fn with_advice(error: register::Error, name: &DeviceName) -> Error {
     };
     Error::Unsupported {
         what,
-        why: format!("{why}. --register '{name}?' goes on without it; hostbuf doctor says more"),
+        why: format!("{why}. --register {name}:optional goes on without it; hostbuf doctor says more"),
     }
 }
 
