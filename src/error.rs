@@ -6,6 +6,8 @@ pub use hostbuf_memory::NoSpace;
 pub use hostbuf_os::Bytes;
 use hostbuf_register::InvalidSpan;
 
+pub use crate::attach_error::AttachError;
+
 /// The result of the operations of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -109,10 +111,7 @@ pub enum Error {
         source: io::Error,
     },
     /// There is no buffer to attach to, or it is not the expected one.
-    Attach {
-        /// The reason and the remedy.
-        why: String,
-    },
+    Attach(AttachError),
     /// A rank has ended, or could not continue, before all ranks had the buffer.
     Lost {
         /// The rank, its host, and the reason.
@@ -189,7 +188,7 @@ impl fmt::Display for Error {
             }
             Error::Invalid { what } => write!(f, "{what}"),
             Error::Os { doing, source } => hostbuf_os::error::describe(f, doing, source),
-            Error::Attach { why } => write!(f, "cannot attach to a host buffer: {why}"),
+            Error::Attach(reason) => write!(f, "cannot attach to a host buffer: {reason}"),
             Error::Lost { why } => f.write_str(why),
             Error::Corrupt { word, found } => {
                 write!(
@@ -221,6 +220,7 @@ impl std::error::Error for Error {
         match self {
             Error::Os { source, .. } => Some(source),
             Error::Memory(error) => error.source(),
+            Error::Attach(reason) => Some(reason),
             Error::Register(error) => error.source(),
             _ => None,
         }
@@ -237,6 +237,12 @@ impl From<hostbuf_register::Error> for Error {
             hostbuf_register::Error::Freeze { why } => Error::Freeze { why },
             other => Error::Register(other),
         }
+    }
+}
+
+impl From<AttachError> for Error {
+    fn from(reason: AttachError) -> Error {
+        Error::Attach(reason)
     }
 }
 
@@ -275,7 +281,7 @@ impl Error {
             Error::Disagreed { .. } => "Disagreed",
             Error::Invalid { .. } => "Invalid",
             Error::Os { .. } => "Os",
-            Error::Attach { .. } => "Attach",
+            Error::Attach(_) => "Attach",
             Error::Lost { .. } => "Lost",
             Error::Corrupt { .. } => "Corrupt",
             Error::Full { .. } => "Full",

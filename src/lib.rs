@@ -35,6 +35,7 @@
 //! ```
 
 pub mod agree;
+mod attach_error;
 pub mod carrier;
 pub mod error;
 mod fill;
@@ -45,7 +46,7 @@ mod registration;
 mod replicate;
 pub mod segment;
 
-pub use error::{Error, Failure, Result};
+pub use error::{AttachError, Error, Failure, Result};
 pub use fill::arena::{Arena, Placed};
 pub use fill::arena_id::ArenaId;
 pub use fill::containers::{List, Map};

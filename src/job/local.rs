@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use super::{Collective, Reduce};
-use crate::error::{Error, Result};
+use crate::error::{AttachError, Error, Result};
 use hostbuf_os::{Channel, Message};
 use hostbuf_protocol::wire::{ENV_JOB, ENV_LOCAL_RANK, ENV_LOCAL_SIZE, Frame, Hello, Kind, Role};
 
@@ -34,16 +34,19 @@ impl Local {
     /// has gone.
     pub fn from_env() -> Result<Local> {
         let variable = |name: &str| {
-            std::env::var(name).map_err(|_| Error::Attach {
+            std::env::var(name).map_err(|_| AttachError::NotLaunched {
                 why: format!("{name} is not set: start the program with `hostbuf run` or `hostbuf exec`"),
             })
         };
         let number = |name: &str| -> Result<usize> {
-            variable(name)?.parse().map_err(|_| Error::Attach { why: format!("{name} is not a number") })
+            variable(name)?
+                .parse()
+                .map_err(|_| AttachError::NotLaunched { why: format!("{name} is not a number") }.into())
         };
         let (rank, size) = (number(ENV_LOCAL_RANK)?, number(ENV_LOCAL_SIZE)?);
-        let channel = Channel::connect(&variable(ENV_JOB)?)
-            .map_err(|e| Error::Attach { why: format!("the agent of this host does not answer: {e}") })?;
+        let channel = Channel::connect(&variable(ENV_JOB)?).map_err(|e| AttachError::AgentGone {
+            why: format!("the agent of this host does not answer: {e}"),
+        })?;
         let hello = Hello {
             role: Role::Member,
             rank: rank as u64,

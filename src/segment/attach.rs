@@ -9,7 +9,7 @@ use std::time::Duration;
 use tracing::info_span;
 
 use crate::agree::election;
-use crate::error::{Error, Result};
+use crate::error::{AttachError, Error, Result};
 use crate::segment::handle::HostBuffer;
 use crate::segment::identity::BufferIdentity;
 use crate::segment::mapped_segment::MappedSegment;
@@ -63,9 +63,7 @@ impl HostBuffer {
         let names: Vec<String> = segment.identity.buffers().iter().map(BufferIdentity::name).collect();
         match names.iter().position(|n| n == name) {
             Some(index) => Ok(HostBuffer { segment, index }),
-            None => Err(Error::Attach {
-                why: format!("no buffer is named \"{name}\"; there is {}", names.join(", ")),
-            }),
+            None => Err(AttachError::UnknownBuffer { name: name.to_owned(), known: names }.into()),
         }
     }
 }
@@ -75,7 +73,7 @@ fn attached() -> Result<Arc<MappedSegment>> {
     if let Some(segment) = &*attached {
         return Ok(segment.clone());
     }
-    let segment = attach_to(&std::env::var(ENV_JOB).map_err(|_| Error::Attach {
+    let segment = attach_to(&std::env::var(ENV_JOB).map_err(|_| AttachError::NotLaunched {
         why: format!("{ENV_JOB} is not set: start the program with `hostbuf run` or `hostbuf exec`"),
     })?)?;
     *attached = Some(segment.clone());
@@ -84,11 +82,14 @@ fn attached() -> Result<Arc<MappedSegment>> {
 
 fn attach_to(name: &str) -> Result<Arc<MappedSegment>> {
     let _span = info_span!("attach").entered();
-    let failed = |why: String| Error::Attach { why };
+    let failed = |why: String| Error::from(AttachError::AgentGone { why });
     let channel = Channel::connect(name).map_err(|e| match e.raw_os_error() {
         Some(libc::ECONNREFUSED) => failed(
             "the agent of this host does not answer: the job is over, or this process is in another network namespace than the launcher's".into(),
         ),
+        _ if e.kind() == std::io::ErrorKind::PermissionDenied => {
+            AttachError::OtherUser { why: format!("the agent of this host does not answer: {e}") }.into()
+        }
         _ => failed(format!("the agent of this host does not answer: {e}")),
     })?;
     let hello = Hello { role: Role::Library, rank: 0, size: 0, local_rank: 0, local_size: 0, request: 0 };
@@ -157,7 +158,7 @@ fn is_published(winner: &Winner) -> bool {
 
 fn map(winner: &Winner, descriptors: &[OwnedFd]) -> Result<()> {
     let mut holds = Holds::new(Territory::Anywhere);
-    holds.take(winner).map_err(|refusal| Error::Attach {
+    holds.take(winner).map_err(|refusal| AttachError::Occupied {
         why: format!("in this process, {}", election::describe(&refusal, winner.length as usize)),
     })?;
     let raw: Vec<i32> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();

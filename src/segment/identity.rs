@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::error::{Error, Result};
+use crate::error::{AttachError, Error, Result};
 use crate::segment::options::NAME_MAX;
 use crate::segment::page_layout::{ROW_LENGTH, STATE_LENGTH, STATES};
 use hostbuf_memory::Pages;
@@ -175,7 +175,7 @@ impl Identity {
                 "it was made by another version of hostbuf (layout {}.{}, this is {VERSION}.{LAYOUT}): use one version for launcher and program",
                 self.version, self.layout
             );
-            return Err(Error::Attach { why });
+            return Err(AttachError::OtherVersion { why }.into());
         }
         Ok(())
     }

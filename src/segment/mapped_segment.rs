@@ -5,7 +5,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
 
-use crate::error::{Error, Result};
+use crate::error::{AttachError, Error, Result};
 use crate::segment::control::Control;
 use crate::segment::fillers::Fillers;
 use crate::segment::identity::Identity;
@@ -49,7 +49,8 @@ impl MappedSegment {
         mapping: Option<Mapping>,
     ) -> Result<Arc<MappedSegment>> {
         if descriptors.len() != 1 + winner.buffers.as_slice().len() {
-            return Err(Error::Attach { why: format!("{} descriptors came with it", descriptors.len()) });
+            let why = format!("{} descriptors came with it", descriptors.len());
+            return Err(AttachError::AgentGone { why }.into());
         }
         // SAFETY: by this function's contract.
         let control = unsafe { Control::at((winner.address + winner.control) as usize) };

@@ -241,7 +241,7 @@ mod tests {
             Error::Disagreed { host: text(), rank: 0, why: text() },
             Error::Invalid { what: text() },
             Error::Os { doing: text(), source: std::io::Error::other("x") },
-            Error::Attach { why: text() },
+            library::AttachError::AgentGone { why: text() }.into(),
             Error::Lost { why: text() },
             Error::Corrupt { word: "x", found: 0 },
             Error::Full { asked: 2, left: 1 },

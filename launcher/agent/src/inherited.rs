@@ -2,7 +2,7 @@
 
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
-use hostbuf::{Error, Result};
+use hostbuf::{AttachError, Error, Result};
 use hostbuf_os::process;
 
 use super::spec::Spec;
@@ -31,7 +31,8 @@ pub(super) fn adopt(fd: RawFd) -> Result<OwnedFd> {
 /// # Errors
 /// [`Error::Attach`] if that process has ended already.
 pub(super) fn lifeline(spec: &Spec) -> Result<Option<OwnedFd>> {
-    let gone = || Error::Attach { why: "the process that this agent serves has ended".into() };
+    let gone =
+        || Error::from(AttachError::AgentGone { why: "the process that this agent serves has ended".into() });
     let (pid, known) = match spec.lifeline {
         Some(l) => (l.pid, Some(l.start)),
         None => (nix::unistd::getppid().as_raw(), None),

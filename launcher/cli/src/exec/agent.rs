@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use hostbuf::{BufferOptions, Error, Result};
+use hostbuf::{AttachError, BufferOptions, Error, Result};
 use hostbuf_os::Channel;
 use hostbuf_os::{process, socket};
 
@@ -33,7 +33,7 @@ pub(super) fn find_or_start(
         Err(_) if place.local_size == 1 => format!("alone/{random:032x}"),
         Err(missing) => {
             let why = format!("the engine provides no name for the job ({missing}): use `hostbuf run`");
-            return Err(Error::Attach { why });
+            return Err(AttachError::NotLaunched { why }.into());
         }
     };
     // The length of a socket's name is limited.
@@ -45,9 +45,12 @@ pub(super) fn find_or_start(
             Err(e) if e.raw_os_error() == Some(libc::ECONNREFUSED) => {}
             Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
                 let why = format!("another user has taken the name @{name} of this job's agent: {e}");
-                return Err(Error::Attach { why });
+                return Err(AttachError::OtherUser { why }.into());
             }
-            Err(e) => return Err(Error::Attach { why: format!("the agent of this host at @{name}: {e}") }),
+            Err(e) => {
+                let why = format!("the agent of this host at @{name}: {e}");
+                return Err(AttachError::AgentGone { why }.into());
+            }
         }
         // Whoever binds the name starts the agent; the others find it.
         match socket::listen_on(&name) {
@@ -109,7 +112,8 @@ fn start(
     if status.success() {
         return Ok(());
     }
-    Err(Error::Attach { why: format!("the agent of this host could not be started: {status}") })
+    let why = format!("the agent of this host could not be started: {status}");
+    Err(AttachError::AgentGone { why }.into())
 }
 
 /// Returns the engine's process above this one, or the parent without an engine. A shell between

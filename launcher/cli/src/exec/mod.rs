@@ -12,7 +12,7 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
-use hostbuf::Error;
+use hostbuf::{AttachError, Error};
 use hostbuf_agent::exit_class::ExitClass;
 use hostbuf_agent::job_error::JobError;
 use hostbuf_os::{Channel, Message};
@@ -135,10 +135,10 @@ fn connect(arguments: &Arguments, place: Place) -> hostbuf::Result<(Channel, Str
     let command = arguments.command.join(std::ffi::OsStr::new(" "));
     channel.send(&hello.frame().saying(command.as_bytes()), &[]).map_err(|e| match e.kind() {
         // The agent was killed after this rank had connected.
-        ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => {
-            Error::Attach { why: "the agent of this host ended before the buffer was agreed on".into() }
-        }
-        _ => Error::Attach { why: format!("the agent of this host: {e}") },
+        ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => AttachError::AgentGone {
+            why: "the agent of this host ended before the buffer was agreed on".into(),
+        },
+        _ => AttachError::AgentGone { why: format!("the agent of this host: {e}") },
     })?;
     Ok((channel, name))
 }
@@ -151,7 +151,7 @@ fn agent_of_run(name: &str) -> hostbuf::Result<Channel> {
              agent (name all hosts with --host), or this rank is in a network namespace of its own, or the job is over",
             hostbuf_os::process::host_name()
         );
-        Error::Attach { why }
+        AttachError::AgentGone { why }.into()
     })
 }
 

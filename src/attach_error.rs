@@ -1,0 +1,58 @@
+//! The reasons why a process cannot attach.
+
+use std::fmt;
+
+/// The reason why a process cannot attach to the buffers of a launcher.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AttachError {
+    /// No launcher has started this process.
+    NotLaunched {
+        /// The reason, and the remedy.
+        why: String,
+    },
+    /// The agent of this host does not answer, has ended, or sent no buffer.
+    AgentGone {
+        /// The reason, and the remedy.
+        why: String,
+    },
+    /// The agent's socket belongs to another user.
+    OtherUser {
+        /// The socket and both users.
+        why: String,
+    },
+    /// The job has no buffer of this name.
+    UnknownBuffer {
+        /// The requested name.
+        name: String,
+        /// The names of the job's buffers.
+        known: Vec<String>,
+    },
+    /// Another version of hostbuf made the buffers.
+    OtherVersion {
+        /// The versions, and the remedy.
+        why: String,
+    },
+    /// The agreed address range is occupied in this process.
+    Occupied {
+        /// The mapping in the range.
+        why: String,
+    },
+}
+
+impl fmt::Display for AttachError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AttachError::NotLaunched { why }
+            | AttachError::AgentGone { why }
+            | AttachError::OtherUser { why }
+            | AttachError::OtherVersion { why }
+            | AttachError::Occupied { why } => f.write_str(why),
+            AttachError::UnknownBuffer { name, known } => {
+                write!(f, "no buffer is named \"{name}\"; there is {}", known.join(", "))
+            }
+        }
+    }
+}
+
+impl std::error::Error for AttachError {}
