@@ -100,7 +100,7 @@ fn a_lost_rank_is_an_error_on_all() {
         if group.rank() == 2 {
             return String::new();
         }
-        // Who sends to it may have done so before it had gone; what comes after fails.
+        // An operation that began before the rank was lost may succeed; a later one fails.
         let error = (0..1000).find_map(|_| group.barrier().err()).expect("it has gone");
         assert!(matches!(error, Error::Collective { .. }), "{error}");
         error.to_string()

@@ -119,7 +119,7 @@ impl Connections {
 
     /// Returns the completion queues of connect messages and of notifications.
     pub(crate) fn incoming(&self) -> [&CompletionQueue; 2] {
-        [self.resources.datagrams.incoming(), self.resources.receives.completions()]
+        [self.resources.datagrams.incoming(), self.resources.receive_queue.completions()]
     }
 
     /// Returns the connection to `peer`, and makes it if there is none. Waits until `deadline` at
@@ -184,8 +184,8 @@ impl Connections {
     }
 
     fn new_queue_pair(&self, depth: u32) -> Result<QueuePair> {
-        let DeviceResources { verbs, sends, receives, .. } = &self.resources;
-        QueuePair::new_reliable(verbs, sends, receives, depth)
+        let DeviceResources { verbs, sends, receive_queue, .. } = &self.resources;
+        QueuePair::new_reliable(verbs, sends, receive_queue, depth)
     }
 
     fn request(&self, peer: usize, deadline: Instant) -> Result<Arc<QueuePair>> {
@@ -246,14 +246,14 @@ impl Connections {
     /// # Errors
     /// [`Error::Os`].
     pub(crate) fn receive_notifications(&self, each: &dyn Fn(u32)) -> Result<()> {
-        let receives = &self.resources.receives;
+        let receive_queue = &self.resources.receive_queue;
         let mut result = Ok(());
-        receives.completions().poll(|completion| {
+        receive_queue.completions().poll(|completion| {
             if let Some(immediate) = completion.imm_data() {
                 each(u32::from_be(immediate));
             }
             // A failed receive has used its slot as well.
-            if let Err(error) = receives.post(completion.wr_id()) {
+            if let Err(error) = receive_queue.post(completion.wr_id()) {
                 result = Err(error);
             }
         })?;

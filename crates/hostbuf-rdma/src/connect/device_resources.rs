@@ -24,7 +24,7 @@ const RECEIVE_BYTES: usize = 64;
 pub(crate) struct DeviceResources {
     pub(crate) datagrams: DatagramQueuePair,
     pub(crate) sends: Arc<CompletionQueue>,
-    pub(crate) receives: Arc<SharedReceiveQueue>,
+    pub(crate) receive_queue: Arc<SharedReceiveQueue>,
     pub(crate) port: Port,
     pub(crate) verbs: Arc<Verbs>,
 }
@@ -44,8 +44,8 @@ impl DeviceResources {
         let port = Port::choose(&verbs, options.gid_index)?.with_mtu(options.mtu)?;
         let datagrams = DatagramQueuePair::new(&verbs, port, ConnectMessage::SIZE)?;
         let sends = Arc::new(CompletionQueue::new(&verbs, MAX_REQUESTS)?);
-        let receives = Arc::new(SharedReceiveQueue::new(&verbs, RECEIVE_SLOTS, RECEIVE_BYTES)?);
+        let receive_queue = Arc::new(SharedReceiveQueue::new(&verbs, RECEIVE_SLOTS, RECEIVE_BYTES)?);
         tracing::info!(device = verbs.name(), address = %port.gid, "RDMA");
-        Ok(DeviceResources { datagrams, sends, receives, port, verbs })
+        Ok(DeviceResources { datagrams, sends, receive_queue, port, verbs })
     }
 }

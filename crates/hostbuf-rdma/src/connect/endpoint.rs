@@ -11,7 +11,7 @@ use crate::rdma::verbs::in_flight::InFlight;
 
 /// An endpoint of a process: its device, its connections, and the requests in progress on them.
 pub(crate) struct Endpoint {
-    lineage: Lineage,
+    fork_guard: Lineage,
     pub(crate) in_flight: InFlight,
     pub(crate) connections: Connections,
     pub(crate) options: FabricOptions,
@@ -29,7 +29,7 @@ impl Endpoint {
         let in_flight = InFlight::new(sends, MAX_REQUESTS, peers.len(), options.depth, options.busy_poll);
         let addresses = peers.iter().map(|peer| peer.address).collect();
         let connections = Connections::new(resources, peers[0].group, own, addresses, options.clone());
-        Endpoint { lineage: Lineage::here(), in_flight, connections, options }
+        Endpoint { fork_guard: Lineage::here(), in_flight, connections, options }
     }
 
     /// Checks that this process made the endpoint.
@@ -42,7 +42,7 @@ impl Endpoint {
 
     /// Returns whether this process made the endpoint, rather than its parent.
     pub(crate) fn is_owned(&self) -> bool {
-        self.lineage.is_here()
+        self.fork_guard.is_here()
     }
 
     /// Processes all notifications and connect messages that have arrived, and requests events for

@@ -21,7 +21,7 @@ pub(crate) struct PeriodicTask {
 
 /// A thread that answers connect messages and receives notifications. Dropping this stops it.
 pub(crate) struct ProgressThread {
-    lineage: Lineage,
+    fork_guard: Lineage,
     thread: Option<JoinHandle<()>>,
     stop: Arc<EventFd>,
 }
@@ -47,7 +47,7 @@ impl ProgressThread {
             run(&endpoint, &until, &on_notification, task);
         });
         let thread = thread.map_err(Error::os("starting the RDMA progress thread"))?;
-        Ok(ProgressThread { lineage: Lineage::here(), thread: Some(thread), stop })
+        Ok(ProgressThread { fork_guard: Lineage::here(), thread: Some(thread), stop })
     }
 }
 
@@ -79,7 +79,7 @@ fn run(endpoint: &Endpoint, stop: &EventFd, on_notification: &dyn Fn(u32), task:
 
 impl Drop for ProgressThread {
     fn drop(&mut self) {
-        if !self.lineage.is_here() {
+        if !self.fork_guard.is_here() {
             // The thread runs in the parent process, and the eventfd would stop it.
             std::mem::forget(self.thread.take());
             return;

@@ -53,7 +53,7 @@ fn connect(
     let _span = info_span!("channels", count = requested.len()).entered();
     let requests = ChannelRequests::exchange(bootstrap, requested, options.layout())?;
     requests.check()?;
-    let Opened { resources, rings, cache } = agree(bootstrap, open(&options, requested.len()))?;
+    let OpenedChannels { resources, rings, cache } = agree(bootstrap, open(&options, requested.len()))?;
     let info = EndpointInfo::new(resources.datagrams.address(), rings.remote(), rings.len());
     let infos = info.exchange(bootstrap)?;
     let own = bootstrap.index();
@@ -88,17 +88,17 @@ fn connect(
     Ok((0..requested.len()).map(|index| Channel { set: set.clone(), index }).collect())
 }
 
-struct Opened {
+struct OpenedChannels {
     resources: DeviceResources,
     rings: Rings,
     cache: RegistrationCache<Verbs>,
 }
 
-fn open(options: &ChannelOptions, channels: usize) -> Result<Opened> {
+fn open(options: &ChannelOptions, channels: usize) -> Result<OpenedChannels> {
     options.check()?;
     let resources = DeviceResources::open(&options.connection)?;
     let rings = Rings::new(&resources.verbs, options.layout(), channels)?;
     let (budget, monitor) = (Budget::from_environment()?, MonitorMode::from_environment()?);
     let cache = RegistrationCache::new(resources.verbs.clone(), budget, monitor)?;
-    Ok(Opened { resources, rings, cache })
+    Ok(OpenedChannels { resources, rings, cache })
 }

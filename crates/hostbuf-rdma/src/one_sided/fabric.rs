@@ -18,7 +18,7 @@ use crate::rdma::connect::endpoint::Endpoint;
 use crate::rdma::connect::endpoint_info::EndpointInfo;
 use crate::rdma::connect::progress_thread::ProgressThread;
 use crate::rdma::one_sided::fabric_state::{FabricState, frozen};
-use crate::rdma::one_sided::signals::Signals;
+use crate::rdma::one_sided::signals::SignalCounters;
 use crate::rdma::options::FabricOptions;
 use crate::rdma::verbs::work_request::RemoteSegment;
 use crate::register::own_ranges::{self, FreezeObserver};
@@ -38,7 +38,7 @@ pub struct Fabric {
 }
 
 /// The device and the registered memory of a host.
-struct Opened {
+struct OpenedFabric {
     resources: DeviceResources,
     registration: Registration<Verbs>,
     scratch: Registration<Verbs>,
@@ -183,11 +183,11 @@ impl Drop for Fabric {
 /// before the caller has brought all hosts to one result of that.
 fn begin(
     bootstrap: &dyn Bootstrap,
-    opened: Opened,
+    opened: OpenedFabric,
     buffer: &HostBuffer,
     options: FabricOptions,
 ) -> Result<(Arc<FabricState>, Result<ProgressThread>)> {
-    let Opened { resources, registration, scratch } = opened;
+    let OpenedFabric { resources, registration, scratch } = opened;
     let span = Span::new(buffer.as_ptr().as_ptr() as usize, buffer.len())?;
     let memory = RemoteSegment { address: span.start() as u64, rkey: registration.handle().rkey() };
     let infos = EndpointInfo::new(resources.datagrams.address(), memory, span.len()).exchange(bootstrap)?;
@@ -196,7 +196,7 @@ fn begin(
     let state = Arc::new(FabricState {
         group: infos[0].group,
         endpoint: Arc::new(Endpoint::new(resources, own, &infos, options)),
-        signals: Arc::new(Signals::new()),
+        signals: Arc::new(SignalCounters::new()),
         own,
         parts: infos.iter().map(|info| info.memory).collect(),
         registration: Mutex::new(Some(registration)),
@@ -231,7 +231,7 @@ fn check_lengths(infos: &[EndpointInfo]) -> Result<()> {
     }
 }
 
-fn open(buffer: &HostBuffer, options: &FabricOptions) -> Result<Opened> {
+fn open(buffer: &HostBuffer, options: &FabricOptions) -> Result<OpenedFabric> {
     if buffer.fill_state()? == FillState::Frozen {
         return Err(frozen());
     }
@@ -244,7 +244,7 @@ fn open(buffer: &HostBuffer, options: &FabricOptions) -> Result<Opened> {
     let word = Arc::new(Array::new(1, |_| 0u64).map_err(Error::os("allocating a word"))?);
     let scratch = Span::new(word.as_ptr() as usize, 8)?;
     let scratch = Registration::with_keepalive(&resources.verbs, scratch, Access::WRITE, word)?;
-    Ok(Opened { resources, registration, scratch })
+    Ok(OpenedFabric { resources, registration, scratch })
 }
 
 impl std::fmt::Debug for Fabric {

@@ -6,7 +6,7 @@ use crate::buffer::HostBuffer;
 use crate::error::{Error, Result};
 use crate::rdma::connect::endpoint::Endpoint;
 use crate::rdma::connect::endpoint_info::GroupId;
-use crate::rdma::one_sided::signals::Signals;
+use crate::rdma::one_sided::signals::SignalCounters;
 use crate::rdma::sync::lock;
 use crate::rdma::verbs::work_request::{LocalSegment, RemoteSegment};
 use crate::register::own_ranges::FreezeObserver;
@@ -16,7 +16,7 @@ use crate::register::{Registration, Span, Verbs};
 pub(crate) struct FabricState {
     pub(crate) group: GroupId,
     pub(crate) endpoint: Arc<Endpoint>,
-    pub(crate) signals: Arc<Signals>,
+    pub(crate) signals: Arc<SignalCounters>,
     /// The index of this host.
     pub(crate) own: usize,
     /// The part of the buffer of each host.

@@ -17,16 +17,16 @@ pub(crate) const REPLICATION_FAILED: usize = SIGNALS + 1;
 const MAX_SLEEP: Duration = Duration::from_secs(3600);
 
 /// The number of times that each signal has arrived.
-pub(crate) struct Signals {
+pub(crate) struct SignalCounters {
     counts: [AtomicU64; SIGNALS + 2],
     mutex: Mutex<()>,
     arrived: Condvar,
 }
 
-impl Signals {
-    pub(crate) fn new() -> Signals {
+impl SignalCounters {
+    pub(crate) fn new() -> SignalCounters {
         let counts = std::array::from_fn(|_| AtomicU64::new(0));
-        Signals { counts, mutex: Mutex::new(()), arrived: Condvar::new() }
+        SignalCounters { counts, mutex: Mutex::new(()), arrived: Condvar::new() }
     }
 
     /// Counts an arrival of `signal`, and wakes the threads that wait.

@@ -17,7 +17,7 @@ use crate::register::Verbs;
 /// outlive it.
 pub(crate) struct AddressHandle {
     handle: NonNull<ffi::ibv_ah>,
-    lineage: Lineage,
+    fork_guard: Lineage,
 }
 
 // SAFETY: any thread may call verbs, and several may at a time.
@@ -34,7 +34,7 @@ impl AddressHandle {
         let handle = unsafe { ffi::ibv_create_ah(verbs.protection_domain().as_ptr(), &raw mut attributes) };
         let handle = NonNull::new(handle)
             .ok_or_else(|| Error::os(format!("resolving a route to {gid}"))(io::Error::last_os_error()))?;
-        Ok(AddressHandle { handle, lineage: Lineage::here() })
+        Ok(AddressHandle { handle, fork_guard: Lineage::here() })
     }
 
     pub(crate) fn as_ptr(&self) -> *mut ffi::ibv_ah {
@@ -44,7 +44,7 @@ impl AddressHandle {
 
 impl Drop for AddressHandle {
     fn drop(&mut self) {
-        if !self.lineage.is_here() {
+        if !self.fork_guard.is_here() {
             // It belongs to the parent process.
             return;
         }

@@ -22,7 +22,7 @@ const POLL_BATCH: usize = 16;
 pub(crate) struct CompletionQueue {
     queue: NonNull<ffi::ibv_cq>,
     channel: NonNull<ffi::ibv_comp_channel>,
-    lineage: Lineage,
+    fork_guard: Lineage,
     // Dropped last, since it keeps the device open.
     _verbs: Arc<Verbs>,
 }
@@ -51,7 +51,7 @@ impl CompletionQueue {
             unsafe { ffi::ibv_destroy_comp_channel(channel.as_ptr()) };
             return Err(error);
         };
-        let queue = CompletionQueue { queue, channel, lineage: Lineage::here(), _verbs: verbs.clone() };
+        let queue = CompletionQueue { queue, channel, fork_guard: Lineage::here(), _verbs: verbs.clone() };
         // Reading an event must not block if there is none.
         fcntl(queue.as_fd(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK))
             .map_err(|e| Error::os("preparing a completion channel")(io::Error::from(e)))?;
@@ -125,7 +125,7 @@ impl AsFd for CompletionQueue {
 
 impl Drop for CompletionQueue {
     fn drop(&mut self) {
-        if !self.lineage.is_here() {
+        if !self.fork_guard.is_here() {
             // It belongs to the parent process.
             return;
         }

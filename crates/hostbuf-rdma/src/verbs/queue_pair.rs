@@ -33,10 +33,10 @@ const DATAGRAM_DEPTH: u32 = 64;
 /// A queue pair (`ibv_qp`): one end of a reliable connection, or of datagrams.
 pub(crate) struct QueuePair {
     queue_pair: NonNull<ffi::ibv_qp>,
-    lineage: Lineage,
+    fork_guard: Lineage,
     // Dropped after the queue pair, in this order.
     _sends: Arc<CompletionQueue>,
-    _receives: Arc<SharedReceiveQueue>,
+    _receive_queue: Arc<SharedReceiveQueue>,
     verbs: Arc<Verbs>,
 }
 
@@ -64,10 +64,10 @@ impl QueuePair {
     pub(crate) fn new_reliable(
         verbs: &Arc<Verbs>,
         sends: &Arc<CompletionQueue>,
-        receives: &Arc<SharedReceiveQueue>,
+        receive_queue: &Arc<SharedReceiveQueue>,
         depth: u32,
     ) -> Result<QueuePair> {
-        QueuePair::new(verbs, sends, receives, ffi::ibv_qp_type::IBV_QPT_RC, depth, 0)
+        QueuePair::new(verbs, sends, receive_queue, ffi::ibv_qp_type::IBV_QPT_RC, depth, 0)
     }
 
     /// Creates a queue pair for datagrams, ready for use. Sends of up to `max_inline` bytes may be
@@ -78,7 +78,7 @@ impl QueuePair {
     pub(crate) fn new_datagram(
         verbs: &Arc<Verbs>,
         sends: &Arc<CompletionQueue>,
-        receives: &Arc<SharedReceiveQueue>,
+        receive_queue: &Arc<SharedReceiveQueue>,
         port: &Port,
         queue_key: u32,
         max_inline: u32,
@@ -86,7 +86,7 @@ impl QueuePair {
         use ffi::ibv_qp_attr_mask as Mask;
         use ffi::ibv_qp_state as State;
         let kind = ffi::ibv_qp_type::IBV_QPT_UD;
-        let queue_pair = QueuePair::new(verbs, sends, receives, kind, DATAGRAM_DEPTH, max_inline)?;
+        let queue_pair = QueuePair::new(verbs, sends, receive_queue, kind, DATAGRAM_DEPTH, max_inline)?;
         let mut attributes = ffi::ibv_qp_attr {
             qp_state: State::IBV_QPS_INIT,
             port_num: port.number,
@@ -105,15 +105,15 @@ impl QueuePair {
     fn new(
         verbs: &Arc<Verbs>,
         sends: &Arc<CompletionQueue>,
-        receives: &Arc<SharedReceiveQueue>,
+        receive_queue: &Arc<SharedReceiveQueue>,
         kind: ffi::ibv_qp_type::Type,
         depth: u32,
         max_inline: u32,
     ) -> Result<QueuePair> {
         let mut attributes = ffi::ibv_qp_init_attr {
             send_cq: sends.as_ptr(),
-            recv_cq: receives.completions().as_ptr(),
-            srq: receives.as_ptr(),
+            recv_cq: receive_queue.completions().as_ptr(),
+            srq: receive_queue.as_ptr(),
             qp_type: kind,
             ..Default::default()
         };
@@ -127,9 +127,9 @@ impl QueuePair {
             .ok_or_else(|| Error::os("creating a queue pair")(io::Error::last_os_error()))?;
         Ok(QueuePair {
             queue_pair,
-            lineage: Lineage::here(),
+            fork_guard: Lineage::here(),
             _sends: sends.clone(),
-            _receives: receives.clone(),
+            _receive_queue: receive_queue.clone(),
             verbs: verbs.clone(),
         })
     }
@@ -336,7 +336,7 @@ fn raw_request(request: &WorkRequest) -> ffi::ibv_send_wr {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        if !self.lineage.is_here() {
+        if !self.fork_guard.is_here() {
             // It belongs to the parent process.
             return;
         }

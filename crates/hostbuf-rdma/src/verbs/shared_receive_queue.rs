@@ -20,7 +20,7 @@ use crate::register::{Access, Registration, Span, Verbs};
 pub(crate) struct SharedReceiveQueue {
     queue: NonNull<ffi::ibv_srq>,
     completions: CompletionQueue,
-    lineage: Lineage,
+    fork_guard: Lineage,
     // Dropped before the memory.
     registration: Registration<Verbs>,
     memory: SlotMemory,
@@ -70,8 +70,8 @@ impl SharedReceiveQueue {
         let queue = unsafe { ffi::ibv_create_srq(verbs.protection_domain().as_ptr(), &raw mut attributes) };
         let queue = NonNull::new(queue)
             .ok_or_else(|| Error::os("creating a shared receive queue")(io::Error::last_os_error()))?;
-        let lineage = Lineage::here();
-        let queue = SharedReceiveQueue { queue, completions, lineage, registration, memory, slot_bytes };
+        let fork_guard = Lineage::here();
+        let queue = SharedReceiveQueue { queue, completions, fork_guard, registration, memory, slot_bytes };
         (0..u64::from(slots)).try_for_each(|slot| queue.post(slot))?;
         Ok(queue)
     }
@@ -125,7 +125,7 @@ impl SharedReceiveQueue {
 
 impl Drop for SharedReceiveQueue {
     fn drop(&mut self) {
-        if !self.lineage.is_here() {
+        if !self.fork_guard.is_here() {
             // It belongs to the parent process.
             return;
         }
