@@ -43,7 +43,7 @@
 //! # Messages
 //!
 //! A [`Channel`] sends messages from any memory of the process to another rank. The
-//! [cache](crate::register::RegistrationCache) registers that memory once.
+//! [cache](hostbuf_register::RegistrationCache) registers that memory once.
 //!
 //! ```no_run
 //! # use hostbuf::job::Collective;
@@ -87,21 +87,6 @@
 //! Imports run one way, from the last to the first: `verbs` (objects of libibverbs), `connect`
 //! (connections, and operations on them), `one_sided` (the fabric) and `messages` (channels) beside
 //! each other, and `replicate`.
-
-// The modules' names for the layers below.
-use crate as rdma;
-use hostbuf::job;
-use hostbuf_os as os;
-use hostbuf_register as register;
-mod buffer {
-    pub(crate) use hostbuf::{FillState, HostBuffer, carrier};
-}
-mod error {
-    pub(crate) use hostbuf::error::{Bytes, Error, Failure, Result};
-}
-mod span {
-    pub(crate) use hostbuf_register::Span;
-}
 
 mod connect;
 mod limits;

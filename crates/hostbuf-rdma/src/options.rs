@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::error::{Error, Result};
+use hostbuf::error::{Error, Result};
 
 /// Options of the connections between hosts. The defaults suit most networks.
 #[derive(Clone, Debug, PartialEq, Eq)]

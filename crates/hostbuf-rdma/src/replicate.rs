@@ -10,15 +10,15 @@
 
 use std::collections::VecDeque;
 
-use crate::buffer::carrier::Carrier;
-use crate::error::{Error, Failure, Result};
-use crate::rdma::connect::pending::Pending;
-use crate::rdma::limits::ALIVE_INTERVAL;
-use crate::rdma::one_sided::fabric_state::FabricState;
-use crate::rdma::one_sided::operations::put_with_signal;
-use crate::rdma::one_sided::signals::{PIECE_ARRIVED, REPLICATION_FAILED};
-use crate::rdma::verbs::work_request::Operation;
-use crate::register::Span;
+use crate::connect::pending::Pending;
+use crate::limits::ALIVE_INTERVAL;
+use crate::one_sided::fabric_state::FabricState;
+use crate::one_sided::operations::put_with_signal;
+use crate::one_sided::signals::{PIECE_ARRIVED, REPLICATION_FAILED};
+use crate::verbs::work_request::Operation;
+use hostbuf::carrier::Carrier;
+use hostbuf::error::{Error, Failure, Result};
+use hostbuf_register::Span;
 
 /// The number of bytes of one put: small enough to keep a tree of hosts busy soon, large enough for
 /// the full bandwidth of a link.

@@ -1,14 +1,14 @@
 //! The exchange of endpoint records, before any connection exists.
 
-use crate::error::{Error, Result};
-use crate::job::Collective;
-use crate::os::process;
+use hostbuf::error::{Error, Result};
+use hostbuf::job::Collective;
+use hostbuf_os::process;
 
 /// A means of exchanging small records between the processes that are to be connected.
 ///
 /// Connections need it only while they are set up: each process publishes the address of its
 /// endpoint and the key of its memory. Every [`Collective`] is a bootstrap, and
-/// [`TcpBootstrap`](crate::rdma::TcpBootstrap) needs nothing but a TCP port. A program that has
+/// [`TcpBootstrap`](crate::TcpBootstrap) needs nothing but a TCP port. A program that has
 /// another channel (a key-value store, PMIx, its own sockets) implements the trait on it:
 ///
 /// ```
@@ -157,7 +157,7 @@ pub(crate) fn agree<T>(bootstrap: &dyn Bootstrap, result: Result<T>) -> Result<T
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::Solo;
+    use hostbuf::job::Solo;
 
     /// Returns these records, whatever is exchanged.
     struct Fixed(Vec<Vec<u8>>);

@@ -1,8 +1,8 @@
 //! Connect messages: datagrams, which may be lost, duplicated or forged.
 
-use crate::rdma::connect::endpoint_info::GroupId;
-use crate::rdma::verbs::gid::Gid;
-use crate::rdma::verbs::queue_pair::QueuePairInfo;
+use crate::connect::endpoint_info::GroupId;
+use crate::verbs::gid::Gid;
+use crate::verbs::queue_pair::QueuePairInfo;
 
 /// A message by which a connection is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,15 +16,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::error::{Error, Failure, Result};
-use crate::rdma::connect::connect_message::{ConnectBody, ConnectMessage};
-use crate::rdma::connect::device_resources::DeviceResources;
-use crate::rdma::connect::endpoint_info::GroupId;
-use crate::rdma::options::FabricOptions;
-use crate::rdma::sync::{lock, time_left};
-use crate::rdma::verbs::completion_queue::CompletionQueue;
-use crate::rdma::verbs::datagram::DatagramAddress;
-use crate::rdma::verbs::queue_pair::{QueuePair, QueuePairInfo};
+use crate::connect::connect_message::{ConnectBody, ConnectMessage};
+use crate::connect::device_resources::DeviceResources;
+use crate::connect::endpoint_info::GroupId;
+use crate::options::FabricOptions;
+use crate::sync::{lock, time_left};
+use crate::verbs::completion_queue::CompletionQueue;
+use crate::verbs::datagram::DatagramAddress;
+use crate::verbs::queue_pair::{QueuePair, QueuePairInfo};
+use hostbuf::error::{Error, Failure, Result};
 
 /// The time until a request is repeated for the first time. It doubles with each repetition, up to
 /// `MAX_RETRY_INTERVAL`.
@@ -384,7 +384,7 @@ fn wall_clock() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rdma::verbs::gid::Gid;
+    use crate::verbs::gid::Gid;
 
     #[test]
     fn a_message_is_valid_in_its_group_and_requests_only_its_own_port() {

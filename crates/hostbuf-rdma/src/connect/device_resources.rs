@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use crate::error::Result;
-use crate::os::cores;
-use crate::rdma::connect::connect_message::ConnectMessage;
-use crate::rdma::connect::device_selection;
-use crate::rdma::options::FabricOptions;
-use crate::rdma::verbs::completion_queue::CompletionQueue;
-use crate::rdma::verbs::datagram::DatagramQueuePair;
-use crate::rdma::verbs::port::Port;
-use crate::rdma::verbs::shared_receive_queue::SharedReceiveQueue;
-use crate::register::{Registrar, Verbs};
+use crate::connect::connect_message::ConnectMessage;
+use crate::connect::device_selection;
+use crate::options::FabricOptions;
+use crate::verbs::completion_queue::CompletionQueue;
+use crate::verbs::datagram::DatagramQueuePair;
+use crate::verbs::port::Port;
+use crate::verbs::shared_receive_queue::SharedReceiveQueue;
+use hostbuf::error::Result;
+use hostbuf_os::cores;
+use hostbuf_register::{Registrar, Verbs};
 
 /// The maximum number of requests in progress, to all peers together.
 pub(crate) const MAX_REQUESTS: u32 = 4096;

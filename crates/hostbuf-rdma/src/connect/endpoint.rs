@@ -1,13 +1,13 @@
 //! The communication endpoint of a process.
 
-use crate::error::Result;
-use crate::os::lineage::Lineage;
-use crate::rdma::connect::connections::Connections;
-use crate::rdma::connect::device_resources::{DeviceResources, MAX_REQUESTS};
-use crate::rdma::connect::endpoint_info::EndpointInfo;
-use crate::rdma::options::FabricOptions;
-use crate::rdma::verbs::completion_queue::CompletionQueue;
-use crate::rdma::verbs::in_flight::InFlight;
+use crate::connect::connections::Connections;
+use crate::connect::device_resources::{DeviceResources, MAX_REQUESTS};
+use crate::connect::endpoint_info::EndpointInfo;
+use crate::options::FabricOptions;
+use crate::verbs::completion_queue::CompletionQueue;
+use crate::verbs::in_flight::InFlight;
+use hostbuf::error::Result;
+use hostbuf_os::lineage::Lineage;
 
 /// An endpoint of a process: its device, its connections, and the requests in progress on them.
 pub(crate) struct Endpoint {
@@ -37,7 +37,7 @@ impl Endpoint {
     /// # Errors
     /// [`Error::Forked`] in a forked child, since completions arrive in the parent.
     pub(crate) fn check_owner(&self) -> Result<()> {
-        if self.is_owned() { Ok(()) } else { Err(crate::register::Error::Forked.into()) }
+        if self.is_owned() { Ok(()) } else { Err(hostbuf_register::Error::Forked.into()) }
     }
 
     /// Returns whether this process made the endpoint, rather than its parent.

@@ -2,12 +2,12 @@
 
 use std::time::Instant;
 
-use crate::error::{Error, Result};
-use crate::os::process;
-use crate::rdma::connect::bootstrap::{Bootstrap, exchange};
-use crate::rdma::verbs::datagram::DatagramAddress;
-use crate::rdma::verbs::gid::Gid;
-use crate::rdma::verbs::work_request::RemoteSegment;
+use crate::connect::bootstrap::{Bootstrap, exchange};
+use crate::verbs::datagram::DatagramAddress;
+use crate::verbs::gid::Gid;
+use crate::verbs::work_request::RemoteSegment;
+use hostbuf::error::{Error, Result};
+use hostbuf_os::process;
 
 /// A random number by which endpoints that have exchanged their information recognise each other's
 /// connect messages.

@@ -6,12 +6,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::error::{Error, Failure, Result};
-use crate::rdma::connect::endpoint::Endpoint;
-use crate::rdma::sync::deadline;
-use crate::rdma::verbs::in_flight::BatchStatus;
-use crate::rdma::verbs::queue_pair::QueuePair;
-use crate::rdma::verbs::work_request::{LocalSegment, Operation, WorkRequest};
+use crate::connect::endpoint::Endpoint;
+use crate::sync::deadline;
+use crate::verbs::in_flight::BatchStatus;
+use crate::verbs::queue_pair::QueuePair;
+use crate::verbs::work_request::{LocalSegment, Operation, WorkRequest};
+use hostbuf::error::{Error, Failure, Result};
 
 /// An operation in progress. Dropping the handle does not cancel the operation; its result is lost.
 #[must_use = "an operation is complete only when wait() or test() says so"]

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::error::{Error, Result};
-use crate::rdma::connect::bootstrap::Bootstrap;
-use crate::rdma::sync::lock;
+use crate::connect::bootstrap::Bootstrap;
+use crate::sync::lock;
+use hostbuf::error::{Error, Result};
 
 /// The first bytes of a connection, with the version of the protocol in the last one.
 const GREETING: [u8; 8] = *b"hbboot\0\x01";

@@ -11,18 +11,16 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::error::{Error, Failure, Result};
-use crate::rdma::connect::endpoint::Endpoint;
-use crate::rdma::connect::pending::Pending;
-use crate::rdma::connect::progress_thread::ProgressThread;
-use crate::rdma::limits::{ALIVE_INTERVAL, MAX_REQUEST_BYTES};
-use crate::rdma::messages::channel_state::{
-    ChannelState, Notification, PendingWrites, ReceiveState, SendState,
-};
-use crate::rdma::messages::ring::{ChannelStatus, MessageHeader, Rings};
-use crate::rdma::sync::{deadline, lock, time_left};
-use crate::rdma::verbs::work_request::{LocalSegment, Operation, RemoteSegment};
-use crate::register::{Access, Lease, RegistrationCache, Span, Stats, Verbs};
+use crate::connect::endpoint::Endpoint;
+use crate::connect::pending::Pending;
+use crate::connect::progress_thread::ProgressThread;
+use crate::limits::{ALIVE_INTERVAL, MAX_REQUEST_BYTES};
+use crate::messages::channel_state::{ChannelState, Notification, PendingWrites, ReceiveState, SendState};
+use crate::messages::ring::{ChannelStatus, MessageHeader, Rings};
+use crate::sync::{deadline, lock, time_left};
+use crate::verbs::work_request::{LocalSegment, Operation, RemoteSegment};
+use hostbuf::error::{Error, Failure, Result};
+use hostbuf_register::{Access, Lease, RegistrationCache, Span, Stats, Verbs};
 
 /// One end of a channel: a queue of messages in each direction between this rank and another one.
 /// Made by [`connect`](Channel::connect).

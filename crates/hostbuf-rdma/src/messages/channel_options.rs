@@ -1,8 +1,8 @@
 //! The options of channels.
 
-use crate::error::{Error, Result};
-use crate::rdma::messages::ring::RingLayout;
-use crate::rdma::options::FabricOptions;
+use crate::messages::ring::RingLayout;
+use crate::options::FabricOptions;
+use hostbuf::error::{Error, Result};
 
 const MAX_EAGER: usize = 1 << 20;
 const MAX_SLOTS: usize = 4096;

@@ -1,8 +1,8 @@
 //! The channels that processes request.
 
-use crate::error::{Error, Result};
-use crate::rdma::connect::bootstrap::{Bootstrap, exchange};
-use crate::rdma::messages::ring::RingLayout;
+use crate::connect::bootstrap::{Bootstrap, exchange};
+use crate::messages::ring::RingLayout;
+use hostbuf::error::{Error, Result};
 
 /// A requested channel: the process at the other end, and the tag.
 type Request = (usize, u32);

@@ -4,24 +4,24 @@ use std::sync::Arc;
 
 use tracing::info_span;
 
-use crate::error::Result;
-use crate::rdma::connect::bootstrap::{Bootstrap, ByRef, agree};
-use crate::rdma::connect::device_resources::DeviceResources;
-use crate::rdma::connect::endpoint::Endpoint;
-use crate::rdma::connect::endpoint_info::EndpointInfo;
-use crate::rdma::connect::progress_thread::{PeriodicTask, ProgressThread};
-use crate::rdma::limits::ALIVE_INTERVAL;
-use crate::rdma::messages::channel::{Channel, ChannelSet};
-use crate::rdma::messages::channel_options::ChannelOptions;
-use crate::rdma::messages::channel_requests::ChannelRequests;
-use crate::rdma::messages::channel_state::{ChannelState, dispatch};
-use crate::rdma::messages::ring::Rings;
-use crate::register::{Budget, MonitorMode, RegistrationCache, Verbs};
+use crate::connect::bootstrap::{Bootstrap, ByRef, agree};
+use crate::connect::device_resources::DeviceResources;
+use crate::connect::endpoint::Endpoint;
+use crate::connect::endpoint_info::EndpointInfo;
+use crate::connect::progress_thread::{PeriodicTask, ProgressThread};
+use crate::limits::ALIVE_INTERVAL;
+use crate::messages::channel::{Channel, ChannelSet};
+use crate::messages::channel_options::ChannelOptions;
+use crate::messages::channel_requests::ChannelRequests;
+use crate::messages::channel_state::{ChannelState, dispatch};
+use crate::messages::ring::Rings;
+use hostbuf::error::Result;
+use hostbuf_register::{Budget, MonitorMode, RegistrationCache, Verbs};
 
 impl Channel {
     /// Makes this process's channels, one for each of `requested`: another process of `bootstrap`,
     /// its rank, and a tag. The other process requests the counterpart. All processes call it. Any
-    /// [`Collective`](crate::job::Collective) is a bootstrap. Each connection is made by the first
+    /// [`Collective`](hostbuf::job::Collective) is a bootstrap. Each connection is made by the first
     /// message that needs it.
     ///
     /// Each rank does its own I/O, with a device, a datagram queue pair and a thread of its own.

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::Duration;
 
-use crate::error::{Error, Failure, Result};
-use crate::rdma::connect::pending::Pending;
-use crate::rdma::messages::ring::{ChannelStatus, Rings};
-use crate::rdma::sync::lock;
-use crate::rdma::verbs::work_request::RemoteSegment;
+use crate::connect::pending::Pending;
+use crate::messages::ring::{ChannelStatus, Rings};
+use crate::sync::lock;
+use crate::verbs::work_request::RemoteSegment;
+use hostbuf::error::{Error, Failure, Result};
 
 /// The kind of a notification between the ends of a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,9 +16,9 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::error::Result;
-use crate::rdma::verbs::work_request::{LocalSegment, RemoteSegment};
-use crate::register::{Access, Pinned, PinnedAlloc, Verbs};
+use crate::verbs::work_request::{LocalSegment, RemoteSegment};
+use hostbuf::error::Result;
+use hostbuf_register::{Access, Pinned, PinnedAlloc, Verbs};
 
 /// The header of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,23 +6,23 @@ use std::sync::{Arc, Mutex};
 
 use tracing::info_span;
 
-use crate::buffer::carrier::{self, Carrier};
-use crate::buffer::{FillState, HostBuffer};
-use crate::error::{Bytes, Error, Result};
-use crate::job::{Collective, Hosts, all_or_none};
-use crate::os::array::Array;
-use crate::os::process;
-use crate::rdma::connect::bootstrap::{Bootstrap, ByRef, agree};
-use crate::rdma::connect::device_resources::DeviceResources;
-use crate::rdma::connect::endpoint::Endpoint;
-use crate::rdma::connect::endpoint_info::EndpointInfo;
-use crate::rdma::connect::progress_thread::ProgressThread;
-use crate::rdma::one_sided::fabric_state::{FabricState, frozen};
-use crate::rdma::one_sided::signals::SignalCounters;
-use crate::rdma::options::FabricOptions;
-use crate::rdma::verbs::work_request::RemoteSegment;
-use crate::register::own_ranges::{self, FreezeObserver};
-use crate::register::{Access, Probe, Registration, Span, Verbs};
+use crate::connect::bootstrap::{Bootstrap, ByRef, agree};
+use crate::connect::device_resources::DeviceResources;
+use crate::connect::endpoint::Endpoint;
+use crate::connect::endpoint_info::EndpointInfo;
+use crate::connect::progress_thread::ProgressThread;
+use crate::one_sided::fabric_state::{FabricState, frozen};
+use crate::one_sided::signals::SignalCounters;
+use crate::options::FabricOptions;
+use crate::verbs::work_request::RemoteSegment;
+use hostbuf::carrier::{self, Carrier};
+use hostbuf::error::{Bytes, Error, Result};
+use hostbuf::job::{Collective, Hosts, all_or_none};
+use hostbuf::{FillState, HostBuffer};
+use hostbuf_os::array::Array;
+use hostbuf_os::process;
+use hostbuf_register::own_ranges::{self, FreezeObserver};
+use hostbuf_register::{Access, Probe, Registration, Span, Verbs};
 
 /// The hosts of a job, connected so that each can write to and read from the others' parts of a
 /// buffer.

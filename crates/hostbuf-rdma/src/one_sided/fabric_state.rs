@@ -2,15 +2,15 @@
 
 use std::sync::{Arc, Mutex};
 
-use crate::buffer::HostBuffer;
-use crate::error::{Error, Result};
-use crate::rdma::connect::endpoint::Endpoint;
-use crate::rdma::connect::endpoint_info::GroupId;
-use crate::rdma::one_sided::signals::SignalCounters;
-use crate::rdma::sync::lock;
-use crate::rdma::verbs::work_request::{LocalSegment, RemoteSegment};
-use crate::register::own_ranges::FreezeObserver;
-use crate::register::{Registration, Span, Verbs};
+use crate::connect::endpoint::Endpoint;
+use crate::connect::endpoint_info::GroupId;
+use crate::one_sided::signals::SignalCounters;
+use crate::sync::lock;
+use crate::verbs::work_request::{LocalSegment, RemoteSegment};
+use hostbuf::HostBuffer;
+use hostbuf::error::{Error, Result};
+use hostbuf_register::own_ranges::FreezeObserver;
+use hostbuf_register::{Registration, Span, Verbs};
 
 /// The state of a fabric on the process that does the I/O of its host.
 pub(crate) struct FabricState {

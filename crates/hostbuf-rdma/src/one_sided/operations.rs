@@ -6,16 +6,16 @@ use std::ops::RangeBounds;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::buffer::FillState;
-use crate::error::{Error, Failure, Result};
-use crate::rdma::connect::pending::Pending;
-use crate::rdma::limits::MAX_REQUEST_BYTES;
-use crate::rdma::one_sided::fabric::Fabric;
-use crate::rdma::one_sided::fabric_state::{FabricState, frozen};
-use crate::rdma::one_sided::signals::SIGNALS;
-use crate::rdma::sync::{deadline, time_left};
-use crate::rdma::verbs::work_request::{LocalSegment, Operation, RemoteSegment};
-use crate::span::Span;
+use crate::connect::pending::Pending;
+use crate::limits::MAX_REQUEST_BYTES;
+use crate::one_sided::fabric::Fabric;
+use crate::one_sided::fabric_state::{FabricState, frozen};
+use crate::one_sided::signals::SIGNALS;
+use crate::sync::{deadline, time_left};
+use crate::verbs::work_request::{LocalSegment, Operation, RemoteSegment};
+use hostbuf::FillState;
+use hostbuf::error::{Error, Failure, Result};
+use hostbuf_register::Span;
 
 impl Fabric {
     /// Writes this host's bytes of `region` to the same region of `host`. When the operation is
@@ -64,7 +64,7 @@ impl Fabric {
     ///
     /// # Errors
     /// The errors of [`put`](Fabric::put), and [`Error::Invalid`] for a signal that is not below
-    /// [`SIGNALS`](crate::rdma::SIGNALS).
+    /// [`SIGNALS`](crate::SIGNALS).
     pub fn put_signal(&self, region: impl RangeBounds<usize>, host: usize, signal: usize) -> Result<Pending> {
         check_signal(signal)?;
         let (state, span) = self.checked(region, host)?;
@@ -144,7 +144,7 @@ impl Fabric {
     /// Returns the number of times that `signal` has arrived at this host.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a signal that is not below [`SIGNALS`](crate::rdma::SIGNALS);
+    /// [`Error::Invalid`] for a signal that is not below [`SIGNALS`](crate::SIGNALS);
     /// [`Error::Unsupported`] on ranks that do no I/O.
     pub fn signals(&self, signal: usize) -> Result<u64> {
         check_signal(signal)?;

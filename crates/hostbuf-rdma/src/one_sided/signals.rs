@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::rdma::sync::{deadline, lock};
+use crate::sync::{deadline, lock};
 
 /// The number of signals of each host.
 pub const SIGNALS: usize = 64;

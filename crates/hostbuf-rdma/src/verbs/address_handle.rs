@@ -7,11 +7,11 @@ use std::ptr::NonNull;
 
 use ibverbs_sys as ffi;
 
-use crate::error::{Error, Result};
-use crate::os::lineage::Lineage;
-use crate::rdma::verbs::gid::Gid;
-use crate::rdma::verbs::port::Port;
-use crate::register::Verbs;
+use crate::verbs::gid::Gid;
+use crate::verbs::port::Port;
+use hostbuf::error::{Error, Result};
+use hostbuf_os::lineage::Lineage;
+use hostbuf_register::Verbs;
 
 /// The route to a port, for datagrams (`ibv_ah`). The [`Verbs`] that it was created with must
 /// outlive it.

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use ibverbs_sys as ffi;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
-use crate::error::{Error, Result};
-use crate::os::lineage::Lineage;
-use crate::register::Verbs;
+use hostbuf::error::{Error, Result};
+use hostbuf_os::lineage::Lineage;
+use hostbuf_register::Verbs;
 
 /// The maximum number of completions that one call of `ibv_poll_cq` returns.
 const POLL_BATCH: usize = 16;

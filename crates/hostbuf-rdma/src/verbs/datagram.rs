@@ -10,15 +10,15 @@ use std::sync::{Arc, Mutex};
 
 use ibverbs_sys as ffi;
 
-use crate::error::{Error, Result};
-use crate::rdma::sync::lock;
-use crate::rdma::verbs::address_handle::AddressHandle;
-use crate::rdma::verbs::completion_queue::CompletionQueue;
-use crate::rdma::verbs::gid::Gid;
-use crate::rdma::verbs::port::Port;
-use crate::rdma::verbs::queue_pair::QueuePair;
-use crate::rdma::verbs::shared_receive_queue::SharedReceiveQueue;
-use crate::register::Verbs;
+use crate::sync::lock;
+use crate::verbs::address_handle::AddressHandle;
+use crate::verbs::completion_queue::CompletionQueue;
+use crate::verbs::gid::Gid;
+use crate::verbs::port::Port;
+use crate::verbs::queue_pair::QueuePair;
+use crate::verbs::shared_receive_queue::SharedReceiveQueue;
+use hostbuf::error::{Error, Result};
+use hostbuf_register::Verbs;
 
 /// The number of receive slots. Datagrams that arrive while all are in use are lost.
 const RECEIVE_SLOTS: u32 = 256;

@@ -16,11 +16,11 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::error::Result;
-use crate::rdma::limits::MAX_BATCH;
-use crate::rdma::sync::{deadline, lock};
-use crate::rdma::verbs::completion_queue::CompletionQueue;
-use crate::rdma::verbs::queue_pair::QueuePair;
+use crate::limits::MAX_BATCH;
+use crate::sync::{deadline, lock};
+use crate::verbs::completion_queue::CompletionQueue;
+use crate::verbs::queue_pair::QueuePair;
+use hostbuf::error::Result;
 
 /// The longest sleep between two polls. Events are not lost; the limit is for a device that is
 /// gone.

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 
 use ibverbs_sys as ffi;
 
-use crate::error::{Error, Result};
-use crate::rdma::verbs::gid::Gid;
-use crate::register::{Registrar, Verbs};
+use crate::verbs::gid::Gid;
+use hostbuf::error::{Error, Result};
+use hostbuf_register::{Registrar, Verbs};
 
 /// A port of a device, with the address that peers send to.
 #[derive(Clone, Copy, Debug)]

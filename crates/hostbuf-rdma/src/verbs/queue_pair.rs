@@ -8,17 +8,17 @@ use std::sync::Arc;
 
 use ibverbs_sys as ffi;
 
-use crate::error::{Error, Result};
-use crate::os::lineage::Lineage;
-use crate::rdma::limits::MAX_BATCH;
-use crate::rdma::options::FabricOptions;
-use crate::rdma::verbs::address_handle::address_vector;
-use crate::rdma::verbs::completion_queue::CompletionQueue;
-use crate::rdma::verbs::gid::Gid;
-use crate::rdma::verbs::port::Port;
-use crate::rdma::verbs::shared_receive_queue::SharedReceiveQueue;
-use crate::rdma::verbs::work_request::{LocalSegment, Operation, RemoteSegment, WorkRequest};
-use crate::register::{Registrar, Verbs};
+use crate::limits::MAX_BATCH;
+use crate::options::FabricOptions;
+use crate::verbs::address_handle::address_vector;
+use crate::verbs::completion_queue::CompletionQueue;
+use crate::verbs::gid::Gid;
+use crate::verbs::port::Port;
+use crate::verbs::shared_receive_queue::SharedReceiveQueue;
+use crate::verbs::work_request::{LocalSegment, Operation, RemoteSegment, WorkRequest};
+use hostbuf::error::{Error, Result};
+use hostbuf_os::lineage::Lineage;
+use hostbuf_register::{Registrar, Verbs};
 
 /// The maximum number of reads and atomics of one connection that are in progress at a time.
 const MAX_READS: u8 = 4;

@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 use ibverbs_sys as ffi;
 
-use crate::error::{Error, Result};
-use crate::os::lineage::Lineage;
-use crate::rdma::verbs::completion_queue::CompletionQueue;
-use crate::register::{Access, Registration, Span, Verbs};
+use crate::verbs::completion_queue::CompletionQueue;
+use hostbuf::error::{Error, Result};
+use hostbuf_os::lineage::Lineage;
+use hostbuf_register::{Access, Registration, Span, Verbs};
 
 /// A shared receive queue (`ibv_srq`) with slots of equal size. The device fills the slots that are
 /// posted to it.
@@ -52,7 +52,7 @@ impl SharedReceiveQueue {
     /// [`Error::Os`], and the errors of [`Registration::new`].
     pub(crate) fn new(verbs: &Arc<Verbs>, slots: u32, slot_bytes: usize) -> Result<SharedReceiveQueue> {
         let bytes = slots as usize * slot_bytes;
-        let layout = Layout::from_size_align(bytes, crate::os::memory::page_size() as usize)
+        let layout = Layout::from_size_align(bytes, hostbuf_os::memory::page_size() as usize)
             .map_err(|_| Error::invalid(format!("cannot allocate {bytes} bytes for received messages")))?;
         // SAFETY: the layout is not empty.
         let start =
