@@ -95,7 +95,7 @@ impl Phase {
 }
 
 impl BufferIdentity {
-    /// A buffer named `name` (cut at [`NAME_MAX`] bytes) on `pages`.
+    /// A buffer named `name` (cut at 31 bytes) on `pages`.
     #[must_use]
     pub fn new(name: &str, pages: Pages) -> BufferIdentity {
         let mut identity = BufferIdentity { pages: pages.code(), ..BufferIdentity::default() };

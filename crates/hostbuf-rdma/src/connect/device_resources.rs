@@ -33,8 +33,8 @@ impl DeviceResources {
     /// Opens the device.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) for an option out of its range,
-    /// [`Error::Unsupported`](crate::Error::Unsupported), [`Error::Os`](crate::Error::Os).
+    /// [`Error::Invalid`](hostbuf::Error::Invalid) for an option out of its range,
+    /// [`Error::Unsupported`](hostbuf::Error::Unsupported), [`Error::Os`](hostbuf::Error::Os).
     pub(crate) fn open(options: &FabricOptions) -> Result<DeviceResources> {
         options.check()?;
         // If no port is known to be up, opening the first device gives the reason.

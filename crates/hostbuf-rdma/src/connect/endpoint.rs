@@ -35,7 +35,7 @@ impl Endpoint {
     /// Checks that this process made the endpoint.
     ///
     /// # Errors
-    /// [`Error::Forked`] in a forked child, since completions arrive in the parent.
+    /// [`Error::Forked`](hostbuf_register::Error::Forked) in a forked child, since completions arrive in the parent.
     pub(crate) fn check_owner(&self) -> Result<()> {
         if self.is_owned() { Ok(()) } else { Err(hostbuf_register::Error::Forked.into()) }
     }

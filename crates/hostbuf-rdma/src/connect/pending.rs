@@ -168,7 +168,7 @@ impl Pending {
     /// Returns whether the operation is complete, without waiting.
     ///
     /// # Errors
-    /// [`Error::Peer`] if it has failed; [`Error::Forked`] in a child of the process that began it.
+    /// [`Error::Peer`] if it has failed; [`Error::Forked`](hostbuf_register::Error::Forked) in a child of the process that began it.
     pub fn test(&mut self) -> Result<bool> {
         self.endpoint.check_owner()?;
         if !self.collect() {

@@ -31,11 +31,11 @@ impl Channel {
     /// and its monitor from the environment.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid), on all ranks, for a channel that only one side
+    /// [`Error::Invalid`](hostbuf::Error::Invalid), on all ranks, for a channel that only one side
     /// requests, that is requested twice, or that leads to the rank itself or to a rank that does
-    /// not exist, and for options that differ. [`Error::Unsupported`](crate::Error::Unsupported) on
+    /// not exist, and for options that differ. [`Error::Unsupported`](hostbuf::Error::Unsupported) on
     /// a rank that has no RDMA device with an active port, and `Invalid` for an option out of its
-    /// range; [`Error::Elsewhere`](crate::Error::Elsewhere) on the other ranks.
+    /// range; [`Error::Elsewhere`](hostbuf::Error::Elsewhere) on the other ranks.
     pub fn connect<B: Bootstrap + ?Sized>(
         bootstrap: &B,
         requested: &[(usize, u32)],

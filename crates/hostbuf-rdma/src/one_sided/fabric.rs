@@ -28,7 +28,7 @@ use hostbuf_register::{Access, Probe, Registration, Span, Verbs};
 /// buffer.
 ///
 /// The first rank of each host does the I/O. On the other ranks every operation is
-/// [`Error::Unsupported`], and in a forked child [`Error::Forked`].
+/// [`Error::Unsupported`], and in a forked child [`Error::Forked`](hostbuf_register::Error::Forked).
 pub struct Fabric {
     // Dropped before the state that it uses.
     _progress: Option<ProgressThread>,

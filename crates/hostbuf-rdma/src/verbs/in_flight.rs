@@ -120,7 +120,7 @@ impl InFlight {
     /// every `patience`. Returns `None` if none does.
     ///
     /// # Errors
-    /// [`Error::Os`](crate::Error::Os).
+    /// [`Error::Os`](hostbuf::Error::Os).
     pub(crate) fn reserve(
         &self,
         host: usize,
@@ -168,7 +168,7 @@ impl InFlight {
     /// Polls once for completions, and returns their number.
     ///
     /// # Errors
-    /// [`Error::Os`](crate::Error::Os).
+    /// [`Error::Os`](hostbuf::Error::Os).
     fn poll(&self) -> Result<usize> {
         // Dropped after the lock is released, since destroying a queue pair is a system call.
         let mut released = Vec::new();
@@ -187,7 +187,7 @@ impl InFlight {
     /// Polls once for a thread that does not wait, and wakes the threads that do.
     ///
     /// # Errors
-    /// [`Error::Os`](crate::Error::Os).
+    /// [`Error::Os`](hostbuf::Error::Os).
     pub(crate) fn poll_once(&self) -> Result<()> {
         if self.poll()? > 0 {
             drop(lock(&self.polling));
@@ -200,7 +200,7 @@ impl InFlight {
     /// `false` at the deadline.
     ///
     /// # Errors
-    /// [`Error::Os`](crate::Error::Os).
+    /// [`Error::Os`](hostbuf::Error::Os).
     pub(crate) fn wait(&self, deadline: Option<Instant>, mut done: impl FnMut() -> bool) -> Result<bool> {
         loop {
             if done() {

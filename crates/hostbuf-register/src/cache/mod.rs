@@ -73,7 +73,7 @@ use reaper::Reaper;
 use shared::CacheShared;
 use wait::WaitMode;
 
-/// A cache of the registrations of one device, found by address. The [module](crate::register)
+/// A cache of the registrations of one device, found by address. The [crate](crate)
 /// describes its guarantees.
 ///
 /// Threads share it by reference. Dropping it ends every registration.

@@ -13,7 +13,7 @@ use hostbuf_os::descriptors;
 pub enum MonitorMode {
     /// The kernel reports changes with userfaultfd, and every hit checks whether a change is in
     /// progress. No library call is intercepted, so changes are seen whichever library makes them.
-    /// The [module](crate::register) lists the exceptions.
+    /// The [crate](crate) lists the exceptions.
     #[default]
     Strict,
     /// The program calls [`invalidate`](crate::RegistrationCache::invalidate) before the
