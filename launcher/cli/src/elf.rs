@@ -4,19 +4,19 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 /// The relevant part of a 64-bit ELF image.
-pub(crate) struct Elf {
+pub struct Elf {
     /// True if the image requests a dynamic linker.
-    pub(crate) dynamic: bool,
+    pub dynamic: bool,
     /// The address ranges of the segments, if the image is not position-independent.
-    pub(crate) fixed_segments: Vec<(usize, usize)>,
+    pub fixed_segments: Vec<(usize, usize)>,
     /// The names of the required libraries.
-    pub(crate) needed: Vec<String>,
+    pub needed: Vec<String>,
 }
 
 impl Elf {
     /// Reads an image, or returns `None` if the file is none. Every rank does this and programs may
     /// be large, so only the needed parts are read.
-    pub(crate) fn read(file: &File) -> Option<Elf> {
+    pub fn read(file: &File) -> Option<Elf> {
         Elf::parse(&|offset, bytes| {
             let mut part = vec![0; bytes];
             file.read_exact_at(&mut part, offset as u64).ok()?;
@@ -26,7 +26,7 @@ impl Elf {
 
     /// Parses an image. `part` returns a number of bytes from an offset, or `None` if the file is
     /// too short.
-    fn parse(part: &dyn Fn(usize, usize) -> Option<Vec<u8>>) -> Option<Elf> {
+    pub fn parse(part: &dyn Fn(usize, usize) -> Option<Vec<u8>>) -> Option<Elf> {
         let head = part(0, 64)?;
         if &head[..6] != b"\x7fELF\x02\x01" {
             return None;

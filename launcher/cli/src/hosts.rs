@@ -11,7 +11,7 @@ const MAX_RANKS: usize = i32::MAX as usize;
 ///
 /// # Errors
 /// The end of the message to the user.
-pub(crate) fn ranks(text: &str) -> std::result::Result<usize, String> {
+pub fn ranks(text: &str) -> std::result::Result<usize, String> {
     let number = text.parse().ok().filter(|n| *n <= MAX_RANKS);
     number.ok_or_else(|| match text {
         // `-np 4`, by which mpiruns are called.
@@ -22,16 +22,18 @@ pub(crate) fn ranks(text: &str) -> std::result::Result<usize, String> {
 
 /// A host with its number of slots.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Host {
-    pub(crate) name: String,
-    pub(crate) slots: usize,
+pub struct Host {
+    /// The name that the engine knows.
+    pub name: String,
+    /// The number of ranks that it takes.
+    pub slots: usize,
 }
 
 /// Parses a list such as `h0:2,h1:2`. A host without a number has one slot.
 ///
 /// # Errors
 /// [`Error::Invalid`].
-pub(crate) fn parse(list: &str) -> Result<Vec<Host>> {
+pub fn parse(list: &str) -> Result<Vec<Host>> {
     let hosts: Result<Vec<Host>> = list.split(',').filter(|h| !h.is_empty()).map(one).collect();
     let hosts = hosts?;
     if hosts.is_empty() {
@@ -72,9 +74,17 @@ fn joined(hosts: Vec<Host>) -> Vec<Host> {
 ///
 /// # Errors
 /// [`Error::Invalid`], [`Error::Os`].
-pub(crate) fn from_file(path: &Path) -> Result<Vec<Host>> {
+pub fn from_file(path: &Path) -> Result<Vec<Host>> {
     let text = std::fs::read_to_string(path)
         .map_err(|source| Error::Os { doing: format!("reading the host file {}", path.display()), source })?;
+    from_text(&text, path)
+}
+
+/// Parses the text of the host file `path`.
+///
+/// # Errors
+/// [`Error::Invalid`].
+pub fn from_text(text: &str, path: &Path) -> Result<Vec<Host>> {
     let mut hosts = Vec::new();
     for line in text.lines() {
         let line = line.split('#').next().unwrap_or("").trim();
@@ -101,18 +111,18 @@ pub(crate) fn from_file(path: &Path) -> Result<Vec<Host>> {
 }
 
 /// Returns the names of the hosts, separated by commas.
-pub(crate) fn names(hosts: &[Host]) -> String {
+pub fn names(hosts: &[Host]) -> String {
     hosts.iter().map(|host| host.name.as_str()).collect::<Vec<_>>().join(",")
 }
 
 /// Returns the hosts with their slots, as `--host` reads them.
-pub(crate) fn list(hosts: &[Host]) -> String {
+pub fn list(hosts: &[Host]) -> String {
     hosts.iter().map(|h| format!("{}:{}", h.name, h.slots)).collect::<Vec<_>>().join(",")
 }
 
 /// Returns the hosts that get some of `ranks` ranks if the engine fills them in order, as all
 /// engines do by default.
-pub(crate) fn used(hosts: &[Host], ranks: usize) -> Vec<Host> {
+pub fn used(hosts: &[Host], ranks: usize) -> Vec<Host> {
     let mut left = ranks;
     let mut list = Vec::new();
     for host in hosts {

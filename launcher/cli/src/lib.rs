@@ -1,0 +1,169 @@
+//! `hostbuf`: one buffer per host, at one address on every host of an MPI job.
+
+mod agent_program;
+mod arguments;
+mod doctor;
+pub mod elf;
+mod engine_option;
+mod engines;
+mod exec;
+mod finding;
+pub mod hosts;
+mod installation;
+mod manual;
+mod preload_file;
+mod program;
+mod register_file;
+mod run;
+mod search_path;
+mod stat;
+
+use std::process::ExitCode;
+
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Parser, Subcommand};
+use engine_option::EngineOption;
+use hostbuf_agent::exit_class::ExitClass;
+
+/// One buffer per host, at one address on every host of an MPI job, shared by all its ranks.
+#[derive(Debug, Parser)]
+#[command(name = "hostbuf", version, propagate_version = true)]
+struct CommandLine {
+    #[command(subcommand)]
+    command: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Run(Box<run::Arguments>),
+    Exec(exec::Arguments),
+    Stat(stat::Arguments),
+    Doctor(doctor::Arguments),
+    /// Print the version
+    #[command(hide = true)]
+    Version,
+    /// Write the preloaded object, for an installation
+    #[command(hide = true)]
+    Object {
+        /// The file
+        path: std::path::PathBuf,
+    },
+    /// Write the manual pages and the completions for shells to share/ below a prefix
+    #[command(hide = true)]
+    Manual {
+        /// The prefix
+        prefix: std::path::PathBuf,
+        /// The date that the pages bear
+        #[arg(long, default_value = "")]
+        date: String,
+    },
+}
+
+/// Runs the command with the arguments of this process, and returns its exit status.
+pub fn main() -> ExitCode {
+    // Only `hostbuf run` and `hostbuf exec` use this command.
+    if std::env::args_os().nth(1).is_some_and(|a| a == "agent") {
+        return hostbuf_agent::main(std::env::args().skip(2), hostbuf_agent::group::alone);
+    }
+    tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::from_env("HOSTBUF_LOG"))
+        .with_writer(std::io::stderr)
+        .init();
+    let line = match CommandLine::try_parse() {
+        Ok(line) => line,
+        Err(error) => return reject(&error),
+    };
+    match line.command {
+        Verb::Run(arguments) => run::run(*arguments),
+        Verb::Exec(arguments) => exec::run(arguments),
+        Verb::Stat(arguments) => stat::run(&arguments),
+        Verb::Doctor(arguments) => doctor::run(&arguments),
+        Verb::Version => {
+            println!("hostbuf {}", env!("CARGO_PKG_VERSION"));
+            ExitCode::SUCCESS
+        }
+        Verb::Object { path } => written(preload_file::install(&path)),
+        Verb::Manual { prefix, date } => {
+            written(manual::write(&<CommandLine as clap::CommandFactory>::command(), &prefix, &date))
+        }
+    }
+}
+
+/// Formats a list of alternatives: `a, b or c`.
+fn one_of(values: &[String]) -> String {
+    match values {
+        [first @ .., last] if !first.is_empty() => format!("{} or {last}", first.join(", ")),
+        _ => values.concat(),
+    }
+}
+
+/// Returns the exit status of a command that writes files.
+fn written(result: hostbuf::Result<()>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => ExitClass::of(&error).end("hostbuf", error),
+    }
+}
+
+/// Returns the engine's option in the command line of `hostbuf run` that the parser has refused.
+fn engine_option(error: &clap::Error) -> Option<EngineOption> {
+    let words: Vec<String> =
+        std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    let (verb, words) = words.split_first()?;
+    EngineOption::find(words, error).filter(|_| verb == "run")
+}
+
+/// Prints one line about an invalid command line. For help and version, prints these.
+fn reject(error: &clap::Error) -> ExitCode {
+    let option = engine_option(error);
+    if let Some(EngineOption { word, instead: Some(instead) }) = &option {
+        let message =
+            format!("unexpected argument '{word}' found (did you mean {instead}? see hostbuf --help)");
+        return ExitClass::Usage.end("hostbuf", message);
+    }
+    if !error.use_stderr() {
+        error.exit();
+    }
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        error.exit();
+    }
+    let text = error.to_string();
+    // The hints and the usage come after the first empty line.
+    let said = text.lines().take_while(|l| !l.trim().is_empty()).map(str::trim).collect::<Vec<_>>().join(" ");
+    let said = match (error.get(ContextKind::ValidValue), said.split_once(" [possible values: ")) {
+        (Some(ContextValue::Strings(values)), Some((head, _))) => {
+            format!("{head}: expected {}", one_of(values))
+        }
+        _ => said,
+    };
+    // For `-mca` the parser reports the letter `-m`.
+    let said = match (&option, error.get(ContextKind::InvalidArg)) {
+        (Some(EngineOption { word, .. }), Some(ContextValue::String(letter))) => {
+            said.replacen(&format!("'{letter}'"), &format!("'{word}'"), 1)
+        }
+        _ => said,
+    };
+    let suggested =
+        [ContextKind::SuggestedArg, ContextKind::SuggestedValue, ContextKind::SuggestedSubcommand]
+            .into_iter()
+            .find_map(|kind| error.get(kind));
+    let instead = match suggested {
+        // No hidden option is suggested.
+        Some(ContextValue::String(like)) if like != "--socket" => format!("did you mean {like}? "),
+        Some(ContextValue::Strings(like)) if !like.is_empty() => {
+            format!("did you mean {}? ", like.join(" or "))
+        }
+        _ if error.kind() == ErrorKind::UnknownArgument => {
+            match std::env::args_os().nth(1).as_ref().and_then(|word| word.to_str()) {
+                Some("run") => {
+                    "the program's options stand behind it, the engine's behind --launcher-arg, ".into()
+                }
+                Some("exec") => "the program's options stand behind it, ".into(),
+                _ => String::new(),
+            }
+        }
+        _ => String::new(),
+    };
+    let message = format!("{} ({instead}see hostbuf --help)", said.trim_start_matches("error: "));
+    ExitClass::Usage.end("hostbuf", message)
+}
