@@ -1,8 +1,8 @@
-//! System calls by instruction, and a parser of `/proc/self/maps`, for code that runs before
+//! System calls by inline assembly, and a parser of `/proc/self/maps`, for code that runs before
 //! `main`.
 //!
-//! The crate needs nothing but `core` and references no symbol of a C library. hostbuf's preloaded
-//! object is built from it.
+//! The crate depends only on `core` and references no symbol of a C library. The preloaded object
+//! of hostbuf is built from it.
 
 #![cfg_attr(not(test), no_std)]
 

@@ -1,32 +1,32 @@
-//! The mappings of this process, read from `/proc/self/maps` without allocating: the reader also
-//! runs before `main`, inside programs whose allocator is not up yet.
+//! The mappings of this process, read from `/proc/self/maps` without allocating: the parser also
+//! runs before `main`, in programs whose allocator is not initialised yet.
 
 use crate::syscall::{self, Errno};
 
 /// One line of `/proc/self/maps`.
 #[derive(Clone, Copy, Debug)]
 pub struct Mapped<'a> {
-    /// First address.
+    /// The first address.
     pub start: usize,
     /// The address behind the last byte.
     pub end: usize,
-    /// This process may read it.
+    /// True if this process may read it.
     pub readable: bool,
-    /// This process may write to it.
+    /// True if this process may write to it.
     pub writable: bool,
-    /// Writes stay with this process.
+    /// True if the mapping is private (MAP_PRIVATE).
     pub private: bool,
-    /// The file's number, 0 for memory without a file.
+    /// The inode number of the file, 0 for anonymous memory.
     pub inode: usize,
-    /// What is mapped: a path, `[heap]`, or nothing for anonymous memory. Cut at [`PATH_MAX`]
-    /// bytes.
+    /// The name of the mapping: a path, `[heap]`, or empty for anonymous memory. Cut at
+    /// [`PATH_MAX`] bytes.
     pub path: &'a [u8],
 }
 
-/// How many bytes of a mapping's path are kept.
+/// The maximum length of a mapping's path in bytes. A longer path is cut.
 pub const PATH_MAX: usize = 160;
 
-/// Parses the text of `/proc/self/maps` as it comes, in pieces of any size.
+/// A parser of the text of `/proc/self/maps`, in pieces of any size.
 pub struct Parser {
     line: [u8; 128 + PATH_MAX],
     length: usize,
@@ -39,8 +39,8 @@ impl Default for Parser {
 }
 
 impl Parser {
-    /// Takes the next piece of text and calls `each` for every line that it completes; stops when
-    /// `each` says `false`. Returns whether to go on.
+    /// Parses the next piece of text and calls `each` for every line that it completes, until
+    /// `each` returns false. Returns false if `each` did.
     pub fn feed(&mut self, piece: &[u8], each: &mut impl FnMut(Mapped<'_>) -> bool) -> bool {
         for &byte in piece {
             if byte == b'\n' {
@@ -70,7 +70,7 @@ fn hex(text: &[u8]) -> Option<(usize, &[u8])> {
     Some((value, &text[digits..]))
 }
 
-/// `start-end perms offset dev inode   path`
+/// Parses a line: `start-end perms offset dev inode   path`.
 fn parse_line(line: &[u8]) -> Option<Mapped<'_>> {
     let (start, rest) = hex(line)?;
     let (end, mut rest) = hex(rest.strip_prefix(b"-")?)?;
@@ -81,19 +81,19 @@ fn parse_line(line: &[u8]) -> Option<Mapped<'_>> {
         (*field, rest) = rest.split_at(length);
     }
     let [permissions, _, _, inode] = fields;
-    let may = |at: usize, letter: u8| permissions.get(at) == Some(&letter);
+    let may = |at: usize, flag: u8| permissions.get(at) == Some(&flag);
     let (readable, writable, private) = (may(0, b'r'), may(1, b'w'), may(3, b'p'));
-    // Decimal digits, of which only whether there are others than 0 matters here.
+    // Decimal digits. Only the difference between 0 and other values matters here.
     let inode =
         inode.iter().fold(0usize, |n, &b| n.wrapping_mul(10).wrapping_add(usize::from(b.wrapping_sub(b'0'))));
     let path = rest.trim_ascii();
     Some(Mapped { start, end, readable, writable, private, inode, path: &path[..path.len().min(PATH_MAX)] })
 }
 
-/// Calls `each` for every mapping of this process, lowest first, until it says `false`.
+/// Calls `each` for every mapping of this process in ascending order, until `each` returns false.
 ///
 /// # Errors
-/// As `open(2)` and `read(2)` of `/proc/self/maps`: `ENOENT` where `/proc` is not mounted.
+/// As `open(2)` and `read(2)` of `/proc/self/maps`: `ENOENT` if `/proc` is not mounted.
 pub fn each(each: impl FnMut(Mapped<'_>) -> bool) -> Result<(), Errno> {
     let fd = syscall::open(b"/proc/self/maps\0")?;
     let result = each_of(fd, each);
@@ -101,7 +101,8 @@ pub fn each(each: impl FnMut(Mapped<'_>) -> bool) -> Result<(), Errno> {
     result
 }
 
-/// The same of a descriptor of that file, from where it stands.
+/// Calls `each` for the mappings that `fd`, a descriptor of `/proc/self/maps`, lists from its
+/// offset on.
 ///
 /// # Errors
 /// As `read(2)`.
@@ -117,18 +118,18 @@ pub fn each_of(fd: i32, mut each: impl FnMut(Mapped<'_>) -> bool) -> Result<(), 
     }
 }
 
-/// How this process maps a range.
+/// The access that this process has to an address range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mapping {
-    /// All of it for reading and writing.
+    /// The whole range is mapped for reading and writing.
     Writable,
-    /// All of it for reading, and some for reading alone.
+    /// The whole range is mapped for reading, and a part of it only for reading.
     ReadOnly,
-    /// Not mapped, or not readable, at this address.
+    /// The range is not mapped, or not readable, at this address.
     Hole(usize),
 }
 
-/// How this process maps the range from `start` to `end`.
+/// Returns the access that this process has to the range from `start` to `end`.
 ///
 /// # Errors
 /// As [`each`].
@@ -153,8 +154,8 @@ pub fn mapping(start: usize, end: usize) -> Result<Mapping, Errno> {
     })
 }
 
-/// The lowest multiple of `align` at or above `from` where `length` bytes below `top` are free of
-/// `mapped`, which must come in ascending order; `None` where there is no such hole.
+/// A search for the lowest multiple of `align`, at or above `from`, at which `length` bytes below
+/// `top` are free. The mappings are passed in ascending order.
 pub struct HoleSearch {
     at: usize,
     length: usize,
@@ -163,13 +164,13 @@ pub struct HoleSearch {
 }
 
 impl HoleSearch {
-    /// Begins a search; all four in bytes, `align` a power of two.
+    /// Begins a search. All values are in bytes, and `align` is a power of two.
     #[must_use]
     pub fn new(from: usize, length: usize, align: usize, top: usize) -> Self {
         HoleSearch { at: up(from, align), length, align, top }
     }
 
-    /// Takes the next mapping; `false` when the hole below it is found already.
+    /// Passes the next mapping. Returns false once the hole is found below it.
     pub fn pass(&mut self, start: usize, end: usize) -> bool {
         if start >= self.at && start - self.at >= self.length {
             return false;
@@ -180,7 +181,8 @@ impl HoleSearch {
         true
     }
 
-    /// The hole, when every mapping has passed.
+    /// Returns the hole, after all mappings were passed or `pass` has returned false. `None` if
+    /// there is none.
     #[must_use]
     pub fn found(&self) -> Option<usize> {
         (self.at <= self.top && self.top - self.at >= self.length).then_some(self.at)
@@ -191,7 +193,8 @@ fn up(address: usize, align: usize) -> usize {
     address.checked_add(align - 1).map_or(usize::MAX & !(align - 1), |a| a & !(align - 1))
 }
 
-/// The lowest free aligned hole of this process at or above `from` and wholly below `top`.
+/// Returns the lowest free aligned hole of this process at or above `from` and completely below
+/// `top`.
 ///
 /// # Errors
 /// As [`each`].
@@ -206,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parses_lines_cut_anywhere() {
+    fn lines_are_parsed_in_pieces_of_any_size() {
         let text =
             b"00400000-0040b000 r-xp 00001000 fd:00 1234     /bin/a b\n7f00-7fff rw-p 0 0:0 0 \nrubbish\n";
         for cut in 1..text.len() {
@@ -227,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn hole_is_the_lowest_that_fits() {
+    fn the_search_finds_the_lowest_hole_that_fits() {
         let search = |from, length, mapped: &[(usize, usize)]| {
             let mut search = HoleSearch::new(from, length, 0x1000, 0x10_0000);
             let _ = mapped.iter().all(|&(start, end)| search.pass(start, end));
@@ -244,7 +247,7 @@ mod tests {
 
     #[test]
     #[allow(unsafe_code)]
-    fn how_memory_is_mapped_is_seen() {
+    fn the_access_to_a_range_is_determined() {
         let page = 4096;
         // SAFETY: new memory, unmapped at the end.
         let base = unsafe {
@@ -264,8 +267,8 @@ mod tests {
     }
 
     #[test]
-    fn own_maps_hold_this_function() {
-        let here = own_maps_hold_this_function as *const () as usize;
+    fn the_list_contains_the_mapping_of_this_function() {
+        let here = the_list_contains_the_mapping_of_this_function as *const () as usize;
         let mut found = false;
         each(|m| {
             found |= (m.start..m.end).contains(&here);

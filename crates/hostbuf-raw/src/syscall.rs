@@ -1,9 +1,10 @@
-//! System calls by instruction, without libc: the only way in that no interceptor sees.
+//! System calls by inline assembly, without libc, so that no interceptor sees them.
 //!
-//! ThreadSanitizer and MemorySanitizer replace libc's `mmap`: they clear the address hint and may
-//! end the process when a mapping lands outside the ranges they know. The preloaded object also
-//! must not name any libc symbol, or it could not be loaded beside an older libc. So this file
-//! needs nothing but `core`; it is compiled into the library and into the preloaded object alike.
+//! ThreadSanitizer and MemorySanitizer replace libc's `mmap`: they clear the address hint, and may
+//! end the process if a mapping is outside the ranges that they know. The preloaded object must not
+//! reference any libc symbol either, since it could then not be loaded with an older libc. This
+//! module therefore depends only on `core`. It is compiled into the library and into the preloaded
+//! object.
 
 #![allow(unsafe_code)]
 
@@ -13,21 +14,21 @@ use core::arch::asm;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Errno(pub i32);
 
-/// Those that callers tell apart.
+/// The error numbers that callers distinguish.
 impl Errno {
-    /// Not permitted: a writable mapping of a sealed file.
+    /// Operation not permitted: a writable mapping of a sealed file.
     pub const PERM: Errno = Errno(1);
-    /// Interrupted by a signal: ask again.
+    /// Interrupted by a signal. The call can be repeated.
     pub const INTR: Errno = Errno(4);
     /// Try again. userfaultfd returns it while a change of the address space is in progress.
     pub const AGAIN: Errno = Errno(11);
-    /// The address range is taken (`MAP_FIXED_NOREPLACE`).
+    /// The address range is occupied (`MAP_FIXED_NOREPLACE`).
     pub const EXIST: Errno = Errno(17);
-    /// Out of address space, of memory or of mappings.
+    /// Not enough address space, memory or mappings.
     pub const NOMEM: Errno = Errno(12);
-    /// Connection refused: no socket of this network namespace listens under the name.
+    /// Connection refused: no socket of this network namespace listens on the name.
     pub const CONNREFUSED: Errno = Errno(111);
-    /// Nonsense was asked.
+    /// Invalid argument.
     pub const INVAL: Errno = Errno(22);
 }
 
@@ -75,14 +76,16 @@ mod number {
     pub(super) const READLINKAT: usize = 78;
 }
 
+/// Makes the system call `n` with the operands `a`.
+///
 /// # Safety
 /// As the system call `n` with these operands.
 #[inline(always)]
 #[cfg(target_arch = "x86_64")]
 unsafe fn syscall(n: usize, a: [usize; 6]) -> isize {
     let result: isize;
-    // SAFETY: the kernel's calling convention; it clobbers rcx and r11 and nothing else. What the
-    // call does to memory is the caller's to answer for.
+    // SAFETY: the kernel's calling convention; it clobbers only rcx and r11. The caller guarantees
+    // that the memory accesses of the call are valid.
     unsafe {
         asm!("syscall", inlateout("rax") n as isize => result, in("rdi") a[0], in("rsi") a[1], in("rdx") a[2],
              in("r10") a[3], in("r8") a[4], in("r9") a[5], lateout("rcx") _, lateout("r11") _, options(nostack));
@@ -90,14 +93,16 @@ unsafe fn syscall(n: usize, a: [usize; 6]) -> isize {
     result
 }
 
+/// Makes the system call `n` with the operands `a`.
+///
 /// # Safety
 /// As the system call `n` with these operands.
 #[inline(always)]
 #[cfg(target_arch = "aarch64")]
 unsafe fn syscall(n: usize, a: [usize; 6]) -> isize {
     let result: isize;
-    // SAFETY: the kernel's calling convention; x0 carries the result. What the call does to memory
-    // is the caller's to answer for.
+    // SAFETY: the kernel's calling convention; x0 contains the result. The caller guarantees that
+    // the memory accesses of the call are valid.
     unsafe {
         asm!("svc 0", in("x8") n, inlateout("x0") a[0] as isize => result, in("x1") a[1], in("x2") a[2],
              in("x3") a[3], in("x4") a[4], in("x5") a[5], options(nostack));
@@ -110,7 +115,7 @@ fn checked(result: isize) -> Result<usize, Errno> {
     if (-4095..0).contains(&result) { Err(Errno(-result as i32)) } else { Ok(result as usize) }
 }
 
-/// No access at all: a hold.
+/// No access: a reserved range.
 pub const PROT_NONE: usize = 0;
 /// Readable.
 pub const PROT_READ: usize = 1;
@@ -123,43 +128,44 @@ const MAP_ANONYMOUS: usize = 0x20;
 const MAP_NORESERVE: usize = 0x4000;
 const MAP_FIXED_NOREPLACE: usize = 0x10_0000;
 
-/// Reserves `[address, address + length)`, bytes, with no access and no memory behind it, if and
-/// only if all of it is free.
+/// Reserves the `length` bytes at `address`, without access and without memory, if all of them are
+/// free.
 ///
 /// # Errors
-/// [`Errno::EXIST`] when a mapping stands there; others as `mmap(2)`. A kernel before 4.17 does not
-/// know `MAP_FIXED_NOREPLACE` and maps elsewhere: that mapping is removed and the answer is
+/// [`Errno::EXIST`] if the range contains a mapping; others as `mmap(2)`. A kernel before 4.17
+/// ignores `MAP_FIXED_NOREPLACE` and maps elsewhere: that mapping is removed, and the error is
 /// [`Errno::EXIST`].
 pub fn hold(address: usize, length: usize) -> Result<(), Errno> {
     let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE;
-    // SAFETY: with NOREPLACE no existing mapping is touched.
+    // SAFETY: with NOREPLACE no existing mapping changes.
     let got = checked(unsafe { syscall(number::MMAP, [address, length, PROT_NONE, flags, usize::MAX, 0]) })?;
     if got == address {
         return Ok(());
     }
-    // SAFETY: the range was made by the call above and nobody else knows of it.
+    // SAFETY: the call above made this mapping, and nothing else uses it.
     unsafe { syscall(number::MUNMAP, [got, length, 0, 0, 0, 0]) };
     Err(Errno::EXIST)
 }
 
-/// Gives a hold back.
+/// Unmaps a range, for example one that [`hold`] has reserved.
 ///
 /// # Safety
-/// Every mapping in `[address, address + length)` must be the caller's and unused.
+/// Every mapping in `[address, address + length)` must belong to the caller and be unused.
 pub unsafe fn unmap(address: usize, length: usize) {
-    // SAFETY: by this function's contract. The only failures are for operands that no hold has.
+    // SAFETY: by the contract of this function. The call fails only for operands that no reserved
+    // range has.
     unsafe { syscall(number::MUNMAP, [address, length, 0, 0, 0, 0]) };
 }
 
-/// Maps `length` bytes of the file `fd`, shared, over the caller's own hold. `more` is or-ed into
-/// the flags.
+/// Maps `length` bytes of the file `fd`, shared, over a range that the caller has reserved. `more`
+/// contains additional flags.
 ///
 /// # Safety
-/// Every mapping in `[address, address + length)` must be the caller's, and no reference may point
-/// into it unless the same bytes of the same file stand there already.
+/// Every mapping in `[address, address + length)` must belong to the caller, and no reference may
+/// point into it, unless the same bytes of the same file are mapped there already.
 ///
 /// # Errors
-/// As `mmap(2)`; [`Errno::EXIST`] when the kernel put it elsewhere, which it must not.
+/// As `mmap(2)`; [`Errno::EXIST`] if the kernel maps elsewhere, which it must not.
 pub unsafe fn map_over(
     address: usize,
     length: usize,
@@ -168,27 +174,26 @@ pub unsafe fn map_over(
     more: usize,
 ) -> Result<(), Errno> {
     let flags = MAP_SHARED | MAP_FIXED | more;
-    // SAFETY: by this function's contract MAP_FIXED replaces only what the caller holds.
+    // SAFETY: by the contract of this function, MAP_FIXED replaces only mappings of the caller.
     let got =
         checked(unsafe { syscall(number::MMAP, [address, length, protection, flags, fd as usize, 0]) })?;
     if got == address { Ok(()) } else { Err(Errno::EXIST) }
 }
 
-/// Puts zeroed, read-only memory of this process's own in place of what is mapped in `[address,
-/// address + length)`.
+/// Replaces the mappings in `[address, address + length)` by private, zeroed, read-only memory.
 ///
 /// # Safety
-/// As [`map_over`], and whoever still reads there must be content with zeroes.
+/// As [`map_over`], and any remaining reader must accept zeroes.
 ///
 /// # Errors
 /// As `mmap(2)`.
 pub unsafe fn blank(address: usize, length: usize) -> Result<(), Errno> {
     let flags = MAP_PRIVATE | MAP_FIXED | MAP_ANONYMOUS | MAP_NORESERVE;
-    // SAFETY: by this function's contract MAP_FIXED replaces only what the caller holds.
+    // SAFETY: by the contract of this function, MAP_FIXED replaces only mappings of the caller.
     checked(unsafe { syscall(number::MMAP, [address, length, PROT_READ, flags, usize::MAX, 0]) }).map(drop)
 }
 
-/// `madvise(2)` with an advice that changes no content (such as `MADV_DONTDUMP`).
+/// Calls `madvise(2)` with an advice that does not change the contents (such as `MADV_DONTDUMP`).
 ///
 /// # Errors
 /// As `madvise(2)`.
@@ -200,17 +205,17 @@ pub unsafe fn advise(address: usize, length: usize, advice: usize) -> Result<(),
     checked(unsafe { syscall(number::MADVISE, [address, length, advice, 0, 0, 0]) }).map(drop)
 }
 
-/// Keeps a range out of core files.
+/// The advice that excludes a range from core files.
 pub const MADV_DONTDUMP: usize = 16;
 
-/// Asks a descriptor's driver. In the caller's own code: after a system call the processor has
-/// often forgotten where a function was called from, so that libc's costs half as much again.
+/// Calls `ioctl(2)`. It is inlined into the caller: after a system call the processor's return
+/// prediction is often lost, so that a call of libc's function takes one and a half times as long.
 ///
 /// # Errors
 /// As `ioctl(2)`.
 ///
 /// # Safety
-/// As the driver's request with this operand.
+/// As the request of the driver with this operand.
 #[inline(always)]
 pub unsafe fn ioctl(fd: i32, request: usize, operand: usize) -> Result<usize, Errno> {
     // SAFETY: by this function's contract.
@@ -231,8 +236,8 @@ pub fn open(path: &[u8]) -> Result<i32, Errno> {
     Ok(fd as i32)
 }
 
-/// Where the symbolic link `path`, which must end in a NUL byte, leads: how many bytes of `buffer`
-/// it fills.
+/// Reads the target of the symbolic link `path`, which must end in a NUL byte, into `buffer`.
+/// Returns its length.
 ///
 /// # Errors
 /// As `readlink(2)`.
@@ -244,7 +249,7 @@ pub fn read_link(path: &[u8], buffer: &mut [u8]) -> Result<usize, Errno> {
     checked(unsafe { syscall(number::READLINKAT, [AT_FDCWD, path, to, buffer.len(), 0, 0]) })
 }
 
-/// Reads into `buffer`, again after a signal. 0: the end.
+/// Reads into `buffer`. Repeats the call after a signal. Returns 0 at the end of the file.
 ///
 /// # Errors
 /// As `read(2)`.
@@ -261,8 +266,8 @@ pub fn read(fd: i32, buffer: &mut [u8]) -> Result<usize, Errno> {
     }
 }
 
-/// Writes what it can of `bytes`; errors are dropped, since this only carries last words to
-/// standard error.
+/// Writes `bytes`, or a part of them. Errors are ignored: it only writes final messages to standard
+/// error.
 pub fn say(fd: i32, bytes: &[u8]) {
     // SAFETY: the kernel only reads the slice.
     unsafe { syscall(number::WRITE, [fd as usize, bytes.as_ptr() as usize, bytes.len(), 0, 0, 0]) };
@@ -270,7 +275,7 @@ pub fn say(fd: i32, bytes: &[u8]) {
 
 /// Closes a descriptor that the caller owns.
 pub fn close(fd: i32) {
-    // SAFETY: closing takes no memory; ownership of the number is the caller's to answer for.
+    // SAFETY: the call accesses no memory. The caller guarantees that it owns the descriptor.
     unsafe { syscall(number::CLOSE, [fd as usize, 0, 0, 0, 0, 0]) };
 }
 
@@ -281,29 +286,29 @@ pub fn close(fd: i32) {
 /// As `fcntl(2)` with `F_DUPFD`.
 pub fn duplicate(fd: i32, lowest: usize) -> Result<i32, Errno> {
     const F_DUPFD: usize = 0;
-    // SAFETY: no memory is passed.
+    // SAFETY: the call accesses no memory.
     let fd = checked(unsafe { syscall(number::FCNTL, [fd as usize, F_DUPFD, lowest, 0, 0, 0]) })?;
     Ok(fd as i32)
 }
 
-/// The process id, as the kernel has it (no cache that a raw fork could spoil).
+/// Returns the process id from the kernel, without a cache that a raw fork would invalidate.
 #[must_use]
 pub fn pid() -> u32 {
-    // SAFETY: no operands.
+    // SAFETY: the call has no operands.
     (unsafe { syscall(number::GETPID, [0; 6]) }) as u32
 }
 
-/// The effective user id.
+/// Returns the effective user id.
 #[must_use]
 pub fn euid() -> u32 {
-    // SAFETY: no operands.
+    // SAFETY: the call has no operands.
     (unsafe { syscall(number::GETEUID, [0; 6]) }) as u32
 }
 
-/// Ends the process, all threads of it, at once.
+/// Ends the process with all of its threads immediately.
 pub fn exit(status: i32) -> ! {
     loop {
-        // SAFETY: does not return.
+        // SAFETY: the call does not return.
         unsafe { syscall(number::EXIT_GROUP, [status as usize, 0, 0, 0, 0, 0]) };
     }
 }
@@ -311,10 +316,11 @@ pub fn exit(status: i32) -> ! {
 const AF_UNIX: u16 = 1;
 const SOCK_SEQPACKET_CLOEXEC: usize = 5 | 0o2_000_000;
 
-/// Connects to the abstract unix socket `name` (without the leading NUL), packets, close-on-exec.
+/// Connects to the abstract unix socket `name` (without the leading NUL), of type SOCK_SEQPACKET,
+/// close-on-exec.
 ///
 /// # Errors
-/// As `socket(2)` and `connect(2)`; a name over 107 bytes is `EINVAL`.
+/// As `socket(2)` and `connect(2)`; `EINVAL` for a name of more than 107 bytes.
 pub fn connect(name: &[u8]) -> Result<i32, Errno> {
     #[repr(C)]
     struct Address {
@@ -327,12 +333,12 @@ pub fn connect(name: &[u8]) -> Result<i32, Errno> {
     }
     address.path[1..=name.len()].copy_from_slice(name);
     let length = 2 + 1 + name.len();
-    // SAFETY: no memory is passed.
+    // SAFETY: the call accesses no memory.
     let fd = checked(unsafe {
         syscall(number::SOCKET, [usize::from(AF_UNIX), SOCK_SEQPACKET_CLOEXEC, 0, 0, 0, 0])
     })?;
     loop {
-        // SAFETY: the address outlives the call and `length` lies inside it.
+        // SAFETY: the address outlives the call, and `length` is inside it.
         let n = unsafe {
             syscall(number::CONNECT, [fd, core::ptr::from_ref(&address) as usize, length, 0, 0, 0])
         };
@@ -347,17 +353,17 @@ pub fn connect(name: &[u8]) -> Result<i32, Errno> {
     }
 }
 
-/// The user id of the process at the other end of a unix socket, as it was when it connected or
-/// listened.
+/// Returns the user id of the process at the other end of a unix socket at the time when it
+/// connected or listened.
 ///
 /// # Errors
-/// As `getsockopt(2)`, so for a descriptor that is no socket.
+/// As `getsockopt(2)`, for example for a descriptor that is not a socket.
 pub fn peer_uid(fd: i32) -> Result<u32, Errno> {
     let mut credentials = [0u32; 3];
     let mut length = 12u32;
     const SOL_SOCKET: usize = 1;
     const SO_PEERCRED: usize = 17;
-    // SAFETY: both pointers are valid for the lengths given.
+    // SAFETY: both pointers are valid for their lengths.
     checked(unsafe {
         let value = credentials.as_mut_ptr() as usize;
         let size = core::ptr::from_mut(&mut length) as usize;
@@ -383,7 +389,7 @@ struct MsgHdr {
     flags: i32,
 }
 
-/// Sends one packet, again after a signal; never raises SIGPIPE.
+/// Sends one packet. Repeats the call after a signal, and never raises SIGPIPE.
 ///
 /// # Errors
 /// As `sendmsg(2)`.
@@ -400,7 +406,7 @@ pub fn send(fd: i32, packet: &[u8]) -> Result<(), Errno> {
     };
     const MSG_NOSIGNAL: usize = 0x4000;
     loop {
-        // SAFETY: header and what it points at outlive the call; the kernel only reads.
+        // SAFETY: the header and its targets outlive the call; the kernel only reads them.
         let n = unsafe {
             syscall(
                 number::SENDMSG,
@@ -414,11 +420,11 @@ pub fn send(fd: i32, packet: &[u8]) -> Result<(), Errno> {
     }
 }
 
-/// The most descriptors that come with one packet.
+/// The maximum number of descriptors with one packet.
 pub const MAX_DESCRIPTORS: usize = 24;
 
-/// Receives one packet and the descriptors that come with it (close-on-exec). Returns the packet's
-/// length, 0 at the end, and how many descriptors were written to `descriptors`.
+/// Receives one packet and its descriptors (close-on-exec). Returns the length of the packet, which
+/// is 0 at the end, and the number of descriptors written to `descriptors`.
 ///
 /// # Errors
 /// As `recvmsg(2)`.
@@ -443,7 +449,7 @@ pub fn receive(
         flags: 0,
     };
     let received = loop {
-        // SAFETY: every pointer in the header is valid for the length beside it.
+        // SAFETY: every pointer in the header is valid for its length.
         let n = unsafe {
             let header = core::ptr::from_mut(&mut header) as usize;
             syscall(number::RECVMSG, [fd as usize, header, MSG_CMSG_CLOEXEC, 0, 0, 0])
@@ -458,8 +464,8 @@ pub fn receive(
     };
     let mut count = 0;
     const SCM_RIGHTS: u32 = 1;
-    // A control message: length (8 bytes), level, type, then the descriptors. The kernel sends one
-    // such message.
+    // A control message consists of a length (8 bytes), a level, a type, and the descriptors. The
+    // kernel sends one such message.
     if header.control_length >= HEADER && word(8) == 1 && word(12) == SCM_RIGHTS {
         let length = (word(0) as usize).min(header.control_length);
         while count < MAX_DESCRIPTORS && HEADER + 4 * (count + 1) <= length {
