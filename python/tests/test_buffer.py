@@ -337,7 +337,7 @@ except hostbuf.AttachError:
             (hostbuf.InvalidError, "size = -1 is out of range", lambda: hostbuf.allocate(None, -1)),
             (hostbuf.InvalidError, "size = 1180591620717411303424 is", lambda: hostbuf.allocate(None, 1 << 70)),
             (hostbuf.InvalidError, "size .*space", lambda: hostbuf.allocate(None, 1 << 63)),
-            (hostbuf.InvalidError, 'size = "2X" is not a size; write', lambda: hostbuf.allocate(None, "2X")),
+            (hostbuf.InvalidError, 'size = "2X" is not a size: expected', lambda: hostbuf.allocate(None, "2X")),
             (hostbuf.InvalidError, 'size = "-1" is not a size', lambda: hostbuf.allocate(None, "-1")),
             (hostbuf.InvalidError, 'size = "" is not a size', lambda: hostbuf.allocate(None, "")),
             (hostbuf.InvalidError, "size 0", lambda: hostbuf.allocate(None, "0G")),

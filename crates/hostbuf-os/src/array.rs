@@ -1,6 +1,5 @@
-//! Arrays that are looked into at random, by many threads: on cache lines of their own, and on huge
-//! pages when they are large, since a look that also has to walk the page tables takes twice as
-//! long.
+//! Arrays that many threads access at random. They have cache lines of their own, and huge pages if
+//! they are large: an access that includes a page table walk takes twice as long.
 
 #![allow(unsafe_code)]
 
@@ -13,8 +12,8 @@ use crate::memory;
 
 const HUGE: usize = 2 << 20;
 
-/// A fixed number of `T`, straight from the kernel: making and dropping one never enters the
-/// allocator of the program.
+/// A fixed number of `T` in memory that is mapped for them: creating and dropping an array never
+/// calls the allocator of the program.
 pub struct Array<T> {
     at: NonNull<T>,
     count: usize,
@@ -27,28 +26,29 @@ unsafe impl<T: Send> Send for Array<T> {}
 // SAFETY: as above.
 unsafe impl<T: Sync> Sync for Array<T> {}
 
-/// Types for which a row of zero bytes is a value.
+/// A type for which all zero bytes are a valid value.
 ///
 /// # Safety
-/// It is.
+/// The all-zero bit pattern must be a valid value.
 pub unsafe trait Zero {}
 
 impl<T> Array<T> {
-    /// So many, each made by `make`.
+    /// Creates an array of `count` elements, each by `make`.
     ///
     /// # Errors
     /// `ENOMEM`, as `mmap(2)`.
     pub fn new(count: usize, mut make: impl FnMut(usize) -> T) -> io::Result<Array<T>> {
         let mut array = Array::empty(count)?;
         for i in 0..count {
-            // SAFETY: inside the mapping, and nothing is there yet.
+            // SAFETY: inside the mapping, and the element does not exist yet.
             unsafe { array.at.add(i).write(make(i)) };
             array.count = i + 1;
         }
         Ok(array)
     }
 
-    /// So many, all zero; the kernel gives their pages when they are touched first.
+    /// Creates an array of `count` zeroed elements. The kernel allocates their pages at the first
+    /// touch.
     ///
     /// # Errors
     /// As [`new`](Array::new).
@@ -57,19 +57,19 @@ impl<T> Array<T> {
         T: Zero,
     {
         let mut array = Array::empty(count)?;
-        // New anonymous pages are zero, which is a value of each.
+        // New anonymous pages are zeroed, which is a valid value of each element.
         array.count = count;
         Ok(array)
     }
 
-    /// In a forked child it is all zero, whatever the parent had put there. Linux before 4.14
-    /// cannot do that, and copies it.
+    /// Makes the array all zero in forked children. Linux before 4.14 does not support this, and
+    /// copies the array.
     #[must_use]
     pub fn zero_in_children(self) -> Array<T>
     where
         T: Zero,
     {
-        // SAFETY: advice about memory that is this array's own; zero is a value of each element.
+        // SAFETY: the advice concerns memory of this array; zero is a valid value of each element.
         unsafe { libc::madvise(self.mapping.0, self.mapping.1, libc::MADV_WIPEONFORK) };
         self
     }
@@ -78,23 +78,23 @@ impl<T> Array<T> {
         let page = memory::page_size() as usize;
         let room = || io::Error::from_raw_os_error(libc::ENOMEM);
         let size = size_of::<T>().checked_mul(count.max(1)).ok_or_else(room)?;
-        // From half a huge page on one is not wasted.
+        // From half a huge page on, a huge page is worth its memory.
         let (size, spare) = match size >= HUGE / 2 {
             true => (size.checked_next_multiple_of(HUGE).ok_or_else(room)?, HUGE),
             false => (size.next_multiple_of(page), 0),
         };
-        assert!(align_of::<T>() <= page, "a page is the most that is asked for");
+        assert!(align_of::<T>() <= page, "the alignment is at most that of a page");
         let (rw, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: new memory at an address of the kernel's choice.
+        // SAFETY: a new mapping at an address of the kernel's choice.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), size + spare, rw, flags, -1, 0) };
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
         let skipped = if spare > 0 { (start as usize).next_multiple_of(spare) - start as usize } else { 0 };
-        // SAFETY: inside what was mapped just now.
+        // SAFETY: inside the new mapping.
         let at = unsafe { start.byte_add(skipped) };
         if spare > 0 {
-            // SAFETY: advice about it; where there are no huge pages small ones do.
+            // SAFETY: advice about the new mapping. Without huge pages the kernel uses small ones.
             unsafe { libc::madvise(at, size, libc::MADV_HUGEPAGE) };
         }
         let at = NonNull::new(at.cast::<T>()).ok_or_else(room)?;
@@ -107,15 +107,14 @@ impl<T> Deref for Array<T> {
 
     #[inline]
     fn deref(&self) -> &[T] {
-        // SAFETY: so many have been made, and live as long as this.
+        // SAFETY: this many elements exist, and live as long as the array.
         unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.count) }
     }
 }
 
 impl<T> Drop for Array<T> {
     fn drop(&mut self) {
-        // SAFETY: they are this array's, and nobody sees them again; then nothing is left in the
-        // mapping.
+        // SAFETY: the array owns the elements, and nothing uses them or the mapping afterwards.
         unsafe {
             std::ptr::slice_from_raw_parts_mut(self.at.as_ptr(), self.count).drop_in_place();
             libc::munmap(self.mapping.0, self.mapping.1);
@@ -131,11 +130,11 @@ mod tests {
     #[repr(align(64))]
     struct Line([u64; 8]);
 
-    // SAFETY: numbers.
+    // SAFETY: integers.
     unsafe impl Zero for Line {}
 
     #[test]
-    fn elements_are_where_they_should_be_and_end_with_it() {
+    fn elements_have_their_indexes_and_are_dropped_with_the_array() {
         let counted = Arc::new(());
         for count in [0, 1, 7, 200_000] {
             let array = Array::new(count, |i| (i, counted.clone())).unwrap();
@@ -151,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_half_way_leaves_nothing() {
+    fn a_panic_during_creation_drops_the_created_elements() {
         let counted = Arc::new(());
         let half = std::panic::catch_unwind(|| {
             Array::new(10, |i| {

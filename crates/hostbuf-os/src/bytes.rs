@@ -1,4 +1,4 @@
-//! Numbers of bytes as people read and write them.
+//! Numbers of bytes in messages and on the command line.
 
 use std::fmt;
 
@@ -23,9 +23,9 @@ impl fmt::Display for Bytes {
 impl std::str::FromStr for Bytes {
     type Err = String;
 
-    /// `4096`, `64k`, `512M`, `2G`, `1.5GiB`, `3T`: binary units, upper or lower case.
+    /// Parses `4096`, `64k`, `512M`, `2G`, `1.5GiB` or `3T`: binary units, upper or lower case.
     fn from_str(text: &str) -> std::result::Result<Bytes, String> {
-        let wrong = || format!("\"{text}\" is not a size; write for example 4096, 64K, 512M, 2G or 1.5T");
+        let wrong = || format!("\"{text}\" is not a size: expected for example 4096, 64K, 512M, 2G or 1.5T");
         let trimmed = text.trim();
         let digits = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
         let (number, unit) = trimmed.split_at(digits);
@@ -37,7 +37,7 @@ impl std::str::FromStr for Bytes {
             "t" => 40,
             _ => return Err(wrong()),
         };
-        let too_large = || format!("\"{text}\" is more than any address space has");
+        let too_large = || format!("\"{text}\" is more than the address space holds");
         if let Ok(whole) = number.parse::<u64>() {
             return whole.checked_mul(1 << shift).map(Bytes).ok_or_else(too_large);
         }

@@ -1,5 +1,5 @@
-//! A connection to a host's agent, or from one: frames over a packet socket, with both sides known
-//! to be one user.
+//! A connection between a process and the agent of its host: frames over a packet socket, whose
+//! ends belong to one user.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -14,23 +14,23 @@ pub struct Channel {
     peer: Peer,
 }
 
-/// What a [`Channel`] received.
+/// The result of [`FrameSocket::receive`].
 pub enum Message {
-    /// A frame, and the descriptors with it.
+    /// A frame with its descriptors.
     Frame(Box<Frame>, Vec<OwnedFd>),
-    /// Nothing yet (the connection does not block).
+    /// No packet is available yet (on a non-blocking connection).
     Nothing,
-    /// The peer has gone.
+    /// The peer has closed the connection.
     End,
-    /// The peer sent what is no frame.
+    /// The peer sent a packet that is not a frame.
     Nonsense,
 }
 
 impl Channel {
-    /// Connects to the agent at the abstract name `name`; blocking.
+    /// Connects to the agent at the abstract name `name`. The connection is blocking.
     ///
     /// # Errors
-    /// As `connect(2)`; `PermissionDenied` when the name belongs to another user.
+    /// As `connect(2)`; `PermissionDenied` if the socket belongs to another user.
     pub fn connect(name: &str) -> io::Result<Channel> {
         Channel::of(socket::connect(name)?)
     }
@@ -38,18 +38,18 @@ impl Channel {
     /// Takes over a connection.
     ///
     /// # Errors
-    /// `PermissionDenied` when the process at the other end belongs to another user.
+    /// `PermissionDenied` if the process at the other end belongs to another user.
     pub fn of(fd: OwnedFd) -> io::Result<Channel> {
         let peer = socket::peer(fd.as_fd())?;
         let own = nix::unistd::geteuid().as_raw();
         if peer.uid != own {
-            let why = format!("the socket belongs to user {}, and this is user {own}", peer.uid);
+            let why = format!("the socket belongs to user {}, and this process to user {own}", peer.uid);
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
         }
         Ok(Channel { fd, peer })
     }
 
-    /// Who is at the other end.
+    /// Returns the credentials of the process at the other end.
     #[must_use]
     pub fn peer(&self) -> Peer {
         self.peer
@@ -78,7 +78,7 @@ impl Channel {
         })
     }
 
-    /// The connection's descriptor, given away.
+    /// Converts the connection into its descriptor.
     #[must_use]
     pub fn into_fd(self) -> OwnedFd {
         self.fd

@@ -1,4 +1,4 @@
-//! The cores that a thread may run on.
+//! Sets of cores, and the affinity of threads.
 
 use std::io;
 
@@ -9,7 +9,8 @@ use nix::unistd::Pid;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cores(CpuSet);
 
-/// The NUMA node that the calling thread runs on now; `None` where the kernel counts none.
+/// Returns the NUMA node on which the calling thread runs now, or `None` if the kernel does not
+/// report it.
 #[must_use]
 pub fn node() -> Option<u32> {
     let core = nix::sched::sched_getcpu().ok()?;
@@ -19,18 +20,18 @@ pub fn node() -> Option<u32> {
 }
 
 impl Cores {
-    /// How many bytes [`to_bytes`](Cores::to_bytes) gives.
+    /// The number of bytes that [`to_bytes`](Cores::to_bytes) returns.
     pub const BYTES: usize = CpuSet::count() / 8;
 
-    /// Those of the calling thread; none where they cannot be asked, as on a machine with more
-    /// cores than this can count.
+    /// Returns the cores on which the calling thread may run. The set is empty if they are unknown,
+    /// as on a machine with more cores than a set can contain.
     #[must_use]
     pub fn own() -> Cores {
         Cores(sched_getaffinity(Pid::from_raw(0)).unwrap_or_else(|_| CpuSet::new()))
     }
 
-    /// How many threads they are good for: as many as they are, and where they are unknown as many
-    /// as the standard library says.
+    /// Returns the number of threads that these cores can run: the number of cores, or that of the
+    /// standard library if the cores are unknown.
     #[must_use]
     pub fn threads(&self) -> usize {
         match self.count() {
@@ -39,7 +40,7 @@ impl Cores {
         }
     }
 
-    /// How many they are.
+    /// Returns the number of cores.
     #[must_use]
     pub fn count(&self) -> usize {
         self.numbers().count()
@@ -49,7 +50,7 @@ impl Cores {
         (0..CpuSet::count()).filter(|&core| self.0.is_set(core).unwrap_or(false))
     }
 
-    /// Those of both.
+    /// Returns the union of both sets.
     #[must_use]
     pub fn or(mut self, other: &Cores) -> Cores {
         for core in other.numbers() {
@@ -59,8 +60,8 @@ impl Cores {
         self
     }
 
-    /// One core for each of `others` threads beside the calling one, in turn, and none that it runs
-    /// on now unless there is no other.
+    /// Returns one core for each of `others` threads besides the calling thread, in turn. The core
+    /// of the calling thread is used only if there is no other.
     #[must_use]
     pub fn spread(&self, others: usize) -> Vec<Cores> {
         let here = nix::sched::sched_getcpu().unwrap_or(usize::MAX);
@@ -70,31 +71,31 @@ impl Cores {
         }
         let one = |&core: &usize| {
             let mut set = CpuSet::new();
-            // Without this core it stays empty, and cannot be taken: then the thread stays where it
-            // is.
+            // If the number is not valid the set stays empty, and taking it fails: the thread then
+            // stays on its core.
             let _ = set.set(core);
             Cores(set)
         };
         elsewhere.iter().cycle().take(others).map(one).collect()
     }
 
-    /// Moves the calling thread to one of [`spread`](Cores::spread), and then lets it run on all of
-    /// these. The kernel likes to leave a new thread on the core of the one that made it. Cores
-    /// that this thread may not have leave it where it is.
+    /// Moves the calling thread to `first`, one of the sets of [`spread`](Cores::spread), and then
+    /// lets it run on all cores of `self`. The kernel tends to leave a new thread on the core of
+    /// its creator. If the thread may not use these cores, it stays on its core.
     pub fn begin_at(&self, first: &Cores) {
         let _ = first.take();
         let _ = self.take();
     }
 
-    /// Lets the calling thread run on all of them.
+    /// Lets the calling thread run on all of these cores.
     ///
     /// # Errors
-    /// As `sched_setaffinity(2)`: `EINVAL` when none of them is given to this process.
+    /// As `sched_setaffinity(2)`: `EINVAL` if this process may use none of them.
     pub fn take(&self) -> io::Result<()> {
         Ok(sched_setaffinity(Pid::from_raw(0), &self.0)?)
     }
 
-    /// One bit for each core, for another process.
+    /// Encodes the set for another process, with one bit for each core.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Cores::BYTES] {
         let mut bytes = [0; Cores::BYTES];
@@ -102,7 +103,8 @@ impl Cores {
         bytes
     }
 
-    /// What [`to_bytes`](Cores::to_bytes) gave; bits beyond what can be counted are left out.
+    /// Decodes the result of [`to_bytes`](Cores::to_bytes). Bits beyond the capacity of a set are
+    /// ignored.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Cores {
         let mut cores = CpuSet::new();
@@ -122,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_gives_cores_up_and_takes_them_back() {
+    fn a_thread_restricts_its_cores_and_extends_them_again() {
         let all = Cores::own();
         assert_eq!(Cores::from_bytes(&all.to_bytes()), all);
         let spread = all.spread(all.count() - 1);

@@ -20,7 +20,7 @@ use std::{fs, io};
 pub fn keep_only(kept: &[RawFd]) -> io::Result<()> {
     let mut kept = kept.iter().map(|&fd| fd as u32).collect::<Vec<_>>();
     kept.sort_unstable();
-    // The highest range first, together with the unsharing: the kernel does not copy the
+    // The highest range is closed first, together with the unsharing: the kernel does not copy the
     // descriptors that this call closes.
     let mut end = u32::MAX;
     let mut flags = libc::CLOSE_RANGE_UNSHARE;
@@ -48,8 +48,8 @@ fn close_range(first: u32, last: u32, flags: libc::c_uint) -> io::Result<()> {
     }
 }
 
-/// Returns the number that the kernel gave an eventfd when it was made, or `None` if the calling
-/// thread has another kind of file there, or none, and before Linux 5.2.
+/// Returns the number that the kernel assigned to an eventfd at its creation. Returns `None` if
+/// `fd` is not open in the calling thread, or is another kind of file, and before Linux 5.2.
 ///
 /// # Errors
 /// If the file cannot be read for another reason: no free descriptor, or no `/proc`.

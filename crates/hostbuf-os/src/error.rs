@@ -27,7 +27,7 @@ impl fmt::Display for Error {
 
 /// Formats an operation and the kernel's error, with the remedy if it is a limit of the process.
 ///
-/// # Errors
+/// The result is the formatter's.
 /// As the formatter's.
 pub fn describe(f: &mut fmt::Formatter<'_>, doing: &str, source: &io::Error) -> fmt::Result {
     write!(f, "{doing}: {source}")?;

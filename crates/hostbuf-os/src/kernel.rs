@@ -1,6 +1,6 @@
-//! Which kernel this is.
+//! The version of the running kernel.
 
-/// Its version, `(major, minor)`; `(0, 0)` for one that does not say.
+/// Returns the version as `(major, minor)`, or `(0, 0)` if it is unknown.
 #[must_use]
 pub fn version() -> (u32, u32) {
     nix::sys::utsname::uname().map_or((0, 0), |names| parse(&names.release().to_string_lossy()))
@@ -16,7 +16,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn releases_are_read() {
+    fn releases_are_parsed() {
         assert_eq!(parse("6.1.0-32-amd64"), (6, 1));
         assert_eq!(parse("5.15"), (5, 15));
         assert_eq!(parse("6+"), (6, 0));

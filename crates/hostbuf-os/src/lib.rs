@@ -1,7 +1,7 @@
-//! hostbuf's view of the operating system: descriptors, sockets, limits, processes, threads, and
-//! forks.
+//! The interface of hostbuf to the operating system: descriptors, sockets, limits, processes,
+//! threads, and forks.
 //!
-//! Nothing here knows of buffers or registrations.
+//! This crate does not depend on buffers or registrations.
 
 pub mod array;
 mod bytes;

@@ -1,12 +1,13 @@
-//! Whether this is still the process that made something, or a forked child of it. A load and a
-//! compare: `getpid` is a system call, too slow for where this is asked.
+//! Detection of forks: tells a process from its forked children by a load and a comparison.
+//! `getpid` is a system call, and would be too slow for the callers.
 
 #![allow(unsafe_code)]
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The number of a process in the line of its forks: each child's is greater than its parent's.
+/// The identity of a process among its ancestors and children: a child's number is greater than its
+/// parent's.
 #[derive(Clone, Copy, Debug)]
 pub struct Lineage {
     number: u64,
@@ -19,7 +20,7 @@ impl PartialEq for Lineage {
     }
 }
 
-/// The words of one process: in a page that the kernel gives to a child zeroed.
+/// The word of this process, in a page that the kernel zeroes in a child.
 struct Page(*const AtomicU64);
 
 // SAFETY: an atomic that is never unmapped.
@@ -28,7 +29,7 @@ unsafe impl Send for Page {}
 unsafe impl Sync for Page {}
 
 static PAGE: OnceLock<Page> = OnceLock::new();
-/// The last number that a process of this line has taken; a child begins with its parent's.
+/// The last number that this process or an ancestor has taken. A child starts with its parent's.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
 fn word() -> &'static AtomicU64 {
@@ -39,18 +40,18 @@ fn word() -> &'static AtomicU64 {
             let (rw, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
             libc::mmap(std::ptr::null_mut(), length, rw, flags, -1, 0)
         };
-        // SAFETY: the page just made. Linux before 4.14 has no such advice.
+        // SAFETY: the page mapped above. Linux before 4.14 does not know this advice.
         let wiped =
             at != libc::MAP_FAILED && unsafe { libc::madvise(at, length, libc::MADV_WIPEONFORK) } == 0;
         if wiped { Page(at.cast()) } else { Page(std::ptr::null()) }
     });
     static NONE: AtomicU64 = AtomicU64::new(0);
-    // SAFETY: mapped for good and aligned; or null.
+    // SAFETY: null, or aligned and never unmapped.
     unsafe { page.0.as_ref() }.unwrap_or(&NONE)
 }
 
 impl Lineage {
-    /// This process.
+    /// Returns the guard of this process.
     #[must_use]
     pub fn here() -> Lineage {
         let word = word();
@@ -59,14 +60,14 @@ impl Lineage {
             return Lineage { number, word };
         }
         let fresh = LAST.fetch_add(1, Ordering::Relaxed) + 1;
-        // Threads of one process agree on who came first.
+        // All threads of a process use the number that was stored first.
         match word.compare_exchange(0, fresh, Ordering::Relaxed, Ordering::Relaxed) {
             Ok(_) => Lineage { number: fresh, word },
             Err(number) => Lineage { number, word },
         }
     }
 
-    /// Whether this is the process that asked [`here`](Lineage::here).
+    /// Returns whether this process is the one that called [`here`](ForkGuard::here).
     #[must_use]
     #[inline]
     pub fn is_here(self) -> bool {
@@ -81,7 +82,7 @@ mod tests {
     use nix::unistd::{ForkResult, fork};
 
     #[test]
-    fn a_child_is_not_its_parent_and_a_grandchild_neither() {
+    fn children_and_grandchildren_are_told_from_their_parent() {
         let own = Lineage::here();
         assert!(own.is_here());
         // SAFETY: the children only compute and end.
@@ -96,7 +97,7 @@ mod tests {
                 && match unsafe { fork() } {
                     Ok(ForkResult::Child) => {
                         let well = !own.is_here() && !here.is_here();
-                        // SAFETY: runs nothing of the parent's.
+                        // SAFETY: runs no exit handler of the parent.
                         unsafe { libc::_exit(i32::from(!well)) }
                     }
                     Ok(ForkResult::Parent { child }) => {

@@ -1,4 +1,4 @@
-//! Look-up of one mapping of this process by address, with the ioctl `PROCMAP_QUERY` of
+//! Lookup of one mapping of this process by address, with the ioctl `PROCMAP_QUERY` of
 //! `/proc/self/maps` (Linux 6.11).
 //!
 //! The time to read the whole list is proportional to the number of mappings; the time of a query
@@ -49,7 +49,7 @@ pub struct QueriedMapping {
     pub inode: u64,
 }
 
-/// Returns the mapping that contains `address`, else the next one above it, else `None`.
+/// Returns the mapping that contains `address`, otherwise the next one above it, otherwise `None`.
 ///
 /// `maps` is `/proc/self/maps`, opened by this process: in a forked child it still refers to the
 /// parent's address space.

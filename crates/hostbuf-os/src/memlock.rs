@@ -1,4 +1,4 @@
-//! How much memory this process may lock.
+//! The limit on the memory that this process may lock.
 
 use std::fs;
 
@@ -6,20 +6,20 @@ use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 
 const CAP_IPC_LOCK: u32 = 14;
 
-/// Whether the limit does not bind this process (root's usually).
+/// Returns whether this process is exempt from the limit, as root usually is.
 #[must_use]
 pub fn is_exempt() -> bool {
     fs::read_to_string("/proc/self/status").is_ok_and(|status| has_capability(&status, CAP_IPC_LOCK))
 }
 
-/// The limit that binds this process (`ulimit -l`), bytes; `None` when none does.
+/// Returns the limit for this process (`ulimit -l`) in bytes, or `None` if there is none.
 #[must_use]
 pub fn limit() -> Option<u64> {
     let (soft, _) = getrlimit(Resource::RLIMIT_MEMLOCK).ok()?;
     (soft != RLIM_INFINITY && !is_exempt()).then_some(soft)
 }
 
-/// How much this process has locked, bytes.
+/// Returns the number of bytes that this process has locked.
 #[must_use]
 pub fn taken() -> u64 {
     fs::read_to_string("/proc/self/status").ok().and_then(|status| locked_bytes(&status)).unwrap_or(0)
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_locked_is_read_from_the_status() {
+    fn locked_bytes_are_read_from_the_status() {
         assert_eq!(locked_bytes("VmPeak:\t 9 kB\nVmLck:\t      72 kB\nVmPin:\t 8 kB\n"), Some(72 << 10));
         assert_eq!(locked_bytes("Name:\tkernel thread\n"), None);
     }

@@ -1,4 +1,4 @@
-//! How much memory a process of this host may take, and whose limit that is.
+//! The limits on the memory that a process of this host may use.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,34 +6,34 @@ use std::path::{Path, PathBuf};
 /// One limit on memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// What sets it, for a person: `the memory cgroup /batch/job_7`.
+    /// The name of the limit, for messages: `the memory cgroup /batch/job_7`.
     pub name: String,
-    /// Its size, bytes.
+    /// The limit in bytes.
     pub limit: u64,
-    /// What is left of it, bytes.
+    /// The number of bytes that are still available.
     pub available: u64,
-    /// What to do when it is too small.
+    /// The remedy if the limit is too small.
     pub remedy: String,
 }
 
-/// The tightest limit on ordinary pages: the host's available memory and every memory cgroup above
-/// this process, of version 1 and 2.
+/// Returns the tightest limit on ordinary pages: the host's available memory, or a memory cgroup of
+/// this process or above it, of version 1 or 2.
 #[must_use]
 pub fn tightest() -> Limit {
     let mut limits = cgroup_limits();
     limits.push(host());
-    limits.into_iter().min_by_key(|l| l.available).expect("the host's own limit is always there")
+    limits.into_iter().min_by_key(|l| l.available).expect("the host's own limit always exists")
 }
 
-/// Whether a memory cgroup limits this process to less than the host has: then going over it is not
-/// an error but a kill.
+/// Returns whether a memory cgroup limits this process to less than the memory of the host. A
+/// process that exceeds such a limit is killed, without an error.
 #[must_use]
 pub fn cgroup_limited() -> bool {
     let total = meminfo("MemTotal").unwrap_or(u64::MAX);
     cgroup_limits().iter().any(|l| l.limit < total)
 }
 
-/// What this process may still map, where `ulimit -v` limits it.
+/// Returns the limit on the address space of this process (`ulimit -v`), if there is one.
 #[must_use]
 pub fn address_space() -> Option<Limit> {
     use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
@@ -44,7 +44,7 @@ pub fn address_space() -> Option<Limit> {
         name: "the address space of a process (ulimit -v)".into(),
         limit,
         available: limit.saturating_sub(used),
-        remedy: "raise `ulimit -v`, or ask for less".into(),
+        remedy: "raise `ulimit -v`, or request less".into(),
     })
 }
 
@@ -53,11 +53,11 @@ fn host() -> Limit {
         name: "this host's free memory (MemAvailable)".into(),
         limit: meminfo("MemTotal").unwrap_or(u64::MAX),
         available: meminfo("MemAvailable").unwrap_or(u64::MAX),
-        remedy: "ask for less, use more hosts, or end other programs here".into(),
+        remedy: "request less, use more hosts, or end other programs on this host".into(),
     }
 }
 
-/// A line of `/proc/meminfo`, bytes.
+/// Returns the value of a line of `/proc/meminfo`, in bytes.
 #[must_use]
 pub fn meminfo(name: &str) -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
@@ -79,9 +79,9 @@ fn stat(dir: &Path, names: &[&str]) -> u64 {
     names.iter().map(value).sum()
 }
 
-/// What is known of one folder of a memory cgroup. The page cache of files can be reclaimed, so it
-/// does not count as used; shared memory cannot (without swap), and is not among these figures of
-/// the kernel.
+/// Returns the limit of one directory of a memory cgroup. The page cache of files can be reclaimed,
+/// so it does not count as used. Shared memory cannot be reclaimed without swap, and the kernel
+/// does not include it in these figures.
 fn limit_of(dir: &Path, path: &str, version: u32) -> Option<Limit> {
     let (limit, used, reclaimable) = if version == 2 {
         let names = ["inactive_file", "active_file", "slab_reclaimable"];
@@ -89,7 +89,7 @@ fn limit_of(dir: &Path, path: &str, version: u32) -> Option<Limit> {
     } else {
         let names = ["total_inactive_file", "total_active_file"];
         let limit = number(&dir.join("memory.limit_in_bytes"))?;
-        // "No limit" is a number of pages that no machine has.
+        // The kernel reports "no limit" as a number of pages that no machine has.
         if limit >= 1 << 62 {
             return None;
         }
@@ -118,8 +118,8 @@ fn cgroup_limits() -> Vec<Limit> {
     limits
 }
 
-/// `hierarchy:controllers:path`, of which the memory controller's (version 1) and the unified one
-/// (2) count.
+/// Parses the lines `hierarchy:controllers:path` of `/proc/self/cgroup`. Returns the version and
+/// the path of the memory controller's hierarchy (version 1) and of the unified one (version 2).
 fn memory_cgroups(cgroups: &str) -> Vec<(u32, String)> {
     cgroups
         .lines()
@@ -135,8 +135,8 @@ fn memory_cgroups(cgroups: &str) -> Vec<(u32, String)> {
         .collect()
 }
 
-/// Where a hierarchy is mounted, and which of its folders is the mount's root (not `/` inside a
-/// container).
+/// Returns the mount point of a hierarchy, and the directory of the hierarchy that is mounted there
+/// (not `/` in a container).
 fn cgroup_mount(mountinfo: &str, version: u32) -> Option<(PathBuf, String)> {
     mountinfo.lines().find_map(|line| {
         let (left, right) = line.split_once(" - ")?;
@@ -153,7 +153,8 @@ fn cgroup_mount(mountinfo: &str, version: u32) -> Option<(PathBuf, String)> {
     })
 }
 
-/// The folder of `path` and of all that is above it, as far as it can be seen from here.
+/// Returns the directory of `path` and all directories above it that are visible from here, with
+/// their paths.
 fn ancestors(mount: &Path, root: &str, path: &str) -> Vec<(PathBuf, String)> {
     let inside = if root == "/" { path } else { path.strip_prefix(root).unwrap_or("/") };
     let mut list = Vec::new();
@@ -171,13 +172,13 @@ fn ancestors(mount: &Path, root: &str, path: &str) -> Vec<(PathBuf, String)> {
 /// The state of one pool of reserved huge pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HugePool {
-    /// Pages that are free and not promised to anybody.
+    /// The number of free pages that are not reserved.
     pub free: u64,
-    /// Pages in all.
+    /// The total number of pages.
     pub total: u64,
 }
 
-/// The pool of pages of `page` bytes; `None` when the kernel has none of this size.
+/// Returns the pool of pages of `page` bytes, or `None` if the kernel has no pages of this size.
 #[must_use]
 pub fn huge_pool(page: u64) -> Option<HugePool> {
     let dir = PathBuf::from(format!("/sys/kernel/mm/hugepages/hugepages-{}kB", page / 1024));
@@ -190,7 +191,7 @@ pub fn huge_pool(page: u64) -> Option<HugePool> {
     Some(HugePool { free: free.saturating_sub(promised) + surplus_left, total })
 }
 
-/// The chosen word of a sysfs knob like `always [madvise] never`.
+/// Returns the selected value of a sysfs file such as `always [madvise] never`.
 #[must_use]
 pub fn chosen(path: &str) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
@@ -198,7 +199,7 @@ pub fn chosen(path: &str) -> Option<String> {
     Some(rest.split_once(']')?.0.to_owned())
 }
 
-/// The size of ordinary pages, bytes.
+/// Returns the size of ordinary pages in bytes.
 #[must_use]
 pub fn page_size() -> u64 {
     nix::unistd::sysconf(nix::unistd::SysconfVar::PAGE_SIZE).ok().flatten().map_or(4096, |n| n as u64)
@@ -209,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cgroup_paths_of_both_versions() {
+    fn cgroup_paths_of_both_versions_are_parsed() {
         let cgroups = "4:memory:/a/b\n3:cpu,cpuacct:/x\n0::/u\n";
         assert_eq!(memory_cgroups(cgroups), [(1, "/a/b".into()), (2, "/u".into())]);
         let mounts = "33 32 0:28 / /sys/fs/cgroup/memory rw,relatime shared:1 - cgroup cgroup rw,memory\n\
@@ -219,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn all_ancestors_count() {
+    fn all_visible_ancestors_are_listed() {
         let names = |root, path| {
             ancestors(Path::new("/m"), root, path)
                 .into_iter()
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn reclaimable_cache_is_not_used() {
+    fn reclaimable_cache_counts_as_available() {
         let dir = std::env::temp_dir().join(format!("hostbuf-cgroup-{}", std::process::id()));
         fs::create_dir_all(&dir).unwrap();
         for (name, text) in [

@@ -1,16 +1,16 @@
-//! Other processes: whether they live, and what identifies a host.
+//! The state and the identity of processes, and the identity of the host.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// A descriptor that becomes readable when process `pid` has ended. Unlike a number it never means
-/// another process later.
+/// Returns a descriptor that becomes readable once process `pid` has ended. In contrast to a
+/// process number, it never refers to another process later.
 ///
 /// # Errors
-/// As `pidfd_open(2)`: `ESRCH` when there is no such process; `ENOSYS` before Linux 5.3.
+/// As `pidfd_open(2)`: `ESRCH` if there is no such process; `ENOSYS` before Linux 5.3.
 #[allow(unsafe_code)]
 pub fn pidfd(pid: i32) -> io::Result<OwnedFd> {
-    // SAFETY: no memory is passed; the descriptor that comes back is new and ours.
+    // SAFETY: the call accesses no memory; the returned descriptor is new.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
@@ -34,8 +34,8 @@ pub fn signal(process: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
     Ok(())
 }
 
-/// Sends `signal` to this process when the thread that created it ends: for direct children of a
-/// main thread.
+/// Makes the kernel send `signal` to this process when the thread that created it ends: for direct
+/// children of a main thread.
 ///
 /// # Errors
 /// As `prctl(2)`.
@@ -48,13 +48,14 @@ pub fn die_with_parent(signal: i32) -> io::Result<()> {
     Ok(())
 }
 
-/// When a process began, in clock ticks after boot: with its number it names a process for good.
+/// Returns the start time of a process in clock ticks after boot. Together with its number it
+/// identifies a process uniquely.
 #[must_use]
 pub fn start_time(pid: i32) -> Option<u64> {
     stat_field(pid, 19)?.parse().ok()
 }
 
-/// The parent of a process.
+/// Returns the parent of a process.
 #[must_use]
 pub fn parent(pid: i32) -> Option<i32> {
     stat_field(pid, 1)?.parse().ok()
@@ -67,21 +68,21 @@ pub fn state(pid: i32) -> Option<char> {
     stat_field(pid, 0)?.chars().next()
 }
 
-/// Field `n` behind the name in `/proc/PID/stat` (0: the state).
+/// Returns field `n` behind the name in `/proc/PID/stat` (0: the state).
 fn stat_field(pid: i32, n: usize) -> Option<String> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let behind = &stat[stat.rfind(')')? + 1..];
     behind.split_ascii_whitespace().nth(n).map(str::to_owned)
 }
 
-/// A process's short name (`comm`).
+/// Returns the short name of a process (`comm`).
 #[must_use]
 pub fn name(pid: i32) -> String {
     std::fs::read_to_string(format!("/proc/{pid}/comm")).map_or_else(|_| "?".into(), |s| s.trim_end().into())
 }
 
-/// Names the limits that may have caused `error` when a process or thread was started, as a suffix
-/// of a message; empty for other errors.
+/// Returns a suffix for a message that names the limits that may have caused `error` at the start
+/// of a process or thread. It is empty for other errors.
 #[must_use]
 pub fn start_remedy(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
@@ -90,14 +91,15 @@ pub fn start_remedy(error: &io::Error) -> &'static str {
     }
 }
 
-/// The host's name, for messages.
+/// Returns the host's name, for messages.
 #[must_use]
 pub fn host_name() -> String {
     hostname::get().map_or_else(|_| "?".into(), |name| name.to_string_lossy().into_owned())
 }
 
-/// What makes two processes neighbours who can share a buffer: the same running kernel and the same
-/// network namespace (an abstract socket does not reach into another). As a number to compare.
+/// Returns a number that identifies this host. Two processes can share a buffer if they have the
+/// same running kernel and the same network namespace: abstract sockets do not reach into another
+/// namespace.
 #[must_use]
 pub fn host_identity() -> u64 {
     let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
@@ -111,14 +113,15 @@ pub fn host_identity() -> u64 {
     hash.digest()
 }
 
-/// 128 random bits from the kernel.
+/// Returns 128 random bits from the kernel.
 ///
 /// # Errors
 /// As `getrandom(2)`.
 #[allow(unsafe_code)]
 pub fn random() -> io::Result<u128> {
     let mut bytes = [0u8; 16];
-    // SAFETY: the pointer is valid for 16 bytes; up to 256 come whole once the pool is up.
+    // SAFETY: the pointer is valid for 16 bytes. The kernel returns up to 256 bytes completely once
+    // its pool is initialised.
     let n = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
     if n != 16 {
         return Err(io::Error::last_os_error());

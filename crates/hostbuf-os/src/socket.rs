@@ -1,5 +1,6 @@
-//! Abstract unix sockets of packets. A path would outlive kill -9; an abstract name goes with its
-//! last holder. Any user can bind any abstract name, so both sides ask the kernel who the other is.
+//! Abstract unix sockets of type SOCK_SEQPACKET. A socket file would remain after SIGKILL; an
+//! abstract name ends with its last descriptor. Any user can bind any abstract name, so both sides
+//! ask the kernel for the credentials of the other.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -17,7 +18,7 @@ use hostbuf_raw::syscall as raw;
 /// Listens on the abstract name `name`.
 ///
 /// # Errors
-/// As `bind(2)`: `EADDRINUSE` when somebody has the name.
+/// As `bind(2)`: `EADDRINUSE` if another socket has the name.
 pub fn listen_on(name: &str) -> io::Result<OwnedFd> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let fd = socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
@@ -26,7 +27,7 @@ pub fn listen_on(name: &str) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Takes the next connection; `None` when none waits.
+/// Accepts the next connection. Returns `None` if none is pending.
 ///
 /// # Errors
 /// As `accept4(2)`.
@@ -41,10 +42,10 @@ pub fn accept(listener: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
     }
 }
 
-/// Connects to the abstract name `name`; the connection blocks.
+/// Connects to the abstract name `name`. The connection is blocking.
 ///
 /// # Errors
-/// As `connect(2)`: `ECONNREFUSED` when nobody listens there.
+/// As `connect(2)`: `ECONNREFUSED` if no socket listens on the name.
 #[allow(unsafe_code)]
 pub fn connect(name: &str) -> io::Result<OwnedFd> {
     let fd = raw::connect(name.as_bytes()).map_err(|e| io::Error::from_raw_os_error(e.0))?;
@@ -52,16 +53,16 @@ pub fn connect(name: &str) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Who is at the other end.
+/// The credentials of the process at the other end of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Process id in our PID namespace, 0 when it is not visible here.
+    /// The process id in this PID namespace, 0 if the process is not visible here.
     pub pid: i32,
-    /// User id.
+    /// The user id.
     pub uid: u32,
 }
 
-/// Who is at the other end, as the kernel recorded it at connect or listen.
+/// Returns the credentials of the other end, as the kernel recorded them at connect or listen.
 ///
 /// # Errors
 /// As `getsockopt(2)`.
@@ -70,13 +71,13 @@ pub fn peer(fd: BorrowedFd<'_>) -> io::Result<Peer> {
     Ok(Peer { pid: credentials.pid(), uid: credentials.uid() })
 }
 
-/// The longest packet that is received; a longer one arrives cut.
+/// The maximum length of a received packet in bytes. A longer packet is truncated.
 pub const PACKET_MAX: usize = 2048;
 
 /// Sends a packet and descriptors.
 ///
 /// # Errors
-/// As `sendmsg(2)`: `EAGAIN` when the peer does not read.
+/// As `sendmsg(2)`: `EAGAIN` if the buffer of a peer that does not read is full.
 pub fn send(fd: BorrowedFd<'_>, packet: &[u8], descriptors: &[RawFd]) -> io::Result<()> {
     let iov = [io::IoSlice::new(packet)];
     let rights = [ControlMessage::ScmRights(descriptors)];
@@ -89,13 +90,13 @@ pub fn send(fd: BorrowedFd<'_>, packet: &[u8], descriptors: &[RawFd]) -> io::Res
     }
 }
 
-/// What came.
+/// The result of [`receive`].
 pub enum Received {
-    /// A packet, and the descriptors with it.
+    /// A packet with its descriptors.
     Packet(Vec<u8>, Vec<OwnedFd>),
-    /// Nothing yet.
+    /// No packet is available yet.
     Nothing,
-    /// The peer has gone.
+    /// The peer has closed the connection.
     End,
 }
 
@@ -114,7 +115,7 @@ pub fn receive(fd: BorrowedFd<'_>) -> io::Result<Received> {
             Ok(message) => {
                 for c in message.cmsgs()? {
                     if let ControlMessageOwned::ScmRights(list) = c {
-                        // SAFETY: the kernel made these for us just now.
+                        // SAFETY: the kernel has created these descriptors for this process.
                         descriptors.extend(list.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
                     }
                 }
@@ -130,7 +131,7 @@ pub fn receive(fd: BorrowedFd<'_>) -> io::Result<Received> {
     Ok(if length == 0 { Received::End } else { Received::Packet(packet, descriptors) })
 }
 
-/// Bounds how long a blocking receive on `fd` waits; `None`: for ever.
+/// Limits the time that a blocking receive on `fd` waits. `None` means no limit.
 ///
 /// # Errors
 /// As `setsockopt(2)`.
@@ -140,7 +141,7 @@ pub fn set_receive_timeout(fd: BorrowedFd<'_>, timeout: Option<Duration>) -> io:
     Ok(nix::sys::socket::setsockopt(&fd, sockopt::ReceiveTimeout, &value)?)
 }
 
-/// Whether `name` can be an abstract name at all.
+/// Returns whether `name` is a valid abstract name.
 #[must_use]
 pub fn is_name(name: &str) -> bool {
     std::os::unix::net::SocketAddr::from_abstract_name(name).is_ok()

@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::memory;
 
-/// The size of a thread's stack in bytes, the same as in the standard library, without thread-local
-/// variables.
+/// The size of a thread's stack in bytes, without thread-local variables. It is the same as in the
+/// standard library.
 const STACK: usize = 2 << 20;
 
 /// A running thread that has not been joined.
@@ -35,9 +35,9 @@ struct Start {
 }
 
 extern "C" fn begin(start: *mut libc::c_void) -> *mut libc::c_void {
-    // SAFETY: `spawn` has made it with `Box::into_raw`, for this thread alone.
+    // SAFETY: `spawn` created it by `Box::into_raw`, for this thread only.
     let Start { body, finished } = *unsafe { Box::from_raw(start.cast::<Start>()) };
-    // The panic hook has reported a panic already. It must not unwind into the C library.
+    // The panic hook has already reported the panic, which must not unwind into the C library.
     let _ = catch_unwind(AssertUnwindSafe(body));
     finished.store(true, Ordering::Release);
     std::ptr::null_mut()
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_runs_with_its_name_and_may_panic() {
+    fn a_thread_has_its_name_and_may_panic() {
         let (send, receive) = std::sync::mpsc::channel();
         let thread = spawn(c"a name of its o", move || {
             let name = std::fs::read_to_string("/proc/thread-self/comm").unwrap();
