@@ -11,8 +11,8 @@ use crate::pages::Pages;
 use crate::populate::{self, Workers};
 use crate::space::{self, Demand};
 
-/// A memory file of this process with all pages taken, mapped at an address of the kernel's choice
-/// until this is dropped. It is shared with forked children and stays out of core files.
+/// A memory file of this process, populated and mapped at an address of the kernel's choice.
+/// Dropping it unmaps the file. It is shared with forked children and excluded from core files.
 #[derive(Debug)]
 pub struct AnonymousSegment {
     mapping: Mapping,
@@ -22,12 +22,12 @@ pub struct AnonymousSegment {
 }
 
 impl AnonymousSegment {
-    /// Makes a segment for `demand`, named `name` in `/proc/PID/maps`. The caller's thread and
-    /// `workers` take the pages, unless the demand is lazy. The bytes are zero.
+    /// Creates a segment for `demand`, named `name` in `/proc/PID/maps`. The thread of the caller
+    /// and `workers` populate it, unless the demand is lazy. The bytes are zero.
     ///
     /// # Errors
     /// [`Error::Invalid`] for 0 bytes; [`Error::NoSpace`] and [`Error::Unsupported`] before any
-    /// page is taken, or if pages ran out meanwhile; [`Error::Os`]. Nothing stays mapped.
+    /// page is allocated, or if pages ran out meanwhile; [`Error::Os`]. Nothing stays mapped.
     pub fn new(name: &str, demand: Demand, workers: Workers) -> Result<AnonymousSegment> {
         if demand.size == 0 {
             return Err(Error::Invalid { what: "invalid size 0: expected at least one byte".into() });
@@ -51,26 +51,27 @@ impl AnonymousSegment {
             let source = std::io::Error::from_raw_os_error(errno);
             Error::os(format!("mapping a memory file of {length} bytes"))(source)
         })?;
-        // A kernel that refuses it only writes larger core files.
+        // If the kernel rejects the advice, core files are only larger.
         let _ = mapping.advise(0, length, libc::MADV_DONTDUMP);
         Ok(AnonymousSegment { mapping, file, length, pages })
     }
 
-    /// Returns the address of the first byte. All bytes are readable and writable while this lives.
+    /// Returns the address of the first byte. All bytes are readable and writable while the segment
+    /// exists.
     #[must_use]
     pub fn start(&self) -> usize {
         self.mapping.start()
     }
 
-    /// Returns the number of bytes: the requested size in whole pages.
+    /// Returns the number of bytes: the requested size, rounded up to whole pages.
     #[must_use]
     #[allow(clippy::len_without_is_empty, reason = "a segment has at least one byte")]
     pub fn len(&self) -> usize {
         self.length as usize
     }
 
-    /// Returns the pages of the file; [`Pages::Transparent`] also where the kernel had only some
-    /// huge pages.
+    /// Returns the kind of pages of the file: [`Pages::Transparent`] also if only some of the pages
+    /// are huge.
     #[must_use]
     pub fn pages(&self) -> Pages {
         self.pages
@@ -114,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_without_room_takes_nothing() {
+    fn a_segment_that_is_too_large_is_rejected() {
         let demand = |size| Demand { size, pages: Pages::Small, lazy: false };
         let refused = |size| {
             AnonymousSegment::new("hostbuf-test", demand(size), Workers::of_this_process()).unwrap_err()

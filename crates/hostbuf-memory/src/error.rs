@@ -11,7 +11,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// This host cannot do it.
+    /// This host does not support the request.
     Unsupported {
         /// The request.
         what: String,
@@ -25,7 +25,7 @@ pub enum Error {
         /// The argument, its value, and the expected values.
         what: String,
     },
-    /// The kernel refused.
+    /// A system call failed.
     Os {
         /// The failed operation, with its operands.
         doing: String,
@@ -34,8 +34,8 @@ pub enum Error {
     },
 }
 
-/// A request for more memory than there is. The check has touched no page (or only those of a child
-/// process).
+/// A request for more memory than there is. The check has allocated no page, or only pages of a
+/// child process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoSpace {
     /// The host without enough memory.

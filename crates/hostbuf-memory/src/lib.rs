@@ -1,10 +1,10 @@
-//! Shared memory files: how large their pages are, whether there is room for them, and how their
-//! pages are taken.
+//! Shared memory files: the size of their pages, the check for free memory, and the allocation of
+//! their pages.
 //!
-//! A [memory file](memfd) is sealed against shrinking and growing, so no reader meets SIGBUS. The
+//! A [memory file](memfd) is sealed against shrinking and growing, so no reader gets SIGBUS. The
 //! [space check](space) compares a request with the host's available memory, the pools of huge
-//! pages and every memory cgroup, and touches no page. [Populating](populate) takes all pages at
-//! once with several workers.
+//! pages and every memory cgroup, and allocates no page. [Populating](populate) allocates all pages
+//! at once with several workers.
 
 mod anonymous;
 pub mod error;

@@ -4,7 +4,8 @@
 
 use std::os::fd::RawFd;
 
-/// A part of a file, mapped for reading and writing at an aligned address until this is dropped.
+/// A part of a file, mapped for reading and writing at an aligned address. Dropping it unmaps the
+/// part.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     area: *mut libc::c_void,
@@ -13,17 +14,17 @@ pub(crate) struct Mapping {
     length: usize,
 }
 
-/// The step of mapping that the kernel refused, with its errno.
+/// The step of the mapping that the kernel rejected, with its errno.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
-    /// There is no address range.
+    /// There is no free address range.
     Addresses(i32),
     /// The file cannot be mapped there.
     File(i32),
 }
 
-// SAFETY: the mapping stays until drop, whatever thread owns it. This type reads and writes nothing
-// of it.
+// SAFETY: the mapping stays until drop, whatever thread owns it. This type does not access its
+// bytes.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -32,10 +33,10 @@ impl Mapping {
     /// Maps `length` bytes of `fd` from `offset` on, at a multiple of `align`.
     ///
     /// # Errors
-    /// [`Refused`]; nothing stays mapped.
+    /// Returns [`Refused`]; nothing stays mapped.
     pub(crate) fn new(fd: RawFd, offset: u64, length: u64, align: usize) -> Result<Mapping, Refused> {
         let area_length = length as usize + align;
-        // SAFETY: a new private mapping without access, only to find an aligned range.
+        // SAFETY: a new private mapping without access, to find an aligned range.
         let area = unsafe {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
             libc::mmap(std::ptr::null_mut(), area_length, libc::PROT_NONE, flags, -1, 0)
@@ -45,7 +46,7 @@ impl Mapping {
         }
         let at = (area as usize).next_multiple_of(align) as *mut libc::c_void;
         let mapping = Mapping { area, area_length, at, length: length as usize };
-        // SAFETY: over the area just made, which nobody else knows.
+        // SAFETY: inside the new area, which nothing else uses.
         let mapped = unsafe {
             let (rw, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
             libc::mmap(at, length as usize, rw, flags, fd, offset as libc::off_t)
@@ -61,7 +62,7 @@ impl Mapping {
         self.at as usize
     }
 
-    /// Gives the kernel an advice about a part. `advice` must be one that discards nothing.
+    /// Passes an advice about a part to the kernel. `advice` must not discard anything.
     ///
     /// # Errors
     /// The errno of `madvise(2)`.
@@ -79,7 +80,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: new() made this area, and its user has ended all use of it.
+        // SAFETY: new() mapped this area, and its user has ended all use of it.
         unsafe { libc::munmap(self.area, self.area_length) };
     }
 }

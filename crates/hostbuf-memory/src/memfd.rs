@@ -1,5 +1,5 @@
-//! Anonymous shared memory: no name in any file system, no limit of `/dev/shm`, gone with its last
-//! user.
+//! Anonymous shared memory. It has no name in any file system, is not limited by the size of
+//! `/dev/shm`, and is freed with its last user.
 
 use std::ffi::CString;
 use std::io;
@@ -8,21 +8,21 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
-/// How a memory file is backed.
+/// The pages that back a memory file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backing {
-    /// Ordinary pages, which the kernel may join to transparent huge ones.
+    /// Ordinary pages, which the kernel may collapse into transparent huge pages.
     Shmem,
-    /// Pages of the reserved pool, of this many bytes.
+    /// Huge pages from the reserved pool, of this many bytes.
     Hugetlb(u64),
 }
 
-/// Makes a memory file of `length` bytes that can be neither shrunk nor grown, so no reader meets
-/// SIGBUS because somebody truncated it.
+/// Creates a memory file of `length` bytes that can be neither shrunk nor grown, so no reader gets
+/// SIGBUS because another process truncated it.
 ///
 /// # Errors
 /// As `memfd_create(2)`, `ftruncate(2)` and `fcntl(2)`; `EFBIG` beyond `ulimit -f`, for which the
-/// kernel would also send SIGXFSZ.
+/// kernel would also raise SIGXFSZ.
 pub fn create(name: &str, length: u64, backing: Backing) -> io::Result<OwnedFd> {
     let (most, _) = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_FSIZE)?;
     if length > most {
@@ -40,29 +40,29 @@ pub fn create(name: &str, length: u64, backing: Backing) -> io::Result<OwnedFd> 
     Ok(fd)
 }
 
-/// Adds seals.
+/// Adds seals to a memory file.
 ///
 /// # Errors
-/// As `fcntl(F_ADD_SEALS)`: `EBUSY` for `F_SEAL_WRITE` while a writable mapping exists anywhere.
+/// As `fcntl(F_ADD_SEALS)`: `EBUSY` for `F_SEAL_WRITE` while any process has a writable mapping.
 pub fn seal(fd: BorrowedFd<'_>, seals: SealFlag) -> io::Result<()> {
     fcntl(fd, FcntlArg::F_ADD_SEALS(seals))?;
     Ok(())
 }
 
-/// The seals that a memory file has.
+/// Returns the seals of a memory file.
 ///
 /// # Errors
-/// `EINVAL` when it takes none (a file of tmpfs).
+/// `EINVAL` if the file does not support seals (a file of tmpfs).
 pub fn seals(fd: BorrowedFd<'_>) -> io::Result<SealFlag> {
     Ok(SealFlag::from_bits_truncate(fcntl(fd, FcntlArg::F_GET_SEALS)?))
 }
 
-/// Whether this process may take the filler's lock on `fd`, and takes it. The lock belongs to the
-/// process: the kernel drops it when the process ends, however it ends, and a forked child does not
-/// inherit it.
+/// Tries to take the filler's lock on byte `at` of `fd`. Returns false if another process has it.
+/// The lock belongs to the process: the kernel releases it when the process ends for any reason,
+/// and a forked child does not inherit it.
 ///
 /// # Errors
-/// As `fcntl(F_SETLK)`, except that a lock held elsewhere is `Ok(false)`.
+/// As `fcntl(F_SETLK)`, except for a lock that another process holds.
 pub fn try_lock(fd: BorrowedFd<'_>, at: u64) -> io::Result<bool> {
     match fcntl(fd, FcntlArg::F_SETLK(&lock(libc::F_WRLCK, at))) {
         Ok(_) => Ok(true),
@@ -71,7 +71,7 @@ pub fn try_lock(fd: BorrowedFd<'_>, at: u64) -> io::Result<bool> {
     }
 }
 
-/// Gives the lock at `at` back.
+/// Releases the lock on byte `at`.
 ///
 /// # Errors
 /// As `fcntl(F_SETLK)`.
@@ -80,7 +80,8 @@ pub fn unlock(fd: BorrowedFd<'_>, at: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// The process that holds the lock at `at`, if any does: 0 when it lives in another PID namespace.
+/// Returns the process that holds the lock on byte `at`, if there is one: 0 if it is in another PID
+/// namespace.
 ///
 /// # Errors
 /// As `fcntl(F_GETLK)`.
@@ -100,7 +101,7 @@ fn lock(kind: i32, at: u64) -> libc::flock {
     }
 }
 
-/// The inode number, which tells one memory file from another.
+/// Returns the inode number, which identifies a memory file.
 ///
 /// # Errors
 /// As `fstat(2)`.
@@ -108,7 +109,7 @@ pub fn inode(fd: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(nix::sys::stat::fstat(fd)?.st_ino)
 }
 
-/// Its length, bytes.
+/// Returns the length of the file in bytes.
 ///
 /// # Errors
 /// As `fstat(2)`.
@@ -116,7 +117,7 @@ pub fn length(fd: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(u64::try_from(nix::sys::stat::fstat(fd)?.st_size).unwrap_or(0))
 }
 
-/// Frees the pages of a range: it reads as zeros afterwards.
+/// Frees the pages of a range, which reads as zeros afterwards.
 ///
 /// # Errors
 /// As `fallocate(2)`.

@@ -1,4 +1,4 @@
-//! The sizes of pages.
+//! The kinds and sizes of pages.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,14 +7,14 @@ use hostbuf_os::memory;
 
 use crate::error::{Error, Result};
 
-/// The length of the huge page that the kernel makes of base pages, in bytes.
+/// The size in bytes of the huge pages into which the kernel collapses ordinary ones.
 pub(crate) const EXTENT: u64 = 2 << 20;
 
-/// The pages of a memory file.
+/// The kind of pages of a memory file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pages {
-    /// The best that is there: 1 GiB from the reserved pool, 2 MiB from the pool, transparent 2
-    /// MiB, ordinary.
+    /// The largest that are available: 1 GiB from the reserved pool, 2 MiB from the reserved pool,
+    /// transparent huge pages of 2 MiB, ordinary pages.
     #[default]
     Auto,
     /// Ordinary pages (4 KiB on x86-64).
@@ -28,8 +28,8 @@ pub enum Pages {
 }
 
 impl Pages {
-    /// Returns the size of a page in bytes; for [`Pages::Auto`] the alignment that serves every
-    /// choice but 1 GiB.
+    /// Returns the size of a page in bytes. For [`Pages::Auto`] this is the alignment that suits
+    /// every kind but 1 GiB.
     #[must_use]
     pub fn size(self) -> u64 {
         match self {
@@ -45,7 +45,7 @@ impl Pages {
         self as u64
     }
 
-    /// Returns the variant of a number from [`code`](Pages::code).
+    /// Returns the variant with this number of [`code`](Pages::code).
     #[must_use]
     pub fn from_code(code: u64) -> Option<Pages> {
         [Pages::Auto, Pages::Small, Pages::Transparent, Pages::Huge2M, Pages::Huge1G]
@@ -58,8 +58,8 @@ impl Pages {
     /// Returns `size` bytes rounded up to whole pages.
     #[must_use]
     pub fn round_up(self, size: u64) -> u64 {
-        // Auto does not know its pages yet: whole pages of 2 MiB serve them all once it is that
-        // large.
+        // The kind of pages of Auto is not known yet. From 2 MiB on, whole pages of 2 MiB suit
+        // every kind.
         let page = match self {
             Pages::Auto if size < 2 << 20 => Pages::Small.size(),
             pages => pages.size(),

@@ -1,18 +1,18 @@
-//! Whether there is room, asked before anything is touched.
+//! The check for free memory before anything is allocated.
 
 use hostbuf_os::{Bytes, memory, process};
 
 use crate::error::{Error, NoSpace, Result};
 use crate::pages::Pages;
 
-/// What taking ordinary pages costs the kernel beside them (the index of the memory file and the
-/// page tables of the process that takes them): at most one byte in 256, and a little for that
-/// process itself.
+/// The memory that the kernel needs in addition to ordinary pages, for the index of the memory file
+/// and the page tables of the process that populates it: at most one byte in 256, and a constant
+/// part for that process itself.
 const OVERHEAD_SHIFT: u32 = 8;
 const OVERHEAD: u64 = 4 << 20;
 
-/// How many bytes of ordinary pages can be taken now, whole pages, with the kernel's own cost set
-/// aside.
+/// Returns the number of bytes of ordinary pages that can be allocated now: whole pages, without
+/// the memory that the kernel itself needs.
 #[must_use]
 pub fn available(limit: &memory::Limit) -> u64 {
     let net = limit.available.saturating_sub(OVERHEAD);
@@ -20,10 +20,10 @@ pub fn available(limit: &memory::Limit) -> u64 {
     (net - (net >> OVERHEAD_SHIFT)) / page * page
 }
 
-/// Checks that `ordinary` bytes of ordinary pages are there.
+/// Checks that `ordinary` bytes of ordinary pages are available.
 ///
 /// # Errors
-/// [`Error::NoSpace`] with what was asked, what is available, whose limit it is and what to do.
+/// [`Error::NoSpace`] with the request, the available bytes, the limit and the remedy.
 pub fn check_ordinary(ordinary: u64) -> Result<()> {
     let limit = memory::tightest();
     let available = available(&limit);
@@ -33,7 +33,7 @@ pub fn check_ordinary(ordinary: u64) -> Result<()> {
     Err(no_space(ordinary, available, &limit))
 }
 
-/// Checks that a process which is limited as this one can map `length` bytes at all.
+/// Checks that a process with the limits of this one can map `length` bytes.
 ///
 /// # Errors
 /// [`Error::NoSpace`].
@@ -44,7 +44,7 @@ pub fn check_address_space(length: u64) -> Result<()> {
     }
 }
 
-/// The error for ordinary pages that `limit` does not give.
+/// Makes the error for ordinary pages that exceed `limit`.
 #[must_use]
 pub fn no_space(asked: u64, available: u64, limit: &memory::Limit) -> Error {
     Error::NoSpace(NoSpace {
@@ -59,13 +59,16 @@ pub fn no_space(asked: u64, available: u64, limit: &memory::Limit) -> Error {
 /// Checks that the pool of reserved pages of `page` bytes has `length` bytes.
 ///
 /// # Errors
-/// [`Error::Unsupported`] when the kernel has no pages of this size; [`Error::NoSpace`] when the
-/// pool is too small.
+/// [`Error::Unsupported`] if the kernel has no pages of this size; [`Error::NoSpace`] if the pool
+/// is too small.
 pub fn check_huge(length: u64, page: u64) -> Result<()> {
     let Some(pool) = memory::huge_pool(page) else {
         return Err(Error::Unsupported {
             what: format!("pages of {}", Bytes(page)),
-            why: format!("the kernel on {} has none of this size; use --pages auto", process::host_name()),
+            why: format!(
+                "the kernel on {} has no pages of this size; use --pages auto",
+                process::host_name()
+            ),
         });
     };
     if pool.free * page >= length {
@@ -91,16 +94,15 @@ pub struct Demand {
     pub size: u64,
     /// The requested pages.
     pub pages: Pages,
-    /// Whether the pages are left to the first touch.
+    /// True if the pages are allocated at the first touch.
     pub lazy: bool,
 }
 
-/// Checks that there is room for all of `demands` together, on the pages that `resolved` names for
-/// each.
+/// Checks that all of `demands` fit together, on the kinds of pages in `resolved`.
 ///
 /// # Errors
-/// [`Error::NoSpace`] for the first limit that does not suffice; [`Error::Unsupported`] for a size
-/// of pages that the kernel does not have.
+/// [`Error::NoSpace`] for the first limit that is too small; [`Error::Unsupported`] for a page size
+/// that the kernel does not support.
 pub fn check(demands: &[Demand], resolved: &[Pages]) -> Result<()> {
     let sum = |wanted: &dyn Fn(&Demand, Pages) -> bool| -> u64 {
         let each = demands.iter().zip(resolved).filter(|(demand, pages)| wanted(demand, **pages));
@@ -112,7 +114,7 @@ pub fn check(demands: &[Demand], resolved: &[Pages]) -> Result<()> {
         check_ordinary(ordinary)?;
     }
     for pool in [Pages::Huge2M, Pages::Huge1G] {
-        // A lazy buffer takes none of the pool yet, but mmap sets its pages aside.
+        // A lazy buffer uses no page of the pool yet, but mmap reserves its pages.
         let asked = sum(&|_, pages| pages == pool);
         if asked > 0 {
             check_huge(asked, pool.size())?;
@@ -121,15 +123,15 @@ pub fn check(demands: &[Demand], resolved: &[Pages]) -> Result<()> {
     Ok(())
 }
 
-/// Returns the pages that [`Pages::Auto`] means for each of `demands` on this host now. Explicit
-/// demands of a pool come first, then the others in their order.
+/// Resolves [`Pages::Auto`] for each of `demands` on this host now. Explicit demands of a pool come
+/// first, then the others in their order.
 #[must_use]
 pub fn resolve_all(demands: &[Demand]) -> Vec<Pages> {
     resolve_within(demands, &free_in_pool)
 }
 
-/// Resolves the pages of `demands` for pools in which `free` returns the number of free bytes, by
-/// the size of their pages.
+/// Resolves the pages of `demands` for pools in which `free` returns the number of free bytes for a
+/// page size.
 fn resolve_within(demands: &[Demand], free: &dyn Fn(u64) -> u64) -> Vec<Pages> {
     let explicit = |page: u64| -> u64 {
         let its = demands.iter().filter(|d| d.pages != Pages::Auto && d.pages.size() == page);
@@ -148,7 +150,7 @@ fn resolve_within(demands: &[Demand], free: &dyn Fn(u64) -> u64) -> Vec<Pages> {
     demands.iter().map(&mut one).collect()
 }
 
-/// Returns the pages that `demand` gets on this host now if it is the only one.
+/// Returns the kind of pages that `demand` gets on this host now if it is the only one.
 #[must_use]
 pub fn resolve(demand: Demand) -> Pages {
     resolve_one(demand, &[], &free_in_pool)
@@ -158,7 +160,7 @@ fn pool_of(page: u64) -> Pages {
     if page == 1 << 30 { Pages::Huge1G } else { Pages::Huge2M }
 }
 
-/// Returns how many bytes are free in the pool of pages of `page` bytes.
+/// Returns the number of free bytes in the pool of pages of `page` bytes.
 fn free_in_pool(page: u64) -> u64 {
     memory::huge_pool(page).map_or(0, |pool| pool.free * page)
 }
@@ -187,11 +189,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_said_to_be_available_is_accepted() {
+    fn a_demand_for_the_available_bytes_is_accepted() {
         let limit = memory::tightest();
         let available = available(&limit);
         assert!(available > 0 && available < limit.available);
-        // Others take memory meanwhile, so a little less than the exact figure.
+        // Other processes allocate memory meanwhile, so the request is a little less than the exact
+        // number.
         check_ordinary(available - available / 8).unwrap();
         let Err(Error::NoSpace(NoSpace { asked, available, .. })) = check_ordinary(1 << 50) else { panic!() };
         assert!(asked == 1 << 50 && available < asked);
@@ -201,20 +204,20 @@ mod tests {
     fn automatic_pages_are_the_largest_that_the_pools_have() {
         const MIB: u64 = 1 << 20;
         const GIB: u64 = 1 << 30;
-        // How much is free on pages of 2 MiB and of 1 GiB.
+        // The number of bytes that are free on pages of 2 MiB and of 1 GiB.
         let resolved = |sizes: &[u64], free: [u64; 2]| {
             let demands: Vec<_> =
                 sizes.iter().map(|&size| Demand { size, pages: Pages::Auto, lazy: false }).collect();
             resolve_within(&demands, &|page| if page == GIB { free[1] } else { free[0] })
         };
         assert_eq!(resolved(&[2 * GIB], [2 * GIB, 2 * GIB]), [Pages::Huge1G]);
-        // Pages of 1 GiB are for whole GiB only, and for as many as are free.
+        // Pages of 1 GiB are used only for whole GiB, and only if enough of them are free.
         assert_eq!(resolved(&[GIB + MIB], [2 * GIB, 2 * GIB]), [Pages::Huge2M]);
         assert_eq!(resolved(&[2 * GIB], [2 * GIB, GIB]), [Pages::Huge2M]);
         assert_eq!(resolved(&[2 * GIB], [2 * GIB - 1, GIB]), [Pages::Transparent]);
         assert_eq!(resolved(&[2 * MIB, 2 * MIB - 1], [GIB, 0]), [Pages::Huge2M, Pages::Small]);
         assert_eq!(resolved(&[2 * MIB], [0, 0]), [Pages::Transparent]);
-        // Buffers share the pools: each takes whole pages.
+        // Buffers share the pools, and each takes whole pages.
         assert_eq!(resolved(&[GIB, GIB], [0, GIB]), [Pages::Huge1G, Pages::Transparent]);
         assert_eq!(resolved(&[3 * MIB, 3 * MIB], [7 * MIB, 0]), [Pages::Huge2M, Pages::Transparent]);
     }

@@ -1,4 +1,5 @@
-//! Workers that are children of this process: one that is killed is an error, not the end.
+//! Workers that are children of this process: if one is killed, populating fails, but this process
+//! continues.
 
 #![allow(unsafe_code)]
 
@@ -15,7 +16,8 @@ use crate::populate::work::{Means, Tally, Task};
 use hostbuf_os::cores::Cores;
 use hostbuf_os::process;
 
-/// The outer error: they could not be started.
+/// Populates the file of `task`. Returns the number of bytes on huge pages, or the errno of a
+/// worker. The outer error means that the workers could not be started.
 pub(super) fn run(
     task: Task,
     cores: &Cores,
@@ -24,17 +26,17 @@ pub(super) fn run(
     let tally = SharedTally::new()?;
     let parent = nix::unistd::getpid();
     let mut children: Vec<Pid> = Vec::new();
-    // This process only waits, so one of them may have its core.
+    // This process only waits, so one of the workers may use its core.
     for (worker, first) in cores.spread(task.workers(cores.threads())).iter().enumerate() {
         let means = if worker == 0 { Means::Write } else { Means::Fault };
-        // SAFETY: the child calls only what is safe after fork in a process with threads: system
+        // SAFETY: the child only does what is safe after a fork in a process with threads: system
         // calls and atomics.
         match unsafe { fork() } {
             Ok(ForkResult::Parent { child }) => children.push(child),
             Ok(ForkResult::Child) => {
                 cores.begin_at(first);
                 let status = in_child(task, means, tally.get(), parent);
-                // SAFETY: _exit runs nothing of the parent's.
+                // SAFETY: _exit runs no exit handler of the parent.
                 unsafe { libc::_exit(status) }
             }
             Err(e) => {
@@ -42,7 +44,7 @@ pub(super) fn run(
                 let source = io::Error::from(e);
                 let remedy = process::start_remedy(&source);
                 return Err(Error::Os {
-                    doing: format!("starting a process that takes memory{remedy}"),
+                    doing: format!("starting a process that populates memory{remedy}"),
                     source,
                 });
             }
@@ -57,7 +59,7 @@ pub(super) fn run(
                 Ok(WaitStatus::StillAlive) => running.push(child),
                 Ok(WaitStatus::Exited(_, 0)) => {}
                 Ok(WaitStatus::Exited(_, errno)) => result = result.and(Err(errno)),
-                // The cgroup's answer, or the whole host's.
+                // The limit of a cgroup, or the memory of the host, was exceeded.
                 Ok(WaitStatus::Signaled(..)) => result = result.and(Err(libc::ENOMEM)),
                 Ok(_) | Err(nix::Error::EINTR) => running.push(child),
                 Err(_) => result = result.and(Err(libc::ECHILD)),
@@ -84,11 +86,11 @@ fn reap(children: &[Pid]) {
 }
 
 fn in_child(task: Task, means: Means, tally: &Tally, parent: Pid) -> i32 {
-    // An orphan would take memory for nobody.
+    // The memory of an orphan would never be used.
     if process::die_with_parent(libc::SIGKILL).is_err() || nix::unistd::getppid() != parent {
         return libc::ECHILD;
     }
-    // The kernel's choice of whom to kill shall be this one. Without the file it chooses by itself.
+    // The OOM killer should choose this process. Without the file it uses its own heuristic.
     if let Ok(file) = nix::fcntl::open(
         "/proc/self/oom_score_adj",
         nix::fcntl::OFlag::O_WRONLY,
@@ -96,12 +98,12 @@ fn in_child(task: Task, means: Means, tally: &Tally, parent: Pid) -> i32 {
     ) {
         let _ = nix::unistd::write(&file, b"1000");
     }
-    // Each window by itself: where memory is tight there is no room for page tables either.
+    // Each window is mapped separately: if memory is tight, page tables for more may not fit.
     let view = |at, length| View::map(task.fd, at, length, task.pages).map(|view| (view, 0));
     task.work(tally, task.length, means, view, &mut || {}).err().unwrap_or(0)
 }
 
-/// A [`Tally`] that children share.
+/// A [`Tally`] that the children share.
 struct SharedTally(*mut Tally);
 
 impl SharedTally {
@@ -125,7 +127,7 @@ impl SharedTally {
 
 impl Drop for SharedTally {
     fn drop(&mut self) {
-        // SAFETY: new() mapped it; the children have their own.
+        // SAFETY: new() mapped it; the children have mappings of their own.
         unsafe { libc::munmap(self.0.cast(), size_of::<Tally>()) };
     }
 }

@@ -1,9 +1,10 @@
-//! Taking a segment's pages, all of them, before anybody uses it.
+//! Allocation of all pages of a segment before it is used.
 //!
-//! Populating is the allocation: `MADV_POPULATE_WRITE` from several workers is as fast as touching
-//! gets, answers with an error where a touch would raise SIGBUS, and puts the pages where the
-//! memory policy says. A memory cgroup answers with SIGKILL; so where one limits this process the
-//! workers are children made for this, and a killed child is the answer "no space".
+//! `MADV_POPULATE_WRITE` by several workers is as fast as touching the pages in parallel. It
+//! returns an error where a touch would raise SIGBUS, and places the pages by the memory policy. A
+//! process that exceeds the limit of a memory cgroup is killed. If such a limit applies to this
+//! process, the workers are therefore children, and a killed child means that there is not enough
+//! memory.
 
 mod children;
 mod threads;
@@ -21,12 +22,13 @@ use hostbuf_os::{memory, process};
 use view::NO_ADDRESSES;
 use work::Task;
 
-/// Who does the work.
+/// The kind of workers that populate memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Workers {
-    /// The caller, and further threads of this process on these cores.
+    /// The calling thread, and further threads of this process on these cores.
     Threads(Cores),
-    /// Children of this process on these cores: one that is killed is an error, not the end.
+    /// Children of this process on these cores. If one is killed, populating fails, but this
+    /// process continues.
     Children(Cores),
 }
 
@@ -39,22 +41,23 @@ impl Workers {
         Workers::on(Cores::own())
     }
 
-    /// Returns the workers that suit this process, on `cores`. Without a cgroup's limit they are
-    /// threads, since a fork of a large program is slow, and some network libraries do not support
-    /// it.
+    /// Returns the workers that suit this process, on `cores`. Without the limit of a cgroup they
+    /// are threads, since a fork of a large program is slow, and some network libraries do not
+    /// support it.
     #[must_use]
     pub fn on(cores: Cores) -> Workers {
         if memory::cgroup_limited() { Workers::Children(cores) } else { Workers::Threads(cores) }
     }
 }
 
-/// Takes all `length` bytes (whole pages) of `fd` on `pages`, which must not be [`Pages::Auto`];
-/// `strict` makes a huge page that cannot be had an error. `progress` hears now and then how many
-/// bytes are done. Returns how many bytes stand on huge pages.
+/// Allocates all `length` bytes (whole pages) of `fd` on `pages`, which must not be
+/// [`Pages::Auto`]. With `strict`, a huge page that is not available is an error. `progress` is
+/// called occasionally with the number of bytes allocated so far. Returns the number of bytes on
+/// huge pages.
 ///
 /// # Errors
-/// [`Error::NoSpace`] when pages ran out or a worker was killed; [`Error::Unsupported`] for a
-/// strict demand that this kernel cannot meet.
+/// [`Error::NoSpace`] if pages ran out or a worker was killed; [`Error::Unsupported`] for a strict
+/// demand that this kernel cannot meet.
 pub fn populate(
     fd: BorrowedFd<'_>,
     length: u64,
@@ -68,7 +71,7 @@ pub fn populate(
         Workers::Threads(cores) => threads::run(task, &cores, progress),
         Workers::Children(cores) => children::run(task, &cores, progress)?,
     };
-    // What has been taken so far is still held, and counts as available.
+    // The pages allocated so far are still allocated, and count as available.
     let taken = || nix::sys::stat::fstat(fd).map_or(0, |s| s.st_blocks as u64 * 512);
     outcome.map_err(|errno| explain(errno, length, pages, taken()))
 }
@@ -79,11 +82,11 @@ fn explain(errno: i32, length: u64, pages: Pages, taken: u64) -> Error {
         space::no_space(length, space::available(limit).saturating_add(taken).min(length - 1), limit)
     };
     let other = Error::Os {
-        doing: format!("taking {} of memory", hostbuf_os::Bytes(length)),
+        doing: format!("populating {} of memory", hostbuf_os::Bytes(length)),
         source: io::Error::from_raw_os_error(errno),
     };
     match (errno, pages) {
-        // A collapse says so when a memory cgroup has no room for the huge page.
+        // MADV_COLLAPSE returns EBUSY if a memory cgroup has no room for the huge page.
         (libc::EBUSY, Pages::Transparent) if space::available(&memory::tightest()) < EXTENT => {
             no_space(&memory::tightest())
         }
@@ -91,7 +94,7 @@ fn explain(errno: i32, length: u64, pages: Pages, taken: u64) -> Error {
             what: "pages thp".into(),
             why: format!(
                 "the kernel on {} did not collapse all of the memory into huge pages ({source}). Use --pages auto, \
-                 which takes what can be had and says what it was",
+                 which uses the pages that are available and reports their kind",
                 process::host_name()
             ),
         },
@@ -101,7 +104,7 @@ fn explain(errno: i32, length: u64, pages: Pages, taken: u64) -> Error {
                 asked: length,
                 available: 0,
                 limit: format!("the pool of reserved huge pages ({source})"),
-                remedy: "somebody else took them meanwhile, or a hugetlb cgroup has a limit; try again, or use --pages auto".into(),
+                remedy: "another process has taken them meanwhile, or a hugetlb cgroup has a limit; try again, or use --pages auto".into(),
             }))
         }
         (libc::ENOMEM | libc::ENOSPC | libc::EFAULT, _) => no_space(&memory::tightest()),
@@ -121,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_every_page_both_ways() {
+    fn threads_and_children_allocate_every_page() {
         for workers in [Workers::Threads(Cores::own()), Workers::Children(Cores::own())] {
             for (length, pages) in
                 [(4096 * 3, Pages::Small), (5 << 20, Pages::Small), (6 << 20, Pages::Transparent)]
@@ -139,14 +142,14 @@ mod tests {
         }
     }
 
-    /// Whoever is short of reserved pages is told of their pool, not of the host's memory.
+    /// The error for a lack of reserved pages names their pool, not the memory of the host.
     #[test]
     fn a_lack_of_reserved_pages_names_the_pool() {
         for errno in [libc::ENOMEM, libc::EFAULT, libc::ENOSPC] {
-            // No pool has so many: the length is beyond any host.
+            // No pool has this many pages: the length exceeds any host.
             let error = explain(errno, 1 << 60, Pages::Huge2M, 0).to_string();
             assert!(error.contains("reserved pool") || error.contains("the kernel on"), "{error}");
-            // The pool had enough a moment ago.
+            // The pool had enough pages at the time of the check.
             let error = explain(errno, 0, Pages::Huge2M, 0).to_string();
             assert!(
                 error.contains("pool of reserved huge pages") || error.contains("the kernel on"),

@@ -1,4 +1,4 @@
-//! Workers that are threads.
+//! Workers that are threads of this process.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, mpsc};
@@ -8,11 +8,13 @@ use crate::populate::view::View;
 use crate::populate::work::{Means, Tally, Task};
 use hostbuf_os::cores::Cores;
 
-/// How much is mapped at a time: its page tables, 32 MiB at most, are given back before the next.
-/// Shorter would be slower: while one thread changes mappings, the others cannot take pages.
+/// The number of bytes that are mapped at a time. Their page tables take 32 MiB at most, and are
+/// freed before the next part is mapped. Shorter parts would be slower: while one thread changes
+/// mappings, the others cannot allocate pages.
 const STRETCH: u64 = 16 << 30;
 
-/// The caller works too; it writes, the others fault.
+/// Populates the file of `task`. The calling thread is one of the workers: it writes, and the
+/// others fault. Returns the number of bytes on huge pages.
 pub(super) fn run(task: Task, cores: &Cores, progress: &mut dyn FnMut(u64)) -> Result<u64, i32> {
     let tally = &Tally::default();
     let mut tell = || progress(tally.done.load(Ordering::Relaxed));
@@ -20,8 +22,8 @@ pub(super) fn run(task: Task, cores: &Cores, progress: &mut dyn FnMut(u64)) -> R
         let end = (start + STRETCH).min(task.length);
         let whole = &View::map(task.fd, start, end - start, task.pages)?;
         let view = move |at, _| Ok((whole, at - start));
-        // A thread that begins changes mappings for its stack, and would wait for those who take
-        // pages already.
+        // A new thread changes mappings for its stack, and would wait for the threads that are
+        // already allocating pages.
         let (here, begun) = mpsc::channel();
         let gate = &Mutex::new(());
         std::thread::scope(|scope| {
@@ -34,7 +36,7 @@ pub(super) fn run(task: Task, cores: &Cores, progress: &mut dyn FnMut(u64)) -> R
                     drop(gate.lock());
                     task.work(tally, end, Means::Fault, view, &mut || {})
                 };
-                // A thread that cannot be had leaves its part to the others.
+                // If a thread cannot be started, the others do its part.
                 std::thread::Builder::new().spawn_scoped(scope, work).ok()
             };
             let others = cores.spread(task.workers(cores.threads()) - 1);

@@ -1,5 +1,5 @@
-//! One worker: it claims a window after another and takes its pages. Nothing here allocates or
-//! locks, since it also runs in a child of a process with threads.
+//! The work of one worker, which claims windows in turn and allocates their pages. This code
+//! neither allocates nor locks, since it also runs in a child of a process with threads.
 
 #![allow(unsafe_code)]
 
@@ -9,18 +9,19 @@ use crate::pages::{EXTENT, Pages};
 use crate::populate::view::View;
 use hostbuf_os::memory;
 
-/// What is to be taken.
+/// The file to populate.
 #[derive(Clone, Copy)]
 pub(super) struct Task {
     pub(super) fd: i32,
     pub(super) length: u64,
     pub(super) pages: Pages,
-    /// A huge page that cannot be had is an error.
+    /// If true, a huge page that is not available is an error.
     pub(super) strict: bool,
 }
 
-/// How a worker takes ordinary pages. Both at a time are faster than two of a kind: writes wait for
-/// each other, faults of several threads are slowed down by what they share.
+/// The way in which a worker allocates ordinary pages. One worker that writes and several that
+/// fault are faster than workers of one kind: writes wait for each other, and the faults of several
+/// threads contend for shared locks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Means {
     /// By `MADV_POPULATE_WRITE`.
@@ -29,11 +30,11 @@ pub(super) enum Means {
     Write,
 }
 
-/// What the workers share.
+/// The state that the workers share.
 #[derive(Default)]
 #[repr(C)]
 pub(super) struct Tally {
-    /// Where the next window begins.
+    /// The beginning of the next window.
     next: AtomicU64,
     /// The first error, 0 for none.
     error: AtomicI32,
@@ -50,16 +51,16 @@ impl Task {
         }
     }
 
-    /// Returns the number of workers to use on so many cores. Ordinary pages enter the file one by
-    /// one under one lock, and each fault of a thread takes and drops the address space's lock as
-    /// well: from four workers on, more are slower (docs/figures.md).
+    /// Returns the number of workers to use on `cores` cores. Ordinary pages enter the file one by
+    /// one under one lock, and each fault of a thread also takes the lock of the address space.
+    /// More than four workers are therefore slower (docs/figures.md).
     pub(super) fn workers(&self, cores: usize) -> usize {
         let most = if self.pages == Pages::Small { 4 } else { 16 };
         cores.clamp(1, most).min(self.length.div_ceil(self.window()) as usize)
     }
 
-    /// Takes what it can claim below `end`, until nothing is left there or any worker has failed.
-    /// `view` gives the mapping for a window, and `tell` is called after each.
+    /// Claims windows below `end` and allocates their pages, until none is left or a worker has
+    /// failed. `view` returns the mapping of a window, and `tell` is called after each window.
     pub(super) fn work<V: AsRef<View>>(
         &self,
         tally: &Tally,
@@ -83,7 +84,7 @@ impl Task {
         Ok(())
     }
 
-    /// Takes the window at `from` in `view`, which is at `at` in the file.
+    /// Allocates the pages of the window at `from` in `view`, which is at `at` in the file.
     fn take(&self, view: &View, from: u64, at: u64, length: u64, tally: &Tally) -> Result<(), i32> {
         match self.pages {
             Pages::Small => self.fault(view, from, at, length),
@@ -101,9 +102,10 @@ impl Task {
         loop {
             match view.advise(from, length, libc::MADV_POPULATE_WRITE) {
                 Err(libc::EINTR | libc::EAGAIN) => {}
-                // Linux before 5.14 has no such advice; fallocate is slower, and as good.
+                // Linux before 5.14 does not know this advice. fallocate is slower, but has the
+                // same effect.
                 Err(libc::EINVAL) => {
-                    // SAFETY: takes no memory of ours.
+                    // SAFETY: the call accesses no memory.
                     if unsafe { libc::fallocate(self.fd, 0, at as libc::off_t, length as libc::off_t) } == 0 {
                         return Ok(());
                     }
@@ -119,7 +121,7 @@ impl Task {
         let mut done = 0;
         while done < length {
             let bytes = (length - done).min(ZEROES.len() as u64) as usize;
-            // SAFETY: reads `bytes` of ZEROES, which has as many.
+            // SAFETY: reads `bytes` bytes of ZEROES, which is at least that long.
             match unsafe { libc::pwrite(self.fd, ZEROES.as_ptr().cast(), bytes, (at + done) as libc::off_t) }
             {
                 ..0 => match nix::errno::Errno::last_raw() {
@@ -133,8 +135,8 @@ impl Task {
         Ok(())
     }
 
-    /// Takes a part on transparent huge pages: one small page in each extent, then the kernel makes
-    /// a huge one of it. That works on memory files whatever `shmem_enabled` says.
+    /// Allocates a part on transparent huge pages: one small page in each extent, from which the
+    /// kernel then makes a huge one. This works on memory files for any value of `shmem_enabled`.
     fn collapse(&self, view: &View, from: u64, length: u64, tally: &Tally) -> Result<(), i32> {
         let whole = length / EXTENT * EXTENT;
         let extents = || (from..from + whole).step_by(EXTENT as usize);
@@ -144,21 +146,21 @@ impl Task {
         if whole < length {
             view.advise(from + whole, length - whole, libc::MADV_POPULATE_WRITE)?;
         }
-        // One call for all extents: each call drains the page lists of every core, and waits for
-        // that.
+        // One call covers all extents, since each call drains the page lists of every core and
+        // waits for this.
         if whole > 0 && view.advise(from, whole, MADV_COLLAPSE).is_ok() {
             tally.huge.fetch_add(whole, Ordering::Relaxed);
             tally.done.fetch_add(length, Ordering::Relaxed);
             return Ok(());
         }
-        // Some could not be had; find out which.
+        // Some extents cannot be collapsed. Each is tried separately to find these.
         for at in extents() {
             let mut tries = 0;
             let collapsed = loop {
                 tries += 1;
                 match view.advise(at, EXTENT, MADV_COLLAPSE) {
                     Ok(()) => break true,
-                    // Transient: pages are isolated for a moment.
+                    // Transient: some pages are isolated at the moment.
                     Err(libc::EAGAIN | libc::EBUSY) if tries < 10 => {}
                     Err(errno) if self.strict => return Err(errno),
                     Err(_) => break false,
@@ -197,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_is_claimed_once_and_nothing_after_an_error() {
+    fn every_window_is_claimed_once_and_none_after_an_error() {
         for length in [4096, 2 << 20, (1 << 30) + 4096, 10 << 30] {
             let tally = Tally::default();
             let mut at = 0;
