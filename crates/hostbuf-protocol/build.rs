@@ -1,5 +1,5 @@
-//! Tells the build script of the command where these sources are: it compiles them into the
-//! preloaded object.
+//! Passes the path of these sources to the build script of the command, which compiles them into
+//! the preloaded object.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

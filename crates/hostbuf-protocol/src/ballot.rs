@@ -1,6 +1,7 @@
-//! A participant's side of the agreement: it holds what it votes for.
+//! A participant's side of the agreement: it holds the candidates for which it votes.
 //!
-//! Compiled into the library and into the preloaded object: needs only `core` and never allocates.
+//! The module is compiled into the library and into the preloaded object, so it needs only `core`
+//! and never allocates.
 
 #![allow(unsafe_code)]
 
@@ -9,7 +10,7 @@ use crate::wire::{FLAG_DUMP, Frame, Kind, MAX_CANDIDATES, Territory, Winner};
 use hostbuf_raw::maps;
 use hostbuf_raw::syscall::{self as raw, Errno};
 
-/// The address ranges that this process holds for the vote in progress: reserved, with no access.
+/// The address ranges that this process holds for the vote in progress: reserved, without access.
 pub struct Holds {
     length: usize,
     addresses: [usize; MAX_CANDIDATES],
@@ -17,16 +18,16 @@ pub struct Holds {
     territory: Territory,
 }
 
-/// How many free ranges that cannot be held a search passes before it gives up.
+/// The number of free ranges that cannot be held after which a search gives up.
 const HOLE_TRIES: usize = 1000;
 
-/// Why a candidate could not be held.
+/// The reason why a candidate could not be held.
 pub struct Refusal {
     /// The candidate.
     pub address: usize,
-    /// What `mmap` said.
+    /// The error of `mmap`.
     pub errno: Errno,
-    /// The first mapping that stands in the way; zeros where none does (a limit, not a mapping).
+    /// The first mapping in the range, or zeros if there is none (the cause is a limit then).
     pub mapping: (usize, usize),
     path: [u8; maps::PATH_MAX],
     path_length: usize,
@@ -36,7 +37,7 @@ impl Refusal {
     fn find(address: usize, length: usize, errno: Errno) -> Refusal {
         let mut refusal =
             Refusal { address, errno, mapping: (0, 0), path: [0; maps::PATH_MAX], path_length: 0 };
-        // Without /proc the refusal stands all the same, only its reason is not known.
+        // Without /proc the refusal remains, but its cause is unknown.
         let _ = maps::each(|mapped| {
             if mapped.end <= address {
                 return true;
@@ -51,7 +52,7 @@ impl Refusal {
         refusal
     }
 
-    /// The path of the mapping in the way, empty for anonymous memory.
+    /// Returns the path of the mapping in the range. It is empty for anonymous memory.
     #[must_use]
     pub fn path(&self) -> &[u8] {
         &self.path[..self.path_length]
@@ -59,14 +60,14 @@ impl Refusal {
 }
 
 impl Holds {
-    /// Holds nothing yet.
+    /// Makes an empty set of holds.
     #[must_use]
     pub fn new(territory: Territory) -> Holds {
         Holds { length: 0, addresses: [0; MAX_CANDIDATES], mask: 0, territory }
     }
 
-    /// Gives back what is held and holds each candidate of `ballot` that is free, `length` bytes
-    /// each. Returns the bit mask of what is held and the first refusal.
+    /// Releases all holds, then holds each candidate of `ballot` that is free, with `length` bytes.
+    /// Returns the held candidates as a bit mask, and the first refusal.
     pub fn vote(&mut self, ballot: &Ballot, length: usize) -> (u64, Option<Refusal>) {
         self.release();
         self.length = length;
@@ -92,9 +93,8 @@ impl Holds {
             || (window.start <= address && length <= window.end.saturating_sub(address))
     }
 
-    /// The lowest aligned hole of this process at or above `from`, where it may and can hold
-    /// `length` bytes. What it holds already is given back first, so that it does not stand in its
-    /// own way.
+    /// Returns the lowest aligned hole of this process at or above `from` in which it can hold
+    /// `length` bytes. It releases its holds first, so that they do not occupy the hole.
     pub fn hole(&mut self, from: usize, length: usize, align: usize) -> Option<usize> {
         self.release();
         let (from, top) = match self.territory {
@@ -106,20 +106,21 @@ impl Holds {
             let hole = maps::hole(from, length, align, top).ok().flatten()?;
             match raw::hold(hole, length) {
                 Ok(()) => {
-                    // SAFETY: reserved in the line above, and nothing was mapped over it.
+                    // SAFETY: hold() has reserved the range, and nothing was mapped over it.
                     unsafe { raw::unmap(hole, length) };
                     return Some(hole);
                 }
-                // A limit of this process (`ulimit -v`, the number of mappings): no place will do.
+                // A limit of this process (`ulimit -v`, the number of mappings): no other address
+                // can succeed.
                 Err(Errno::NOMEM) => return None,
-                // Below `vm.mmap_min_addr`, or another thread was faster.
+                // The hole is below `vm.mmap_min_addr`, or another thread has mapped it.
                 Err(_) => from = hole.checked_add(align)?,
             }
         }
         None
     }
 
-    /// Keeps the one at `address` and gives the others back; `false` when it is not held.
+    /// Keeps the hold at `address` and releases the others. Returns false if there is no such hold.
     pub fn keep(&mut self, address: usize) -> bool {
         let mut kept = false;
         for i in 0..MAX_CANDIDATES {
@@ -132,7 +133,7 @@ impl Holds {
         kept
     }
 
-    /// Forgets the one hold that is left without unmapping it: it has become a segment.
+    /// Forgets the only remaining hold without unmapping it: it has become a segment.
     pub fn into_segment(mut self) {
         self.mask = 0;
     }
@@ -140,8 +141,8 @@ impl Holds {
     fn drop_one(&mut self, i: usize) {
         if self.mask & 1 << i != 0 {
             self.mask &= !(1 << i);
-            // SAFETY: bit i says that vote() reserved exactly this range with NOREPLACE, and
-            // nothing was mapped over it: that happens in map() below, which consumes the holds.
+            // SAFETY: bit i is set if vote() has reserved exactly this range with NOREPLACE.
+            // Nothing was mapped over it: this happens in map() below, which consumes the holds.
             unsafe { raw::unmap(self.addresses[i], self.length) };
         }
     }
@@ -152,10 +153,11 @@ impl Holds {
         }
     }
 
-    /// Takes `winner` as it is, without a vote: for a later image or a spawned process.
+    /// Holds the range of `winner` without a vote: for a program started later, or a spawned
+    /// process.
     ///
     /// # Errors
-    /// The refusal, when the range is not free here.
+    /// Returns the refusal if the range is not free in this process.
     #[allow(clippy::result_large_err, reason = "it also runs where there is no allocator")]
     pub fn take(&mut self, winner: &Winner) -> Result<(), Refusal> {
         let (_, refusal) = self.vote(&Ballot::of(&[winner.address as usize]), winner.length as usize);
@@ -163,11 +165,11 @@ impl Holds {
     }
 
     /// Maps the control page (the first descriptor) and the buffers (the others, in order) over the
-    /// hold at `winner.address`, which must be the only one left. The gaps stay held, with no
-    /// access: guards.
+    /// hold at `winner.address`, which must be the only remaining one. The gaps stay reserved
+    /// without access, as guards.
     ///
     /// # Errors
-    /// What `mmap` said; everything is unmapped then.
+    /// Returns the error of `mmap`. Everything is unmapped then.
     pub fn map(mut self, winner: &Winner, descriptors: &[i32]) -> Result<(), Errno> {
         const NO_DESCRIPTOR: Errno = Errno(9);
         if !self.keep(winner.address as usize) || self.length != winner.length as usize {
@@ -179,8 +181,8 @@ impl Holds {
         }
         let rw = raw::PROT_READ | raw::PROT_WRITE;
         let base = winner.address as usize;
-        // SAFETY: the whole range is this process's own hold, and Winner::parse checked that every
-        // part lies in it.
+        // SAFETY: the whole range is a hold of this process, and Winner::parse checked that every
+        // part is inside it.
         let mut result = unsafe {
             raw::map_over(base + winner.control as usize, winner.control_length as usize, rw, *control, 0)
         };
@@ -190,13 +192,13 @@ impl Holds {
             // SAFETY: as above.
             let map = |protection| unsafe { raw::map_over(at, length, protection, fd, more) };
             result = result.and_then(|()| match map(rw) {
-                // Frozen: whoever comes now may read.
+                // The buffer is frozen: a process that maps it now may only read.
                 Err(Errno::PERM) => map(raw::PROT_READ),
                 other => other,
             });
             if result.is_ok() && placement.flags & FLAG_DUMP == 0 {
-                // SAFETY: MADV_DONTDUMP changes no content. A kernel that refuses it only writes
-                // larger cores.
+                // SAFETY: MADV_DONTDUMP changes no contents. If the kernel rejects it, core files
+                // are only larger.
                 let _ = unsafe { raw::advise(at, length, raw::MADV_DONTDUMP) };
             }
         }
@@ -219,7 +221,7 @@ impl Drop for Holds {
     }
 }
 
-/// The candidates that a frame of kind [`Kind::Ballot`] puts to the vote.
+/// Returns the candidates of a frame of kind [`Kind::Ballot`].
 #[must_use]
 pub fn candidates_of(frame: &Frame) -> Ballot {
     let mut addresses = [0; MAX_CANDIDATES];
@@ -230,7 +232,7 @@ pub fn candidates_of(frame: &Frame) -> Ballot {
     Ballot::of(&addresses[..count])
 }
 
-/// Answers one question of the agent; `None` when `frame` asks nothing.
+/// Returns the reply to a question of the agent, or `None` if `frame` contains no question.
 #[must_use]
 pub fn answer(holds: &mut Holds, frame: &Frame) -> Option<Frame> {
     match frame.kind()? {
@@ -253,7 +255,7 @@ pub fn answer(holds: &mut Holds, frame: &Frame) -> Option<Frame> {
     }
 }
 
-/// The frame that puts `ballot` to the vote.
+/// Makes the frame that puts `ballot` to the vote.
 #[must_use]
 pub fn question(ballot: &Ballot, length: usize) -> Frame {
     let mut frame = Frame::new(Kind::Ballot).with(&[length as u64, ballot.as_slice().len() as u64]);
@@ -269,7 +271,7 @@ mod tests {
 
     const LENGTH: usize = 1 << 21;
 
-    /// A hole found at run time, so that tests in one process do not meet.
+    /// Returns a hole found at run time, so that tests in one process do not conflict.
     fn free() -> usize {
         maps::hole(0x2800_0000_0000 + ((raw::pid() as usize & 0xffff) << 24), LENGTH, LENGTH, candidates::TOP)
             .unwrap()
@@ -277,19 +279,19 @@ mod tests {
     }
 
     #[test]
-    fn a_vote_holds_and_a_refusal_names_the_mapping() {
+    fn a_vote_holds_the_candidates_and_a_refusal_names_the_mapping() {
         let (a, b) = (free(), free() + 64 * LENGTH);
         let mut holds = Holds::new(Territory::Anywhere);
         let ballot = Ballot::of(&[a, b]);
         let (mask, refusal) = holds.vote(&ballot, LENGTH);
         assert_eq!(mask, 0b11);
         assert!(refusal.is_none());
-        // A second participant in the same address space finds both taken.
+        // A second participant in the same address space finds both candidates occupied.
         let mut other = Holds::new(Territory::Anywhere);
         let (mask, refusal) = other.vote(&ballot, LENGTH);
         let refusal = refusal.unwrap();
         assert_eq!((mask, refusal.address, refusal.errno, refusal.mapping.0), (0, a, Errno::EXIST, a));
-        // Keeping one frees the other.
+        // Keeping one hold releases the other.
         assert!(holds.keep(b));
         assert_eq!(other.vote(&ballot, LENGTH).0, 0b01);
         drop(holds);
@@ -297,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sanitized_participant_votes_for_its_window_alone() {
+    fn a_sanitized_participant_votes_only_for_its_window() {
         let mut holds = Holds::new(Territory::Sanitized);
         let (mask, _) = holds.vote(&Ballot::of(&[free()]), LENGTH);
         assert_eq!(mask, 0);

@@ -1,13 +1,13 @@
-//! Which addresses are put to the vote, and in what order.
+//! The addresses that are put to the vote, and their order.
 //!
 //! The windows were found by running hundreds of executions of plain, sanitized, Java, Node.js and
-//! Python programs under four MPIs and asking where nobody ever is (docs/addresses.md has the
-//! table). They are only where the search begins: what decides is the vote, and behind the windows
-//! stands an exact search.
+//! Python programs under four MPIs and looking for ranges that none of them used (docs/addresses.md
+//! has the table). They are only the beginning of the search: the vote decides, and after the
+//! windows an exact search follows.
 
 use crate::wire::MAX_CANDIDATES;
 
-/// Addresses where a free range is likely, best first.
+/// An address range in which free memory is likely.
 #[derive(Clone, Copy, Debug)]
 struct Window {
     start: usize,
@@ -17,31 +17,33 @@ struct Window {
 const TIB: usize = 1 << 40;
 const GIB: usize = 1 << 30;
 
-/// The only range that programs under ThreadSanitizer and MemorySanitizer have to give, below the
+/// The only range that ThreadSanitizer and MemorySanitizer leave free for programs, below the
 /// executables.
 pub const SANITIZED: core::ops::Range<usize> = 0x5500_0000_0000..0x5500_0000_0000 + 320 * GIB;
 
 const WINDOWS: [Window; 4] = [
     // Works under every sanitizer. Position-independent executables begin above 0x5555_0000_0000.
     Window { start: SANITIZED.start, length: 300 * GIB },
-    // Between the sanitizers' shadows and PMIx 5, which chooses ranges in 0x1fcc.. and 0x3f98...
+    // Between the shadows of the sanitizers and PMIx 5, which chooses ranges in 0x1fcc.. and
+    // 0x3f98...
     Window { start: 0x3000_0000_0000, length: 14 * TIB },
-    // Below what `ulimit -s unlimited` gives to the legacy layout, above its 0x145e.. to 0x1554...
+    // Above the mappings under `ulimit -s unlimited` (0x145e.. to 0x1554..), below those of the
+    // legacy layout (0x2aaf..).
     Window { start: 0x1700_0000_0000, length: 7 * TIB },
-    // Above PMIx 5, below the executables. V8 has been seen here, so it comes last.
+    // Above PMIx 5, below the executables. V8 has used this window, so it comes last.
     Window { start: 0x4100_0000_0000, length: 16 * TIB },
 ];
 
-/// The end of user space. Five-level page tables go further only for those who ask for it by a
-/// hint.
+/// The end of user space. Five-level page tables extend further only for programs that request this
+/// by a hint.
 #[cfg(target_arch = "x86_64")]
 pub const TOP: usize = 0x7fff_ffff_f000;
 /// The end of user space with 48-bit addresses.
 #[cfg(target_arch = "aarch64")]
 pub const TOP: usize = 0xffff_ffff_f000;
 
-/// Where the exact search begins: first above the legacy layouts, then from the lowest address that
-/// the kernel gives to anybody (`vm.mmap_min_addr`).
+/// The addresses at which the exact search begins: first above the legacy layouts, then the lowest
+/// address that the kernel maps (`vm.mmap_min_addr`).
 pub const SEARCH_FROM: [usize; 2] = [0x1700_0000_0000, 0x1_0000];
 
 /// One ballot: up to [`MAX_CANDIDATES`] addresses, best first.
@@ -52,7 +54,7 @@ pub struct Ballot {
 }
 
 impl Ballot {
-    /// A ballot of these addresses, the first [`MAX_CANDIDATES`] of them.
+    /// Makes a ballot of the first [`MAX_CANDIDATES`] of `addresses`.
     #[must_use]
     pub fn of(addresses: &[usize]) -> Ballot {
         let mut ballot = Ballot { count: 0, list: [0; MAX_CANDIDATES] };
@@ -63,24 +65,24 @@ impl Ballot {
         ballot
     }
 
-    /// The addresses.
+    /// Returns the addresses.
     #[must_use]
     pub fn as_slice(&self) -> &[usize] {
         &self.list[..self.count]
     }
 }
 
-/// How many candidates the first ballot has: the beginnings of the windows, and slots behind them,
-/// so that one job of a hundred thousand ranks in which a few have something odd in each window
-/// still needs no second round.
+/// The number of candidates on the first ballot: the beginnings of the windows, and slots behind
+/// them. One job of a hundred thousand ranks, a few of which have unusual mappings in each window,
+/// then still needs no second round.
 const FIRST: usize = 9;
 
-/// The ballot of round `round` (0, 1, ...) for `length` bytes at a multiple of `align` (a power of
-/// two); `None` when the windows are used up and the exact search begins.
+/// Returns the ballot of round `round` (0, 1, ...) for `length` bytes at a multiple of `align` (a
+/// power of two). Returns `None` after the last window, when the exact search begins.
 ///
-/// Round 0 is the beginning of each window, then the first slots behind them in turn. Each further
-/// round is one window, cut into slots, without those of round 0: a ballot is empty where no other
-/// slot fits.
+/// Round 0 consists of the beginning of each window, then the first slots behind them in turn. Each
+/// further round consists of the slots of one window, without those of round 0. A ballot is empty
+/// if no other slot fits.
 #[must_use]
 pub fn ballot(round: usize, length: usize, align: usize) -> Option<Ballot> {
     let mut list = [0; MAX_CANDIDATES];
@@ -97,8 +99,8 @@ pub fn ballot(round: usize, length: usize, align: usize) -> Option<Ballot> {
         }
     } else {
         let window = WINDOWS.get(round - 1)?;
-        // Somebody has refused all of the first ballot: to put an address to the vote again costs a
-        // round for nothing.
+        // A participant has refused each address of the first ballot. Putting one to the vote again
+        // would cost a round for nothing.
         let refused = ballot(0, length, align)?;
         let slots = (1..=MAX_CANDIDATES).filter_map(|slot| window.slot(slot, length, align));
         slots
@@ -109,8 +111,8 @@ pub fn ballot(round: usize, length: usize, align: usize) -> Option<Ballot> {
 }
 
 impl Window {
-    /// The address of a slot for `length` bytes, of [`MAX_CANDIDATES`] + 1 that share the window;
-    /// fewer fit when they are long.
+    /// Returns the address of a slot for `length` bytes. [`MAX_CANDIDATES`] + 1 slots share the
+    /// window, fewer if they are long.
     fn slot(&self, index: usize, length: usize, align: usize) -> Option<usize> {
         if length > self.length || !self.start.is_multiple_of(align) {
             return None;

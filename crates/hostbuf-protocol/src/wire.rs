@@ -1,23 +1,23 @@
-//! The protocol between a participant and its host's agent, over an abstract unix socket of packets
-//! (SOCK_SEQPACKET).
+//! The protocol between a participant and the agent of its host, over an abstract unix socket of
+//! type SOCK_SEQPACKET.
 //!
 //! Every packet is one [`Frame`] of [`Frame::SIZE`] bytes: a magic number, a kind, words and a
-//! text. Anything else (another length, another magic number, an unknown kind) is not a frame and
-//! ends the connection. The same file is compiled into the library, the agent and the preloaded
-//! object, so it needs only `core`.
+//! text. A packet of another length, with another magic number or an unknown kind is not a frame,
+//! and ends the connection. This module is compiled into the library, the agent and the preloaded
+//! object, so it depends only on `core`.
 //!
 //! ```text
 //! participant                         agent
-//!   Hello (who, counted or late)  ->
-//!   Ready (in the real image)     ->
-//!                                 <-  Ballot (candidates)          again while there is no
-//!   Votes (what it could hold)    ->                               common candidate
-//!                                 <-  Search (from)                after the windows
+//!   Hello (role and rank)         ->
+//!   Ready (in the program itself) ->
+//!                                 <-  Ballot (candidates)          repeated while there is no
+//!   Votes (the candidates held)   ->                               common candidate
+//!                                 <-  Search (from)                after the last ballot
 //!   Hole (its lowest hole)        ->
 //!                                 <-  Winner (layout + descriptors)
 //!   Mapped                        ->
-//!                                 <-  Go                           all ranks of all hosts have mapped
-//!   ... or at any time            <-  Fail (text, whether to print it)
+//!                                 <-  Go                           all ranks have mapped
+//!   at any time:                  <-  Fail (text, and if to print it)
 //!   Failed (text)                 ->
 //! ```
 
@@ -25,10 +25,10 @@
 pub const MAX_BUFFERS: usize = 16;
 /// The largest number of candidates of one ballot.
 pub const MAX_CANDIDATES: usize = 16;
-/// The environment variable that names the agent's socket.
+/// The environment variable with the name of the agent's socket.
 pub const ENV_JOB: &str = "HOSTBUF_JOB";
-/// The environment variable with the path of the `hostbuf` that the launcher puts in front of
-/// ranks.
+/// The environment variable with the path of the `hostbuf` command that the launcher inserts before
+/// the ranks' programs.
 pub const ENV_PREFIX: &str = "HOSTBUF_PREFIX";
 /// The environment variable with the number of the connection that `hostbuf exec` opened.
 pub const ENV_CONNECTION: &str = "HOSTBUF_CONNECTION";
@@ -51,16 +51,16 @@ const _: () = assert!(ENV_ADDRESS.len() == ENV_ADDRESS_ROOM.len() && ENV_SIZE.le
 /// The environment variable with the inode number of the network namespace in which the host's
 /// agent listens.
 pub const ENV_NETWORK: &str = "HOSTBUF_NETWORK";
-/// The environment variable with the text by which a later image of a rank names its ranks in a
-/// message ("ranks 0-3 on h0"). A leading `-` means that another rank with the same command line
-/// prints the message.
+/// The environment variable with the names of its ranks for a message of a later program of a rank
+/// ("ranks 0-3 on h0"). A leading `-` means that another rank with the same command line prints the
+/// message.
 pub const ENV_REPORT: &str = "HOSTBUF_REPORT";
-/// The environment variable with the path of the preloaded object, for images whose `LD_PRELOAD`
+/// The environment variable with the path of the preloaded object, for programs whose `LD_PRELOAD`
 /// names a descriptor.
 pub const ENV_OBJECT: &str = "HOSTBUF_OBJECT";
 /// The largest length of the value of [`ENV_REPORT`], in bytes.
 pub const REPORT_MAX: usize = 64;
-/// The environment variable that makes a missing buffer an error for later images (`--require`).
+/// The environment variable that makes a missing buffer an error for later programs (`--require`).
 pub const ENV_REQUIRE: &str = "HOSTBUF_REQUIRE";
 
 /// The environment variable with the rank on this host, for [`Role::Member`].
@@ -68,9 +68,9 @@ pub const ENV_LOCAL_RANK: &str = "HOSTBUF_LOCAL_RANK";
 /// The environment variable with the number of ranks of this host.
 pub const ENV_LOCAL_SIZE: &str = "HOSTBUF_LOCAL_SIZE";
 
-/// The environment variable that says what registers the buffers before `main`: the process that
-/// does, a colon, and the devices. In that process the registering object ends what the preloaded
-/// object has begun: it says [`Kind::Mapped`] when all is registered, and waits for [`Kind::Go`].
+/// The environment variable with the process that registers the buffers before `main`, a colon, and
+/// the devices. In that process the registering object completes the start: it sends
+/// [`Kind::Mapped`] when all buffers are registered, and waits for [`Kind::Go`].
 pub const ENV_REGISTER: &str = "HOSTBUF_REGISTER";
 
 /// The kind of a frame.
@@ -79,38 +79,39 @@ pub const ENV_REGISTER: &str = "HOSTBUF_REGISTER";
 pub enum Kind {
     /// From a participant: [`Hello`].
     Hello = 1,
-    /// From a participant: its real image runs and can vote. Word 0: the [`Territory`]; word 1: the
-    /// [`Coverage`], with the reason as text where the program does not map the buffer before
+    /// From a participant: its program itself runs and can vote. Word 0: the [`Territory`]; word 1:
+    /// the [`Coverage`]. The text is the reason if the program does not map the buffer before
     /// `main`.
     Ready = 2,
-    /// To a participant: word 0 length, word 1 count, then the candidates.
+    /// To a participant: word 0 is the length, word 1 the number of candidates; the candidates
+    /// follow.
     Ballot = 3,
-    /// From a participant: word 0 bit mask of what it holds; words 1..4 and the text: the first
-    /// refusal.
+    /// From a participant: word 0 is the bit mask of the held candidates; words 1..4 and the text
+    /// are the first refusal.
     Votes = 4,
-    /// To a participant: word 0 length, word 1 from, word 2 align.
+    /// To a participant: word 0 is the length, word 1 the start, word 2 the alignment.
     Search = 5,
-    /// From a participant: word 0 the hole, or `u64::MAX`.
+    /// From a participant: word 0 is the hole, or `u64::MAX`.
     Hole = 6,
     /// To a participant, with one descriptor for the control page and one for each buffer:
     /// [`Winner`]. The text is the value of [`ENV_REPORT`].
     Winner = 7,
     /// From a participant: everything is mapped.
     Mapped = 8,
-    /// To a participant: run `main`. The text, if there is one, is a line that this rank prints for
-    /// its host.
+    /// To a participant: run `main`. The text, if any, is a line that this rank prints for its
+    /// host.
     Go = 9,
-    /// To a participant: word 0 exit status, word 1 whether to print the text.
+    /// To a participant: word 0 is the exit status, word 1 is 1 if the text must be printed.
     Fail = 10,
-    /// From a participant: it cannot go on; the text says why.
+    /// From a participant: it cannot continue. The text is the reason.
     Failed = 11,
-    /// From a member: its part of gathering number word 0 of the group word 1, which has word 2
-    /// members; the text is the part.
+    /// From a member: its part of a gather operation. Word 0 is the number of the operation, word 1
+    /// the group, word 2 the number of members; the text is the part.
     Gather = 12,
-    /// To a member: the part of member word 1 in gathering number word 0.
+    /// To a member: the part of member word 1 in the gather operation word 0.
     Gathered = 13,
-    /// To a rank of a program that allocates, from its host's leader: the pages are taken, or could
-    /// not be.
+    /// To a rank of a program that allocates, from its host's leader: the pages are populated, or
+    /// populating has failed.
     Taken = 14,
 }
 
@@ -135,18 +136,18 @@ pub struct Frame {
     kind: u16,
     text_length: u16,
     padding: u64,
-    /// Operands, as [`Kind`] says.
+    /// The operands, by [`Kind`].
     pub words: [u64; WORDS],
     text: [u8; TEXT],
 }
 
 impl Frame {
-    /// The length of every packet, bytes.
+    /// The length of every packet in bytes.
     pub const SIZE: usize = size_of::<Frame>();
     /// The largest number of bytes of text in a frame.
     pub const TEXT_MAX: usize = TEXT;
 
-    /// A frame with all words zero and no text.
+    /// Makes a frame with all words zero and no text.
     #[must_use]
     pub fn new(kind: Kind) -> Frame {
         Frame {
@@ -181,22 +182,22 @@ impl Frame {
         Kind::from_number(self.kind)
     }
 
-    /// Its text.
+    /// Returns the text.
     #[must_use]
     pub fn text(&self) -> &[u8] {
         &self.text[..usize::from(self.text_length).min(TEXT)]
     }
 
-    /// The bytes to send.
+    /// Returns the bytes to send.
     #[must_use]
     #[allow(unsafe_code)]
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: repr(C) of integers only, with no padding between them (4+2+2+8+512+496 = 1024):
+        // SAFETY: repr(C) of integers only, without padding between them (4+2+2+8+512+496 = 1024):
         // every byte is initialised.
         unsafe { core::slice::from_raw_parts(core::ptr::from_ref(self).cast(), Frame::SIZE) }
     }
 
-    /// Reads a packet; `None` when it is not a frame.
+    /// Parses a packet. Returns `None` if it is not a frame.
     #[must_use]
     pub fn parse(packet: &[u8]) -> Option<Frame> {
         if packet.len() != Frame::SIZE {
@@ -221,7 +222,7 @@ const _: () = assert!(Frame::SIZE == 1024);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Territory {
-    /// Anywhere that is free.
+    /// Any free range.
     Anywhere = 0,
     /// Only in the window that ThreadSanitizer and MemorySanitizer leave to applications.
     Sanitized = 1,
@@ -256,15 +257,15 @@ impl Coverage {
 pub struct Hello {
     /// Its part in the job.
     pub role: Role,
-    /// Rank in the job's first world.
+    /// The rank in the first world of the job.
     pub rank: u64,
     /// The number of ranks of the job, 0 if the engine does not report it.
     pub size: u64,
-    /// Rank on this host.
+    /// The rank on this host.
     pub local_rank: u64,
     /// The number of ranks on this host.
     pub local_size: u64,
-    /// A number that is the same in all participants that ask for the same buffers.
+    /// A number that is the same in all participants that request the same buffers.
     pub request: u64,
 }
 
@@ -274,9 +275,9 @@ pub struct Hello {
 pub enum Role {
     /// A rank of the job: it votes, and the job waits for it.
     Rank = 1,
-    /// A later image, a child or a spawned process: it takes what is agreed.
+    /// A later program, a child or a spawned process: it maps the agreed range.
     Late = 2,
-    /// The library in a process, asking what the launcher made and for the descriptors.
+    /// The library in a process, which requests the agreed layout and the descriptors.
     Library = 3,
     /// A rank that takes part in collective operations among the ranks of this host, through the
     /// agent.
@@ -284,14 +285,14 @@ pub enum Role {
 }
 
 impl Hello {
-    /// As a frame.
+    /// Encodes it as a frame.
     #[must_use]
     pub fn frame(&self) -> Frame {
         let Hello { role, rank, size, local_rank, local_size, request } = *self;
         Frame::new(Kind::Hello).with(&[role as u64, rank, size, local_rank, local_size, request])
     }
 
-    /// From a frame of kind [`Kind::Hello`]; `None` when a word makes no sense.
+    /// Decodes a frame of kind [`Kind::Hello`]. Returns `None` if a word is invalid.
     #[must_use]
     pub fn parse(frame: &Frame) -> Option<Hello> {
         let [role, rank, size, local_rank, local_size, request] = *frame.words.first_chunk::<6>()?;
@@ -313,13 +314,13 @@ impl Hello {
 /// The result of the agreement: the address and the layout of all buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Winner {
-    /// The agreed address: where the first buffer begins.
+    /// The agreed address, at which the first buffer begins.
     pub address: u64,
-    /// The bytes reserved there.
+    /// The number of bytes reserved at the address.
     pub length: u64,
     /// The offset of the control page from `address`, in bytes.
     pub control: u64,
-    /// Its bytes.
+    /// The length of the control page in bytes.
     pub control_length: u64,
     /// The buffers.
     pub buffers: Placements,
@@ -337,18 +338,18 @@ pub struct Placements {
 pub struct Placement {
     /// The offset of the buffer from the agreed address, in bytes.
     pub offset: u64,
-    /// Its length, bytes.
+    /// The length of the buffer in bytes.
     pub length: u64,
     /// The flags of `mmap` in addition to `MAP_SHARED | MAP_FIXED`. Bit 63 includes the pages in
     /// core files.
     pub flags: u64,
 }
 
-/// In [`Placement::flags`]: the pages go into core files.
+/// The flag in [`Extent::flags`] that includes the pages in core files.
 pub const FLAG_DUMP: u64 = 1 << 63;
 
 impl Placements {
-    /// Adds one; `false` when there are [`MAX_BUFFERS`] already.
+    /// Adds an extent. Returns false if there are already [`MAX_BUFFERS`].
     pub fn push(&mut self, placement: Placement) -> bool {
         let free = self.count < MAX_BUFFERS;
         if free {
@@ -358,7 +359,7 @@ impl Placements {
         free
     }
 
-    /// All of them.
+    /// Returns all extents.
     #[must_use]
     pub fn as_slice(&self) -> &[Placement] {
         &self.list[..self.count]
@@ -366,7 +367,7 @@ impl Placements {
 }
 
 impl Winner {
-    /// As a frame.
+    /// Encodes it as a frame.
     #[must_use]
     pub fn frame(&self) -> Frame {
         let mut frame = Frame::new(Kind::Winner);
@@ -384,7 +385,8 @@ impl Winner {
         frame
     }
 
-    /// From a frame of kind [`Kind::Winner`]; `None` unless every part lies inside the range.
+    /// Decodes a frame of kind [`Kind::Winner`]. Returns `None` unless every part is inside the
+    /// range.
     #[must_use]
     pub fn parse(frame: &Frame) -> Option<Winner> {
         let [address, length, control, control_length, count] = *frame.words.first_chunk::<5>()?;
@@ -409,7 +411,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_survive_the_wire() {
+    fn frames_are_parsed_from_their_bytes() {
         let frame = Frame::new(Kind::Fail).with(&[1, 2]).saying(b"no room");
         let back = Frame::parse(frame.bytes()).unwrap();
         assert_eq!(
@@ -419,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flipped_byte_of_the_head_is_refused_or_harmless() {
+    fn every_flipped_bit_of_the_head_is_rejected_or_harmless() {
         let good = Frame::new(Kind::Fail).saying(b"text");
         for at in 0..16 {
             for bit in 0..8 {
@@ -436,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn a_winner_outside_its_range_is_refused() {
+    fn a_winner_with_a_part_outside_its_range_is_rejected() {
         let mut buffers = Placements::default();
         assert!(buffers.push(Placement { offset: 0, length: 4096, flags: 0 }));
         let winner = Winner { address: 1 << 40, length: 8192, control: 4096, control_length: 4096, buffers };
