@@ -49,7 +49,7 @@ impl fmt::Display for AttachError {
             | AttachError::OtherVersion { why }
             | AttachError::Occupied { why } => f.write_str(why),
             AttachError::UnknownBuffer { name, known } => {
-                write!(f, "no buffer is named \"{name}\"; there is {}", known.join(", "))
+                write!(f, "no buffer is named \"{name}\"; the buffers are {}", known.join(", "))
             }
         }
     }

@@ -11,8 +11,8 @@ pub use crate::attach_error::AttachError;
 /// The result of the operations of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// The reason why an RDMA operation on another host has failed, with the status numbers of verbs in
-/// parentheses.
+/// The reason why an RDMA operation on another host has failed. The number in parentheses is the
+/// verbs status (`ibv_wc_status`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Failure {
@@ -20,7 +20,7 @@ pub enum Failure {
     RemoteAccess,
     /// The other side has not replied to any retry: it has ended, or the network is broken (12).
     NoAnswer,
-    /// The operation was not tried, since an earlier one on the same connection has failed (5).
+    /// The operation was not attempted, since an earlier one on the same connection has failed (5).
     Flushed,
     /// The time limit has passed. The operation may still be in progress.
     Timeout,
@@ -30,12 +30,12 @@ pub enum Failure {
     Closed,
     /// The other side has aborted the common operation because of an error that it reports itself.
     GaveUp,
-    /// Another status of verbs.
+    /// Another verbs status.
     Status(u32),
 }
 
 impl Failure {
-    /// Returns the failure of a completion with this status number of verbs (`ibv_wc_status`).
+    /// Returns the failure of a completion with this verbs status (`ibv_wc_status`).
     #[must_use]
     pub fn from_status(status: u32) -> Failure {
         match status {
@@ -53,23 +53,28 @@ impl fmt::Display for Failure {
             Failure::RemoteAccess => {
                 write!(
                     f,
-                    "it does not allow that: its buffer is frozen, or its registration has ended (status 10)"
+                    "the remote key does not allow the operation: the buffer there is frozen, or its registration has ended (status 10)"
                 )
             }
             Failure::NoAnswer => {
                 write!(
                     f,
-                    "it does not answer any more: its process has ended, or the network is broken (status 12)"
+                    "the host does not answer any more: its process has ended, or the network is broken (status 12)"
                 )
             }
             Failure::Flushed => {
-                write!(f, "not tried, since an earlier operation to it has failed (status 5)")
+                write!(
+                    f,
+                    "the operation was not attempted, since an earlier one on this connection has failed (status 5)"
+                )
             }
-            Failure::Timeout => write!(f, "not over in time"),
-            Failure::Closed => write!(f, "it has closed its end"),
-            Failure::GaveUp => write!(f, "it has given up, because of an error that it reports itself"),
-            Failure::Refused => write!(f, "it refuses the connection; its log says why"),
-            Failure::Status(status) => write!(f, "it has failed with status {status} of verbs"),
+            Failure::Timeout => write!(f, "the operation timed out"),
+            Failure::Closed => write!(f, "the host has closed the connection"),
+            Failure::GaveUp => {
+                write!(f, "the host has aborted the operation because of an error that it reports itself")
+            }
+            Failure::Refused => write!(f, "the host refuses the connection; its log states the reason"),
+            Failure::Status(status) => write!(f, "the operation has failed with verbs status {status}"),
         }
     }
 }
@@ -78,16 +83,16 @@ impl fmt::Display for Failure {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// This host, or this build, cannot do it.
+    /// This host, or this build, does not support the request.
     Unsupported {
-        /// What was asked.
+        /// The request.
         what: String,
-        /// Why it cannot be had here, and what to do.
+        /// The reason, and the remedy.
         why: String,
     },
     /// There is not enough memory.
     NoSpace(NoSpace),
-    /// An error of memory files that is none of the others.
+    /// An error of a memory file that is none of the others.
     Memory(hostbuf_memory::Error),
     /// The participants have found no common address, or have made different requests.
     Disagreed {
@@ -103,7 +108,7 @@ pub enum Error {
         /// The argument, its value, and the expected values.
         what: String,
     },
-    /// The kernel refused.
+    /// A system call failed.
     Os {
         /// The failed operation, with its operands.
         doing: String,
@@ -124,9 +129,9 @@ pub enum Error {
         /// The value of the word.
         found: u64,
     },
-    /// The arena has no room.
+    /// The arena has too few bytes left.
     Full {
-        /// Bytes asked.
+        /// The number of bytes requested.
         asked: u64,
         /// The number of bytes left.
         left: u64,
@@ -136,7 +141,7 @@ pub enum Error {
         /// The reason.
         why: String,
     },
-    /// An operation on another host by RDMA has failed.
+    /// An RDMA operation on another host has failed.
     Peer {
         /// The number of the host, from 0 in the order of the fabric.
         host: usize,
@@ -159,9 +164,9 @@ pub enum Error {
     },
     /// A collective operation failed.
     Collective {
-        /// Which.
+        /// The name of the operation.
         operation: &'static str,
-        /// Why.
+        /// The reason.
         why: String,
     },
     /// A registration failed.
@@ -193,12 +198,12 @@ impl fmt::Display for Error {
             Error::Corrupt { word, found } => {
                 write!(
                     f,
-                    "the control page is damaged: {word} reads {found:#x}. Somebody wrote over it; the job must be started again"
+                    "the control page is damaged: {word} is {found:#x}. A process has overwritten it; start the job again"
                 )
             }
             Error::Full { asked, left } => write!(
                 f,
-                "the arena is full: {} asked, {} left. Ask for a larger buffer (--size, or the size that allocate was given)",
+                "the arena is full: {} requested, {} left. Make the buffer larger (--size, or the size passed to allocate)",
                 Bytes(*asked),
                 Bytes(*left)
             ),

@@ -1,4 +1,4 @@
-//! Making a buffer read-only for good.
+//! Making a buffer permanently read-only.
 
 #![allow(unsafe_code)]
 
@@ -19,14 +19,14 @@ use hostbuf_os::{process, raw};
 use hostbuf_register::Span;
 use hostbuf_register::own_ranges::Freezing;
 
-/// How long pages may be held by nobody who can be seen before it counts as pinned: the kernel
-/// itself holds some for a moment, when it makes huge pages of them or moves them, and so does
-/// whoever reads a process's memory from outside. (The kernel waits 0.15 s itself.)
+/// The time for which pages may be held by an unknown holder before they count as pinned. The
+/// kernel itself holds some pages briefly, when it migrates them or collapses them into huge pages,
+/// and so does a process that reads another's memory. (The kernel itself waits for 0.15 s.)
 const MOMENT: Duration = Duration::from_secs(1);
-/// Between two looks.
+/// The interval between two attempts to seal.
 const PACE: Duration = Duration::from_millis(10);
 
-/// A buffer that the ranks can no longer write: their mappings are read-only, and a stray write
+/// A buffer that the ranks can no longer write to: their mappings are read-only, and a stray write
 /// faults.
 #[derive(Clone, Debug)]
 pub struct Frozen {
@@ -34,39 +34,39 @@ pub struct Frozen {
     proof: Proof,
 }
 
-/// How sure it is that nobody on this host can write.
+/// The certainty that no process on this host can write to a frozen buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Proof {
-    /// The kernel sealed the memory against writing, which it does only while no writable mapping
-    /// exists anywhere.
+    /// The kernel sealed the memory against writing, which it does only while there is no writable
+    /// mapping in any process.
     Sealed,
-    /// The ranks that froze can no longer write, and nobody can map it writable any more, but
-    /// somebody may still hold a writable mapping from before.
+    /// The ranks that froze the buffer can no longer write, and no process can create a new
+    /// writable mapping, but a process may still have an earlier one.
     Weaker {
-        /// Who, as far as `/proc` shows, or what else stood in the way.
+        /// The processes that still have one, as far as `/proc` shows them, or another obstacle.
         why: String,
     },
 }
 
 impl Frozen {
-    /// The buffer.
+    /// Returns the buffer.
     #[must_use]
     pub fn buffer(&self) -> &HostBuffer {
         &self.buffer
     }
 
-    /// How sure it is.
+    /// Returns the certainty that no process can write.
     #[must_use]
     pub fn proof(&self) -> &Proof {
         &self.proof
     }
 
-    /// All bytes. `None` unless the kernel has [sealed](Proof::Sealed) them: then nobody can change
-    /// them while a slice exists.
+    /// Returns all bytes, or `None` unless the kernel has [sealed](Proof::Sealed) them: only then
+    /// can no process change them while a slice exists.
     #[must_use]
     pub fn bytes(&self) -> Option<&[u8]> {
-        // SAFETY: mapped for reading as long as self lives, and by the seal no process can write to
-        // it.
+        // SAFETY: mapped for reading as long as self lives, and by the seal no process can write
+        // there.
         let slice =
             || unsafe { std::slice::from_raw_parts(self.buffer.as_ptr().as_ptr(), self.buffer.len()) };
         (self.proof == Proof::Sealed).then(slice)
@@ -75,42 +75,42 @@ impl Frozen {
 
 impl HostBuffer {
     /// Makes the buffer read-only, in all ranks of `group` and, where the kernel can prove it, for
-    /// everybody on every host. Collective over all ranks that have the buffer mapped; a process
-    /// that is not in `group` and still maps it writable (a shell that started a rank, a child
-    /// forked before) makes the proof [`Proof::Weaker`] on its host, which names it. Children
-    /// forked afterwards inherit read-only memory.
+    /// all processes of every host. Collective over all ranks that have the buffer mapped. A
+    /// process that is not in `group` and still maps the buffer writable (a shell that started a
+    /// rank, a child forked before) makes the proof [`Proof::Weaker`] on its host, and the proof
+    /// names it. Children forked afterwards inherit read-only memory.
     ///
-    /// No device can write afterwards either, nor a peer through one: what a
-    /// [`RegistrationCache`](crate::register::RegistrationCache) has of the buffer is ended, on all
-    /// ranks, before anything is sealed, also what it was told to
-    /// [keep](crate::register::RegistrationCache::keep). New registrations are for reading only. A
-    /// [`Registration`](crate::register::Registration) for reading that is held meanwhile lives on;
-    /// where its device pins pages (RDMA, CUDA) the kernel does not seal them, and the proof is
-    /// [`Proof::Weaker`]: so register after freezing.
+    /// Afterwards no device can write either, nor can a remote host through a device: all ranks end
+    /// the registrations of the buffer in each
+    /// [`RegistrationCache`](crate::register::RegistrationCache) before the memory is sealed,
+    /// including those that are [kept](crate::register::RegistrationCache::keep). New registrations
+    /// can only be for reading. A [`Registration`](crate::register::Registration) for reading that
+    /// is held during the freeze stays valid. If its device pins pages (RDMA, CUDA), the kernel
+    /// does not seal them, and the proof is [`Proof::Weaker`]: register after freezing to avoid
+    /// this.
     ///
-    /// What `hostbuf run --register` has registered is ended too, and registered again for reading
-    /// once the buffer is sealed; its keys are others then.
+    /// The registrations of `hostbuf run --register` are ended too. Once the buffer is sealed, it
+    /// is registered again for reading, with new keys.
     ///
     /// # Errors
-    /// On all ranks: [`Error::Disagreed`] when they do not have one buffer; [`Error::Freeze`] when
-    /// the buffer is not filled on every host, or a rank holds a
-    /// [`Registration`](crate::register::Registration) or a lease by which a device can write into
-    /// it (then nothing has been sealed, and it can be tried again); [`Error::Os`] when remapping
-    /// fails.
+    /// On all ranks: [`Error::Disagreed`] if the ranks do not have one buffer; [`Error::Freeze`] if
+    /// the buffer is not filled on every host, or if a rank holds a
+    /// [`Registration`](crate::register::Registration) or a lease by which a device can write to it
+    /// (in this case nothing has been sealed, and the call can be repeated); [`Error::Os`] if
+    /// remapping fails.
     pub fn freeze(&self, group: &dyn Collective) -> Result<Frozen> {
         let _span = info_span!("freeze", buffer = %self.name()).entered();
         let hosts = Hosts::of(group)?;
         self.compare(group, &hosts)?;
         all_or_none(group, self.may_freeze())?;
-        // Before anything that cannot be undone: the devices.
+        // The devices come first: the later steps cannot be undone.
         let mut freezing = None;
         let begun = self.region(..).and_then(|span| Ok(Freezing::begin(span)?));
         all_or_none(group, begun.map(|begun| freezing = Some(begun)))?;
-        // No new writable mapping from here on; then every rank gives up its own.
+        // From here on there is no new writable mapping; then every rank gives up its own.
         let sealed = if hosts.leads() { self.add_seal(SealFlag::F_SEAL_FUTURE_WRITE) } else { Ok(()) };
         all_or_none(group, sealed)?;
-        // What was registered before main may write, and pins pages, which would stand in the
-        // proof's way.
+        // Registrations made before main may write, and pin pages, which would prevent the seal.
         let span = Span::new(self.as_ptr().as_ptr() as usize, self.len())?;
         let ended = if preregistered::end(span) { Ok(()) } else { Err(still_registered(self)) };
         let ended = ended.and_then(|()| Ok(freezing.as_ref().map_or(Ok(()), Freezing::finish)?));
@@ -122,7 +122,7 @@ impl HostBuffer {
         }
         let proof = tell_host(&*hosts.local, proof)?;
         if !preregistered::again(span) {
-            warn!(buffer = %self.name(), "what --register registered could not be registered again for reading");
+            warn!(buffer = %self.name(), "the buffer could not be registered again for reading, as --register demands");
         }
         group.barrier()?;
         freezing.into_iter().for_each(Freezing::keep);
@@ -133,14 +133,14 @@ impl HostBuffer {
         match self.fill_state()? {
             FillState::Filled | FillState::Frozen => Ok(()),
             FillState::Empty | FillState::Filling => Err(Error::not_frozen(format_args!(
-                "buffer \"{}\" on {} is not filled: initialize and replicate it first",
+                "buffer \"{}\" on {} is not filled. Initialize and replicate it first",
                 self.name(),
                 process::host_name()
             ))),
         }
     }
 
-    /// Adds a seal; one that is there already is fine.
+    /// Adds a seal, unless the file has it already.
     fn add_seal(&self, seal: SealFlag) -> Result<()> {
         let have = memfd::seals(self.fd()).map_err(Error::os("reading the seals of the buffer"))?;
         if have.contains(seal) {
@@ -151,22 +151,22 @@ impl HostBuffer {
 
     fn remap_read_only(&self) -> Result<()> {
         let (at, length) = (self.as_ptr().as_ptr() as usize, self.len());
-        // SAFETY: the same file over its own mapping: every byte stays what and where it is, so
-        // references remain valid; only the right to write goes.
+        // SAFETY: maps the same file over its own mapping: no byte changes or moves, so references
+        // remain valid; only the permission to write ends.
         unsafe { raw::map_over(at, length, raw::PROT_READ, self.fd().as_raw_fd(), 0) }.map_err(|e| {
             Error::os(format!("mapping {length} bytes at {at:#x} read-only"))(
                 std::io::Error::from_raw_os_error(e.0),
             )
         })?;
         if self.identity().dump == 0 {
-            // SAFETY: keeps a range out of core files, as before the remapping; refused, a core is
-            // only larger.
+            // SAFETY: excludes a range from core files, as before the remapping. If it fails, a
+            // core file is only larger.
             let _ = unsafe { raw::advise(at, length, raw::MADV_DONTDUMP) };
         }
         Ok(())
     }
 
-    /// Asks the kernel for the proof. For the host's leader.
+    /// Asks the kernel for the proof. Called by the host's leader.
     fn prove(&self) -> Proof {
         let begun = Instant::now();
         let proof = loop {
@@ -183,11 +183,11 @@ impl HostBuffer {
                     let host = process::host_name();
                     if holders.is_empty() {
                         format!(
-                            "on {host} a device has pages of it pinned (a registration from before), or a process that is \
-                             not visible from here has it mapped writable"
+                            "on {host} a device has pages of the buffer pinned (by an earlier registration), or a process that is \
+                             not visible from here maps it writable"
                         )
                     } else {
-                        format!("still mapped writable on {host} by {}", holders.join(", "))
+                        format!("the buffer is still mapped writable on {host} by {}", holders.join(", "))
                     }
                 }
                 Err(error) => error.to_string(),
@@ -195,7 +195,7 @@ impl HostBuffer {
             break Proof::Weaker { why };
         };
         if let Proof::Weaker { why } = &proof {
-            warn!(buffer = %self.name(), why, "the kernel could not prove that nobody writes");
+            warn!(buffer = %self.name(), why, "the kernel could not prove that no process can write");
         }
         self.control().set_fill(self.index, FillState::Frozen);
         proof
@@ -205,11 +205,11 @@ impl HostBuffer {
 fn still_registered(buffer: &HostBuffer) -> Error {
     let (name, host, pid) = (buffer.name(), process::host_name(), std::process::id());
     Error::not_frozen(format_args!(
-        "in process {pid} on {host} a registration of \"{name}\" by --register does not end"
+        "in process {pid} on {host} the registration of \"{name}\" by --register does not end"
     ))
 }
 
-/// The leader's proof to all ranks of the host.
+/// Passes the leader's proof to all ranks of the host.
 fn tell_host(local: &dyn Collective, proof: Proof) -> Result<Proof> {
     let mut weaker = [u64::from(proof != Proof::Sealed)];
     local.all_reduce(&mut weaker, Reduce::Max)?;
@@ -220,7 +220,7 @@ fn tell_host(local: &dyn Collective, proof: Proof) -> Result<Proof> {
     Ok(Proof::Weaker { why: text_of_first(local, mine)? })
 }
 
-/// The processes of this host that map the buffer writable, as far as they can be seen.
+/// Returns the processes of this host that map the buffer writable, as far as they are visible.
 fn writers(buffer: &HostBuffer) -> Vec<String> {
     let inode = buffer.identity().inode.to_string();
     let maps_it = |pid: i32| {
@@ -242,18 +242,18 @@ mod tests {
     use crate::job::Solo;
     use crate::{BufferOptions, Pages};
 
-    /// A pipe that holds a page of the buffer, as long as its reading end is open.
+    /// Returns a pipe that holds a page of the buffer as long as its read end is open.
     fn holding(buffer: &HostBuffer) -> std::io::PipeReader {
         let (reader, writer) = std::io::pipe().unwrap();
         let page = libc::iovec { iov_base: buffer.as_ptr().as_ptr().cast(), iov_len: 4096 };
-        // SAFETY: a page of the buffer's, which lives longer, and which nobody writes through the
-        // pipe.
+        // SAFETY: a page of the buffer, which outlives the pipe; nothing writes to the page through
+        // the pipe.
         assert_eq!(unsafe { libc::vmsplice(writer.as_raw_fd(), &raw const page, 1, 0) }, 4096);
         reader
     }
 
     #[test]
-    fn pages_that_are_held_for_a_moment_do_not_stand_in_the_way() {
+    fn pages_that_are_held_briefly_do_not_prevent_the_seal() {
         let filled = || {
             let options = BufferOptions::new(1 << 16).pages(Pages::Small);
             let buffer = HostBuffer::allocate(&Solo, options).unwrap();
@@ -271,7 +271,7 @@ mod tests {
         let held = holding(&buffer);
         let frozen = std::thread::scope(|scope| {
             scope.spawn(move || {
-                // Longer than the kernel waits.
+                // Longer than the wait of the kernel.
                 std::thread::sleep(Duration::from_millis(300));
                 drop(held);
             });

@@ -1,22 +1,22 @@
-//! One buffer per host, at one address on every host of a job, shared by all its ranks.
+//! One buffer per host, at one address on every host of a job, shared by all ranks of the host.
 //!
-//! An MPI program in which each of 128 ranks of a node holds a private copy of a read-only table
-//! wastes 127 copies. With hostbuf there is one copy a node, and since it stands at the same
-//! address in every rank of every node, it may be full of raw pointers: built once, sent to the
-//! other nodes as bytes, never rebuilt.
+//! If each of the 128 ranks on a host holds a private copy of a read-only table, 127 copies are
+//! wasted. With hostbuf there is one copy per host. Because it is mapped at the same address in
+//! every rank of every host, it may contain raw pointers: it is built once, sent to the other hosts
+//! as bytes, and used there as it is.
 //!
-//! | concept | type | what it is |
+//! | concept | type | description |
 //! | --- | --- | --- |
 //! | buffer | [`HostBuffer`] | a host's shared memory, mapped at the agreed address |
-//! | what to ask for | [`BufferOptions`], [`Pages`] | size, pages, lazy, name |
-//! | who takes part | [`job::Collective`] | [`job::Solo`], [`job::Local`], `job::Mpi` (feature `mpi`) |
-//! | what may live inside | [`Portable`], [`Arena`], [`List`], [`Map`] | objects whose pointers stay inside |
-//! | after filling | [`Frozen`] | nobody can write any more, and the kernel is the proof |
+//! | request | [`BufferOptions`], [`Pages`] | size, pages, lazy, name |
+//! | ranks | [`job::Collective`] | [`job::Solo`], [`job::Local`], `job::Mpi` (feature `mpi`) |
+//! | contents | [`Portable`], [`Arena`], [`List`], [`Map`] | objects whose pointers stay inside |
+//! | after filling | [`Frozen`] | a read-only buffer, with the kernel's proof |
 //! | devices | [`register`] | registrations, and a cache of them |
-//! | what went wrong | [`Error`] | a variant for each operation, with operands |
+//! | failure | [`Error`] | a variant for each operation, with operands |
 //!
-//! Under `hostbuf run` or `mpirun ... hostbuf exec` the buffer is there before `main`, and
-//! [`HostBuffer::attach`] finds it. Without a launcher, [`HostBuffer::allocate`] makes one
+//! Under `hostbuf run` or `mpirun ... hostbuf exec` the buffer exists before `main`, and
+//! [`HostBuffer::attach`] finds it. Without a launcher, [`HostBuffer::allocate`] creates one
 //! collectively:
 //!
 //! ```

@@ -10,8 +10,8 @@ use crate::error::{Error, Result};
 use crate::segment::ledger::{Ledger, Listed};
 use hostbuf_register::own_ranges::Writing;
 
-/// What a registration of a buffer keeps until it has ended: the note that a device can write, the
-/// memory, and the line that `hostbuf stat` shows.
+/// The resources of a buffer's registration until it has ended: the entry that a device can write,
+/// the memory, and the row that `hostbuf stat` shows.
 struct Kept {
     _writing: Option<Writing>,
     job: Arc<dyn Send + Sync>,
@@ -19,19 +19,18 @@ struct Kept {
 }
 
 impl HostBuffer {
-    /// Registers the buffer, or the bytes of it that `region` names, with a device, for this
-    /// process. The registration keeps the memory: it stays mapped until the registration has
-    /// ended.
+    /// Registers the buffer, or the bytes `region` of it, with a device, for this process. The
+    /// memory stays mapped until the registration has ended.
     ///
-    /// A registration belongs to one process, and each counts by itself (RDMA charges each against
-    /// `ulimit -l`). So usually one process of a host registers, the one that does its I/O; others
-    /// do when they need it. `hostbuf stat` shows who has registered what, in a table that has room
-    /// for some 170 registrations of a job on each host.
+    /// A registration belongs to one process, and RDMA charges each registration against `ulimit
+    /// -l`. Usually one process of a host registers, the one that does its I/O; others register
+    /// when they need it. `hostbuf stat` shows the registrations of all processes, from a table
+    /// with room for about 170 registrations of a job on each host.
     ///
-    /// A [`RegistrationCache`](crate::register::RegistrationCache) over the same registrar knows
-    /// nothing of this. Where a device refuses overlaps (CUDA) it is in the cache's way: there let
-    /// the cache register the buffer, by [`keep`](crate::register::RegistrationCache::keep), which
-    /// needs no watching either.
+    /// A [`RegistrationCache`](crate::register::RegistrationCache) over the same registrar does not
+    /// know of this registration. If a device rejects overlaps (CUDA), the registration conflicts
+    /// with those of the cache. In this case let the cache register the buffer, by
+    /// [`keep`](crate::register::RegistrationCache::keep), which needs no monitoring either.
     ///
     /// ```
     /// # use std::sync::Arc;
@@ -46,9 +45,8 @@ impl HostBuffer {
     ///
     /// # Errors
     /// [`Error::Invalid`] for a region that is empty or not inside the buffer; [`Error::Freeze`]
-    /// for an access that writes into a frozen buffer; as [`Registrar::register`]. While a
-    /// registration lives by which a device can write, the buffer cannot be
-    /// [frozen](HostBuffer::freeze).
+    /// for an access that writes to a frozen buffer; as [`Registrar::register`]. While there is a
+    /// registration by which a device can write, the buffer cannot be [frozen](HostBuffer::freeze).
     pub fn register<R: Registrar>(
         &self,
         registrar: &Arc<R>,
@@ -58,7 +56,7 @@ impl HostBuffer {
         let span = self.region(region)?;
         if access.writes() && self.fill_state()? == crate::FillState::Frozen {
             let why = format!(
-                "buffer \"{}\" is frozen, and {access} could change it: register it for reading",
+                "buffer \"{}\" is frozen, and a device could change it by {access}. Register it for reading",
                 self.name()
             );
             return Err(Error::Freeze { why });
@@ -80,9 +78,9 @@ impl HostBuffer {
         Ok(registration)
     }
 
-    /// Removes what `hostbuf stat` shows of this process's registrations from before its last exec,
-    /// of all buffers of the job. The registrations ended with that image. Call it before this
-    /// image registers anything.
+    /// Removes the rows that `hostbuf stat` shows for this process from before its last exec, of
+    /// all buffers of the job. Those registrations ended with the exec. Call it before this process
+    /// registers anything.
     pub fn forget_earlier_image(&self) {
         Ledger::of(self.control()).forget_earlier_image();
     }
@@ -114,7 +112,7 @@ mod tests {
         let control = buffer.control();
         drop(buffer);
         drop(part);
-        // Still mapped, and readable; and still listed.
+        // The memory is still mapped, readable and listed.
         let listed =
             || Ledger::of(control).registrations().into_iter().map(Result::unwrap).collect::<Vec<_>>();
         let [left] = &listed()[..] else { panic!("one is left") };
@@ -127,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_may_write_into_a_frozen_buffer() {
+    fn no_device_may_write_to_a_frozen_buffer() {
         let fake = Arc::new(Fake::new(Overlap::Free));
         let buffer = HostBuffer::allocate(&Solo, BufferOptions::new(1 << 20)).unwrap();
         buffer.initialize(|arena| arena.place(1u64)).unwrap();
@@ -136,7 +134,7 @@ mod tests {
         assert!(refused.contains("fake"), "{refused}");
         assert_eq!(fake.live().len(), 1);
         drop(held);
-        // It was undone: what was refused once may be registered again.
+        // The failed freeze was undone: the buffer can be registered for writing again.
         buffer.register(&fake, .., Access::WRITE).unwrap();
         let frozen = buffer.freeze(&Solo).unwrap();
         let refused = buffer.register(&fake, .., Access::REMOTE_WRITE).unwrap_err().to_string();

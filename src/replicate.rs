@@ -1,4 +1,4 @@
-//! Sending a filled buffer to the other hosts, as bytes.
+//! Copying a filled buffer to the other hosts, as bytes.
 
 #![allow(unsafe_code)]
 
@@ -16,32 +16,32 @@ use crate::segment::fill_state::FillState;
 use crate::segment::handle::HostBuffer;
 use hostbuf_os::process;
 
-/// Bytes sent at a time: large enough for the network's full speed, small enough that checking one
-/// overlaps with the next one's way.
+/// The number of bytes that are sent at a time: large enough for the full bandwidth of the network,
+/// small enough that checksumming one part overlaps with the transfer of the next.
 const CHUNK: usize = 16 << 20;
 
 impl HostBuffer {
     /// Sends the filled buffer of `root`'s host to all other hosts of `group`, where it must be
     /// empty: the bytes up to the high-water mark, checksummed. Pointers inside stay valid, since
-    /// the address is the same. Collective; the hosts' leaders move the data: by RDMA along a tree
-    /// where they are joined for this buffer (by a `rdma::Fabric`), by the collective's broadcast
-    /// otherwise.
+    /// the address is the same. Collective. The leaders of the hosts move the data: by RDMA along a
+    /// tree if an `rdma::Fabric` joins them for this buffer, by the group's broadcast otherwise.
     ///
-    /// This is also where hosts that do not know each other (`hostbuf exec`) are compared.
+    /// It also compares hosts that do not know each other yet (`hostbuf exec`).
     ///
     /// # Errors
-    /// [`Error::Disagreed`] when the hosts have different addresses or sizes, ranks of one host
-    /// different buffers, or the ranks name different roots; [`Error::Fill`] when `root`'s host is
-    /// not filled or another one is; [`Error::Replicate`] when a checksum differs (that host is
-    /// empty again); on all ranks.
+    /// On all ranks: [`Error::Disagreed`] if the hosts have different addresses or sizes, if the
+    /// ranks of one host have different buffers, or if the ranks pass different roots;
+    /// [`Error::Fill`] if the buffer of `root`'s host is not filled or another one is;
+    /// [`Error::Replicate`] if a checksum differs (the buffer of that host is empty again).
     ///
     /// # Panics
-    /// When `root` is no rank of `group`.
+    /// If `root` is not a rank of `group`.
     pub fn replicate(&self, group: &dyn Collective, root: usize) -> Result<()> {
         self.replicate_with(group, root, &mut |_, _| {})
     }
 
-    /// The same; `progress` hears on `root`'s leader how many bytes of how many are sent.
+    /// Replicates the buffer as [`replicate`](HostBuffer::replicate) does. On `root`'s leader,
+    /// `progress` is called with the number of bytes sent and the number of all bytes.
     ///
     /// # Errors
     /// As [`replicate`](HostBuffer::replicate).
@@ -63,7 +63,7 @@ impl HostBuffer {
         let source = hosts.host_of[root];
         let ready = if hosts.leads() { self.ready(hosts.index == source) } else { Ok(None) };
         let turn = all_or_none(group, ready)?;
-        // What the source says of itself: high-water mark, root object, its type.
+        // The description of the source: the high-water mark, the root object, and its type.
         let header = if hosts.leads() && hosts.index == source { self.header() } else { Ok([0; 3]) };
         let mut header = all_or_none(group, header)?;
         group.all_reduce(&mut header, Reduce::Max)?;
@@ -80,13 +80,13 @@ impl HostBuffer {
         Ok(())
     }
 
-    /// Checks that all ranks of a host have the same memory, and that address and size are the same
-    /// on all hosts. Collective.
+    /// Checks that all ranks of a host have the same memory, and that its address and size are the
+    /// same on all hosts. Collective.
     ///
     /// # Errors
-    /// [`Error::Disagreed`] on all ranks, which names the one that differs; [`Error::Collective`].
+    /// [`Error::Disagreed`] on all ranks, with the rank that differs; [`Error::Collective`].
     pub fn compare(&self, group: &dyn Collective, hosts: &Hosts) -> Result<()> {
-        // Buffers that ranks have made each for itself may well stand at one address.
+        // Buffers that ranks have allocated separately may have the same address.
         let memory = self.identity().inode;
         let mut local = [memory, !memory];
         hosts.local.all_reduce(&mut local, Reduce::Min)?;
@@ -98,18 +98,21 @@ impl HostBuffer {
             return Ok(());
         }
         let (name, length) = (self.name(), Bytes(mine[1]));
-        // The ranks that differ from the greatest, or else from the least, are the ones to name.
+        // The error names the ranks that differ from the maximum, or otherwise from the minimum.
         let differs = mine != [!words[2], !words[3]];
         let why = match is_one {
-            true => format!("its buffer \"{name}\" is {length} at {:#x}, and another host's is not", mine[0]),
+            true => format!(
+                "its buffer \"{name}\" is {length} at {:#x}, and the one of another host is not",
+                mine[0]
+            ),
             false => format!(
-                "its buffer \"{name}\" is not the one that other ranks of its host have: attach to one, or allocate one with all of them"
+                "its buffer \"{name}\" is not the one of other ranks of its host. Attach to one buffer, or allocate one with all ranks"
             ),
         };
         Err(election::disagreement(group, (differs || !is_one).then(|| (group.rank(), why))))
     }
 
-    /// All ranks send from the same host.
+    /// Checks that all ranks pass the same root.
     fn same_source(&self, group: &dyn Collective, root: usize) -> Result<()> {
         let mut roots = [root as u64, !(root as u64)];
         group.all_reduce(&mut roots, Reduce::Min)?;
@@ -117,7 +120,7 @@ impl HostBuffer {
             return Ok(());
         }
         let why = format!(
-            "it wants buffer \"{}\" replicated from rank {root}, and another rank from rank {}",
+            "it replicates buffer \"{}\" from rank {root}, and another rank from rank {}",
             self.name(),
             roots[0]
         );
@@ -129,13 +132,13 @@ impl HostBuffer {
         Ok([self.high_water()?, at, kind])
     }
 
-    /// On the source: filled. Elsewhere: this process's turn to fill.
+    /// Checks on the source that the buffer is filled. Takes the turn to fill on the other hosts.
     fn ready(&self, is_source: bool) -> Result<Option<Turn<'_>>> {
         let host = process::host_name();
         let why = match (is_source, self.fill_state()?) {
             (true, FillState::Filled | FillState::Frozen) => return Ok(None),
             (true, state) => format!(
-                "buffer \"{}\" on {host} is {}, and there is nothing to send",
+                "buffer \"{}\" on {host} is {}, so there is nothing to send",
                 self.name(),
                 state.name()
             ),
@@ -150,20 +153,20 @@ impl HostBuffer {
         Err(Error::Fill { why })
     }
 
-    /// What joins all hosts' parts of this buffer, if there is such a thing, the same on all of
-    /// them, and ready.
+    /// Returns the carrier that joins this buffer's parts on all hosts, if there is one that is
+    /// ready and the same on all hosts.
     fn carrier(&self, hosts: &Hosts) -> Result<Option<(Arc<dyn Carrier>, u64)>> {
         let found = carrier::find(self.as_ptr().as_ptr() as usize, hosts.count, hosts.index)
             .map(|carrier| (carrier.prepare(), carrier));
         let number = found.as_ref().map_or(0, |(_, carrier)| carrier.number());
         let mut all = [u64::from(found.is_some()), number, !number];
-        // Nobody begins before all are ready.
+        // No host begins before all are ready.
         hosts.leaders.all_reduce(&mut all, Reduce::Min)?;
         let same = all[0] == 1 && all[1] == !all[2];
         Ok(found.filter(|_| same).map(|(prepared, carrier)| (carrier, prepared)))
     }
 
-    /// Among the leaders: the bytes, then the comparison of what arrived.
+    /// Sends the bytes among the leaders, and compares the checksums of the received bytes.
     fn stream(
         &self,
         hosts: &Hosts,
@@ -178,16 +181,16 @@ impl HostBuffer {
             return Ok(());
         }
         let mut hash = xxhash_rust::xxh3::Xxh3::new();
-        // SAFETY: inside the mapping; on the source nobody writes (it is filled), elsewhere only
-        // this process may (it has the turn), and what it may write through lives only as long as
-        // the collective's call.
+        // SAFETY: inside the mapping. On the source no process writes (the buffer is filled).
+        // Elsewhere only this process may write (it has the turn), and the slice that it writes
+        // through lives only as long as the collective call.
         let part = |at: usize, length: usize| unsafe {
             std::slice::from_raw_parts_mut(self.as_ptr().as_ptr().add(at), length)
         };
         let mut arrived = |at: usize, length: usize| {
             hash.update(part(at, length));
             if hosts.index != source {
-                // So that whoever watches sees how far it is.
+                // For `hostbuf stat`, which shows the progress.
                 self.control().set_high_water(self.index, (at + length) as u64);
             }
             progress((at + length) as u64, bytes);
@@ -216,7 +219,10 @@ impl HostBuffer {
         if words[0] == digest {
             return Ok(());
         }
-        let why = format!("checksum {digest:#018x} arrived, {:#018x} was sent", words[0]);
+        let why = format!(
+            "the checksum of the received bytes is {digest:#018x}, and that of the sent bytes is {:#018x}",
+            words[0]
+        );
         Err(Error::Replicate { host: process::host_name(), why })
     }
 }

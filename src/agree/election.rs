@@ -1,13 +1,13 @@
-//! One address for all: how the participants find it.
+//! The election of one address that is free in all participants.
 //!
-//! A participant holds every candidate that it votes for, so what wins cannot be taken away between
-//! vote and use. Rounds of ballots over likely addresses come first, one small reduction each.
-//! Behind them stands an exact search: every participant names its own lowest hole at or above `x`,
-//! the greatest of these answers is the next `x`, until all name the same. No participant has a
-//! hole that begins below its own answer, so the first `x` that all name is the lowest common hole,
-//! and the search fails only when there is none. Each step is one reduction of one word, whatever
-//! the number of participants; each step that does not end the search passes at least one mapping
-//! of somebody's.
+//! A participant holds every candidate for which it votes, so no mapping can occupy the winner
+//! between vote and use. The election begins with rounds of ballots over likely addresses, one
+//! small reduction each. If they fail, an exact search follows: every participant reports its own
+//! lowest hole at or above `x`, the greatest of these addresses is the next `x`, until all
+//! participants report `x` itself. No participant has a hole that begins below its own report, so
+//! the first `x` that all report is the lowest common hole, and the search fails only if there is
+//! none. Each step is one reduction of one word, whatever the number of participants. Each step
+//! that does not end the search passes at least one mapping of a participant.
 
 use crate::error::{Error, Result};
 use crate::job::{Collective, Reduce};
@@ -15,41 +15,43 @@ use hostbuf_os::process;
 use hostbuf_protocol::ballot::{Holds, Refusal};
 use hostbuf_protocol::candidates::{self, Ballot, SEARCH_FROM};
 
-/// Everybody who must agree, as one.
+/// All participants of an election.
 pub trait Electorate {
-    /// Puts `ballot` to the vote: what all participants hold afterwards, as a bit mask.
+    /// Puts `ballot` to the vote. Returns the candidates that all participants hold afterwards, as
+    /// a bit mask.
     ///
     /// # Errors
-    /// When a participant is lost.
+    /// Fails if a participant is lost.
     fn vote(&mut self, ballot: &Ballot, length: usize) -> Result<u64>;
 
-    /// The greatest of the participants' lowest aligned holes at or above `from`; `None` when one
-    /// has no hole.
+    /// Returns the greatest of the participants' lowest aligned holes at or above `from`, or `None`
+    /// if a participant has no hole.
     ///
     /// # Errors
-    /// When a participant is lost.
+    /// Fails if a participant is lost.
     fn hole(&mut self, from: usize, length: usize, align: usize) -> Result<Option<usize>>;
 }
 
-/// What came out of an election.
+/// The result of an election.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// The address that everybody holds; `None` when there is no common hole.
+    /// The address that all participants hold, or `None` if there is no common hole.
     pub address: Option<usize>,
-    /// How many reductions it took.
+    /// The number of reductions.
     pub rounds: u32,
 }
 
-/// The most steps of one search. A step passes a mapping of somebody's, and nobody has more than
-/// `vm.max_map_count` (65 530 by default) of them; participants whose mappings interleave against
-/// each other by design could take more, and get the answer that there is no common hole.
+/// The maximum number of steps of one search. A step passes a mapping of a participant, and no
+/// participant has more than `vm.max_map_count` (65 530 by default) of them. Participants whose
+/// mappings interleave by design could need more steps. For them the search reports that there is
+/// no common hole.
 const SEARCH_STEPS: u32 = 100_000;
 
 /// Finds an address for `length` bytes at a multiple of `align` (a power of two) that every
-/// participant holds. Deterministic: every caller of the same electorate sees the same outcome.
+/// participant holds. Deterministic: all callers of one electorate get the same outcome.
 ///
 /// # Errors
-/// Those of the electorate.
+/// Returns those of the electorate.
 pub fn elect(electorate: &mut impl Electorate, length: usize, align: usize) -> Result<Outcome> {
     let _span = tracing::info_span!("agree", length, align).entered();
     let mut rounds = 0;
@@ -74,8 +76,8 @@ pub fn elect(electorate: &mut impl Electorate, length: usize, align: usize) -> R
                 at = hole;
                 continue;
             }
-            // Everybody has a hole here: hold it. Whoever lost it to a thread of its own sends us
-            // on.
+            // All participants report a hole here, so the vote makes them hold it. If one has lost
+            // it to one of its own threads meanwhile, the search continues behind it.
             rounds += 1;
             if electorate.vote(&Ballot::of(&[at]), length)? & 1 == 1 {
                 return Ok(Outcome { address: Some(at), rounds });
@@ -91,7 +93,7 @@ pub fn elect(electorate: &mut impl Electorate, length: usize, align: usize) -> R
 pub(crate) struct Ranks<'a> {
     pub(crate) group: &'a dyn Collective,
     pub(crate) holds: Holds,
-    /// This rank's first refusal of all.
+    /// The first refusal of this rank.
     pub(crate) refusal: Option<String>,
 }
 
@@ -113,18 +115,18 @@ impl Electorate for Ranks<'_> {
     }
 }
 
-/// A refusal for people: the mapping, or the limit, that stands in the way.
+/// Describes a refusal to the user: names the mapping, or the limit, that causes it.
 #[must_use]
 pub fn describe(refusal: &Refusal, length: usize) -> String {
     let (start, end) = refusal.mapping;
     reason(refusal.address, length, refusal.errno.0, (start, end), refusal.path())
 }
 
-/// The same from the operands that came over the wire.
+/// Describes a refusal as [`describe`] does, from operands that were received as a message.
 #[must_use]
 pub fn reason(address: usize, length: usize, errno: i32, mapping: (usize, usize), path: &[u8]) -> String {
     let wanted = match length {
-        // The wire does not carry the length; the ranks all ask for the same.
+        // The message does not contain the length; all ranks request the same one.
         0 => format!("the buffers' range at {address:#x}"),
         _ => format!("{} at {address:#x}", crate::error::Bytes(length as u64)),
     };
@@ -132,24 +134,24 @@ pub fn reason(address: usize, length: usize, errno: i32, mapping: (usize, usize)
         let what =
             if path.is_empty() { "an anonymous mapping".into() } else { String::from_utf8_lossy(path) };
         return format!(
-            "{wanted} is taken by {what} at {:#x}-{:#x}. Look for what maps at a fixed address there, or ask for less",
+            "{wanted} is taken by {what} at {:#x}-{:#x}. Find the code that maps memory at this fixed address, or request less",
             mapping.0, mapping.1
         );
     }
     let os = std::io::Error::from_raw_os_error(errno);
     match errno {
         libc::ENOMEM => format!(
-            "{wanted} is refused: {os}. The address space is limited: raise `ulimit -v`, or ask for less"
+            "{wanted} is refused: {os}. The address space is limited: raise `ulimit -v`, or request less"
         ),
         libc::EEXIST => format!(
-            "{wanted} is outside what this program's sanitizer leaves to applications. Ask for at most 300 GiB"
+            "{wanted} is outside the range that this program's sanitizer leaves to applications. Request at most 300 GiB"
         ),
         _ => format!("{wanted} is refused: {os}"),
     }
 }
 
-/// The error of an election without a winner: the lowest member of `group` that has a `refusal` (a
-/// rank of the job, and why it refused) is named on all. Collective.
+/// Returns the error of an election without a winner. On all ranks it names the lowest member of
+/// `group` that has a `refusal` (its rank in the job, and the reason). Collective.
 #[must_use]
 pub fn disagreement(group: &dyn Collective, refusal: Option<(usize, String)>) -> Error {
     let host = process::host_name;
@@ -157,7 +159,8 @@ pub fn disagreement(group: &dyn Collective, refusal: Option<(usize, String)>) ->
     crate::job::all_or_none(group, refused).err().unwrap_or_else(|| Error::Disagreed {
         host: host(),
         rank: group.rank(),
-        why: "every rank has room, but nowhere in common: ask for less".into(),
+        why: "every rank has a free range of this size, but the ranks have none in common: request less"
+            .into(),
     })
 }
 
@@ -197,8 +200,7 @@ mod tests {
         }
     }
 
-    /// The naive model: put all mappings of all participants into one list, and look for a hole in
-    /// it.
+    /// Searches for a hole by the naive model: in one list of all mappings of all participants.
     fn common_hole(
         spaces: &[Vec<(usize, usize)>],
         from: usize,
@@ -229,8 +231,9 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(300))]
 
-        /// Random address spaces, dense enough that common holes are rare: the election succeeds
-        /// exactly when the naive model finds a hole, and what wins is free for everybody.
+        /// Uses random address spaces, dense enough that common holes are rare. The election
+        /// succeeds exactly if the naive model finds a hole, and the winner is free in all
+        /// participants.
         #[test]
         fn succeeds_exactly_when_a_common_hole_exists(
             layouts in prop::collection::vec(prop::collection::vec((0usize..1 << 20, 1usize..1 << 23), 1..40), 1..12),
@@ -253,10 +256,10 @@ mod tests {
         }
     }
 
-    /// Of 128 GiB the first window has two slots, both on the first ballot. Nothing else is taken,
-    /// so the next window decides.
+    /// For 128 GiB the first window has two slots, both on the first ballot. Nothing else is
+    /// occupied, so the next window decides.
     #[test]
-    fn a_second_ballot_has_only_what_was_not_refused_in_the_first() {
+    fn a_second_ballot_has_only_candidates_that_are_not_in_the_first() {
         for length in [16 << 20, 64 << 30, 128 << 30, 256 << 30, 1 << 40] {
             let first = candidates::ballot(0, length, PAGE).expect("the first ballot");
             let spaces = first.as_slice().iter().map(|&at| vec![(at, at + PAGE)]).collect();
@@ -268,7 +271,8 @@ mod tests {
 
     #[test]
     fn finds_the_only_hole_of_thousands_of_participants() {
-        // Participant i leaves out only the hole and a page of its own; everything else is mapped.
+        // Participant i leaves only the hole and one page of its own free. All other addresses are
+        // mapped.
         let hole = 0x1234_0000_0000;
         let spaces = (0..3000usize)
             .map(|i| {
@@ -282,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn no_common_hole_is_no_address() {
+    fn without_a_common_hole_there_is_no_address() {
         let half = TOP / 2 / PAGE * PAGE;
         let spaces = vec![vec![(0, half)], vec![(half, TOP)]];
         assert_eq!(elect(&mut Simulated { spaces, held: None }, PAGE, PAGE).unwrap().address, None);

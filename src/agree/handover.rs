@@ -1,8 +1,9 @@
-//! From the leader that allocates to the other ranks of its host: the word that the pages are
-//! taken, and then the descriptors, over a socket that lives as long as this takes.
+//! The connection from a host's leader, which allocates, to the other ranks of its host: the
+//! message that the pages are populated, and then the descriptors, over a socket that exists only
+//! during the allocation.
 //!
-//! Who waits for the word sleeps. Waiting inside MPI spins, and would take the cores from those
-//! that take the pages.
+//! The other ranks sleep until the message arrives. A wait inside MPI spins, and would take the
+//! cores from the threads that populate the pages.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -16,17 +17,17 @@ use hostbuf_os::socket;
 use hostbuf_os::{Channel, Message};
 use hostbuf_protocol::wire::{Frame, Kind, Winner};
 
-/// How long a rank that is there already may take to connect, or its leader to send what it has.
+/// The time within which a rank must connect, or its leader must send the descriptors.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How often a rank that waits lets its MPI go on, milliseconds.
+/// The interval at which a waiting rank drives its MPI progress, in milliseconds.
 const PACE: u8 = 10;
 
-/// One rank's end.
+/// One rank's end of the connections.
 pub enum Handover {
-    /// The leader's, with a connection to each other rank of the host: none when it is alone.
+    /// The leader's end: a connection to each other rank of the host, none if the leader is alone.
     Leader(Vec<Channel>),
-    /// Another rank's, to its leader.
+    /// The end of another rank: the connection to its leader.
     Rank(Channel),
 }
 
@@ -34,7 +35,7 @@ impl Handover {
     /// Connects the ranks of a host with the first of them. Collective over `local`.
     ///
     /// # Errors
-    /// [`Error::Os`], [`Error::Collective`]; on all ranks alike.
+    /// [`Error::Os`] or [`Error::Collective`], on all ranks alike.
     pub fn open(local: &dyn Collective, job: u128) -> Result<Handover> {
         let others = local.size() - 1;
         if others == 0 {
@@ -48,29 +49,29 @@ impl Handover {
             Some(listener) => accept(&listener, others).map(Handover::Leader),
             None => Channel::connect(&name)
                 .map(Handover::Rank)
-                .map_err(|e| failed(format!("the leader of this host does not answer: {e}"))),
+                .map_err(|e| failed(format!("the leader rank of this host does not answer: {e}"))),
         };
         all_or_none(local, opened)
     }
 
-    /// The leader does its part by `work`; the others of `group` sleep until it has, and get
+    /// Runs `work` on the leader. The other ranks of `group` sleep until it has returned, and get
     /// `None`.
     ///
     /// # Errors
-    /// What `work` returned; [`Error::Collective`] on a rank whose leader has gone.
+    /// Those of `work`; [`Error::Collective`] on a rank whose leader has ended.
     pub fn lead<T>(&self, group: &dyn Collective, work: impl FnOnce() -> Result<T>) -> Result<Option<T>> {
         match self {
             Handover::Leader(ranks) => {
                 let done = work();
-                // A rank that has gone meanwhile shows in the next collective step.
+                // The next collective operation detects a rank that has ended meanwhile.
                 for rank in ranks {
                     let _ = rank.send(&Frame::new(Kind::Taken), &[]);
                 }
                 done.map(Some)
             }
             Handover::Rank(leader) => {
-                // Others may still wait for a message that this rank's MPI has not got rid of: it
-                // moves only when called.
+                // Other ranks may still wait for a message that this rank's MPI has not sent: MPI
+                // makes progress only when it is called.
                 while !is_readable(leader, PACE.into())? {
                     group.progress();
                 }
@@ -79,16 +80,17 @@ impl Handover {
         }
     }
 
-    /// The descriptors of the leader's `segments` on every rank.
+    /// Returns the descriptors of the leader's `segments` on every rank.
     ///
     /// # Errors
-    /// [`Error::Collective`] when the other side has gone.
+    /// [`Error::Collective`] if the other side has ended.
     pub fn descriptors(self, winner: &Winner, segments: Option<Segments>) -> Result<Vec<OwnedFd>> {
         match (self, segments) {
             (Handover::Leader(ranks), Some(segments)) => {
                 for rank in ranks {
-                    rank.send(&winner.frame(), &segments.descriptors())
-                        .map_err(|e| failed(format!("a rank of this host cannot be reached: {e}")))?;
+                    rank.send(&winner.frame(), &segments.descriptors()).map_err(|e| {
+                        failed(format!("a rank of this host does not receive the buffer: {e}"))
+                    })?;
                 }
                 Ok(segments.into_descriptors())
             }
@@ -97,7 +99,7 @@ impl Handover {
                 limited.map_err(Error::os("setting a timeout"))?;
                 expect(&leader, Kind::Winner)
             }
-            _ => Err(failed("only the leader of a host makes its memory".into())),
+            _ => Err(failed("only the leader rank of a host creates its memory".into())),
         }
     }
 }
@@ -106,7 +108,7 @@ fn failed(why: String) -> Error {
     Error::Collective { operation: "hand_over", why }
 }
 
-/// `others` connections of this user; anybody else is turned away.
+/// Accepts `others` connections of this user, and rejects those of other users.
 fn accept(listener: &OwnedFd, others: usize) -> Result<Vec<Channel>> {
     let deadline = Instant::now() + PATIENCE;
     let mut ranks = Vec::with_capacity(others);
@@ -137,11 +139,17 @@ fn is_readable(channel: &Channel, timeout: PollTimeout) -> Result<bool> {
     }
 }
 
-/// The descriptors that come with the next frame, which must be of `kind`.
+/// Returns the descriptors that come with the next frame, which must be of `kind`.
 fn expect(leader: &Channel, kind: Kind) -> Result<Vec<OwnedFd>> {
-    match leader.receive().map_err(|e| failed(format!("the leader of this host: {e}")))? {
+    match leader
+        .receive()
+        .map_err(|e| failed(format!("receiving from the leader rank of this host failed: {e}")))?
+    {
         Message::Frame(frame, descriptors) if frame.kind() == Some(kind) => Ok(descriptors),
-        Message::Frame(frame, _) => Err(failed(format!("the leader of this host sent {:?}", frame.kind()))),
-        _ => Err(failed("the leader of this host has gone".into())),
+        Message::Frame(frame, _) => Err(failed(format!(
+            "the leader rank of this host sent an unexpected message ({:?})",
+            frame.kind()
+        ))),
+        _ => Err(failed("the leader rank of this host has ended".into())),
     }
 }

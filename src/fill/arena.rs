@@ -16,15 +16,14 @@ use crate::segment::control::Control;
 use crate::segment::fill_state::FillState;
 use crate::segment::handle::HostBuffer;
 
-/// An allocator over the buffer's memory, for as long as the buffer is being filled. It allocates
-/// from the beginning of the buffer upwards, and only the latest block can be freed or grown in
-/// place.
+/// An allocator over the buffer's memory, valid while the buffer is being filled. It allocates from
+/// the beginning of the buffer upwards. Only the latest block can be freed, or grown in place.
 ///
 /// It is an [`Allocator`], so `Vec`, `Box` and `hashbrown::HashMap` can live in the buffer
-/// ([`List`](crate::List), [`Map`](crate::Map)). The handle itself means the same in every process
-/// of the job: containers that keep it inside the buffer are as portable as their pointers.
+/// ([`List`](crate::List), [`Map`](crate::Map)). The handle itself is valid in every process of the
+/// job, so containers that store it inside the buffer are as portable as their pointers.
 ///
-/// Threads of the filling process may allocate at the same time. Once filling has ended, every
+/// Threads of the filling process may allocate concurrently. Once filling has ended, every
 /// allocation fails.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -37,12 +36,12 @@ pub struct Arena<'b> {
     buffer: PhantomData<&'b HostBuffer>,
 }
 
-// SAFETY: all words are values; the memory is given out by an atomic mark, each block once.
+// SAFETY: all fields are plain values; the memory is allocated by an atomic mark, each block once.
 unsafe impl Send for Arena<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for Arena<'_> {}
 
-/// An object in the buffer, made by [`Arena::place`]. Other processes share it, so it gives only
+/// An object in the buffer, created by [`Arena::place`]. Other processes share it, so it gives only
 /// `&T`.
 #[derive(Debug)]
 pub struct Placed<'b, T> {
@@ -68,7 +67,7 @@ impl<'b, T> Placed<'b, T> {
     /// Returns the object.
     #[must_use]
     pub fn get(self) -> &'b T {
-        // SAFETY: place() wrote a T there, nothing moves or frees it, and nobody gets `&mut` to it.
+        // SAFETY: place() wrote a T there, nothing moves or frees it, and there is no `&mut` to it.
         unsafe { self.at.as_ref() }
     }
 }
@@ -93,13 +92,14 @@ impl<'b> Arena<'b> {
         }
     }
 
-    /// Returns the identity of this arena, which no arena of another buffer or another fill has.
+    /// Returns the identity of this arena, which differs from those of other buffers and other
+    /// fills.
     #[must_use]
     pub fn id(&self) -> ArenaId {
         ArenaId { start: self.start, length: self.length, generation: self.generation }
     }
 
-    /// Returns the number of bytes that are left.
+    /// Returns the number of free bytes.
     ///
     /// # Errors
     /// [`Error::Corrupt`].
@@ -117,8 +117,8 @@ impl<'b> Arena<'b> {
             value.settle()?;
             if !value.belongs(self.id()) {
                 return Err(Error::Fill {
-                    why: "a container in the value keeps its items in another buffer, or those of an earlier try; or a \
-                          key of a map holds a map that is empty"
+                    why: "a container in the value has its items in another buffer or in an earlier attempt to fill this one, or a \
+                          key of a map contains an empty map"
                         .into(),
                 });
             }
@@ -140,7 +140,7 @@ impl<'b> Arena<'b> {
             return Err(Error::Fill { why: "the arena is closed: filling has ended".into() });
         }
         let (start, size, align) = (self.start.as_ptr() as u64, layout.size() as u64, layout.align() as u64);
-        // Zero bytes need no place of their own, but a pointer inside.
+        // Zero bytes need no memory, but a pointer inside the buffer.
         let place = |mark: u64| {
             let at = (start + mark).next_multiple_of(align) - start;
             (at.checked_add(size)? <= self.length).then_some((at, at + size))
@@ -177,8 +177,8 @@ impl<'b> Arena<'b> {
     }
 }
 
-// SAFETY: blocks are disjoint (the mark moves past each atomically), stay until the mapping goes
-// ('b keeps it), and copies of the handle are the same allocator.
+// SAFETY: blocks are disjoint (the mark moves past each atomically), they exist until the buffer is
+// unmapped ('b keeps the mapping), and copies of the handle are one allocator.
 unsafe impl Allocator for Arena<'_> {
     fn allocate(&self, layout: Layout) -> std::result::Result<NonNull<[u8]>, AllocError> {
         let at = self.take(layout).map_err(|error| {
@@ -189,7 +189,7 @@ unsafe impl Allocator for Arena<'_> {
     }
 
     unsafe fn deallocate(&self, at: NonNull<u8>, layout: Layout) {
-        // A freed block is zeroed when it can be given out again, since take() promises zeroes.
+        // A freed block is zeroed while it can be allocated again, since take() promises zeroes.
         // SAFETY: the block is the caller's until the mark moves below it.
         unsafe {
             if matches!(self.is_open(), Ok(true)) && self.is_latest(at, layout.size()) {
@@ -209,8 +209,7 @@ unsafe impl Allocator for Arena<'_> {
             return Ok(NonNull::slice_from_raw_parts(at, new.size()));
         }
         let block = self.allocate(new)?;
-        // SAFETY: both blocks are valid for old.size() bytes, and the new one is apart from the
-        // old.
+        // SAFETY: both blocks are valid for old.size() bytes, and they do not overlap.
         unsafe { std::ptr::copy_nonoverlapping(at.as_ptr(), block.cast().as_ptr(), old.size()) };
         Ok(block)
     }

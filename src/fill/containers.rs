@@ -17,12 +17,12 @@ use crate::fill::portable::{Portable, all_belong, settle_all};
 /// A vector in a buffer.
 pub type List<'b, T> = Vec<T, Arena<'b>>;
 
-/// A hash map in a buffer. The hasher is the same in every process; a randomly seeded one would
-/// find nothing in any process but the one that filled the map.
+/// A hash map in a buffer. All processes use the same hasher. With a random seed, only the process
+/// that filled the map could find its entries.
 pub type Map<'b, K, V> = HashMap<K, V, FxBuildHasher, Arena<'b>>;
 
 // SAFETY: an arena is an address in the buffer and one in the control page, both agreed; place()
-// lets it only into its own buffer.
+// accepts it only in its own buffer.
 unsafe impl Portable for Arena<'_> {
     const PLAIN: bool = false;
 
@@ -31,7 +31,7 @@ unsafe impl Portable for Arena<'_> {
     }
 }
 
-// SAFETY: the block is in the buffer, or there is none and the pointer is never followed.
+// SAFETY: the block is in the buffer, or there is none and the pointer is never dereferenced.
 unsafe impl<T: Portable> Portable for Vec<T, Arena<'_>> {
     const PLAIN: bool = false;
 
@@ -57,9 +57,9 @@ unsafe impl<T: Portable> Portable for Box<T, Arena<'_>> {
     }
 }
 
-// SAFETY: the table is in the buffer once there is one. A map without a table points to an empty
-// one inside the executable, which lies elsewhere in every process: settle() gives it a table, and
-// without one it belongs nowhere.
+// SAFETY: the table, if there is one, is in the buffer. A map without a table points to an empty
+// one inside the executable, whose address differs between processes: settle() allocates a table,
+// and belongs() is false without one.
 unsafe impl<K: Portable + Eq + Hash, V: Portable, S: Portable + BuildHasher> Portable
     for HashMap<K, V, S, Arena<'_>>
 {
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_keeps_its_items_in_another_buffer_is_not_placed() {
+    fn a_container_with_items_in_another_buffer_is_not_placed() {
         let here = HostBuffer::allocate(&Solo, BufferOptions::new(1 << 20)).unwrap();
         let there = HostBuffer::allocate(&Solo, BufferOptions::new(1 << 20)).unwrap();
         there
@@ -108,8 +108,8 @@ mod tests {
                     assert!(refused(arena, Box::new_in(1u8, other)));
                     assert!(refused(arena, map(other)));
                     assert!(refused(arena, (1u8, [Some(list(arena)), Some(list(other))])));
-                    // Inside containers of the right buffer: as an item, a value, a key, and what a
-                    // box holds.
+                    // Inside containers of the right buffer: as an item, a value, a key, and in a
+                    // box.
                     let mut items = List::new_in(arena);
                     items.push(list(other));
                     assert!(refused(arena, items));

@@ -1,4 +1,4 @@
-//! Filling from other languages. The root of a buffer is an address there, and the program knows
+//! Filling from other languages. There, the root of a buffer is an address, and the program knows
 //! the type of the object at that address. All languages use the same root, so one may read a
 //! buffer that another has filled.
 
@@ -16,11 +16,11 @@ use crate::segment::handle::HostBuffer;
 #[derive(Clone, Copy)]
 struct Root(*mut u8);
 
-// SAFETY: a pointer into the buffer, which only its reader follows.
+// SAFETY: a pointer into the buffer, which only its reader dereferences.
 unsafe impl Portable for Root {
     const PLAIN: bool = true;
 }
-// SAFETY: a number, until its reader follows it.
+// SAFETY: a number, until its reader dereferences it.
 unsafe impl Sync for Root {}
 
 /// An arena for a function of a language without lifetimes. The arena is accessible only during the
@@ -32,8 +32,8 @@ impl ScopedArena {
     /// Runs `work` while `arena` is accessible. It waits for calls of [`with`](ScopedArena::with)
     /// in progress.
     pub fn during<T>(&self, arena: &Arena<'_>, work: impl FnOnce() -> T) -> T {
-        // SAFETY: with() lets it out for the time of a call only, and the end of this waits for
-        // such calls.
+        // SAFETY: with() gives the arena out only for the time of a call, and the drop of `_end`
+        // waits for such calls.
         let longer = unsafe { std::mem::transmute::<Arena<'_>, Arena<'static>>(*arena) };
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(longer);
         let _end = End(self);
@@ -46,7 +46,7 @@ impl ScopedArena {
     /// [`Error::Invalid`] outside of [`during`](ScopedArena::during); those of `work`.
     pub fn with<T>(&self, work: impl FnOnce(&Arena<'_>) -> Result<T>) -> Result<T> {
         let arena = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        let why = "the arena is used after the function that fills has returned";
+        let why = "the arena is used after the filling function has returned";
         work(arena.as_ref().ok_or_else(|| Error::invalid(why))?)
     }
 }
@@ -101,14 +101,14 @@ fn place<'b>(
 ) -> Result<Placed<'b, Root>> {
     let root = fill(arena)?;
     let why = match root.is_null() {
-        true => "the function that fills it answered null".to_owned(),
+        true => "the filling function returned null".to_owned(),
         false if arena.has_given(root)? => return arena.place(Root(root)),
         false if buffer.contains(root, 1) => {
             format!(
-                "the function that fills it answered {root:p}, which is in the buffer but was not taken from the arena"
+                "the filling function returned {root:p}, which is in the buffer but was not taken from the arena"
             )
         }
-        false => format!("the function that fills it answered {root:p}, which is not in the buffer"),
+        false => format!("the filling function returned {root:p}, which is not in the buffer"),
     };
     Err(Error::Fill { why })
 }

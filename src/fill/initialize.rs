@@ -16,17 +16,18 @@ use crate::segment::fill_state::FillState;
 use crate::segment::handle::HostBuffer;
 use hostbuf_os::process;
 
-/// How often one who waits looks whether the filler still lives.
+/// The interval at which a waiting process checks that the filler is alive.
 const LOOK: Duration = Duration::from_millis(100);
 
 impl HostBuffer {
-    /// Fills the buffer by `fill` in one rank of this host, whichever comes first; the others wait.
-    /// All get the object that `fill` placed.
+    /// Fills the buffer by `fill` in the first rank of this host that calls this. The other ranks
+    /// wait. All ranks get the object that `fill` placed.
     ///
-    /// When the filler dies, or its `fill` fails or panics, one of those who wait takes over within
-    /// a second, with a zeroed arena and a new generation; `fill` may thus run in several processes
-    /// one after another, never in two at a time. (After a `fill` that failed in a process that
-    /// lives, the arena is what that one left.)
+    /// If the filler dies, or its `fill` fails or panics, one of the waiting ranks takes over
+    /// within a second, with a zeroed arena and a new generation. `fill` may therefore run in
+    /// several processes one after another, but never in two at a time. (If `fill` failed in a
+    /// process that is still alive, the next arena begins behind the blocks that this process
+    /// allocated.)
     ///
     /// ```
     /// # use hostbuf::{HostBuffer, BufferOptions, job::Solo};
@@ -37,9 +38,9 @@ impl HostBuffer {
     /// ```
     ///
     /// # Errors
-    /// What `fill` returned, in the rank that ran it; [`Error::Fill`] when the object does not lie
-    /// in this buffer or the one that is there is of another type, or a child that was forked while
-    /// it is filled comes to the end of `fill`; [`Error::Corrupt`].
+    /// Those of `fill`, in the rank that ran it. [`Error::Fill`] if the object is not in this
+    /// buffer, if the existing object has another type, or if a child that was forked during `fill`
+    /// reaches its end. [`Error::Corrupt`].
     pub fn initialize<'b, T: Portable + Sync>(
         &'b self,
         fill: impl FnOnce(Arena<'b>) -> Result<Placed<'b, T>>,
@@ -50,7 +51,7 @@ impl HostBuffer {
                 FillState::Filled | FillState::Frozen => {
                     return self
                         .root::<T>()?
-                        .ok_or(Error::Fill { why: "it was filled without a root object".into() });
+                        .ok_or(Error::Fill { why: "the buffer was filled without a root object".into() });
                 }
                 FillState::Empty | FillState::Filling => {}
             }
@@ -66,10 +67,10 @@ impl HostBuffer {
         }
     }
 
-    /// The object that filled the buffer; `None` while it is not filled.
+    /// Returns the object that filled the buffer, or `None` while the buffer is not filled.
     ///
     /// # Errors
-    /// [`Error::Fill`] when it is of another type; [`Error::Corrupt`].
+    /// [`Error::Fill`] if the object has another type; [`Error::Corrupt`].
     pub fn root<T: Portable + Sync>(&self) -> Result<Option<&T>> {
         if !matches!(self.fill_state()?, FillState::Filled | FillState::Frozen) {
             return Ok(None);
@@ -81,45 +82,47 @@ impl HostBuffer {
                 format!("the object in buffer \"{}\" is not a {}", self.name(), std::any::type_name::<T>());
             return Err(Error::Fill { why });
         }
-        // SAFETY: not followed before contains() and the alignment have been checked.
+        // SAFETY: not dereferenced before contains() and the alignment have been checked.
         let at = unsafe { self.as_ptr().byte_add(at as usize) }.cast::<T>();
         if !self.contains(at.as_ptr().cast(), size_of::<T>()) || !at.is_aligned() {
             return Err(Error::Corrupt { word: "the root", found: root });
         }
-        // SAFETY: a filler of this type placed a T there (the type's number agrees); Portable makes
-        // it mean the same here; it is shared and never `&mut` again.
+        // SAFETY: a filler of this type placed a T there (the number of the type agrees). By
+        // Portable it is valid here. It is shared, and there is no `&mut` to it.
         Ok(Some(unsafe { at.as_ref() }))
     }
 
-    /// Fills the buffer in `group`'s rank 0 and replicates it to the other hosts: one build for the
-    /// whole job. Collective. A buffer is filled once: what is needed beside goes behind the same
-    /// root, or into another buffer.
+    /// Fills the buffer in rank 0 of `group` and replicates it to the other hosts: one build for
+    /// the whole job. Collective. A buffer is filled once: add further data to the same root
+    /// object, or use another buffer.
     ///
     /// # Errors
     /// As [`initialize`](HostBuffer::initialize) and [`replicate`](HostBuffer::replicate), on all
-    /// ranks; [`Error::Fill`] when a host has it filled already, as when a program is started by
-    /// another MPI's launcher and each rank believes to be the only one.
+    /// ranks. [`Error::Fill`] if the buffer of a host is filled already. This happens if the
+    /// program is started by the launcher of another MPI, so that each rank forms a job of its own.
     pub fn initialize_job<'b, T: Portable + Sync>(
         &'b self,
         group: &dyn Collective,
         fill: impl FnOnce(Arena<'b>) -> Result<Placed<'b, T>>,
     ) -> Result<&'b T> {
-        // Before anybody works for an hour.
+        // Checked before a long fill begins.
         all_or_none(group, self.is_to_be_filled(group))?;
         self.compare(group, &Hosts::of(group)?)?;
         let process = std::process::id();
         let filled = if group.rank() == 0 { self.fill_first(group, fill) } else { Ok(()) };
         if process != std::process::id() {
-            // A child that the filler has forked: the group is its parent's.
+            // This is a child that the filler has forked; the group belongs to its parent.
             return Err(filled.err().unwrap_or_else(forked));
         }
         all_or_none(group, filled)?;
         self.replicate(group, 0)?;
-        let root = self.root()?.ok_or(Error::Fill { why: "it was filled without a root object".into() });
+        let root =
+            self.root()?.ok_or(Error::Fill { why: "the buffer was filled without a root object".into() });
         all_or_none(group, root)
     }
 
-    /// As [`initialize`](HostBuffer::initialize), by this `fill` and no other.
+    /// Fills the buffer as [`initialize`](HostBuffer::initialize) does, but fails if another rank
+    /// did.
     fn fill_first<'b, T: Portable + Sync + 'b>(
         &'b self,
         group: &dyn Collective,
@@ -140,15 +143,15 @@ impl HostBuffer {
         }
     }
 
-    /// That somebody else has filled it; and how that can be, where each rank thinks that it is
-    /// alone.
+    /// Returns the error of a buffer that is filled already. If each rank believes that it is
+    /// alone, the error names the probable cause.
     fn filled_already(&self, group: &dyn Collective) -> Error {
         let (name, host, ranks) = (self.name(), process::host_name(), self.segment.launched_ranks());
         let mut why = format!("buffer \"{name}\" on {host} is filled already, and a buffer is filled once");
         if group.size() == 1 && ranks > 1 {
             why += &format!(
-                " (the group has one rank, and the launcher has started {ranks} here: is the program's MPI another one than the \
-                 launcher's?)"
+                " (the group has one rank, but the launcher has started {ranks} ranks on this host: the program's MPI may differ from the \
+                 launcher's)"
             );
         }
         Error::Fill { why }
@@ -162,7 +165,7 @@ mod tests {
     use crate::job::Solo;
 
     #[test]
-    fn what_a_failed_fill_kept_is_never_given_out_again() {
+    fn blocks_of_a_failed_fill_are_never_allocated_again() {
         let buffer = HostBuffer::allocate(&Solo, BufferOptions::new(1 << 20)).unwrap();
         let mut kept = None;
         let failed = buffer.initialize(|arena| {
@@ -177,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn nor_when_another_filler_died_meanwhile() {
+    fn blocks_of_a_failed_fill_stay_when_a_later_filler_dies() {
         let buffer = HostBuffer::allocate(&Solo, BufferOptions::new(1 << 20)).unwrap();
         let mut list = None;
         let failed = buffer.initialize(|arena| {
@@ -187,7 +190,7 @@ mod tests {
             Err::<Placed<'_, u64>, _>(Error::invalid("on purpose"))
         });
         assert!(failed.is_err());
-        // As a process that took its turn and was killed leaves it.
+        // The state that a killed filler leaves.
         buffer.control().set_generation(0, 2);
         buffer.control().set_high_water(0, 4096);
         buffer.control().set_fill(0, FillState::Filling);
@@ -198,13 +201,13 @@ mod tests {
             arena.place(copy)?;
             arena.place(0u64)
         });
-        // A container of an earlier try is not placed, and is whole.
-        assert!(refused.unwrap_err().to_string().contains("earlier try"));
+        // A container of an earlier attempt is not placed, and its items are unchanged.
+        assert!(refused.unwrap_err().to_string().contains("earlier attempt"));
         assert!(list.iter().copied().eq(0..100));
     }
 
     #[test]
-    fn initialize_inside_initialize_is_an_error_and_no_hang() {
+    fn initialize_inside_initialize_fails_and_does_not_hang() {
         let buffer = HostBuffer::allocate(&Solo, BufferOptions::new(1 << 20)).unwrap();
         let outer = buffer.initialize(|arena| {
             let inner = buffer.initialize(|arena| arena.place(1u8)).unwrap_err().to_string();
@@ -215,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn an_arena_that_outlives_its_filling_gives_nothing() {
+    fn an_arena_that_outlives_its_fill_allocates_nothing() {
         let buffer = HostBuffer::allocate(&Solo, BufferOptions::new(1 << 20)).unwrap();
         let mut stale = None;
         buffer

@@ -1,4 +1,4 @@
-//! Filling a buffer: an arena, containers that live in it, and types that may.
+//! Filling a buffer: an arena, containers that live in it, and the types that they may contain.
 
 pub(crate) mod arena;
 pub(crate) mod arena_id;

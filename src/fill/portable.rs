@@ -12,33 +12,34 @@ use rustc_hash::FxBuildHasher;
 use crate::error::Result;
 use crate::fill::arena_id::ArenaId;
 
-/// A type whose bytes mean the same in every process of the job that maps the buffer.
+/// A type whose bytes are valid in every process of the job that maps the buffer.
 ///
 /// # Safety
 /// A value must not lead, by any safe method, to memory outside the buffer: no reference to it, no
 /// box in the ordinary heap, no function pointer, no trait object, no file descriptor. Raw pointers
-/// and [`NonNull`] are allowed, since following them is unsafe already; what they point to should
-/// lie in the buffer. Programs that share values must be built with the same layout of the type, so
-/// in practice from one source by one compiler. A type with members that are not
-/// [`PLAIN`](Portable::PLAIN) must say so and forward both methods to them. Types with interior
-/// mutability must be safe to share between processes (atomics are).
+/// and [`NonNull`] are allowed, since dereferencing them is unsafe already; they should point into
+/// the buffer. Programs that share values must be built with the same layout of the type, so in
+/// practice from one source by one compiler. A type with members that are not
+/// [`PLAIN`](Portable::PLAIN) must declare this and forward both methods to them. Types with
+/// interior mutability must be safe to share between processes (atomics are).
 pub unsafe trait Portable {
     /// True if values are portable in every state and into every buffer, so that neither method
     /// below does anything. A type with a member that is not plain has `false` here and forwards
     /// both methods to that member.
     const PLAIN: bool;
 
-    /// Makes a value portable that is portable only in certain states. Called by
-    /// [`Arena::place`](crate::Arena::place) before it moves into the buffer.
+    /// Makes a value portable if it is portable only in certain states.
+    /// [`Arena::place`](crate::Arena::place) calls this before it moves the value into the buffer.
     ///
     /// # Errors
-    /// [`Error::Full`](crate::Error::Full) if that needs memory and the arena has none.
+    /// [`Error::Full`](crate::Error::Full) if this needs memory and the arena has none.
     fn settle(&mut self) -> Result<()> {
         Ok(())
     }
 
-    /// Returns whether the value as it is may live in the buffer of `arena`. A container keeps its
-    /// items in the buffer of its own arena, which another process need not have mapped.
+    /// Returns whether the value in its present state may live in the buffer of `arena`. A
+    /// container stores its items in the buffer of its own arena, which another process may not
+    /// have mapped.
     fn belongs(&self, arena: ArenaId) -> bool {
         let _ = arena;
         true
@@ -47,7 +48,7 @@ pub unsafe trait Portable {
 
 macro_rules! plain {
     ($($t:ty),*) => { $(
-        // SAFETY: numbers and the like, without pointers.
+        // SAFETY: numbers and similar types, without pointers.
         unsafe impl Portable for $t {
             const PLAIN: bool = true;
         }
@@ -88,7 +89,7 @@ plain!(
     FxBuildHasher
 );
 
-// SAFETY: following a raw pointer is unsafe.
+// SAFETY: dereferencing a raw pointer is unsafe.
 unsafe impl<T: ?Sized> Portable for *const T {
     const PLAIN: bool = true;
 }
@@ -100,11 +101,11 @@ unsafe impl<T: ?Sized> Portable for *mut T {
 unsafe impl<T: ?Sized> Portable for NonNull<T> {
     const PLAIN: bool = true;
 }
-// SAFETY: no bytes at all.
+// SAFETY: the type has no bytes.
 unsafe impl<T: ?Sized> Portable for PhantomData<T> {
     const PLAIN: bool = true;
 }
-// SAFETY: reaching inside is unsafe.
+// SAFETY: access to the content is unsafe.
 unsafe impl<T: Portable> Portable for UnsafeCell<T> {
     const PLAIN: bool = T::PLAIN;
 
@@ -133,7 +134,7 @@ pub(crate) fn all_belong<'a, T: Portable + 'a>(
 
 macro_rules! several {
     ($t:ty $(, $n:ident)?) => {
-        // SAFETY: the values of T, and nothing else.
+        // SAFETY: the type consists of values of T only.
         unsafe impl<T: Portable $(, const $n: usize)?> Portable for $t {
             const PLAIN: bool = T::PLAIN;
 
@@ -153,7 +154,7 @@ several!([T; N], N);
 
 macro_rules! tuple {
     ($($name:ident),+) => {
-        // SAFETY: its members, and nothing else.
+        // SAFETY: the type consists of its members only.
         unsafe impl<$($name: Portable),+> Portable for ($($name,)+) {
             const PLAIN: bool = true $(&& $name::PLAIN)+;
 

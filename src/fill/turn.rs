@@ -26,15 +26,15 @@ pub(crate) struct Turn<'b> {
     start: u64,
     finished: bool,
     locked: bool,
-    /// The process that has the right: a child that is forked meanwhile has a copy of this.
+    /// The process that has the right. A child that is forked meanwhile has a copy of this turn.
     process: u32,
 }
 
 /// The part of the buffer that a turn may fill.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FillFrom {
-    /// Memory without references to it. Blocks of a failed fill are left out while its process
-    /// lives, since its closure may have kept references to them.
+    /// The memory without references to it. It excludes the blocks of a failed fill while its
+    /// process lives, since the process may have kept references to them.
     Fresh,
     /// The whole buffer, for bytes from another host.
     All,
@@ -52,12 +52,13 @@ impl<'b> Turn<'b> {
             Claim::Granted => {}
             Claim::Own => {
                 return Err(Error::Fill {
-                    why: "this thread fills the buffer already: initialize inside initialize".into(),
+                    why: "this thread is already filling the buffer: initialize was called inside initialize"
+                        .into(),
                 });
             }
             Claim::Other => return Ok(None),
         }
-        // From here on dropping it gives the turn back.
+        // From here on, dropping the turn releases the right.
         let process = std::process::id();
         let mut turn = Turn { buffer, generation: 0, start: 0, finished: true, locked: false, process };
         let lock = buffer.segment.control_fd.as_fd();
@@ -73,9 +74,9 @@ impl<'b> Turn<'b> {
         turn.finished = false;
         turn.generation = generation + 1;
         if generation > 0 {
-            warn!(buffer = %buffer.name(), generation = turn.generation, "a filler did not finish: filling again");
-            // What a filler that died was given goes with it; what one that failed was given may be
-            // held by it still.
+            warn!(buffer = %buffer.name(), generation = turn.generation, "an earlier filler did not finish; filling the buffer again");
+            // The memory of a filler that died is zeroed. A filler that failed in a live process
+            // may still have references to its blocks.
             if from == FillFrom::Fresh {
                 turn.start = control.kept(index)?.min(buffer.len() as u64);
             }
@@ -88,19 +89,19 @@ impl<'b> Turn<'b> {
         Ok(Some(turn))
     }
 
-    /// Zeroes the arena, where the filler before may have written anything.
+    /// Zeroes the arena, where an earlier filler may have written.
     fn zero(&self) -> Result<()> {
         let length = self.buffer.len() as u64;
         let page = hostbuf_os::memory::page_size().max(self.buffer.pages().size());
         let whole = self.start.next_multiple_of(page).min(length);
-        // Pages that were taken lazily are given back, the others stay.
+        // Pages that were taken lazily are freed, the others stay allocated.
         let until = if self.buffer.identity().lazy == 0 { length } else { whole };
         if until < length {
             let punched = memfd::punch(self.buffer.fd(), until, length - until);
             punched.map_err(Error::os("zeroing the buffer"))?;
         }
-        // SAFETY: inside the mapping, from where the arena begins: nobody has a reference to it,
-        // and nobody else may use it while this process has the turn.
+        // SAFETY: inside the mapping, behind the beginning of the arena. There are no references to
+        // it, and no other process may use it while this one has the turn.
         unsafe {
             let from = self.buffer.as_ptr().add(self.start as usize);
             from.write_bytes(0, (until - self.start) as usize);
@@ -125,7 +126,7 @@ impl<'b> Turn<'b> {
         let offset = (at.as_ptr() as u64).wrapping_sub(self.buffer.as_ptr().as_ptr() as u64);
         if !self.buffer.contains(at.as_ptr().cast(), size_of::<T>()) || offset < self.start {
             return Err(Error::Fill {
-                why: "the root object lies in another buffer, or is of an earlier try".into(),
+                why: "the root object is in another buffer, or in the memory of an earlier attempt".into(),
             });
         }
         self.complete(offset + 1, type_number::<T>());
@@ -148,7 +149,7 @@ impl Drop for Turn<'_> {
             return;
         }
         if !self.finished {
-            // The next one sees a generation above 0.
+            // The next turn sees a generation above 0, and fills again.
             let (control, index) = (self.buffer.control(), self.buffer.index);
             if let Ok(mark) = self.buffer.high_water() {
                 control.set_kept(index, mark);
@@ -159,7 +160,7 @@ impl Drop for Turn<'_> {
         if self.locked
             && let Err(error) = memfd::unlock(fd, self.buffer.index as u64)
         {
-            warn!(%error, fd = fd.as_raw_fd(), "the filler's lock stays until this process ends");
+            warn!(%error, fd = fd.as_raw_fd(), "the filler's lock remains until this process ends");
         }
         self.buffer.segment.fillers.release(self.buffer.index);
     }
@@ -167,6 +168,7 @@ impl Drop for Turn<'_> {
 
 /// Returns the error of a forked child that tries to end its parent's turn.
 pub(crate) fn forked() -> Error {
-    let why = "a child that was forked while it is filled cannot end that: the turn is its parent's";
+    let why =
+        "a child that was forked while the buffer is filled cannot complete the fill: only its parent can";
     Error::Fill { why: why.into() }
 }

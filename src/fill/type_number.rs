@@ -1,6 +1,6 @@
-//! Numbers that tell types apart.
+//! Numbers that identify types.
 
-/// Returns a digest of the name and the layout of `T`, which detects mistakes, but no malice.
+/// Returns a digest of the name and the layout of `T`. It detects mistakes, but not malice.
 pub(super) fn type_number<T>() -> u64 {
     let mut hash = xxhash_rust::xxh3::Xxh3::new();
     hash.update(std::any::type_name::<T>().as_bytes());

@@ -4,24 +4,24 @@ use super::Collective;
 use crate::error::{Error, Result};
 use hostbuf_os::process;
 
-/// A group, divided into hosts.
+/// The ranks of a group, by host.
 pub struct Hosts {
     /// The ranks of this host.
     pub local: Box<dyn Collective>,
-    /// The leaders of all hosts, in the order of their ranks; on ranks that lead no host, the group
-    /// of all those.
+    /// The leaders of all hosts, in the order of their ranks. On a rank that leads no host: the
+    /// group of all such ranks.
     pub leaders: Box<dyn Collective>,
-    /// Which host this is, counted from 0 in the order of the leaders' ranks.
+    /// The index of this host, from 0 in the order of the leaders' ranks.
     pub index: usize,
-    /// How many hosts there are.
+    /// The number of hosts.
     pub count: usize,
-    /// For each rank of the whole group: the index of its host.
+    /// The index of the host of each rank of the whole group.
     pub host_of: Vec<usize>,
 }
 
 impl Hosts {
-    /// Finds out who shares a host with whom: the same running kernel and the same network
-    /// namespace.
+    /// Determines which ranks share a host. Ranks share a host if they have the same running kernel
+    /// and the same network namespace.
     ///
     /// # Errors
     /// [`Error::Collective`].
@@ -47,7 +47,7 @@ impl Hosts {
         Ok(Hosts { local, leaders: leaders_group, index, count: leaders.len(), host_of })
     }
 
-    /// Whether this rank acts for its host.
+    /// Returns whether this rank is the leader of its host.
     #[must_use]
     pub fn leads(&self) -> bool {
         self.local.rank() == 0

@@ -1,4 +1,4 @@
-//! The ranks of one host without MPI: they meet at the host's agent.
+//! The ranks of one host without MPI, which communicate through the host's agent.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -8,16 +8,16 @@ use crate::error::{AttachError, Error, Result};
 use hostbuf_os::{Channel, Message};
 use hostbuf_protocol::wire::{ENV_JOB, ENV_LOCAL_RANK, ENV_LOCAL_SIZE, Frame, Hello, Kind, Role};
 
-/// The ranks that `hostbuf run` or `hostbuf exec` started on this host, as a [`Collective`]. Meant
-/// for setting a buffer up, not for moving data: every operation goes through the agent,
-/// [`Frame::TEXT_MAX`] bytes at a time.
+/// The ranks that `hostbuf run` or `hostbuf exec` started on this host, as a [`Collective`]. It is
+/// meant for setting up a buffer, not for moving data: every operation goes through the agent, in
+/// parts of [`Frame::TEXT_MAX`] bytes.
 pub struct Local {
     connection: Rc<Connection>,
     /// The members of this group, as ranks among all ranks of the host, ascending.
     members: Vec<usize>,
-    /// A number that the members of this group have in common, and no other group of theirs.
+    /// A number that is common to the members of this group and different in their other groups.
     group: u64,
-    /// How many gatherings this group has had.
+    /// The number of gather operations of this group so far.
     sequence: Cell<u64>,
 }
 
@@ -27,11 +27,11 @@ struct Connection {
 }
 
 impl Local {
-    /// The ranks of this host in the job that this process was started in.
+    /// Returns the group of the ranks of this host in the job that started this process.
     ///
     /// # Errors
-    /// [`Error::Attach`] when it was not started by `hostbuf run` or `hostbuf exec`, or the agent
-    /// has gone.
+    /// [`Error::Attach`] if this process was not started by `hostbuf run` or `hostbuf exec`, or if
+    /// the agent has ended.
     pub fn from_env() -> Result<Local> {
         let variable = |name: &str| {
             std::env::var(name).map_err(|_| AttachError::NotLaunched {
@@ -62,7 +62,7 @@ impl Local {
 }
 
 impl Local {
-    /// Everybody's part of this group's next gathering, in the order of the members.
+    /// Runs the group's next gather operation and returns the parts of all members, in their order.
     fn exchange(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
         let failed = |why: String| Error::Collective { operation: "gather", why };
         let channel = &self.connection.channel;
@@ -71,7 +71,7 @@ impl Local {
         let words = [sequence, self.group, self.members.len() as u64];
         channel
             .send(&Frame::new(Kind::Gather).with(&words).saying(mine), &[])
-            .map_err(|e| failed(format!("the agent of this host has gone: {e}")))?;
+            .map_err(|e| failed(format!("the agent of this host has ended: {e}")))?;
         let mut parts = vec![None; self.members.len()];
         while parts.iter().any(Option::is_none) {
             match channel.receive().map_err(|e| failed(e.to_string()))? {
@@ -80,14 +80,16 @@ impl Local {
                 {
                     let whose = usize::try_from(frame.words[1]).unwrap_or(usize::MAX);
                     let index = self.members.binary_search(&whose);
-                    let index = index.map_err(|_| failed("the agent named a rank that is none".into()))?;
+                    let index = index.map_err(|_| {
+                        failed("the agent sent the part of a rank that is not in the group".into())
+                    })?;
                     parts[index] = Some(frame.text().to_vec());
                 }
                 Message::Frame(frame, _) if frame.kind() == Some(Kind::Fail) => {
                     return Err(failed(String::from_utf8_lossy(frame.text()).into_owned()));
                 }
                 Message::Frame(..) => {}
-                _ => return Err(failed("the agent of this host has gone, or a rank has".into())),
+                _ => return Err(failed("the agent or a rank of this host has ended".into())),
             }
         }
         Ok(parts.into_iter().flatten().collect())
@@ -96,7 +98,7 @@ impl Local {
 
 impl Collective for Local {
     fn rank(&self) -> usize {
-        self.members.iter().position(|&m| m == self.connection.rank).expect("a group holds its own rank")
+        self.members.iter().position(|&m| m == self.connection.rank).expect("a group contains its own rank")
     }
 
     fn size(&self) -> usize {
@@ -115,11 +117,7 @@ impl Collective for Local {
             for (i, &member) in self.members.iter().enumerate() {
                 let to = &mut all[i * mine.len() + done..][..part.len()];
                 if parts[i].len() != to.len() {
-                    let why = format!(
-                        "rank {member} brought {} bytes, and {} are wanted",
-                        parts[i].len(),
-                        to.len()
-                    );
+                    let why = format!("rank {member} sent {} bytes instead of {}", parts[i].len(), to.len());
                     return Err(Error::Collective { operation: "gather", why });
                 }
                 to.copy_from_slice(&parts[i]);
@@ -138,7 +136,7 @@ impl Collective for Local {
             let parts = self.exchange(mine)?;
             let from = &parts[root];
             if from.len() != part.len() {
-                let why = format!("rank {root} sent {} bytes, and {} are wanted", from.len(), part.len());
+                let why = format!("rank {root} sent {} bytes instead of {}", from.len(), part.len());
                 return Err(Error::Collective { operation: "broadcast", why });
             }
             part.copy_from_slice(from);
@@ -151,8 +149,8 @@ impl Collective for Local {
         colors[self.rank()] = color as u64;
         self.all_reduce(&mut colors, Reduce::Max)?;
         let chosen = self.members.iter().zip(&colors).filter(|(_, c)| **c == color as u64).map(|(&m, _)| m);
-        // All members have had the same gatherings, and those who choose one color become one
-        // group.
+        // All members have done the same number of gather operations, and those that choose one
+        // color form one group.
         let mut hash = xxhash_rust::xxh3::Xxh3::new();
         [self.group, self.sequence.get(), color as u64].iter().for_each(|w| hash.update(&w.to_ne_bytes()));
         Ok(Box::new(Local {

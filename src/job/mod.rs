@@ -1,4 +1,4 @@
-//! Who takes part: ranks, hosts, and what they can do together.
+//! Groups of ranks, and their collective operations.
 
 mod hosts;
 mod local;
@@ -14,16 +14,16 @@ pub use solo::Solo;
 
 use crate::error::{Error, NoSpace, Result};
 
-/// How [`Collective::all_reduce`] combines the ranks' words.
+/// The operation by which [`Collective::all_reduce`] combines the words of the ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reduce {
-    /// The least.
+    /// The minimum.
     Min,
-    /// The greatest.
+    /// The maximum.
     Max,
-    /// The sum, wrapping.
+    /// The sum, wrapping on overflow.
     Sum,
-    /// Bit by bit.
+    /// The bitwise AND.
     And,
 }
 
@@ -40,38 +40,38 @@ impl Reduce {
     }
 }
 
-/// A group of ranks that can act together. Every method except [`rank`](Collective::rank) and
-/// [`size`](Collective::size) is collective: all ranks of the group call it, in the same order,
-/// with operands of the same length.
+/// A group of ranks that can act together. Every method except [`rank`](Collective::rank),
+/// [`size`](Collective::size) and [`progress`](Collective::progress) is collective: all ranks of
+/// the group call it, in the same order, with operands of the same length.
 ///
 /// # Errors
-/// Every collective method answers [`Error::Collective`] when the layer below fails or a rank is
+/// Every collective method returns [`Error::Collective`] if the layer below fails or a rank is
 /// lost.
 pub trait Collective {
-    /// This process's rank in the group.
+    /// Returns this process's rank in the group.
     fn rank(&self) -> usize;
 
-    /// How many ranks the group has.
+    /// Returns the number of ranks in the group.
     fn size(&self) -> usize;
 
-    /// Everybody's `mine`, in rank order, into `all`, which is [`size`](Collective::size) times as
-    /// long.
+    /// Gathers `mine` of every rank into `all`, in rank order. `all` is [`size`](Collective::size)
+    /// times as long as `mine`.
     fn all_gather(&self, mine: &[u8], all: &mut [u8]) -> Result<()>;
 
-    /// `root`'s bytes to everybody.
+    /// Sends the bytes of `root` to all ranks.
     fn broadcast(&self, bytes: &mut [u8], root: usize) -> Result<()>;
 
-    /// The subgroup of those who name the same `color`, in the order of their ranks.
+    /// Forms the subgroup of the ranks that pass the same `color`, in the order of their ranks.
     fn split(&self, color: usize) -> Result<Box<dyn Collective>>;
 
-    /// Each word combined over all ranks, the same result everywhere.
+    /// Combines each word over all ranks. All ranks get the same result.
     fn all_reduce(&self, words: &mut [u64], how: Reduce) -> Result<()> {
         let mine: Vec<u8> = words.iter().flat_map(|w| w.to_ne_bytes()).collect();
         let mut all = vec![0; mine.len() * self.size()];
         self.all_gather(&mine, &mut all)?;
         let mut others = all.chunks_exact(8).map(|b| u64::from_ne_bytes(b.try_into().expect("8 bytes")));
         for word in words.iter_mut() {
-            *word = others.next().expect("one rank's words at least");
+            *word = others.next().expect("the words of at least one rank");
         }
         for (i, other) in others.enumerate() {
             let word = &mut words[i % mine.len().div_euclid(8)];
@@ -80,22 +80,22 @@ pub trait Collective {
         Ok(())
     }
 
-    /// Lets the layer below go on with what others wait for. Not collective: for a rank that waits
-    /// outside of it.
+    /// Drives the progress of the layer below while this rank waits outside of it. Local, not
+    /// collective.
     fn progress(&self) {}
 
-    /// Returns when all have called it.
+    /// Returns once all ranks have called it.
     fn barrier(&self) -> Result<()> {
         self.all_reduce(&mut [0], Reduce::Min)
     }
 }
 
-/// Brings the ranks to one result: every rank's value if all have one, else the error of the lowest
-/// rank that failed, on all ranks.
+/// Gives all ranks one result: each its own value if all ranks have one, otherwise the error of the
+/// lowest rank that failed.
 ///
 /// # Errors
-/// This rank's own error when it is the lowest that failed; [`Error::NoSpace`],
-/// [`Error::Disagreed`] or [`Error::Elsewhere`] with that rank's operands on the others.
+/// On the lowest rank that failed: its own error. On the others: [`Error::NoSpace`],
+/// [`Error::Disagreed`] or [`Error::Elsewhere`] with the operands of that rank.
 pub fn all_or_none<T>(group: &dyn Collective, result: Result<T>) -> Result<T> {
     let mut lowest = [if result.is_err() { group.rank() as u64 } else { u64::MAX }];
     group.all_reduce(&mut lowest, Reduce::Min)?;
@@ -114,7 +114,7 @@ pub fn all_or_none<T>(group: &dyn Collective, result: Result<T>) -> Result<T> {
     }
 }
 
-/// A text of the first rank's on all ranks, 512 bytes of it at most. Collective.
+/// Returns the first rank's text on all ranks, cut at 512 bytes. Collective.
 ///
 /// # Errors
 /// [`Error::Collective`].
@@ -129,7 +129,7 @@ pub(crate) fn text_of_first(group: &dyn Collective, text: &str) -> Result<String
 
 const PACKED: usize = 1024;
 
-/// The error as text fields with NUL between, for another rank.
+/// Encodes the error for another rank, as text fields separated by NUL.
 fn pack(error: &Error) -> [u8; PACKED] {
     let fields = match error {
         Error::NoSpace(NoSpace { host, asked, available, limit, remedy }) => {
@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_keep_their_operands_on_the_way() {
+    fn errors_keep_their_operands_when_sent_to_another_rank() {
         let space = Error::NoSpace(NoSpace {
             host: "h1".into(),
             asked: 7,
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn reductions() {
+    fn each_reduction_combines_two_words() {
         let cases = [(Reduce::Min, 2), (Reduce::Max, 6), (Reduce::Sum, 8), (Reduce::And, 2)];
         for (how, result) in cases {
             assert_eq!(how.combine(6, 2), result);

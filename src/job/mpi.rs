@@ -1,4 +1,4 @@
-//! The ranks of an MPI communicator. The only file that names rsmpi.
+//! The ranks of an MPI communicator. No other file uses rsmpi.
 
 use std::time::Duration;
 
@@ -12,21 +12,21 @@ use crate::error::Result;
 
 /// An MPI communicator as a [`Collective`].
 ///
-/// rsmpi keeps MPI's default: an error inside MPI ends the job.
+/// rsmpi keeps MPI's default error handler: an error inside MPI aborts the job.
 pub struct Mpi {
     world: SimpleCommunicator,
     gentle: bool,
 }
 
 impl Mpi {
-    /// A duplicate of `communicator`, so that no message of the program's can be mistaken for one
-    /// of ours. Collective over `communicator`.
+    /// Duplicates `communicator`, so that messages of the program cannot match those of hostbuf.
+    /// Collective over `communicator`.
     pub fn new(communicator: &impl Communicator) -> Mpi {
         Mpi { world: communicator.duplicate(), gentle: false }
     }
 
-    /// The same, but waiting sleeps between looks instead of spinning: for a process that must
-    /// leave the cores to others.
+    /// Duplicates `communicator` as [`new`](Mpi::new) does, but waits by polling with sleeps
+    /// instead of spinning: for a process that must leave the cores to other processes.
     pub fn gentle(communicator: &impl Communicator) -> Mpi {
         Mpi { world: communicator.duplicate(), gentle: true }
     }
@@ -63,7 +63,7 @@ impl Collective for Mpi {
     }
 
     fn broadcast(&self, bytes: &mut [u8], root: usize) -> Result<()> {
-        // MPI counts in 32 bits.
+        // The counts of MPI are 32 bits wide.
         for part in bytes.chunks_mut(1 << 30) {
             let root = self.world.process_at_rank(root as i32);
             mpi::request::scope(|scope| self.wait(root.immediate_broadcast_into(scope, part)));
@@ -78,7 +78,7 @@ impl Collective for Mpi {
     }
 
     fn progress(&self) {
-        // Any call does; nobody sends what this asks for.
+        // Any call makes progress. No message with this tag is ever sent.
         let _ = self.world.any_process().immediate_probe_with_tag(mpi::Tag::default());
     }
 
@@ -97,9 +97,9 @@ impl Collective for Mpi {
 }
 
 impl Mpi {
-    /// Least or greatest. MPICH 4.0.2 compares unsigned 64-bit words as signed ones: to it the
-    /// greatest of 5 and 2^64-1 is 5. So they go as signed words whose order is the unsigned one:
-    /// with the top bit turned.
+    /// Reduces to the minimum or the maximum. MPICH 4.0.2 compares unsigned 64-bit words as signed
+    /// ones, so its maximum of 5 and 2^64-1 is 5. This method therefore sends signed words with the
+    /// top bit flipped, whose order is that of the unsigned words.
     fn order(&self, words: &mut [u64], how: Reduce) -> Result<()> {
         const TOP: u64 = 1 << 63;
         let operation = if how == Reduce::Min { SystemOperation::min() } else { SystemOperation::max() };

@@ -1,9 +1,9 @@
-//! A group of one: a program that runs by itself.
+//! A group of one rank, for a program that runs alone.
 
 use super::{Collective, Reduce};
 use crate::error::Result;
 
-/// The group of this process alone. Collective operations are copies.
+/// The group of this process alone. Its collective operations are copies.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Solo;
 

@@ -1,4 +1,4 @@
-//! A buffer without a launcher: made collectively by a running program.
+//! Allocating a buffer without a launcher, collectively in a running program.
 
 #![allow(unsafe_code)]
 
@@ -24,11 +24,11 @@ use hostbuf_protocol::ballot::Holds;
 use hostbuf_protocol::wire::Territory;
 
 impl HostBuffer {
-    /// Makes a buffer as `options` say, one on each host of `group`, at one address on all of them.
+    /// Allocates a buffer by `options` on each host of `group`, at one address on all of them.
     /// Collective: it succeeds on all ranks or fails on all.
     ///
-    /// The program is running already, so threads of it may map memory meanwhile; what is agreed is
-    /// held from the vote on, and cannot be lost.
+    /// Threads of the running program may map memory concurrently. Each rank holds the agreed range
+    /// from the vote on, so it cannot be lost.
     ///
     /// ```
     /// # use hostbuf::{HostBuffer, BufferOptions, Pages, job::Solo};
@@ -38,8 +38,9 @@ impl HostBuffer {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Invalid`]; [`Error::NoSpace`] and [`Error::Unsupported`] of whichever host cannot;
-    /// [`Error::Disagreed`] when the ranks ask for different things or no range is free on all.
+    /// [`Error::Invalid`]; [`Error::NoSpace`] or [`Error::Unsupported`] of a host that cannot
+    /// allocate the buffer; [`Error::Disagreed`] if the ranks make different requests, or if no
+    /// range is free in all of them.
     pub fn allocate(group: &dyn Collective, options: BufferOptions) -> Result<HostBuffer> {
         let _span = info_span!("allocate", buffer = %options.name, size = options.size).entered();
         all_or_none(group, options.check())?;
@@ -62,8 +63,7 @@ impl HostBuffer {
 
         let begun = Instant::now();
         let (mut winner, align) = layout::plan(&buffers);
-        // A sanitizer in this process shows as a symbol; here the C library's own view of the
-        // process is at hand.
+        // A sanitizer in this process is visible as a symbol, since the C library runs here.
         let mut ranks = Ranks { group, holds: Holds::new(territory()), refusal: None };
         let outcome = election::elect(&mut ranks, winner.length as usize, align as usize)?;
         let Some(address) = outcome.address else {
@@ -89,8 +89,9 @@ impl HostBuffer {
         let mapped = ranks.holds.map(&winner, &raw).map_err(|e| {
             Error::os(format!("mapping the buffer at {address:#x}"))(std::io::Error::from_raw_os_error(e.0))
         });
-        // Whoever mapped unmaps again when another rank could not.
-        // SAFETY: map() succeeded, so the whole range is this process's and nobody else unmaps it.
+        // A rank that mapped the range unmaps it again if another rank could not map it.
+        // SAFETY: map() succeeded, so this process owns the whole range, and nothing else unmaps
+        // it.
         let mapping = mapped.map(|()| unsafe { Mapping::of(&winner) });
         let mapping = all_or_none(group, mapping)?;
         // SAFETY: mapped just now, and unmapped by `mapping`.
@@ -101,10 +102,10 @@ impl HostBuffer {
     }
 }
 
-/// Where the sanitizers that leave only one window are in this process.
+/// Returns the part of the address space that the sanitizers in this process leave usable.
 fn territory() -> Territory {
     let present = |name: &std::ffi::CStr| {
-        // SAFETY: looks a symbol up in what is loaded; nothing runs.
+        // SAFETY: looks a symbol up in the loaded objects; no code of theirs runs.
         !unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }.is_null()
     };
     if present(c"__tsan_init") || present(c"__msan_init") {
@@ -114,8 +115,8 @@ fn territory() -> Territory {
     }
 }
 
-/// What the ranks of a host may run on together: while the leader works for all of them, they
-/// sleep.
+/// Returns the cores of all ranks of a host. They sleep while the leader works for all of them, so
+/// it may use their cores.
 fn cores_of(local: &dyn Collective) -> Result<Cores> {
     let mine = Cores::own();
     let mut all = vec![0; local.size() * Cores::BYTES];
@@ -123,7 +124,7 @@ fn cores_of(local: &dyn Collective) -> Result<Cores> {
     Ok(all.chunks_exact(Cores::BYTES).fold(mine, |sum, one| sum.or(&Cores::from_bytes(one))))
 }
 
-/// Makes the memory files and takes their pages, and notes the duration of both phases.
+/// Creates the memory files and populates them. Stores the duration of both phases.
 fn create(
     job: u128,
     buffers: &[BufferOptions],
@@ -147,8 +148,8 @@ fn same_request(group: &dyn Collective, options: &BufferOptions) -> Result<()> {
     if words[0] == !words[1] {
         return Ok(());
     }
-    // Whoever asks for something else than the first rank is the one to name.
+    // The error names a rank whose request differs from that of the first rank.
     let first = text_of_first(group, &mine)?;
-    let why = format!("it asks for \"{mine}\", and rank 0 for \"{first}\"");
+    let why = format!("it requests \"{mine}\", and rank 0 requests \"{first}\"");
     Err(election::disagreement(group, (mine != first).then(|| (group.rank(), why))))
 }

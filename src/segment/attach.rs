@@ -1,4 +1,4 @@
-//! Finding what the launcher made.
+//! Attaching to the buffers that the launcher made.
 
 #![allow(unsafe_code)]
 
@@ -18,32 +18,32 @@ use hostbuf_os::{Channel, Message};
 use hostbuf_protocol::ballot::Holds;
 use hostbuf_protocol::wire::{ENV_ADDRESS, ENV_JOB, Hello, Kind, Role, Territory, Winner};
 
-/// What this process has attached to: once, for all of its threads, for as long as it runs.
-/// (Closing a descriptor of the control page would also drop the filler's lock, so there is only
-/// ever one.)
+/// The segment to which this process has attached: once, for all of its threads, until it ends.
+/// (Closing a descriptor of the control page would also release the filler's lock, so there is only
+/// one.)
 static ATTACHED: Mutex<Option<Arc<MappedSegment>>> = Mutex::new(None);
 
 impl HostBuffer {
-    /// Whether a launcher has started this process, so that there is something to attach to. All
-    /// ranks of a job have the same answer: who attaches or else allocates decides by this, and not
-    /// by a failure of [`attach`](HostBuffer::attach), which may be one rank's alone.
+    /// Returns whether a launcher has started this process, so that there is a buffer to attach to.
+    /// All ranks of a job get the same answer. Use this to decide between attaching and allocating,
+    /// not a failure of [`attach`](HostBuffer::attach), which may happen in one rank only.
     #[must_use]
     pub fn is_launched() -> bool {
         std::env::var_os(ENV_JOB).is_some_and(|job| !job.is_empty())
     }
 
-    /// The first buffer that `hostbuf run` or `hostbuf exec` made for this process. It is mapped
-    /// already, before `main`, unless the program is static: then it is mapped now, at the agreed
-    /// address.
+    /// Returns the first buffer that `hostbuf run` or `hostbuf exec` made for this process. It has
+    /// been mapped before `main`, unless the program is static. In a static program this call maps
+    /// it, at the agreed address.
     ///
     /// # Errors
-    /// [`Error::Attach`] when there is no launcher, its agent has gone, or the range is taken in a
-    /// static program; [`Error::Corrupt`].
+    /// [`Error::Attach`] if there is no launcher, if its agent has ended, or if the range is
+    /// occupied in a static program; [`Error::Corrupt`].
     pub fn attach() -> Result<HostBuffer> {
         Ok(HostBuffer { segment: attached()?, index: 0 })
     }
 
-    /// All buffers, in the order of the command line.
+    /// Returns all buffers, in the order of the command line.
     ///
     /// # Errors
     /// As [`attach`](HostBuffer::attach).
@@ -54,10 +54,10 @@ impl HostBuffer {
             .collect())
     }
 
-    /// The buffer of this name (`--buffer name=...`).
+    /// Returns the buffer with this name (`--buffer name=...`).
     ///
     /// # Errors
-    /// As [`attach`](HostBuffer::attach); [`Error::Attach`] when there is none of this name.
+    /// As [`attach`](HostBuffer::attach); [`Error::Attach`] if no buffer has this name.
     pub fn attach_named(name: &str) -> Result<HostBuffer> {
         let segment = attached()?;
         let names: Vec<String> = segment.identity.buffers().iter().map(BufferIdentity::name).collect();
@@ -85,7 +85,7 @@ fn attach_to(name: &str) -> Result<Arc<MappedSegment>> {
     let failed = |why: String| Error::from(AttachError::AgentGone { why });
     let channel = Channel::connect(name).map_err(|e| match e.raw_os_error() {
         Some(libc::ECONNREFUSED) => failed(
-            "the agent of this host does not answer: the job is over, or this process is in another network namespace than the launcher's".into(),
+            "the agent of this host does not answer: the job has ended, or this process is not in the network namespace of the launcher".into(),
         ),
         _ if e.kind() == std::io::ErrorKind::PermissionDenied => {
             AttachError::OtherUser { why: format!("the agent of this host does not answer: {e}") }.into()
@@ -93,9 +93,11 @@ fn attach_to(name: &str) -> Result<Arc<MappedSegment>> {
         _ => failed(format!("the agent of this host does not answer: {e}")),
     })?;
     let hello = Hello { role: Role::Library, rank: 0, size: 0, local_rank: 0, local_size: 0, request: 0 };
-    channel.send(&hello.frame(), &[]).map_err(|e| failed(format!("the agent of this host: {e}")))?;
-    // The agent answers at once, or when the agreement is reached; one that is stopped shall not
-    // hang us for ever.
+    channel
+        .send(&hello.frame(), &[])
+        .map_err(|e| failed(format!("sending to the agent of this host failed: {e}")))?;
+    // The agent replies at once, or as soon as the ranks agree. The timeout covers an agent that is
+    // stopped.
     hostbuf_os::socket::set_receive_timeout(
         std::os::fd::AsFd::as_fd(&channel),
         Some(Duration::from_secs(120)),
@@ -103,7 +105,7 @@ fn attach_to(name: &str) -> Result<Arc<MappedSegment>> {
     .map_err(Error::os("setting a timeout"))?;
     let (winner, descriptors) = match channel
         .receive()
-        .map_err(|e| failed(format!("the agent of this host: {e}")))?
+        .map_err(|e| failed(format!("receiving from the agent of this host failed: {e}")))?
     {
         Message::Frame(frame, descriptors) if frame.kind() == Some(Kind::Winner) => {
             (Winner::parse(&frame), descriptors)
@@ -112,10 +114,12 @@ fn attach_to(name: &str) -> Result<Arc<MappedSegment>> {
             return Err(failed(String::from_utf8_lossy(frame.text()).into_owned()));
         }
         Message::Nothing => return Err(failed("the agent of this host did not answer within 120 s".into())),
-        _ => return Err(failed("the agent of this host has gone".into())),
+        _ => return Err(failed("the agent of this host has ended".into())),
     };
-    let winner = winner.ok_or(failed("the agent of this host sent a range that makes no sense".into()))?;
-    let [control, ..] = &descriptors[..] else { return Err(failed("the agent sent no memory".into())) };
+    let winner = winner.ok_or(failed("the agent of this host sent an invalid range".into()))?;
+    let [control, ..] = &descriptors[..] else {
+        return Err(failed("the agent of this host sent no memory".into()));
+    };
     match is_mapped(&winner, control)? {
         Some(true) => {}
         Some(false) => map(&winner, &descriptors)?,
@@ -124,12 +128,12 @@ fn attach_to(name: &str) -> Result<Arc<MappedSegment>> {
             result => result?,
         },
     }
-    // SAFETY: mapped by the preloaded object or just now, and never unmapped.
+    // SAFETY: mapped by the preloaded object or above, and never unmapped.
     unsafe { MappedSegment::open(&winner, descriptors, None) }
 }
 
-/// Returns whether the control page stands where it should, which means that the preloaded object
-/// was here. `None` where there is no `/proc` to tell, as in a chroot.
+/// Returns whether the control page is mapped at its agreed address, which means that the preloaded
+/// object has mapped the buffers. `None` if `/proc` is not mounted, as in a chroot.
 fn is_mapped(winner: &Winner, control: &OwnedFd) -> Result<Option<bool>> {
     let file = match std::fs::read_link(format!("/proc/self/fd/{}", control.as_raw_fd())) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -146,9 +150,9 @@ fn is_mapped(winner: &Winner, control: &OwnedFd) -> Result<Option<bool>> {
     Ok(Some(mapped))
 }
 
-/// Returns whether the environment names the first buffer's address. Where that range is taken, the
-/// preloaded object has taken it: a static program that inherits the variable from a shell finds
-/// the range free.
+/// Returns whether the environment contains the address of the first buffer. If that range is
+/// occupied then, the preloaded object has mapped it: in a static program that inherits the
+/// variable from a shell, the range is free.
 fn is_published(winner: &Winner) -> bool {
     let published = std::env::var(ENV_ADDRESS).ok();
     let published = published.and_then(|text| u64::from_str_radix(text.strip_prefix("0x")?, 16).ok());

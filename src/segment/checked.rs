@@ -1,33 +1,33 @@
-//! Numbers in shared memory that carry their own check.
+//! Integers in shared memory with a check of their own.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::{Error, Result};
 
-/// A number of up to 48 bits with 16 bits of check: a byte that another process flipped is an
-/// error, never another number.
+/// An integer of up to 48 bits with a check of 16 bits: a byte that another process flipped causes
+/// an error, never another value.
 #[repr(transparent)]
 pub(super) struct Checked(AtomicU64);
 
 const BITS: u32 = 48;
 
 impl Checked {
-    /// Returns `value` with its check, as it stands in memory.
+    /// Returns `value` with its check, as it is stored in memory.
     pub(super) fn encode(value: u64) -> u64 {
         debug_assert!(value >> BITS == 0);
         value | (xxhash_rust::xxh3::xxh3_64(&value.to_ne_bytes()) >> BITS) << BITS
     }
 
-    /// Returns the number of a word that was found in memory. `word` names it in the error.
+    /// Returns the value of a word that was read from memory. `word` is its name in the error.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if the check does not fit.
+    /// [`Error::Corrupt`] if the check does not match.
     pub(super) fn decode(word: &'static str, found: u64) -> Result<u64> {
         let value = found & ((1 << BITS) - 1);
         if Checked::encode(value) == found { Ok(value) } else { Err(Error::Corrupt { word, found }) }
     }
 
-    /// Reads the number.
+    /// Reads the value.
     ///
     /// # Errors
     /// As [`decode`](Checked::decode).
@@ -35,13 +35,13 @@ impl Checked {
         Checked::decode(word, self.0.load(Ordering::Acquire))
     }
 
-    /// Writes the number.
+    /// Writes the value.
     pub(super) fn store(&self, value: u64) {
         self.0.store(Checked::encode(value), Ordering::Release);
     }
 
-    /// Replaces the number by what `change` makes of it, atomically, unless `change` returns
-    /// `None`. Returns the number before the change, or `None` if it was left.
+    /// Replaces the value by the result of `change`, atomically, unless `change` returns `None`.
+    /// Returns the value before the change, or `None` if it was not changed.
     ///
     /// # Errors
     /// As [`decode`](Checked::decode).

@@ -1,10 +1,9 @@
-//! The control page: what a process needs to know about a job's buffers on its host, and what
-//! changes while they are used.
+//! The control page: the description of a job's buffers on its host, and their state.
 //!
-//! It is memory that other processes may write, well or badly. So no reference to its mutable part
-//! is ever made but to atomics, the identity is copied out and its checksum compared once, and
-//! every mutable word carries its own check: a byte that somebody flipped is an error, never a
-//! wrong offset.
+//! It is memory to which other processes may write, correctly or not. References to its mutable
+//! part are therefore made to atomics only. The identity is copied out, and the copy's checksum is
+//! compared once. Every mutable word has a check of its own: a flipped byte causes an error, never
+//! a wrong offset.
 
 #![allow(unsafe_code)]
 
@@ -17,7 +16,7 @@ use crate::segment::identity::Identity;
 use crate::segment::page_layout::{STATE_LENGTH, STATES};
 use hostbuf_protocol::wire::MAX_BUFFERS;
 
-/// The part of a buffer's control that changes.
+/// The part of a buffer's control data that changes.
 #[repr(C, align(64))]
 struct State {
     fill: AtomicU32,
@@ -26,14 +25,14 @@ struct State {
     high_water: Checked,
     root: Checked,
     root_type: AtomicU64,
-    /// Below this mark lies what fills that failed were given in processes that may live.
+    /// The end of the memory that failed fills allocated in processes that may be alive.
     kept: Checked,
 }
 
 const _: () = assert!(size_of::<State>() == STATE_LENGTH);
 
-/// A mapped control page. Copies of this handle all mean the same page; the mapping outlives them
-/// (the segment that owns it says for how long).
+/// A mapped control page. Copies of this handle refer to one page. The mapping outlives them: the
+/// segment that owns it determines for how long.
 #[derive(Clone, Copy, Debug)]
 pub struct Control {
     page: *const u8,
@@ -45,6 +44,8 @@ unsafe impl Send for Control {}
 unsafe impl Sync for Control {}
 
 impl Control {
+    /// Makes a handle of the page at `address`.
+    ///
     /// # Safety
     /// `address` must begin a readable and writable mapping of
     /// [`CONTROL_LENGTH`](crate::segment::page_layout::CONTROL_LENGTH) bytes that outlives every
@@ -54,7 +55,7 @@ impl Control {
         Control { page: address as *const u8 }
     }
 
-    /// Where it is mapped.
+    /// Returns the address of the mapping.
     #[must_use]
     pub fn address(self) -> usize {
         self.page as usize
@@ -66,20 +67,21 @@ impl Control {
     /// [`Error::Corrupt`], [`Error::Attach`].
     pub fn identity(self) -> Result<Identity> {
         // SAFETY: mapped by the contract of at(); Identity is plain integers, valid for any bytes.
-        // Volatile: another process may write meanwhile, then the checksum tells.
+        // Volatile: another process may write concurrently, and the checksum detects it.
         let identity = unsafe { self.page.cast::<Identity>().read_volatile() };
         identity.check()?;
         Ok(identity)
     }
 
-    /// Writes the identity. For the one who makes the page, before anybody else sees it.
+    /// Writes the identity. Only the creator of the page may call it, before another process sees
+    /// the page.
     pub fn publish(self, mut identity: Identity) {
         identity.checksum = identity.digest();
-        // SAFETY: mapped writable by the contract of at(); the caller is alone with the page.
+        // SAFETY: mapped writable by the contract of at(); no other process uses the page yet.
         unsafe { self.page.cast_mut().cast::<Identity>().write_volatile(identity) };
     }
 
-    /// Makes buffer `index` empty, of generation 0.
+    /// Makes buffer `index` empty, with generation 0.
     pub fn reset(self, index: usize) {
         let state = self.state(index);
         for word in [&state.generation, &state.high_water, &state.root, &state.kept] {
@@ -91,12 +93,12 @@ impl Control {
 
     fn state(self, index: usize) -> &'static State {
         assert!(index < MAX_BUFFERS);
-        // SAFETY: inside the mapping (asserted at compile time), aligned, atomics only: valid
-        // whatever others write.
+        // SAFETY: inside the mapping (asserted at compile time), aligned, atomics only: valid for
+        // any bytes that other processes write.
         unsafe { &*self.page.add(STATES).cast::<State>().add(index) }
     }
 
-    /// How far the filling is.
+    /// Returns the fill state.
     ///
     /// # Errors
     /// [`Error::Corrupt`].
@@ -106,22 +108,23 @@ impl Control {
             .ok_or(Error::Corrupt { word: "the fill state", found: u64::from(found) })
     }
 
-    /// Says how far the filling is, and wakes all who wait for it.
+    /// Sets the fill state, and wakes all waiting processes.
     pub fn set_fill(self, index: usize, fill: FillState) {
         let word = &self.state(index).fill;
         word.store(fill as u32, Ordering::Release);
-        // SAFETY: the address of a live atomic; FUTEX_WAKE reads nothing.
+        // SAFETY: the address of a live atomic; FUTEX_WAKE reads no memory.
         unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX, 0, 0, 0) };
     }
 
-    /// Waits until the state is no longer `now`, or about as long as `limit`.
+    /// Waits until the state is no longer `now`, for about `limit` at most.
     pub fn wait_fill(self, index: usize, now: FillState, limit: std::time::Duration) {
         let word = &self.state(index).fill;
         let limit = libc::timespec {
             tv_sec: limit.as_secs() as libc::time_t,
             tv_nsec: libc::c_long::from(limit.subsec_nanos()),
         };
-        // SAFETY: both pointers are valid for the call. Any way it returns, the caller looks again.
+        // SAFETY: both pointers are valid for the call. The caller checks the state again, whatever
+        // the call returns.
         unsafe {
             libc::syscall(
                 libc::SYS_futex,
@@ -135,7 +138,7 @@ impl Control {
         };
     }
 
-    /// How many times filling has begun.
+    /// Returns the generation: the number of fills that have begun.
     ///
     /// # Errors
     /// [`Error::Corrupt`].
@@ -143,12 +146,12 @@ impl Control {
         self.state(index).generation.load("the generation")
     }
 
-    /// Sets the generation. For the holder of the filler's lock.
+    /// Sets the generation. Only the holder of the filler's lock may call it.
     pub fn set_generation(self, index: usize, generation: u64) {
         self.state(index).generation.store(generation);
     }
 
-    /// Bytes from the buffer's beginning that the arena has given out.
+    /// Returns the number of bytes, from the buffer's beginning, that the arena has allocated.
     ///
     /// # Errors
     /// [`Error::Corrupt`].
@@ -156,13 +159,13 @@ impl Control {
         self.state(index).high_water.load("the high-water mark")
     }
 
-    /// Sets the high-water mark. For the holder of the filler's lock.
+    /// Sets the high-water mark. Only the holder of the filler's lock may call it.
     pub fn set_high_water(self, index: usize, bytes: u64) {
         self.state(index).high_water.store(bytes);
     }
 
-    /// Where the arena of the next fill begins at the earliest: below lies what fills that failed
-    /// were given.
+    /// Returns the lowest offset at which the arena of the next fill may begin. Below it is memory
+    /// that failed fills have allocated.
     ///
     /// # Errors
     /// [`Error::Corrupt`].
@@ -170,13 +173,14 @@ impl Control {
         self.state(index).kept.load("the mark of failed fills")
     }
 
-    /// Sets it. For the holder of the filler's lock.
+    /// Sets the offset that [`kept`](Control::kept) returns. Only the holder of the filler's lock
+    /// may call it.
     pub fn set_kept(self, index: usize, bytes: u64) {
         self.state(index).kept.store(bytes);
     }
 
-    /// Moves the high-water mark by `change`, which gets its value and gives the new one, or `None`
-    /// to leave it. Returns the value before.
+    /// Replaces the high-water mark by the result of `change`, which gets its value, unless that is
+    /// `None`. Returns the value before the change, or `None` if it was not changed.
     ///
     /// # Errors
     /// [`Error::Corrupt`].
@@ -188,8 +192,8 @@ impl Control {
         self.state(index).high_water.update("the high-water mark", change)
     }
 
-    /// Where the root object is, from the buffer's beginning plus one (0: there is none), and its
-    /// type's number.
+    /// Returns the offset of the root object plus one (0: there is none), and the number of its
+    /// type.
     ///
     /// # Errors
     /// [`Error::Corrupt`].
@@ -198,7 +202,7 @@ impl Control {
         Ok((state.root.load("the root")?, state.root_type.load(Ordering::Acquire)))
     }
 
-    /// Sets the root. For the holder of the filler's lock.
+    /// Sets the root. Only the holder of the filler's lock may call it.
     pub fn set_root(self, index: usize, root: u64, root_type: u64) {
         let state = self.state(index);
         state.root_type.store(root_type, Ordering::Release);
@@ -216,7 +220,7 @@ mod tests {
     fn page() -> (Vec<u64>, Control) {
         let memory = vec![0u64; CONTROL_LENGTH as usize / 8 + 8];
         let address = (memory.as_ptr() as usize).next_multiple_of(64);
-        // SAFETY: the vector is kept by the caller beside the handle.
+        // SAFETY: the caller keeps the vector beside the handle.
         let control = unsafe { Control::at(address) };
         let mut identity = Identity::new(7);
         identity.count = 1;
@@ -238,7 +242,7 @@ mod tests {
         let identity = control.identity().unwrap();
         for at in 0..CONTROL_LENGTH as usize {
             for flip in [0x01u8, 0x80, 0xff] {
-                // SAFETY: inside the page, which is this test's own.
+                // SAFETY: inside the page, which belongs to this test.
                 let byte = unsafe { &mut *control.page.cast_mut().add(at) };
                 *byte ^= flip;
                 if at < size_of::<Identity>() {

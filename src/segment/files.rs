@@ -1,4 +1,4 @@
-//! A host's memory files: one for the control page, one for each buffer.
+//! The memory files of a host: one for the control page, one for each buffer.
 
 #![allow(unsafe_code)]
 
@@ -17,7 +17,7 @@ use hostbuf_memory::populate::{self, Workers};
 use hostbuf_memory::{Pages, space};
 use hostbuf_protocol::wire::Winner;
 
-/// The memory of a job on one host, held by its descriptors: mapped nowhere yet.
+/// The memory of a job on one host, referenced by its descriptors and not yet mapped.
 #[derive(Debug)]
 pub struct Segments {
     control: OwnedFd,
@@ -28,20 +28,21 @@ pub struct Segments {
 struct Segment {
     fd: OwnedFd,
     identity: BufferIdentity,
-    /// Transparent huge pages were demanded, not just preferred.
+    /// True if transparent huge pages are required, not just preferred.
     strict: bool,
 }
 
-/// The memory file's name in `/proc/PID/maps`, by which `hostbuf stat` finds a job's buffers.
+/// Returns the name of a memory file in `/proc/PID/maps`, by which `hostbuf stat` finds the buffers
+/// of a job.
 #[must_use]
 pub fn file_name(job: u128, what: &str) -> String {
     format!("hostbuf:{job:032x}:{what}")
 }
 
-/// The name of the control page's memory file behind the job's number.
+/// The suffix of the control page's file name, behind the number of the job.
 pub const CONTROL_NAME: &str = "/control";
 
-/// Returns the error of a memory file that could not be made, with the remedy for a limit on the
+/// Returns the error of a memory file that could not be created, with the remedy for a limit on the
 /// length of files.
 fn unmade(doing: String, source: std::io::Error) -> Error {
     let remedy = if source.raw_os_error() == Some(libc::EFBIG) { " (raise `ulimit -f`)" } else { "" };
@@ -49,11 +50,11 @@ fn unmade(doing: String, source: std::io::Error) -> Error {
 }
 
 impl Segments {
-    /// Checks that there is room for all `buffers` and makes their memory files, which hold no page
-    /// yet.
+    /// Checks that there is enough memory for all `buffers`, and creates their memory files, which
+    /// have no pages yet.
     ///
     /// # Errors
-    /// [`Error::NoSpace`], [`Error::Unsupported`], [`Error::Os`]; nothing is left behind.
+    /// [`Error::NoSpace`], [`Error::Unsupported`], [`Error::Os`]. After an error no file remains.
     pub fn create(job: u128, buffers: &[BufferOptions]) -> Result<Segments> {
         let _span = info_span!("create", buffers = buffers.len()).entered();
         let demands: Vec<_> = buffers.iter().map(BufferOptions::demand).collect();
@@ -81,8 +82,8 @@ impl Segments {
         Ok(segments)
     }
 
-    /// Takes the pages of all buffers that are not lazy. `progress` hears how many bytes of all are
-    /// done.
+    /// Allocates the pages of all buffers that are not lazy. `progress` is called with the number
+    /// of bytes allocated so far.
     ///
     /// # Errors
     /// As [`create`](Segments::create).
@@ -102,13 +103,13 @@ impl Segments {
         Ok(())
     }
 
-    /// The bytes of all buffers that are not lazy.
+    /// Returns the number of bytes of all buffers that are not lazy.
     #[must_use]
     pub fn eager(&self) -> u64 {
         self.buffers.iter().map(|s| &s.identity).filter(|i| i.lazy == 0).map(|i| i.length).sum()
     }
 
-    /// The control page's descriptor, then the buffers' in order.
+    /// Returns the control page's descriptor, followed by those of the buffers in order.
     #[must_use]
     pub fn descriptors(&self) -> Vec<RawFd> {
         std::iter::once(&self.control)
@@ -117,11 +118,11 @@ impl Segments {
             .collect()
     }
 
-    /// Writes the control page: `identity` completed with the buffers and `winner`, every buffer
+    /// Writes the control page: `identity` with the buffers and `winner` added. Every buffer is
     /// empty.
     ///
     /// # Errors
-    /// [`Error::Os`] when it cannot be mapped.
+    /// [`Error::Os`] if the page cannot be mapped.
     pub fn publish(&self, mut identity: Identity, winner: &Winner) -> Result<()> {
         let page = ControlPage::map(self.control.as_fd())?;
         identity.address = winner.address;
@@ -136,28 +137,31 @@ impl Segments {
         Ok(())
     }
 
-    /// Splits into what its maker keeps, to complete the control page, and what is handed out.
+    /// Splits the memory into a mapping of the control page, for the launcher that completes it,
+    /// and the descriptors, for the ranks.
     ///
     /// # Errors
-    /// [`Error::Os`] when the control page cannot be mapped.
+    /// [`Error::Os`] if the control page cannot be mapped.
     pub fn share(self) -> Result<(ControlPage, Arc<Vec<OwnedFd>>)> {
         let page = ControlPage::map(self.control.as_fd())?;
         Ok((page, Arc::new(self.into_descriptors())))
     }
 
-    /// All descriptors, given away: the control page's and the buffers'.
+    /// Converts the memory into its descriptors: the control page's and those of the buffers.
     #[must_use]
     pub fn into_descriptors(self) -> Vec<OwnedFd> {
         std::iter::once(self.control).chain(self.buffers.into_iter().map(|s| s.fd)).collect()
     }
 }
 
-/// A control page mapped anywhere, for as long as this lives.
+/// A mapping of a control page at any address. Dropping it unmaps the page.
 pub struct ControlPage {
     at: *mut libc::c_void,
 }
 
 impl ControlPage {
+    /// Maps the control page `fd`.
+    ///
     /// # Errors
     /// [`Error::Corrupt`] for a file of another length, [`Error::Os`].
     pub fn map(fd: BorrowedFd<'_>) -> Result<ControlPage> {
@@ -176,7 +180,7 @@ impl ControlPage {
         Ok(ControlPage { at })
     }
 
-    /// Completes the times of the phases, before anybody else reads the page.
+    /// Sets the durations of the phases. It must be called before another process reads the page.
     ///
     /// # Errors
     /// [`Error::Corrupt`].
@@ -187,7 +191,7 @@ impl ControlPage {
         Ok(())
     }
 
-    /// The page; good while this lives.
+    /// Returns a handle of the page, valid as long as this mapping.
     #[must_use]
     pub fn control(&self) -> Control {
         // SAFETY: mapped until drop, and the file cannot shrink (sealed; its length was checked).
@@ -195,15 +199,14 @@ impl ControlPage {
     }
 }
 
-// SAFETY: the page is shared memory, read as atomics or copied and checked, whatever thread does
-// it.
+// SAFETY: the page is shared memory, which every thread reads as atomics, or copies and checks.
 unsafe impl Send for ControlPage {}
 // SAFETY: as above.
 unsafe impl Sync for ControlPage {}
 
 impl Drop for ControlPage {
     fn drop(&mut self) {
-        // SAFETY: map() made it.
+        // SAFETY: map() mapped it.
         unsafe { libc::munmap(self.at, CONTROL_LENGTH as usize) };
     }
 }

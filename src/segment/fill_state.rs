@@ -1,22 +1,22 @@
 //! The progress of filling a buffer.
 
-/// The progress of filling a buffer. The numbers are words that no flipped byte turns into one
-/// another.
+/// The progress of filling a buffer. The numbers differ in more than one byte, so no flipped byte
+/// turns one into another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum FillState {
-    /// Nobody has begun.
+    /// No fill has begun.
     Empty = 0x5054_4d45,
-    /// Somebody fills, or died while filling.
+    /// A process fills the buffer, or died while filling it.
     Filling = 0x4c4c_4946,
-    /// It is filled.
+    /// The buffer is filled.
     Filled = 0x444e_4f44,
-    /// It is filled, and nobody can write any more.
+    /// The buffer is filled, and the ranks can no longer write to it.
     Frozen = 0x5a4f_5246,
 }
 
 impl FillState {
-    /// Returns the name for people and for JSON.
+    /// Returns the name for messages and for JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -29,7 +29,7 @@ impl FillState {
 }
 
 impl FillState {
-    /// Returns the variant of a number that was found in memory, or `None` if it is none.
+    /// Returns the state with the number `found`, or `None` if there is none.
     pub(super) fn from_number(found: u32) -> Option<FillState> {
         [FillState::Empty, FillState::Filling, FillState::Filled, FillState::Frozen]
             .into_iter()

@@ -10,14 +10,14 @@ use std::thread::ThreadId;
 #[derive(Debug, Default)]
 pub(crate) struct Fillers(Mutex<BTreeMap<usize, ThreadId>>);
 
-/// The answer to a thread that wants to fill a buffer.
+/// The result of a thread's claim to fill a buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Claim {
-    /// It may, until [`Fillers::release`].
+    /// The thread may fill the buffer, until [`Fillers::release`].
     Granted,
-    /// It fills the buffer already.
+    /// The thread itself is already filling the buffer.
     Own,
-    /// Another thread fills it.
+    /// Another thread is filling the buffer.
     Other,
 }
 

@@ -1,4 +1,4 @@
-//! The handle that users hold.
+//! The user's handle of a buffer.
 
 use std::ops::{Bound, RangeBounds};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -16,13 +16,12 @@ use hostbuf_register::Span;
 /// A buffer of this host, mapped in this process at the address that all ranks of all hosts agreed
 /// on.
 ///
-/// Clones mean the same buffer. A buffer that [`allocate`](HostBuffer::allocate) made is unmapped
-/// with the last handle of the process, and its memory is free again with the last process; one
-/// that the launcher made stays mapped until the process ends.
+/// Clones refer to the same buffer. A buffer of [`allocate`](HostBuffer::allocate) is unmapped with
+/// the last handle of the process, and its memory is freed with the last process. A buffer of a
+/// launcher stays mapped until the process ends.
 ///
-/// hostbuf gives no consistency guarantees for what ranks write: who writes while others read must
-/// synchronise by other means. The usual life of a buffer is
-/// [`initialize`](HostBuffer::initialize), [`replicate`](HostBuffer::replicate),
+/// hostbuf gives no consistency guarantees: synchronise concurrent reads and writes yourself. The
+/// usual sequence is [`initialize`](HostBuffer::initialize), [`replicate`](HostBuffer::replicate),
 /// [`freeze`](HostBuffer::freeze), and then reading.
 #[derive(Clone, Debug)]
 pub struct HostBuffer {
@@ -43,25 +42,25 @@ impl HostBuffer {
         self.segment.fds[self.index].as_fd()
     }
 
-    /// The first byte's address, the same in every rank of every host. Valid for reads and, until
-    /// the buffer is frozen, for writes of [`len`](HostBuffer::len) bytes.
+    /// Returns the address of the first byte, the same in every rank of every host. It is valid for
+    /// reads of [`len`](HostBuffer::len) bytes and, until the buffer is frozen, for writes.
     ///
     /// # Panics
-    /// Never: no buffer lies at address 0.
+    /// Never: no buffer begins at address 0.
     #[must_use]
     pub fn as_ptr(&self) -> NonNull<u8> {
         let address = self.segment.identity.address + self.identity().offset;
-        NonNull::new(address as *mut u8).expect("no buffer lies at address 0")
+        NonNull::new(address as *mut u8).expect("no buffer begins at address 0")
     }
 
-    /// Returns an owner of the mapping: the buffer stays mapped as long as it lives. For
-    /// registrations and other devices of the program.
+    /// Returns an owner of the mapping: the buffer stays mapped as long as the owner exists. It is
+    /// meant for registrations that the program makes itself.
     #[must_use]
     pub fn keepalive(&self) -> Arc<dyn Send + Sync> {
         self.segment.clone()
     }
 
-    /// Bytes that can be used: the size asked for, in whole pages.
+    /// Returns the number of usable bytes: the requested size, rounded up to whole pages.
     #[must_use]
     #[allow(clippy::len_without_is_empty, reason = "a buffer has at least one byte")]
     pub fn len(&self) -> usize {
@@ -86,45 +85,45 @@ impl HostBuffer {
         if start >= end || end > self.len() {
             let (name, length) = (self.name(), self.len());
             return Err(Error::invalid(format!(
-                "bytes {start}..{end} are no region of buffer {name} of {length}"
+                "bytes {start}..{end} are not inside buffer \"{name}\" of {length} bytes, or are none"
             )));
         }
         Ok(Span::new(self.as_ptr().as_ptr() as usize + start, end - start)?)
     }
 
-    /// Its name: `default` unless another was given.
+    /// Returns the name: `default` unless another one was requested.
     #[must_use]
     pub fn name(&self) -> String {
         self.identity().name()
     }
 
-    /// The pages that were really obtained on this host.
+    /// Returns the kind of pages that were obtained on this host.
     #[must_use]
     pub fn pages(&self) -> Pages {
         self.identity().pages()
     }
 
-    /// How many of its bytes stand on huge pages.
+    /// Returns the number of bytes on huge pages.
     #[must_use]
     pub fn huge_bytes(&self) -> u64 {
         self.identity().huge
     }
 
-    /// Which host of the job this is, and how many there are: 0 of 0 under `hostbuf exec`, where
-    /// the hosts do not know each other.
+    /// Returns the index of this host in the job, and the number of hosts. Both are 0 under
+    /// `hostbuf exec`, where the hosts do not know each other.
     #[must_use]
     pub fn host(&self) -> (u32, u32) {
         (self.segment.identity.host, self.segment.identity.hosts)
     }
 
-    /// How long each phase took before the ranks went on.
+    /// Returns the duration of each phase before the ranks started.
     #[must_use]
     pub fn phases(&self) -> Vec<(Phase, std::time::Duration)> {
         let micros = |p: Phase| std::time::Duration::from_micros(self.segment.identity.phases[p as usize]);
         Phase::ALL.into_iter().map(|p| (p, micros(p))).collect()
     }
 
-    /// How far the filling is on this host.
+    /// Returns the fill state on this host.
     ///
     /// # Errors
     /// [`Error::Corrupt`].
@@ -132,8 +131,8 @@ impl HostBuffer {
         self.control().fill(self.index)
     }
 
-    /// How many times filling has begun on this host: a second generation follows a filler that
-    /// died.
+    /// Returns the number of fills that have begun on this host. It exceeds 1 if a filler died or
+    /// failed.
     ///
     /// # Errors
     /// [`Error::Corrupt`].
@@ -141,8 +140,8 @@ impl HostBuffer {
         self.control().generation(self.index)
     }
 
-    /// Bytes from the beginning that the arena has given out: what
-    /// [`replicate`](HostBuffer::replicate) sends.
+    /// Returns the number of bytes, from the beginning, that the arena has allocated.
+    /// [`replicate`](HostBuffer::replicate) sends these.
     ///
     /// # Errors
     /// [`Error::Corrupt`].
@@ -154,7 +153,7 @@ impl HostBuffer {
         Ok(mark)
     }
 
-    /// Whether `[pointer, pointer + bytes)` lies inside.
+    /// Returns whether `[pointer, pointer + bytes)` is inside the buffer.
     #[must_use]
     pub fn contains(&self, pointer: *const u8, bytes: usize) -> bool {
         let start = self.as_ptr().as_ptr() as usize;

@@ -1,4 +1,4 @@
-//! The part of the control page that never changes once the ranks run.
+//! The part of the control page that does not change while the ranks run.
 
 #![allow(unsafe_code)]
 
@@ -11,30 +11,30 @@ use hostbuf_protocol::wire::MAX_BUFFERS;
 const MAGIC: u64 = 0x6675_6274_736f_6801;
 const VERSION: u32 = 1;
 
-/// The part that never changes after the ranks have gone on.
+/// The part of the control page that does not change after the ranks have started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Identity {
     magic: u64,
     pub(super) version: u32,
-    /// The lengths of the identity, of a row of the ledger and of a buffer's state: two builds that
-    /// lay them out differently refuse each other.
+    /// The lengths of the identity, of a row of the ledger and of a buffer's state. Two builds with
+    /// different lengths reject each other's pages.
     layout: u32,
     /// The job's random number.
     pub job: [u64; 2],
-    /// Where the first buffer begins: the same on every host.
+    /// The address of the first buffer, the same on every host.
     pub address: u64,
-    /// The bytes reserved there.
+    /// The number of bytes reserved at the address.
     pub length: u64,
-    /// Which host of the job this is.
+    /// The index of this host in the job.
     pub host: u32,
-    /// How many hosts the job has, 0 when they have not been compared yet (`hostbuf exec`).
+    /// The number of hosts in the job, 0 before they have been compared (`hostbuf exec`).
     pub hosts: u32,
-    /// How many buffers.
+    /// The number of buffers.
     pub count: u32,
-    /// How many ballots and searches the agreement took.
+    /// The number of ballots and searches of the agreement.
     pub rounds: u32,
-    /// Microseconds of each phase, as [`Phase`] counts them.
+    /// The duration of each phase in microseconds, indexed by [`Phase`].
     pub phases: [u64; Phase::COUNT],
     /// The buffers.
     pub buffers: [BufferIdentity; MAX_BUFFERS],
@@ -46,48 +46,48 @@ pub struct Identity {
 #[repr(C)]
 pub struct BufferIdentity {
     name: [u8; NAME_MAX + 1],
-    /// From the agreed address, bytes.
+    /// The offset from the agreed address, in bytes.
     pub offset: u64,
-    /// What the user asked for, bytes.
+    /// The requested size in bytes.
     pub size: u64,
-    /// What is mapped, bytes.
+    /// The mapped size in bytes.
     pub length: u64,
     /// The inode of the memory file.
     pub inode: u64,
     pages: u64,
-    /// How many of its bytes stand on huge pages.
+    /// The number of bytes on huge pages.
     pub huge: u64,
-    /// Whether the pages are taken at the first touch.
+    /// 1 if the pages are allocated at the first touch, 0 otherwise.
     pub lazy: u64,
-    /// Whether the contents go into core files.
+    /// 1 if core files include the contents, 0 otherwise.
     pub dump: u64,
 }
 
-/// What takes time before `main`.
+/// A phase of the start of a job, before `main`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Starting MPI in the agent.
+    /// The start of MPI in the agent.
     Engine = 0,
-    /// Checking for space and making the memory files.
+    /// The check for free memory, and the creation of the memory files.
     Create = 1,
-    /// Taking the pages.
+    /// The allocation of the pages.
     Populate = 2,
-    /// Waiting for the ranks of all hosts to be there.
+    /// The wait for the ranks of all hosts.
     Gather = 3,
-    /// Agreeing on the address.
+    /// The agreement on the address.
     Agree = 4,
-    /// Mapping in all ranks.
+    /// The mapping in all ranks.
     Map = 5,
 }
 
 impl Phase {
-    /// How many phases there are.
+    /// The number of phases.
     pub const COUNT: usize = 6;
-    /// All of them, in order.
+    /// All phases, in order.
     pub const ALL: [Phase; Phase::COUNT] =
         [Phase::Engine, Phase::Create, Phase::Populate, Phase::Gather, Phase::Agree, Phase::Map];
 
-    /// For people and for JSON.
+    /// Returns the name for messages and for JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
         ["engine", "create", "populate", "gather", "agree", "map"][self as usize]
@@ -95,7 +95,7 @@ impl Phase {
 }
 
 impl BufferIdentity {
-    /// A buffer named `name` (cut at 31 bytes) on `pages`.
+    /// Makes the identity of a buffer named `name` (cut at [`NAME_MAX`] bytes) on `pages`.
     #[must_use]
     pub fn new(name: &str, pages: Pages) -> BufferIdentity {
         let mut identity = BufferIdentity { pages: pages.code(), ..BufferIdentity::default() };
@@ -104,20 +104,20 @@ impl BufferIdentity {
         identity
     }
 
-    /// The same on other pages.
+    /// Returns this identity with other pages.
     #[must_use]
     pub fn with_pages(self, pages: Pages) -> BufferIdentity {
         BufferIdentity { pages: pages.code(), ..self }
     }
 
-    /// Its name.
+    /// Returns the name of the buffer.
     #[must_use]
     pub fn name(&self) -> String {
         let length = self.name.iter().position(|&b| b == 0).unwrap_or(NAME_MAX);
         String::from_utf8_lossy(&self.name[..length]).into_owned()
     }
 
-    /// The pages that were obtained.
+    /// Returns the kind of pages that were obtained.
     #[must_use]
     pub fn pages(&self) -> Pages {
         Pages::from_code(self.pages).unwrap_or(Pages::Small)
@@ -125,7 +125,7 @@ impl BufferIdentity {
 }
 
 impl Identity {
-    /// An identity without buffers.
+    /// Makes an identity without buffers.
     #[must_use]
     pub fn new(job: u128) -> Identity {
         Identity {
@@ -145,14 +145,15 @@ impl Identity {
         }
     }
 
-    /// The buffers.
+    /// Returns the buffers.
     #[must_use]
     pub fn buffers(&self) -> &[BufferIdentity] {
         &self.buffers[..(self.count as usize).min(MAX_BUFFERS)]
     }
 
     pub(super) fn digest(&self) -> u64 {
-        // SAFETY: repr(C) of integers without padding between them (checked below), checksum last.
+        // SAFETY: repr(C) of integers without padding between them (asserted below); the checksum
+        // is last.
         let bytes = unsafe {
             let start = std::ptr::from_ref(self).cast::<u8>();
             std::slice::from_raw_parts(start, size_of::<Identity>() - size_of::<u64>())
@@ -160,9 +161,11 @@ impl Identity {
         xxhash_rust::xxh3::xxh3_64(bytes)
     }
 
+    /// Checks the magic number, the checksum, and the version.
+    ///
     /// # Errors
-    /// [`Error::Attach`] for another version or layout; [`Error::Corrupt`] for anything else that
-    /// does not fit.
+    /// [`Error::Attach`] for another version or layout; [`Error::Corrupt`] for any other invalid
+    /// value.
     pub(super) fn check(&self) -> Result<()> {
         if self.magic != MAGIC {
             return Err(Error::Corrupt { word: "the magic number", found: self.magic });
@@ -172,7 +175,7 @@ impl Identity {
         }
         if (self.version, self.layout) != (VERSION, LAYOUT) {
             let why = format!(
-                "it was made by another version of hostbuf (layout {}.{}, this is {VERSION}.{LAYOUT}): use one version for launcher and program",
+                "the buffers were made by another version of hostbuf (layout {}.{}, this program has {VERSION}.{LAYOUT}): use one version for launcher and program",
                 self.version, self.layout
             );
             return Err(AttachError::OtherVersion { why }.into());

@@ -1,4 +1,4 @@
-//! Where a job's buffers lie in the range that is agreed on.
+//! The layout of a job's buffers in the agreed range.
 //!
 //! ```text
 //! address                                                                    address + length
@@ -6,8 +6,8 @@
 //!   ^ aligned to its pages         each aligned to 2 MiB at least
 //! ```
 //!
-//! The guards are held with no access, so a write beyond a buffer's end faults instead of reaching
-//! the next one.
+//! The guards are mapped without access, so a write beyond a buffer's end faults instead of
+//! reaching the next buffer.
 
 use crate::segment::options::BufferOptions;
 use crate::segment::page_layout::CONTROL_LENGTH;
@@ -15,15 +15,15 @@ use hostbuf_protocol::wire::{FLAG_DUMP, Placement, Placements, Winner};
 
 const GUARD: u64 = 2 << 20;
 
-/// The plan for `buffers`: a [`Winner`] whose address is not known yet (0), and the alignment that
-/// its address needs.
+/// Returns the layout of `buffers` as a [`Winner`] whose address is not known yet (0), and the
+/// alignment of its address.
 #[must_use]
 pub fn plan(buffers: &[BufferOptions]) -> (Winner, u64) {
     let mut placements = Placements::default();
     let mut at = 0u64;
     let mut align = GUARD;
     for buffer in buffers {
-        // Auto may end with pages of 1 GiB only when the size is a multiple of it.
+        // The pages of Auto may become 1 GiB only if the size is a multiple of that.
         let auto_1g = buffer.pages == crate::Pages::Auto && buffer.size.is_multiple_of(1 << 30);
         let page = if auto_1g { 1 << 30 } else { buffer.pages.size().max(GUARD) };
         align = align.max(page);
@@ -46,7 +46,7 @@ mod tests {
     use crate::Pages;
 
     #[test]
-    fn parts_are_aligned_and_apart() {
+    fn buffers_are_aligned_and_do_not_overlap() {
         let sizes = [1, 4096, 3 << 20, 1 << 30, (1 << 30) + 1];
         for pages in [Pages::Auto, Pages::Small, Pages::Transparent, Pages::Huge2M, Pages::Huge1G] {
             let buffers: Vec<BufferOptions> = sizes

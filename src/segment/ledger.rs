@@ -1,14 +1,14 @@
-//! Who has registered what: a table on the control page, read by `hostbuf stat`.
+//! The ledger of registrations: a table on the control page, read by `hostbuf stat`.
 //!
 //! ```text
-//! LEDGER | how many did not fit | row | row | ...                                   end of the page
-//!          row: holder | what | offset | length | name of the device (3 words) | seal
+//! LEDGER | number of unlisted registrations | row | row | ...                       end of the page
+//!          row: holder | buffer, access | offset | length | name of the device (3 words) | seal
 //! ```
 //!
-//! It is for display only. A registration is the device's business, and belongs to one process; a
-//! row may be missing, when the table is full, but it never says what is not so: a process that
-//! ends without clearing its row is found out by its number and start time, and a row that was
-//! written over is noticed by its seal.
+//! The table is for display only. A registration belongs to a device and to one process. A row may
+//! be missing, if the table is full, but a row is never wrong: the process number and the start
+//! time reveal a process that ended without clearing its row, and the seal reveals a row that was
+//! overwritten.
 
 #![allow(unsafe_code)]
 
@@ -25,38 +25,38 @@ use hostbuf_os::process;
 use hostbuf_protocol::wire::MAX_BUFFERS;
 use hostbuf_register::Access;
 
-/// The most bytes of a device's name that a row has room for.
+/// The maximum number of bytes of a device's name in a row.
 const DEVICE_MAX: usize = 23;
 const NAME_WORDS: usize = (DEVICE_MAX + 1) / 8;
-/// How many rows there are.
+/// The number of rows.
 pub(super) const ROWS: usize = (CONTROL_LENGTH as usize - LEDGER) / size_of::<Row>() - 1;
 
 /// One registration.
 #[repr(C, align(64))]
 pub(super) struct Row {
-    /// Whose it is, and whether the rest is complete. 0: nobody's.
+    /// The process that holds the row, and a flag that the rest is complete. 0: the row is free.
     holder: AtomicU64,
-    /// The buffer's index, and the access above it.
+    /// The buffer's index, and the access in the bits above it.
     what: AtomicU64,
     offset: AtomicU64,
     length: AtomicU64,
-    /// The device's name, ended by a 0.
+    /// The device's name, terminated by NUL.
     name: [AtomicU64; NAME_WORDS],
-    /// A digest of all of the above.
+    /// A digest of all fields above.
     seal: AtomicU64,
 }
 
 const _: () = assert!(size_of::<Row>() == ROW_LENGTH && offset_of!(Row, seal) == 56);
 const _: () = assert!(LEDGER.is_multiple_of(64) && ROWS >= 128);
 
-/// The first row's place has a count instead.
+/// The count in front of the first row.
 #[repr(C, align(64))]
 struct Head {
     unlisted: AtomicU64,
 }
 
-/// Who holds a row: a process number of 22 bits (the kernel's limit), as many bits of its start
-/// time as have room beside it, and whether the row is complete.
+/// The holder of a row: a process number of 22 bits (the kernel's limit), the low 24 bits of its
+/// start time, and a flag that the row is complete.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Holder(u64);
 
@@ -95,37 +95,37 @@ impl Holder {
     }
 }
 
-/// What a row says.
+/// The content of a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Registered {
     holder: Holder,
-    /// The process whose registration it is, as it numbers itself.
+    /// The process that made the registration, by its number in its own PID namespace.
     pub pid: u32,
-    /// Which buffer.
+    /// The index of the buffer.
     pub index: usize,
-    /// Where the registered part begins in the buffer, bytes.
+    /// The offset of the registered part in the buffer, in bytes.
     pub offset: u64,
-    /// Its bytes.
+    /// The length of the registered part in bytes.
     pub length: u64,
-    /// What the device may do there.
+    /// The access that the device has.
     pub access: Access,
     /// The device: `cuda 0`, `mlx5_0`, `mlock`.
     pub device: String,
 }
 
 impl Registered {
-    /// Whether it is the registration of a process with this number that began at this time (clock
-    /// ticks after boot): another process may have got the number since.
+    /// Returns whether the process with this number and this start time (clock ticks after boot)
+    /// made the registration. Its number may belong to another process since.
     #[must_use]
     pub fn is_of(&self, pid: u32, start: u64) -> bool {
         self.holder.is(pid, start)
     }
 }
 
-/// A row that this process has, until it is dropped. In a forked child dropping does nothing: the
-/// row is the parent's.
+/// A row of this process. Dropping it clears the row, except in a forked child: the row belongs to
+/// the parent.
 pub(crate) struct Listed {
-    /// Keeps the page mapped.
+    /// Keeps the control page mapped.
     _keeper: Arc<dyn Send + Sync>,
     ledger: Ledger,
     row: usize,
@@ -134,7 +134,7 @@ pub(crate) struct Listed {
 }
 
 impl Listed {
-    /// Lists a registration of this process. `None` when there is no room, which is counted.
+    /// Lists a registration of this process. Returns `None` if the table is full, which is counted.
     ///
     /// `keeper` keeps the control page mapped.
     pub(crate) fn enter(
@@ -162,22 +162,22 @@ impl Drop for Listed {
     }
 }
 
-/// The table of a control page. Copies mean the same table.
+/// The table of a control page. Copies refer to the same table.
 #[derive(Clone, Copy, Debug)]
 pub struct Ledger {
     control: Control,
 }
 
 impl Ledger {
-    /// Returns the table of `control`'s page.
+    /// Returns the table of the page of `control`.
     #[must_use]
     pub fn of(control: Control) -> Ledger {
         Ledger { control }
     }
 
     fn head(self) -> &'static Head {
-        // SAFETY: inside the mapping by the contract of Control::at() and by LEDGER, aligned, an
-        // atomic only.
+        // SAFETY: inside the mapping by the contract of Control::at() and by LEDGER, aligned, and
+        // an atomic only.
         unsafe { &*((self.control.address() + LEDGER) as *const Head) }
     }
 
@@ -187,14 +187,15 @@ impl Ledger {
         unsafe { &*((self.control.address() + LEDGER + size_of::<Head>()) as *const Row).add(row) }
     }
 
-    /// Returns the complete rows; an error for each that is damaged. The caller checks whether
-    /// their processes live: see [`Registered::is_of`].
+    /// Returns the complete rows, with an error for each corrupt one. The caller checks whether
+    /// their processes are alive: see [`Registered::is_of`].
     #[must_use]
     pub fn registrations(self) -> Vec<Result<Registered>> {
         (0..ROWS).filter_map(|row| read(self.row(row)).transpose()).collect()
     }
 
-    /// Returns the number of registrations that found the table full since the job began.
+    /// Returns the number of registrations since the start of the job that were not listed, since
+    /// the table was full.
     ///
     /// # Errors
     /// [`Error::Corrupt`].
@@ -205,8 +206,8 @@ impl Ledger {
         }
     }
 
-    /// Removes the rows of this process that were entered before its last exec: the registrations
-    /// ended with that image. It is to be called before this image registers.
+    /// Removes the rows that this process entered before its last exec: those registrations ended
+    /// with the exec. It must be called before the process registers anything.
     pub fn forget_earlier_image(self) {
         let pid = std::process::id();
         let Some(start) = process::start_time(pid as i32) else { return };
@@ -217,7 +218,7 @@ impl Ledger {
         }
     }
 
-    /// Claims a row and fills it. Returns its place, or `None` if the table is full, which is
+    /// Claims a row and fills it. Returns its index, or `None` if the table is full, which is
     /// counted.
     fn enter(
         self,
@@ -229,7 +230,7 @@ impl Ledger {
     ) -> Option<usize> {
         let Some(row) = self.claim(holder) else {
             let head = &self.head().unlisted;
-            // A damaged count begins anew.
+            // A corrupt count starts again at 1.
             let more = |word| Some(Checked::encode(Checked::decode("", word).map_or(1, |n| n + 1)));
             let _ = head.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
             return None;
@@ -252,19 +253,19 @@ impl Ledger {
             place.store(word, Ordering::Relaxed);
         }
         at.seal.store(digest(&words), Ordering::Relaxed);
-        // Readers read the rest only after they have seen this.
+        // Release: readers read the other words only after they have seen this one.
         at.holder.store(words[0], Ordering::Release);
         Some(row)
     }
 
-    /// Claims a row for `holder`: a free one, or else one whose process has ended.
+    /// Claims a row for `holder`: a free one, or otherwise one whose process has ended.
     fn claim(self, holder: Holder) -> Option<usize> {
         let take = |row: usize, found: u64| {
             let place = &self.row(row).holder;
             place.compare_exchange(found, holder.word(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
         };
         let holders = || (0..ROWS).map(|row| (row, self.row(row).holder.load(Ordering::Acquire)));
-        // A damaged word is a free row.
+        // A row with a corrupt holder counts as free.
         let free = |word: u64| word == 0 || Holder::read(word).is_err();
         let gone = |word: u64| {
             Holder::read(word).is_ok_and(|h| {
@@ -277,7 +278,7 @@ impl Ledger {
     }
 
     fn clear(self, row: usize, holder: Holder) {
-        // Another process may have taken it, if this one was believed dead.
+        // Another process may have taken the row, if it believed that this one had ended.
         let place = &self.row(row).holder;
         let _ = place.compare_exchange(holder.word(), 0, Ordering::AcqRel, Ordering::Relaxed);
     }
@@ -308,12 +309,12 @@ fn read(row: &Row) -> Result<Option<Registered>> {
     let words = row.words().map(|word| word.load(Ordering::Acquire));
     let seal = row.seal.load(Ordering::Acquire);
     if row.holder.load(Ordering::Acquire) != found {
-        // It has changed meanwhile.
+        // The row has changed meanwhile.
         return Ok(None);
     }
     let [_, what, offset, length, name @ ..] = words;
     let index = (what & 0xff) as usize;
-    // Whoever can write the page can also seal nonsense.
+    // Any process that can write to the page can also seal invalid values.
     if seal != digest(&words)
         || index >= MAX_BUFFERS
         || what >> 16 != 0
@@ -344,7 +345,8 @@ mod tests {
 
     fn page() -> (Box<Page>, Ledger) {
         let page = Box::new(Page([0; CONTROL_LENGTH as usize / 8]));
-        // SAFETY: kept by the caller beside the handle; nobody looks at it but through the handle.
+        // SAFETY: the caller keeps the page beside the handle, and accesses it only through the
+        // handle.
         let control = unsafe { Control::at(page.0.as_ptr() as usize) };
         (page, Ledger::of(control))
     }
@@ -354,7 +356,7 @@ mod tests {
         Holder::of(pid, process::start_time(pid as i32).unwrap())
     }
 
-    /// A number that no process has: the kernel gives out less.
+    /// A number that no process has: those of the kernel are less.
     const NOBODY: u32 = (1 << PID_BITS) - 1;
 
     fn listed(ledger: Ledger) -> Vec<Registered> {
@@ -362,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_entered_is_read_until_it_is_cleared() {
+    fn an_entered_row_is_read_until_it_is_cleared() {
         let (_page, ledger) = page();
         assert_eq!((listed(ledger), ledger.unlisted().unwrap()), (vec![], 0));
         let row = ledger.enter(own(), 3, (4096, 1 << 40), Access::ALL, "mlx5_0").unwrap();
@@ -373,13 +375,13 @@ mod tests {
         assert_eq!((first.pid, first.index), (std::process::id(), 3));
         assert_eq!((first.offset, first.length, first.access), (4096, 1 << 40, Access::ALL));
         assert_eq!(first.device, "mlx5_0");
-        // Cut where a character ends.
+        // The name is cut at the end of a character.
         assert_eq!((second.index, second.device.as_str()), (15, "a device with a \u{e9}\u{e9}\u{e9}"));
         let start = process::start_time(std::process::id() as i32).unwrap();
         assert!(first.is_of(std::process::id(), start));
         assert!(!first.is_of(std::process::id(), start + 1) && !first.is_of(1, start));
         ledger.clear(other, own());
-        // Not its holder, or not in the state that it left it in.
+        // A row stays if the holder or its state differs.
         assert_eq!(listed(ledger).len(), 2);
         ledger.clear(other, own().completed());
         ledger.clear(row, own().completed());
@@ -387,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_counts_what_has_no_room_and_takes_the_rows_of_the_dead() {
+    fn a_full_table_counts_unlisted_registrations_and_reuses_rows_of_ended_processes() {
         let (_page, ledger) = page();
         for i in 0..ROWS as u64 {
             ledger.enter(own(), 0, (i, 1), Access::READ, "x").unwrap();
@@ -396,8 +398,8 @@ mod tests {
             assert_eq!(ledger.enter(own(), 0, (0, 1), Access::READ, "x"), None);
             assert_eq!(ledger.unlisted().unwrap(), n);
         }
-        // One of a process that has gone, one that it had not completed, and one of a process whose
-        // number is another's now.
+        // A row of a process that has ended, an incomplete row of one, and a row of a process whose
+        // number belongs to another process now.
         let start = process::start_time(1).unwrap_or(0);
         for (row, holder) in [
             (7, Holder::of(NOBODY, 1).completed()),
@@ -430,13 +432,13 @@ mod tests {
         }
         assert_eq!(listed(ledger), good);
         page.0[row] ^= 1 << 50;
-        // Whoever comes next takes it.
+        // The next registration takes it.
         assert_eq!(ledger.enter(own(), 2, (4096, 8192), Access::WRITE, "cuda 0"), Some(0));
         assert_eq!(listed(ledger), good);
     }
 
     #[test]
-    fn nonsense_with_a_good_seal_is_an_error() {
+    fn invalid_values_with_a_valid_seal_are_an_error() {
         let (_page, ledger) = page();
         for (index, offset, length) in [(MAX_BUFFERS, 0, 1), (0xff, 0, 1), (0, u64::MAX, 2), (0x1_0000, 0, 1)]
         {
@@ -470,11 +472,11 @@ mod tests {
         let buffer = crate::HostBuffer::allocate(&crate::job::Solo, crate::BufferOptions::new(4096)).unwrap();
         let listed_ =
             Listed::enter(buffer.control(), buffer.segment.clone(), 0, (0, 4096), Access::READ, "x").unwrap();
-        // SAFETY: the child drops one value, and ends.
+        // SAFETY: the child drops one value and ends.
         match unsafe { fork() }.unwrap() {
             ForkResult::Child => {
                 drop(listed_);
-                // SAFETY: runs nothing of the parent's.
+                // SAFETY: runs no exit handler of the parent.
                 unsafe { libc::_exit(0) }
             }
             ForkResult::Parent { child } => {

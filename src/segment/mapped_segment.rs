@@ -1,4 +1,4 @@
-//! A job's memory in one process.
+//! The memory of a job in one process.
 
 #![allow(unsafe_code)]
 
@@ -14,7 +14,8 @@ use hostbuf_protocol::wire::{ENV_LOCAL_SIZE, Winner};
 use hostbuf_register::Span;
 use hostbuf_register::own_ranges::{self, OwnRange};
 
-/// A job's memory in this process: the control page and all buffers, mapped at the agreed address.
+/// The memory of a job in this process: the control page and all buffers, mapped at the agreed
+/// address.
 #[derive(Debug)]
 pub(crate) struct MappedSegment {
     pub(crate) identity: Identity,
@@ -22,15 +23,16 @@ pub(crate) struct MappedSegment {
     pub(crate) control_fd: OwnedFd,
     pub(crate) fds: Vec<OwnedFd>,
     pub(crate) fillers: Fillers,
-    /// The buffers as memory that caches need not watch.
+    /// The entries that exempt the buffers from monitoring by registration caches.
     own: OnceLock<Vec<OwnRange>>,
-    /// Unmaps with the last handle. `None` for a launcher's buffers, which stay mapped.
+    /// Unmaps the memory with the last handle. `None` for the buffers of a launcher, which stay
+    /// mapped.
     pub(crate) mapping: Option<Mapping>,
 }
 
 impl MappedSegment {
-    /// Returns the number of ranks that a launcher has started on this host; 1 if there is no
-    /// launcher, or if it does not say.
+    /// Returns the number of ranks that a launcher has started on this host, or 1 if there is no
+    /// launcher or the number is unknown.
     pub(crate) fn launched_ranks(&self) -> usize {
         let said = || std::env::var(ENV_LOCAL_SIZE).ok()?.parse().ok();
         if self.mapping.is_some() { 1 } else { said().unwrap_or(1) }
@@ -38,21 +40,21 @@ impl MappedSegment {
 }
 
 impl MappedSegment {
-    /// Reads and checks the control page of what is mapped as `winner` says.
+    /// Reads and checks the control page of the memory that is mapped as `winner` describes.
     ///
     /// # Safety
-    /// `winner` must be mapped in this process: `mapping` unmaps it, or it stays until the process
-    /// ends.
+    /// `winner` must be mapped in this process. Either `mapping` unmaps it, or it stays mapped
+    /// until the process ends.
     pub(crate) unsafe fn open(
         winner: &Winner,
         mut descriptors: Vec<OwnedFd>,
         mapping: Option<Mapping>,
     ) -> Result<Arc<MappedSegment>> {
         if descriptors.len() != 1 + winner.buffers.as_slice().len() {
-            let why = format!("{} descriptors came with it", descriptors.len());
+            let why = format!("the agent of this host sent {} descriptors", descriptors.len());
             return Err(AttachError::AgentGone { why }.into());
         }
-        // SAFETY: by this function's contract.
+        // SAFETY: by the contract of this function.
         let control = unsafe { Control::at((winner.address + winner.control) as usize) };
         let identity = control.identity()?;
         let fits = identity.address == winner.address

@@ -1,22 +1,25 @@
-//! The agreed address range of a job in this process.
+//! A mapping of a job's agreed address range in this process.
 
 #![allow(unsafe_code)]
 
 use hostbuf_os::raw;
 use hostbuf_protocol::wire::Winner;
 
-/// The agreed range, as this process mapped it. Dropping this unmaps it.
+/// A mapping of the agreed range. Dropping it unmaps the range.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     address: usize,
     length: usize,
-    /// Where the control page is, from the address, and its length.
+    /// The offset of the control page from the address, and its length.
     control: (usize, usize),
 }
 
 impl Mapping {
+    /// Takes over the mapping of the range of `winner`.
+    ///
     /// # Safety
-    /// The range must be wholly this process's, mapped for a job, and unmapped by nobody else.
+    /// The whole range must belong to this process, be mapped for a job, and be unmapped by nothing
+    /// else.
     pub(crate) unsafe fn of(winner: &Winner) -> Mapping {
         Mapping {
             address: winner.address as usize,
@@ -29,15 +32,15 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         let (control, behind) = (self.address + self.control.0, self.control.0 + self.control.1);
-        // SAFETY: by the contract of of(); handles borrow from the job that owns this, so no
-        // reference is left to the buffers. A copy of an arena's handle may be: it finds a blank
-        // control page, and an error.
+        // SAFETY: by the contract of of(). Handles borrow from the job that owns the mapping, so
+        // there are no references to the buffers. A copy of an arena's handle may exist: it finds a
+        // zeroed control page, and returns an error.
         unsafe {
             let blanked = raw::blank(control, self.control.1);
             raw::unmap(self.address, self.control.0);
             raw::unmap(self.address + behind, self.length - behind);
-            // Without room for a blank page the range goes whole; using a stale handle is then a
-            // fault.
+            // Without memory for a zeroed page the whole range is unmapped, and the use of a stale
+            // handle faults.
             if blanked.is_err() {
                 raw::unmap(control, self.control.1);
             }

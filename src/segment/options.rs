@@ -1,4 +1,4 @@
-//! What a user asks for.
+//! The options of a buffer.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,68 +8,69 @@ use hostbuf_memory::Pages;
 use hostbuf_memory::space::Demand;
 use hostbuf_protocol::wire::MAX_BUFFERS;
 
-/// The longest name of a buffer, bytes.
+/// The maximum length of a buffer's name in bytes.
 pub const NAME_MAX: usize = 31;
-/// The name of a buffer that was given none.
+/// The name of a buffer if none is requested.
 pub const DEFAULT_NAME: &str = "default";
 
-/// One buffer: what [`HostBuffer::allocate`](crate::HostBuffer::allocate) and `hostbuf run` are
-/// asked for.
+/// The options of one buffer, for [`HostBuffer::allocate`](crate::HostBuffer::allocate) and
+/// `hostbuf run`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BufferOptions {
-    /// Bytes that the user can use; rounded up to whole pages of what is obtained.
+    /// The number of usable bytes, rounded up to whole pages of the obtained size.
     pub size: u64,
-    /// Which pages.
+    /// The kind of pages.
     pub pages: Pages,
-    /// Leave pages to be taken at the first touch: no check that they are there, and SIGBUS or a
-    /// kill when they are not. Without it all pages are taken at creation.
+    /// Allocate pages at the first touch. There is then no check that the memory is available, and
+    /// a process is killed, by SIGBUS or otherwise, if it is not. By default all pages are
+    /// allocated at creation.
     pub lazy: bool,
-    /// Let the contents go into core files.
+    /// Include the contents in core files.
     pub dump: bool,
-    /// Name: 31 bytes at most of letters, digits, `_`, `-` and `.`.
+    /// The name: at most 31 bytes of letters, digits, `_`, `-` and `.`.
     pub name: String,
-    /// Flags handed to `mmap` beside `MAP_SHARED | MAP_FIXED`: `MAP_LOCKED`, `MAP_POPULATE`,
-    /// `MAP_NONBLOCK`.
+    /// Flags passed to `mmap` in addition to `MAP_SHARED | MAP_FIXED`: `MAP_LOCKED`,
+    /// `MAP_POPULATE`, `MAP_NONBLOCK`.
     pub mmap_flags: i32,
 }
 
 impl BufferOptions {
-    /// A buffer of `size` bytes, everything else as by default.
+    /// Makes the options of a buffer of `size` bytes, with defaults for all others.
     #[must_use]
     pub fn new(size: u64) -> BufferOptions {
         let name = DEFAULT_NAME.into();
         BufferOptions { size, pages: Pages::Auto, lazy: false, dump: false, name, mmap_flags: 0 }
     }
 
-    /// With these pages.
+    /// Sets the kind of pages.
     #[must_use]
     pub fn pages(mut self, pages: Pages) -> BufferOptions {
         self.pages = pages;
         self
     }
 
-    /// With pages taken at the first touch.
+    /// Leaves the allocation of the pages to the first touch.
     #[must_use]
     pub fn lazy(mut self) -> BufferOptions {
         self.lazy = true;
         self
     }
 
-    /// With the contents in core files.
+    /// Includes the contents in core files.
     #[must_use]
     pub fn dump(mut self) -> BufferOptions {
         self.dump = true;
         self
     }
 
-    /// With this name.
+    /// Sets the name.
     #[must_use]
     pub fn name(mut self, name: impl Into<String>) -> BufferOptions {
         self.name = name.into();
         self
     }
 
-    /// With these flags for `mmap` as well.
+    /// Sets additional flags for `mmap`.
     #[must_use]
     pub fn mmap_flags(mut self, flags: i32) -> BufferOptions {
         self.mmap_flags = flags;
@@ -82,31 +83,31 @@ impl BufferOptions {
         Demand { size: self.size, pages: self.pages, lazy: self.lazy }
     }
 
+    /// Checks the options.
+    ///
     /// # Errors
-    /// [`Error::Invalid`] for size 0 or beyond any address space, a bad name, or a flag that would
-    /// undo the sharing or the address.
+    /// [`Error::Invalid`] for a size of 0 or one beyond any address space, an invalid name, or a
+    /// flag that would undo the sharing or the address.
     pub fn check(&self) -> Result<()> {
         if self.size == 0 {
             return Err(Error::invalid("size 0: a buffer has at least one byte"));
         }
         if self.size > MAX_SIZE {
             let (asked, most) = (Bytes(self.size), Bytes(MAX_SIZE));
-            return Err(Error::invalid(format!(
-                "size {asked}: no address space has room for more than {most}"
-            )));
+            return Err(Error::invalid(format!("size {asked}: the address space holds at most {most}")));
         }
         let letters = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
         if self.name.is_empty() || self.name.len() > NAME_MAX || !self.name.chars().all(letters) {
             let begin: String = self.name.escape_debug().take(2 * NAME_MAX).collect();
             let more = if begin.len() < self.name.len() { "..." } else { "" };
             return Err(Error::invalid(format!(
-                "name \"{begin}{more}\": 1 to {NAME_MAX} letters, digits, '_', '-' or '.' are meant"
+                "invalid name \"{begin}{more}\": expected 1 to {NAME_MAX} letters, digits, '_', '-' or '.'"
             )));
         }
         let allowed = libc::MAP_LOCKED | libc::MAP_POPULATE | libc::MAP_NONBLOCK;
         if self.mmap_flags & !allowed != 0 {
             return Err(Error::invalid(format!(
-                "mmap flags {:#x}: only MAP_LOCKED, MAP_POPULATE and MAP_NONBLOCK can be added",
+                "invalid mmap flags {:#x}: expected MAP_LOCKED, MAP_POPULATE or MAP_NONBLOCK",
                 self.mmap_flags
             )));
         }
@@ -114,16 +115,18 @@ impl BufferOptions {
     }
 }
 
-/// The largest sum of buffers: what the widest range of user space between its fixed inhabitants
-/// could take.
+/// The maximum sum of all buffers: the largest range that can be free in user space, between the
+/// mappings at fixed addresses.
 pub const MAX_SIZE: u64 = 100 << 40;
 
+/// Checks the options of all buffers of a job.
+///
 /// # Errors
-/// As [`BufferOptions::check`] for each; [`Error::Invalid`] for none, too many, a name that comes twice,
-/// or too much in all.
+/// As [`BufferOptions::check`] for each; [`Error::Invalid`] for no buffers, too many, two with one
+/// name, or a sum that is too large.
 pub fn check_all(buffers: &[BufferOptions]) -> Result<()> {
     if buffers.is_empty() || buffers.len() > MAX_BUFFERS {
-        return Err(Error::invalid(format!("{} buffers: 1 to {MAX_BUFFERS} can be had", buffers.len())));
+        return Err(Error::invalid(format!("{} buffers: expected 1 to {MAX_BUFFERS}", buffers.len())));
     }
     for (i, buffer) in buffers.iter().enumerate() {
         buffer.check()?;
@@ -135,13 +138,13 @@ pub fn check_all(buffers: &[BufferOptions]) -> Result<()> {
     if sum > MAX_SIZE {
         let (asked, most) = (Bytes(sum), Bytes(MAX_SIZE));
         return Err(Error::invalid(format!(
-            "{asked} in all: no address space has room for more than {most}"
+            "the sizes add up to {asked}: the address space holds at most {most}"
         )));
     }
     Ok(())
 }
 
-/// `name=index,size=2G,pages=2m,lazy,dump`: how a buffer is written on a command line.
+/// Parses the command line syntax of a buffer: `name=index,size=2G,pages=2m,lazy,dump`.
 impl FromStr for BufferOptions {
     type Err = Error;
 
@@ -159,14 +162,15 @@ impl FromStr for BufferOptions {
                 ("mmap-flags", flags) => {
                     let digits = flags.trim_start_matches("0x");
                     let radix = if digits.len() < flags.len() { 16 } else { 10 };
-                    options.mmap_flags = i32::from_str_radix(digits, radix)
-                        .map_err(|_| Error::invalid(format!("mmap flags \"{flags}\" are no number")))?;
+                    options.mmap_flags = i32::from_str_radix(digits, radix).map_err(|_| {
+                        Error::invalid(format!("invalid mmap flags \"{flags}\": expected a number"))
+                    })?;
                 }
                 ("lazy", "") => options.lazy = true,
                 ("dump", "") => options.dump = true,
                 _ => {
                     return Err(Error::invalid(format!(
-                        "\"{part}\" in buffer \"{text}\": name=, size=, pages=, mmap-flags=, lazy and dump are known"
+                        "invalid \"{part}\" in buffer \"{text}\": expected name=, size=, pages=, mmap-flags=, lazy or dump"
                     )));
                 }
             }
@@ -179,7 +183,7 @@ impl FromStr for BufferOptions {
     }
 }
 
-/// The same text again.
+/// Formats the options in the syntax that `from_str` parses.
 impl fmt::Display for BufferOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "name={},size={},pages={}", self.name, self.size, self.pages)?;
@@ -196,19 +200,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_read_what_they_print() {
+    fn options_parse_from_their_own_output() {
         for text in
             ["name=index,size=2147483648,pages=2m", "name=a,size=1,pages=auto,mmap-flags=0x2000,lazy,dump"]
         {
             assert_eq!(text.parse::<BufferOptions>().unwrap().to_string(), text);
         }
-        // Without 0x the flags are decimal.
+        // Without the prefix 0x the flags are decimal.
         let flags = |text: &str| text.parse::<BufferOptions>().unwrap().mmap_flags;
         assert_eq!(flags("size=1,mmap-flags=8192"), flags("size=1,mmap-flags=0x2000"));
     }
 
     #[test]
-    fn bad_options_say_why() {
+    fn invalid_options_are_rejected_with_the_reason() {
         for (text, word) in [
             ("size=0", "size 0"),
             ("size=200T", "address space"),
