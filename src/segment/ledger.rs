@@ -20,7 +20,7 @@ use crate::error::{Error, Result};
 use crate::segment::checked::Checked;
 use crate::segment::control::Control;
 use crate::segment::page_layout::{CONTROL_LENGTH, LEDGER, ROW_LENGTH};
-use hostbuf_os::lineage::Lineage;
+use hostbuf_os::fork_guard::ForkGuard;
 use hostbuf_os::process;
 use hostbuf_protocol::wire::MAX_BUFFERS;
 use hostbuf_register::Access;
@@ -130,7 +130,7 @@ pub(crate) struct Listed {
     ledger: Ledger,
     row: usize,
     holder: Holder,
-    lineage: Lineage,
+    fork_guard: ForkGuard,
 }
 
 impl Listed {
@@ -150,13 +150,19 @@ impl Listed {
         let holder = Holder::of(pid, start);
         let ledger = Ledger::of(control);
         let row = ledger.enter(holder, index, (offset, length), access, device)?;
-        Some(Listed { _keeper: keeper, ledger, row, holder: holder.completed(), lineage: Lineage::here() })
+        Some(Listed {
+            _keeper: keeper,
+            ledger,
+            row,
+            holder: holder.completed(),
+            fork_guard: ForkGuard::here(),
+        })
     }
 }
 
 impl Drop for Listed {
     fn drop(&mut self) {
-        if self.lineage.is_here() {
+        if self.fork_guard.is_here() {
             self.ledger.clear(self.row, self.holder);
         }
     }

@@ -10,7 +10,7 @@ use crate::locked::Locked;
 use crate::poison::IgnorePoison;
 use crate::registrar::{Overlap, Probe, Registrar};
 use crate::span::{Access, Span};
-use hostbuf_os::lineage::Lineage;
+use hostbuf_os::fork_guard::ForkGuard;
 use hostbuf_os::maps::{self, Mapping};
 use hostbuf_os::{memlock, memory};
 
@@ -36,7 +36,7 @@ const FEW: usize = 64;
 #[derive(Debug)]
 pub struct Mlock {
     page: usize,
-    lineage: Lineage,
+    fork_guard: ForkGuard,
     locked: Mutex<Locked>,
 }
 
@@ -70,7 +70,7 @@ impl Mlock {
     #[must_use]
     pub fn new() -> Mlock {
         let page = memory::page_size() as usize;
-        Mlock { page, lineage: Lineage::here(), locked: Mutex::default() }
+        Mlock { page, fork_guard: ForkGuard::here(), locked: Mutex::default() }
     }
 
     /// Whether this process may lock memory, and how much.
@@ -161,7 +161,7 @@ impl Registrar for Mlock {
 
     fn register(&self, span: Span, access: Access) -> Result<()> {
         // The lock may be held by a thread that a child does not have.
-        if !self.lineage.is_here() {
+        if !self.fork_guard.is_here() {
             return Err(Error::Forked);
         }
         let whole = span.pages(self.page);
@@ -187,7 +187,7 @@ impl Registrar for Mlock {
     }
 
     fn deregister(&self, span: Span, (): ()) -> Result<()> {
-        if !self.lineage.is_here() {
+        if !self.fork_guard.is_here() {
             return Ok(());
         }
         let mut locked = self.locked.lock().ignore_poison();

@@ -18,7 +18,7 @@ use crate::own_ranges::{self, OwnRange};
 use crate::poison::IgnorePoison;
 use crate::registrar::{Registrar, Registration};
 use crate::span::{Access, Span};
-use hostbuf_os::lineage::Lineage;
+use hostbuf_os::fork_guard::ForkGuard;
 use hostbuf_os::memory;
 
 /// The shortest block, and the alignment of all: one cache line.
@@ -64,7 +64,7 @@ pub struct PinnedAlloc<R: Registrar> {
 
 /// What an allocator and its blocks have in common.
 struct Shared<R: Registrar> {
-    lineage: Lineage,
+    fork_guard: ForkGuard,
     /// Never held while memory is taken or registered: that may take long.
     state: Mutex<State<R>>,
     /// A slab has come, or will not.
@@ -229,8 +229,8 @@ impl<R: Registrar> PinnedAlloc<R> {
             coming: Vec::new(),
             longest: LONGEST,
         };
-        let (lineage, grown) = (Lineage::here(), Condvar::new());
-        let shared = Arc::new(Shared { lineage, state: Mutex::new(state), grown });
+        let (fork_guard, grown) = (ForkGuard::here(), Condvar::new());
+        let shared = Arc::new(Shared { fork_guard, state: Mutex::new(state), grown });
         PinnedAlloc { registrar, access, limit, shared }
     }
 
@@ -241,7 +241,7 @@ impl<R: Registrar> PinnedAlloc<R> {
     /// taken; [`Error::NoSpace`]; [`Error::Forked`] in a child of the process that made the
     /// allocator; as [`Registrar::register`].
     pub fn allocate(&self, length: usize) -> Result<Pinned<R>> {
-        if !self.shared.lineage.is_here() {
+        if !self.shared.fork_guard.is_here() {
             return Err(Error::Forked);
         }
         if length == 0 {
@@ -306,13 +306,13 @@ impl<R: Registrar> PinnedAlloc<R> {
     /// Bytes that are registered now; none in a forked child, whose they are not.
     #[must_use]
     pub fn registered(&self) -> usize {
-        if self.shared.lineage.is_here() { self.shared.held().registered } else { 0 }
+        if self.shared.fork_guard.is_here() { self.shared.held().registered } else { 0 }
     }
 }
 
 impl<R: Registrar> Drop for PinnedAlloc<R> {
     fn drop(&mut self) {
-        if !self.shared.lineage.is_here() {
+        if !self.shared.fork_guard.is_here() {
             self.shared.leave_to_the_parent();
         }
     }
@@ -364,7 +364,7 @@ impl<R: Registrar> DerefMut for Pinned<R> {
 
 impl<R: Registrar> Drop for Pinned<R> {
     fn drop(&mut self) {
-        if !self.shared.lineage.is_here() {
+        if !self.shared.fork_guard.is_here() {
             return self.shared.leave_to_the_parent();
         }
         self.shared.held().free.entry(self.size).or_default().push((self.slab, self.offset));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::error::Result;
 use crate::span::{Access, Span};
-use hostbuf_os::lineage::Lineage;
+use hostbuf_os::fork_guard::ForkGuard;
 
 /// A device's treatment of overlapping registrations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,7 +105,7 @@ pub struct Registration<R: Registrar> {
     handle: Option<R::Handle>,
     span: Span,
     access: Access,
-    lineage: Lineage,
+    fork_guard: ForkGuard,
     memory: Option<Arc<dyn Send + Sync>>,
 }
 
@@ -140,7 +140,14 @@ impl<R: Registrar> Registration<R> {
     ) -> Result<Registration<R>> {
         let handle = registrar.register(span, access)?;
         let registrar = registrar.clone();
-        Ok(Registration { registrar, handle: Some(handle), span, access, lineage: Lineage::here(), memory })
+        Ok(Registration {
+            registrar,
+            handle: Some(handle),
+            span,
+            access,
+            fork_guard: ForkGuard::here(),
+            memory,
+        })
     }
 
     /// Returns the device's handle.
@@ -180,7 +187,7 @@ impl<R: Registrar> Registration<R> {
 
     fn end(&mut self) -> Result<()> {
         match self.handle.take() {
-            Some(handle) if self.lineage.is_here() => {
+            Some(handle) if self.fork_guard.is_here() => {
                 let result = self.registrar.deregister(self.span, handle);
                 if result.is_err() {
                     // The device may have it still: then it stays mapped, and is not frozen under

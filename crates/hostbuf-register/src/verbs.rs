@@ -22,7 +22,7 @@ use ibverbs_sys as ffi;
 use crate::error::{Error, Result};
 use crate::registrar::{Overlap, Probe, Registrar};
 use crate::span::{Access, Span};
-use hostbuf_os::lineage::Lineage;
+use hostbuf_os::fork_guard::ForkGuard;
 use hostbuf_os::{kernel, memory};
 
 /// Since which kernel memory that is mapped shared and read-only can be registered for reading.
@@ -71,7 +71,7 @@ struct Domain {
     name: String,
     context: NonNull<ffi::ibv_context>,
     protection: NonNull<ffi::ibv_pd>,
-    lineage: Lineage,
+    fork_guard: ForkGuard,
 }
 
 // SAFETY: the verbs may be called by any thread, and by several at a time, for all that they make;
@@ -143,7 +143,7 @@ impl Verbs {
             unsafe { ffi::ibv_close_device(context.as_ptr()) };
             return Err(Error::os(format!("making a protection domain on {name}"))(source));
         };
-        let domain = Arc::new(Domain { name, context, protection, lineage: Lineage::here() });
+        let domain = Arc::new(Domain { name, context, protection, fork_guard: ForkGuard::here() });
         Ok(Verbs { domain, page: memory::page_size() as usize })
     }
 
@@ -187,7 +187,7 @@ impl Registrar for Verbs {
     }
 
     fn register(&self, span: Span, access: Access) -> Result<VerbsHandle> {
-        if !self.domain.lineage.is_here() {
+        if !self.domain.fork_guard.is_here() {
             let why = "this process was forked from the one that opened the device: open it here";
             return Err(self.failed(span, access, why, None));
         }
@@ -249,7 +249,7 @@ impl VerbsHandle {
 
     /// To be called once.
     fn deregister(&mut self) -> io::Result<()> {
-        if !self.domain.lineage.is_here() {
+        if !self.domain.fork_guard.is_here() {
             // The parent's: its keys would end.
             return Ok(());
         }
@@ -280,7 +280,7 @@ impl fmt::Debug for VerbsHandle {
 
 impl Drop for Domain {
     fn drop(&mut self) {
-        if !self.lineage.is_here() {
+        if !self.fork_guard.is_here() {
             return;
         }
         // SAFETY: nothing that hostbuf made in it is left, or it would hold this; queue pairs of

@@ -1,17 +1,17 @@
 //! The communication endpoint of a process.
 
+use hostbuf::error::Result;
+use hostbuf_os::fork_guard::ForkGuard;
 use crate::connect::connections::Connections;
 use crate::connect::device_resources::{DeviceResources, MAX_REQUESTS};
 use crate::connect::endpoint_info::EndpointInfo;
 use crate::options::FabricOptions;
 use crate::verbs::completion_queue::CompletionQueue;
 use crate::verbs::in_flight::InFlight;
-use hostbuf::error::Result;
-use hostbuf_os::lineage::Lineage;
 
 /// An endpoint of a process: its device, its connections, and the requests in progress on them.
 pub(crate) struct Endpoint {
-    fork_guard: Lineage,
+    fork_guard: ForkGuard,
     pub(crate) in_flight: InFlight,
     pub(crate) connections: Connections,
     pub(crate) options: FabricOptions,
@@ -29,7 +29,7 @@ impl Endpoint {
         let in_flight = InFlight::new(sends, MAX_REQUESTS, peers.len(), options.depth, options.busy_poll);
         let addresses = peers.iter().map(|peer| peer.address).collect();
         let connections = Connections::new(resources, peers[0].group, own, addresses, options.clone());
-        Endpoint { fork_guard: Lineage::here(), in_flight, connections, options }
+        Endpoint { fork_guard: ForkGuard::here(), in_flight, connections, options }
     }
 
     /// Checks that this process made the endpoint.

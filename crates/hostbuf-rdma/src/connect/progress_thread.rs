@@ -9,9 +9,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::signal::SigSet;
 
-use crate::connect::endpoint::Endpoint;
 use hostbuf::error::{Error, Result};
-use hostbuf_os::lineage::Lineage;
+use hostbuf_os::fork_guard::ForkGuard;
+use crate::connect::endpoint::Endpoint;
 
 /// A task that the thread performs periodically.
 pub(crate) struct PeriodicTask {
@@ -21,7 +21,7 @@ pub(crate) struct PeriodicTask {
 
 /// A thread that answers connect messages and receives notifications. Dropping this stops it.
 pub(crate) struct ProgressThread {
-    fork_guard: Lineage,
+    fork_guard: ForkGuard,
     thread: Option<JoinHandle<()>>,
     stop: Arc<EventFd>,
 }
@@ -47,7 +47,7 @@ impl ProgressThread {
             run(&endpoint, &until, &on_notification, task);
         });
         let thread = thread.map_err(Error::os("starting the RDMA progress thread"))?;
-        Ok(ProgressThread { fork_guard: Lineage::here(), thread: Some(thread), stop })
+        Ok(ProgressThread { fork_guard: ForkGuard::here(), thread: Some(thread), stop })
     }
 }
 

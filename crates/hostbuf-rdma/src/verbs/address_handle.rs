@@ -7,17 +7,17 @@ use std::ptr::NonNull;
 
 use ibverbs_sys as ffi;
 
+use hostbuf::error::{Error, Result};
+use hostbuf_os::fork_guard::ForkGuard;
 use crate::verbs::gid::Gid;
 use crate::verbs::port::Port;
-use hostbuf::error::{Error, Result};
-use hostbuf_os::lineage::Lineage;
 use hostbuf_register::Verbs;
 
 /// The route to a port, for datagrams (`ibv_ah`). The [`Verbs`] that it was created with must
 /// outlive it.
 pub(crate) struct AddressHandle {
     handle: NonNull<ffi::ibv_ah>,
-    fork_guard: Lineage,
+    fork_guard: ForkGuard,
 }
 
 // SAFETY: any thread may call verbs, and several may at a time.
@@ -34,7 +34,7 @@ impl AddressHandle {
         let handle = unsafe { ffi::ibv_create_ah(verbs.protection_domain().as_ptr(), &raw mut attributes) };
         let handle = NonNull::new(handle)
             .ok_or_else(|| Error::os(format!("resolving a route to {gid}"))(io::Error::last_os_error()))?;
-        Ok(AddressHandle { handle, fork_guard: Lineage::here() })
+        Ok(AddressHandle { handle, fork_guard: ForkGuard::here() })
     }
 
     pub(crate) fn as_ptr(&self) -> *mut ffi::ibv_ah {

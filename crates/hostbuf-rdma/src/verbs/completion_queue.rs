@@ -11,7 +11,7 @@ use ibverbs_sys as ffi;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
 use hostbuf::error::{Error, Result};
-use hostbuf_os::lineage::Lineage;
+use hostbuf_os::fork_guard::ForkGuard;
 use hostbuf_register::Verbs;
 
 /// The maximum number of completions that one call of `ibv_poll_cq` returns.
@@ -22,7 +22,7 @@ const POLL_BATCH: usize = 16;
 pub(crate) struct CompletionQueue {
     queue: NonNull<ffi::ibv_cq>,
     channel: NonNull<ffi::ibv_comp_channel>,
-    fork_guard: Lineage,
+    fork_guard: ForkGuard,
     // Dropped last, since it keeps the device open.
     _verbs: Arc<Verbs>,
 }
@@ -51,7 +51,7 @@ impl CompletionQueue {
             unsafe { ffi::ibv_destroy_comp_channel(channel.as_ptr()) };
             return Err(error);
         };
-        let queue = CompletionQueue { queue, channel, fork_guard: Lineage::here(), _verbs: verbs.clone() };
+        let queue = CompletionQueue { queue, channel, fork_guard: ForkGuard::here(), _verbs: verbs.clone() };
         // Reading an event must not block if there is none.
         fcntl(queue.as_fd(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK))
             .map_err(|e| Error::os("preparing a completion channel")(io::Error::from(e)))?;

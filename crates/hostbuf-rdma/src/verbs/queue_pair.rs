@@ -8,6 +8,8 @@ use std::sync::Arc;
 
 use ibverbs_sys as ffi;
 
+use hostbuf::error::{Error, Result};
+use hostbuf_os::fork_guard::ForkGuard;
 use crate::limits::MAX_BATCH;
 use crate::options::FabricOptions;
 use crate::verbs::address_handle::address_vector;
@@ -16,8 +18,6 @@ use crate::verbs::gid::Gid;
 use crate::verbs::port::Port;
 use crate::verbs::shared_receive_queue::SharedReceiveQueue;
 use crate::verbs::work_request::{LocalSegment, Operation, RemoteSegment, WorkRequest};
-use hostbuf::error::{Error, Result};
-use hostbuf_os::lineage::Lineage;
 use hostbuf_register::{Registrar, Verbs};
 
 /// The maximum number of reads and atomics of one connection that are in progress at a time.
@@ -33,7 +33,7 @@ const DATAGRAM_DEPTH: u32 = 64;
 /// A queue pair (`ibv_qp`): one end of a reliable connection, or of datagrams.
 pub(crate) struct QueuePair {
     queue_pair: NonNull<ffi::ibv_qp>,
-    fork_guard: Lineage,
+    fork_guard: ForkGuard,
     // Dropped after the queue pair, in this order.
     _sends: Arc<CompletionQueue>,
     _receive_queue: Arc<SharedReceiveQueue>,
@@ -127,7 +127,7 @@ impl QueuePair {
             .ok_or_else(|| Error::os("creating a queue pair")(io::Error::last_os_error()))?;
         Ok(QueuePair {
             queue_pair,
-            fork_guard: Lineage::here(),
+            fork_guard: ForkGuard::here(),
             _sends: sends.clone(),
             _receive_queue: receive_queue.clone(),
             verbs: verbs.clone(),

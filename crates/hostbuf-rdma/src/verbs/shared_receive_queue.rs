@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 use ibverbs_sys as ffi;
 
-use crate::verbs::completion_queue::CompletionQueue;
 use hostbuf::error::{Error, Result};
-use hostbuf_os::lineage::Lineage;
+use hostbuf_os::fork_guard::ForkGuard;
+use crate::verbs::completion_queue::CompletionQueue;
 use hostbuf_register::{Access, Registration, Span, Verbs};
 
 /// A shared receive queue (`ibv_srq`) with slots of equal size. The device fills the slots that are
@@ -20,7 +20,7 @@ use hostbuf_register::{Access, Registration, Span, Verbs};
 pub(crate) struct SharedReceiveQueue {
     queue: NonNull<ffi::ibv_srq>,
     completions: CompletionQueue,
-    fork_guard: Lineage,
+    fork_guard: ForkGuard,
     // Dropped before the memory.
     registration: Registration<Verbs>,
     memory: SlotMemory,
@@ -70,7 +70,7 @@ impl SharedReceiveQueue {
         let queue = unsafe { ffi::ibv_create_srq(verbs.protection_domain().as_ptr(), &raw mut attributes) };
         let queue = NonNull::new(queue)
             .ok_or_else(|| Error::os("creating a shared receive queue")(io::Error::last_os_error()))?;
-        let fork_guard = Lineage::here();
+        let fork_guard = ForkGuard::here();
         let queue = SharedReceiveQueue { queue, completions, fork_guard, registration, memory, slot_bytes };
         (0..u64::from(slots)).try_for_each(|slot| queue.post(slot))?;
         Ok(queue)

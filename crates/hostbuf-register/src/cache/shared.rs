@@ -13,7 +13,7 @@ use super::stats::Stats;
 use crate::error::{Error, Result};
 use crate::monitor::MonitorHandle;
 use crate::registrar::Registrar;
-use hostbuf_os::lineage::Lineage;
+use hostbuf_os::fork_guard::ForkGuard;
 
 /// The shared parts of a cache. A hit reads all but the lock, and writes none of them but the
 /// calling thread's counts.
@@ -24,7 +24,7 @@ pub(super) struct CacheShared<R: Registrar> {
     /// The number of threads that wait for leases to end.
     pub(super) waiters: AtomicUsize,
     pub(super) monitor: Option<MonitorHandle>,
-    pub(super) lineage: Lineage,
+    pub(super) fork_guard: ForkGuard,
     /// True when the reaper has to stop.
     pub(super) closing: AtomicBool,
     pub(super) state: StateLock,
@@ -48,7 +48,7 @@ impl<R: Registrar> CacheShared<R> {
             counts: LeaseCounts::new(budget.regions).map_err(no_memory())?,
             waiters: AtomicUsize::new(0),
             monitor,
-            lineage: Lineage::here(),
+            fork_guard: ForkGuard::here(),
             closing: AtomicBool::new(false),
             state: StateLock::new(CacheState::new(budget)),
         })
@@ -62,7 +62,7 @@ impl<R: Registrar> CacheShared<R> {
     /// Returns the statistics. They are zero in a forked child, where another thread of the parent
     /// may hold the lock.
     pub(super) fn stats(&self) -> Stats {
-        if !self.lineage.is_here() {
+        if !self.fork_guard.is_here() {
             return Stats::default();
         }
         self.lock().report(&self.counts)

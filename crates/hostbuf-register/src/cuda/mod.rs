@@ -20,7 +20,7 @@ use crate::error::{Error, Result};
 use crate::registrar::{Overlap, Probe, Registrar};
 use crate::span::{Access, Span};
 use driver::{Code, Driver};
-use hostbuf_os::lineage::Lineage;
+use hostbuf_os::fork_guard::ForkGuard;
 use hostbuf_os::maps::{self, Mapping};
 use hostbuf_os::{memory, process};
 
@@ -53,7 +53,7 @@ pub struct CudaHost {
     device: sys::CUdevice,
     context: sys::CUcontext,
     page: usize,
-    lineage: Lineage,
+    fork_guard: ForkGuard,
 }
 
 // SAFETY: the context is a name that the driver gave; it may be used by every thread.
@@ -205,7 +205,7 @@ impl CudaHost {
         let retained = unsafe { (driver.retain)(&raw mut context, device) };
         driver.check(retained).map_err(|code| refused("cuDevicePrimaryCtxRetain", code))?;
         let page = memory::page_size() as usize;
-        Ok(CudaHost { driver, ordinal, device, context, page, lineage: Lineage::here() })
+        Ok(CudaHost { driver, ordinal, device, context, page, fork_guard: ForkGuard::here() })
     }
 
     fn refused(&self, span: Span, access: Access, why: String, errno: Option<i32>) -> Error {
@@ -314,7 +314,7 @@ impl Registrar for CudaHost {
     }
 
     fn register(&self, span: Span, access: Access) -> Result<CudaHandle> {
-        if !self.lineage.is_here() {
+        if !self.fork_guard.is_here() {
             let why =
                 "CUDA does not go through fork: make a CudaHost in a process that did not use it before";
             return Err(self.refused(span, access, why.into(), None));
@@ -376,7 +376,7 @@ impl Registrar for CudaHost {
 
 impl Drop for CudaHost {
     fn drop(&mut self) {
-        if !self.lineage.is_here() {
+        if !self.fork_guard.is_here() {
             return;
         }
         // SAFETY: retained by `new`, and released once.

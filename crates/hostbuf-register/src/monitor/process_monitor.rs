@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::poison::IgnorePoison;
 use crate::span::Span;
 use hostbuf_os::descriptors;
-use hostbuf_os::lineage::Lineage;
+use hostbuf_os::fork_guard::ForkGuard;
 use hostbuf_os::thread::{self, Thread};
 
 /// The largest number of passes in which everything is unwatched when the monitor stops: memory
@@ -32,7 +32,7 @@ const SPARE: u64 = 64;
 pub(super) struct ProcessMonitor {
     pub(super) shared: Arc<MonitorShared>,
     thread: Option<Thread>,
-    lineage: Lineage,
+    fork_guard: ForkGuard,
     /// The kernel's number of the eventfd that stops the thread, if it has one.
     stop_number: Option<u64>,
     /// True if a reference is held until the process ends.
@@ -104,14 +104,14 @@ impl ProcessMonitor {
         });
         let thread = thread.map_err(|e| format!("starting the monitor's thread: {e}"))?;
         shared.listening.wait();
-        let (lineage, kept) = (Lineage::here(), AtomicBool::new(false));
-        Ok(ProcessMonitor { shared, thread: Some(thread), lineage, stop_number, kept })
+        let (fork_guard, kept) = (ForkGuard::here(), AtomicBool::new(false));
+        Ok(ProcessMonitor { shared, thread: Some(thread), fork_guard, stop_number, kept })
     }
 
     /// Returns whether this is the process that started the monitor, and not a forked child without
     /// its thread.
     pub(super) fn is_here(&self) -> bool {
-        self.lineage.is_here()
+        self.fork_guard.is_here()
     }
 
     /// Records that a reference is held until the process ends. Returns whether one was held
@@ -175,7 +175,7 @@ impl ProcessMonitor {
 impl Drop for ProcessMonitor {
     fn drop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
-        if !self.lineage.is_here() {
+        if !self.fork_guard.is_here() {
             // The thread is the parent's.
             std::mem::forget(thread);
             return;

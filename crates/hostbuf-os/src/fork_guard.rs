@@ -9,26 +9,26 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The identity of a process among its ancestors and children: a child's number is greater than its
 /// parent's.
 #[derive(Clone, Copy, Debug)]
-pub struct Lineage {
+pub struct ForkGuard {
     number: u64,
     word: &'static AtomicU64,
 }
 
-impl PartialEq for Lineage {
-    fn eq(&self, other: &Lineage) -> bool {
+impl PartialEq for ForkGuard {
+    fn eq(&self, other: &ForkGuard) -> bool {
         self.number == other.number
     }
 }
 
 /// The word of this process, in a page that the kernel zeroes in a child.
-struct Page(*const AtomicU64);
+struct WipedPage(*const AtomicU64);
 
 // SAFETY: an atomic that is never unmapped.
-unsafe impl Send for Page {}
+unsafe impl Send for WipedPage {}
 // SAFETY: as above.
-unsafe impl Sync for Page {}
+unsafe impl Sync for WipedPage {}
 
-static PAGE: OnceLock<Page> = OnceLock::new();
+static PAGE: OnceLock<WipedPage> = OnceLock::new();
 /// The last number that this process or an ancestor has taken. A child starts with its parent's.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
@@ -43,27 +43,27 @@ fn word() -> &'static AtomicU64 {
         // SAFETY: the page mapped above. Linux before 4.14 does not know this advice.
         let wiped =
             at != libc::MAP_FAILED && unsafe { libc::madvise(at, length, libc::MADV_WIPEONFORK) } == 0;
-        if wiped { Page(at.cast()) } else { Page(std::ptr::null()) }
+        if wiped { WipedPage(at.cast()) } else { WipedPage(std::ptr::null()) }
     });
     static NONE: AtomicU64 = AtomicU64::new(0);
     // SAFETY: null, or aligned and never unmapped.
     unsafe { page.0.as_ref() }.unwrap_or(&NONE)
 }
 
-impl Lineage {
+impl ForkGuard {
     /// Returns the guard of this process.
     #[must_use]
-    pub fn here() -> Lineage {
+    pub fn here() -> ForkGuard {
         let word = word();
         let number = word.load(Ordering::Relaxed);
         if number != 0 {
-            return Lineage { number, word };
+            return ForkGuard { number, word };
         }
         let fresh = LAST.fetch_add(1, Ordering::Relaxed) + 1;
         // All threads of a process use the number that was stored first.
         match word.compare_exchange(0, fresh, Ordering::Relaxed, Ordering::Relaxed) {
-            Ok(_) => Lineage { number: fresh, word },
-            Err(number) => Lineage { number, word },
+            Ok(_) => ForkGuard { number: fresh, word },
+            Err(number) => ForkGuard { number, word },
         }
     }
 
@@ -83,13 +83,13 @@ mod tests {
 
     #[test]
     fn children_and_grandchildren_are_told_from_their_parent() {
-        let own = Lineage::here();
+        let own = ForkGuard::here();
         assert!(own.is_here());
         // SAFETY: the children only compute and end.
         let child = unsafe { fork() }.unwrap();
         let ForkResult::Parent { child } = child else {
             let stranger = !own.is_here();
-            let here = Lineage::here();
+            let here = ForkGuard::here();
             // SAFETY: as above.
             let well = stranger
                 && here.is_here()
