@@ -128,9 +128,9 @@ impl Segments {
         identity.address = winner.address;
         identity.length = winner.length;
         identity.count = self.buffers.len() as u32;
-        for (i, (segment, placement)) in self.buffers.iter().zip(winner.buffers.as_slice()).enumerate() {
+        for (i, (segment, extent)) in self.buffers.iter().zip(winner.buffers.as_slice()).enumerate() {
             identity.buffers[i] = segment.identity;
-            identity.buffers[i].offset = placement.offset;
+            identity.buffers[i].offset = extent.offset;
             page.control().reset(i);
         }
         page.control().publish(identity);

@@ -11,7 +11,7 @@
 
 use crate::segment::options::BufferOptions;
 use crate::segment::page_layout::CONTROL_LENGTH;
-use hostbuf_protocol::wire::{FLAG_DUMP, Placement, Placements, Winner};
+use hostbuf_protocol::wire::{Extent, Extents, FLAG_DUMP, Winner};
 
 const GUARD: u64 = 2 << 20;
 
@@ -19,7 +19,7 @@ const GUARD: u64 = 2 << 20;
 /// alignment of its address.
 #[must_use]
 pub fn plan(buffers: &[BufferOptions]) -> (Winner, u64) {
-    let mut placements = Placements::default();
+    let mut extents = Extents::default();
     let mut at = 0u64;
     let mut align = GUARD;
     for buffer in buffers {
@@ -31,13 +31,13 @@ pub fn plan(buffers: &[BufferOptions]) -> (Winner, u64) {
         let length = buffer.pages.round_up(buffer.size);
         let flags = u64::from(buffer.mmap_flags as u32) | if buffer.dump { FLAG_DUMP } else { 0 };
         assert!(
-            placements.push(Placement { offset: at, length, flags }),
+            extents.push(Extent { offset: at, length, flags }),
             "check_all() bounds the number of buffers"
         );
         at = (at + length).next_multiple_of(GUARD) + GUARD;
     }
     let length = (at + CONTROL_LENGTH).next_multiple_of(GUARD) + GUARD;
-    (Winner { address: 0, length, control: at, control_length: CONTROL_LENGTH, buffers: placements }, align)
+    (Winner { address: 0, length, control: at, control_length: CONTROL_LENGTH, buffers: extents }, align)
 }
 
 #[cfg(test)]
@@ -56,10 +56,10 @@ mod tests {
                 .collect();
             let (winner, align) = plan(&buffers);
             let mut end = 0;
-            for (placement, options) in winner.buffers.as_slice().iter().zip(&buffers) {
-                assert!(placement.offset >= end && placement.offset.is_multiple_of(GUARD));
-                assert!(placement.length >= options.size && align >= pages.size());
-                end = placement.offset + placement.length + 1;
+            for (extent, options) in winner.buffers.as_slice().iter().zip(&buffers) {
+                assert!(extent.offset >= end && extent.offset.is_multiple_of(GUARD));
+                assert!(extent.length >= options.size && align >= pages.size());
+                end = extent.offset + extent.length + 1;
             }
             assert!(winner.control >= end && winner.control + CONTROL_LENGTH < winner.length);
             assert!(Winner::parse(&winner.frame()).is_some());

@@ -186,9 +186,9 @@ impl Holds {
         let mut result = unsafe {
             raw::map_over(base + winner.control as usize, winner.control_length as usize, rw, *control, 0)
         };
-        for (placement, &fd) in winner.buffers.as_slice().iter().zip(buffers) {
-            let (at, length) = (base + placement.offset as usize, placement.length as usize);
-            let more = (placement.flags & !FLAG_DUMP) as usize;
+        for (extent, &fd) in winner.buffers.as_slice().iter().zip(buffers) {
+            let (at, length) = (base + extent.offset as usize, extent.length as usize);
+            let more = (extent.flags & !FLAG_DUMP) as usize;
             // SAFETY: as above.
             let map = |protection| unsafe { raw::map_over(at, length, protection, fd, more) };
             result = result.and_then(|()| match map(rw) {
@@ -196,7 +196,7 @@ impl Holds {
                 Err(Errno::PERM) => map(raw::PROT_READ),
                 other => other,
             });
-            if result.is_ok() && placement.flags & FLAG_DUMP == 0 {
+            if result.is_ok() && extent.flags & FLAG_DUMP == 0 {
                 // SAFETY: MADV_DONTDUMP changes no contents. If the kernel rejects it, core files
                 // are only larger.
                 let _ = unsafe { raw::advise(at, length, raw::MADV_DONTDUMP) };

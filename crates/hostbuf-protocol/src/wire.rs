@@ -323,19 +323,19 @@ pub struct Winner {
     /// The length of the control page in bytes.
     pub control_length: u64,
     /// The buffers.
-    pub buffers: Placements,
+    pub buffers: Extents,
 }
 
 /// The buffers of a job, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Placements {
+pub struct Extents {
     count: usize,
-    list: [Placement; MAX_BUFFERS],
+    list: [Extent; MAX_BUFFERS],
 }
 
 /// One buffer in the agreed range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub struct Placement {
+pub struct Extent {
     /// The offset of the buffer from the agreed address, in bytes.
     pub offset: u64,
     /// The length of the buffer in bytes.
@@ -348,12 +348,12 @@ pub struct Placement {
 /// The flag in [`Extent::flags`] that includes the pages in core files.
 pub const FLAG_DUMP: u64 = 1 << 63;
 
-impl Placements {
+impl Extents {
     /// Adds an extent. Returns false if there are already [`MAX_BUFFERS`].
-    pub fn push(&mut self, placement: Placement) -> bool {
+    pub fn push(&mut self, extent: Extent) -> bool {
         let free = self.count < MAX_BUFFERS;
         if free {
-            self.list[self.count] = placement;
+            self.list[self.count] = extent;
             self.count += 1;
         }
         free
@@ -361,7 +361,7 @@ impl Placements {
 
     /// Returns all extents.
     #[must_use]
-    pub fn as_slice(&self) -> &[Placement] {
+    pub fn as_slice(&self) -> &[Extent] {
         &self.list[..self.count]
     }
 }
@@ -395,10 +395,10 @@ impl Winner {
         if count as usize > MAX_BUFFERS || !inside(control, control_length) {
             return None;
         }
-        let mut buffers = Placements::default();
+        let mut buffers = Extents::default();
         for words in frame.words[5..].chunks_exact(3).take(count as usize) {
-            let placement = Placement { offset: words[0], length: words[1], flags: words[2] };
-            if !inside(placement.offset, placement.length) || !buffers.push(placement) {
+            let extent = Extent { offset: words[0], length: words[1], flags: words[2] };
+            if !inside(extent.offset, extent.length) || !buffers.push(extent) {
                 return None;
             }
         }
@@ -439,8 +439,8 @@ mod tests {
 
     #[test]
     fn a_winner_with_a_part_outside_its_range_is_rejected() {
-        let mut buffers = Placements::default();
-        assert!(buffers.push(Placement { offset: 0, length: 4096, flags: 0 }));
+        let mut buffers = Extents::default();
+        assert!(buffers.push(Extent { offset: 0, length: 4096, flags: 0 }));
         let winner = Winner { address: 1 << 40, length: 8192, control: 4096, control_length: 4096, buffers };
         assert_eq!(Winner::parse(&winner.frame()), Some(winner));
         for word in 0..6 {
