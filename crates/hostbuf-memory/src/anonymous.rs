@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use hostbuf_os::memory;
 
 use crate::error::{Error, Result};
-use crate::mapping::{Mapping, Refused};
+use crate::mapping::{FileMapping, Refused};
 use crate::memfd::{self, Backing};
 use crate::pages::Pages;
 use crate::populate::{self, Workers};
@@ -15,7 +15,7 @@ use crate::space::{self, Demand};
 /// Dropping it unmaps the file. It is shared with forked children and excluded from core files.
 #[derive(Debug)]
 pub struct AnonymousSegment {
-    mapping: Mapping,
+    mapping: FileMapping,
     file: OwnedFd,
     length: u64,
     pages: Pages,
@@ -46,7 +46,7 @@ impl AnonymousSegment {
             populate::populate(file.as_fd(), length, pages, strict, workers, &mut |_| {})?;
         }
         let align = pages.size().max(memory::page_size()) as usize;
-        let mapping = Mapping::new(file.as_raw_fd(), 0, length, align).map_err(|refused| {
+        let mapping = FileMapping::new(file.as_raw_fd(), 0, length, align).map_err(|refused| {
             let (Refused::Addresses(errno) | Refused::File(errno)) = refused;
             let source = std::io::Error::from_raw_os_error(errno);
             Error::os(format!("mapping a memory file of {length} bytes"))(source)
@@ -103,13 +103,13 @@ mod tests {
             let bytes = unsafe { std::slice::from_raw_parts_mut(start as *mut u8, segment.len()) };
             assert!(bytes.iter().all(|&byte| byte == 0));
             bytes.fill(7);
-            let again = Mapping::new(segment.file.as_raw_fd(), 0, 4096, 4096).unwrap();
+            let again = FileMapping::new(segment.file.as_raw_fd(), 0, 4096, 4096).unwrap();
             // SAFETY: another mapping of the same file.
             assert_eq!(unsafe { *(again.start() as *const u8) }, 7);
             drop(segment);
             assert!(matches!(
-                hostbuf_os::maps::mapping(start, start + 1),
-                Ok(hostbuf_os::maps::Mapping::Hole(_))
+                hostbuf_os::maps::range_access(start, start + 1),
+                Ok(hostbuf_os::maps::RangeAccess::Hole(_))
             ));
         }
     }

@@ -7,7 +7,7 @@ use std::os::fd::RawFd;
 /// A part of a file, mapped for reading and writing at an aligned address. Dropping it unmaps the
 /// part.
 #[derive(Debug)]
-pub(crate) struct Mapping {
+pub(crate) struct FileMapping {
     area: *mut libc::c_void,
     area_length: usize,
     at: *mut libc::c_void,
@@ -25,16 +25,16 @@ pub(crate) enum Refused {
 
 // SAFETY: the mapping stays until drop, whatever thread owns it. This type does not access its
 // bytes.
-unsafe impl Send for Mapping {}
+unsafe impl Send for FileMapping {}
 // SAFETY: as above.
-unsafe impl Sync for Mapping {}
+unsafe impl Sync for FileMapping {}
 
-impl Mapping {
+impl FileMapping {
     /// Maps `length` bytes of `fd` from `offset` on, at a multiple of `align`.
     ///
     /// # Errors
     /// Returns [`Refused`]; nothing stays mapped.
-    pub(crate) fn new(fd: RawFd, offset: u64, length: u64, align: usize) -> Result<Mapping, Refused> {
+    pub(crate) fn new(fd: RawFd, offset: u64, length: u64, align: usize) -> Result<FileMapping, Refused> {
         let area_length = length as usize + align;
         // SAFETY: a new private mapping without access, to find an aligned range.
         let area = unsafe {
@@ -45,7 +45,7 @@ impl Mapping {
             return Err(Refused::Addresses(nix::errno::Errno::last_raw()));
         }
         let at = (area as usize).next_multiple_of(align) as *mut libc::c_void;
-        let mapping = Mapping { area, area_length, at, length: length as usize };
+        let mapping = FileMapping { area, area_length, at, length: length as usize };
         // SAFETY: inside the new area, which nothing else uses.
         let mapped = unsafe {
             let (rw, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
@@ -78,7 +78,7 @@ impl Mapping {
     }
 }
 
-impl Drop for Mapping {
+impl Drop for FileMapping {
     fn drop(&mut self) {
         // SAFETY: new() mapped this area, and its user has ended all use of it.
         unsafe { libc::munmap(self.area, self.area_length) };

@@ -120,7 +120,7 @@ pub fn each_of(fd: i32, mut each: impl FnMut(Mapped<'_>) -> bool) -> Result<(), 
 
 /// The access that this process has to an address range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mapping {
+pub enum RangeAccess {
     /// The whole range is mapped for reading and writing.
     Writable,
     /// The whole range is mapped for reading, and a part of it only for reading.
@@ -133,7 +133,7 @@ pub enum Mapping {
 ///
 /// # Errors
 /// As [`each`].
-pub fn mapping(start: usize, end: usize) -> Result<Mapping, Errno> {
+pub fn range_access(start: usize, end: usize) -> Result<RangeAccess, Errno> {
     let mut at = start;
     let mut read_only = false;
     each(|mapped| {
@@ -148,9 +148,9 @@ pub fn mapping(start: usize, end: usize) -> Result<Mapping, Errno> {
         at < end
     })?;
     Ok(match read_only {
-        _ if at < end => Mapping::Hole(at),
-        true => Mapping::ReadOnly,
-        false => Mapping::Writable,
+        _ if at < end => RangeAccess::Hole(at),
+        true => RangeAccess::ReadOnly,
+        false => RangeAccess::Writable,
     })
 }
 
@@ -259,9 +259,9 @@ mod tests {
             assert_eq!(libc::mprotect(base.byte_add(2 * page), page, libc::PROT_NONE), 0);
             base as usize
         };
-        assert_eq!(mapping(base, base + page), Ok(Mapping::Writable));
-        assert_eq!(mapping(base + 5, base + 5 + page), Ok(Mapping::ReadOnly));
-        assert_eq!(mapping(base + 5, base + 5 + 2 * page), Ok(Mapping::Hole(base + 2 * page)));
+        assert_eq!(range_access(base, base + page), Ok(RangeAccess::Writable));
+        assert_eq!(range_access(base + 5, base + 5 + page), Ok(RangeAccess::ReadOnly));
+        assert_eq!(range_access(base + 5, base + 5 + 2 * page), Ok(RangeAccess::Hole(base + 2 * page)));
         // SAFETY: mapped above.
         unsafe { libc::munmap(base as *mut libc::c_void, 3 * page) };
     }

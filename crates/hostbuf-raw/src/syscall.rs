@@ -323,11 +323,11 @@ const SOCK_SEQPACKET_CLOEXEC: usize = 5 | 0o2_000_000;
 /// As `socket(2)` and `connect(2)`; `EINVAL` for a name of more than 107 bytes.
 pub fn connect(name: &[u8]) -> Result<i32, Errno> {
     #[repr(C)]
-    struct Address {
+    struct SocketAddress {
         family: u16,
         path: [u8; 108],
     }
-    let mut address = Address { family: AF_UNIX, path: [0; 108] };
+    let mut address = SocketAddress { family: AF_UNIX, path: [0; 108] };
     if name.len() > 107 {
         return Err(Errno(22));
     }
@@ -436,8 +436,8 @@ pub fn receive(
     const MSG_CMSG_CLOEXEC: usize = 0x4000_0000;
     const HEADER: usize = 16;
     #[repr(C, align(8))]
-    struct Control([u8; HEADER + 4 * MAX_DESCRIPTORS]);
-    let mut control = Control([0; HEADER + 4 * MAX_DESCRIPTORS]);
+    struct ControlBuffer([u8; HEADER + 4 * MAX_DESCRIPTORS]);
+    let mut control = ControlBuffer([0; HEADER + 4 * MAX_DESCRIPTORS]);
     let iov = IoVec { base: packet.as_mut_ptr() as usize, length: packet.len() };
     let mut header = MsgHdr {
         name: 0,

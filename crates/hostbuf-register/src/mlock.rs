@@ -11,7 +11,7 @@ use crate::poison::IgnorePoison;
 use crate::registrar::{Overlap, Probe, Registrar};
 use crate::span::{Access, Span};
 use hostbuf_os::fork_guard::ForkGuard;
-use hostbuf_os::maps::{self, Mapping};
+use hostbuf_os::maps::{self, RangeAccess};
 use hostbuf_os::{memlock, memory};
 
 /// So many pages are unlocked one by one sooner than `/proc/self/maps` is read.
@@ -131,8 +131,8 @@ fn explain(source: &io::Error, whole: Span, more: usize) -> String {
             "this process may lock {limit} (RLIMIT_MEMLOCK) and has locked {taken}; raise `ulimit -l`, or register less"
         );
     }
-    match maps::mapping(whole.start(), whole.end()) {
-        Ok(Mapping::Hole(at)) => format!("nothing is mapped at {at:#x}, or it may not be read"),
+    match maps::range_access(whole.start(), whole.end()) {
+        Ok(RangeAccess::Hole(at)) => format!("nothing is mapped at {at:#x}, or it may not be read"),
         _ => format!(
             "the kernel does not lock it, and says no more. In a user namespace (a rootless container) the limit of locked memory \
              binds root too; this process has locked {}: raise `ulimit -l` outside",

@@ -11,7 +11,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork};
 
 use crate::error::{Error, Result};
-use crate::populate::view::View;
+use crate::populate::view::FileView;
 use crate::populate::work::{Means, Tally, Task};
 use hostbuf_os::cores::Cores;
 use hostbuf_os::process;
@@ -99,7 +99,7 @@ fn in_child(task: Task, means: Means, tally: &Tally, parent: Pid) -> i32 {
         let _ = nix::unistd::write(&file, b"1000");
     }
     // Each window is mapped separately: if memory is tight, page tables for more may not fit.
-    let view = |at, length| View::map(task.fd, at, length, task.pages).map(|view| (view, 0));
+    let view = |at, length| FileView::map(task.fd, at, length, task.pages).map(|view| (view, 0));
     task.work(tally, task.length, means, view, &mut || {}).err().unwrap_or(0)
 }
 

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Mutex, mpsc};
 use std::time::Duration;
 
-use crate::populate::view::View;
+use crate::populate::view::FileView;
 use crate::populate::work::{Means, Tally, Task};
 use hostbuf_os::cores::Cores;
 
@@ -20,7 +20,7 @@ pub(super) fn run(task: Task, cores: &Cores, progress: &mut dyn FnMut(u64)) -> R
     let mut tell = || progress(tally.done.load(Ordering::Relaxed));
     for start in (0..task.length).step_by(STRETCH as usize) {
         let end = (start + STRETCH).min(task.length);
-        let whole = &View::map(task.fd, start, end - start, task.pages)?;
+        let whole = &FileView::map(task.fd, start, end - start, task.pages)?;
         let view = move |at, _| Ok((whole, at - start));
         // A new thread changes mappings for its stack, and would wait for the threads that are
         // already allocating pages.

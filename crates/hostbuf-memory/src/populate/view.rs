@@ -1,6 +1,6 @@
 //! A mapping of a part of a memory file, to allocate its pages.
 
-use crate::mapping::{Mapping, Refused};
+use crate::mapping::{FileMapping, Refused};
 use crate::pages::{EXTENT, Pages};
 
 /// The errno of a mapping that failed for lack of addresses, and not of memory.
@@ -12,18 +12,19 @@ fn no_addresses(errno: i32) -> i32 {
 }
 
 /// A part of a file, mapped at a multiple of its page size and of 2 MiB.
-pub(super) struct View(Mapping);
+pub(super) struct FileView(FileMapping);
 
-impl View {
-    pub(super) fn map(fd: i32, offset: u64, length: u64, pages: Pages) -> Result<View, i32> {
+impl FileView {
+    pub(super) fn map(fd: i32, offset: u64, length: u64, pages: Pages) -> Result<FileView, i32> {
         let align = pages.size().max(EXTENT) as usize;
-        let mapping = Mapping::new(fd, offset, length, align).map_err(|refused| match (refused, pages) {
-            // The kernel reserves the pages of a pool when they are mapped, so ENOMEM means a lack
-            // of memory.
-            (Refused::File(errno), Pages::Huge2M | Pages::Huge1G) => errno,
-            (Refused::Addresses(errno) | Refused::File(errno), _) => no_addresses(errno),
-        })?;
-        let view = View(mapping);
+        let mapping =
+            FileMapping::new(fd, offset, length, align).map_err(|refused| match (refused, pages) {
+                // The kernel reserves the pages of a pool when they are mapped, so ENOMEM means a
+                // lack of memory.
+                (Refused::File(errno), Pages::Huge2M | Pages::Huge1G) => errno,
+                (Refused::Addresses(errno) | Refused::File(errno), _) => no_addresses(errno),
+            })?;
+        let view = FileView(mapping);
         if pages == Pages::Transparent {
             // If the kernel supports it, the first touch then allocates a huge page.
             let _ = view.advise(0, length, libc::MADV_HUGEPAGE);
@@ -37,8 +38,8 @@ impl View {
     }
 }
 
-impl AsRef<View> for View {
-    fn as_ref(&self) -> &View {
+impl AsRef<FileView> for FileView {
+    fn as_ref(&self) -> &FileView {
         self
     }
 }

@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
 use crate::pages::{EXTENT, Pages};
-use crate::populate::view::View;
+use crate::populate::view::FileView;
 use hostbuf_os::memory;
 
 /// The file to populate.
@@ -61,7 +61,7 @@ impl Task {
 
     /// Claims windows below `end` and allocates their pages, until none is left or a worker has
     /// failed. `view` returns the mapping of a window, and `tell` is called after each window.
-    pub(super) fn work<V: AsRef<View>>(
+    pub(super) fn work<V: AsRef<FileView>>(
         &self,
         tally: &Tally,
         end: u64,
@@ -85,7 +85,7 @@ impl Task {
     }
 
     /// Allocates the pages of the window at `from` in `view`, which is at `at` in the file.
-    fn take(&self, view: &View, from: u64, at: u64, length: u64, tally: &Tally) -> Result<(), i32> {
+    fn take(&self, view: &FileView, from: u64, at: u64, length: u64, tally: &Tally) -> Result<(), i32> {
         match self.pages {
             Pages::Small => self.fault(view, from, at, length),
             Pages::Transparent => self.collapse(view, from, length, tally),
@@ -98,7 +98,7 @@ impl Task {
         }
     }
 
-    fn fault(&self, view: &View, from: u64, at: u64, length: u64) -> Result<(), i32> {
+    fn fault(&self, view: &FileView, from: u64, at: u64, length: u64) -> Result<(), i32> {
         loop {
             match view.advise(from, length, libc::MADV_POPULATE_WRITE) {
                 Err(libc::EINTR | libc::EAGAIN) => {}
@@ -137,7 +137,7 @@ impl Task {
 
     /// Allocates a part on transparent huge pages: one small page in each extent, from which the
     /// kernel then makes a huge one. This works on memory files for any value of `shmem_enabled`.
-    fn collapse(&self, view: &View, from: u64, length: u64, tally: &Tally) -> Result<(), i32> {
+    fn collapse(&self, view: &FileView, from: u64, length: u64, tally: &Tally) -> Result<(), i32> {
         let whole = length / EXTENT * EXTENT;
         let extents = || (from..from + whole).step_by(EXTENT as usize);
         for at in extents() {

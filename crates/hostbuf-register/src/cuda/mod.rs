@@ -21,7 +21,7 @@ use crate::registrar::{Overlap, Probe, Registrar};
 use crate::span::{Access, Span};
 use driver::{Code, Driver};
 use hostbuf_os::fork_guard::ForkGuard;
-use hostbuf_os::maps::{self, Mapping};
+use hostbuf_os::maps::{self, RangeAccess};
 use hostbuf_os::{memory, process};
 
 /// The longest registration requested from the driver, in bytes.
@@ -327,21 +327,21 @@ impl Registrar for CudaHost {
         // driver refuses.
         if matches!(pinned, Err((_, code)) if code.may_pass()) {
             // Without /proc the driver finds out.
-            let flags = match maps::mapping(span.start(), span.end()).unwrap_or(Mapping::Writable) {
-                Mapping::Writable => flags,
+            let flags = match maps::range_access(span.start(), span.end()).unwrap_or(RangeAccess::Writable) {
+                RangeAccess::Writable => flags,
                 // The driver needs a flag for memory that is mapped read-only.
-                Mapping::ReadOnly if !access.writes() => {
+                RangeAccess::ReadOnly if !access.writes() => {
                     pinned = self.pin_all(span, flags | sys::CU_MEMHOSTREGISTER_READ_ONLY);
                     if pinned.is_err() && !self.registers_read_only() {
                         return Err(self.refused(span, access, self.not_frozen(), None));
                     }
                     flags | sys::CU_MEMHOSTREGISTER_READ_ONLY
                 }
-                Mapping::ReadOnly => {
+                RangeAccess::ReadOnly => {
                     let why = "it is mapped read-only: request access for reading only".into();
                     return Err(self.refused(span, access, why, Some(libc::EACCES)));
                 }
-                Mapping::Hole(at) => {
+                RangeAccess::Hole(at) => {
                     let why = format!("nothing is mapped at {at:#x}, or it may not be read");
                     return Err(self.refused(span, access, why, Some(libc::EFAULT)));
                 }
