@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::job::{Collective, all_or_none};
 use crate::segment::files::Segments;
 use hostbuf_os::socket;
-use hostbuf_os::{Channel, Message};
+use hostbuf_os::{FrameSocket, Message};
 use hostbuf_protocol::wire::{Frame, Kind, Winner};
 
 /// The time within which a rank must connect, or its leader must send the descriptors.
@@ -26,9 +26,9 @@ const PACE: u8 = 10;
 /// One rank's end of the connections.
 pub enum Handover {
     /// The leader's end: a connection to each other rank of the host, none if the leader is alone.
-    Leader(Vec<Channel>),
+    Leader(Vec<FrameSocket>),
     /// The end of another rank: the connection to its leader.
-    Rank(Channel),
+    Rank(FrameSocket),
 }
 
 impl Handover {
@@ -47,7 +47,7 @@ impl Handover {
         let listener = all_or_none(local, listener.map_err(Error::os("listening on a socket")))?;
         let opened = match listener {
             Some(listener) => accept(&listener, others).map(Handover::Leader),
-            None => Channel::connect(&name)
+            None => FrameSocket::connect(&name)
                 .map(Handover::Rank)
                 .map_err(|e| failed(format!("the leader rank of this host does not answer: {e}"))),
         };
@@ -109,7 +109,7 @@ fn failed(why: String) -> Error {
 }
 
 /// Accepts `others` connections of this user, and rejects those of other users.
-fn accept(listener: &OwnedFd, others: usize) -> Result<Vec<Channel>> {
+fn accept(listener: &OwnedFd, others: usize) -> Result<Vec<FrameSocket>> {
     let deadline = Instant::now() + PATIENCE;
     let mut ranks = Vec::with_capacity(others);
     while ranks.len() < others {
@@ -124,13 +124,13 @@ fn accept(listener: &OwnedFd, others: usize) -> Result<Vec<Channel>> {
             Err(e) => return Err(Error::os("waiting for the ranks of this host")(e)),
         }
         while let Some(fd) = socket::accept(listener.as_fd()).map_err(Error::os("accepting a rank"))? {
-            ranks.extend(Channel::of(fd).ok());
+            ranks.extend(FrameSocket::of(fd).ok());
         }
     }
     Ok(ranks)
 }
 
-fn is_readable(channel: &Channel, timeout: PollTimeout) -> Result<bool> {
+fn is_readable(channel: &FrameSocket, timeout: PollTimeout) -> Result<bool> {
     let mut fds = [PollFd::new(channel.as_fd(), PollFlags::POLLIN)];
     match poll(&mut fds, timeout) {
         Ok(ready) => Ok(ready > 0),
@@ -140,7 +140,7 @@ fn is_readable(channel: &Channel, timeout: PollTimeout) -> Result<bool> {
 }
 
 /// Returns the descriptors that come with the next frame, which must be of `kind`.
-fn expect(leader: &Channel, kind: Kind) -> Result<Vec<OwnedFd>> {
+fn expect(leader: &FrameSocket, kind: Kind) -> Result<Vec<OwnedFd>> {
     match leader
         .receive()
         .map_err(|e| failed(format!("receiving from the leader rank of this host failed: {e}")))?

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use super::{Collective, Reduce};
 use crate::error::{AttachError, Error, Result};
-use hostbuf_os::{Channel, Message};
+use hostbuf_os::{FrameSocket, Message};
 use hostbuf_protocol::wire::{ENV_JOB, ENV_LOCAL_RANK, ENV_LOCAL_SIZE, Frame, Hello, Kind, Role};
 
 /// The ranks that `hostbuf run` or `hostbuf exec` started on this host, as a [`Collective`]. It is
@@ -22,7 +22,7 @@ pub struct Local {
 }
 
 struct Connection {
-    channel: Channel,
+    channel: FrameSocket,
     rank: usize,
 }
 
@@ -44,7 +44,7 @@ impl Local {
                 .map_err(|_| AttachError::NotLaunched { why: format!("{name} is not a number") }.into())
         };
         let (rank, size) = (number(ENV_LOCAL_RANK)?, number(ENV_LOCAL_SIZE)?);
-        let channel = Channel::connect(&variable(ENV_JOB)?).map_err(|e| AttachError::AgentGone {
+        let channel = FrameSocket::connect(&variable(ENV_JOB)?).map_err(|e| AttachError::AgentGone {
             why: format!("the agent of this host does not answer: {e}"),
         })?;
         let hello = Hello {

@@ -14,7 +14,7 @@ use crate::segment::handle::HostBuffer;
 use crate::segment::identity::BufferIdentity;
 use crate::segment::mapped_segment::MappedSegment;
 use hostbuf_os::maps;
-use hostbuf_os::{Channel, Message};
+use hostbuf_os::{FrameSocket, Message};
 use hostbuf_protocol::ballot::Holds;
 use hostbuf_protocol::wire::{ENV_ADDRESS, ENV_JOB, Hello, Kind, Role, Territory, Winner};
 
@@ -83,7 +83,7 @@ fn attached() -> Result<Arc<MappedSegment>> {
 fn attach_to(name: &str) -> Result<Arc<MappedSegment>> {
     let _span = info_span!("attach").entered();
     let failed = |why: String| Error::from(AttachError::AgentGone { why });
-    let channel = Channel::connect(name).map_err(|e| match e.raw_os_error() {
+    let channel = FrameSocket::connect(name).map_err(|e| match e.raw_os_error() {
         Some(libc::ECONNREFUSED) => failed(
             "the agent of this host does not answer: the job has ended, or this process is not in the network namespace of the launcher".into(),
         ),

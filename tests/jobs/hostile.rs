@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use hostbuf_os::socket::{self, Received};
+use hostbuf_os::socket::{self, ReceivedPacket};
 use hostbuf_protocol::wire::{Frame, Hello, Kind, Role};
 
 use crate::harness::{Outcome, eventually, hostbuf};
@@ -169,7 +169,7 @@ fn still_serves(name: &str) {
     assert!(say(&client, hello(Role::Library, 0).bytes()));
     socket::set_receive_timeout(client.as_fd(), Some(Duration::from_secs(10))).expect("it is open");
     match socket::receive(client.as_fd()) {
-        Ok(Received::Packet(packet, memory)) => {
+        Ok(ReceivedPacket::Packet(packet, memory)) => {
             assert_eq!(Frame::parse(&packet).and_then(|f| f.kind()), Some(Kind::Winner));
             assert_eq!(memory.len(), 2);
         }

@@ -4,14 +4,14 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
-use crate::socket::{self, Peer, Received};
+use crate::socket::{self, PeerCredentials, ReceivedPacket};
 use hostbuf_protocol::wire::Frame;
 
 /// One end of a connection.
 #[derive(Debug)]
-pub struct Channel {
+pub struct FrameSocket {
     fd: OwnedFd,
-    peer: Peer,
+    peer: PeerCredentials,
 }
 
 /// The result of [`FrameSocket::receive`].
@@ -26,32 +26,32 @@ pub enum Message {
     Nonsense,
 }
 
-impl Channel {
+impl FrameSocket {
     /// Connects to the agent at the abstract name `name`. The connection is blocking.
     ///
     /// # Errors
     /// As `connect(2)`; `PermissionDenied` if the socket belongs to another user.
-    pub fn connect(name: &str) -> io::Result<Channel> {
-        Channel::of(socket::connect(name)?)
+    pub fn connect(name: &str) -> io::Result<FrameSocket> {
+        FrameSocket::of(socket::connect(name)?)
     }
 
     /// Takes over a connection.
     ///
     /// # Errors
     /// `PermissionDenied` if the process at the other end belongs to another user.
-    pub fn of(fd: OwnedFd) -> io::Result<Channel> {
+    pub fn of(fd: OwnedFd) -> io::Result<FrameSocket> {
         let peer = socket::peer(fd.as_fd())?;
         let own = nix::unistd::geteuid().as_raw();
         if peer.uid != own {
             let why = format!("the socket belongs to user {}, and this process to user {own}", peer.uid);
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
         }
-        Ok(Channel { fd, peer })
+        Ok(FrameSocket { fd, peer })
     }
 
     /// Returns the credentials of the process at the other end.
     #[must_use]
-    pub fn peer(&self) -> Peer {
+    pub fn peer(&self) -> PeerCredentials {
         self.peer
     }
 
@@ -69,9 +69,9 @@ impl Channel {
     /// As `recvmsg(2)`.
     pub fn receive(&self) -> io::Result<Message> {
         Ok(match socket::receive(self.fd.as_fd())? {
-            Received::Nothing => Message::Nothing,
-            Received::End => Message::End,
-            Received::Packet(packet, descriptors) => match Frame::parse(&packet) {
+            ReceivedPacket::Nothing => Message::Nothing,
+            ReceivedPacket::End => Message::End,
+            ReceivedPacket::Packet(packet, descriptors) => match Frame::parse(&packet) {
                 Some(frame) => Message::Frame(Box::new(frame), descriptors),
                 None => Message::Nonsense,
             },
@@ -85,13 +85,13 @@ impl Channel {
     }
 }
 
-impl AsFd for Channel {
+impl AsFd for FrameSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }
 
-impl AsRawFd for Channel {
+impl AsRawFd for FrameSocket {
     fn as_raw_fd(&self) -> RawFd {
         self.fd.as_raw_fd()
     }

@@ -5,12 +5,12 @@
 
 pub mod array;
 mod bytes;
-mod channel;
 pub mod cores;
 pub mod descriptors;
 pub mod error;
 pub mod fork_guard;
 pub mod forking;
+mod frame_socket;
 pub mod kernel;
 pub mod mapping_query;
 pub mod memlock;
@@ -20,6 +20,6 @@ pub mod socket;
 pub mod thread;
 
 pub use bytes::Bytes;
-pub use channel::{Channel, Message};
 pub use error::Error;
+pub use frame_socket::{FrameSocket, Message};
 pub use hostbuf_raw::{maps, syscall as raw};

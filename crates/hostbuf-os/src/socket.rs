@@ -55,7 +55,7 @@ pub fn connect(name: &str) -> io::Result<OwnedFd> {
 
 /// The credentials of the process at the other end of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Peer {
+pub struct PeerCredentials {
     /// The process id in this PID namespace, 0 if the process is not visible here.
     pub pid: i32,
     /// The user id.
@@ -66,9 +66,9 @@ pub struct Peer {
 ///
 /// # Errors
 /// As `getsockopt(2)`.
-pub fn peer(fd: BorrowedFd<'_>) -> io::Result<Peer> {
+pub fn peer(fd: BorrowedFd<'_>) -> io::Result<PeerCredentials> {
     let credentials = getsockopt(&fd, sockopt::PeerCredentials)?;
-    Ok(Peer { pid: credentials.pid(), uid: credentials.uid() })
+    Ok(PeerCredentials { pid: credentials.pid(), uid: credentials.uid() })
 }
 
 /// The maximum length of a received packet in bytes. A longer packet is truncated.
@@ -91,7 +91,7 @@ pub fn send(fd: BorrowedFd<'_>, packet: &[u8], descriptors: &[RawFd]) -> io::Res
 }
 
 /// The result of [`receive`].
-pub enum Received {
+pub enum ReceivedPacket {
     /// A packet with its descriptors.
     Packet(Vec<u8>, Vec<OwnedFd>),
     /// No packet is available yet.
@@ -105,7 +105,7 @@ pub enum Received {
 /// # Errors
 /// As `recvmsg(2)`.
 #[allow(unsafe_code)]
-pub fn receive(fd: BorrowedFd<'_>) -> io::Result<Received> {
+pub fn receive(fd: BorrowedFd<'_>) -> io::Result<ReceivedPacket> {
     let mut packet = vec![0u8; PACKET_MAX];
     let mut control = cmsg_space!([RawFd; raw::MAX_DESCRIPTORS]);
     let mut descriptors = Vec::new();
@@ -122,13 +122,13 @@ pub fn receive(fd: BorrowedFd<'_>) -> io::Result<Received> {
                 break message.bytes;
             }
             Err(nix::Error::EINTR) => {}
-            Err(nix::Error::EAGAIN) => return Ok(Received::Nothing),
-            Err(nix::Error::ECONNRESET) => return Ok(Received::End),
+            Err(nix::Error::EAGAIN) => return Ok(ReceivedPacket::Nothing),
+            Err(nix::Error::ECONNRESET) => return Ok(ReceivedPacket::End),
             Err(e) => return Err(e.into()),
         }
     };
     packet.truncate(length);
-    Ok(if length == 0 { Received::End } else { Received::Packet(packet, descriptors) })
+    Ok(if length == 0 { ReceivedPacket::End } else { ReceivedPacket::Packet(packet, descriptors) })
 }
 
 /// Limits the time that a blocking receive on `fd` waits. `None` means no limit.

@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use hostbuf::register::DeviceList;
 use hostbuf::{Error, HostBuffer, Result};
-use hostbuf_os::{Channel, Message, process, socket};
+use hostbuf_os::{FrameSocket, Message, process, socket};
 use hostbuf_protocol::wire::{ENV_ADDRESS, ENV_CONNECTION, ENV_REGISTER, Frame, Kind};
 
 use message::say;
@@ -98,14 +98,14 @@ fn has_buffer() -> bool {
 }
 
 /// The connection that the preloaded object has left open.
-fn handed_over() -> Option<Channel> {
+fn handed_over() -> Option<FrameSocket> {
     let value = std::env::var(ENV_CONNECTION).ok()?;
     let (fd, pid) = value.split_once(':')?;
     let fd = fd.parse::<i32>().ok().filter(|_| pid.parse() == Ok(std::process::id()))?;
     used_up(ENV_CONNECTION);
     // SAFETY: the number that `hostbuf exec` has left open for this process, and the preloaded
     // object has used; nobody else knows it.
-    Channel::of(unsafe { OwnedFd::from_raw_fd(fd) }).ok()
+    FrameSocket::of(unsafe { OwnedFd::from_raw_fd(fd) }).ok()
 }
 
 /// Makes a variable's value `-`, where it lies. Not by setenv: some programs bring one of their own
@@ -141,7 +141,7 @@ enum Heard {
 }
 
 /// Waits for the agent's word; ends the process when the job has failed.
-fn hear(channel: &Channel) -> Heard {
+fn hear(channel: &FrameSocket) -> Heard {
     loop {
         match channel.receive() {
             Ok(Message::Frame(frame, _)) => match frame.kind() {

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use hostbuf_os::Channel;
+use hostbuf_os::FrameSocket;
 use hostbuf_os::{process, socket};
 use hostbuf_protocol::wire::Coverage;
 use nix::sys::resource::{Resource, getrlimit};
@@ -44,7 +44,7 @@ impl Station {
             };
             self.locked_out = None;
             // Another user gets nothing, not even a reason.
-            let Ok(channel) = Channel::of(fd) else { continue };
+            let Ok(channel) = FrameSocket::of(fd) else { continue };
             let pid = channel.peer().pid;
             let peer = Peer {
                 channel: Some(channel),

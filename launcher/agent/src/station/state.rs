@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::Instant;
 
-use hostbuf_os::Channel;
+use hostbuf_os::FrameSocket;
 use hostbuf_os::process;
 use hostbuf_protocol::wire::{Coverage, Frame, Hello, Kind, Territory, Winner};
 use nix::sys::eventfd::EventFd;
@@ -24,7 +24,7 @@ pub(super) type Parts = BTreeMap<u64, (u64, Vec<u8>)>;
 
 /// A process that is connected, or that was.
 pub(super) struct Peer {
-    pub(super) channel: Option<Channel>,
+    pub(super) channel: Option<FrameSocket>,
     pub(super) process: Option<OwnedFd>,
     pub(super) pid: i32,
     pub(super) since: Instant,

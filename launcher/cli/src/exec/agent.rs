@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use hostbuf::{AttachError, BufferOptions, Error, Result};
-use hostbuf_os::Channel;
+use hostbuf_os::FrameSocket;
 use hostbuf_os::{process, socket};
 
 use super::rank::{is_daemon, job_key};
@@ -25,7 +25,7 @@ pub(super) fn find_or_start(
     buffers: &[BufferOptions],
     timeout: Option<Duration>,
     place: Place,
-) -> Result<(Channel, String)> {
+) -> Result<(FrameSocket, String)> {
     let random =
         process::random().map_err(|e| Error::Os { doing: "asking for a random number".into(), source: e })?;
     let key = match job_key() {
@@ -40,7 +40,7 @@ pub(super) fn find_or_start(
     let name = format!("hostbuf/{}/{:032x}", nix::unistd::geteuid(), hash(key.as_bytes()));
     let deadline = Instant::now() + PATIENCE;
     loop {
-        match Channel::connect(&name) {
+        match FrameSocket::connect(&name) {
             Ok(channel) => return Ok((channel, name)),
             Err(e) if e.raw_os_error() == Some(libc::ECONNREFUSED) => {}
             Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {

@@ -15,7 +15,7 @@ use std::process::{Command, ExitCode};
 use hostbuf::{AttachError, Error};
 use hostbuf_agent::exit_class::ExitClass;
 use hostbuf_agent::job_error::JobError;
-use hostbuf_os::{Channel, Message};
+use hostbuf_os::{FrameSocket, Message};
 use hostbuf_protocol::ballot;
 use hostbuf_protocol::ballot::Holds;
 use hostbuf_protocol::candidates::Ballot;
@@ -114,13 +114,13 @@ fn end(place: Place, error: &JobError) -> ExitCode {
 }
 
 /// Sends the error of this rank to the agent. Returns whether the agent could be reached.
-fn give_up(channel: &Channel, error: &JobError) -> bool {
+fn give_up(channel: &FrameSocket, error: &JobError) -> bool {
     let frame = Frame::new(Kind::Failed).with(&[u64::from(error.class.status())]);
     channel.send(&frame.saying(error.message.as_bytes()), &[]).is_ok()
 }
 
 /// Connects to the agent and introduces this rank.
-fn connect(arguments: &Arguments, place: Place) -> hostbuf::Result<(Channel, String)> {
+fn connect(arguments: &Arguments, place: Place) -> hostbuf::Result<(FrameSocket, String)> {
     let Place { rank, size, local_rank, local_size } = place;
     let mut hello = Hello { role: Role::Rank, rank, size, local_rank, local_size, request: 0 };
     let (channel, name) = match &arguments.socket {
@@ -144,8 +144,8 @@ fn connect(arguments: &Arguments, place: Place) -> hostbuf::Result<(Channel, Str
 }
 
 /// Connects to the agent that `hostbuf run` has started here before any rank.
-fn agent_of_run(name: &str) -> hostbuf::Result<Channel> {
-    Channel::connect(name).map_err(|e| {
+fn agent_of_run(name: &str) -> hostbuf::Result<FrameSocket> {
+    FrameSocket::connect(name).map_err(|e| {
         let why = format!(
             "no agent of the job answers on {} at @{name}: {e}. The engine has put a rank where `hostbuf run` has no \
              agent (name all hosts with --host), or this rank is in a network namespace of its own, or the job is over",
@@ -164,7 +164,7 @@ fn become_program(
     program: &Program,
     registering: Option<Preregistration>,
     place: Place,
-    channel: Channel,
+    channel: FrameSocket,
     name: &str,
 ) -> Result<Never, JobError> {
     let mut command = Command::new(&program.path);
@@ -259,7 +259,7 @@ fn network() -> Option<u64> {
 /// Votes for a program that cannot vote by itself, for the reason `why`, with the segments that it
 /// will map at fixed addresses and the addresses that are free in this process. Returns the value
 /// of [`ENV_REPORT`] when all ranks may run.
-fn vote_for(program: &Program, why: &str, channel: &Channel) -> Result<String, JobError> {
+fn vote_for(program: &Program, why: &str, channel: &FrameSocket) -> Result<String, JobError> {
     let gone =
         || JobError::new(ExitClass::Agent, "the agent of this host ended before the buffer was agreed on");
     let send = |frame: &Frame| channel.send(frame, &[]).map_err(|_| gone());
