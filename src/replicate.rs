@@ -10,7 +10,7 @@ use tracing::{info, info_span};
 use crate::agree::election;
 use crate::carrier::{self, Carrier};
 use crate::error::{Bytes, Error, Result};
-use crate::fill::turn::{FillFrom, Turn};
+use crate::fill::turn::{FillFrom, FillTurn};
 use crate::job::{Collective, Hosts, Reduce, all_or_none};
 use crate::segment::fill_state::FillState;
 use crate::segment::handle::HostBuffer;
@@ -133,7 +133,7 @@ impl HostBuffer {
     }
 
     /// Checks on the source that the buffer is filled. Takes the turn to fill on the other hosts.
-    fn ready(&self, is_source: bool) -> Result<Option<Turn<'_>>> {
+    fn ready(&self, is_source: bool) -> Result<Option<FillTurn<'_>>> {
         let host = process::host_name();
         let why = match (is_source, self.fill_state()?) {
             (true, FillState::Filled | FillState::Frozen) => return Ok(None),
@@ -145,7 +145,7 @@ impl HostBuffer {
             (false, FillState::Filled | FillState::Frozen) => {
                 format!("buffer \"{}\" on {host} is filled already, and would be overwritten", self.name())
             }
-            (false, _) => match Turn::begin(self, FillFrom::All)? {
+            (false, _) => match FillTurn::begin(self, FillFrom::All)? {
                 Some(turn) => return Ok(Some(turn)),
                 None => format!("buffer \"{}\" on {host} is being filled by another process", self.name()),
             },

@@ -34,7 +34,7 @@ pub trait Electorate {
 
 /// The result of an election.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct ElectionOutcome {
     /// The address that all participants hold, or `None` if there is no common hole.
     pub address: Option<usize>,
     /// The number of reductions.
@@ -52,7 +52,7 @@ const SEARCH_STEPS: u32 = 100_000;
 ///
 /// # Errors
 /// Returns those of the electorate.
-pub fn elect(electorate: &mut impl Electorate, length: usize, align: usize) -> Result<Outcome> {
+pub fn elect(electorate: &mut impl Electorate, length: usize, align: usize) -> Result<ElectionOutcome> {
     let _span = tracing::info_span!("agree", length, align).entered();
     let mut rounds = 0;
     let mut round = 0;
@@ -64,7 +64,7 @@ pub fn elect(electorate: &mut impl Electorate, length: usize, align: usize) -> R
         rounds += 1;
         let common = electorate.vote(&ballot, length)?;
         if let Some(&address) = ballot.as_slice().get(common.trailing_zeros() as usize) {
-            return Ok(Outcome { address: Some(address), rounds });
+            return Ok(ElectionOutcome { address: Some(address), rounds });
         }
     }
     for from in SEARCH_FROM {
@@ -80,12 +80,12 @@ pub fn elect(electorate: &mut impl Electorate, length: usize, align: usize) -> R
             // it to one of its own threads meanwhile, the search continues behind it.
             rounds += 1;
             if electorate.vote(&Ballot::of(&[at]), length)? & 1 == 1 {
-                return Ok(Outcome { address: Some(at), rounds });
+                return Ok(ElectionOutcome { address: Some(at), rounds });
             }
             at += align;
         }
     }
-    Ok(Outcome { address: None, rounds })
+    Ok(ElectionOutcome { address: None, rounds })
 }
 
 /// The ranks of a running program, each with its own holds: the electorate of

@@ -32,11 +32,11 @@ impl ScopedArena {
     /// Runs `work` while `arena` is accessible. It waits for calls of [`with`](ScopedArena::with)
     /// in progress.
     pub fn during<T>(&self, arena: &Arena<'_>, work: impl FnOnce() -> T) -> T {
-        // SAFETY: with() gives the arena out only for the time of a call, and the drop of `_end`
+        // SAFETY: with() gives the arena out only for the time of a call, and the drop of `_revoke`
         // waits for such calls.
         let longer = unsafe { std::mem::transmute::<Arena<'_>, Arena<'static>>(*arena) };
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(longer);
-        let _end = End(self);
+        let _revoke = RevokeOnDrop(self);
         work()
     }
 
@@ -52,9 +52,9 @@ impl ScopedArena {
 }
 
 /// Makes the arena inaccessible, also if the function panics.
-struct End<'a>(&'a ScopedArena);
+struct RevokeOnDrop<'a>(&'a ScopedArena);
 
-impl Drop for End<'_> {
+impl Drop for RevokeOnDrop<'_> {
     fn drop(&mut self) {
         *self.0.0.write().unwrap_or_else(PoisonError::into_inner) = None;
     }

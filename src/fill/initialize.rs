@@ -9,7 +9,7 @@ use tracing::info_span;
 use crate::error::{Error, Result};
 use crate::fill::arena::{Arena, Placed};
 use crate::fill::portable::Portable;
-use crate::fill::turn::{FillFrom, Turn, forked};
+use crate::fill::turn::{FillFrom, FillTurn, forked};
 use crate::fill::type_number::type_number;
 use crate::job::{Collective, Hosts, all_or_none};
 use crate::segment::fill_state::FillState;
@@ -55,7 +55,7 @@ impl HostBuffer {
                 }
                 FillState::Empty | FillState::Filling => {}
             }
-            if let Some(turn) = Turn::begin(self, FillFrom::Fresh)? {
+            if let Some(turn) = FillTurn::begin(self, FillFrom::Fresh)? {
                 let placed = {
                     let _span =
                         info_span!("fill", buffer = %self.name(), generation = turn.generation).entered();

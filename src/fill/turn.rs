@@ -17,9 +17,9 @@ use crate::segment::handle::HostBuffer;
 use hostbuf_memory::memfd;
 
 /// The exclusive right to fill a buffer. It holds the kernel's record lock, which ends with the
-/// process. Dropping it before it is [finished](Turn::finish) or [completed](Turn::complete) leaves
-/// the buffer empty.
-pub(crate) struct Turn<'b> {
+/// process. Dropping it before it is [finished](FillTurn::finish) or
+/// [completed](FillTurn::complete) leaves the buffer empty.
+pub(crate) struct FillTurn<'b> {
     buffer: &'b HostBuffer,
     pub(crate) generation: u64,
     /// The offset at which the arena begins.
@@ -40,13 +40,13 @@ pub(crate) enum FillFrom {
     All,
 }
 
-impl<'b> Turn<'b> {
+impl<'b> FillTurn<'b> {
     /// Takes the right, zeroes the arena and starts a new generation. Returns `None` if another
     /// process or thread has the right, or has filled the buffer meanwhile.
     ///
     /// # Errors
     /// [`Error::Fill`] if this thread has it already; [`Error::Os`]; [`Error::Corrupt`].
-    pub(crate) fn begin(buffer: &'b HostBuffer, from: FillFrom) -> Result<Option<Turn<'b>>> {
+    pub(crate) fn begin(buffer: &'b HostBuffer, from: FillFrom) -> Result<Option<FillTurn<'b>>> {
         let (control, index) = (buffer.control(), buffer.index);
         match buffer.segment.fillers.claim(index) {
             Claim::Granted => {}
@@ -60,7 +60,7 @@ impl<'b> Turn<'b> {
         }
         // From here on, dropping the turn releases the right.
         let process = std::process::id();
-        let mut turn = Turn { buffer, generation: 0, start: 0, finished: true, locked: false, process };
+        let mut turn = FillTurn { buffer, generation: 0, start: 0, finished: true, locked: false, process };
         let lock = buffer.segment.control_fd.as_fd();
         turn.locked = memfd::try_lock(lock, index as u64).map_err(Error::os("taking the filler's lock"))?;
         if !turn.locked {
@@ -143,7 +143,7 @@ impl<'b> Turn<'b> {
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for FillTurn<'_> {
     fn drop(&mut self) {
         if !self.is_own() {
             return;

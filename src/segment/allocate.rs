@@ -32,7 +32,8 @@ impl HostBuffer {
     ///
     /// ```
     /// # use hostbuf::{HostBuffer, BufferOptions, Pages, job::Solo};
-    /// let buffer = HostBuffer::allocate(&Solo, BufferOptions::new(8 << 20).pages(Pages::Small).name("table"))?;
+    /// let options = BufferOptions::new(8 << 20).pages(Pages::Small).name("table");
+    /// let buffer = HostBuffer::allocate(&Solo, options)?;
     /// assert_eq!(buffer.len(), 8 << 20);
     /// # Ok::<(), hostbuf::Error>(())
     /// ```

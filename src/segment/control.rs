@@ -18,7 +18,7 @@ use hostbuf_protocol::wire::MAX_BUFFERS;
 
 /// The part of a buffer's control data that changes.
 #[repr(C, align(64))]
-struct State {
+struct ControlState {
     fill: AtomicU32,
     _unused: AtomicU32,
     generation: Checked,
@@ -29,7 +29,7 @@ struct State {
     kept: Checked,
 }
 
-const _: () = assert!(size_of::<State>() == STATE_LENGTH);
+const _: () = assert!(size_of::<ControlState>() == STATE_LENGTH);
 
 /// A mapped control page. Copies of this handle refer to one page. The mapping outlives them: the
 /// segment that owns it determines for how long.
@@ -91,11 +91,11 @@ impl Control {
         state.fill.store(FillState::Empty as u32, Ordering::Release);
     }
 
-    fn state(self, index: usize) -> &'static State {
+    fn state(self, index: usize) -> &'static ControlState {
         assert!(index < MAX_BUFFERS);
         // SAFETY: inside the mapping (asserted at compile time), aligned, atomics only: valid for
         // any bytes that other processes write.
-        unsafe { &*self.page.add(STATES).cast::<State>().add(index) }
+        unsafe { &*self.page.add(STATES).cast::<ControlState>().add(index) }
     }
 
     /// Returns the fill state.

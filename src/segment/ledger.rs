@@ -1,7 +1,7 @@
 //! The ledger of registrations: a table on the control page, read by `hostbuf stat`.
 //!
 //! ```text
-//! LEDGER | number of unlisted registrations | row | row | ...                       end of the page
+//! LEDGER | number of unlisted registrations | row | row | ...                 end of the page
 //!          row: holder | buffer, access | offset | length | name of the device (3 words) | seal
 //! ```
 //!

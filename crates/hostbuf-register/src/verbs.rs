@@ -107,7 +107,7 @@ impl Verbs {
     /// # Errors
     /// [`Error::Os`]; its source is ENOSYS where the kernel has no RDMA.
     pub fn devices() -> Result<Vec<String>> {
-        Ok(List::new()?.named().map(|(name, _)| name).collect())
+        Ok(DeviceList::new()?.named().map(|(name, _)| name).collect())
     }
 
     /// Opens the device of that name, the first one without.
@@ -116,7 +116,7 @@ impl Verbs {
     /// [`Error::Unsupported`] where there is no device, [`Error::Invalid`] when none has that name,
     /// [`Error::Os`] when it cannot be opened.
     pub fn open(device: Option<&str>) -> Result<Verbs> {
-        let list = List::new().map_err(|error| match error {
+        let list = DeviceList::new().map_err(|error| match error {
             Error::Os { source, .. } if source.raw_os_error() == Some(libc::ENOSYS) => {
                 missing("the kernel has no RDMA (module ib_uverbs)")
             }
@@ -301,19 +301,19 @@ impl Drop for Domain {
 }
 
 /// The devices of this host, for as long as nobody has opened them.
-struct List {
+struct DeviceList {
     first: NonNull<*mut ffi::ibv_device>,
     count: usize,
 }
 
-impl List {
-    fn new() -> Result<List> {
+impl DeviceList {
+    fn new() -> Result<DeviceList> {
         let mut count = 0;
         // SAFETY: it writes the count, and returns an array of so many.
         let first = unsafe { ffi::ibv_get_device_list(&raw mut count) };
         let first = NonNull::new(first)
             .ok_or_else(|| Error::os("looking for RDMA devices")(io::Error::last_os_error()))?;
-        Ok(List { first, count: usize::try_from(count).unwrap_or(0) })
+        Ok(DeviceList { first, count: usize::try_from(count).unwrap_or(0) })
     }
 
     fn named(&self) -> impl Iterator<Item = (String, NonNull<ffi::ibv_device>)> {
@@ -331,7 +331,7 @@ impl List {
     }
 }
 
-impl Drop for List {
+impl Drop for DeviceList {
     fn drop(&mut self) {
         // SAFETY: from ibv_get_device_list. A device that was opened lives on by its context.
         unsafe { ffi::ibv_free_device_list(self.first.as_ptr()) };

@@ -11,7 +11,7 @@ use super::plan::{AppContext, Invocation, LaunchPlan, LaunchRequest};
 use super::release::Release;
 
 /// The engine `local`.
-pub(crate) struct Local;
+pub(crate) struct LocalEngine;
 
 /// The largest number of ranks. Each has a command line here and a connection to the agent.
 const MAX_RANKS: usize = 1 << 16;
@@ -19,7 +19,7 @@ const MAX_RANKS: usize = 1 << 16;
 /// The variables of a rank: its number, the number of ranks, and both for the host.
 const VARIABLES: [&str; 4] = ["HOSTBUF_RANK", "HOSTBUF_RANKS", ENV_LOCAL_RANK, ENV_LOCAL_SIZE];
 
-impl Engine for Local {
+impl Engine for LocalEngine {
     fn name(&self) -> &'static str {
         "local"
     }
@@ -35,7 +35,7 @@ impl Engine for Local {
     fn without_mpirun(&self) -> Option<std::result::Result<LaunchCommand, String>> {
         let path = std::env::current_exe().unwrap_or_default();
         let release = Release::new(self.name(), String::new(), None);
-        Some(Ok(LaunchCommand { engine: &Local, path, release }))
+        Some(Ok(LaunchCommand { engine: &LocalEngine, path, release }))
     }
 
     fn agent(&self) -> AgentKind {

@@ -19,7 +19,8 @@ pub(crate) use release::Release;
 /// the last engine that needs no MPI. `hostbuf exec` looks for the place of its rank in this order
 /// too: an mpirun inside a Slurm allocation leaves the variables of Slurm in the environment, so
 /// the MPIs come before Slurm.
-pub(crate) const ALL: &[&dyn Engine] = &[&local::Local, &openmpi::OpenMpi, &mpich::Mpich, &slurm::Slurm];
+pub(crate) const ALL: &[&dyn Engine] =
+    &[&local::LocalEngine, &openmpi::OpenMpi, &mpich::Mpich, &slurm::Slurm];
 
 /// The names of the launch commands of every MPI.
 pub(crate) const COMMON_COMMANDS: &[&str] = &["mpirun", "mpiexec"];
