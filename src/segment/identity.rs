@@ -95,7 +95,7 @@ impl Phase {
 }
 
 impl BufferIdentity {
-    /// Makes the identity of a buffer named `name` (cut at [`NAME_MAX`] bytes) on `pages`.
+    /// Makes the identity of a buffer named `name` (cut at `NAME_MAX` bytes) on `pages`.
     #[must_use]
     pub fn new(name: &str, pages: Pages) -> BufferIdentity {
         let mut identity = BufferIdentity { pages: pages.code(), ..BufferIdentity::default() };
