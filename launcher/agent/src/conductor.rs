@@ -22,7 +22,7 @@ use hostbuf_protocol::wire::{Frame, Kind};
 use super::exit_class::ExitClass;
 use super::group::Open;
 use super::job_error::{JobError, first_error};
-use super::orders::{Answer, Event, Handle, Order, Uncovered};
+use super::orders::{Answer, Event, Order, StationHandle, Uncovered};
 use super::report::Report;
 use super::spec::Spec;
 use super::thread_error::unstarted_thread;
@@ -38,7 +38,7 @@ const TELL: Duration = Duration::from_millis(200);
 
 /// Runs [`conduct`], and fails the job if that panics: the ranks would wait for ever for a
 /// conductor that has ended.
-pub(super) fn run(spec: &Spec, open: Open, station: &Handle, ending: &OnceLock<Instant>) {
+pub(super) fn run(spec: &Spec, open: Open, station: &StationHandle, ending: &OnceLock<Instant>) {
     if catch_unwind(AssertUnwindSafe(|| conduct(spec, open, station, ending))).is_err() {
         let message = format!("the agent on {} panicked; its message is above", process::host_name());
         let error = JobError::new(ExitClass::General, message);
@@ -49,7 +49,7 @@ pub(super) fn run(spec: &Spec, open: Open, station: &Handle, ending: &OnceLock<I
 
 /// Goes through all phases; afterwards the station serves alone. The engine has ended when this
 /// function returns, and begins to end when `ending` is set.
-fn conduct(spec: &Spec, open: Open, station: &Handle, ending: &OnceLock<Instant>) {
+fn conduct(spec: &Spec, open: Open, station: &StationHandle, ending: &OnceLock<Instant>) {
     let begun = Instant::now();
     let mut phases = [0; Phase::COUNT];
     // This host is checked before the engine starts, so that all hosts report their errors
@@ -165,7 +165,7 @@ impl From<Error> for Stop {
 fn agree(
     spec: &Spec,
     group: &dyn Collective,
-    station: &Handle,
+    station: &StationHandle,
     segments: std::result::Result<Segments, JobError>,
     phases: [u64; Phase::COUNT],
 ) -> std::result::Result<Agreed, JobError> {
@@ -187,7 +187,7 @@ fn agree(
 fn steps(
     spec: &Spec,
     group: &dyn Collective,
-    station: &Handle,
+    station: &StationHandle,
     segments: Segments,
     mut phases: [u64; Phase::COUNT],
 ) -> std::result::Result<Agreed, Stop> {
@@ -276,7 +276,7 @@ fn together<T, E: Into<JobError>>(
 }
 
 /// Returns the station's next event; the loss of a rank is an error.
-fn event(station: &Handle) -> std::result::Result<Event, JobError> {
+fn event(station: &StationHandle) -> std::result::Result<Event, JobError> {
     match station.events.recv() {
         Ok(Event::Lost(error)) => Err(error),
         Ok(event) => Ok(event),
@@ -307,7 +307,7 @@ struct Present {
 /// learns from the other agents that all ranks have connected.
 fn gather(
     group: &dyn Collective,
-    station: &Handle,
+    station: &StationHandle,
     timeout: Option<Duration>,
 ) -> std::result::Result<Present, Stop> {
     let mut here: Option<(usize, u64)> = None;
@@ -383,7 +383,7 @@ fn gather(
 /// The ranks of all hosts: those of this host through the station, the others through their agents.
 struct Everybody<'a> {
     group: &'a dyn Collective,
-    station: &'a Handle,
+    station: &'a StationHandle,
     ranks: usize,
     refusal: Option<(usize, String)>,
     stop: Option<Stop>,

@@ -58,7 +58,7 @@ pub(super) struct Uncovered {
 }
 
 /// The conductor's connection to the station.
-pub(super) struct Handle {
+pub(super) struct StationHandle {
     pub(super) orders: Sender<Order>,
     pub(super) wake: Arc<EventFd>,
     pub(super) events: Receiver<Event>,
@@ -66,7 +66,7 @@ pub(super) struct Handle {
     pub(super) come: Arc<AtomicU64>,
 }
 
-impl Handle {
+impl StationHandle {
     pub(super) fn order(&self, order: Order) {
         // The process ends with the station, so there is nothing to do without one.
         let _ = self.orders.send(order);

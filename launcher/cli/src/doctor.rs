@@ -30,7 +30,7 @@ use hostbuf_agent::exit_class::ExitClass;
 ///
 /// The exit status is 0 unless this host cannot have a buffer (with --size: a buffer of this size).
 #[derive(Debug, clap::Args)]
-pub struct Arguments {
+pub struct DoctorArguments {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -40,7 +40,7 @@ pub struct Arguments {
 }
 
 /// Runs all checks and prints their findings.
-pub fn run(arguments: &Arguments) -> ExitCode {
+pub fn run(arguments: &DoctorArguments) -> ExitCode {
     let size = arguments.size.map(|s| s.0);
     if let Some(Err(error)) = size.map(|s| BufferOptions::new(s).check()) {
         return ExitClass::Usage.end("hostbuf doctor", error);

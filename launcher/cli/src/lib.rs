@@ -35,10 +35,10 @@ struct CommandLine {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    Run(Box<run::Arguments>),
-    Exec(exec::Arguments),
-    Stat(stat::Arguments),
-    Doctor(doctor::Arguments),
+    Run(Box<run::RunArguments>),
+    Exec(exec::ExecArguments),
+    Stat(stat::StatArguments),
+    Doctor(doctor::DoctorArguments),
     /// Print the version
     #[command(hide = true)]
     Version,

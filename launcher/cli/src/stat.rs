@@ -19,14 +19,14 @@ use std::process::ExitCode;
 /// The command only reads /proc, so it also works while a job is stopped, and after its launcher
 /// was killed. You see your own jobs; root sees all.
 #[derive(Debug, clap::Args)]
-pub struct Arguments {
+pub struct StatArguments {
     /// Print JSON, with the unit in the name of each figure
     #[arg(long)]
     pub json: bool,
 }
 
 /// Prints the buffers. It is not an error if there are none.
-pub fn run(arguments: &Arguments) -> ExitCode {
+pub fn run(arguments: &StatArguments) -> ExitCode {
     let jobs = report::jobs(&scan::processes());
     let text = if arguments.json { format!("{:#}\n", json::json(&jobs)) } else { table::text(&jobs) };
     // Nothing is reported to a reader that has ended (`hostbuf stat | head -1`).

@@ -3,7 +3,7 @@
 use hostbuf_protocol::wire::{Frame, Kind};
 
 use super::super::job_error::JobError;
-use super::state::{Peer, Speaker, Station};
+use super::state::{ClientProcess, Speaker, Station};
 
 impl Station {
     /// Tells the peers that the job has failed. Without a launcher, one rank of the host prints the
@@ -20,7 +20,7 @@ impl Station {
         if matches!(self.speaker, Speaker::Rank(_)) {
             return;
         }
-        let open = |p: &Peer| p.hello.is_some() && !p.refused;
+        let open = |p: &ClientProcess| p.hello.is_some() && !p.refused;
         let rest: Vec<u64> = self.peers.iter().filter(|(_, p)| open(p)).map(|(&id, _)| id).collect();
         for id in rest {
             self.say_failed(id, false);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use hostbuf_protocol::wire::{Frame, Hello, Kind, Role};
 
-use super::state::{Peer, Station};
+use super::state::{ClientProcess, Station};
 
 /// The largest number of unfinished operations to which a member may have sent its part. The
 /// protocol allows one at a time.
@@ -15,7 +15,7 @@ impl Station {
     /// Adds a member. A rank may have one handle at a time, since two would receive each other's
     /// parts.
     pub(super) fn join(&mut self, id: u64, hello: Hello) {
-        let same = |(&other, p): (&u64, &Peer)| {
+        let same = |(&other, p): (&u64, &ClientProcess)| {
             let member = p.hello.is_some_and(|h| h.role == Role::Member && h.local_rank == hello.local_rank);
             other != id && member && p.channel.is_some()
         };
@@ -55,7 +55,8 @@ impl Station {
 
     /// Returns the members of a host of this size.
     fn members(&self, size: u64) -> Vec<u64> {
-        let member = |p: &Peer| p.hello.is_some_and(|h| h.role == Role::Member && h.local_size == size);
+        let member =
+            |p: &ClientProcess| p.hello.is_some_and(|h| h.role == Role::Member && h.local_size == size);
         self.peers.iter().filter(|(_, p)| member(p)).map(|(&id, _)| id).collect()
     }
 

@@ -8,11 +8,11 @@ use nix::poll::PollTimeout;
 use super::super::exit_class::ExitClass;
 use super::super::job_error::JobError;
 use super::super::orders::Event;
-use super::state::{Peer, Stage, Station};
+use super::state::{ClientProcess, Stage, Station};
 
 impl Station {
     /// Returns whether the job waits for `peer`, which is a rank, in the current stage.
-    fn owes(&self, peer: &Peer) -> bool {
+    fn owes(&self, peer: &ClientProcess) -> bool {
         match self.stage {
             Stage::Gathering => peer.ready.is_none(),
             Stage::Asking(_) => peer.answer.is_none(),

@@ -13,7 +13,7 @@ use nix::sys::resource::{Resource, getrlimit};
 use super::super::exit_class::ExitClass;
 use super::super::job_error::JobError;
 use super::super::orders::Event;
-use super::state::{Peer, Stage, Station};
+use super::state::{ClientProcess, Stage, Station};
 
 /// The largest number of connections without identification; beyond it the agent closes one that is
 /// not a rank's.
@@ -46,7 +46,7 @@ impl Station {
             // Another user gets nothing, not even a reason.
             let Ok(channel) = FrameSocket::of(fd) else { continue };
             let pid = channel.peer().pid;
-            let peer = Peer {
+            let peer = ClientProcess {
                 channel: Some(channel),
                 process: None,
                 pid,

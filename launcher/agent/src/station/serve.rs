@@ -14,7 +14,7 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use super::super::inherited::{adopt, lifeline};
-use super::super::orders::Handle;
+use super::super::orders::StationHandle;
 use super::super::spec::Spec;
 use super::deadline::Deadline;
 use super::local_job::LocalJob;
@@ -23,9 +23,9 @@ use super::state::{Speaker, Stage, Station};
 /// The largest number of frames of one peer that are handled before those of the other peers.
 const MAX_FRAMES: usize = 64;
 
-/// The end of serving.
+/// The result of serving the host's processes.
 #[derive(Debug)]
-pub(crate) struct End {
+pub(crate) struct ServeOutcome {
     /// The agent's exit status.
     pub(crate) status: i32,
     /// True after a signal or the end of the job's daemon: the engine will not shut down in good
@@ -37,7 +37,7 @@ pub(crate) struct End {
 
 impl Station {
     /// Opens the socket. The station ends with its parent, or with the process that the spec names.
-    pub(crate) fn open(spec: &Spec) -> Result<(Station, Handle)> {
+    pub(crate) fn open(spec: &Spec) -> Result<(Station, StationHandle)> {
         let os = |doing: &str| {
             let doing = doing.to_owned();
             move |source: io::Error| Error::Os { doing, source }
@@ -60,7 +60,7 @@ impl Station {
         let wake = Arc::new(wake);
         let deadline = Deadline::new(spec.timeout);
         let come = deadline.come.clone();
-        let handle = Handle { orders: order_sender, wake: wake.clone(), events: event_receiver, come };
+        let handle = StationHandle { orders: order_sender, wake: wake.clone(), events: event_receiver, come };
         let station = Station {
             listener,
             full: false,
@@ -88,14 +88,16 @@ impl Station {
     }
 
     /// Serves until all peers have ended, or the job's daemon.
-    pub(crate) fn serve(mut self) -> End {
+    pub(crate) fn serve(mut self) -> ServeOutcome {
         loop {
             match self.turn() {
                 Ok(None) => {}
-                Ok(Some((status, called_off))) => return End { status, called_off, lifeline: self.lifeline },
+                Ok(Some((status, called_off))) => {
+                    return ServeOutcome { status, called_off, lifeline: self.lifeline };
+                }
                 Err(error) => {
                     complain!("hostbuf-agent: {error}");
-                    return End { status: 1, called_off: false, lifeline: self.lifeline };
+                    return ServeOutcome { status: 1, called_off: false, lifeline: self.lifeline };
                 }
             }
         }
@@ -145,14 +147,14 @@ impl Station {
     }
 
     fn wait(&self) -> io::Result<Woken> {
-        enum Source {
+        enum WakeSource {
             Listener,
             Wake,
             End,
             Channel(u64),
             Process(u64),
         }
-        let mut sources = vec![Source::Listener, Source::Wake, Source::End];
+        let mut sources = vec![WakeSource::Listener, WakeSource::Wake, WakeSource::End];
         let listening = if self.full { PollFlags::empty() } else { PollFlags::POLLIN };
         let mut fds = vec![
             PollFd::new(self.listener.as_fd(), listening),
@@ -160,7 +162,7 @@ impl Station {
             PollFd::new(self.terminate.as_fd(), PollFlags::POLLIN),
         ];
         if let Some(lifeline) = &self.lifeline {
-            sources.push(Source::End);
+            sources.push(WakeSource::End);
             fds.push(PollFd::new(lifeline.as_fd(), PollFlags::POLLIN));
         }
         for (&id, peer) in &self.peers {
@@ -169,11 +171,11 @@ impl Station {
                 let mut flags = PollFlags::empty();
                 flags.set(PollFlags::POLLIN, peer.outbox.len() < MAX_FRAMES);
                 flags.set(PollFlags::POLLOUT, !peer.outbox.is_empty());
-                sources.push(Source::Channel(id));
+                sources.push(WakeSource::Channel(id));
                 fds.push(PollFd::new(channel.as_fd(), flags));
             }
             if let Some(process) = &peer.process {
-                sources.push(Source::Process(id));
+                sources.push(WakeSource::Process(id));
                 fds.push(PollFd::new(process.as_fd(), PollFlags::POLLIN));
             }
         }
@@ -190,11 +192,11 @@ impl Station {
                 continue;
             }
             match *source {
-                Source::Listener => woken.newcomers = true,
-                Source::Wake => woken.orders = true,
-                Source::End => woken.ended = true,
-                Source::Process(id) => woken.departed.push(id),
-                Source::Channel(id) => {
+                WakeSource::Listener => woken.newcomers = true,
+                WakeSource::Wake => woken.orders = true,
+                WakeSource::End => woken.ended = true,
+                WakeSource::Process(id) => woken.departed.push(id),
+                WakeSource::Channel(id) => {
                     if seen.contains(PollFlags::POLLOUT) {
                         woken.writable.push(id);
                     }

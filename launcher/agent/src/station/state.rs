@@ -22,8 +22,8 @@ use super::local_job::LocalJob;
 /// it.
 pub(super) type Parts = BTreeMap<u64, (u64, Vec<u8>)>;
 
-/// A process that is connected, or that was.
-pub(super) struct Peer {
+/// A process that is or was connected.
+pub(super) struct ClientProcess {
     pub(super) channel: Option<FrameSocket>,
     pub(super) process: Option<OwnedFd>,
     pub(super) pid: i32,
@@ -84,7 +84,7 @@ pub(crate) struct Station {
     pub(super) local: Option<LocalJob>,
     pub(super) deadline: Deadline,
     pub(super) terminate: SignalFd,
-    pub(super) peers: BTreeMap<u64, Peer>,
+    pub(super) peers: BTreeMap<u64, ClientProcess>,
     pub(super) next: u64,
     pub(super) stage: Stage,
     pub(super) result: Option<(Winner, Arc<Vec<OwnedFd>>)>,

@@ -24,7 +24,8 @@ const WINDOWS: [(usize, &str); 4] = [
 const TRIAL: u64 = 1 << 30;
 
 pub fn lines(size: Option<u64>) -> Vec<Finding> {
-    // What the agreement would ask for: the buffer, the control page and the guards between them.
+    // The reservation that a job would request: the buffer, the control page and the guards between
+    // them.
     let (plan, align) = layout::plan(&[BufferOptions::new(size.unwrap_or(TRIAL))]);
     let length = plan.length;
     let held: Vec<_> = WINDOWS.iter().map(|&(address, _)| hold(address, length)).collect();
@@ -128,7 +129,8 @@ fn address_space(size: Option<u64>) -> Finding {
     }
 }
 
-/// Each buffer takes two mappings, so this is about the program's own.
+/// Checks the limit on mappings. Each buffer takes two, so the finding concerns the program's own
+/// mappings.
 fn mappings() -> Finding {
     const NAME: &str = "vm.max_map_count";
     match knob("/proc/sys/vm/max_map_count").and_then(|t| t.parse::<u64>().ok()) {

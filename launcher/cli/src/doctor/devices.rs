@@ -62,7 +62,7 @@ fn ask_driver() -> String {
     }
 }
 
-/// The driver's own words for an error.
+/// Returns the CUDA driver's description of an error.
 fn describe(library: &Library, error: c_int) -> String {
     type Name = unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int;
     let Some(symbol) = library.symbol(c"cuGetErrorString") else { return String::new() };
@@ -124,7 +124,7 @@ fn cuda_line(asked: Result<String, String>, driver: Option<&str>) -> Finding {
     line.value("driver_version", driver)
 }
 
-/// 12080 is CUDA 12.8.
+/// Formats a CUDA version number: 12080 is CUDA 12.8.
 fn cuda_version(number: u32) -> String {
     format!("{}.{}", number / 1000, number % 1000 / 10)
 }
@@ -170,7 +170,7 @@ fn rdma() -> Vec<Finding> {
     lines
 }
 
-/// A card and its ports, as the kernel shows them.
+/// Reports an RDMA device and its ports from the files in sysfs.
 fn card(name: &str) -> Finding {
     let folder = format!("{CARDS}/{name}/ports");
     let entries = fs::read_dir(&folder).into_iter().flatten().flatten();

@@ -19,7 +19,7 @@ pub fn lines() -> Vec<Finding> {
     lines
 }
 
-/// Major and minor number at the head of a release like `6.1.0-13-amd64`.
+/// Returns the major and minor number at the head of a release such as `6.1.0-13-amd64`.
 fn release(text: &str) -> Option<(u32, u32)> {
     let mut parts = text.split(|c: char| !c.is_ascii_digit());
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
@@ -55,7 +55,7 @@ fn version() -> Finding {
     line.value("release", text)
 }
 
-/// A memory file, sealed against any change of its length and against writing, as hostbuf does it.
+/// Checks that a memory file can be sealed against writing and against changes of its length.
 fn memory_file() -> Finding {
     const NAME: &str = "memfd";
     let seal_it = || {
@@ -130,7 +130,7 @@ fn userfaultfd() -> Finding {
         .value("unprivileged_userfaultfd", knob)
 }
 
-/// User namespaces: only the simulated hosts of the demo and of the tests want them.
+/// Checks user namespaces, which only the simulated hosts of the demo and of the tests need.
 fn namespaces() -> Finding {
     const NAME: &str = "user namespaces";
     let made = child::ask(Duration::from_secs(5), || {

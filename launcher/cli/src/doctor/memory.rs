@@ -48,7 +48,7 @@ fn cgroups() -> Finding {
     .value("versions", versions(&text))
 }
 
-/// The versions of the cgroups that this process's memory is charged to.
+/// Returns the versions of the cgroups that account for this process's memory.
 fn versions(text: &str) -> Vec<String> {
     let mut versions: Vec<String> = text
         .lines()
@@ -122,7 +122,7 @@ fn node_free(text: &str) -> Option<u64> {
     Some(line.split_ascii_whitespace().next()?.parse::<u64>().ok()? * 1024)
 }
 
-/// Other ways to share memory are limited by it; memory files are not.
+/// Checks the size of /dev/shm. It limits other kinds of shared memory, but not memory files.
 fn small_file_system() -> Finding {
     const NAME: &str = "/dev/shm";
     match nix::sys::statvfs::statvfs("/dev/shm") {

@@ -128,7 +128,7 @@ fn transparent() -> Finding {
     line.value("shmem_enabled", knob).value("collapse_works", tried.is_ok())
 }
 
-/// A pool of reserved pages of `page` bytes.
+/// Reports the pool of reserved pages of `page` bytes.
 fn pool(page: u64, size: Option<u64>, have_transparent: bool) -> Finding {
     let name = format!("reserved pages of {}", Bytes(page));
     let folder = format!("/sys/kernel/mm/hugepages/hugepages-{}kB", page >> 10);
@@ -164,7 +164,8 @@ fn pool(page: u64, size: Option<u64>, have_transparent: bool) -> Finding {
     line.value("free", pool.free).value("total", pool.total).value("page_bytes", page)
 }
 
-/// Taking pages without touching them one by one, with an error where a touch would be a signal.
+/// Checks that pages can be allocated without a write to each, so that a full host causes an error
+/// instead of SIGBUS.
 fn populate() -> Finding {
     const NAME: &str = "MADV_POPULATE_WRITE";
     match Trial::new().and_then(|trial| trial.advise(EXTENT, libc::MADV_POPULATE_WRITE)) {

@@ -37,8 +37,8 @@ fn locking() -> Finding {
         .mend("/etc/security/limits.conf: * - memlock unlimited (and log in again)")
 }
 
-/// Registering with a GPU, where there is one; the devices' own lines say what is missing
-/// otherwise.
+/// Registers memory with a GPU, if there is one. If not, the lines of the devices say what is
+/// missing.
 fn gpu() -> Option<Finding> {
     use hostbuf::register::CudaHost;
     let tried = child::ask(Duration::from_secs(120), || {
@@ -94,7 +94,7 @@ fn outcome(name: &str, tried: Result<String, String>) -> Finding {
     }
 }
 
-/// The object for `--register`: whether it is there, loads, and what it says of each kind of
+/// Checks that the object for `--register` exists and loads, and reports its probe of each kind of
 /// device.
 fn object(name: &str) -> Finding {
     let with_rdma = name == register_file::WITH_RDMA;

@@ -32,7 +32,7 @@ impl Engine for Mpich {
         &["mpirun.mpich", "mpiexec.mpich", "mpiexec.hydra"]
     }
 
-    /// MVAPICH has Hydra too, but no agent is built for it.
+    /// Recognizes Hydra by its version text. MVAPICH has Hydra too, but no agent is built for it.
     fn recognize(&self, version: &str) -> Option<Release> {
         if !version.contains("HYDRA") {
             return None;
@@ -46,7 +46,8 @@ impl Engine for Mpich {
         })
     }
 
-    /// MPICH and all MPIs that keep its binary interface have version 12.
+    /// Returns true for the libraries of version 12: MPICH, and every MPI with its binary
+    /// interface.
     fn provides_library(&self, name: &str) -> bool {
         name.starts_with("libmpi")
             && name.split_once(".so.").is_some_and(|(_, v)| v.split('.').next() == Some("12"))
@@ -131,8 +132,8 @@ impl Engine for Mpich {
         Place::from_variables(variable, VARIABLES)
     }
 
-    /// Hydra gives its ranks no name for the job, but all ranks of a host have one proxy as their
-    /// ancestor.
+    /// Returns the proxy's process as the job's key. Hydra gives its ranks no name for the job, but
+    /// all ranks of a host have one proxy as their ancestor.
     fn job_key(&self) -> Option<String> {
         std::env::var_os("PMI_RANK")?;
         let mut pid = nix::unistd::getppid().as_raw();

@@ -39,8 +39,8 @@ impl Engine for OpenMpi {
         Some(self.release(after("(Open MPI)").or_else(|| after("(OpenRTE)"))?))
     }
 
-    /// Only the supported series 4.1 has an orterun, to which mpirun is a link. Starting it takes
-    /// long.
+    /// Recognizes orterun, to which mpirun is a link in the supported series 4.1 only. Starting
+    /// mpirun to read its version takes long.
     fn recognize_file(&self, name: &str) -> Option<Release> {
         (name == "orterun").then(|| self.release("4"))
     }
@@ -58,9 +58,9 @@ impl Engine for OpenMpi {
         &["openmpi4", "openmpi5"]
     }
 
-    /// Under srun, Open MPI's own transport (ob1) sometimes crashes when a message reaches a rank
-    /// that is still in MPI_Init (4.1: 1 to 7 of 100 jobs). UCX, where it is available, does not,
-    /// so it is allowed on all networks.
+    /// Selects UCX on all networks. Under srun, Open MPI's own transport (ob1) sometimes crashes
+    /// when a message reaches a rank that is still in MPI_Init (4.1: 1 to 7 of 100 jobs); UCX does
+    /// not.
     fn under_srun(&self) -> Option<UnderSrun> {
         Some(UnderSrun {
             protocol: "pmix",

@@ -52,7 +52,7 @@ pub(super) fn find_or_start(
                 return Err(AttachError::AgentGone { why }.into());
             }
         }
-        // Whoever binds the name starts the agent; the others find it.
+        // The process that binds the name starts the agent; the other processes find it.
         match socket::listen_on(&name) {
             Ok(listener) => start(random, &name, buffers, timeout, &listener)?,
             Err(e) if e.kind() == std::io::ErrorKind::AddrInUse && Instant::now() < deadline => {

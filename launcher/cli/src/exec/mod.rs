@@ -41,7 +41,7 @@ use register_file::Preregistration;
 Hosts are compared at the first collective call (replicate). Nothing can be preloaded into a statically linked program or \
 one with file capabilities: it gets the buffer if it links the library and calls hostbuf_attach or HostBuffer::attach."
 )]
-pub(crate) struct Arguments {
+pub(crate) struct ExecArguments {
     #[command(flatten)]
     buffers: BufferArguments,
     #[command(flatten)]
@@ -57,7 +57,7 @@ pub(crate) struct Arguments {
     command: Vec<OsString>,
 }
 
-pub(crate) fn run(arguments: Arguments) -> ExitCode {
+pub(crate) fn run(arguments: ExecArguments) -> ExitCode {
     let place = rank::place();
     let program = match Program::find(&arguments.command[0]) {
         Ok(program) => required(&arguments, program),
@@ -91,7 +91,7 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
 }
 
 /// Returns the program, or an error if it gets no buffer and `--require` demands one.
-fn required(arguments: &Arguments, program: Program) -> Result<Program, JobError> {
+fn required(arguments: &ExecArguments, program: Program) -> Result<Program, JobError> {
     match &program.not_preloadable {
         Some(why) if arguments.buffers.require && !program.can_attach => {
             let why = format!(
@@ -120,7 +120,7 @@ fn give_up(channel: &FrameSocket, error: &JobError) -> bool {
 }
 
 /// Connects to the agent and introduces this rank.
-fn connect(arguments: &Arguments, place: Place) -> hostbuf::Result<(FrameSocket, String)> {
+fn connect(arguments: &ExecArguments, place: Place) -> hostbuf::Result<(FrameSocket, String)> {
     let Place { rank, size, local_rank, local_size } = place;
     let mut hello = Hello { role: Role::Rank, rank, size, local_rank, local_size, request: 0 };
     let (channel, name) = match &arguments.socket {
@@ -160,7 +160,7 @@ enum Never {}
 
 /// Replaces this process by the program.
 fn become_program(
-    arguments: &Arguments,
+    arguments: &ExecArguments,
     program: &Program,
     registering: Option<Preregistration>,
     place: Place,

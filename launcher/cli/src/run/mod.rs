@@ -40,7 +40,7 @@ The engine gets the hosts as given, or finds them in the allocation. Use --launc
 Standard streams, signals (INT, TERM, HUP, TSTP, CONT, USR1, USR2) and the exit status pass through as with the engine \
 itself. Nothing can be preloaded into a statically linked program or one with file capabilities: it gets the buffer if it \
 links the library and calls hostbuf_attach or HostBuffer::attach.")]
-pub(crate) struct Arguments {
+pub(crate) struct RunArguments {
     /// Start N ranks; by default one for each slot of the hosts
     #[arg(short = 'n', long = "ranks", value_name = "N", visible_short_alias = 'c', value_parser = hosts::ranks)]
     #[arg(value_hint = ValueHint::Other, allow_negative_numbers = true)]
@@ -82,7 +82,7 @@ pub(crate) struct Arguments {
     command: Vec<OsString>,
 }
 
-pub(crate) fn run(arguments: Arguments) -> ExitCode {
+pub(crate) fn run(arguments: RunArguments) -> ExitCode {
     match start(arguments) {
         Ok(status) => ExitCode::from(status),
         Err(error) => error.class.end("hostbuf run", error),
@@ -90,7 +90,7 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
 }
 
 /// Starts the job and returns its exit status.
-fn start(arguments: Arguments) -> Result<u8, JobError> {
+fn start(arguments: RunArguments) -> Result<u8, JobError> {
     let buffers = arguments.buffers.options()?;
     arguments.register.check(&buffers)?;
     if let Some(devices) = &arguments.register.register {
@@ -130,7 +130,7 @@ fn start(arguments: Arguments) -> Result<u8, JobError> {
     let timeout = arguments.start.timeout()?;
     let spec = Spec {
         job,
-        // Nobody can guess it, so nobody can take the name first.
+        // The name is random, so no other process can bind it first.
         socket: format!("hostbuf/{}/{job:032x}", nix::unistd::geteuid()),
         buffers,
         listener: None,

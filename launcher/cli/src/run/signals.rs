@@ -19,14 +19,14 @@ const FORWARDED: [Signal; 7] = [
 
 /// A signal and its origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Received {
+pub(super) struct ReceivedSignal {
     pub(super) signal: Signal,
     /// True if the terminal has sent it to the whole foreground process group, and so to the ranks
     /// too.
     pub(super) by_terminal: bool,
 }
 
-impl Received {
+impl ReceivedSignal {
     /// Returns whether the signal ends the job.
     pub(super) fn ends(self) -> bool {
         matches!(self.signal, Signal::SIGINT | Signal::SIGTERM | Signal::SIGHUP)
@@ -80,7 +80,7 @@ impl Signals {
     }
 
     /// Returns the next pending signal other than SIGCHLD.
-    pub(super) fn next(&self) -> Option<Received> {
+    pub(super) fn next(&self) -> Option<ReceivedSignal> {
         loop {
             let info = self.fd.read_signal().ok()??;
             let Ok(signal) = Signal::try_from(info.ssi_signo as i32) else { continue };
@@ -92,7 +92,7 @@ impl Signals {
             // leader alone.
             let to_leader_alone = signal == Signal::SIGHUP && self.leads_session;
             let by_terminal = info.ssi_code == libc::SI_KERNEL && !to_leader_alone;
-            return Some(Received { signal, by_terminal });
+            return Some(ReceivedSignal { signal, by_terminal });
         }
     }
 }

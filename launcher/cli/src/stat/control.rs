@@ -19,14 +19,14 @@ use hostbuf::{Error, FillState};
 const LENGTH: usize = CONTROL_LENGTH as usize;
 
 #[repr(C, align(4096))]
-struct Page([u8; LENGTH]);
+struct PageBytes([u8; LENGTH]);
 
 /// A copy of the page.
-struct PageCopy(Box<UnsafeCell<Page>>);
+struct PageCopy(Box<UnsafeCell<PageBytes>>);
 
 impl PageCopy {
     fn read(file: &File, offset: u64) -> io::Result<PageCopy> {
-        let mut page = Box::new(UnsafeCell::new(Page([0; LENGTH])));
+        let mut page = Box::new(UnsafeCell::new(PageBytes([0; LENGTH])));
         file.read_exact_at(&mut page.get_mut().0, offset)?;
         Ok(PageCopy(page))
     }
@@ -71,21 +71,21 @@ pub struct Snapshot {
 }
 
 /// A source from which a control page can be read.
-pub enum Source<'a> {
+pub enum PageSource<'a> {
     /// A file: `/proc/PID/fd/N` or `/proc/PID/map_files/...`.
     File(&'a Path),
     /// The memory of a process, and the page's address there.
     Memory(i32, u64),
 }
 
-impl Source<'_> {
+impl PageSource<'_> {
     fn open(&self) -> io::Result<(File, u64)> {
         // The name may belong to a pipe, whose other end must not be waited for.
         let mut options = OpenOptions::new();
         options.read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY);
         match self {
-            Source::File(path) => Ok((options.open(path)?, 0)),
-            Source::Memory(pid, address) => Ok((options.open(format!("/proc/{pid}/mem"))?, *address)),
+            PageSource::File(path) => Ok((options.open(path)?, 0)),
+            PageSource::Memory(pid, address) => Ok((options.open(format!("/proc/{pid}/mem"))?, *address)),
         }
     }
 
@@ -96,7 +96,7 @@ impl Source<'_> {
     /// page.
     pub fn read(&self) -> io::Result<Result<Snapshot, String>> {
         let (file, offset) = self.open()?;
-        if let Source::File(_) = self {
+        if let PageSource::File(_) = self {
             let found = file.metadata()?;
             if found.len() != CONTROL_LENGTH || !found.is_file() {
                 let word = "the control page's length";
@@ -171,7 +171,7 @@ mod tests {
         let mapped = ControlPage::map(fd.as_fd()).unwrap();
         let address = mapped.control().address() as u64;
         for source in
-            [Source::File(&path), Source::Memory(i32::try_from(std::process::id()).unwrap(), address)]
+            [PageSource::File(&path), PageSource::Memory(i32::try_from(std::process::id()).unwrap(), address)]
         {
             let snapshot = source.read().unwrap().unwrap();
             assert_eq!(snapshot.identity.buffers()[0].name(), "index");
@@ -184,12 +184,12 @@ mod tests {
     fn any_flipped_byte_is_a_message() {
         let (fd, path) = page();
         let file = OpenOptions::new().write(true).read(true).open(&path).unwrap();
-        let good = Source::File(&path).read().unwrap().unwrap();
+        let good = PageSource::File(&path).read().unwrap().unwrap();
         for at in (0..CONTROL_LENGTH).step_by(7) {
             let mut byte = [0];
             file.read_exact_at(&mut byte, at).unwrap();
             file.write_all_at(&[byte[0] ^ 0xff], at).unwrap();
-            match Source::File(&path).read().unwrap() {
+            match PageSource::File(&path).read().unwrap() {
                 Err(why) => assert!(why.contains("damaged") || why.contains("version"), "{why}"),
                 Ok(read) => {
                     assert_eq!(read.identity, good.identity, "byte {at}");
@@ -201,6 +201,6 @@ mod tests {
         drop(fd);
         let short = memfd::create("hostbuf-test", 16, Backing::Shmem).unwrap();
         let path = PathBuf::from(format!("/proc/self/fd/{}", short.as_raw_fd()));
-        assert!(Source::File(&path).read().unwrap().unwrap_err().contains("length"));
+        assert!(PageSource::File(&path).read().unwrap().unwrap_err().contains("length"));
     }
 }

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use super::report::{Buffer, BufferRegistration, Job, Member, share, touched, user};
 use super::scan::Area;
 
-/// All of it for programs. Sizes are bytes, addresses text in hexadecimal; `null` is what could not
-/// be read.
+/// Returns the report as JSON. Sizes are in bytes, addresses are hexadecimal text; `null` stands
+/// for a value that could not be read.
 pub fn json(jobs: &[Job]) -> Value {
     json!({ "host": hostbuf_os::process::host_name(), "jobs": jobs.iter().map(job_json).collect::<Vec<_>>() })
 }

@@ -7,7 +7,7 @@ use hostbuf::Access;
 use hostbuf::segment::CONTROL_NAME;
 use nix::fcntl::SealFlag;
 
-use super::control::{BufferState, Snapshot, Source};
+use super::control::{BufferState, PageSource, Snapshot};
 use super::scan::{Area, FileId, Process, printable};
 
 /// A job of one user on this host.
@@ -217,14 +217,14 @@ fn control(number: u128, processes: &[&Process]) -> Result<Snapshot, String> {
     let is_it = |name: &super::scan::FileName| name.job == number && name.what == CONTROL_NAME;
     let held = processes.iter().flat_map(|p| p.held.iter().filter(|h| is_it(&h.name)));
     for held in held {
-        if let Ok(read) = Source::File(&held.path).read() {
+        if let Ok(read) = PageSource::File(&held.path).read() {
             return read;
         }
     }
     for process in processes {
         for area in process.areas.iter().filter(|a| is_it(&a.name)) {
             let file = format!("/proc/{}/map_files/{:x}-{:x}", process.pid, area.start, area.end);
-            let ways = [Source::File(&PathBuf::from(file)), Source::Memory(process.pid, area.start)]
+            let ways = [PageSource::File(&PathBuf::from(file)), PageSource::Memory(process.pid, area.start)]
                 .iter()
                 .find_map(|way| way.read().ok());
             if let Some(read) = ways {

@@ -137,7 +137,8 @@ impl Engine for Slurm {
         variable("SLURM_JOB_NUM_NODES").or_else(|| variable("SLURM_NNODES"))
     }
 
-    /// Without this variable the second job of an allocation waits for the first one to end.
+    /// Allows job steps to overlap. Otherwise the second job of an allocation waits for the first
+    /// one to end.
     fn allocation_variables(&self) -> &'static [(&'static str, &'static str)] {
         if std::env::var_os(JOB).is_some() { &[("SLURM_OVERLAP", "1")] } else { &[] }
     }
@@ -165,7 +166,8 @@ impl Engine for Slurm {
         &["slurmstepd"]
     }
 
-    /// Open MPI 4.1 sometimes crashes in its start under srun, on a busy machine more often.
+    /// Returns true for a segmentation fault. Open MPI 4.1 sometimes crashes in its start under
+    /// srun, more often on a busy machine.
     fn reports_crash(&self, line: &str) -> bool {
         line.contains("Segmentation fault")
     }

@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 
 use super::super::death::FirstDeath;
 use super::super::descendants::{self, Patience};
-use super::super::signals::Received;
+use super::super::signals::ReceivedSignal;
 use super::state::Launcher;
 use hostbuf_agent::exit_class::ExitClass;
 
@@ -113,7 +113,7 @@ impl Launcher<'_> {
                 _ => Patience { linger: Duration::ZERO, grace: GRACE },
             };
             let outside = self.outside();
-            descendants::end(&outside, patience, || self.signals.next().is_some_and(Received::ends));
+            descendants::end(&outside, patience, || self.signals.next().is_some_and(ReceivedSignal::ends));
         }
         let Some(mut agents) = self.agents.take() else { return };
         // Agents end after their ranks, and their last reports are still to be read.
@@ -129,7 +129,7 @@ impl Launcher<'_> {
             let _ = agents.wait();
         }
         let patience = Patience { linger: NOTICE, grace: GRACE };
-        descendants::end(&self.foreign, patience, || self.signals.next().is_some_and(Received::ends));
+        descendants::end(&self.foreign, patience, || self.signals.next().is_some_and(ReceivedSignal::ends));
     }
 
     /// Returns whether the agents end within `limit`, and handles events meanwhile.

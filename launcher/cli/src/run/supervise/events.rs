@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 
 use super::super::descendants;
 use super::super::lines::Lines;
-use super::super::signals::Received;
+use super::super::signals::ReceivedSignal;
 use super::state::Launcher;
 use hostbuf_agent::exit_class::ExitClass;
 use hostbuf_agent::job_error::JobError;
@@ -44,7 +44,7 @@ impl Launcher<'_> {
     }
 
     fn hear_signals(&mut self) {
-        while let Some(Received { signal, by_terminal }) = self.signals.next() {
+        while let Some(ReceivedSignal { signal, by_terminal }) = self.signals.next() {
             self.forward(signal, by_terminal);
             match signal {
                 Signal::SIGTSTP => {
