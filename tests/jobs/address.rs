@@ -1,10 +1,16 @@
-//! One address for all ranks, whatever their programs are and whatever stands in the way.
+//! One address for all ranks, for every kind of program and every existing mapping.
 //!
 //! ```text
-//!            0x5500.. (sanitizers' window)   0x3000..   0x1700..   0x4100..   slots in these   everything else
-//!   ballot   first                           second     third      fourth     rounds 1 to 4    exact search
-//!   planted  .                               .          .          .          .                .
+//!   address                         ballot
+//!   0x5500.. (sanitizers' window)   first
+//!   0x3000..                        second
+//!   0x1700..                        third
+//!   0x4100..                        fourth
+//!   slots in these windows          rounds 1 to 4
+//!   everything else                 exact search
 //! ```
+//!
+//! The tests plant mappings at each of them.
 
 use std::process::Command;
 
@@ -19,13 +25,13 @@ const TOP: usize = 0x7fff_ffff_f000;
 const LOWEST: usize = 0x1_0000;
 const SIZE: &str = "64M";
 
-/// The bytes that a job with one buffer of [`SIZE`] reserves, and their alignment.
+/// Returns the length and the alignment of the reservation of a job with one buffer of [`SIZE`].
 fn range() -> (usize, usize) {
     let (winner, align) = layout::plan(&[BufferOptions::new(64 << 20)]);
     (winner.length as usize, align as usize)
 }
 
-/// A fixture's path, or `None` with the reason said.
+/// Builds a fixture and returns its path. Records a skip and returns `None` if it cannot be built.
 pub fn build(compiler: &str, source: &str, flags: &[&str]) -> Option<String> {
     match fixture(compiler, source, flags) {
         Ok(path) => Some(path.to_str().expect("the repository's path is UTF-8").to_owned()),
@@ -36,7 +42,7 @@ pub fn build(compiler: &str, source: &str, flags: &[&str]) -> Option<String> {
     }
 }
 
-/// Whether `program` can be started here; says so if not.
+/// Returns true if `program` can be started here, and records a skip if not.
 pub fn have(program: &str) -> bool {
     let there = Command::new("sh").args(["-c", &format!("command -v {program}")]).output();
     let there = there.is_ok_and(|o| o.status.success());
@@ -62,7 +68,7 @@ pub fn probe(name: &str, is_static: bool) -> Result<String, String> {
     Ok(path.to_str().expect("the repository's path is UTF-8").to_owned())
 }
 
-/// Every rank said `prefix` and this address, and nobody said anything else.
+/// Asserts that every rank printed `prefix` and this address, and that standard error is empty.
 #[track_caller]
 pub fn all_at(outcome: &Outcome, prefix: &str, ranks: usize, address: &str) {
     let lines = outcome.lines(prefix);
@@ -73,7 +79,7 @@ pub fn all_at(outcome: &Outcome, prefix: &str, ranks: usize, address: &str) {
 
 // Sanitizers
 
-/// A program built so uses the buffer from two ranks, directly and behind shells.
+/// Checks that a program built this way uses the buffer from two ranks, directly and below shells.
 fn sanitized(compiler: &str, flags: &[&str]) {
     let Some(sweep) = build(compiler, "sweep.c", &[flags, &["-pthread"]].concat()) else { return };
     let outcome = local(2, "1M", &[], &[&sweep]).ok();
@@ -231,7 +237,7 @@ fn no_randomness_in_the_layout() {
     all_at(&local(2, "4M", &[], &["setarch", "-R", &show]).ok(), "buffer ", 2, FIRST);
 }
 
-/// What a runtime prints of its own maps: the lines of the buffer.
+/// Asserts that a runtime's own list of mappings contains the buffer in each of `ranks` ranks.
 #[track_caller]
 fn mapped_in(outcome: &Outcome, ranks: usize) {
     assert_eq!(outcome.stdout.matches("550000000000-550000400000 rw-s ").count(), ranks, "{outcome:?}");
@@ -274,12 +280,12 @@ fn python() {
 
 // Mappings in the way, in one rank or another, planted before our constructor runs
 
-/// Everything that is free from `start` to `end`, as plant.c reads it.
+/// Returns the argument of plant.c for everything that is free from `start` to `end`.
 fn all_of(start: usize, end: usize) -> String {
     format!("{start:#x}-{end:#x}")
 }
 
-/// Everything except these ranges of one job's length each.
+/// Returns the argument of plant.c for everything except these ranges of one job's length each.
 fn all_but(holes: &[usize]) -> String {
     let mut at = LOWEST;
     let mut parts = Vec::new();
@@ -291,7 +297,7 @@ fn all_but(holes: &[usize]) -> String {
     parts.join(",")
 }
 
-/// `hostbuf run` with the engine `local`, a rank's plants in its environment.
+/// Runs `hostbuf run` with the engine `local` and each rank's plants in its environment.
 fn planted(plants: &[(usize, String)], ranks: usize, program: &[&str]) -> Outcome {
     let mut command = Command::new(hostbuf());
     command
@@ -303,18 +309,19 @@ fn planted(plants: &[(usize, String)], ranks: usize, program: &[&str]) -> Outcom
     Outcome::of(&mut command)
 }
 
-/// Three ranks of the program that plants.
+/// Runs three ranks of the planting program.
 fn three(plants: &[(usize, String)]) -> Outcome {
     planted(plants, 3, &[&build("cc", "plant.c", &[]).unwrap()])
 }
 
-/// The job failed before main for lack of a common address, with one line.
+/// Asserts that the job failed before main with one line, because the ranks have no common free
+/// address.
 #[track_caller]
 fn nobody_ran(outcome: &Outcome) {
     failed_before_main(outcome, 84);
 }
 
-/// The job failed before main with this status and one line.
+/// Asserts that the job failed before main with this status and one line.
 #[track_caller]
 fn failed_before_main(outcome: &Outcome, status: i32) {
     assert_eq!(outcome.status, status, "{outcome:?}");
@@ -322,7 +329,8 @@ fn failed_before_main(outcome: &Outcome, status: i32) {
     assert_eq!(outcome.said().len(), 1, "{outcome:?}");
 }
 
-/// ... and it names the host, the rank, and what is in the way.
+/// Asserts that the job failed before main, and that the error names the host, the rank and the
+/// obstacle.
 #[track_caller]
 fn names(outcome: &Outcome, rank: &str, what: &str) {
     nobody_ran(outcome);
@@ -368,7 +376,7 @@ fn mappings_at_the_start_of_every_window_leave_their_later_slots() {
     all_at(&three(&[(1, starts)]).ok(), "main ", 3, &format!("{slot:#x}"));
 }
 
-/// Every address that is ever put to the vote, once each.
+/// Returns every address that a ballot may propose, once each.
 fn whole_ballots() -> Vec<usize> {
     let (length, align) = range();
     let ballots = (0..).map_while(|round| candidates::ballot(round, length, align));

@@ -9,7 +9,7 @@ use crate::harness::{
 };
 use crate::watched::{SOON, probe, remains};
 
-/// One line on standard error, from us, with all of `words`.
+/// Asserts that hostbuf printed one line on standard error that contains all of `words`.
 #[track_caller]
 pub fn one_line(outcome: &Outcome, status: i32, words: &[&str]) {
     let err = &outcome.stderr;
@@ -34,7 +34,7 @@ fn sizes_that_cannot_be() {
     one_line(&run(&[&["run"], &buffers[..], &["--", "true"]].concat()), 2, &["120 TiB in all"]);
 }
 
-/// What the command line's own parser refuses: it may take more lines, the first of which says all.
+/// Errors of the command line's parser may take several lines; the first one is complete.
 #[test]
 fn words_that_mean_nothing() {
     for (arguments, words) in [

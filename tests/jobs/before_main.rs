@@ -15,13 +15,14 @@ use crate::harness::{Outcome, can_simulate, eventually, flavours, hostbuf, local
 
 const FIRST: &str = "0x550000000000";
 
-/// The program that counts itself, from a constructor, in the buffer's first word.
+/// Builds the program that counts its own process images, from a constructor, in the buffer's first
+/// word.
 fn show() -> String {
     build("cc", "show.c", &[]).expect("a C compiler built this test's crate")
 }
 
-/// `ranks` images have each printed the first address, and the last of them to look saw `count`
-/// images.
+/// Asserts that each of `images` process images printed the first address, and that the highest
+/// count is `count`.
 #[track_caller]
 fn counted(outcome: &Outcome, images: usize, count: u64) {
     let lines = outcome.lines("buffer ");
@@ -150,8 +151,8 @@ fn a_program_outside_any_job_runs_as_ever() {
 fn a_program_of_a_job_that_is_over_runs_without_the_buffer() {
     let object = object();
     let orphan = |program: &mut Command| {
-        // What a child inherits: the address is the one that was agreed on, and nothing is there
-        // now.
+        // The environment that a child inherits: it has the agreed address, but nothing is mapped
+        // there now.
         program
             .env("LD_PRELOAD", &object)
             .env("HOSTBUF_JOB", format!("hostbuf/0/{:032x}", std::process::id()));
@@ -219,9 +220,9 @@ fn the_object_needs_no_library_and_no_version_of_one() {
     assert!(!segments.contains("RWE"), "{segments}");
 }
 
-// What the program would find without hostbuf
+// The environment of the program
 
-/// The variables of `env -0`.
+/// Parses the output of `env -0`.
 fn variables(outcome: &Outcome) -> BTreeMap<String, String> {
     let entries = outcome.stdout.split('\0').filter_map(|e| e.split_once('='));
     entries.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
@@ -369,7 +370,7 @@ impl Signalled {
         kill(Pid::from_raw(self.launcher.id() as i32), signal).unwrap();
     }
 
-    /// Both ranks got it.
+    /// Sends a signal and asserts that both ranks received it.
     #[track_caller]
     fn arrives(&self, signal: Signal, said: &str) {
         self.send(signal);

@@ -9,7 +9,7 @@ use crate::harness::{Outcome, hostbuf, local, skip};
 use crate::watched::Scratch;
 use crate::without_buffer::{all_absent, all_used, one_line};
 
-/// The path of the preloaded object on this host.
+/// Returns the path of the preloaded object on this host.
 pub fn object() -> String {
     let outcome = local(1, "4K", &[], &["sh", "-c", "echo $LD_PRELOAD"]).ok();
     outcome.stdout.trim().split(':').next().unwrap().to_owned()

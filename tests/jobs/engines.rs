@@ -1,4 +1,4 @@
-//! What each engine must keep doing under `hostbuf run` and `hostbuf exec`.
+//! Behaviour that every engine has under `hostbuf run` and `hostbuf exec`.
 
 use crate::harness::{can_simulate, fixture, flavours, simulated, skip};
 
@@ -15,7 +15,8 @@ fn under_every_mpi(hosts: usize, script: &str, mut check: impl FnMut(&str, crate
     }
 }
 
-/// Shell: builds tests/fixtures/`name`.c by the MPI's own compiler, as `$out`.
+/// Returns the shell commands that build tests/fixtures/`name`.c by the MPI's own compiler, as
+/// `$out`.
 fn mpi_fixture(name: &str) -> String {
     format!(
         "mkdir -p target/fixtures; out=$PWD/target/fixtures/{name}-$MPI_FLAVOUR; \

@@ -3,7 +3,8 @@
 
 use crate::harness::{can_simulate, root, simulated, skip};
 
-/// What an example prints that ran on two hosts of two ranks; none where it cannot run here.
+/// Runs an example on two hosts with two ranks each and returns its output. Records a skip and
+/// returns `None` if the example cannot run here.
 fn on_two_hosts(before: &str, name: &str, arguments: &str) -> Option<String> {
     let program = root().join("target/openmpi4/release").join(name);
     if !program.exists() {

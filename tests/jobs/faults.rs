@@ -15,7 +15,7 @@ use crate::watched::{
     ARRIVAL, Job, SOON, Scratch, children, environment, hold, probe, remains, slay, socket_of, words,
 };
 
-/// All subsets of `0..n` but the empty one, each in two orders where it has two.
+/// Lists all nonempty subsets of `0..n`, those of more than one element in two orders.
 fn subsets(n: usize) -> Vec<Vec<usize>> {
     let mut list = Vec::new();
     for bits in 1..1u32 << n {
@@ -70,8 +70,8 @@ fn kill_every_subset(phase: &str, ranks: usize, agreed: bool, start: impl Fn() -
     }
 }
 
-/// The launcher says in one line why there is no buffer; each rank that loses its agent may say so
-/// too.
+/// Asserts that the launcher states the cause in one line. Each rank that loses its agent may state
+/// it too.
 #[track_caller]
 fn explained(err: &str, what: &str) {
     let (launcher, others): (Vec<&str>, Vec<&str>) =
@@ -89,7 +89,7 @@ fn explained(err: &str, what: &str) {
     assert!(others.iter().all(agent_lost), "{what}: {err}");
 }
 
-/// Two ranks, of which rank 1 is held at `place` before its main.
+/// Starts two ranks, and holds rank 1 at `place` before its main.
 fn held(mark: &str, place: &'static str, then: &'static str) -> Job {
     let job = Job::start(mark, "size=1M", &["-n", "2"], &["sleep", "1000"], |command, dir| {
         command.env("LD_PRELOAD", hold()).env("HOLD_RANK", "1").env("HOLD_AT", place).env("HOLD_THEN", then);
@@ -256,7 +256,7 @@ fn of_mpi_rank(pid: i32, rank: usize) -> bool {
     environment(pid).contains(&format!("OMPI_COMM_WORLD_RANK={rank}"))
 }
 
-/// The processes of a job over Open MPI, by name.
+/// Lists the processes of a job over Open MPI, by name.
 fn parts_of(mark: &str, socket: &str) -> Vec<(&'static str, i32)> {
     let mut list = Vec::new();
     for pid in processes_with(socket).into_iter().chain(processes_with(mark)).map(|(pid, _)| pid) {
@@ -280,8 +280,8 @@ fn parts_of(mark: &str, socket: &str) -> Vec<(&'static str, i32)> {
     list
 }
 
-/// What is killed, one after another: all alone, and those pairs and triples in which one could
-/// have ended another. mpirun takes about two seconds to bring its daemons down, so not every
+/// The processes to kill, one after another: each alone, and the pairs and triples in which one
+/// death could cause another. mpirun takes about two seconds to end its daemons, so not every
 /// subset is tried here.
 const VICTIMS: &[&[&str]] = &[
     &["launcher"],
@@ -351,7 +351,7 @@ fn over_two_hosts(phase: &str, agreed: bool, options: &str, program: &str, there
         }
         let begun = Instant::now();
         loop {
-            // What has the mark only in a shell's script is the cluster's own.
+            // A process with the mark in a shell's script only belongs to the simulated cluster.
             let mut left = remains(&socket, &socket);
             left.extend(
                 processes_with(&format!("{dir}/"))
@@ -406,7 +406,7 @@ fn two_jobs_of_one_user_at_the_same_time_do_not_meet() {
     assert!([&b, &d, &e].iter().all(|a| **a == address), "{address} {b} {d} {e}");
     assert!(first == c && second == f && first != second, "{first} {c} {second} {f}");
     assert_ne!(jobs[0].socket, jobs[1].socket);
-    // What ends one does not end the other.
+    // A failure of one job does not end the other.
     let [mut one, mut other] = jobs;
     slay(one.rank(0).expect("it runs"));
     assert_eq!(one.end(SOON).code(), Some(137));
@@ -417,7 +417,8 @@ fn two_jobs_of_one_user_at_the_same_time_do_not_meet() {
     other.leaves_nothing("the other of two jobs");
 }
 
-/// Where process `pid` maps the buffer named `name`, and the inode of its memory.
+/// Returns the addresses at which process `pid` maps the buffer named `name`, and the inode of its
+/// memory.
 fn buffer_of(pid: i32, name: &str) -> (String, String) {
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).expect("it runs");
     let line = maps.lines().find(|l| l.contains(&format!(":{name} "))).expect("it has the buffer");

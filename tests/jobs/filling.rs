@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use crate::harness::{Outcome, eventually, hostbuf, local};
 use crate::watched::{ARRIVAL, Job, SOON, probe, slay};
 
-/// Ranks that outlive the programs they run: the job does not end when one of those is killed.
+/// Starts ranks that outlive their programs, so the job continues after one of the programs is
+/// killed.
 fn under_shells(mark: &str, ranks: usize, what: &str) -> Job {
     let script = format!("{} {what}; true", probe());
     Job::start(
@@ -159,7 +160,7 @@ fn who_may_still_write_is_named() {
     assert_eq!(local(1, "4M", &[], &["sh", "-c", &script]).ok().lines("proof sealed").len(), 1);
 }
 
-/// A job of one rank that may take no longer than a minute.
+/// Runs a job of one rank, for at most a minute.
 fn bounded(what: &str) -> Outcome {
     let mut command = Command::new("timeout");
     command.arg("60").arg(hostbuf()).args(["run", "--launcher", "local", "-n", "1", "--size", "1M", "--"]);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 pub use hostbuf_tests::skip;
 
-/// How a command ended, and what it printed.
+/// The status and the output of a command that ended.
 #[derive(Debug)]
 pub struct Outcome {
     pub status: i32,
@@ -42,43 +42,43 @@ impl Outcome {
         self.stderr.lines().filter(|line| !line.starts_with("hostbuf: taking memory")).collect()
     }
 
-    /// The lines of standard output that begin with `prefix`, without it.
+    /// Returns the lines of standard output that begin with `prefix`, without it.
     pub fn lines(&self, prefix: &str) -> Vec<String> {
         self.stdout.lines().filter_map(|l| l.strip_prefix(prefix)).map(str::to_owned).collect()
     }
 }
 
-/// The repository's folder.
+/// Returns the repository's folder.
 pub fn root() -> PathBuf {
     hostbuf_tests::root().to_owned()
 }
 
-/// The command under test.
+/// Returns the path of the command under test.
 pub fn hostbuf() -> PathBuf {
     hostbuf_tests::program("hostbuf")
 }
 
-/// `hostbuf` with `arguments`, on this host, outside any simulated one.
+/// Runs `hostbuf` with `arguments` on this host, outside of simulated hosts.
 pub fn run(arguments: &[&str]) -> Outcome {
     Outcome::of(Command::new(hostbuf()).args(arguments))
 }
 
-/// `hostbuf run` without MPI: `ranks` ranks of `program` with a buffer of `size`, `more` before the
-/// `--`.
+/// Runs `ranks` ranks of `program` by `hostbuf run` without MPI, with a buffer of `size` and the
+/// options `more`.
 pub fn local(ranks: usize, size: &str, more: &[&str], program: &[&str]) -> Outcome {
     let mut command = Command::new(hostbuf());
     command.args(["run", "--launcher", "local", "-n", &ranks.to_string(), "--size", size]);
     Outcome::of(command.args(more).arg("--").args(program))
 }
 
-/// A shell script on the head of `hosts` simulated hosts (h0, h1, ...), with the MPI `flavour` set
-/// up as scripts/mpienv does ($MPIRUN, $MPIRUN_FLAGS, ...), `$HOSTBUF` the command under test, in
-/// the repository's folder.
+/// Runs a shell script on the first of `hosts` simulated hosts (h0, h1, ...), in the repository's
+/// folder. scripts/mpienv sets up the MPI `flavour` ($MPIRUN, $MPIRUN_FLAGS, ...); `$HOSTBUF` is
+/// the command under test.
 pub fn simulated(hosts: usize, flavour: &str, script: &str) -> Outcome {
     Outcome::of(&mut simulated_command(hosts, flavour, script))
 }
 
-/// The same, not started yet.
+/// Returns the command that [`simulated`] runs.
 pub fn simulated_command(hosts: usize, flavour: &str, script: &str) -> Command {
     let script = format!("set -e\neval \"$(scripts/mpienv {flavour})\"\nset +e\n{script}\n");
     let mut command = Command::new(root().join("scripts/simhosts"));
@@ -87,8 +87,7 @@ pub fn simulated_command(hosts: usize, flavour: &str, script: &str) -> Command {
     command
 }
 
-/// The MPIs that can be used here, of those that scripts/mpienv knows, each with an agent
-/// (scripts/build).
+/// Lists the MPIs of scripts/mpienv that are usable here and have an agent (scripts/build).
 pub fn flavours() -> Vec<String> {
     let listed = Outcome::of(Command::new(root().join("scripts/mpienv")).args(["list", "-v"])).ok();
     for line in listed.stderr.lines() {
@@ -104,7 +103,7 @@ pub fn flavours() -> Vec<String> {
     listed.stdout.lines().map(str::to_owned).filter(has_agent).collect()
 }
 
-/// Whether hosts can be simulated here; says so if not.
+/// Returns true if hosts can be simulated here, and records a skip if not.
 pub fn can_simulate() -> bool {
     let able = Outcome::of(Command::new(root().join("scripts/simhosts")).arg("--check")).status == 0;
     if !able {
@@ -151,7 +150,7 @@ pub fn eventually(what: &str, limit: Duration, mut condition: impl FnMut() -> bo
     }
 }
 
-/// Every process whose command line or environment has `mark` in it: pid and command line.
+/// Lists the processes with `mark` in their command line or environment: pid and command line.
 pub fn processes_with(mark: &str) -> Vec<(i32, String)> {
     let own = std::process::id() as i32;
     let entries = fs::read_dir("/proc").expect("/proc is there").flatten();

@@ -34,7 +34,8 @@ fn knock(name: &str) -> OwnedFd {
     socket::connect(name).expect("the agent listens")
 }
 
-/// What is sent may be refused at any time: the agent has hung up.
+/// Sends a packet. Returns false if the agent has closed the connection, which it may do at any
+/// time.
 fn say(connection: &OwnedFd, packet: &[u8]) -> bool {
     socket::send(connection.as_fd(), packet, &[]).is_ok()
 }
@@ -43,7 +44,7 @@ fn hello(role: Role, local_size: u64) -> Frame {
     Hello { role, rank: 0, size: local_size, local_rank: 0, local_size, request: 0 }.frame()
 }
 
-/// Everything that is no sentence, in all ways.
+/// Sends malformed messages of all kinds.
 fn talk_nonsense(name: &str) {
     let good = hello(Role::Library, 0);
     for length in [1, 2, 16, 512, 1023, 1025, 2048, 4096, 60_000] {
@@ -92,7 +93,7 @@ fn talk_nonsense(name: &str) {
     }
 }
 
-/// A client that never speaks, one that never reads, and one that makes the agent keep things.
+/// Connects clients that send nothing, that never read, and that make the agent store messages.
 fn be_a_burden(name: &str) -> Vec<OwnedFd> {
     let mut kept: Vec<OwnedFd> = (0..200).map(|_| knock(name)).collect();
     for _ in 0..8 {
@@ -124,7 +125,7 @@ fn be_a_burden(name: &str) -> Vec<OwnedFd> {
     kept
 }
 
-/// The agent's own memory, bytes.
+/// Returns the resident memory of the agent, in bytes.
 fn weight(agent: i32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{agent}/status")).unwrap_or_default();
     let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).expect("the agent lives");
@@ -135,7 +136,7 @@ fn descriptors(agent: i32) -> usize {
     fs::read_dir(format!("/proc/{agent}/fd")).expect("the agent lives").count()
 }
 
-/// Two ranks that run to a good end once `DIR/held.go` is there; rank 1 is held before it connects.
+/// Starts two ranks that succeed once `DIR/held.go` exists; rank 1 is held before it connects.
 fn waiting_job(mark: &str) -> Job {
     let job = Job::start(mark, "size=4M", &["-n", "2"], &[&probe(), "tables"], |command, dir| {
         command.env("LD_PRELOAD", hold()).env("HOLD_RANK", "1").env("HOLD_AT", "exec");
@@ -155,14 +156,14 @@ fn ends_well(job: &mut Job) {
     job.leaves_nothing("after all that");
 }
 
-/// Two ranks that run until they are killed.
+/// Starts two ranks that run until they are killed.
 fn running_job(mark: &str) -> Job {
     let job = Job::start(mark, "size=4M", &["-n", "2"], &[&probe(), "stay", "DIR"], |_, _| {});
     eventually("both ranks run", ARRIVAL, || job.dir.has("stay.0") && job.dir.has("stay.1"));
     job
 }
 
-/// Whoever has a right to the memory still gets it.
+/// Asserts that a client with the right to the memory receives it.
 #[track_caller]
 fn still_serves(name: &str) {
     let client = knock(name);
@@ -265,7 +266,8 @@ fn another_user_gets_nothing_from_the_agent() {
     still_serves(&job.socket);
 }
 
-/// The name of the agent's socket for `hostbuf exec` in a job that PMIx calls `namespace`.
+/// Returns the name of the agent's socket for `hostbuf exec` in a job whose PMIx namespace is
+/// `namespace`.
 fn name_for(namespace: &str) -> String {
     let half = |basis: u64| {
         format!("pmix/{namespace}")

@@ -1,8 +1,8 @@
 //! Real jobs: `hostbuf run` and `hostbuf exec` with real programs, on this host and on simulated
 //! ones.
 //!
-//! What a machine lacks is not passed over in silence: [`harness::skip`] says it, and
-//! `scripts/test` prints what was skipped, and why, at the end.
+//! If a machine lacks a prerequisite of a test, the test records it by [`harness::skip`], and
+//! `scripts/test` prints all skips and their reasons at the end.
 
 mod harness;
 

@@ -68,7 +68,7 @@ impl OtherUser {
         to.to_str().expect("UTF-8").to_owned()
     }
 
-    /// The path of the copy of the command under test.
+    /// Returns the path of the copy of the command under test.
     pub fn hostbuf(&self) -> PathBuf {
         self.folder.join("bin/hostbuf")
     }

@@ -15,7 +15,7 @@ use crate::watched::{ARRIVAL, Job, SOON, Scratch, probe, slay};
 
 const AT: &str = "0x550000000000";
 
-/// Whether the object that registers is there; says so if not.
+/// Returns true if the object that registers is built, and records a skip if not.
 fn can_register() -> bool {
     let there = root().join("target/lib/hostbuf/libhostbuf_register.so").is_file();
     if !there {
@@ -24,14 +24,14 @@ fn can_register() -> bool {
     there
 }
 
-/// The program that says what is locked and registered.
+/// Builds the program that prints the locked and registered ranges.
 fn registered() -> String {
     build("cc", "registered.c", &["-ldl"]).expect("a C compiler built this test's crate")
 }
 
-/// The lines of the ranks by number, from `rank N ...`.
-fn ranks(outcome: &Outcome, who: &str) -> Vec<String> {
-    let mut lines = outcome.lines(who);
+/// Returns the lines that begin with `prefix`, without it, sorted by rank.
+fn ranks(outcome: &Outcome, prefix: &str) -> Vec<String> {
+    let mut lines = outcome.lines(prefix);
     lines.sort();
     lines
 }
@@ -92,7 +92,7 @@ fn children_register_nothing() {
     assert!(outcome.stdout.contains("    4096 kB"), "{outcome:?}");
 }
 
-/// Two ranks of which the first is still registering, and the other has mapped the buffer.
+/// Starts two ranks. The first is still registering when the other has mapped the buffer.
 fn registering_job(mark: &str) -> Job {
     let slow = fixture("cc", "slow_lock.c", &["-shared", "-fPIC"]).expect("a C compiler is there");
     let words = ["sh", "-c", "echo >$0/ran.$HOSTBUF_RANK", "DIR"];
@@ -156,7 +156,7 @@ fn the_doctor_tries_it() {
 /// tests have theirs beside it.
 const OWN: &str = r#"$0 stat | sed -n "/^job ${HOSTBUF_JOB##*/} /,/^$/p""#;
 
-/// The lines of `hostbuf stat` that tell of registrations, in words.
+/// Returns the lines of `hostbuf stat` about registrations, with single spaces.
 fn shown(outcome: &Outcome) -> Vec<String> {
     let lines = outcome.stdout.lines().filter(|l| l.contains("  mlock  "));
     lines.map(|l| l.split_whitespace().collect::<Vec<_>>().join(" ")).collect()

@@ -4,7 +4,8 @@ use std::process::Command;
 
 use crate::harness::{Outcome, fixture, hostbuf, root, skip};
 
-/// A shell script inside an allocation of 4 hosts x 2 ranks; `None` where Slurm cannot run.
+/// Runs a shell script inside an allocation of 4 hosts x 2 ranks. Returns `None` if Slurm cannot
+/// run.
 fn in_allocation(script: &str) -> Option<Outcome> {
     let simslurm = root().join("scripts/simslurm");
     if Outcome::of(Command::new(&simslurm).arg("--check")).status != 0 {
@@ -24,7 +25,7 @@ fn show() -> String {
     fixture("cc", "show.c", &[]).unwrap().display().to_string()
 }
 
-/// Every one of `ranks` ranks has seen the buffer at the one address.
+/// Asserts that each of `ranks` ranks printed the buffer at the common address.
 #[track_caller]
 fn assert_shown(outcome: &Outcome, ranks: usize, bytes: u64) {
     let lines = outcome.lines("buffer ");

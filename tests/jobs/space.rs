@@ -12,7 +12,8 @@ use crate::address::build;
 use crate::harness::{Outcome, can_simulate, eventually, flavours, hostbuf, local, root, simulated, skip};
 use crate::watched::{ARRIVAL, Job, SOON, children, probe};
 
-/// One line with all four parts; returns the bytes that it says are available.
+/// Asserts that the error is one line with all four parts, and returns the available bytes that it
+/// states.
 #[track_caller]
 fn refusal(outcome: &Outcome) -> u64 {
     let err = &outcome.stderr;
@@ -60,7 +61,7 @@ fn more_than_one_of_two_hosts_has_is_one_line_too() {
 struct Cgroup(PathBuf);
 
 impl Cgroup {
-    /// `None`, and says so, where that is not possible.
+    /// Creates a memory cgroup. Records a skip and returns `None` if that is not possible.
     fn new(name: &str, limit: u64) -> Option<Cgroup> {
         let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let path =
@@ -96,7 +97,7 @@ impl Cgroup {
         text.trim().parse().expect("a number")
     }
 
-    /// `command` shall run inside.
+    /// Makes `command` run inside of the cgroup.
     #[allow(unsafe_code)]
     fn enter<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         let procs = File::options().write(true).open(self.0.join("cgroup.procs")).expect("it is there");

@@ -12,9 +12,9 @@ use nix::unistd::Pid;
 
 use crate::harness::{eventually, fixture, hostbuf, processes_with, root};
 
-/// How long a job may take to be gone.
+/// The time limit for the end of a job.
 pub const SOON: Duration = Duration::from_secs(5);
-/// How long a job may take to get where a test wants it.
+/// The time limit for a job to reach the state that a test waits for.
 pub const ARRIVAL: Duration = Duration::from_secs(30);
 
 /// Returns the path of the program `job_probe`.
@@ -58,8 +58,8 @@ pub struct Job {
 }
 
 impl Job {
-    /// `hostbuf run --launcher local` with one buffer of `size`, `more` before the `--`. In
-    /// `program` DIR means the job's own folder.
+    /// Runs `hostbuf run --launcher local` with one buffer of `size` and the options `more`. In
+    /// `program`, DIR stands for the job's own folder.
     pub fn start(
         mark: &str,
         size: &str,
@@ -124,7 +124,7 @@ impl Job {
         fs::read_to_string(self.dir.0.join("out")).expect("it is there")
     }
 
-    /// How the launcher ended; it must, soon.
+    /// Waits for the launcher's exit, at most `limit`, and returns its status.
     #[track_caller]
     pub fn end(&mut self, limit: Duration) -> ExitStatus {
         let mut status = None;
@@ -135,7 +135,7 @@ impl Job {
         status.expect("just seen")
     }
 
-    /// Everything of this job that is still there.
+    /// Lists everything of this job that still exists.
     pub fn remains(&self) -> Vec<String> {
         let mut list = remains(&self.mark, &self.socket);
         let files = fs::read_dir(self.dir.0.join("tmp")).into_iter().flatten().flatten();
@@ -190,7 +190,7 @@ pub fn children(parent: i32) -> Vec<i32> {
     pids().into_iter().filter(|&p| process::parent(p) == Some(parent)).collect()
 }
 
-/// The socket of the job that has `mark` on its command lines.
+/// Returns the socket of the job that has `mark` on its command lines.
 pub fn socket_of(mark: &str) -> Option<String> {
     let agents = processes_with(mark).into_iter().map(|(pid, _)| words(pid));
     agents.flatten().find_map(|w| w.strip_prefix("--socket=").map(str::to_owned))
@@ -242,7 +242,7 @@ pub fn slay(pid: i32) {
     let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
 }
 
-/// The library that holds a rank back.
+/// Builds the library that holds a rank back.
 pub fn hold() -> String {
     let built = fixture("cc", "hold.c", &["-shared", "-fPIC"]).expect("a C compiler is there");
     built.to_str().expect("UTF-8").to_owned()

@@ -3,8 +3,8 @@
 
 use crate::harness::{can_simulate, flavours, root, simulated, skip};
 
-/// How an example is built, after `$MPICC`'s folder is known as `$bin` and its ending, as Debian
-/// has it, as `$of`.
+/// The commands that build an example. `$bin` is the folder of `$MPICC`, and `$of` its suffix on
+/// Debian.
 const C: &str = "$MPICC -std=c11 -O1 -Wall -Wextra -pedantic";
 const CPP: &str =
     "$bin/mpicxx$of -std=c++17 -O1 -Wall -Wextra -pedantic -DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX";
@@ -16,8 +16,8 @@ fn example(builder: &str, source: &str, wanted: &[&str]) {
     by(&flavours(), builder, source, wanted);
 }
 
-/// With the address and the undefined-behaviour sanitizer, by the first MPI that is here; leaks are
-/// the MPI's.
+/// Builds and runs with the address and the undefined-behaviour sanitizers, by the first MPI found.
+/// Leaks are ignored, because the MPI has some.
 fn sanitized(builder: &str, source: &str, wanted: &[&str]) {
     let builder = format!(
         "before='env ASAN_OPTIONS=detect_leaks=0:verify_asan_link_order=0'

@@ -13,7 +13,7 @@ const CPP: &str =
 const FORTRAN: &str =
     "$bin/mpifort$of -O1 -Wall -Werror -Wno-unused-dummy-argument -J $made -I $made $modules";
 
-/// The one patch of a page.
+/// Returns the patch of a page, which has exactly one.
 pub fn patch(page: &str) -> String {
     let text = fs::read_to_string(root().join("docs").join(page)).expect("the page is there");
     let (_, rest) = text.split_once("```diff\n").expect("the page has a patch");
@@ -22,7 +22,7 @@ pub fn patch(page: &str) -> String {
     patch.to_owned()
 }
 
-/// One Open MPI and one MPICH, of those that are here.
+/// Returns one Open MPI and one MPICH, if present.
 pub fn one_of_each() -> Vec<String> {
     let first = |family: &str| flavours().into_iter().filter(|f| f.starts_with(family)).min();
     ["openmpi", "mpich"].into_iter().filter_map(first).collect()

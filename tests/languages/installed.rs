@@ -19,7 +19,8 @@ impl Scratch {
         Scratch(folder)
     }
 
-    /// hostbuf, installed below `prefix` here. `None`, said so, where it is not built.
+    /// Installs hostbuf below `prefix` in a scratch folder. Records a skip and returns `None` if it
+    /// is not built.
     fn installed(name: &str) -> Option<Scratch> {
         for built in ["target/release/hostbuf", "target/lib/libhostbuf.so", "target/lib/libhostbuf.a"] {
             if !root().join(built).exists() {
@@ -32,7 +33,7 @@ impl Scratch {
         Some(scratch)
     }
 
-    /// A shell script in this folder, which knows `$ROOT` and `$PREFIX`.
+    /// Runs a shell script in this folder, with `$ROOT` and `$PREFIX` set.
     fn run(&self, script: &str) -> Outcome {
         let mut command = Command::new("bash");
         command.args(["-euo", "pipefail", "-c", script]).current_dir(&self.0);
@@ -44,7 +45,7 @@ impl Scratch {
         Outcome::of(command.env("PKG_CONFIG_PATH", self.0.join("prefix/lib/pkgconfig")))
     }
 
-    /// Every file and folder below `prefix`, as the manifest has them.
+    /// Lists every file and folder below `prefix`, in the format of the manifest.
     fn contents(&self) -> String {
         let list = r"cd prefix && find . -mindepth 1 \( -type d -printf '%P/\n' -o -printf '%P\n' \) | LC_ALL=C sort";
         self.run(list).ok().stdout
@@ -57,7 +58,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Whether a program is here; says so if not.
+/// Returns true if `program` is found, and records a skip if not.
 fn has(program: &str, what: &str) -> bool {
     let there = Command::new("which").arg(program).output().is_ok_and(|o| o.status.success());
     if !there {

@@ -145,7 +145,7 @@ fn in_fortran() {
     assert_eq!(said, format!("{wanted}\nall as it should be\n"));
 }
 
-/// The words of a text that follow each other: names, numbers and signs.
+/// Splits a text into its tokens: names, numbers and signs.
 fn words(text: &str) -> Vec<&str> {
     let is_sign = |c: char| !(c.is_alphanumeric() || c == '_');
     text.split_inclusive(is_sign)

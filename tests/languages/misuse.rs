@@ -30,8 +30,8 @@ fn in_c() {
     }
 }
 
-/// As when the program's MPI is not the launcher's: each rank is alone. Whoever has a buffer for
-/// itself may be.
+/// If the program's MPI is not the launcher's, each rank is alone in it. A rank that attaches a
+/// buffer of its own may go on.
 #[test]
 fn each_for_itself_under_a_launcher() {
     let Some(python) = python() else { return };

@@ -8,7 +8,8 @@ use std::process::Command;
 use crate::guides::{one_of_each, patch};
 use crate::harness::{Outcome, can_simulate, flavours, root, simulated, skip};
 
-/// The environment of scripts/install-deps with the package that scripts/build-python put there.
+/// Returns the interpreter of the environment of scripts/install-deps, for the package that
+/// scripts/build-python installed.
 pub fn python() -> Option<PathBuf> {
     let python = root().join("target/python/bin/python");
     let there = root().join("target/python-plain/hostbuf").is_dir() && python.exists();
@@ -20,14 +21,15 @@ pub fn python() -> Option<PathBuf> {
     there.then_some(python)
 }
 
-/// Python in development mode, each warning an error, away from the repository's own files.
+/// Starts Python in development mode with warnings as errors, outside of the repository's own
+/// folders.
 fn strict(python: &Path) -> Command {
     let mut command = Command::new(python);
     command.args(["-X", "dev", "-W", "error"]).current_dir(root().join("python/tests"));
     command
 }
 
-/// Standard error of a command that went well, without what MPI or the shell may say.
+/// Asserts that a command succeeded and printed nothing on standard error.
 fn silent(outcome: Outcome) -> Outcome {
     let outcome = outcome.ok();
     assert_eq!(outcome.stderr, "", "it said something");
@@ -113,7 +115,7 @@ print(*sys.version_info[:2])
     }
 }
 
-/// All the CPython from 3.9 that can be found: in PATH, and those of pyenv.
+/// Lists every CPython from 3.9 on: those in PATH and those of pyenv.
 fn pythons() -> Vec<PathBuf> {
     let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
     let versions = std::fs::read_dir(home.join(".pyenv/versions")).into_iter().flatten().flatten();

@@ -121,7 +121,8 @@ fn a_refused_range_returns_all_leases_of_get_many() {
     drop(cache.get_many(&spans[..3], READ).unwrap());
     fake.fail(1, libc::EIO);
     assert!(matches!(cache.get_many_into(&spans, READ, &mut leases), Err(Error::Registration { .. })));
-    // What the vector had stays; of the rest nothing is leased, so all of it can go.
+    // The lease that the vector had remains; none of the other ranges is leased, so flush removes
+    // them.
     assert_eq!(leases.len(), 1);
     cache.flush().unwrap();
     assert_eq!(fake.live().len(), 1);

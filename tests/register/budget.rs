@@ -82,7 +82,7 @@ fn threads_stay_within_the_budget_and_every_lease_is_counted() {
     }
 }
 
-/// What one thread does until then; the leases that it was given.
+/// Requests and drops leases in one thread until `until`, and returns the number of leases.
 fn requests(cache: &FakeCache, seed: u64, until: Instant) -> u64 {
     let mut n = seed * 7919 + 1;
     let (mut held, mut taken) = (Vec::new(), 0);
@@ -244,7 +244,8 @@ fn lengths_near_the_address_limit_are_refused_and_keep_the_statistics_right() {
     drop(lease);
 }
 
-/// What is idle does not go for a request that cannot be met since others lease too much.
+/// A request that cannot be met, because other leases take too much of the budget, does not evict
+/// idle registrations.
 #[test]
 fn a_request_that_cannot_be_met_evicts_little() {
     let (_, cache) = explicit(Budget { regions: 64, bytes: 16 * PAGE });

@@ -40,12 +40,13 @@ impl Registrar for Peek {
     }
 }
 
-/// The kernel tells that pages are to be given back, and does it when that has been read: whoever
-/// asks in between registers the old pages.
+/// Requests memory while another thread discards it. The kernel reports a discard and performs it
+/// after the monitor has read the event. A request in between registers the old pages, so no later
+/// lease may be of that registration.
 ///
 /// ```text
-///   madvise:  told -- read ------------ the last page goes -- returns
-///   get:                   ^ ^ ^ ^ ^ ^                         the next one must not be any of these
+///   madvise:  event sent -- event read ------------- last page freed -- returns
+///   get:                               ^ ^ ^ ^ ^ ^                      none of these is valid
 /// ```
 fn discard_while_others_ask(pages: usize, rounds: usize) {
     if let Probe::Missing(why) = MonitorMode::probe() {
@@ -226,8 +227,8 @@ fn busy_memory_is_named_as_the_cause_of_a_refusal() {
     drop(held);
 }
 
-/// Who waits until a time waits until then, also where the device knows no overlaps and memory that
-/// is leased might be found to be what is asked for.
+/// get_timeout waits until its time limit, also with a device that refuses overlaps and with leased
+/// memory that a later lookup could return.
 #[test]
 fn get_timeout_keeps_its_limit_while_memory_is_busy() {
     let Some((_, cache)) = crate::strict_with(Overlap::Refused, MANY) else { return };

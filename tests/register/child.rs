@@ -9,10 +9,10 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
 
-/// How long a child may take, milliseconds.
+/// The time limit of a child, in milliseconds.
 const LIMIT: u16 = 10_000;
 
-/// How a child came to its end.
+/// The end of a child process.
 #[derive(Debug, PartialEq, Eq)]
 pub enum End {
     /// It found everything well.

@@ -1,4 +1,4 @@
-//! What every registrar promises, checked for each of them by the same suite.
+//! The contract of a registrar: one suite that every registrar passes.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::{skip, span};
 const MIB: usize = 1 << 20;
 const BOTH: Access = Access::WRITE;
 
-/// All that the trait's documentation promises of memory that is mapped.
+/// Checks the promises of the trait's documentation for mapped memory.
 pub fn contract<R: Registrar<Key: Debug + PartialEq>>(registrar: Arc<R>) {
     assert!(!registrar.name().is_empty());
     sizes(&registrar);
@@ -32,8 +32,8 @@ fn once<R: Registrar>(registrar: &Arc<R>, span: Span, access: Access) {
     registrar.deregister(span, handle).expect("it is registered");
 }
 
-/// A byte, a page, and a range with odd edges; each again after it ended; for reading and for
-/// writing.
+/// Registers a byte, a page and ranges with odd edges, each again after its deregistration, for
+/// reading and for writing.
 fn sizes<R: Registrar>(registrar: &Arc<R>) {
     let area = Area::new(MIB / PAGE + 2);
     for (offset, length) in [(0, 1), (PAGE - 1, 1), (0, PAGE), (0, MIB), (777, MIB), (1, 2 * PAGE)] {
@@ -45,10 +45,12 @@ fn sizes<R: Registrar>(registrar: &Arc<R>) {
     }
 }
 
+/// Registers two adjacent ranges that meet on a page boundary or inside of a page. The end of `a`
+/// leaves `b` registered.
+///
 /// ```text
-///   |--- a ---|--- b ---|    a ends first, and b is not touched by it
+///   |--- a ---|--- b ---|
 /// ```
-/// on page edges, and in the middle of a page.
 fn neighbours<R: Registrar>(registrar: &Arc<R>) {
     let area = Area::new(4);
     for middle in [2 * PAGE, PAGE + 100] {
@@ -61,9 +63,12 @@ fn neighbours<R: Registrar>(registrar: &Arc<R>) {
     }
 }
 
+/// Registers ranges that overlap a registered one. A registrar with [`Overlap::Refused`] returns an
+/// error.
+///
 /// ```text
-///   |-- held --|          held is registered
-///      |-- over --|       each of these has bytes in common with it
+///   |-- held --|          the registered range
+///      |-- over --|       ranges that overlap it
 ///   |-- held --|
 ///  |--- around ---|
 /// ```
@@ -100,7 +105,7 @@ fn expect_refusal<R: Registrar>(registrar: &Arc<R>, error: &Error, asked: Span) 
     }
 }
 
-/// Four threads at ranges of their own, as fast as they can.
+/// Registers from four threads, each in a range of its own, without pauses.
 fn threads<R: Registrar>(registrar: &Arc<R>) {
     const EACH: usize = 64 * PAGE;
     let area = Area::new(4 * EACH / PAGE);
@@ -121,7 +126,7 @@ fn threads<R: Registrar>(registrar: &Arc<R>) {
     });
 }
 
-/// The proof object: it ends by dropping, or by hand with the result.
+/// Ends a [`Registration`] by dropping it, and by hand for the result.
 fn by_a_registration<R: Registrar<Key: Debug + PartialEq>>(registrar: &Arc<R>) {
     let area = Area::new(2);
     let whole = span(area.at(), area.len());
@@ -171,8 +176,7 @@ fn through_a_cache<R: Registrar<Key: Debug + PartialEq>>(registrar: &Arc<R>) {
     once(registrar, span(area.at(), area.len()), BOTH);
 }
 
-/// What a registrar that looks at memory promises of memory that is not there: an error, and
-/// nothing is left behind.
+/// Checks that registering unmapped memory returns an error and leaves nothing registered.
 pub fn unmapped<R: Registrar>(registrar: &Arc<R>) {
     let area = Area::new(4);
     let behind = area.at() + area.len();

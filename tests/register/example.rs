@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-/// The example, as a command.
+/// Returns the command of the example.
 fn example() -> Command {
     Command::new(hostbuf_tests::program("repeated_sends"))
 }

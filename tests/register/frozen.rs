@@ -22,7 +22,7 @@ fn page(buffer: &HostBuffer, number: usize) -> *const u8 {
     buffer.as_ptr().as_ptr().wrapping_add(number * PAGE)
 }
 
-/// Those of `fake` by which a device could write.
+/// Counts the registrations of `fake` that allow the device to write.
 fn writing(fake: &Fake) -> usize {
     fake.live().iter().filter(|(_, _, access)| access.writes()).count()
 }
@@ -44,7 +44,7 @@ fn freezing_ends_registrations_and_allows_only_reading_afterwards() {
     assert_eq!((fake.live().len(), writing(&fake)), (4, 3));
     let frozen = buffer.freeze(&Solo).unwrap();
     assert_eq!(*frozen.proof(), Proof::Sealed);
-    // What is beside it stays.
+    // The registration of the memory beside the buffer remains.
     assert_eq!((fake.live().len(), writing(&fake)), (1, 1));
     drop(cache.get(page(&buffer, 0), PAGE, READ).unwrap());
     cache.keep(page(&buffer, 2), PAGE, Access::REMOTE_READ).unwrap();

@@ -28,7 +28,7 @@ fn gpu() -> Arc<CudaHost> {
     Arc::new(CudaHost::new(0).expect("a GPU"))
 }
 
-/// Small pages, unless they are asked for otherwise; filled.
+/// Allocates a filled buffer.
 fn buffer(bytes: usize, pages: Pages) -> hostbuf::Result<HostBuffer> {
     let buffer = HostBuffer::allocate(&Solo, BufferOptions::new(bytes as u64).pages(pages))?;
     // SAFETY: this process's, and nobody else looks at it yet.
@@ -119,7 +119,8 @@ fn a_frozen_buffer_can_be_read_by_the_gpu_and_not_written() {
         })
         .expect("filled");
     let span = whole(&buffer);
-    // What a cache has of it goes when it is frozen: with pages pinned the kernel would not seal.
+    // Freezing evicts a cache's registrations of the buffer: the kernel does not seal pages that
+    // are pinned.
     let budget = Budget { regions: 4, bytes: 64 * MIB };
     let cache = RegistrationCache::new(gpu.clone(), budget, MonitorMode::Strict).expect("with room");
     cache.keep(buffer.as_ptr().as_ptr(), buffer.len(), Access::WRITE).expect("kept");

@@ -23,8 +23,8 @@ fn a_growing_range_registers_at_most_twice_its_last_bytes() {
     assert_eq!(cache.stats().retried, 0);
 }
 
-/// The same where it grows to both sides, at once or by turns, and where it ends anywhere in its
-/// mapping.
+/// The bound also applies to a range that grows to both sides, at once or alternately, and to one
+/// that ends anywhere in its mapping.
 #[test]
 fn a_range_that_grows_to_both_sides_stays_within_the_bound() {
     type Shape<'a> = &'a dyn Fn(usize) -> (usize, usize);
@@ -61,7 +61,8 @@ fn a_moving_window_is_registered_as_requested() {
     assert!(longest <= 16 * PAGE, "{longest}");
 }
 
-/// What is watched as one range may be two mappings, of which the device may not write the second.
+/// A range that the monitor watches as one may consist of two mappings, of which the second is
+/// read-only for the device.
 #[test]
 fn growth_stops_at_a_mapping_with_another_protection() {
     let Some((_, cache)) = strict() else { return };
@@ -127,8 +128,8 @@ fn growth_stops_at_the_longest_range_of_the_device() {
     );
 }
 
-/// Where only the program knows what changes, nothing is registered that it has not asked for; it
-/// may ask for the whole.
+/// With an explicit monitor the cache never registers more than the program requests, because only
+/// the program knows of changes. The program may request the whole.
 #[test]
 fn an_explicit_monitor_registers_exactly_the_request() {
     let area = Area::new(64);

@@ -91,7 +91,7 @@ fn lease(cache: &FakeCache, mapped: bool, made: usize, block: *mut libc::c_void,
     fresh(cache, if of_its_own { made } else { 0 }, block as usize, length);
 }
 
-/// A block's life: allocated, registered, grown, registered, shrunk, freed.
+/// Allocates a block, registers it, grows it, registers it again, shrinks it and frees it.
 fn one_block(cache: &FakeCache, fake: &Fake, mapped: bool, length: usize) {
     let made = fake.made();
     // SAFETY: a block of the test's own, used within its length.
@@ -172,7 +172,7 @@ fn moved_and_grown_mappings_are_never_stale() {
     assert!(fake.live().is_empty());
 }
 
-/// What realloc cuts off is gone, and what stays is as it was.
+/// After realloc shrinks a block, leases of the tail are gone and those of the head remain.
 #[test]
 fn realloc_keeps_the_head_of_a_shrunk_block_and_ends_its_tail() {
     let Some((_, cache)) = strict() else { return };
@@ -189,7 +189,8 @@ fn realloc_keeps_the_head_of_a_shrunk_block_and_ends_its_tail() {
         assert_eq!(cache.get(block.cast(), PAGE, READ).unwrap().stamp(), head);
         libc::free(shrunk);
     }
-    // Who frees goes on when the monitor has read of it, which is a moment before it is applied.
+    // The thread that unmaps memory continues once the monitor has read the event, shortly before
+    // the monitor applies it.
     while cache.stats().changed < 2 {
         std::thread::yield_now();
     }

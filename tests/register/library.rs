@@ -13,7 +13,7 @@ use crate::{READ, strict};
 /// One that is loaded; dropping it is dlclose.
 struct Library(*mut c_void);
 
-/// tests/fixtures/late.c as a library of this test's own.
+/// Builds tests/fixtures/late.c as a library for one test.
 fn build(name: &str) -> PathBuf {
     let built = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("liblate-{name}.so"));
     let source = hostbuf_tests::root().join("tests/fixtures/late.c");
@@ -40,7 +40,8 @@ impl Library {
         symbol
     }
 
-    /// Whole pages inside its zeroed data: anonymous memory that the loader has mapped.
+    /// Returns the address of whole pages in its zeroed data: anonymous memory that the loader
+    /// mapped.
     fn table(&self) -> usize {
         (self.symbol(c"late_table") as usize).next_multiple_of(PAGE) + 8 * PAGE
     }

@@ -1,4 +1,4 @@
-//! What page-locking leaves locked.
+//! Page locks that registrations leave behind.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::child::{self, End};
 use crate::memory::{Area, PAGE, map_over};
 use crate::{READ, skip, span};
 
-/// What the kernel has locked for this process, bytes. Tests are processes of their own.
+/// Returns the bytes that this process has locked. Each test is a process of its own.
 fn locked() -> usize {
     hostbuf_os::memlock::taken() as usize
 }

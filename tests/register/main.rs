@@ -42,21 +42,21 @@ use hostbuf::register::{Access, Budget, Lease, MonitorMode, Overlap, Probe, Regi
 
 const MANY: Budget = Budget { regions: 1024, bytes: 1 << 40 };
 
-/// A cache over a new fake.
+/// Returns a new cache over a new fake.
 fn cache(overlap: Overlap, budget: Budget, monitor: MonitorMode) -> (Arc<Fake>, RegistrationCache<Fake>) {
     let fake = Arc::new(Fake::new(overlap));
     let cache = RegistrationCache::new(fake.clone(), budget, monitor).expect("a budget with room");
     (fake, cache)
 }
 
-/// The usual one: the program tells, and registrations may overlap.
+/// Returns a cache with an explicit monitor over a fake that allows overlaps.
 fn explicit(budget: Budget) -> (Arc<Fake>, RegistrationCache<Fake>) {
     cache(Overlap::Free, budget, MonitorMode::Explicit)
 }
 
 type FakeCache = RegistrationCache<Fake>;
 
-/// One whose memory the kernel tells of, where it does.
+/// Returns a cache with the strict monitor, or `None` if the kernel lacks support.
 fn strict() -> Option<(Arc<Fake>, RegistrationCache<Fake>)> {
     strict_with(Overlap::Free, MANY)
 }
@@ -72,7 +72,8 @@ fn strict_with(overlap: Overlap, budget: Budget) -> Option<(Arc<Fake>, Registrat
 }
 
 trait Stamped {
-    /// Which registration it is of, by what the device gave and by the copy of its key.
+    /// Returns the number of the leased registration, after a check of the handle against the copy
+    /// of its key.
     fn stamp(&self) -> Stamp;
 }
 
@@ -83,8 +84,8 @@ impl Stamped for Lease<'_, Fake> {
     }
 }
 
-/// The stamp of a registration that is kept. Where the monitor gets no core for long it takes more
-/// than one request: what nobody could look after is registered for its lease only.
+/// Returns the stamp of a registration that the cache keeps. It may take several requests: if the
+/// monitor gets no core in time, the cache registers for the lease only.
 fn kept_one(cache: &FakeCache, start: *const u8, length: usize) -> Stamp {
     loop {
         drop(cache.get(start, length, READ).expect("a lease"));
@@ -98,7 +99,7 @@ fn span(start: usize, length: usize) -> Span {
     Span::new(start, length).expect("a range")
 }
 
-/// A pointer to no memory: the fake does not look.
+/// Returns a pointer to unmapped memory, which the fake never reads.
 fn at(address: usize) -> *const u8 {
     address as *const u8
 }

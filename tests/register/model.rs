@@ -69,7 +69,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What the model knows: little, and in the plainest way.
+/// The expected state of the cache, in the simplest form.
 struct Model<'c> {
     fake: &'c Fake,
     cache: &'c RegistrationCache<Fake>,
@@ -136,7 +136,7 @@ impl<'c> Model<'c> {
             Step::Invalidate(asked) => {
                 self.invalidate(asked.span());
                 self.cache.invalidate(asked.span()).expect("the fake ends everything");
-                // What nobody leases has ended by now.
+                // The registrations without leases have ended by now.
                 let leased = self.leased();
                 for (number, other, _) in self.fake.live() {
                     assert!(!other.overlaps(asked.span()) || leased.contains(&number), "{other} is kept");
@@ -164,7 +164,7 @@ impl<'c> Model<'c> {
         self.leases.iter().map(|(lease, _)| lease.stamp().0).collect()
     }
 
-    /// Whether a registration that is live, and has not been made invalid, covers it.
+    /// Returns true if a live registration that was not invalidated covers the request.
     fn covers(&self, asked: Asked) -> bool {
         self.fake.live().into_iter().any(|(number, span, access)| {
             span.contains(asked.span()) && access.allows(asked.access) && !self.invalid.contains(&number)
@@ -176,8 +176,8 @@ impl<'c> Model<'c> {
         self.invalid.extend(gone.map(|live| live.0));
     }
 
-    /// A request for one range: a lease of what was there, or of a new one; or a reason that is
-    /// true.
+    /// Checks the result of a request for one range: a lease of an existing or new registration, or
+    /// an error with a true reason.
     fn single(&mut self, asked: Asked, result: Result<Lease<'c, Fake>>) {
         match result {
             Ok(lease) => self.given(asked, lease),
@@ -196,14 +196,14 @@ impl<'c> Model<'c> {
         self.leases.push((lease, asked));
     }
 
-    /// With so many leases of the request's own.
+    /// Checks the reason of an error. `own` is the number of leases that the request itself holds.
     fn refused(&mut self, error: &Error, own: usize) {
         let leased_now = self.leases.len() + own > 0;
         match error {
             Error::Budget { leased, regions, bytes, .. } => {
                 self.over_budget += 1;
                 assert!(regions.0 <= regions.1 && bytes.0 <= bytes.1);
-                // What is leased takes the room, or the request is above all of it.
+                // Leases take up the budget, or the request alone exceeds it.
                 assert!(!leased || leased_now, "{error}");
             }
             Error::Registration { source: Some(source), .. } => {
@@ -216,7 +216,7 @@ impl<'c> Model<'c> {
         }
     }
 
-    /// What holds after each step.
+    /// Checks the invariants that hold after each step.
     fn check(&self) {
         // The cache's own thread may just be ending what was made invalid and is not leased any
         // more.
@@ -235,7 +235,7 @@ impl<'c> Model<'c> {
             assert!(numbers.contains(&lease.stamp().0), "{lease:?} is of one that has ended");
             assert!(lease.span().contains(asked.span()) && lease.access().allows(asked.access));
         }
-        // Whoever has gone is gone once, and nothing that was made invalid stays beyond its leases.
+        // No registration ends twice, and an invalidated one lives only as long as its leases.
         let ended: Vec<u64> = self.fake.ended();
         assert_eq!(ended.iter().collect::<BTreeSet<_>>().len(), ended.len());
         assert_eq!(self.fake.made(), ended.len() + live.len());
@@ -254,7 +254,7 @@ impl<'c> Model<'c> {
         assert_eq!((stats.peak_regions, stats.peak_bytes), peak);
     }
 
-    /// Made invalid, and still leased: counted, and not ended.
+    /// Counts the invalidated registrations that are still leased.
     fn leased_invalid(&self) -> usize {
         self.leased().intersection(&self.invalid).count()
     }
@@ -282,8 +282,8 @@ fn run(overlap: Overlap, budget: Budget, steps: &[Step]) {
     assert_eq!(fake.ended().len(), fake.made());
 }
 
-/// With room for everything nothing is ended that was not made invalid, so the model knows each
-/// answer.
+/// Runs the steps with a budget for everything. Only invalidated registrations end, so the model
+/// predicts each answer.
 fn run_with_room(overlap: Overlap, steps: &[Step]) {
     let fake = Arc::new(Fake::new(overlap));
     let budget = Budget { regions: 1000, bytes: usize::MAX / 2 };
@@ -302,7 +302,7 @@ fn run_with_room(overlap: Overlap, steps: &[Step]) {
         let Stamp(number) = lease.stamp();
         if expected.is_empty() {
             if overlap == Overlap::Refused {
-                // What overlaps has gone first: nothing is leased here.
+                // The cache ends overlapping registrations first: none is leased here.
                 valid.retain(|(_, span, _)| !span.overlaps(asked.span()));
             }
             assert_eq!(

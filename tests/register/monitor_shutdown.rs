@@ -183,7 +183,7 @@ fn unmap(start: usize, length: usize) {
     assert_eq!(unsafe { libc::munmap(start as *mut _, length) }, 0);
 }
 
-/// Eight pages of which the cache knows the first four: they have grown where they are.
+/// Returns eight pages of which the cache knows the first four: the mapping has grown in place.
 fn grown(cache: &crate::FakeCache) -> usize {
     for _ in 0..100 {
         let area = std::mem::ManuallyDrop::new(Area::new(8));

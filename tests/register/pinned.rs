@@ -125,7 +125,7 @@ fn large_blocks_are_registered_concurrently_within_the_limit() {
     std::thread::scope(|scope| {
         let threads = [(); 2].map(|()| scope.spawn(|| pinned.allocate(64 * MIB)));
         fake.expect_waiting(2);
-        // What they will have is theirs already.
+        // Threads in registration already count with their full size.
         let refused = pinned.allocate(1).map(drop);
         fake.open();
         let blocks = threads.map(|thread| thread.join().unwrap().unwrap());

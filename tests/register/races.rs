@@ -138,8 +138,8 @@ fn a_lease_may_end_in_another_thread() {
     assert_eq!((fake.made(), fake.live().len()), (1, 0));
 }
 
-/// What a lease may be used for is in its type: it goes to other threads, and there is one for each
-/// time that was asked.
+/// The type of a lease allows its use in other threads, and excludes copies: there is one lease for
+/// each request.
 #[test]
 fn a_lease_is_send_and_not_clone() {
     use hostbuf::register::testing::fake::Fake;
@@ -157,10 +157,10 @@ fn a_lease_is_send_and_not_clone() {
     <Lease<'_, Fake> as Either<_>>::has();
 }
 
-/// A device that takes its time to end what begins at one address, until it is let.
+/// A device that delays deregistrations at one address until the test allows them.
 struct Slow {
     at: usize,
-    /// Whether it is asked to, and whether it may.
+    /// The pair (requested, allowed) for the deregistration.
     state: Mutex<(bool, bool)>,
     changed: Condvar,
 }
@@ -204,7 +204,7 @@ impl Registrar for Slow {
     }
 }
 
-/// Whoever invalidates waits for what others are ending of the range, and for nothing else.
+/// invalidate waits for deregistrations in its own range, and for no others.
 #[test]
 fn invalidate_waits_only_for_its_own_range() {
     let slow = Slow { at: 0x1000, state: Mutex::default(), changed: Condvar::new() };

@@ -1,4 +1,4 @@
-//! What UCX's and libfabric's own tests check of their caches, in our words.
+//! Scenarios of the tests of UCX's and libfabric's registration caches.
 
 use hostbuf::register::Budget;
 

@@ -39,7 +39,7 @@ fn changed_in(fake: &Fake, cache: RegistrationCache<Fake>, what: &str, change: &
             (busy, before) = (now, get());
         }
         change(area.at(), area.len());
-        // Whoever asks for a part, or for all.
+        // Neither a request for a part nor one for all of it hits.
         if let Some(lease) = cache.try_get(area.pointer(), PAGE, READ) {
             panic!("{what}, round {round}: {lease:?} is stale");
         }

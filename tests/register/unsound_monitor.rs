@@ -47,11 +47,13 @@ impl Drop for Heard<'_> {
     }
 }
 
-/// Does `meanwhile` while a change of memory is under way that the monitor cannot hear of yet.
+/// Runs `meanwhile` during an unmap of which the monitor has no event yet. One munmap covers the
+/// ranges of two userfaultfds. The kernel marks both as changing and sends the first event to the
+/// other one, which nobody reads.
 ///
 /// ```text
-///   |- the other's -|- the cache's -|     one munmap over both: the kernel marks both as changing, and tells the
-///   |------------ gone -------------|     other first, who does not listen
+///   |- other userfaultfd -|- the cache's -|
+///   |-------------- unmapped -------------|
 /// ```
 fn while_memory_changes(cache: &FakeCache, meanwhile: impl FnOnce()) {
     let other = Other::open();
@@ -125,7 +127,8 @@ fn nothing_is_kept_while_the_monitor_is_unsound() {
         for n in 2..=4 {
             let lease = get();
             assert_eq!(cache.stats().unproven, n);
-            // What the cache's own thread is about to end has ended when this returns.
+            // invalidate returns after the cache's own thread has ended everything that it was
+            // about to end.
             cache.invalidate(span(1, 1)).unwrap();
             assert_eq!(fake.live().iter().map(|live| live.0).collect::<Vec<_>>(), [lease.stamp().0]);
             drop(lease);

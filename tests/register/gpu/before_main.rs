@@ -15,7 +15,8 @@ use hostbuf_programs::registered::registered;
 const BYTES: usize = 256 << 20;
 const ROUNDS: usize = 20;
 
-/// The command beside which `scripts/build` has put the object: here, or where HOSTBUF says.
+/// Returns the command beside which `scripts/build` installed the object: target/release/hostbuf,
+/// or the value of HOSTBUF.
 fn command() -> Option<PathBuf> {
     let named = std::env::var_os("HOSTBUF").map(PathBuf::from);
     let command = named.unwrap_or_else(|| "target/release/hostbuf".into());
@@ -63,7 +64,7 @@ fn before_main() {
     assert_eq!((said("leader: "), said("other: ")), (1, 1));
 }
 
-/// What a rank of that job does.
+/// Runs as a rank of that job.
 fn rank() {
     let group = Local::from_env().expect("a rank");
     let buffer = HostBuffer::attach().expect("a buffer");
@@ -78,8 +79,7 @@ fn rank() {
         assert_eq!((one.writable, one.device_address), (1, at as u64));
         let gpu = Device::new(BYTES);
         let speed = copies(&gpu, at);
-        // What is copied back arrives.
-        // SAFETY: both ranges are as long, and nobody else uses them.
+        // The buffer receives the copy from the GPU.
         let back = unsafe { sys::cuMemcpyDtoH_v2((at + 4096) as *mut _, gpu.at(), 4096) };
         assert_eq!(back as u32, 0, "a copy into the buffer");
         let stat = Command::new(command().expect("given")).arg("stat").output().expect("it starts");

@@ -48,7 +48,7 @@ impl Device {
         ok(unsafe { sys::cuStreamSynchronize(self.stream) });
     }
 
-    /// What the GPU has.
+    /// Returns the first `bytes` bytes of the GPU's memory.
     pub fn read(&self, bytes: usize) -> Vec<u8> {
         let mut content = vec![0u8; bytes];
         // SAFETY: as long as is said.

@@ -17,7 +17,7 @@ fn seconds(work: impl FnOnce()) -> f64 {
     began.elapsed().as_secs_f64()
 }
 
-/// GB/s of `bytes` in the median of some rounds, the first of which does not count.
+/// Returns the median rate of `work` over several rounds, in GB/s. The first round does not count.
 fn speed(bytes: usize, mut work: impl FnMut()) -> f64 {
     work();
     bytes as f64 / median((0..ROUNDS).map(|_| seconds(&mut work)).collect()) / 1e9
