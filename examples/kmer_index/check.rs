@@ -88,7 +88,7 @@ mod tests {
     use crate::kmer::kmers;
 
     #[test]
-    fn both_ways_to_a_kmer_agree() {
+    fn rolling_and_direct_kmers_agree() {
         let bases = b"ACGATTTGCAGGCATTACGGACATTTACAGGACCANTTTACCAGGATATACCAGGATTTACACATAGGACACCC";
         assert!(canonical(bases).eq(kmers(bases).map(|(_, kmer)| kmer)));
         assert_eq!(canonical(bases).count(), 13);

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn ties_are_seen() {
+    fn equal_hits_count_as_ties() {
         let mut verdict = Verdict::default();
         for (genome, hits) in [(0, 0), (1, 3), (2, 5), (3, 5), (4, 1)] {
             verdict.count(genome, hits);

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_fasta_says_why() {
+    fn malformed_input_gives_the_reason() {
         for (bytes, word) in [
             (&b"hello\n>a\nA"[..], "line 1 "),
             (b"\n\n", "no line"),

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn canonical_kmers_are_as_defined() {
+    fn canonical_kmers_follow_the_definition() {
         for seed in 0..20 {
             let bases = random(100, seed);
             assert_eq!(found(&bases), by_letters(&bases));
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn short_and_lower_case_sequences() {
+    fn short_sequences_have_no_kmers_and_case_is_ignored() {
         assert_eq!(found(""), []);
         assert_eq!(found(&random(30, 4)), []);
         let bases = random(50, 5);

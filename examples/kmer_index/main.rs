@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn arguments_are_read() {
+    fn arguments_are_parsed() {
         let arguments = parse("--genomes a b --size 1.5G --contigs c").unwrap();
         assert_eq!((arguments.genomes.len(), arguments.contigs.len(), arguments.size), (2, 1, Some(3 << 29)));
         assert!(parse("--print-size --copies 4 --genomes a").unwrap().print_size);
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn the_check_agrees_and_notices_a_difference() {
+    fn the_check_confirms_right_verdicts_and_detects_wrong_ones() {
         let (genomes, contigs) = small();
         let need = survey::survey(&genomes)[1];
         let buffer = HostBuffer::allocate(&hostbuf::job::Solo, BufferOptions::new(need.bytes)).unwrap();

@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_and_times_read_well() {
+    fn counts_and_times_are_formatted() {
         assert_eq!([0, 999, 1000, 47_206_349].map(count), ["0", "999", "1 000", "47 206 349"]);
         let spans = [1234, 20_500, 3_210_000].map(Duration::from_micros);
         assert_eq!(spans.map(time), ["1 ms", "20 ms", "3.21 s"]);

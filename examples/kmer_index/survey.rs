@@ -79,7 +79,7 @@ mod tests {
     use crate::fasta::Record;
 
     #[test]
-    fn a_sample_is_an_upper_bound_and_close() {
+    fn a_sample_gives_a_close_upper_bound() {
         let mut seed = 1;
         let mut bases = || {
             seed = spread(seed + 1);

@@ -92,37 +92,37 @@ fn sanitized(compiler: &str, flags: &[&str]) {
 }
 
 #[test]
-fn gccs_address_sanitizer() {
+fn a_program_with_gccs_address_sanitizer_uses_the_buffer() {
     sanitized("gcc", &["-fsanitize=address"]);
 }
 
 #[test]
-fn gccs_address_sanitizer_with_a_static_runtime() {
+fn a_program_with_gccs_static_address_sanitizer_uses_the_buffer() {
     sanitized("gcc", &["-fsanitize=address", "-static-libasan"]);
 }
 
 #[test]
-fn gccs_thread_sanitizer() {
+fn a_program_with_gccs_thread_sanitizer_uses_the_buffer() {
     sanitized("gcc", &["-fsanitize=thread"]);
 }
 
 #[test]
-fn gccs_undefined_behaviour_sanitizer() {
+fn a_program_with_gccs_undefined_behaviour_sanitizer_uses_the_buffer() {
     sanitized("gcc", &["-fsanitize=undefined"]);
 }
 
 #[test]
-fn gccs_leak_sanitizer() {
+fn a_program_with_gccs_leak_sanitizer_uses_the_buffer() {
     sanitized("gcc", &["-fsanitize=leak"]);
 }
 
 #[test]
-fn clangs_address_sanitizer() {
+fn a_program_with_clangs_address_sanitizer_uses_the_buffer() {
     sanitized("clang", &["-fsanitize=address"]);
 }
 
 #[test]
-fn clangs_address_sanitizer_with_a_shared_runtime() {
+fn a_program_with_clangs_shared_address_sanitizer_uses_the_buffer() {
     let folder = Command::new("clang").arg("-print-runtime-dir").output().map(|o| o.stdout);
     let folder = String::from_utf8(folder.unwrap_or_default()).unwrap_or_default();
     // Debian's clang prints the folder of another layout.
@@ -131,22 +131,22 @@ fn clangs_address_sanitizer_with_a_shared_runtime() {
 }
 
 #[test]
-fn clangs_thread_sanitizer() {
+fn a_program_with_clangs_thread_sanitizer_uses_the_buffer() {
     sanitized("clang", &["-fsanitize=thread"]);
 }
 
 #[test]
-fn clangs_memory_sanitizer() {
+fn a_program_with_clangs_memory_sanitizer_uses_the_buffer() {
     sanitized("clang", &["-fsanitize=memory"]);
 }
 
 #[test]
-fn clangs_undefined_behaviour_sanitizer() {
+fn a_program_with_clangs_undefined_behaviour_sanitizer_uses_the_buffer() {
     sanitized("clang", &["-fsanitize=undefined"]);
 }
 
 #[test]
-fn a_sanitizer_still_finds_what_it_looks_for() {
+fn a_sanitizer_still_detects_errors() {
     // The preload list must not have switched it off: one byte behind a heap block.
     let Some(overrun) = build("gcc", "overrun.c", &["-fsanitize=address"]) else { return };
     let outcome = local(1, "1M", &[], &[&overrun]);
@@ -154,7 +154,7 @@ fn a_sanitizer_still_finds_what_it_looks_for() {
 }
 
 #[test]
-fn a_thread_sanitized_rank_and_a_plain_one_meet_in_the_sanitizers_window() {
+fn a_thread_sanitized_rank_and_a_plain_one_agree_on_the_sanitizers_window() {
     let Some(plain) = build("gcc", "plant.c", &[]) else { return };
     for compiler in ["gcc", "clang"] {
         let Some(sanitized) = build(compiler, "sweep.c", &["-fsanitize=thread", "-pthread"]) else {
@@ -186,13 +186,13 @@ fn a_thread_sanitized_rank_and_a_plain_one_meet_in_the_sanitizers_window() {
 // Layouts and runtimes
 
 #[test]
-fn a_program_at_a_fixed_place() {
+fn a_program_at_a_fixed_address_has_the_buffer() {
     let Some(show) = build("gcc", "show.c", &["-no-pie"]) else { return };
     all_at(&local(2, "4M", &[], &[&show]).ok(), "buffer ", 2, FIRST);
 }
 
 #[test]
-fn the_legacy_layout_of_an_unlimited_stack() {
+fn a_program_with_an_unlimited_stack_has_the_buffer() {
     let show = build("cc", "show.c", &[]).unwrap();
     let fixed = build("cc", "show.c", &["-no-pie"]).unwrap();
     for program in [show, fixed] {
@@ -211,7 +211,7 @@ fn the_legacy_layout_of_an_unlimited_stack() {
 }
 
 #[test]
-fn no_randomness_in_the_layout() {
+fn a_program_without_address_randomization_has_the_buffer() {
     if !have("setarch") {
         return;
     }
@@ -246,7 +246,7 @@ fn mapped_in(outcome: &Outcome, ranks: usize) {
 }
 
 #[test]
-fn java_with_each_collector() {
+fn java_has_the_buffer_with_each_garbage_collector() {
     if !have("java") {
         return;
     }
@@ -260,7 +260,7 @@ fn java_with_each_collector() {
 }
 
 #[test]
-fn node() {
+fn node_has_the_buffer() {
     if !have("node") {
         return;
     }
@@ -270,7 +270,7 @@ fn node() {
 }
 
 #[test]
-fn python() {
+fn python_has_the_buffer() {
     if !have("python3") {
         return;
     }
@@ -341,14 +341,14 @@ fn names(outcome: &Outcome, rank: &str, what: &str) {
 }
 
 #[test]
-fn a_mapping_at_the_first_candidate_in_one_rank_sends_all_to_the_second() {
+fn a_mapping_at_the_first_candidate_in_one_rank_moves_all_ranks_to_the_second() {
     for rank in 0..3 {
         all_at(&three(&[(rank, FIRST.into())]).ok(), "main ", 3, "0x300000000000");
     }
 }
 
 #[test]
-fn mappings_at_the_first_and_second_send_all_to_the_third() {
+fn mappings_at_the_first_two_candidates_move_all_ranks_to_the_third() {
     let both = format!("{FIRST},0x300000000000");
     all_at(&three(&[(1, both)]).ok(), "main ", 3, "0x170000000000");
     // The same when each stands in another rank.
@@ -357,7 +357,7 @@ fn mappings_at_the_first_and_second_send_all_to_the_third() {
 }
 
 #[test]
-fn a_mapping_at_the_end_of_a_candidate_is_in_the_way_too() {
+fn a_mapping_at_the_end_of_a_candidate_blocks_it() {
     let (length, _) = range();
     let last_page = format!("{:#x}", 0x5500_0000_0000 + length - 4096);
     all_at(&three(&[(2, last_page)]).ok(), "main ", 3, "0x300000000000");
@@ -366,7 +366,7 @@ fn a_mapping_at_the_end_of_a_candidate_is_in_the_way_too() {
 }
 
 #[test]
-fn mappings_at_the_start_of_every_window_leave_their_later_slots() {
+fn later_slots_are_used_if_the_start_of_every_window_is_mapped() {
     let (length, align) = range();
     let starts = [0x5500_0000_0000, 0x3000_0000_0000, 0x1700_0000_0000, 0x4100_0000_0000];
     // The first ballot has a later slot of each window as well.
@@ -387,7 +387,7 @@ fn whole_ballots() -> Vec<usize> {
 }
 
 #[test]
-fn mappings_at_every_candidate_leave_it_to_the_exact_search() {
+fn the_exact_search_finds_an_address_if_every_candidate_is_mapped() {
     let list = |part: &[usize]| part.iter().map(|a| format!("{a:#x}")).collect::<Vec<_>>().join(",");
     let all = whole_ballots();
     assert!(all.len() > 30);
@@ -403,7 +403,7 @@ fn mappings_at_every_candidate_leave_it_to_the_exact_search() {
 }
 
 #[test]
-fn one_common_hole_in_address_spaces_that_are_full_is_found() {
+fn the_only_common_hole_of_full_address_spaces_is_found() {
     // rank 0   ####A####C#############      each hole exactly as long as what is asked for
     // rank 1   #########C####B########
     // rank 2   (whatever it has)
@@ -425,7 +425,7 @@ fn one_common_hole_in_address_spaces_that_are_full_is_found() {
 }
 
 #[test]
-fn without_a_common_hole_no_rank_runs_and_the_mapping_is_named() {
+fn without_a_common_hole_no_rank_runs_and_the_error_names_the_mapping() {
     let outcome = three(&[(1, all_but(&[0x1800_0000_0000])), (2, all_but(&[0x4000_0000_0000]))]);
     names(&outcome, "rank 1", "is taken by an anonymous mapping at 0x");
     // Two holes that overlap, but not by as much as is asked for.
@@ -439,7 +439,7 @@ fn without_a_common_hole_no_rank_runs_and_the_mapping_is_named() {
 }
 
 #[test]
-fn the_prefix_says_the_same_when_there_is_no_hole() {
+fn hostbuf_exec_gives_the_same_error_without_a_common_hole() {
     let plant = build("cc", "plant.c", &[]).unwrap();
     let exec = |what: &str| {
         let mut command = Command::new(hostbuf());
@@ -453,7 +453,7 @@ fn the_prefix_says_the_same_when_there_is_no_hole() {
 }
 
 #[test]
-fn ranks_of_two_hosts_with_different_mappings_meet() {
+fn ranks_of_two_hosts_with_different_mappings_agree() {
     if !can_simulate() {
         return;
     }
@@ -483,7 +483,7 @@ fn ranks_of_two_hosts_with_different_mappings_meet() {
 }
 
 #[test]
-fn the_prefix_under_mpirun_says_it_once() {
+fn hostbuf_exec_under_mpirun_prints_the_error_once() {
     if !can_simulate() {
         return;
     }
@@ -506,7 +506,7 @@ fn the_prefix_under_mpirun_says_it_once() {
 }
 
 #[test]
-fn too_little_address_space_says_so() {
+fn too_little_address_space_is_reported() {
     names(&three(&[(2, "as=50000000".into())]), "rank 2", "raise `ulimit -v`");
     // Not the rank, but a child of it.
     let show = build("cc", "show.c", &[]).unwrap();
@@ -525,7 +525,7 @@ fn too_little_address_space_says_so() {
 }
 
 #[test]
-fn plants_of_libraries_come_before_the_vote_as_well() {
+fn mappings_of_library_constructors_exist_before_the_vote() {
     let library = build("cc", "plant.c", &["-DLIBRARY", "-shared", "-fPIC"]).unwrap();
     // A library that the program needs, and one that the user preloads: either constructor runs
     // before ours.
@@ -540,7 +540,7 @@ fn plants_of_libraries_come_before_the_vote_as_well() {
 }
 
 #[test]
-fn a_later_image_that_cannot_have_the_address_ends_with_a_clear_error() {
+fn a_later_process_image_without_the_address_fails_with_a_clear_error() {
     // The shell votes and gets the first candidate; the program that it starts has something there.
     let plant = build("cc", "plant.c", &[]).unwrap();
     let outcome = planted(&[(0, FIRST.into())], 1, &["sh", "-c", &format!("{plant}; exit $?")]);

@@ -20,7 +20,7 @@ pub fn one_line(outcome: &Outcome, status: i32, words: &[&str]) {
 }
 
 #[test]
-fn sizes_that_cannot_be() {
+fn impossible_sizes_are_refused() {
     for (size, words) in [
         ("0", ["size 0", "at least one byte"]),
         ("200T", ["200 TiB", "no address space"]),
@@ -36,7 +36,7 @@ fn sizes_that_cannot_be() {
 
 /// Errors of the command line's parser may take several lines; the first one is complete.
 #[test]
-fn words_that_mean_nothing() {
+fn invalid_values_are_refused() {
     for (arguments, words) in [
         (&["--size", "rubbish"][..], &["rubbish", "2G"][..]),
         (&["--size", "-5"], &["invalid value '-5' for '--size", "is not a size"]),
@@ -80,13 +80,13 @@ fn words_that_mean_nothing() {
 }
 
 #[test]
-fn a_misspelled_command_is_answered_with_its_name() {
+fn a_misspelled_command_gets_a_suggestion() {
     one_line(&run(&["runn", "-n", "2"]), 2, &["'runn'", "did you mean run?"]);
     one_line(&run(&["docter"]), 2, &["'docter'", "did you mean doctor?"]);
 }
 
 #[test]
-fn options_of_mpirun_that_run_has_by_another_name() {
+fn options_of_mpirun_get_the_name_of_their_counterpart() {
     let hosts = "did you mean --host h0:2,h1:2? ";
     let file = "did you mean --hostfile FILE? ";
     let ranks_of_hosts = "did you mean --host h0:2,h1:2, which names the ranks of each host? ";
@@ -131,7 +131,7 @@ fn options_of_mpirun_that_run_has_by_another_name() {
 }
 
 #[test]
-fn buffers_that_cannot_be() {
+fn impossible_buffers_are_refused() {
     let twice = ["run", "--buffer", "name=a,size=1M", "--buffer", "name=a,size=2M", "--", "true"];
     one_line(&run(&twice), 2, &["two buffers", "\"a\""]);
     let mut many: Vec<String> = vec!["run".into()];
@@ -144,7 +144,7 @@ fn buffers_that_cannot_be() {
 }
 
 #[test]
-fn programs_that_cannot_be() {
+fn programs_that_cannot_start_are_reported() {
     let folder = std::env::temp_dir();
     let folder = folder.to_str().expect("UTF-8");
     let text = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/hold.c");
@@ -166,7 +166,7 @@ fn programs_that_cannot_be() {
 }
 
 #[test]
-fn help_and_version_are_commands_too() {
+fn help_and_version_are_also_commands() {
     for (words, same) in [
         (&["help", "run"][..], &["run", "--help"][..]),
         (&["help", "exec"], &["exec", "--help"]),
@@ -179,7 +179,7 @@ fn help_and_version_are_commands_too() {
 }
 
 #[test]
-fn system_calls_that_a_seccomp_filter_forbids() {
+fn system_calls_that_a_seccomp_filter_forbids_are_reported() {
     let forbid = fixture("cc", "forbid.c", &[]).expect("a C compiler is there");
     let under = |how: &str, call: &str| {
         let mut command = Command::new(&forbid);
@@ -195,7 +195,7 @@ fn system_calls_that_a_seccomp_filter_forbids() {
 }
 
 #[test]
-fn ranks_and_hosts_that_cannot_be() {
+fn impossible_ranks_and_hosts_are_refused() {
     let with = |more: &[&str]| run(&[&["run", "--size", "1M"], more, &["--", "true"]].concat());
     one_line(&with(&["-n", "0"]), 2, &["-n 0"]);
     one_line(
@@ -218,7 +218,7 @@ fn ranks_and_hosts_that_cannot_be() {
 }
 
 #[test]
-fn engines_that_are_not_there() {
+fn missing_engines_are_reported() {
     let alone = |choice: &str| {
         let mut command = Command::new(hostbuf());
         command.env("PATH", "/nowhere").env_remove("SLURM_JOB_ID");
@@ -240,7 +240,7 @@ fn engines_that_are_not_there() {
 }
 
 #[test]
-fn a_host_that_does_not_answer() {
+fn a_host_that_does_not_answer_is_reported() {
     if !can_simulate() {
         return;
     }
@@ -285,7 +285,7 @@ fn a_size_is_rounded_up_and_usable_to_its_last_byte() {
 }
 
 #[test]
-fn what_follows_the_program_is_its_own() {
+fn arguments_after_the_program_belong_to_it() {
     for separator in [&["--"][..], &[]] {
         let words = ["run", "-n2", "--launcher", "local", "--size", "4K", "--quiet"];
         let program = ["echo", "-n2", "--size", "--", "--sise"];
@@ -300,7 +300,7 @@ fn what_follows_the_program_is_its_own() {
 }
 
 #[test]
-fn several_buffers_and_several_programs() {
+fn several_programs_share_several_buffers() {
     let script = "echo $HOSTBUF_SIZE; exit $0";
     let mut command = Command::new(hostbuf());
     command.args(["run", "--launcher", "local", "-n", "1"]);
@@ -312,7 +312,7 @@ fn several_buffers_and_several_programs() {
 }
 
 #[test]
-fn exit_statuses_go_through() {
+fn the_exit_status_of_the_program_is_returned() {
     for status in [1, 7, 126, 127, 255] {
         let exits = format!("exit {status}");
         let outcome = local(2, "1M", &[], &["sh", "-c", &exits]);

@@ -45,14 +45,14 @@ fn a_global_object_of_cpp_uses_the_buffer_in_its_constructor() {
 }
 
 #[test]
-fn a_fortran_program_has_it_at_its_first_statement() {
+fn a_fortran_program_has_the_buffer_at_its_first_statement() {
     let Some(early) = build("gfortran", "early.f90", &[]) else { return };
     let outcome = local(2, "1M", &[], &[&early]).ok();
     assert_eq!(outcome.lines("early "), [format!("{FIRST} 42"), format!("{FIRST} 42")], "{outcome:?}");
 }
 
 #[test]
-fn python_and_its_forked_and_spawned_children_have_it() {
+fn python_and_its_forked_and_spawned_children_have_the_buffer() {
     if !have("python3") {
         return;
     }
@@ -64,7 +64,7 @@ fn python_and_its_forked_and_spawned_children_have_it() {
 }
 
 #[test]
-fn a_rust_program_has_it_in_a_static_constructor_and_attaches() {
+fn a_rust_program_has_the_buffer_in_a_static_constructor_and_attaches() {
     let probe = probe("attach_probe", false).unwrap();
     let outcome = local(2, "1M", &[], &[&probe]).ok();
     assert_eq!(outcome.lines("early "), [FIRST; 2], "{outcome:?}");
@@ -75,7 +75,7 @@ fn a_rust_program_has_it_in_a_static_constructor_and_attaches() {
 }
 
 #[test]
-fn a_program_of_another_libc() {
+fn a_program_of_another_libc_has_the_buffer() {
     // No glibc at all: what the object would need of one, it would miss here.
     let Some(show) = build("musl-gcc", "show.c", &[]) else { return };
     let outcome = local(2, "1M", &[], &[&show]).ok();
@@ -86,7 +86,7 @@ fn a_program_of_another_libc() {
 // Images behind images
 
 #[test]
-fn what_a_shell_starts_has_the_same_buffer() {
+fn a_program_started_by_a_shell_has_the_same_buffer() {
     let show = show();
     for (words, each) in [
         (&["sh", "-c", "SHOW; exit $?"][..], 1),
@@ -115,7 +115,7 @@ fn children_of_a_program_have_the_same_buffer() {
 }
 
 #[test]
-fn a_script_with_an_interpreter_line() {
+fn a_script_with_an_interpreter_line_has_the_buffer() {
     let script = root().join(format!("target/fixtures/script-{}", std::process::id()));
     std::fs::write(&script, format!("#!/bin/sh\n{}\n", show())).unwrap();
     std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
@@ -125,7 +125,7 @@ fn a_script_with_an_interpreter_line() {
 }
 
 #[test]
-fn a_grandchild_that_outlives_the_job_does_not_hold_it_up() {
+fn a_surviving_grandchild_does_not_delay_the_end_of_the_job() {
     let begun = Instant::now();
     let script = "sleep 600 </dev/null >/dev/null 2>&1 & echo child $!";
     let outcome = local(2, "1M", &[], &["sh", "-c", script]).ok();
@@ -142,13 +142,13 @@ fn a_grandchild_that_outlives_the_job_does_not_hold_it_up() {
 // Outside a job
 
 #[test]
-fn a_program_outside_any_job_runs_as_ever() {
+fn a_program_outside_any_job_runs_unchanged() {
     let outcome = Outcome::of(Command::new(show()).env("LD_PRELOAD", object())).ok();
     assert_eq!((&outcome.stdout[..], &outcome.stderr[..]), ("buffer (nil) 0 0\n", ""));
 }
 
 #[test]
-fn a_program_of_a_job_that_is_over_runs_without_the_buffer() {
+fn a_program_of_an_ended_job_runs_without_the_buffer() {
     let object = object();
     let orphan = |program: &mut Command| {
         // The environment that a child inherits: it has the agreed address, but nothing is mapped
@@ -172,7 +172,7 @@ fn a_program_of_a_job_that_is_over_runs_without_the_buffer() {
 }
 
 #[test]
-fn nonsense_in_the_variables_harms_nobody() {
+fn malformed_variables_do_no_harm() {
     let (object, show) = (object(), show());
     let long = "x".repeat(5000);
     for job in ["", "x", &long, "hostbuf/0/\u{e4}"] {
@@ -229,7 +229,7 @@ fn variables(outcome: &Outcome) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn the_environment_has_these_variables_more_and_no_other_change() {
+fn the_environment_gains_only_the_documented_variables() {
     let plain = variables(&Outcome::of(Command::new("env").arg("-0")).ok());
     let mut ranked = variables(&local(1, "1M", &[], &["env", "-0"]).ok());
     let mut added: Vec<String> = ranked.keys().filter(|name| !plain.contains_key(*name)).cloned().collect();
@@ -307,7 +307,7 @@ fn standard_streams_pass_through() {
 }
 
 #[test]
-fn nobody_who_listens_is_no_reason_to_crash() {
+fn a_closed_standard_error_does_not_crash_the_launcher() {
     let (reader, writer) = std::io::pipe().expect("a pipe");
     drop(reader);
     let mut command = Command::new(hostbuf());

@@ -61,7 +61,7 @@ fn can_run(words: &[&str]) -> bool {
 }
 
 #[test]
-fn charliecloud_needs_nothing_of_hostbuf_in_the_image() {
+fn a_charliecloud_image_needs_no_part_of_hostbuf() {
     let program = build("cc", "variables.c", &[]).unwrap();
     let closes = build("cc", "closes.c", &[]).unwrap();
     let dir = image(&[&program, &closes, "/bin/sh"], &[]);
@@ -87,7 +87,7 @@ fn charliecloud_needs_nothing_of_hostbuf_in_the_image() {
 }
 
 #[test]
-fn a_static_program_in_a_container_finds_no_address() {
+fn a_static_program_in_a_container_has_no_address() {
     let Some(fixed) = build("gcc", "variables.c", &["-static"]) else { return };
     let dir = image(&[&fixed], &[]);
     let words = ["ch-run", dir.0.to_str().unwrap(), "--", &fixed];

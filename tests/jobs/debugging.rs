@@ -4,7 +4,7 @@ use crate::address::{build, have};
 use crate::harness::local;
 
 #[test]
-fn valgrind_finds_no_error_and_the_buffer_is_there() {
+fn valgrind_reports_no_error_and_the_buffer_is_mapped() {
     if !have("valgrind") {
         return;
     }

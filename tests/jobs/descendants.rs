@@ -32,7 +32,7 @@ fn nothing_is_left(job: &Job, what: &str) {
 }
 
 #[test]
-fn a_signal_ends_what_the_ranks_have_started() {
+fn a_signal_ends_the_descendants_of_the_ranks() {
     for relation in RELATIONS {
         for flags in [&[][..], &["-static"]] {
             for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
@@ -48,7 +48,7 @@ fn a_signal_ends_what_the_ranks_have_started() {
 }
 
 #[test]
-fn a_rank_that_fails_ends_what_the_others_have_started() {
+fn a_failing_rank_ends_the_descendants_of_the_other_ranks() {
     for relation in RELATIONS {
         // The other rank fails when the first one has a child.
         let fails = "until [ -e $0/child ]; do read -t 0.01 <> <(:); done; exit 3";
@@ -102,7 +102,7 @@ fn a_killed_launcher_leaves_no_process_of_its_job() {
 /// A shell that replaces itself by the launcher leaves its background processes as children of the
 /// launcher. They do not belong to the job.
 #[test]
-fn a_process_from_before_the_job_stays() {
+fn a_process_from_before_the_job_survives() {
     for (program, status) in [("true", 0), ("false", 1)] {
         let script = format!(
             "sleep 1000 >/dev/null 2>&1 & echo $!; exec {} run --launcher local -n 1 --size 1M -- {program}",
@@ -155,7 +155,7 @@ fn a_daemon_that_an_engine_leaves_behind_at_the_start_ends() {
 }
 
 #[test]
-fn a_rank_that_a_signal_ends_is_named() {
+fn the_error_names_a_rank_that_a_signal_ended() {
     let host = process::host_name();
     for (signal, number) in [("SEGV", 11), ("KILL", 9), ("SYS", 31)] {
         let dies = format!("[ $HOSTBUF_LOCAL_RANK = 0 ] && exec sleep 1000; echo $$; kill -{signal} $$");

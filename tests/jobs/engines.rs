@@ -28,7 +28,7 @@ fn mpi_fixture(name: &str) -> String {
 const HOSTS: &str = "hosts=-hosts; [ $MPI_ENGINE = openmpi ] && hosts=--host; ";
 
 #[test]
-fn the_prefix_alone_gives_every_host_of_an_mpirun_its_buffer() {
+fn hostbuf_exec_alone_gives_every_host_of_an_mpirun_its_buffer() {
     let script =
         format!("{HOSTS} $MPIRUN $MPIRUN_FLAGS $hosts h0:2,h1:2 -np 4 $HOSTBUF exec --size 4M -- {}", show());
     under_every_mpi(2, &script, |flavour, outcome| {
@@ -40,7 +40,7 @@ fn the_prefix_alone_gives_every_host_of_an_mpirun_its_buffer() {
 }
 
 #[test]
-fn agents_come_only_where_ranks_land_and_a_host_file_does() {
+fn agents_start_only_on_hosts_with_ranks_also_with_a_host_file() {
     // Two ranks on three hosts of two: only h0 has ranks. The hosts' own process lists tell where
     // agents were.
     let script = format!(
@@ -58,7 +58,7 @@ fn agents_come_only_where_ranks_land_and_a_host_file_does() {
 }
 
 #[test]
-fn surplus_agents_leave_when_the_ranks_are_somewhere_else() {
+fn surplus_agents_exit_if_their_hosts_have_no_ranks() {
     // The engine is told to go round; the launcher cannot know where to, so every host gets an
     // agent.
     if !can_simulate() {
@@ -77,7 +77,7 @@ fn surplus_agents_leave_when_the_ranks_are_somewhere_else() {
 }
 
 #[test]
-fn several_programs_are_one_job() {
+fn several_programs_form_one_job() {
     let script = format!(
         "$HOSTBUF run -n 1 --host h0:2,h1:2 --mpirun $MPIRUN --size 1M -- {0} : -n 3 -- sh -c '{0}; exit 0'",
         show()
@@ -89,7 +89,7 @@ fn several_programs_are_one_job() {
 }
 
 #[test]
-fn stdin_goes_to_rank_0() {
+fn rank_0_reads_standard_input() {
     // An MPI program: Hydra itself hangs when its stdin is a pipe and the program is none, with or
     // without hostbuf.
     let script = &format!(
@@ -102,14 +102,14 @@ fn stdin_goes_to_rank_0() {
 }
 
 #[test]
-fn the_exit_status_goes_through() {
+fn the_exit_status_of_the_ranks_is_returned() {
     let script =
         format!("$HOSTBUF run -n 2 --host h0:1,h1:1 --mpirun $MPIRUN --size 1M -- {} 7 < /dev/null", show());
     under_every_mpi(2, &script, |flavour, outcome| assert_eq!(outcome.status, 7, "{flavour}: {outcome:?}"));
 }
 
 #[test]
-fn a_missing_program_is_status_127() {
+fn a_missing_program_gives_status_127() {
     let script =
         "$HOSTBUF run -n 2 --host h0:1,h1:1 --mpirun $MPIRUN --size 1M -- no-such-program; echo status $?";
     under_every_mpi(2, script, |flavour, outcome| {

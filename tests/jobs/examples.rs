@@ -18,21 +18,21 @@ fn on_two_hosts(before: &str, name: &str, arguments: &str) -> Option<String> {
 const MPIRUN: &str = "$MPIRUN -np 4 --map-by ppr:2:node";
 
 #[test]
-fn a_table_that_all_hosts_fill() {
+fn symmetric_put_fills_one_table_from_all_hosts() {
     let Some(said) = on_two_hosts(MPIRUN, "symmetric_put", "--size 4M") else { return };
     assert!(said.starts_with("3 times 2 MiB of each of 2 hosts to all others, over MPI"), "{said}");
     assert!(said.ends_with("4 ranks found every word as it should be\n"), "{said}");
 }
 
 #[test]
-fn a_table_in_the_buffer_of_a_launcher() {
+fn symmetric_put_uses_the_buffer_of_the_launcher() {
     let run = "$HOSTBUF run -n 4 --mpirun $MPIRUN --size 8M --";
     let Some(said) = on_two_hosts(run, "symmetric_put", "--rounds 2") else { return };
     assert!(said.starts_with("2 times 4 MiB of each of 2 hosts to all others, over MPI"), "{said}");
 }
 
 #[test]
-fn heat_on_a_plate_that_is_cut_in_blocks() {
+fn halo_exchange_computes_the_heat_of_a_plate() {
     // No block as large as another, and neighbours on all sides.
     let Some(said) =
         on_two_hosts("$MPIRUN -np 9 --oversubscribe", "halo_exchange", "--size 101x67 --steps 30")

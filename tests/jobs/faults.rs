@@ -100,7 +100,7 @@ fn held(mark: &str, place: &'static str, then: &'static str) -> Job {
 }
 
 #[test]
-fn killed_while_the_agent_takes_pages() {
+fn a_job_killed_during_page_allocation_leaves_nothing() {
     // No rank is there yet, but the agent's children are: they are the third victim.
     for subset in subsets(3) {
         let mut job =
@@ -137,7 +137,7 @@ fn killed_while_the_agent_takes_pages() {
 /// The agent must not wait for its own children when it ends the processes of a job whose launcher
 /// was killed.
 #[test]
-fn an_agent_that_takes_pages_ends_at_once_with_its_launcher() {
+fn an_agent_that_allocates_pages_ends_at_once_with_its_launcher() {
     let job = Job::start("stopped-workers", "size=3G,pages=4k", &["-n", "2"], &["sleep", "1000"], |_, _| {});
     // A worker that is stopped does not end by SIGTERM.
     let maps_the_buffer = |worker: i32| {
@@ -161,27 +161,27 @@ fn an_agent_that_takes_pages_ends_at_once_with_its_launcher() {
 }
 
 #[test]
-fn killed_while_a_rank_is_missing() {
+fn a_job_killed_while_a_rank_is_missing_leaves_nothing() {
     kill_every_subset("gathering", 2, false, || held("missing", "exec", ""));
 }
 
 #[test]
-fn killed_while_a_rank_is_connected_but_not_ready() {
+fn a_job_killed_while_a_rank_is_not_ready_leaves_nothing() {
     kill_every_subset("gathering, connected", 2, false, || held("connected", "image", ""));
 }
 
 #[test]
-fn killed_while_the_ranks_vote() {
+fn a_job_killed_while_the_ranks_vote_leaves_nothing() {
     kill_every_subset("agreeing", 2, false, || held("voting", "ballot", ""));
 }
 
 #[test]
-fn killed_while_the_ranks_map() {
+fn a_job_killed_while_the_ranks_map_leaves_nothing() {
     kill_every_subset("mapping", 2, false, || held("mapping", "winner", ""));
 }
 
 #[test]
-fn killed_while_the_ranks_run() {
+fn a_job_killed_while_the_ranks_run_leaves_nothing() {
     let probe = probe();
     kill_every_subset("running", 2, true, || {
         let job = Job::start("running", "size=1M", &["-n", "2"], &[&probe, "stay", "DIR"], |_, _| {});
@@ -191,7 +191,7 @@ fn killed_while_the_ranks_run() {
 }
 
 #[test]
-fn killed_while_a_rank_fills() {
+fn a_job_killed_while_a_rank_fills_leaves_nothing() {
     let probe = probe();
     kill_every_subset("filling", 2, true, || {
         let job = Job::start("filling", "size=1M", &["-n", "2"], &[&probe, "fill-forever", "DIR"], |_, _| {});
@@ -201,7 +201,7 @@ fn killed_while_a_rank_fills() {
 }
 
 #[test]
-fn a_rank_that_dies_before_it_has_the_buffer_takes_all_with_it_and_is_named() {
+fn a_rank_that_dies_before_it_maps_the_buffer_ends_the_job_and_is_named() {
     for place in ["exec", "image", "ballot", "winner"] {
         let mut job = held("dies", place, "die");
         let status = job.end(SOON);
@@ -376,13 +376,13 @@ fn over_two_hosts(phase: &str, agreed: bool, options: &str, program: &str, there
 }
 
 #[test]
-fn killed_while_the_ranks_of_two_hosts_run() {
+fn a_job_of_two_hosts_killed_while_it_runs_leaves_nothing() {
     let program = format!("{} stay DIR", probe());
     over_two_hosts("run", true, "", &program, |dir| (0..4).all(|r| dir.has(&format!("stay.{r}"))));
 }
 
 #[test]
-fn killed_while_a_rank_of_two_hosts_is_missing() {
+fn a_job_of_two_hosts_killed_while_a_rank_is_missing_leaves_nothing() {
     // Rank 3 is held in its `hostbuf exec`.
     let options = format!(
         "--launcher-arg -x --launcher-arg LD_PRELOAD={} --launcher-arg -x --launcher-arg HOLD_RANK=3 \
@@ -393,7 +393,7 @@ fn killed_while_a_rank_of_two_hosts_is_missing() {
 }
 
 #[test]
-fn two_jobs_of_one_user_at_the_same_time_do_not_meet() {
+fn two_concurrent_jobs_of_one_user_are_independent() {
     let probe = probe();
     let stay = |mark: &str| Job::start(mark, "size=1M", &["-n", "2"], &[&probe, "stay", "DIR"], |_, _| {});
     let jobs = [stay("first"), stay("second")];
@@ -427,7 +427,7 @@ fn buffer_of(pid: i32, name: &str) -> (String, String) {
 }
 
 #[test]
-fn two_users_at_the_same_time_do_not_meet() {
+fn concurrent_jobs_of_two_users_are_independent() {
     let Some(other) = OtherUser::new("two users") else { return };
     let probe = probe();
     let mine = Job::start("mine", "size=1M", &["-n", "2"], &[&probe, "stay", "DIR"], |_, _| {});

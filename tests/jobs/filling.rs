@@ -21,7 +21,7 @@ fn under_shells(mark: &str, ranks: usize, what: &str) -> Job {
 }
 
 #[test]
-fn a_filler_that_is_killed_is_followed_within_a_second_by_another() {
+fn a_killed_filler_is_replaced_within_a_second() {
     for size in ["", ",lazy"] {
         let script = format!("{} takeover $0; true", probe());
         let size = format!("size=8M{size}");
@@ -58,7 +58,7 @@ fn a_filler_that_is_killed_is_followed_within_a_second_by_another() {
 }
 
 #[test]
-fn every_filler_but_the_last_is_killed_and_nobody_hangs() {
+fn no_rank_hangs_if_every_filler_but_the_last_is_killed() {
     // The first three of four are killed, one after another, by the time they fill.
     let mut job = under_shells("one-by-one", 4, "fill-forever DIR");
     for round in 0..4 {
@@ -78,7 +78,7 @@ fn every_filler_but_the_last_is_killed_and_nobody_hangs() {
 }
 
 #[test]
-fn a_fill_that_fails_or_panics_is_done_again() {
+fn a_fill_that_fails_or_panics_is_repeated() {
     for how in ["error", "panic"] {
         for ranks in [1, 3] {
             let outcome = local(ranks, "4M", &[], &[&probe(), "fail-first", "-", how]).ok();
@@ -129,7 +129,7 @@ fn frozen_memory_is_sealed_by_the_kernel_and_a_write_faults() {
 }
 
 #[test]
-fn who_may_still_write_is_named() {
+fn the_error_names_processes_that_may_still_write() {
     let probe = probe();
     // A child from before the freeze keeps its writable mapping.
     let outcome = local(2, "4M", &[], &[&probe, "freeze", "-", "child-before"]).ok();
@@ -168,7 +168,7 @@ fn bounded(what: &str) -> Outcome {
 }
 
 #[test]
-fn a_flipped_byte_of_the_identity_is_a_clear_error() {
+fn a_flipped_byte_of_the_identity_gives_a_clear_error() {
     let outcome = bounded("flip-identity").ok();
     let line = outcome.lines("refused ");
     let (refused, tried) = line.first().and_then(|l| l.split_once(" of ")).expect("it said so");
@@ -177,7 +177,7 @@ fn a_flipped_byte_of_the_identity_is_a_clear_error() {
 }
 
 #[test]
-fn a_flipped_byte_of_a_changing_word_is_never_a_crash_nor_a_loss() {
+fn a_flipped_byte_of_a_changing_word_never_causes_a_crash_or_a_loss() {
     let outcome = bounded("flip-state").ok();
     let line = outcome.lines("tried ").pop().expect("it said so");
     assert!(line.contains(" bad 0 "), "{outcome:?}");
@@ -185,7 +185,7 @@ fn a_flipped_byte_of_a_changing_word_is_never_a_crash_nor_a_loss() {
 }
 
 #[test]
-fn a_flipped_byte_under_one_who_waits_is_no_hang() {
+fn a_flipped_byte_never_hangs_a_waiting_process() {
     let outcome = bounded("flip-waiting").ok();
     assert_eq!(outcome.lines("waiter 2 filler 0 value Some(4711) soon true").len(), 1, "{outcome:?}");
 }

@@ -179,7 +179,7 @@ fn still_serves(name: &str) {
 }
 
 #[test]
-fn nonsense_while_the_job_starts_does_not_matter() {
+fn malformed_messages_during_the_start_are_ignored() {
     let mut job = waiting_job("nonsense");
     for _ in 0..5 {
         talk_nonsense(&job.socket);
@@ -188,7 +188,7 @@ fn nonsense_while_the_job_starts_does_not_matter() {
 }
 
 #[test]
-fn nonsense_while_the_job_runs_does_not_matter() {
+fn malformed_messages_during_the_run_are_ignored() {
     let job = running_job("nonsense-runs");
     let agent = job.agent().expect("it serves");
     for _ in 0..5 {
@@ -202,7 +202,7 @@ fn nonsense_while_the_job_runs_does_not_matter() {
 }
 
 #[test]
-fn clients_that_never_speak_or_never_read_do_not_make_the_agent_grow() {
+fn clients_that_never_send_or_never_read_do_not_grow_the_agent() {
     let mut job = waiting_job("burden");
     let agent = job.agent().expect("it serves");
     let before = weight(agent);
@@ -214,7 +214,7 @@ fn clients_that_never_speak_or_never_read_do_not_make_the_agent_grow() {
 }
 
 #[test]
-fn ten_thousand_connections_while_the_job_starts_and_while_it_runs() {
+fn a_job_withstands_ten_thousand_connections() {
     // 128 strangers are allowed; the oldest of the rest is closed. In rounds: this process may open
     // 1024 files or so.
     let mut job = waiting_job("crowd-starts");
@@ -258,7 +258,7 @@ fn ten_thousand_connections_while_the_job_starts_and_while_it_runs() {
 }
 
 #[test]
-fn another_user_gets_nothing_from_the_agent() {
+fn the_agent_refuses_another_user() {
     let Some(other) = OtherUser::new("another user who connects to the agent") else { return };
     let job = running_job("other-client");
     let outcome = Outcome::of(other.command(other.program(&probe())).args(["knock", &job.socket])).ok();
@@ -279,7 +279,7 @@ fn name_for(namespace: &str) -> String {
 }
 
 #[test]
-fn another_user_who_takes_the_name_first_is_found_out() {
+fn a_socket_name_taken_by_another_user_is_detected() {
     let namespace = format!("hostbuf-test-{}", std::process::id());
     let exec = || {
         let mut command = Command::new("timeout");
@@ -312,7 +312,7 @@ fn another_user_who_takes_the_name_first_is_found_out() {
 }
 
 #[test]
-fn an_agent_without_descriptors_says_so_and_nobody_waits() {
+fn an_agent_without_descriptors_reports_the_limit_at_once() {
     let script =
         format!("ulimit -n 16; exec {} run --launcher local -n 40 --size 1M -- true", hostbuf().display());
     let outcome = Outcome::of(Command::new("sh").args(["-c", &script]));

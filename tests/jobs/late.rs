@@ -22,7 +22,7 @@ fn held(place: &'static str, seconds: &str) -> Job {
 }
 
 #[test]
-fn a_rank_that_hangs_before_its_main_is_named() {
+fn the_error_names_a_rank_that_hangs_before_its_main() {
     let host = process::host_name();
     for (place, words) in [
         (
@@ -56,7 +56,7 @@ fn a_stopped_rank_is_reported_as_stopped() {
 }
 
 #[test]
-fn without_a_limit_the_job_waits_for_it() {
+fn without_a_limit_the_job_waits_for_a_late_rank() {
     // Longer than the other job needs to fail. That job was started later, and its agent measures
     // the time.
     let mut patient = held("image", "0");
@@ -115,7 +115,7 @@ fn ranks_missing_on_another_host_are_reported() {
 }
 
 #[test]
-fn hostbuf_exec_has_a_limit_too() {
+fn hostbuf_exec_has_the_same_limit() {
     if !can_simulate() {
         return;
     }

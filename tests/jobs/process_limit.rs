@@ -7,7 +7,7 @@ use crate::other_user::OtherUser;
 /// Runs a job as another user with each of a range of limits. The launcher, the agent, one of its
 /// threads, a process that takes memory or a rank is the first that cannot be started.
 #[test]
-fn what_a_process_limit_forbids_is_named_and_ends_the_job() {
+fn a_process_limit_ends_the_job_with_an_error_that_names_it() {
     let Some(other) = OtherUser::new("a limit on processes") else { return };
     let mut refused = 0;
     for limit in 2..=12 {

@@ -37,7 +37,7 @@ fn ranks(outcome: &Outcome, prefix: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_leader_has_registered_every_buffer_before_its_constructors() {
+fn the_leader_registers_every_buffer_before_its_constructors() {
     if !can_register() {
         return;
     }
@@ -58,7 +58,7 @@ fn the_leader_has_registered_every_buffer_before_its_constructors() {
 }
 
 #[test]
-fn the_prefix_registers_too_and_a_later_image_again() {
+fn hostbuf_exec_registers_and_a_later_process_image_registers_again() {
     if !can_register() {
         return;
     }
@@ -109,7 +109,7 @@ fn registering_job(mark: &str) -> Job {
 }
 
 #[test]
-fn no_rank_runs_before_all_is_registered() {
+fn no_rank_runs_before_registration_completes() {
     if !can_register() {
         return;
     }
@@ -122,7 +122,7 @@ fn no_rank_runs_before_all_is_registered() {
 }
 
 #[test]
-fn a_rank_that_is_killed_while_it_registers_ends_the_job() {
+fn a_rank_killed_during_registration_ends_the_job() {
     if !can_register() {
         return;
     }
@@ -136,7 +136,7 @@ fn a_rank_that_is_killed_while_it_registers_ends_the_job() {
 }
 
 #[test]
-fn the_doctor_tries_it() {
+fn the_doctor_tries_to_register() {
     let outcome = run(&["doctor", "--json"]);
     let report: serde_json::Value = serde_json::from_str(&outcome.stdout).expect("JSON");
     let checks = report["checks"].as_array().expect("a list").iter().filter(|c| c["group"] == "registration");
@@ -189,7 +189,7 @@ fn every_engine_registers_in_the_leader_of_each_host_and_stat_shows_it() {
 }
 
 #[test]
-fn stat_forgets_a_registration_with_its_process() {
+fn stat_lists_no_registration_of_an_ended_process() {
     if !can_register() {
         return;
     }
@@ -230,7 +230,7 @@ fn stat_forgets_a_registration_with_its_process() {
 }
 
 #[test]
-fn freezing_is_still_proven_and_registers_again() {
+fn freezing_still_seals_and_registers_again() {
     if !can_register() {
         return;
     }
@@ -247,7 +247,7 @@ fn freezing_is_still_proven_and_registers_again() {
 }
 
 #[test]
-fn freezing_ends_registrations_before_it_seals_and_makes_them_again_behind() {
+fn freezing_deregisters_before_the_seal_and_registers_after_it() {
     let stand_in = fixture("cc", "early_calls.c", &["-shared", "-fPIC"]).expect("a C compiler is there");
     let job = |fails: Option<&str>| {
         let mut command = Command::new(hostbuf());
@@ -278,7 +278,7 @@ fn freezing_ends_registrations_before_it_seals_and_makes_them_again_behind() {
 }
 
 #[test]
-fn a_device_that_is_not_there_ends_the_job_before_anybody_runs() {
+fn a_missing_device_ends_the_job_before_any_rank_runs() {
     if !can_register() {
         return;
     }
@@ -307,7 +307,7 @@ fn a_device_that_is_not_there_ends_the_job_before_anybody_runs() {
 }
 
 #[test]
-fn what_cannot_be_registered_says_why() {
+fn a_failed_registration_gives_the_reason() {
     if !can_register() {
         return;
     }
@@ -321,7 +321,7 @@ fn what_cannot_be_registered_says_why() {
 }
 
 #[test]
-fn arguments_that_make_no_sense_are_refused_before_anything_starts() {
+fn invalid_arguments_are_refused_before_the_start() {
     let run_with = |more: &[&str]| {
         run(&[&["run", "--launcher", "local", "-n", "2"], more, &["--", "echo", "ran"]].concat())
     };
@@ -356,7 +356,7 @@ fn arguments_that_make_no_sense_are_refused_before_anything_starts() {
 }
 
 #[test]
-fn a_program_of_another_libc_is_refused_and_runs_as_another_rank() {
+fn a_program_of_another_libc_is_refused_as_leader_and_runs_as_another_rank() {
     let Some(show) = build("musl-gcc", "show.c", &[]) else { return };
     if !can_register() {
         return;
@@ -372,7 +372,7 @@ fn a_program_of_another_libc_is_refused_and_runs_as_another_rank() {
 }
 
 #[test]
-fn without_the_object_one_line_says_how_to_build_it() {
+fn without_the_object_one_line_gives_the_build_command() {
     let dir = Scratch::new("no-object");
     fs::create_dir(dir.0.join("bin")).expect("it is new");
     let alone = dir.0.join("bin/hostbuf");
@@ -406,7 +406,7 @@ fn without_the_object_one_line_says_how_to_build_it() {
 }
 
 #[test]
-fn the_objects_export_what_the_header_says_and_come_behind_the_preloaded_one() {
+fn the_objects_export_the_functions_of_the_header_and_load_after_the_preloaded_one() {
     if !can_register() || !have("readelf") {
         return;
     }

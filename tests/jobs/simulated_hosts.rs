@@ -18,7 +18,7 @@ reach h1 h0 30; reach h0 h2 30; reach h2 head 30
 "#;
 
 #[test]
-fn the_network_comes_up_without_the_command_ip() {
+fn the_network_starts_without_the_command_ip() {
     if !can_simulate() {
         return;
     }

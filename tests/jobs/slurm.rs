@@ -81,7 +81,7 @@ fn both_mpiruns_take_the_hosts_from_the_allocation() {
 }
 
 #[test]
-fn srun_with_the_prefix_needs_no_launcher() {
+fn srun_with_hostbuf_exec_needs_no_launcher() {
     let script = format!(
         "srun --mpi=pmix $HOSTBUF exec --size 4M -- {0} && srun $HOSTBUF exec --size 8M -- {0}",
         show()
@@ -105,7 +105,7 @@ fn the_exit_status_of_a_rank_passes_through_srun() {
 }
 
 #[test]
-fn a_signal_for_the_step_reaches_the_ranks() {
+fn a_signal_to_the_job_step_reaches_the_ranks() {
     // Slurm's --signal sends to the step's srun; the launcher passes it on as the engine would.
     let script = "$HOSTBUF run --launcher slurm -n 2 --launcher-arg --mpi=none --size 4M -- \
                   bash -c 'trap \"echo usr1; exit 0\" USR1; echo ready; while :; do read -t 0.1 <> <(:); done' > $SIMHOSTS_DIR/out &
@@ -119,7 +119,7 @@ fn a_signal_for_the_step_reaches_the_ranks() {
 }
 
 #[test]
-fn outside_an_allocation_it_says_so_instead_of_queueing_twice() {
+fn outside_an_allocation_the_error_says_so_and_nothing_is_queued() {
     let mut command = Command::new(hostbuf());
     command.args(["run", "--launcher", "slurm", "--size", "1M", "--", "true"]).env_remove("SLURM_JOB_ID");
     let outcome = Outcome::of(&mut command);

@@ -29,7 +29,7 @@ fn refusal(outcome: &Outcome) -> u64 {
 }
 
 #[test]
-fn more_than_the_host_has_is_refused_at_once() {
+fn a_buffer_larger_than_free_memory_is_refused_at_once() {
     let begun = Instant::now();
     let outcome = local(4, "50T", &[], &["true"]);
     let available = refusal(&outcome);
@@ -46,7 +46,7 @@ fn more_than_the_host_has_is_refused_at_once() {
 }
 
 #[test]
-fn more_than_one_of_two_hosts_has_is_one_line_too() {
+fn a_buffer_too_large_for_one_of_two_hosts_gives_one_line() {
     if !can_simulate() {
         return;
     }
@@ -131,7 +131,7 @@ impl Drop for Cgroup {
 }
 
 #[test]
-fn a_cgroup_limits_and_an_exact_fit_fits() {
+fn a_cgroup_limits_the_buffer_and_an_exact_fit_succeeds() {
     let probe = probe();
     for (pages, limit) in [("4k", 200 << 20), ("thp", 200 << 20), ("auto", 333 << 20)] {
         let Some(cgroup) = Cgroup::new(&format!("exact-{pages}"), limit) else { return };
@@ -154,7 +154,7 @@ fn a_cgroup_limits_and_an_exact_fit_fits() {
 }
 
 #[test]
-fn the_cgroups_above_limit_too() {
+fn ancestor_cgroups_limit_the_buffer() {
     let Some(outer) = Cgroup::new("outer", 100 << 20) else { return };
     let inner = Cgroup::below(&outer.0, "inner", 1 << 30).expect("the outer one could be made");
     let innermost = Cgroup::below(&inner.0, "innermost", 1 << 40).expect("the inner one could be made");
@@ -167,7 +167,7 @@ fn the_cgroups_above_limit_too() {
 }
 
 #[test]
-fn a_cgroup_of_version_2_limits() {
+fn a_cgroup_of_version_2_limits_the_buffer() {
     let controllers = fs::read_to_string("/sys/fs/cgroup/cgroup.controllers")
         .or_else(|_| fs::read_to_string("/sys/fs/cgroup/unified/cgroup.controllers"))
         .unwrap_or_default();
@@ -192,7 +192,7 @@ fn a_cgroup_of_version_2_limits() {
 }
 
 #[test]
-fn a_kill_by_the_cgroup_becomes_the_same_error() {
+fn a_kill_by_the_cgroup_gives_the_same_error() {
     // The check finds enough room; then the limit falls, as if others took the memory meanwhile.
     const GIB: u64 = 1 << 30;
     let Some(cgroup) = Cgroup::new("kill", 4 * GIB) else { return };
@@ -268,7 +268,7 @@ impl Drop for Pool {
 }
 
 #[test]
-fn reserved_huge_pages_are_taken_where_they_are_and_demanded_where_they_are_not() {
+fn reserved_huge_pages_are_used_and_their_absence_is_an_error_on_request() {
     let probe = probe();
     let touch: &[&str] = &[&probe, "touch"];
     if let Some(_pool) = Pool::of(0) {
@@ -317,7 +317,7 @@ fn reserved_huge_pages_are_taken_where_they_are_and_demanded_where_they_are_not(
 /// refused.
 #[test]
 #[allow(unsafe_code)]
-fn where_nothing_is_collapsed_auto_takes_ordinary_pages() {
+fn auto_uses_small_pages_without_transparent_huge_pages() {
     let Some(_pool) = Pool::of(0) else { return };
     let without = |pages: &str| {
         let mut command = Command::new(hostbuf());
@@ -339,7 +339,7 @@ fn where_nothing_is_collapsed_auto_takes_ordinary_pages() {
 }
 
 #[test]
-fn transparent_huge_pages_on_demand() {
+fn transparent_huge_pages_are_used_on_request() {
     let outcome = local(2, "64M", &["--pages", "thp"], &[&probe(), "touch"]);
     if outcome.status == 0 {
         assert_eq!(
@@ -354,7 +354,7 @@ fn transparent_huge_pages_on_demand() {
 }
 
 #[test]
-fn a_limited_address_space_is_found_out_before_anything_is_touched() {
+fn a_limited_address_space_is_detected_before_any_page_is_touched() {
     let limited = |kilobytes: u64, more: &str, size: &str| {
         let (hostbuf, probe) = (hostbuf().display().to_string(), probe());
         let line = format!("{hostbuf} run --launcher local -n 2 --size {size} {more} -- {probe} touch");
@@ -370,7 +370,7 @@ fn a_limited_address_space_is_found_out_before_anything_is_touched() {
 }
 
 #[test]
-fn lazy_takes_no_page_before_it_is_touched() {
+fn a_lazy_buffer_takes_no_page_before_the_first_touch() {
     let probe = probe();
     for (lazy, taken) in [(",lazy", 0), ("", 64 << 20)] {
         let size = format!("size=64M{lazy}");
@@ -405,7 +405,7 @@ fn ranks_share_2_tib_of_lazy_addresses() {
 
 /// The limit on the length of files counts for memory files too, first for the control page's.
 #[test]
-fn a_limit_on_files_is_named_with_its_remedy() {
+fn the_error_for_a_file_size_limit_names_the_remedy() {
     for kibibytes in ["0", "64"] {
         let script = format!(
             "ulimit -f {kibibytes}; exec {} run --launcher local --size 4M -- true",

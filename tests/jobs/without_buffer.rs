@@ -108,7 +108,7 @@ fn the_line_names_only_the_ranks_without_a_buffer_and_verbose_counts_them() {
 }
 
 #[test]
-fn require_makes_a_program_without_a_buffer_an_error_before_any_rank_runs() {
+fn require_refuses_a_program_without_a_buffer_before_any_rank_runs() {
     let Some(fixed) = build("gcc", "variables.c", &["-static"]) else { return };
     let plain = build("cc", "variables.c", &[]).unwrap();
     let outcome = local(2, "4M", &["--require"], &[&plain, ":", "-n", "1", "--", &fixed]);
@@ -123,7 +123,7 @@ fn require_makes_a_program_without_a_buffer_an_error_before_any_rank_runs() {
 }
 
 #[test]
-fn every_host_of_an_mpirun_has_its_line() {
+fn every_host_of_an_mpirun_prints_its_line() {
     let Some(fixed) = build("gcc", "variables.c", &["-static"]) else { return };
     if !can_simulate() {
         return;
@@ -147,7 +147,7 @@ fn every_host_of_an_mpirun_has_its_line() {
 /// mpirun of Open MPI 4.1 crashes if it gets a signal while it ends a job of which a rank has
 /// failed.
 #[test]
-fn an_engine_ends_a_job_of_which_ranks_fail_undisturbed() {
+fn an_engine_ends_a_job_with_failing_ranks_by_itself() {
     let Some(fixed) = build("gcc", "variables.c", &["-static"]) else { return };
     if !can_simulate() {
         return;
@@ -184,7 +184,7 @@ fn privileged_rank(what: &str, reason: &str, grant: impl Fn(&str)) {
 }
 
 #[test]
-fn a_setuid_program_runs_without_a_buffer_and_the_others_have_it() {
+fn a_setuid_program_runs_without_the_buffer_of_the_other_ranks() {
     privileged_rank("setuid programs", "setuid", |path| {
         use std::os::unix::fs::PermissionsExt;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o4755)).unwrap();
@@ -192,7 +192,7 @@ fn a_setuid_program_runs_without_a_buffer_and_the_others_have_it() {
 }
 
 #[test]
-fn a_program_with_file_capabilities_runs_without_a_buffer_and_the_others_have_it() {
+fn a_program_with_file_capabilities_runs_without_the_buffer_of_the_other_ranks() {
     privileged_rank("file capabilities", "has file capabilities", |path| {
         // CAP_NET_RAW, permitted and effective, as setcap(8) writes it.
         let set = "import os, struct, sys\n\

@@ -71,27 +71,27 @@ const POINTERS: [&str; 2] = ["20000 words, 13768 of them different", "in 4 ranks
 const WORDS: [&str; 1] = ["4096 different words of 20000, in 4 ranks; 0 of them find something else; sealed"];
 
 #[test]
-fn a_table_full_of_pointers_in_c() {
+fn pointer_table_runs_by_every_mpi() {
     example(C, "c/pointer_table.c", &POINTERS);
 }
 
 #[test]
-fn a_map_of_strings_in_cpp() {
+fn word_map_runs_by_every_mpi() {
     example(CPP, "cpp/word_map.cpp", &WORDS);
 }
 
 #[test]
-fn a_table_full_of_pointers_with_sanitizers() {
+fn pointer_table_runs_with_sanitizers() {
     sanitized(C, "c/pointer_table.c", &POINTERS);
 }
 
 #[test]
-fn a_map_of_strings_with_sanitizers() {
+fn word_map_runs_with_sanitizers() {
     sanitized(CPP, "cpp/word_map.cpp", &WORDS);
 }
 
 #[test]
-fn a_table_of_physics_in_fortran() {
+fn cross_sections_runs_by_every_mpi() {
     example(
         FORTRAN,
         "fortran/cross_sections.f90",

@@ -72,22 +72,22 @@ fn guide(page: &str, builder: &str, source: &str, wanted: &str) {
 }
 
 #[test]
-fn the_page_for_c() {
+fn the_patch_of_the_page_for_c_applies_and_runs() {
     guide("c.md", C, "charges.c", "100000 atoms, energy 6687, in 4 ranks");
 }
 
 #[test]
-fn the_page_for_cpp() {
+fn the_patch_of_the_page_for_cpp_applies_and_runs() {
     guide("cpp.md", CPP, "words.cpp", "5003 different words, sum 249951710, in 4 ranks");
 }
 
 #[test]
-fn the_page_for_fortran() {
+fn the_patch_of_the_page_for_fortran_applies_and_runs() {
     guide("fortran.md", FORTRAN, "opacity.f90", "opacities' sum 20000189. in 4 ranks");
 }
 
 #[test]
-fn the_pages_name_what_the_programs_print() {
+fn the_pages_contain_the_output_of_the_programs() {
     for (page, wanted) in
         [("c.md", "energy 6687"), ("cpp.md", "sum 249951710"), ("fortran.md", "sum 20000189.")]
     {

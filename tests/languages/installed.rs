@@ -83,7 +83,7 @@ const THEY_SAY: &str = "its own: 1048576 bytes\nthe launcher's: 4194304 bytes\nt
     its own: 1048576 bytes\nhostbuf.f90\nhostbuf_mpi.f90\n";
 
 #[test]
-fn programs_are_built_by_pkg_config_also_when_the_prefix_has_moved() {
+fn pkg_config_builds_programs_also_after_the_prefix_moved() {
     let Some(scratch) = Scratch::installed("pkg-config") else { return };
     if !has("pkg-config", "building with an installation") {
         return;
@@ -158,7 +158,7 @@ fn a_job_runs_from_the_installation() {
 }
 
 #[test]
-fn the_manual_is_found_and_rendered_without_a_warning() {
+fn man_renders_the_manual_without_a_warning() {
     let Some(scratch) = Scratch::installed("manual") else { return };
     if !has("man", "the manual") {
         return;
@@ -184,7 +184,7 @@ fn the_manual_is_found_and_rendered_without_a_warning() {
 }
 
 #[test]
-fn shells_complete() {
+fn shells_complete_commands_and_options() {
     let Some(scratch) = Scratch::installed("completions") else { return };
     let bash = ". $PREFIX/share/bash-completion/completions/hostbuf
                 complete -p hostbuf
@@ -215,7 +215,7 @@ fn shells_complete() {
 }
 
 #[test]
-fn what_was_installed_is_removed_and_nothing_else() {
+fn uninstall_removes_exactly_the_installed_files() {
     let Some(scratch) = Scratch::installed("manifest") else { return };
     let manifest = scratch.run("cat prefix/share/hostbuf/manifest").ok().stdout;
     assert_eq!(scratch.contents(), manifest);
@@ -266,7 +266,7 @@ fn what_was_installed_is_removed_and_nothing_else() {
 }
 
 #[test]
-fn calls_that_make_no_sense() {
+fn invalid_calls_are_refused() {
     let scratch = Scratch::new("calls");
     for (call, status, words) in [
         ("install", 2, "--prefix is missing"),
@@ -306,7 +306,7 @@ fn calls_that_make_no_sense() {
 }
 
 #[test]
-fn the_debian_package_has_all_of_it_and_what_is_in_it_runs() {
+fn the_debian_package_is_complete_and_its_programs_run() {
     let Some(scratch) = Scratch::installed("package") else { return };
     if !has("dpkg-shlibdeps", "the Debian package") {
         return;
@@ -361,7 +361,7 @@ fn the_debian_package_has_all_of_it_and_what_is_in_it_runs() {
 }
 
 #[test]
-fn the_command_alone_says_where_an_agent_comes_from() {
+fn a_command_installed_alone_names_the_source_of_an_agent() {
     // As cargo install leaves it.
     let scratch = Scratch::new("alone");
     fs::create_dir(scratch.0.join("bin")).expect("it is new");

@@ -72,36 +72,36 @@ const CPP: &str = "cpp_interface.cpp";
 const SANITIZERS: [&str; 2] = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
 
 #[test]
-fn as_c11() {
+fn the_header_for_c_compiles_as_c11_and_passes() {
     interface("gcc", &["-std=c11"], C);
 }
 
 #[test]
-fn the_header_for_c_as_cpp17() {
+fn the_header_for_c_compiles_as_cpp17_and_passes() {
     interface("g++", &["-std=c++17", "-x", "c++"], C);
 }
 
 #[test]
-fn as_cpp17_and_cpp20() {
+fn the_header_for_cpp_compiles_as_cpp17_and_cpp20_and_passes() {
     interface("g++", &["-std=c++17", "-O0"], CPP);
     interface("g++", &["-std=c++20", "-O0"], CPP);
 }
 
 #[test]
-fn with_sanitizers() {
+fn the_interfaces_pass_with_sanitizers() {
     interface("gcc", &[&["-std=c11"][..], &SANITIZERS].concat(), C);
     interface("g++", &[&["-std=c++17", "-x", "c++"][..], &SANITIZERS].concat(), C);
     interface("g++", &[&["-std=c++17"][..], &SANITIZERS].concat(), CPP);
 }
 
 #[test]
-fn with_the_static_library() {
+fn the_interfaces_pass_with_the_static_library() {
     interface("gcc", &["-std=c11", "target/lib/libhostbuf.a"], C);
 }
 
 /// Also that both have the same sizes of what they hand to each other.
 #[test]
-fn in_fortran() {
+fn the_module_for_fortran_compiles_and_passes() {
     let library = root().join("target/lib");
     if !library.join("libhostbuf.so").exists() || Command::new("gfortran").arg("--version").output().is_err()
     {
@@ -160,7 +160,7 @@ fn words(text: &str) -> Vec<&str> {
 /// The constants, the members of each type and the arguments of each function are the same in the
 /// module and in the header, in the same order.
 #[test]
-fn the_module_for_fortran_says_what_the_header_says() {
+fn the_module_for_fortran_agrees_with_the_header() {
     let read = |path: &str| fs::read_to_string(root().join(path)).expect("it is there");
     let header: String = read("include/hostbuf.h")
         .split_once("*/")
@@ -245,7 +245,7 @@ fn the_module_for_fortran_says_what_the_header_says() {
 /// Nothing is lost, nothing is read that nobody wrote, and what is in use at the end does not grow
 /// with the work.
 #[test]
-fn under_valgrind() {
+fn the_interfaces_pass_under_valgrind() {
     if Command::new("valgrind").arg("--version").output().is_err() {
         return skip("valgrind: it is not here (scripts/install-deps sanitizers)");
     }

@@ -10,7 +10,7 @@ use crate::python::{by_each, python};
 const HEARD: &str = "all have heard\n";
 
 #[test]
-fn in_c() {
+fn misuse_in_c_gives_errors() {
     if !root().join("target/lib/libhostbuf.so").exists() {
         return skip("mistakes of one rank in C: there is no libhostbuf (scripts/build)");
     }
@@ -33,7 +33,7 @@ fn in_c() {
 /// If the program's MPI is not the launcher's, each rank is alone in it. A rank that attaches a
 /// buffer of its own may go on.
 #[test]
-fn each_for_itself_under_a_launcher() {
+fn a_rank_alone_in_its_mpi_may_fill_only_its_own_buffer() {
     let Some(python) = python() else { return };
     let script = r#"
 import os, hostbuf
@@ -60,7 +60,7 @@ os.write(1, f"{said}\n".encode())
 }
 
 #[test]
-fn in_python() {
+fn misuse_in_python_gives_errors() {
     let Some(python) = python() else { return };
     if !can_simulate() {
         return;

@@ -37,7 +37,7 @@ fn silent(outcome: Outcome) -> Outcome {
 }
 
 #[test]
-fn its_own_tests() {
+fn the_packages_own_tests_pass() {
     let Some(python) = python() else { return };
     // unittest reports on standard error.
     let arguments = ["-m", "unittest", "discover", "--verbose", "--start-directory", "."];
@@ -54,7 +54,7 @@ fn its_own_tests() {
 }
 
 #[test]
-fn examples_in_the_documentation() {
+fn the_examples_in_the_documentation_run() {
     let Some(python) = python() else { return };
     let script = "
 import doctest, importlib, pkgutil, hostbuf
@@ -72,7 +72,7 @@ for name in hostbuf.__all__:
 }
 
 #[test]
-fn type_hints() {
+fn the_type_hints_are_consistent() {
     let Some(python) = python() else { return };
     let cache = format!("target/fixtures/mypy-{}", std::process::id());
     let mut command = Command::new(python);
@@ -83,7 +83,7 @@ fn type_hints() {
 }
 
 #[test]
-fn one_wheel_for_all_versions() {
+fn one_wheel_works_with_all_versions() {
     if python().is_none() {
         return;
     }
@@ -161,7 +161,7 @@ pub fn by_each(name: &str, flavours: &[String], python: &Path, script: &str, loo
 }
 
 #[test]
-fn a_table_that_all_ranks_see() {
+fn the_example_shares_a_table_among_all_ranks() {
     let Some(python) = python() else { return };
     if !can_simulate() {
         return;
@@ -177,7 +177,7 @@ fn a_table_that_all_ranks_see() {
 /// With the lines in docs/python.md that select an MPI library for mpi4py, a job of each MPI has
 /// all its ranks in one world.
 #[test]
-fn the_lines_that_select_the_mpi_library_for_mpi4py() {
+fn the_documented_lines_select_the_mpi_library_for_mpi4py() {
     let Some(python) = python() else { return };
     let page = std::fs::read_to_string(root().join("docs/python.md")).expect("the page is there");
     let (_, section) =
@@ -220,7 +220,7 @@ if names: print(MPI.COMM_WORLD.size, *names)
 
 /// The patch in docs/python.md changes nothing of what the program prints.
 #[test]
-fn the_page_for_python() {
+fn the_patch_of_the_page_for_python_applies_and_runs() {
     let Some(python) = python() else { return };
     if !can_simulate() {
         return;

@@ -3,7 +3,7 @@
 use crate::machines::check_on_both;
 
 #[test]
-fn messages_between_two_hosts() {
+fn a_channel_sends_messages_between_two_hosts() {
     check_on_both(
         "rdma_channel",
         &[

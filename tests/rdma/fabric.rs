@@ -4,7 +4,7 @@
 use crate::machines::check_on_both;
 
 #[test]
-fn puts_and_gets_between_two_hosts() {
+fn a_fabric_puts_and_gets_between_two_hosts() {
     check_on_both(
         "rdma_fabric",
         &[

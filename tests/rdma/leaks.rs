@@ -7,7 +7,7 @@ use std::hint::black_box;
 use crate::checks::check_leaks_in;
 
 #[test]
-fn a_small_object_in_every_round_is_a_leak() {
+fn a_small_object_in_every_round_is_reported_as_a_leak() {
     for (rounds, bytes) in [(2000, 48), (120, 400)] {
         let why = check_leaks_in(rounds, || {
             std::mem::forget(black_box(vec![0u8; bytes]));
@@ -19,7 +19,7 @@ fn a_small_object_in_every_round_is_a_leak() {
 }
 
 #[test]
-fn a_descriptor_that_stays_open_is_a_leak() {
+fn a_descriptor_that_stays_open_is_reported_as_a_leak() {
     let mut rounds = 0;
     let why = check_leaks_in(120, || {
         rounds += 1;
@@ -32,7 +32,7 @@ fn a_descriptor_that_stays_open_is_a_leak() {
 }
 
 #[test]
-fn a_cache_that_fills_is_no_leak() {
+fn a_filling_cache_is_not_reported_as_a_leak() {
     let mut cache = Vec::new();
     let mut rounds = 0;
     let seen = check_leaks_in(120, || {

@@ -77,7 +77,7 @@ fn lines(script: &mut Command) -> Vec<(usize, String)> {
 /// The machines resolve each other's names, lines are printed whole, and the exit status is that of
 /// the failed machine.
 #[test]
-fn two_machines_that_know_each_other() {
+fn two_machines_reach_each_other() {
     let Some(mut script) = script() else { return };
     let output = script
         .args(["bash", "-c"])
@@ -115,7 +115,7 @@ fn a_machine_that_dies_ends_the_other() {
 }
 
 #[test]
-fn nothing_stays_when_the_script_is_killed() {
+fn nothing_remains_after_the_script_is_killed() {
     let Some(mut script) = script() else { return };
     let temporary = root().join(format!("target/tmp/machines-{}", std::process::id()));
     fs::create_dir_all(&temporary).expect("a folder");

@@ -4,7 +4,7 @@
 use crate::machines::run_on_both;
 
 #[test]
-fn a_write_from_one_host_to_the_other() {
+fn a_queue_pair_writes_from_one_host_to_the_other() {
     let Some(lines) = run_on_both("rdma_pair") else { return };
     // All ranks of a host check the memory.
     let wanted =

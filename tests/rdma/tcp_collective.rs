@@ -69,7 +69,7 @@ fn every_rank_gets_the_operands_of_all() {
 }
 
 #[test]
-fn subgroups_of_subgroups_work() {
+fn groups_can_be_split_repeatedly() {
     ranks(7, |world| {
         let me = world.rank();
         let names: Vec<usize> = (0..7).collect();

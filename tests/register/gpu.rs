@@ -244,7 +244,7 @@ fn a_broken_context_gives_errors_that_name_it() {
 
 #[test]
 #[ignore = "needs a GPU"]
-fn a_forked_child_gets_an_error_and_ends_nothing_of_its_parents() {
+fn a_forked_child_gets_an_error_and_ends_no_registration_of_its_parent() {
     let gpu = gpu();
     let area = Area::new(2);
     let registration = Registration::new(&gpu, span(area.at(), PAGE), Access::WRITE).expect("mapped");

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn docs_have_a_row_for_each_status() {
+    fn the_documentation_has_a_row_for_each_status() {
         let docs = include_str!("../../../docs/failures.md");
         for class in ExitClass::ALL {
             let row = format!("\n| {} | ", class.status());

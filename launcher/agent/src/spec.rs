@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_spec_reads_what_it_writes() {
+    fn a_written_spec_reads_back_unchanged() {
         let spec = Spec {
             job: 0x1234_5678_9abc,
             socket: "hostbuf/0/x".into(),

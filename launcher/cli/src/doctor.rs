@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_and_json_say_the_same() {
+    fn text_and_json_have_the_same_findings() {
         let lines = vec![
             Finding::ok("memfd", "works").needed(),
             Finding::lacks("memlock", "8 MiB").mend("ulimit -l unlimited").value("limit_bytes", 8 << 20),

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_images_are_no_images() {
+    fn damaged_images_are_rejected() {
         let image = fs::read(std::env::current_exe().unwrap()).unwrap();
         assert!(parse(&image).unwrap().dynamic);
         for cut in [0, 5, 16, 40, 63, 64, 100, 500] {

@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_and_files() {
+    fn host_lists_and_host_files_are_parsed() {
         let hosts = parse("h0:2,h1,h0:1").unwrap();
         assert_eq!(list(&hosts), "h0:3,h1:1");
         assert_eq!(list(&used(&hosts, 3)), "h0:3");

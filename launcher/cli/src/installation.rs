@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_installation_is_mended_where_it_is() {
+    fn the_remedy_names_the_place_of_the_installation() {
         for (executable, flavour, mend) in [
             ("/home/u/.cargo/bin/hostbuf", "openmpi4", "scripts/install --prefix /home/u/.cargo openmpi4"),
             ("/usr/bin/hostbuf", "", "scripts/install --prefix /usr/local"),

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn this_test_is_dynamic_and_a_missing_program_says_so() {
+    fn a_dynamic_program_is_recognized_and_a_missing_one_is_reported() {
         let program = Program::find(std::env::current_exe().unwrap().as_os_str()).unwrap();
         assert_eq!((program.not_preloadable.as_deref(), program.asan()), (None, None));
         assert!(program.needed.iter().any(|n| n.starts_with("libc.so")), "{:?}", program.needed);

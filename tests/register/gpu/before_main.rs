@@ -28,7 +28,7 @@ fn command() -> Option<PathBuf> {
 
 #[test]
 #[ignore = "needs a GPU"]
-fn before_main() {
+fn a_job_registers_its_buffer_with_the_gpu_before_main() {
     if std::env::var_os("HOSTBUF_JOB").is_some() {
         return rank();
     }
@@ -52,7 +52,12 @@ fn before_main() {
             "--",
         ])
         .arg(own)
-        .args(["--ignored", "--exact", "gpu::before_main::before_main", "--nocapture"])
+        .args([
+            "--ignored",
+            "--exact",
+            "gpu::before_main::a_job_registers_its_buffer_with_the_gpu_before_main",
+            "--nocapture",
+        ])
         .env("HOSTBUF", &command)
         .stdin(Stdio::null())
         .output()

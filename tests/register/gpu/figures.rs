@@ -88,7 +88,7 @@ impl Drop for Pool {
 
 #[test]
 #[ignore = "needs a GPU"]
-fn registering_one_gib() {
+fn registering_one_gib_is_measured() {
     let gpu = gpu();
     println!("\n| registering 1 GiB, pages of | calls at the same time | register | end |");
     println!("| --- | --- | --- | --- |");
@@ -135,7 +135,7 @@ fn each<T: Send>(places: &mut [T], work: impl Fn(usize, &mut T) + Sync) {
 
 #[test]
 #[ignore = "needs a GPU"]
-fn registering_little() {
+fn registering_small_ranges_is_measured() {
     const TIMES: usize = 200;
     let gpu = gpu();
     println!("\n| registering, 4 KiB pages | for writing | for reading | end |");
@@ -160,7 +160,7 @@ fn registering_little() {
 /// 64 buffers of the user's, sent again and again; a round is waited for as a whole.
 #[test]
 #[ignore = "needs a GPU"]
-fn repeated_sends() {
+fn repeated_sends_are_measured() {
     const MANY: usize = 64;
     let gpu = gpu();
     let device = Device::new(MIB);

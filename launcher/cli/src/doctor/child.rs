@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_crashes_and_hangs() {
+    fn a_child_that_answers_crashes_or_hangs_is_reported() {
         let patience = Duration::from_secs(20);
         assert_eq!(ask(patience, || "yes".into()), Ok("yes".into()));
         assert_eq!(ask(patience, || std::process::abort()), Err("it crashed (SIGABRT)".into()));

@@ -203,7 +203,7 @@ mod tests {
     use crate::finding::Mark;
 
     #[test]
-    fn the_drivers_answers_become_lines() {
+    fn each_answer_of_the_driver_becomes_a_finding() {
         let line = |answer: &str, driver| cuda_line(Ok(answer.into()), driver);
         assert_eq!(line("absent", None).mark, Mark::Ok);
         assert_eq!(line("absent", Some("580.1")).mark, Mark::Lacks);
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_of_driver_and_cuda() {
+    fn driver_and_cuda_versions_are_parsed() {
         assert_eq!(cuda_version(12080), "12.8");
         let text = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.14  Thu Feb 22 01:44:30 UTC 2024\nGCC version: 12.2.0\n";
         assert_eq!(driver_version(text).as_deref(), Some("550.54.14"));

@@ -186,7 +186,7 @@ mod tests {
     use crate::finding::Mark;
 
     #[test]
-    fn releases_of_several_makers() {
+    fn kernel_releases_of_several_distributions_are_parsed() {
         for (text, expected) in [
             ("6.1.0-13-amd64", Some((6, 1))),
             ("5.15.0-1053-azure", Some((5, 15))),

@@ -173,14 +173,14 @@ mod tests {
     use crate::finding::Mark;
 
     #[test]
-    fn cgroup_versions() {
+    fn cgroup_versions_are_parsed() {
         assert_eq!(versions("4:memory:/a\n1:cpu:/\n0::/\n"), ["1", "2"]);
         assert_eq!(versions("0::/user.slice\n"), ["2"]);
         assert!(versions("1:cpu:/\nrubbish\n").is_empty());
     }
 
     #[test]
-    fn free_memory_of_a_node() {
+    fn the_free_memory_of_a_numa_node_is_parsed() {
         let text = "Node 0 MemTotal:       2048 kB\nNode 0 MemFree:         512 kB\n";
         assert_eq!(node_free(text), Some(512 << 10));
         assert_eq!(node_free("Node 0 MemFree: ?"), None);

@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_tried_becomes_a_line() {
+    fn a_probe_becomes_a_finding() {
         let line = outcome("x", Ok("ok with this".into()));
         assert_eq!((line.mark, line.says.as_str()), (Mark::Ok, "works: with this"));
         for (answer, says) in [
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_that_does_not_load_says_why() {
+    fn an_object_that_does_not_load_gives_the_reason() {
         let why = probe(Path::new("/no/such/object.so"), Path::new("/no/such/other.so"));
         assert!(why.starts_with("does not load: /no/such/object.so"), "{why}");
     }

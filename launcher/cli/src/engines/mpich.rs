@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn its_versions_are_recognized() {
+    fn versions_of_mpich_are_recognized() {
         let hydra = "HYDRA build details:\n    Version:                                 4.0.2\n    CC: gcc\n";
         assert_eq!(Mpich.recognize(hydra), Some(Release::new("MPICH", "4.0.2".into(), Some("mpich"))));
         let relative = format!("{hydra}    Configure options: '--prefix=/opt/mvapich2'\n");

@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn its_versions_are_recognized() {
+    fn versions_of_open_mpi_are_recognized() {
         for (text, version, flavour) in [
             ("mpirun (Open MPI) 4.1.4\n\nReport bugs to x\n", "4.1.4", "openmpi4"),
             ("mpirun.openmpi (OpenRTE) 4.1.4\n", "4.1.4", "openmpi4"),

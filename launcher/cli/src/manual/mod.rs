@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_command_that_is_shown_has_a_page_and_no_other() {
+    fn exactly_the_visible_commands_have_manual_pages() {
         let command = <crate::CommandLine as clap::CommandFactory>::command();
         let verbs = command.get_subcommands().filter(|verb| !verb.is_hide_set());
         let mut shown: Vec<_> = verbs.map(Command::get_name).collect();
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shells_offer_the_pages_and_no_files() {
+    fn completions_offer_pages_and_no_files() {
         let command = <crate::CommandLine as clap::CommandFactory>::command();
         let mut text = Vec::new();
         clap_complete::generate(Shell::Bash, &mut for_people(&command), "hostbuf", &mut text);

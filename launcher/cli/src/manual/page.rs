@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_is_not_taken_for_macros() {
+    fn text_is_escaped() {
         assert_eq!(text(".so it's `-n 2` \\fB"), "\\&.so it\\(aqs \\fB\\-n 2\\fR \\efB");
     }
 }

@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn open_mpi_places_agents_only_where_ranks_land() {
+    fn open_mpi_starts_agents_only_on_hosts_with_ranks() {
         let plan =
             plan_of("openmpi", "h0:2,h1:2,h2:2", Some(3), &["./a", ":x"], &["--mca", "btl", "tcp,self"]);
         assert!(
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn placing_options_are_the_programs_alone_and_widen_the_agents() {
+    fn placement_options_apply_to_the_programs_and_widen_the_agents() {
         let plan = plan_of(
             "openmpi",
             "h0:2,h1:2",
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn several_programs() {
+    fn several_programs_start_in_one_command() {
         let plan = plan_of("mpich", "h0:2,h1:2", Some(1), &["./a", ":", "-n", "3", "--", "./b", "y"], &[]);
         let ranks = text(&plan.ranks[0]);
         assert!(
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn local_ranks_know_their_place() {
+    fn local_ranks_get_their_rank_and_size() {
         let plan = plan_of("local", "", Some(2), &["./a", ":", "-n", "1", "./b"], &[]);
         assert_eq!(plan.ranks.len(), 3);
         assert!(text(&plan.ranks[2]).ends_with(" exec --socket s --register=mlock -- ./b"));

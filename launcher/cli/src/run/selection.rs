@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn libraries_tell_the_mpi_of_a_program() {
+    fn the_libraries_of_a_program_determine_its_mpi() {
         let of = |names: &[&str]| mpis_of(&names.iter().map(|&n| n.to_owned()).collect::<Vec<_>>());
         assert_eq!(of(&["libm.so.6", "libmpi.so.40", "libc.so.6"]), [engine("openmpi")]);
         assert_eq!(of(&["libmpi_mpifh.so.40", "libmpi.so.40"]), [engine("openmpi")]);
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_of_another_mpi_is_noticed() {
+    fn an_engine_of_another_mpi_is_detected() {
         let foreign = |option: &str, library: &str| foreign_mpi(engine(option), &[library.to_owned()]);
         assert_eq!(foreign("mpich", "libmpi.so.40").as_deref(), Some("Open MPI"));
         assert_eq!(foreign("local", "libmpi.so.40").as_deref(), Some("Open MPI"));

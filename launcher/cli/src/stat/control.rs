@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn any_flipped_byte_is_a_message() {
+    fn any_flipped_byte_gives_a_message() {
         let (fd, path) = page();
         let file = OpenOptions::new().write(true).read(true).open(&path).unwrap();
         let good = PageSource::File(&path).read().unwrap().unwrap();

@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_agents_and_children_of_two_hosts() {
+    fn the_report_has_the_ranks_agents_and_children_of_two_hosts() {
         let processes = [
             process(10, 1, vec![], &[50]),
             process(11, 10, vec![area("index", 50, 1024)], &[]),

@@ -278,7 +278,7 @@ mod tests {
     const JOB: &str = "000102030405060708090a0b0c0d0e0f";
 
     #[test]
-    fn file_names_are_told_from_others() {
+    fn memory_files_are_recognized_by_name() {
         let name = FileName::parse(&format!("/memfd:hostbuf:{JOB}:index (deleted)")).unwrap();
         assert_eq!((name.job, name.what.as_str()), (0x0001_0203_0405_0607_0809_0a0b_0c0d_0e0f, "index"));
         let control = FileName::parse(&format!("/memfd:hostbuf:{JOB}:/control (deleted)")).unwrap();
@@ -320,14 +320,14 @@ mod tests {
     }
 
     #[test]
-    fn a_process_in_a_container_has_another_number_there() {
+    fn the_pid_inside_a_container_is_read() {
         assert_eq!(inner_number("Name:\tapp\nPid:\t4711\nNSpid:\t4711\t17\nNSpgid:\t1\n"), Some(17));
         assert_eq!(inner_number("NSpid:\t4711\n"), Some(4711));
         assert_eq!((inner_number("NSpid:\n"), inner_number("Pid:\t1\n")), (None, None));
     }
 
     #[test]
-    fn rubbish_is_passed_over() {
+    fn malformed_lines_are_ignored() {
         let text = format!("Rss: 4 kB\n\nxyz\n1-2\n5-6 rw-s 0 0:1 x /memfd:hostbuf:{JOB}:a\nPss: many kB\n");
         assert_eq!(parse_smaps(&text), []);
     }

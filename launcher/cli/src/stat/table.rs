@@ -177,14 +177,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_stand_below_each_other() {
+    fn columns_are_aligned() {
         let row = |cells: &[&str]| cells.iter().map(|&c| c.to_owned()).collect::<Vec<_>>();
         let text = align(&[row(&["A", "BB"]), row(&["long", "x"])]);
         assert_eq!(text, "  A     BB\n  long  x\n");
     }
 
     #[test]
-    fn people_are_grouped_by_name() {
+    fn processes_are_grouped_by_name() {
         let member = |pid, name: &str, child| Member { pid, name: name.into(), child };
         let members = [member(1, "app", false), member(2, "sh", true), member(3, "app", false)];
         assert_eq!(people(&members, false), "app 1 3");

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_decide_how_often_a_buffer_counts() {
+    fn the_accounting_settings_determine_the_charge_for_a_buffer() {
         let text = |kind: &str, parameters: &str| {
             let settings =
                 format!("JobAcctGatherType       = {kind}\nJobAcctGatherParams     = {parameters}\n");

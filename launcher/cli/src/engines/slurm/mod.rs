@@ -244,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_of_tasks_are_read() {
+    fn task_lists_are_parsed() {
         assert_eq!(tasks_of("2(x3),1", 2), Some(2));
         assert_eq!(tasks_of("2(x3),1", 3), Some(1));
         assert_eq!(tasks_of("2(x3),1", 4), None);
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn its_versions_are_recognized() {
+    fn versions_of_slurm_are_recognized() {
         for (text, version) in [("slurm-wlm 22.05.8\n", "22.05.8"), ("slurm 23.11.4\n", "23.11.4")] {
             assert_eq!(Slurm.recognize(text), Some(Release::new("Slurm", version.into(), None)));
         }
