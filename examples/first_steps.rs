@@ -1,8 +1,10 @@
 //! Builds a table in one rank of the host and reads it in all of them.
 //!
 //! ```text
+//! # four ranks
 //! hostbuf run -n 4 --launcher local --size 1M -- target/debug/examples/first_steps
-//! target/debug/examples/first_steps                                                   # one rank, without a launcher
+//! # one rank, without a launcher
+//! target/debug/examples/first_steps
 //! ```
 
 use hostbuf::job::{Collective, Local, Solo};

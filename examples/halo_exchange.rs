@@ -70,7 +70,7 @@ fn arguments() -> Result<([usize; 2], usize)> {
 fn run(world: &SimpleCommunicator, size: [usize; 2], steps: usize) -> Result<String> {
     let group = Mpi::gentle(world);
     let cut = Cut::of(size, group.size(), group.rank())?;
-    let way = Way::find(world, &group, &cut.neighbours())?;
+    let way = Transport::find(world, &group, &cut.neighbours())?;
     let mut plate = Plate::new(size, cut.block.clone());
     let begun = Instant::now();
     let mut exchanging = Duration::ZERO;
@@ -104,7 +104,7 @@ fn run(world: &SimpleCommunicator, size: [usize; 2], steps: usize) -> Result<Str
     ))
 }
 
-/// How the plate is cut: a grid of blocks, as square as can be.
+/// The division of the plate into a grid of blocks, as square as possible.
 struct Cut {
     grid: [usize; 2],
     at: [usize; 2],
@@ -112,7 +112,7 @@ struct Cut {
     block: [std::ops::Range<usize>; 2],
 }
 
-/// Where a neighbour is.
+/// The direction of a neighbour.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Side {
     Above,
@@ -147,7 +147,7 @@ impl Cut {
         (row < self.grid[0] && column < width).then_some(row * width + column)
     }
 
-    /// Those that there are, in one order.
+    /// Lists the existing neighbours, in a fixed order.
     fn sides(&self) -> impl Iterator<Item = (Side, usize)> {
         let all = [Side::Above, Side::Below, Side::Left, Side::Right];
         all.into_iter().filter_map(|side| Some((side, self.neighbour(side)?)))
@@ -174,7 +174,7 @@ struct Column {
     halo: Vec<f64>,
 }
 
-/// What goes to a neighbour, and where what comes from there is put.
+/// The cells to send to a neighbour, and the memory for the cells from it.
 struct Halo<'p> {
     edge: &'p [f64],
     halo: &'p mut [f64],
@@ -207,8 +207,8 @@ impl Plate {
         &mut self.cells[start + 1..start + self.width - 1]
     }
 
-    /// For each neighbour what is exchanged with it, in the order of [`Cut::sides`]. Rows lie in
-    /// one piece and are sent from there; columns are copied.
+    /// Returns the halo of each neighbour, in the order of [`Cut::sides`]. Rows are contiguous and
+    /// are sent from the plate; columns are copied.
     fn halos(&mut self, cut: &Cut) -> Vec<Halo<'_>> {
         let (rows, width) = (self.rows, self.width);
         let inner = 1..width - 1;
@@ -240,7 +240,7 @@ impl Plate {
         halos
     }
 
-    /// One step of time, in every cell the same arithmetic in the same order.
+    /// Computes one time step, with the same arithmetic in the same order in every cell.
     fn step(&mut self) {
         let width = self.width;
         for (column, at) in self.columns.iter().zip([0, width - 1]) {
@@ -261,8 +261,8 @@ impl Plate {
     }
 }
 
-/// How halos are exchanged.
-enum Way<'w> {
+/// The transport of the halos.
+enum Transport<'w> {
     /// A channel to each neighbour.
     #[cfg(feature = "rdma")]
     Channels(Vec<Channel>),
@@ -270,26 +270,26 @@ enum Way<'w> {
     Mpi(&'w SimpleCommunicator, Vec<usize>, String),
 }
 
-impl<'w> Way<'w> {
+impl<'w> Transport<'w> {
     #[cfg(feature = "rdma")]
-    fn find(world: &'w SimpleCommunicator, group: &Mpi, neighbours: &[usize]) -> Result<Way<'w>> {
+    fn find(world: &'w SimpleCommunicator, group: &Mpi, neighbours: &[usize]) -> Result<Transport<'w>> {
         let wanted: Vec<_> = neighbours.iter().map(|&rank| (rank, 0)).collect();
         match Channel::connect(group, &wanted, ChannelOptions::default()) {
-            Ok(channels) => Ok(Way::Channels(channels)),
-            Err(Error::Unsupported { why, .. }) => Ok(Way::Mpi(world, neighbours.to_vec(), why)),
+            Ok(channels) => Ok(Transport::Channels(channels)),
+            Err(Error::Unsupported { why, .. }) => Ok(Transport::Mpi(world, neighbours.to_vec(), why)),
             Err(error) => Err(error),
         }
     }
 
     #[cfg(not(feature = "rdma"))]
-    fn find(world: &'w SimpleCommunicator, _: &Mpi, neighbours: &[usize]) -> Result<Way<'w>> {
-        Ok(Way::Mpi(world, neighbours.to_vec(), "built without it".into()))
+    fn find(world: &'w SimpleCommunicator, _: &Mpi, neighbours: &[usize]) -> Result<Transport<'w>> {
+        Ok(Transport::Mpi(world, neighbours.to_vec(), "built without it".into()))
     }
 
     fn exchange<'p>(&self, halos: &mut [Halo<'p>]) -> Result<()> {
         match self {
             #[cfg(feature = "rdma")]
-            Way::Channels(channels) => {
+            Transport::Channels(channels) => {
                 let edges: Vec<&'p [f64]> = halos.iter().map(|halo| halo.edge).collect();
                 let begin = |(channel, edge)| Channel::begin_send(channel, bytemuck::cast_slice(edge));
                 let sent = channels.iter().zip(edges).map(begin).collect::<Result<Vec<_>>>()?;
@@ -298,7 +298,7 @@ impl<'w> Way<'w> {
                 }
                 sent.into_iter().try_for_each(Sending::wait)
             }
-            Way::Mpi(world, neighbours, _) => {
+            Transport::Mpi(world, neighbours, _) => {
                 let edges: Vec<&'p [f64]> = halos.iter().map(|halo| halo.edge).collect();
                 let peer = |&rank: &usize| world.process_at_rank(rank as i32);
                 mpi::request::scope(|scope| {
@@ -315,15 +315,15 @@ impl<'w> Way<'w> {
     }
 }
 
-impl std::fmt::Display for Way<'_> {
+impl std::fmt::Display for Transport<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             #[cfg(feature = "rdma")]
-            Way::Channels(channels) => {
+            Transport::Channels(channels) => {
                 let of_rank = channels.first().map(Channel::registrations).unwrap_or_default();
                 write!(f, "over RDMA ({} registrations, found again {} times)", of_rank.misses, of_rank.hits)
             }
-            Way::Mpi(_, _, why) => write!(f, "over MPI (no RDMA: {why})"),
+            Transport::Mpi(_, _, why) => write!(f, "over MPI (no RDMA: {why})"),
         }
     }
 }

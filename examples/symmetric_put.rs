@@ -75,7 +75,7 @@ fn run(world: &Mpi, size: u64, rounds: u64) -> Result<String> {
             what: format!("a table of {} bytes has none for each of {} hosts", buffer.len(), hosts.count),
         });
     }
-    let way = Way::find(world, &buffer)?;
+    let way = Transport::find(world, &buffer)?;
     let mut took = Duration::ZERO;
     for round in 0..rounds {
         if hosts.leads() {
@@ -110,7 +110,7 @@ struct Table<'b> {
 }
 
 impl Table<'_> {
-    /// The bytes of a host's part.
+    /// Returns the byte range of a host's part.
     fn part(&self, host: usize) -> std::ops::Range<usize> {
         host * self.words * 8..(host + 1) * self.words * 8
     }
@@ -119,7 +119,7 @@ impl Table<'_> {
         self.buffer.as_ptr().as_ptr().cast::<u64>().wrapping_add(place)
     }
 
-    /// What stands at a place in a round.
+    /// Returns the expected word at a place in a round.
     fn value(place: usize, round: u64) -> u64 {
         (place as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ round
     }
@@ -131,7 +131,7 @@ impl Table<'_> {
         }
     }
 
-    /// How many words of all hosts' parts are wrong.
+    /// Counts the wrong words in the parts of all hosts.
     fn wrong(&self, hosts: usize, round: u64) -> u64 {
         let wrong = |&place: &usize| {
             // SAFETY: inside the buffer; nobody writes between the barriers.
@@ -141,30 +141,30 @@ impl Table<'_> {
     }
 }
 
-/// How the parts go from host to host.
-enum Way {
+/// The transport of the parts from host to host.
+enum Transport {
     #[cfg(feature = "rdma")]
     Puts(hostbuf_rdma::Fabric),
     /// And why not by RDMA.
     Mpi(String),
 }
 
-impl Way {
+impl Transport {
     #[cfg(feature = "rdma")]
-    fn find(world: &Mpi, buffer: &HostBuffer) -> Result<Way> {
+    fn find(world: &Mpi, buffer: &HostBuffer) -> Result<Transport> {
         // SAFETY: nobody makes references into the buffer, which is read and written through
         // pointers, and between barriers.
         match unsafe { hostbuf_rdma::Fabric::connect(world, buffer, hostbuf_rdma::FabricOptions::default()) }
         {
-            Ok(fabric) => Ok(Way::Puts(fabric)),
-            Err(Error::Unsupported { why, .. }) => Ok(Way::Mpi(why)),
+            Ok(fabric) => Ok(Transport::Puts(fabric)),
+            Err(Error::Unsupported { why, .. }) => Ok(Transport::Mpi(why)),
             Err(error) => Err(error),
         }
     }
 
     #[cfg(not(feature = "rdma"))]
-    fn find(_: &Mpi, _: &HostBuffer) -> Result<Way> {
-        Ok(Way::Mpi("built without it".into()))
+    fn find(_: &Mpi, _: &HostBuffer) -> Result<Transport> {
+        Ok(Transport::Mpi("built without it".into()))
     }
 
     /// Sends the own part to all other hosts, and waits for theirs. For the leaders.
@@ -175,7 +175,7 @@ impl Way {
     fn send(&self, table: &Table, hosts: &Hosts, round: u64) -> Result<()> {
         match self {
             #[cfg(feature = "rdma")]
-            Way::Puts(fabric) => {
+            Transport::Puts(fabric) => {
                 /// The signal that says that a host's part has come, and how long to wait for it.
                 const FILLED: usize = 0;
                 const PATIENCE: Duration = Duration::from_secs(60);
@@ -190,7 +190,7 @@ impl Way {
                 }
                 Ok(())
             }
-            Way::Mpi(_) => (0..hosts.count).try_for_each(|host| {
+            Transport::Mpi(_) => (0..hosts.count).try_for_each(|host| {
                 let part = table.part(host);
                 let at = table.buffer.as_ptr().as_ptr().wrapping_add(part.start);
                 // SAFETY: inside the buffer, and between the barriers only this rank has it.
@@ -201,12 +201,12 @@ impl Way {
     }
 }
 
-impl std::fmt::Display for Way {
+impl std::fmt::Display for Transport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             #[cfg(feature = "rdma")]
-            Way::Puts(_) => f.write_str("by puts over RDMA"),
-            Way::Mpi(why) => write!(f, "over MPI (no RDMA: {why})"),
+            Transport::Puts(_) => f.write_str("by puts over RDMA"),
+            Transport::Mpi(why) => write!(f, "over MPI (no RDMA: {why})"),
         }
     }
 }

@@ -2,8 +2,10 @@
  * search tree.
  *
  *     mpicc pointer_table.c -o pointer_table $(pkg-config --cflags --libs hostbuf)
- *     hostbuf run -n 4 --host h0:2,h1:2 --size 16M -- ./pointer_table        the buffer is there before main
- *     mpirun -n 4 ./pointer_table                                           the program makes one
+ *     hostbuf run -n 4 --host h0:2,h1:2 --size 16M -- ./pointer_table
+ *     mpirun -n 4 ./pointer_table
+ *
+ * Under hostbuf run the buffer exists before main. Under mpirun the program allocates one.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,7 +36,7 @@ static void must(hostbuf_status status)
     MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
-/* The same words in every rank, as if read from a file. */
+/* Produces the same words in every rank, as if read from a file. */
 static void word_number(unsigned number, char word[16])
 {
     unsigned mixed = (number * 2654435761u) >> 18;

@@ -1,4 +1,5 @@
-/* A std::pmr::unordered_map with strings and vectors in it, built once in the job and read by all ranks.
+/* A std::pmr::unordered_map with strings and vectors in it, built once in the job and read by all
+ * ranks.
  *
  *     mpicxx -std=c++17 word_map.cpp -o word_map $(pkg-config --cflags --libs hostbuf)
  *     hostbuf run -n 4 --host h0:2,h1:2 --size 64M -- ./word_map
@@ -14,12 +15,13 @@
 
 namespace {
 
-/* Where each word stands. Strings and vectors get the map's memory by themselves. */
+/* Positions of each word. The map's strings and vectors also allocate from its arena. */
 using index = std::pmr::unordered_map<std::pmr::string, std::pmr::vector<unsigned>>;
 
 constexpr unsigned words = 20000;
 
-/* The same in every rank, as if read from a file; long enough that a string has memory of its own. */
+/* Returns the same word in every rank, as if read from a file. Words are long enough that a
+ * string allocates memory. */
 std::string word(unsigned number)
 {
     return "a word that stands in many places, number " + std::to_string(number * 2654435761u >> 20);

@@ -1,14 +1,15 @@
 ! A table of physics data, built once in the job and read by all ranks: cross sections by energy,
 ! for each nuclide.
 !
-!     mpifort hostbuf.f90 hostbuf_mpi.f90 cross_sections.f90 -o cross_sections $(pkg-config --libs hostbuf)
+!     mpifort hostbuf.f90 hostbuf_mpi.f90 cross_sections.f90 -o cross_sections \
+!         $(pkg-config --libs hostbuf)
 !     hostbuf run -n 4 --host h0:2,h1:2 --size 64M -- ./cross_sections
 module cross_section_table
     use hostbuf
     implicit none
     integer, parameter :: nuclides = 60, energies = 2000
 
-    ! What all ranks find: where the arrays lie.
+    ! The root of the buffer, which all ranks find: the addresses of the arrays.
     type, bind(c) :: table
         type(c_ptr) :: energy, section
     end type

@@ -1,4 +1,4 @@
-/* Where each word stands in a text: each rank builds the whole index for itself, and reads it. */
+/* Index of the positions of each word in a text. Each rank builds and reads an index of its own. */
 #include <cstdio>
 #include <string>
 #include <unordered_map>

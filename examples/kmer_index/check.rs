@@ -1,5 +1,6 @@
-//! The same classification again in one process, by other means and in private memory: sorted lists
-//! instead of a hash table, the other strand computed in another way, and nothing of the buffer.
+//! A second classification for comparison, in one process, by other means and in private memory:
+//! sorted lists instead of a hash table, and another computation of the reverse strand. It does not
+//! use the buffer.
 
 use crate::classify::{Contig, Verdict};
 use crate::fasta::Source;
@@ -8,7 +9,7 @@ use crate::kmer::K;
 /// K-mers of contigs that are looked at together: what bounds the memory, at 16 bytes each.
 const TOGETHER: usize = 16 << 20;
 
-/// Bytes that [`verdicts`] takes at most.
+/// Returns an upper bound of the bytes that [`verdicts`] takes.
 pub fn bytes_needed(genomes: &[Source], contigs: &[Contig]) -> u64 {
     let longest = contigs.iter().map(|c| c.bases.len()).max().unwrap_or(0);
     let all: usize = contigs.iter().map(|c| c.bases.len()).sum();
@@ -16,7 +17,7 @@ pub fn bytes_needed(genomes: &[Source], contigs: &[Contig]) -> u64 {
     (all.min(TOGETHER + longest) * size_of::<(u64, u32)>()) as u64 + genome * size_of::<u64>() as u64
 }
 
-/// The verdicts on all contigs.
+/// Returns the verdicts on all contigs.
 pub fn verdicts(genomes: &[Source], contigs: &[Contig]) -> Vec<Verdict> {
     let mut all = vec![Verdict::default(); contigs.len()];
     let mut begin = 0;
@@ -41,7 +42,7 @@ pub fn verdicts(genomes: &[Source], contigs: &[Contig]) -> Vec<Verdict> {
     all
 }
 
-/// How many of the sorted `words` of each contig are in `genome`.
+/// Counts the sorted `words` of each contig that occur in `genome`.
 fn hits(genome: &Source, words: &[(u64, u32)], begin: usize, end: usize) -> Vec<u64> {
     let mut index: Vec<u64> = genome.records.iter().flat_map(|r| canonical(&r.bases)).collect();
     index.sort_unstable();
@@ -57,8 +58,8 @@ fn hits(genome: &Source, words: &[(u64, u32)], begin: usize, end: usize) -> Vec<
     hits
 }
 
-/// The canonical k-mers, in order. The other strand is not rolled along but made of each k-mer: all
-/// bits turned over (which complements the bases) and reversed in pairs.
+/// Returns the canonical k-mers, in order. The reverse complement is not rolled along but computed
+/// from each k-mer: all bits inverted (which complements the bases) and reversed in pairs.
 fn canonical(bases: &[u8]) -> impl Iterator<Item = u64> {
     const UNUSED: u32 = u64::BITS - 2 * K as u32;
     const EVEN: u64 = 0x5555_5555_5555_5555;

@@ -1,4 +1,4 @@
-//! Which genome a contig comes from.
+//! Classification of contigs: finds the genome that a contig comes from.
 
 use crate::fasta::Source;
 use crate::index::Index;
@@ -12,10 +12,10 @@ pub struct Contig {
     pub bases: Vec<u8>,
 }
 
-/// What is known of a contig. A k-mer counts for every genome that has it, as often as it stands in
-/// the contig; the genome with most hits is the contig's. Strains of a species share most k-mers,
-/// so a short contig may hit several equally often: then it is undecided among them, whatever their
-/// order.
+/// The result for a contig. A k-mer counts for every genome that has it, once for each occurrence
+/// in the contig; the contig belongs to the genome with the most hits. Strains of a species share
+/// most k-mers, so several genomes may have equal hits for a short contig. Then the result is a
+/// tie, whatever the order of the genomes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
     /// Its k-mers.
@@ -26,7 +26,7 @@ pub struct Verdict {
     pub best: u64,
     /// The (first) genome with that many.
     pub genome: u64,
-    /// How many genomes have that many.
+    /// The number of genomes with that many hits.
     pub tied: u64,
 }
 
@@ -53,7 +53,7 @@ impl Verdict {
     }
 }
 
-/// All contigs of all files.
+/// Returns the contigs of all files.
 pub fn contigs(files: Vec<Source>) -> Vec<Contig> {
     let of_file = |(file, source): (usize, Source)| {
         source.records.into_iter().map(move |r| Contig { file, name: r.name, bases: r.bases })
@@ -61,8 +61,8 @@ pub fn contigs(files: Vec<Source>) -> Vec<Contig> {
     files.into_iter().enumerate().flat_map(of_file).collect()
 }
 
-/// Who classifies which contig: the longest first, each to the rank with least to do. The same on
-/// all ranks.
+/// Assigns each contig to a rank: the longest first, each to the rank with the least work. All
+/// ranks compute the same assignment.
 pub fn shares(contigs: &[Contig], ranks: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..contigs.len()).collect();
     order.sort_by_key(|&i| std::cmp::Reverse(contigs[i].bases.len()));

@@ -12,7 +12,7 @@ use hostbuf::{Error, Result};
 pub struct Source {
     /// The file's name without folder and ending.
     pub name: String,
-    /// What it holds, in its order.
+    /// The sequences, in the order of the file.
     pub records: Vec<Record>,
 }
 
@@ -55,7 +55,7 @@ pub fn read(path: &Path) -> Result<Source> {
     Ok(Source { name, records })
 }
 
-/// The records of a file's bytes; else what is wrong with it.
+/// Parses the records of a file. The error is a description of the malformed part.
 fn parse(bytes: &[u8]) -> std::result::Result<Vec<Record>, String> {
     if bytes.starts_with(&[0x1f, 0x8b]) {
         return Err("it is compressed; unpack it first (gunzip)".into());

@@ -2,17 +2,20 @@
 //! everywhere.
 //!
 //! ```text
-//! Index ---> table of buckets ---> Node ---> Node ---> null          one node for each different k-mer
+//! Index ---> table of buckets ---> Node ---> Node ---> null
 //!   |                              |  |
-//!   |                              |  +--> a base in a Record's text  where the k-mer stands first
+//!   |                              |  +--> a base in a Record's text
 //!   |                              +-----> Owners ---> Owners ---> null
-//!   |                                         |           |           the genomes that have it, latest first;
-//!   +-----------> Genome ---> Genome ---> .. <+-----------+           nodes with the same genomes share the list
+//!   |                                         |           |
+//!   +-----------> Genome ---> Genome ---> .. <+-----------+
 //!                   +---> Record ---> Record ---> null
 //! ```
 //!
-//! All objects are made by [`build`], lie in the buffer, are never freed and not written after it,
-//! and their pointers are null or lead to each other: the reasons given below rest on this.
+//! There is one node for each different k-mer. It points to the k-mer's first occurrence and to the
+//! list of the genomes that have it, latest first. Nodes with the same genomes share the list.
+//!
+//! [`build`] makes all objects, in the buffer. They are never freed, and not written after it.
+//! Their pointers are null or point to each other: the safety comments below rest on this.
 
 #![allow(unsafe_code)]
 
@@ -102,7 +105,7 @@ unsafe impl Portable for Owners {
 // SAFETY: nothing is written after it was built.
 unsafe impl Sync for Index {}
 
-/// Where a k-mer stands first.
+/// The first position of a k-mer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Site<'a> {
     pub genome: &'a str,
@@ -114,7 +117,7 @@ pub struct Site<'a> {
 }
 
 impl Index {
-    /// All genomes, in the order in which they were given.
+    /// Returns all genomes, in the order of the command line.
     pub fn genomes(&self) -> impl Iterator<Item = &Genome> {
         follow(self.genomes, |genome| genome.next)
     }
@@ -144,7 +147,7 @@ impl Index {
         }
     }
 
-    /// Where the k-mer of `node` stands first.
+    /// Returns the first position of the k-mer of `node`.
     pub fn site<'a>(&'a self, node: &'a Node) -> Option<Site<'a>> {
         // Owners are listed latest first.
         let genome = node.genomes().last()?;
@@ -159,12 +162,12 @@ impl Index {
 }
 
 impl Node {
-    /// The k-mer.
+    /// Returns the k-mer.
     pub fn kmer(&self) -> u64 {
         self.kmer
     }
 
-    /// The genomes that have it, latest first.
+    /// Returns the genomes that have the k-mer, latest first.
     #[inline]
     pub fn genomes(&self) -> impl Iterator<Item = &Genome> {
         // SAFETY: every list names genomes of the index.
@@ -173,7 +176,7 @@ impl Node {
 }
 
 impl Genome {
-    /// Its name.
+    /// Returns the name of the genome.
     pub fn name(&self) -> &str {
         self.name.get()
     }
@@ -197,7 +200,7 @@ fn follow<'a, T: 'a>(first: *const T, next: impl Fn(&'a T) -> *const T) -> impl 
 /// K-mers that are looked up or added at a time.
 const BATCH: usize = 64;
 
-/// Which of `buckets` a k-mer belongs to.
+/// Returns the bucket of a k-mer, of `buckets` in all.
 #[inline]
 fn bucket_of(kmer: u64, buckets: u64) -> usize {
     ((u128::from(spread(kmer)) * u128::from(buckets)) >> 64) as usize
@@ -218,7 +221,7 @@ fn prefetch<T>(at: *const T) {
 /// Nodes are taken from the arena so many at a time.
 const NODES: usize = 4096;
 
-/// How many bytes an index takes at most.
+/// Returns an upper bound of the bytes of an index.
 pub fn bytes_needed(genomes: &[Source], distinct: u64) -> u64 {
     let mut bytes = size_of::<Index>() as u64 + distinct * size_of::<Bucket>() as u64;
     bytes += distinct.next_multiple_of(NODES as u64) * size_of::<Node>() as u64;
@@ -229,7 +232,7 @@ pub fn bytes_needed(genomes: &[Source], distinct: u64) -> u64 {
         bytes += (size_of::<Genome>() + genome.name.len()) as u64 + genome.bases();
         let names: usize = genome.records.iter().map(|r| r.name.len()).sum();
         bytes += (names + genome.records.len() * size_of::<Record>()) as u64;
-        // What alignment takes between texts and objects.
+        // The padding between texts and objects.
         bytes += 16 * (genome.records.len() as u64 + 1);
     }
     bytes + 4096
@@ -361,7 +364,7 @@ impl<'b> Builder<'b> {
         Ok(())
     }
 
-    /// The list `rest` with `genome` in front of it.
+    /// Returns the list `rest` with `genome` in front of it.
     fn with(&mut self, lists: &mut Lists, rest: *const Owners, genome: &Genome) -> Result<*const Owners> {
         if !ptr::eq(rest, lists.latest.0) || lists.latest.1.is_null() {
             let list = match lists.with.get(&rest) {

@@ -4,7 +4,7 @@
 pub const K: usize = 31;
 
 const MASK: u64 = (1 << (2 * K)) - 1;
-/// What [`CODES`] says of letters that are no base.
+/// The value of [`CODES`] for letters that are no base.
 const BREAK: u8 = 4;
 
 /// A, C, G, T in two bits each, so that the complement of `c` is `3 - c`. N and the other letters
@@ -26,13 +26,13 @@ pub struct Kmers<'a> {
     bases: &'a [u8],
     /// The next base to take.
     at: usize,
-    /// How many bases since the last break.
+    /// The number of bases since the last break.
     run: usize,
     forward: u64,
     reverse: u64,
 }
 
-/// See [`Kmers`].
+/// Returns the canonical k-mers of a sequence, as [`Kmers`] describes.
 pub fn kmers(bases: &[u8]) -> Kmers<'_> {
     Kmers { bases, at: 0, run: 0, forward: 0, reverse: 0 }
 }
@@ -59,7 +59,7 @@ impl Iterator for Kmers<'_> {
     }
 }
 
-/// A k-mer as letters.
+/// Formats a k-mer as letters.
 pub fn letters(kmer: u64) -> String {
     (0..K).rev().map(|i| char::from(b"ACGT"[(kmer >> (2 * i) & 3) as usize])).collect()
 }
@@ -75,7 +75,7 @@ pub fn spread(kmer: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// By the definition, on letters.
+    /// Computes the canonical k-mers by their definition, on letters.
     fn by_letters(bases: &str) -> Vec<(usize, String)> {
         let complement = |c: char| "TGCA".chars().nth("ACGT".find(c).unwrap()).unwrap();
         let canonical = |word: &str| {

@@ -141,13 +141,13 @@ fn read_all(paths: &[PathBuf]) -> Result<Vec<Source>> {
     paths.iter().map(|path| fasta::read(path)).collect()
 }
 
-/// What reading and checking takes in private memory.
+/// Returns the private memory that reading and checking takes.
 fn private_bytes(genomes: &[Source], contigs: &[Contig]) -> u64 {
     let texts = genomes.iter().map(Source::bases).sum::<u64>();
     texts + check::bytes_needed(genomes, contigs) + (64 << 20)
 }
 
-/// How many genomes to take when the index may take `room` bytes.
+/// Returns the number of genomes whose index fits into `room` bytes.
 fn choose(genomes: &[Source], needs: &[Need], room: u64) -> Result<usize> {
     match survey::fitting(needs, room) {
         0 => Err(invalid(format!(
@@ -160,7 +160,7 @@ fn choose(genomes: &[Source], needs: &[Need], room: u64) -> Result<usize> {
     }
 }
 
-/// What was taken, and what not.
+/// Describes the chosen genomes, and those left out.
 fn choice(genomes: &[Source], needs: &[Need], taken: usize) -> String {
     let bases = genomes[..taken].iter().map(Source::bases).sum();
     let need = needs[taken - 1];
@@ -181,7 +181,7 @@ fn choice(genomes: &[Source], needs: &[Need], taken: usize) -> String {
     text
 }
 
-/// `--print-size`.
+/// Computes the output of `--print-size`.
 fn size(arguments: &Arguments) -> Result<String> {
     let genomes = read_all(&arguments.genomes)?;
     let contigs = classify::contigs(read_all(&arguments.contigs)?);
@@ -198,7 +198,7 @@ fn size(arguments: &Arguments) -> Result<String> {
     Ok(format!("{}\n", needs[taken - 1].bytes))
 }
 
-/// The launcher's buffer, or a new one; and how many genomes to take (on rank 0).
+/// Attaches the launcher's buffer or allocates one, and chooses the number of genomes (on rank 0).
 fn obtain(
     team: &Team,
     members: &[Member],
@@ -377,7 +377,8 @@ mod tests {
         }
     }
 
-    /// Two genomes with a stretch in common, and contigs of one, of the other, of both and of none.
+    /// Returns two genomes with a common stretch, and contigs of one, of the other, of both and of
+    /// none.
     fn small() -> (Vec<Source>, Vec<Contig>) {
         let mut seed = 3;
         let mut random = |length: usize| -> Vec<u8> {

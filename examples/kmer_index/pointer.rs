@@ -11,12 +11,12 @@ use crate::index::{Index, Node};
 use crate::kmer::{kmers, letters};
 use crate::team::{Member, Team};
 
-/// What was sent, and what was found there.
+/// The address that was sent, and the data at that address.
 pub struct Delivery {
     pub from: usize,
     pub to: usize,
     pub address: u64,
-    /// What both ranks see there.
+    /// The data that both ranks read at the address.
     pub content: String,
 }
 
@@ -68,7 +68,7 @@ pub fn deliver(
     Ok(Some(Delivery { from, to, address, content: theirs }))
 }
 
-/// The first node that a contig hits.
+/// Returns the first node that a contig hits.
 fn node_in<'a>(index: &'a Index, contigs: &[Contig]) -> Option<&'a Node> {
     contigs.iter().find_map(|contig| {
         let words: Vec<u64> = kmers(&contig.bases).map(|(_, kmer)| kmer).collect();

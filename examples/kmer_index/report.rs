@@ -1,4 +1,4 @@
-//! What the demo prints.
+//! The output of the demo.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -20,7 +20,7 @@ pub fn print(text: &str) {
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
-/// `47 206 349`.
+/// Formats a number with spaces: `47 206 349`.
 pub fn count(n: u64) -> String {
     let digits = n.to_string();
     let mut text = String::new();
@@ -48,7 +48,7 @@ fn times(all: &[(&str, Duration)]) -> String {
 /// At most so many ranks have a line of their own.
 const RANKS: usize = 16;
 
-/// The buffer, and where each rank sees it.
+/// Describes the buffer and its address in each rank.
 pub fn buffer(buffer: &HostBuffer, members: &[Member], addresses: &[u64]) -> String {
     let pages = match (buffer.pages(), buffer.huge_bytes()) {
         (Pages::Transparent, 0) => "pages of 4 KiB (asked for huge ones, and got none)".into(),
@@ -67,7 +67,7 @@ pub fn buffer(buffer: &HostBuffer, members: &[Member], addresses: &[u64]) -> Str
     text
 }
 
-/// The index that was built.
+/// Describes the index.
 pub fn index(index: &Index, used: u64, bases: u64) -> String {
     let (kmers, occurrences) = (count(index.kmers), count(index.occurrences));
     let per = |n: u64| used as f64 / n.max(1) as f64;
@@ -81,7 +81,7 @@ pub fn index(index: &Index, used: u64, bases: u64) -> String {
     )
 }
 
-/// Whether it is read-only, host by host (`sealed`: by host).
+/// States for how many hosts the kernel sealed the buffer. `sealed` has an entry for each host.
 pub fn frozen(frozen: &Frozen, sealed: &[bool]) -> String {
     let hosts = sealed.len();
     let proven = sealed.iter().filter(|s| **s).count();
@@ -94,7 +94,7 @@ pub fn frozen(frozen: &Frozen, sealed: &[bool]) -> String {
     text
 }
 
-/// The pointer that travelled.
+/// Describes the pointer that was sent to another host.
 pub fn pointer(delivery: Option<&Delivery>, members: &[Member]) -> String {
     let Some(Delivery { from, to, address, content }) = delivery else {
         return "pointer    not sent: there is nobody to send it to, or no contig hits the index\n".into();
@@ -106,13 +106,13 @@ pub fn pointer(delivery: Option<&Delivery>, members: &[Member]) -> String {
     )
 }
 
-/// How long everything took.
+/// Lists the times of all phases.
 pub fn phases(launched: bool, launch: &[(&str, Duration)], here: &[(&str, Duration)]) -> String {
     let first = if launched { "before main" } else { "allocate" };
     format!("\ntime       {first}: {}\n           then: {}\n", times(launch), times(here))
 }
 
-/// Memory of the buffer in all ranks together, and what private copies would take.
+/// Compares the memory of the buffer in all ranks together with that of private copies.
 pub fn memory(pss: u64, used: u64, ranks: usize, hosts: usize) -> String {
     let private = used * ranks as u64;
     let several = |n: usize, what: &str| if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") };
@@ -127,7 +127,7 @@ pub fn memory(pss: u64, used: u64, ranks: usize, hosts: usize) -> String {
     )
 }
 
-/// File by file, what the contigs were classified as.
+/// Lists the classifications of the contigs of each file.
 pub fn contigs(files: &[Source], contigs: &[Contig], verdicts: &[Verdict], index: &Index) -> String {
     let width = files.iter().map(|f| f.name.len()).max().unwrap_or(0).max(4);
     let mut text =
@@ -174,8 +174,8 @@ pub fn contigs(files: &[Source], contigs: &[Contig], verdicts: &[Verdict], index
     text
 }
 
-/// The bytes of `range` that this process accounts for: its private ones, and its share of those
-/// that several processes have mapped (PSS).
+/// Returns the bytes of `range` that the kernel attributes to this process (PSS): its private
+/// memory, and its share of memory that several processes map.
 pub fn pss(range: Range<u64>) -> std::io::Result<u64> {
     let smaps = std::fs::read_to_string("/proc/self/smaps")?;
     let (mut inside, mut sum) = (false, 0);

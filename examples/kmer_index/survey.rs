@@ -1,4 +1,5 @@
-//! How much memory the index needs, asked before anything is allocated, and how much is there.
+//! An estimate of the memory that the index needs, made before the allocation, and the memory that
+//! is available.
 
 use std::collections::HashSet;
 use std::fs;
@@ -7,7 +8,7 @@ use crate::fasta::Source;
 use crate::index;
 use crate::kmer::{kmers, spread};
 
-/// What an index of the first so many genomes needs.
+/// The memory that an index of the first few genomes needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Need {
     /// Different k-mers, at most.
@@ -21,8 +22,9 @@ const COUNTED: u64 = 4 << 20;
 const SAMPLE: u64 = 64;
 const PAGE: u64 = 2 << 20;
 
-/// The needs of the first genome, the first two, and so on. Related genomes share most k-mers, so
-/// they are counted; of a sample it is certain to six standard deviations.
+/// Returns the needs of the first genome, the first two, and so on. Related genomes share most
+/// k-mers, so k-mers are counted; an estimate from a sample is an upper bound by six standard
+/// deviations.
 pub fn survey(genomes: &[Source]) -> Vec<Need> {
     let one_in = if genomes.iter().map(Source::bases).sum::<u64>() <= COUNTED { 1 } else { SAMPLE };
     let mut seen: HashSet<u64, rustc_hash::FxBuildHasher> = HashSet::default();
@@ -43,18 +45,19 @@ pub fn survey(genomes: &[Source]) -> Vec<Need> {
     needs
 }
 
-/// How many of the genomes fit into a buffer of `bytes`.
+/// Returns the number of genomes whose index fits into a buffer of `bytes`.
 pub fn fitting(needs: &[Need], bytes: u64) -> usize {
     needs.iter().take_while(|need| need.bytes <= bytes).count()
 }
 
-/// The largest buffer for which this machine has memory, when `copies` hosts share it (simulated
-/// ones do) and `own` bytes are needed besides. A sixteenth stays free.
+/// Returns the size of the largest buffer for which this machine has memory, if `copies` hosts
+/// share the machine (simulated hosts do) and `own` bytes are needed besides. A sixteenth stays
+/// free.
 pub fn room(copies: u64, own: u64) -> u64 {
     (available() / 16 * 15).saturating_sub(own) / copies.max(1)
 }
 
-/// Bytes that programs here can still have.
+/// Returns the available memory in bytes.
 pub fn available() -> u64 {
     let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
     // In a container, what its limit leaves.

@@ -11,7 +11,7 @@ use hostbuf::{Error, Result};
 pub struct Team {
     /// For what goes fast.
     pub group: Rc<dyn Collective>,
-    /// The same ranks, but who waits sleeps: for waiting until one rank has done what takes long.
+    /// All ranks, with a barrier that sleeps instead of polling: for long waits.
     pub patient: Rc<dyn Collective>,
     /// Ends MPI, after the groups are gone.
     #[cfg(feature = "mpi")]
@@ -22,7 +22,7 @@ pub struct Team {
 pub struct Member {
     pub host: String,
     pub host_index: usize,
-    /// The same for ranks whose hosts are one machine in truth.
+    /// An identifier that simulated hosts on one machine share.
     machine: u64,
 }
 
@@ -87,7 +87,7 @@ impl Team {
         self.rank() == 0
     }
 
-    /// Who everybody is, by rank.
+    /// Returns all ranks' members, by rank.
     ///
     /// # Errors
     /// When a rank is lost.
@@ -110,7 +110,7 @@ impl Team {
         Ok(all.iter().zip(&hosts.host_of).map(member).collect())
     }
 
-    /// Everybody's bytes, by rank.
+    /// Gathers the bytes of all ranks, by rank.
     ///
     /// # Errors
     /// When a rank is lost.
@@ -131,12 +131,12 @@ impl Team {
     }
 }
 
-/// How many hosts there are.
+/// Returns the number of hosts.
 pub fn hosts(members: &[Member]) -> usize {
     members.iter().map(|m| m.host_index + 1).max().unwrap_or(1)
 }
 
-/// How many hosts share the machine of rank `of`: more than one when they are simulated.
+/// Returns the number of hosts on the machine of rank `of`: more than one if they are simulated.
 pub fn hosts_of_machine(members: &[Member], of: usize) -> usize {
     let neighbours = members.iter().filter(|m| m.machine == members[of].machine);
     neighbours.map(|m| m.host_index).collect::<std::collections::BTreeSet<_>>().len()

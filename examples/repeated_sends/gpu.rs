@@ -34,7 +34,7 @@ impl Gpu {
         Ok(Gpu { registrar, memory, stream, length })
     }
 
-    /// Where place `index` is, when all have `bytes`.
+    /// Returns the address of slot `index`, with slots of `bytes` each.
     fn place(&self, index: usize, bytes: usize) -> Outcome<sys::CUdeviceptr> {
         if (index + 1) * bytes > self.length {
             return Err(format!("the GPU's memory has no place {index} of {bytes} bytes").into());

@@ -1,13 +1,13 @@
-//! The same buffers sent again and again: registered for each send, by way of the cache, and from
-//! memory that is registered from the start.
+//! Sends the same buffers repeatedly, in three ways: registers for each send, registers through the
+//! cache, and sends from memory that is registered from the start.
 //!
 //! ```text
 //! repeated_sends [--device cuda|rdma|mlock] [--buffers 64] [--bytes 1048576] [--rounds 20]
 //! ```
 //!
-//! Without `--device` it takes the best that the machine has: a GPU, else an RDMA device (with the
-//! feature `rdma`), else pages that are locked and sent by a socket. What arrived is compared with
-//! what was sent.
+//! Without `--device` it uses the best device of the machine: a GPU, else an RDMA device (with the
+//! feature `rdma`), else locked pages and a socket. The received data is compared with the data
+//! sent.
 
 #![allow(unsafe_code)]
 
@@ -54,7 +54,7 @@ fn arguments() -> Outcome<Arguments> {
     Ok(arguments)
 }
 
-/// Whether the host has room for all buffers: as they are sent, as they arrive, and in blocks of
+/// Checks that the host has memory for all buffers: those to send, those received, and blocks of
 /// powers of two.
 fn fits(&Arguments { buffers, bytes, .. }: &Arguments) -> Outcome<()> {
     let asked = format!("--buffers {buffers} --bytes {bytes}");
@@ -71,7 +71,7 @@ fn fits(&Arguments { buffers, bytes, .. }: &Arguments) -> Outcome<()> {
     Ok(())
 }
 
-/// The host's free memory, bytes.
+/// Returns the host's free memory in bytes.
 fn available() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
@@ -185,8 +185,8 @@ fn run<S: Sender>(what: &str, mut sender: S, arguments: &Arguments) -> Outcome<(
     Ok(())
 }
 
-/// Sends each buffer `rounds` times by `send`; each round sends other contents. What has arrived is
-/// checked.
+/// Sends each buffer `rounds` times by `send`, with other contents in each round, and checks the
+/// received data.
 fn timed<S: Sender>(
     sender: &mut S,
     own: &mut [Vec<u8>],
@@ -218,7 +218,7 @@ fn check<S: Sender>(sender: &mut S, own: &[Vec<u8>]) -> Outcome<()> {
     Ok(())
 }
 
-/// What all sends of one way took, and what of it was spent on registrations.
+/// The total time of all sends of one kind, and the time of their registrations.
 struct Took {
     all: Duration,
     registering: Duration,
