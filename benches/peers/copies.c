@@ -1,11 +1,12 @@
 /*
- * How fast all GPUs of a host copy at the same time, each in a process of its own, from host memory of different kinds: what a
- * shared buffer costs against cuMemHostAlloc, and which of its properties that is.
+ * Measures the rate at which all GPUs of a host copy at the same time, each in a process of its
+ * own, from host memory of different kinds: the cost of a shared buffer against cuMemHostAlloc, and
+ * the property that causes it.
  *
  *   copies REPEATS
  *
- * Each variant is a row: the median of the repeats, of the mean over all GPUs and of the slowest. All GPUs begin a copy together. CUDA's
- * driver is looked for at run time, so this builds without CUDA.
+ * Each variant is a row: the median of the repeats, of the mean over all GPUs and of the slowest.
+ * All GPUs begin a copy together. CUDA's driver is loaded at run time, so this builds without CUDA.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -60,7 +61,7 @@ static const struct variant VARIANTS[] = {
     {"memfd THP, one for all, not registered", PAGEABLE, TRANSPARENT, 1, 0, 0, 0},
 };
 
-/* What the processes of a variant share. */
+/* Shared state of the processes of a variant. */
 struct board {
     atomic_int arrived, failed;
     double seconds[MOST_REPEATS][MOST_GPUS];

@@ -1,5 +1,5 @@
-"""The same vectorised expression on the buffer and on a private array: a turn for each line of
-standard input, answered with the seconds of one lookup of each. Run by scripts/bench."""
+"""Compares a vectorised expression on the buffer with one on a private array. Each line of standard
+input starts a turn, whose answer is the seconds of one lookup in each. Run by scripts/bench."""
 
 import sys
 import time

@@ -1,14 +1,15 @@
 /*
- * What a hit costs in UCX's registration cache: the peer of benches/src/cache.rs, which starts it, tells it when its
- * turn is, and walks the same chain.
+ * Measures the cost of a hit in UCX's registration cache, as the peer of benches/src/cache.rs,
+ * which starts this program, begins its turns, and walks the same chain.
  *
  *   ucx_rcache BASE ENTRIES PAGES STRIDE SEED
  *   ucx_rcache --version
  *
- * ENTRIES registrations of PAGES pages, one in every STRIDE pages from BASE. For each line on standard input, a number of hits
- * and a number of threads, which make as many each, it answers with the nanoseconds of one get and put: of one thread by its own
- * time, of several by the clock, from one to the next of all together. Registering does nothing, and no memory events are asked for: what is
- * left is the cache.
+ * It makes ENTRIES registrations of PAGES pages, one in every STRIDE pages from BASE. Each line on
+ * standard input has the number of hits of each thread, and the number of threads. The answer is
+ * the nanoseconds of one get and put: of one thread by its CPU time, of several threads by the
+ * clock, from one hit to the next of all threads together. Registering does nothing, and no memory events are requested, so only
+ * the cache is measured.
  */
 #define _GNU_SOURCE
 #include <inttypes.h>

@@ -40,7 +40,7 @@ impl Random {
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// True in `percent` of a hundred cases.
+    /// Returns true with a probability of `percent` %.
     fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
@@ -101,7 +101,7 @@ impl Job {
         }
     }
 
-    /// The mappings of one process, ascending.
+    /// Computes the mappings of one process, in ascending order.
     fn space(&self, participant: usize, space: &mut Vec<(usize, usize)>) {
         let mut random = Random(self.seed ^ (participant as u64 + 1).wrapping_mul(0xa076_1d64_78bd_642f));
         space.clear();

@@ -13,7 +13,7 @@ use crate::fixture::Outcome;
 use crate::sample::{note, time, timed, turns};
 use crate::window::Window;
 
-/// On every rank of one host.
+/// Measures an allocation. Every rank of one host calls it.
 pub(crate) fn compare(bytes: usize, repeats: usize, page: &str) -> Outcome {
     let universe = mpi::initialize().ok_or("MPI does not start")?;
     let world = universe.world();

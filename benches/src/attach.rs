@@ -46,7 +46,7 @@ pub(crate) fn compare(hostbuf: &str, rounds: usize, children: usize) -> Outcome 
     Ok(())
 }
 
-/// The rank.
+/// Runs as the rank: starts children with and without hostbuf in turn, and samples their times.
 pub(crate) fn rank(key: &str, children: usize) -> Outcome {
     let own = std::env::current_exe()?;
     let row = |part: &str| format!("{key}-{part}");
@@ -86,7 +86,7 @@ fn lifetime(command: &mut Command) -> Result<Duration, std::io::Error> {
     Ok(begun.elapsed())
 }
 
-/// A process of its own, for its first call.
+/// Measures the first attach in a process of its own.
 pub(crate) fn child() -> Outcome {
     let begun = Instant::now();
     let buffer = HostBuffer::attach()?;

@@ -1,6 +1,6 @@
-//! The registration cache: what a hit costs, with how many entries, threads, and kinds of memory,
-//! beside UCX's; what a miss adds. The policy, and what the monitor adds to munmap, are in files of
-//! their own.
+//! The registration cache: the cost of a hit for several numbers of entries and threads and kinds
+//! of memory, beside UCX's, and the cost that a miss adds. The replacement policy and the cost of
+//! the monitor for munmap have files of their own.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,8 +22,8 @@ fn of_regions(regions: usize, monitor: MonitorMode) -> hostbuf::register::Result
     cache(Budget { regions, bytes: usize::MAX / 2 }, monitor)
 }
 
-/// One get and drop, and the key that the device gave. In line, as in a program's own loop: after a
-/// system call every return costs.
+/// Gets and drops one lease, and returns its key. It is inlined, as in a program's own loop: every
+/// return is costly after a system call.
 #[inline(always)]
 fn hit(cache: &Cache, address: *const u8) -> u64 {
     cache.get(address, ASKED, Access::READ).expect("a hit").key()
@@ -35,8 +35,8 @@ fn fill(cache: &Cache, chain: &Chain) -> hostbuf::register::Result<()> {
         .try_for_each(|span| cache.get(span.start() as *const u8, span.len(), Access::READ).map(drop))
 }
 
-/// `peer`: the program that walks through UCX's cache, or why there is none. `parts`: what to
-/// measure, everything when none is named.
+/// Measures the named `parts`, or all if there are none. `peer` is the program that measures UCX's
+/// cache, or the reason for its absence.
 pub(crate) fn measure(repeats: usize, hits: usize, peer: Result<&str, &str>, parts: &[&str]) -> Outcome {
     let wanted = |part: &str| parts.is_empty() || parts.contains(&part);
     // The bar, and the lowest figure of libfabric's cache that was read on such a machine;
@@ -120,7 +120,7 @@ fn owned(
     Ok(())
 }
 
-/// getpid by the system call, seconds.
+/// Returns the duration of the system call getpid, in seconds.
 fn getpid(calls: usize) -> f64 {
     let begun = own_time();
     for _ in 0..calls {
@@ -217,7 +217,7 @@ fn threads(repeats: usize, hits: usize) -> Outcome {
     Ok(())
 }
 
-/// The p99.9 of hits while another thread registers for a second.
+/// Samples the p99.9 of hits during a second in which another thread registers.
 fn while_registering() -> Outcome {
     let cache = of_regions(64, MonitorMode::Explicit)?;
     let pointer = 0x10_0000 as *const u8;

@@ -67,12 +67,12 @@ impl Chain {
         Chain { starts, cells, first }
     }
 
-    /// The ranges to register.
+    /// Returns the ranges to register.
     pub(crate) fn entries(&self) -> impl Iterator<Item = Span> {
         self.starts.iter().map(|&start| Span::new(start, PAGES * PAGE).expect("a range of memory"))
     }
 
-    /// The ranges to ask for.
+    /// Returns the ranges to request.
     pub(crate) fn asked(&self) -> impl Iterator<Item = Span> {
         self.cells[self.first..].iter().map(|cell| Span::new(cell.address, ASKED).expect("a range of memory"))
     }

@@ -12,8 +12,8 @@ use hostbuf::HostBuffer;
 use crate::fixture::Outcome;
 use crate::sample::{median, note, sample, time, timed};
 
-/// The program. With `stamps` rank 0 says when it reached what, and how long the agent's phases
-/// took.
+/// Runs as the launched program. With `stamps`, rank 0 prints the time of each step and the
+/// durations of the agent's phases.
 pub(crate) fn trivial(stamps: bool) -> Outcome {
     let main = now();
     let universe = mpi::initialize().ok_or("MPI does not start")?;
@@ -125,7 +125,8 @@ impl Setup {
     }
 }
 
-/// Inside simulated hosts: MPIRUN and SIMHOSTS_HOSTS say how to start. `which`: `exec`, `run`.
+/// Compares the start by each of `which` (`exec`, `run`) with plain mpirun. It runs inside of
+/// simulated hosts; MPIRUN and SIMHOSTS_HOSTS describe them.
 pub(crate) fn compare(hostbuf: &str, repeats: usize, which: &[&str]) -> Outcome {
     let setup = Setup::of_environment(hostbuf)?;
     for times in setup.turns(repeats, which, "trivial")? {
@@ -182,7 +183,7 @@ fn parts(setup: &Setup, kind: &str, key: &str, repeats: usize) -> Outcome {
     Ok(())
 }
 
-/// One run, as parts in seconds.
+/// Runs the program once, and returns the duration of each part in seconds.
 fn stamps(setup: &Setup, kind: &str) -> Result<Vec<(String, f64)>, Box<dyn std::error::Error>> {
     let (reader, writer) = std::io::pipe()?;
     let mut command = setup.command(kind, "stamps");

@@ -10,7 +10,7 @@ use crate::sample::{note, sample, time, timed, unmeasured};
 const PAGES: u64 = 64;
 const PAGE: u64 = 4096;
 
-/// `program`: tests/fixtures/far_pages.c.
+/// Compares lazy buffers of several sizes. `program` is tests/fixtures/far_pages.c.
 pub(crate) fn compare(hostbuf: &str, program: &str, ranks: u64, repeats: usize) -> Outcome {
     let start = |size: &str, rest: &[&str]| -> Result<_, Box<dyn std::error::Error>> {
         let count = ranks.to_string();

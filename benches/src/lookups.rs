@@ -1,9 +1,10 @@
 //! Random 8-byte lookups: the buffer against private memory with transparent huge pages, and
 //! against an MPI window.
 //!
-//! The dependent chain is what is judged: every lookup's address comes from the lookup before, so
-//! each pays the whole way to memory and the page walk. The chain is one cycle through all words in
-//! an order that no prefetcher guesses. Sixteen chains at once, interleaved, are printed beside it.
+//! The bar applies to the dependent chain: the address of each lookup comes from the previous
+//! lookup, so each pays for the whole path to memory and the page walk. The chain is one cycle
+//! through all words in an order that no prefetcher predicts. Sixteen interleaved chains are
+//! printed beside it.
 
 use hostbuf::job::Solo;
 use hostbuf::{BufferOptions, HostBuffer, Pages};
@@ -17,7 +18,7 @@ use crate::window::Window;
 struct Table {
     name: String,
     at: *mut u64,
-    /// Where the chain stands.
+    /// The current position of the chain.
     next: u64,
 }
 
@@ -56,7 +57,7 @@ pub(crate) fn compare(bytes: usize, repeats: usize, pages: &[&str]) -> Outcome {
         fill(table.at, words);
     }
     let private_thp = "private-thp";
-    // What private memory and the window really stand on.
+    // The pages that the kernel actually gave to private memory and to the window.
     for field in ["AnonHugePages", "ShmemPmdMapped"] {
         let text = std::fs::read_to_string("/proc/self/smaps_rollup")?;
         let line = text.lines().find_map(|l| l.strip_prefix(field)).unwrap_or(": not told");
@@ -82,7 +83,7 @@ pub(crate) fn compare(bytes: usize, repeats: usize, pages: &[&str]) -> Outcome {
     Ok(())
 }
 
-/// A table's time belongs to every row in which it stands.
+/// Prints a table's time for every row that contains the table.
 fn tell(name: &str, private_thp: &str, pages: &[&str], chain: f64, lanes: f64) {
     for (kind, each) in [("lookup", chain), ("lookup16", lanes)] {
         for page in pages {
@@ -103,7 +104,8 @@ fn tell(name: &str, private_thp: &str, pages: &[&str], chain: f64, lanes: f64) {
     }
 }
 
-/// Private memory at a multiple of 2 MiB, with this advice. It stays until the process ends.
+/// Maps private memory at a multiple of 2 MiB with this advice. The mapping remains until the
+/// process ends.
 pub(crate) fn private(bytes: usize, advice: i32) -> Result<*mut u64, Box<dyn std::error::Error>> {
     const HUGE: usize = 2 << 20;
     // SAFETY: a new mapping that only this program knows.

@@ -45,14 +45,14 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let outcome = match words[..] {
-        // What the others start.
+        // Programs that other benchmarks start.
         ["nothing"] => return ExitCode::SUCCESS,
         ["trivial"] => launch::trivial(false),
         ["stamps"] => launch::trivial(true),
         ["hold", kind, bytes] => memory::hold(kind, number(bytes)),
         ["attach-rank", key, count] => attach::rank(key, number(count)),
         ["attach-child"] => attach::child(),
-        // What the script starts.
+        // Programs that the script starts.
         ["memory", hostbuf, pages, bytes, ranks] => {
             memory::compare(hostbuf, pages, number(bytes), number(ranks))
         }
@@ -107,7 +107,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// An argument that is a number of something.
+/// Parses an argument that is a number.
 fn number<T: TryFrom<u64> + Default>(text: &str) -> T {
     text.parse::<u64>().ok().and_then(|n| T::try_from(n).ok()).unwrap_or_else(|| {
         eprintln!("hostbuf-bench: \"{text}\" is not a number that fits");

@@ -12,11 +12,12 @@ use nix::unistd::Pid;
 use crate::fixture::Outcome;
 use crate::sample::{note, sample};
 
-/// What the bar grants beside the table itself.
+/// The allowance of the bar beside the table itself.
 const TABLE: f64 = 1.02;
 const EACH_RANK: f64 = 4e6;
 
-/// A rank: it has a table of its `kind`, reads all of it, says so, and stays until it is ended.
+/// Runs as a rank: creates a table of its `kind`, reads all of it, prints a line, and stays until a
+/// signal ends it.
 pub(crate) fn hold(kind: &str, bytes: usize) -> Outcome {
     // SAFETY: no memory is involved.
     unsafe { libc::alarm(120) };
@@ -129,7 +130,7 @@ fn usage(commands: Vec<Command>, ranks: usize) -> Result<Usage, Box<dyn std::err
     Ok(sum)
 }
 
-/// A line of a file in /proc that counts KiB, in bytes.
+/// Returns the value of a line of a file in /proc, converted from KiB to bytes.
 fn field(path: &str, name: &str) -> Result<f64, Box<dyn std::error::Error>> {
     let text = std::fs::read_to_string(path)?;
     let line = text.lines().find_map(|l| l.strip_prefix(name)).ok_or(format!("{path} has no {name}"))?;

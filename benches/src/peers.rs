@@ -27,7 +27,7 @@ impl Peer {
         Ok(Peer { child, turns, answers })
     }
 
-    /// The name and version of the library that the program calls.
+    /// Returns the name and version of the library that the program calls.
     pub(crate) fn version(program: &str) -> std::io::Result<String> {
         let output = Command::new(program).arg("--version").output()?;
         Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
@@ -55,8 +55,8 @@ impl Peer {
     }
 }
 
-/// Why libfabric's cache cannot be measured here: it is reached through memory registration of a
-/// provider that uses it, and only those of devices do.
+/// Returns the reason that libfabric's cache cannot be measured here: it is reachable only through
+/// the memory registration of a provider that uses it, and all of those need a device.
 pub(crate) fn libfabric() -> String {
     let name = c"libfabric.so.1";
     // SAFETY: a library that is loaded once and stays; its constructors are as harmless as

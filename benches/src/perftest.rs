@@ -20,7 +20,7 @@ pub(crate) struct Perftest {
 }
 
 impl Perftest {
-    /// Bytes a second, on the first rank.
+    /// Runs perftest, and returns its rate on the first rank in bytes per second.
     pub(crate) fn run(&self, group: &Mpi) -> Result<f64, Box<dyn Error>> {
         let all = std::env::var("RDMA_VM_ADDRESSES").unwrap_or_default();
         let address =
@@ -52,7 +52,7 @@ impl Perftest {
         command
     }
 
-    /// A server that listens already.
+    /// Starts a server, and returns once it listens.
     fn serve(&self) -> Result<std::process::Child, Box<dyn Error>> {
         let until = Instant::now() + Duration::from_secs(20);
         let mut server = self.command().stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;

@@ -1,4 +1,4 @@
-//! Which registrations a full cache keeps: hit rates on the usual traces, of the whole cache.
+//! The replacement policy: hit rates of a full cache on the usual traces.
 
 use hostbuf::register::{Access, Budget, MonitorMode, RegistrationCache};
 
@@ -7,7 +7,7 @@ use crate::fixture::Outcome;
 use crate::fixture::{Idle, cache};
 use crate::sample::sample;
 
-/// How many registrations the budget has room for.
+/// The numbers of registrations that the budget allows.
 const CAPACITIES: [usize; 3] = [16, 64, 1024];
 
 /// Asks for buffer number `key` of `pages` pages: whether it was a hit.
@@ -64,8 +64,8 @@ pub(crate) fn measure() -> Outcome {
     mixed_sizes()
 }
 
-/// Buffers from a page to 4 MiB, the small numbers asked for most, and now and then one that never
-/// comes again; the bytes registered, beside those of a list in the order of last use.
+/// Compares the registered bytes with those of a list in the order of last use. The buffers have
+/// sizes from a page to 4 MiB; low numbers are most frequent, and some buffers occur only once.
 fn mixed_sizes() -> Outcome {
     const BUDGET: usize = 64 << 20;
     let mut state = 88_172_645_463_325_252u64;

@@ -25,7 +25,8 @@ const SIZES: [(usize, &str); 5] =
 /// perftest's own.
 const DEPTH: usize = 128;
 
-/// `volume` bytes are sent of each size, in each of `repeats` turns.
+/// Compares puts and messages with perftest. Each of `repeats` turns sends `volume` bytes of each
+/// size.
 pub(crate) fn compare(repeats: usize, volume: usize) -> Outcome {
     let universe = mpi::initialize().ok_or("MPI does not start")?;
     // Waiting must leave the one core to the device, which is software.
@@ -71,7 +72,8 @@ fn measure(group: &Mpi, repeats: usize, volume: usize) -> Outcome {
     channels(group, repeats, volume)
 }
 
-/// Bytes a second of puts of one region, as many under way as perftest has.
+/// Measures the rate of puts of one region in bytes per second, with as many in-flight operations
+/// as perftest has.
 fn put(group: &Mpi, fabric: &Fabric, size: usize, count: usize) -> Result<f64, Box<dyn std::error::Error>> {
     group.barrier()?;
     let mut rate = 0.0;
@@ -142,7 +144,7 @@ fn channels(group: &Mpi, repeats: usize, volume: usize) -> Outcome {
                     }
                     Ok(())
                 };
-                // What the turn before has left is no part of this one.
+                // One message before the measurement completes the operations of the previous turn.
                 messages(1)?;
                 group.barrier()?;
                 let (took, result) = timed(|| messages(count));

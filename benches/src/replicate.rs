@@ -11,7 +11,8 @@ use mpi::traits::{AsRaw, Communicator, CommunicatorCollectives};
 use crate::fixture::Outcome;
 use crate::sample::{note, time, timed, turns};
 
-/// Row `key`, on one rank of every host: by puts for the row of RDMA, else by MPI.
+/// Compares the replication of row `key`, with one rank on every host. The row of RDMA uses puts,
+/// the others MPI.
 pub(crate) fn compare(key: &str, bytes: usize, repeats: usize, page: &str) -> Outcome {
     let universe = mpi::initialize().ok_or("MPI does not start")?;
     let world = universe.world();
@@ -76,7 +77,7 @@ fn fill(buffer: &HostBuffer, bytes: usize) -> hostbuf::Result<()> {
     Ok(())
 }
 
-/// A word in each page is what was sent.
+/// Checks one word in each page against the value that was sent.
 fn check(buffer: &HostBuffer) -> Outcome {
     let words = buffer.as_ptr().as_ptr().cast::<u64>();
     for index in (0..buffer.len() / 8).step_by(512) {

@@ -1,5 +1,4 @@
-//! How the benchmarks tell what they measured: a line for each sample, which [`crate::report`]
-//! collects.
+//! The output of the benchmarks: one line for each sample, which [`crate::report`] collects.
 
 use std::time::{Duration, Instant};
 
@@ -19,20 +18,20 @@ pub(crate) fn unmeasured(key: &str, why: &str) {
     println!("! {key} {why}");
 }
 
-/// The same as [`sample`] for a time.
+/// Prints one sample of a time, as [`sample`] does.
 pub(crate) fn time(key: &str, side: &str, elapsed: Duration) {
     sample(key, side, elapsed.as_secs_f64());
 }
 
-/// How long `work` takes.
+/// Runs `work` and returns its duration and its result.
 pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (Duration, T) {
     let begun = Instant::now();
     let result = work();
     (begun.elapsed(), result)
 }
 
-/// The middle one; of an even number the mean of both in the middle. Not a number when there is
-/// none.
+/// Returns the median, which is the mean of the two middle values if the number is even. Returns
+/// NaN if there are no values.
 pub(crate) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -43,8 +42,8 @@ pub(crate) fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// The order in which two sides take their turns: the other way round each time, so that neither
-/// profits from what the one before leaves behind.
+/// Returns the order in which two sides take their turns. It alternates, so that neither side
+/// profits from the state that the other leaves behind.
 pub(crate) fn turns(repeat: usize) -> [usize; 2] {
     [repeat % 2, 1 - repeat % 2]
 }

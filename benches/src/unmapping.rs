@@ -1,5 +1,5 @@
-//! What the monitor adds to munmap, and what no monitor could save: the same with a thread that
-//! does nothing but read the kernel's messages, asleep between them or never.
+//! The cost that the monitor adds to munmap, and its lower bound: a thread that only reads the
+//! kernel's events, and either sleeps between them or polls.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Instant;
@@ -25,8 +25,8 @@ pub(crate) enum Reader {
     Awake,
 }
 
-/// Rows `key`, and `key-asleep` or `key-awake`: what the monitor adds, and what each of the bare
-/// `readers` does, in turns.
+/// Prints the rows `key`, and `key-asleep` or `key-awake`: the cost of the monitor, and that of
+/// each of the bare `readers`, in turns.
 pub(crate) fn unmapping(key: &str, readers: &[Reader], cache: &Cache, repeats: usize) -> Outcome {
     let mut ours = Vec::new();
     let mut theirs = vec![Vec::new(); readers.len()];
@@ -62,7 +62,7 @@ fn map() -> *mut u8 {
     }
 }
 
-/// Piece by piece, from the end: how long each takes.
+/// Unmaps piece by piece from the end, and returns the duration of each call.
 fn unmap(at: *mut u8) -> Vec<f64> {
     let piece = |piece: usize| {
         let begun = Instant::now();
@@ -77,7 +77,8 @@ fn added(watched: Vec<f64>, plain: &[f64]) -> Vec<f64> {
     watched.iter().zip(plain).map(|(watched, plain)| watched - plain).collect()
 }
 
-/// What watching takes by itself: the kernel's own wait, and a thread that reads and forgets.
+/// Measures the cost of userfaultfd alone: the kernel's own wait, and a thread that reads events
+/// and discards them.
 fn bare(plain: &[f64], how: Reader) -> Result<Vec<f64>, Box<dyn std::error::Error>> {
     const API: [u64; 2] = [0xc018_aa3f, 0xaa];
     const REGISTER: [u64; 2] = [0xc020_aa00, 2];

@@ -9,9 +9,9 @@ use mpi::traits::{AsRaw, Communicator};
 /// A shared window over the ranks of one host.
 pub(crate) struct Window {
     window: ffi::MPI_Win,
-    /// Where rank 0's part begins in this process; the parts are contiguous.
+    /// The address of rank 0's part in this process; the parts are contiguous.
     pub(crate) base: *mut u8,
-    /// Where this rank's part begins in this process.
+    /// The address of this rank's part in this process.
     pub(crate) mine: *mut u8,
     /// The bytes of this rank's part.
     pub(crate) part: usize,
@@ -53,7 +53,7 @@ impl Window {
         }
     }
 
-    /// Collective.
+    /// Frees the window. Collective.
     pub(crate) fn free(mut self) {
         // SAFETY: allocate() made it, and nobody uses the memory any more.
         unsafe { ffi::MPI_Win_free(&raw mut self.window) };
