@@ -85,6 +85,7 @@ fn rank() {
         let gpu = Device::new(BYTES);
         let speed = copies(&gpu, at);
         // The buffer receives the copy from the GPU.
+        // SAFETY: both addresses are valid for 4096 bytes, and the copy waits for its end.
         let back = unsafe { sys::cuMemcpyDtoH_v2((at + 4096) as *mut _, gpu.at(), 4096) };
         assert_eq!(back as u32, 0, "a copy into the buffer");
         let stat = Command::new(command().expect("given")).arg("stat").output().expect("it starts");

@@ -1,13 +1,13 @@
 //! The communication endpoint of a process.
 
-use hostbuf::error::Result;
-use hostbuf_os::fork_guard::ForkGuard;
 use crate::connect::connections::Connections;
 use crate::connect::device_resources::{DeviceResources, MAX_REQUESTS};
 use crate::connect::endpoint_info::EndpointInfo;
 use crate::options::FabricOptions;
 use crate::verbs::completion_queue::CompletionQueue;
 use crate::verbs::in_flight::InFlight;
+use hostbuf::error::Result;
+use hostbuf_os::fork_guard::ForkGuard;
 
 /// An endpoint of a process: its device, its connections, and the requests in progress on them.
 pub(crate) struct Endpoint {

@@ -9,9 +9,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::signal::SigSet;
 
+use crate::connect::endpoint::Endpoint;
 use hostbuf::error::{Error, Result};
 use hostbuf_os::fork_guard::ForkGuard;
-use crate::connect::endpoint::Endpoint;
 
 /// A task that the thread performs periodically.
 pub(crate) struct PeriodicTask {

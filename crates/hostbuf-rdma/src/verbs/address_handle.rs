@@ -7,10 +7,10 @@ use std::ptr::NonNull;
 
 use ibverbs_sys as ffi;
 
-use hostbuf::error::{Error, Result};
-use hostbuf_os::fork_guard::ForkGuard;
 use crate::verbs::gid::Gid;
 use crate::verbs::port::Port;
+use hostbuf::error::{Error, Result};
+use hostbuf_os::fork_guard::ForkGuard;
 use hostbuf_register::Verbs;
 
 /// The route to a port, for datagrams (`ibv_ah`). The [`Verbs`] that it was created with must

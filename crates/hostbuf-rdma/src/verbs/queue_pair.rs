@@ -8,8 +8,6 @@ use std::sync::Arc;
 
 use ibverbs_sys as ffi;
 
-use hostbuf::error::{Error, Result};
-use hostbuf_os::fork_guard::ForkGuard;
 use crate::limits::MAX_BATCH;
 use crate::options::FabricOptions;
 use crate::verbs::address_handle::address_vector;
@@ -18,6 +16,8 @@ use crate::verbs::gid::Gid;
 use crate::verbs::port::Port;
 use crate::verbs::shared_receive_queue::SharedReceiveQueue;
 use crate::verbs::work_request::{LocalSegment, Operation, RemoteSegment, WorkRequest};
+use hostbuf::error::{Error, Result};
+use hostbuf_os::fork_guard::ForkGuard;
 use hostbuf_register::{Registrar, Verbs};
 
 /// The maximum number of reads and atomics of one connection that are in progress at a time.

@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 use ibverbs_sys as ffi;
 
+use crate::verbs::completion_queue::CompletionQueue;
 use hostbuf::error::{Error, Result};
 use hostbuf_os::fork_guard::ForkGuard;
-use crate::verbs::completion_queue::CompletionQueue;
 use hostbuf_register::{Access, Registration, Span, Verbs};
 
 /// A shared receive queue (`ibv_srq`) with slots of equal size. The device fills the slots that are
