@@ -32,7 +32,7 @@ impl Engine for Mpich {
         &["mpirun.mpich", "mpiexec.mpich", "mpiexec.hydra"]
     }
 
-    /// Recognizes Hydra by its version text. MVAPICH has Hydra too, but no agent is built for it.
+    /// Recognises Hydra by its version text. MVAPICH has Hydra too, but no agent is built for it.
     fn recognize(&self, version: &str) -> Option<Release> {
         if !version.contains("HYDRA") {
             return None;

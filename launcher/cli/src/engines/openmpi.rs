@@ -39,7 +39,7 @@ impl Engine for OpenMpi {
         Some(self.release(after("(Open MPI)").or_else(|| after("(OpenRTE)"))?))
     }
 
-    /// Recognizes orterun, to which mpirun is a link in the supported series 4.1 only. Starting
+    /// Recognises orterun, to which mpirun is a link in the supported series 4.1 only. Starting
     /// mpirun to read its version takes long.
     fn recognize_file(&self, name: &str) -> Option<Release> {
         (name == "orterun").then(|| self.release("4"))
