@@ -211,7 +211,7 @@ fn a_program_with_an_unlimited_stack_has_the_buffer() {
 }
 
 #[test]
-fn a_program_without_address_randomization_has_the_buffer() {
+fn a_program_without_address_randomisation_has_the_buffer() {
     if !have("setarch") {
         return;
     }
