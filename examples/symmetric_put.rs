@@ -68,7 +68,7 @@ fn run(world: &Mpi, size: u64, rounds: u64) -> Result<String> {
         Some(_) => HostBuffer::attach()?,
         None => HostBuffer::allocate(world, BufferOptions::new(size))?,
     };
-    let hosts = Hosts::of(world)?;
+    let hosts = Hosts::new(world)?;
     let table = Table { buffer: &buffer, words: buffer.len() / 8 / hosts.count };
     if table.words == 0 {
         return Err(Error::Invalid {

@@ -100,7 +100,7 @@ impl HostBuffer {
     /// remapping fails.
     pub fn freeze(&self, group: &dyn Collective) -> Result<Frozen> {
         let _span = info_span!("freeze", buffer = %self.name()).entered();
-        let hosts = Hosts::of(group)?;
+        let hosts = Hosts::new(group)?;
         self.compare(group, &hosts)?;
         all_or_none(group, self.may_freeze())?;
         // The devices come first: the later steps cannot be undone.
@@ -112,7 +112,7 @@ impl HostBuffer {
         all_or_none(group, sealed)?;
         // Registrations made before main may write, and pin pages, which would prevent the seal.
         let span = Span::new(self.as_ptr().as_ptr() as usize, self.len())?;
-        let ended = if preregistered::end(span) { Ok(()) } else { Err(still_registered(self)) };
+        let ended = if preregistered::deregister(span) { Ok(()) } else { Err(still_registered(self)) };
         let ended = ended.and_then(|()| Ok(freezing.as_ref().map_or(Ok(()), Freezing::finish)?));
         all_or_none(group, ended)?;
         all_or_none(group, self.remap_read_only())?;
@@ -120,8 +120,8 @@ impl HostBuffer {
         if hosts.leads() {
             proof = self.prove();
         }
-        let proof = tell_host(&*hosts.local, proof)?;
-        if !preregistered::again(span) {
+        let proof = share_proof(&*hosts.local, proof)?;
+        if !preregistered::register_again(span) {
             warn!(buffer = %self.name(), "the buffer could not be registered again for reading, as --register demands");
         }
         group.barrier()?;
@@ -210,7 +210,7 @@ fn still_registered(buffer: &HostBuffer) -> Error {
 }
 
 /// Passes the leader's proof to all ranks of the host.
-fn tell_host(local: &dyn Collective, proof: Proof) -> Result<Proof> {
+fn share_proof(local: &dyn Collective, proof: Proof) -> Result<Proof> {
     let mut weaker = [u64::from(proof != Proof::Sealed)];
     local.all_reduce(&mut weaker, Reduce::Max)?;
     if weaker[0] == 0 {

@@ -24,11 +24,11 @@ fn call(name: &CStr, span: Span) -> bool {
 
 /// Ends the registrations of `span`, so that no device writes to it, and none pins it. Returns
 /// whether it succeeded.
-pub(super) fn end(span: Span) -> bool {
+pub(super) fn deregister(span: Span) -> bool {
     call(c"hostbuf_registered_end", span)
 }
 
 /// Registers `span` again, for reading only. Returns whether it succeeded.
-pub(super) fn again(span: Span) -> bool {
+pub(super) fn register_again(span: Span) -> bool {
     call(c"hostbuf_registered_again", span)
 }

@@ -82,7 +82,7 @@ impl HostBuffer {
     /// all buffers of the job. Those registrations ended with the exec. Call it before this process
     /// registers anything.
     pub fn forget_earlier_image(&self) {
-        Ledger::of(self.control()).forget_earlier_image();
+        Ledger::new(self.control()).forget_earlier_image();
     }
 }
 
@@ -114,7 +114,7 @@ mod tests {
         drop(part);
         // The memory is still mapped, readable and listed.
         let listed =
-            || Ledger::of(control).registrations().into_iter().map(Result::unwrap).collect::<Vec<_>>();
+            || Ledger::new(control).registrations().into_iter().map(Result::unwrap).collect::<Vec<_>>();
         let [left] = &listed()[..] else { panic!("one is left") };
         assert_eq!((left.pid, left.index, left.offset), (std::process::id(), 0, 0));
         assert_eq!((left.length, left.access, left.device.as_str()), (length as u64, Access::READ, "fake"));

@@ -57,7 +57,7 @@ impl HostBuffer {
         assert!(root < group.size(), "root {root} of {} ranks", group.size());
         let _span = info_span!("replicate", buffer = %self.name()).entered();
         let begun = Instant::now();
-        let hosts = Hosts::of(group)?;
+        let hosts = Hosts::new(group)?;
         self.compare(group, &hosts)?;
         self.same_source(group, root)?;
         let source = hosts.host_of[root];

@@ -279,7 +279,7 @@ fn misses(repeats: usize) -> Outcome {
 fn on_one_core(work: impl FnOnce() -> Outcome + Send) -> Outcome {
     std::thread::scope(|scope| {
         let bound = scope.spawn(|| {
-            Cores::own().spread(1)[0].take().map_err(|e| e.to_string())?;
+            Cores::own().spread(1)[0].apply().map_err(|e| e.to_string())?;
             work().map_err(|e| e.to_string())
         });
         Ok(bound.join().map_err(|_| "it panicked")??)

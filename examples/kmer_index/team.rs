@@ -100,7 +100,7 @@ impl Team {
         let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or(name.into_bytes());
         let machine = boot.iter().fold(0, |hash, &byte| crate::kmer::spread(hash ^ u64::from(byte)));
         mine[NAME..].copy_from_slice(&machine.to_ne_bytes());
-        let hosts = Hosts::of(&*self.group)?;
+        let hosts = Hosts::new(&*self.group)?;
         let all = self.gather(&mine)?;
         let member = |(part, &host_index): (&[u8; NAME + 8], &usize)| {
             let host = String::from_utf8_lossy(part[..NAME].split(|&b| b == 0).next().unwrap_or(&[])).into();

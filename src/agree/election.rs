@@ -79,7 +79,7 @@ pub fn elect(electorate: &mut impl Electorate, length: usize, align: usize) -> R
             // All participants report a hole here, so the vote makes them hold it. If one has lost
             // it to one of its own threads meanwhile, the search continues behind it.
             rounds += 1;
-            if electorate.vote(&Ballot::of(&[at]), length)? & 1 == 1 {
+            if electorate.vote(&Ballot::new(&[at]), length)? & 1 == 1 {
                 return Ok(ElectionOutcome { address: Some(at), rounds });
             }
             at += align;

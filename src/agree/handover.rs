@@ -124,7 +124,7 @@ fn accept(listener: &OwnedFd, others: usize) -> Result<Vec<FrameSocket>> {
             Err(e) => return Err(Error::os("waiting for the ranks of this host")(e)),
         }
         while let Some(fd) = socket::accept(listener.as_fd()).map_err(Error::os("accepting a rank"))? {
-            ranks.extend(FrameSocket::of(fd).ok());
+            ranks.extend(FrameSocket::from_fd(fd).ok());
         }
     }
     Ok(ranks)

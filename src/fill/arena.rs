@@ -81,7 +81,7 @@ impl<T> Deref for Placed<'_, T> {
 }
 
 impl<'b> Arena<'b> {
-    pub(crate) fn of(buffer: &'b HostBuffer, generation: u64) -> Arena<'b> {
+    pub(crate) fn new(buffer: &'b HostBuffer, generation: u64) -> Arena<'b> {
         Arena {
             start: buffer.as_ptr(),
             length: buffer.len() as u64,
@@ -157,9 +157,9 @@ impl<'b> Arena<'b> {
     }
 
     /// Returns whether this fill has allocated the byte at `at`.
-    pub(crate) fn has_given(&self, at: *const u8) -> Result<bool> {
+    pub(crate) fn has_allocated(&self, at: *const u8) -> Result<bool> {
         let index = self.index as usize;
-        let begun = if self.generation > 1 { self.control.kept(index)? } else { 0 };
+        let begun = if self.generation > 1 { self.control.retained(index)? } else { 0 };
         let offset = (at as u64).wrapping_sub(self.start.as_ptr() as u64);
         Ok((begun..self.control.high_water(index)?).contains(&offset))
     }

@@ -102,7 +102,7 @@ fn place<'b>(
     let root = fill(arena)?;
     let why = match root.is_null() {
         true => "the filling function returned null".to_owned(),
-        false if arena.has_given(root)? => return arena.place(Root(root)),
+        false if arena.has_allocated(root)? => return arena.place(Root(root)),
         false if buffer.contains(root, 1) => {
             format!(
                 "the filling function returned {root:p}, which is in the buffer but was not taken from the arena"

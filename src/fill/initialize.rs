@@ -59,7 +59,7 @@ impl HostBuffer {
                 let placed = {
                     let _span =
                         info_span!("fill", buffer = %self.name(), generation = turn.generation).entered();
-                    fill(Arena::of(self, turn.generation))?
+                    fill(Arena::new(self, turn.generation))?
                 };
                 return turn.finish(placed);
             }
@@ -107,7 +107,7 @@ impl HostBuffer {
     ) -> Result<&'b T> {
         // Checked before a long fill begins.
         all_or_none(group, self.is_to_be_filled(group))?;
-        self.compare(group, &Hosts::of(group)?)?;
+        self.compare(group, &Hosts::new(group)?)?;
         let process = std::process::id();
         let filled = if group.rank() == 0 { self.fill_first(group, fill) } else { Ok(()) };
         if process != std::process::id() {

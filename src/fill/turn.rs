@@ -78,7 +78,7 @@ impl<'b> FillTurn<'b> {
             // The memory of a filler that died is zeroed. A filler that failed in a live process
             // may still have references to its blocks.
             if from == FillFrom::Fresh {
-                turn.start = control.kept(index)?.min(buffer.len() as u64);
+                turn.start = control.retained(index)?.min(buffer.len() as u64);
             }
             turn.zero()?;
         }
@@ -152,7 +152,7 @@ impl Drop for FillTurn<'_> {
             // The next turn sees a generation above 0, and fills again.
             let (control, index) = (self.buffer.control(), self.buffer.index);
             if let Ok(mark) = self.buffer.high_water() {
-                control.set_kept(index, mark);
+                control.set_retained(index, mark);
             }
             control.set_fill(index, FillState::Empty);
         }

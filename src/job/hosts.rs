@@ -25,7 +25,7 @@ impl Hosts {
     ///
     /// # Errors
     /// [`Error::Collective`].
-    pub fn of(group: &dyn Collective) -> Result<Hosts> {
+    pub fn new(group: &dyn Collective) -> Result<Hosts> {
         Hosts::by_identity(group, process::host_identity())
     }
 

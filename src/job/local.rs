@@ -70,7 +70,7 @@ impl Local {
         self.sequence.set(sequence + 1);
         let words = [sequence, self.group, self.members.len() as u64];
         channel
-            .send(&Frame::new(Kind::Gather).with(&words).saying(mine), &[])
+            .send(&Frame::new(Kind::Gather).with_words(&words).with_text(mine), &[])
             .map_err(|e| failed(format!("the agent of this host has ended: {e}")))?;
         let mut parts = vec![None; self.members.len()];
         while parts.iter().any(Option::is_none) {

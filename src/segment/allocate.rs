@@ -46,7 +46,7 @@ impl HostBuffer {
         let _span = info_span!("allocate", buffer = %options.name, size = options.size).entered();
         all_or_none(group, options.check())?;
         same_request(group, &options)?;
-        let hosts = Hosts::of(group)?;
+        let hosts = Hosts::new(group)?;
         let drawn = if group.rank() == 0 { process::random() } else { Ok(0) };
         let drawn = all_or_none(group, drawn.map_err(Error::os("asking the kernel for a random number")))?;
         let mut random = [drawn as u64, (drawn >> 64) as u64];
@@ -93,7 +93,7 @@ impl HostBuffer {
         // A rank that mapped the range unmaps it again if another rank could not map it.
         // SAFETY: map() succeeded, so this process owns the whole range, and nothing else unmaps
         // it.
-        let mapping = mapped.map(|()| unsafe { Mapping::of(&winner) });
+        let mapping = mapped.map(|()| unsafe { Mapping::new(&winner) });
         let mapping = all_or_none(group, mapping)?;
         // SAFETY: mapped just now, and unmapped by `mapping`.
         let opened = unsafe { MappedSegment::open(&winner, descriptors, Some(mapping)) };
@@ -122,7 +122,7 @@ fn cores_of(local: &dyn Collective) -> Result<Cores> {
     let mine = Cores::own();
     let mut all = vec![0; local.size() * Cores::BYTES];
     local.all_gather(&mine.to_bytes(), &mut all)?;
-    Ok(all.chunks_exact(Cores::BYTES).fold(mine, |sum, one| sum.or(&Cores::from_bytes(one))))
+    Ok(all.chunks_exact(Cores::BYTES).fold(mine, |sum, one| sum.union(&Cores::from_bytes(one))))
 }
 
 /// Creates the memory files and populates them. Stores the duration of both phases.

@@ -26,7 +26,7 @@ struct ControlState {
     root: Checked,
     root_type: AtomicU64,
     /// The end of the memory that failed fills allocated in processes that may be alive.
-    kept: Checked,
+    retained: Checked,
 }
 
 const _: () = assert!(size_of::<ControlState>() == STATE_LENGTH);
@@ -84,7 +84,7 @@ impl Control {
     /// Makes buffer `index` empty, with generation 0.
     pub fn reset(self, index: usize) {
         let state = self.state(index);
-        for word in [&state.generation, &state.high_water, &state.root, &state.kept] {
+        for word in [&state.generation, &state.high_water, &state.root, &state.retained] {
             word.store(0);
         }
         state.root_type.store(0, Ordering::Relaxed);
@@ -169,14 +169,14 @@ impl Control {
     ///
     /// # Errors
     /// [`Error::Corrupt`].
-    pub fn kept(self, index: usize) -> Result<u64> {
-        self.state(index).kept.load("the mark of failed fills")
+    pub fn retained(self, index: usize) -> Result<u64> {
+        self.state(index).retained.load("the mark of failed fills")
     }
 
-    /// Sets the offset that [`kept`](Control::kept) returns. Only the holder of the filler's lock
-    /// may call it.
-    pub fn set_kept(self, index: usize, bytes: u64) {
-        self.state(index).kept.store(bytes);
+    /// Sets the offset that [`retained`](Control::retained) returns. Only the holder of the
+    /// filler's lock may call it.
+    pub fn set_retained(self, index: usize, bytes: u64) {
+        self.state(index).retained.store(bytes);
     }
 
     /// Replaces the high-water mark by the result of `change`, which gets its value, unless that is
@@ -236,7 +236,7 @@ mod tests {
     fn any_flipped_byte_is_an_error_and_never_another_value() {
         let (_memory, control) = page();
         let words = |c: Control| -> Result<_> {
-            Ok((c.fill(0)?, c.generation(0)?, c.high_water(0)?, c.root(0)?.0, c.kept(0)?))
+            Ok((c.fill(0)?, c.generation(0)?, c.high_water(0)?, c.root(0)?.0, c.retained(0)?))
         };
         let good = words(control).unwrap();
         let identity = control.identity().unwrap();

@@ -44,7 +44,7 @@ pub const CONTROL_NAME: &str = "/control";
 
 /// Returns the error of a memory file that could not be created, with the remedy for a limit on the
 /// length of files.
-fn unmade(doing: String, source: std::io::Error) -> Error {
+fn creation_error(doing: String, source: std::io::Error) -> Error {
     let remedy = if source.raw_os_error() == Some(libc::EFBIG) { " (raise `ulimit -f`)" } else { "" };
     Error::os(doing + remedy)(source)
 }
@@ -61,7 +61,7 @@ impl Segments {
         let resolved = space::resolve_all(&demands);
         space::check(&demands, &resolved)?;
         let control = memfd::create(&file_name(job, CONTROL_NAME), CONTROL_LENGTH, Backing::Shmem)
-            .map_err(|e| unmade("making the control page's memory file".into(), e))?;
+            .map_err(|e| creation_error("making the control page's memory file".into(), e))?;
         let mut segments = Segments { control, buffers: Vec::new() };
         for (options, &pages) in buffers.iter().zip(&resolved) {
             let length = options.pages.round_up(options.size);
@@ -69,8 +69,9 @@ impl Segments {
                 Pages::Huge2M | Pages::Huge1G => Backing::Hugetlb(pages.size()),
                 _ => Backing::Shmem,
             };
-            let fd = memfd::create(&file_name(job, &options.name), length, backing)
-                .map_err(|e| unmade(format!("making a memory file of {length} bytes on pages {pages}"), e))?;
+            let fd = memfd::create(&file_name(job, &options.name), length, backing).map_err(|e| {
+                creation_error(format!("making a memory file of {length} bytes on pages {pages}"), e)
+            })?;
             let mut identity = BufferIdentity::new(&options.name, pages);
             identity.size = options.size;
             identity.length = length;

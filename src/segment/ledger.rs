@@ -37,7 +37,7 @@ pub(super) struct Row {
     /// The process that holds the row, and a flag that the rest is complete. 0: the row is free.
     holder: AtomicU64,
     /// The buffer's index, and the access in the bits above it.
-    what: AtomicU64,
+    index_and_access: AtomicU64,
     offset: AtomicU64,
     length: AtomicU64,
     /// The device's name, terminated by NUL.
@@ -65,7 +65,7 @@ const START_BITS: u32 = 24;
 const COMPLETE: u64 = 1 << (PID_BITS + START_BITS);
 
 impl Holder {
-    fn of(pid: u32, start: u64) -> Holder {
+    fn new(pid: u32, start: u64) -> Holder {
         let low = |value: u64, bits: u32| value & ((1 << bits) - 1);
         Holder(low(u64::from(pid), PID_BITS) | low(start, START_BITS) << PID_BITS)
     }
@@ -83,7 +83,7 @@ impl Holder {
     }
 
     fn is(self, pid: u32, start: u64) -> bool {
-        self.completed() == Holder::of(pid, start).completed()
+        self.completed() == Holder::new(pid, start).completed()
     }
 
     fn word(self) -> u64 {
@@ -147,22 +147,22 @@ impl Listed {
     ) -> Option<Listed> {
         let pid = std::process::id();
         let start = process::start_time(pid as i32).unwrap_or(0);
-        let holder = Holder::of(pid, start);
-        let ledger = Ledger::of(control);
+        let holder = Holder::new(pid, start);
+        let ledger = Ledger::new(control);
         let row = ledger.enter(holder, index, (offset, length), access, device)?;
         Some(Listed {
             _keeper: keeper,
             ledger,
             row,
             holder: holder.completed(),
-            fork_guard: ForkGuard::here(),
+            fork_guard: ForkGuard::current(),
         })
     }
 }
 
 impl Drop for Listed {
     fn drop(&mut self) {
-        if self.fork_guard.is_here() {
+        if self.fork_guard.is_current() {
             self.ledger.clear(self.row, self.holder);
         }
     }
@@ -177,7 +177,7 @@ pub struct Ledger {
 impl Ledger {
     /// Returns the table of the page of `control`.
     #[must_use]
-    pub fn of(control: Control) -> Ledger {
+    pub fn new(control: Control) -> Ledger {
         Ledger { control }
     }
 
@@ -217,7 +217,7 @@ impl Ledger {
     pub fn forget_earlier_image(self) {
         let pid = std::process::id();
         let Some(start) = process::start_time(pid as i32) else { return };
-        let own = Holder::of(pid, start);
+        let own = Holder::new(pid, start);
         for row in 0..ROWS {
             self.clear(row, own);
             self.clear(row, own.completed());
@@ -293,7 +293,7 @@ impl Ledger {
 impl Row {
     fn words(&self) -> [&AtomicU64; 7] {
         let [first, second, third] = &self.name;
-        [&self.holder, &self.what, &self.offset, &self.length, first, second, third]
+        [&self.holder, &self.index_and_access, &self.offset, &self.length, first, second, third]
     }
 }
 
@@ -318,12 +318,12 @@ fn read(row: &Row) -> Result<Option<Registered>> {
         // The row has changed meanwhile.
         return Ok(None);
     }
-    let [_, what, offset, length, name @ ..] = words;
-    let index = (what & 0xff) as usize;
+    let [_, index_and_access, offset, length, name @ ..] = words;
+    let index = (index_and_access & 0xff) as usize;
     // Any process that can write to the page can also seal invalid values.
     if seal != digest(&words)
         || index >= MAX_BUFFERS
-        || what >> 16 != 0
+        || index_and_access >> 16 != 0
         || offset.checked_add(length).is_none()
     {
         return Err(Error::Corrupt { word: "a registration", found: seal });
@@ -335,7 +335,7 @@ fn read(row: &Row) -> Result<Option<Registered>> {
         index,
         offset,
         length,
-        access: Access::from_bits((what >> 8) as u8),
+        access: Access::from_bits((index_and_access >> 8) as u8),
         device: String::from_utf8_lossy(&name).into_owned(),
     }))
 }
@@ -354,12 +354,12 @@ mod tests {
         // SAFETY: the caller keeps the page beside the handle, and accesses it only through the
         // handle.
         let control = unsafe { Control::at(page.0.as_ptr() as usize) };
-        (page, Ledger::of(control))
+        (page, Ledger::new(control))
     }
 
     fn own() -> Holder {
         let pid = std::process::id();
-        Holder::of(pid, process::start_time(pid as i32).unwrap())
+        Holder::new(pid, process::start_time(pid as i32).unwrap())
     }
 
     /// A number that no process has: those of the kernel are less.
@@ -408,9 +408,9 @@ mod tests {
         // number belongs to another process now.
         let start = process::start_time(1).unwrap_or(0);
         for (row, holder) in [
-            (7, Holder::of(NOBODY, 1).completed()),
-            (70, Holder::of(NOBODY, 1)),
-            (9, Holder::of(1, start + 1).completed()),
+            (7, Holder::new(NOBODY, 1).completed()),
+            (70, Holder::new(NOBODY, 1)),
+            (9, Holder::new(1, start + 1).completed()),
         ] {
             ledger.row(row).holder.store(holder.word(), Ordering::Relaxed);
             assert_eq!(ledger.enter(own(), 1, (5, 6), Access::WRITE, "y"), Some(row));
@@ -489,8 +489,8 @@ mod tests {
                 assert!(matches!(waitpid(child, None), Ok(WaitStatus::Exited(_, 0))));
             }
         }
-        assert_eq!(listed(Ledger::of(buffer.control())).len(), 1);
+        assert_eq!(listed(Ledger::new(buffer.control())).len(), 1);
         drop(listed_);
-        assert_eq!(listed(Ledger::of(buffer.control())), []);
+        assert_eq!(listed(Ledger::new(buffer.control())), []);
     }
 }

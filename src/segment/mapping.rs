@@ -20,7 +20,7 @@ impl Mapping {
     /// # Safety
     /// The whole range must belong to this process, be mapped for a job, and be unmapped by nothing
     /// else.
-    pub(crate) unsafe fn of(winner: &Winner) -> Mapping {
+    pub(crate) unsafe fn new(winner: &Winner) -> Mapping {
         Mapping {
             address: winner.address as usize,
             length: winner.length as usize,
@@ -32,11 +32,11 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         let (control, behind) = (self.address + self.control.0, self.control.0 + self.control.1);
-        // SAFETY: by the contract of of(). Handles borrow from the job that owns the mapping, so
+        // SAFETY: by the contract of new(). Handles borrow from the job that owns the mapping, so
         // there are no references to the buffers. A copy of an arena's handle may exist: it finds a
         // zeroed control page, and returns an error.
         unsafe {
-            let blanked = raw::blank(control, self.control.1);
+            let blanked = raw::map_zeroes(control, self.control.1);
             raw::unmap(self.address, self.control.0);
             raw::unmap(self.address + behind, self.length - behind);
             // Without memory for a zeroed page the whole range is unmapped, and the use of a stale

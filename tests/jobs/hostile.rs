@@ -74,7 +74,7 @@ fn talk_nonsense(name: &str) {
             if let Some(role) = first {
                 say(&connection, hello(role, 1).bytes());
             }
-            let mut frame = Frame::new(kind).saying(&[b'%'; Frame::TEXT_MAX]);
+            let mut frame = Frame::new(kind).with_text(&[b'%'; Frame::TEXT_MAX]);
             if kind != Kind::Hello {
                 frame.words = [u64::MAX; 64];
             }
@@ -89,7 +89,7 @@ fn talk_nonsense(name: &str) {
         [9, 0, 0, 0, 0, 0],
         [4, 5, 4, 0, 1, 0],
     ] {
-        say(&knock(name), Frame::new(Kind::Hello).with(&words).bytes());
+        say(&knock(name), Frame::new(Kind::Hello).with_words(&words).bytes());
     }
 }
 
@@ -103,7 +103,10 @@ fn be_a_burden(name: &str) -> Vec<OwnedFd> {
             .expect("it is open");
         say(&deaf, hello(Role::Member, 1).bytes());
         for sequence in 0..20_000 {
-            if !say(&deaf, Frame::new(Kind::Gather).with(&[1 << 40 | sequence]).saying(&[1; 496]).bytes()) {
+            if !say(
+                &deaf,
+                Frame::new(Kind::Gather).with_words(&[1 << 40 | sequence]).with_text(&[1; 496]).bytes(),
+            ) {
                 break;
             }
         }
@@ -115,7 +118,7 @@ fn be_a_burden(name: &str) -> Vec<OwnedFd> {
         say(&eternal, hello(Role::Member, 1 << 20).bytes());
         let begun = Instant::now();
         for sequence in 0..2_000u64 {
-            let frame = Frame::new(Kind::Gather).with(&[1 << 50 | sequence]).saying(&[1; 496]);
+            let frame = Frame::new(Kind::Gather).with_words(&[1 << 50 | sequence]).with_text(&[1; 496]);
             while !say(&eternal, frame.bytes()) && begun.elapsed() < Duration::from_millis(200) {
                 std::thread::yield_now();
             }

@@ -87,7 +87,7 @@ fn groups_can_be_split_repeatedly() {
             check(&*half, &halves, 300, round);
             check(&*alone, &[me], 5, round);
         }
-        let hosts = Hosts::of(&world).expect("hosts");
+        let hosts = Hosts::new(&world).expect("hosts");
         assert_eq!((hosts.count, hosts.local.size(), hosts.leads()), (1, 7, me == 0));
     });
 }

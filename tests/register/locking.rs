@@ -12,7 +12,7 @@ use crate::{READ, skip, span};
 
 /// Returns the bytes that this process has locked. Each test is a process of its own.
 fn locked() -> usize {
-    hostbuf_os::memlock::taken() as usize
+    hostbuf_os::memlock::locked() as usize
 }
 
 fn unmap(start: usize, length: usize) {

@@ -287,7 +287,7 @@ pub unsafe extern "C" fn hostbuf_leads(group: *const hostbuf_collective, leads: 
     call(|| {
         // SAFETY: by the contract of this.
         let (leads, group) = unsafe { (place(leads, "leads"), self::group(group)?) };
-        *together(&*group, leads)? = library::job::Hosts::of(&*group)?.leads();
+        *together(&*group, leads)? = library::job::Hosts::new(&*group)?.leads();
         Ok(())
     })
 }

@@ -25,7 +25,7 @@ pub fn available(limit: &memory::Limit) -> u64 {
 /// # Errors
 /// [`Error::NoSpace`] with the request, the available bytes, the limit and the remedy.
 pub fn check_ordinary(ordinary: u64) -> Result<()> {
-    let limit = memory::tightest();
+    let limit = memory::tightest_limit();
     let available = available(&limit);
     if ordinary <= available {
         return Ok(());
@@ -64,7 +64,7 @@ pub fn no_space(asked: u64, available: u64, limit: &memory::Limit) -> Error {
 pub fn check_huge(length: u64, page: u64) -> Result<()> {
     let Some(pool) = memory::huge_pool(page) else {
         return Err(Error::Unsupported {
-            what: format!("pages of {}", Bytes(page)),
+            what: format!("a page size of {}", Bytes(page)),
             why: format!(
                 "the kernel on {} has no pages of this size; use --pages auto",
                 process::host_name()
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn a_demand_for_the_available_bytes_is_accepted() {
-        let limit = memory::tightest();
+        let limit = memory::tightest_limit();
         let available = available(&limit);
         assert!(available > 0 && available < limit.available);
         // Other processes allocate memory meanwhile, so the request is a little less than the exact

@@ -52,7 +52,7 @@ impl Cores {
 
     /// Returns the union of both sets.
     #[must_use]
-    pub fn or(mut self, other: &Cores) -> Cores {
+    pub fn union(mut self, other: &Cores) -> Cores {
         for core in other.numbers() {
             // The number comes from a set of the same size.
             let _ = self.0.set(core);
@@ -71,8 +71,8 @@ impl Cores {
         }
         let one = |&core: &usize| {
             let mut set = CpuSet::new();
-            // If the number is not valid the set stays empty, and taking it fails: the thread then
-            // stays on its core.
+            // If the number is not valid the set stays empty, and applying it fails: the thread
+            // then stays on its core.
             let _ = set.set(core);
             Cores(set)
         };
@@ -83,15 +83,15 @@ impl Cores {
     /// lets it run on all cores of `self`. The kernel tends to leave a new thread on the core of
     /// its creator. If the thread may not use these cores, it stays on its core.
     pub fn begin_at(&self, first: &Cores) {
-        let _ = first.take();
-        let _ = self.take();
+        let _ = first.apply();
+        let _ = self.apply();
     }
 
     /// Lets the calling thread run on all of these cores.
     ///
     /// # Errors
     /// As `sched_setaffinity(2)`: `EINVAL` if this process may use none of them.
-    pub fn take(&self) -> io::Result<()> {
+    pub fn apply(&self) -> io::Result<()> {
         Ok(sched_setaffinity(Pid::from_raw(0), &self.0)?)
     }
 
@@ -132,9 +132,9 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let one = all.spread(1)[0];
-                one.take().unwrap();
+                one.apply().unwrap();
                 assert_eq!((Cores::own(), one.count()), (one, 1));
-                one.or(&all).take().unwrap();
+                one.union(&all).apply().unwrap();
                 assert_eq!(Cores::own(), all);
             });
         });

@@ -53,7 +53,7 @@ fn word() -> &'static AtomicU64 {
 impl ForkGuard {
     /// Returns the guard of this process.
     #[must_use]
-    pub fn here() -> ForkGuard {
+    pub fn current() -> ForkGuard {
         let word = word();
         let number = word.load(Ordering::Relaxed);
         if number != 0 {
@@ -67,10 +67,10 @@ impl ForkGuard {
         }
     }
 
-    /// Returns whether this process is the one that called [`here`](ForkGuard::here).
+    /// Returns whether this process is the one that called [`current`](ForkGuard::current).
     #[must_use]
     #[inline]
-    pub fn is_here(self) -> bool {
+    pub fn is_current(self) -> bool {
         self.word.load(Ordering::Relaxed) == self.number
     }
 }
@@ -83,20 +83,20 @@ mod tests {
 
     #[test]
     fn children_and_grandchildren_are_told_from_their_parent() {
-        let own = ForkGuard::here();
-        assert!(own.is_here());
+        let own = ForkGuard::current();
+        assert!(own.is_current());
         // SAFETY: the children only compute and end.
         let child = unsafe { fork() }.unwrap();
         let ForkResult::Parent { child } = child else {
-            let stranger = !own.is_here();
-            let here = ForkGuard::here();
+            let stranger = !own.is_current();
+            let own_child = ForkGuard::current();
             // SAFETY: as above.
             let well = stranger
-                && here.is_here()
-                && here != own
+                && own_child.is_current()
+                && own_child != own
                 && match unsafe { fork() } {
                     Ok(ForkResult::Child) => {
-                        let well = !own.is_here() && !here.is_here();
+                        let well = !own.is_current() && !own_child.is_current();
                         // SAFETY: runs no exit handler of the parent.
                         unsafe { libc::_exit(i32::from(!well)) }
                     }
@@ -109,6 +109,6 @@ mod tests {
             unsafe { libc::_exit(i32::from(!well)) }
         };
         assert!(matches!(waitpid(child, None), Ok(WaitStatus::Exited(_, 0))));
-        assert!(own.is_here());
+        assert!(own.is_current());
     }
 }

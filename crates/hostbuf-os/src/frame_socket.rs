@@ -32,14 +32,14 @@ impl FrameSocket {
     /// # Errors
     /// As `connect(2)`; `PermissionDenied` if the socket belongs to another user.
     pub fn connect(name: &str) -> io::Result<FrameSocket> {
-        FrameSocket::of(socket::connect(name)?)
+        FrameSocket::from_fd(socket::connect(name)?)
     }
 
     /// Takes over a connection.
     ///
     /// # Errors
     /// `PermissionDenied` if the process at the other end belongs to another user.
-    pub fn of(fd: OwnedFd) -> io::Result<FrameSocket> {
+    pub fn from_fd(fd: OwnedFd) -> io::Result<FrameSocket> {
         let peer = socket::peer(fd.as_fd())?;
         let own = nix::unistd::geteuid().as_raw();
         if peer.uid != own {

@@ -21,7 +21,7 @@ pub fn limit() -> Option<u64> {
 
 /// Returns the number of bytes that this process has locked.
 #[must_use]
-pub fn taken() -> u64 {
+pub fn locked() -> u64 {
     fs::read_to_string("/proc/self/status").ok().and_then(|status| locked_bytes(&status)).unwrap_or(0)
 }
 

@@ -19,7 +19,7 @@ pub struct Limit {
 /// Returns the tightest limit on ordinary pages: the host's available memory, or a memory cgroup of
 /// this process or above it, of version 1 or 2.
 #[must_use]
-pub fn tightest() -> Limit {
+pub fn tightest_limit() -> Limit {
     let mut limits = cgroup_limits();
     limits.push(host());
     limits.into_iter().min_by_key(|l| l.available).expect("the host's own limit always exists")
@@ -193,7 +193,7 @@ pub fn huge_pool(page: u64) -> Option<HugePool> {
 
 /// Returns the selected value of a sysfs file such as `always [madvise] never`.
 #[must_use]
-pub fn chosen(path: &str) -> Option<String> {
+pub fn selected(path: &str) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     let (_, rest) = text.split_once('[')?;
     Some(rest.split_once(']')?.0.to_owned())

@@ -160,7 +160,7 @@ impl Holds {
     /// Returns the refusal if the range is not free in this process.
     #[allow(clippy::result_large_err, reason = "it also runs where there is no allocator")]
     pub fn take(&mut self, winner: &Winner) -> Result<(), Refusal> {
-        let (_, refusal) = self.vote(&Ballot::of(&[winner.address as usize]), winner.length as usize);
+        let (_, refusal) = self.vote(&Ballot::new(&[winner.address as usize]), winner.length as usize);
         refusal.map_or(Ok(()), Err)
     }
 
@@ -229,7 +229,7 @@ pub fn candidates_of(frame: &Frame) -> Ballot {
     for (address, &word) in addresses.iter_mut().zip(&frame.words[2..2 + count]) {
         *address = word as usize;
     }
-    Ballot::of(&addresses[..count])
+    Ballot::new(&addresses[..count])
 }
 
 /// Returns the reply to a question of the agent, or `None` if `frame` contains no question.
@@ -240,16 +240,22 @@ pub fn answer(holds: &mut Holds, frame: &Frame) -> Option<Frame> {
             let (mask, refusal) = holds.vote(&candidates_of(frame), frame.words[0] as usize);
             let votes = Frame::new(Kind::Votes);
             Some(match refusal {
-                None => votes.with(&[mask]),
+                None => votes.with_words(&[mask]),
                 Some(r) => votes
-                    .with(&[mask, r.address as u64, r.errno.0 as u64, r.mapping.0 as u64, r.mapping.1 as u64])
-                    .saying(r.path()),
+                    .with_words(&[
+                        mask,
+                        r.address as u64,
+                        r.errno.0 as u64,
+                        r.mapping.0 as u64,
+                        r.mapping.1 as u64,
+                    ])
+                    .with_text(r.path()),
             })
         }
         Kind::Search => {
             let [length, from, align] = *frame.words.first_chunk::<3>()?;
             let hole = holds.hole(from as usize, length as usize, (align as usize).next_power_of_two());
-            Some(Frame::new(Kind::Hole).with(&[hole.map_or(u64::MAX, |h| h as u64)]))
+            Some(Frame::new(Kind::Hole).with_words(&[hole.map_or(u64::MAX, |h| h as u64)]))
         }
         _ => None,
     }
@@ -258,7 +264,7 @@ pub fn answer(holds: &mut Holds, frame: &Frame) -> Option<Frame> {
 /// Makes the frame that puts `ballot` to the vote.
 #[must_use]
 pub fn question(ballot: &Ballot, length: usize) -> Frame {
-    let mut frame = Frame::new(Kind::Ballot).with(&[length as u64, ballot.as_slice().len() as u64]);
+    let mut frame = Frame::new(Kind::Ballot).with_words(&[length as u64, ballot.as_slice().len() as u64]);
     for (word, &address) in frame.words[2..].iter_mut().zip(ballot.as_slice()) {
         *word = address as u64;
     }
@@ -282,7 +288,7 @@ mod tests {
     fn a_vote_holds_the_candidates_and_a_refusal_names_the_mapping() {
         let (a, b) = (free(), free() + 64 * LENGTH);
         let mut holds = Holds::new(Territory::Anywhere);
-        let ballot = Ballot::of(&[a, b]);
+        let ballot = Ballot::new(&[a, b]);
         let (mask, refusal) = holds.vote(&ballot, LENGTH);
         assert_eq!(mask, 0b11);
         assert!(refusal.is_none());
@@ -301,7 +307,7 @@ mod tests {
     #[test]
     fn a_sanitized_participant_votes_only_for_its_window() {
         let mut holds = Holds::new(Territory::Sanitized);
-        let (mask, _) = holds.vote(&Ballot::of(&[free()]), LENGTH);
+        let (mask, _) = holds.vote(&Ballot::new(&[free()]), LENGTH);
         assert_eq!(mask, 0);
         let hole = holds.hole(0, LENGTH, LENGTH).unwrap();
         assert!(candidates::SANITIZED.contains(&hole));
@@ -311,6 +317,6 @@ mod tests {
     fn the_hole_that_is_found_can_be_held() {
         let mut holds = Holds::new(Territory::Anywhere);
         let hole = holds.hole(candidates::SEARCH_FROM[1], LENGTH, LENGTH).unwrap();
-        assert_eq!(holds.vote(&Ballot::of(&[hole]), LENGTH).0, 1);
+        assert_eq!(holds.vote(&Ballot::new(&[hole]), LENGTH).0, 1);
     }
 }

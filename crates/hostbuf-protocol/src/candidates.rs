@@ -56,7 +56,7 @@ pub struct Ballot {
 impl Ballot {
     /// Makes a ballot of the first [`MAX_CANDIDATES`] of `addresses`.
     #[must_use]
-    pub fn of(addresses: &[usize]) -> Ballot {
+    pub fn new(addresses: &[usize]) -> Ballot {
         let mut ballot = Ballot { count: 0, list: [0; MAX_CANDIDATES] };
         for &address in addresses.iter().take(MAX_CANDIDATES) {
             ballot.list[ballot.count] = address;

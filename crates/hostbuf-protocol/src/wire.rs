@@ -162,14 +162,14 @@ impl Frame {
 
     /// Returns the frame with `words` at its beginning.
     #[must_use]
-    pub fn with(mut self, words: &[u64]) -> Frame {
+    pub fn with_words(mut self, words: &[u64]) -> Frame {
         self.words[..words.len()].copy_from_slice(words);
         self
     }
 
     /// Returns the frame with `text`, truncated to [`Frame::TEXT_MAX`] bytes.
     #[must_use]
-    pub fn saying(mut self, text: &[u8]) -> Frame {
+    pub fn with_text(mut self, text: &[u8]) -> Frame {
         let length = text.len().min(TEXT);
         self.text[..length].copy_from_slice(&text[..length]);
         self.text_length = length as u16;
@@ -289,7 +289,7 @@ impl Hello {
     #[must_use]
     pub fn frame(&self) -> Frame {
         let Hello { role, rank, size, local_rank, local_size, request } = *self;
-        Frame::new(Kind::Hello).with(&[role as u64, rank, size, local_rank, local_size, request])
+        Frame::new(Kind::Hello).with_words(&[role as u64, rank, size, local_rank, local_size, request])
     }
 
     /// Decodes a frame of kind [`Kind::Hello`]. Returns `None` if a word is invalid.
@@ -412,7 +412,7 @@ mod tests {
 
     #[test]
     fn frames_are_parsed_from_their_bytes() {
-        let frame = Frame::new(Kind::Fail).with(&[1, 2]).saying(b"no room");
+        let frame = Frame::new(Kind::Fail).with_words(&[1, 2]).with_text(b"no room");
         let back = Frame::parse(frame.bytes()).unwrap();
         assert_eq!(
             (back.kind(), back.text(), &back.words[..3]),
@@ -422,7 +422,7 @@ mod tests {
 
     #[test]
     fn every_flipped_bit_of_the_head_is_rejected_or_harmless() {
-        let good = Frame::new(Kind::Fail).saying(b"text");
+        let good = Frame::new(Kind::Fail).with_text(b"text");
         for at in 0..16 {
             for bit in 0..8 {
                 let mut bytes = good.bytes().to_vec();

@@ -187,7 +187,7 @@ pub unsafe fn map_over(
 ///
 /// # Errors
 /// As `mmap(2)`.
-pub unsafe fn blank(address: usize, length: usize) -> Result<(), Errno> {
+pub unsafe fn map_zeroes(address: usize, length: usize) -> Result<(), Errno> {
     let flags = MAP_PRIVATE | MAP_FIXED | MAP_ANONYMOUS | MAP_NORESERVE;
     // SAFETY: by the contract of this function, MAP_FIXED replaces only mappings of the caller.
     checked(unsafe { syscall(number::MMAP, [address, length, PROT_READ, flags, usize::MAX, 0]) }).map(drop)
@@ -268,7 +268,7 @@ pub fn read(fd: i32, buffer: &mut [u8]) -> Result<usize, Errno> {
 
 /// Writes `bytes`, or a part of them. Errors are ignored: it only writes final messages to standard
 /// error.
-pub fn say(fd: i32, bytes: &[u8]) {
+pub fn write(fd: i32, bytes: &[u8]) {
     // SAFETY: the kernel only reads the slice.
     unsafe { syscall(number::WRITE, [fd as usize, bytes.as_ptr() as usize, bytes.len(), 0, 0, 0]) };
 }

@@ -70,7 +70,7 @@ impl Mlock {
     #[must_use]
     pub fn new() -> Mlock {
         let page = memory::page_size() as usize;
-        Mlock { page, fork_guard: ForkGuard::here(), locked: Mutex::default() }
+        Mlock { page, fork_guard: ForkGuard::current(), locked: Mutex::default() }
     }
 
     /// Whether this process may lock memory, and how much.
@@ -124,7 +124,7 @@ fn explain(source: &io::Error, whole: Span, more: usize) -> String {
     if source.raw_os_error() == Some(libc::EPERM) {
         return "this process may lock no memory (RLIMIT_MEMLOCK is 0); raise `ulimit -l`".into();
     }
-    let taken = memlock::taken();
+    let taken = memlock::locked();
     if let Some(limit) = memlock::limit().filter(|limit| taken + more as u64 > *limit) {
         let (limit, taken) = (Bytes(limit), Bytes(taken));
         return format!(
@@ -161,7 +161,7 @@ impl Registrar for Mlock {
 
     fn register(&self, span: Span, access: Access) -> Result<()> {
         // The lock may be held by a thread that a child does not have.
-        if !self.fork_guard.is_here() {
+        if !self.fork_guard.is_current() {
             return Err(Error::Forked);
         }
         let whole = span.pages(self.page);
@@ -187,7 +187,7 @@ impl Registrar for Mlock {
     }
 
     fn deregister(&self, span: Span, (): ()) -> Result<()> {
-        if !self.fork_guard.is_here() {
+        if !self.fork_guard.is_current() {
             return Ok(());
         }
         let mut locked = self.locked.lock().ignore_poison();

@@ -229,7 +229,7 @@ impl<R: Registrar> PinnedAlloc<R> {
             coming: Vec::new(),
             longest: LONGEST,
         };
-        let (fork_guard, grown) = (ForkGuard::here(), Condvar::new());
+        let (fork_guard, grown) = (ForkGuard::current(), Condvar::new());
         let shared = Arc::new(Shared { fork_guard, state: Mutex::new(state), grown });
         PinnedAlloc { registrar, access, limit, shared }
     }
@@ -241,7 +241,7 @@ impl<R: Registrar> PinnedAlloc<R> {
     /// taken; [`Error::NoSpace`]; [`Error::Forked`] in a child of the process that made the
     /// allocator; as [`Registrar::register`].
     pub fn allocate(&self, length: usize) -> Result<Pinned<R>> {
-        if !self.shared.fork_guard.is_here() {
+        if !self.shared.fork_guard.is_current() {
             return Err(Error::Forked);
         }
         if length == 0 {
@@ -306,13 +306,13 @@ impl<R: Registrar> PinnedAlloc<R> {
     /// Bytes that are registered now; none in a forked child, whose they are not.
     #[must_use]
     pub fn registered(&self) -> usize {
-        if self.shared.fork_guard.is_here() { self.shared.held().registered } else { 0 }
+        if self.shared.fork_guard.is_current() { self.shared.held().registered } else { 0 }
     }
 }
 
 impl<R: Registrar> Drop for PinnedAlloc<R> {
     fn drop(&mut self) {
-        if !self.shared.fork_guard.is_here() {
+        if !self.shared.fork_guard.is_current() {
             self.shared.leave_to_the_parent();
         }
     }
@@ -364,7 +364,7 @@ impl<R: Registrar> DerefMut for Pinned<R> {
 
 impl<R: Registrar> Drop for Pinned<R> {
     fn drop(&mut self) {
-        if !self.shared.fork_guard.is_here() {
+        if !self.shared.fork_guard.is_current() {
             return self.shared.leave_to_the_parent();
         }
         self.shared.held().free.entry(self.size).or_default().push((self.slab, self.offset));

@@ -145,7 +145,7 @@ impl<R: Registrar> Registration<R> {
             handle: Some(handle),
             span,
             access,
-            fork_guard: ForkGuard::here(),
+            fork_guard: ForkGuard::current(),
             memory,
         })
     }
@@ -187,7 +187,7 @@ impl<R: Registrar> Registration<R> {
 
     fn end(&mut self) -> Result<()> {
         match self.handle.take() {
-            Some(handle) if self.fork_guard.is_here() => {
+            Some(handle) if self.fork_guard.is_current() => {
                 let result = self.registrar.deregister(self.span, handle);
                 if result.is_err() {
                     // The device may have it still: then it stays mapped, and is not frozen under

@@ -143,7 +143,7 @@ impl Verbs {
             unsafe { ffi::ibv_close_device(context.as_ptr()) };
             return Err(Error::os(format!("making a protection domain on {name}"))(source));
         };
-        let domain = Arc::new(Domain { name, context, protection, fork_guard: ForkGuard::here() });
+        let domain = Arc::new(Domain { name, context, protection, fork_guard: ForkGuard::current() });
         Ok(Verbs { domain, page: memory::page_size() as usize })
     }
 
@@ -187,7 +187,7 @@ impl Registrar for Verbs {
     }
 
     fn register(&self, span: Span, access: Access) -> Result<VerbsHandle> {
-        if !self.domain.fork_guard.is_here() {
+        if !self.domain.fork_guard.is_current() {
             let why = "this process was forked from the one that opened the device: open it here";
             return Err(self.failed(span, access, why, None));
         }
@@ -249,7 +249,7 @@ impl VerbsHandle {
 
     /// To be called once.
     fn deregister(&mut self) -> io::Result<()> {
-        if !self.domain.fork_guard.is_here() {
+        if !self.domain.fork_guard.is_current() {
             // The parent's: its keys would end.
             return Ok(());
         }
@@ -280,7 +280,7 @@ impl fmt::Debug for VerbsHandle {
 
 impl Drop for Domain {
     fn drop(&mut self) {
-        if !self.fork_guard.is_here() {
+        if !self.fork_guard.is_current() {
             return;
         }
         // SAFETY: nothing that hostbuf made in it is left, or it would hold this; queue pairs of

@@ -426,7 +426,8 @@ impl Electorate for Everybody<'_> {
     }
 
     fn hole(&mut self, from: usize, length: usize, align: usize) -> Result<Option<usize>> {
-        let answer = self.ask(Frame::new(Kind::Search).with(&[length as u64, from as u64, align as u64]));
+        let answer =
+            self.ask(Frame::new(Kind::Search).with_words(&[length as u64, from as u64, align as u64]));
         // A host without ranks has no occupied addresses.
         let hole = answer.as_ref().map_or(0, |a| if self.ranks == 0 { from as u64 } else { a.hole });
         let mut words = [hole, u64::from(answer.is_err())];

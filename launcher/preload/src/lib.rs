@@ -154,7 +154,7 @@ enum Until {
 /// there can be no buffer.
 fn take_part(fd: i32, until: Until) -> (Winner, Line) {
     let territory = territory();
-    if raw::send(fd, Frame::new(Kind::Ready).with(&[territory as u64]).bytes()).is_err() {
+    if raw::send(fd, Frame::new(Kind::Ready).with_words(&[territory as u64]).bytes()).is_err() {
         agent_ended();
     }
     let mut holds = Some(Holds::new(territory));
@@ -179,7 +179,7 @@ fn take_part(fd: i32, until: Until) -> (Winner, Line) {
                     Ok(()) if until == Until::Mapped => return agreement,
                     Ok(()) => Frame::new(Kind::Mapped),
                     Err(Errno(e)) => Frame::new(Kind::Failed)
-                        .saying(Line::new(format_args!("mapping the buffer failed, error {e}")).bytes()),
+                        .with_text(Line::new(format_args!("mapping the buffer failed, error {e}")).bytes()),
                 };
                 let _ = raw::send(fd, reply.bytes());
                 agreed = Some(agreement);
@@ -241,7 +241,7 @@ fn join(fd: i32) -> Option<Winner> {
         line = line
             .and(b". It is a later image of a rank: run it directly under `hostbuf exec`, so that it votes.");
         line.say();
-        let _ = raw::send(fd, Frame::new(Kind::Failed).saying(line.bytes()).bytes());
+        let _ = raw::send(fd, Frame::new(Kind::Failed).with_text(line.bytes()).bytes());
         raw::exit(1);
     }
     let mapped = holds.map(&winner, descriptors.as_slice());

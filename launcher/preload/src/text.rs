@@ -35,7 +35,7 @@ impl Line {
     pub(crate) fn say(&self) {
         let mut out = [b'\n'; Frame::TEXT_MAX + 1];
         out[..self.length].copy_from_slice(self.bytes());
-        raw::say(2, &out[..=self.length]);
+        raw::write(2, &out[..=self.length]);
     }
 }
 

@@ -71,7 +71,7 @@ fn begin() {
         (Err(error), None) => fail(&error),
         (Err(error), Some(channel)) => {
             let _ = socket::set_receive_timeout(std::os::fd::AsFd::as_fd(&channel), Some(PATIENCE));
-            let told = channel.send(&Frame::new(Kind::Failed).saying(error.to_string().as_bytes()), &[]);
+            let told = channel.send(&Frame::new(Kind::Failed).with_text(error.to_string().as_bytes()), &[]);
             if told.is_ok() {
                 hear(&channel);
             }
@@ -105,7 +105,7 @@ fn handed_over() -> Option<FrameSocket> {
     used_up(ENV_CONNECTION);
     // SAFETY: the number that `hostbuf exec` has left open for this process, and the preloaded
     // object has used; nobody else knows it.
-    FrameSocket::of(unsafe { OwnedFd::from_raw_fd(fd) }).ok()
+    FrameSocket::from_fd(unsafe { OwnedFd::from_raw_fd(fd) }).ok()
 }
 
 /// Makes a variable's value `-`, where it lies. Not by setenv: some programs bring one of their own

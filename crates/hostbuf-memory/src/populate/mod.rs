@@ -87,8 +87,8 @@ fn explain(errno: i32, length: u64, pages: Pages, taken: u64) -> Error {
     };
     match (errno, pages) {
         // MADV_COLLAPSE returns EBUSY if a memory cgroup has no room for the huge page.
-        (libc::EBUSY, Pages::Transparent) if space::available(&memory::tightest()) < EXTENT => {
-            no_space(&memory::tightest())
+        (libc::EBUSY, Pages::Transparent) if space::available(&memory::tightest_limit()) < EXTENT => {
+            no_space(&memory::tightest_limit())
         }
         (libc::EINVAL | libc::EAGAIN | libc::EBUSY, Pages::Transparent) => Error::Unsupported {
             what: "pages thp".into(),
@@ -107,7 +107,7 @@ fn explain(errno: i32, length: u64, pages: Pages, taken: u64) -> Error {
                 remedy: "another process has taken them meanwhile, or a hugetlb cgroup has a limit; try again, or use --pages auto".into(),
             }))
         }
-        (libc::ENOMEM | libc::ENOSPC | libc::EFAULT, _) => no_space(&memory::tightest()),
+        (libc::ENOMEM | libc::ENOSPC | libc::EFAULT, _) => no_space(&memory::tightest_limit()),
         (NO_ADDRESSES, _) => space::check_address_space(length).err().unwrap_or(other),
         _ => other,
     }

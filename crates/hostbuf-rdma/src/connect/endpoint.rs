@@ -29,7 +29,7 @@ impl Endpoint {
         let in_flight = InFlight::new(sends, MAX_REQUESTS, peers.len(), options.depth, options.busy_poll);
         let addresses = peers.iter().map(|peer| peer.address).collect();
         let connections = Connections::new(resources, peers[0].group, own, addresses, options.clone());
-        Endpoint { fork_guard: ForkGuard::here(), in_flight, connections, options }
+        Endpoint { fork_guard: ForkGuard::current(), in_flight, connections, options }
     }
 
     /// Checks that this process made the endpoint.
@@ -42,7 +42,7 @@ impl Endpoint {
 
     /// Returns whether this process made the endpoint, rather than its parent.
     pub(crate) fn is_owned(&self) -> bool {
-        self.fork_guard.is_here()
+        self.fork_guard.is_current()
     }
 
     /// Processes all notifications and connect messages that have arrived, and requests events for

@@ -47,7 +47,7 @@ impl ProgressThread {
             run(&endpoint, &until, &on_notification, task);
         });
         let thread = thread.map_err(Error::os("starting the RDMA progress thread"))?;
-        Ok(ProgressThread { fork_guard: ForkGuard::here(), thread: Some(thread), stop })
+        Ok(ProgressThread { fork_guard: ForkGuard::current(), thread: Some(thread), stop })
     }
 }
 
@@ -79,7 +79,7 @@ fn run(endpoint: &Endpoint, stop: &EventFd, on_notification: &dyn Fn(u32), task:
 
 impl Drop for ProgressThread {
     fn drop(&mut self) {
-        if !self.fork_guard.is_here() {
+        if !self.fork_guard.is_current() {
             // The thread runs in the parent process, and the eventfd would stop it.
             std::mem::forget(self.thread.take());
             return;

@@ -65,7 +65,7 @@ impl Fabric {
         options: FabricOptions,
     ) -> Result<Fabric> {
         let _span = info_span!("fabric", buffer = %buffer.name()).entered();
-        let hosts = Hosts::of(group)?;
+        let hosts = Hosts::new(group)?;
         buffer.compare(group, &hosts)?;
         let opened = if hosts.leads() { open(buffer, &options).map(Some) } else { Ok(None) };
         let Some(opened) = all_or_none(group, opened)? else {

@@ -34,7 +34,7 @@ impl AddressHandle {
         let handle = unsafe { ffi::ibv_create_ah(verbs.protection_domain().as_ptr(), &raw mut attributes) };
         let handle = NonNull::new(handle)
             .ok_or_else(|| Error::os(format!("resolving a route to {gid}"))(io::Error::last_os_error()))?;
-        Ok(AddressHandle { handle, fork_guard: ForkGuard::here() })
+        Ok(AddressHandle { handle, fork_guard: ForkGuard::current() })
     }
 
     pub(crate) fn as_ptr(&self) -> *mut ffi::ibv_ah {
@@ -44,7 +44,7 @@ impl AddressHandle {
 
 impl Drop for AddressHandle {
     fn drop(&mut self) {
-        if !self.fork_guard.is_here() {
+        if !self.fork_guard.is_current() {
             // It belongs to the parent process.
             return;
         }

@@ -51,7 +51,8 @@ impl CompletionQueue {
             unsafe { ffi::ibv_destroy_comp_channel(channel.as_ptr()) };
             return Err(error);
         };
-        let queue = CompletionQueue { queue, channel, fork_guard: ForkGuard::here(), _verbs: verbs.clone() };
+        let queue =
+            CompletionQueue { queue, channel, fork_guard: ForkGuard::current(), _verbs: verbs.clone() };
         // Reading an event must not block if there is none.
         fcntl(queue.as_fd(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK))
             .map_err(|e| Error::os("preparing a completion channel")(io::Error::from(e)))?;
@@ -125,7 +126,7 @@ impl AsFd for CompletionQueue {
 
 impl Drop for CompletionQueue {
     fn drop(&mut self) {
-        if !self.fork_guard.is_here() {
+        if !self.fork_guard.is_current() {
             // It belongs to the parent process.
             return;
         }

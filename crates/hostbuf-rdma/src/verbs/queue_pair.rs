@@ -127,7 +127,7 @@ impl QueuePair {
             .ok_or_else(|| Error::os("creating a queue pair")(io::Error::last_os_error()))?;
         Ok(QueuePair {
             queue_pair,
-            fork_guard: ForkGuard::here(),
+            fork_guard: ForkGuard::current(),
             _sends: sends.clone(),
             _receive_queue: receive_queue.clone(),
             verbs: verbs.clone(),
@@ -336,7 +336,7 @@ fn raw_request(request: &WorkRequest) -> ffi::ibv_send_wr {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        if !self.fork_guard.is_here() {
+        if !self.fork_guard.is_current() {
             // It belongs to the parent process.
             return;
         }

@@ -70,7 +70,7 @@ impl SharedReceiveQueue {
         let queue = unsafe { ffi::ibv_create_srq(verbs.protection_domain().as_ptr(), &raw mut attributes) };
         let queue = NonNull::new(queue)
             .ok_or_else(|| Error::os("creating a shared receive queue")(io::Error::last_os_error()))?;
-        let fork_guard = ForkGuard::here();
+        let fork_guard = ForkGuard::current();
         let queue = SharedReceiveQueue { queue, completions, fork_guard, registration, memory, slot_bytes };
         (0..u64::from(slots)).try_for_each(|slot| queue.post(slot))?;
         Ok(queue)
@@ -125,7 +125,7 @@ impl SharedReceiveQueue {
 
 impl Drop for SharedReceiveQueue {
     fn drop(&mut self) {
-        if !self.fork_guard.is_here() {
+        if !self.fork_guard.is_current() {
             // It belongs to the parent process.
             return;
         }

@@ -54,7 +54,7 @@ pub(super) fn get_many<'c, R: Registrar>(
     leases: &mut Vec<Lease<'c, R>>,
 ) -> Result<()> {
     let before = leases.len();
-    if !shared.fork_guard.is_here() {
+    if !shared.fork_guard.is_current() {
         return Err(Error::Forked);
     }
     leases.reserve(spans.len());

@@ -154,7 +154,7 @@ fn search<R: Registrar>(
     access: Access,
 ) -> Option<UncheckedLease<R::Key>> {
     // A forked child finds no hints, so every request of it comes here.
-    if !shared.fork_guard.is_here() {
+    if !shared.fork_guard.is_current() {
         return None;
     }
     let own = shared.counts.of_thread()?;
@@ -231,7 +231,7 @@ pub(super) fn return_lease<R: Registrar>(shared: &CacheShared<R>, slot: u32) {
 
 #[cold]
 fn return_lease_slowly<R: Registrar>(shared: &CacheShared<R>, slot: u32) {
-    if shared.fork_guard.is_here() {
+    if shared.fork_guard.is_current() {
         shared.counts.count_return(slot);
         handle_lease_end(shared, slot);
     }
@@ -255,7 +255,7 @@ fn after_lease_end<R: Registrar>(shared: &CacheShared<R>, slot: u32) {
 /// Deregisters a stale slot after its last lease, and wakes waiting requests.
 #[cold]
 fn handle_lease_end<R: Registrar>(shared: &CacheShared<R>, slot: u32) {
-    if !shared.fork_guard.is_here() {
+    if !shared.fork_guard.is_current() {
         return;
     }
     if shared.slots[slot].is_stale() {

@@ -59,7 +59,7 @@ pub(super) fn miss<R: Registrar>(
     access: Access,
     wait: WaitMode,
 ) -> Result<CountedLease<R::Key>> {
-    if !shared.fork_guard.is_here() {
+    if !shared.fork_guard.is_current() {
         return Err(Error::Forked);
     }
     // The thread's counters are allocated now, since that must not happen with the lock.

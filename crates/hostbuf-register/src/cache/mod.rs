@@ -239,7 +239,7 @@ impl<R: Registrar> RegistrationCache<R> {
     /// another thread meanwhile; [`Error::Forked`](crate::Error::Forked) in a child of the process
     /// that made the cache.
     pub fn invalidate(&self, span: Span) -> Result<()> {
-        if !self.shared.fork_guard.is_here() {
+        if !self.shared.fork_guard.is_current() {
             return Err(crate::Error::Forked);
         }
         let leaked = self.shared.lock().stats.leaked;
@@ -281,7 +281,7 @@ impl<R: Registrar> RegistrationCache<R> {
 
 impl<R: Registrar> Drop for RegistrationCache<R> {
     fn drop(&mut self) {
-        if !self.shared.fork_guard.is_here() {
+        if !self.shared.fork_guard.is_current() {
             // The reaper and the registrations belong to the parent.
             std::mem::forget(self.reaper.take());
             return;

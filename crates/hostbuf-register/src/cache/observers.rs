@@ -10,7 +10,7 @@ use crate::span::Span;
 
 impl<R: Registrar> FreezeObserver for CacheShared<R> {
     fn prepare(&self, span: Span) -> Result<(), String> {
-        if !self.fork_guard.is_here() {
+        if !self.fork_guard.is_current() {
             // The registrations are the parent's.
             return Ok(());
         }

@@ -48,7 +48,7 @@ impl<R: Registrar> CacheShared<R> {
             counts: LeaseCounts::new(budget.regions).map_err(no_memory())?,
             waiters: AtomicUsize::new(0),
             monitor,
-            fork_guard: ForkGuard::here(),
+            fork_guard: ForkGuard::current(),
             closing: AtomicBool::new(false),
             state: StateLock::new(CacheState::new(budget)),
         })
@@ -62,7 +62,7 @@ impl<R: Registrar> CacheShared<R> {
     /// Returns the statistics. They are zero in a forked child, where another thread of the parent
     /// may hold the lock.
     pub(super) fn stats(&self) -> Stats {
-        if !self.fork_guard.is_here() {
+        if !self.fork_guard.is_current() {
             return Stats::default();
         }
         self.lock().report(&self.counts)

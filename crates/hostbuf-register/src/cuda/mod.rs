@@ -205,7 +205,7 @@ impl CudaHost {
         let retained = unsafe { (driver.retain)(&raw mut context, device) };
         driver.check(retained).map_err(|code| refused("cuDevicePrimaryCtxRetain", code))?;
         let page = memory::page_size() as usize;
-        Ok(CudaHost { driver, ordinal, device, context, page, fork_guard: ForkGuard::here() })
+        Ok(CudaHost { driver, ordinal, device, context, page, fork_guard: ForkGuard::current() })
     }
 
     fn refused(&self, span: Span, access: Access, why: String, errno: Option<i32>) -> Error {
@@ -314,7 +314,7 @@ impl Registrar for CudaHost {
     }
 
     fn register(&self, span: Span, access: Access) -> Result<CudaHandle> {
-        if !self.fork_guard.is_here() {
+        if !self.fork_guard.is_current() {
             let why =
                 "CUDA does not go through fork: make a CudaHost in a process that did not use it before";
             return Err(self.refused(span, access, why.into(), None));
@@ -376,7 +376,7 @@ impl Registrar for CudaHost {
 
 impl Drop for CudaHost {
     fn drop(&mut self) {
-        if !self.fork_guard.is_here() {
+        if !self.fork_guard.is_current() {
             return;
         }
         // SAFETY: retained by `new`, and released once.

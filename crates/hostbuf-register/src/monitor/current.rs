@@ -26,7 +26,7 @@ fn current() -> MutexGuard<'static, CurrentMonitor> {
 pub(super) fn acquire() -> Result<Arc<ProcessMonitor>, String> {
     let mut current = current();
     // A forked child does not have the thread of its parent's monitor.
-    if let Some((monitor, users)) = current.as_mut().filter(|(monitor, _)| monitor.is_here()) {
+    if let Some((monitor, users)) = current.as_mut().filter(|(monitor, _)| monitor.is_current()) {
         *users += 1;
         return Ok(monitor.clone());
     }
@@ -69,7 +69,7 @@ pub(super) fn release(monitor: Arc<ProcessMonitor>) {
     let mut current = current();
     drop(monitor);
     let last = match current.as_mut() {
-        Some((monitor, users)) if monitor.is_here() => {
+        Some((monitor, users)) if monitor.is_current() => {
             *users -= 1;
             *users == 0
         }

@@ -104,14 +104,14 @@ impl ProcessMonitor {
         });
         let thread = thread.map_err(|e| format!("starting the monitor's thread: {e}"))?;
         shared.listening.wait();
-        let (fork_guard, kept) = (ForkGuard::here(), AtomicBool::new(false));
+        let (fork_guard, kept) = (ForkGuard::current(), AtomicBool::new(false));
         Ok(ProcessMonitor { shared, thread: Some(thread), fork_guard, stop_number, kept })
     }
 
     /// Returns whether this is the process that started the monitor, and not a forked child without
     /// its thread.
-    pub(super) fn is_here(&self) -> bool {
-        self.fork_guard.is_here()
+    pub(super) fn is_current(&self) -> bool {
+        self.fork_guard.is_current()
     }
 
     /// Records that a reference is held until the process ends. Returns whether one was held
@@ -175,7 +175,7 @@ impl ProcessMonitor {
 impl Drop for ProcessMonitor {
     fn drop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
-        if !self.fork_guard.is_here() {
+        if !self.fork_guard.is_current() {
             // The thread is the parent's.
             std::mem::forget(thread);
             return;

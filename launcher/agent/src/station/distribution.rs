@@ -36,7 +36,7 @@ impl Station {
                 let notice = self.notice();
                 for id in ranks {
                     let text = notice.as_ref().filter(|(first, _)| *first == id).map_or("", |(_, text)| text);
-                    self.send(id, Frame::new(Kind::Go).saying(text.as_bytes()), false);
+                    self.send(id, Frame::new(Kind::Go).with_text(text.as_bytes()), false);
                 }
                 let waiting: Vec<u64> =
                     self.peers.iter().filter(|(_, p)| !p.served).map(|(&id, _)| id).collect();
@@ -57,7 +57,7 @@ impl Station {
     pub(super) fn supply(&mut self, id: u64) {
         let running = matches!(self.stage, Stage::Running);
         let Some((winner, _)) = &self.result else { return };
-        let frame = winner.frame().saying(self.report_of(id).as_bytes());
+        let frame = winner.frame().with_text(self.report_of(id).as_bytes());
         let Some(pid) = self.peers.get(&id).map(|p| p.pid) else { return };
         let counted = self.peers.values().any(|p| p.counted && p.pid == pid);
         let Some(peer) = self.peers.get_mut(&id) else { return };

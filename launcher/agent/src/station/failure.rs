@@ -33,7 +33,7 @@ impl Station {
         }
         let Some(JobError { class, message }) = &self.failure else { return };
         let words = [u64::from(class.status()), u64::from(prints)];
-        let frame = Frame::new(Kind::Fail).with(&words).saying(message.as_bytes());
+        let frame = Frame::new(Kind::Fail).with_words(&words).with_text(message.as_bytes());
         self.send(id, frame, false);
     }
 

@@ -27,7 +27,7 @@ impl Station {
                 "local rank {} takes part already: make job::Local once, and split it",
                 hello.local_rank
             );
-            self.send(id, Frame::new(Kind::Fail).with(&[1, 0]).saying(why.as_bytes()), false);
+            self.send(id, Frame::new(Kind::Fail).with_words(&[1, 0]).with_text(why.as_bytes()), false);
         }
     }
 
@@ -48,7 +48,11 @@ impl Station {
         let parts = self.gathers.remove(&key).unwrap_or_default();
         for &(id, _) in parts.values() {
             for (&rank, (_, part)) in &parts {
-                self.send(id, Frame::new(Kind::Gathered).with(&[sequence, rank]).saying(part), false);
+                self.send(
+                    id,
+                    Frame::new(Kind::Gathered).with_words(&[sequence, rank]).with_text(part),
+                    false,
+                );
             }
         }
     }
@@ -70,7 +74,7 @@ impl Station {
         for other in self.members(hello.local_size) {
             let why = format!("local rank {} has left", hello.local_rank);
             // Only members that still wait for the part read this.
-            self.send(other, Frame::new(Kind::Fail).with(&[1, 0]).saying(why.as_bytes()), false);
+            self.send(other, Frame::new(Kind::Fail).with_words(&[1, 0]).with_text(why.as_bytes()), false);
         }
     }
 }

@@ -110,7 +110,7 @@ impl Station {
                 let why = "this job has its buffers already, and this rank asks for others: one `hostbuf exec` after \
                            another in one job must ask for the same";
                 let words = [u64::from(ExitClass::Disagreed.status()), 1];
-                self.send(id, Frame::new(Kind::Fail).with(&words).saying(why.as_bytes()), false);
+                self.send(id, Frame::new(Kind::Fail).with_words(&words).with_text(why.as_bytes()), false);
             }
             // The engine may start processes later (MPI_Comm_spawn). They attach, and are not
             // counted.

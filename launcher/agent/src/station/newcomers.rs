@@ -44,7 +44,7 @@ impl Station {
             };
             self.locked_out = None;
             // Another user gets nothing, not even a reason.
-            let Ok(channel) = FrameSocket::of(fd) else { continue };
+            let Ok(channel) = FrameSocket::from_fd(fd) else { continue };
             let pid = channel.peer().pid;
             let peer = ClientProcess {
                 channel: Some(channel),

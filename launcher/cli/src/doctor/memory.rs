@@ -17,7 +17,7 @@ pub fn lines(size: Option<u64>) -> Vec<Finding> {
 
 fn available() -> Finding {
     const NAME: &str = "available";
-    let limit = memory::tightest();
+    let limit = memory::tightest_limit();
     let bytes = space::available(&limit);
     let says =
         format!("{} on ordinary pages, limited by {} of {}", Bytes(bytes), limit.name, Bytes(limit.limit));
@@ -34,7 +34,7 @@ fn cgroups() -> Finding {
         list => format!("version {}", list.join(" and ")),
     };
     if memory::cgroup_limited() {
-        let limit = memory::tightest();
+        let limit = memory::tightest_limit();
         let says = format!(
             "{which}; one limits this process to less than the host has. The tightest limit now is {} of {}",
             limit.name,

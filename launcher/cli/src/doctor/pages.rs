@@ -97,7 +97,7 @@ fn collapse() -> io::Result<()> {
 fn transparent() -> Finding {
     const NAME: &str = "THP for memory files";
     const KNOB: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
-    let knob = memory::chosen(KNOB);
+    let knob = memory::selected(KNOB);
     let shown = knob.clone().unwrap_or_else(|| "absent".into());
     let tried = collapse();
     let line = match &tried {

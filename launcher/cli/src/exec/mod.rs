@@ -115,8 +115,8 @@ fn end(place: Place, error: &JobError) -> ExitCode {
 
 /// Sends the error of this rank to the agent. Returns whether the agent could be reached.
 fn give_up(channel: &FrameSocket, error: &JobError) -> bool {
-    let frame = Frame::new(Kind::Failed).with(&[u64::from(error.class.status())]);
-    channel.send(&frame.saying(error.message.as_bytes()), &[]).is_ok()
+    let frame = Frame::new(Kind::Failed).with_words(&[u64::from(error.class.status())]);
+    channel.send(&frame.with_text(error.message.as_bytes()), &[]).is_ok()
 }
 
 /// Connects to the agent and introduces this rank.
@@ -133,7 +133,7 @@ fn connect(arguments: &ExecArguments, place: Place) -> hostbuf::Result<(FrameSoc
         }
     };
     let command = arguments.command.join(std::ffi::OsStr::new(" "));
-    channel.send(&hello.frame().saying(command.as_bytes()), &[]).map_err(|e| match e.kind() {
+    channel.send(&hello.frame().with_text(command.as_bytes()), &[]).map_err(|e| match e.kind() {
         // The agent was killed after this rank had connected.
         ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => AttachError::AgentGone {
             why: "the agent of this host ended before the buffer was agreed on".into(),
@@ -265,7 +265,9 @@ fn vote_for(program: &Program, why: &str, channel: &FrameSocket) -> Result<Strin
     let send = |frame: &Frame| channel.send(frame, &[]).map_err(|_| gone());
     let coverage = if program.can_attach { Coverage::Attaches } else { Coverage::None };
     send(
-        &Frame::new(Kind::Ready).with(&[Territory::Anywhere as u64, coverage as u64]).saying(why.as_bytes()),
+        &Frame::new(Kind::Ready)
+            .with_words(&[Territory::Anywhere as u64, coverage as u64])
+            .with_text(why.as_bytes()),
     )?;
     let mut report = String::new();
     let mut holds = Holds::new(Territory::Anywhere);
@@ -281,7 +283,7 @@ fn vote_for(program: &Program, why: &str, channel: &FrameSocket) -> Result<Strin
             }
             Some(Kind::Search) => {
                 let hole = search(program, &mut holds, &frame);
-                send(&Frame::new(Kind::Hole).with(&[hole.map_or(u64::MAX, |h| h as u64)]))?;
+                send(&Frame::new(Kind::Hole).with_words(&[hole.map_or(u64::MAX, |h| h as u64)]))?;
             }
             Some(Kind::Winner) => {
                 Winner::parse(&frame).ok_or_else(gone)?;
@@ -314,7 +316,7 @@ fn strike(program: &Program, candidates: &Ballot, length: usize, reply: &mut Fra
             reply.words[0] &= !(1 << i);
             if reply.words[1] == 0 {
                 let path = program.path.as_os_str().as_encoded_bytes();
-                *reply = reply.clone().saying(path);
+                *reply = reply.clone().with_text(path);
                 let refusal = [address as u64, libc::EEXIST as u64, start as u64, end as u64];
                 reply.words[1..5].copy_from_slice(&refusal);
             }

@@ -134,11 +134,11 @@ fn snapshot(copy: &PageCopy) -> Result<Snapshot, String> {
         generation: control.generation(index).map_err(|e| e.to_string()),
         high_water: control.high_water(index).map_err(|e| e.to_string()),
     };
-    let registrations = Ledger::of(control).registrations();
+    let registrations = Ledger::new(control).registrations();
     Ok(Snapshot {
         states: (0..identity.buffers().len()).map(state).collect(),
         registrations: registrations.into_iter().map(|r| r.map_err(|e| e.to_string())).collect(),
-        unlisted: Ledger::of(control).unlisted().map_err(|e| e.to_string()),
+        unlisted: Ledger::new(control).unlisted().map_err(|e| e.to_string()),
         identity,
     })
 }
