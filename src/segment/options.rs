@@ -170,7 +170,7 @@ impl FromStr for BufferOptions {
                 ("dump", "") => options.dump = true,
                 _ => {
                     return Err(Error::invalid(format!(
-                        "invalid \"{part}\" in buffer \"{text}\": expected name=, size=, pages=, mmap-flags=, lazy or dump"
+                        "unexpected \"{part}\" in buffer \"{text}\": expected name=, size=, pages=, mmap-flags=, lazy or dump"
                     )));
                 }
             }
