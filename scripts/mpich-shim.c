@@ -1,15 +1,16 @@
 /*
- * Preloaded into MPICH's ranks by the test harness, and by nothing else. Two things:
+ * Works around two defects of MPICH. Only the test harness preloads it, into MPICH's ranks.
  *
- * 1. Debian's MPICH 4.0.x hangs. At the end of MPI_Finalize it closes its UCX endpoints and then waits in PMI's barrier,
- *    in a plain read(2) on the socket to its proxy (PMI_FD). While it blocks there nobody drives UCX, so a peer that
- *    still waits for this side's part of a close over TCP never gets it and never reaches the barrier: all hang (pmodels/
- *    mpich issue 6596; two hosts or more). Here a read of that socket drives the UCX worker until there is something to
- *    read. Not done for later versions, which do not need it and fail with it.
+ * 1. Debian's MPICH 4.0.x hangs. At the end of MPI_Finalize it closes its UCX endpoints and then
+ *    waits in PMI's barrier, in a plain read(2) on the socket to its proxy (PMI_FD). During that
+ *    read UCX makes no progress, so a peer that waits for this side's part of a close over TCP
+ *    never gets it and never reaches the barrier: all hang (pmodels/mpich issue 6596; two hosts or
+ *    more). Here a read of that socket drives the UCX worker until there is something to read.
+ *    Later versions do not need this and fail with it.
  *
- * 2. Tests run more ranks than there are cores, and MPICH polls without ever yielding. UCX looks at its sockets with a
- *    timeout of zero on every turn; giving the core away there makes a job of 8 ranks on 2 cores take a fraction of the
- *    time.
+ * 2. Tests run more ranks than there are cores, and MPICH polls without yielding. UCX polls its
+ *    sockets with a timeout of zero in every iteration. Yielding the core there makes a job of 8
+ *    ranks on 2 cores take a fraction of the time.
  *
  * Built by scripts/install-deps: cc -shared -fPIC -O2 -o target/mpich-shim.so scripts/mpich-shim.c
  */
@@ -22,13 +23,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* MPICH makes one worker and drives it from one thread; the tests do not ask for more. */
+/* MPICH creates one worker and drives it from one thread; the tests do not request more. */
 static void *worker;
 static unsigned (*progress)(void *);
 static int pmi_fd = -1;
 
-/* The next definition of a name. In a program that loads MPI with dlopen (Python) it is in no scope
- * but that of the library that calls, at CALLER. */
+/* Returns the next definition of a name. If the program loads MPI with dlopen (Python), only the
+ * scope of the calling library, which contains the address caller, has the definition. */
 static void *next(const char *name, void *caller)
 {
     void *found = dlsym(RTLD_NEXT, name);
@@ -43,11 +44,11 @@ static void *next(const char *name, void *caller)
     return found;
 }
 
-/* With the type of the pointer that it is assigned to. */
+/* Assigns the next definition of a name to a pointer of any type. */
 #define NEXT(pointer, name, caller) (*(void **)&(pointer) = next(name, caller))
 #define CALLER __builtin_return_address(0)
 
-/* Is this MPICH 4.0.x? */
+/* Returns true for MPICH 4.0.x. */
 static int has_the_hang(void *caller)
 {
     char text[8192]; /* MPI_MAX_LIBRARY_VERSION_STRING */

@@ -8,8 +8,8 @@
  * It makes ENTRIES registrations of PAGES pages, one in every STRIDE pages from BASE. Each line on
  * standard input has the number of hits of each thread, and the number of threads. The answer is
  * the nanoseconds of one get and put: of one thread by its CPU time, of several threads by the
- * clock, from one hit to the next of all threads together. Registering does nothing, and no memory events are requested, so only
- * the cache is measured.
+ * clock, from one hit to the next of all threads together. Registering does nothing, and no memory
+ * events are requested, so only the cache is measured.
  */
 #define _GNU_SOURCE
 #include <inttypes.h>
