@@ -147,7 +147,8 @@ fn a_program_with_clangs_undefined_behaviour_sanitizer_uses_the_buffer() {
 
 #[test]
 fn a_sanitizer_still_detects_errors() {
-    // The preload list must not have switched it off: one byte behind a heap block.
+    // The preload list must not have disabled the sanitizer: the program reads one byte behind a
+    // heap block.
     let Some(overrun) = build("gcc", "overrun.c", &["-fsanitize=address"]) else { return };
     let outcome = local(1, "1M", &[], &[&overrun]);
     assert!(outcome.status != 0 && outcome.stderr.contains("heap-buffer-overflow"), "{outcome:?}");
@@ -160,20 +161,20 @@ fn a_thread_sanitized_rank_and_a_plain_one_agree_on_the_sanitizers_window() {
         let Some(sanitized) = build(compiler, "sweep.c", &["-fsanitize=thread", "-pthread"]) else {
             continue;
         };
-        // local() gives the first program one rank; the second is the plain one.
+        // local() starts one rank of the first program; the second rank runs the plain program.
         let programs = [&sanitized, ":", "-n", "1", "--", &plain];
         let outcome = local(1, SIZE, &[], &programs).ok();
         all_at(&outcome, "swept ", 1, FIRST);
         all_at(&outcome, "main ", 1, FIRST);
-        // Something small at the beginning of the window in the plain rank: the next slot of the
-        // same window.
+        // A small mapping at the beginning of the window in the plain rank moves all ranks to the
+        // next slot of the window.
         let outcome = planted(&[(1, FIRST.into())], 1, &programs).ok();
         let line = outcome.lines("main ").concat();
         let address = usize::from_str_radix(&line[2..], 16).unwrap();
         assert!(candidates::SANITIZED.contains(&address) && line != FIRST, "{outcome:?}");
         all_at(&outcome, "swept ", 1, &line);
-        // All of the window: then there is no address for both, and the error says who is in the
-        // way.
+        // If the plain rank has mapped all of the window, no common address exists, and the error
+        // names the mapping.
         let window = candidates::SANITIZED;
         let outcome = planted(&[(1, all_of(window.start, window.end))], 1, &programs);
         nobody_ran(&outcome);
@@ -216,7 +217,7 @@ fn a_program_without_address_randomisation_has_the_buffer() {
         return;
     }
     let show = build("cc", "show.c", &[]).unwrap();
-    // The whole job, and then only the program behind its own prefix.
+    // First the whole job has no randomization, then only the program.
     let mut command = Command::new("setarch");
     command.arg("-R").arg(hostbuf()).args([
         "run",
@@ -253,8 +254,8 @@ fn java_has_the_buffer_with_each_garbage_collector() {
     let source = root().join("tests/fixtures/Maps.java");
     let source = source.to_str().unwrap();
     for collector in ["-XX:+UseSerialGC", "-XX:+UseG1GC", "-XX:+UseZGC"] {
-        // A single source file, compiled in memory; the heap is small, as two ranks share this
-        // machine.
+        // Java compiles the single source file in memory. The heap is small, because two ranks
+        // share this machine.
         mapped_in(&local(1, "4M", &[], &["java", collector, "-Xmx256m", source]).ok(), 1);
     }
 }
@@ -278,7 +279,7 @@ fn python_has_the_buffer() {
     mapped_in(&local(2, "4M", &[], &["python3", "-c", script]).ok(), 2);
 }
 
-// Mappings in the way, in one rank or another, planted before our constructor runs
+// Mappings in one rank or another, planted before the constructor of the preloaded object runs
 
 /// Returns the argument of plant.c for everything that is free from `start` to `end`.
 fn all_of(start: usize, end: usize) -> String {
@@ -351,7 +352,7 @@ fn a_mapping_at_the_first_candidate_in_one_rank_moves_all_ranks_to_the_second() 
 fn mappings_at_the_first_two_candidates_move_all_ranks_to_the_third() {
     let both = format!("{FIRST},0x300000000000");
     all_at(&three(&[(1, both)]).ok(), "main ", 3, "0x170000000000");
-    // The same when each stands in another rank.
+    // The result does not depend on the ranks that have the mappings.
     let apart = [(0, FIRST.to_owned()), (2, "0x300000000000".to_owned())];
     all_at(&three(&apart).ok(), "main ", 3, "0x170000000000");
 }
@@ -369,7 +370,7 @@ fn a_mapping_at_the_end_of_a_candidate_blocks_it() {
 fn later_slots_are_used_if_the_start_of_every_window_is_mapped() {
     let (length, align) = range();
     let starts = [0x5500_0000_0000, 0x3000_0000_0000, 0x1700_0000_0000, 0x4100_0000_0000];
-    // The first ballot has a later slot of each window as well.
+    // The first ballot also contains a later slot of each window.
     let first = candidates::ballot(0, length, align).unwrap();
     let slot = first.as_slice().iter().find(|address| !starts.contains(address)).unwrap();
     let starts = starts.map(|address| format!("{address:#x}")).join(",");
@@ -391,11 +392,11 @@ fn the_exact_search_finds_an_address_if_every_candidate_is_mapped() {
     let list = |part: &[usize]| part.iter().map(|a| format!("{a:#x}")).collect::<Vec<_>>().join(",");
     let all = whole_ballots();
     assert!(all.len() > 30);
-    // The lowest hole above the legacy layouts: just behind the page at 0x170000000000.
+    // The lowest hole above the legacy layouts is just behind the page at 0x170000000000.
     let (_, align) = range();
     let lowest = format!("{:#x}", (0x1700_0000_0000usize + 4096).next_multiple_of(align));
     all_at(&three(&[(1, list(&all))]).ok(), "main ", 3, &lowest);
-    // Half of them in one rank, half in another.
+    // One rank has half of the mappings, another rank the other half.
     let (odd, even): (Vec<_>, Vec<_>) = all.iter().copied().enumerate().partition(|(i, _)| i % 2 == 1);
     let strip = |half: Vec<(usize, usize)>| half.into_iter().map(|(_, a)| a).collect::<Vec<_>>();
     let plants = [(0, list(&strip(odd))), (2, list(&strip(even)))];
@@ -404,9 +405,9 @@ fn the_exact_search_finds_an_address_if_every_candidate_is_mapped() {
 
 #[test]
 fn the_only_common_hole_of_full_address_spaces_is_found() {
-    // rank 0   ####A####C#############      each hole exactly as long as what is asked for
+    // rank 0   ####A####C#############      each hole has exactly the length of the reservation
     // rank 1   #########C####B########
-    // rank 2   (whatever it has)
+    // rank 2   (its own mappings)
     let (length, align) = range();
     for (own, common, other) in [
         (0x1800_0000_0000, 0x2345_6760_0000, 0x4000_0000_0000),
@@ -428,12 +429,12 @@ fn the_only_common_hole_of_full_address_spaces_is_found() {
 fn without_a_common_hole_no_rank_runs_and_the_error_names_the_mapping() {
     let outcome = three(&[(1, all_but(&[0x1800_0000_0000])), (2, all_but(&[0x4000_0000_0000]))]);
     names(&outcome, "rank 1", "is taken by an anonymous mapping at 0x");
-    // Two holes that overlap, but not by as much as is asked for.
+    // The holes overlap by less than the length of the reservation.
     let (length, align) = range();
     let outcome = three(&[(0, all_but(&[0x4000_0000_0000])), (1, all_but(&[0x4000_0000_0000 + align]))]);
     assert!(align < length);
     names(&outcome, "rank 0", "is taken by an anonymous mapping at 0x");
-    // A hole that begins where nothing may begin.
+    // The hole begins at an address at which no reservation may begin.
     let outcome = three(&[(0, all_but(&[0x4000_0000_0000 + 4096]))]);
     names(&outcome, "rank 0", "is taken by an anonymous mapping at 0x");
 }
@@ -472,7 +473,7 @@ fn ranks_of_two_hosts_with_different_mappings_agree() {
         };
         let outcome = simulated(2, &flavour, &script(FIRST, "0x300000000000")).ok();
         assert_eq!(outcome.lines("main "), ["0x170000000000"; 4], "{flavour}: {outcome:?}");
-        // Rank 3 sits on the second host: it is the one that is named, and nobody runs.
+        // Rank 3 runs on the second host. The error names it, and no rank runs.
         let outcome = simulated(2, &flavour, &script("0x1000000", &all_but(&[])));
         assert_eq!(outcome.status, 84, "{flavour}: {outcome:?}");
         assert!(outcome.lines("main ").is_empty(), "a main ran under {flavour}: {outcome:?}");
@@ -508,13 +509,13 @@ fn hostbuf_exec_under_mpirun_prints_the_error_once() {
 #[test]
 fn too_little_address_space_is_reported() {
     names(&three(&[(2, "as=50000000".into())]), "rank 2", "raise `ulimit -v`");
-    // Not the rank, but a child of it.
+    // The limit applies to a child of the rank, not to the rank.
     let show = build("cc", "show.c", &[]).unwrap();
     let outcome = local(1, SIZE, &[], &["bash", "-c", &format!("ulimit -v 60000; {show}; exit $?")]);
     assert_eq!((outcome.status, &outcome.stdout[..]), (1, ""), "{outcome:?}");
     assert!(outcome.stderr.contains("the address space is limited (`ulimit -v`)"), "{outcome:?}");
     assert_eq!(outcome.said().len(), 1, "{outcome:?}");
-    // The whole job: the agent finds it out before any rank does.
+    // The limit applies to the whole job, so the agent detects it before any rank does.
     let script = format!(
         "ulimit -v 60000; exec {} run --launcher local -n 2 --size {SIZE} -- {show}",
         hostbuf().display()
@@ -527,8 +528,8 @@ fn too_little_address_space_is_reported() {
 #[test]
 fn mappings_of_library_constructors_exist_before_the_vote() {
     let library = build("cc", "plant.c", &["-DLIBRARY", "-shared", "-fPIC"]).unwrap();
-    // A library that the program needs, and one that the user preloads: either constructor runs
-    // before ours.
+    // Both a library that the program needs and one that the user preloads run their constructors
+    // before the preloaded object's.
     let needed = build("cc", "show.c", &["-Wl,--no-as-needed", &library]).unwrap();
     let outcome = planted(&[(1, FIRST.into())], 2, &[&needed]).ok();
     all_at(&outcome, "buffer ", 2, "0x300000000000");
@@ -541,7 +542,7 @@ fn mappings_of_library_constructors_exist_before_the_vote() {
 
 #[test]
 fn a_later_process_image_without_the_address_fails_with_a_clear_error() {
-    // The shell votes and gets the first candidate; the program that it starts has something there.
+    // The shell votes and gets the first candidate; the program that it starts has a mapping there.
     let plant = build("cc", "plant.c", &[]).unwrap();
     let outcome = planted(&[(0, FIRST.into())], 1, &["sh", "-c", &format!("{plant}; exit $?")]);
     failed_before_main(&outcome, 1);

@@ -1,5 +1,5 @@
-//! Arguments that make no sense: one clear line, the right exit status, and everything down. And
-//! arguments that do.
+//! Invalid arguments give one clear line and the right exit status, and no process remains. Valid
+//! arguments have their effect.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -29,7 +29,7 @@ fn impossible_sizes_are_refused() {
         one_line(&local(2, size, &[], &["true"]), 2, &words);
         one_line(&run(&["exec", "--size", size, "--", "true"]), 2, &words);
     }
-    // Each is possible, all together are not.
+    // Each buffer alone is possible, all together are not.
     let buffers = ["--buffer=name=a,size=60T,lazy", "--buffer=name=b,size=60T,lazy"];
     one_line(&run(&[&["run"], &buffers[..], &["--", "true"]].concat()), 2, &["120 TiB in all"]);
 }
@@ -112,13 +112,13 @@ fn options_of_mpirun_get_the_name_of_their_counterpart() {
         (&["-mca", "btl", "self"], "-mca", "the engine's behind --launcher-arg"),
         (&["--launcher-arg", "-ppn", "-hosts", "h0"], "-hosts", hosts),
     ] {
-        // Behind the program such a word is the program's own.
+        // After the program such an option belongs to the program.
         for end in [&["--", "true", "-hostfile"][..], &["true", "-hostfile"]] {
             let outcome = run(&[&["run", "--size", "1M"], arguments, end].concat());
             one_line(&outcome, 2, &[&format!("unexpected argument '{option}' found"), answer]);
         }
     }
-    // Help that was asked for, and words that only look alike.
+    // A request for help, and arguments that resemble one.
     let help = run(&["run", "--help"]).ok().stdout;
     for words in [&["run", "-help", "-hosts", "h0"][..], &["run", "--launcher-arg", "-hosts", "--help"]] {
         assert_eq!(run(words).ok().stdout.lines().next(), help.lines().next(), "{words:?}");
@@ -160,7 +160,7 @@ fn programs_that_cannot_start_are_reported() {
     }
     one_line(&run(&["exec", "--size", "1M", "--", "/no/such/program"]), 127, &["does not exist"]);
     one_line(&run(&["exec", "--size", "1M", "--", folder]), 126, &["directory"]);
-    // The first of two programs is well, and its ranks wait for the others.
+    // The first of two programs is valid, and its ranks wait for the others.
     let two = ["sleep", "1000", ":", "-n", "1", "--", "no-such-program"];
     one_line(&local(2, "1M", &[], &two), 127, &["no-such-program"]);
 }
@@ -228,7 +228,7 @@ fn missing_engines_are_reported() {
     one_line(&alone("slurm"), 82, &["--launcher slurm", "allocation", "salloc"]);
     one_line(&alone("mpich"), 82, &["--launcher mpich", "mpirun"]);
     one_line(&alone("openmpi"), 82, &["--launcher openmpi", "mpirun"]);
-    // Without any the ranks of this host are started by hostbuf itself.
+    // Without an engine option hostbuf itself starts the ranks on this host.
     assert_eq!(alone("auto").ok().said(), [""; 0]);
     let mut elsewhere = Command::new(hostbuf());
     elsewhere.env("PATH", "/nowhere").env_remove("SLURM_JOB_ID");
@@ -307,7 +307,7 @@ fn several_programs_share_several_buffers() {
     command.args((0..16).map(|i| format!("--buffer=name=b{i},size={}K,pages=4k", 4 * (i + 1))));
     command.args(["--", "sh", "-c", script, "0", ":", "-n", "2", "--", "sh", "-c", script, "0"]);
     let outcome = Outcome::of(&mut command).ok();
-    // As a shell, and whoever takes the number for octal when it begins with 0, can count with it.
+    // Shells can compute with the values, which have no leading 0 that would make them octal.
     assert_eq!(outcome.stdout, "4096\n".repeat(3), "the first buffer: {outcome:?}");
 }
 
@@ -323,7 +323,7 @@ fn the_exit_status_of_the_program_is_returned() {
         let outcome = local(2, "1M", &[], &["sh", "-c", &dies]);
         assert_eq!(outcome.status, status, "{outcome:?}");
     }
-    // The one that failed counts, and ends the others.
+    // The status of the failed rank is returned, and its failure ends the other ranks.
     let outcome = local(2, "1M", &[], &["sleep", "1000", ":", "-n", "1", "--", "sh", "-c", "exit 3"]);
     assert_eq!(outcome.status, 3, "{outcome:?}");
 }

@@ -1,4 +1,4 @@
-//! A job runs, with every engine that is here.
+//! A minimal job with each installed engine.
 
 use crate::harness::{can_simulate, fixture, flavours, local, simulated};
 
@@ -14,7 +14,7 @@ fn local_ranks_share_one_buffer_before_their_constructors() {
         assert_eq!((address, size), (ADDRESS, "16777216"));
         counts.push(count.parse().unwrap());
     }
-    // Every constructor has counted in the same memory; the last to look saw all four.
+    // Every constructor incremented the same counter; the last one read four.
     assert_eq!((counts.len(), counts.iter().max()), (4, Some(&4)), "{counts:?}");
 }
 

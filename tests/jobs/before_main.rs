@@ -1,4 +1,4 @@
-//! The buffer is there before main, in every image of a rank, and nothing else about a program
+//! The buffer exists before main in every process image of a rank, and nothing else about a program
 //! changes.
 
 use std::collections::BTreeMap;
@@ -33,7 +33,7 @@ fn counted(outcome: &Outcome, images: usize, count: u64) {
     assert_eq!(outcome.said(), [""; 0], "{outcome:?}");
 }
 
-// Languages
+// Programming languages
 
 #[test]
 fn a_global_object_of_cpp_uses_the_buffer_in_its_constructor() {
@@ -70,20 +70,20 @@ fn a_rust_program_has_the_buffer_in_a_static_constructor_and_attaches() {
     assert_eq!(outcome.lines("early "), [FIRST; 2], "{outcome:?}");
     let attached = outcome.lines("attached ");
     assert!(attached.iter().all(|l| l.starts_with(&format!("{FIRST} 1048576 "))), "{outcome:?}");
-    // Two constructors and two mains in one memory.
+    // Two constructors and two mains share the memory.
     assert!(attached.iter().any(|l| l.ends_with(" 4")), "{outcome:?}");
 }
 
 #[test]
 fn a_program_of_another_libc_has_the_buffer() {
-    // No glibc at all: what the object would need of one, it would miss here.
+    // The program has no glibc, so the preloaded object cannot use one either.
     let Some(show) = build("musl-gcc", "show.c", &[]) else { return };
     let outcome = local(2, "1M", &[], &[&show]).ok();
     counted(&outcome, 2, 2);
     counted(&local(2, "1M", &[], &["sh", "-c", &format!("{show}; {show}")]).ok(), 4, 4);
 }
 
-// Images behind images
+// Process images that follow each other
 
 #[test]
 fn a_program_started_by_a_shell_has_the_same_buffer() {
@@ -110,7 +110,7 @@ fn a_program_started_by_a_shell_has_the_same_buffer() {
 #[test]
 fn children_of_a_program_have_the_same_buffer() {
     let children = build("cc", "children.c", &[]).unwrap();
-    // system(), fork and exec, vfork and exec, posix_spawn, in each of two ranks.
+    // Each of two ranks uses system(), fork and exec, vfork and exec, and posix_spawn.
     counted(&local(2, "1M", &[], &[&children, &show()]).ok(), 8, 8);
 }
 
@@ -133,7 +133,8 @@ fn a_surviving_grandchild_does_not_delay_the_end_of_the_job() {
     let children: Vec<i32> = outcome.lines("child ").iter().map(|l| l.parse().unwrap()).collect();
     assert_eq!((children.len(), &outcome.stderr[..]), (2, ""), "{outcome:?}");
     for child in children {
-        // As with plain mpirun it lives on; what it starts later finds no agent (see below).
+        // As with plain mpirun the grandchild lives on; a program that it starts later finds no
+        // agent (see below).
         let _ = kill(Pid::from_raw(child), Signal::SIGKILL);
     }
     assert!(took < Duration::from_secs(5), "the job ended after {took:?}");
@@ -161,12 +162,12 @@ fn a_program_of_an_ended_job_runs_without_the_buffer() {
     };
     let outcome = orphan(&mut Command::new(show())).ok();
     assert_eq!((&outcome.stdout[..], &outcome.stderr[..]), ("buffer (nil) 0 0\n", ""));
-    // One that attaches says why it cannot.
+    // HostBuffer::attach returns the reason.
     let probe = probe("attach_probe", false).unwrap();
     let outcome = orphan(&mut Command::new(&probe));
     assert_eq!((outcome.status, &outcome.stdout[..]), (1, "early 0x0\n"), "{outcome:?}");
     assert!(outcome.stderr.contains("the agent of this host does not answer"), "{outcome:?}");
-    // And one of no job at all.
+    // A program outside of any job gets the same error.
     let outcome = Outcome::of(Command::new(&probe).env("LD_PRELOAD", &object));
     assert!(outcome.status == 1 && outcome.stderr.contains("hostbuf run"), "{outcome:?}");
 }
@@ -183,8 +184,8 @@ fn malformed_variables_do_no_harm() {
                     .env("LD_PRELOAD", &object)
                     .env("HOSTBUF_JOB", job)
                     .env("HOSTBUF_CONNECTION", connection);
-                // Too short to be written to: it must not be written beyond. The fixture would
-                // follow 0x1.
+                // A value too short for the address must not be overwritten beyond its end. The
+                // fixture would follow the address 0x1.
                 let name = if address == "0x1" { "HOSTBUF_SIZE" } else { "HOSTBUF_ADDRESS" };
                 let outcome = Outcome::of(command.env(name, address)).ok();
                 assert_eq!(
@@ -212,8 +213,8 @@ fn the_object_needs_no_library_and_no_version_of_one() {
         symbols.lines().filter(|l| l.trim_start().split(':').next().is_some_and(|n| n.parse::<u32>().is_ok()))
     {
         let fields: Vec<&str> = line.split_whitespace().collect();
-        // Number, value, size, type, binding, visibility, section, name: nothing is defined,
-        // nothing is required.
+        // The columns are number, value, size, type, binding, visibility, section and name. The
+        // object defines and requires no symbol.
         assert!(fields[6] == "UND" && (fields[4] == "WEAK" || fields.len() == 7), "{line}");
     }
     let segments = readelf("-l");
@@ -243,8 +244,7 @@ fn the_environment_gains_only_the_documented_variables() {
         "HOSTBUF_LOCAL_SIZE",
         "HOSTBUF_NETWORK",
         "HOSTBUF_OBJECT",
-        // The rank's number and how many there are, as an MPI would tell them; only with the engine
-        // `local`.
+        // The engine `local` sets the number of the rank and the number of ranks, as an MPI would.
         "HOSTBUF_RANK",
         "HOSTBUF_RANKS",
         "HOSTBUF_REPORT",
@@ -277,7 +277,7 @@ fn no_descriptor_signal_mask_limit_or_folder_differs() {
     let plain = Outcome::of(Command::new("bash").args(["-c", script])).ok();
     let ranked = local(1, "1M", &[], &["bash", "-c", script]).ok();
     assert_eq!(ranked.stdout, plain.stdout);
-    // A later image as well.
+    // The check also applies to a later process image.
     let ranked = local(1, "1M", &[], &["sh", "-c", "bash -c \"$0\"; exit $?", script]).ok();
     assert_eq!(ranked.stdout, plain.stdout);
 }
@@ -297,7 +297,7 @@ fn standard_streams_pass_through() {
     let writer = std::thread::spawn(move || stdin.write_all(sent.as_bytes()));
     let output = child.wait_with_output().unwrap();
     writer.join().unwrap().unwrap();
-    // Rank 0 alone reads, as with mpirun.
+    // Only rank 0 reads, as with mpirun.
     assert!(output.status.success());
     assert_eq!(output.stdout.len(), text.len());
     assert!(output.stdout == text.as_bytes());
@@ -333,12 +333,12 @@ fn the_exit_status_passes_through() {
         let named = signal.is_none_or(|signal| outcome.stderr.contains(&format!("was ended by {signal}")));
         assert!(named, "{script}: {outcome:?}");
     }
-    // The first that fails counts, and the others are ended.
+    // The status of the first failing rank is returned, and the other ranks are ended.
     let outcome = local(3, "1M", &[], &["sh", "-c", "[ $HOSTBUF_RANK = 1 ] && exit 5; exec sleep 600"]);
     assert_eq!(outcome.status, 5, "{outcome:?}");
 }
 
-/// A job of two ranks that tell which signals they get.
+/// A job of two ranks that print the signals that they receive.
 struct Signalled {
     launcher: Child,
     lines: std::sync::mpsc::Receiver<String>,
@@ -408,7 +408,7 @@ fn a_stopped_launcher_stops_its_ranks_and_continues_them() {
     job.send(Signal::SIGTERM);
     let mut ended = 0;
     while ended < 2 {
-        // Each continuation is told as well.
+        // The rank prints each continuation too.
         let line = job.next();
         assert!(["got CONT", "got TERM"].contains(&&line[..]), "{line}");
         ended += usize::from(line == "got TERM");
@@ -416,8 +416,8 @@ fn a_stopped_launcher_stops_its_ranks_and_continues_them() {
     job.launcher.wait().unwrap();
 }
 
-/// As under `ssh -t host hostbuf run`: nobody there could continue a stopped job, so the kernel
-/// ignores the stop for the ranks, and the launcher must go on too.
+/// As under `ssh -t host hostbuf run`, no process could continue a stopped job. The kernel
+/// therefore ignores the stop for the ranks, and the launcher must continue too.
 #[test]
 fn a_launcher_that_leads_its_session_is_not_stopped() {
     if !have("setsid") {
@@ -434,7 +434,7 @@ fn a_launcher_that_leads_its_session_is_not_stopped() {
 
 impl Drop for Signalled {
     fn drop(&mut self) {
-        // Only matters when the test has failed: the launcher's end takes its job along.
+        // Ends the job after a failed test: the launcher's end ends its job.
         let _ = self.launcher.kill();
         let _ = self.launcher.wait();
     }

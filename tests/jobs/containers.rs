@@ -30,7 +30,7 @@ pub fn image(programs: &[&str], more: &[&str]) -> Scratch {
         fs::create_dir_all(Path::new(&to).parent().unwrap()).unwrap();
         fs::copy(file, to).unwrap();
     }
-    // Charliecloud binds these.
+    // Charliecloud mounts folders and files of the host over these.
     for folder in ["dev", "etc", "home", "mnt", "proc", "sys", "tmp"] {
         fs::create_dir_all(dir.path(folder)).unwrap();
     }
@@ -44,7 +44,7 @@ pub fn image(programs: &[&str], more: &[&str]) -> Scratch {
 fn contained(more: &[&str], words: &[&str]) -> Outcome {
     let mut command = Command::new(hostbuf());
     command.args(["run", "--launcher", "local", "-n", "2", "--size", "4M"]).args(more).arg("--").args(words);
-    // Charliecloud requires it.
+    // Charliecloud requires this variable.
     Outcome::of(command.env("USER", "root"))
 }
 
@@ -65,7 +65,7 @@ fn a_charliecloud_image_needs_no_part_of_hostbuf() {
     let program = build("cc", "variables.c", &[]).unwrap();
     let closes = build("cc", "closes.c", &[]).unwrap();
     let dir = image(&[&program, &closes, "/bin/sh"], &[]);
-    // A private /tmp: the object may lie there.
+    // A private /tmp could contain the object.
     let start = ["ch-run", "--private-tmp", dir.0.to_str().unwrap(), "--"];
     if !can_run(&[&start[..], &[&program]].concat()) {
         return;

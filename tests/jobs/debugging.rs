@@ -10,7 +10,7 @@ fn valgrind_reports_no_error_and_the_buffer_is_mapped() {
     }
     let program = build("cc", "variables.c", &[]).unwrap();
     let checked = ["valgrind", "--error-exitcode=9", "--leak-check=full", &program];
-    // Directly, and as the child of a shell that valgrind follows.
+    // valgrind runs the program directly, and as the child of a shell.
     let traced = [
         "valgrind",
         "--error-exitcode=9",

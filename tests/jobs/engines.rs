@@ -6,7 +6,7 @@ fn show() -> String {
     fixture("cc", "show.c", &[]).unwrap().display().to_string()
 }
 
-/// Runs `script` on `hosts` simulated hosts under every MPI that is here.
+/// Runs `script` on `hosts` simulated hosts under every installed MPI.
 fn under_every_mpi(hosts: usize, script: &str, mut check: impl FnMut(&str, crate::harness::Outcome)) {
     if can_simulate() {
         for flavour in flavours() {
@@ -24,7 +24,7 @@ fn mpi_fixture(name: &str) -> String {
     )
 }
 
-/// The ranks' option for hosts, which the engines do not call by one name.
+/// Shell commands that set `$hosts` to the engine's option for a list of hosts.
 const HOSTS: &str = "hosts=-hosts; [ $MPI_ENGINE = openmpi ] && hosts=--host; ";
 
 #[test]
@@ -41,8 +41,8 @@ fn hostbuf_exec_alone_gives_every_host_of_an_mpirun_its_buffer() {
 
 #[test]
 fn agents_start_only_on_hosts_with_ranks_also_with_a_host_file() {
-    // Two ranks on three hosts of two: only h0 has ranks. The hosts' own process lists tell where
-    // agents were.
+    // Starts two ranks on three hosts with two slots each, so only h0 has ranks. The process lists
+    // of the hosts show which ones had agents.
     let script = format!(
         "printf 'h0 slots=2\\nh1 slots=2\\nh2 slots=2\\n' > $SIMHOSTS_DIR/list
          $HOSTBUF run -v -n 2 --hostfile $SIMHOSTS_DIR/list --mpirun $MPIRUN --size 1M -- {} 2> $SIMHOSTS_DIR/said
@@ -59,8 +59,8 @@ fn agents_start_only_on_hosts_with_ranks_also_with_a_host_file() {
 
 #[test]
 fn surplus_agents_exit_if_their_hosts_have_no_ranks() {
-    // The engine is told to go round; the launcher cannot know where to, so every host gets an
-    // agent.
+    // The engine places ranks round-robin, and the launcher does not know on which hosts, so every
+    // host gets an agent.
     if !can_simulate() {
         return;
     }
@@ -90,8 +90,8 @@ fn several_programs_form_one_job() {
 
 #[test]
 fn rank_0_reads_standard_input() {
-    // An MPI program: Hydra itself hangs when its stdin is a pipe and the program is none, with or
-    // without hostbuf.
+    // The program must be an MPI program: Hydra hangs if its standard input is a pipe and the
+    // program does not use MPI, with or without hostbuf.
     let script = &format!(
         "{} echo 'one line' | $HOSTBUF run -n 2 --host h0:1,h1:1 --mpirun $MPIRUN --size 1M -- $out",
         mpi_fixture("reads")
@@ -146,7 +146,7 @@ fn more_ranks_than_slots_get_a_message_with_the_remedy() {
         let outcome = simulated(2, flavour, &script);
         let status = outcome.lines("status ");
         assert!(status.len() == 3 && status[0] != "0" && status[1..] == ["0", "0"], "{flavour}: {outcome:?}");
-        // Open MPI 5 ends its own messages with a NUL.
+        // Open MPI 5 ends its messages with a NUL.
         let lines = outcome.stderr.lines().map(|line| line.trim_start_matches('\0'));
         let ours: Vec<&str> = lines.filter(|line| line.starts_with("hostbuf run: ")).collect();
         assert_eq!(ours.len(), 1, "{flavour}: {outcome:?}");
@@ -173,7 +173,7 @@ fn spawned_processes_attach_without_being_counted() {
             continue;
         }
         if flavour == "openmpi5" {
-            // Its daemons give spawned processes none of the job's variables, whatever -x says, so
+            // Its daemons pass no variables of the job to spawned processes, whatever -x says, so
             // nothing can be preloaded into them.
             assert_eq!(outcome.ok().lines("parent "), ["0x550000000000 1"]);
             skip("MPI_Comm_spawn under openmpi5: spawned processes inherit no variable of the job there");

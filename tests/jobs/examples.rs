@@ -1,5 +1,5 @@
-//! examples/symmetric_put.rs and examples/halo_exchange.rs over MPI alone. With RDMA they are in
-//! tests/rdma.
+//! examples/symmetric_put.rs and examples/halo_exchange.rs over MPI alone. tests/rdma runs them
+//! with RDMA.
 
 use crate::harness::{can_simulate, root, simulated, skip};
 
@@ -33,7 +33,7 @@ fn symmetric_put_uses_the_buffer_of_the_launcher() {
 
 #[test]
 fn halo_exchange_computes_the_heat_of_a_plate() {
-    // No block as large as another, and neighbours on all sides.
+    // All blocks have different sizes, and the middle block has neighbours on all sides.
     let Some(said) =
         on_two_hosts("$MPIRUN -np 9 --oversubscribe", "halo_exchange", "--size 101x67 --steps 30")
     else {

@@ -1,4 +1,4 @@
-//! Whatever is killed, and whenever: nothing of a job stays behind.
+//! Killing any processes of a job at any time leaves nothing of the job behind.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -30,9 +30,8 @@ fn subsets(n: usize) -> Vec<Vec<usize>> {
 
 const NAMES: [&str; 4] = ["launcher", "agent", "rank 0", "rank 1"];
 
-/// Starts a job by `start`, which returns when it is where it should be; kills every subset of its
-/// processes; looks for what is left. `agreed`: whether the ranks run already, so that they can do
-/// without an agent.
+/// Starts a job by `start`, kills every subset of its processes, and checks that nothing remains.
+/// `agreed` is true if the ranks already run, so that they no longer need an agent.
 fn kill_every_subset(phase: &str, ranks: usize, agreed: bool, start: impl Fn() -> Job) {
     for subset in subsets(2 + ranks) {
         let names: Vec<&str> = subset.iter().map(|&i| NAMES[i]).collect();
@@ -43,7 +42,7 @@ fn kill_every_subset(phase: &str, ranks: usize, agreed: bool, start: impl Fn() -
             1 => job.agent(),
             _ => job.rank(i - 2),
         };
-        // A process that becomes another program shows no environment for a moment.
+        // A process between two programs has no environment for a moment.
         let victim = |&i: &usize| {
             let mut found = None;
             eventually(&format!("{what}: {}", NAMES[i]), ARRIVAL, || {
@@ -56,7 +55,7 @@ fn kill_every_subset(phase: &str, ranks: usize, agreed: bool, start: impl Fn() -
         victims.into_iter().for_each(slay);
         if !subset.contains(&0) {
             if agreed && subset == [1] {
-                // The ranks have their buffer and go on; the user ends the job.
+                // The ranks have their buffer and continue; the user ends the job.
                 assert!(job.launcher.try_wait().expect("our child").is_none(), "{what}: the job goes on");
                 kill(Pid::from_raw(job.pid()), Signal::SIGTERM).expect("our child");
             }
@@ -82,7 +81,7 @@ fn explained(err: &str, what: &str) {
     let beginnings = [
         "hostbuf: the agent of this host ended",
         "hostbuf exec: cannot attach to a host buffer: the agent of this host ended",
-        // It came to connect just after the agent had ended.
+        // The rank connected just after the agent had ended.
         "hostbuf exec: cannot attach to a host buffer: no agent of the job answers",
     ];
     let agent_lost = |l: &&str| beginnings.iter().any(|beginning| l.starts_with(beginning));
@@ -101,7 +100,7 @@ fn held(mark: &str, place: &'static str, then: &'static str) -> Job {
 
 #[test]
 fn a_job_killed_during_page_allocation_leaves_nothing() {
-    // No rank is there yet, but the agent's children are: they are the third victim.
+    // No rank exists yet, but the agent's children do: they are the third victim.
     for subset in subsets(3) {
         let mut job =
             Job::start("populating", "size=3G,pages=4k", &["-n", "2"], &["sleep", "1000"], |_, _| {});
@@ -139,7 +138,7 @@ fn a_job_killed_during_page_allocation_leaves_nothing() {
 #[test]
 fn an_agent_that_allocates_pages_ends_at_once_with_its_launcher() {
     let job = Job::start("stopped-workers", "size=3G,pages=4k", &["-n", "2"], &["sleep", "1000"], |_, _| {});
-    // A worker that is stopped does not end by SIGTERM.
+    // SIGTERM does not end a stopped worker.
     let maps_the_buffer = |worker: i32| {
         fs::read_to_string(format!("/proc/{worker}/maps")).is_ok_and(|maps| maps.contains("/memfd:hostbuf:"))
     };
@@ -214,8 +213,8 @@ fn a_rank_that_dies_before_it_maps_the_buffer_ends_the_job_and_is_named() {
     }
 }
 
-/// Two simulated hosts that run one job after another, so that what a job leaves is seen before
-/// they go.
+/// Two simulated hosts that run several jobs one after another, so that the remains of a job can be
+/// seen before the hosts end.
 struct Cluster {
     simhosts: Child,
     dir: Scratch,
@@ -230,7 +229,8 @@ impl Cluster {
         let script = format!("while read -r line <&3; do eval \"$line\" 3<&- & done 3<>{fifo}");
         let mut command = simulated_command(2, "openmpi4", &script);
         let simhosts = command.stdin(Stdio::null()).spawn().expect("scripts/simhosts starts");
-        // Both ways, so that opening does not wait for the reader.
+        // The file is opened for both reading and writing, so that opening does not wait for the
+        // reader.
         let commands = File::options().read(true).write(true).open(&fifo).expect("it is there");
         Cluster { simhosts, dir, commands }
     }
@@ -341,7 +341,7 @@ fn over_two_hosts(phase: &str, agreed: bool, options: &str, program: &str, there
             parts.iter().filter(|(name, _)| name == victim).for_each(|&(_, pid)| slay(pid));
         }
         let what = format!("{phase}, after {}", victims.join(", then "));
-        // While the ranks run they do not need their agents; so the user ends the job.
+        // Running ranks do not need their agents, so the user ends the job.
         if agreed
             && !victims.iter().any(|v| ["launcher", "rank 0", "rank 3", "the ranks' mpirun"].contains(v))
         {
@@ -401,7 +401,7 @@ fn two_concurrent_jobs_of_one_user_are_independent() {
         eventually("both ranks run", ARRIVAL, || job.dir.has("stay.0") && job.dir.has("stay.1"));
         [0, 1].map(|rank| buffer_of(job.rank(rank).expect("it runs"), &job.mark))
     });
-    // One address for all, and another memory file for each job.
+    // All jobs have one address, and each has a memory file of its own.
     let [[(address, first), (b, c)], [(d, second), (e, f)]] = addresses;
     assert!([&b, &d, &e].iter().all(|a| **a == address), "{address} {b} {d} {e}");
     assert!(first == c && second == f && first != second, "{first} {c} {second} {f}");
@@ -434,7 +434,7 @@ fn concurrent_jobs_of_two_users_are_independent() {
     let place = |mark: &str| (other.hostbuf(), Scratch(other.own_folder(mark)));
     let program = [&*other.program(&probe), "stay", "DIR"];
     let theirs = Job::start_at(place, "theirs", "size=1M", &["-n", "2"], &program, |command, _| {
-        // The launcher keeps its preloaded object there for the user's next job.
+        // The launcher keeps its preloaded object in that folder for the user's next job.
         other.runs(command, &other.own_folder("cache"));
     });
     for job in [&mine, &theirs] {

@@ -1,4 +1,4 @@
-//! Filling once, freezing for good, and a control page that somebody has written over.
+//! Filling the buffer once, freezing it, and damage to the control page.
 
 use std::fs;
 use std::process::Command;
@@ -41,7 +41,8 @@ fn a_killed_filler_is_replaced_within_a_second() {
         let begun = Instant::now();
         slay(filler);
         eventually("another has filled", ARRIVAL, || job.out().lines().count() == 2);
-        // Noticing takes at most 0.1 s; zeroing, filling and a busy machine may have the rest.
+        // Detection takes at most 0.1 s; the rest of the limit is for zeroing, filling and a busy
+        // machine.
         assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
         assert!(job.end(SOON).success(), "{}", job.err());
         let out = job.out();
@@ -59,7 +60,7 @@ fn a_killed_filler_is_replaced_within_a_second() {
 
 #[test]
 fn no_rank_hangs_if_every_filler_but_the_last_is_killed() {
-    // The first three of four are killed, one after another, by the time they fill.
+    // The first three of four fillers are killed during their fill, one after another.
     let mut job = under_shells("one-by-one", 4, "fill-forever DIR");
     for round in 0..4 {
         let fillers = |job: &Job| -> Vec<i32> {
@@ -106,7 +107,7 @@ fn maps_and_lists_are_read_by_another_process() {
 #[test]
 fn frozen_memory_is_sealed_by_the_kernel_and_a_write_faults() {
     let probe = probe();
-    // Shrink, grow, write, future write, seal.
+    // The seals against shrinking, growing, writing, future writing and further seals.
     let seals = libc::F_SEAL_SHRINK
         | libc::F_SEAL_GROW
         | libc::F_SEAL_WRITE
@@ -116,7 +117,7 @@ fn frozen_memory_is_sealed_by_the_kernel_and_a_write_faults() {
         let outcome = local(ranks, "4M", &[], &[&probe, "freeze", "-", "plain"]).ok();
         assert_eq!(outcome.lines("proof sealed").len(), ranks, "{outcome:?}");
         for rank in 0..ranks {
-            // The forked child was ended by SIGSEGV when it wrote.
+            // SIGSEGV ended the forked child when it wrote.
             let line = format!("rank {rank} seals {seals:#x} child -{} before 0 bytes true", libc::SIGSEGV);
             assert_eq!(outcome.lines(&line).len(), 1, "{line}: {outcome:?}");
         }
@@ -141,7 +142,7 @@ fn the_error_names_processes_that_may_still_write() {
         .find_map(|l| l.strip_prefix("rank 0 ")?.split(" before ").nth(1)?.split(' ').next());
     let named = format!("process {} (job_probe)", child.expect("it had one"));
     assert!(proofs.iter().all(|p| p.contains(&named)), "{named}: {outcome:?}");
-    // The ranks themselves cannot write all the same, and nobody gets a slice.
+    // Even so the ranks themselves cannot write, and no rank gets a slice.
     assert!(
         outcome
             .stdout
@@ -150,12 +151,12 @@ fn the_error_names_processes_that_may_still_write() {
             .all(|l| l.contains("child -11") && l.ends_with("bytes false")),
         "{outcome:?}"
     );
-    // A shell that waits for the program has the buffer mapped too.
+    // A shell that waits for the program also maps the buffer.
     let script = format!("{probe} freeze - plain; true");
     let outcome = local(1, "4M", &[], &["sh", "-c", &script]).ok();
     let proofs = outcome.lines("proof weaker ");
     assert!(proofs.len() == 1 && proofs[0].contains("(sh)"), "{outcome:?}");
-    // One that becomes the program has not.
+    // A shell that the program replaces does not.
     let script = format!("exec {probe} freeze - plain");
     assert_eq!(local(1, "4M", &[], &["sh", "-c", &script]).ok().lines("proof sealed").len(), 1);
 }

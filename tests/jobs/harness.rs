@@ -1,4 +1,4 @@
-//! Running jobs, and building the programs that they run.
+//! Functions that run jobs, and that build the programs of those jobs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -37,7 +37,8 @@ impl Outcome {
         self
     }
 
-    /// Returns the lines of standard error without those of progress, which a slow machine prints.
+    /// Returns the lines of standard error, except those about progress, which appear on slow
+    /// machines.
     pub fn said(&self) -> Vec<&str> {
         self.stderr.lines().filter(|line| !line.starts_with("hostbuf: taking memory")).collect()
     }
@@ -129,18 +130,18 @@ pub fn fixture(compiler: &str, source: &str, flags: &[&str]) -> Result<PathBuf, 
         return Ok(program);
     }
     let fresh = dir.join(format!(".{stem}-{digest:016x}-{}", std::process::id()));
-    // Flags that begin with -l belong behind the source.
+    // Flags that begin with -l must follow the source file.
     let built = Command::new(compiler).args(["-O1", "-g", "-o"]).arg(&fresh).arg(&path).args(flags).output();
     let built = built.map_err(|e| format!("{compiler}: {e}"))?;
     if !built.status.success() {
         return Err(format!("{compiler} {flags:?}: {}", String::from_utf8_lossy(&built.stderr)));
     }
-    // Several tests may build the same one; the last rename wins, and all are equal.
+    // Several tests may build the same fixture. The last rename wins, and all results are equal.
     fs::rename(&fresh, &program).expect("target/ is writable");
     Ok(program)
 }
 
-/// Looks every 5 ms until `condition` holds; panics with `what` after `limit`.
+/// Polls `condition` every 5 ms until it holds; panics with `what` after `limit`.
 #[track_caller]
 pub fn eventually(what: &str, limit: Duration, mut condition: impl FnMut() -> bool) {
     let begun = Instant::now();

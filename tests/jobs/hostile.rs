@@ -1,4 +1,5 @@
-//! The agent's socket is open to everybody on the host. Nothing that comes in there harms the job.
+//! Attacks on the agent's socket, which every process on the host can reach. No message to it harms
+//! the job.
 
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -59,15 +60,15 @@ fn talk_nonsense(name: &str) {
         bytes[at] ^= 0xff;
         say(&knock(name), &bytes);
     }
-    // Descriptors that nobody asked for.
+    // The agent did not ask for these descriptors.
     let null = fs::File::open("/dev/null").expect("it is there");
     let connection = knock(name);
     for _ in 0..100 {
         let _ = socket::send(connection.as_fd(), good.bytes(), &[null.as_raw_fd(); 16]);
         let _ = socket::send(connection.as_fd(), b"half", &[null.as_raw_fd(); 16]);
     }
-    // Sentences in an order that makes no sense; a rank's greeting is left out, since whoever runs
-    // as this user may take part in the job, and end it.
+    // Messages in an invalid order. A rank's hello is left out, since any process of this user may
+    // join the job and end it.
     for first in [None, Some(Role::Late), Some(Role::Library), Some(Role::Member)] {
         for kind in ALL {
             let connection = knock(name);
@@ -111,7 +112,7 @@ fn be_a_burden(name: &str) -> Vec<OwnedFd> {
             }
         }
         kept.push(deaf);
-        // Gatherings that will never be complete, of a group as large as can be said.
+        // Gathers that are never complete, of the largest possible group.
         let eternal = knock(name);
         nix::fcntl::fcntl(&eternal, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK))
             .expect("it is open");
@@ -196,7 +197,7 @@ fn malformed_messages_during_the_run_are_ignored() {
     let agent = job.agent().expect("it serves");
     for _ in 0..5 {
         talk_nonsense(&job.socket);
-        // Late ranks get the memory too, and are not counted.
+        // Ranks that arrive late also get the memory, and are not counted.
         say(&knock(&job.socket), hello(Role::Rank, 1 << 20).bytes());
     }
     still_serves(&job.socket);
@@ -218,8 +219,8 @@ fn clients_that_never_send_or_never_read_do_not_grow_the_agent() {
 
 #[test]
 fn a_job_withstands_ten_thousand_connections() {
-    // 128 strangers are allowed; the oldest of the rest is closed. In rounds: this process may open
-    // 1024 files or so.
+    // The agent allows 128 unidentified clients and closes the oldest of the rest. The test
+    // connects in rounds, because this process may open only about 1024 files.
     let mut job = waiting_job("crowd-starts");
     let name = job.socket.clone();
     let (stop, count) = (AtomicBool::new(false), AtomicUsize::new(0));
@@ -239,7 +240,7 @@ fn a_job_withstands_ten_thousand_connections() {
                 }
             });
         }
-        // They are many before the ranks come, while they come and until they have left.
+        // Many clients connect before the ranks do, while they connect, and until they have left.
         let half = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             eventually("half of them", ARRIVAL, || count.load(Ordering::Relaxed) >= 10_000);
             assert!(descriptors(job.agent().expect("it lives")) < 250);
@@ -289,7 +290,7 @@ fn a_socket_name_taken_by_another_user_is_detected() {
         command.args(["20"]).arg(hostbuf()).args(["exec", "--size", "1M", "--", "echo", "ran"]);
         Outcome::of(command.env("PMIX_NAMESPACE", &namespace))
     };
-    // The name is the right one: with nobody in the way the job runs.
+    // The name is the right one: without another process on it the job runs.
     assert_eq!(exec().ok().stdout, "ran\n");
     eventually("its agent has gone", SOON, || socket::connect(&name_for(&namespace)).is_err());
     let Some(other) = OtherUser::new("another user who takes the agent's name") else { return };
@@ -310,7 +311,7 @@ fn a_socket_name_taken_by_another_user_is_detected() {
     assert_eq!((outcome.status, outcome.stdout.as_str(), outcome.said().len()), (86, "", 1), "{outcome:?}");
     let words = ["hostbuf exec: ", "user 65534", &name_for(&namespace)];
     assert!(words.iter().all(|w| outcome.stderr.contains(w)), "{outcome:?}");
-    // And with the name free again the job runs.
+    // After the name is free again the job runs.
     assert_eq!(exec().ok().stdout, "ran\n");
 }
 

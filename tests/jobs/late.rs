@@ -8,8 +8,8 @@ use crate::arguments::one_line;
 use crate::harness::{Outcome, can_simulate, eventually, flavours, hostbuf, run, simulated, skip};
 use crate::watched::{ARRIVAL, Job, SOON, hold};
 
-/// Starts two ranks, of which rank 1 waits for ever at `place` before its main. The time limit of
-/// the job is `seconds`.
+/// Starts two ranks. Rank 1 waits forever at `place` before its main. The time limit of the job is
+/// `seconds`.
 fn held(place: &'static str, seconds: &str) -> Job {
     let options = ["-n", "2", "--start-timeout", seconds];
     let job =

@@ -4,8 +4,9 @@
 use crate::harness::Outcome;
 use crate::other_user::OtherUser;
 
-/// Runs a job as another user with each of a range of limits. The launcher, the agent, one of its
-/// threads, a process that takes memory or a rank is the first that cannot be started.
+/// Runs a job as another user with each of a range of limits. Under each limit another process or
+/// thread is the first that cannot start: the launcher, the agent, one of its threads, a process
+/// that allocates memory, or a rank.
 #[test]
 fn a_process_limit_ends_the_job_with_an_error_that_names_it() {
     let Some(other) = OtherUser::new("a limit on processes") else { return };

@@ -1,4 +1,4 @@
-//! Buffers that are registered before main (`--register`), and how that is shown.
+//! Registration of buffers before main (`--register`), and its output.
 
 use std::fs;
 use std::process::Command;
@@ -44,12 +44,12 @@ fn the_leader_registers_every_buffer_before_its_constructors() {
     let program = registered();
     let more = ["--register", "mlock", "--buffer", "name=more,size=1M"];
     let outcome = local(3, "4M", &more, &[&program]).ok();
-    // The second is behind the first and its guard.
+    // The second buffer lies behind the first one and its guard.
     let both = format!("has mlock@{AT}+4194304 mlock@0x550000600000+1048576");
     let expected =
         [format!("0 early 5120 now 5120 {both}"), "1 early 0 now 0 has".into(), "2 early 0 now 0 has".into()];
     assert_eq!(ranks(&outcome, "alone "), expected, "{outcome:?}");
-    // Nothing is said at the end either.
+    // The end of the program prints nothing either.
     assert_eq!(outcome.said(), [""; 0]);
     let all = ["--register", "mlock", "--register-ranks", "all"];
     let outcome = local(2, "4M", &all, &[&program]).ok();
@@ -63,7 +63,7 @@ fn hostbuf_exec_registers_and_a_later_process_image_registers_again() {
         return;
     }
     let program = registered();
-    // Bash brings a getenv and a setenv of its own.
+    // Bash has a getenv and a setenv of its own.
     for before in
         [&[][..], &["env", "A=b", "nice"], &["sh", "-c", "exec $0"], &["bash", "-c", "exec env bash -c $0"]]
     {
@@ -81,11 +81,12 @@ fn children_register_nothing() {
     }
     let outcome = local(1, "4M", &["--register", "mlock"], &[&registered(), "child"]).ok();
     assert_eq!(outcome.said(), [""; 0]);
-    // Locks are the parent's alone. A forked child still has what its parent knew of them.
+    // Locks belong to the parent alone. A forked child still has its parent's list of
+    // registrations.
     let forked = outcome.lines("forked ");
     assert!(forked.len() == 1 && forked[0].starts_with("0 early 0 now 0 has"), "{outcome:?}");
     assert_eq!(outcome.lines("alone "), ["0 early 0 now 0 has"], "{outcome:?}");
-    // In a shell that starts the program the shell has registered.
+    // If a shell starts the program, the shell registers.
     let script = format!("{}; grep VmLck /proc/$$/status", registered());
     let outcome = local(1, "4M", &["--register", "mlock"], &["sh", "-c", &script]).ok();
     assert_eq!(outcome.lines("alone "), ["0 early 0 now 0 has"], "{outcome:?}");
@@ -152,8 +153,8 @@ fn the_doctor_tries_to_register() {
     }
 }
 
-/// A shell's command in a rank: what `hostbuf stat` (the command `$0`) shows of the own job. Other
-/// tests have theirs beside it.
+/// A shell command for a rank, which prints the lines of `hostbuf stat` (the command `$0`) about
+/// its own job. Other tests have jobs on the same host.
 const OWN: &str = r#"$0 stat | sed -n "/^job ${HOSTBUF_JOB##*/} /,/^$/p""#;
 
 /// Returns the lines of `hostbuf stat` about registrations, with single spaces.
@@ -193,7 +194,7 @@ fn stat_lists_no_registration_of_an_ended_process() {
     if !can_register() {
         return;
     }
-    // Rank 0 has registered, and ends while rank 1 looks.
+    // Rank 0 registers, and exits while rank 1 checks.
     let script = format!(
         "[ $HOSTBUF_RANK = 0 ] && exit 0; \
          for i in $(seq 200); do {OWN} >$1.$$; grep -q '1 rank' $1.$$ && break; sleep 0.02; done; cat $1.$$; rm $1.$$"
@@ -204,11 +205,11 @@ fn stat_lists_no_registration_of_an_ended_process() {
     let outcome = local(2, "4M", &["--register", "mlock"], &words).ok();
     assert!(outcome.stdout.contains("  1 rank: "), "{outcome:?}");
     assert_eq!(shown(&outcome), [""; 0], "{outcome:?}");
-    // An image that it was before has nothing any more.
+    // The process image from before the exec has no registrations any more.
     let script = format!("exec sh -c '{OWN}' $0");
     let outcome = local(1, "4M", &["--register", "mlock"], &["sh", "-c", &script, words[3]]).ok();
     assert_eq!(shown(&outcome).len(), 1, "{outcome:?}");
-    // With JSON, while it lives.
+    // The JSON lists it as long as the process lives.
     let json = [command.to_str().expect("UTF-8"), "stat", "--json"];
     let script = "echo ${HOSTBUF_JOB##*/}; $0 $1 $2";
     let outcome =
@@ -222,7 +223,7 @@ fn stat_lists_no_registration_of_an_ended_process() {
         .filter(|j| j["job"] == job)
         .flat_map(|j| j["buffers"].as_array().expect("buffers"))
         .collect();
-    // No rank has filled it.
+    // No rank has filled the buffer.
     assert_eq!(buffers.iter().map(|b| &b["fill"]).collect::<Vec<_>>(), ["empty"]);
     let held: Vec<_> = buffers.iter().flat_map(|b| b["registrations"].as_array().expect("a list")).collect();
     let ours = held.iter().find(|r| r["name"] == "sh" && r["length_bytes"] == 4 << 20).expect("the shell's");
@@ -236,7 +237,7 @@ fn freezing_still_seals_and_registers_again() {
     }
     let outcome = local(2, "4M", &["--register", "mlock"], &[&probe(), "freeze", "-", "plain"]).ok();
     assert_eq!(outcome.lines("proof "), ["sealed"; 2], "{outcome:?}");
-    // Mapping over locked pages has unlocked them; rank 0 has locked them again.
+    // Mapping over locked pages unlocks them; rank 0 has locked them again.
     let mut locked = outcome.lines("locked ");
     locked.sort();
     assert_eq!(
@@ -419,7 +420,7 @@ fn the_objects_export_the_functions_of_the_header_and_load_after_the_preloaded_o
         let readelf =
             |what: &str| Outcome::of(Command::new("readelf").args(["-W", what]).arg(&object)).ok().stdout;
         assert!(readelf("-d").contains("Shared library: [libhostbuf_preload.so]"), "{name}");
-        // Anything else would stand in front of a program's own of that name.
+        // Any other exported name could replace a program's own function of that name.
         let symbols = readelf("--dyn-syms");
         let fields = symbols.lines().map(|l| l.split_whitespace().collect::<Vec<_>>());
         let mut defined: Vec<&str> = fields

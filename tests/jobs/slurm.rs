@@ -106,7 +106,8 @@ fn the_exit_status_of_a_rank_passes_through_srun() {
 
 #[test]
 fn a_signal_to_the_job_step_reaches_the_ranks() {
-    // Slurm's --signal sends to the step's srun; the launcher passes it on as the engine would.
+    // Slurm's --signal sends to the step's srun. The launcher passes the signal on as the engine
+    // would.
     let script = "$HOSTBUF run --launcher slurm -n 2 --launcher-arg --mpi=none --size 4M -- \
                   bash -c 'trap \"echo usr1; exit 0\" USR1; echo ready; while :; do read -t 0.1 <> <(:); done' > $SIMHOSTS_DIR/out &
                   p=$!

@@ -1,5 +1,6 @@
-//! More than the memory that is there: an error with what was asked, what is there, whose limit it
-//! is and what to do, before anything is touched; and what is said to be there can be had.
+//! Requests for more memory than is available: the error gives the bytes requested, the bytes
+//! available, the limit and a remedy, before any page is touched. A buffer of the stated available
+//! size succeeds.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -36,7 +37,7 @@ fn a_buffer_larger_than_free_memory_is_refused_at_once() {
     assert!(begun.elapsed() < Duration::from_secs(2), "nothing was touched");
     assert!(available > 0 && available < 50 << 40, "{available}");
     assert!(outcome.stderr.contains("MemAvailable") || outcome.stderr.contains("cgroup"), "{outcome:?}");
-    // Several buffers are added up: each alone would fit.
+    // The sizes of several buffers are added up: each alone would fit.
     let three_quarters = available / 4 * 3;
     let buffers: Vec<String> =
         ["a", "b"].map(|n| format!("--buffer=name={n},size={three_quarters}")).to_vec();
@@ -57,7 +58,7 @@ fn a_buffer_too_large_for_one_of_two_hosts_gives_one_line() {
     }
 }
 
-/// A memory cgroup (version 1) below the one that this test is in; gone with this.
+/// A memory cgroup (version 1) below that of this test. Dropping it removes the cgroup.
 struct Cgroup(PathBuf);
 
 impl Cgroup {
@@ -120,7 +121,8 @@ impl Cgroup {
 impl Drop for Cgroup {
     fn drop(&mut self) {
         let begun = Instant::now();
-        // Charges and processes go a moment after the last one has ended.
+        // The charges and the list of processes become empty shortly after the last process has
+        // ended.
         while fs::remove_dir(&self.0).is_err() && begun.elapsed() < SOON {
             for pid in fs::read_to_string(self.0.join("cgroup.procs")).unwrap_or_default().lines() {
                 crate::watched::slay(pid.parse().expect("a number"));
@@ -139,7 +141,8 @@ fn a_cgroup_limits_the_buffer_and_an_exact_fit_succeeds() {
         let mut available = refusal(&outcome);
         assert!(outcome.stderr.contains("hostbuf-test-exact"), "it names the cgroup: {outcome:?}");
         assert!(available < limit && available > limit / 10 * 8, "{available} of {limit}");
-        // The cgroup's own use varies by some pages from run to run; a refusal says the new figure.
+        // The cgroup's own use varies by some pages from run to run; each error gives the current
+        // figure.
         for attempt in 0.. {
             let size = if pages == "4k" { available } else { available >> 21 << 21 };
             let outcome = cgroup.local(size, &["--pages", pages], &[&probe, "touch"]);
@@ -193,7 +196,8 @@ fn a_cgroup_of_version_2_limits_the_buffer() {
 
 #[test]
 fn a_kill_by_the_cgroup_gives_the_same_error() {
-    // The check finds enough room; then the limit falls, as if others took the memory meanwhile.
+    // The check finds enough memory. Then the limit falls, as if other processes had taken the
+    // memory.
     const GIB: u64 = 1 << 30;
     let Some(cgroup) = Cgroup::new("kill", 4 * GIB) else { return };
     for pages in ["4k", "thp"] {
@@ -232,7 +236,8 @@ fn a_small_dev_shm_does_not_matter() {
     assert_eq!(outcome.ok().lines("touched 314572800 ").len(), 2);
 }
 
-/// The pool of 2 MiB pages at a chosen size, alone with it; as before when this goes.
+/// The pool of 2 MiB pages at a chosen size, for one test at a time. Dropping it restores the
+/// former size.
 struct Pool {
     before: String,
     _lock: nix::fcntl::Flock<File>,
@@ -243,7 +248,7 @@ const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
 impl Pool {
     fn of(pages: u64) -> Option<Pool> {
         let lock = File::create(root().join("target/tmp/huge-pages.lock")).expect("target/tmp is there");
-        // A test that dies gives it back by that.
+        // The kernel releases this lock if the test dies.
         let lock = nix::fcntl::Flock::lock(lock, nix::fcntl::FlockArg::LockExclusive);
         let lock = lock.map_err(|(_, e)| e).expect("the lock can be waited for");
         let before = fs::read_to_string(POOL).unwrap_or_default();
@@ -278,12 +283,13 @@ fn reserved_huge_pages_are_used_and_their_absence_is_an_error_on_request() {
             outcome.stderr.contains("echo 20 > ") && outcome.stderr.contains("--pages auto"),
             "{outcome:?}"
         );
-        // The ladder goes on below the pool.
+        // Below the reserved pages `auto` falls back to transparent huge pages.
         assert_eq!(local(2, "40M", &[], touch).ok().lines("touched 41943040 pages thp ").len(), 2);
     }
     let Some(_pool) = Pool::of(20) else { return };
     let all = "touched 41943040 pages 2m huge 41943040 wrong None";
-    // An exact fit of the pool, demanded and found; twice, so nothing of it stays taken.
+    // The buffer fits the pool exactly and is required to use it. The second run shows that the
+    // first one returned all pages.
     for pages in ["2m", "2m", "auto"] {
         let outcome = local(2, "40M", &["--pages", pages], touch).ok();
         assert_eq!(outcome.lines(all).len(), 2, "{pages}: {outcome:?}");
@@ -292,11 +298,11 @@ fn reserved_huge_pages_are_used_and_their_absence_is_an_error_on_request() {
     assert_eq!(refusal(&outcome), 40 << 20);
     assert!(outcome.stderr.contains("echo 21 > "), "{outcome:?}");
     assert_eq!(local(1, "42M", &[], touch).ok().lines("touched 44040192 pages thp ").len(), 1);
-    // Lazy pages are set aside by the pool as soon as they are mapped.
+    // The pool reserves the pages of a lazy buffer at the mapping.
     let outcome = local(2, "40M", &["--pages", "2m", "--lazy"], touch).ok();
     assert_eq!(outcome.lines("touched 41943040 pages 2m ").len(), 2, "{outcome:?}");
     assert_eq!(refusal(&local(2, "42M", &["--pages", "2m", "--lazy"], touch)), 40 << 20);
-    // Two that fit only one by one: the second goes down the ladder.
+    // Only one of the two buffers fits the pool: the second one falls back to other pages.
     let mut command = Command::new(hostbuf());
     command.args([
         "run",
@@ -313,8 +319,8 @@ fn reserved_huge_pages_are_used_and_their_absence_is_an_error_on_request() {
     assert_eq!(outcome.lines("touched 31457280 pages 2m ").len(), 1, "{outcome:?}");
 }
 
-/// A process may not have transparent huge pages: `auto` takes ordinary ones, and a demand is
-/// refused.
+/// A process may not have transparent huge pages: `auto` uses small pages, and a request for
+/// transparent ones is refused.
 #[test]
 #[allow(unsafe_code)]
 fn auto_uses_small_pages_without_transparent_huge_pages() {
@@ -385,7 +391,7 @@ fn a_lazy_buffer_takes_no_page_before_the_first_touch() {
             .collect();
         assert_eq!(memory, [taken], "{size}");
     }
-    // More than there is can be asked for lazily.
+    // A lazy buffer may be larger than the available memory.
     let outcome = local(1, "1T", &["--lazy"], &["true"]);
     assert_eq!(outcome.status, 0, "{outcome:?}");
 }
@@ -403,7 +409,7 @@ fn ranks_share_2_tib_of_lazy_addresses() {
     }
 }
 
-/// The limit on the length of files counts for memory files too, first for the control page's.
+/// The limit on the size of files also applies to memory files, first to that of the control page.
 #[test]
 fn the_error_for_a_file_size_limit_names_the_remedy() {
     for kibibytes in ["0", "64"] {

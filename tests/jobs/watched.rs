@@ -1,4 +1,4 @@
-//! A job that a test watches and kills parts of.
+//! A job whose processes a test observes and kills.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -22,7 +22,7 @@ pub fn probe() -> String {
     hostbuf_tests::program("job_probe").to_str().expect("the repository's path is UTF-8").to_owned()
 }
 
-/// A folder of one test's own that goes with it.
+/// A folder for one test, removed on drop.
 pub struct Scratch(pub PathBuf);
 
 impl Scratch {
@@ -48,7 +48,8 @@ impl Drop for Scratch {
     }
 }
 
-/// A job that runs beside the test, known by a mark that all its processes carry.
+/// A job that runs beside the test. All its processes have its mark in their command line or
+/// environment.
 pub struct Job {
     pub mark: String,
     pub dir: Scratch,
@@ -196,7 +197,7 @@ pub fn socket_of(mark: &str) -> Option<String> {
     agents.flatten().find_map(|w| w.strip_prefix("--socket=").map(str::to_owned))
 }
 
-/// Processes, sockets and memory of a job, wherever on this machine (simulated hosts included).
+/// Lists the processes, sockets and memory of a job on this machine, simulated hosts included.
 pub fn remains(mark: &str, socket: &str) -> Vec<String> {
     let mut list: BTreeSet<String> = BTreeSet::new();
     for what in [mark, socket].into_iter().filter(|w| !w.is_empty()) {
@@ -207,7 +208,7 @@ pub fn remains(mark: &str, socket: &str) -> Vec<String> {
         return list.into_iter().collect();
     }
     if !list.is_empty() {
-        // The rest is costly to look for, and cannot be gone yet.
+        // The remaining search is expensive, and the job's memory cannot be gone while these exist.
         return list.into_iter().collect();
     }
     let memory = format!("hostbuf:{job}:");

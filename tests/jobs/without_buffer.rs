@@ -36,7 +36,7 @@ pub fn all_used(outcome: &Outcome, ranks: usize) {
     assert!(outcome.said().is_empty(), "{outcome:?}");
 }
 
-// Programs into which nothing can be preloaded
+// Programs without preloading
 
 #[test]
 fn a_static_program_runs_without_variables_and_one_line_names_its_ranks() {
@@ -76,8 +76,8 @@ fn the_example_in_the_readme_detects_a_missing_buffer() {
         compiler.args(flags).args([&dir.path("readme.c"), "-o", &dir.path("readme")]);
         Outcome::of(&mut compiler).ok();
         let program = dir.path("readme");
-        // Also where a shell starts the program, as its child or in its place: a static one
-        // inherits the shell's variables.
+        // The same holds if a shell starts the program, as its child or in its place: a static
+        // program inherits the shell's variables.
         let (child, instead) = (format!("{program}; exit $?"), format!("exec {program}"));
         for words in [&[&program[..]][..], &["sh", "-c", &child], &["sh", "-c", &instead], &["env", &program]]
         {
@@ -115,7 +115,7 @@ fn require_refuses_a_program_without_a_buffer_before_any_rank_runs() {
     assert_eq!((outcome.status, &outcome.stdout[..]), (82, ""), "{outcome:?}");
     one_line(&outcome, &["rank 2 on ", "--require", &fixed, "is statically linked", "hostbuf_attach"]);
     all_used(&local(2, "4M", &["--require"], &[&plain]).ok(), 2);
-    // `hostbuf exec` without `hostbuf run`.
+    // The program is started by `hostbuf exec` without `hostbuf run`.
     let outcome = run(&["exec", "--size", "4M", "--require", "--", &fixed]);
     assert_eq!((outcome.status, &outcome.stdout[..]), (82, ""), "{outcome:?}");
     one_line(&outcome, &["hostbuf", "--require", "is statically linked"]);
@@ -257,7 +257,7 @@ fn a_static_rust_program_attaches_at_the_address_of_the_dynamic_rank() {
     assert!(!outcome.stderr.contains("no buffer"), "{outcome:?}");
 }
 
-// Later images that cannot reach the agent
+// Process images that cannot reach the agent
 
 /// Returns whether `unshare` can make a network namespace here; records a skip if not.
 fn can_unshare() -> bool {
@@ -345,7 +345,7 @@ fn a_chroot_without_the_object_is_reported() {
         assert_eq!((outcome.status, &outcome.stdout[..]), (1, ""), "{outcome:?}");
         one_line(&outcome, &["neither /proc nor", "--require"]);
     }
-    // With /proc in the new root the object is handed over by a descriptor.
+    // If the new root has /proc, a descriptor passes the object.
     let mount = format!("--mount-proc={}", dir.path("proc"));
     all_used(&local(2, "4M", &[], &["unshare", "-rpf", &mount, "chroot", root, &plain]).ok(), 2);
 }
@@ -363,8 +363,8 @@ fn programs_in_a_chroot_without_proc_attach() {
     let outcome = local(2, "4M", &[], &[&chroot[..], &[&dynamic]].concat()).ok();
     assert_eq!(outcome.lines("early "), [FIRST; 2], "{outcome:?}");
     all_at(&outcome, "attached ", 2, FIRST);
-    // Nothing has mapped it: the runtime's variables are hidden from the one, the other inherits a
-    // shell's.
+    // No object has mapped it. The runtime's variables are hidden from the first program; the
+    // second one inherits those of a shell.
     let linked = match probe("attach_probe", true) {
         Ok(path) => path,
         Err(why) => return skip(&format!("a static Rust program: {}", why.lines().next().unwrap_or(""))),
