@@ -1,5 +1,5 @@
-//! Each example on two simulated hosts of two ranks, in a launcher's buffer and in one that it
-//! makes, by every MPI that is here. All have the same libhostbuf, which knows none of them.
+//! Each example on two simulated hosts of two ranks, in the launcher's buffer and in one that it
+//! allocates, by every installed MPI. All use the same libhostbuf, which is built without any MPI.
 
 use crate::harness::{can_simulate, flavours, root, simulated, skip};
 
@@ -11,7 +11,7 @@ const CPP: &str =
 const FORTRAN: &str =
     "$bin/mpifort$of -O1 -J $made -I $made bindings/fortran/hostbuf.f90 bindings/fortran/hostbuf_mpi.f90";
 
-/// Builds `source`, and runs it in all ways by every MPI that is here.
+/// Builds `source`, and runs it in all ways by every installed MPI.
 fn example(builder: &str, source: &str, wanted: &[&str]) {
     by(&flavours(), builder, source, wanted);
 }
@@ -28,7 +28,7 @@ fn sanitized(builder: &str, source: &str, wanted: &[&str]) {
     by(&flavours, &builder, source, wanted);
 }
 
-/// Builds `source`, and runs it under `hostbuf run` and under `mpirun` alone; what each prints
+/// Builds `source`, and runs it under `hostbuf run` and under plain `mpirun`; the output of each
 /// contains `wanted`.
 fn by(flavours: &[String], builder: &str, source: &str, wanted: &[&str]) {
     if !root().join("target/lib/libhostbuf.so").exists() {
@@ -37,7 +37,7 @@ fn by(flavours: &[String], builder: &str, source: &str, wanted: &[&str]) {
     if !can_simulate() {
         return;
     }
-    // A shell's own number is the same on all simulated hosts.
+    // A shell's own pid is the same on all simulated hosts.
     let name = format!("{}-{}", source.replace('/', "-"), std::process::id());
     let mut ran = 0;
     for flavour in flavours {
@@ -54,7 +54,7 @@ fn by(flavours: &[String], builder: &str, source: &str, wanted: &[&str]) {
         );
         let outcome = simulated(2, flavour, &script);
         if outcome.status == 90 {
-            // Not every MPI comes with all languages.
+            // Some MPIs lack the compilers of some languages.
             skip(&format!("{source} under {flavour}: it cannot be built there: {}", outcome.stdout.trim()));
             continue;
         }

@@ -1,6 +1,6 @@
-//! The pages docs/c.md, docs/cpp.md and docs/fortran.md: the patch that stands in each makes its
-//! program share, compiles without a warning, and changes nothing of what the program prints. On
-//! two simulated hosts of two ranks, by one Open MPI and one MPICH.
+//! The pages docs/c.md, docs/cpp.md and docs/fortran.md. The patch of each page makes its program
+//! share memory, compiles without a warning, and does not change the program's output. The programs
+//! run on two simulated hosts of two ranks, by one Open MPI and one MPICH.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use crate::harness::{can_simulate, flavours, root, simulated, skip};
 const C: &str = "$MPICC -std=c11 -O1 -Wall -Wextra -pedantic -Werror";
 const CPP: &str =
     "$bin/mpicxx$of -std=c++17 -O1 -Wall -Wextra -pedantic -Werror -DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX";
-/// A filler has an argument that not every one uses.
+/// Fill functions have an argument that some do not use.
 const FORTRAN: &str =
     "$bin/mpifort$of -O1 -Wall -Werror -Wno-unused-dummy-argument -J $made -I $made $modules";
 
@@ -28,8 +28,8 @@ pub fn one_of_each() -> Vec<String> {
     ["openmpi", "mpich"].into_iter().filter_map(first).collect()
 }
 
-/// Patches `source` as `page` says; builds both with `builder`, runs both with and without a
-/// launcher. All print `wanted` and nothing else.
+/// Applies the patch of `page` to `source`, builds both versions with `builder`, and runs both with
+/// and without a launcher. The output of all is `wanted`.
 fn guide(page: &str, builder: &str, source: &str, wanted: &str) {
     if !root().join("target/lib/libhostbuf.so").exists() {
         return skip(&format!("{page}: there is no libhostbuf (scripts/build)"));
@@ -39,7 +39,7 @@ fn guide(page: &str, builder: &str, source: &str, wanted: &str) {
     }
     let patch = patch(page);
     for flavour in &one_of_each() {
-        // A shell's own number is the same on all simulated hosts.
+        // A shell's own pid is the same on all simulated hosts.
         let name = format!("guide-{source}-{}", std::process::id());
         let script = format!(
             r#"bin=$(dirname $MPICC); of=$(basename $MPICC); of=${{of#mpicc}}
@@ -62,7 +62,7 @@ fn guide(page: &str, builder: &str, source: &str, wanted: &str) {
         );
         let outcome = simulated(2, flavour, &script);
         if outcome.status == 90 {
-            // Not every MPI comes with all languages.
+            // Some MPIs lack the compilers of some languages.
             skip(&format!("{page} under {flavour}: it cannot be built there: {}", outcome.stdout.trim()));
             continue;
         }

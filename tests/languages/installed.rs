@@ -1,5 +1,5 @@
-//! An installation by scripts/install: what programs are built with, what people read, and that it
-//! goes as it came. And the Debian package of it, and the command alone.
+//! An installation by scripts/install: programs build with it, its manual and completions work, and
+//! it can be removed. Also the Debian package of it, and the command installed alone.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
@@ -8,7 +8,7 @@ use std::process::Command;
 
 use crate::harness::{Outcome, can_simulate, flavours, hostbuf, root, simulated, skip};
 
-/// A folder that is gone when the test is.
+/// A folder for one test, removed on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -67,7 +67,7 @@ fn has(program: &str, what: &str) -> bool {
     there
 }
 
-/// Builds tests/fixtures/installed.c by pkg-config, and runs what comes of it.
+/// Builds tests/fixtures/installed.c by pkg-config, and runs the program.
 const BY_PKG_CONFIG: &str = r#"
     cc -std=c11 -Wall -Wextra -Werror $ROOT/tests/fixtures/installed.c -o dynamic $(pkg-config --cflags --libs hostbuf) \
         -Wl,-rpath,$(pkg-config --variable=libdir hostbuf)
@@ -125,7 +125,7 @@ fn a_cmake_project_finds_both_libraries() {
     assert_eq!(build("prefix").ok().stdout, said);
     fs::rename(scratch.0.join("prefix"), scratch.0.join("moved")).expect("it is there");
     assert_eq!(build("moved").ok().stdout, said);
-    // /lib is a link to /usr/lib on many machines, and CMake may come that way.
+    // /lib is a link to /usr/lib on many machines, and CMake may search through the link.
     fs::create_dir(scratch.0.join("linked")).expect("it is new");
     symlink("../moved/lib", scratch.0.join("linked/lib")).expect("it is new");
     assert_eq!(build("linked").ok().stdout, said);
@@ -198,7 +198,7 @@ fn shells_complete_commands_and_options() {
                 try hostbuf run --launcher mp
                 try hostbuf exec --soc
                 try hostbuf ''";
-    // The shell's own function uses variables that are not set.
+    // The shell's own completion function uses unset variables.
     let said = scratch.run(&format!("set +eu\n{bash}")).ok().stdout;
     let said: Vec<&str> = said.lines().collect();
     assert!(said[0].contains("-F _hostbuf"), "{said:?}");
@@ -221,7 +221,8 @@ fn uninstall_removes_exactly_the_installed_files() {
     assert_eq!(scratch.contents(), manifest);
     assert!(manifest.contains("bin/hostbuf\n") && manifest.contains("libexec/hostbuf/\n"), "{manifest}");
 
-    // A file that somebody has open stays as it is, and what is not installed any more goes.
+    // A file that a process has open keeps its contents, and files that are no longer installed are
+    // removed.
     let library = scratch.0.join("prefix/lib/libhostbuf.so.0");
     let open = fs::File::open(&library).expect("it is installed");
     let mode = fs::metadata(scratch.0.join("prefix/bin/hostbuf")).expect("it is installed").permissions();
@@ -238,7 +239,7 @@ fn uninstall_removes_exactly_the_installed_files() {
     assert_ne!(inode(&open), inode(&again));
     assert_eq!(open.metadata().expect("it is open").len(), again.metadata().expect("it is open").len());
 
-    // Agents that are named come to those that are there.
+    // Named agents are added to the existing ones.
     let agents = "ls prefix/libexec/hostbuf";
     let all = scratch.run(agents).ok().stdout;
     let flavour =
@@ -258,7 +259,7 @@ fn uninstall_removes_exactly_the_installed_files() {
     scratch.run("$ROOT/scripts/install --prefix prefix --uninstall").ok();
     assert_eq!(scratch.contents(), "share/\nshare/man/\nshare/man/man1/\nshare/man/man1/other.1\n");
 
-    // Folders that were there before stay.
+    // Folders that existed before remain.
     let into =
         "mkdir -p stage/usr/bin && $ROOT/scripts/install --no-build --prefix /usr --destdir stage >said &&
                 $ROOT/scripts/install --prefix=/usr --destdir=stage --uninstall >said && find stage";
@@ -297,7 +298,7 @@ fn invalid_calls_are_refused() {
         let help = scratch.run(&format!("$ROOT/scripts/{script} --help")).ok().stdout;
         assert!(help.contains(&format!("scripts/{script} ")) && !help.contains("#!"), "{help}");
     }
-    // A manifest is not believed when it names what is elsewhere.
+    // Entries of a manifest outside of the installation are ignored.
     let script = "mkdir -p prefix/share/hostbuf; touch stays; echo ../stays >prefix/share/hostbuf/manifest
                   $ROOT/scripts/install --prefix prefix --uninstall";
     let outcome = scratch.run(script);
@@ -318,7 +319,7 @@ fn the_debian_package_is_complete_and_its_programs_run() {
     scratch.run("$ROOT/scripts/package --no-build --output .").ok();
     let list = scratch.run("dpkg-deb --contents *.deb | awk '{ print $6 }'").ok().stdout;
     let folder = scratch.run("dpkg-architecture -q DEB_HOST_MULTIARCH").ok().stdout;
-    // All that is installed is packaged, where Debian wants it.
+    // The package contains all installed files, in Debian's folders.
     let manifest = scratch.run("cat prefix/share/hostbuf/manifest").ok().stdout;
     for file in manifest.lines().filter(|f| !f.ends_with('/')) {
         let own = [
@@ -362,12 +363,12 @@ fn the_debian_package_is_complete_and_its_programs_run() {
 
 #[test]
 fn a_command_installed_alone_names_the_source_of_an_agent() {
-    // As cargo install leaves it.
+    // cargo install installs only the command.
     let scratch = Scratch::new("alone");
     fs::create_dir(scratch.0.join("bin")).expect("it is new");
     fs::hard_link(hostbuf(), scratch.0.join("bin/hostbuf")).expect("one file system");
     scratch.run("bin/hostbuf run --launcher local -n 2 --size 4M -- /bin/true").ok();
-    // LD_PRELOAD cannot name what lies here, so it is loaded from the cache.
+    // LD_PRELOAD cannot contain this path, so the object is loaded from the cache.
     let spaced = "mkdir -p 'a b/lib/hostbuf' && cp -r bin 'a b/' && 'a b/bin/hostbuf' object 'a b/lib/hostbuf/libhostbuf_preload.so'
                   export XDG_CACHE_HOME=$PWD/cache
                   'a b/bin/hostbuf' run --launcher local -n 2 --size 4M -- /bin/true && ls cache/hostbuf | wc -l

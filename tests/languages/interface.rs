@@ -1,6 +1,6 @@
-//! The interfaces by themselves: what tests/fixtures/c_interface.c, cpp_interface.cpp and
-//! fortran_interface.f90 do, built without a warning; with the address and the undefined-behaviour
-//! sanitizer, under valgrind, and with the static library.
+//! The interfaces in one process: tests/fixtures/c_interface.c, cpp_interface.cpp and
+//! fortran_interface.f90, built without a warning, with the address and the undefined-behaviour
+//! sanitizers, under valgrind, and with the static library.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,17 +9,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::harness::{Outcome, root, skip};
 
-/// The program, which goes with this.
+/// A built program, removed on drop.
 struct Built(PathBuf);
 
 impl Drop for Built {
     fn drop(&mut self) {
-        // A failed test may have none.
+        // The file may be missing after a failed test.
         let _ = fs::remove_file(&self.0);
     }
 }
 
-/// A folder, with all that is in it.
+/// A folder with its contents, removed on drop.
 struct Folder(PathBuf);
 
 impl Drop for Folder {
@@ -28,7 +28,8 @@ impl Drop for Folder {
     }
 }
 
-/// Builds `source` with `compiler` and `flags`, without a warning; none where something is missing.
+/// Builds `source` with `compiler` and `flags`, without a warning. Returns `None` if a prerequisite
+/// is missing.
 fn built(compiler: &str, flags: &[&str], source: &str) -> Option<Built> {
     static NUMBER: AtomicUsize = AtomicUsize::new(0);
     let library = root().join("target/lib");
@@ -55,7 +56,7 @@ fn built(compiler: &str, flags: &[&str], source: &str) -> Option<Built> {
     Some(made)
 }
 
-/// Builds and runs it.
+/// Builds `source` and runs it.
 fn interface(compiler: &str, flags: &[&str], source: &str) {
     let Some(program) = built(compiler, flags, source) else { return };
     let said = Outcome::of(Command::new(&program.0).env("ASAN_OPTIONS", "detect_leaks=1")).ok();
@@ -99,7 +100,7 @@ fn the_interfaces_pass_with_the_static_library() {
     interface("gcc", &["-std=c11", "target/lib/libhostbuf.a"], C);
 }
 
-/// Also that both have the same sizes of what they hand to each other.
+/// Both languages must agree on the sizes of the types that they exchange.
 #[test]
 fn the_module_for_fortran_compiles_and_passes() {
     let library = root().join("target/lib");
@@ -111,8 +112,8 @@ fn the_module_for_fortran_compiles_and_passes() {
     fs::create_dir_all(&folder.0).expect("the folder above is there");
     let (fortran, sizes) = (folder.0.join("fortran"), folder.0.join("sizes"));
     let mut command = Command::new("gfortran");
-    // Fillers have an argument that not each of them uses; and of functions that are not pure it
-    // does not matter which is asked.
+    // Some fill functions do not use their argument. The order of calls does not matter for
+    // functions that are not pure.
     command.args([
         "-Wall",
         "-Wextra",
@@ -176,7 +177,7 @@ fn the_module_for_fortran_agrees_with_the_header() {
         .collect::<Vec<_>>()
         .join("\n");
     let (header, module) = (words(&header), words(&module));
-    // NAME = NUMBER, of the header's enums and the module's parameters.
+    // Returns the constants `NAME = NUMBER` of the header's enums or the module's parameters.
     let constants = |words: &[&str]| -> std::collections::BTreeMap<String, String> {
         words
             .windows(3)
@@ -187,7 +188,7 @@ fn the_module_for_fortran_agrees_with_the_header() {
     let (in_c, in_fortran) = (constants(&header), constants(&module));
     assert!(in_c.len() > 40, "{in_c:?}");
     assert_eq!(in_c, in_fortran);
-    // Arguments: the names before each comma or the end of the list.
+    // The arguments are the names before each comma and at the end of the list.
     let mut compared = 0;
     for name in module
         .windows(2)
@@ -211,7 +212,7 @@ fn the_module_for_fortran_agrees_with_the_header() {
         compared += 1;
     }
     assert!(compared > 25, "only {compared} functions were found");
-    // Members, but for the functions of a group, whose types the header spells out.
+    // The members, except the functions of a group, whose types only the header has in full.
     for name in ["hostbuf_options", "hostbuf_info", "hostbuf_key", "hostbuf_cache_stats"] {
         let start = header
             .windows(3)
@@ -223,8 +224,8 @@ fn the_module_for_fortran_agrees_with_the_header() {
         let start = module.windows(2).position(|w| w[0] == ":" && w[1] == name).expect(name) + 2;
         let end = module[start..].windows(2).position(|w| w[0] == "end" && w[1] == "type").expect("it ends")
             + start;
-        // Behind each `::` (two signs), the names between commas; what a member begins as does not
-        // count.
+        // The members are the names between commas after each `::` (two signs), without their
+        // initial values.
         let mut given = Vec::new();
         let mut i = start;
         while i < end {
@@ -242,8 +243,8 @@ fn the_module_for_fortran_agrees_with_the_header() {
     }
 }
 
-/// Nothing is lost, nothing is read that nobody wrote, and what is in use at the end does not grow
-/// with the work.
+/// The program leaks nothing and reads no uninitialised memory, and its memory in use at the end
+/// does not grow with the work.
 #[test]
 fn the_interfaces_pass_under_valgrind() {
     if Command::new("valgrind").arg("--version").output().is_err() {
@@ -255,7 +256,7 @@ fn the_interfaces_pass_under_valgrind() {
 
 fn valgrind(program: Option<Built>) {
     let Some(program) = program else { return };
-    // Rust's own name of a thread is pointed to from behind its beginning.
+    // Rust keeps a pointer into the middle of the name of a thread.
     let known = Built(program.0.with_extension("supp"));
     let rust = "{\n rust-thread\n Memcheck:Leak\n match-leak-kinds: possible\n fun:malloc\n ...\n \
                 fun:*std*thread*current*init_current*\n}\n";

@@ -1,5 +1,6 @@
-//! hostbuf in C, C++, Fortran and Python: the examples over every MPI that is here, with one
-//! libhostbuf, the interfaces by themselves, the pages in docs, and what an installation has.
+//! hostbuf in C, C++, Fortran and Python: the examples over every installed MPI with one
+//! libhostbuf, the interfaces in one process, the pages in docs, and the contents of an
+//! installation.
 
 #[path = "../jobs/harness.rs"]
 #[allow(dead_code, reason = "not all of it is wanted here")]

@@ -1,5 +1,5 @@
-//! A mistake in one rank only, on two hosts of two ranks, by one Open MPI and one MPICH: all hear
-//! of it, and nobody waits for ever.
+//! A mistake in one rank only, on two hosts of two ranks, by one Open MPI and one MPICH: all ranks
+//! get an error, and none waits forever.
 
 use std::process::Command;
 

@@ -1,6 +1,5 @@
-//! The Python package: its own tests and the examples in its documentation, with all of Python's
-//! warnings as errors; its type hints; one wheel for all versions; and the example by every MPI
-//! that is here.
+//! The Python package: its own tests and the examples in its documentation, with Python's warnings
+//! as errors; its type hints; one wheel for all versions; and the example by every installed MPI.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -93,7 +92,7 @@ fn one_wheel_works_with_all_versions() {
         .collect();
     let [wheel] = &wheels[..] else { panic!("one wheel is wanted: {wheels:?}") };
     assert!(wheel.contains("-cp39-abi3-linux_"), "{wheel}");
-    // Without numpy: the buffer protocol is Python's own.
+    // The environment has no numpy: the buffer protocol is Python's own.
     let script = "
 import sys, hostbuf
 with hostbuf.allocate(None, 4096) as buffer:
@@ -127,13 +126,13 @@ fn pythons() -> Vec<PathBuf> {
     all
 }
 
-/// Runs a script on two simulated hosts by every MPI of `flavours`, with `$python`, `$hosts`
-/// (mpirun's options), `$run` (hostbuf run) and `$made` (a folder of its own, called by `name`);
-/// hands on what it printed.
+/// Runs a script on two simulated hosts by every MPI of `flavours`, and returns its output. The
+/// script has `$python`, `$hosts` (mpirun's options), `$run` (hostbuf run) and `$made` (a folder of
+/// its own, with `name` in its path).
 pub fn by_each(name: &str, flavours: &[String], python: &Path, script: &str, look: impl Fn(&str, Outcome)) {
     for flavour in flavours {
-        // mpi4py looks for the library of MPICH by the name that its own builds have; Debian's has
-        // another.
+        // mpi4py looks for the library of MPICH by the name in MPICH's own builds; Debian's has
+        // another name.
         let script = format!(
             r#"made=$PWD/target/fixtures/{name}-{number}-$MPI_FLAVOUR; mkdir -p $made; trap 'rm -rf $made' EXIT
                export MPI4PY_MPIABI=$MPI_ENGINE
@@ -152,7 +151,7 @@ pub fn by_each(name: &str, flavours: &[String], python: &Path, script: &str, loo
             python = python.display(),
         );
         let said = simulated(2, flavour, &script).ok();
-        // As errors they end it; but for those that come while Python ends.
+        // Warnings end the program as errors, except those during Python's shutdown.
         for late in ["ResourceWarning", "Exception ignored", "Fatal Python error"] {
             assert!(!said.stderr.contains(late), "{flavour}: {}", said.stderr);
         }
