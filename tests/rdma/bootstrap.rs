@@ -1,5 +1,5 @@
 //! Connections of processes that have neither MPI nor a launcher. The checks are in
-//! tests/fixtures/rdma_bootstrap.rs.
+//! tests/programs/src/bin/rdma_bootstrap.rs.
 
 use crate::machines::check_on_both;
 

@@ -1,4 +1,4 @@
-//! Tests of channels between two hosts. The checks are in tests/fixtures/rdma_channel.rs.
+//! Tests of channels between two hosts. The checks are in tests/programs/src/bin/rdma_channel.rs.
 
 use crate::machines::check_on_both;
 

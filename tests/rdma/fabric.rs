@@ -1,5 +1,4 @@
-//! Tests of a fabric of two hosts. The checks are in tests/fixtures/rdma_fabric.rs and
-//! rdma_whole_buffer.rs.
+//! Tests of a fabric of two hosts. The checks are in tests/programs/src/bin/rdma_fabric.
 
 use crate::machines::check_on_both;
 

@@ -1,5 +1,5 @@
 //! Tests of raw RDMA writes between two hosts with a buffer at one address. The checks are in
-//! tests/fixtures/rdma_pair.rs.
+//! tests/programs/src/bin/rdma_pair.rs.
 
 use crate::machines::run_on_both;
 

@@ -137,7 +137,7 @@ fn the_first_rank_waits_for_the_others() {
         });
         knocks.recv().expect("it has tried");
         let listener = TcpListener::bind(leader).expect("the same port");
-        // One who does not belong to it.
+        // A process that does not belong to the group connects.
         drop(TcpStream::connect(leader).expect("it listens"));
         let group = Tcp::lead(listener, 2, TIMEOUT).expect("the other one comes");
         group.barrier().expect("both are there");

@@ -1,4 +1,4 @@
-//! Tests of replication to four hosts. The scenes are in tests/fixtures/rdma_tree.rs.
+//! Tests of replication to four hosts. The scenes are in tests/programs/src/bin/rdma_tree.rs.
 
 use crate::machines::run_on_both;
 

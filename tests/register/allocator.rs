@@ -1,6 +1,6 @@
-//! The allocator of this program. For a thread that asks for it each call gives a watched page back
-//! to the kernel, as any allocator may; and it observes whether the monitor's thread allocates or
-//! frees, which could then wait for itself.
+//! The allocator of this test program. In a thread that requests it, each call returns a watched
+//! page to the kernel, as any allocator may. The allocator also counts the calls of the monitor's
+//! thread: a monitor that frees memory could wait for itself.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -16,9 +16,9 @@ use crate::{MANY, READ, kept_one, skip, strict, strict_with};
 struct Observing;
 
 thread_local! {
-    /// The page that this thread gives back; 0 for none.
+    /// The page that this thread discards; 0 for none.
     static GIVEN_BACK: Cell<usize> = const { Cell::new(0) };
-    /// This thread runs a test.
+    /// True in the threads that run tests.
     static OWN: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -26,14 +26,15 @@ thread_local! {
 static OBSERVED: AtomicI32 = AtomicI32::new(0);
 static CALLS: AtomicUsize = AtomicUsize::new(0);
 
-/// Calls of threads that a test starts take long.
+/// True while calls of other threads than the tests' are slow.
 static SLOW: AtomicBool = AtomicBool::new(false);
-/// Slow calls so far, those that have not returned, and calls of the test meanwhile.
+/// The number of slow calls, the number of slow calls in progress, and the number of calls of the
+/// test meanwhile.
 static SLOW_CALLS: AtomicUsize = AtomicUsize::new(0);
 static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
 static MEANWHILE: AtomicUsize = AtomicUsize::new(0);
 
-/// Has the calling thread give a page back with each call of the allocator from now on; 0 for none.
+/// Makes the calling thread discard a page with each call of the allocator from now on; 0 for none.
 pub fn give_back_with_each_call(page: usize) {
     GIVEN_BACK.set(page);
 }
@@ -51,10 +52,10 @@ fn called() {
     }
     if SLOW.load(Ordering::Relaxed) {
         if OWN.try_with(Cell::get).unwrap_or(true) {
-            // A new thread has come to its first call by then.
+            // A new thread has reached its first call by then.
             std::thread::sleep(Duration::from_millis(5));
             MEANWHILE.fetch_add(UNDER_WAY.load(Ordering::SeqCst), Ordering::SeqCst);
-        // Not the one that waits for the test.
+        // The main thread waits for the test and is not slowed.
         // SAFETY: no operands.
         } else if unsafe { libc::gettid() != libc::getpid() } {
             SLOW_CALLS.fetch_add(1, Ordering::SeqCst);
@@ -85,7 +86,7 @@ unsafe impl GlobalAlloc for Observing {
 static ALLOCATOR: Observing = Observing;
 
 /// Changes memory in every way that is reported, with many registrations of it, some of them
-/// leased, in two caches; and has pages given up as busy and watched again.
+/// leased, in two caches. Also makes the monitor give up busy pages and watch them again.
 #[test]
 fn the_monitors_thread_neither_allocates_nor_frees() {
     if !is_alone("allocator::the_monitors_thread_neither_allocates_nor_frees") {
@@ -98,7 +99,7 @@ fn the_monitors_thread_neither_allocates_nor_frees() {
     for round in 0..20 {
         let area = Area::new(256);
         let page = |n: usize| (area.at() + n * PAGE) as *const u8;
-        // On a busy machine one request may not be enough.
+        // On a busy machine several requests may be needed.
         (0..256).for_each(|n| {
             kept_one(&cache, page(n), PAGE);
         });
@@ -108,7 +109,7 @@ fn the_monitors_thread_neither_allocates_nor_frees() {
         unsafe {
             libc::madvise(area.at() as *mut _, 64 * PAGE, libc::MADV_DONTNEED);
             libc::madvise((area.at() + 64 * PAGE) as *mut _, 64 * PAGE, libc::MADV_FREE);
-            // Every other page, so that there are many events at a time.
+            // Discards every other page, so that there are many events at a time.
             for n in (128..160).step_by(2) {
                 map_over(area.at() + n * PAGE, PAGE);
             }

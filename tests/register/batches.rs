@@ -1,4 +1,4 @@
-//! Several ranges in one request.
+//! Requests for several ranges.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -38,8 +38,8 @@ fn get_many_registers_only_the_changed_ranges_again() {
     assert_eq!(cache.stats().hits + cache.stats().misses, 8 * 202);
 }
 
-/// One of the ranges changes, and the monitor hears of it late: whoever asks in between must not
-/// get the old one, which is still in the table.
+/// One of the ranges changes, and the monitor reads the event late. A request in between does not
+/// get the old registration, which is still in the table.
 #[test]
 fn get_many_does_not_hit_between_a_change_and_its_event() {
     let Some((_, cache)) = strict() else { return };
@@ -66,8 +66,8 @@ fn get_many_does_not_hit_between_a_change_and_its_event() {
     MonitorMode::delay(Duration::ZERO);
 }
 
-/// Other threads change the ranges all the time, and ask for them too: none goes without, and
-/// nothing leaks.
+/// Other threads change and request the ranges all the time: each request succeeds, and nothing
+/// leaks.
 #[test]
 fn get_many_succeeds_under_changes_and_a_small_budget() {
     let budget = Budget { regions: 6, bytes: 12 * PAGE };
@@ -93,7 +93,8 @@ fn get_many_succeeds_under_changes_and_a_small_budget() {
                             let both = leases.iter().zip(&spans[thread..]);
                             both.for_each(|(lease, asked)| assert!(lease.span().contains(*asked)));
                         }
-                        // The other's leases have the room; or it is mapped anew too often.
+                        // The other threads' leases use the budget, or the range is remapped too
+                        // often.
                         Err(
                             Error::Budget { leased: true, .. } | Error::Registration { source: None, .. },
                         ) => {

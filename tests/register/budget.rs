@@ -1,4 +1,4 @@
-//! The budget: never above it, and who waits for what.
+//! The budget: it is never exceeded, and requests wait for it in order.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -50,8 +50,8 @@ fn much(stats: &Stats) -> bool {
     stats.evictions > 100 && stats.hits > 1000 && stats.invalidated > 10
 }
 
-/// A second of gets, drops, evictions and invalidations by several threads: at no moment above the
-/// budget, as the device saw it, and every lease counted once.
+/// Several threads get, drop, evict and invalidate for a second: the device never has more than the
+/// budget, and every lease is counted once.
 #[test]
 fn threads_stay_within_the_budget_and_every_lease_is_counted() {
     for budget in [
@@ -61,7 +61,7 @@ fn threads_stay_within_the_budget_and_every_lease_is_counted() {
     ] {
         let (fake, cache) = explicit(budget);
         let mut taken = 0;
-        // Again where there was hardly a core to be had.
+        // On a busy machine the measurement is repeated.
         while !much(&cache.stats()) {
             let until = Instant::now() + Duration::from_millis(400);
             taken += std::thread::scope(|scope| {
@@ -90,7 +90,7 @@ fn requests(cache: &FakeCache, seed: u64, until: Instant) -> u64 {
         n ^= n << 13;
         n ^= n >> 7;
         n ^= n << 17;
-        // Few are asked for often, and many seldom.
+        // A few pages are requested often, and many seldom.
         let page = if n.is_multiple_of(4) { n >> 8 & 127 } else { n >> 8 & 3 } as usize;
         let start = at(0x10_0000 + page * PAGE);
         let lease = match n % 7 {
@@ -134,7 +134,7 @@ fn waiting_requests_are_served_in_order() {
                 order.lock().unwrap().push(n);
                 drop(lease);
             });
-            // In line before the next one comes.
+            // The request is in the queue before the next one comes.
             let begun = Instant::now();
             while cache.stats().waiting < n {
                 assert!(begun.elapsed() < Duration::from_secs(10));
@@ -163,7 +163,7 @@ fn get_many_is_all_or_nothing() {
     let (fake, cache) = explicit(Budget { regions: 4, ..MANY });
     let spans: Vec<_> = (1..=6).map(|n| span(n * PAGE, 64)).collect();
     assert!(matches!(cache.get_many(&spans, READ), Err(Error::Budget { .. })));
-    // Nothing of it is leased.
+    // Nothing of the range is leased.
     let four = cache.get_many(&spans[2..], READ).unwrap();
     assert_eq!(four.len(), 4);
     drop(four);
@@ -185,7 +185,7 @@ fn a_device_out_of_memory_gets_one_retry_after_an_eviction() {
     assert!(
         matches!(&error, Error::Registration { source: Some(e), .. } if e.raw_os_error() == Some(libc::ENOMEM))
     );
-    // Nobody left to end: no second try.
+    // No registration is left to evict, so there is no second attempt.
     fake.fail(1, libc::ENOMEM);
     assert!(cache.get(at(0x3000), 8, READ).is_err());
     cache.get(at(0x3000), 8, READ).unwrap();
@@ -200,15 +200,14 @@ fn a_device_without_overlaps_never_sees_an_overlap() {
     drop(narrow);
     let wide = cache.get(at(0x1000), 128, READ).unwrap();
     assert_eq!((fake.live().len(), wide.span()), (1, span(0x1000, 128)));
-    // Invalidated and leased, it is in the way all the same.
+    // The registration is invalidated but leased, so it still conflicts.
     cache.invalidate(span(0x1000, 1)).unwrap();
     assert!(cache.get(at(0x1040), 8, READ).is_err());
     drop(wide);
     cache.get(at(0x1040), 8, READ).unwrap();
 }
 
-/// Somebody waits in line, and another one comes, asks for the same room, and comes again and
-/// again.
+/// While one request waits in the queue, another thread requests the same budget repeatedly.
 #[test]
 fn a_later_request_waits_behind_an_earlier_one() {
     let (_, cache) = explicit(Budget { regions: 1, ..MANY });
@@ -233,7 +232,7 @@ fn a_later_request_waits_behind_an_earlier_one() {
     });
 }
 
-/// Lengths that no memory has: an error, and the books stay right.
+/// Impossible lengths give an error, and the statistics stay right.
 #[test]
 fn lengths_near_the_address_limit_are_refused_and_keep_the_statistics_right() {
     let (_, cache) = explicit(Budget { regions: 16, bytes: usize::MAX });
@@ -255,7 +254,7 @@ fn a_request_that_cannot_be_met_evicts_little() {
     let refused = cache.get(at(0x30_0000), 14 * PAGE, READ).map(drop);
     assert!(matches!(refused, Err(Error::Budget { leased: true, .. })), "{refused:?}");
     assert!(cache.stats().evictions <= 1, "{:?}", cache.stats());
-    // One that can be met is.
+    // A request that fits evicts them.
     drop(cache.get(at(0x30_0000), 13 * PAGE, READ).unwrap());
     drop(leased);
     drop(cache.get(at(0x40_0000), 16 * PAGE, READ).unwrap());

@@ -1,4 +1,4 @@
-//! Memory that other threads change all the time, and memory whose pages are just being given back.
+//! Memory that other threads change all the time, and memory during a discard.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -10,7 +10,7 @@ use hostbuf::register::{Access, MonitorMode, Overlap, Probe, Registrar, Registra
 use crate::memory::{Area, PAGE};
 use crate::{MANY, READ, Stamped, skip, strict};
 
-/// A device whose handle has the first byte of the memory, as it was when it was registered.
+/// A device whose handle contains the first byte of the memory at the time of the registration.
 struct Peek(Fake);
 
 impl Registrar for Peek {
@@ -73,12 +73,12 @@ fn discard_while_others_ask(pages: usize, rounds: usize) {
                 asked += 1;
             }
         });
-        // The page is a new one, of zeros.
+        // The page is a new one, filled with zeros.
         stale += usize::from(cache.get(last, PAGE, READ).unwrap().key() == 1);
     }
     assert_eq!(stale, 0, "of {rounds}: {:?}", cache.stats());
     assert!(asked > rounds / 10, "{asked} requests in {rounds} rounds: {:?}", cache.stats());
-    // Afterwards it is kept again.
+    // Afterwards the cache keeps the registration again.
     let begun = Instant::now();
     loop {
         let first = cache.get(last, PAGE, READ).unwrap().handle().0;
@@ -99,7 +99,7 @@ fn no_request_registers_the_old_pages_of_a_short_discard() {
     discard_while_others_ask(64, 3000);
 }
 
-/// Others change memory of their own without a pause.
+/// Other threads change memory of their own without a pause.
 #[test]
 fn requests_continue_while_other_memory_changes_without_pause() {
     let Some((fake, cache)) = strict() else { return };
@@ -132,8 +132,8 @@ fn requests_continue_while_other_memory_changes_without_pause() {
         stop.store(true, Ordering::Relaxed);
         slowest
     });
-    // A request's own waiting is bounded by a few milliseconds; the rest is the other threads'
-    // turns on the cores.
+    // A request itself waits for a few milliseconds at most; the rest is the scheduling of the
+    // other threads.
     assert!(slowest < Duration::from_secs(1), "{slowest:?}");
     assert_eq!(cache.stats().unproven, 0);
 }
@@ -158,12 +158,12 @@ fn while_a_page_is_being_discarded(late: Duration, address: usize, meanwhile: im
 #[test]
 fn try_get_does_not_wait_for_a_change_in_progress() {
     let Some((_, cache)) = strict() else { return };
-    // In one mapping, so that one userfaultfd reports the changes of both pages.
+    // The pages are in one mapping, so that one userfaultfd reports the changes of both.
     let area = Area::new(2);
     drop(cache.get(area.pointer(), PAGE, READ).unwrap());
     assert!(cache.try_get(area.pointer(), PAGE, READ).is_some());
     while_a_page_is_being_discarded(Duration::from_secs(1), area.at() + PAGE, || {
-        // Until the change is under way it is a hit.
+        // Requests hit until the change begins.
         let begun = Instant::now();
         while cache.try_get(area.pointer(), PAGE, READ).is_some() {
             assert!(begun.elapsed() < Duration::from_millis(900), "it has waited for the change to be over");

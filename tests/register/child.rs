@@ -1,4 +1,4 @@
-//! Forked children that must end: one that hangs is killed, and the test fails.
+//! Forked children with a time limit: a child that hangs is killed, and the test fails.
 
 use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,15 +15,15 @@ const LIMIT: u16 = 10_000;
 /// The end of a child process.
 #[derive(Debug, PartialEq, Eq)]
 pub enum End {
-    /// It found everything well.
+    /// The child succeeded.
     Well,
-    /// It found something wrong, or failed.
+    /// The child detected a fault, or failed.
     Wrong,
-    /// It was killed, since it hung.
+    /// The child was killed after the time limit.
     Hung,
 }
 
-/// Does something in a child. It says whether all is well.
+/// Runs a check in a child. The check returns true for success.
 pub fn does(act: impl FnOnce() -> bool) -> End {
     // SAFETY: the child runs what the test gives it, and ends. The C library's own locks are good
     // in it.
@@ -45,14 +45,14 @@ pub fn does(act: impl FnOnce() -> bool) -> End {
     }
 }
 
-/// Gives up the right to lock memory without limit, which root has; for the calling thread.
+/// Drops the capability to lock memory without limit, which root has, for the calling thread.
 pub fn obey_limits() {
     #[repr(C)]
     struct Header {
         version: u32,
         pid: i32,
     }
-    // Effective, permitted, inheritable; twice, for 64 of them.
+    // The effective, permitted and inheritable sets, in two halves of 32 capabilities each.
     let none = [0u32; 6];
     let header = Header { version: 0x2008_0522, pid: 0 };
     // SAFETY: both are as the kernel wants them, and of this thread alone.

@@ -88,7 +88,7 @@ fn overlaps<R: Registrar>(registrar: &Arc<R>) {
             (Overlap::Refused, Ok(_)) => panic!("{other} overlaps {held}, and was not refused"),
         }
     }
-    // A refusal changed nothing: the first is there, and ends.
+    // The refusal changed nothing: the first registration exists, and can be ended.
     registrar.deregister(held, handle).expect("held");
     for other in [over, around, inside, held] {
         once(registrar, other, BOTH);
@@ -142,7 +142,7 @@ fn by_a_registration<R: Registrar<Key: Debug + PartialEq>>(registrar: &Arc<R>) {
     once(registrar, whole, BOTH);
 }
 
-/// Hits, evictions, ranges that grow over others, and an end of everything.
+/// Hits, evictions, ranges that grow over others, and a flush of everything.
 fn through_a_cache<R: Registrar<Key: Debug + PartialEq>>(registrar: &Arc<R>) {
     let area = Area::new(64);
     let budget = Budget { regions: 8, bytes: 32 * PAGE };
@@ -181,7 +181,7 @@ pub fn unmapped<R: Registrar>(registrar: &Arc<R>) {
     let area = Area::new(4);
     let behind = area.at() + area.len();
     for access in [Access::READ, BOTH] {
-        // Nothing of it is mapped for use, the end is not, the beginning is not.
+        // All of the range is unmapped, or its end is, or its beginning.
         for hole in [span(behind, 1), span(area.at(), area.len() + 1), span(area.at() - 1, PAGE)] {
             let error = registrar.register(hole, access).err();
             expect_refusal(registrar, &error.unwrap_or_else(|| panic!("{hole} is registered")), hole);

@@ -49,11 +49,11 @@ fn the_monitors_thread_has_only_its_own_descriptors() {
     let area = Area::new(1);
     kept_one(&cache, area.pointer(), PAGE);
     let open = descriptors(&format!("{}/fd", monitors_thread()));
-    // The last one is /proc/self/maps, for queries by address.
+    // The last descriptor is that of /proc/self/maps, for queries by address.
     let own = |target: &str| target.starts_with("anon_inode:") || target.ends_with("/maps");
     assert!(open.iter().all(|(_, target)| own(target)), "{open:?}");
     assert!(open.iter().any(|(_, target)| target.contains("userfaultfd")), "{open:?}");
-    // So a descriptor that the program closes is really closed.
+    // The monitor's thread has no copy, so a descriptor that the program closes is really closed.
     drop(writer);
     assert_eq!(reader.read(&mut [0]).unwrap(), 0);
 }
@@ -126,7 +126,7 @@ impl Subscriber for Warnings {
     fn exit(&self, _: &Id) {}
 }
 
-/// Programs that become daemons close all descriptors and open others with the same numbers.
+/// Programs that become daemons close all descriptors, and open others with the same numbers.
 #[test]
 fn a_replaced_descriptor_is_noticed_at_once_and_reported_once() {
     if !is_alone("descriptors::a_replaced_descriptor_is_noticed_at_once_and_reported_once") {
@@ -157,7 +157,7 @@ fn a_replaced_descriptor_is_noticed_at_once_and_reported_once() {
     assert!(fake.live().is_empty());
 }
 
-/// `UFFDIO_WRITEPROTECT`, by which a hit asks a userfaultfd.
+/// `UFFDIO_WRITEPROTECT`, the request with which a hit queries a userfaultfd.
 const WRITE_PROTECT: libc::c_ulong = 0xc018_aa06;
 
 /// Returns the userfaultfds of this process.
@@ -166,8 +166,8 @@ fn userfaultfds() -> Vec<i32> {
     open.filter(|(_, target)| target.contains("userfaultfd")).map(|(fd, _)| fd).collect()
 }
 
-/// Puts a copy of `other` in the place of a descriptor of the monitor's, as a program may that
-/// closes what is not its own.
+/// Replaces a descriptor of the monitor by a copy of `other`, as a program with a descriptor bug
+/// may.
 fn replace(fd: i32, other: &impl AsRawFd) {
     // SAFETY: on purpose: the monitor must live with that.
     assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), fd) }, fd);
@@ -182,8 +182,9 @@ fn file_that_refuses_as_a_userfaultfd_does() -> fs::File {
     file
 }
 
-/// A quiet userfaultfd answers a hit as some other files answer a request that they do not know. A
-/// miss notices such a file in its place, and then nothing that was registered before is a hit.
+/// Some files answer an unknown request with the same error as a quiet userfaultfd answers the
+/// query of a hit. A miss detects such a file in place of the userfaultfd, and after that no
+/// earlier registration hits.
 #[test]
 fn a_file_that_answers_as_a_quiet_userfaultfd_is_noticed_by_the_next_miss() {
     if !is_alone("descriptors::a_file_that_answers_as_a_quiet_userfaultfd_is_noticed_by_the_next_miss") {
@@ -192,7 +193,7 @@ fn a_file_that_answers_as_a_quiet_userfaultfd_is_noticed_by_the_next_miss() {
     let Some((fake, cache)) = strict() else { return };
     let other = file_that_refuses_as_a_userfaultfd_does();
     let (known, new) = (Area::new(2), Area::new(2));
-    // Of `new` the cache knows one page, so that the other one is a miss in memory that is watched.
+    // The cache knows one page of `new`, so that the other one is a miss in watched memory.
     let before = [&known, &new].map(|area| kept_one(&cache, area.pointer(), PAGE));
     let [fd] = userfaultfds()[..] else { panic!("{:?}", userfaultfds()) };
     // SAFETY: open as long as the cache lives.
@@ -205,7 +206,7 @@ fn a_file_that_answers_as_a_quiet_userfaultfd_is_noticed_by_the_next_miss() {
         assert_ne!(cache.get(known.pointer(), PAGE, READ).unwrap().stamp(), before[0]);
         assert_eq!(cache.stats().unproven, 2 * n);
     }
-    // With the userfaultfd back in its place what was registered before is a hit again.
+    // Earlier registrations hit again once the userfaultfd is back in its place.
     replace(fd, &real);
     assert_eq!([&known, &new].map(|area| kept_one(&cache, area.pointer(), PAGE)), before);
     assert_eq!(cache.stats().unproven, 6);
@@ -213,9 +214,9 @@ fn a_file_that_answers_as_a_quiet_userfaultfd_is_noticed_by_the_next_miss() {
     assert!(fake.live().is_empty());
 }
 
-/// A thread with an older table of descriptors drops the last cache. It cannot stop the monitor,
-/// does not wait for it, and neither closes nor writes to what has the numbers of the monitor's
-/// descriptors in its table.
+/// A thread with an older table of descriptors drops the last cache. It cannot stop the monitor and
+/// does not wait for it. It neither closes nor writes to the files that have the numbers of the
+/// monitor's descriptors in its table.
 #[test]
 fn the_last_cache_can_be_dropped_in_a_thread_without_the_monitors_descriptors() {
     if !is_alone("descriptors::the_last_cache_can_be_dropped_in_a_thread_without_the_monitors_descriptors") {
@@ -259,7 +260,7 @@ fn the_last_cache_can_be_dropped_in_a_thread_without_the_monitors_descriptors() 
             assert!(numbers.len() >= 5, "{numbers:?}");
             send.send((cache, numbers)).unwrap();
             thread.join().unwrap();
-            // The memory is watched still, and the monitor runs.
+            // The memory is still watched, and the monitor runs.
             within("unmapping", Duration::from_secs(20), || drop(area));
         });
         let nothing = reader.read(&mut [0]).unwrap_err();
@@ -267,8 +268,8 @@ fn the_last_cache_can_be_dropped_in_a_thread_without_the_monitors_descriptors() 
     }
 }
 
-/// The program has closed the eventfd by which the monitor is stopped, and opened another file
-/// there. Dropping the last cache neither waits for ever nor writes into that file.
+/// The program has closed the eventfd that stops the monitor, and opened another file with its
+/// number. Dropping the last cache neither waits forever nor writes to that file.
 #[test]
 fn the_last_cache_can_be_dropped_when_only_the_monitors_eventfd_is_replaced() {
     if !is_alone("descriptors::the_last_cache_can_be_dropped_when_only_the_monitors_eventfd_is_replaced") {
@@ -290,8 +291,8 @@ fn the_last_cache_can_be_dropped_when_only_the_monitors_eventfd_is_replaced() {
     within("unmapping", Duration::from_secs(20), || drop(area));
 }
 
-/// The program keeps 64 descriptors, or the monitor makes do with one userfaultfd. It opens what
-/// else it needs first, so that it runs where there is just enough for one.
+/// The program has 64 descriptors left, or the monitor uses a single userfaultfd. The monitor opens
+/// its other descriptors first, so that it runs with just enough of them for one userfaultfd.
 #[test]
 fn the_monitor_leaves_the_program_descriptors() {
     const SPARE: usize = 64;
@@ -299,8 +300,8 @@ fn the_monitor_leaves_the_program_descriptors() {
     if strict().is_none() {
         return;
     }
-    // The list of mappings, two eventfds, the epoll instance; and the list once more where it can
-    // be queried.
+    // The list of mappings, two eventfds and the epoll instance; and the list once more if it
+    // supports queries.
     let others = if hostbuf_os::kernel::version() < (6, 11) { 4 } else { 5 };
     let enough = others + MOST + SPARE;
     for (free, expected) in [
@@ -313,7 +314,7 @@ fn the_monitor_leaves_the_program_descriptors() {
         (others, None),
     ] {
         let end = does(|| {
-            // From here on descriptors have numbers without a gap.
+            // From here on the numbers of descriptors have no gap.
             let highest = descriptors("/proc/self/fd").into_iter().map(|(fd, _)| fd).max().unwrap();
             let open = || fs::File::open("/dev/null");
             let mut filling = vec![open().unwrap()];
@@ -337,7 +338,8 @@ fn the_monitor_leaves_the_program_descriptors() {
     }
 }
 
-/// Returns the number of userfaultfds of this process below a number, without a descriptor.
+/// Returns the number of userfaultfds of this process below a number, without a descriptor of its
+/// own.
 fn userfaultfds_below(end: usize) -> usize {
     let is_one = |fd: &usize| {
         fs::read_link(format!("/proc/self/fd/{fd}"))
@@ -346,7 +348,7 @@ fn userfaultfds_below(end: usize) -> usize {
     (0..end).filter(is_one).count()
 }
 
-/// One thread has unshared its table before the monitor started, and one with
+/// One thread has unshared its table before the monitor started, and another one with
 /// `unshare_descriptors`.
 #[test]
 fn an_unshared_thread_needs_the_monitors_descriptors_in_its_table() {

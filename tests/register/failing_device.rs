@@ -99,7 +99,7 @@ fn a_failed_registration_leaves_nothing_behind() {
                     move || {
                         let mut wrong = 0;
                         for n in 0..100 {
-                            // Two threads ask for the same.
+                            // Two threads request the same range.
                             let start = at((thread % 2 + 1) * 0x100_0000 + n * PAGE);
                             let asked =
                                 catch_unwind(AssertUnwindSafe(|| cache.get(start, PAGE, READ).map(drop)));
@@ -112,7 +112,7 @@ fn a_failed_registration_leaves_nothing_behind() {
             .collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
-    // Each call that went wrong was somebody's, and one's only.
+    // Each failed call belongs to exactly one request.
     assert_eq!((outcomes.iter().sum::<usize>(), cache.stats().failures), (200, 100));
     books(&failing, &cache, 4, 0);
     cache.flush().unwrap();
@@ -127,7 +127,7 @@ fn a_failed_deregistration_during_an_eviction_is_counted_as_leaked() {
     }
     failing.ending.fail(2);
     drop(cache.get(at(5 * PAGE), PAGE, READ).unwrap());
-    // Two are lost to the budget for good, and two places are left.
+    // Two registrations are leaked and still count in the budget, so two slots are left.
     books(&failing, &cache, 4, 2);
     for n in 6..=20 {
         drop(cache.get(at(n * PAGE), PAGE, READ).unwrap());
@@ -145,8 +145,8 @@ fn a_failed_deregistration_after_the_last_lease_is_counted_as_leaked() {
         // A drop never panics.
         drop(lease);
     }
-    // The cache's own thread may still be ending one of them. The flush waits for it, and answers
-    // what the device answered if that was an error.
+    // The cache's own thread may still be ending one of them. The flush waits for it, and returns
+    // the device's error if there was one.
     let _ = cache.flush();
     books(&failing, &cache, 2, 2);
     drop(cache.get(at(PAGE), PAGE, READ).unwrap());
@@ -162,17 +162,17 @@ fn invalidate_reports_its_failed_deregistration() {
     failing.ending.fail(2);
     let error = cache.flush().unwrap_err().to_string();
     assert!(error.contains("failing"), "{error}");
-    // It went on to the end all the same.
+    // The flush continued to the end despite the error.
     books(&failing, &cache, 2, 2);
     cache.invalidate(span(PAGE, PAGE)).unwrap();
-    // And at the very end.
+    // A failure while the cache is dropped leaks one more.
     drop(cache.get(at(PAGE), PAGE, READ).unwrap());
     failing.ending.fail(1);
     drop(cache);
     assert_eq!(failing.live.load(Ordering::Relaxed), 3);
 }
 
-/// Fails to deregister the first page, and not before it is asked to deregister the second.
+/// Fails to deregister the first page, but only once it is asked to deregister the second.
 struct OneAfterTheOther {
     begun: Barrier,
     second: Barrier,
@@ -224,7 +224,7 @@ fn invalidate_reports_the_failed_deregistration_of_another_thread() {
         assert!(error.contains(&span(PAGE, PAGE).to_string()), "{error}");
     });
     assert_eq!((cache.stats().regions, cache.stats().leaked), (1, 1));
-    // It is an error of that call alone.
+    // The error belongs to that call alone.
     cache.flush().unwrap();
 }
 
@@ -239,7 +239,7 @@ fn a_failed_deregistration_by_the_reaper_is_counted_as_leaked() {
     for round in 1..=5 {
         drop(cache.get(area.pointer(), PAGE, READ).unwrap());
         map_over(area.at(), PAGE);
-        // Nobody asks for anything: it is the cache's thread that ends it.
+        // No request comes, so the cache's own thread ends the registration.
         let begun = Instant::now();
         let kept = round.min(2);
         while cache.stats().regions != kept || cache.stats().changed != round as u64 {

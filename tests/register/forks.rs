@@ -1,4 +1,4 @@
-//! fork: what is registered belongs to the parent.
+//! fork: registrations belong to the parent.
 
 use hostbuf::register::Error;
 use hostbuf::register::{MonitorMode, Overlap};
@@ -18,7 +18,7 @@ fn a_forked_child_gets_an_error_and_ends_no_registration_of_its_parent() {
         ForkResult::Child => {
             let refused = matches!(cache.get(area.pointer(), area.len(), READ), Err(Error::Forked))
                 && cache.try_get(area.pointer(), area.len(), READ).is_none();
-            // The parent's registrations are not the child's to end.
+            // The child must not end the parent's registrations.
             let refused = refused
                 && matches!(cache.invalidate(span(area.at(), area.len())), Err(Error::Forked))
                 && matches!(cache.flush(), Err(Error::Forked))
@@ -57,7 +57,7 @@ fn memory_is_unmapped_and_the_cache_dropped_while_a_child_lives() {
     map_over(area.at(), area.len());
     drop(cache.get(area.pointer(), area.len(), READ).unwrap());
     drop(cache);
-    // Nobody listens any more: this would wait for ever if anything were watched still.
+    // The child has no monitor thread: this would wait forever if any memory were still watched.
     map_over(area.at(), area.len());
     drop(area);
     drop(writer);
@@ -65,9 +65,9 @@ fn memory_is_unmapped_and_the_cache_dropped_while_a_child_lives() {
     assert!(fake.live().is_empty());
 }
 
-/// Children are born while threads take leases, drop them and change memory, with leases alive;
-/// some end at once, some make a cache of their own and leave the parent's to itself. The parent
-/// goes on with what it had.
+/// Children are forked while threads take leases, drop them and change memory, with leases alive.
+/// Some children exit at once; others make a cache of their own and leave the parent's alone. The
+/// parent keeps its registrations.
 #[test]
 fn fork_succeeds_while_threads_use_the_cache() {
     use std::sync::atomic::{AtomicBool, Ordering};
@@ -137,7 +137,7 @@ fn a_child_that_freezes_ends_no_registration_of_its_parent() {
     // SAFETY: the child only freezes, and ends.
     match unsafe { fork() }.unwrap() {
         ForkResult::Child => {
-            // Whether it can does not matter here.
+            // The result does not matter here.
             let _ = buffer.freeze(&Solo);
             let well = fake.ended().is_empty() && fake.live().len() == 1;
             // SAFETY: runs nothing of the parent's.
@@ -150,8 +150,8 @@ fn a_child_that_freezes_ends_no_registration_of_its_parent() {
     assert_eq!(fake.live().len(), 1);
 }
 
-/// Threads are in the middle of misses when a child is made: it has caches of its own, and nothing
-/// that it needs is held by a thread that it does not have.
+/// Threads are inside misses when a child is forked. The child makes caches of its own, and needs
+/// no lock that a missing thread holds.
 #[test]
 fn a_child_can_make_its_own_cache() {
     use std::sync::atomic::{AtomicBool, Ordering};
@@ -190,7 +190,7 @@ fn a_child_can_make_its_own_cache() {
     });
 }
 
-/// Threads make the monitor and stop it while children are born that make one of their own.
+/// Threads start and stop the monitor while forked children start one of their own.
 #[test]
 fn a_child_can_start_its_own_monitor() {
     use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,4 @@
-//! No device writes into a frozen buffer.
+//! Freezing: no device writes into a frozen buffer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -72,8 +72,8 @@ fn a_writing_lease_blocks_freezing_and_keeps_its_registration() {
     assert_eq!(writing(&fake), 0);
 }
 
-/// A registration that is being made when the buffer is frozen: freezing waits for it, and it is
-/// not kept.
+/// A registration is in progress when the buffer is frozen: freezing waits for it, and the cache
+/// does not keep it.
 #[test]
 fn freezing_waits_for_a_registration_in_progress_and_ends_it() {
     let buffer = filled();
@@ -90,10 +90,10 @@ fn freezing_waits_for_a_registration_in_progress_and_ends_it() {
             frozen.store(true, Ordering::Release);
             result
         });
-        // The device refuses, so that no lease is ever in the way: a freezing that fails for one
-        // has begun too, and ends.
+        // The device refuses, so that no lease ever conflicts: a freeze that fails for a lease has
+        // also begun, and ends.
         while !matches!(other.get(page(&buffer, 1), PAGE, Access::WRITE), Err(Error::Freeze { .. })) {}
-        // It has begun, and waits for the device.
+        // The registration has begun, and waits for the device.
         assert!(!frozen.load(Ordering::Acquire));
         fake.open();
         freezing.join().unwrap().unwrap();
@@ -102,7 +102,7 @@ fn freezing_waits_for_a_registration_in_progress_and_ends_it() {
     assert_eq!(writing(&fake), 0);
 }
 
-/// A device that does not end a registration may write still: the memory stays, and is not frozen.
+/// A device that fails to deregister may still write: the memory stays mapped, and is not frozen.
 #[test]
 fn a_failed_deregistration_prevents_freezing() {
     let buffer = filled();
@@ -116,7 +116,7 @@ fn a_failed_deregistration_prevents_freezing() {
     assert_eq!(unsafe { libc::msync(start.cast_mut().cast(), PAGE, libc::MS_ASYNC) }, 0);
 }
 
-/// It never ends anything.
+/// The device never ends a registration.
 struct Stuck(Fake);
 
 impl Registrar for Stuck {
@@ -145,7 +145,7 @@ impl Registrar for Stuck {
     }
 }
 
-/// A lease that was forgotten, and the cache gone: the device has the memory still, so it stays
+/// A lease was forgotten, and the cache is gone: the device still has the memory, so it stays
 /// mapped.
 #[test]
 fn a_forgotten_lease_keeps_its_memory() {

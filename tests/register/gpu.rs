@@ -1,4 +1,4 @@
-//! CudaHost on a GPU. `scripts/test-gpu` runs these, and prints the figures.
+//! CudaHost on a GPU. `scripts/test-gpu` runs these tests, and prints the measurements.
 
 mod before_main;
 mod copies;
@@ -166,7 +166,8 @@ fn a_cache_of_64_buffers_registers_each_once() {
     }
 }
 
-/// 66 GiB of addresses over one GiB of memory: two chunks; and with a hole at the end none.
+/// Maps 66 GiB of addresses over one GiB of memory, which takes two chunks. With a hole at the end
+/// the registration fails.
 #[test]
 #[ignore = "needs a GPU"]
 fn a_range_above_64_gib_is_registered_in_chunks_or_not_at_all() {
@@ -196,7 +197,7 @@ fn a_range_above_64_gib_is_registered_in_chunks_or_not_at_all() {
     println!("66 GiB in {} chunks: {:?}", registration.handle().chunks().len(), began.elapsed());
     let edge = registration.handle().chunks()[1].host.start();
     assert!(registration.handle().chunks().len() == 2 && edge.is_multiple_of(2 << 20));
-    // A copy over the edge, in pieces.
+    // A copy across the boundary of two chunks, in pieces.
     let device = Device::new(4 * MIB);
     for piece in registration.handle().pieces(span(edge - MIB, 2 * MIB)) {
         device.copy_in(piece.host.start(), piece.host.len());
@@ -207,8 +208,8 @@ fn a_range_above_64_gib_is_registered_in_chunks_or_not_at_all() {
     unsafe { libc::munmap(base as *mut _, 67 * GIB) };
 }
 
-/// A kernel that writes where nothing is; another process, since it breaks that one's context for
-/// good.
+/// Runs a kernel that writes to an unmapped address, in another process, since it breaks the
+/// context of that process for good.
 #[test]
 #[ignore = "needs a GPU"]
 fn a_broken_context_gives_errors_that_name_it() {

@@ -1,4 +1,4 @@
-//! Ranges that grow.
+//! Ranges that grow from request to request.
 
 use std::sync::Arc;
 
@@ -49,7 +49,7 @@ fn a_range_that_grows_to_both_sides_stays_within_the_bound() {
     }
 }
 
-/// A window of one size that moves on is no range that grows.
+/// A window of constant size that moves on is not a growing range.
 #[test]
 fn a_moving_window_is_registered_as_requested() {
     let Some((fake, cache)) = strict() else { return };
@@ -77,7 +77,7 @@ fn growth_stops_at_a_mapping_with_another_protection() {
     }
 }
 
-/// A device that knows no registration longer than so many bytes.
+/// A device with a limit on the length of a registration.
 struct Limited(usize);
 
 impl Registrar for Limited {
@@ -107,8 +107,8 @@ impl Registrar for Limited {
     }
 }
 
-/// A request that the device would take does not fail since more was tried; and nothing else is
-/// ended for it.
+/// A request that the device accepts does not fail because the cache tried a wider range, and
+/// evicts no other registration.
 #[test]
 fn growth_stops_at_the_longest_range_of_the_device() {
     if strict().is_none() {
@@ -196,7 +196,7 @@ fn a_range_grows_downwards_and_on_a_device_without_overlaps() {
     }
 }
 
-/// On such a device nothing is widened into what is registered beside it.
+/// On such a device no range grows into a registered neighbour.
 #[test]
 fn growth_does_not_reach_a_registered_neighbour() {
     let Some((fake, cache)) = strict_with(Overlap::Refused, MANY) else { return };
@@ -209,7 +209,7 @@ fn growth_does_not_reach_a_registered_neighbour() {
     drop(neighbour);
 }
 
-/// A new mapping beside one that is watched: with the watching the kernel makes one of the two.
+/// A new mapping beside a watched one: the kernel merges the two once both are watched.
 #[test]
 fn a_new_mapping_beside_a_watched_one_is_kept() {
     for half in 0..2 {
@@ -227,7 +227,7 @@ fn a_new_mapping_beside_a_watched_one_is_kept() {
             assert_eq!(*cache.get(new as *const u8, 4 * PAGE, READ).unwrap().handle(), before);
             let stats = cache.stats();
             assert_eq!((stats.unwatchable, stats.busy, fake.made()), (0, 0, 2), "{half} {touched}");
-            // And each is still watched.
+            // Both ranges are still watched.
             for at in [area.at(), area.at() + 4 * PAGE] {
                 let before = *cache.get(at as *const u8, PAGE, READ).unwrap().handle();
                 map_over(at, 4 * PAGE);
@@ -251,7 +251,7 @@ fn a_new_mapping_between_two_watched_ones_is_kept_with_both() {
     let before = all();
     assert_eq!((all(), cache.stats().unwatchable, cache.stats().busy), (before, 0, 0));
     assert_eq!(fake.ended(), [], "the others have not changed");
-    // And each is still watched.
+    // All ranges are still watched.
     for page in 0..3 {
         let before = all();
         map_over(area.at() + page * PAGE, PAGE);

@@ -1,6 +1,6 @@
-//! The heap, and other memory that is moved about, while it is registered: no call hangs, and no
-//! lease is of what was there before. The kernel lets whoever frees wait for the monitor; so nobody
-//! whom the monitor needs may wait for who frees.
+//! The heap, and other memory that moves while it is registered: no call hangs, and no lease is of
+//! old memory. The kernel blocks a thread that frees memory until the monitor has read the event,
+//! so no thread that the monitor needs may wait for a thread that frees.
 
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(90);
 /// unsound.
 const STUCK: Duration = Duration::from_secs(1);
 
-/// Takes a lease of memory that was not this before `made` registrations were: it must be of a
+/// Takes a lease of memory that was mapped after `made` registrations, so the lease must be of a
 /// later one.
 #[track_caller]
 fn fresh(cache: &FakeCache, made: usize, start: usize, length: usize) {
@@ -33,8 +33,8 @@ fn fresh(cache: &FakeCache, made: usize, start: usize, length: usize) {
     }
 }
 
-/// Blocks from the C library, as it is told to get them: each by mmap, or from the break, which it
-/// moves back at once.
+/// Gets blocks from the C library with different settings: each from mmap, or from the break, which
+/// is moved back at once.
 fn blocks(large: bool) {
     let budget = Budget { regions: 6, bytes: 64 << 20 };
     let Some((fake, cache)) = strict_with(Overlap::Free, budget) else { return };
@@ -49,8 +49,8 @@ fn blocks(large: bool) {
     let longest = std::thread::scope(|scope| {
         let threads = [0, 1, 2, 3usize].map(|thread| {
             let (cache, fake, rounds) = (&cache, &fake, &rounds);
-            // Where there are few cores to be had it takes longer until enough has happened. How
-            // many blocks come and go for one change depends on the order in which the threads run.
+            // With few cores it takes longer until enough has happened. The number of blocks for
+            // each change depends on the scheduling of the threads.
             let is_enough = || rounds.load(Ordering::Relaxed) > 200 && cache.stats().changed > 20;
             scope.spawn(move || {
                 let (mut n, mut longest) = (thread, Duration::ZERO);
@@ -70,9 +70,8 @@ fn blocks(large: bool) {
     assert!(rounds > 200, "{rounds}");
     let stats = cache.stats();
     assert!(stats.changed > 20, "{stats:?}");
-    // A thread that frees has its change under way until it has a core again. If that takes longer
-    // than the monitor allows, memory is registered for its leases only meanwhile; and that
-    // thread's block has taken as long.
+    // The change of a thread that frees memory lasts until that thread has a core again. If that
+    // takes longer than the monitor allows, memory is registered for its leases only.
     assert!(stats.unproven == 0 || longest > STUCK, "{longest:?}, {stats:?}");
     drop(cache);
     assert!(fake.live().is_empty());
@@ -121,7 +120,7 @@ fn malloc_blocks_of_a_trimmed_heap_are_never_stale() {
     blocks(false);
 }
 
-/// Memory that is cached in part is moved, grown and shrunk.
+/// A partly cached range is moved, grown and shrunk.
 #[test]
 fn moved_and_grown_mappings_are_never_stale() {
     let Some((fake, cache)) = strict() else { return };
@@ -141,14 +140,14 @@ fn moved_and_grown_mappings_are_never_stale() {
                         let made = fake.made();
                         let area = libc::mmap(null_mut(), pages * PAGE, rw, flags, -1, 0);
                         assert_ne!(area, libc::MAP_FAILED);
-                        // The middle of it.
+                        // Registers the middle of the range.
                         fresh(cache, made, area as usize + 2 * PAGE, 3 * PAGE);
                         let made = fake.made();
                         let grown = libc::mremap(area, pages * PAGE, 4 * pages * PAGE, libc::MREMAP_MAYMOVE);
                         if grown == libc::MAP_FAILED {
-                            // Known: watched in part for a moment, when threads map side by side
-                            // meanwhile. Then the kernel refuses to move it, and all of it is where
-                            // it was.
+                            // A known limit: the range is watched in part for a moment if other
+                            // threads map beside it. Then the kernel refuses to move it, and all of
+                            // it stays.
                             assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EFAULT));
                             assert_eq!(libc::munmap(area, pages * PAGE), 0);
                             continue;
@@ -197,7 +196,7 @@ fn realloc_keeps_the_head_of_a_shrunk_block_and_ends_its_tail() {
     assert_eq!(cache.stats().changed, 2);
 }
 
-/// Threads that live long forget what they had of caches that are gone.
+/// Threads that outlive caches drop their data about them.
 #[test]
 fn dropped_caches_leave_nothing_in_threads() {
     let mapped = || {

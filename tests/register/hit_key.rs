@@ -1,5 +1,5 @@
-//! A hit's key is a copy that its thread has kept since an earlier one: it must be of the
-//! registration that is leased.
+//! The key of a hit is a copy that the thread has stored earlier: it must belong to the leased
+//! registration.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -10,8 +10,7 @@ use crate::{READ, Stamped, at, explicit, span};
 
 const BASE: usize = 0x10_0000;
 
-/// With room for a few only, one slot after the other is of another range, and of the same range
-/// again.
+/// With a small budget, one slot after the other gets another range, and the first range again.
 #[test]
 fn a_hit_in_a_reused_slot_returns_the_new_key() {
     for regions in 1..=4 {
@@ -42,7 +41,7 @@ fn a_hit_in_a_reused_slot_returns_the_new_key() {
     }
 }
 
-/// One thread ends what two others find, until each has seen many.
+/// One thread ends registrations that two others find, until each has seen many.
 #[test]
 fn a_hit_returns_the_right_key_while_another_thread_evicts() {
     const SEEN: usize = 300;
@@ -51,7 +50,7 @@ fn a_hit_returns_the_right_key_while_another_thread_evicts() {
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(move || {
-                // Also when it panics: the others end then.
+                // The flag is also set after a panic, so that the other threads end.
                 let _asks = Asks(asking);
                 let (mut seen, mut last) = (0, 0);
                 while seen < SEEN {

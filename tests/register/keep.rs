@@ -1,4 +1,4 @@
-//! Registrations that are not ended to make room.
+//! Registrations that are exempt from eviction.
 
 use hostbuf::register::Error;
 use hostbuf::register::{Budget, MonitorMode, Overlap, Registrar};
@@ -22,16 +22,16 @@ fn a_kept_registration_is_not_evicted_and_serves_its_parts() {
         assert_eq!(cache.get(at(0x10_0100 + round), 77, READ).unwrap().stamp(), kept);
     }
     assert!(!fake.ended().contains(&kept.0));
-    // The room is the other one's alone.
+    // Only the other slot of the budget is evicted.
     let lease = cache.get(at(0x20_0000), PAGE, READ).unwrap();
     assert!(matches!(cache.get(at(0x30_0000), PAGE, READ), Err(Error::Budget { .. })));
     drop(lease);
-    // Twice is once.
+    // Keeping a range twice counts once.
     cache.keep(at(0x10_0000), 0x10, READ).unwrap();
     assert_eq!(fake.live().iter().filter(|(_, span, _)| span.start() == 0x10_0000).count(), 1);
     cache.invalidate(span(0x10_4000, 1)).unwrap();
     assert!(fake.ended().contains(&kept.0));
-    // Its place is free again.
+    // Its slot is free again.
     let both = [0x20_0000, 0x30_0000].map(|start| cache.get(at(start), PAGE, READ).unwrap());
     drop(both);
     cache.keep(at(0x10_0000), 0x10, READ).unwrap();
@@ -55,11 +55,11 @@ fn keep_does_not_outlive_a_change_of_the_memory() {
     let before = kept_one(&cache, area.pointer(), area.len());
     map_over(area.at(), PAGE);
     assert_ne!(kept_one(&cache, area.pointer(), area.len()), before);
-    // It is ended by a thread of the cache's.
+    // A thread of the cache ends the registration.
     while !fake.ended().contains(&before.0) {
         std::thread::yield_now();
     }
-    // Initialised data of a program is a private mapping of a file, which nobody watches.
+    // Initialised data of a program is a private mapping of a file, which cannot be watched.
     static DATA: [u8; 64] = [7; 64];
     let refused = cache.keep(DATA.as_ptr(), 64, READ).unwrap_err();
     assert!(matches!(refused, Error::Registration { .. }), "{refused}");

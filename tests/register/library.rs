@@ -1,4 +1,4 @@
-//! Libraries that are loaded late, and go again.
+//! Libraries that are loaded and unloaded at run time.
 
 use std::ffi::{CStr, CString, c_void};
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use crate::memory::{PAGE, map_over};
 use crate::stale::changed_by;
 use crate::{READ, strict};
 
-/// One that is loaded; dropping it is dlclose.
+/// A loaded library; dropping it calls dlclose.
 struct Library(*mut c_void);
 
 /// Builds tests/fixtures/late.c as a library for one test.
@@ -57,7 +57,7 @@ impl Drop for Library {
 #[test]
 fn a_library_loaded_later_changes_memory_and_hits_stay_correct() {
     let Some((_, cache)) = strict() else { return };
-    // The monitor is there before the library is.
+    // The monitor starts before the library is loaded.
     let library = Library::load(&build("changes"));
     for name in [c"late_remap", c"late_raw_remap", c"late_raw_over", c"late_raw_discard"] {
         type Change = unsafe extern "C" fn(*mut u8, usize) -> i32;
@@ -82,7 +82,8 @@ fn dlclose_ends_registrations_of_the_library_data() {
         let table = library.table();
         let get = || *cache.get(table as *const u8, LENGTH, READ).unwrap().handle();
         let mut before = get();
-        // It is kept, unless the monitor had no core in time, which is counted.
+        // The cache keeps the registration, unless the monitor had no core in time, which is
+        // counted.
         let mut busy = 0;
         while get() != before {
             assert!(cache.stats().busy > busy, "{:?}", cache.stats());
@@ -90,7 +91,7 @@ fn dlclose_ends_registrations_of_the_library_data() {
         }
         drop(library);
         assert!(cache.try_get(table as *const u8, PAGE, READ).is_none(), "round {round}");
-        // Often the next one comes to the same place.
+        // The next load often uses the same addresses.
         let library = Library::load(&path);
         if library.table() == table {
             again += 1;
@@ -104,8 +105,8 @@ fn dlclose_ends_registrations_of_the_library_data() {
     assert!(fake.live().is_empty());
 }
 
-/// The loader holds its lock while it unmaps, and waits for the monitor; other threads take leases
-/// all the time, of the library's own data too, and of memory that changes.
+/// The loader holds its lock while it unmaps and waits for the monitor. Meanwhile other threads
+/// take leases of the library's own data and of memory that changes.
 #[test]
 fn dlclose_does_not_deadlock_with_busy_threads() {
     const LENGTH: usize = 16 * PAGE;
@@ -119,7 +120,7 @@ fn dlclose_does_not_deadlock_with_busy_threads() {
                 while !stop.load(Ordering::Relaxed) {
                     drop(cache.get(area.pointer(), area.len(), READ).unwrap());
                     map_over(area.at(), area.len());
-                    // A thread that is new, and ends, goes to the loader for its own storage.
+                    // A thread that starts or ends calls the loader for its thread-local storage.
                     std::thread::scope(|inner| {
                         drop(inner.spawn(|| cache.try_get(area.pointer(), 1, READ).is_some()));
                     });

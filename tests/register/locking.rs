@@ -21,7 +21,7 @@ fn unmap(start: usize, length: usize) {
 }
 
 fn alone() -> bool {
-    // cargo test runs all tests in one process, whose locked memory is everybody's.
+    // With cargo test all tests share one process, and so its locked memory.
     let alone = std::env::var_os("NEXTEST").is_some();
     if !alone {
         skip("what is locked: the tests run in one process (cargo nextest)");
@@ -39,7 +39,7 @@ fn unmapped_holes_leave_nothing_locked() {
         return;
     }
     let mlock = Mlock::new();
-    // The larger one is unlocked by mappings, the smaller one by pages.
+    // The larger range is unlocked by mappings, the smaller one by pages.
     for pages in [16, 512] {
         for holes in [&[0][..], &[3], &[pages - 1], &[0, 5, 6, pages - 1]] {
             let area = Area::new(pages);
@@ -88,7 +88,7 @@ fn unmapped_holes_leave_nothing_locked_through_a_cache() {
     areas.iter().for_each(|area| map_over(area.at(), area.len()));
 }
 
-/// Page by page this would take days.
+/// An attempt for each page would take days.
 #[test]
 fn a_range_beyond_the_mapped_memory_fails_at_once() {
     if !alone() {
@@ -129,7 +129,7 @@ fn a_forked_child_locks_nothing_with_its_parents_registrar() {
     assert_eq!(end, End::Well);
 }
 
-/// Children are made while threads hold the registrar's lock.
+/// Children are forked while threads hold the registrar's lock.
 #[test]
 fn forked_children_wait_for_no_lock_of_their_parents() {
     use std::sync::atomic::{AtomicBool, Ordering};
@@ -205,7 +205,7 @@ fn the_memlock_limit_error_names_the_remedy() {
         let held = span(area.at() + 16 * PAGE, 10 * PAGE);
         mlock.register(held, READ).unwrap();
         says(&refused(7), &["may lock 64 KiB", "has locked 40 KiB", "ulimit -l"]);
-        // Within the limit it is the hole that counts.
+        // Within the limit the hole causes the error.
         let hole = span(area.at() + area.len() - PAGE, 2 * PAGE);
         says(&mlock.register(hole, READ).unwrap_err().to_string(), &["nothing is mapped"]);
         mlock.deregister(held, ()).unwrap();

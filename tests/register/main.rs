@@ -1,5 +1,5 @@
-//! The registration cache, against a registrar that counts; and registrations with an RDMA device,
-//! in a virtual machine.
+//! The registration cache with a registrar that counts, and registrations with an RDMA device in a
+//! virtual machine.
 
 #![allow(unsafe_code)]
 

@@ -1,6 +1,6 @@
-//! Random sequences of all that a user can do with a cache, against a naive model: a list of leases
-//! and one of what was made invalid. Which registration is ended for room is the policy's to
-//! choose, so the model checks what must hold whichever goes.
+//! Random sequences of all operations of a cache, against a naive model: a list of leases, and one
+//! of invalidated registrations. The policy chooses the registration to evict, so the model checks
+//! the invariants for every choice.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -29,7 +29,7 @@ enum Step {
     DropAll,
     Invalidate(Asked),
     Flush,
-    /// The device refuses so many of the next registrations.
+    /// Makes the device refuse the next registrations, as many as this number.
     Fail(usize, i32),
 }
 
@@ -75,11 +75,11 @@ struct Model<'c> {
     cache: &'c RegistrationCache<Fake>,
     budget: Budget,
     leases: Vec<(Lease<'c, Fake>, Asked)>,
-    /// The numbers of registrations that no lease may be of any more.
+    /// The numbers of registrations that no new lease may have.
     invalid: BTreeSet<u64>,
-    /// Leases that were given out, those of a get_many that came to nothing among them.
+    /// The number of leases taken, including those of a get_many that failed.
     taken: u64,
-    /// Calls that came to nothing for want of room.
+    /// The number of calls that failed for lack of budget.
     over_budget: u64,
 }
 
@@ -99,7 +99,8 @@ impl<'c> Model<'c> {
                 let made = self.fake.made();
                 let covered = self.covers(asked);
                 let lease = self.cache.try_get(at(asked.span().start()), asked.length, asked.access);
-                // Nobody else is here: it is a hit if and only if something covers it.
+                // No other thread is active, so the request hits if and only if a registration
+                // covers it.
                 assert_eq!(lease.is_some(), covered, "{asked:?}");
                 assert_eq!(self.fake.made(), made);
                 if let Some(lease) = lease {
@@ -118,7 +119,7 @@ impl<'c> Model<'c> {
                         }
                     }
                     Err(error) => {
-                        // Those that it had are dropped again; they count as taken.
+                        // get_many drops the leases that it had taken, and they count as taken.
                         let some = self.stats_leases() - before;
                         assert!((some as usize) < n, "{some} of {n}");
                         self.taken += some;
@@ -218,8 +219,8 @@ impl<'c> Model<'c> {
 
     /// Checks the invariants that hold after each step.
     fn check(&self) {
-        // The cache's own thread may just be ending what was made invalid and is not leased any
-        // more.
+        // The cache's own thread may still be ending registrations that were invalidated and are no
+        // longer leased.
         let leased = self.leased();
         let stays = |number: &u64| !self.invalid.contains(number) || leased.contains(number);
         let seen = loop {
@@ -240,7 +241,7 @@ impl<'c> Model<'c> {
         assert_eq!(ended.iter().collect::<BTreeSet<_>>().len(), ended.len());
         assert_eq!(self.fake.made(), ended.len() + live.len());
         assert!(numbers.intersection(&self.invalid).all(|number| self.leased().contains(number)));
-        // The counters are the device's.
+        // The counters agree with the device.
         let bytes: usize = live.iter().map(|live| live.1.len()).sum();
         assert_eq!((stats.regions, stats.bytes), (live.len(), bytes));
         assert_eq!(stats.hits + stats.misses + stats.coalesced, self.taken);
@@ -289,7 +290,7 @@ fn run_with_room(overlap: Overlap, steps: &[Step]) {
     let budget = Budget { regions: 1000, bytes: usize::MAX / 2 };
     let cache =
         RegistrationCache::new(fake.clone(), budget, MonitorMode::Explicit).expect("a budget with room");
-    // All that is registered and valid: number, range, rights.
+    // The valid registrations: number, range, rights.
     let valid: RefCell<Vec<(u64, Span, Access)>> = RefCell::default();
     let mut hits = 0;
     let mut get = |asked: Asked| {

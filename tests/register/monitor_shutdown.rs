@@ -1,5 +1,4 @@
-//! The monitor's end: with the last cache everything that was watched is let go of, and nobody
-//! hangs.
+//! The end of the monitor: with the last cache all memory is unwatched, and no call hangs.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +17,7 @@ use crate::allocator::give_back_with_each_call;
 use crate::memory::{Area, PAGE};
 use crate::{READ, Stamped, span, strict, strict_with};
 
-/// Ends the test where something waits for ever in the kernel: nothing else could.
+/// Ends the test if a call waits forever in the kernel: only a signal can end such a call.
 pub(crate) fn within(what: &'static str, time: Duration, act: impl FnOnce()) {
     let (done, is_done) = mpsc::channel::<()>();
     let guard = std::thread::spawn(move || {
@@ -51,7 +50,7 @@ fn dropping_a_cache_does_not_deadlock_with_an_allocator_that_unmaps() {
             for _ in 0..150 {
                 let (_, cache) = strict().expect("there was one");
                 for area in areas.iter().chain([&given_back, &other]) {
-                    // The one that changes all the time may be refused.
+                    // Requests for the memory that changes all the time may be refused.
                     drop(cache.get(area.pointer(), PAGE, READ));
                 }
                 give_back_with_each_call(given_back.at());
@@ -63,7 +62,7 @@ fn dropping_a_cache_does_not_deadlock_with_an_allocator_that_unmaps() {
     });
 }
 
-/// A freezing that is refused says why, and has no lock while it finds the words.
+/// A refused freeze gives a reason, and holds no lock while it allocates the text.
 #[test]
 fn a_refused_freeze_does_not_deadlock_with_an_allocator_that_unmaps() {
     let Some((_, cache)) = strict() else { return };
@@ -83,7 +82,7 @@ fn a_refused_freeze_does_not_deadlock_with_an_allocator_that_unmaps() {
     drop(lease);
 }
 
-/// Whatever a cache is asked for, and whatever comes of it.
+/// Runs every operation of a cache, whatever its result.
 #[test]
 fn no_operation_deadlocks_with_an_allocator_that_unmaps() {
     static DATA: [u8; 64] = [7; 64];
@@ -127,13 +126,13 @@ fn no_operation_deadlocks_with_an_allocator_that_unmaps() {
     }
 }
 
-/// The monitor ends where the process can open nothing any more, neither for want of descriptors
-/// nor of the file.
+/// The monitor stops even if the process can open no more files, whether for lack of descriptors or
+/// of the file.
 #[test]
 fn the_monitor_stops_when_no_file_can_be_opened() {
     let Some((_, cache)) = strict() else { return };
-    // Large vectors lie beside each other, and beside what the monitor has: one mapping, as the
-    // kernel has it.
+    // Large vectors lie beside each other and beside the monitor's memory, and the kernel merges
+    // them into one mapping.
     let areas: Vec<Vec<u8>> = (0..16).map(|_| vec![7; 4 << 20]).collect();
     for area in &areas {
         drop(cache.get(area.as_ptr(), PAGE, READ).unwrap());
@@ -142,7 +141,7 @@ fn the_monitor_stops_when_no_file_can_be_opened() {
     let few = std::fs::read_dir("/proc/self/fd").unwrap().count() as u64 + 1;
     nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE, few, limit.1).unwrap();
     let all: Vec<_> = std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect();
-    // New memory is watched and kept all the same.
+    // New memory is still watched, and its registrations are kept.
     let fresh = Area::new(2);
     let before = cache.get(fresh.pointer(), PAGE, READ).unwrap().stamp();
     assert_eq!(cache.get(fresh.pointer(), PAGE, READ).unwrap().stamp(), before);
@@ -155,7 +154,7 @@ fn the_monitor_stops_when_no_file_can_be_opened() {
     drop(all);
 }
 
-/// Does something while a child lives that has every descriptor of this process.
+/// Runs `work` while a child lives that has every descriptor of this process.
 fn with_a_child(act: impl FnOnce()) {
     let (reader, writer) = std::io::pipe().unwrap();
     // SAFETY: the child only waits and ends.

@@ -1,4 +1,4 @@
-//! Memory that is registered from the start, between threads and processes.
+//! Memory that is registered from the start: concurrent use by threads and forked processes.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
@@ -21,7 +21,7 @@ fn pinned(limit: usize) -> (Arc<Fake>, PinnedAlloc<Fake>) {
     (fake.clone(), PinnedAlloc::new(fake, READ, limit))
 }
 
-/// Blocks are shared memory: one that both were given would be written by both.
+/// Blocks are shared memory: parent and child would both write a block that both get.
 #[test]
 fn a_forked_child_gets_no_block_of_its_parent() {
     let (fake, pinned) = pinned(64 * MIB);
@@ -36,7 +36,7 @@ fn a_forked_child_gets_no_block_of_its_parent() {
         well && fake.live().len() == 1 && fake.ended().is_empty()
     });
     assert_eq!(end, End::Well);
-    // The child has given nothing back here.
+    // The child has returned no block to the parent's pool.
     let other = pinned.allocate(1000).unwrap();
     assert!(!ptr::eq(other.as_ptr(), held.as_ptr()));
     assert_eq!(fake.made(), 1);
@@ -105,7 +105,7 @@ fn allocations_continue_while_another_thread_registers() {
         let (pinned, fake) = (&pinned, &fake);
         scope.spawn(move || {
             drop(held);
-            // Freed, and new in a slab that is there.
+            // The block is freed, and the next one comes from the same slab.
             drop((pinned.allocate(4096).unwrap(), pinned.allocate(100).unwrap()));
             say.send(pinned.registered()).unwrap();
         });
@@ -168,7 +168,7 @@ fn a_refused_registration_does_not_count_in_the_limit() {
     assert_eq!(pinned.allocate(64 * MIB).unwrap().len(), 64 * MIB);
 }
 
-/// Fails by a panic, once.
+/// Panics in one registration.
 struct Panics(AtomicBool);
 
 impl Registrar for Panics {
@@ -212,7 +212,7 @@ fn a_slab_doubles_the_total_unless_the_limit_is_near() {
     fake.fail(2, libc::ENOMEM);
     let shorter = pinned.allocate(MIB).unwrap();
     assert_eq!(shorter.registered().len(), 8 * MIB);
-    // All the way down to the block, and no further.
+    // The pool tries smaller slabs, down to the size of the block.
     fake.fail(usize::MAX, libc::ENOMEM);
     let (made, taken) = (fake.made(), pinned.registered());
     assert!(matches!(pinned.allocate(16 * MIB), Err(Error::Registration { .. })));
@@ -224,7 +224,7 @@ fn a_slab_doubles_the_total_unless_the_limit_is_near() {
 #[test]
 fn the_limit_is_checked_before_memory_is_allocated() {
     let (fake, pinned) = pinned(64 * MIB);
-    // No host has so much: its answer would be another.
+    // No host has that much memory, so the error would be another one.
     for (asked, words) in [(1 << 50, "a block of 1024 TiB"), (65 * MIB, "65 MiB (which takes 128 MiB)")] {
         let refused = pinned.allocate(asked).unwrap_err();
         let text = refused.to_string();
@@ -233,12 +233,12 @@ fn the_limit_is_checked_before_memory_is_allocated() {
     }
     assert_eq!(fake.made(), 0);
     assert!(matches!(pinned.allocate(usize::MAX), Err(Error::Invalid { .. })));
-    // A limit of less than a slab, and not of whole pages.
+    // The limit is less than a slab, and not a multiple of a page.
     let (_, pinned) = self::pinned(3 * 4096 + 1);
     assert_eq!(pinned.allocate(4096).unwrap().registered().len(), 3 * 4096);
 }
 
-/// As an ordinary user's, who may lock little.
+/// The limit of locked memory is that of an ordinary user.
 #[test]
 fn a_small_limit_of_locked_memory_is_enough_for_small_blocks() {
     let end = child::does(|| {

@@ -1,4 +1,4 @@
-//! Several threads at the same range.
+//! Several threads with the same range.
 
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
@@ -148,7 +148,7 @@ fn a_lease_is_send_and_not_clone() {
     fn shared<T: Send + Sync>() {}
     sent::<Lease<'_, Fake>>();
     shared::<RegistrationCache<Fake>>();
-    // With Clone both would have it, and the compiler would not know which is meant.
+    // If the type were Clone, both implementations would apply, and the call would be ambiguous.
     trait Either<Which> {
         fn has() {}
     }
@@ -214,7 +214,7 @@ fn invalidate_waits_only_for_its_own_range() {
     std::thread::scope(|scope| {
         scope.spawn(|| cache.invalidate(span(0x1000, 64)).unwrap());
         cache.registrar().wait_until(|state| state.0);
-        // It would wait for ever.
+        // Waiting for the first range would take forever.
         cache.invalidate(span(0x2000, 64)).unwrap();
         cache.invalidate(span(0x3000, 64)).unwrap();
         assert_eq!(cache.stats().regions, 1);

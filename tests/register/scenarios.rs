@@ -11,7 +11,7 @@ fn one_range_twice_is_one_registration() {
     let first = cache.get(at(0x10_0000), 8192, READ).unwrap();
     let second = cache.get(at(0x10_0000), 8192, READ).unwrap();
     assert_eq!((first.handle(), fake.made()), (second.handle(), 1));
-    // Inside as well, and with fewer rights; with more it is another.
+    // A range inside with fewer rights hits; more rights need another registration.
     let inside = cache.get(at(0x10_1000), 100, READ).unwrap();
     assert_eq!((inside.handle(), inside.span()), (first.handle(), span(0x10_0000, 8192)));
     let writing = cache.get(at(0x10_0000), 8192, hostbuf::register::Access::WRITE).unwrap();
@@ -30,7 +30,7 @@ fn leases_released_one_by_one_with_invalidations_between() {
     let old = *leases[0].handle();
     while let Some(lease) = leases.pop() {
         cache.invalidate(span(start, length)).unwrap();
-        // The old one lives as long as it is leased, and never comes back.
+        // The old registration lives as long as its lease, and is never found again.
         assert!(!fake.ended().contains(&old.0));
         let fresh = cache.get(at(start), length, READ).unwrap();
         assert_ne!(*fresh.handle(), old);
@@ -56,7 +56,7 @@ fn three_regions_with_gaps_and_then_one_over_all() {
     }
     let all = cache.get(at(0x30_0000), 5 * PAGE, READ).unwrap();
     assert_eq!((fake.made(), fake.live().len()), (4, 4));
-    // Each small one is still found, by whichever covers it.
+    // Each small range still hits one of the registrations.
     for i in 0..3 {
         let _small = cache.get(at(0x30_0000 + 2 * i * PAGE), PAGE, READ).unwrap();
         let _gap = cache.get(at(0x30_0000 + (2 * i).min(3) * PAGE + PAGE), PAGE, READ).unwrap();
@@ -127,7 +127,7 @@ fn forty_thousand_unmaps_of_one_page_leave_nothing_pending() {
     for round in 0..40_000 {
         if round % 100 == 0 {
             drop(cache.get(area.pointer(), PAGE, READ).unwrap());
-            // Of 400 registrations, those that the reaper has not come to yet.
+            // Of 400 registrations, the reaper may not yet have ended some.
             assert!(fake.live().len() <= 40, "{}", fake.live().len());
         }
         map_over(area.at(), PAGE);
@@ -153,7 +153,7 @@ fn each_device_has_its_own_cache_in_any_drop_order() {
     let (a, b) = (here.get(at(0x90_0000), 64, READ).unwrap(), there.get(at(0x90_0000), 64, READ).unwrap());
     assert_eq!((one.made(), two.made()), (1, 1));
     drop((a, b));
-    // The user's reference to the device goes before the cache: the cache keeps it.
+    // The user's reference to the device is dropped before the cache, which keeps its own.
     let weak = std::sync::Arc::downgrade(&one);
     drop(one);
     assert!(weak.upgrade().is_some());

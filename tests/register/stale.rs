@@ -1,5 +1,4 @@
-//! No stale hit: whoever changes the memory behind an address, and however, the next request
-//! registers anew.
+//! Stale hits: after any change of the memory at an address, the next request registers again.
 
 use std::ptr::null_mut;
 use std::time::Duration;
@@ -10,9 +9,9 @@ use hostbuf::register::{Budget, MonitorMode, Overlap, RegistrationCache};
 use crate::memory::{Area, PAGE, map_over};
 use crate::{MANY, READ, Stamped, cache, skip, strict, strict_with};
 
-/// Registers eight pages, lets `change` do its work on them, and looks whether the next request is
-/// a new registration: of any device, and with a budget that has no room for the old one beside the
-/// new one.
+/// Registers eight pages, changes them by `change`, and checks that the next request gets a new
+/// registration: with each kind of device, and with a budget that cannot hold the old and the new
+/// one together.
 #[track_caller]
 pub fn changed_by(what: &str, change: impl Fn(usize, usize)) {
     for (overlap, budget) in [
@@ -30,8 +29,8 @@ fn changed_in(fake: &Fake, cache: RegistrationCache<Fake>, what: &str, change: &
     for round in 0..50 {
         let area = Area::new(8);
         let get = || cache.get(area.pointer(), area.len(), READ).unwrap().stamp();
-        // It is kept: memory that does not change hits. On a machine without a core to spare the
-        // monitor may be too late to say so; that is counted, and then it is asked for again.
+        // The cache keeps the registration: unchanged memory hits. On a busy machine the monitor
+        // may confirm that too late. That is counted, and the request is repeated.
         let (mut busy, mut before) = (cache.stats().busy, get());
         while get() != before {
             let now = cache.stats().busy;
@@ -53,8 +52,8 @@ fn changed_in(fake: &Fake, cache: RegistrationCache<Fake>, what: &str, change: &
     assert!(fake.live().is_empty());
 }
 
-/// Memory is unmapped, and new memory that another userfaultfd watches is mapped there, before the
-/// cache learns of the unmap.
+/// Memory is unmapped, and new memory that another userfaultfd watches is mapped at its address,
+/// before the cache learns of the unmap.
 #[test]
 fn a_mapping_that_another_descriptor_watches_is_not_served_by_the_old_registration() {
     let Some((_, cache)) = strict() else { return };
@@ -165,14 +164,14 @@ fn every_discarding_madvise_ends_the_registration() {
     }
 }
 
-/// Locked pages are discarded by this one only.
+/// Only this call discards locked pages.
 #[test]
 fn dontneed_locked_ends_the_registration() {
     const DONTNEED_LOCKED: i32 = 24;
     changed_by("DONTNEED_LOCKED of locked pages", |at, length| {
         // SAFETY: the test's own pages, few enough for every limit.
         unsafe {
-            // Sanitizers make nothing of the C library's.
+            // Sanitizers replace the C library's allocator.
             assert_eq!(libc::syscall(libc::SYS_mlock, at, length), 0);
             assert_ne!(libc::madvise(at as *mut _, length, libc::MADV_DONTNEED), 0);
             assert_eq!(libc::madvise(at as *mut _, length, DONTNEED_LOCKED), 0);
@@ -206,7 +205,7 @@ fn brk_ends_the_registration() {
 #[test]
 fn free_and_realloc_of_large_blocks_end_the_registration() {
     let Some((_, cache)) = strict() else { return };
-    // So large that the C library gets it from the kernel, and gives it back at once.
+    // The block is so large that the C library gets it from the kernel and returns it at once.
     const LARGE: usize = 40 << 20;
     let mut again = 0;
     for _ in 0..50 {
@@ -220,7 +219,7 @@ fn free_and_realloc_of_large_blocks_end_the_registration() {
             again += 1;
             assert_ne!(cache.get(pointer, length, READ).unwrap().stamp(), before);
         }
-        // realloc of such a block is mremap: the old range is gone, and nothing of it is hit.
+        // realloc of such a block calls mremap: the old range is gone, and no request for it hits.
         let mut growing = block;
         let old = growing.as_ptr();
         let before = cache.get(old, LARGE, READ).unwrap().stamp();
@@ -232,8 +231,8 @@ fn free_and_realloc_of_large_blocks_end_the_registration() {
     assert!(again > 0, "the C library never gave the same address again");
 }
 
-/// Thread A unmaps and maps anew; thread B asks the moment A is done. Without the question to the
-/// kernel B would hit what the monitor has not heard of yet.
+/// Thread A unmaps and maps again; thread B requests the range as soon as A has finished. Without
+/// the query to the kernel, B would hit a registration whose change the monitor has not read yet.
 #[test]
 fn no_hit_between_a_change_and_its_event() {
     let Some((_, cache)) = strict() else { return };
@@ -243,8 +242,7 @@ fn no_hit_between_a_change_and_its_event() {
         let before = cache.get(area.pointer(), area.len(), READ).unwrap().stamp();
         let stop = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
-            // The new mapping is there when the thread that makes it has not yet come back from the
-            // system call.
+            // The new mapping exists before the system call returns in the thread that makes it.
             scope.spawn(|| {
                 map_over(area.at(), area.len());
                 stop.store(true, std::sync::atomic::Ordering::Release);
@@ -306,8 +304,8 @@ fn unwatchable_memory_is_registered_for_its_lease_only() {
         assert_eq!(fake.made(), made + 3);
     }
     assert_eq!(cache.stats().unwatchable, 6);
-    // Holes in shared memory are not told: a lease lives through one, and nothing of it is there
-    // for the next.
+    // The kernel does not report holes in shared memory: a lease outlives one, and the next request
+    // does not find it.
     let lease = cache.get(shared.cast(), 4 * PAGE, READ).unwrap();
     // SAFETY: the test's own pages.
     assert_eq!(unsafe { libc::madvise(shared, PAGE, libc::MADV_REMOVE) }, 0);
@@ -330,7 +328,7 @@ fn a_registration_keeps_memory_of_hostbuf_mapped() {
     drop(cache.get(pointer, 4096, READ).unwrap());
     drop(cache.get(pointer, 4096, READ).unwrap());
     assert_eq!((fake.made(), cache.stats().unwatchable), (1, 0));
-    // The memory stays as long as it is registered.
+    // The memory stays mapped as long as it is registered.
     drop(buffer);
     // SAFETY: only asks whether it is mapped.
     let mapped = |p: *mut u8| unsafe { libc::msync(p.cast(), length, libc::MS_ASYNC) } == 0;
@@ -344,8 +342,8 @@ fn an_unmapped_registration_frees_its_budget_at_once() {
     if strict().is_none() {
         return;
     }
-    // Room for one: what is unmapped in a row is ended for the next, whether or not the cache's own
-    // thread has come by; also where the device would refuse another one over it.
+    // The budget has one slot: an unmapped registration is ended for the next request, whether or
+    // not the cache's own thread has handled it, also if the device refuses overlaps.
     for overlap in [Overlap::Free, Overlap::Refused] {
         let (fake, cache) = cache(overlap, Budget { regions: 1, ..MANY }, MonitorMode::Strict);
         for round in 0..300 {

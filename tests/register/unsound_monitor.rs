@@ -1,4 +1,5 @@
-//! When the kernel says for long that memory is changing, and not what.
+//! The unsound monitor: the kernel reports for a long time that memory is changing, but sends no
+//! event.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::memory::{Area, PAGE};
 use crate::{FakeCache, READ, Stamped, span, strict};
 
-/// Another userfaultfd of this process, as a program or a library may have one.
+/// Another userfaultfd of this process, as a program or a library may have.
 struct Other(OwnedFd);
 
 impl Other {
@@ -36,7 +37,7 @@ impl Other {
     }
 }
 
-/// Hears one change when it is dropped; until then whoever changed the memory waits.
+/// Reads one event when it is dropped; until then the thread that changed the memory waits.
 struct Heard<'a>(&'a Other);
 
 impl Drop for Heard<'_> {
@@ -119,7 +120,7 @@ fn nothing_is_kept_while_the_monitor_is_unsound() {
     assert_eq!(get().stamp(), get().stamp());
     while_memory_changes(&cache, || {
         let begun = Instant::now();
-        // At first nobody knows that it will take so long.
+        // At first the cache does not know that the change will last long.
         while cache.stats().unproven == 0 {
             drop(get());
             assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", cache.stats());
@@ -133,12 +134,12 @@ fn nothing_is_kept_while_the_monitor_is_unsound() {
             assert_eq!(fake.live().iter().map(|live| live.0).collect::<Vec<_>>(), [lease.stamp().0]);
             drop(lease);
             assert!(cache.try_get(area.pointer(), area.len(), READ).is_none());
-            // Neither what was kept before nor this.
+            // Neither earlier registrations nor this one are kept.
             assert_eq!(fake.live(), []);
         }
         assert!(begun.elapsed() < Duration::from_secs(10));
     });
-    // The change is over, and known: so it is as before.
+    // The change has ended and its event was read, so requests hit as before.
     let again = get().stamp();
     assert_eq!((get().stamp(), cache.stats().unproven), (again, 4));
 }
@@ -154,15 +155,15 @@ fn many_short_changes_do_not_make_the_monitor_unsound() {
     for _ in 0..4 {
         std::thread::scope(|scope| {
             while_memory_changes(&cache, || {
-                // It asks, waits a little, and gets a registration of its own.
+                // The request queries the kernel, waits a little, and registers for its lease only.
                 let asking = scope.spawn(|| {
                     assert_ne!(cache.get(area.pointer(), area.len(), READ).unwrap().stamp(), first);
                 });
-                // The change goes on until it has its answer.
+                // The change lasts until the request has its answer.
                 asking.join().unwrap();
             });
         });
-        // Longer than one change may take; nobody asks meanwhile.
+        // The change lasts longer than the limit, without requests meanwhile.
         std::thread::sleep(Duration::from_millis(1100));
     }
     assert_eq!(cache.stats().unproven, 0);

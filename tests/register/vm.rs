@@ -1,5 +1,5 @@
-//! Registrations with a real RDMA device: the kernel's own in software, in a virtual machine. The
-//! checks are in tests/fixtures/rdma_probe.rs.
+//! Registrations with an RDMA device, the kernel's software device in a virtual machine. The checks
+//! are in tests/programs/src/bin/rdma_probe.
 
 use std::process::{Command, Stdio};
 
@@ -38,7 +38,7 @@ fn an_rdma_device_passes_the_probe() {
         skip(&format!("RDMA: {line}"));
     }
     assert!(out.lines().any(|line| line.starts_with("checked ")), "the example did not send");
-    // All of them have spoken.
+    // All checks have printed a line.
     let spoken = |line: &&str| ["ok ", "skipped "].iter().any(|word| line.starts_with(word));
     assert_eq!(out.lines().filter(spoken).count(), 22);
 }

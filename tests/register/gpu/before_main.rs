@@ -1,4 +1,4 @@
-//! `hostbuf run --register cuda`: this test starts a job of itself.
+//! `hostbuf run --register cuda`: this test starts itself as a job.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -116,7 +116,7 @@ fn rank() {
     group.barrier().expect("both are here");
 }
 
-/// Copies the buffer into the GPU again and again; GB/s.
+/// Returns the rate of repeated copies of the buffer to the GPU, in GB/s.
 fn copies(gpu: &Device, at: usize) -> f64 {
     gpu.copy_in(at, BYTES);
     gpu.finish();

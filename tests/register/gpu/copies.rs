@@ -1,4 +1,4 @@
-//! A piece of GPU memory with a stream, and memory of the driver's own: what is compared with.
+//! Memory of the GPU with a stream, and host memory of the driver's own for comparison.
 
 use std::ptr::null_mut;
 
@@ -56,7 +56,7 @@ impl Device {
         content
     }
 
-    /// Runs a kernel that writes to the null page; what waiting for it says.
+    /// Runs a kernel that writes to the null page, and returns the result of waiting for it.
     pub fn break_context(&self) -> CUresult {
         let source = c".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry f() {\n.reg .u64 %a;\n.reg .u32 %v;\n\
             mov.u64 %a, 16;\nmov.u32 %v, 1;\nst.global.u32 [%a], %v;\nret;\n}\n";

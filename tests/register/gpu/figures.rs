@@ -1,4 +1,4 @@
-//! Figures, printed as tables: what docs/gpu.md holds.
+//! Measurements, printed as the tables of docs/gpu.md.
 
 use super::*;
 use copies::Pinned;
@@ -63,8 +63,8 @@ fn registered_memory_is_as_fast_as_the_drivers_own() {
     }
 }
 
-/// Huge pages in the pool, as many as are free and `bytes` more where this process may; given back
-/// at the end.
+/// The kernel's pool of huge pages, enlarged by `bytes` if this process may. Dropping it restores
+/// the pool.
 struct Pool(Option<String>);
 
 const POOL: &str = "/proc/sys/vm/nr_hugepages";
@@ -157,7 +157,7 @@ fn registering_small_ranges_is_measured() {
     }
 }
 
-/// 64 buffers of the user's, sent again and again; a round is waited for as a whole.
+/// Sends 64 buffers of the user repeatedly; the test waits for each round as a whole.
 #[test]
 #[ignore = "needs a GPU"]
 fn repeated_sends_are_measured() {
