@@ -1,13 +1,13 @@
-//! Heat that spreads over a plate: a five-point stencil on a grid that the ranks have cut into
-//! blocks. In every step each rank sends the edges of its block to its neighbours through channels
-//! that were made once, from where the edges lie, so the memory is registered once. Without RDMA
-//! they go by MPI.
+//! Heat that spreads over a plate: a five-point stencil on a grid of blocks, one for each rank. In
+//! every step each rank sends the edges of its block to its neighbours through channels. The
+//! channels are made once, and the edges are sent in place, so the memory is registered once.
+//! Without RDMA the edges are sent by MPI.
 //!
 //! ```text
 //!   mpirun ... halo_exchange [--size ROWSxCOLUMNS] [--steps N]
 //! ```
 //!
-//! In the end the first rank does everything again by itself, and every rank compares its block,
+//! In the end the first rank computes the whole plate by itself, and every rank compares its block
 //! bit by bit.
 
 use std::process::ExitCode;
@@ -162,10 +162,10 @@ impl Cut {
 struct Plate {
     rows: usize,
     width: usize,
-    /// Row by row, frame included; the left and right halos have places of their own beside it.
+    /// The cells row by row, including the frame. The left and right halos are stored beside it.
     cells: Vec<f64>,
     next: Vec<f64>,
-    /// The left and right columns as they are sent and received, in one piece each.
+    /// The left and right columns in contiguous memory, for sending and receiving.
     columns: [Column; 2],
 }
 
@@ -187,7 +187,7 @@ impl Plate {
         let mut cells = vec![0.0; (rows + 2) * width];
         for (row, y) in block[0].clone().enumerate() {
             for (column, x) in block[1].clone().enumerate() {
-                // Hot in the middle, with a pattern that is nowhere the same.
+                // The plate is hot in the middle, with a pattern that differs everywhere.
                 let far = y.abs_diff(size[0] / 2).max(x.abs_diff(size[1] / 2));
                 let hot = if far < size[0].min(size[1]) / 4 + 1 { 100.0 } else { 0.0 };
                 cells[(row + 1) * width + column + 1] = hot + ((y * 31 + x * 17) % 101) as f64 / 7.0;
@@ -266,7 +266,7 @@ enum Transport<'w> {
     /// A channel to each neighbour.
     #[cfg(feature = "rdma")]
     Channels(Vec<Channel>),
-    /// The neighbours' ranks, and why not by RDMA.
+    /// The ranks of the neighbours, and the reason why RDMA is not used.
     Mpi(&'w SimpleCommunicator, Vec<usize>, String),
 }
 

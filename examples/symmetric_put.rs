@@ -1,11 +1,11 @@
-//! A table that all hosts fill together: each computes its part and puts it to all others, at the
-//! address where it stands already. Without RDMA the parts go by MPI.
+//! A table that all hosts fill together: each computes its part and puts it to all other hosts, at
+//! the same address. Without RDMA the parts are sent by MPI.
 //!
 //! ```text
 //!   mpirun ... symmetric_put [--size SIZE] [--rounds N]
 //! ```
 //!
-//! The table's words can be computed from their places, and every rank of every host checks all of
+//! The table's words are a function of their positions, and every rank of every host checks all of
 //! them in each round.
 
 #![allow(unsafe_code)]
@@ -81,7 +81,7 @@ fn run(world: &Mpi, size: u64, rounds: u64) -> Result<String> {
         if hosts.leads() {
             table.fill(hosts.index, round);
         }
-        // Nobody's part comes before all have looked at the last one.
+        // A new part is sent only after all ranks have checked the previous one.
         world.barrier()?;
         let begun = Instant::now();
         if hosts.leads() {
@@ -103,7 +103,7 @@ fn run(world: &Mpi, size: u64, rounds: u64) -> Result<String> {
     ))
 }
 
-/// As many words of each host, one host after the other.
+/// A table with the same number of words for each host, one host after the other.
 struct Table<'b> {
     buffer: &'b HostBuffer,
     words: usize,
@@ -126,7 +126,7 @@ impl Table<'_> {
 
     fn fill(&self, host: usize, round: u64) {
         for place in host * self.words..(host + 1) * self.words {
-            // SAFETY: inside the buffer, and between the barriers only this rank has this part.
+            // SAFETY: inside the buffer, and only this rank uses this part between the barriers.
             unsafe { self.word(place).write(Table::value(place, round)) };
         }
     }
@@ -134,7 +134,7 @@ impl Table<'_> {
     /// Counts the wrong words in the parts of all hosts.
     fn wrong(&self, hosts: usize, round: u64) -> u64 {
         let wrong = |&place: &usize| {
-            // SAFETY: inside the buffer; nobody writes between the barriers.
+            // SAFETY: inside the buffer; no rank writes between the barriers.
             unsafe { self.word(place).read_volatile() != Table::value(place, round) }
         };
         (0..hosts * self.words).filter(wrong).count() as u64
@@ -145,15 +145,15 @@ impl Table<'_> {
 enum Transport {
     #[cfg(feature = "rdma")]
     Puts(hostbuf_rdma::Fabric),
-    /// And why not by RDMA.
+    /// The reason why RDMA is not used.
     Mpi(String),
 }
 
 impl Transport {
     #[cfg(feature = "rdma")]
     fn find(world: &Mpi, buffer: &HostBuffer) -> Result<Transport> {
-        // SAFETY: nobody makes references into the buffer, which is read and written through
-        // pointers, and between barriers.
+        // SAFETY: no code makes references into the buffer. It is accessed through pointers,
+        // between barriers.
         match unsafe { hostbuf_rdma::Fabric::connect(world, buffer, hostbuf_rdma::FabricOptions::default()) }
         {
             Ok(fabric) => Ok(Transport::Puts(fabric)),
@@ -167,7 +167,7 @@ impl Transport {
         Ok(Transport::Mpi("built without it".into()))
     }
 
-    /// Sends the own part to all other hosts, and waits for theirs. For the leaders.
+    /// Sends this host's part to all other hosts, and waits for theirs. Only leaders call it.
     #[cfg_attr(
         not(feature = "rdma"),
         allow(unused_variables, reason = "a round is what a signal is counted by")
@@ -176,7 +176,7 @@ impl Transport {
         match self {
             #[cfg(feature = "rdma")]
             Transport::Puts(fabric) => {
-                /// The signal that says that a host's part has come, and how long to wait for it.
+                /// The signal that reports the arrival of a host's part, and the time limit for it.
                 const FILLED: usize = 0;
                 const PATIENCE: Duration = Duration::from_secs(60);
                 let others = (0..hosts.count).filter(|&host| host != hosts.index);
@@ -193,7 +193,7 @@ impl Transport {
             Transport::Mpi(_) => (0..hosts.count).try_for_each(|host| {
                 let part = table.part(host);
                 let at = table.buffer.as_ptr().as_ptr().wrapping_add(part.start);
-                // SAFETY: inside the buffer, and between the barriers only this rank has it.
+                // SAFETY: inside the buffer, and only this rank has it between the barriers.
                 let bytes = unsafe { std::slice::from_raw_parts_mut(at, part.len()) };
                 hosts.leaders.broadcast(bytes, host)
             }),

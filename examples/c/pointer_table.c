@@ -16,8 +16,8 @@
 
 #define WORDS 20000
 
-/* Ordinary pointers: the buffer stands at one address on all hosts, so they mean the same
- * everywhere. */
+/* Ordinary pointers. They are valid on all hosts, because the buffer has one address on all of
+ * them. */
 struct node {
     struct node *less, *more;
     const char *word;
@@ -97,7 +97,7 @@ int main(int count, char **arguments)
     must(hostbuf_freeze(buffer, &group, &proof));
     must(hostbuf_stat(buffer, &info));
 
-    /* Checked in every rank, by counting anew. */
+    /* Every rank counts again and compares. */
     const struct table *table = root;
     unsigned *counts = calloc(1u << 14, sizeof *counts), different = 0, wrong = 0;
     for (unsigned i = 0; i < WORDS; i++) counts[(i * 2654435761u) >> 18]++;

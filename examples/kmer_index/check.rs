@@ -6,7 +6,8 @@ use crate::classify::{Contig, Verdict};
 use crate::fasta::Source;
 use crate::kmer::K;
 
-/// K-mers of contigs that are looked at together: what bounds the memory, at 16 bytes each.
+/// The number of k-mers of contigs that are classified together. It bounds the memory, at 16 bytes
+/// each.
 const TOGETHER: usize = 16 << 20;
 
 /// Returns an upper bound of the bytes that [`verdicts`] takes.

@@ -18,20 +18,20 @@ pub struct Contig {
 /// tie, whatever the order of the genomes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
-    /// Its k-mers.
+    /// The number of its k-mers.
     pub kmers: u64,
-    /// Hits in all genomes together.
+    /// The hits in all genomes together.
     pub total: u64,
-    /// Hits in the best genome; 0: in none.
+    /// The hits in the best genome, or 0.
     pub best: u64,
-    /// The (first) genome with that many.
+    /// The first genome with that many hits.
     pub genome: u64,
     /// The number of genomes with that many hits.
     pub tied: u64,
 }
 
 impl Verdict {
-    /// As words, for the other ranks.
+    /// The number of words of a verdict for the other ranks.
     pub const WORDS: usize = 5;
 
     pub fn words(self) -> [u64; Verdict::WORDS] {

@@ -19,14 +19,14 @@ pub struct Source {
 /// One sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// The first word behind `>`; may be empty.
+    /// The first word after `>`, which may be empty.
     pub name: String,
-    /// The letters of all its lines, in upper case. May be empty.
+    /// The letters of all its lines, in upper case, which may be none.
     pub bases: Vec<u8>,
 }
 
 impl Source {
-    /// Letters of all records.
+    /// Returns the number of letters of all records.
     pub fn bases(&self) -> u64 {
         self.records.iter().map(|r| r.bases.len() as u64).sum()
     }
@@ -47,8 +47,8 @@ pub fn read(path: &Path) -> Result<Source> {
     if about.len() == 0 {
         return Err(not_fasta("it is empty".into()));
     }
-    // SAFETY: only read, and done with when this function returns; input files are not changed
-    // during a run.
+    // SAFETY: the mapping is only read, and dropped when this function returns; input files do not
+    // change during a run.
     let bytes = unsafe { memmap2::Mmap::map(&file) }.map_err(os)?;
     let records = parse(&bytes).map_err(not_fasta)?;
     let name = path.file_stem().map_or_else(String::new, |s| s.to_string_lossy().into_owned());

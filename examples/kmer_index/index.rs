@@ -34,11 +34,11 @@ pub struct Index {
     table: *const Bucket,
     buckets: u64,
     genomes: *const Genome,
-    /// Different k-mers.
+    /// The number of different k-mers.
     pub kmers: u64,
-    /// K-mers of all genomes, each as often as it occurs.
+    /// The number of k-mers of all genomes, each counted as often as it occurs.
     pub occurrences: u64,
-    /// Different lists of genomes.
+    /// The number of different lists of genomes.
     pub lists: u64,
 }
 
@@ -53,7 +53,7 @@ pub struct Node {
     base: *const u8,
 }
 
-/// The genomes that have a k-mer: one, and the rest.
+/// A list of the genomes that have a k-mer: the first one, and the rest of the list.
 #[repr(C)]
 struct Owners {
     genome: *const Genome,
@@ -66,7 +66,7 @@ pub struct Genome {
     name: Text,
     records: *const Record,
     next: *const Genome,
-    /// Its place among the genomes, from 0.
+    /// Its position among the genomes, from 0.
     pub number: u64,
 }
 
@@ -78,7 +78,7 @@ struct Record {
     next: *const Record,
 }
 
-/// Bytes in the buffer.
+/// A range of bytes in the buffer.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Text {
@@ -86,7 +86,8 @@ struct Text {
     length: u64,
 }
 
-// SAFETY: pointers to objects in the buffer (see the head of this file), and numbers.
+// SAFETY: the type consists of pointers to objects in the buffer (see the head of this file) and
+// numbers.
 unsafe impl Portable for Index {
     const PLAIN: bool = true;
 }
@@ -102,7 +103,7 @@ unsafe impl Portable for Record {
 unsafe impl Portable for Owners {
     const PLAIN: bool = true;
 }
-// SAFETY: nothing is written after it was built.
+// SAFETY: the index is not written after it was built.
 unsafe impl Sync for Index {}
 
 /// The first position of a k-mer.
@@ -110,9 +111,9 @@ unsafe impl Sync for Index {}
 pub struct Site<'a> {
     pub genome: &'a str,
     pub record: &'a str,
-    /// From 1, as biologists count.
+    /// The position, counted from 1 as biologists do.
     pub position: u64,
-    /// The 31 letters there: the k-mer or its reverse complement.
+    /// The 31 letters at the position: the k-mer or its reverse complement.
     pub text: &'a str,
 }
 
@@ -122,8 +123,9 @@ impl Index {
         follow(self.genomes, |genome| genome.next)
     }
 
-    /// Looks `kmers` up and calls `found` with each node and its k-mer's place in `kmers`. Several
-    /// at a time, so that the processor fetches the next ones while it waits for the first.
+    /// Looks `kmers` up and calls `found` with each node and the position of its k-mer in `kmers`.
+    /// It looks several up at a time, so that the processor fetches the next nodes while it waits
+    /// for the first.
     #[inline]
     pub fn look_up<'a>(&'a self, kmers: &[u64], mut found: impl FnMut(usize, &'a Node)) {
         let mut buckets = [ptr::null(); BATCH];
@@ -134,7 +136,7 @@ impl Index {
                 prefetch(*bucket);
             }
             for &bucket in &buckets[..kmers.len()] {
-                // SAFETY: it was just made from the table.
+                // SAFETY: the pointer was just made from the table.
                 prefetch(unsafe { *bucket });
             }
             for (i, (&bucket, &kmer)) in buckets.iter().zip(kmers).enumerate() {
@@ -192,12 +194,12 @@ impl Text {
 /// Walks a linked list.
 #[inline]
 fn follow<'a, T: 'a>(first: *const T, next: impl Fn(&'a T) -> *const T) -> impl Iterator<Item = &'a T> {
-    // SAFETY: null, or an object of the index, which stays where it is.
+    // SAFETY: the pointer is null or points to an object of the index, which does not move.
     let object = |at: *const T| unsafe { at.as_ref() };
     iter::successors(object(first), move |&here| object(next(here)))
 }
 
-/// K-mers that are looked up or added at a time.
+/// The number of k-mers that are looked up or added at a time.
 const BATCH: usize = 64;
 
 /// Returns the bucket of a k-mer, of `buckets` in all.
@@ -211,21 +213,22 @@ fn prefetch<T>(at: *const T) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a hint, allowed for any address.
+        // SAFETY: a prefetch is a hint, and is allowed for any address.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = at;
 }
 
-/// Nodes are taken from the arena so many at a time.
+/// The number of nodes that are taken from the arena at a time.
 const NODES: usize = 4096;
 
 /// Returns an upper bound of the bytes of an index.
 pub fn bytes_needed(genomes: &[Source], distinct: u64) -> u64 {
     let mut bytes = size_of::<Index>() as u64 + distinct * size_of::<Bucket>() as u64;
     bytes += distinct.next_multiple_of(NODES as u64) * size_of::<Node>() as u64;
-    // A list for each set of genomes; with many genomes there are far fewer such sets than k-mers.
+    // There is a list for each set of genomes. With many genomes there are far fewer such sets than
+    // k-mers.
     let sets = 1u64.checked_shl(genomes.len() as u32).unwrap_or(u64::MAX).min(distinct / 16 + 1024);
     bytes += sets * size_of::<Owners>() as u64;
     for genome in genomes {
@@ -246,7 +249,7 @@ pub fn build<'b>(arena: Arena<'b>, genomes: &[Source], distinct: u64) -> Result<
     let buckets = distinct.max(1);
     let layout =
         Layout::array::<Bucket>(buckets as usize).expect("the arena is smaller than any address space");
-    // Zeroed, so all buckets are null.
+    // The memory is zeroed, so all buckets are null.
     let table = arena.take(layout)?.cast::<Bucket>().as_ptr();
     let mut builder =
         Builder { arena, table, buckets, free: ptr::null_mut(), left: 0, kmers: 0, occurrences: 0, lists: 0 };
@@ -266,7 +269,7 @@ struct Builder<'b> {
     arena: Arena<'b>,
     table: *mut Bucket,
     buckets: u64,
-    /// Room for `left` nodes.
+    /// The memory for `left` nodes.
     free: *mut Node,
     left: usize,
     kmers: u64,
@@ -274,18 +277,18 @@ struct Builder<'b> {
     lists: u64,
 }
 
-/// While one genome is added: for each list of the genomes before it the list with it in front, as
-/// far as needed.
+/// The lists that this genome has extended: each list of the earlier genomes, and the list with
+/// this genome in front of it.
 struct Lists {
     with: HashMap<*const Owners, *const Owners, rustc_hash::FxBuildHasher>,
-    /// The latest one: neighbours mostly have the same owners.
+    /// The latest of them: adjacent k-mers mostly have the same owners.
     latest: (*const Owners, *const Owners),
 }
 
 impl<'b> Builder<'b> {
     fn text(&self, text: &str) -> Result<Text> {
         let start = self.arena.take(Layout::for_value(text))?.as_ptr();
-        // SAFETY: the arena gave as many bytes, to nobody else.
+        // SAFETY: the arena gave out as many bytes, to no other code.
         unsafe { start.copy_from_nonoverlapping(text.as_ptr(), text.len()) };
         Ok(Text { start, length: text.len() as u64 })
     }
@@ -332,7 +335,7 @@ impl<'b> Builder<'b> {
         lists: &mut Lists,
     ) -> Result<()> {
         for &(_, _, bucket) in batch {
-            // SAFETY: of the table.
+            // SAFETY: a bucket of the table.
             prefetch(unsafe { *bucket });
         }
         for &(kmer, base, bucket) in batch {
@@ -347,7 +350,7 @@ impl<'b> Builder<'b> {
             if node.is_null() {
                 let owners = self.with(lists, ptr::null(), genome)?;
                 let new = self.node(Node { kmer, next: first, owners, base })?;
-                // SAFETY: of the table, which only this builder uses.
+                // SAFETY: a bucket of the table, which only this builder uses.
                 unsafe { *bucket = new };
             } else {
                 // SAFETY: as above.
@@ -387,7 +390,7 @@ impl<'b> Builder<'b> {
             self.left = NODES;
         }
         let at = self.free;
-        // SAFETY: room for `left` nodes, at least one.
+        // SAFETY: there is memory for `left` nodes, at least one.
         unsafe {
             at.write(node);
             self.free = at.add(1);

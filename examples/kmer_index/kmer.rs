@@ -1,14 +1,15 @@
-//! The words of 31 bases in a sequence.
+//! The k-mers of a sequence: its words of 31 bases.
 
-/// Bases in a k-mer. Odd, so that none is its own reverse complement; two bits each fit a word.
+/// The number of bases in a k-mer. It is odd, so that no k-mer is its own reverse complement; two
+/// bits for each base fit a word.
 pub const K: usize = 31;
 
 const MASK: u64 = (1 << (2 * K)) - 1;
 /// The value of [`CODES`] for letters that are no base.
 const BREAK: u8 = 4;
 
-/// A, C, G, T in two bits each, so that the complement of `c` is `3 - c`. N and the other letters
-/// for "one of several" break k-mers: what is not known is not indexed.
+/// The codes of A, C, G and T in two bits, such that the complement of `c` is `3 - c`. N and the
+/// other letters for "one of several" break k-mers: unknown bases are not indexed.
 const CODES: [u8; 256] = {
     let mut codes = [BREAK; 256];
     let mut code = 0;
@@ -20,8 +21,9 @@ const CODES: [u8; 256] = {
     codes
 };
 
-/// The k-mers of a sequence with their beginnings, in order: canonical, which is the lesser of a
-/// k-mer and its reverse complement, so that both strands of the molecule are one.
+/// An iterator over the canonical k-mers of a sequence with their positions, in order. The
+/// canonical k-mer is the lesser of a k-mer and its reverse complement, so that both strands of the
+/// molecule are equal.
 pub struct Kmers<'a> {
     bases: &'a [u8],
     /// The next base to take.
@@ -64,7 +66,7 @@ pub fn letters(kmer: u64) -> String {
     (0..K).rev().map(|i| char::from(b"ACGT"[(kmer >> (2 * i) & 3) as usize])).collect()
 }
 
-/// Spreads k-mers, which are anything but random, over all words.
+/// Spreads k-mers, which are not random, over all words.
 #[inline]
 pub fn spread(kmer: u64) -> u64 {
     let x = (kmer ^ kmer >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);

@@ -113,10 +113,10 @@ fn main() -> ExitCode {
         Ok(team) => team,
         Err(error) => return finish(Err(error), true),
     };
-    // Errors are brought to all ranks; a panic is not, and the others would wait.
+    // Errors reach all ranks, but a panic does not, and the other ranks would wait.
     let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| demo(&team, arguments)));
     match done {
-        // Lost connections are seen by each rank for itself.
+        // Each rank detects lost connections itself.
         Ok(result) => {
             let speaks = team.leads() || matches!(result, Err(Error::Collective { .. }));
             finish(result, speaks)
@@ -213,7 +213,7 @@ fn obtain(
         let taken = if team.leads() { choose() } else { Ok(0) };
         return Ok((buffer, all_or_none(&*team.group, taken)?));
     }
-    // The machine with least memory decides, unless the user did.
+    // The machine with the least memory decides, unless the user has chosen a size.
     let copies = team::hosts_of_machine(members, team.rank()) as u64;
     let mut room = [survey::room(copies, own)];
     team.group.all_reduce(&mut room, Reduce::Min)?;
@@ -225,7 +225,7 @@ fn obtain(
     Ok((HostBuffer::allocate(&*team.group, BufferOptions::new(size[0]).name("kmers"))?, taken))
 }
 
-/// Does it, and how long it took.
+/// Runs a step, and returns its duration.
 fn timed<T>(times: &mut Vec<(&'static str, Duration)>, name: &'static str, work: impl FnOnce() -> T) -> T {
     let begun = Instant::now();
     let result = work();
@@ -245,7 +245,7 @@ fn demo(team: &Team, arguments: Result<Arguments>) -> Result<()> {
     let hosts = team::hosts(&members);
     let mut times = Vec::new();
 
-    // Only rank 0 needs the genomes, and everybody the contigs.
+    // Only rank 0 needs the genomes; all ranks need the contigs.
     let (mut genomes, needs, files) = timed(&mut times, "read and count", || {
         let read = || -> Result<_> {
             let genomes = if team.leads() { read_all(&arguments.genomes)? } else { Vec::new() };
@@ -266,7 +266,7 @@ fn demo(team: &Team, arguments: Result<Arguments>) -> Result<()> {
     let addresses = team.gather(&start.to_ne_bytes())?.into_iter().map(u64::from_ne_bytes);
     say(report::buffer(&buffer, &members, &addresses.collect::<Vec<_>>()));
 
-    // One builds, the others get the bytes.
+    // One rank builds the index, and the other hosts receive its bytes.
     timed(&mut times, "build", || {
         let fill = |arena| index::build(arena, &genomes, needs[taken - 1].distinct);
         let built = if team.leads() { buffer.initialize(fill).map(drop) } else { Ok(()) };
@@ -289,7 +289,7 @@ fn demo(team: &Team, arguments: Result<Arguments>) -> Result<()> {
             let verdict = classify::classify(index, known, &contig.bases);
             words[i * Verdict::WORDS..][..Verdict::WORDS].copy_from_slice(&verdict.words());
         }
-        // Everybody's share; the others' words are zero.
+        // The verdicts of all ranks; the words of the other ranks are zero.
         if words.is_empty() { Ok(()) } else { group.all_reduce(&mut words, Reduce::Sum) }
     })?;
     let verdicts: Vec<Verdict> = words.chunks_exact(Verdict::WORDS).map(Verdict::from_words).collect();
@@ -303,7 +303,7 @@ fn demo(team: &Team, arguments: Result<Arguments>) -> Result<()> {
     let delivery = pointer::deliver(team, &members, &buffer, index, &contigs)?;
     say(report::pointer(delivery.as_ref(), &members));
 
-    // A page that a rank has never touched does not count for it, so all are touched.
+    // A page counts for a rank only after the rank has touched it, so each rank touches all pages.
     let touched =
         frozen.bytes().map(|bytes| bytes[..used as usize].iter().step_by(4096).map(|&b| u64::from(b)).sum());
     std::hint::black_box::<Option<u64>>(touched);

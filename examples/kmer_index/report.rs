@@ -14,7 +14,7 @@ use crate::kmer::K;
 use crate::pointer::Delivery;
 use crate::team::Member;
 
-/// Prints at once; a reader who has gone is no reason to fail.
+/// Prints at once. It ignores a reader that has ended.
 pub fn print(text: &str) {
     let mut out = std::io::stdout().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
@@ -45,7 +45,7 @@ fn times(all: &[(&str, Duration)]) -> String {
     all.iter().map(|&(name, d)| format!("{name} {}", time(d))).collect::<Vec<_>>().join(", ")
 }
 
-/// At most so many ranks have a line of their own.
+/// The largest number of ranks that get a line each.
 const RANKS: usize = 16;
 
 /// Describes the buffer and its address in each rank.
@@ -134,7 +134,7 @@ pub fn contigs(files: &[Source], contigs: &[Contig], verdicts: &[Verdict], index
         format!("\n{:width$}  contigs       bases  classified as (contigs, share of the bases)\n", "file");
     let names: Vec<&str> = index.genomes().map(Genome::name).collect();
     for (number, file) in files.iter().enumerate() {
-        // Contigs and bases: of each genome, of several, of none.
+        // The contigs and bases of each genome, of ties, and of no genome.
         let (several, none) = (names.len(), names.len() + 1);
         let mut sums = vec![(0u64, 0u64); names.len() + 2];
         for (contig, verdict) in contigs.iter().zip(verdicts).filter(|(c, _)| c.file == number) {
@@ -207,9 +207,9 @@ mod tests {
     #[test]
     #[allow(unsafe_code)]
     fn touched_memory_is_counted() {
-        // A file's mapping never becomes one with its neighbours.
+        // The kernel never merges a file's mapping with its neighbours.
         let file = std::fs::File::open(std::env::current_exe().unwrap()).unwrap();
-        // SAFETY: nobody changes the running test.
+        // SAFETY: the running test's file does not change.
         let map = unsafe { memmap2::Mmap::map(&file) }.unwrap();
         let start = map.as_ptr() as u64;
         std::hint::black_box(map.iter().step_by(4096).map(|&b| u64::from(b)).sum::<u64>());

@@ -11,13 +11,14 @@ use crate::kmer::{kmers, spread};
 /// The memory that an index of the first few genomes needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Need {
-    /// Different k-mers, at most.
+    /// The largest possible number of different k-mers.
     pub distinct: u64,
-    /// Bytes of the buffer, whole pages of 2 MiB.
+    /// The bytes of the buffer, a multiple of 2 MiB.
     pub bytes: u64,
 }
 
-/// Up to so many bases all k-mers are counted; beyond, one in [`SAMPLE`], chosen by its hash.
+/// The number of bases up to which all k-mers are counted; beyond it one in [`SAMPLE`] is, chosen
+/// by its hash.
 const COUNTED: u64 = 4 << 20;
 const SAMPLE: u64 = 64;
 const PAGE: u64 = 2 << 20;
@@ -31,7 +32,7 @@ pub fn survey(genomes: &[Source]) -> Vec<Need> {
     let mut needs = Vec::new();
     for (i, genome) in genomes.iter().enumerate() {
         for record in &genome.records {
-            // The hash's low bits choose: its high bits are the bucket.
+            // The low bits of the hash choose the sample: its high bits choose the bucket.
             let chosen =
                 kmers(&record.bases).map(|(_, kmer)| kmer).filter(|&k| spread(k).is_multiple_of(one_in));
             seen.extend(chosen);
@@ -60,7 +61,7 @@ pub fn room(copies: u64, own: u64) -> u64 {
 /// Returns the available memory in bytes.
 pub fn available() -> u64 {
     let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
-    // In a container, what its limit leaves.
+    // In a container the limit of its cgroup applies.
     let left = |limit, used| Some(number(limit)?.saturating_sub(number(used)?));
     let limits = [
         left("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),

@@ -1,5 +1,5 @@
-//! The ranks that run the demo together: of MPI, of `hostbuf run` without MPI, or this process
-//! alone.
+//! The ranks that run the demo together: those of MPI, those of `hostbuf run` without MPI, or this
+//! process alone.
 
 use std::env;
 use std::rc::Rc;
@@ -9,7 +9,7 @@ use hostbuf::{Error, Result};
 
 /// All ranks.
 pub struct Team {
-    /// For what goes fast.
+    /// The ranks, with a barrier that polls: for short operations.
     pub group: Rc<dyn Collective>,
     /// All ranks, with a barrier that sleeps instead of polling: for long waits.
     pub patient: Rc<dyn Collective>,
@@ -18,7 +18,7 @@ pub struct Team {
     universe: Option<mpi::environment::Universe>,
 }
 
-/// A rank, as the others see it.
+/// A rank and its host.
 pub struct Member {
     pub host: String,
     pub host_index: usize,
@@ -62,7 +62,7 @@ impl Team {
     fn of_mpi(announced: usize) -> Result<Team> {
         use hostbuf::job::Mpi;
         use mpi::traits::Communicator;
-        // None when somebody has initialised MPI before us; then somebody ends it as well.
+        // `None` if other code has initialised MPI, which then also finalizes it.
         let universe = mpi::initialize();
         let world = mpi::topology::SimpleCommunicator::world();
         if announced > 1 && world.size() == 1 {
@@ -120,7 +120,7 @@ impl Team {
         Ok(all.chunks_exact(N).map(|part| part.try_into().expect("N bytes")).collect())
     }
 
-    /// Ends all ranks, when this one cannot go on and the others would wait for it.
+    /// Ends all ranks if this one cannot go on, since the others would wait for it.
     pub fn abort(&self) -> ! {
         #[cfg(feature = "mpi")]
         if self.universe.is_some() {

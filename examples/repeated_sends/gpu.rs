@@ -52,11 +52,11 @@ impl Sender for Gpu {
 
     fn send(&mut self, index: usize, from: &[u8], handle: &CudaHandle) -> Outcome<()> {
         let to = self.place(index, from.len())?;
-        // One copy may not leave a chunk of a registration.
+        // A copy must stay within one chunk of a registration.
         for piece in handle.pieces(Span::of(from)?) {
             let offset = (piece.host.start() - from.as_ptr() as usize) as u64;
             let (start, length) = (piece.host.start() as *const _, piece.host.len());
-            // SAFETY: both ranges are as long, and stay until finish().
+            // SAFETY: both ranges have the same length, and stay valid until finish().
             done("cuMemcpyHtoDAsync", unsafe {
                 sys::cuMemcpyHtoDAsync_v2(to + offset, start, length, self.stream)
             })?;
@@ -65,7 +65,7 @@ impl Sender for Gpu {
     }
 
     fn finish(&mut self) -> Outcome<()> {
-        // SAFETY: the stream is this one's.
+        // SAFETY: the stream belongs to this sender.
         done("cuStreamSynchronize", unsafe { sys::cuStreamSynchronize(self.stream) })
     }
 

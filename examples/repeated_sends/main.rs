@@ -118,13 +118,13 @@ fn main() -> Outcome<()> {
     Err(if missing.is_empty() { "--device is cuda, rdma or mlock".into() } else { missing.join("; ").into() })
 }
 
-/// Sends all buffers in all ways, and says what each took.
+/// Sends all buffers in all ways, and describes the time of each.
 fn run<S: Sender>(what: &str, mut sender: S, arguments: &Arguments) -> Outcome<()> {
     let &Arguments { buffers, bytes, rounds, .. } = arguments;
     let registrar = sender.registrar();
     println!("device        {}: {what}", registrar.name());
     println!("sent          {buffers} buffers of {} each, {rounds} rounds", hostbuf::Bytes(bytes as u64));
-    // As an application has them: allocated however it likes.
+    // The buffers are allocated by the application in any way.
     let mut own: Vec<Vec<u8>> = (0..buffers).map(|index| vec![index as u8; bytes]).collect();
 
     let mut registering = Duration::ZERO;
@@ -133,7 +133,7 @@ fn run<S: Sender>(what: &str, mut sender: S, arguments: &Arguments) -> Outcome<(
         let registration = Registration::new(&registrar, Span::of(buffer)?, Access::READ)?;
         registering += begun.elapsed();
         sender.send(index, buffer, registration.handle())?;
-        // It has to stay registered until the bytes have gone.
+        // The buffer stays registered until its bytes were sent.
         sender.finish()?;
         let begun = Instant::now();
         registration.deregister()?;

@@ -1,4 +1,4 @@
-//! RDMA writes to memory of this process that a peer would have: the device goes the whole way of a
+//! RDMA writes to memory of this process, which stands for a peer: the device performs a complete
 //! send.
 
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use hostbuf::register::{Access, Registration, Span, Verbs, VerbsHandle};
 use crate::sender::{Outcome, Sender};
 
 pub struct Remote {
-    // Ends before what it lies in.
+    // This field is dropped before the resources that it uses.
     pair: Pair<'static>,
     target: Vec<u8>,
     registration: Registration<Verbs>,
@@ -19,12 +19,12 @@ pub struct Remote {
 
 impl Remote {
     pub fn new(length: usize) -> Outcome<Remote> {
-        // Open until the process ends: the queue pairs borrow them.
+        // The device is open until the process ends: the queue pairs borrow it.
         let near: &'static Arc<Verbs> = Box::leak(Box::new(Arc::new(Verbs::open(None)?)));
         let far: &'static Arc<Verbs> = Box::leak(Box::new(Arc::new(Verbs::open(None)?)));
         let pair = Pair::new(near, far)?;
         let target = vec![0; length];
-        // Nobody looks at it before all writes are over.
+        // Only the device accesses it until all writes have ended.
         let registration = Registration::new(far, Span::of(&target)?, Access::REMOTE_WRITE)?;
         Ok(Remote { pair, target, registration, near: near.clone() })
     }
@@ -47,7 +47,7 @@ impl Sender for Remote {
     }
 
     fn finish(&mut self) -> Outcome<()> {
-        // Each write is waited for.
+        // Each write is awaited.
         Ok(())
     }
 

@@ -25,7 +25,7 @@ pub trait Sender {
         handle: &<Self::Registrar as Registrar>::Handle,
     ) -> Outcome<()>;
 
-    /// Waits until all that was sent has arrived.
+    /// Waits until all sent data has arrived.
     fn finish(&mut self) -> Outcome<()>;
 
     /// Returns the `bytes` bytes that have arrived at place `index`.

@@ -1,4 +1,4 @@
-//! Sending by a socket from locked pages, to a thread that keeps what arrives.
+//! Sends by a socket from locked pages, to a thread that stores the messages.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -12,7 +12,7 @@ use crate::sender::{Outcome, Sender};
 pub struct Socket {
     registrar: Arc<Mlock>,
     stream: UnixStream,
-    /// The places of the messages that have arrived, and what is there.
+    /// The slots of the messages that have arrived.
     arriving: Receiver<usize>,
     arrived: Arc<Mutex<Vec<Vec<u8>>>>,
     under_way: usize,
@@ -25,8 +25,8 @@ impl Socket {
         let arrived = Arc::new(Mutex::new(vec![Vec::new(); places]));
         let places = arrived.clone();
         std::thread::spawn(move || {
-            // Each message is its place and its length, and then its bytes. It ends with the other
-            // side.
+            // Each message consists of its slot, its length, and its bytes. The thread ends with
+            // the other side of the socket.
             let mut head = [0u8; 16];
             while other.read_exact(&mut head).is_ok() {
                 let word = |at: usize| {

@@ -1,10 +1,10 @@
 //! Builds the preloaded object, which the command `hostbuf` contains: it compiles hostbuf-raw,
-//! hostbuf-protocol and hostbuf-preload again, for this purpose. Cargo tells where their sources
-//! are (`links`).
+//! hostbuf-protocol and hostbuf-preload again for this purpose. Cargo passes the paths of their
+//! sources (`links`).
 //!
-//! It cannot be an ordinary cdylib: rustc would link it with libc and export its memory functions.
-//! So rustc makes a static library of it and the C compiler links that alone, with a version script
-//! that hides all.
+//! The object cannot be an ordinary cdylib: rustc would link it with libc and export its memory
+//! functions. So rustc makes a static library, and the C compiler links only that, with a version
+//! script that hides all symbols.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -39,7 +39,7 @@ fn rustc(out: &Path, name: &str, sources: &Path, kind: &str, named: &[&str]) {
             .arg(format!("{dependency}={}", out.join(format!("lib{dependency}.rlib")).display()));
     }
     if kind == "staticlib" {
-        // Nothing stays of the other crates but what this one uses.
+        // The linker keeps only the parts of the other crates that this one uses.
         command.arg("-Clto=fat");
     }
     run(command.arg(sources.join("lib.rs")), &format!("compiling {name}, a part of the preloaded object"));

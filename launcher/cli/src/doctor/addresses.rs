@@ -39,11 +39,11 @@ pub fn lines(size: Option<u64>) -> Vec<Finding> {
     lines
 }
 
-/// Holds `length` bytes at `address`, and gives them back.
+/// Reserves `length` bytes at `address`, and releases them.
 fn hold(address: usize, length: u64) -> Result<(), Errno> {
     let length = usize::try_from(length).map_err(|_| Errno::NOMEM)?;
     raw::hold(address, length)?;
-    // SAFETY: held just now, and nobody else knows of it.
+    // SAFETY: the reservation was just made, and no other code knows of it.
     unsafe { raw::unmap(address, length) };
     Ok(())
 }
@@ -78,7 +78,7 @@ fn window(address: usize, who: &str, size: u64, held: &Result<(), Errno>, none: 
     Finding { mark: Mark::Lacks, ..line }.needed()
 }
 
-/// Holds one page twice: the second time must be refused, and leave the first as it was.
+/// Reserves one page twice: the second reservation must fail, and leave the first one as it was.
 fn replace() -> Finding {
     const NAME: &str = "MAP_FIXED_NOREPLACE";
     let page = usize::try_from(hostbuf_os::memory::page_size()).unwrap_or(4096);
@@ -92,7 +92,7 @@ fn replace() -> Finding {
     };
     let (first, second) = (raw::hold(address, page), raw::hold(address, page));
     if first.is_ok() {
-        // SAFETY: the first call held it, and the second was refused or held the same page.
+        // SAFETY: the first call reserved it, and the second one failed or reserved the same page.
         unsafe { raw::unmap(address, page) };
     }
     let line = match (first, second) {

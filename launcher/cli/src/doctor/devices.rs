@@ -1,4 +1,5 @@
-//! GPUs and network cards. Nothing is linked: what is not there is a plain statement.
+//! GPUs and RDMA devices. Their libraries are loaded at run time, so a missing one is only
+//! reported.
 
 #![allow(unsafe_code)]
 
@@ -16,7 +17,7 @@ pub fn lines() -> Vec<Finding> {
     lines
 }
 
-/// A library that was loaded, for the life of the process that asked.
+/// A loaded library, which stays loaded until the process ends.
 struct Library(*mut c_void);
 
 impl Library {
@@ -34,7 +35,7 @@ impl Library {
     }
 }
 
-/// Asks the CUDA driver. The answer: `absent`, `error WHERE NUMBER TEXT`, or `ok VERSION DEVICES`.
+/// Queries the CUDA driver. Returns `absent`, `error WHERE NUMBER TEXT`, or `ok VERSION DEVICES`.
 fn ask_driver() -> String {
     let Some(library) = Library::open(c"libcuda.so.1") else { return "absent".into() };
     let (Some(init), Some(version), Some(count)) = (
@@ -73,7 +74,7 @@ fn describe(library: &Library, error: c_int) -> String {
     if !known || text.is_null() {
         return String::new();
     }
-    // SAFETY: by the driver's interface a constant text, terminated by NUL.
+    // SAFETY: by the driver's interface the text is constant and terminated by NUL.
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
@@ -112,7 +113,7 @@ fn cuda_line(asked: Result<String, String>, driver: Option<&str>) -> Finding {
                 NAME,
                 format!("libcuda.so.1 is here, but {place} says {number}: {}", rest.join(" ")),
             );
-            // 100: the driver is there and has no device; nothing to mend.
+            // Error 100 means that the driver works and has no device, so there is no remedy.
             if *number == "100" {
                 line
             } else {
@@ -138,7 +139,7 @@ fn driver_version(text: &str) -> Option<String> {
 
 const CARDS: &str = "/sys/class/infiniband";
 
-/// Returns whether there is a network card that registers memory.
+/// Returns whether there is an RDMA device.
 pub fn has_rdma() -> bool {
     !cards().is_empty()
 }

@@ -1,4 +1,4 @@
-//! The features of the kernel, each tried.
+//! The features of the kernel, each checked by using it.
 
 #![allow(unsafe_code)]
 
@@ -95,12 +95,12 @@ const USER_MODE_ONLY: libc::c_int = 1;
 
 /// Returns whether the kernel opens a userfaultfd with `flags`.
 fn fault_descriptor(flags: libc::c_int) -> io::Result<()> {
-    // SAFETY: userfaultfd(2) takes flags and gives a new descriptor; no memory is concerned.
+    // SAFETY: userfaultfd(2) takes flags and returns a new descriptor; it accesses no memory.
     let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | libc::O_NONBLOCK | flags) };
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: new, and nobody else's.
+    // SAFETY: the descriptor is new, and no other code uses it.
     drop(unsafe { OwnedFd::from_raw_fd(i32::try_from(fd).map_err(io::Error::other)?) });
     Ok(())
 }

@@ -47,12 +47,12 @@ impl Trial {
         let trial = Trial { area, at: (area as usize).next_multiple_of(EXTENT) as *mut libc::c_void };
         let rights = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_SHARED | libc::MAP_FIXED;
-        // SAFETY: inside the area, which is this trial's alone. The mapping keeps the file.
+        // SAFETY: inside the area, which only this trial uses. The mapping keeps the file.
         let at = unsafe { libc::mmap(trial.at, 2 * EXTENT, rights, flags, fd.as_fd().as_raw_fd(), 0) };
         if at == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(trial) }
     }
 
-    /// Gives an advice about `length` bytes from the beginning.
+    /// Applies an advice of madvise(2) to `length` bytes from the beginning.
     fn advise(&self, length: usize, advice: libc::c_int) -> io::Result<()> {
         assert!(length <= 2 * EXTENT);
         // SAFETY: inside the mapping, to which no reference exists.
@@ -66,7 +66,7 @@ impl Trial {
     /// Writes a byte at the beginning of each extent.
     fn touch(&self) {
         for extent in 0..2 {
-            // SAFETY: inside the mapping, which is writable and this trial's alone.
+            // SAFETY: inside the mapping, which is writable and which only this trial uses.
             unsafe { self.at.cast::<u8>().add(extent * EXTENT).write_volatile(1) };
         }
     }
@@ -74,12 +74,12 @@ impl Trial {
 
 impl Drop for Trial {
     fn drop(&mut self) {
-        // SAFETY: new() made the area; nothing points into it any more.
+        // SAFETY: new() made the area, and no pointer to it remains.
         unsafe { libc::munmap(self.area, AREA) };
     }
 }
 
-/// Makes huge pages of a memory file as hostbuf does it, whatever the knob says.
+/// Makes huge pages of a memory file in the same way as hostbuf, whatever the kernel's setting is.
 fn collapse() -> io::Result<()> {
     let trial = Trial::new()?;
     let _ = trial.advise(2 * EXTENT, libc::MADV_HUGEPAGE);
@@ -142,7 +142,7 @@ fn pool(page: u64, size: Option<u64>, have_transparent: bool) -> Finding {
         0x20_0000 => format!("root: echo {add} > /proc/sys/vm/nr_hugepages"),
         _ => format!("root: echo {add} > {folder}/nr_hugepages (or hugepagesz=1G hugepages={add} at boot)"),
     };
-    // Pages for the pool come out of memory that is free.
+    // The kernel takes pages for the pool from free memory.
     let missing = wanted.saturating_sub(pool.free).saturating_mul(page);
     let there = memory::meminfo("MemAvailable").is_some_and(|free| missing <= free);
     let offer = |line: Finding| {

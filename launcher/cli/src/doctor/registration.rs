@@ -1,4 +1,4 @@
-//! Registering memory with devices: tried for real, in a child that is thrown away.
+//! Registration of memory with devices, checked by registering in a child process.
 
 #![allow(unsafe_code)]
 
@@ -53,7 +53,7 @@ fn gpu() -> Option<Finding> {
             _ => text,
         }
     });
-    // Without a driver or a GPU nothing was tried.
+    // Without a driver or a GPU no check is possible.
     let absent = tried.as_ref().is_ok_and(|text| text.starts_with("absent"));
     (!absent).then(|| {
         let line = outcome("GPU registration", tried);
@@ -76,7 +76,7 @@ fn said(probe: &Probe, attempt: impl FnOnce() -> Result<(), String>) -> String {
     }
 }
 
-/// Registers a little memory and ends that.
+/// Registers some memory and deregisters it.
 fn try_with<R: hostbuf::register::Registrar>(registrar: &Arc<R>) -> Result<(), String> {
     let memory = vec![1u8; TRIED];
     let span = Span::of(&memory).map_err(|e| e.to_string())?;
@@ -146,7 +146,7 @@ fn parts(line: &str) -> Option<[&str; 3]> {
     Some([words.next()?, words.next()?, words.next()?])
 }
 
-/// Loads both objects as a rank does, and asks the second.
+/// Loads both objects as a rank does, and queries the second one.
 fn probe(preload: &Path, object: &Path) -> String {
     let load = |path: &Path| {
         let name = CString::new(path.as_os_str().as_bytes()).unwrap_or_default();
@@ -159,15 +159,15 @@ fn probe(preload: &Path, object: &Path) -> String {
         Ok(handle) => handle,
         Err(why) => return format!("does not load: {why}"),
     };
-    // SAFETY: looks for a name in what was just loaded.
+    // SAFETY: searches for a symbol in the library that was just loaded.
     let found = unsafe { libc::dlsym(handle, c"hostbuf_registered_probe".as_ptr()) };
     if found.is_null() {
         return "does not load: it is of another version of hostbuf".into();
     }
     type Ask = unsafe extern "C" fn(*mut c_char, usize) -> usize;
     let mut text = [0u8; 4096];
-    // SAFETY: the object's function of that name has this type, and writes no more than there is
-    // room.
+    // SAFETY: the object's function of that name has this type, and writes at most as many entries
+    // as the array has.
     let length =
         unsafe { std::mem::transmute::<*mut c_void, Ask>(found)(text.as_mut_ptr().cast(), text.len()) };
     String::from_utf8_lossy(&text[..length.min(text.len())]).into_owned()
@@ -175,7 +175,7 @@ fn probe(preload: &Path, object: &Path) -> String {
 
 /// Returns the reason why the dynamic linker did not load a library.
 fn linker_says() -> String {
-    // SAFETY: a text of the linker's, valid until the next call; or null.
+    // SAFETY: the linker returns a text that is valid until the next call, or null.
     let text = unsafe {
         let text = libc::dlerror();
         (!text.is_null()).then(|| std::ffi::CStr::from_ptr(text))

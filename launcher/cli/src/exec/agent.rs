@@ -127,8 +127,8 @@ fn daemon() -> i32 {
 /// Makes the child inherit descriptor `fd` and run without a parent here.
 #[allow(unsafe_code)]
 fn inherit(command: &mut Command, fd: i32) {
-    // SAFETY: between fork and exec only system calls: the flag of one descriptor, and a second
-    // fork whose parent ends, so that the agent is nobody's child here.
+    // SAFETY: between fork and exec there are only system calls: one changes the flag of a
+    // descriptor, and a second fork, whose parent ends, makes the agent no child of this process.
     unsafe {
         command.pre_exec(move || {
             if libc::fcntl(fd, libc::F_SETFD, 0) != 0 {
