@@ -74,7 +74,7 @@ fn a_registrar_that_always_fails_under_ten_threads() {
             scope.spawn(|| {
                 for _ in 0..50 {
                     let error = cache.get(at(0x40_0000), 4096, READ).unwrap_err().to_string();
-                    assert!(error.contains("it was told to fail"), "{error}");
+                    assert!(error.contains("the test made this call fail"), "{error}");
                 }
             });
         }

@@ -35,28 +35,26 @@ impl FromStr for DeviceName {
     type Err = Error;
 
     /// # Errors
-    /// [`Error::Invalid`], with the names that are known.
+    /// [`Error::Invalid`], with the valid names.
     fn from_str(text: &str) -> Result<DeviceName> {
         let wrong = |why: &str| {
-            Error::invalid(format!(
-                "\"{text}\" {why}; cuda, cuda:NUMBER, rdma, rdma:NAME and mlock are known"
-            ))
+            Error::invalid(format!("\"{text}\" {why}; expected cuda, cuda:NUMBER, rdma, rdma:NAME or mlock"))
         };
         let (name, which) = text.split_once(':').map_or((text, None), |(name, which)| (name, Some(which)));
         match (name, which) {
             ("mlock", None) => Ok(DeviceName::Mlock),
-            ("mlock", Some(_)) => Err(wrong("has no parts to choose from")),
+            ("mlock", Some(_)) => Err(wrong("selects a device, but mlock has no devices")),
             ("cuda", None) => Ok(DeviceName::Cuda(0)),
             ("cuda", Some(number)) => {
                 let digits = number.bytes().all(|b| b.is_ascii_digit());
                 let number = number.parse().ok().filter(|_| digits);
-                number.map(DeviceName::Cuda).ok_or_else(|| wrong("wants the number of a GPU"))
+                number.map(DeviceName::Cuda).ok_or_else(|| wrong("lacks the number of a GPU"))
             }
             ("rdma", None) => Ok(DeviceName::Rdma(None)),
             ("rdma", Some(name)) => {
                 let plain = |b: u8| b.is_ascii_alphanumeric() || b"_-.".contains(&b);
                 if name.is_empty() || !name.bytes().all(plain) {
-                    return Err(wrong("wants the name of a device, like mlx5_0"));
+                    return Err(wrong("lacks the name of a device, like mlx5_0"));
                 }
                 Ok(DeviceName::Rdma(Some(name.into())))
             }
@@ -95,17 +93,17 @@ impl DeviceName {
         }
     }
 
-    #[allow(dead_code, reason = "with both features nothing is missing")]
+    #[allow(dead_code, reason = "a build with both features does not use it")]
     fn missing(&self, why: &str) -> Error {
         Error::Unsupported { what: format!("registering memory with {self}"), why: why.into() }
     }
 }
 
 #[cfg(not(feature = "cuda"))]
-const WITHOUT_CUDA: &str = "hostbuf was built without CUDA (the feature cuda)";
+const WITHOUT_CUDA: &str = "this hostbuf was built without CUDA (the feature cuda)";
 #[cfg(not(feature = "rdma"))]
-const WITHOUT_RDMA: &str = "this hostbuf was built without RDMA (the feature rdma, which wants libibverbs' headers); of an installed libhostbuf there \
-     is one with it in lib/hostbuf/rdma, for LD_LIBRARY_PATH";
+const WITHOUT_RDMA: &str = "this hostbuf was built without RDMA (the feature rdma, which needs the headers of libibverbs); an installation contains \
+     a libhostbuf with RDMA in lib/hostbuf/rdma, for LD_LIBRARY_PATH";
 
 /// A [`Registrar`] over any device that this build supports, for programs that select the device at
 /// run time.
@@ -122,7 +120,7 @@ pub enum Device {
 
 /// The handle of a registration with a [`Device`].
 pub enum DeviceHandle {
-    /// Nothing.
+    /// No data: a locked page has no key.
     Mlock,
     /// The registration's addresses on the GPUs.
     #[cfg(feature = "cuda")]
@@ -240,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_read_and_print() {
+    fn names_parse_and_print() {
         for text in ["cuda", "cuda:1", "rdma", "rdma:mlx5_0", "mlock"] {
             assert_eq!(text.parse::<DeviceName>().unwrap().to_string(), text);
         }
@@ -248,10 +246,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_device_is_named() {
+    fn an_error_names_the_invalid_device() {
         for (text, words) in [
             ("", "is no device"),
-            ("gpu", "\"gpu\" is no device; cuda"),
+            ("gpu", "\"gpu\" is no device; expected cuda"),
             ("CUDA", "is no device"),
             ("cuda:", "number of a GPU"),
             ("cuda:x", "number of a GPU"),
@@ -261,7 +259,7 @@ mod tests {
             ("rdma:", "like mlx5_0"),
             ("rdma:a b", "like mlx5_0"),
             ("rdma:a:b", "like mlx5_0"),
-            ("mlock:1", "no parts"),
+            ("mlock:1", "mlock has no devices"),
         ] {
             let error = text.parse::<DeviceName>().unwrap_err().to_string();
             assert!(error.contains(words), "{text}: {error}");
@@ -269,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_build_without_a_device_says_so() {
+    fn a_build_without_a_device_returns_an_error() {
         for name in [DeviceName::Cuda(7), DeviceName::Rdma(Some("none_such".into()))] {
             if let Err(error) = Device::open(&name) {
                 assert!(matches!(error, Error::Unsupported { .. } | Error::Invalid { .. }), "{error}");

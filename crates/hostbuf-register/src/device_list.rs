@@ -1,4 +1,4 @@
-//! Lists of devices as text, as the launcher's `--register` has them.
+//! Lists of devices as text, for the launcher's `--register`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,7 +14,7 @@ const OPTIONAL: &str = ":optional";
 pub struct ListedDevice {
     /// The name of the device.
     pub name: DeviceName,
-    /// Whether the job runs without the device if it is missing.
+    /// True if the job runs without the device when it is missing.
     pub optional: bool,
 }
 
@@ -49,7 +49,9 @@ impl FromStr for DeviceList {
             }
         }
         if devices.iter().filter(|d| matches!(d.name, DeviceName::Cuda(_))).count() > 1 {
-            return Err("several GPUs are named: one registration serves them all, so one is enough".into());
+            return Err(
+                "several GPUs are named: a registration is valid for all GPUs, so one is enough".into()
+            );
         }
         Ok(DeviceList(devices))
     }
@@ -69,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn devices_read_and_print() {
+    fn lists_parse_and_print() {
         for text in [
             "cuda",
             "cuda:1",
@@ -87,10 +89,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_device_is_named() {
+    fn an_error_names_the_invalid_device() {
         for (text, words) in [
             ("", "is no device"),
-            ("gpu", "\"gpu\" is no device; cuda"),
+            ("gpu", "\"gpu\" is no device; expected cuda"),
             ("cuda?", "is no device"),
             ("cuda,,rdma", "is no device"),
             ("cuda,", "is no device"),

@@ -1,11 +1,11 @@
-//! Variables of the environment that people set.
+//! Environment variables that the user sets.
 
 use crate::error::{Error, Result};
 
-/// What a variable says; none when it is not set, or says nothing.
+/// Returns the value of a variable, or `None` if it is not set or blank.
 ///
 /// # Errors
-/// [`Error::Invalid`] when it is no text.
+/// [`Error::Invalid`] if the value is not UTF-8.
 pub fn text(name: &str) -> Result<Option<String>> {
     match std::env::var(name) {
         Ok(value) => Ok(Some(value).filter(|value| !value.trim().is_empty())),

@@ -14,21 +14,21 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// This host, or this build, cannot do it.
+    /// This host or this build does not support the request.
     Unsupported {
         /// The request.
         what: String,
         /// The reason, and the remedy.
         why: String,
     },
-    /// There is not enough memory.
+    /// The host has not enough memory.
     NoSpace(NoSpace),
     /// An argument is invalid.
     Invalid {
         /// The argument, its value, and the expected values.
         what: String,
     },
-    /// The kernel refused.
+    /// A system call failed.
     Os {
         /// The failed operation, with its operands.
         doing: String,
@@ -70,7 +70,7 @@ pub enum Error {
     Limit {
         /// The device.
         device: String,
-        /// Bytes asked.
+        /// The requested size, in bytes.
         asked: usize,
         /// The size of the block, in bytes, that the request would take.
         block: usize,
@@ -118,12 +118,12 @@ impl fmt::Display for Error {
                     write!(f, " (which takes {})", bytes(block))?;
                 }
                 let (limit, taken) = (bytes(limit), bytes(registered));
-                write!(f, ": this allocator may register {limit} and has registered {taken}; make it with a higher limit")?;
-                f.write_str(if *registered > 0 { ", or take blocks of sizes that were freed" } else { "" })
+                write!(f, ": this allocator may register {limit} and has registered {taken}; raise its limit")?;
+                f.write_str(if *registered > 0 { ", or reuse the sizes of freed blocks" } else { "" })
             }
             Error::Forked => f.write_str(
-                "this process was forked from the one that has the registrations, and they do not go through fork: open the \
-                 device, and make a cache or an allocator, anew here",
+                "this process is a forked child, and registrations are not inherited: open the device here, and make a new \
+                 cache or allocator",
             ),
         }
     }
@@ -169,7 +169,7 @@ impl Error {
         move |source| Error::Os { doing, source: source.into() }
     }
 
-    /// Returns whether a device has no room, so that the end of another registration may help.
+    /// Returns whether the device has no room, so that ending another registration may help.
     pub(crate) fn is_out_of_memory(&self) -> bool {
         let code = match self {
             Error::Registration { source, .. } => source.as_ref().and_then(io::Error::raw_os_error),
@@ -208,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_budget_says_what_is_taken_and_of_what() {
+    fn a_budget_error_states_the_usage_and_the_limits() {
         let text = |regions, bytes, leased| {
             let (device, span) = ("mlock".into(), Span::new(0x1000, 1).unwrap());
             Error::Budget { device, span, regions, bytes, leased }.to_string()

@@ -93,8 +93,8 @@
 //!   protection.
 //!
 //! The kernel reports nothing for `shmat` with `SHM_REMAP`, `remap_file_pages`,
-//! `MADV_GUARD_INSTALL`, and for holes and truncation of a file through a descriptor. Who does that
-//! to registered memory calls [`invalidate`](RegistrationCache::invalidate) before.
+//! `MADV_GUARD_INSTALL`, and for holes and truncation of a file through a descriptor. Before a
+//! program does so to registered memory, it calls [`invalidate`](RegistrationCache::invalidate).
 
 mod cache;
 #[cfg(feature = "cuda")]
@@ -103,7 +103,7 @@ mod device;
 mod device_list;
 mod environment;
 pub mod error;
-mod locked;
+mod lock_counts;
 mod mlock;
 mod monitor;
 pub mod own_ranges;
@@ -130,3 +130,8 @@ pub use registrar::{Overlap, Probe, Registrar, Registration};
 pub use span::{Access, InvalidSpan, Span};
 #[cfg(feature = "rdma")]
 pub use verbs::{Verbs, VerbsHandle, VerbsKey};
+
+/// Compiles and runs the examples of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,4 +1,4 @@
-//! Plain page-locking: the registrar that every machine has.
+//! Page-locking by `mlock(2)`, a registrar that works on every host.
 
 #![allow(unsafe_code)]
 
@@ -6,7 +6,7 @@ use std::io;
 use std::sync::Mutex;
 
 use crate::error::{Bytes, Error, Result};
-use crate::locked::Locked;
+use crate::lock_counts::LockCounts;
 use crate::poison::IgnorePoison;
 use crate::registrar::{Overlap, Probe, Registrar};
 use crate::span::{Access, Span};
@@ -14,30 +14,33 @@ use hostbuf_os::fork_guard::ForkGuard;
 use hostbuf_os::maps::{self, RangeAccess};
 use hostbuf_os::{memlock, memory};
 
-/// So many pages are unlocked one by one sooner than `/proc/self/maps` is read.
-const FEW: usize = 64;
+/// The largest number of pages that are unlocked one by one. For more pages, reading
+/// `/proc/self/maps` is faster.
+const FEW_PAGES: usize = 64;
 
-/// Locks pages into memory by `mlock(2)`. The kernel counts no locks: one munlock unlocks a page
-/// however often it was locked. So locks are counted here, and each page is unlocked with its last
-/// registration. What the program locks itself is not known here, and is unlocked with it.
+/// Locks pages into memory by `mlock(2)`. The kernel does not count locks: one `munlock` unlocks a
+/// page however often it was locked. This registrar therefore counts the locks, and unlocks a page
+/// with its last registration. It does not know of locks that the program makes itself, and removes
+/// them too.
 ///
-/// There is no device, so nobody writes: [`Access::WRITE`] is taken for memory that is mapped
-/// read-only too.
+/// There is no device, so nothing writes: memory that is mapped read-only can be registered with
+/// [`Access::WRITE`].
 ///
 /// The kernel splits a mapping where a locked part of it begins and ends, and an `mremap` over
-/// several mappings fails with EFAULT. So while a part of a mapping is registered the program
-/// cannot move or grow all of it at once; `realloc` copies then.
+/// several mappings fails with `EFAULT`. So while a part of a mapping is registered, the program
+/// cannot move or grow the whole mapping; `realloc` then copies.
 ///
-/// It belongs to the process that made it: locks are not inherited. In a forked child a
-/// registration is an error, and ending one does nothing.
+/// An `Mlock` belongs to the process that made it, since children do not inherit locks. In a forked
+/// child, registering returns an error and deregistering does nothing.
 ///
-/// The system call is made directly: address sanitizers put a function that does nothing in the
-/// place of the C library's.
+/// It makes the system calls directly, since address sanitizers replace `mlock` and `munlock` of
+/// the C library by functions that do nothing.
+#[doc(alias = "mlock")]
 #[derive(Debug)]
 pub struct Mlock {
     page: usize,
     fork_guard: ForkGuard,
-    locked: Mutex<Locked>,
+    locked: Mutex<LockCounts>,
 }
 
 impl Default for Mlock {
@@ -47,14 +50,14 @@ impl Default for Mlock {
 }
 
 fn lock(span: Span) -> io::Result<()> {
-    // SAFETY: locking changes no content; a range that is not mapped is an error.
+    // SAFETY: locking changes no content; the kernel returns an error for an unmapped range.
     match unsafe { libc::syscall(libc::SYS_mlock, span.start(), span.len()) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// Unlocks everything up to the first hole. Whether there is none.
+/// Unlocks `span` up to the first hole. Returns whether there is no hole.
 fn unlock_to_hole(span: Span) -> io::Result<bool> {
     // SAFETY: unlocking changes no content.
     match unsafe { libc::syscall(libc::SYS_munlock, span.start(), span.len()) } {
@@ -66,14 +69,14 @@ fn unlock_to_hole(span: Span) -> io::Result<bool> {
 }
 
 impl Mlock {
-    /// One for this process. Two of them would unlock each other's pages.
+    /// Makes the registrar of this process. Two of them would unlock each other's pages.
     #[must_use]
     pub fn new() -> Mlock {
         let page = memory::page_size() as usize;
         Mlock { page, fork_guard: ForkGuard::current(), locked: Mutex::default() }
     }
 
-    /// Whether this process may lock memory, and how much.
+    /// Checks whether this process may lock memory, and reports the limit.
     #[must_use]
     pub fn probe() -> Probe {
         match memlock::limit() {
@@ -87,13 +90,13 @@ impl Mlock {
         Error::Registration { device: self.name(), span, access, why: why.into(), source: Some(source) }
     }
 
-    /// Unlocks what of `span` is mapped, also behind holes. What has been unmapped is unlocked by
-    /// that.
+    /// Unlocks the mapped parts of `span`, also those after holes. The kernel has unlocked unmapped
+    /// parts already.
     fn unlock(&self, span: Span) -> io::Result<()> {
         if unlock_to_hole(span)? {
             return Ok(());
         }
-        if span.len() <= FEW * self.page {
+        if span.len() <= FEW_PAGES * self.page {
             return self.unlock_pages(span);
         }
         let mut result = Ok(());
@@ -101,7 +104,7 @@ impl Mlock {
             let (start, end) = (mapped.start.max(span.start()), mapped.end.min(span.end()));
             if let Some(part) = end.checked_sub(start).and_then(|length| Span::new(start, length).ok()) {
                 let whole = unlock_to_hole(part);
-                // Somebody has unmapped some of it since.
+                // Another thread may have unmapped a part of it since.
                 let whole = whole.and_then(|whole| if whole { Ok(()) } else { self.unlock_pages(part) });
                 if whole.is_err() {
                     result = whole;
@@ -109,7 +112,7 @@ impl Mlock {
             }
             mapped.end < span.end()
         });
-        // Where there is no /proc the long way is left.
+        // Without /proc, pages are unlocked one by one.
         if read.is_ok() { result } else { self.unlock_pages(span) }
     }
 
@@ -119,7 +122,8 @@ impl Mlock {
     }
 }
 
-/// Why the kernel would not lock `whole`, of which `more` bytes were not locked before.
+/// Returns the reason why the kernel did not lock `whole`, of which `more` bytes were not locked
+/// before, and the remedy.
 fn explain(source: &io::Error, whole: Span, more: usize) -> String {
     if source.raw_os_error() == Some(libc::EPERM) {
         return "this process may lock no memory (RLIMIT_MEMLOCK is 0); raise `ulimit -l`".into();
@@ -134,8 +138,8 @@ fn explain(source: &io::Error, whole: Span, more: usize) -> String {
     match maps::range_access(whole.start(), whole.end()) {
         Ok(RangeAccess::Hole(at)) => format!("nothing is mapped at {at:#x}, or it may not be read"),
         _ => format!(
-            "the kernel does not lock it, and says no more. In a user namespace (a rootless container) the limit of locked memory \
-             binds root too; this process has locked {}: raise `ulimit -l` outside",
+            "the kernel does not lock it and gives no further reason. In a user namespace (a rootless container) the limit of \
+             locked memory binds root too; this process has locked {}: raise `ulimit -l` outside",
             Bytes(taken)
         ),
     }
@@ -160,19 +164,19 @@ impl Registrar for Mlock {
     fn key(&self, (): &()) {}
 
     fn register(&self, span: Span, access: Access) -> Result<()> {
-        // The lock may be held by a thread that a child does not have.
+        // In a child, a thread that exists only in the parent may hold the lock.
         if !self.fork_guard.is_current() {
             return Err(Error::Forked);
         }
         let whole = span.pages(self.page);
-        // Held across the system calls: the count and the kernel's state change together. Nothing
-        // of the cache waits here.
+        // Held across the system calls, so that the count and the kernel's state change together.
+        // No lock of the cache is held here.
         let mut locked = self.locked.lock().ignore_poison();
-        // All of it, so that a hole shows even where every page beside it is locked already.
+        // Locks pages that are locked already too, so that the kernel reports every hole.
         if let Err(source) = lock(whole) {
             let gaps = locked.gaps(whole);
-            // It has locked everything up to the first hole, and so that is where unlocking may end
-            // too. What others have stays locked.
+            // The kernel has locked everything up to the first hole, so unlocking may end there
+            // too. The pages of other registrations stay locked.
             for gap in &gaps {
                 if !unlock_to_hole(*gap).unwrap_or(false) {
                     break;

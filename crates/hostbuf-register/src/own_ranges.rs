@@ -19,7 +19,7 @@ struct Range {
     number: u64,
     span: Span,
     keeper: Keeper,
-    /// No new registration may let a device write there.
+    /// True if no new registration may let a device write to the range.
     frozen: bool,
 }
 
@@ -45,7 +45,7 @@ pub trait FreezeObserver: Send + Sync {
     }
 }
 
-struct Owned {
+struct OwnRanges {
     ranges: Vec<Range>,
     /// Registrations that a user holds: their number, range and device.
     writing: Vec<(u64, Span, String)>,
@@ -53,15 +53,15 @@ struct Owned {
     observers: Vec<Weak<dyn FreezeObserver>>,
 }
 
-static OWNED: Mutex<Owned> =
-    Mutex::new(Owned { ranges: Vec::new(), writing: Vec::new(), numbers: 0, observers: Vec::new() });
+static OWN_RANGES: Mutex<OwnRanges> =
+    Mutex::new(OwnRanges { ranges: Vec::new(), writing: Vec::new(), numbers: 0, observers: Vec::new() });
 
-fn owned() -> MutexGuard<'static, Owned> {
-    hold_around_fork!(OWNED: Owned);
-    OWNED.lock().ignore_poison()
+fn own_ranges() -> MutexGuard<'static, OwnRanges> {
+    hold_around_fork!(OWN_RANGES: OwnRanges);
+    OWN_RANGES.lock().ignore_poison()
 }
 
-impl Owned {
+impl OwnRanges {
     fn next_number(&mut self) -> u64 {
         self.numbers += 1;
         self.numbers
@@ -88,15 +88,15 @@ pub struct OwnRange {
 #[must_use]
 #[allow(unsafe_code, reason = "a false declaration lets a device use freed pages")]
 pub unsafe fn declare(span: Span, keeper: Keeper) -> OwnRange {
-    let mut owned = owned();
-    let number = owned.next_number();
-    owned.ranges.push(Range { number, span, keeper, frozen: false });
+    let mut own = own_ranges();
+    let number = own.next_number();
+    own.ranges.push(Range { number, span, keeper, frozen: false });
     OwnRange { number }
 }
 
 impl Drop for OwnRange {
     fn drop(&mut self) {
-        owned().ranges.retain(|range| range.number != self.number);
+        own_ranges().ranges.retain(|range| range.number != self.number);
     }
 }
 
@@ -104,11 +104,11 @@ impl Drop for OwnRange {
 /// memory.
 ///
 /// It must not be called under a lock that a cache's monitor takes: other threads allocate while
-/// they hold the lock here.
+/// they hold the lock of the list.
 #[must_use]
 pub fn find(span: Span) -> Option<(Span, Arc<dyn Send + Sync>)> {
-    let owned = owned();
-    let inside = owned.ranges.iter().filter(|range| range.span.contains(span));
+    let own = own_ranges();
+    let inside = own.ranges.iter().filter(|range| range.span.contains(span));
     inside
         .map(|range| (range.span, range.keeper.upgrade()))
         .find_map(|(whole, keeper)| Some((whole, keeper?)))
@@ -119,7 +119,7 @@ pub fn find(span: Span) -> Option<(Span, Arc<dyn Send + Sync>)> {
 /// # Errors
 /// [`Error::Freeze`] if a part of it is frozen, or is being frozen.
 pub fn may_write(span: Span) -> Result<()> {
-    if owned().is_frozen(span) { Err(refusal(span)) } else { Ok(()) }
+    if own_ranges().is_frozen(span) { Err(refusal(span)) } else { Ok(()) }
 }
 
 fn refusal(span: Span) -> Error {
@@ -132,9 +132,9 @@ fn refusal(span: Span) -> Error {
 
 /// Adds an observer of freezing, for as long as it lives.
 pub fn observe(observer: Weak<dyn FreezeObserver>) {
-    let mut owned = owned();
-    owned.observers.retain(|observer| observer.strong_count() > 0);
-    owned.observers.push(observer);
+    let mut own = own_ranges();
+    own.observers.retain(|observer| observer.strong_count() > 0);
+    own.observers.push(observer);
 }
 
 /// A registration of the user that lets a device write. Freezing of its range fails while this
@@ -145,24 +145,25 @@ pub struct Writing {
 }
 
 impl Writing {
-    /// Notes a registration of `span` with `device`, before it is made.
+    /// Records a registration of `span` with `device`. It is called before the registration is
+    /// made.
     ///
     /// # Errors
     /// As [`may_write`].
     pub fn new(span: Span, device: String) -> Result<Writing> {
-        let mut owned = owned();
-        if owned.is_frozen(span) {
+        let mut own = own_ranges();
+        if own.is_frozen(span) {
             return Err(refusal(span));
         }
-        let number = owned.next_number();
-        owned.writing.push((number, span, device));
+        let number = own.next_number();
+        own.writing.push((number, span, device));
         Ok(Writing { number })
     }
 }
 
 impl Drop for Writing {
     fn drop(&mut self) {
-        owned().writing.retain(|(number, ..)| *number != self.number);
+        own_ranges().writing.retain(|(number, ..)| *number != self.number);
     }
 }
 
@@ -182,24 +183,23 @@ impl Freezing {
     /// registration of the user has ended.
     pub fn begin(span: Span) -> Result<Freezing> {
         let (mut freezing, observers) = {
-            let mut owned = owned();
-            if let Some((_, held, device)) = owned.writing.iter().find(|(_, held, _)| held.overlaps(span)) {
+            let mut own = own_ranges();
+            if let Some((_, held, device)) = own.writing.iter().find(|(_, held, _)| held.overlaps(span)) {
                 let why = format!(
-                    "{held} is registered with {device} by this process so that the device can write into it: end that \
-                     registration first, or make it for reading only"
+                    "this process has registered {held} with {device} with write access: end that registration first, or register \
+                     the range for reading only"
                 );
                 return Err(Error::not_frozen(why));
             }
-            let undo = !owned.is_frozen(span);
-            owned
-                .ranges
+            let undo = !own.is_frozen(span);
+            own.ranges
                 .iter_mut()
                 .filter(|range| range.span.overlaps(span))
                 .for_each(|range| range.frozen = true);
-            let observers: Vec<_> = owned.observers.iter().filter_map(Weak::upgrade).collect();
+            let observers: Vec<_> = own.observers.iter().filter_map(Weak::upgrade).collect();
             (Freezing { span, undo, observers: Vec::new() }, observers)
         };
-        // Without the lock: ending asks a device.
+        // Without the lock, since ending a registration calls a device.
         for observer in &observers {
             observer.prepare(span).map_err(Error::not_frozen)?;
         }
@@ -227,7 +227,7 @@ impl Drop for Freezing {
     fn drop(&mut self) {
         if self.undo {
             let span = self.span;
-            owned()
+            own_ranges()
                 .ranges
                 .iter_mut()
                 .filter(|range| range.span.overlaps(span))

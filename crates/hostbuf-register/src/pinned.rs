@@ -1,4 +1,4 @@
-//! Memory that is registered from the start: allocate, use, send many times.
+//! An allocator of registered memory.
 
 #![allow(unsafe_code)]
 
@@ -21,29 +21,30 @@ use crate::span::{Access, Span};
 use hostbuf_os::fork_guard::ForkGuard;
 use hostbuf_os::memory;
 
-/// The shortest block, and the alignment of all: one cache line.
-const LEAST: usize = 64;
-/// What is registered for the first block, unless it is longer.
-const FIRST: usize = 2 << 20;
-/// What is registered at a time at most, unless a block is longer.
-const LONGEST: usize = 32 << 20;
+/// The smallest size of a block, and the alignment of all blocks: one cache line.
+const MIN_BLOCK: usize = 64;
+/// The length of the first slab, unless the first block is longer.
+const FIRST_SLAB: usize = 2 << 20;
+/// The maximum length of a slab, unless a block is longer.
+const MAX_SLAB: usize = 32 << 20;
 
-/// Gives out blocks of registered memory. What is freed is kept for the next block of its size,
-/// registered as it is, so that allocating again costs no registration; slabs of memory go when the
-/// allocator and all its blocks have gone.
+/// Allocates blocks of registered memory. A freed block stays registered and serves the next
+/// request of its size, so allocating again costs no registration. The slabs are released when the
+/// allocator and all its blocks are dropped.
 ///
-/// Blocks have sizes of powers of two, at least 64 bytes, and are zeroed only when their memory is
-/// new. Threads may share it: while one waits for the device, others take blocks that are there,
-/// and give them back.
+/// The size of a block is a power of two, at least 64 bytes. A block is zeroed only if its memory
+/// is new. Threads may share an allocator: while one of them waits for the device, the others
+/// allocate from existing slabs and free blocks.
 ///
-/// Slabs are registered whole: the first has 2 MiB, each later one as much as all before it
-/// together, up to 32 MiB, and a block that is longer has one of its own. So the first small block
-/// takes 2 MiB of `ulimit -l` (or of the limit given here, where that is less). Where the device or
-/// the host has no room for so much, a slab is halved until it has, down to the block's own pages.
+/// Each slab is one registration. The first slab has 2 MiB. Each later slab is as long as all
+/// earlier ones together, up to 32 MiB; a longer block gets a slab of its own. So the first small
+/// block takes 2 MiB of `ulimit -l`, or of the allocator's limit if that is less. If the device or
+/// the host has no room for a slab, the allocator halves its length until there is room, down to
+/// the pages of the block.
 ///
-/// It belongs to the process that made it, and so do its blocks: their memory is shared, so what a
-/// forked child writes into a block its parent reads. A child gets no blocks from it, and gives
-/// none back.
+/// An allocator and its blocks belong to the process that made them. Their memory is shared with
+/// forked children: the parent reads the bytes that a child writes into a block. A child cannot
+/// allocate blocks, and blocks that it drops are not freed.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -62,26 +63,26 @@ pub struct PinnedAlloc<R: Registrar> {
     shared: Arc<Shared<R>>,
 }
 
-/// What an allocator and its blocks have in common.
+/// The state that an allocator shares with its blocks.
 struct Shared<R: Registrar> {
     fork_guard: ForkGuard,
-    /// Never held while memory is taken or registered: that may take long.
-    state: Mutex<State<R>>,
-    /// A slab has come, or will not.
+    /// The lock is not held while memory is mapped or registered, which may take long.
+    state: Mutex<AllocatorState<R>>,
+    /// Signals that a new slab is complete or has failed.
     grown: Condvar,
 }
 
-struct State<R: Registrar> {
+struct AllocatorState<R: Registrar> {
     slabs: Vec<Slab<R>>,
-    /// Freed blocks by size: which slab, and where in it.
+    /// The freed blocks by size: the index of the slab, and the offset in it.
     free: BTreeMap<usize, Vec<(usize, usize)>>,
     registered: usize,
-    /// Bytes of the slabs that are being made.
+    /// The bytes of the slabs that are being made.
     reserved: usize,
-    /// The room that each slab that is being made will have for others' blocks.
-    coming: Vec<usize>,
-    /// What is registered at a time at most: less than [`LONGEST`] where that was too much before.
-    longest: usize,
+    /// The space for further blocks in each slab that is being made.
+    upcoming: Vec<usize>,
+    /// The maximum length of the next slab: less than [`MAX_SLAB`] after a slab had no room.
+    max_slab: usize,
 }
 
 struct Slab<R: Registrar> {
@@ -111,15 +112,15 @@ impl SlabMemory {
     }
 }
 
-/// A slab that is being made: its bytes are reserved until it is there, or cannot be.
+/// A slab that is being made. Its bytes are reserved until it is complete or has failed.
 struct Growth<'a, R: Registrar> {
     shared: &'a Shared<R>,
-    /// The block that it is made for.
+    /// The size of the block that needs the slab.
     size: usize,
     length: usize,
 }
 
-/// A block. It goes back to its allocator when it is dropped.
+/// A block of registered memory. Dropping it returns it to its allocator.
 pub struct Pinned<R: Registrar> {
     registration: Arc<Registration<R>>,
     shared: Arc<Shared<R>>,
@@ -131,21 +132,22 @@ pub struct Pinned<R: Registrar> {
 }
 
 impl<R: Registrar> Shared<R> {
-    /// To be asked in the process that made it only: a thread that a child does not have may hold
-    /// the lock.
-    fn held(&self) -> MutexGuard<'_, State<R>> {
+    /// Locks the state. It must not be called in a forked child: a thread that exists only in the
+    /// parent may hold the lock.
+    fn lock(&self) -> MutexGuard<'_, AllocatorState<R>> {
         self.state.lock().ignore_poison()
     }
 
-    /// In a forked child the state may be in the middle of a change. So it is never freed there.
+    /// Leaks the state in a forked child, where a change of it may be half done.
     fn leave_to_the_parent(self: &Arc<Self>) {
         mem::forget(self.clone());
     }
 }
 
-impl<R: Registrar> State<R> {
-    /// Room for a block of `size` bytes: which slab, and where in it.
-    fn place(&mut self, size: usize) -> Option<(usize, usize)> {
+impl<R: Registrar> AllocatorState<R> {
+    /// Takes a block of `size` bytes from the existing slabs. Returns the index of the slab and the
+    /// offset in it.
+    fn take(&mut self, size: usize) -> Option<(usize, usize)> {
         if let Some(place) = self.free.get_mut(&size).and_then(Vec::pop) {
             return Some(place);
         }
@@ -155,34 +157,40 @@ impl<R: Registrar> State<R> {
         Some((slab, offset))
     }
 
-    /// How long a new slab for a block of `size` bytes is: at least its pages, and at most what is
-    /// left of `limit`.
+    /// Returns the length of a new slab for a block of `size` bytes: at least the block's pages, at
+    /// most the rest of `limit`. Returns `None` if the block does not fit.
     fn next_length(&self, size: usize, limit: usize) -> Option<usize> {
         let page = memory::page_size() as usize;
         let taken = self.registered + self.reserved;
         let left = limit.saturating_sub(taken) / page * page;
         let least = size.checked_next_multiple_of(page).filter(|least| *least <= left)?;
-        Some(taken.max(FIRST).min(self.longest).min(left).max(least))
+        Some(taken.max(FIRST_SLAB).min(self.max_slab).min(left).max(least))
     }
 }
 
 impl<'a, R: Registrar> Growth<'a, R> {
-    fn reserve(shared: &'a Shared<R>, state: &mut State<R>, size: usize, length: usize) -> Growth<'a, R> {
+    fn reserve(
+        shared: &'a Shared<R>,
+        state: &mut AllocatorState<R>,
+        size: usize,
+        length: usize,
+    ) -> Growth<'a, R> {
         state.reserved += length;
-        state.coming.push(length - size);
+        state.upcoming.push(length - size);
         Growth { shared, size, length }
     }
 
-    fn give_back(&self, state: &mut State<R>) {
+    fn unreserve(&self, state: &mut AllocatorState<R>) {
         state.reserved -= self.length;
         let room = self.length - self.size;
-        if let Some(own) = state.coming.iter().position(|&other| other == room) {
-            state.coming.swap_remove(own);
+        if let Some(own) = state.upcoming.iter().position(|&other| other == room) {
+            state.upcoming.swap_remove(own);
         }
         self.shared.grown.notify_all();
     }
 
-    /// Half as long, or as long as its block; `None` when it is that short already.
+    /// Halves the length, down to the pages of the block. Returns `None` if the slab is that short
+    /// already.
     fn shorter(self) -> Option<Growth<'a, R>> {
         let page = memory::page_size() as usize;
         let least = self.size.next_multiple_of(page);
@@ -190,56 +198,57 @@ impl<'a, R: Registrar> Growth<'a, R> {
             return None;
         }
         let this = ManuallyDrop::new(self);
-        let mut state = this.shared.held();
-        this.give_back(&mut state);
+        let mut state = this.shared.lock();
+        this.unreserve(&mut state);
         let length = (this.length / 2).next_multiple_of(page).max(least);
-        state.longest = length;
+        state.max_slab = length;
         Some(Growth::reserve(this.shared, &mut state, this.size, length))
     }
 
-    /// The slab is there, with its block in it. Its place.
-    fn done(self, slab: Slab<R>) -> (MutexGuard<'a, State<R>>, usize) {
+    /// Adds the finished slab, with the block in it, to the allocator. Returns the locked state and
+    /// the index of the slab.
+    fn finish(self, slab: Slab<R>) -> (MutexGuard<'a, AllocatorState<R>>, usize) {
         let this = ManuallyDrop::new(self);
-        let mut state = this.shared.held();
-        this.give_back(&mut state);
-        state.longest = LONGEST.min(state.longest * 2);
+        let mut state = this.shared.lock();
+        this.unreserve(&mut state);
+        state.max_slab = MAX_SLAB.min(state.max_slab * 2);
         state.registered += slab.length;
         state.slabs.push(slab);
-        let place = state.slabs.len() - 1;
-        (state, place)
+        let index = state.slabs.len() - 1;
+        (state, index)
     }
 }
 
 impl<R: Registrar> Drop for Growth<'_, R> {
     fn drop(&mut self) {
-        self.give_back(&mut self.shared.held());
+        self.unreserve(&mut self.shared.lock());
     }
 }
 
 impl<R: Registrar> PinnedAlloc<R> {
-    /// An allocator that registers at most `limit` bytes with `registrar`. Nothing is registered
-    /// yet.
+    /// Makes an allocator that registers at most `limit` bytes with `registrar`. The first
+    /// allocation registers the first slab.
     #[must_use]
     pub fn new(registrar: Arc<R>, access: Access, limit: usize) -> PinnedAlloc<R> {
-        let state = State {
+        let state = AllocatorState {
             slabs: Vec::new(),
             free: BTreeMap::new(),
             registered: 0,
             reserved: 0,
-            coming: Vec::new(),
-            longest: LONGEST,
+            upcoming: Vec::new(),
+            max_slab: MAX_SLAB,
         };
         let (fork_guard, grown) = (ForkGuard::current(), Condvar::new());
         let shared = Arc::new(Shared { fork_guard, state: Mutex::new(state), grown });
         PinnedAlloc { registrar, access, limit, shared }
     }
 
-    /// A block of `length` bytes.
+    /// Allocates a block of `length` bytes.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for 0 bytes; [`Error::Limit`] above the limit, before any memory is
-    /// taken; [`Error::NoSpace`]; [`Error::Forked`] in a child of the process that made the
-    /// allocator; as [`Registrar::register`].
+    /// [`Error::Invalid`] for 0 bytes; [`Error::Limit`] if the limit would be exceeded, before any
+    /// memory is mapped; [`Error::NoSpace`] if the host has too little memory; [`Error::Forked`] in
+    /// a child of the process that made the allocator; the errors of [`Registrar::register`].
     pub fn allocate(&self, length: usize) -> Result<Pinned<R>> {
         if !self.shared.fork_guard.is_current() {
             return Err(Error::Forked);
@@ -247,19 +256,20 @@ impl<R: Registrar> PinnedAlloc<R> {
         if length == 0 {
             return Err(Error::invalid("a block of 0 bytes"));
         }
-        let too_long =
-            || Error::invalid(format!("a block of {}: no address space has so much", Bytes(length as u64)));
-        let size = length.max(LEAST).checked_next_power_of_two().ok_or_else(too_long)?;
-        let mut state = self.shared.held();
+        let too_long = || {
+            Error::invalid(format!("a block of {} is larger than any address space", Bytes(length as u64)))
+        };
+        let size = length.max(MIN_BLOCK).checked_next_power_of_two().ok_or_else(too_long)?;
+        let mut state = self.shared.lock();
         loop {
-            if let Some((slab, offset)) = state.place(size) {
+            if let Some((slab, offset)) = state.take(size) {
                 return Ok(self.block(&state, slab, offset, length, size));
             }
-            if !state.coming.iter().any(|room| size <= *room) {
+            if !state.upcoming.iter().any(|room| size <= *room) {
                 break;
             }
-            // Another thread makes a slab that has room for both: one of its own would wait for the
-            // device as long.
+            // Another thread makes a slab with room for this block too. A slab of its own would
+            // take this thread as long.
             state = self.shared.grown.wait(state).ignore_poison();
         }
         let Some(wanted) = state.next_length(size, self.limit) else {
@@ -274,18 +284,26 @@ impl<R: Registrar> PinnedAlloc<R> {
         Ok(self.block(&state, slab, 0, length, size))
     }
 
-    /// The block at `offset` of a slab. It has `size` bytes, of which `length` were asked for.
-    fn block(&self, state: &State<R>, slab: usize, offset: usize, length: usize, size: usize) -> Pinned<R> {
+    /// Makes the block at `offset` of a slab. It has `size` bytes, of which `length` were
+    /// requested.
+    fn block(
+        &self,
+        state: &AllocatorState<R>,
+        slab: usize,
+        offset: usize,
+        length: usize,
+        size: usize,
+    ) -> Pinned<R> {
         let Slab { registration, start, .. } = &state.slabs[slab];
         let (registration, start) = (registration.clone(), start + offset);
         Pinned { registration, shared: self.shared.clone(), slab, offset, size, start, length }
     }
 
-    /// Makes the slab; without the lock.
-    fn grow<'a>(&self, mut growth: Growth<'a, R>) -> Result<(MutexGuard<'a, State<R>>, usize)> {
+    /// Makes the slab without holding the lock.
+    fn grow<'a>(&self, mut growth: Growth<'a, R>) -> Result<(MutexGuard<'a, AllocatorState<R>>, usize)> {
         loop {
             let error = match self.slab(growth.length, growth.size) {
-                Ok(slab) => return Ok(growth.done(slab)),
+                Ok(slab) => return Ok(growth.finish(slab)),
                 Err(error) => error,
             };
             let no_room = matches!(error, Error::NoSpace { .. }) || error.is_out_of_memory();
@@ -296,17 +314,18 @@ impl<R: Registrar> PinnedAlloc<R> {
     fn slab(&self, length: usize, used: usize) -> Result<Slab<R>> {
         let memory = SlabMemory::new(length)?;
         let start = memory.segment.start();
-        // Pages of 2 MiB may have made the segment longer than that, and the limit is of what is
-        // registered.
+        // With pages of 2 MiB the segment may be longer than `length`. The limit counts registered
+        // bytes.
         let span = Span::new(start, length)?;
         let registration = Registration::with_keepalive(&self.registrar, span, self.access, memory)?;
         Ok(Slab { registration: Arc::new(registration), start, length, used })
     }
 
-    /// Bytes that are registered now; none in a forked child, whose they are not.
+    /// Returns the number of registered bytes. In a forked child it is 0, since the registrations
+    /// belong to the parent.
     #[must_use]
     pub fn registered(&self) -> usize {
-        if self.shared.fork_guard.is_current() { self.shared.held().registered } else { 0 }
+        if self.shared.fork_guard.is_current() { self.shared.lock().registered } else { 0 }
     }
 }
 
@@ -326,19 +345,19 @@ impl<R: Registrar> fmt::Debug for PinnedAlloc<R> {
 }
 
 impl<R: Registrar> Pinned<R> {
-    /// What requests about the block are made with.
+    /// Returns the key for requests to the device that concern the block.
     #[must_use]
     pub fn key(&self) -> R::Key {
         self.registration.key()
     }
 
-    /// All that the device gave for the memory that the block lies in.
+    /// Returns the device's handle of the registration that contains the block.
     #[must_use]
     pub fn handle(&self) -> &R::Handle {
         self.registration.handle()
     }
 
-    /// The registered range that the block lies in.
+    /// Returns the registered range that contains the block.
     #[must_use]
     pub fn registered(&self) -> Span {
         self.registration.span()
@@ -349,15 +368,15 @@ impl<R: Registrar> Deref for Pinned<R> {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: this block's alone until it is dropped, inside the slab, which the registration
-        // keeps mapped.
+        // SAFETY: the bytes belong to this block alone until it is dropped. They lie in the slab,
+        // which the registration keeps mapped.
         unsafe { std::slice::from_raw_parts(self.start as *const u8, self.length) }
     }
 }
 
 impl<R: Registrar> DerefMut for Pinned<R> {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and borrowed mutably.
+        // SAFETY: as above; `self` is borrowed mutably.
         unsafe { std::slice::from_raw_parts_mut(self.start as *mut u8, self.length) }
     }
 }
@@ -367,7 +386,7 @@ impl<R: Registrar> Drop for Pinned<R> {
         if !self.shared.fork_guard.is_current() {
             return self.shared.leave_to_the_parent();
         }
-        self.shared.held().free.entry(self.size).or_default().push((self.slab, self.offset));
+        self.shared.lock().free.entry(self.size).or_default().push((self.slab, self.offset));
     }
 }
 
@@ -389,20 +408,20 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_apart_registered_once_and_used_again() {
+    fn blocks_are_disjoint_registered_once_and_reused() {
         let (fake, pinned) = pinned(1 << 30);
         let mut blocks: Vec<_> = (1..200).map(|n| pinned.allocate(n * 37).unwrap()).collect();
         for (n, block) in blocks.iter_mut().enumerate() {
-            assert!(block.iter().all(|&b| b == 0) && (block.as_ptr() as usize).is_multiple_of(LEAST));
+            assert!(block.iter().all(|&b| b == 0) && (block.as_ptr() as usize).is_multiple_of(MIN_BLOCK));
             assert!(block.registered().contains(Span::of(block).unwrap()));
             block.fill(n as u8);
         }
         assert!(blocks.iter().enumerate().all(|(n, block)| block.iter().all(|&b| b == n as u8)));
-        let places: Vec<_> = blocks.iter().map(|b| b.as_ptr()).collect();
+        let addresses: Vec<_> = blocks.iter().map(|b| b.as_ptr()).collect();
         drop(blocks);
         for n in 1..200 {
             let again = pinned.allocate(n * 37).unwrap();
-            assert!(places.contains(&again.as_ptr()));
+            assert!(addresses.contains(&again.as_ptr()));
         }
         assert_eq!((fake.made(), fake.live().len()), (1, 1));
         let last = pinned.allocate(1).unwrap();
@@ -413,12 +432,12 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_holds_and_large_blocks_have_slabs_of_their_own() {
+    fn the_limit_holds_and_a_large_block_gets_its_own_slab() {
         let (fake, pinned) = pinned(80 << 20);
         let large = pinned.allocate(64 << 20).unwrap();
         assert_eq!(large.len(), 64 << 20);
         assert!(matches!(pinned.allocate(64 << 20), Err(Error::Limit { .. })));
-        // What is left makes one shorter slab.
+        // The rest of the limit is enough for a shorter slab.
         drop(pinned.allocate(1 << 20).unwrap());
         assert!(pinned.registered() <= 80 << 20);
         assert_eq!(fake.made(), 2);

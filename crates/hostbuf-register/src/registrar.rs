@@ -37,7 +37,7 @@ impl fmt::Display for Probe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Probe::Ready(what) => write!(f, "{what}"),
-            Probe::Missing(why) => write!(f, "not here: {why}"),
+            Probe::Missing(why) => write!(f, "not available: {why}"),
         }
     }
 }
@@ -153,10 +153,10 @@ impl<R: Registrar> Registration<R> {
     /// Returns the device's handle.
     ///
     /// # Panics
-    /// Never: the handle goes with the registration.
+    /// Never: a registration has a handle until it is dropped.
     #[must_use]
     pub fn handle(&self) -> &R::Handle {
-        self.handle.as_ref().expect("it is there until the end")
+        self.handle.as_ref().expect("a registration has a handle until it ends")
     }
 
     /// Returns the key for requests to the device.
@@ -165,7 +165,7 @@ impl<R: Registrar> Registration<R> {
         self.registrar.key(self.handle())
     }
 
-    /// The registered range.
+    /// Returns the registered range.
     #[must_use]
     pub fn span(&self) -> Span {
         self.span
@@ -177,7 +177,7 @@ impl<R: Registrar> Registration<R> {
         self.access
     }
 
-    /// Ends it, and says whether that went well; dropping only logs it.
+    /// Ends the registration and returns the result. Dropping it instead only logs an error.
     ///
     /// # Errors
     /// As [`Registrar::deregister`].
@@ -190,14 +190,13 @@ impl<R: Registrar> Registration<R> {
             Some(handle) if self.fork_guard.is_current() => {
                 let result = self.registrar.deregister(self.span, handle);
                 if result.is_err() {
-                    // The device may have it still: then it stays mapped, and is not frozen under
-                    // it.
+                    // The device may still access the memory, so it stays mapped and is not frozen.
                     std::mem::forget(self.memory.take());
                 }
                 result
             }
             Some(handle) => {
-                // The parent's: neither ended nor freed here.
+                // The registration belongs to the parent: it is neither ended nor freed here.
                 std::mem::forget((handle, self.memory.take()));
                 Ok(())
             }
@@ -209,7 +208,7 @@ impl<R: Registrar> Registration<R> {
 impl<R: Registrar> Drop for Registration<R> {
     fn drop(&mut self) {
         if let Err(error) = self.end() {
-            tracing::error!(%error, "a registration could not be ended");
+            tracing::error!(%error, "cannot end a registration");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A range of this process's addresses, and what a device may do with it.
+//! Address ranges of this process, and the access of a device to them.
 
 use std::fmt;
 use std::ops::BitOr;
@@ -83,7 +83,7 @@ impl Span {
     }
 }
 
-/// An address and a length that are no range of memory.
+/// The error for an address and a length that are no range of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidSpan {
     /// The address.
@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spans_know_their_edges() {
+    fn edges_of_spans_are_exact() {
         let span = |start, length| Span::new(start, length).unwrap();
         assert!(Span::new(0, 1).is_err() && Span::new(1, 0).is_err() && Span::new(usize::MAX, 2).is_err());
         let a = span(4096, 4096);
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn writing_from_afar_includes_writing() {
+    fn remote_write_includes_write() {
         assert!(Access::REMOTE_WRITE.allows(Access::WRITE) && Access::ALL.allows(Access::REMOTE_ATOMIC));
         assert!(!Access::WRITE.allows(Access::REMOTE_WRITE) && Access::READ.allows(Access::READ));
         assert!(!Access::REMOTE_READ.writes() && Access::REMOTE_ATOMIC.writes());

@@ -1,12 +1,12 @@
-//! RDMA devices by verbs: InfiniBand, RoCE, iWARP, and their likes in software. What is called a
-//! registration elsewhere is a memory region (MR) here.
+//! RDMA devices (InfiniBand, RoCE, iWARP and software devices) through libibverbs. A registration
+//! is a memory region (MR).
 //!
 //! ```text
-//!   VerbsHandle (MR) ──> Domain: protection domain, context <── Verbs
+//!   VerbsHandle (MR) ──> ProtectionDomain: protection domain, context <── Verbs
 //! ```
 //!
-//! Whoever holds an MR holds the domain, so it always ends before its protection domain, and that
-//! before the context.
+//! Each MR holds a reference to its protection domain, so it is deregistered before the domain is
+//! deallocated, and the domain is deallocated before the context is closed.
 
 #![allow(unsafe_code)]
 
@@ -25,67 +25,67 @@ use crate::span::{Access, Span};
 use hostbuf_os::fork_guard::ForkGuard;
 use hostbuf_os::{kernel, memory};
 
-/// Since which kernel memory that is mapped shared and read-only can be registered for reading.
-/// Before, the kernel asked for pages to write also where nobody was to write.
+/// The first kernel that registers shared read-only mappings for reading. Older kernels request
+/// write access to the pages even if the device only reads.
 const READS_SHARED: (u32, u32) = (6, 2);
 
-/// One RDMA device, opened, with a protection domain of its own. Several may be opened, also of one
-/// device: keys of one mean nothing to the queue pairs of another.
+/// An open RDMA device with a protection domain of its own. A process may open several devices, or
+/// one device several times; the keys of one `Verbs` are not valid for the queue pairs of another.
 ///
-/// Pages without any access (`PROT_NONE`) are refused for writing; for [`Access::READ`] the kernel
-/// may take them, so that a range which runs over the end of a buffer is no error there.
+/// The kernel refuses pages without any access (`PROT_NONE`) for writing. For [`Access::READ`] it
+/// may accept them, so a range that extends beyond the end of a buffer may be no error.
 ///
-/// A frozen buffer can be registered from Linux 6.2 on. On older ones register it before it is
-/// frozen, with [`Access::READ`] or [`Access::REMOTE_READ`], and hold the registration; then the
-/// kernel does not seal it ([`Proof::Weaker`](crate::Proof::Weaker)).
+/// A frozen buffer can be registered from Linux 6.2 on. On older kernels, register it with
+/// [`Access::READ`] or [`Access::REMOTE_READ`] before it is frozen, and hold the registration; the
+/// kernel then does not seal the buffer (`Proof::Weaker`).
 ///
-/// The pointers that it gives are those of the crate `ibverbs-sys`, 0.3.
+/// The raw pointers have the types of the crate `ibverbs-sys`, version 0.3.
 ///
-/// Each registration is charged against the limit of locked memory (`ulimit -l`), also one of pages
-/// that are registered already.
+/// The kernel charges each registration against the limit of locked memory (`ulimit -l`), even if
+/// its pages are registered already.
+#[doc(alias = "ibv_reg_mr")]
 pub struct Verbs {
-    domain: Arc<Domain>,
+    domain: Arc<ProtectionDomain>,
     page: usize,
 }
 
-/// What a device gave for a range: its keys. It ends the registration when it is dropped, in the
-/// process that made it.
+/// A memory region with its keys. Dropping it in the process that made it deregisters the memory.
+#[doc(alias = "ibv_mr")]
 pub struct VerbsHandle {
     region: NonNull<ffi::ibv_mr>,
     local: u32,
     remote: u32,
-    // Behind the region: fields end in this order.
-    domain: Arc<Domain>,
+    // Declared after the region, so that it is dropped after it.
+    domain: Arc<ProtectionDomain>,
 }
 
-/// What requests are made with.
+/// The keys of a memory region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VerbsKey {
-    /// In this process's own requests.
+    /// The local key, for work requests of this process.
     pub lkey: u32,
-    /// In a peer's.
+    /// The remote key, for work requests of a peer.
     pub rkey: u32,
 }
 
-struct Domain {
+struct ProtectionDomain {
     name: String,
     context: NonNull<ffi::ibv_context>,
     protection: NonNull<ffi::ibv_pd>,
     fork_guard: ForkGuard,
 }
 
-// SAFETY: the verbs may be called by any thread, and by several at a time, for all that they make;
-// the pointers are only given to them.
-unsafe impl Send for Domain {}
+// SAFETY: libibverbs is thread-safe for all its objects, and the pointers are only passed to it.
+unsafe impl Send for ProtectionDomain {}
 // SAFETY: as above.
-unsafe impl Sync for Domain {}
-// SAFETY: as above; the keys are copied out, and the region is ended once, by whoever owns this.
+unsafe impl Sync for ProtectionDomain {}
+// SAFETY: as above; the keys are copies, and only the owner of the handle deregisters the region.
 unsafe impl Send for VerbsHandle {}
-// SAFETY: as above; by reference nothing of the region is changed.
+// SAFETY: as above; a shared reference does not change the region.
 unsafe impl Sync for VerbsHandle {}
 
 impl Verbs {
-    /// Whether there is an RDMA device that this process can open.
+    /// Checks whether there is an RDMA device that this process can open.
     #[must_use]
     pub fn probe() -> Probe {
         let names = match Verbs::devices() {
@@ -102,21 +102,23 @@ impl Verbs {
         }
     }
 
-    /// The names of the devices: `mlx5_0`.
+    /// Returns the names of the devices, such as `mlx5_0`.
     ///
     /// # Errors
-    /// [`Error::Os`]; its source is ENOSYS where the kernel has no RDMA.
+    /// [`Error::Os`]; its source is `ENOSYS` if the kernel has no RDMA.
+    #[doc(alias = "ibv_get_device_list")]
     pub fn devices() -> Result<Vec<String>> {
-        Ok(DeviceList::new()?.named().map(|(name, _)| name).collect())
+        Ok(VerbsDevices::new()?.named().map(|(name, _)| name).collect())
     }
 
-    /// Opens the device of that name, the first one without.
+    /// Opens the device with the name `device`, or the first device if `device` is `None`.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] where there is no device, [`Error::Invalid`] when none has that name,
-    /// [`Error::Os`] when it cannot be opened.
+    /// [`Error::Unsupported`] if there is no device, [`Error::Invalid`] if no device has that name,
+    /// [`Error::Os`] if the device cannot be opened.
+    #[doc(alias = "ibv_open_device")]
     pub fn open(device: Option<&str>) -> Result<Verbs> {
-        let list = DeviceList::new().map_err(|error| match error {
+        let list = VerbsDevices::new().map_err(|error| match error {
             Error::Os { source, .. } if source.raw_os_error() == Some(libc::ENOSYS) => {
                 missing("the kernel has no RDMA (module ib_uverbs)")
             }
@@ -132,30 +134,33 @@ impl Verbs {
                 _ => missing("there is none on this host"),
             });
         };
-        // SAFETY: from the list, which lives until the end of this function.
+        // SAFETY: the device is in the list, which lives until the end of this function.
         let context = NonNull::new(unsafe { ffi::ibv_open_device(found.as_ptr()) }).ok_or_else(|| {
             Error::os(format!("opening the RDMA device {name}"))(io::Error::last_os_error())
         })?;
-        // SAFETY: the context just made.
+        // SAFETY: the context was just opened.
         let Some(protection) = NonNull::new(unsafe { ffi::ibv_alloc_pd(context.as_ptr()) }) else {
             let source = io::Error::last_os_error();
-            // SAFETY: as above; nothing else has come to belong to it.
+            // SAFETY: as above; nothing was made in the context.
             unsafe { ffi::ibv_close_device(context.as_ptr()) };
-            return Err(Error::os(format!("making a protection domain on {name}"))(source));
+            return Err(Error::os(format!("allocating a protection domain on {name}"))(source));
         };
-        let domain = Arc::new(Domain { name, context, protection, fork_guard: ForkGuard::current() });
+        let domain =
+            Arc::new(ProtectionDomain { name, context, protection, fork_guard: ForkGuard::current() });
         Ok(Verbs { domain, page: memory::page_size() as usize })
     }
 
-    /// The `ibv_context` of the device, for completion queues. It ends with this and with all that
-    /// is registered by it.
+    /// Returns the `ibv_context` of the device, for completion queues. It stays open until this and
+    /// all its registrations are dropped.
+    #[doc(alias = "ibv_context")]
     #[must_use]
     pub fn context(&self) -> NonNull<ffi::ibv_context> {
         self.domain.context
     }
 
-    /// The `ibv_pd` in which everything is registered, for queue pairs: they have to end before it
-    /// does.
+    /// Returns the `ibv_pd` of all registrations, for queue pairs. Destroy the queue pairs before
+    /// this and its registrations are dropped.
+    #[doc(alias = "ibv_pd")]
     #[must_use]
     pub fn protection_domain(&self) -> NonNull<ffi::ibv_pd> {
         self.domain.protection
@@ -192,22 +197,21 @@ impl Registrar for Verbs {
             return Err(self.failed(span, access, why, None));
         }
         let pd = self.domain.protection.as_ptr();
-        // SAFETY: the domain lives. The kernel looks at the range itself: what is not mapped is an
-        // error. What stands there may be written by the device as `access` says, which whoever
-        // registers it answers for.
+        // SAFETY: the domain is alive. The kernel checks the range and returns an error for
+        // unmapped memory. The caller allows the device the access `access` to the range.
         let region = unsafe { ffi::ibv_reg_mr(pd, span.start() as *mut _, span.len(), flags(access)) };
         let Some(region) = NonNull::new(region) else {
             let source = io::Error::last_os_error();
             return Err(self.failed(span, access, explanation(&source, access), Some(source)));
         };
-        // SAFETY: the verbs have filled it, and change it no more.
+        // SAFETY: ibv_reg_mr has filled the region, and nothing changes it.
         let (local, remote) = unsafe { (region.as_ref().lkey, region.as_ref().rkey) };
         Ok(VerbsHandle { region, local, remote, domain: self.domain.clone() })
     }
 
     fn deregister(&self, span: Span, handle: VerbsHandle) -> Result<()> {
         handle.end().map_err(|source| {
-            let why = "it cannot be ended, and stays pinned until the device is closed";
+            let why = "the memory region cannot be deregistered and stays pinned until the device is closed";
             self.failed(span, Access::READ, why, Some(source))
         })
     }
@@ -220,20 +224,20 @@ impl fmt::Debug for Verbs {
 }
 
 impl VerbsHandle {
-    /// The key for this process's own requests.
+    /// Returns the local key, for work requests of this process.
     #[must_use]
     pub fn lkey(&self) -> u32 {
         self.local
     }
 
-    /// The key that a peer needs.
+    /// Returns the remote key, for work requests of a peer.
     #[must_use]
     pub fn rkey(&self) -> u32 {
         self.remote
     }
 
-    /// The `ibv_mr`, for whoever calls verbs with it. It ends with this, and must not be ended
-    /// otherwise.
+    /// Returns the `ibv_mr`, for direct calls of libibverbs. The handle deregisters it; do not
+    /// deregister it by other means.
     #[must_use]
     pub fn as_ptr(&self) -> NonNull<ffi::ibv_mr> {
         self.region
@@ -242,18 +246,18 @@ impl VerbsHandle {
     fn end(self) -> io::Result<()> {
         let mut this = ManuallyDrop::new(self);
         let result = this.deregister();
-        // SAFETY: it is never looked at again. The domain goes after the region.
+        // SAFETY: the field is not used again. The domain is dropped after the region.
         unsafe { std::ptr::drop_in_place(&raw mut this.domain) };
         result
     }
 
-    /// To be called once.
+    /// Deregisters the memory region. It must be called once only.
     fn deregister(&mut self) -> io::Result<()> {
         if !self.domain.fork_guard.is_current() {
-            // The parent's: its keys would end.
+            // The region belongs to the parent, whose keys would become invalid.
             return Ok(());
         }
-        // SAFETY: made by ibv_reg_mr, and ended nowhere else.
+        // SAFETY: ibv_reg_mr made the region, and it is deregistered only here.
         match unsafe { ffi::ibv_dereg_mr(self.region.as_ptr()) } {
             0 => Ok(()),
             code => Err(io::Error::from_raw_os_error(code)),
@@ -264,7 +268,7 @@ impl VerbsHandle {
 impl Drop for VerbsHandle {
     fn drop(&mut self) {
         if let Err(error) = self.deregister() {
-            tracing::error!(device = %self.domain.name, %error, "a registration could not be ended");
+            tracing::error!(device = %self.domain.name, %error, "cannot deregister a memory region");
         }
     }
 }
@@ -278,50 +282,51 @@ impl fmt::Debug for VerbsHandle {
     }
 }
 
-impl Drop for Domain {
+impl Drop for ProtectionDomain {
     fn drop(&mut self) {
         if !self.fork_guard.is_current() {
             return;
         }
-        // SAFETY: nothing that hostbuf made in it is left, or it would hold this; queue pairs of
-        // the user's make it an error.
+        // SAFETY: every region of hostbuf in this domain holds a reference to it, so none is left.
+        // If the user left queue pairs, the call returns an error.
         let code = unsafe { ffi::ibv_dealloc_pd(self.protection.as_ptr()) };
         if code != 0 {
             let error = io::Error::from_raw_os_error(code);
-            tracing::error!(device = %self.name, %error, "a protection domain could not be ended");
-            // Closing would free what still points to it.
+            tracing::error!(device = %self.name, %error, "cannot deallocate a protection domain");
+            // Closing would free the context, to which other objects still point.
             return;
         }
         // SAFETY: as above.
         if unsafe { ffi::ibv_close_device(self.context.as_ptr()) } != 0 {
             let error = io::Error::last_os_error();
-            tracing::error!(device = %self.name, %error, "an RDMA device could not be closed");
+            tracing::error!(device = %self.name, %error, "cannot close an RDMA device");
         }
     }
 }
 
-/// The devices of this host, for as long as nobody has opened them.
-struct DeviceList {
+/// The list of the RDMA devices of this host.
+struct VerbsDevices {
     first: NonNull<*mut ffi::ibv_device>,
     count: usize,
 }
 
-impl DeviceList {
-    fn new() -> Result<DeviceList> {
+impl VerbsDevices {
+    fn new() -> Result<VerbsDevices> {
         let mut count = 0;
-        // SAFETY: it writes the count, and returns an array of so many.
+        // SAFETY: the call writes the count, and returns an array of that length or null.
         let first = unsafe { ffi::ibv_get_device_list(&raw mut count) };
         let first = NonNull::new(first)
-            .ok_or_else(|| Error::os("looking for RDMA devices")(io::Error::last_os_error()))?;
-        Ok(DeviceList { first, count: usize::try_from(count).unwrap_or(0) })
+            .ok_or_else(|| Error::os("listing RDMA devices")(io::Error::last_os_error()))?;
+        Ok(VerbsDevices { first, count: usize::try_from(count).unwrap_or(0) })
     }
 
     fn named(&self) -> impl Iterator<Item = (String, NonNull<ffi::ibv_device>)> {
-        // SAFETY: an array of so many, until it is freed, which is with this.
+        // SAFETY: the array has `count` devices, and is freed when this is dropped.
         let devices = unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.count) };
         devices.iter().filter_map(|&device| {
             let device = NonNull::new(device)?;
-            // SAFETY: a device of the list; its name is a string that lives as long, or null.
+            // SAFETY: a device of the list; its name is null or a string that lives as long as the
+            // list.
             let name = unsafe {
                 let name = ffi::ibv_get_device_name(device.as_ptr());
                 (!name.is_null()).then(|| CStr::from_ptr(name))?
@@ -331,9 +336,9 @@ impl DeviceList {
     }
 }
 
-impl Drop for DeviceList {
+impl Drop for VerbsDevices {
     fn drop(&mut self) {
-        // SAFETY: from ibv_get_device_list. A device that was opened lives on by its context.
+        // SAFETY: ibv_get_device_list made the list. The context of an open device stays valid.
         unsafe { ffi::ibv_free_device_list(self.first.as_ptr()) };
     }
 }
@@ -342,8 +347,8 @@ fn missing(why: &str) -> Error {
     Error::Unsupported { what: "RDMA".into(), why: why.into() }
 }
 
-/// Rights as verbs name them. Whoever lets a peer write lets the device write: [`Access`] sees to
-/// it, as the kernel wants it.
+/// Returns the `ibv_access_flags` for `access`. The kernel requires local write access for remote
+/// writes and atomics; [`Access`] includes it.
 fn flags(access: Access) -> i32 {
     let flags = [
         (Access::WRITE, ffi::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE),
@@ -358,21 +363,22 @@ fn flags(access: Access) -> i32 {
 fn explanation(source: &io::Error, access: Access) -> &'static str {
     match source.raw_os_error() {
         Some(libc::EFAULT) if access.writes() => {
-            "not all of it is mapped, or it is read-only and should be written"
+            "a part of the range is not mapped, or it is mapped read-only and write access was requested"
         }
         Some(libc::EFAULT) if kernel::version() < READS_SHARED => {
-            "not all of it is mapped; or it is mapped shared and read-only, as a frozen buffer is, which Linux registers from \
-             6.2 on: register it before it is frozen, for reading, and hold the registration"
+            "a part of the range is not mapped; or it is mapped shared and read-only, as a frozen buffer is, which Linux \
+             registers from 6.2 on: register it for reading before it is frozen, and hold the registration"
         }
         Some(libc::EFAULT) => {
-            "not all of it is mapped; or it is a frozen buffer, which kernels before 6.2 cannot register with RDMA devices"
+            "a part of the range is not mapped; or it is a frozen buffer, which kernels before 6.2 cannot register with RDMA \
+             devices"
         }
         Some(libc::ENOMEM) => {
-            "it is above the limit of locked memory (`ulimit -l`), which counts every registration, also of the same pages; \
-             or the device has no room"
+            "the range exceeds the limit of locked memory (`ulimit -l`), which counts every registration, also of the same \
+             pages; or the device has no room"
         }
-        Some(libc::EINVAL) => "the device does not take these rights, this length, or this kind of memory",
-        _ => "the device refuses it",
+        Some(libc::EINVAL) => "the device does not support this access, this length, or this kind of memory",
+        _ => "the device refuses the range",
     }
 }
 
@@ -381,7 +387,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rights_as_the_kernel_wants_them() {
+    fn access_maps_to_the_flags_of_verbs() {
         assert_eq!(flags(Access::READ), 0);
         assert_eq!(flags(Access::WRITE), 1);
         assert_eq!(flags(Access::REMOTE_WRITE), 1 | 2);
@@ -391,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_without_a_device_says_so() {
+    fn a_missing_device_is_an_error() {
         if Verbs::probe().is_ready() {
             let error = Verbs::open(Some("no such device")).unwrap_err();
             assert!(matches!(error, Error::Invalid { .. }), "{error}");

@@ -1,5 +1,5 @@
-//! CUDA's driver, looked for at run time: its functions as far as they are called here, and what it
-//! answers.
+//! The CUDA driver, which is loaded at run time: the functions that this crate calls, and their
+//! results.
 
 #![allow(unsafe_code)]
 
@@ -8,8 +8,8 @@ use std::sync::OnceLock;
 
 use cudarc::driver::sys::{self, CUresult as Known};
 
-/// The driver's functions. Each answers with a number: a newer driver has answers that nobody has a
-/// name for yet, so they are not declared as an enum's.
+/// The driver's functions. They return integers instead of the enum `CUresult`, since a newer
+/// driver may return a code that the enum does not have.
 pub(super) struct Driver {
     pub(super) initialise: unsafe extern "C" fn(c_uint) -> c_uint,
     pub(super) version: unsafe extern "C" fn(*mut c_int) -> c_uint,
@@ -27,10 +27,12 @@ pub(super) struct Driver {
     pub(super) error_name: unsafe extern "C" fn(c_uint, *mut *const c_char) -> c_uint,
 }
 
+/// Looks up a function of the driver.
+///
 /// # Errors
-/// The driver has no such function.
+/// A message if the driver has no such function.
 fn function<F: Copy>(name: &[u8]) -> Result<F, String> {
-    // SAFETY: libcuda is there, as whoever calls this has seen; F is the function's type in the
+    // SAFETY: the caller has checked that libcuda is present; F is the function's type in the
     // driver's interface.
     unsafe { sys::culib().get::<F>(name) }.map(|found| *found).map_err(|_| {
         let name = String::from_utf8_lossy(name);
@@ -39,10 +41,11 @@ fn function<F: Copy>(name: &[u8]) -> Result<F, String> {
 }
 
 impl Driver {
-    /// The driver of this machine, found and initialised once; and how many devices it has.
+    /// Loads and initialises the driver, once for the process. Returns it and the number of its
+    /// devices.
     ///
     /// # Errors
-    /// Why there is none, or no device, and what to do.
+    /// The reason why there is no driver or no device, and the remedy.
     pub(super) fn find() -> Result<(&'static Driver, c_int), String> {
         static FOUND: OnceLock<Driver> = OnceLock::new();
         let driver = match FOUND.get() {
@@ -52,10 +55,10 @@ impl Driver {
                 FOUND.get_or_init(|| driver)
             }
         };
-        // SAFETY: it may be called again and again.
+        // SAFETY: cuInit may be called several times.
         driver.check(unsafe { (driver.initialise)(0) }).map_err(|code| driver.explain("cuInit", code))?;
         let mut count = 0;
-        // SAFETY: count is this function's.
+        // SAFETY: `count` is a local variable.
         let counted = unsafe { (driver.count)(&raw mut count) };
         driver.check(counted).map_err(|code| driver.explain("cuDeviceGetCount", code))?;
         match count {
@@ -65,7 +68,7 @@ impl Driver {
     }
 
     fn load() -> Result<Driver, String> {
-        // SAFETY: loads libcuda, whose constructors need nothing.
+        // SAFETY: loads libcuda, whose constructors have no preconditions.
         if !unsafe { sys::is_culib_present() } {
             let why =
                 "there is no libcuda.so.1: install NVIDIA's driver, or give the container its libraries";
@@ -101,14 +104,14 @@ impl Driver {
         self.check(answer).ok().map(|()| value != 0)
     }
 
-    /// An answer as a result.
+    /// Converts a returned code into a result.
     pub(super) fn check(&self, answer: c_uint) -> Result<(), Code> {
         if answer == Known::CUDA_SUCCESS as c_uint { Ok(()) } else { Err(Code(answer)) }
     }
 
     /// Describes the call, the driver's error, and the remedy.
     pub(super) fn explain(&self, doing: &str, code: Code) -> String {
-        format!("{doing} gives {} ({}): {}", self.name_of(code), code.0, code.advice())
+        format!("{doing} returned {} ({}): {}", self.name_of(code), code.0, code.advice())
     }
 
     fn name_of(&self, code: Code) -> String {
@@ -176,19 +179,19 @@ const BROKEN: &[Known] = &[
 const ADVICE: &[(&[Known], &str)] = &[
     (
         &[Known::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED],
-        "a part of it is registered already, perhaps by another library: use that registration, or end it first",
+        "a part of the range is registered already, perhaps by another library: use that registration, or end it first",
     ),
     (
         &[Known::CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED],
-        "the driver does not know it (any more): somebody else ended the registration",
+        "the driver has no such registration: another library has ended it",
     ),
     (
         &[Known::CUDA_ERROR_INVALID_VALUE],
-        "not all of it is mapped, or it is mapped read-only and writing was asked (ask for reading only)",
+        "a part of the range is not mapped, or it is mapped read-only and write access was requested (request read access only)",
     ),
     (
         &[Known::CUDA_ERROR_OUT_OF_MEMORY],
-        "the driver has no room for it: end other registrations, or free memory of the host or the GPU",
+        "the driver has no room for the registration: end other registrations, or free memory of the host or the GPU",
     ),
     (
         &[Known::CUDA_ERROR_NOT_SUPPORTED, Known::CUDA_ERROR_NOT_PERMITTED],
@@ -202,17 +205,17 @@ const ADVICE: &[(&[Known], &str)] = &[
     ),
     (
         &[Known::CUDA_ERROR_NOT_INITIALIZED],
-        "the driver is not initialised in this process; in a child that was forked from a user of CUDA it cannot be",
+        "the driver is not initialised in this process; a child of a process that has used CUDA cannot initialise it",
     ),
-    (&[Known::CUDA_ERROR_DEINITIALIZED], "the process is ending, and the driver has ended already"),
+    (&[Known::CUDA_ERROR_DEINITIALIZED], "the process is exiting, and the driver has shut down already"),
     (
         &[Known::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH],
         "libcuda.so and the kernel's driver differ: install one version",
     ),
     (
         BROKEN,
-        "an earlier operation of this process broke the context, and everything fails with its error from then on: \
-         mend that operation and start the process again",
+        "an earlier operation of this process broke the context, and all later operations fail with its error: \
+         correct that operation and start the process again",
     ),
 ];
 
@@ -221,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_answer_has_an_advice_also_one_that_nobody_knows() {
+    fn every_code_has_advice_also_an_unknown_one() {
         assert!(Code(Known::CUDA_ERROR_NO_DEVICE as c_uint).advice().contains("CUDA_VISIBLE_DEVICES"));
         assert!(Code(Known::CUDA_ERROR_ASSERT as c_uint).advice().contains("start the process again"));
         assert!(Code(4_000_000_000).advice().contains("list of errors"));

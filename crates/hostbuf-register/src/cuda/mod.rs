@@ -8,7 +8,7 @@
 #![allow(unsafe_code)]
 
 mod driver;
-mod turn;
+mod retry_lock;
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::io;
@@ -56,9 +56,9 @@ pub struct CudaHost {
     fork_guard: ForkGuard,
 }
 
-// SAFETY: the context is a name that the driver gave; it may be used by every thread.
+// SAFETY: the context is a handle of the driver, which every thread may use.
 unsafe impl Send for CudaHost {}
-// SAFETY: as above; nothing here changes.
+// SAFETY: as above; no field changes.
 unsafe impl Sync for CudaHost {}
 
 /// A part of a registration; one copy must lie within one piece.
@@ -78,7 +78,8 @@ pub struct CudaHandle {
 }
 
 impl CudaHandle {
-    /// The chunks, in the order of their addresses. One, unless the range is longer than 64 GiB.
+    /// Returns the chunks in the order of their addresses. There is one, unless the range is longer
+    /// than 64 GiB.
     #[must_use]
     pub fn chunks(&self) -> &[CudaChunk] {
         &self.chunks
@@ -110,7 +111,7 @@ struct Current(&'static Driver);
 
 impl Current {
     fn of(driver: &'static Driver, context: sys::CUcontext) -> std::result::Result<Current, Code> {
-        // SAFETY: a context that is retained as long as its owner lives.
+        // SAFETY: the context is retained as long as its owner lives.
         driver.check(unsafe { (driver.push)(context) }).map(|()| Current(driver))
     }
 }
@@ -118,8 +119,8 @@ impl Current {
 impl Drop for Current {
     fn drop(&mut self) {
         let (driver, mut popped) = (self.0, null_mut());
-        // SAFETY: takes away what `of` has pushed in this thread; the calls between push and pop in
-        // pairs.
+        // SAFETY: pops the context that `of` has pushed in this thread; calls in between push and
+        // pop in pairs.
         if let Err(code) = driver.check(unsafe { (driver.pop)(&raw mut popped) }) {
             tracing::error!("{}", driver.explain("cuCtxPopCurrent", code));
         }
@@ -143,7 +144,7 @@ fn parts(span: Span, longest: usize, cut: usize) -> Vec<Span> {
 }
 
 impl CudaHost {
-    /// Checks whether there is a driver and a GPU. It makes no context.
+    /// Checks whether there is a driver and a GPU, without making a context.
     #[must_use]
     pub fn probe() -> Probe {
         let (driver, count) = match Driver::find() {
@@ -151,14 +152,14 @@ impl CudaHost {
             Err(why) => return Probe::Missing(why),
         };
         let mut version = 0;
-        // SAFETY: version is this function's.
+        // SAFETY: `version` is a local variable.
         let known = driver.check(unsafe { (driver.version)(&raw mut version) }).is_ok();
         let version =
             if known { format!("CUDA {}.{}", version / 1000, version % 1000 / 10) } else { "CUDA".into() };
         let mut text = [0 as c_char; 128];
-        // SAFETY: device 0 is there; the text is as long as is said, and gets its 0.
+        // SAFETY: there is a device 0; `text` has the length that is passed, and one byte more.
         let named = unsafe { (driver.device_name)(text.as_mut_ptr(), text.len() as c_int - 1, 0) };
-        // SAFETY: the last byte is 0 in any case.
+        // SAFETY: the last byte is always 0.
         let device = unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy();
         let device = if driver.check(named).is_ok() { device } else { "a GPU without a name".into() };
         let more = if count > 1 { format!(" and {} more", count - 1) } else { String::new() };
@@ -197,11 +198,11 @@ impl CudaHost {
             }
         };
         let mut device = 0;
-        // SAFETY: the device is there, and the place for the answer is this function's.
+        // SAFETY: the device exists, and `device` is a local variable.
         let found = unsafe { (driver.device)(&raw mut device, number) };
         driver.check(found).map_err(|code| refused("cuDeviceGet", code))?;
         let mut context = null_mut();
-        // SAFETY: as above; it is released when this is dropped.
+        // SAFETY: as above; dropping the registrar releases the context.
         let retained = unsafe { (driver.retain)(&raw mut context, device) };
         driver.check(retained).map_err(|code| refused("cuDevicePrimaryCtxRetain", code))?;
         let page = memory::page_size() as usize;
@@ -252,11 +253,12 @@ impl CudaHost {
     /// Registers one chunk, or nothing.
     fn pin(&self, host: Span, flags: c_uint) -> std::result::Result<CudaChunk, (&'static str, Code)> {
         let (driver, start) = (self.driver, host.start() as *mut c_void);
-        // SAFETY: the driver pins the pages and changes no content; what is not mapped is an error.
+        // SAFETY: the driver pins the pages and changes no content; it returns an error for
+        // unmapped memory.
         let registered = unsafe { (driver.register)(start, host.len(), flags) };
         driver.check(registered).map_err(|code| ("cuMemHostRegister", code))?;
         let mut device = 0;
-        // SAFETY: just registered, for devices too.
+        // SAFETY: the range was just registered for devices (DEVICEMAP).
         match driver.check(unsafe { (driver.device_pointer)(&raw mut device, start, 0) }) {
             Ok(()) => Ok(CudaChunk { host, device }),
             Err(code) => {
@@ -266,7 +268,7 @@ impl CudaHost {
         }
     }
 
-    /// Ends the registrations that a failed call has made.
+    /// Ends the registrations of a call that failed part-way.
     fn undo(&self, chunks: &[CudaChunk]) {
         for chunk in chunks {
             if let Err(code) = self.unpin(chunk) {
@@ -277,9 +279,9 @@ impl CudaHost {
     }
 
     fn unpin(&self, chunk: &CudaChunk) -> std::result::Result<(), Code> {
-        // SAFETY: the driver knows it by its address, or says that it does not.
+        // SAFETY: the driver returns an error if no registration begins at this address.
         match self.driver.check(unsafe { (self.driver.unregister)(chunk.host.start() as *mut c_void) }) {
-            // The driver has ended with all its registrations, at the end of the process.
+            // The driver has shut down at the exit of the process, with all its registrations.
             Err(code) if code.is(Known::CUDA_ERROR_DEINITIALIZED) => Ok(()),
             result => result,
         }
@@ -288,9 +290,8 @@ impl CudaHost {
 
 impl Registrar for CudaHost {
     type Handle = CudaHandle;
-    /// Returns the GPU's address of the first byte of the registered range. In a range of more than
-    /// 64 GiB it is valid for the first 64 GiB only; [`CudaHandle::device_address`] returns the
-    /// others.
+    /// The GPU's address of the first byte of the registered range. In a range of more than 64 GiB
+    /// it is valid for the first 64 GiB only; [`CudaHandle::device_address`] returns the others.
     type Key = u64;
 
     fn name(&self) -> String {
@@ -315,8 +316,7 @@ impl Registrar for CudaHost {
 
     fn register(&self, span: Span, access: Access) -> Result<CudaHandle> {
         if !self.fork_guard.is_current() {
-            let why =
-                "CUDA does not go through fork: make a CudaHost in a process that did not use it before";
+            let why = "CUDA does not work in a forked child: make a CudaHost in a process whose parent has not used CUDA before the fork";
             return Err(self.refused(span, access, why.into(), None));
         }
         let _current = Current::of(self.driver, self.context)
@@ -326,7 +326,7 @@ impl Registrar for CudaHost {
         // Looking up the mapping costs more than registering a page, so it is done only if the
         // driver refuses.
         if matches!(pinned, Err((_, code)) if code.may_pass()) {
-            // Without /proc the driver finds out.
+            // Without /proc, the driver detects read-only memory itself.
             let flags = match maps::range_access(span.start(), span.end()).unwrap_or(RangeAccess::Writable) {
                 RangeAccess::Writable => flags,
                 // The driver needs a flag for memory that is mapped read-only.
@@ -346,8 +346,8 @@ impl Registrar for CudaHost {
                     return Err(self.refused(span, access, why, Some(libc::EFAULT)));
                 }
             };
-            if matches!(pinned, Err((_, code)) if code.may_pass()) && turn::is_shared(span) {
-                pinned = turn::take(|| self.pin_all(span, flags), |(_, code)| code.may_pass());
+            if matches!(pinned, Err((_, code)) if code.may_pass()) && retry_lock::is_shared(span) {
+                pinned = retry_lock::retry(|| self.pin_all(span, flags), |(_, code)| code.may_pass());
             }
         }
         match pinned {
@@ -379,7 +379,7 @@ impl Drop for CudaHost {
         if !self.fork_guard.is_current() {
             return;
         }
-        // SAFETY: retained by `new`, and released once.
+        // SAFETY: `new` has retained the context, and it is released once.
         match self.driver.check(unsafe { (self.driver.release)(self.device) }) {
             Err(code) if !code.is(Known::CUDA_ERROR_DEINITIALIZED) => {
                 tracing::error!("{}", self.driver.explain("cuDevicePrimaryCtxRelease", code));
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn long_ranges_are_cut_and_short_ones_are_not() {
+    fn only_long_ranges_are_split() {
         assert_eq!(parts(span(0x1001, 5), 1 << 20, 4096), [span(0x1001, 5)]);
         assert_eq!(parts(span(0x1000, 0x4000), 0x4000, 0x1000), [span(0x1000, 0x4000)]);
         let cut = [span(0x1801, 0x37ff), span(0x5000, 0x4000), span(0x9000, 1)];
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handle_knows_where_the_device_sees_a_byte() {
+    fn a_handle_returns_the_device_address_of_each_byte() {
         let chunk = |start, length, device| CudaChunk { host: span(start, length), device };
         let chunks = vec![chunk(0x1000, 0x1000, 0x9000), chunk(0x2000, 0x10, 0x5000)];
         let handle = CudaHandle { chunks, access: Access::READ };
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_driver_it_says_so() {
+    fn a_missing_driver_is_an_error_with_its_reason() {
         match CudaHost::probe() {
             Probe::Ready(what) => assert!(what.starts_with("CUDA")),
             Probe::Missing(why) => {

@@ -1,5 +1,5 @@
-//! A registrar for tests: it counts, stamps numbers, fails and waits as it is told, and knows what
-//! is registered.
+//! A registrar without a device, for tests. It numbers and records its registrations. A test can
+//! make its calls fail or wait.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,35 +12,37 @@ use crate::poison::IgnorePoison;
 use crate::registrar::{Overlap, Registrar};
 use crate::span::{Access, Span};
 
-/// See the [module](self).
+/// A registrar without a device, for tests; see the [module](self).
 pub struct Fake {
     overlap: Overlap,
     next: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<FakeState>,
     opened: Condvar,
-    /// How many of the next calls of register fail, and with which number of the system's.
+    /// The number of next calls of register that fail.
     failing: AtomicUsize,
+    /// The error of those calls.
     errno: AtomicUsize,
 }
 
 #[derive(Default)]
-struct State {
+struct FakeState {
     live: BTreeMap<u64, (Span, Access)>,
     /// The spans of all registrations ever made, with their numbers.
     made: Vec<(u64, Span)>,
     ended: Vec<u64>,
     peak: (usize, usize),
-    /// How many calls of register wait at the gate, and whether it is closed.
+    /// The number of calls of register that wait for the gate to open.
     waiting: usize,
+    /// True while the gate is closed.
     closed: bool,
 }
 
-/// What it gives: a number that no other registration has.
+/// The handle of a registration with a [`Fake`]: a number that no other registration has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Stamp(pub u64);
 
 impl Fake {
-    /// One that does what it is asked.
+    /// Makes a registrar whose gate is open and whose calls succeed.
     #[must_use]
     pub fn new(overlap: Overlap) -> Fake {
         Fake {
@@ -53,31 +55,31 @@ impl Fake {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, FakeState> {
         self.state.lock().ignore_poison()
     }
 
-    /// The next `calls` of register fail with `errno`.
+    /// Makes the next `calls` calls of register fail with `errno`.
     pub fn fail(&self, calls: usize, errno: i32) {
         self.errno.store(errno as usize, Ordering::Relaxed);
         self.failing.store(calls, Ordering::Relaxed);
     }
 
-    /// Calls of register wait until [`open`](Fake::open).
+    /// Closes the gate: calls of register wait until [`open`](Fake::open).
     pub fn close(&self) {
         self.lock().closed = true;
     }
 
-    /// Lets those that wait go on, and later ones through.
+    /// Opens the gate for the calls of register that wait and for later ones.
     pub fn open(&self) {
         self.lock().closed = false;
         self.opened.notify_all();
     }
 
-    /// Waits until so many calls of register wait at the gate.
+    /// Waits until at least `calls` calls of register wait at the gate.
     ///
     /// # Panics
-    /// When they do not come within ten seconds.
+    /// If fewer calls wait there after ten seconds.
     pub fn expect_waiting(&self, calls: usize) {
         for _ in 0..10_000 {
             if self.lock().waiting >= calls {
@@ -85,35 +87,35 @@ impl Fake {
             }
             std::thread::sleep(Duration::from_millis(1));
         }
-        panic!("{calls} calls of register did not come");
+        panic!("fewer than {calls} calls of register wait at the gate");
     }
 
-    /// What is registered now: number, range, rights.
+    /// Returns the live registrations: number, range, access.
     #[must_use]
     pub fn live(&self) -> Vec<(u64, Span, Access)> {
         self.lock().live.iter().map(|(&n, &(s, a))| (n, s, a)).collect()
     }
 
-    /// How many registrations were made so far.
+    /// Returns the number of registrations made so far.
     #[must_use]
     pub fn made(&self) -> usize {
         self.lock().made.len()
     }
 
-    /// Bytes of all registrations made so far.
+    /// Returns the number of bytes of all registrations made so far.
     #[must_use]
     pub fn made_bytes(&self) -> usize {
         self.lock().made.iter().map(|(_, span)| span.len()).sum()
     }
 
-    /// The numbers of those that were ended, in order.
+    /// Returns the numbers of the deregistered registrations, in the order of deregistration.
     #[must_use]
     pub fn ended(&self) -> Vec<u64> {
         self.lock().ended.clone()
     }
 
-    /// The most registrations, and the most bytes, that were live at a time, with those in
-    /// progress.
+    /// Returns the maximum number of simultaneous registrations and the maximum number of
+    /// registered bytes. Both include registrations in progress.
     #[must_use]
     pub fn peak(&self) -> (usize, usize) {
         self.lock().peak
@@ -144,9 +146,9 @@ impl Registrar for Fake {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let mut state = self.lock();
         if self.overlap == Overlap::Refused && state.live.values().any(|(other, _)| other.overlaps(span)) {
-            return refuse("it overlaps another", libc::EEXIST);
+            return refuse("the range overlaps a registered one", libc::EEXIST);
         }
-        // From the beginning of the call on: a device pins page by page.
+        // Counts from the beginning of the call, since a device pins page by page.
         state.live.insert(number, (span, access));
         let now = (state.live.len(), state.live.values().map(|(s, _)| s.len()).sum());
         state.peak = (state.peak.0.max(now.0), state.peak.1.max(now.1));
@@ -159,7 +161,7 @@ impl Registrar for Fake {
         if self.failing.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fail).is_ok() {
             state.live.remove(&number);
             drop(state);
-            return refuse("it was told to fail", self.errno.load(Ordering::Relaxed) as i32);
+            return refuse("the test made this call fail", self.errno.load(Ordering::Relaxed) as i32);
         }
         state.made.push((number, span));
         Ok(Stamp(number))

@@ -1,4 +1,4 @@
-//! Devices for tests: a registrar that fails and waits as it is told, and queue pairs that write
+//! Devices for tests: a registrar whose calls fail or wait on request, and queue pairs that write
 //! through a registration.
 
 pub mod fake;

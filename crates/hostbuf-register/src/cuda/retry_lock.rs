@@ -11,17 +11,17 @@ use std::time::{Duration, Instant};
 use crate::span::Span;
 use hostbuf_os::{maps, process, socket};
 
-/// The time to wait for the turn. Another process may hold it for as long as it registers, which
+/// The time to wait for the lock. Another process may hold it for as long as it registers, which
 /// took 4.5 s for 66 GiB.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The first pause between two tries; each further pause is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
-/// The number of attempts while a process has the turn. More than one is needed, since the first
-/// attempt of another process is made without the turn and may still conflict.
+/// The number of attempts while a process holds the lock. More than one is needed, since the first
+/// attempt of another process is made without the lock and may still conflict.
 const TRIES: u32 = 8;
 
-/// Returns whether a part of `span` is memory that another process can have mapped too. Only there
-/// can registrations conflict.
+/// Returns whether a part of `span` is memory that another process can have mapped too. Only
+/// registrations of such memory can conflict.
 pub(super) fn is_shared(span: Span) -> bool {
     let mut shared = false;
     // Without /proc the memory counts as private, and nothing is retried.
@@ -32,26 +32,26 @@ pub(super) fn is_shared(span: Span) -> bool {
     shared
 }
 
-/// The turn of one process of this user on this host: an abstract socket name, which only one
-/// socket can have, and which the kernel releases with the process.
-struct Turn {
+/// The lock that one process of this user on this host holds: an abstract socket name, which only
+/// one socket can have, and which the kernel releases with the process.
+struct RetryLock {
     _name: Option<OwnedFd>,
 }
 
-impl Turn {
-    /// Waits for the turn. Continues without it after [`PATIENCE`], or if sockets are not
+impl RetryLock {
+    /// Waits for the lock. Continues without it after [`PATIENCE`], or if sockets are not
     /// available.
-    fn wait() -> Turn {
+    fn wait() -> RetryLock {
         let name = format!("hostbuf-cuda-turn-{}", nix::unistd::geteuid());
         let (begun, mut pause) = (Instant::now(), FIRST_PAUSE);
         loop {
             match socket::listen_on(&name) {
-                Ok(socket) => return Turn { _name: Some(socket) },
+                Ok(socket) => return RetryLock { _name: Some(socket) },
                 Err(error)
                     if error.raw_os_error() == Some(libc::EADDRINUSE) && begun.elapsed() < PATIENCE => {}
                 Err(error) => {
                     tracing::warn!(%error, host = process::host_name(), "retrying a registration with CUDA without the lock against other processes");
-                    return Turn { _name: None };
+                    return RetryLock { _name: None };
                 }
             }
             std::thread::sleep(pause);
@@ -61,13 +61,13 @@ impl Turn {
 }
 
 /// Calls `attempt` until it succeeds, fails with an error for which `may_pass` is false, or has
-/// failed [`TRIES`] times, while no other process of this user on this host does the same. Returns
-/// the last result.
-pub(super) fn take<T, E>(
+/// failed [`TRIES`] times, while no other process of this user on this host does so. Returns the
+/// last result.
+pub(super) fn retry<T, E>(
     mut attempt: impl FnMut() -> Result<T, E>,
     may_pass: impl Fn(&E) -> bool,
 ) -> Result<T, E> {
-    let _turn = Turn::wait();
+    let _lock = RetryLock::wait();
     let mut pause = FIRST_PAUSE;
     for _ in 1..TRIES {
         match attempt() {
@@ -91,13 +91,13 @@ mod tests {
             tries += 1;
             if tries == 2 { Ok(tries) } else { Err(()) }
         };
-        assert_eq!(take(second, |()| true), Ok(2));
+        assert_eq!(retry(second, |()| true), Ok(2));
         let mut tries = 0;
         let never = || -> Result<(), ()> {
             tries += 1;
             Err(())
         };
-        assert_eq!(take(never, |()| false), Err(()));
+        assert_eq!(retry(never, |()| false), Err(()));
         assert_eq!(tries, 1);
     }
 }
