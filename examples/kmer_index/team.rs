@@ -62,7 +62,7 @@ impl Team {
     fn of_mpi(announced: usize) -> Result<Team> {
         use hostbuf::job::Mpi;
         use mpi::traits::Communicator;
-        // `None` if other code has initialised MPI, which then also finalizes it.
+        // `None` if other code has initialised MPI, which then also finalises it.
         let universe = mpi::initialize();
         let world = mpi::topology::SimpleCommunicator::world();
         if announced > 1 && world.size() == 1 {

@@ -217,7 +217,7 @@ fn a_program_without_address_randomisation_has_the_buffer() {
         return;
     }
     let show = build("cc", "show.c", &[]).unwrap();
-    // First the whole job has no randomization, then only the program.
+    // First the whole job has no randomisation, then only the program.
     let mut command = Command::new("setarch");
     command.arg("-R").arg(hostbuf()).args([
         "run",

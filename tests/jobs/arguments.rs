@@ -23,7 +23,7 @@ pub fn one_line(outcome: &Outcome, status: i32, words: &[&str]) {
 fn impossible_sizes_are_refused() {
     for (size, words) in [
         ("0", ["size 0", "at least one byte"]),
-        ("200T", ["200 TiB", "no address space"]),
+        ("200T", ["200 TiB", "the address space holds at most"]),
         ("101T", ["101 TiB", "100 TiB"]),
     ] {
         one_line(&local(2, size, &[], &["true"]), 2, &words);
