@@ -25,12 +25,12 @@ fuzz_target!(|data: &[u8]| {
         }
     }
     for index in 0..16 {
-        let _ = (control.fill(index), control.generation(index), control.kept(index), control.root(index));
+        let _ = (control.fill(index), control.generation(index), control.retained(index), control.root(index));
         if let Ok(mark) = control.high_water(index) {
             assert!(mark < 1 << 48);
         }
     }
-    let ledger = Ledger::of(control);
+    let ledger = Ledger::new(control);
     let _ = ledger.unlisted();
     for registered in ledger.registrations().into_iter().flatten() {
         assert!(registered.offset.checked_add(registered.length).is_some());
