@@ -246,7 +246,7 @@ class Filling(unittest.TestCase):
                 except (hostbuf.Error, KeyError) as error:
                     if child != 0:
                         raise
-                    os._exit(0 if how == "raises" or "turn is its parent's" in str(error) else 1)
+                    os._exit(0 if how == "raises" or "only its parent can" in str(error) else 1)
                 if child == 0:
                     os._exit(2)
                 self.assertEqual((found.tolist(), buffer.stat().state), ([5] * 10, "filled"))
@@ -270,7 +270,7 @@ class Filling(unittest.TestCase):
         with hostbuf.allocate(None, SIZE) as buffer:
             kept: list[hostbuf.Arena] = []
             buffer.initialize(lambda arena: kept.append(arena))
-            with self.assertRaisesRegex(ValueError, "after the function that fills has returned"):
+            with self.assertRaisesRegex(ValueError, "after the filling function has returned"):
                 kept[0].array(3)
 
     def test_one_thread_fills(self) -> None:

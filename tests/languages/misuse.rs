@@ -43,7 +43,7 @@ try:
     hostbuf.attach("both").initialize_job(lambda arena: rank, None)
     said = "filled"
 except hostbuf.Error as error:
-    said = "refused" if "the launcher has started 2 here" in str(error) else str(error)
+    said = "refused" if "the launcher has started 2 ranks on this host" in str(error) else str(error)
 os.write(1, f"{said}\n".encode())
 "#;
     let buffers = ["even", "odd", "both"].map(|name| format!("--buffer=name={name},size=1M"));
