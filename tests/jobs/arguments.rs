@@ -31,7 +31,7 @@ fn impossible_sizes_are_refused() {
     }
     // Each buffer alone is possible, all together are not.
     let buffers = ["--buffer=name=a,size=60T,lazy", "--buffer=name=b,size=60T,lazy"];
-    one_line(&run(&[&["run"], &buffers[..], &["--", "true"]].concat()), 2, &["120 TiB in all"]);
+    one_line(&run(&[&["run"], &buffers[..], &["--", "true"]].concat()), 2, &["add up to 120 TiB"]);
 }
 
 /// Errors of the command line's parser may take several lines; the first one is complete.
