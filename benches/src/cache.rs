@@ -191,7 +191,7 @@ fn threads(repeats: usize, hits: usize) -> Outcome {
                 std::hint::spin_loop();
             }
             go.store(true, Ordering::Release);
-            let each = [run(first), other.join().expect("it ends")];
+            let each = [run(first), other.join().expect("the thread does not panic")];
             // Returns the hits per nanosecond of both threads.
             [0, 1].map(|time| 1.0 / each[0][time] + 1.0 / each[1][time])
         })
@@ -236,7 +236,7 @@ fn while_registering() -> Outcome {
             took.push(one.elapsed().as_nanos() as u32);
         }
         idle.closed.store(false, Ordering::Release);
-        slow.join().expect("it ends")
+        slow.join().expect("the thread does not panic")
     })?;
     took.sort_unstable();
     sample("cache-hit-p999", "ours", f64::from(took[took.len() * 999 / 1000]) * 1e-9);

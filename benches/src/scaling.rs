@@ -95,7 +95,7 @@ pub(crate) fn rate(threads: usize, begin: fn(), call: impl Fn(usize, usize) + Sy
                 scope.spawn(move || one(thread, core))
             })
             .collect();
-        all.into_iter().map(|thread| thread.join().expect("it ends")).sum()
+        all.into_iter().map(|thread| thread.join().expect("the thread does not panic")).sum()
     })
 }
 
