@@ -92,7 +92,8 @@ ssize_t read(int fd, void *buffer, size_t size)
 {
     while (worker && fd == pmi_fd) {
         struct pollfd wait = {.fd = fd, .events = POLLIN};
-        /* No longer than a millisecond: the peer waits for the progress in between. */
+        /* The timeout is a millisecond at most, because the peer waits for the progress in
+         * between. */
         if (syscall(SYS_poll, &wait, 1, 1) != 0)
             break;
         progress(worker);
@@ -100,7 +101,7 @@ ssize_t read(int fd, void *buffer, size_t size)
     return syscall(SYS_read, fd, buffer, size);
 }
 
-/* The core is given away here, see above. */
+/* Yields the core, see above. */
 int epoll_wait(int fd, struct epoll_event *events, int count, int timeout)
 {
     if (timeout == 0)

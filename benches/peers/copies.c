@@ -33,10 +33,10 @@ struct variant {
     const char *name;
     enum memory memory;
     enum pages pages;
-    /* One file for all processes; each copies all of it, or a part of its own. */
+    /* All processes map one file; each copies all of it, or a part of its own. */
     int shared, parts;
     unsigned flags;
-    /* Only the first process registers and copies, for all GPUs. */
+    /* Only the first process registers, and it copies for all GPUs. */
     int one_process;
 };
 
@@ -112,7 +112,7 @@ static double now(void)
     return time.tv_sec + time.tv_nsec * 1e-9;
 }
 
-/* Waits for the other processes; `round` counts from 1. One that fails sets all free. */
+/* Waits for the other processes; `round` counts from 1. A process that fails releases all. */
 static void meet(int processes, int round)
 {
     atomic_fetch_add(&board->arrived, 1);
@@ -122,7 +122,7 @@ static void meet(int processes, int round)
     }
 }
 
-/* Takes the pages of new memory, huge ones where they are asked for. */
+/* Allocates the pages of new memory, huge ones if requested. */
 static void take(char *at, size_t length, enum pages pages)
 {
     if (pages == TRANSPARENT) {
@@ -142,7 +142,7 @@ static int new_file(size_t length, enum pages pages)
 
 static char *map_file(int fd, size_t length)
 {
-    /* At a multiple of 2 MiB, so that huge pages can be mapped. */
+    /* The address is a multiple of 2 MiB, so that huge pages can be mapped. */
     char *room = mmap(NULL, length + HUGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     char *at = (char *)(((uintptr_t)room + HUGE - 1) / HUGE * HUGE);
     int where = fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED;
@@ -150,7 +150,7 @@ static char *map_file(int fd, size_t length)
     return at == MAP_FAILED ? NULL : at;
 }
 
-/* One process: `gpu` of its own, or all of them. */
+/* Runs one process with the GPU `gpu`, or with all of them. */
 static void work(const struct variant *variant, int fd, size_t length, int gpu, int processes)
 {
     int first = variant->one_process ? 0 : gpu, behind = variant->one_process ? gpus : gpu + 1, device;
@@ -173,7 +173,7 @@ static void work(const struct variant *variant, int fd, size_t length, int gpu, 
         if (!variant->shared) take(at, length, variant->pages);
         if (variant->flags & READ_ONLY) mprotect(at, length, PROT_READ);
     }
-    /* One after the other: this is not what is measured here. */
+    /* The processes do this one after another, because it is not measured. */
     for (int turn = 0; turn < processes; turn++) {
         if (turn == gpu && variant->memory != ALLOC && variant->memory != PAGEABLE) {
             must("cuMemHostRegister", reg(at, length, variant->flags));
@@ -258,7 +258,7 @@ static void measure(const struct variant *variant)
     fflush(stdout);
 }
 
-/* Asks in a child: a process that has used CUDA cannot fork others that do. */
+/* Counts the GPUs in a child: a process that has used CUDA cannot fork others that use it. */
 static int gpus_here(void)
 {
     int status, count = 0;
@@ -268,8 +268,8 @@ static int gpus_here(void)
     return WIFEXITED(status) ? WEXITSTATUS(status) : 0;
 }
 
-/* Reserves huge pages for the variant that wants them. Returns how many there were before, or -1
- * where this may not. */
+/* Reserves huge pages for the variant that needs them. Returns the number before, or -1 without
+ * the permission. */
 static long pool(long more)
 {
     long before = -1;
@@ -299,7 +299,7 @@ int main(int argc, char **argv)
     long more = (long)(BYTES / HUGE) + 8, before = pool(more);
     printf("\n| 512 MiB to each of %d GPUs at the same time, from | GB/s each | slowest | ratio |\n| --- | --- | --- | --- |\n", gpus);
     fflush(stdout);
-    /* The first once more at the end shows how far the machine has drifted. */
+    /* The first variant runs again at the end, and shows the drift of the machine. */
     for (size_t i = 0; i < sizeof VARIANTS / sizeof *VARIANTS; i++) measure(&VARIANTS[i]);
     measure(&VARIANTS[0]);
     if (before >= 0) pool(-more);

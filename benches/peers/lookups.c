@@ -1,7 +1,7 @@
-/* The lookups of benches/src/lookups.rs in C, through the view of a buffer that libhostbuf gives. A
- * turn of so many lookups as the argument says for each line of standard input ("START", a word's
- * number); answers with the seconds of one lookup of a chain, of one of sixteen chains at once, and
- * the word to go on from. Built by scripts/bench. */
+/* The lookups of benches/src/lookups.rs in C, through libhostbuf's view of a buffer. The
+ * argument is the number of lookups of a turn. Each line of standard input ("START", the index
+ * of a word) starts a turn. The answer is the seconds of one lookup of a chain, of one of
+ * sixteen chains at once, and the word at which the next turn begins. Built by scripts/bench. */
 #define _GNU_SOURCE
 #include <inttypes.h>
 #include <stdint.h>
@@ -51,7 +51,7 @@ int main(int argc, char **argv)
     }
     const uint64_t *table = hostbuf_data(buffer);
     uint64_t words = hostbuf_size(buffer) / sizeof *table;
-    /* Each page once: so has the one that filled it. */
+    /* Touches each page once, as the process that filled the buffer has done. */
     volatile uint64_t touched = 0;
     for (uint64_t i = 0; i < words; i += 512) touched += table[i];
     (void)touched;

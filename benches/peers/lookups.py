@@ -17,7 +17,8 @@ into = np.empty(LOOKUPS, "u8")
 
 
 def seconds(table: np.ndarray) -> float:
-    # Others each time: the processor's cache still has what was looked up before.
+    # Each turn looks up other words, because the processor's cache still contains the previous
+    # ones.
     index = random.integers(0, len(table), LOOKUPS)
     begun = time.perf_counter()
     np.take(table, index, out=into, mode="clip").sum()
@@ -25,9 +26,9 @@ def seconds(table: np.ndarray) -> float:
 
 
 for turn, _ in enumerate(sys.stdin):
-    # The other way round each time.
+    # The order alternates.
     order = [shared, private] if turn % 2 else [private, shared]
-    # The first after a pause is another matter: it is not counted.
+    # The first turn after a pause is slower and is not counted.
     seconds(order[1])
     taken = {id(table): seconds(table) for table in order}
     print(taken[id(shared)], taken[id(private)], flush=True)

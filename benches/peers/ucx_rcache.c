@@ -32,8 +32,8 @@
 #define ALIGNED(alignment)
 #endif
 
-/* From 1.21 on a cache locks its list of the least recently used regions only when it is told to.
- * It costs a thread alone nothing. */
+/* From 1.21 on a cache locks its list of least recently used regions only on request. The lock
+ * costs nothing in a single thread. */
 #if UCP_API_VERSION >= UCP_VERSION(1, 21)
 #define FOR_THREADS UCS_RCACHE_FLAG_NEED_LRU_LOCK
 #else
@@ -96,8 +96,8 @@ static void *room(uint64_t entries, size_t each)
     return at;
 }
 
-/* One cycle through all entries, as Chain::new makes it: every second one is asked for from its
- * middle. */
+/* Makes one cycle through all entries, as Chain::new does: every second one is requested from
+ * its middle. */
 static struct cell *chain(uintptr_t base, uint64_t entries, uint64_t pages, uint64_t stride, uint64_t state, uintptr_t *starts)
 {
     struct cell *cells = room(entries, sizeof *cells);
@@ -169,8 +169,8 @@ static void *walk_together(void *argument)
     return NULL;
 }
 
-/* Nanoseconds from one hit to the next of all threads together: the sum of the rates that each has
- * had. */
+/* Returns the nanoseconds from one hit to the next of all threads together, from the sum of
+ * their rates. */
 static double together(uint64_t hits, unsigned threads)
 {
     struct walker *walkers = calloc(threads, sizeof *walkers);
@@ -238,7 +238,7 @@ int main(int count, char **arguments)
         if (threads > 1) {
             printf("%.4f\n", together(hits, threads));
         } else {
-            /* Once round, so that everything is where it will be. */
+            /* Walks the cycle once, which warms up the caches. */
             walk(0, entries);
             double begun = now(CLOCK_THREAD_CPUTIME_ID);
             walk(0, hits);

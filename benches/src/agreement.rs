@@ -46,14 +46,14 @@ impl Random {
     }
 }
 
-/// A job: how its processes are laid out, and what they ask for.
+/// The layout of a job's processes, and their requests.
 struct Job {
     seed: u64,
     participants: usize,
     program: Program,
     /// PMIx 5 puts segments of its server's into every client.
     pmix: bool,
-    /// One process in a hundred has a mapping anywhere at all.
+    /// One process in a hundred has a mapping at a random address.
     stray: bool,
     length: usize,
     align: usize,
@@ -73,8 +73,8 @@ impl Job {
             }
             ticket -= weight;
         }
-        // 16 MiB to 256 GiB (as much as a sanitizer leaves), every power of two as likely; now and
-        // then up to 4 TiB.
+        // The sizes are 16 MiB to 256 GiB (the most that a sanitizer leaves), every power of two
+        // equally likely, and rarely up to 4 TiB.
         let sanitized = matches!(program, Program::Tsan | Program::Msan | Program::Asan);
         let vast = random.chance(5) && !sanitized;
         let length = if vast { (512 * GIB) << random.below(4) } else { (16 << 20) << random.below(15) };
@@ -158,7 +158,7 @@ impl Job {
             _ => {}
         }
         if self.pmix {
-            // Chosen once by the server of each host; 64 processes share one.
+            // The server of each host chooses the address once; 64 processes share it.
             let mut server =
                 Random(self.seed ^ (participant as u64 / 64 + 1).wrapping_mul(0xe703_7ed1_a0b4_28db));
             for (start, room) in [(0x1fcc_0000_0000, 0x1d_0000_0000), (0x3f98_0000_0000, 0x3a_0000_0000)] {
@@ -172,7 +172,7 @@ impl Job {
             map(at as u64, PAGE);
         }
         space.sort_unstable();
-        // Later mappings would have found other places; overlaps count as one.
+        // The kernel would place later mappings elsewhere; overlapping ones count as one.
         space.dedup_by(|next, before| {
             let joined = next.0 <= before.1;
             if joined {
@@ -329,8 +329,8 @@ pub(crate) fn planted(participants: usize, jobs: usize, kind: Option<&str>) -> O
     Ok(())
 }
 
-/// Jobs of 1, 10, ... `most` participants; `scale` is how many participants there are in all jobs
-/// of a size, bounded to 100 to 2000 jobs.
+/// Measures jobs of 1, 10, ... `most` participants. `scale` is the number of participants in all
+/// jobs of a size, within 100 to 2000 jobs.
 pub(crate) fn simulate(most: usize, scale: usize) -> Outcome {
     let mut participants = 1;
     while participants <= most {
@@ -367,13 +367,13 @@ pub(crate) fn simulate(most: usize, scale: usize) -> Outcome {
             Ok(())
         });
         outcome?;
-        // Where nothing is free for all there is nothing to agree on: that counts against the
-        // rounds, not as work.
+        // Without a common free range there is no agreement: such a job counts in the rounds, but
+        // not as work.
         let all = ((jobs - without) * participants) as f64;
         let key = format!("agreement-{participants}");
         sample(&key, "ours", f64::from(one) / jobs as f64);
         sample(&key, "theirs", 1.0);
-        // Messages per participant: flat means as many as in a job of one.
+        // Messages per participant: the number is constant if it equals that of a job of one.
         let flat = format!("agreement-{participants}-work");
         sample(&flat, "ours", messages as f64 / all);
         sample(&flat, "theirs", 2.0);

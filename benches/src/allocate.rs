@@ -1,9 +1,9 @@
-//! Allocating and populating: [`HostBuffer::allocate`] against `MPI_Win_allocate_shared` whose
-//! parts all ranks touch at the same time, each its own.
+//! Allocation and population: [`HostBuffer::allocate`] against `MPI_Win_allocate_shared`, whose
+//! ranks all touch their parts at the same time.
 //!
-//! Each side takes two calls a turn, of which the second counts: pages that the other side gave
-//! back are in pieces of the wrong size, and in a virtual machine whole ones may have gone back to
-//! the machine below, so that the first call pays for what was done before it.
+//! Each side makes two calls in a turn, of which the second counts. Pages that the other side has
+//! freed are fragmented, and in a virtual machine huge ones may have been returned to the host, so
+//! that the first call pays for the other side.
 
 use hostbuf::job::Mpi;
 use hostbuf::{BufferOptions, HostBuffer, Pages};

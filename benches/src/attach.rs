@@ -1,4 +1,4 @@
-//! Attaching: what a process pays for finding its buffer, and what the preloaded object costs
+//! Attaching: the cost of finding the buffer in a process, and the cost of the preloaded object
 //! before `main`.
 
 use std::process::{Command, Stdio};
@@ -9,11 +9,11 @@ use hostbuf::HostBuffer;
 use crate::fixture::Outcome;
 use crate::sample::{note, sample, time, turns};
 
-/// The bar, seconds.
+/// The bar, in seconds.
 const BAR: f64 = 1e-3;
 
-/// Runs one rank for each size in turns; its children are what is measured, since a process
-/// attaches once.
+/// Runs one rank for each size in turns. Its children are measured, since a process attaches only
+/// once.
 pub(crate) fn compare(hostbuf: &str, rounds: usize, children: usize) -> Outcome {
     let own = std::env::current_exe()?;
     note(
@@ -68,7 +68,8 @@ pub(crate) fn rank(key: &str, children: usize) -> Outcome {
         sample(&row("call"), "theirs", BAR);
         time(&row("before-main"), "ours", with);
         time(&row("before-main"), "theirs", without);
-        // Connect, check and map: the object does part of it before main, the call the rest.
+        // The sum of connecting, checking and mapping: the object does a part of it before main,
+        // and the call the rest.
         sample(&row("all"), "ours", call + with.as_secs_f64() - without.as_secs_f64());
         sample(&row("all"), "theirs", BAR);
         if key == "attach-4g" {

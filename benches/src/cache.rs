@@ -39,8 +39,7 @@ fn fill(cache: &Cache, chain: &Chain) -> hostbuf::register::Result<()> {
 /// cache, or the reason for its absence.
 pub(crate) fn measure(repeats: usize, hits: usize, peer: Result<&str, &str>, parts: &[&str]) -> Outcome {
     let wanted = |part: &str| parts.is_empty() || parts.contains(&part);
-    // The bar, and the lowest figure of libfabric's cache that was read on such a machine;
-    // nanoseconds.
+    // The bar, and the lowest figure of libfabric's cache on such a machine, in nanoseconds.
     for (entries, name, bar, libfabric) in
         [(1, "1", 25.0, 62.0), (1024, "1k", 25.0, 173.0), (65536, "64k", 80.0, 1361.0)]
     {
@@ -165,15 +164,15 @@ fn threads(repeats: usize, hits: usize) -> Outcome {
     let chains = [Chain::new(BASE, 512), Chain::new(2 * BASE, 512)];
     fill(cache, &chains[0])?;
     fill(cache, &chains[1])?;
-    // Nanoseconds of a hit by the clock, and of the thread's own time.
+    // Prints the nanoseconds of a hit by the clock, and by the thread's CPU time.
     let run = |chain: &Chain| {
         let (begun, own) = (Instant::now(), own_time());
         chain.walk(hits, |address| hit(cache, address));
         let clock = begun.elapsed().as_secs_f64();
         [clock, own_time() - own].map(|seconds| seconds * 1e9 / hits as f64)
     };
-    // Each on a core of its own from the beginning: the kernel likes to leave a new thread on the
-    // core of the one that made it.
+    // Each thread has a core of its own from the beginning: the kernel tends to leave a new thread
+    // on the core of its creator.
     let cores = Cores::own();
     let together = |[first, second]: [&Chain; 2]| {
         let (ready, go) = (&AtomicBool::new(false), &AtomicBool::new(false));
@@ -192,8 +191,8 @@ fn threads(repeats: usize, hits: usize) -> Outcome {
                 std::hint::spin_loop();
             }
             go.store(true, Ordering::Release);
-            let each = [run(first), other.join().expect("it ends")];
-            // Hits a nanosecond, of both.
+            let each = [run(first), other.join().expect("the thread does not panic")];
+            // Returns the hits per nanosecond of both threads.
             [0, 1].map(|time| 1.0 / each[0][time] + 1.0 / each[1][time])
         })
     };
@@ -203,8 +202,8 @@ fn threads(repeats: usize, hits: usize) -> Outcome {
     {
         let mut own = Vec::new();
         for _ in 0..repeats {
-            // One thread walks what the two will, one after the other: the chains need not be
-            // equally fast.
+            // One thread walks both chains one after the other, since the chains may differ in
+            // speed.
             let alone = [run(pair[0]), run(pair[1])];
             let one = [0, 1].map(|time| 2.0 / (alone[0][time] + alone[1][time]));
             let two = together(pair);
@@ -237,7 +236,7 @@ fn while_registering() -> Outcome {
             took.push(one.elapsed().as_nanos() as u32);
         }
         idle.closed.store(false, Ordering::Release);
-        slow.join().expect("it ends")
+        slow.join().expect("the thread does not panic")
     })?;
     took.sort_unstable();
     sample("cache-hit-p999", "ours", f64::from(took[took.len() * 999 / 1000]) * 1e-9);
@@ -245,7 +244,7 @@ fn while_registering() -> Outcome {
     Ok(())
 }
 
-/// Misses, each of which ends another registration: the whole way.
+/// Measures complete misses, each of which evicts another registration.
 fn misses(repeats: usize) -> Outcome {
     const COUNT: usize = 4096;
     let owned = of_regions(64, MonitorMode::Explicit)?;
@@ -275,7 +274,7 @@ fn misses(repeats: usize) -> Outcome {
     Ok(())
 }
 
-/// Does `work` on a thread that may run on one core only, as a rank may that mpirun has bound.
+/// Runs `work` on a thread that is bound to one core, as mpirun binds a rank.
 fn on_one_core(work: impl FnOnce() -> Outcome + Send) -> Outcome {
     std::thread::scope(|scope| {
         let bound = scope.spawn(|| {
@@ -286,7 +285,7 @@ fn on_one_core(work: impl FnOnce() -> Outcome + Send) -> Outcome {
     })
 }
 
-/// Does `work` while as many threads as there are cores do nothing but count.
+/// Runs `work` while as many threads as there are cores only count.
 fn every_core_busy(work: impl FnOnce() -> Outcome) -> Outcome {
     let stop = &AtomicBool::new(false);
     let cores = std::thread::available_parallelism()?.get();

@@ -1,21 +1,21 @@
-//! The order in which registered ranges are asked for: one cycle through all of them, in which each
-//! address is known only when the answer before it is. So hits do not overlap, and what is measured
-//! is how long one takes.
+//! The order of the requests: one cycle through all registered ranges, in which each address
+//! depends on the previous answer. So hits do not overlap, and the latency of one hit is measured.
 
 use std::hint::black_box;
 
 use hostbuf::register::Span;
 
 pub(crate) const PAGE: usize = 4096;
-/// Pages of an entry, and from one entry to the next on average: as far apart as chance has it, and
-/// never adjacent.
+/// The number of pages of an entry, and the average distance between entries, which are at random
+/// distances and never adjacent.
 pub(crate) const PAGES: usize = 4;
 pub(crate) const STRIDE: usize = 8;
 pub(crate) const SEED: u64 = 88_172_645_463_325_252;
-/// Bytes of one request.
+/// The number of bytes of one request.
 pub(crate) const ASKED: usize = 64;
 
-/// Address and successor share a line: walking costs one look at memory, besides what is measured.
+/// An address and its successor, in one cache line: a step adds one memory access to the measured
+/// work.
 #[derive(Clone, Copy, Default)]
 #[repr(C, align(16))]
 struct Cell {
@@ -26,7 +26,7 @@ struct Cell {
 pub(crate) struct Chain {
     starts: Vec<usize>,
     cells: Vec<Cell>,
-    /// The cells begin here: at a boundary of huge pages.
+    /// The index of the first cell, at a boundary of huge pages.
     first: usize,
 }
 
@@ -48,8 +48,8 @@ impl Chain {
         let mut cells = Vec::with_capacity(entries + 2 * HUGE / size);
         let address = cells.as_ptr() as usize;
         let first = (address.next_multiple_of(HUGE) - address) / size;
-        // SAFETY: advice about memory that is this vector's. Small ones have no use for it, and the
-        // kernel says so.
+        // SAFETY: an advice about memory of this vector. The kernel refuses it for small vectors,
+        // which do not need it.
         unsafe {
             let at = address.next_multiple_of(HUGE) as *mut libc::c_void;
             libc::madvise(at, (entries * size).next_multiple_of(HUGE), libc::MADV_HUGEPAGE);
@@ -59,7 +59,7 @@ impl Chain {
         for i in 0..entries {
             let apart = random() as usize % (STRIDE - PAGES);
             starts.push(base + (i * STRIDE + apart) * PAGE);
-            // Every second one is asked for from its middle.
+            // Every second range is requested from its middle.
             let inside = if i % 2 == 1 { PAGES / 2 * PAGE + 512 } else { 0 };
             cells[first + i].address = starts[i] + inside;
             cells[first + order[i]].next = order[(i + 1) % entries];
@@ -77,7 +77,7 @@ impl Chain {
         self.cells[self.first..].iter().map(|cell| Span::new(cell.address, ASKED).expect("a range of memory"))
     }
 
-    /// Walks so many steps; what `ask` answers decides where the next one goes, though the walk is
+    /// Walks `steps` steps. The result of `ask` determines the next step, although the walk is
     /// always the same.
     #[inline(always)]
     pub(crate) fn walk(&self, steps: usize, mut ask: impl FnMut(*const u8) -> u64) {
@@ -91,9 +91,9 @@ impl Chain {
         black_box(at);
     }
 
-    /// Seconds of one step, by this thread's own time: a step never sleeps, and another program
-    /// that takes the core away for a while is no part of it. Goes round once before, so that
-    /// everything is where it will be.
+    /// Returns the seconds of one step by this thread's CPU time: a step never sleeps, and time of
+    /// other programs on the core is not included. It walks the cycle once before, which warms up
+    /// the caches.
     #[inline(always)]
     #[allow(clippy::redundant_closure, reason = "a reference to it would be called, and not put in line")]
     pub(crate) fn time(&self, steps: usize, mut ask: impl FnMut(*const u8) -> u64) -> f64 {
@@ -107,10 +107,10 @@ impl Chain {
     }
 }
 
-/// Seconds that this thread has run.
+/// Returns the CPU time of this thread in seconds.
 pub(crate) fn own_time() -> f64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: a clock that every thread has, written into a local.
+    // SAFETY: every thread has this clock, which is written into a local.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
     time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
 }

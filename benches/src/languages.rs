@@ -1,8 +1,8 @@
-//! Lookups in one buffer by Rust, C and numpy: what a buffer gives does not depend on the language.
+//! Lookups in one buffer by Rust, C and numpy, which must be equally fast.
 //!
-//! This runs as the one rank of a job, fills the launcher's buffer, and starts the others as its
-//! children, which attach to it: so all read the same pages. One works at a time, by lines on
-//! pipes. numpy's turn is the same expression on the buffer and on a private array.
+//! This runs as the only rank of a job, fills the launcher's buffer, and starts the others as its
+//! children, which attach to it: so all read the same pages. They work in turns, which lines on
+//! pipes start. numpy's turn evaluates the same expression on the buffer and on a private array.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -13,8 +13,8 @@ use crate::fixture::Outcome;
 use crate::lookups::{chain, fill, lanes};
 use crate::sample::{sample, timed, turns};
 
-/// Lookups of each kind in a turn: few, so that both sides of a ratio find the machine's memory at
-/// the same speed.
+/// The number of lookups of each kind in a turn. It is small, so that both sides of a ratio run at
+/// the same speed of the machine's memory.
 const STEPS: u64 = 1 << 17;
 
 /// A program that takes turns.
@@ -50,7 +50,7 @@ impl Peer {
     }
 }
 
-/// Measures with `c`, a program, and `python` with a script; `repeats` turns each.
+/// Measures `c`, a program, and `python` with a script, in `repeats` turns each.
 pub(crate) fn compare(repeats: usize, c: &str, python: &[&str]) -> Outcome {
     let buffer = HostBuffer::attach()?;
     let table = buffer.as_ptr().as_ptr().cast::<u64>();
@@ -66,8 +66,8 @@ pub(crate) fn compare(repeats: usize, c: &str, python: &[&str]) -> Outcome {
         let [chain, lanes] = [elapsed, elapsed_lanes].map(|time| time.as_secs_f64() / STEPS as f64);
         [chain, lanes, ((end + sum) % words) as f64]
     };
-    // Each goes on from where it was: nobody finds in the processor's cache what the other has just
-    // read.
+    // Each continues from its last word, so that none finds the words of another in the processor's
+    // cache.
     let mut starts = [0, words / 2];
     for repeat in 0..repeats {
         let mut took = [[0.0; 2]; 2];
@@ -84,8 +84,8 @@ pub(crate) fn compare(repeats: usize, c: &str, python: &[&str]) -> Outcome {
         }
     }
     in_c.end()?;
-    // By itself, since whoever came next would find in the processor's cache what it has left
-    // there.
+    // numpy runs by itself, because it leaves its words in the processor's cache for the next
+    // program.
     let mut numpy = Peer::start(python)?;
     for repeat in 0..repeats {
         let [shared, private] = numpy.turn(repeat as u64)?;

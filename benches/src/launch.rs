@@ -1,6 +1,6 @@
-//! Starting a job: plain mpirun, `mpirun ... hostbuf exec`, and `hostbuf run`, of a program that
-//! does nothing but start and end MPI. Where the time of `hostbuf run` goes is told as a list of
-//! parts.
+//! The start of a job by plain mpirun, by `mpirun ... hostbuf exec` and by `hostbuf run`, with a
+//! program that only starts and ends MPI. A list of parts shows the distribution of the time of
+//! `hostbuf run`.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -32,7 +32,7 @@ pub(crate) fn trivial(stamps: bool) -> Outcome {
     Ok(())
 }
 
-/// Seconds on the clock that all processes of this machine share.
+/// Returns the seconds of the clock that all processes of this machine share.
 fn now() -> f64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: a valid pointer.

@@ -23,7 +23,8 @@ struct Table {
 }
 
 const LANES: u64 = 16;
-/// Lookups in one turn: short turns, many of them, since a machine is never wholly quiet.
+/// The number of lookups in one turn. Turns are short and many, since a machine is never completely
+/// quiet.
 const STEPS: u64 = 1 << 19;
 
 /// Measures tables of `bytes` (a power of two): the buffer on each of `pages`, private memory on
@@ -66,7 +67,7 @@ pub(crate) fn compare(bytes: usize, repeats: usize, pages: &[&str]) -> Outcome {
     }
     for repeat in 0..repeats {
         for i in 0..tables.len() {
-            // The order turns round, so that nobody always follows the same one.
+            // The order rotates, so that no table always follows the same one.
             let count = tables.len();
             let table = &mut tables[(i + repeat) % count];
             let (elapsed, end) = timed(|| chain(table.at, table.next, STEPS));

@@ -1,10 +1,9 @@
-//! The benchmarks behind `scripts/bench`: every figure is a ratio of two things that are measured
+//! The benchmarks behind `scripts/bench`. Every figure is a ratio of two values that are measured
 //! side by side in one run, in turns. A subcommand measures and prints samples; `report` makes the
-//! table of all of them.
+//! table of all samples.
 //!
-//! It uses MPI windows through rsmpi's foreign functions, since rsmpi has no other interface to
-//! them, and reads and writes shared memory through raw pointers, as the programs do that are
-//! measured here.
+//! The benchmarks use MPI windows through rsmpi's foreign functions, since rsmpi has no other
+//! interface to them. They access shared memory through raw pointers, as the measured programs do.
 
 #![allow(unsafe_code)]
 

@@ -51,7 +51,7 @@ fn read_all(at: *const u8, bytes: usize) {
     }
 }
 
-/// Sum over all ranks, bytes.
+/// The sum over all ranks, in bytes.
 struct Usage {
     pss: f64,
     tables: f64,

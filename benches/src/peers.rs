@@ -1,5 +1,4 @@
-//! Other registration caches, measured in the same run and in turns: programs of their own, which
-//! wait for their turn.
+//! Other registration caches, measured in the same run and in turns by separate programs.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -14,7 +13,7 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// Starts it with so many entries, and waits for nothing.
+    /// Starts the program with this number of entries, without waiting for it.
     pub(crate) fn start(program: &str, base: usize, entries: usize) -> std::io::Result<Peer> {
         let mut child = Command::new(program)
             .args([base, entries, PAGES, STRIDE].map(|n| n.to_string()))
@@ -33,7 +32,7 @@ impl Peer {
         Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
     }
 
-    /// Seconds of one hit.
+    /// Returns the seconds of one hit.
     pub(crate) fn turn(&mut self, hits: usize) -> Result<f64, Box<dyn std::error::Error>> {
         self.turn_of(hits, 1)
     }
@@ -47,7 +46,7 @@ impl Peer {
         Ok(nanoseconds * 1e-9)
     }
 
-    /// Ends it; what it measured counts only if it ends well.
+    /// Ends the program, whose measurements count only if it succeeds.
     pub(crate) fn finish(mut self) -> Result<(), Box<dyn std::error::Error>> {
         drop(self.turns.take());
         let status = self.child.wait()?;
@@ -59,8 +58,7 @@ impl Peer {
 /// the memory registration of a provider that uses it, and all of those need a device.
 pub(crate) fn libfabric() -> String {
     let name = c"libfabric.so.1";
-    // SAFETY: a library that is loaded once and stays; its constructors are as harmless as
-    // libfabric's are.
+    // SAFETY: the library is loaded once and stays; the constructors of libfabric are harmless.
     let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW) };
     if library.is_null() {
         return "there is no libfabric.so.1".into();

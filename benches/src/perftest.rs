@@ -1,6 +1,5 @@
 //! perftest's `ib_write_bw` between the two hosts: a server on the second rank, a client on the
-//! first. It looks for completions again and again; waiting by events it has for other operations
-//! only.
+//! first. It polls for completions; it can wait for events only with other operations.
 
 use std::error::Error;
 use std::io;
@@ -12,7 +11,7 @@ use hostbuf::job::{Collective, Mpi};
 
 const PORT: u16 = 18515;
 
-/// Writes of `size` bytes, `count` of them, at most `depth` under way.
+/// The parameters: `count` writes of `size` bytes, at most `depth` of them in flight.
 pub(crate) struct Perftest {
     pub(crate) size: usize,
     pub(crate) count: usize,
@@ -56,7 +55,7 @@ impl Perftest {
     fn serve(&self) -> Result<std::process::Child, Box<dyn Error>> {
         let until = Instant::now() + Duration::from_secs(20);
         let mut server = self.command().stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;
-        // Where it listens nobody else can.
+        // The port is in use as soon as the server listens.
         while TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT)).is_ok() {
             if Instant::now() > until || server.try_wait()?.is_some() {
                 let _ = server.kill();
@@ -70,8 +69,8 @@ impl Perftest {
     fn ask(&self, address: &str) -> Result<f64, Box<dyn Error>> {
         let output = self.command().arg(address).stdin(Stdio::null()).output()?;
         let said = String::from_utf8_lossy(&output.stdout);
-        // The line of results: bytes, iterations, the peak, the average in MiB a second, and
-        // messages.
+        // The line of results: bytes, iterations, peak rate, average rate in MiB per second, and
+        // message rate.
         let columns = said.lines().find_map(|line| {
             let words: Vec<&str> = line.split_whitespace().collect();
             (words.first() == Some(&&*self.size.to_string()) && words.len() >= 4).then(|| words[3].to_owned())

@@ -10,7 +10,7 @@ use crate::sample::sample;
 /// The numbers of registrations that the budget allows.
 const CAPACITIES: [usize; 3] = [16, 64, 1024];
 
-/// Asks for buffer number `key` of `pages` pages: whether it was a hit.
+/// Requests buffer number `key` of `pages` pages. Returns true for a hit.
 fn ask(cache: &RegistrationCache<Idle>, key: usize, pages: usize) -> hostbuf::Result<bool> {
     let made = cache.stats().misses;
     // Buffers are far apart: no two have a page in common.
@@ -40,7 +40,7 @@ pub(crate) fn measure() -> Outcome {
         let full = fresh()?;
         rate(&full, cycle(0, capacity, 1))?;
         sample("cache-policy-same", "ours", rate(&full, cycle(0, capacity, 5))?);
-        // Then nothing of it is asked for any more.
+        // After that the trace requests none of it.
         rate(&full, cycle(capacity, capacity, 4))?;
         sample("cache-policy-shift", "ours", rate(&full, cycle(capacity, capacity, 5))?);
 

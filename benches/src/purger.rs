@@ -41,7 +41,7 @@ fn purging<T>(address: usize, work: impl FnOnce() -> T) -> (T, f64) {
         }
         let result = work();
         stop.store(true, Ordering::Relaxed);
-        (result, purger.join().expect("it ends"))
+        (result, purger.join().expect("the thread does not panic"))
     })
 }
 

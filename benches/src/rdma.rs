@@ -1,8 +1,8 @@
-//! Sends from registered memory between two hosts: puts beside perftest's `ib_write_bw`, channels
-//! whose buffers stay registered beside the same with each buffer registered and deregistered, and
-//! replication beside a broadcast of MPI.
+//! Sends from registered memory between two hosts: puts against perftest's `ib_write_bw`, channels
+//! whose buffers stay registered against channels that register and deregister each buffer, and
+//! replication against a broadcast of MPI.
 //!
-//! On one rank of each of two hosts. The first sends and measures.
+//! It runs on one rank of each of two hosts. The first rank sends and measures.
 
 #![allow(unsafe_code)]
 
@@ -22,21 +22,21 @@ use crate::sample::{note, sample, timed, turns};
 const MIB: usize = 1 << 20;
 const SIZES: [(usize, &str); 5] =
     [(64 << 10, "64k"), (256 << 10, "256k"), (MIB, "1m"), (4 * MIB, "4m"), (16 * MIB, "16m")];
-/// perftest's own.
+/// The depth of perftest.
 const DEPTH: usize = 128;
 
 /// Compares puts and messages with perftest. Each of `repeats` turns sends `volume` bytes of each
 /// size.
 pub(crate) fn compare(repeats: usize, volume: usize) -> Outcome {
     let universe = mpi::initialize().ok_or("MPI does not start")?;
-    // Waiting must leave the one core to the device, which is software.
+    // A waiting rank must leave the only core to the software device.
     let group = Mpi::gentle(&universe.world());
     if group.size() != 2 {
         return Err("it takes two ranks, on two hosts".into());
     }
     measure(&group, repeats, volume).inspect_err(|error| {
         eprintln!("hostbuf-bench rdma: rank {}: {error}", group.rank());
-        // The other one would wait.
+        // The other rank would wait.
         universe.world().abort(1);
     })
 }
@@ -47,7 +47,7 @@ fn measure(group: &Mpi, repeats: usize, volume: usize) -> Outcome {
         let mut how = FabricOptions::default();
         how.busy_poll = busy;
         how.depth = DEPTH as u32;
-        // SAFETY: nobody looks at the buffer.
+        // SAFETY: no other code accesses the buffer.
         let fabric = unsafe { Fabric::connect(group, &buffer, how)? };
         for (size, of_size) in SIZES {
             let count = (volume / size).max(5);
@@ -95,7 +95,7 @@ fn put(group: &Mpi, fabric: &Fabric, size: usize, count: usize) -> Result<f64, B
     Ok(rate)
 }
 
-/// Messages a second of 8 bytes: many at once, and each waited for.
+/// Measures messages of 8 bytes per second: many in flight, and each awaited.
 fn small(group: &Mpi, fabric: &Fabric, repeats: usize) -> Outcome {
     const COUNT: usize = 1000;
     for repeat in 0..=repeats {
@@ -117,8 +117,8 @@ fn small(group: &Mpi, fabric: &Fabric, repeats: usize) -> Outcome {
     Ok(())
 }
 
-/// Seconds of a message from a buffer that stays registered, and of one that is registered for it
-/// on both sides.
+/// Measures the seconds of a message from a buffer that stays registered, and of one that both
+/// sides register for the message.
 fn channels(group: &Mpi, repeats: usize, volume: usize) -> Outcome {
     let other = 1 - group.rank();
     let channels = Channel::connect(group, &[(other, 0)], ChannelOptions::default())?;
@@ -138,7 +138,7 @@ fn channels(group: &Mpi, repeats: usize, volume: usize) -> Outcome {
                             }
                         }
                         if side == 1 {
-                            // Not leased any more: it is deregistered here and now.
+                            // The buffer is no longer leased, so this call deregisters it.
                             channel.invalidate(span)?;
                         }
                     }

@@ -1,5 +1,5 @@
-//! Replicating a filled buffer to the other hosts against `MPI_Bcast` of the same bytes between the
-//! same processes.
+//! Replication of a filled buffer to the other hosts, against `MPI_Bcast` of the same bytes between
+//! the same processes.
 
 use std::alloc::Layout;
 
@@ -16,20 +16,21 @@ use crate::sample::{note, time, timed, turns};
 pub(crate) fn compare(key: &str, bytes: usize, repeats: usize, page: &str) -> Outcome {
     let universe = mpi::initialize().ok_or("MPI does not start")?;
     let world = universe.world();
-    // Where a core does the device's work as well, waiting must leave it.
+    // If the device is software, a waiting rank must leave the core to it.
     let by_puts = key == "rdma-replicate";
     let group = if by_puts { Mpi::gentle(&world) } else { Mpi::new(&world) };
     let pages: Pages = page.parse()?;
     let first = world.rank() == 0;
     for repeat in 0..=repeats {
-        // Receivers must be empty: a new buffer each time, outside what is timed.
+        // The receivers' buffers must be empty, so each turn allocates new ones outside of the
+        // measured time.
         let buffer = HostBuffer::allocate(&group, BufferOptions::new(bytes as u64).pages(pages))?;
         if first {
             fill(&buffer, bytes)?;
         }
         #[cfg(feature = "rdma")]
         let _fabric = match by_puts {
-            // SAFETY: the buffer is looked at through pointers, before and after.
+            // SAFETY: the buffer is accessed only through pointers, before and after.
             true => Some(unsafe { hostbuf_rdma::Fabric::connect(&group, &buffer, Default::default())? }),
             false => None,
         };
@@ -81,7 +82,7 @@ fn fill(buffer: &HostBuffer, bytes: usize) -> hostbuf::Result<()> {
 fn check(buffer: &HostBuffer) -> Outcome {
     let words = buffer.as_ptr().as_ptr().cast::<u64>();
     for index in (0..buffer.len() / 8).step_by(512) {
-        // SAFETY: inside the buffer, which nobody writes now.
+        // SAFETY: inside the buffer, to which no process writes now.
         if unsafe { words.add(index).read_volatile() } != value(index) {
             return Err(format!("word {index} differs").into());
         }
@@ -90,7 +91,7 @@ fn check(buffer: &HostBuffer) -> Outcome {
 }
 
 fn broadcast(world: &impl AsRaw<Raw = ffi::MPI_Comm>, at: *mut u8, bytes: usize) {
-    // SAFETY: the bytes are mapped, and nobody else uses them; MPI counts in 32 bits, so 1 GiB at
+    // SAFETY: the bytes are mapped, and no other code uses them; MPI counts in 32 bits, so 1 GiB at
     // most.
     unsafe { ffi::MPI_Bcast(at.cast(), bytes as i32, ffi::RSMPI_UINT8_T, 0, world.as_raw()) };
 }

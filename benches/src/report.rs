@@ -15,7 +15,7 @@ use crate::sample::median;
 struct Measured {
     sides: BTreeMap<String, Vec<f64>>,
     notes: Vec<String>,
-    /// Why there is no figure.
+    /// The reason why there is no figure.
     unmeasured: Option<String>,
 }
 

@@ -27,7 +27,7 @@ pub(crate) enum Ratio {
 pub(crate) enum Bar {
     AtMost(f64),
     AtLeast(f64),
-    /// Only printed.
+    /// The row has no bar and is only printed.
     None,
 }
 

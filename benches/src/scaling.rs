@@ -28,7 +28,7 @@ const BASE: usize = 0x10_0000_0000;
 
 /// The mappings that threads hit in foreign memory, with the strict monitor.
 struct Pattern {
-    /// `cache-scale-KEY-*` is the row.
+    /// The part of the row's key after `cache-scale-`.
     key: &'static str,
     /// The number of mappings.
     mappings: usize,
@@ -95,7 +95,7 @@ pub(crate) fn rate(threads: usize, begin: fn(), call: impl Fn(usize, usize) + Sy
                 scope.spawn(move || one(thread, core))
             })
             .collect();
-        all.into_iter().map(|thread| thread.join().expect("it ends")).sum()
+        all.into_iter().map(|thread| thread.join().expect("the thread does not panic")).sum()
     })
 }
 

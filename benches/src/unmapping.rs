@@ -11,17 +11,17 @@ use crate::fixture::Cache;
 use crate::fixture::Outcome;
 use crate::sample::{median, note, sample};
 
-/// One munmap, and how many of them, one after the other, take a mapping away.
+/// The length of one munmap, and the number of them that remove a mapping piece by piece.
 const PIECE: usize = 4 * PAGE;
 const PIECES: usize = 256;
 const LENGTH: usize = PIECES * PIECE;
 
-/// A reader that does nothing else.
+/// The way in which a bare reader of events waits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Reader {
-    /// Sleeps in the kernel until there is something.
+    /// Sleeps in the kernel until an event arrives.
     Asleep,
-    /// Looks again and again.
+    /// Polls.
     Awake,
 }
 
@@ -83,7 +83,7 @@ fn bare(plain: &[f64], how: Reader) -> Result<Vec<f64>, Box<dyn std::error::Erro
     const API: [u64; 2] = [0xc018_aa3f, 0xaa];
     const REGISTER: [u64; 2] = [0xc020_aa00, 2];
     const UNMAPPING: u64 = 1 | 1 << 6;
-    // A read of a descriptor that may block is the cheapest sleep; the last message ends it.
+    // A blocking read of the descriptor is the cheapest sleep; the last event ends it.
     let flags = match how {
         Reader::Asleep => libc::O_CLOEXEC,
         Reader::Awake => libc::O_CLOEXEC | libc::O_NONBLOCK,
@@ -96,7 +96,7 @@ fn bare(plain: &[f64], how: Reader) -> Result<Vec<f64>, Box<dyn std::error::Erro
     // SAFETY: a new descriptor.
     let fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
     let control = |request: u64, mut words: [u64; 4]| {
-        // SAFETY: each request reads and writes at most so many words.
+        // SAFETY: each request reads and writes at most this number of words.
         match unsafe { libc::ioctl(fd.as_raw_fd(), request, words.as_mut_ptr()) } {
             0 => Ok(()),
             _ => Err(std::io::Error::last_os_error()),

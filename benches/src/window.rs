@@ -1,4 +1,4 @@
-//! MPI's own shared memory: what hostbuf is compared with.
+//! MPI's own shared memory, for comparison with hostbuf.
 
 use std::ffi::{c_int, c_void};
 
@@ -24,8 +24,8 @@ impl Window {
         let part = bytes / world.size() as usize;
         let (mut mine, mut base) = (std::ptr::null_mut::<c_void>(), std::ptr::null_mut::<c_void>());
         let (mut size, mut unit): (ffi::MPI_Aint, c_int) = (0, 0);
-        // SAFETY: every pointer is to a local of the type that MPI wants; an error ends the job, as
-        // is MPI's default.
+        // SAFETY: every pointer is to a local of the type that MPI expects; by MPI's default an
+        // error ends the job.
         let window = unsafe {
             let mut window = std::mem::zeroed();
             let mine_at = (&raw mut mine).cast();
@@ -48,14 +48,14 @@ impl Window {
     /// Writes to every page of this rank's part.
     pub(crate) fn touch(&self) {
         for at in (0..self.part).step_by(4096) {
-            // SAFETY: inside this rank's part, which nobody else uses meanwhile.
+            // SAFETY: inside this rank's part, which no other process uses meanwhile.
             unsafe { self.mine.add(at).write_volatile(1) };
         }
     }
 
     /// Frees the window. Collective.
     pub(crate) fn free(mut self) {
-        // SAFETY: allocate() made it, and nobody uses the memory any more.
+        // SAFETY: allocate() made it, and no process uses the memory any more.
         unsafe { ffi::MPI_Win_free(&raw mut self.window) };
     }
 }

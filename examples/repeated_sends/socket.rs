@@ -33,7 +33,7 @@ impl Socket {
                     let bytes = head[at..at + 8].try_into().expect("eight bytes");
                     u64::from_ne_bytes(bytes) as usize
                 };
-                let mut places = places.lock().expect("nobody panics with it");
+                let mut places = places.lock().expect("no thread panics while it holds the lock");
                 let place = &mut places[word(0)];
                 place.resize(word(8), 0);
                 if other.read_exact(place).is_err() || tell.send(word(0)).is_err() {
@@ -70,6 +70,6 @@ impl Sender for Socket {
     }
 
     fn arrived(&mut self, index: usize, _bytes: usize) -> Outcome<Vec<u8>> {
-        Ok(self.arrived.lock().expect("nobody panics with it")[index].clone())
+        Ok(self.arrived.lock().expect("no thread panics while it holds the lock")[index].clone())
     }
 }

@@ -47,7 +47,7 @@ pub fn have(program: &str) -> bool {
     let there = Command::new("sh").args(["-c", &format!("command -v {program}")]).output();
     let there = there.is_ok_and(|o| o.status.success());
     if !there {
-        skip(&format!("{program} is not here"));
+        skip(&format!("{program} is not installed"));
     }
     there
 }
@@ -177,7 +177,7 @@ fn a_thread_sanitized_rank_and_a_plain_one_agree_on_the_sanitizers_window() {
         // names the mapping.
         let window = candidates::SANITIZED;
         let outcome = planted(&[(1, all_of(window.start, window.end))], 1, &programs);
-        nobody_ran(&outcome);
+        assert_failed_without_address(&outcome);
         if compiler == "clang" {
             assert!(outcome.stderr.contains("no agreement among the ranks: rank "), "{outcome:?}");
         }
@@ -318,7 +318,7 @@ fn three(plants: &[(usize, String)]) -> Outcome {
 /// Asserts that the job failed before main with one line, because the ranks have no common free
 /// address.
 #[track_caller]
-fn nobody_ran(outcome: &Outcome) {
+fn assert_failed_without_address(outcome: &Outcome) {
     failed_before_main(outcome, 84);
 }
 
@@ -334,7 +334,7 @@ fn failed_before_main(outcome: &Outcome, status: i32) {
 /// obstacle.
 #[track_caller]
 fn names(outcome: &Outcome, rank: &str, what: &str) {
-    nobody_ran(outcome);
+    assert_failed_without_address(outcome);
     let host = hostbuf_os::process::host_name();
     let who = format!("no agreement among the ranks: {rank} on {host}: ");
     assert!(outcome.stderr.contains(&who) && outcome.stderr.contains(what), "{outcome:?}");

@@ -246,7 +246,7 @@ fn a_host_that_does_not_answer_is_reported() {
     }
     for flavour in ["openmpi4", "mpich4"] {
         if !flavours().iter().any(|f| f == flavour) {
-            skip(&format!("a host that does not answer: {flavour} is not here"));
+            skip(&format!("a host that does not answer: {flavour} is not installed"));
             continue;
         }
         let mark = format!("silent-{flavour}-{}", std::process::id());

@@ -398,12 +398,12 @@ fn a_stopped_launcher_stops_its_ranks_and_continues_them() {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
         stat.rsplit(") ").next().unwrap().as_bytes()[0]
     };
-    let everybody: Vec<i32> = ranks.iter().copied().chain([launcher]).collect();
+    let processes: Vec<i32> = ranks.iter().copied().chain([launcher]).collect();
     for _ in 0..2 {
         job.send(Signal::SIGTSTP);
-        eventually("all stop", Duration::from_secs(10), || everybody.iter().all(|&p| state(p) == b'T'));
+        eventually("all stop", Duration::from_secs(10), || processes.iter().all(|&p| state(p) == b'T'));
         job.send(Signal::SIGCONT);
-        eventually("all run", Duration::from_secs(10), || everybody.iter().all(|&p| state(p) != b'T'));
+        eventually("all run", Duration::from_secs(10), || processes.iter().all(|&p| state(p) != b'T'));
     }
     job.send(Signal::SIGTERM);
     let mut ended = 0;
@@ -446,7 +446,7 @@ fn signals_pass_through_open_mpi() {
         return;
     }
     if !flavours().iter().any(|f| f == "openmpi4") {
-        return skip("signals through Open MPI: it is not here");
+        return skip("signals through Open MPI: it is not installed");
     }
     let program = build("cc", "signals.c", &[]).unwrap();
     let script = format!(

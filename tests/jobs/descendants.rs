@@ -10,7 +10,7 @@ use nix::sys::signal::{SigHandler, Signal, kill};
 use nix::unistd::Pid;
 
 use crate::harness::{Outcome, can_simulate, eventually, fixture, flavours, hostbuf, local, simulated};
-use crate::watched::{ARRIVAL, Job, SOON, Scratch, remains, slay};
+use crate::watched::{ARRIVAL, Job, SOON, Scratch, kill_now, remains};
 
 /// The relation of a rank's child to it (tests/fixtures/family.c).
 const RELATIONS: [&[&str]; 2] = [&[], &["daemon"]];
@@ -38,9 +38,9 @@ fn a_signal_ends_the_descendants_of_the_ranks() {
             for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
                 let what = format!("{relation:?} {flags:?} {signal}");
                 let mut job = family(&format!("signalled-{signal}"), flags, relation, &[]);
-                kill(Pid::from_raw(job.pid()), signal).expect("our child");
+                kill(Pid::from_raw(job.pid()), signal).expect("the process is a child of this one");
                 assert_eq!(job.end(SOON).code(), Some(128 + signal as i32), "{what}: {}", job.err());
-                assert_eq!(job.err(), "", "{what}: nobody is told of what he has done himself");
+                assert_eq!(job.err(), "", "{what}: the launcher reports only signals of others");
                 nothing_is_left(&job, &what);
             }
         }
@@ -73,7 +73,7 @@ fn processes_that_a_rank_leaves_behind_end_after_a_successful_job() {
 #[test]
 fn a_process_that_ignores_sigterm_is_killed() {
     let mut job = family("deaf", &[], &["daemon", "deaf"], &[]);
-    kill(Pid::from_raw(job.pid()), Signal::SIGTERM).expect("our child");
+    kill(Pid::from_raw(job.pid()), Signal::SIGTERM).expect("the process is a child of this one");
     assert_eq!(job.end(3 * SOON).code(), Some(143), "{}", job.err());
     nothing_is_left(&job, "deaf");
 }
@@ -84,7 +84,7 @@ fn a_killed_launcher_leaves_no_process_of_its_job() {
         [(&[][..], &[][..]), (&[], &["daemon"]), (&[], &["daemon", "deaf"]), (&["-static"], &["daemon"])]
     {
         let mut job = family("orphaned", flags, relation, &[]);
-        slay(job.pid());
+        kill_now(job.pid());
         job.end(SOON);
         let begun = Instant::now();
         eventually(&format!("{flags:?} {relation:?}: the end of all processes"), 3 * SOON, || {
@@ -113,7 +113,7 @@ fn a_process_from_before_the_job_survives() {
         let name = process::name(pid);
         let stays = process::state(pid).is_some_and(|state| state != 'Z') && name == "sleep";
         if stays {
-            slay(pid);
+            kill_now(pid);
         }
         assert!(stays && outcome.status == status, "{program}: {name}: {outcome:?}");
     }
@@ -139,17 +139,17 @@ fn a_daemon_that_an_engine_leaves_behind_at_the_start_ends() {
         .spawn()
         .expect("the launcher starts");
     eventually("the engine's daemon", ARRIVAL, || dir.has("daemon"));
-    let text = fs::read_to_string(dir.path("daemon")).expect("it is there");
+    let text = fs::read_to_string(dir.path("daemon")).expect("the file exists");
     let daemon = text.trim().parse().expect("a process number");
-    kill(Pid::from_raw(launcher.id() as i32), Signal::SIGTERM).expect("our child");
+    kill(Pid::from_raw(launcher.id() as i32), Signal::SIGTERM).expect("the process is a child of this one");
     let mut status = None;
     eventually("the launcher's end", 3 * SOON, || {
-        status = launcher.try_wait().expect("our child");
+        status = launcher.try_wait().expect("the process is a child of this one");
         status.is_some()
     });
     let remains = process::state(daemon).is_some_and(|state| state != 'Z');
     if remains {
-        slay(daemon);
+        kill_now(daemon);
     }
     assert_eq!((status.and_then(|status| status.code()), remains), (Some(143), false));
 }

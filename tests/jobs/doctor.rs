@@ -24,7 +24,7 @@ fn the_descriptor_limit_agrees_with_the_agent_and_the_documentation() {
     assert!(hard.contains("raises to 4096") && hard.contains("enough for 2016 ranks"), "{hard}");
     assert!(hard.starts_with("ok"), "{hard}");
     for page in ["docs/jobs.md", "docs/failures.md"] {
-        let text = fs::read_to_string(root().join(page)).expect("it is there").replace('\n', " ");
+        let text = fs::read_to_string(root().join(page)).expect("the file exists").replace('\n', " ");
         assert!(text.contains("needs two descriptors for each rank"), "{page}");
     }
 }

@@ -12,7 +12,7 @@ use nix::unistd::Pid;
 use crate::harness::{can_simulate, eventually, flavours, processes_with, simulated_command, skip};
 use crate::other_user::OtherUser;
 use crate::watched::{
-    ARRIVAL, Job, SOON, Scratch, children, environment, hold, probe, remains, slay, socket_of, words,
+    ARRIVAL, Job, SOON, Scratch, children, environment, hold, kill_now, probe, remains, socket_of, words,
 };
 
 /// Lists all nonempty subsets of `0..n`, those of more than one element in two orders.
@@ -49,15 +49,18 @@ fn kill_every_subset(phase: &str, ranks: usize, agreed: bool, start: impl Fn() -
                 found = pid(i);
                 found.is_some()
             });
-            found.expect("it was there")
+            found.expect("the process was found")
         };
         let victims: Vec<i32> = subset.iter().map(victim).collect();
-        victims.into_iter().for_each(slay);
+        victims.into_iter().for_each(kill_now);
         if !subset.contains(&0) {
             if agreed && subset == [1] {
                 // The ranks have their buffer and continue; the user ends the job.
-                assert!(job.launcher.try_wait().expect("our child").is_none(), "{what}: the job goes on");
-                kill(Pid::from_raw(job.pid()), Signal::SIGTERM).expect("our child");
+                assert!(
+                    job.launcher.try_wait().expect("the process is a child of this one").is_none(),
+                    "{what}: the job goes on"
+                );
+                kill(Pid::from_raw(job.pid()), Signal::SIGTERM).expect("the process is a child of this one");
             }
             let status = job.end(SOON);
             assert!(!status.success(), "{what}: {status}");
@@ -113,9 +116,9 @@ fn a_job_killed_during_page_allocation_leaves_nothing() {
         let what = format!("populating, after {subset:?} of launcher, agent, its children");
         for i in &subset {
             match i {
-                0 => slay(job.pid()),
-                1 => slay(agent),
-                _ => workers.iter().copied().for_each(slay),
+                0 => kill_now(job.pid()),
+                1 => kill_now(agent),
+                _ => workers.iter().copied().for_each(kill_now),
             }
         }
         if !subset.contains(&0) {
@@ -155,7 +158,7 @@ fn an_agent_that_allocates_pages_ends_at_once_with_its_launcher() {
             is_held
         })
     });
-    slay(job.pid());
+    kill_now(job.pid());
     eventually("the agent and its children end", Duration::from_secs(4), || job.remains().is_empty());
 }
 
@@ -231,7 +234,7 @@ impl Cluster {
         let simhosts = command.stdin(Stdio::null()).spawn().expect("scripts/simhosts starts");
         // The file is opened for both reading and writing, so that opening does not wait for the
         // reader.
-        let commands = File::options().read(true).write(true).open(&fifo).expect("it is there");
+        let commands = File::options().read(true).write(true).open(&fifo).expect("the file exists");
         Cluster { simhosts, dir, commands }
     }
 
@@ -315,7 +318,7 @@ fn over_two_hosts(phase: &str, agreed: bool, options: &str, program: &str, there
         return;
     }
     if !flavours().iter().any(|f| f == "openmpi4") {
-        return skip("faults over two hosts: Open MPI 4 is not here");
+        return skip("faults over two hosts: Open MPI 4 is not installed");
     }
     let mut cluster = Cluster::start(&format!("cluster-{phase}"));
     for (i, victims) in VICTIMS.iter().enumerate() {
@@ -338,16 +341,16 @@ fn over_two_hosts(phase: &str, agreed: bool, options: &str, program: &str, there
             victims.iter().all(|v| parts.iter().any(|(name, _)| name == v))
         });
         for victim in *victims {
-            parts.iter().filter(|(name, _)| name == victim).for_each(|&(_, pid)| slay(pid));
+            parts.iter().filter(|(name, _)| name == victim).for_each(|&(_, pid)| kill_now(pid));
         }
         let what = format!("{phase}, after {}", victims.join(", then "));
         // Running ranks do not need their agents, so the user ends the job.
         if agreed
             && !victims.iter().any(|v| ["launcher", "rank 0", "rank 3", "the ranks' mpirun"].contains(v))
         {
-            let launcher = parts.iter().find(|(name, _)| *name == "launcher").expect("it lives").1;
+            let launcher = parts.iter().find(|(name, _)| *name == "launcher").expect("the process runs").1;
             assert!(!case.has("status"), "{what}: the job goes on");
-            kill(Pid::from_raw(launcher), Signal::SIGTERM).expect("it lives");
+            kill(Pid::from_raw(launcher), Signal::SIGTERM).expect("the process runs");
         }
         let begun = Instant::now();
         loop {
@@ -369,7 +372,7 @@ fn over_two_hosts(phase: &str, agreed: bool, options: &str, program: &str, there
         eprintln!("{what}: {:?}", begun.elapsed());
         if !victims.contains(&"launcher") {
             eventually("the launcher's end", 2 * SOON, || case.has("status"));
-            let status = fs::read_to_string(case.0.join("status")).expect("it is there");
+            let status = fs::read_to_string(case.0.join("status")).expect("the file exists");
             assert_ne!(status.trim(), "0", "{what}");
         }
     }
@@ -408,11 +411,11 @@ fn two_concurrent_jobs_of_one_user_are_independent() {
     assert_ne!(jobs[0].socket, jobs[1].socket);
     // A failure of one job does not end the other.
     let [mut one, mut other] = jobs;
-    slay(one.rank(0).expect("it runs"));
+    kill_now(one.rank(0).expect("it runs"));
     assert_eq!(one.end(SOON).code(), Some(137));
     one.leaves_nothing("one of two jobs");
-    assert!(other.launcher.try_wait().expect("our child").is_none());
-    kill(Pid::from_raw(other.pid()), Signal::SIGTERM).expect("our child");
+    assert!(other.launcher.try_wait().expect("the process is a child of this one").is_none());
+    kill(Pid::from_raw(other.pid()), Signal::SIGTERM).expect("the process is a child of this one");
     other.end(SOON);
     other.leaves_nothing("the other of two jobs");
 }
@@ -449,7 +452,7 @@ fn concurrent_jobs_of_two_users_are_independent() {
     assert_ne!(inode, other_inode);
     assert!(mine.socket.starts_with("hostbuf/0/") && theirs.socket.starts_with("hostbuf/65534/"));
     for mut job in [mine, theirs] {
-        kill(Pid::from_raw(job.pid()), Signal::SIGTERM).expect("our child");
+        kill(Pid::from_raw(job.pid()), Signal::SIGTERM).expect("the process is a child of this one");
         job.end(SOON);
         job.leaves_nothing("one of two users");
     }

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::harness::{Outcome, eventually, hostbuf, local};
-use crate::watched::{ARRIVAL, Job, SOON, probe, slay};
+use crate::watched::{ARRIVAL, Job, SOON, kill_now, probe};
 
 /// Starts ranks that outlive their programs, so the job continues after one of the programs is
 /// killed.
@@ -29,7 +29,7 @@ fn a_killed_filler_is_replaced_within_a_second() {
         let filling =
             |job: &Job| (0..3).find_map(|r| fs::read_to_string(job.dir.path(&format!("filling.{r}"))).ok());
         eventually("one fills", ARRIVAL, || filling(&job).is_some());
-        let filler: i32 = filling(&job).expect("just seen").parse().expect("its pid");
+        let filler: i32 = filling(&job).expect("the value was just read").parse().expect("its pid");
         // The others wait.
         let waiting = || {
             crate::harness::processes_with(&job.mark)
@@ -39,7 +39,7 @@ fn a_killed_filler_is_replaced_within_a_second() {
         };
         eventually("all three are there", ARRIVAL, || waiting() >= 3);
         let begun = Instant::now();
-        slay(filler);
+        kill_now(filler);
         eventually("another has filled", ARRIVAL, || job.out().lines().count() == 2);
         // Detection takes at most 0.1 s; the rest of the limit is for zeroing, filling and a busy
         // machine.
@@ -72,7 +72,7 @@ fn no_rank_hangs_if_every_filler_but_the_last_is_killed() {
             |pid: &i32| fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|c| !c.is_empty());
         let filler: Vec<i32> = fillers(&job).into_iter().filter(alive).collect();
         assert_eq!(filler.len(), 1, "never two at a time");
-        slay(filler[0]);
+        kill_now(filler[0]);
     }
     assert!(job.end(SOON).success(), "{}", job.err());
     job.leaves_nothing("one by one");

@@ -12,7 +12,7 @@ use hostbuf_protocol::wire::{Frame, Hello, Kind, Role};
 
 use crate::harness::{Outcome, eventually, hostbuf};
 use crate::other_user::OtherUser;
-use crate::watched::{ARRIVAL, Job, SOON, Scratch, hold, probe, slay};
+use crate::watched::{ARRIVAL, Job, SOON, Scratch, hold, kill_now, probe};
 
 const ALL: [Kind; 14] = [
     Kind::Hello,
@@ -31,13 +31,13 @@ const ALL: [Kind; 14] = [
     Kind::Taken,
 ];
 
-fn knock(name: &str) -> OwnedFd {
+fn connect(name: &str) -> OwnedFd {
     socket::connect(name).expect("the agent listens")
 }
 
 /// Sends a packet. Returns false if the agent has closed the connection, which it may do at any
 /// time.
-fn say(connection: &OwnedFd, packet: &[u8]) -> bool {
+fn send(connection: &OwnedFd, packet: &[u8]) -> bool {
     socket::send(connection.as_fd(), packet, &[]).is_ok()
 }
 
@@ -46,23 +46,23 @@ fn hello(role: Role, local_size: u64) -> Frame {
 }
 
 /// Sends malformed messages of all kinds.
-fn talk_nonsense(name: &str) {
+fn send_malformed_messages(name: &str) {
     let good = hello(Role::Library, 0);
     for length in [1, 2, 16, 512, 1023, 1025, 2048, 4096, 60_000] {
-        say(&knock(name), &vec![0u8; length]);
-        say(&knock(name), &vec![0xff; length]);
+        send(&connect(name), &vec![0u8; length]);
+        send(&connect(name), &vec![0xff; length]);
         let mut long = good.bytes().to_vec();
         long.resize(length, 7);
-        say(&knock(name), &long);
+        send(&connect(name), &long);
     }
     for at in 0..80 {
         let mut bytes = good.bytes().to_vec();
         bytes[at] ^= 0xff;
-        say(&knock(name), &bytes);
+        send(&connect(name), &bytes);
     }
     // The agent did not ask for these descriptors.
-    let null = fs::File::open("/dev/null").expect("it is there");
-    let connection = knock(name);
+    let null = fs::File::open("/dev/null").expect("the file exists");
+    let connection = connect(name);
     for _ in 0..100 {
         let _ = socket::send(connection.as_fd(), good.bytes(), &[null.as_raw_fd(); 16]);
         let _ = socket::send(connection.as_fd(), b"half", &[null.as_raw_fd(); 16]);
@@ -71,16 +71,16 @@ fn talk_nonsense(name: &str) {
     // join the job and end it.
     for first in [None, Some(Role::Late), Some(Role::Library), Some(Role::Member)] {
         for kind in ALL {
-            let connection = knock(name);
+            let connection = connect(name);
             if let Some(role) = first {
-                say(&connection, hello(role, 1).bytes());
+                send(&connection, hello(role, 1).bytes());
             }
             let mut frame = Frame::new(kind).with_text(&[b'%'; Frame::TEXT_MAX]);
             if kind != Kind::Hello {
                 frame.words = [u64::MAX; 64];
             }
-            say(&connection, frame.bytes());
-            say(&connection, frame.bytes());
+            send(&connection, frame.bytes());
+            send(&connection, frame.bytes());
         }
     }
     // Greetings with numbers that are too large.
@@ -90,21 +90,21 @@ fn talk_nonsense(name: &str) {
         [9, 0, 0, 0, 0, 0],
         [4, 5, 4, 0, 1, 0],
     ] {
-        say(&knock(name), Frame::new(Kind::Hello).with_words(&words).bytes());
+        send(&connect(name), Frame::new(Kind::Hello).with_words(&words).bytes());
     }
 }
 
 /// Connects clients that send nothing, that never read, and that make the agent store messages.
-fn be_a_burden(name: &str) -> Vec<OwnedFd> {
-    let mut kept: Vec<OwnedFd> = (0..200).map(|_| knock(name)).collect();
+fn connect_abusive_clients(name: &str) -> Vec<OwnedFd> {
+    let mut kept: Vec<OwnedFd> = (0..200).map(|_| connect(name)).collect();
     for _ in 0..8 {
         // Every gathering of a group of one is answered at once; nobody reads the answers.
-        let deaf = knock(name);
+        let deaf = connect(name);
         nix::fcntl::fcntl(&deaf, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK))
             .expect("it is open");
-        say(&deaf, hello(Role::Member, 1).bytes());
+        send(&deaf, hello(Role::Member, 1).bytes());
         for sequence in 0..20_000 {
-            if !say(
+            if !send(
                 &deaf,
                 Frame::new(Kind::Gather).with_words(&[1 << 40 | sequence]).with_text(&[1; 496]).bytes(),
             ) {
@@ -113,14 +113,14 @@ fn be_a_burden(name: &str) -> Vec<OwnedFd> {
         }
         kept.push(deaf);
         // Gathers that are never complete, of the largest possible group.
-        let eternal = knock(name);
+        let eternal = connect(name);
         nix::fcntl::fcntl(&eternal, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK))
             .expect("it is open");
-        say(&eternal, hello(Role::Member, 1 << 20).bytes());
+        send(&eternal, hello(Role::Member, 1 << 20).bytes());
         let begun = Instant::now();
         for sequence in 0..2_000u64 {
             let frame = Frame::new(Kind::Gather).with_words(&[1 << 50 | sequence]).with_text(&[1; 496]);
-            while !say(&eternal, frame.bytes()) && begun.elapsed() < Duration::from_millis(200) {
+            while !send(&eternal, frame.bytes()) && begun.elapsed() < Duration::from_millis(200) {
                 std::thread::yield_now();
             }
         }
@@ -130,7 +130,7 @@ fn be_a_burden(name: &str) -> Vec<OwnedFd> {
 }
 
 /// Returns the resident memory of the agent, in bytes.
-fn weight(agent: i32) -> u64 {
+fn resident_bytes(agent: i32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{agent}/status")).unwrap_or_default();
     let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:")).expect("the agent lives");
     line.split_ascii_whitespace().next().expect("a number").parse::<u64>().expect("a number") * 1024
@@ -170,8 +170,8 @@ fn running_job(mark: &str) -> Job {
 /// Asserts that a client with the right to the memory receives it.
 #[track_caller]
 fn still_serves(name: &str) {
-    let client = knock(name);
-    assert!(say(&client, hello(Role::Library, 0).bytes()));
+    let client = connect(name);
+    assert!(send(&client, hello(Role::Library, 0).bytes()));
     socket::set_receive_timeout(client.as_fd(), Some(Duration::from_secs(10))).expect("it is open");
     match socket::receive(client.as_fd()) {
         Ok(ReceivedPacket::Packet(packet, memory)) => {
@@ -186,7 +186,7 @@ fn still_serves(name: &str) {
 fn malformed_messages_during_the_start_are_ignored() {
     let mut job = waiting_job("nonsense");
     for _ in 0..5 {
-        talk_nonsense(&job.socket);
+        send_malformed_messages(&job.socket);
     }
     ends_well(&mut job);
 }
@@ -196,9 +196,9 @@ fn malformed_messages_during_the_run_are_ignored() {
     let job = running_job("nonsense-runs");
     let agent = job.agent().expect("it serves");
     for _ in 0..5 {
-        talk_nonsense(&job.socket);
+        send_malformed_messages(&job.socket);
         // Ranks that arrive late also get the memory, and are not counted.
-        say(&knock(&job.socket), hello(Role::Rank, 1 << 20).bytes());
+        send(&connect(&job.socket), hello(Role::Rank, 1 << 20).bytes());
     }
     still_serves(&job.socket);
     eventually("what was sent is forgotten", SOON, || descriptors(agent) < 50);
@@ -209,9 +209,9 @@ fn malformed_messages_during_the_run_are_ignored() {
 fn clients_that_never_send_or_never_read_do_not_grow_the_agent() {
     let mut job = waiting_job("burden");
     let agent = job.agent().expect("it serves");
-    let before = weight(agent);
-    let kept = be_a_burden(&job.socket);
-    let grown = weight(agent).saturating_sub(before);
+    let before = resident_bytes(agent);
+    let kept = connect_abusive_clients(&job.socket);
+    let grown = resident_bytes(agent).saturating_sub(before);
     assert!(grown < 128 << 20, "grown by {} MiB", grown >> 20);
     ends_well(&mut job);
     drop(kept);
@@ -232,7 +232,7 @@ fn a_job_withstands_ten_thousand_connections() {
                     while round.len() < 300 && !stop.load(Ordering::Relaxed) {
                         let Ok(connection) = socket::connect(&name) else { break };
                         if round.len().is_multiple_of(3) {
-                            say(&connection, b"rubbish");
+                            send(&connection, b"rubbish");
                         }
                         round.push(connection);
                         count.fetch_add(1, Ordering::Relaxed);
@@ -243,7 +243,7 @@ fn a_job_withstands_ten_thousand_connections() {
         // Many clients connect before the ranks do, while they connect, and until they have left.
         let half = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             eventually("half of them", ARRIVAL, || count.load(Ordering::Relaxed) >= 10_000);
-            assert!(descriptors(job.agent().expect("it lives")) < 250);
+            assert!(descriptors(job.agent().expect("the process runs")) < 250);
             ends_well(&mut job);
         }));
         stop.store(true, Ordering::Relaxed);
@@ -252,20 +252,21 @@ fn a_job_withstands_ten_thousand_connections() {
 
     let job = running_job("crowd-runs");
     let agent = job.agent().expect("it serves");
-    let before = weight(agent);
+    let before = resident_bytes(agent);
     for _ in 0..25 {
-        let round: Vec<OwnedFd> = (0..400).map(|_| knock(&job.socket)).collect();
+        let round: Vec<OwnedFd> = (0..400).map(|_| connect(&job.socket)).collect();
         drop(round);
     }
     still_serves(&job.socket);
-    assert!(weight(agent).saturating_sub(before) < 16 << 20);
+    assert!(resident_bytes(agent).saturating_sub(before) < 16 << 20);
 }
 
 #[test]
 fn the_agent_refuses_another_user() {
     let Some(other) = OtherUser::new("another user who connects to the agent") else { return };
     let job = running_job("other-client");
-    let outcome = Outcome::of(other.command(other.program(&probe())).args(["knock", &job.socket])).ok();
+    let outcome =
+        Outcome::of(other.command(other.program(&probe())).args(["request-memory", &job.socket])).ok();
     assert_eq!(outcome.stdout, "got nothing, nothing, nothing\n", "{outcome:?}");
     still_serves(&job.socket);
 }
@@ -294,19 +295,19 @@ fn a_socket_name_taken_by_another_user_is_detected() {
     assert_eq!(exec().ok().stdout, "ran\n");
     eventually("its agent has gone", SOON, || socket::connect(&name_for(&namespace)).is_err());
     let Some(other) = OtherUser::new("another user who takes the agent's name") else { return };
-    let dir = Scratch(other.own_folder("squat"));
+    let dir = Scratch(other.own_folder("bind-name"));
     let folder = dir.0.to_str().expect("UTF-8");
     let mut command = other.command(other.program(&probe()));
-    command.args(["squat", folder, &name_for(&namespace)]).stdin(Stdio::null());
-    let mut squatter = command.spawn().expect("the probe starts");
+    command.args(["bind-name", folder, &name_for(&namespace)]).stdin(Stdio::null());
+    let mut holder = command.spawn().expect("the probe starts");
     eventually("the name is taken", ARRIVAL, || {
-        dir.has("squatting.0") || squatter.try_wait().expect("our child").is_some()
+        dir.has("bound.0") || holder.try_wait().expect("the process is a child of this one").is_some()
     });
     let begun = Instant::now();
     let outcome = exec();
-    slay(squatter.id() as i32);
-    let _ = squatter.wait();
-    assert!(dir.has("squatting.0"), "it could not take the name");
+    kill_now(holder.id() as i32);
+    let _ = holder.wait();
+    assert!(dir.has("bound.0"), "it could not take the name");
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
     assert_eq!((outcome.status, outcome.stdout.as_str(), outcome.said().len()), (86, "", 1), "{outcome:?}");
     let words = ["hostbuf exec: ", "user 65534", &name_for(&namespace)];

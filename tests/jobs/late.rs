@@ -61,8 +61,12 @@ fn without_a_limit_the_job_waits_for_a_late_rank() {
     // the time.
     let mut patient = held("image", "0");
     held("image", "1").end(3 * SOON);
-    assert!(patient.launcher.try_wait().expect("our child").is_none(), "{}", patient.err());
-    kill(Pid::from_raw(patient.pid()), Signal::SIGTERM).expect("our child");
+    assert!(
+        patient.launcher.try_wait().expect("the process is a child of this one").is_none(),
+        "{}",
+        patient.err()
+    );
+    kill(Pid::from_raw(patient.pid()), Signal::SIGTERM).expect("the process is a child of this one");
     patient.end(SOON);
     patient.leaves_nothing("patient");
 }

@@ -11,7 +11,7 @@ use crate::harness::{
     Outcome, can_simulate, eventually, fixture, flavours, hostbuf, local, root, run, simulated, skip,
 };
 use crate::other_user::OtherUser;
-use crate::watched::{ARRIVAL, Job, SOON, Scratch, probe, slay};
+use crate::watched::{ARRIVAL, Job, SOON, Scratch, kill_now, probe};
 
 const AT: &str = "0x550000000000";
 
@@ -128,7 +128,7 @@ fn a_rank_killed_during_registration_ends_the_job() {
         return;
     }
     let mut job = registering_job("dies-registering");
-    slay(job.rank(0).expect("it registers"));
+    kill_now(job.rank(0).expect("it registers"));
     let status = job.end(SOON);
     let err = job.err();
     assert!(!status.success() && err.lines().count() == 1 && err.contains("rank 0"), "{status}: {err}");
@@ -146,7 +146,8 @@ fn the_doctor_tries_to_register() {
         assert!(names.contains(&name), "{names:?}");
     }
     if can_register() {
-        let object = checks.clone().find(|c| c["name"] == "libhostbuf_register.so").expect("just seen");
+        let object =
+            checks.clone().find(|c| c["name"] == "libhostbuf_register.so").expect("the value was just read");
         assert_eq!(object["mark"], "ok", "{object}");
         let devices = object["values"]["devices"].as_object().expect("what it says");
         assert!(devices.contains_key("mlock") && devices.contains_key("cuda"), "{object}");

@@ -94,14 +94,14 @@ impl Cgroup {
     }
 
     fn usage(&self) -> u64 {
-        let text = fs::read_to_string(self.0.join("memory.usage_in_bytes")).expect("it is there");
+        let text = fs::read_to_string(self.0.join("memory.usage_in_bytes")).expect("the file exists");
         text.trim().parse().expect("a number")
     }
 
     /// Makes `command` run inside of the cgroup.
     #[allow(unsafe_code)]
     fn enter<'a>(&self, command: &'a mut Command) -> &'a mut Command {
-        let procs = File::options().write(true).open(self.0.join("cgroup.procs")).expect("it is there");
+        let procs = File::options().write(true).open(self.0.join("cgroup.procs")).expect("the file exists");
         // SAFETY: between fork and exec one system call.
         unsafe {
             command.pre_exec(move || {
@@ -125,7 +125,7 @@ impl Drop for Cgroup {
         // ended.
         while fs::remove_dir(&self.0).is_err() && begun.elapsed() < SOON {
             for pid in fs::read_to_string(self.0.join("cgroup.procs")).unwrap_or_default().lines() {
-                crate::watched::slay(pid.parse().expect("a number"));
+                crate::watched::kill_now(pid.parse().expect("a number"));
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -150,7 +150,7 @@ fn a_cgroup_limits_the_buffer_and_an_exact_fit_succeeds() {
                 assert!(outcome.stdout.contains("wrong None"), "{outcome:?}");
                 break;
             }
-            assert!(attempt < 10, "{pages}: what is available can never be had: {outcome:?}");
+            assert!(attempt < 10, "{pages}: a buffer of the available size never succeeds: {outcome:?}");
             available = refusal(&outcome);
         }
     }

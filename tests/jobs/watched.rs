@@ -99,7 +99,8 @@ impl Job {
         let mut job = Job { mark, dir, launcher, socket: String::new() };
         eventually("an agent", ARRIVAL, || {
             job.socket = socket_of(&job.mark).unwrap_or_default();
-            !job.socket.is_empty() || job.launcher.try_wait().expect("our child").is_some()
+            !job.socket.is_empty()
+                || job.launcher.try_wait().expect("the process is a child of this one").is_some()
         });
         job
     }
@@ -118,11 +119,11 @@ impl Job {
     }
 
     pub fn err(&self) -> String {
-        fs::read_to_string(self.dir.0.join("err")).expect("it is there")
+        fs::read_to_string(self.dir.0.join("err")).expect("the file exists")
     }
 
     pub fn out(&self) -> String {
-        fs::read_to_string(self.dir.0.join("out")).expect("it is there")
+        fs::read_to_string(self.dir.0.join("out")).expect("the file exists")
     }
 
     /// Waits for the launcher's exit, at most `limit`, and returns its status.
@@ -130,10 +131,10 @@ impl Job {
     pub fn end(&mut self, limit: Duration) -> ExitStatus {
         let mut status = None;
         eventually("the launcher's end", limit, || {
-            status = self.launcher.try_wait().expect("our child");
+            status = self.launcher.try_wait().expect("the process is a child of this one");
             status.is_some()
         });
-        status.expect("just seen")
+        status.expect("the value was just read")
     }
 
     /// Lists everything of this job that still exists.
@@ -239,7 +240,7 @@ pub fn remains(mark: &str, socket: &str) -> Vec<String> {
     list.into_iter().collect()
 }
 
-pub fn slay(pid: i32) {
+pub fn kill_now(pid: i32) {
     let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
 }
 

@@ -89,7 +89,7 @@ fn pkg_config_builds_programs_also_after_the_prefix_moved() {
         return;
     }
     assert_eq!(scratch.run(BY_PKG_CONFIG).ok().stdout, THEY_SAY);
-    fs::rename(scratch.0.join("prefix"), scratch.0.join("moved")).expect("it is there");
+    fs::rename(scratch.0.join("prefix"), scratch.0.join("moved")).expect("the file exists");
     let moved = format!("export PKG_CONFIG_PATH=$PWD/moved/lib/pkgconfig\n{BY_PKG_CONFIG}");
     assert_eq!(scratch.run(&moved).ok().stdout, THEY_SAY);
 }
@@ -123,7 +123,7 @@ fn a_cmake_project_finds_both_libraries() {
     };
     let said = "its own: 1048576 bytes\nits own: 1048576 bytes\n";
     assert_eq!(build("prefix").ok().stdout, said);
-    fs::rename(scratch.0.join("prefix"), scratch.0.join("moved")).expect("it is there");
+    fs::rename(scratch.0.join("prefix"), scratch.0.join("moved")).expect("the file exists");
     assert_eq!(build("moved").ok().stdout, said);
     // /lib is a link to /usr/lib on many machines, and CMake may search through the link.
     fs::create_dir(scratch.0.join("linked")).expect("it is new");
@@ -202,7 +202,7 @@ fn shells_complete_commands_and_options() {
     let said = scratch.run(&format!("set +eu\n{bash}")).ok().stdout;
     let said: Vec<&str> = said.lines().collect();
     assert!(said[0].contains("-F _hostbuf"), "{said:?}");
-    assert_eq!(said[1..5], ["run", "--hostfile", "mpich", ""], "what is hidden is not offered");
+    assert_eq!(said[1..5], ["run", "--hostfile", "mpich", ""], "hidden options are not offered");
     assert!(!said[5].contains("object") && said[5].contains("doctor"), "{said:?}");
     for (shell, file) in
         [("zsh", "zsh/site-functions/_hostbuf"), ("fish", "fish/vendor_completions.d/hostbuf.fish")]

@@ -38,7 +38,7 @@ fn built(compiler: &str, flags: &[&str], source: &str) -> Option<Built> {
         return None;
     }
     if Command::new(compiler).arg("--version").output().is_err() {
-        skip(&format!("libhostbuf by {compiler}: it is not here"));
+        skip(&format!("libhostbuf by {compiler}: it is not installed"));
         return None;
     }
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -162,7 +162,7 @@ fn words(text: &str) -> Vec<&str> {
 /// module and in the header, in the same order.
 #[test]
 fn the_module_for_fortran_agrees_with_the_header() {
-    let read = |path: &str| fs::read_to_string(root().join(path)).expect("it is there");
+    let read = |path: &str| fs::read_to_string(root().join(path)).expect("the file exists");
     let header: String = read("include/hostbuf.h")
         .split_once("*/")
         .expect("it begins with a comment")
@@ -197,16 +197,16 @@ fn the_module_for_fortran_agrees_with_the_header() {
     {
         let at = |words: &[&str], name: &str| words.windows(2).position(|w| w[0] == name && w[1] == "(");
         let Some(declared) = at(&header, name) else { continue };
-        let end =
-            header[declared..].iter().position(|w| *w == ";" || *w == ");").expect("it ends") + declared;
+        let end = header[declared..].iter().position(|w| *w == ";" || *w == ");").expect("it has an end")
+            + declared;
         let wanted: Vec<_> = (declared..=end)
             .filter(|&i| matches!(header[i], "," | ")" | ");") && i > declared + 2)
             .map(|i| header[i - 1])
             .filter(|word| *word != "void")
             .collect();
         let own = format!("{name}_c");
-        let here = at(&module, &own).or_else(|| at(&module, name)).expect("it was just seen");
-        let last = module[here..].iter().position(|w| w.contains(')')).expect("it ends") + here;
+        let here = at(&module, &own).or_else(|| at(&module, name)).expect("the module has it");
+        let last = module[here..].iter().position(|w| w.contains(')')).expect("it has an end") + here;
         let given: Vec<_> = module[here + 2..last].iter().copied().filter(|word| *word != ",").collect();
         assert_eq!(given, wanted, "{name}");
         compared += 1;
@@ -218,12 +218,13 @@ fn the_module_for_fortran_agrees_with_the_header() {
             .windows(3)
             .position(|w| w[0] == "struct" && w[1] == name && w[2].starts_with('{'))
             .expect(name);
-        let end = header[start..].iter().position(|w| w.starts_with('}')).expect("it ends") + start;
+        let end = header[start..].iter().position(|w| w.starts_with('}')).expect("it has an end") + start;
         let wanted: Vec<_> =
             (start..end).filter(|&i| header[i].starts_with(';')).map(|i| header[i - 1]).collect();
         let start = module.windows(2).position(|w| w[0] == ":" && w[1] == name).expect(name) + 2;
-        let end = module[start..].windows(2).position(|w| w[0] == "end" && w[1] == "type").expect("it ends")
-            + start;
+        let end =
+            module[start..].windows(2).position(|w| w[0] == "end" && w[1] == "type").expect("it has an end")
+                + start;
         // The members are the names between commas after each `::` (two signs), without their
         // initial values.
         let mut given = Vec::new();
@@ -248,7 +249,7 @@ fn the_module_for_fortran_agrees_with_the_header() {
 #[test]
 fn the_interfaces_pass_under_valgrind() {
     if Command::new("valgrind").arg("--version").output().is_err() {
-        return skip("valgrind: it is not here (scripts/install-deps sanitizers)");
+        return skip("valgrind: it is not installed (scripts/install-deps sanitizers)");
     }
     valgrind(built("gcc", &["-std=c11"], C));
     valgrind(built("g++", &["-std=c++17", "-O0"], CPP));

@@ -52,7 +52,7 @@ pub fn run_over_both(command: &str) -> Option<Vec<(usize, String)>> {
     let mut script = script()?;
     let listed = Command::new(root().join("scripts/mpienv")).arg("list").output().expect("the script starts");
     if !String::from_utf8_lossy(&listed.stdout).lines().any(|flavour| flavour == "openmpi4") {
-        skip("MPI over hosts with RDMA: Debian's Open MPI is not here");
+        skip("MPI over hosts with RDMA: Debian's Open MPI is not installed");
         return None;
     }
     let job = format!(
@@ -133,9 +133,10 @@ fn nothing_remains_after_the_script_is_killed() {
         assert!(Instant::now() < until && script.try_wait().expect("a child").is_none(), "no machines");
         thread::sleep(Duration::from_millis(5));
     }
-    let ends: Vec<_> = machines().into_iter().map(|pid| process::pidfd(pid).expect("it lives")).collect();
+    let ends: Vec<_> =
+        machines().into_iter().map(|pid| process::pidfd(pid).expect("the process runs")).collect();
     assert_eq!(ends.len(), 2);
-    script.kill().expect("it lives");
+    script.kill().expect("the process runs");
     script.wait().expect("a child");
     for end in ends {
         let ended = poll(&mut [PollFd::new(end.as_fd(), PollFlags::POLLIN)], 30_000u16).expect("poll");

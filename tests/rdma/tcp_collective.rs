@@ -132,7 +132,7 @@ fn the_first_rank_waits_for_the_others() {
     thread::scope(|scope| {
         let other = scope.spawn(move || {
             TcpStream::connect(leader).expect_err("nobody is there yet");
-            knocked.send(()).expect("somebody waits for it");
+            knocked.send(()).expect("the other thread waits for it");
             Tcp::join(1, 2, leader, TIMEOUT).expect("it comes").barrier()
         });
         knocks.recv().expect("it has tried");
@@ -149,9 +149,9 @@ fn the_first_rank_waits_for_the_others() {
 fn a_rank_that_does_not_connect_is_an_error() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
     let short = Duration::from_millis(100);
-    let Err(error) = Tcp::lead(listener, 3, short) else { panic!("nobody has come") };
+    let Err(error) = Tcp::lead(listener, 3, short) else { panic!("no rank has connected") };
     assert!(error.to_string().contains("0 of 2"), "{error}");
     let nobody = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
-    let Err(error) = Tcp::join(1, 2, nobody, short) else { panic!("nobody is there") };
+    let Err(error) = Tcp::join(1, 2, nobody, short) else { panic!("no rank listens") };
     assert!(error.to_string().contains("127.0.0.1:1 does not answer"), "{error}");
 }

@@ -72,7 +72,7 @@ fn a_frozen_buffer_is_registered_by_a_driver_that_can() {
         ("cuda 0", "CUDA 13.0, Fake GPU")
     );
     let buffer = filled();
-    buffer.freeze(&Solo).expect("nobody else has it");
+    buffer.freeze(&Solo).expect("no other process maps it");
     buffer.register(&gpu, .., Access::READ).expect("for reading");
 }
 

@@ -146,7 +146,7 @@ fn a_replaced_descriptor_is_noticed_at_once_and_reported_once() {
     tracing::dispatcher::with_default(&counting, || {
         for n in 0..requests {
             let lease = cache.get(area.pointer(), PAGE, READ).unwrap();
-            assert_ne!(lease.stamp(), before, "nobody can know that it is live still");
+            assert_ne!(lease.stamp(), before, "an unsound monitor cannot prove that it is live");
             assert_eq!(cache.stats().unproven, n + 1);
         }
     });
@@ -264,7 +264,7 @@ fn the_last_cache_can_be_dropped_in_a_thread_without_the_monitors_descriptors() 
             within("unmapping", Duration::from_secs(20), || drop(area));
         });
         let nothing = reader.read(&mut [0]).unwrap_err();
-        assert_eq!(nothing.kind(), std::io::ErrorKind::WouldBlock, "somebody wrote into another file");
+        assert_eq!(nothing.kind(), std::io::ErrorKind::WouldBlock, "the monitor wrote into another file");
     }
 }
 
@@ -287,7 +287,7 @@ fn the_last_cache_can_be_dropped_when_only_the_monitors_eventfd_is_replaced() {
     events.iter().for_each(|&fd| replace(fd, &writer));
     within("dropping the last cache", Duration::from_secs(20), || drop(cache));
     let nothing = reader.read(&mut [0]).unwrap_err();
-    assert_eq!(nothing.kind(), std::io::ErrorKind::WouldBlock, "somebody wrote into another file");
+    assert_eq!(nothing.kind(), std::io::ErrorKind::WouldBlock, "the monitor wrote into another file");
     within("unmapping", Duration::from_secs(20), || drop(area));
 }
 

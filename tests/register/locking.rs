@@ -24,7 +24,7 @@ fn alone() -> bool {
     // With cargo test all tests share one process, and so its locked memory.
     let alone = std::env::var_os("NEXTEST").is_some();
     if !alone {
-        skip("what is locked: the tests run in one process (cargo nextest)");
+        skip("locked memory: the tests run in one process (cargo nextest)");
     }
     alone
 }

@@ -189,7 +189,7 @@ impl<'c> Model<'c> {
     fn given(&mut self, asked: Asked, lease: Lease<'c, Fake>) {
         let Stamp(number) = lease.stamp();
         let of = self.fake.live().into_iter().find(|live| live.0 == number);
-        let (_, whole, access) = of.expect("a lease is of what is registered");
+        let (_, whole, access) = of.expect("a lease has a live registration");
         assert_eq!((lease.span(), lease.access()), (whole, access));
         assert!(whole.contains(asked.span()) && access.allows(asked.access), "{lease:?} for {asked:?}");
         assert!(!self.invalid.contains(&number), "{lease:?} was made invalid before");

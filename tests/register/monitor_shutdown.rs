@@ -195,7 +195,7 @@ fn grown(cache: &crate::FakeCache) -> usize {
         }
         unmap(area.at(), 4 * PAGE);
     }
-    panic!("somebody is always in the way");
+    panic!("another mapping always follows the area");
 }
 
 #[test]

@@ -193,7 +193,7 @@ fn brk_ends_the_registration() {
         let before = cache.get(inner as *const u8, 4 * PAGE, READ).unwrap().stamp();
         let end = libc::sbrk(0);
         if end as usize != start as usize + 16 * PAGE {
-            return skip("a break that moves: somebody else has moved it meanwhile");
+            return skip("the break: other code has moved it meanwhile");
         }
         libc::sbrk(-16 * PAGE as isize);
         assert_eq!(libc::sbrk(16 * PAGE as isize), start);
