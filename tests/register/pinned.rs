@@ -224,11 +224,11 @@ fn a_slab_doubles_the_total_unless_the_limit_is_near() {
 #[test]
 fn the_limit_is_checked_before_memory_is_allocated() {
     let (fake, pinned) = pinned(64 * MIB);
-    // No host has that much memory, so the error would be another one.
+    // No host has so much memory, so without the check the error would be a different one.
     for (asked, words) in [(1 << 50, "a block of 1024 TiB"), (65 * MIB, "65 MiB (which takes 128 MiB)")] {
         let refused = pinned.allocate(asked).unwrap_err();
         let text = refused.to_string();
-        let all = [words, "this allocator may register 64 MiB", "registered 0 bytes", "higher limit"];
+        let all = [words, "this allocator may register 64 MiB", "registered 0 bytes", "raise its limit"];
         assert!(all.iter().all(|words| text.contains(words)), "{text}");
     }
     assert_eq!(fake.made(), 0);
