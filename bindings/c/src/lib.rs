@@ -1,7 +1,8 @@
-//! The C interface of hostbuf, declared in include/hostbuf.h.
+//! hostbuf for other languages than Rust: what include/hostbuf.h declares.
 //!
-//! Functions return a status and never panic. The message of an error is stored for the calling
-//! thread. Handles are pointers to boxed Rust values, which the caller releases.
+//! Every function answers with a status, and no panic goes beyond it; what went wrong is in a
+//! message of the calling thread. Handles are boxed Rust values behind pointers that the caller
+//! gives back.
 
 #![allow(unsafe_code, non_camel_case_types)]
 
