@@ -40,6 +40,18 @@ pub enum AttachError {
     },
 }
 
+impl AttachError {
+    /// Returns the error of a process whose agent speaks version `theirs` of the protocol.
+    pub(crate) fn other_protocol(theirs: u16) -> AttachError {
+        let own = hostbuf_protocol::frame::VERSION;
+        let why = format!(
+            "the agent of this host has another version of hostbuf (protocol {theirs}, this program has {own}): use one \
+             version for launcher and program"
+        );
+        AttachError::OtherVersion { why }
+    }
+}
+
 impl fmt::Display for AttachError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -153,12 +153,13 @@ impl HostBuffer {
         let (at, length) = (self.as_ptr().as_ptr() as usize, self.len());
         // SAFETY: maps the same file over its own mapping: no byte changes or moves, so references
         // remain valid; only the permission to write ends.
-        unsafe { raw::map_over(at, length, raw::PROT_READ, self.fd().as_raw_fd(), 0) }.map_err(|e| {
-            Error::os(format!("mapping {length} bytes at {at:#x} read-only"))(
-                std::io::Error::from_raw_os_error(e.0),
-            )
-        })?;
-        if self.identity().dump == 0 {
+        unsafe { raw::map_over(at, length, raw::PROT_READ, self.fd().as_raw_fd(), raw::MAP_SHARED) }
+            .map_err(|e| {
+                Error::os(format!("mapping {length} bytes at {at:#x} read-only"))(
+                    std::io::Error::from_raw_os_error(e.0),
+                )
+            })?;
+        if !self.identity().dump {
             // SAFETY: excludes a range from core files, as before the remapping. If it fails, a
             // core file is only larger.
             let _ = unsafe { raw::advise(at, length, raw::MADV_DONTDUMP) };

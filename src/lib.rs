@@ -59,5 +59,5 @@ pub use hostbuf_register as register;
 pub use hostbuf_register::{Access, Span};
 pub use segment::fill_state::FillState;
 pub use segment::handle::HostBuffer;
-pub use segment::identity::Phase;
 pub use segment::options::BufferOptions;
+pub use segment::phase::Phase;

@@ -13,8 +13,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hostbuf::agree::{Electorate, elect};
+use hostbuf_os::encode;
 use hostbuf_protocol::candidates::{self, Ballot};
-use hostbuf_protocol::wire::Frame;
+use hostbuf_protocol::limits::MAX_CANDIDATES;
+use hostbuf_protocol::message::Message;
 use hostbuf_raw::maps::HoleSearch;
 
 use crate::expectation::{self, Planted};
@@ -310,7 +312,9 @@ pub(crate) fn planted(participants: usize, jobs: usize, kind: Option<&str>) -> O
         outcome?;
         // A request and a reply; between hosts two words in each direction, whatever the number of
         // ranks.
-        let bytes = 2 * Frame::SIZE as u32 * worst;
+        let ballot = Message::Ballot { length: 0, candidates: Ballot::new(&[1; MAX_CANDIDATES]) };
+        let votes = Message::Votes { mask: 0, refusal: None };
+        let bytes = (encode(&ballot).len() + encode(&votes).len()) as u32 * worst;
         let each = jobs_by_rounds.iter().map(|(rounds, jobs)| format!("{rounds} in {jobs}"));
         let each = each.collect::<Vec<_>>().join(", ");
         note(

@@ -2,6 +2,9 @@
 //! the preloaded object.
 
 fn main() {
-    println!("cargo::rerun-if-changed=build.rs");
-    println!("cargo::metadata=folder={}", env!("CARGO_MANIFEST_DIR"));
+    let folder = std::env::var("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR");
+    // By its full path: if the checkout has moved together with its build folder, the file is
+    // missing, and this runs again.
+    println!("cargo::rerun-if-changed={folder}/build.rs");
+    println!("cargo::metadata=folder={folder}");
 }

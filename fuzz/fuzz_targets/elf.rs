@@ -10,9 +10,8 @@ fuzz_target!(|image: &[u8]| {
     let mut whole = b"\x7fELF\x02\x01".to_vec();
     whole.extend(image);
     for image in [image, &whole] {
-        let part = |offset: usize, bytes: usize| {
-            image.get(offset..offset.checked_add(bytes)?).map(<[u8]>::to_vec)
-        };
+        let part =
+            |offset: usize, bytes: usize| image.get(offset..offset.checked_add(bytes)?).map(<[u8]>::to_vec);
         if let Some(elf) = Elf::parse(&part) {
             assert!(elf.fixed_segments.iter().all(|&(start, end)| start <= end));
         }

@@ -1,7 +1,10 @@
-//! Tells the build script of the command where these sources are: it compiles them into the
-//! preloaded object.
+//! Passes the path of these sources to the build script of the command, which compiles them into
+//! the preloaded object.
 
 fn main() {
-    println!("cargo::rerun-if-changed=build.rs");
-    println!("cargo::metadata=folder={}", env!("CARGO_MANIFEST_DIR"));
+    let folder = std::env::var("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR");
+    // By its full path: if the checkout has moved together with its build folder, the file is
+    // missing, and this runs again.
+    println!("cargo::rerun-if-changed={folder}/build.rs");
+    println!("cargo::metadata=folder={folder}");
 }

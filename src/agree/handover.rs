@@ -5,17 +5,18 @@
 //! The other ranks sleep until the message arrives. A wait inside MPI spins, and would take the
 //! cores from the threads that populate the pages.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use crate::error::{Error, Result};
+use crate::error::{AttachError, Error, Result};
 use crate::job::{Collective, all_or_none};
-use crate::segment::files::Segments;
 use hostbuf_os::socket;
-use hostbuf_os::{FrameSocket, Message};
-use hostbuf_protocol::wire::{Frame, Kind, Winner};
+use hostbuf_os::{FrameSocket, Received};
+use hostbuf_protocol::frame::FrameError;
+use hostbuf_protocol::message::Message;
+use hostbuf_protocol::range::AgreedRange;
 
 /// The time within which a rank must connect, or its leader must send the descriptors.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -65,7 +66,7 @@ impl Handover {
                 let done = work();
                 // The next collective operation detects a rank that has ended meanwhile.
                 for rank in ranks {
-                    let _ = rank.send(&Frame::new(Kind::Taken), &[]);
+                    let _ = rank.send(&Message::Populated, &[]);
                 }
                 done.map(Some)
             }
@@ -75,31 +76,51 @@ impl Handover {
                 while !is_readable(leader, PACE.into())? {
                     group.progress();
                 }
-                expect(leader, Kind::Taken).map(|_| None)
+                expect(leader, |message| matches!(message, Message::Populated)).map(|_| None)
             }
         }
     }
 
-    /// Returns the descriptors of the leader's `segments` on every rank.
+    /// Returns the leader's `descriptors`, which belong to `range`, on every rank.
     ///
     /// # Errors
     /// [`Error::Collective`] if the other side has ended.
-    pub fn descriptors(self, winner: &Winner, segments: Option<Segments>) -> Result<Vec<OwnedFd>> {
-        match (self, segments) {
-            (Handover::Leader(ranks), Some(segments)) => {
+    pub fn descriptors(
+        self,
+        range: &AgreedRange<'_>,
+        descriptors: Option<Vec<OwnedFd>>,
+    ) -> Result<Vec<OwnedFd>> {
+        match (self, descriptors) {
+            (Handover::Leader(ranks), Some(descriptors)) => {
+                let raw: Vec<_> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
                 for rank in ranks {
-                    rank.send(&winner.frame(), &segments.descriptors()).map_err(|e| {
-                        failed(format!("a rank of this host does not receive the buffer: {e}"))
-                    })?;
+                    send(&rank, &Message::Agreed { range: *range, report: b"" }, &raw)?;
                 }
-                Ok(segments.into_descriptors())
+                Ok(descriptors)
             }
             (Handover::Rank(leader), None) => {
                 let limited = socket::set_receive_timeout(leader.as_fd(), Some(PATIENCE));
                 limited.map_err(Error::os("setting a timeout"))?;
-                expect(&leader, Kind::Winner)
+                expect(&leader, |message| matches!(message, Message::Agreed { .. }))
             }
             _ => Err(failed("only the leader rank of a host creates its memory".into())),
+        }
+    }
+}
+
+/// Sends a message with descriptors. The kernel limits how many descriptors of a user may be on
+/// their way, to his limit of open files; it makes room when the other ranks receive theirs.
+fn send(rank: &FrameSocket, message: &Message<'_>, descriptors: &[RawFd]) -> Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match rank.send(message, descriptors) {
+            Err(e) if e.raw_os_error() == Some(libc::ETOOMANYREFS) && Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            sent => {
+                return sent
+                    .map_err(|e| failed(format!("a rank of this host does not receive the buffer: {e}")));
+            }
         }
     }
 }
@@ -139,17 +160,20 @@ fn is_readable(channel: &FrameSocket, timeout: PollTimeout) -> Result<bool> {
     }
 }
 
-/// Returns the descriptors that come with the next frame, which must be of `kind`.
-fn expect(leader: &FrameSocket, kind: Kind) -> Result<Vec<OwnedFd>> {
-    match leader
+/// Returns the descriptors that come with the next message, which must be as `is_expected` demands.
+fn expect(leader: &FrameSocket, is_expected: fn(&Message<'_>) -> bool) -> Result<Vec<OwnedFd>> {
+    let received = leader
         .receive()
-        .map_err(|e| failed(format!("receiving from the leader rank of this host failed: {e}")))?
-    {
-        Message::Frame(frame, descriptors) if frame.kind() == Some(kind) => Ok(descriptors),
-        Message::Frame(frame, _) => Err(failed(format!(
-            "the leader rank of this host sent an unexpected message ({:?})",
-            frame.kind()
-        ))),
-        _ => Err(failed("the leader rank of this host has ended".into())),
+        .map_err(|e| failed(format!("receiving from the leader rank of this host failed: {e}")))?;
+    let Received::Packet(packet) = received else {
+        return Err(failed("the leader rank of this host has ended".into()));
+    };
+    match packet.message() {
+        Ok(message) if is_expected(&message) => Ok(packet.descriptors),
+        Ok(message) => {
+            Err(failed(format!("the leader rank of this host sent an unexpected message ({message:?})")))
+        }
+        Err(FrameError::OtherVersion(theirs)) => Err(AttachError::other_protocol(theirs).into()),
+        Err(FrameError::Malformed) => Err(failed("the leader rank of this host sent no message".into())),
     }
 }

@@ -95,7 +95,7 @@ impl<'b> FillTurn<'b> {
         let page = hostbuf_os::memory::page_size().max(self.buffer.pages().size());
         let whole = self.start.next_multiple_of(page).min(length);
         // Pages that were taken lazily are freed, the others stay allocated.
-        let until = if self.buffer.identity().lazy == 0 { length } else { whole };
+        let until = if !self.buffer.identity().lazy { length } else { whole };
         if until < length {
             let punched = memfd::punch(self.buffer.fd(), until, length - until);
             punched.map_err(Error::os("zeroing the buffer"))?;

@@ -5,12 +5,15 @@ use std::rc::Rc;
 
 use super::{Collective, Reduce};
 use crate::error::{AttachError, Error, Result};
-use hostbuf_os::{FrameSocket, Message};
-use hostbuf_protocol::wire::{ENV_JOB, ENV_LOCAL_RANK, ENV_LOCAL_SIZE, Frame, Hello, Kind, Role};
+use hostbuf_os::{FrameSocket, Received};
+use hostbuf_protocol::environment::{ENV_JOB, ENV_LOCAL_RANK, ENV_LOCAL_SIZE};
+use hostbuf_protocol::frame::FrameError;
+use hostbuf_protocol::limits::TEXT_MAX;
+use hostbuf_protocol::message::{Hello, Message, Role};
 
 /// The ranks that `hostbuf run` or `hostbuf exec` started on this host, as a [`Collective`]. It is
 /// meant for setting up a buffer, not for moving data: every operation goes through the agent, in
-/// parts of [`Frame::TEXT_MAX`] bytes.
+/// parts of 1024 bytes.
 pub struct Local {
     connection: Rc<Connection>,
     /// The members of this group, as ranks among all ranks of the host, ascending.
@@ -55,7 +58,8 @@ impl Local {
             local_size: size as u64,
             request: 0,
         };
-        channel.send(&hello.frame(), &[]).map_err(Error::os("greeting the agent of this host"))?;
+        let hello = Message::Hello { hello, command: b"" };
+        channel.send(&hello, &[]).map_err(Error::os("greeting the agent of this host"))?;
         let connection = Rc::new(Connection { channel, rank });
         Ok(Local { connection, members: (0..size).collect(), group: 0, sequence: Cell::new(0) })
     }
@@ -68,28 +72,33 @@ impl Local {
         let channel = &self.connection.channel;
         let sequence = self.sequence.get();
         self.sequence.set(sequence + 1);
-        let words = [sequence, self.group, self.members.len() as u64];
-        channel
-            .send(&Frame::new(Kind::Gather).with_words(&words).with_text(mine), &[])
-            .map_err(|e| failed(format!("the agent of this host has ended: {e}")))?;
+        let gather =
+            Message::Gather { sequence, group: self.group, size: self.members.len() as u64, part: mine };
+        channel.send(&gather, &[]).map_err(|e| failed(format!("the agent of this host has ended: {e}")))?;
         let mut parts = vec![None; self.members.len()];
         while parts.iter().any(Option::is_none) {
-            match channel.receive().map_err(|e| failed(e.to_string()))? {
-                Message::Frame(frame, _)
-                    if frame.kind() == Some(Kind::Gathered) && frame.words[0] == sequence =>
-                {
-                    let whose = usize::try_from(frame.words[1]).unwrap_or(usize::MAX);
+            let Received::Packet(packet) = channel.receive().map_err(|e| failed(e.to_string()))? else {
+                return Err(failed("the agent or a rank of this host has ended".into()));
+            };
+            match packet.message() {
+                Ok(Message::Gathered { sequence: theirs, rank, part }) if theirs == sequence => {
+                    let whose = usize::try_from(rank).unwrap_or(usize::MAX);
                     let index = self.members.binary_search(&whose);
                     let index = index.map_err(|_| {
                         failed("the agent sent the part of a rank that is not in the group".into())
                     })?;
-                    parts[index] = Some(frame.text().to_vec());
+                    parts[index] = Some(part.to_vec());
                 }
-                Message::Frame(frame, _) if frame.kind() == Some(Kind::Fail) => {
-                    return Err(failed(String::from_utf8_lossy(frame.text()).into_owned()));
+                Ok(Message::Fail { text, .. }) => {
+                    return Err(failed(String::from_utf8_lossy(text).into_owned()));
                 }
-                Message::Frame(..) => {}
-                _ => return Err(failed("the agent or a rank of this host has ended".into())),
+                Ok(_) => {}
+                Err(FrameError::OtherVersion(theirs)) => {
+                    return Err(AttachError::other_protocol(theirs).into());
+                }
+                Err(FrameError::Malformed) => {
+                    return Err(failed("the agent of this host sent an invalid message".into()));
+                }
             }
         }
         Ok(parts.into_iter().flatten().collect())
@@ -112,7 +121,7 @@ impl Collective for Local {
         }
         let mut done = 0;
         while done < mine.len() {
-            let part = &mine[done..mine.len().min(done + Frame::TEXT_MAX)];
+            let part = &mine[done..mine.len().min(done + TEXT_MAX)];
             let parts = self.exchange(part)?;
             for (i, &member) in self.members.iter().enumerate() {
                 let to = &mut all[i * mine.len() + done..][..part.len()];
@@ -131,7 +140,7 @@ impl Collective for Local {
         if self.members.len() == 1 {
             return Ok(());
         }
-        for part in bytes.chunks_mut(Frame::TEXT_MAX) {
+        for part in bytes.chunks_mut(TEXT_MAX) {
             let mine: &[u8] = if self.rank() == root { part } else { &[] };
             let parts = self.exchange(mine)?;
             let from = &parts[root];

@@ -12,16 +12,17 @@ use crate::error::{Error, Result};
 use crate::job::{Collective, Hosts, Reduce, all_or_none, text_of_first};
 use crate::segment::files::Segments;
 use crate::segment::handle::HostBuffer;
-use crate::segment::identity::{Identity, Phase};
-use crate::segment::layout;
+use crate::segment::identity::Identity;
+use crate::segment::layout::Layout;
 use crate::segment::mapped_segment::MappedSegment;
 use crate::segment::mapping::Mapping;
 use crate::segment::options::BufferOptions;
+use crate::segment::phase::Phase;
 use hostbuf_memory::populate::Workers;
 use hostbuf_os::cores::Cores;
 use hostbuf_os::process;
 use hostbuf_protocol::ballot::Holds;
-use hostbuf_protocol::wire::Territory;
+use hostbuf_protocol::message::Territory;
 
 impl HostBuffer {
     /// Allocates a buffer by `options` on each host of `group`, at one address on all of them.
@@ -63,40 +64,40 @@ impl HostBuffer {
             all_or_none(group, handover.lead(group, || create(job, &buffers, cores, &mut phases)))?;
 
         let begun = Instant::now();
-        let (mut winner, align) = layout::plan(&buffers);
+        let mut layout = Layout::of(&buffers);
         // A sanitizer in this process is visible as a symbol, since the C library runs here.
         let mut ranks = Ranks { group, holds: Holds::new(territory()), refusal: None };
-        let outcome = election::elect(&mut ranks, winner.length as usize, align as usize)?;
+        let outcome = election::elect(&mut ranks, layout.length as usize, layout.align as usize)?;
         let Some(address) = outcome.address else {
             return Err(election::disagreement(group, ranks.refusal.map(|why| (group.rank(), why))));
         };
-        winner.address = address as u64;
+        layout.address = address as u64;
         ranks.holds.keep(address);
         phases[Phase::Agree as usize] = begun.elapsed().as_micros() as u64;
 
         let begun = Instant::now();
         let _map = info_span!("map", address).entered();
-        let published = segments.as_ref().map_or(Ok(()), |segments| {
+        let published = segments.map(|segments| {
             let mut identity = Identity::new(job);
             identity.host = hosts.index as u32;
             identity.hosts = hosts.count as u32;
             identity.rounds = outcome.rounds;
-            identity.phases = phases;
-            segments.publish(identity, &winner)
+            Ok(segments.publish(identity, &layout, phases)?.descriptors)
         });
-        all_or_none(group, published)?;
-        let descriptors = all_or_none(group, handover.descriptors(&winner, segments))?;
+        let published = all_or_none(group, published.transpose())?;
+        let range = layout.range();
+        let descriptors = all_or_none(group, handover.descriptors(&range, published))?;
         let raw: Vec<i32> = descriptors.iter().map(std::os::fd::AsRawFd::as_raw_fd).collect();
-        let mapped = ranks.holds.map(&winner, &raw).map_err(|e| {
+        let mapped = ranks.holds.map(&range, &raw).map_err(|e| {
             Error::os(format!("mapping the buffer at {address:#x}"))(std::io::Error::from_raw_os_error(e.0))
         });
         // A rank that mapped the range unmaps it again if another rank could not map it.
         // SAFETY: map() succeeded, so this process owns the whole range, and nothing else unmaps
         // it.
-        let mapping = mapped.map(|()| unsafe { Mapping::new(&winner) });
+        let mapping = mapped.map(|()| unsafe { Mapping::new(&range) });
         let mapping = all_or_none(group, mapping)?;
         // SAFETY: mapped just now, and unmapped by `mapping`.
-        let opened = unsafe { MappedSegment::open(&winner, descriptors, Some(mapping)) };
+        let opened = unsafe { MappedSegment::open(&range, descriptors, Some(mapping)) };
         let segment = all_or_none(group, opened)?;
         tracing::debug!(elapsed = ?begun.elapsed(), address = %format_args!("{address:#x}"), "mapped");
         Ok(HostBuffer { segment, index: 0 })

@@ -14,9 +14,12 @@ use crate::segment::handle::HostBuffer;
 use crate::segment::identity::BufferIdentity;
 use crate::segment::mapped_segment::MappedSegment;
 use hostbuf_os::maps;
-use hostbuf_os::{FrameSocket, Message};
+use hostbuf_os::{FrameSocket, Received};
 use hostbuf_protocol::ballot::Holds;
-use hostbuf_protocol::wire::{ENV_ADDRESS, ENV_JOB, Hello, Kind, Role, Territory, Winner};
+use hostbuf_protocol::environment::{ENV_ADDRESS, ENV_JOB};
+use hostbuf_protocol::frame::FrameError;
+use hostbuf_protocol::message::{Hello, Message, Role, Territory};
+use hostbuf_protocol::range::AgreedRange;
 
 /// The segment to which this process has attached: once, for all of its threads, until it ends.
 /// (Closing a descriptor of the control page would also release the filler's lock, so there is only
@@ -49,7 +52,7 @@ impl HostBuffer {
     /// As [`attach`](HostBuffer::attach).
     pub fn attach_all() -> Result<Vec<HostBuffer>> {
         let segment = attached()?;
-        Ok((0..segment.identity.buffers().len())
+        Ok((0..segment.identity.buffers.len())
             .map(|index| HostBuffer { segment: segment.clone(), index })
             .collect())
     }
@@ -60,7 +63,7 @@ impl HostBuffer {
     /// As [`attach`](HostBuffer::attach); [`Error::Attach`] if no buffer has this name.
     pub fn attach_named(name: &str) -> Result<HostBuffer> {
         let segment = attached()?;
-        let names: Vec<String> = segment.identity.buffers().iter().map(BufferIdentity::name).collect();
+        let names: Vec<String> = segment.identity.buffers.iter().map(BufferIdentity::name).collect();
         match names.iter().position(|n| n == name) {
             Some(index) => Ok(HostBuffer { segment, index }),
             None => Err(AttachError::UnknownBuffer { name: name.to_owned(), known: names }.into()),
@@ -92,9 +95,8 @@ fn attach_to(name: &str) -> Result<Arc<MappedSegment>> {
         }
         _ => failed(format!("the agent of this host does not answer: {e}")),
     })?;
-    let hello = Hello { role: Role::Library, rank: 0, size: 0, local_rank: 0, local_size: 0, request: 0 };
     channel
-        .send(&hello.frame(), &[])
+        .send(&Message::Hello { hello: Hello::of(Role::Library), command: b"" }, &[])
         .map_err(|e| failed(format!("sending to the agent of this host failed: {e}")))?;
     // The agent replies at once, or as soon as the ranks agree. The timeout covers an agent that is
     // stopped.
@@ -103,44 +105,47 @@ fn attach_to(name: &str) -> Result<Arc<MappedSegment>> {
         Some(Duration::from_secs(120)),
     )
     .map_err(Error::os("setting a timeout"))?;
-    let (winner, descriptors) = match channel
+    let received = channel
         .receive()
-        .map_err(|e| failed(format!("receiving from the agent of this host failed: {e}")))?
-    {
-        Message::Frame(frame, descriptors) if frame.kind() == Some(Kind::Winner) => {
-            (Winner::parse(&frame), descriptors)
-        }
-        Message::Frame(frame, _) if frame.kind() == Some(Kind::Fail) => {
-            return Err(failed(String::from_utf8_lossy(frame.text()).into_owned()));
-        }
-        Message::Nothing => return Err(failed("the agent of this host did not answer within 120 s".into())),
-        _ => return Err(failed("the agent of this host has ended".into())),
+        .map_err(|e| failed(format!("receiving from the agent of this host failed: {e}")))?;
+    let mut packet = match received {
+        Received::Packet(packet) => packet,
+        Received::Nothing => return Err(failed("the agent of this host did not answer within 120 s".into())),
+        Received::End => return Err(failed("the agent of this host has ended".into())),
     };
-    let winner = winner.ok_or(failed("the agent of this host sent an invalid range".into()))?;
-    let [control, ..] = &descriptors[..] else {
+    let descriptors = std::mem::take(&mut packet.descriptors);
+    let range = match packet.message() {
+        Ok(Message::Agreed { range, .. }) => range,
+        Ok(Message::Fail { text, .. }) => return Err(failed(String::from_utf8_lossy(text).into_owned())),
+        Err(FrameError::OtherVersion(theirs)) => return Err(AttachError::other_protocol(theirs).into()),
+        Ok(_) | Err(FrameError::Malformed) => {
+            return Err(failed("the agent of this host sent an invalid message".into()));
+        }
+    };
+    let [_, control, ..] = &descriptors[..] else {
         return Err(failed("the agent of this host sent no memory".into()));
     };
-    match is_mapped(&winner, control)? {
+    match is_mapped(&range, control)? {
         Some(true) => {}
-        Some(false) => map(&winner, &descriptors)?,
-        None => match map(&winner, &descriptors) {
-            Err(_) if is_published(&winner) => {}
+        Some(false) => map(&range, &descriptors)?,
+        None => match map(&range, &descriptors) {
+            Err(_) if is_published(&range) => {}
             result => result?,
         },
     }
     // SAFETY: mapped by the preloaded object or above, and never unmapped.
-    unsafe { MappedSegment::open(&winner, descriptors, None) }
+    unsafe { MappedSegment::open(&range, descriptors, None) }
 }
 
 /// Returns whether the control page is mapped at its agreed address, which means that the preloaded
 /// object has mapped the buffers. `None` if `/proc` is not mounted, as in a chroot.
-fn is_mapped(winner: &Winner, control: &OwnedFd) -> Result<Option<bool>> {
+fn is_mapped(range: &AgreedRange<'_>, control: &OwnedFd) -> Result<Option<bool>> {
     let file = match std::fs::read_link(format!("/proc/self/fd/{}", control.as_raw_fd())) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         file => file.map_err(Error::os("reading /proc/self/fd"))?,
     };
     let file = file.as_os_str().as_encoded_bytes();
-    let at = (winner.address + winner.control) as usize;
+    let at = (range.address + range.control.offset) as usize;
     let mut mapped = false;
     maps::each(|m| {
         mapped = m.start <= at && at < m.end && m.path == &file[..file.len().min(maps::PATH_MAX)];
@@ -153,21 +158,21 @@ fn is_mapped(winner: &Winner, control: &OwnedFd) -> Result<Option<bool>> {
 /// Returns whether the environment contains the address of the first buffer. If that range is
 /// occupied then, the preloaded object has mapped it: in a static program that inherits the
 /// variable from a shell, the range is free.
-fn is_published(winner: &Winner) -> bool {
+fn is_published(range: &AgreedRange<'_>) -> bool {
     let published = std::env::var(ENV_ADDRESS).ok();
     let published = published.and_then(|text| u64::from_str_radix(text.strip_prefix("0x")?, 16).ok());
-    let first = winner.buffers.as_slice().first().map(|buffer| winner.address + buffer.offset);
+    let first = range.buffers.iter().next().map(|buffer| range.address + buffer.part.offset);
     published.is_some() && published == first
 }
 
-fn map(winner: &Winner, descriptors: &[OwnedFd]) -> Result<()> {
+fn map(range: &AgreedRange<'_>, descriptors: &[OwnedFd]) -> Result<()> {
     let mut holds = Holds::new(Territory::Anywhere);
-    holds.take(winner).map_err(|refusal| AttachError::Occupied {
-        why: format!("in this process, {}", election::describe(&refusal, winner.length as usize)),
+    holds.take(range).map_err(|refusal| AttachError::Occupied {
+        why: format!("in this process, {}", election::describe(&refusal, range.length as usize)),
     })?;
     let raw: Vec<i32> = descriptors.iter().map(AsRawFd::as_raw_fd).collect();
-    holds.map(winner, &raw).map_err(|e| {
-        let address = winner.address;
+    holds.map(range, &raw).map_err(|e| {
+        let address = range.address;
         Error::os(format!("mapping the buffer at {address:#x}"))(std::io::Error::from_raw_os_error(e.0))
     })
 }

@@ -12,6 +12,9 @@ pub(super) struct Checked(AtomicU64);
 const BITS: u32 = 48;
 
 impl Checked {
+    /// The largest value.
+    pub(super) const MAX: u64 = (1 << BITS) - 1;
+
     /// Returns `value` with its check, as it is stored in memory.
     pub(super) fn encode(value: u64) -> u64 {
         debug_assert!(value >> BITS == 0);

@@ -1,20 +1,20 @@
-//! The control page: the description of a job's buffers on its host, and their state.
+//! The control page: the state of a job's buffers on its host.
 //!
-//! It is memory to which other processes may write, correctly or not. References to its mutable
-//! part are therefore made to atomics only. The identity is copied out, and the copy's checksum is
-//! compared once. Every mutable word has a check of its own: a flipped byte causes an error, never
-//! a wrong offset.
+//! It is memory to which other processes may write, correctly or not. References to it are
+//! therefore made to atomics only, and every word has a check of its own: a flipped byte causes an
+//! error, never a wrong offset. The addresses and sizes, which never change, are in the
+//! [identity](crate::segment::Identity).
 
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 use crate::error::{Error, Result};
 use crate::segment::checked::Checked;
+use crate::segment::control_layout::{ControlLayout, ROW_LENGTH};
 use crate::segment::fill_state::FillState;
-use crate::segment::identity::Identity;
-use crate::segment::page_layout::{STATE_LENGTH, STATES};
-use hostbuf_protocol::wire::MAX_BUFFERS;
+use crate::segment::phase::Phase;
 
 /// The part of a buffer's control data that changes.
 #[repr(C, align(64))]
@@ -29,30 +29,36 @@ struct ControlState {
     retained: Checked,
 }
 
-const _: () = assert!(size_of::<ControlState>() == STATE_LENGTH);
+const _: () = assert!(size_of::<ControlState>() == ROW_LENGTH);
+
+/// The durations of the phases in microseconds, indexed by [`Phase`].
+#[repr(C, align(64))]
+struct Phases([Checked; Phase::COUNT]);
+
+const _: () = assert!(size_of::<Phases>() == ROW_LENGTH);
 
 /// A mapped control page. Copies of this handle refer to one page. The mapping outlives them: the
 /// segment that owns it determines for how long.
 #[derive(Clone, Copy, Debug)]
 pub struct Control {
     page: *const u8,
+    layout: ControlLayout,
 }
 
-// SAFETY: the page is shared memory that is only read as atomics, or copied and checked.
+// SAFETY: the page is shared memory that is only read and written as atomics.
 unsafe impl Send for Control {}
 // SAFETY: as above.
 unsafe impl Sync for Control {}
 
 impl Control {
-    /// Makes a handle of the page at `address`.
+    /// Makes a handle of the page at `address`, whose tables lie where `layout` states.
     ///
     /// # Safety
-    /// `address` must begin a readable and writable mapping of
-    /// [`CONTROL_LENGTH`](crate::segment::page_layout::CONTROL_LENGTH) bytes that outlives every
-    /// use.
+    /// `address` must be aligned to 64 bytes and begin a readable and writable mapping of
+    /// [`length`](ControlLayout::length) bytes that outlives every use.
     #[must_use]
-    pub unsafe fn at(address: usize) -> Control {
-        Control { page: address as *const u8 }
+    pub unsafe fn at(address: usize, layout: ControlLayout) -> Control {
+        Control { page: address as *const u8, layout }
     }
 
     /// Returns the address of the mapping.
@@ -61,24 +67,33 @@ impl Control {
         self.page as usize
     }
 
-    /// Copies the identity out and checks it.
-    ///
-    /// # Errors
-    /// [`Error::Corrupt`], [`Error::Attach`].
-    pub fn identity(self) -> Result<Identity> {
-        // SAFETY: mapped by the contract of at(); Identity is plain integers, valid for any bytes.
-        // Volatile: another process may write concurrently, and the checksum detects it.
-        let identity = unsafe { self.page.cast::<Identity>().read_volatile() };
-        identity.check()?;
-        Ok(identity)
+    /// Returns the places of the tables.
+    #[must_use]
+    pub fn layout(self) -> ControlLayout {
+        self.layout
     }
 
-    /// Writes the identity. Only the creator of the page may call it, before another process sees
-    /// the page.
-    pub fn publish(self, mut identity: Identity) {
-        identity.checksum = identity.digest();
-        // SAFETY: mapped writable by the contract of at(); no other process uses the page yet.
-        unsafe { self.page.cast_mut().cast::<Identity>().write_volatile(identity) };
+    fn phase_words(self) -> &'static Phases {
+        // SAFETY: inside the mapping by the contract of at(), aligned, and atomics only: valid for
+        // any bytes that other processes write.
+        unsafe { &*self.page.add(self.layout.phases).cast() }
+    }
+
+    /// Returns the durations of the phases, indexed by [`Phase`]; zeros for damaged ones, since
+    /// they are for display only.
+    #[must_use]
+    pub fn phases(self) -> [Duration; Phase::COUNT] {
+        let words = &self.phase_words().0;
+        Phase::ALL.map(|phase| {
+            Duration::from_micros(words[phase as usize].load("the duration of a phase").unwrap_or(0))
+        })
+    }
+
+    /// Sets the durations of the phases in microseconds.
+    pub fn set_phases(self, phases: [u64; Phase::COUNT]) {
+        for (word, micros) in self.phase_words().0.iter().zip(phases) {
+            word.store(micros.min(Checked::MAX));
+        }
     }
 
     /// Makes buffer `index` empty, with generation 0.
@@ -92,10 +107,9 @@ impl Control {
     }
 
     fn state(self, index: usize) -> &'static ControlState {
-        assert!(index < MAX_BUFFERS);
-        // SAFETY: inside the mapping (asserted at compile time), aligned, atomics only: valid for
-        // any bytes that other processes write.
-        unsafe { &*self.page.add(STATES).cast::<ControlState>().add(index) }
+        assert!(index < self.layout.buffers);
+        // SAFETY: as for the phases.
+        unsafe { &*self.page.add(self.layout.states).cast::<ControlState>().add(index) }
     }
 
     /// Returns the fill state.
@@ -117,7 +131,7 @@ impl Control {
     }
 
     /// Waits until the state is no longer `now`, for about `limit` at most.
-    pub fn wait_fill(self, index: usize, now: FillState, limit: std::time::Duration) {
+    pub fn wait_fill(self, index: usize, now: FillState, limit: Duration) {
         let word = &self.state(index).fill;
         let limit = libc::timespec {
             tv_sec: limit.as_secs() as libc::time_t,
@@ -213,20 +227,15 @@ impl Control {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::segment::identity::BufferIdentity;
-    use crate::segment::page_layout::CONTROL_LENGTH;
-    use hostbuf_memory::Pages;
 
     fn page() -> (Vec<u64>, Control) {
-        let memory = vec![0u64; CONTROL_LENGTH as usize / 8 + 8];
+        let layout = ControlLayout::new(1);
+        let memory = vec![0u64; layout.length() as usize / 8 + 8];
         let address = (memory.as_ptr() as usize).next_multiple_of(64);
         // SAFETY: the caller keeps the vector beside the handle.
-        let control = unsafe { Control::at(address) };
-        let mut identity = Identity::new(7);
-        identity.count = 1;
-        identity.buffers[0] = BufferIdentity::new("index", Pages::Huge2M);
-        control.publish(identity);
+        let control = unsafe { Control::at(address, layout) };
         control.reset(0);
+        control.set_phases([1, 2, 3, 4, 5, 6]);
         control.set_high_water(0, 12_345_678);
         control.set_root(0, 65, 0xabcd);
         (memory, control)
@@ -239,34 +248,23 @@ mod tests {
             Ok((c.fill(0)?, c.generation(0)?, c.high_water(0)?, c.root(0)?.0, c.retained(0)?))
         };
         let good = words(control).unwrap();
-        let identity = control.identity().unwrap();
-        for at in 0..CONTROL_LENGTH as usize {
+        let phases = control.phases();
+        assert_eq!(phases.map(|p| p.as_micros()), [1, 2, 3, 4, 5, 6]);
+        for at in 0..control.layout.ledger {
             for flip in [0x01u8, 0x80, 0xff] {
                 // SAFETY: inside the page, which belongs to this test.
                 let byte = unsafe { &mut *control.page.cast_mut().add(at) };
                 *byte ^= flip;
-                if at < size_of::<Identity>() {
-                    assert!(control.identity().is_err(), "byte {at} of the identity");
-                } else {
-                    assert_eq!(control.identity().unwrap(), identity);
-                }
                 if let Ok(read) = words(control) {
                     assert_eq!(read, good, "byte {at} flipped by {flip:#x}");
+                }
+                for (read, good) in control.phases().iter().zip(&phases) {
+                    assert!(read == good || read.is_zero(), "byte {at} flipped by {flip:#x}");
                 }
                 // SAFETY: as above.
                 unsafe { *control.page.cast_mut().add(at) ^= flip };
             }
         }
         assert_eq!(words(control).unwrap(), good);
-    }
-
-    #[test]
-    fn another_layout_is_refused_with_a_reason() {
-        let (_memory, control) = page();
-        let mut identity = control.identity().unwrap();
-        identity.version += 1;
-        control.publish(identity);
-        let error = control.identity().unwrap_err().to_string();
-        assert!(error.contains("another version"), "{error}");
     }
 }

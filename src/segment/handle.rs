@@ -8,8 +8,9 @@ use std::sync::Arc;
 use crate::error::{Error, Result};
 use crate::segment::control::Control;
 use crate::segment::fill_state::FillState;
-use crate::segment::identity::{BufferIdentity, Phase};
+use crate::segment::identity::BufferIdentity;
 use crate::segment::mapped_segment::MappedSegment;
+use crate::segment::phase::Phase;
 use hostbuf_memory::Pages;
 use hostbuf_register::Span;
 
@@ -31,7 +32,7 @@ pub struct HostBuffer {
 
 impl HostBuffer {
     pub(crate) fn identity(&self) -> &BufferIdentity {
-        &self.segment.identity.buffers()[self.index]
+        &self.segment.identity.buffers[self.index]
     }
 
     pub(crate) fn control(&self) -> Control {
@@ -100,7 +101,7 @@ impl HostBuffer {
     /// Returns the kind of pages that were obtained on this host.
     #[must_use]
     pub fn pages(&self) -> Pages {
-        self.identity().pages()
+        self.identity().pages
     }
 
     /// Returns the number of bytes on huge pages.
@@ -119,8 +120,7 @@ impl HostBuffer {
     /// Returns the duration of each phase before the ranks started.
     #[must_use]
     pub fn phases(&self) -> Vec<(Phase, std::time::Duration)> {
-        let micros = |p: Phase| std::time::Duration::from_micros(self.segment.identity.phases[p as usize]);
-        Phase::ALL.into_iter().map(|p| (p, micros(p))).collect()
+        Phase::ALL.into_iter().zip(self.control().phases()).collect()
     }
 
     /// Returns the fill state on this host.

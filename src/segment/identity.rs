@@ -1,27 +1,34 @@
-//! The part of the control page that does not change while the ranks run.
-
-#![allow(unsafe_code)]
+//! The description of a job's buffers, which does not change once the agents have agreed on the
+//! address. Its file is sealed against writes, so no process can change it.
+//!
+//! ```text
+//! | head | table of contents | the job (one row) | buffer 0 | buffer 1 | ...
+//! ```
 
 use crate::error::{AttachError, Error, Result};
-use crate::segment::options::NAME_MAX;
-use crate::segment::page_layout::{ROW_LENGTH, STATE_LENGTH, STATES};
+use crate::segment::control_layout::{ControlLayout, UNIT};
 use hostbuf_memory::Pages;
-use hostbuf_protocol::wire::MAX_BUFFERS;
+use hostbuf_protocol::contents::{self, Contents, ContentsError, Table, TableFile};
+use hostbuf_protocol::frame::numbers;
+use hostbuf_protocol::range::Name;
 
-const MAGIC: u64 = 0x6675_6274_736f_6801;
-const VERSION: u32 = 1;
+/// The kind of the table of the job, which has one row.
+const JOB: u16 = 1;
+/// The kind of the table of the buffers.
+const BUFFERS: u16 = 2;
+/// The version of the rows of both tables.
+const VERSION: u16 = 1;
+const JOB_LENGTH: usize = 56;
+const NAME_LENGTH: usize = size_of::<Name>();
+const BUFFER_LENGTH: usize = NAME_LENGTH + 8 * 8;
+/// The number of tables: two here, three in the control file.
+const TABLES: usize = 5;
 
-/// The part of the control page that does not change after the ranks have started.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(C)]
+/// The description of a job on one host.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    magic: u64,
-    pub(super) version: u32,
-    /// The lengths of the identity, of a row of the ledger and of a buffer's state. Two builds with
-    /// different lengths reject each other's pages.
-    layout: u32,
     /// The job's random number.
-    pub job: [u64; 2],
+    pub job: u128,
     /// The address of the first buffer, the same on every host.
     pub address: u64,
     /// The number of bytes reserved at the address.
@@ -30,22 +37,16 @@ pub struct Identity {
     pub host: u32,
     /// The number of hosts in the job, 0 before they have been compared (`hostbuf exec`).
     pub hosts: u32,
-    /// The number of buffers.
-    pub count: u32,
     /// The number of ballots and searches of the agreement.
     pub rounds: u32,
-    /// The duration of each phase in microseconds, indexed by [`Phase`].
-    pub phases: [u64; Phase::COUNT],
     /// The buffers.
-    pub buffers: [BufferIdentity; MAX_BUFFERS],
-    pub(super) checksum: u64,
+    pub buffers: Vec<BufferIdentity>,
 }
 
 /// One buffer's part of the identity.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufferIdentity {
-    name: [u8; NAME_MAX + 1],
+    name: Name,
     /// The offset from the agreed address, in bytes.
     pub offset: u64,
     /// The requested size in bytes.
@@ -54,141 +55,193 @@ pub struct BufferIdentity {
     pub length: u64,
     /// The inode of the memory file.
     pub inode: u64,
-    pages: u64,
+    /// The kind of pages that were obtained.
+    pub pages: Pages,
     /// The number of bytes on huge pages.
     pub huge: u64,
-    /// 1 if the pages are allocated at the first touch, 0 otherwise.
-    pub lazy: u64,
-    /// 1 if core files include the contents, 0 otherwise.
-    pub dump: u64,
-}
-
-/// A phase of the start of a job, before `main`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
-    /// The start of MPI in the agent.
-    Engine = 0,
-    /// The check for free memory, and the creation of the memory files.
-    Create = 1,
-    /// The allocation of the pages.
-    Populate = 2,
-    /// The wait for the ranks of all hosts.
-    Gather = 3,
-    /// The agreement on the address.
-    Agree = 4,
-    /// The mapping in all ranks.
-    Map = 5,
-}
-
-impl Phase {
-    /// The number of phases.
-    pub const COUNT: usize = 6;
-    /// All phases, in order.
-    pub const ALL: [Phase; Phase::COUNT] =
-        [Phase::Engine, Phase::Create, Phase::Populate, Phase::Gather, Phase::Agree, Phase::Map];
-
-    /// Returns the name for messages and for JSON.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        ["engine", "create", "populate", "gather", "agree", "map"][self as usize]
-    }
+    /// True if the pages are allocated at the first touch.
+    pub lazy: bool,
+    /// True if core files include the contents.
+    pub dump: bool,
 }
 
 impl BufferIdentity {
-    /// Makes the identity of a buffer named `name` (cut at `NAME_MAX` bytes) on `pages`.
+    /// Makes the identity of an empty buffer named `name` (cut at 31 bytes) on `pages`.
     #[must_use]
     pub fn new(name: &str, pages: Pages) -> BufferIdentity {
-        let mut identity = BufferIdentity { pages: pages.code(), ..BufferIdentity::default() };
-        let length = name.len().min(NAME_MAX);
-        identity.name[..length].copy_from_slice(&name.as_bytes()[..length]);
-        identity
-    }
-
-    /// Returns this identity with other pages.
-    #[must_use]
-    pub fn with_pages(self, pages: Pages) -> BufferIdentity {
-        BufferIdentity { pages: pages.code(), ..self }
+        let name = Name::new(name.as_bytes());
+        let (offset, size, length, inode, huge) = (0, 0, 0, 0, 0);
+        BufferIdentity { name, offset, size, length, inode, pages, huge, lazy: false, dump: false }
     }
 
     /// Returns the name of the buffer.
     #[must_use]
     pub fn name(&self) -> String {
-        let length = self.name.iter().position(|&b| b == 0).unwrap_or(NAME_MAX);
-        String::from_utf8_lossy(&self.name[..length]).into_owned()
+        String::from_utf8_lossy(self.name.bytes()).into_owned()
     }
 
-    /// Returns the kind of pages that were obtained.
-    #[must_use]
-    pub fn pages(&self) -> Pages {
-        Pages::from_code(self.pages).unwrap_or(Pages::Small)
+    fn encode(&self, row: &mut Vec<u8>) {
+        let mut name = [0; NAME_LENGTH];
+        name[..self.name.bytes().len()].copy_from_slice(self.name.bytes());
+        row.extend(name);
+        let BufferIdentity { offset, size, length, inode, pages, huge, lazy, dump, .. } = *self;
+        let words = [offset, size, length, inode, pages.code(), huge, u64::from(lazy), u64::from(dump)];
+        row.extend(words.into_iter().flat_map(u64::to_ne_bytes));
     }
+
+    fn decode(row: &[u8]) -> Option<BufferIdentity> {
+        let (name, words) = row.split_at_checked(NAME_LENGTH)?;
+        let [offset, size, length, inode, pages, huge, lazy, dump] = numbers(words)?;
+        let pages = Pages::from_code(pages)?;
+        let (name, lazy, dump) = (Name::new(name), lazy != 0, dump != 0);
+        Some(BufferIdentity { name, offset, size, length, inode, pages, huge, lazy, dump })
+    }
+}
+
+fn digest(front: &[u8], behind: &[u8]) -> u64 {
+    let mut hash = xxhash_rust::xxh3::Xxh3::new();
+    hash.update(front);
+    hash.update(behind);
+    hash.digest()
 }
 
 impl Identity {
     /// Makes an identity without buffers.
     #[must_use]
     pub fn new(job: u128) -> Identity {
-        Identity {
-            magic: MAGIC,
-            version: VERSION,
-            layout: LAYOUT,
-            job: [job as u64, (job >> 64) as u64],
-            address: 0,
-            length: 0,
-            host: 0,
-            hosts: 0,
-            count: 0,
-            rounds: 0,
-            phases: [0; Phase::COUNT],
-            buffers: [BufferIdentity::default(); MAX_BUFFERS],
-            checksum: 0,
-        }
+        Identity { job, address: 0, length: 0, host: 0, hosts: 0, rounds: 0, buffers: Vec::new() }
     }
 
-    /// Returns the buffers.
+    /// Returns the length of the identity file of a job with `buffers` buffers, in bytes.
     #[must_use]
-    pub fn buffers(&self) -> &[BufferIdentity] {
-        &self.buffers[..(self.count as usize).min(MAX_BUFFERS)]
+    pub fn file_length(buffers: usize) -> u64 {
+        ((contents::length(TABLES) + JOB_LENGTH + buffers * BUFFER_LENGTH) as u64).next_multiple_of(UNIT)
     }
 
-    pub(super) fn digest(&self) -> u64 {
-        // SAFETY: repr(C) of integers without padding between them (asserted below); the checksum
-        // is last.
-        let bytes = unsafe {
-            let start = std::ptr::from_ref(self).cast::<u8>();
-            std::slice::from_raw_parts(start, size_of::<Identity>() - size_of::<u64>())
+    /// Returns the contents of the identity file, up to the last byte in use.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = vec![0; contents::length(TABLES)];
+        let table = |kind, rows: usize, row_length: usize, offset: usize| Table {
+            kind,
+            version: VERSION,
+            file: TableFile::Identity,
+            rows: rows as u32,
+            row_length: row_length as u32,
+            offset: offset as u64,
         };
-        xxhash_rust::xxh3::xxh3_64(bytes)
+        let job = table(JOB, 1, JOB_LENGTH, bytes.len());
+        let Identity { job: number, address, length, host, hosts, rounds, buffers } = self;
+        let words = [*number as u64, (*number >> 64) as u64, *address, *length];
+        let [host, hosts, rounds] = [*host, *hosts, *rounds].map(u64::from);
+        bytes.extend(words.into_iter().chain([host, hosts, rounds]).flat_map(u64::to_ne_bytes));
+        let list = table(BUFFERS, buffers.len(), BUFFER_LENGTH, bytes.len());
+        buffers.iter().for_each(|buffer| buffer.encode(&mut bytes));
+        let [phases, states, ledger] = ControlLayout::new(buffers.len()).tables();
+        contents::write(&mut bytes, &[job, list, phases, states, ledger], digest);
+        bytes
     }
 
-    /// Checks the magic number, the checksum, and the version.
+    /// Checks and decodes the contents of an identity file. Returns the identity and the layout of
+    /// the control file.
     ///
     /// # Errors
-    /// [`Error::Attach`] for another version or layout; [`Error::Corrupt`] for any other invalid
-    /// value.
-    pub(super) fn check(&self) -> Result<()> {
-        if self.magic != MAGIC {
-            return Err(Error::Corrupt { word: "the magic number", found: self.magic });
-        }
-        if self.digest() != self.checksum {
-            return Err(Error::Corrupt { word: "the identity's checksum", found: self.checksum });
-        }
-        if (self.version, self.layout) != (VERSION, LAYOUT) {
-            let why = format!(
-                "the buffers were made by another version of hostbuf (layout {}.{}, this program has {VERSION}.{LAYOUT}): use one version for launcher and program",
-                self.version, self.layout
-            );
-            return Err(AttachError::OtherVersion { why }.into());
-        }
-        Ok(())
+    /// [`Error::Attach`] for another version; [`Error::Corrupt`] for any other invalid value.
+    pub fn decode(bytes: &[u8]) -> Result<(Identity, ControlLayout)> {
+        let contents = Contents::parse(bytes, digest).map_err(|error| match error {
+            ContentsError::NotAnIdentity(found) => Error::Corrupt { word: "the magic number", found },
+            ContentsError::Damaged(found) => Error::Corrupt { word: "the identity's checksum", found },
+            ContentsError::OtherVersion(version) => {
+                let why = format!("version {version}, and this program reads version {}", contents::VERSION);
+                other_version(&why)
+            }
+        })?;
+        let row_length = |kind: u16| if kind == JOB { JOB_LENGTH } else { BUFFER_LENGTH };
+        let table = |kind: u16| {
+            let found = contents.table(kind);
+            // A longer row has columns that a later build has added.
+            let known = |t: &Table| t.version == VERSION && t.row_length as usize >= row_length(kind);
+            found.filter(known).ok_or_else(|| {
+                let found = found.map_or("no version".into(), |t| format!("version {}", t.version));
+                other_version(&format!("table {kind} has {found}, and this program reads version {VERSION}"))
+            })
+        };
+        let (job, list) = (table(JOB)?, table(BUFFERS)?);
+        let damaged = |found| Error::Corrupt { word: "the identity", found };
+        let words = contents.rows(job).next().and_then(numbers);
+        let [low, high, address, length, host, hosts, rounds] = words.ok_or(damaged(0))?;
+        let buffers: Option<Vec<_>> = contents.rows(list).map(BufferIdentity::decode).collect();
+        let buffers = buffers.ok_or(damaged(1))?;
+        let layout = ControlLayout::of(buffers.len(), |kind| contents.table(kind))
+            .ok_or_else(|| other_version("its control page has other tables than this program reads"))?;
+        let job = u128::from(low) | u128::from(high) << 64;
+        let [host, hosts, rounds] = [host, hosts, rounds].map(|n| u32::try_from(n).unwrap_or(u32::MAX));
+        Ok((Identity { job, address, length, host, hosts, rounds, buffers }, layout))
     }
 }
 
-const LAYOUT: u32 = (size_of::<Identity>() << 16 | ROW_LENGTH << 8 | STATE_LENGTH) as u32;
-const _: () = assert!(size_of::<Identity>() < 1 << 16 && ROW_LENGTH < 1 << 8 && STATE_LENGTH < 1 << 8);
-const _: () = assert!(size_of::<Identity>() <= STATES);
-const _: () = assert!(size_of::<BufferIdentity>() == 32 + 8 * 8);
-const _: () = assert!(
-    size_of::<Identity>()
-        == 8 + 8 + 16 + 16 + 16 + 8 * Phase::COUNT + MAX_BUFFERS * size_of::<BufferIdentity>() + 8
-);
+fn other_version(why: &str) -> Error {
+    let why = format!(
+        "the buffers were made by another version of hostbuf ({why}): use one version for launcher and program"
+    );
+    AttachError::OtherVersion { why }.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hostbuf_protocol::limits::MAX_BUFFERS;
+
+    fn sample(count: usize) -> Identity {
+        let mut identity = Identity::new(u128::MAX - 5);
+        (identity.address, identity.length, identity.host, identity.hosts) = (1 << 44, 1 << 30, 2, 3);
+        identity.buffers = (0..count)
+            .map(|i| BufferIdentity {
+                offset: (i as u64) << 21,
+                length: 4096,
+                lazy: i % 2 == 0,
+                ..BufferIdentity::new(&format!("b{i}"), Pages::Huge2M)
+            })
+            .collect();
+        identity
+    }
+
+    #[test]
+    fn an_identity_is_decoded_from_its_file() {
+        for count in [0, 1, 16, 17, MAX_BUFFERS] {
+            let identity = sample(count);
+            let mut bytes = identity.encode();
+            assert!(bytes.len() as u64 <= Identity::file_length(count));
+            bytes.resize(Identity::file_length(count) as usize, 0);
+            assert_eq!(Identity::decode(&bytes).unwrap(), (identity, ControlLayout::new(count)));
+        }
+    }
+
+    #[test]
+    fn any_flipped_byte_is_an_error() {
+        let bytes = sample(2).encode();
+        for at in 0..bytes.len() {
+            for flip in [0x01, 0x80, 0xff] {
+                let mut other = bytes.clone();
+                other[at] ^= flip;
+                assert!(Identity::decode(&other).is_err(), "byte {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn another_version_is_refused_with_a_reason() {
+        let mut head = sample(1).encode();
+        head[8] += 1;
+        // The version of the first table, with a checksum that matches.
+        let mut table = sample(1).encode();
+        table[contents::length(0) + 2] += 1;
+        let sum = digest(&table[..24], &table[32..]);
+        table[24..32].copy_from_slice(&sum.to_ne_bytes());
+        for bytes in [head, table] {
+            let error = Identity::decode(&bytes).unwrap_err();
+            assert!(matches!(error, Error::Attach(AttachError::OtherVersion { .. })), "{error}");
+            assert!(error.to_string().contains("version 2"), "{error}");
+        }
+    }
+}

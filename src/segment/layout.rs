@@ -2,42 +2,77 @@
 //!
 //! ```text
 //! address                                                                    address + length
-//!   | buffer 0 ... | guard | buffer 1 ... | guard | ... | control page | guard |
+//!   | buffer 0 ... | guard | buffer 1 ... | guard | ... | identity | control page | guard |
 //!   ^ aligned to its pages         each aligned to 2 MiB at least
 //! ```
 //!
 //! The guards are mapped without access, so a write beyond a buffer's end faults instead of
 //! reaching the next buffer.
 
+use crate::segment::control_layout::ControlLayout;
+use crate::segment::identity::Identity;
 use crate::segment::options::BufferOptions;
-use crate::segment::page_layout::CONTROL_LENGTH;
-use hostbuf_protocol::wire::{Extent, Extents, FLAG_DUMP, Winner};
+use hostbuf_protocol::range::{AgreedRange, Extent, Extents, FLAG_DUMP, Name, Part};
 
 const GUARD: u64 = 2 << 20;
 
-/// Returns the layout of `buffers` as a [`Winner`] whose address is not known yet (0), and the
-/// alignment of its address.
-#[must_use]
-pub fn plan(buffers: &[BufferOptions]) -> (Winner, u64) {
-    let mut extents = Extents::default();
-    let mut at = 0u64;
-    let mut align = GUARD;
-    for buffer in buffers {
-        // The pages of Auto may become 1 GiB only if the size is a multiple of that.
-        let auto_1g = buffer.pages == crate::Pages::Auto && buffer.size.is_multiple_of(1 << 30);
-        let page = if auto_1g { 1 << 30 } else { buffer.pages.size().max(GUARD) };
-        align = align.max(page);
-        at = at.next_multiple_of(page);
-        let length = buffer.pages.round_up(buffer.size);
-        let flags = u64::from(buffer.mmap_flags as u32) | if buffer.dump { FLAG_DUMP } else { 0 };
-        assert!(
-            extents.push(Extent { offset: at, length, flags }),
-            "check_all() bounds the number of buffers"
-        );
-        at = (at + length).next_multiple_of(GUARD) + GUARD;
+/// The layout of a job's memory, from the address on which the ranks agree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// The agreed address, 0 before the agreement.
+    pub address: u64,
+    /// The number of bytes to reserve.
+    pub length: u64,
+    /// The alignment of the address in bytes.
+    pub align: u64,
+    /// The place of the identity.
+    pub identity: Part,
+    /// The place of the control page.
+    pub control: Part,
+    /// The places of the buffers.
+    pub buffers: Vec<Extent>,
+}
+
+impl Layout {
+    /// Returns the layout of `buffers`.
+    #[must_use]
+    pub fn of(buffers: &[BufferOptions]) -> Layout {
+        let mut extents = Vec::with_capacity(buffers.len());
+        let mut at = 0u64;
+        let mut align = GUARD;
+        for buffer in buffers {
+            // The pages of Auto may become 1 GiB only if the size is a multiple of that.
+            let auto_1g = buffer.pages == crate::Pages::Auto && buffer.size.is_multiple_of(1 << 30);
+            let page = if auto_1g { 1 << 30 } else { buffer.pages.size().max(GUARD) };
+            align = align.max(page);
+            at = at.next_multiple_of(page);
+            let length = buffer.pages.round_up(buffer.size);
+            let flags = u64::from(buffer.mmap_flags as u32) | if buffer.dump { FLAG_DUMP } else { 0 };
+            let name = Name::new(buffer.name.as_bytes());
+            extents.push(Extent { part: Part { offset: at, length }, flags, name });
+            at = (at + length).next_multiple_of(GUARD) + GUARD;
+        }
+        let identity = Part { offset: at, length: Identity::file_length(buffers.len()) };
+        let control_length = ControlLayout::new(buffers.len()).length();
+        let control = Part { offset: at + identity.length, length: control_length };
+        let length = (control.offset + control.length).next_multiple_of(GUARD) + GUARD;
+        Layout { address: 0, length, align, identity, control, buffers: extents }
     }
-    let length = (at + CONTROL_LENGTH).next_multiple_of(GUARD) + GUARD;
-    (Winner { address: 0, length, control: at, control_length: CONTROL_LENGTH, buffers: extents }, align)
+
+    /// Returns the agreed range, as messages contain it.
+    #[must_use]
+    pub fn range(&self) -> AgreedRange<'_> {
+        let Layout { address, length, identity, control, .. } = *self;
+        AgreedRange { address, length, identity, control, buffers: Extents::of(&self.buffers) }
+    }
+}
+
+impl From<AgreedRange<'_>> for Layout {
+    /// Returns the layout of a range whose address is agreed on.
+    fn from(range: AgreedRange<'_>) -> Layout {
+        let AgreedRange { address, length, identity, control, buffers } = range;
+        Layout { address, length, align: 1, identity, control, buffers: buffers.iter().collect() }
+    }
 }
 
 #[cfg(test)]
@@ -54,15 +89,16 @@ mod tests {
                 .enumerate()
                 .map(|(i, &s)| BufferOptions::new(s).pages(pages).name(format!("b{i}")))
                 .collect();
-            let (winner, align) = plan(&buffers);
+            let layout = Layout::of(&buffers);
             let mut end = 0;
-            for (extent, options) in winner.buffers.as_slice().iter().zip(&buffers) {
-                assert!(extent.offset >= end && extent.offset.is_multiple_of(GUARD));
-                assert!(extent.length >= options.size && align >= pages.size());
-                end = extent.offset + extent.length + 1;
+            for (Extent { part, .. }, options) in layout.buffers.iter().zip(&buffers) {
+                assert!(part.offset >= end && part.offset.is_multiple_of(GUARD));
+                assert!(part.length >= options.size && layout.align >= pages.size());
+                end = part.offset + part.length + 1;
             }
-            assert!(winner.control >= end && winner.control + CONTROL_LENGTH < winner.length);
-            assert!(Winner::parse(&winner.frame()).is_some());
+            assert!(layout.identity.offset >= end);
+            assert!(layout.control.offset + layout.control.length < layout.length);
+            assert!(layout.range().is_valid());
         }
     }
 }

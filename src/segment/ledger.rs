@@ -1,7 +1,7 @@
 //! The ledger of registrations: a table on the control page, read by `hostbuf stat`.
 //!
 //! ```text
-//! LEDGER | number of unlisted registrations | row | row | ...                 end of the page
+//! | number of unlisted registrations | row | row | ...                        end of the page
 //!          row: holder | buffer, access | offset | length | name of the device (3 words) | seal
 //! ```
 //!
@@ -19,17 +19,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::error::{Error, Result};
 use crate::segment::checked::Checked;
 use crate::segment::control::Control;
-use crate::segment::page_layout::{CONTROL_LENGTH, LEDGER, ROW_LENGTH};
+use crate::segment::control_layout::ROW_LENGTH;
 use hostbuf_os::fork_guard::ForkGuard;
 use hostbuf_os::process;
-use hostbuf_protocol::wire::MAX_BUFFERS;
 use hostbuf_register::Access;
 
 /// The maximum number of bytes of a device's name in a row.
 const DEVICE_MAX: usize = 23;
 const NAME_WORDS: usize = (DEVICE_MAX + 1) / 8;
-/// The number of rows.
-pub(super) const ROWS: usize = (CONTROL_LENGTH as usize - LEDGER) / size_of::<Row>() - 1;
 
 /// One registration.
 #[repr(C, align(64))]
@@ -47,7 +44,7 @@ pub(super) struct Row {
 }
 
 const _: () = assert!(size_of::<Row>() == ROW_LENGTH && offset_of!(Row, seal) == 56);
-const _: () = assert!(LEDGER.is_multiple_of(64) && ROWS >= 128);
+const _: () = assert!(size_of::<Head>() == ROW_LENGTH);
 
 /// The count in front of the first row.
 #[repr(C, align(64))]
@@ -182,22 +179,28 @@ impl Ledger {
     }
 
     fn head(self) -> &'static Head {
-        // SAFETY: inside the mapping by the contract of Control::at() and by LEDGER, aligned, and
-        // an atomic only.
-        unsafe { &*((self.control.address() + LEDGER) as *const Head) }
+        // SAFETY: inside the mapping by the contract of Control::at(), aligned, and an atomic only.
+        unsafe { &*((self.control.address() + self.control.layout().ledger) as *const Head) }
+    }
+
+    /// Returns the number of rows.
+    fn rows(self) -> usize {
+        self.control.layout().registrations
     }
 
     fn row(self, row: usize) -> &'static Row {
-        assert!(row < ROWS);
-        // SAFETY: as above; ROWS leaves room for the head.
-        unsafe { &*((self.control.address() + LEDGER + size_of::<Head>()) as *const Row).add(row) }
+        let layout = self.control.layout();
+        assert!(row < layout.registrations);
+        // SAFETY: as above; the number of rows does not include the head.
+        unsafe { &*((self.control.address() + layout.ledger + ROW_LENGTH) as *const Row).add(row) }
     }
 
     /// Returns the complete rows, with an error for each corrupt one. The caller checks whether
     /// their processes are alive: see [`Registered::is_of`].
     #[must_use]
     pub fn registrations(self) -> Vec<Result<Registered>> {
-        (0..ROWS).filter_map(|row| read(self.row(row)).transpose()).collect()
+        let read = |row: usize| read(self.row(row), self.control.layout().buffers);
+        (0..self.rows()).filter_map(|row| read(row).transpose()).collect()
     }
 
     /// Returns the number of registrations since the start of the job that were not listed, since
@@ -218,7 +221,7 @@ impl Ledger {
         let pid = std::process::id();
         let Some(start) = process::start_time(pid as i32) else { return };
         let own = Holder::new(pid, start);
-        for row in 0..ROWS {
+        for row in 0..self.rows() {
             self.clear(row, own);
             self.clear(row, own.completed());
         }
@@ -270,7 +273,7 @@ impl Ledger {
             let place = &self.row(row).holder;
             place.compare_exchange(found, holder.word(), Ordering::AcqRel, Ordering::Relaxed).is_ok()
         };
-        let holders = || (0..ROWS).map(|row| (row, self.row(row).holder.load(Ordering::Acquire)));
+        let holders = || (0..self.rows()).map(|row| (row, self.row(row).holder.load(Ordering::Acquire)));
         // A row with a corrupt holder counts as free.
         let free = |word: u64| word == 0 || Holder::read(word).is_err();
         let gone = |word: u64| {
@@ -303,7 +306,7 @@ fn digest(words: &[u64; 7]) -> u64 {
     hash.digest()
 }
 
-fn read(row: &Row) -> Result<Option<Registered>> {
+fn read(row: &Row, buffers: usize) -> Result<Option<Registered>> {
     let found = row.holder.load(Ordering::Acquire);
     if found == 0 {
         return Ok(None);
@@ -322,7 +325,7 @@ fn read(row: &Row) -> Result<Option<Registered>> {
     let index = (index_and_access & 0xff) as usize;
     // Any process that can write to the page can also seal invalid values.
     if seal != digest(&words)
-        || index >= MAX_BUFFERS
+        || index >= buffers
         || index_and_access >> 16 != 0
         || offset.checked_add(length).is_none()
     {
@@ -343,17 +346,20 @@ fn read(row: &Row) -> Result<Option<Registered>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::segment::control_layout::ControlLayout;
     use nix::sys::wait::{WaitStatus, waitpid};
     use nix::unistd::{ForkResult, fork};
 
-    #[repr(C, align(64))]
-    struct Page([u64; CONTROL_LENGTH as usize / 8]);
+    /// The number of buffers in these tests.
+    const BUFFERS: usize = 16;
 
-    fn page() -> (Box<Page>, Ledger) {
-        let page = Box::new(Page([0; CONTROL_LENGTH as usize / 8]));
+    fn page() -> (Vec<u64>, Ledger) {
+        let layout = ControlLayout::new(BUFFERS);
+        let page = vec![0u64; layout.length() as usize / 8 + 8];
+        let address = (page.as_ptr() as usize).next_multiple_of(64);
         // SAFETY: the caller keeps the page beside the handle, and accesses it only through the
         // handle.
-        let control = unsafe { Control::at(page.0.as_ptr() as usize) };
+        let control = unsafe { Control::at(address, layout) };
         (page, Ledger::new(control))
     }
 
@@ -397,7 +403,7 @@ mod tests {
     #[test]
     fn a_full_table_counts_unlisted_registrations_and_reuses_rows_of_ended_processes() {
         let (_page, ledger) = page();
-        for i in 0..ROWS as u64 {
+        for i in 0..ledger.rows() as u64 {
             ledger.enter(own(), 0, (i, 1), Access::READ, "x").unwrap();
         }
         for n in 1..=3 {
@@ -414,30 +420,32 @@ mod tests {
         ] {
             ledger.row(row).holder.store(holder.word(), Ordering::Relaxed);
             assert_eq!(ledger.enter(own(), 1, (5, 6), Access::WRITE, "y"), Some(row));
-            let taken = read(ledger.row(row)).unwrap().unwrap();
+            let taken = read(ledger.row(row), BUFFERS).unwrap().unwrap();
             assert_eq!((taken.pid, taken.index, taken.device.as_str()), (std::process::id(), 1, "y"));
         }
         assert_eq!(ledger.enter(own(), 0, (0, 1), Access::READ, "x"), None);
-        assert_eq!((listed(ledger).len(), ledger.unlisted().unwrap()), (ROWS, 4));
+        assert_eq!((listed(ledger).len(), ledger.unlisted().unwrap()), (ledger.rows(), 4));
     }
 
     #[test]
     fn any_flipped_byte_is_an_error_and_the_row_is_free() {
-        let (mut page, ledger) = page();
+        let (_page, ledger) = page();
         ledger.enter(own(), 2, (4096, 8192), Access::WRITE, "cuda 0").unwrap();
         let good = listed(ledger);
-        let row = (LEDGER + size_of::<Head>()) / 8;
+        let words = std::ptr::from_ref(ledger.row(0)).cast::<AtomicU64>();
+        // SAFETY: a row consists of atomic words.
+        let flip_word = |at: usize, flip: u64| unsafe { &*words.add(at) }.fetch_xor(flip, Ordering::Relaxed);
         for at in 0..size_of::<Row>() {
             for flip in [0x01u64, 0x80, 0xff] {
                 let flip = flip << (at % 8 * 8);
-                page.0[row + at / 8] ^= flip;
+                flip_word(at / 8, flip);
                 let read = ledger.registrations();
                 assert!(matches!(read[..], [Err(Error::Corrupt { .. })]), "byte {at}: {read:?}");
-                page.0[row + at / 8] ^= flip;
+                flip_word(at / 8, flip);
             }
         }
         assert_eq!(listed(ledger), good);
-        page.0[row] ^= 1 << 50;
+        flip_word(0, 1 << 50);
         // The next registration takes it.
         assert_eq!(ledger.enter(own(), 2, (4096, 8192), Access::WRITE, "cuda 0"), Some(0));
         assert_eq!(listed(ledger), good);
@@ -446,8 +454,7 @@ mod tests {
     #[test]
     fn invalid_values_with_a_valid_seal_are_an_error() {
         let (_page, ledger) = page();
-        for (index, offset, length) in [(MAX_BUFFERS, 0, 1), (0xff, 0, 1), (0, u64::MAX, 2), (0x1_0000, 0, 1)]
-        {
+        for (index, offset, length) in [(BUFFERS, 0, 1), (0xff, 0, 1), (0, u64::MAX, 2), (0x1_0000, 0, 1)] {
             let row = ledger.enter(own(), index, (offset, length), Access::READ, "").unwrap();
             let read = ledger.registrations();
             assert!(matches!(read[..], [Err(Error::Corrupt { .. })]), "{read:?}");
@@ -464,7 +471,7 @@ mod tests {
                     for round in 0..500 {
                         let mark = thread << 32 | round;
                         let row = ledger.enter(own(), 0, (mark, 1), Access::READ, "x").unwrap();
-                        assert_eq!(read(ledger.row(row)).unwrap().unwrap().offset, mark);
+                        assert_eq!(read(ledger.row(row), BUFFERS).unwrap().unwrap().offset, mark);
                         ledger.clear(row, own().completed());
                     }
                 });

@@ -2,15 +2,19 @@
 
 #![allow(unsafe_code)]
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
+
+use nix::fcntl::SealFlag;
 
 use crate::error::{AttachError, Error, Result};
 use crate::segment::control::Control;
 use crate::segment::fillers::Fillers;
 use crate::segment::identity::Identity;
 use crate::segment::mapping::Mapping;
-use hostbuf_protocol::wire::{ENV_LOCAL_SIZE, Winner};
+use hostbuf_memory::memfd;
+use hostbuf_protocol::environment::ENV_LOCAL_SIZE;
+use hostbuf_protocol::range::{AgreedRange, Part};
 use hostbuf_register::Span;
 use hostbuf_register::own_ranges::{self, OwnRange};
 
@@ -40,36 +44,51 @@ impl MappedSegment {
 }
 
 impl MappedSegment {
-    /// Reads and checks the control page of the memory that is mapped as `winner` describes.
+    /// Reads and checks the identity of the memory that is mapped as `range` describes.
     ///
     /// # Safety
-    /// `winner` must be mapped in this process. Either `mapping` unmaps it, or it stays mapped
+    /// `range` must be mapped in this process. Either `mapping` unmaps it, or it stays mapped
     /// until the process ends.
     pub(crate) unsafe fn open(
-        winner: &Winner,
+        range: &AgreedRange<'_>,
         mut descriptors: Vec<OwnedFd>,
         mapping: Option<Mapping>,
     ) -> Result<Arc<MappedSegment>> {
-        if descriptors.len() != 1 + winner.buffers.as_slice().len() {
-            let why = format!("the agent of this host sent {} descriptors", descriptors.len());
+        let expected = range.descriptors();
+        if descriptors.len() != expected {
+            let why = format!(
+                "the agent of this host sent {} descriptors instead of {expected}",
+                descriptors.len()
+            );
             return Err(AttachError::AgentGone { why }.into());
         }
-        // SAFETY: by the contract of this function.
-        let control = unsafe { Control::at((winner.address + winner.control) as usize) };
-        let identity = control.identity()?;
-        let fits = identity.address == winner.address
-            && identity.length == winner.length
-            && identity.buffers().len() == winner.buffers.as_slice().len()
+        let fds = descriptors.split_off(2);
+        let [identity_fd, control_fd] =
+            <[OwnedFd; 2]>::try_from(descriptors).expect("two descriptors remain");
+        let seals =
+            memfd::seals(identity_fd.as_fd()).map_err(Error::os("reading the seals of the identity"))?;
+        if !seals.contains(SealFlag::F_SEAL_WRITE) {
+            return Err(Error::Corrupt { word: "the seals of the identity", found: seals.bits() as u64 });
+        }
+        let at = |part: Part| (range.address + part.offset) as usize;
+        // SAFETY: mapped by the contract of this function, and sealed, so no process changes it.
+        let bytes = unsafe {
+            std::slice::from_raw_parts(at(range.identity) as *const u8, range.identity.length as usize)
+        };
+        let (identity, layout) = Identity::decode(bytes)?;
+        let fits = identity.address == range.address
+            && identity.length == range.length
+            && layout.length() == range.control.length
             && identity
-                .buffers()
+                .buffers
                 .iter()
-                .zip(winner.buffers.as_slice())
-                .all(|(i, p)| (i.offset, i.length) == (p.offset, p.length));
+                .map(|i| Part { offset: i.offset, length: i.length })
+                .eq(range.buffers.iter().map(|extent| extent.part));
         if !fits {
             return Err(Error::Corrupt { word: "the address", found: identity.address });
         }
-        let fds = descriptors.split_off(1);
-        let control_fd = descriptors.remove(0);
+        // SAFETY: by the contract of this function; its length was compared above.
+        let control = unsafe { Control::at(at(range.control), layout) };
         let segment = Arc::new(MappedSegment {
             identity,
             control,
@@ -80,8 +99,9 @@ impl MappedSegment {
             mapping,
         });
         let mut own = Vec::new();
-        for buffer in identity.buffers() {
-            let span = Span::new((identity.address + buffer.offset) as usize, buffer.length as usize)?;
+        for buffer in &segment.identity.buffers {
+            let span =
+                Span::new((segment.identity.address + buffer.offset) as usize, buffer.length as usize)?;
             let keeper: Arc<dyn Send + Sync> = segment.clone();
             // SAFETY: the buffers stay mapped until the segment is dropped, and their pages are
             // discarded only while a failed fill is undone, when no device knows them.

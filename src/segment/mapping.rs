@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use hostbuf_os::raw;
-use hostbuf_protocol::wire::Winner;
+use hostbuf_protocol::range::AgreedRange;
 
 /// A mapping of the agreed range. Dropping it unmaps the range.
 #[derive(Debug)]
@@ -15,16 +15,16 @@ pub(crate) struct Mapping {
 }
 
 impl Mapping {
-    /// Takes over the mapping of the range of `winner`.
+    /// Takes over the mapping of `range`.
     ///
     /// # Safety
     /// The whole range must belong to this process, be mapped for a job, and be unmapped by nothing
     /// else.
-    pub(crate) unsafe fn new(winner: &Winner) -> Mapping {
+    pub(crate) unsafe fn new(range: &AgreedRange<'_>) -> Mapping {
         Mapping {
-            address: winner.address as usize,
-            length: winner.length as usize,
-            control: (winner.control as usize, winner.control_length as usize),
+            address: range.address as usize,
+            length: range.length as usize,
+            control: (range.control.offset as usize, range.control.length as usize),
         }
     }
 }

@@ -6,10 +6,9 @@ use std::str::FromStr;
 use crate::error::{Bytes, Error, Result};
 use hostbuf_memory::Pages;
 use hostbuf_memory::space::Demand;
-use hostbuf_protocol::wire::MAX_BUFFERS;
+use hostbuf_protocol::environment::variable_byte;
+use hostbuf_protocol::limits::{MAX_BUFFERS, NAME_MAX};
 
-/// The maximum length of a buffer's name in bytes.
-pub const NAME_MAX: usize = 31;
 /// The name of a buffer if none is requested.
 pub const DEFAULT_NAME: &str = "default";
 
@@ -132,6 +131,15 @@ pub fn check_all(buffers: &[BufferOptions]) -> Result<()> {
         buffer.check()?;
         if buffers[..i].iter().any(|b| b.name == buffer.name) {
             return Err(Error::invalid(format!("two buffers are named \"{}\"", buffer.name)));
+        }
+        let variable =
+            |b: &BufferOptions| b.name.bytes().map(variable_byte).map(char::from).collect::<String>();
+        let own = variable(buffer);
+        if let Some(other) = buffers[..i].iter().find(|b| variable(b) == own) {
+            return Err(Error::invalid(format!(
+                "buffers \"{}\" and \"{}\" have the same environment variable HOSTBUF_ADDRESS_{own}: rename one of them",
+                other.name, buffer.name
+            )));
         }
     }
     let sum = buffers.iter().map(|b| b.size).fold(0u64, u64::saturating_add);

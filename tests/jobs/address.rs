@@ -15,7 +15,7 @@
 use std::process::Command;
 
 use hostbuf::BufferOptions;
-use hostbuf::segment::layout;
+use hostbuf::segment::Layout;
 use hostbuf_protocol::candidates;
 
 use crate::harness::{Outcome, can_simulate, fixture, flavours, hostbuf, local, root, simulated, skip};
@@ -27,8 +27,8 @@ const SIZE: &str = "64M";
 
 /// Returns the length and the alignment of the reservation of a job with one buffer of [`SIZE`].
 fn range() -> (usize, usize) {
-    let (winner, align) = layout::plan(&[BufferOptions::new(64 << 20)]);
-    (winner.length as usize, align as usize)
+    let layout = Layout::of(&[BufferOptions::new(64 << 20)]);
+    (layout.length as usize, layout.align as usize)
 }
 
 /// Builds a fixture and returns its path. Records a skip and returns `None` if it cannot be built.

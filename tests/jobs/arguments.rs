@@ -134,11 +134,13 @@ fn options_of_mpirun_get_the_name_of_their_counterpart() {
 fn impossible_buffers_are_refused() {
     let twice = ["run", "--buffer", "name=a,size=1M", "--buffer", "name=a,size=2M", "--", "true"];
     one_line(&run(&twice), 2, &["two buffers", "\"a\""]);
+    let alike = ["run", "--buffer", "name=a-b,size=1M", "--buffer", "name=a.b,size=1M", "--", "true"];
+    one_line(&run(&alike), 2, &["\"a-b\"", "\"a.b\"", "HOSTBUF_ADDRESS_a_b"]);
     let mut many: Vec<String> = vec!["run".into()];
-    many.extend((0..17).map(|i| format!("--buffer=name=b{i},size=1M")));
+    many.extend((0..251).map(|i| format!("--buffer=name=b{i},size=1M")));
     many.extend(["--".into(), "true".into()]);
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
-    one_line(&run(&many), 2, &["17 buffers", "1 to 16"]);
+    one_line(&run(&many), 2, &["251 buffers", "1 to 250"]);
     one_line(&run(&["run", "--", "true"]), 2, &["--size"]);
     one_line(&run(&["run", "--pages", "2m", "--buffer", "name=a,size=1M", "--", "true"]), 2, &["--buffer"]);
 }

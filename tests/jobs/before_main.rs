@@ -238,6 +238,7 @@ fn the_environment_gains_only_the_documented_variables() {
     let mut expected = vec![
         "ASAN_OPTIONS",
         "HOSTBUF_ADDRESS",
+        "HOSTBUF_ADDRESS_default",
         "HOSTBUF_CONNECTION",
         "HOSTBUF_JOB",
         "HOSTBUF_LOCAL_RANK",
@@ -249,12 +250,16 @@ fn the_environment_gains_only_the_documented_variables() {
         "HOSTBUF_RANKS",
         "HOSTBUF_REPORT",
         "HOSTBUF_SIZE",
+        "HOSTBUF_SIZE_default",
         "LD_PRELOAD",
     ];
     expected.retain(|name| !plain.contains_key(*name));
     assert_eq!(added, expected);
     assert_eq!(ranked["HOSTBUF_ADDRESS"], "0x0000550000000000");
     assert_eq!(ranked["HOSTBUF_SIZE"], (1 << 20).to_string());
+    for name in ["HOSTBUF_ADDRESS", "HOSTBUF_SIZE"] {
+        assert_eq!(ranked[&format!("{name}_default")], ranked[name]);
+    }
     ranked.retain(|name, _| !expected.contains(&&name[..]));
     assert_eq!(ranked, plain);
 }

@@ -179,7 +179,7 @@ fn a_job_killed_while_the_ranks_vote_leaves_nothing() {
 
 #[test]
 fn a_job_killed_while_the_ranks_map_leaves_nothing() {
-    kill_every_subset("mapping", 2, false, || held("mapping", "winner", ""));
+    kill_every_subset("mapping", 2, false, || held("mapping", "agreed", ""));
 }
 
 #[test]
@@ -204,7 +204,7 @@ fn a_job_killed_while_a_rank_fills_leaves_nothing() {
 
 #[test]
 fn a_rank_that_dies_before_it_maps_the_buffer_ends_the_job_and_is_named() {
-    for place in ["exec", "image", "ballot", "winner"] {
+    for place in ["exec", "image", "ballot", "agreed"] {
         let mut job = held("dies", place, "die");
         let status = job.end(SOON);
         let err = job.err();

@@ -7,29 +7,15 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use hostbuf_os::encode;
 use hostbuf_os::socket::{self, ReceivedPacket};
-use hostbuf_protocol::wire::{Frame, Hello, Kind, Role};
+use hostbuf_protocol::frame::{self, FRAME_MAX, FrameError, FrameWriter};
+use hostbuf_protocol::limits::TEXT_MAX;
+use hostbuf_protocol::message::{Hello, Message, Role};
 
 use crate::harness::{Outcome, eventually, hostbuf};
 use crate::other_user::OtherUser;
 use crate::watched::{ARRIVAL, Job, SOON, Scratch, hold, kill_now, probe};
-
-const ALL: [Kind; 14] = [
-    Kind::Hello,
-    Kind::Ready,
-    Kind::Ballot,
-    Kind::Votes,
-    Kind::Search,
-    Kind::Hole,
-    Kind::Winner,
-    Kind::Mapped,
-    Kind::Go,
-    Kind::Fail,
-    Kind::Failed,
-    Kind::Gather,
-    Kind::Gathered,
-    Kind::Taken,
-];
 
 fn connect(name: &str) -> OwnedFd {
     socket::connect(name).expect("the agent listens")
@@ -41,22 +27,35 @@ fn send(connection: &OwnedFd, packet: &[u8]) -> bool {
     socket::send(connection.as_fd(), packet, &[]).is_ok()
 }
 
-fn hello(role: Role, local_size: u64) -> Frame {
-    Hello { role, rank: 0, size: local_size, local_rank: 0, local_size, request: 0 }.frame()
+fn hello(role: Role, local_size: u64) -> Vec<u8> {
+    let hello = Hello { role, rank: 0, size: local_size, local_rank: 0, local_size, request: 0 };
+    encode(&Message::Hello { hello, command: b"" })
+}
+
+/// Returns a frame of any kind, with these numbers and a text if its length is not 0.
+fn frame(kind: u16, numbers: &[u64], text: usize) -> Vec<u8> {
+    let numbers: Vec<u8> = numbers.iter().flat_map(|number| number.to_ne_bytes()).collect();
+    let mut buffer = vec![0; FRAME_MAX];
+    let mut frame = FrameWriter::new(&mut buffer, kind).expect("there is room");
+    frame.push(frame::REQUIRED | 1, &[&numbers]).expect("there is room");
+    if text > 0 {
+        frame.push(frame::REQUIRED | 2, &[&vec![b'%'; text]]).expect("there is room");
+    }
+    frame.finish().to_vec()
 }
 
 /// Sends malformed messages of all kinds.
 fn send_malformed_messages(name: &str) {
     let good = hello(Role::Library, 0);
-    for length in [1, 2, 16, 512, 1023, 1025, 2048, 4096, 60_000] {
+    for length in [1, 2, 15, 16, 17, 71, 73, 512, 4096, FRAME_MAX, FRAME_MAX + 8, 60_000] {
         send(&connect(name), &vec![0u8; length]);
         send(&connect(name), &vec![0xff; length]);
-        let mut long = good.bytes().to_vec();
+        let mut long = good.clone();
         long.resize(length, 7);
         send(&connect(name), &long);
     }
-    for at in 0..80 {
-        let mut bytes = good.bytes().to_vec();
+    for at in 0..good.len() {
+        let mut bytes = good.clone();
         bytes[at] ^= 0xff;
         send(&connect(name), &bytes);
     }
@@ -64,50 +63,57 @@ fn send_malformed_messages(name: &str) {
     let null = fs::File::open("/dev/null").expect("the file exists");
     let connection = connect(name);
     for _ in 0..100 {
-        let _ = socket::send(connection.as_fd(), good.bytes(), &[null.as_raw_fd(); 16]);
+        let _ = socket::send(connection.as_fd(), &good, &[null.as_raw_fd(); 16]);
         let _ = socket::send(connection.as_fd(), b"half", &[null.as_raw_fd(); 16]);
     }
     // Messages in an invalid order. A rank's hello is left out, since any process of this user may
     // join the job and end it.
     for first in [None, Some(Role::Late), Some(Role::Library), Some(Role::Member)] {
-        for kind in ALL {
+        // All kinds, and some that do not exist.
+        for kind in (0..18).chain([u16::MAX]) {
             let connection = connect(name);
             if let Some(role) = first {
-                send(&connection, hello(role, 1).bytes());
+                send(&connection, &hello(role, 1));
             }
-            let mut frame = Frame::new(kind).with_text(&[b'%'; Frame::TEXT_MAX]);
-            if kind != Kind::Hello {
-                frame.words = [u64::MAX; 64];
+            for frame in [
+                frame(kind, &[u64::MAX; 40], TEXT_MAX),
+                frame(kind, &[], 0),
+                frame(kind, &[0; 2], TEXT_MAX + 1),
+            ] {
+                send(&connection, &frame);
+                send(&connection, &frame);
             }
-            send(&connection, frame.bytes());
-            send(&connection, frame.bytes());
         }
     }
     // Greetings with numbers that are too large.
-    for words in [
+    for numbers in [
         [1, 0, u64::MAX, 0, u64::MAX, 0],
         [4, 0, 0, u64::MAX, u64::MAX, 0],
         [9, 0, 0, 0, 0, 0],
         [4, 5, 4, 0, 1, 0],
     ] {
-        send(&connect(name), Frame::new(Kind::Hello).with_words(&words).bytes());
+        send(&connect(name), &frame(1, &numbers, 0));
     }
 }
 
 /// Connects clients that send nothing, that never read, and that make the agent store messages.
 fn connect_abusive_clients(name: &str) -> Vec<OwnedFd> {
     let mut kept: Vec<OwnedFd> = (0..200).map(|_| connect(name)).collect();
-    for _ in 0..8 {
+    // Members with local ranks that the job does not have: a rank may take part once.
+    let member = |local_rank: u64| {
+        let local_size = 1 << 20;
+        let hello = Hello { role: Role::Member, rank: 0, size: 0, local_rank, local_size, request: 0 };
+        encode(&Message::Hello { hello, command: b"" })
+    };
+    for i in 0..8 {
         // Every gathering of a group of one is answered at once; nobody reads the answers.
         let deaf = connect(name);
         nix::fcntl::fcntl(&deaf, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK))
             .expect("it is open");
-        send(&deaf, hello(Role::Member, 1).bytes());
+        send(&deaf, &member(100 + i));
         for sequence in 0..20_000 {
-            if !send(
-                &deaf,
-                Frame::new(Kind::Gather).with_words(&[1 << 40 | sequence]).with_text(&[1; 496]).bytes(),
-            ) {
+            let gather = Message::Gather { sequence, group: 100 + i, size: 1, part: &[1; TEXT_MAX] };
+            if !send(&deaf, &encode(&gather)) {
                 break;
             }
         }
@@ -116,11 +122,17 @@ fn connect_abusive_clients(name: &str) -> Vec<OwnedFd> {
         let eternal = connect(name);
         nix::fcntl::fcntl(&eternal, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK))
             .expect("it is open");
-        send(&eternal, hello(Role::Member, 1 << 20).bytes());
+        send(&eternal, &member(200 + i));
         let begun = Instant::now();
         for sequence in 0..2_000u64 {
-            let frame = Frame::new(Kind::Gather).with_words(&[1 << 50 | sequence]).with_text(&[1; 496]);
-            while !send(&eternal, frame.bytes()) && begun.elapsed() < Duration::from_millis(200) {
+            let gather = Message::Gather {
+                sequence: 1 << 50 | sequence,
+                group: 0,
+                size: 1 << 20,
+                part: &[1; TEXT_MAX],
+            };
+            let gather = encode(&gather);
+            while !send(&eternal, &gather) && begun.elapsed() < Duration::from_millis(200) {
                 std::thread::yield_now();
             }
         }
@@ -171,12 +183,12 @@ fn running_job(mark: &str) -> Job {
 #[track_caller]
 fn still_serves(name: &str) {
     let client = connect(name);
-    assert!(send(&client, hello(Role::Library, 0).bytes()));
+    assert!(send(&client, &hello(Role::Library, 0)));
     socket::set_receive_timeout(client.as_fd(), Some(Duration::from_secs(10))).expect("it is open");
-    match socket::receive(client.as_fd()) {
+    match socket::receive(client.as_fd(), FRAME_MAX) {
         Ok(ReceivedPacket::Packet(packet, memory)) => {
-            assert_eq!(Frame::parse(&packet).and_then(|f| f.kind()), Some(Kind::Winner));
-            assert_eq!(memory.len(), 2);
+            assert!(matches!(Message::parse(&packet), Ok(Message::Agreed { .. })));
+            assert_eq!(memory.len(), 3);
         }
         _ => panic!("no answer"),
     }
@@ -198,11 +210,37 @@ fn malformed_messages_during_the_run_are_ignored() {
     for _ in 0..5 {
         send_malformed_messages(&job.socket);
         // Ranks that arrive late also get the memory, and are not counted.
-        send(&connect(&job.socket), hello(Role::Rank, 1 << 20).bytes());
+        send(&connect(&job.socket), &hello(Role::Rank, 1 << 20));
     }
     still_serves(&job.socket);
     eventually("what was sent is forgotten", SOON, || descriptors(agent) < 50);
     assert_eq!(job.agent(), Some(agent));
+}
+
+/// Returns `packet` as a build with the next version of the protocol would send it.
+fn of_next_version(mut packet: Vec<u8>) -> Vec<u8> {
+    packet[4..6].copy_from_slice(&(frame::VERSION + 1).to_ne_bytes());
+    packet
+}
+
+#[test]
+fn a_client_of_another_version_gets_an_answer_and_harms_nothing() {
+    let mut job = waiting_job("version");
+    let client = connect(&job.socket);
+    socket::set_receive_timeout(client.as_fd(), Some(Duration::from_secs(10))).expect("it is open");
+    assert!(send(&client, &of_next_version(hello(Role::Rank, 2))));
+    let Ok(ReceivedPacket::Packet(packet, memory)) = socket::receive(client.as_fd(), FRAME_MAX) else {
+        panic!("no answer")
+    };
+    let Ok(Message::Fail { status: 86, prints: true, text }) = Message::parse(&packet) else {
+        panic!("{:?}", Message::parse(&packet))
+    };
+    let text = String::from_utf8_lossy(text);
+    assert!(text.contains(&format!("version {}", frame::VERSION)) && memory.is_empty(), "{text}");
+    // A program of the next version recognises that the answer is not of its own.
+    assert_eq!(Message::parse(&of_next_version(packet)), Err(FrameError::OtherVersion(frame::VERSION + 1)));
+    assert!(matches!(socket::receive(client.as_fd(), FRAME_MAX), Ok(ReceivedPacket::End)));
+    ends_well(&mut job);
 }
 
 #[test]

@@ -33,7 +33,7 @@ fn the_error_names_a_rank_that_hangs_before_its_main() {
         ),
         ("image", format!("rank 1 on {host} (process PID) has not voted within 1 s")),
         ("ballot", format!("rank 1 on {host} (process PID) has not voted within 1 s")),
-        ("winner", format!("rank 1 on {host} (process PID) has not mapped the buffers within 1 s")),
+        ("agreed", format!("rank 1 on {host} (process PID) has not mapped the buffers within 1 s")),
     ] {
         let mut job = held(place, "1");
         let words = words.replace("PID", &job.rank(1).expect("it is held").to_string());

@@ -21,6 +21,7 @@ mod faults;
 mod filling;
 mod hostile;
 mod late;
+mod many_buffers;
 mod other_user;
 mod process_limit;
 mod registered;

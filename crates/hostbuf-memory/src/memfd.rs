@@ -40,6 +40,22 @@ pub fn create(name: &str, length: u64, backing: Backing) -> io::Result<OwnedFd> 
     Ok(fd)
 }
 
+/// Writes `bytes` to the beginning of a memory file.
+///
+/// # Errors
+/// As `pwrite(2)`; `WriteZero` if the file is too short.
+pub fn write(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<()> {
+    let mut done = 0;
+    while done < bytes.len() {
+        let at = i64::try_from(done).map_err(io::Error::other)?;
+        match nix::sys::uio::pwrite(fd, &bytes[done..], at)? {
+            0 => return Err(io::ErrorKind::WriteZero.into()),
+            written => done += written,
+        }
+    }
+    Ok(())
+}
+
 /// Adds seals to a memory file.
 ///
 /// # Errors

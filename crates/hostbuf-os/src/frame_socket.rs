@@ -5,7 +5,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use crate::socket::{self, PeerCredentials, ReceivedPacket};
-use hostbuf_protocol::wire::Frame;
+use hostbuf_protocol::frame::{FRAME_MAX, FrameError};
+use hostbuf_protocol::message::Message;
 
 /// One end of a connection.
 #[derive(Debug)]
@@ -15,15 +16,31 @@ pub struct FrameSocket {
 }
 
 /// The result of [`FrameSocket::receive`].
-pub enum Message {
-    /// A frame with its descriptors.
-    Frame(Box<Frame>, Vec<OwnedFd>),
-    /// No packet is available yet (on a non-blocking connection).
+pub enum Received {
+    /// A packet with its descriptors.
+    Packet(Packet),
+    /// No packet is available yet (on a non-blocking connection, or within the time limit).
     Nothing,
     /// The peer has closed the connection.
     End,
-    /// The peer sent a packet that is not a frame.
-    Nonsense,
+}
+
+/// A received packet.
+#[derive(Debug)]
+pub struct Packet {
+    bytes: Vec<u8>,
+    /// The descriptors that came with the packet.
+    pub descriptors: Vec<OwnedFd>,
+}
+
+impl Packet {
+    /// Parses the message in the packet.
+    ///
+    /// # Errors
+    /// As [`Message::parse`].
+    pub fn message(&self) -> Result<Message<'_>, FrameError> {
+        Message::parse(&self.bytes)
+    }
 }
 
 impl FrameSocket {
@@ -55,26 +72,31 @@ impl FrameSocket {
         self.peer
     }
 
-    /// Sends a frame and descriptors.
+    /// Sends a message and descriptors.
     ///
     /// # Errors
-    /// As `sendmsg(2)`.
-    pub fn send(&self, frame: &Frame, descriptors: &[RawFd]) -> io::Result<()> {
-        socket::send(self.fd.as_fd(), frame.bytes(), descriptors)
+    /// As [`socket::send`].
+    pub fn send(&self, message: &Message<'_>, descriptors: &[RawFd]) -> io::Result<()> {
+        self.send_packet(&encode(message), descriptors)
     }
 
-    /// Receives the next message.
+    /// Sends an encoded message and descriptors.
     ///
     /// # Errors
-    /// As `recvmsg(2)`.
-    pub fn receive(&self) -> io::Result<Message> {
-        Ok(match socket::receive(self.fd.as_fd())? {
-            ReceivedPacket::Nothing => Message::Nothing,
-            ReceivedPacket::End => Message::End,
-            ReceivedPacket::Packet(packet, descriptors) => match Frame::parse(&packet) {
-                Some(frame) => Message::Frame(Box::new(frame), descriptors),
-                None => Message::Nonsense,
-            },
+    /// As [`socket::send`].
+    pub fn send_packet(&self, packet: &[u8], descriptors: &[RawFd]) -> io::Result<()> {
+        socket::send(self.fd.as_fd(), packet, descriptors)
+    }
+
+    /// Receives the next packet.
+    ///
+    /// # Errors
+    /// As [`socket::receive`].
+    pub fn receive(&self) -> io::Result<Received> {
+        Ok(match socket::receive(self.fd.as_fd(), FRAME_MAX)? {
+            ReceivedPacket::Nothing => Received::Nothing,
+            ReceivedPacket::End => Received::End,
+            ReceivedPacket::Packet(bytes, descriptors) => Received::Packet(Packet { bytes, descriptors }),
         })
     }
 
@@ -83,6 +105,15 @@ impl FrameSocket {
     pub fn into_fd(self) -> OwnedFd {
         self.fd
     }
+}
+
+/// Encodes a message.
+#[must_use]
+pub fn encode(message: &Message<'_>) -> Vec<u8> {
+    let mut buffer = vec![0; FRAME_MAX];
+    let length = message.encode(buffer.first_chunk_mut().expect("the buffer has this length")).len();
+    buffer.truncate(length);
+    buffer
 }
 
 impl AsFd for FrameSocket {

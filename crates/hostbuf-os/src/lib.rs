@@ -21,5 +21,5 @@ pub mod thread;
 
 pub use bytes::Bytes;
 pub use error::Error;
-pub use frame_socket::{FrameSocket, Message};
+pub use frame_socket::{FrameSocket, Packet, Received, encode};
 pub use hostbuf_raw::{maps, syscall as raw};

@@ -71,13 +71,11 @@ pub fn peer(fd: BorrowedFd<'_>) -> io::Result<PeerCredentials> {
     Ok(PeerCredentials { pid: credentials.pid(), uid: credentials.uid() })
 }
 
-/// The maximum length of a received packet in bytes. A longer packet is truncated.
-pub const PACKET_MAX: usize = 2048;
-
 /// Sends a packet and descriptors.
 ///
 /// # Errors
-/// As `sendmsg(2)`: `EAGAIN` if the buffer of a peer that does not read is full.
+/// As `sendmsg(2)`: `EAGAIN` if the buffer of a peer that does not read is full; `ETOOMANYREFS` if
+/// too many descriptors of this user are on their way, which ends when their receivers read.
 pub fn send(fd: BorrowedFd<'_>, packet: &[u8], descriptors: &[RawFd]) -> io::Result<()> {
     let iov = [io::IoSlice::new(packet)];
     let rights = [ControlMessage::ScmRights(descriptors)];
@@ -100,13 +98,14 @@ pub enum ReceivedPacket {
     End,
 }
 
-/// Receives one packet.
+/// Receives one packet of at most `longest` bytes. The rest of a longer packet is lost.
 ///
 /// # Errors
-/// As `recvmsg(2)`.
+/// As `recvmsg(2)`; `EMFILE` if this process has no room for all descriptors of the packet, which
+/// are closed then.
 #[allow(unsafe_code)]
-pub fn receive(fd: BorrowedFd<'_>) -> io::Result<ReceivedPacket> {
-    let mut packet = vec![0u8; PACKET_MAX];
+pub fn receive(fd: BorrowedFd<'_>, longest: usize) -> io::Result<ReceivedPacket> {
+    let mut packet = vec![0u8; longest];
     let mut control = cmsg_space!([RawFd; raw::MAX_DESCRIPTORS]);
     let mut descriptors = Vec::new();
     let length = loop {
@@ -118,6 +117,9 @@ pub fn receive(fd: BorrowedFd<'_>) -> io::Result<ReceivedPacket> {
                         // SAFETY: the kernel has created these descriptors for this process.
                         descriptors.extend(list.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
                     }
+                }
+                if message.flags.contains(MsgFlags::MSG_CTRUNC) {
+                    return Err(io::Error::from_raw_os_error(libc::EMFILE));
                 }
                 break message.bytes;
             }

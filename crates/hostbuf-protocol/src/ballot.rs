@@ -6,7 +6,9 @@
 #![allow(unsafe_code)]
 
 use crate::candidates::{self, Ballot};
-use crate::wire::{FLAG_DUMP, Frame, Kind, MAX_CANDIDATES, Territory, Winner};
+use crate::limits::MAX_CANDIDATES;
+use crate::message::{Message, RefusedCandidate, Territory};
+use crate::range::{AgreedRange, FLAG_DUMP, Part};
 use hostbuf_raw::maps;
 use hostbuf_raw::syscall::{self as raw, Errno};
 
@@ -50,6 +52,17 @@ impl Refusal {
             false
         });
         refusal
+    }
+
+    /// Returns the refusal as a message contains it.
+    #[must_use]
+    pub fn record(&self) -> RefusedCandidate<'_> {
+        RefusedCandidate {
+            address: self.address as u64,
+            errno: self.errno.0 as u64,
+            mapping: (self.mapping.0 as u64, self.mapping.1 as u64),
+            path: self.path(),
+        }
     }
 
     /// Returns the path of the mapping in the range. It is empty for anonymous memory.
@@ -153,53 +166,55 @@ impl Holds {
         }
     }
 
-    /// Holds the range of `winner` without a vote: for a program started later, or a spawned
-    /// process.
+    /// Holds `range` without a vote: for a program started later, or a spawned process.
     ///
     /// # Errors
     /// Returns the refusal if the range is not free in this process.
     #[allow(clippy::result_large_err, reason = "it also runs where there is no allocator")]
-    pub fn take(&mut self, winner: &Winner) -> Result<(), Refusal> {
-        let (_, refusal) = self.vote(&Ballot::new(&[winner.address as usize]), winner.length as usize);
+    pub fn take(&mut self, range: &AgreedRange<'_>) -> Result<(), Refusal> {
+        let (_, refusal) = self.vote(&Ballot::new(&[range.address as usize]), range.length as usize);
         refusal.map_or(Ok(()), Err)
     }
 
-    /// Maps the control page (the first descriptor) and the buffers (the others, in order) over the
-    /// hold at `winner.address`, which must be the only remaining one. The gaps stay reserved
-    /// without access, as guards.
+    /// Maps the identity (the first descriptor), the control page (the second) and the buffers (the
+    /// others, in order) over the hold at `range.address`, which must be the only remaining one.
+    /// The gaps stay reserved without access, as guards.
+    ///
+    /// The identity is mapped privately, without write access: before Linux 6.7 the kernel refuses
+    /// shared mappings of a file that is sealed against writes.
     ///
     /// # Errors
-    /// Returns the error of `mmap`. Everything is unmapped then.
-    pub fn map(mut self, winner: &Winner, descriptors: &[i32]) -> Result<(), Errno> {
-        const NO_DESCRIPTOR: Errno = Errno(9);
-        if !self.keep(winner.address as usize) || self.length != winner.length as usize {
+    /// Returns the error of `mmap`, or `EBADF` for another number of descriptors than the range has
+    /// parts. Everything is unmapped then.
+    pub fn map(mut self, range: &AgreedRange<'_>, descriptors: &[i32]) -> Result<(), Errno> {
+        if !self.keep(range.address as usize) || self.length != range.length as usize {
             return Err(Errno::EXIST);
         }
-        let [control, buffers @ ..] = descriptors else { return Err(NO_DESCRIPTOR) };
-        if buffers.len() != winner.buffers.as_slice().len() {
-            return Err(NO_DESCRIPTOR);
+        let [identity, control, buffers @ ..] = descriptors else { return Err(Errno::BADF) };
+        if descriptors.len() != range.descriptors() || !range.is_valid() {
+            return Err(Errno::BADF);
         }
         let rw = raw::PROT_READ | raw::PROT_WRITE;
-        let base = winner.address as usize;
-        // SAFETY: the whole range is a hold of this process, and Winner::parse checked that every
-        // part is inside it.
-        let mut result = unsafe {
-            raw::map_over(base + winner.control as usize, winner.control_length as usize, rw, *control, 0)
+        let at = |part: Part| (range.address + part.offset) as usize;
+        // SAFETY: the whole range is a hold of this process, and every part is inside it
+        // (is_valid).
+        let over = |part: Part, protection, fd, flags| unsafe {
+            raw::map_over(at(part), part.length as usize, protection, fd, flags)
         };
-        for (extent, &fd) in winner.buffers.as_slice().iter().zip(buffers) {
-            let (at, length) = (base + extent.offset as usize, extent.length as usize);
-            let more = (extent.flags & !FLAG_DUMP) as usize;
-            // SAFETY: as above.
-            let map = |protection| unsafe { raw::map_over(at, length, protection, fd, more) };
-            result = result.and_then(|()| match map(rw) {
+        let mut result = over(range.identity, raw::PROT_READ, *identity, raw::MAP_PRIVATE)
+            .and_then(|()| over(range.control, rw, *control, raw::MAP_SHARED));
+        for (extent, &fd) in range.buffers.iter().zip(buffers) {
+            let flags = raw::MAP_SHARED | (extent.flags & !FLAG_DUMP) as usize;
+            result = result.and_then(|()| match over(extent.part, rw, fd, flags) {
                 // The buffer is frozen: a process that maps it now may only read.
-                Err(Errno::PERM) => map(raw::PROT_READ),
+                Err(Errno::PERM) => over(extent.part, raw::PROT_READ, fd, flags),
                 other => other,
             });
             if result.is_ok() && extent.flags & FLAG_DUMP == 0 {
                 // SAFETY: MADV_DONTDUMP changes no contents. If the kernel rejects it, core files
                 // are only larger.
-                let _ = unsafe { raw::advise(at, length, raw::MADV_DONTDUMP) };
+                let _ =
+                    unsafe { raw::advise(at(extent.part), extent.part.length as usize, raw::MADV_DONTDUMP) };
             }
         }
         match result {
@@ -221,54 +236,26 @@ impl Drop for Holds {
     }
 }
 
-/// Returns the candidates of a frame of kind [`Kind::Ballot`].
-#[must_use]
-pub fn candidates_of(frame: &Frame) -> Ballot {
-    let mut addresses = [0; MAX_CANDIDATES];
-    let count = (frame.words[1] as usize).min(MAX_CANDIDATES);
-    for (address, &word) in addresses.iter_mut().zip(&frame.words[2..2 + count]) {
-        *address = word as usize;
-    }
-    Ballot::new(&addresses[..count])
-}
-
-/// Returns the reply to a question of the agent, or `None` if `frame` contains no question.
-#[must_use]
-pub fn answer(holds: &mut Holds, frame: &Frame) -> Option<Frame> {
-    match frame.kind()? {
-        Kind::Ballot => {
-            let (mask, refusal) = holds.vote(&candidates_of(frame), frame.words[0] as usize);
-            let votes = Frame::new(Kind::Votes);
-            Some(match refusal {
-                None => votes.with_words(&[mask]),
-                Some(r) => votes
-                    .with_words(&[
-                        mask,
-                        r.address as u64,
-                        r.errno.0 as u64,
-                        r.mapping.0 as u64,
-                        r.mapping.1 as u64,
-                    ])
-                    .with_text(r.path()),
-            })
+/// Passes the reply to a question of the agent to `send`. Returns what `send` returns, or `None` if
+/// `message` is no question.
+pub fn answer<T>(
+    holds: &mut Holds,
+    message: &Message<'_>,
+    send: impl FnOnce(&Message<'_>) -> T,
+) -> Option<T> {
+    match message {
+        Message::Ballot { length, candidates } => {
+            let (mask, refusal) = holds.vote(candidates, *length as usize);
+            let refusal = refusal.as_ref().map(Refusal::record);
+            Some(send(&Message::Votes { mask, refusal }))
         }
-        Kind::Search => {
-            let [length, from, align] = *frame.words.first_chunk::<3>()?;
-            let hole = holds.hole(from as usize, length as usize, (align as usize).next_power_of_two());
-            Some(Frame::new(Kind::Hole).with_words(&[hole.map_or(u64::MAX, |h| h as u64)]))
+        Message::Search { length, from, align } => {
+            let align = (*align as usize).checked_next_power_of_two()?;
+            let hole = holds.hole(*from as usize, *length as usize, align);
+            Some(send(&Message::Hole { address: hole.map(|hole| hole as u64) }))
         }
         _ => None,
     }
-}
-
-/// Makes the frame that puts `ballot` to the vote.
-#[must_use]
-pub fn question(ballot: &Ballot, length: usize) -> Frame {
-    let mut frame = Frame::new(Kind::Ballot).with_words(&[length as u64, ballot.as_slice().len() as u64]);
-    for (word, &address) in frame.words[2..].iter_mut().zip(ballot.as_slice()) {
-        *word = address as u64;
-    }
-    frame
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 //! has the table). They are only the beginning of the search: the vote decides, and after the
 //! windows an exact search follows.
 
-use crate::wire::MAX_CANDIDATES;
+use crate::limits::MAX_CANDIDATES;
 
 /// An address range in which free memory is likely.
 #[derive(Clone, Copy, Debug)]

@@ -20,6 +20,8 @@ impl Errno {
     pub const PERM: Errno = Errno(1);
     /// Interrupted by a signal. The call can be repeated.
     pub const INTR: Errno = Errno(4);
+    /// Bad file descriptor.
+    pub const BADF: Errno = Errno(9);
     /// Try again. userfaultfd returns it while a change of the address space is in progress.
     pub const AGAIN: Errno = Errno(11);
     /// The address range is occupied (`MAP_FIXED_NOREPLACE`).
@@ -121,8 +123,10 @@ pub const PROT_NONE: usize = 0;
 pub const PROT_READ: usize = 1;
 /// Writable.
 pub const PROT_WRITE: usize = 2;
-const MAP_SHARED: usize = 0x01;
-const MAP_PRIVATE: usize = 0x02;
+/// Changes of the memory are visible to all processes that map it.
+pub const MAP_SHARED: usize = 0x01;
+/// Changes of the memory are visible to the process that makes them only.
+pub const MAP_PRIVATE: usize = 0x02;
 const MAP_FIXED: usize = 0x10;
 const MAP_ANONYMOUS: usize = 0x20;
 const MAP_NORESERVE: usize = 0x4000;
@@ -157,8 +161,8 @@ pub unsafe fn unmap(address: usize, length: usize) {
     unsafe { syscall(number::MUNMAP, [address, length, 0, 0, 0, 0]) };
 }
 
-/// Maps `length` bytes of the file `fd`, shared, over a range that the caller has reserved. `more`
-/// contains additional flags.
+/// Maps `length` bytes of the file `fd` over a range that the caller has reserved. `flags` contains
+/// [`MAP_SHARED`] or [`MAP_PRIVATE`], and additional flags.
 ///
 /// # Safety
 /// Every mapping in `[address, address + length)` must belong to the caller, and no reference may
@@ -171,9 +175,9 @@ pub unsafe fn map_over(
     length: usize,
     protection: usize,
     fd: i32,
-    more: usize,
+    flags: usize,
 ) -> Result<(), Errno> {
-    let flags = MAP_SHARED | MAP_FIXED | more;
+    let flags = flags | MAP_FIXED;
     // SAFETY: by the contract of this function, MAP_FIXED replaces only mappings of the caller.
     let got =
         checked(unsafe { syscall(number::MMAP, [address, length, protection, flags, fd as usize, 0]) })?;
@@ -420,8 +424,8 @@ pub fn send(fd: i32, packet: &[u8]) -> Result<(), Errno> {
     }
 }
 
-/// The maximum number of descriptors with one packet.
-pub const MAX_DESCRIPTORS: usize = 24;
+/// The maximum number of descriptors with one packet: the kernel's own limit (`SCM_MAX_FD`).
+pub const MAX_DESCRIPTORS: usize = 253;
 
 /// Receives one packet and its descriptors (close-on-exec). Returns the length of the packet, which
 /// is 0 at the end, and the number of descriptors written to `descriptors`.

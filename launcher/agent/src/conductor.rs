@@ -2,27 +2,25 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::OnceLock;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::RecvTimeoutError;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use hostbuf::agree;
 use hostbuf::agree::{Electorate, elect};
 use hostbuf::job::{Collective, Reduce};
-use hostbuf::segment::{ControlPage, Identity, Segments, layout};
+use hostbuf::segment::{ControlPage, Identity, Layout, PublishedSegments, Segments};
 use hostbuf::{Error, FillState, Phase, Result};
 use hostbuf_memory::populate::Workers;
 use hostbuf_os::cores::Cores;
 use hostbuf_os::process;
-use hostbuf_protocol::ballot;
 use hostbuf_protocol::candidates::Ballot;
-use hostbuf_protocol::wire::{Frame, Kind};
 
 use super::exit_class::ExitClass;
 use super::group::Open;
 use super::job_error::{JobError, first_error};
-use super::orders::{Answer, Event, Order, StationHandle, Uncovered};
+use super::orders::{Answer, Event, Order, Question, StationHandle, Uncovered};
 use super::report::Report;
 use super::spec::Spec;
 use super::thread_error::unstarted_thread;
@@ -197,26 +195,27 @@ fn steps(
     phases[Phase::Gather as usize] = micros(begun);
 
     let begun = Instant::now();
-    let (mut winner, align) = layout::plan(&spec.buffers);
+    let mut layout = Layout::of(&spec.buffers);
     let mut everybody = Everybody { group, station, ranks, refusal: None, stop: None };
-    let elected = elect(&mut everybody, winner.length as usize, align as usize);
+    let elected = elect(&mut everybody, layout.length as usize, layout.align as usize);
     let outcome = elected.map_err(|error| everybody.stop.take().unwrap_or_else(|| error.into()))?;
     let Some(address) = outcome.address else {
         return Err(agree::disagreement(group, everybody.refusal).into());
     };
-    winner.address = address as u64;
+    layout.address = address as u64;
     phases[Phase::Agree as usize] = micros(begun);
 
     let begun = Instant::now();
     let mut identity = Identity::new(spec.job);
-    (identity.rounds, identity.phases) = (outcome.rounds, phases);
+    identity.rounds = outcome.rounds;
     if spec.reports {
         // Agents of `hostbuf exec` do not know each other.
         (identity.host, identity.hosts) = (group.rank() as u32, group.size() as u32);
     }
-    let shared = segments.publish(identity, &winner).and_then(|()| segments.share());
-    let (control, descriptors) = together(group, shared)?;
-    station.order(Order::Serve(Box::new(winner), descriptors));
+    let PublishedSegments { page, descriptors } =
+        together(group, segments.publish(identity, &layout, phases))?;
+    let (address, buffers) = (layout.address, spec.buffers.iter().map(|b| b.name.clone()).collect());
+    station.order(Order::Serve(Box::new(layout), Arc::new(descriptors)));
     let mapped = if ranks == 0 {
         Ok(())
     } else {
@@ -227,33 +226,32 @@ fn steps(
     };
     together(group, mapped)?;
     phases[Phase::Map as usize] = micros(begun);
-    // No rank reads the page yet: all wait for Go.
-    together(group, control.set_phases(phases))?;
+    page.control().set_phases(phases);
     if let (Some(message), true) = (&present.notice, spec.reports) {
         Report::Uncovered { message: message.clone() }.print();
     }
     station.order(Order::Go);
     if spec.reports {
         // The thread ends with the process. Without it there is no progress report.
-        let _ = std::thread::Builder::new().spawn(move || watch(&control));
+        let _ = std::thread::Builder::new().spawn(move || watch(&page, buffers));
     }
-    Ok(Agreed { address: winner.address, rounds: outcome.rounds, present })
+    Ok(Agreed { address, rounds: outcome.rounds, present })
 }
 
-/// Reports the progress of filling the buffers of this host to the launcher.
-fn watch(page: &ControlPage) {
+/// Reports the progress of filling the buffers of this host, which have these names, to the
+/// launcher.
+fn watch(page: &ControlPage, buffers: Vec<String>) {
     let control = page.control();
-    let Ok(identity) = control.identity() else { return };
     let host = process::host_name();
-    let mut told = vec![None; identity.buffers().len()];
+    let mut told = vec![None; buffers.len()];
     loop {
         std::thread::sleep(TELL);
-        for (i, told) in told.iter_mut().enumerate() {
+        for (i, (told, buffer)) in told.iter_mut().zip(&buffers).enumerate() {
             // The users of the buffer report a damaged word.
             let (Ok(state), Ok(done)) = (control.fill(i), control.high_water(i)) else { continue };
             let filling = state == FillState::Filling;
             if *told != filling.then_some(done) && (filling || told.is_some()) {
-                let buffer = identity.buffers()[i].name();
+                let buffer = buffer.clone();
                 Report::Filling { host: host.clone(), buffer, done, ended: !filling }.print();
             }
             *told = filling.then_some(done);
@@ -391,11 +389,11 @@ struct Everybody<'a> {
 
 impl Everybody<'_> {
     /// Asks the ranks of this host.
-    fn ask(&mut self, question: Frame) -> std::result::Result<Answer, JobError> {
+    fn ask(&mut self, question: Question) -> std::result::Result<Answer, JobError> {
         if self.ranks == 0 {
             return Ok(Answer { mask: u64::MAX, hole: 0, refusal: None });
         }
-        self.station.order(Order::Ask(Box::new(question)));
+        self.station.order(Order::Ask(question));
         match event(self.station)? {
             Event::Answered(answer) => Ok(answer),
             _ => Err(JobError::new(ExitClass::Agent, "the ranks sent an unexpected answer")),
@@ -411,7 +409,7 @@ impl Everybody<'_> {
 
 impl Electorate for Everybody<'_> {
     fn vote(&mut self, candidates: &Ballot, length: usize) -> Result<u64> {
-        let answer = self.ask(ballot::question(candidates, length));
+        let answer = self.ask(Question::Ballot(*candidates, length));
         let mask = answer.as_ref().map_or(0, |a| a.mask);
         let mut words = [mask, if answer.is_ok() { u64::MAX } else { 0 }];
         self.group.all_reduce(&mut words, Reduce::And)?;
@@ -426,8 +424,7 @@ impl Electorate for Everybody<'_> {
     }
 
     fn hole(&mut self, from: usize, length: usize, align: usize) -> Result<Option<usize>> {
-        let answer =
-            self.ask(Frame::new(Kind::Search).with_words(&[length as u64, from as u64, align as u64]));
+        let answer = self.ask(Question::Search { length, from, align });
         // A host without ranks has no occupied addresses.
         let hole = answer.as_ref().map_or(0, |a| if self.ranks == 0 { from as u64 } else { a.hole });
         let mut words = [hole, u64::from(answer.is_err())];

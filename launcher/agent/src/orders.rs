@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{Receiver, Sender};
 
-use hostbuf_protocol::wire::{Frame, Winner};
+use hostbuf::segment::Layout;
+use hostbuf_protocol::candidates::Ballot;
+use hostbuf_protocol::message::Message;
 use nix::sys::eventfd::EventFd;
 
 use super::job_error::JobError;
@@ -13,13 +15,41 @@ use super::job_error::JobError;
 /// A request of the conductor.
 pub(super) enum Order {
     /// Send this question to all ranks of this host.
-    Ask(Box<Frame>),
+    Ask(Question),
     /// Send the memory to the ranks now, and to other processes when they connect.
-    Serve(Box<Winner>, Arc<Vec<OwnedFd>>),
+    Serve(Box<Layout>, Arc<Vec<OwnedFd>>),
     /// Let all ranks run.
     Go,
     /// End the job with this error, which every rank gets.
     Fail(JobError),
+}
+
+/// A question to all ranks.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Question {
+    /// Which of these addresses are free, with this number of bytes each.
+    Ballot(Ballot, usize),
+    /// The lowest hole.
+    Search {
+        /// The length of the hole in bytes.
+        length: usize,
+        /// The address at which the search begins.
+        from: usize,
+        /// The alignment of the hole in bytes.
+        align: usize,
+    },
+}
+
+impl Question {
+    /// Returns the message to the ranks.
+    pub(super) fn message(&self) -> Message<'static> {
+        match *self {
+            Question::Ballot(candidates, length) => Message::Ballot { length: length as u64, candidates },
+            Question::Search { length, from, align } => {
+                Message::Search { length: length as u64, from: from as u64, align: align as u64 }
+            }
+        }
+    }
 }
 
 /// An event that the station reports.

@@ -14,6 +14,7 @@ mod manual;
 mod preload_file;
 mod program;
 mod register_file;
+mod room;
 mod run;
 mod search_path;
 mod stat;

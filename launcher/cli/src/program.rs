@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use hostbuf_protocol::wire::ENV_JOB;
+use hostbuf_protocol::environment::ENV_JOB;
 
 use crate::elf::Elf;
 use hostbuf_agent::job_error::JobError;

@@ -10,7 +10,7 @@ use crate::command_line;
 use crate::environment::Environment;
 use crate::text::{Line, number};
 use crate::unreachable;
-use hostbuf_protocol::wire::{ENV_ADDRESS, ENV_ADDRESS_ROOM, ENV_OBJECT, ENV_SIZE, ENV_SIZE_ROOM};
+use hostbuf_protocol::environment::{ENV_ADDRESS, ENV_ADDRESS_ROOM, ENV_OBJECT, ENV_SIZE, ENV_SIZE_ROOM};
 use hostbuf_raw::syscall as raw;
 
 const LD_PRELOAD: &str = "LD_PRELOAD";
@@ -45,8 +45,8 @@ pub(crate) fn leave(environment: &mut Environment) {
     if !passes && name != b"bwrap" && !RUNTIMES.contains(&name) {
         return;
     }
-    environment.rename(ENV_ADDRESS, ENV_ADDRESS_ROOM);
-    environment.rename(ENV_SIZE, ENV_SIZE_ROOM);
+    environment.rename_all(ENV_ADDRESS, ENV_ADDRESS_ROOM);
+    environment.rename_all(ENV_SIZE, ENV_SIZE_ROOM);
     if passes {
         return hand_over(environment);
     }

@@ -92,14 +92,20 @@ impl Environment {
         }
     }
 
-    /// Returns the string that begins with `name` and `=`.
-    fn entry(&self, name: &str) -> Option<(*mut u8, usize)> {
+    /// Returns the string whose name, the part before `=`, is as `matches` demands, and the length
+    /// of the name.
+    fn find_entry(&self, matches: impl Fn(&[u8]) -> bool) -> Option<(*mut u8, usize, usize)> {
         self.search(|text, length| {
             // SAFETY: `search` gives strings of this length, and the slice ends here.
             let entry = unsafe { core::slice::from_raw_parts(text, length) };
-            let rest = entry.strip_prefix(name.as_bytes())?;
-            rest.starts_with(b"=").then_some((text, length))
+            let name = entry.iter().position(|&b| b == b'=')?;
+            matches(&entry[..name]).then_some((text, length, name))
         })
+    }
+
+    /// Returns the string that begins with `name` and `=`.
+    fn entry(&self, name: &str) -> Option<(*mut u8, usize)> {
+        self.find_entry(|found| found == name.as_bytes()).map(|(text, length, _)| (text, length))
     }
 
     /// The value of a variable.
@@ -114,10 +120,17 @@ impl Environment {
     /// unused rest becomes a string of its own, since some readers of the kernel's block take an
     /// empty string for its end.
     pub(crate) fn write(&mut self, name: &str, value: &[u8]) -> bool {
-        let head = name.len() + 1;
-        let Some((text, length)) = self.entry(name).filter(|(_, length)| length - head >= value.len()) else {
+        self.write_matching(|found| found == name.as_bytes(), value)
+    }
+
+    /// Writes a value as [`write`](Environment::write) does, to the first variable whose name is as
+    /// `matches` demands.
+    pub(crate) fn write_matching(&mut self, matches: impl Fn(&[u8]) -> bool, value: &[u8]) -> bool {
+        let found = self.find_entry(matches);
+        let Some((text, length, name)) = found.filter(|(_, length, name)| length - name > value.len()) else {
             return false;
         };
+        let head = name + 1;
         // SAFETY: inside the string, which is private memory of this process. getenv() returns
         // pointers into it, so it finds the value that is written here.
         let place = unsafe { core::slice::from_raw_parts_mut(text.add(head), length - head) };
@@ -146,10 +159,25 @@ impl Environment {
         true
     }
 
-    /// Renames a variable, if it exists, to a name of the same length.
-    pub(crate) fn rename(&mut self, from: &str, to: &str) {
-        let Some((text, _)) = self.entry(from).filter(|_| from.len() == to.len()) else { return };
-        // SAFETY: as in `write`; the string begins with a name of this length.
-        unsafe { core::slice::from_raw_parts_mut(text, to.len()) }.copy_from_slice(to.as_bytes());
+    /// Renames `from` and all variables whose names begin with `from` and an underscore: `to`,
+    /// which has the same length, takes the place of `from`.
+    pub(crate) fn rename_all(&mut self, from: &str, to: &str) {
+        self.rename_matching(from, to, |name| {
+            let rest = name.strip_prefix(from.as_bytes());
+            rest.is_some_and(|rest| rest.is_empty() || rest[0] == b'_')
+        });
+    }
+
+    /// Renames all variables whose names begin with `from` and are as `matches` demands: `to`,
+    /// which has the same length, takes the place of `from`.
+    pub(crate) fn rename_matching(&mut self, from: &str, to: &str, matches: impl Fn(&[u8]) -> bool) {
+        if from.len() != to.len() || from == to {
+            return;
+        }
+        let is_one = |name: &[u8]| name.starts_with(from.as_bytes()) && matches(name);
+        while let Some((text, ..)) = self.find_entry(is_one) {
+            // SAFETY: as in `write`; the string begins with a name that is at least this long.
+            unsafe { core::slice::from_raw_parts_mut(text, to.len()) }.copy_from_slice(to.as_bytes());
+        }
     }
 }

@@ -24,18 +24,21 @@
 
 mod chroot;
 mod command_line;
+mod connection;
 mod container;
 mod environment;
+mod late;
+mod publish;
+mod rank;
 mod text;
 mod unreachable;
 
+use connection::PacketBuffer;
 use environment::Environment;
-use hostbuf_protocol::ballot::{Holds, answer};
-use hostbuf_protocol::wire::{
-    ENV_ADDRESS, ENV_ADDRESS_ROOM, ENV_CONNECTION, ENV_JOB, ENV_PREFIX, ENV_REGISTER, ENV_REPORT, ENV_SIZE,
-    ENV_SIZE_ROOM, Frame, Hello, Kind, Role, Territory, Winner,
-};
-use hostbuf_raw::syscall::{self as raw, Errno};
+use hostbuf_protocol::environment::{ENV_CONNECTION, ENV_JOB, ENV_PREFIX, ENV_REGISTER, ENV_REPORT};
+use hostbuf_protocol::message::{Message, Territory};
+use hostbuf_raw::syscall as raw;
+use rank::Until;
 use text::Line;
 
 // Weak references: null unless a sanitizer's runtime is in the process.
@@ -71,30 +74,36 @@ pub fn start() {
     let Some(name) = name.get_mut(..job.len()) else { return };
     name.copy_from_slice(job);
     let connection = environment.value(ENV_CONNECTION).and_then(handed_over);
-    let winner = match connection {
+    let mut agreed = PacketBuffer::new();
+    let attached = match connection {
         Some(fd) => {
             let registers = environment.value(ENV_REGISTER).is_some_and(names_this);
             if !registers {
                 // A child inherits the variable, but in the child this number may be another file.
                 environment.write(ENV_CONNECTION, b"-");
             }
-            let (winner, report) = take_part(fd, if registers { Until::Mapped } else { Until::Go });
+            let until = if registers { Until::Mapped } else { Until::Go };
+            let report = rank::take_part(fd, territory(), until, &mut agreed);
             if !registers {
                 raw::close(fd);
             }
             environment.write(ENV_REPORT, report.bytes());
-            Some(winner)
+            true
         }
         None if is_the_prefix(&environment) => return,
-        None => match come_late(name) {
-            Ok(winner) => Some(winner),
+        None => match late::attach(name, territory(), &mut agreed) {
+            Ok(()) => true,
             Err(why) => {
                 unreachable::tell(&mut environment, why);
-                None
+                false
             }
         },
     };
-    publish(&mut environment, winner);
+    let range = match agreed.message() {
+        Ok(Message::Agreed { range, .. }) if attached => Some(range),
+        _ => None,
+    };
+    publish::publish(&mut environment, range.as_ref());
     container::enter(&mut environment);
     container::leave(&mut environment);
 }
@@ -123,179 +132,6 @@ fn handed_over(value: &[u8]) -> Option<i32> {
 fn names_this(value: &[u8]) -> bool {
     let pid = value.split(|&b| b == b':').next().and_then(text::number);
     pid == Some(u64::from(raw::pid()))
-}
-
-/// Writes the address and the size of the first buffer into the environment, or removes those of a
-/// parent.
-fn publish(environment: &mut Environment, winner: Option<Winner>) {
-    let first =
-        winner.as_ref().and_then(|w| w.buffers.as_slice().first().map(|b| (w.address + b.offset, b.length)));
-    let (address, size) = first.unwrap_or_default();
-    let address = Line::new(format_args!("{address:#018x}"));
-    let size = Line::new(format_args!("{size}"));
-    for (name, room, value) in [(ENV_ADDRESS, ENV_ADDRESS_ROOM, address), (ENV_SIZE, ENV_SIZE_ROOM, size)] {
-        environment.rename(room, name);
-        if first.is_none() || !environment.write(name, value.bytes()) {
-            environment.rename(name, room);
-        }
-    }
-}
-
-/// How far case 1 goes here.
-#[derive(PartialEq, Eq)]
-enum Until {
-    /// This process has mapped, and nobody has been told.
-    Mapped,
-    /// Every rank of every host has mapped.
-    Go,
-}
-
-/// Handles case 1. Returns the agreement and the value of [`ENV_REPORT`], and ends the process if
-/// there can be no buffer.
-fn take_part(fd: i32, until: Until) -> (Winner, Line) {
-    let territory = territory();
-    if raw::send(fd, Frame::new(Kind::Ready).with_words(&[territory as u64]).bytes()).is_err() {
-        agent_ended();
-    }
-    let mut holds = Some(Holds::new(territory));
-    let mut agreed = None;
-    loop {
-        let (frame, descriptors) = next(fd).unwrap_or_else(|| agent_ended());
-        match (frame.kind(), &mut holds) {
-            (Some(Kind::Ballot | Kind::Search), Some(holds)) => {
-                if let Some(reply) = answer(holds, &frame) {
-                    // A failure to send shows in the next receive.
-                    let _ = raw::send(fd, reply.bytes());
-                }
-            }
-            (Some(Kind::Winner), holds @ Some(_)) => {
-                let (Some(winner), Some(holds)) = (Winner::parse(&frame), holds.take()) else {
-                    agent_ended()
-                };
-                let mapped = holds.map(&winner, descriptors.as_slice());
-                descriptors.close();
-                let agreement = (winner, Line::new(format_args!("")).and(frame.text()));
-                let reply = match mapped {
-                    Ok(()) if until == Until::Mapped => return agreement,
-                    Ok(()) => Frame::new(Kind::Mapped),
-                    Err(Errno(e)) => Frame::new(Kind::Failed)
-                        .with_text(Line::new(format_args!("mapping the buffer failed, error {e}")).bytes()),
-                };
-                let _ = raw::send(fd, reply.bytes());
-                agreed = Some(agreement);
-            }
-            (Some(Kind::Go), None) => match agreed {
-                Some(agreement) => return agreement,
-                None => agent_ended(),
-            },
-            (Some(Kind::Fail), _) => {
-                if frame.words[1] != 0 {
-                    Line::new(format_args!("hostbuf: ")).and(frame.text()).say();
-                }
-                raw::exit(frame.words[0] as i32)
-            }
-            _ => descriptors.close(),
-        }
-    }
-}
-
-/// Handles cases 2 and 3. The error is that of connecting, or `None` if the connection closed
-/// without an answer, as at the end of a job.
-fn come_late(name: &[u8]) -> Result<Winner, Option<Errno>> {
-    let fd = raw::connect(name).map_err(Some)?;
-    let winner = join(fd);
-    raw::close(fd);
-    winner.ok_or(None)
-}
-
-fn join(fd: i32) -> Option<Winner> {
-    // A name can be taken by anybody; another user's socket is no agent of ours.
-    if raw::peer_uid(fd) != Ok(raw::euid()) {
-        return None;
-    }
-    let hello = Hello { role: Role::Late, rank: 0, size: 0, local_rank: 0, local_size: 0, request: 0 };
-    raw::send(fd, hello.frame().bytes()).ok()?;
-    let (frame, descriptors) = next(fd)?;
-    let Some(winner) = (frame.kind() == Some(Kind::Winner)).then(|| Winner::parse(&frame)).flatten() else {
-        descriptors.close();
-        return None;
-    };
-    let mut holds = Holds::new(territory());
-    let result = holds.take(&winner);
-    if let Err(refusal) = &result {
-        let (start, end) = refusal.mapping;
-        let mut line = Line::new(format_args!(
-            "hostbuf: process {} cannot have the job's buffer at {:#x} ({} bytes): ",
-            raw::pid(),
-            winner.address,
-            winner.length
-        ));
-        line = if start == 0 && refusal.errno == Errno::NOMEM {
-            line.and(b"the address space is limited (`ulimit -v`)")
-        } else if start == 0 {
-            line.and(Line::new(format_args!("the range is refused, error {}", refusal.errno.0)).bytes())
-        } else {
-            let path = if refusal.path().is_empty() { b"an anonymous mapping" } else { refusal.path() };
-            line.and(path).and(Line::new(format_args!(" stands at {start:#x}-{end:#x}")).bytes())
-        };
-        line = line
-            .and(b". It is a later image of a rank: run it directly under `hostbuf exec`, so that it votes.");
-        line.say();
-        let _ = raw::send(fd, Frame::new(Kind::Failed).with_text(line.bytes()).bytes());
-        raw::exit(1);
-    }
-    let mapped = holds.map(&winner, descriptors.as_slice());
-    descriptors.close();
-    if let Err(Errno(e)) = mapped {
-        Line::new(format_args!(
-            "hostbuf: process {} cannot map the job's buffer at {:#x}, error {e}",
-            raw::pid(),
-            winner.address
-        ))
-        .say();
-        raw::exit(1);
-    }
-    let _ = raw::send(fd, Frame::new(Kind::Mapped).bytes());
-    Some(winner)
-}
-
-fn agent_ended() -> ! {
-    Line::new(format_args!(
-        "hostbuf: the agent of this host ended before the buffer was agreed on (process {})",
-        raw::pid()
-    ))
-    .say();
-    raw::exit(1)
-}
-
-struct Descriptors {
-    list: [i32; raw::MAX_DESCRIPTORS],
-    count: usize,
-}
-
-impl Descriptors {
-    fn as_slice(&self) -> &[i32] {
-        &self.list[..self.count]
-    }
-
-    fn close(&self) {
-        for &fd in self.as_slice() {
-            raw::close(fd);
-        }
-    }
-}
-
-/// The next frame; `None` when the connection ended or spoke nonsense.
-fn next(fd: i32) -> Option<(Frame, Descriptors)> {
-    let mut packet = [0u8; Frame::SIZE];
-    let mut descriptors = Descriptors { list: [-1; raw::MAX_DESCRIPTORS], count: 0 };
-    let (length, count) = raw::receive(fd, &mut packet, &mut descriptors.list).ok()?;
-    descriptors.count = count;
-    let frame = Frame::parse(&packet[..length]);
-    if frame.is_none() {
-        descriptors.close();
-    }
-    Some((frame?, descriptors))
 }
 
 /// Ends the process after a panic.

@@ -2,18 +2,18 @@
 
 use core::fmt::{self, Write};
 
-use hostbuf_protocol::wire::Frame;
+use hostbuf_protocol::limits::TEXT_MAX;
 use hostbuf_raw::syscall as raw;
 
 /// A line under construction, cut where it is full.
 pub(crate) struct Line {
-    text: [u8; Frame::TEXT_MAX],
+    text: [u8; TEXT_MAX],
     length: usize,
 }
 
 impl Line {
     pub(crate) fn new(arguments: fmt::Arguments<'_>) -> Line {
-        let mut line = Line { text: [0; Frame::TEXT_MAX], length: 0 };
+        let mut line = Line { text: [0; TEXT_MAX], length: 0 };
         // Never fails: what does not fit is cut.
         let _ = line.write_fmt(arguments);
         line
@@ -33,7 +33,7 @@ impl Line {
 
     /// To standard error, with a newline, in one write.
     pub(crate) fn say(&self) {
-        let mut out = [b'\n'; Frame::TEXT_MAX + 1];
+        let mut out = [b'\n'; TEXT_MAX + 1];
         out[..self.length].copy_from_slice(self.bytes());
         raw::write(2, &out[..=self.length]);
     }

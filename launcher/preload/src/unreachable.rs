@@ -2,7 +2,7 @@
 
 use crate::environment::Environment;
 use crate::text::{Line, number};
-use hostbuf_protocol::wire::{ENV_NETWORK, ENV_REPORT, ENV_REQUIRE};
+use hostbuf_protocol::environment::{ENV_NETWORK, ENV_REPORT, ENV_REQUIRE};
 use hostbuf_raw::syscall::{self as raw, Errno};
 
 /// [Reports](report) that this process has no buffer although its job may be running.

@@ -25,8 +25,9 @@ use std::time::Duration;
 
 use hostbuf::register::DeviceList;
 use hostbuf::{Error, HostBuffer, Result};
-use hostbuf_os::{FrameSocket, Message, process, socket};
-use hostbuf_protocol::wire::{ENV_ADDRESS, ENV_CONNECTION, ENV_REGISTER, Frame, Kind};
+use hostbuf_os::{FrameSocket, Received, process, socket};
+use hostbuf_protocol::environment::{ENV_ADDRESS, ENV_CONNECTION, ENV_REGISTER};
+use hostbuf_protocol::message::Message;
 
 use message::say;
 
@@ -61,7 +62,7 @@ fn begin() {
         (Ok(()), None) => {}
         (Ok(()), Some(channel)) => {
             // A failure to send shows in what comes next.
-            let _ = channel.send(&Frame::new(Kind::Mapped), &[]);
+            let _ = channel.send(&Message::Mapped, &[]);
             if hear(&channel) == Heard::Nothing {
                 let own = std::process::id();
                 say(&format!("the agent of this host ended before all ranks had the buffer (process {own})"));
@@ -71,7 +72,7 @@ fn begin() {
         (Err(error), None) => fail(&error),
         (Err(error), Some(channel)) => {
             let _ = socket::set_receive_timeout(std::os::fd::AsFd::as_fd(&channel), Some(PATIENCE));
-            let told = channel.send(&Frame::new(Kind::Failed).with_text(error.to_string().as_bytes()), &[]);
+            let told = channel.send(&Message::Failed { status: 0, text: error.to_string().as_bytes() }, &[]);
             if told.is_ok() {
                 hear(&channel);
             }
@@ -144,13 +145,13 @@ enum Heard {
 fn hear(channel: &FrameSocket) -> Heard {
     loop {
         match channel.receive() {
-            Ok(Message::Frame(frame, _)) => match frame.kind() {
-                Some(Kind::Go) => return Heard::Go,
-                Some(Kind::Fail) => {
-                    if frame.words[1] != 0 {
-                        say(&String::from_utf8_lossy(frame.text()));
+            Ok(Received::Packet(packet)) => match packet.message() {
+                Ok(Message::Go { .. }) => return Heard::Go,
+                Ok(Message::Fail { status, prints, text }) => {
+                    if prints {
+                        say(&String::from_utf8_lossy(text));
                     }
-                    leave(frame.words[0] as i32);
+                    leave(i32::from(status));
                 }
                 _ => {}
             },

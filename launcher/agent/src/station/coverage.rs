@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use hostbuf_os::process;
-use hostbuf_protocol::wire::{Coverage, REPORT_MAX, Role};
+use hostbuf_protocol::limits::REPORT_MAX;
+use hostbuf_protocol::message::{Coverage, Role};
 
 use super::super::orders::Uncovered;
 use super::state::Station;
@@ -46,8 +47,9 @@ impl Station {
         Some((first, self.uncovered().notice?)).filter(|_| self.print_failures)
     }
 
-    /// Returns the value of [`ENV_REPORT`](hostbuf_protocol::wire::ENV_REPORT) for a rank: the
-    /// text with which a later image of the rank names the ranks that have the same command line.
+    /// Returns the value of [`ENV_REPORT`](hostbuf_protocol::environment::ENV_REPORT) for a rank:
+    /// the text with which a later image of the rank names the ranks that have the same command
+    /// line.
     pub(super) fn report_of(&self, id: u64) -> String {
         let peer = &self.peers[&id];
         let Some(hello) = peer.hello.filter(|h| h.role == Role::Rank && peer.counted) else {

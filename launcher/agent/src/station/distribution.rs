@@ -1,6 +1,7 @@
 //! The orders of the conductor, and the distribution of the memory.
 
-use hostbuf_protocol::wire::{Frame, Kind, Role};
+use hostbuf_os::encode;
+use hostbuf_protocol::message::{Message, Role};
 
 use super::super::orders::Order;
 use super::state::{Stage, Station};
@@ -10,22 +11,20 @@ impl Station {
     pub(super) fn obey(&mut self, order: Order) {
         let ranks: Vec<u64> = self.ranks().map(|(&id, _)| id).collect();
         match order {
-            Order::Ask(frame) => {
-                let answer = if frame.kind() == Some(Kind::Search) { Kind::Hole } else { Kind::Votes };
-                self.stage = Stage::Asking(answer);
+            Order::Ask(question) => {
+                self.stage = Stage::Asking(question);
                 self.deadline.progress();
-                self.asked = frame.words[0] as usize;
                 for id in ranks {
                     if let Some(peer) = self.peers.get_mut(&id) {
                         peer.answer = None;
                     }
-                    self.send(id, (*frame).clone(), false);
+                    self.send(id, &question.message());
                 }
             }
-            Order::Serve(winner, descriptors) => {
+            Order::Serve(layout, descriptors) => {
                 self.stage = Stage::Mapping;
                 self.deadline.progress();
-                self.result = Some((*winner, descriptors));
+                self.result = Some((*layout, descriptors));
                 for id in ranks {
                     self.supply(id);
                 }
@@ -36,7 +35,7 @@ impl Station {
                 let notice = self.notice();
                 for id in ranks {
                     let text = notice.as_ref().filter(|(first, _)| *first == id).map_or("", |(_, text)| text);
-                    self.send(id, Frame::new(Kind::Go).with_text(text.as_bytes()), false);
+                    self.send(id, &Message::Go { notice: text.as_bytes() });
                 }
                 let waiting: Vec<u64> =
                     self.peers.iter().filter(|(_, p)| !p.served).map(|(&id, _)| id).collect();
@@ -56,8 +55,9 @@ impl Station {
     /// processes get it: once as ranks, and once more to register it.
     pub(super) fn supply(&mut self, id: u64) {
         let running = matches!(self.stage, Stage::Running);
-        let Some((winner, _)) = &self.result else { return };
-        let frame = winner.frame().with_text(self.report_of(id).as_bytes());
+        let Some((layout, _)) = &self.result else { return };
+        let packet =
+            encode(&Message::Agreed { range: layout.range(), report: self.report_of(id).as_bytes() });
         let Some(pid) = self.peers.get(&id).map(|p| p.pid) else { return };
         let counted = self.peers.values().any(|p| p.counted && p.pid == pid);
         let Some(peer) = self.peers.get_mut(&id) else { return };
@@ -66,9 +66,9 @@ impl Station {
             return;
         }
         peer.served = true;
-        self.send(id, frame, true);
+        self.send_packet(id, packet, true);
         if running && hello.role == Role::Rank {
-            self.send(id, Frame::new(Kind::Go), false);
+            self.send(id, &Message::Go { notice: b"" });
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Reports a failed job to the ranks of a host, so that one of them prints the reason.
 
-use hostbuf_protocol::wire::{Frame, Kind};
+use hostbuf_os::encode;
+use hostbuf_protocol::message::Message;
 
 use super::super::job_error::JobError;
 use super::state::{ClientProcess, Speaker, Station};
@@ -32,9 +33,9 @@ impl Station {
             peer.refused = true;
         }
         let Some(JobError { class, message }) = &self.failure else { return };
-        let words = [u64::from(class.status()), u64::from(prints)];
-        let frame = Frame::new(Kind::Fail).with_words(&words).with_text(message.as_bytes());
-        self.send(id, frame, false);
+        let fail = Message::Fail { status: class.status(), prints, text: message.as_bytes() };
+        let packet = encode(&fail);
+        self.send_packet(id, packet, false);
     }
 
     /// Tells the remaining peers after the rank that prints has ended.

@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use hostbuf_protocol::wire::{Frame, Hello, Kind, Role};
+use hostbuf_protocol::message::{Hello, Message, Role};
+
+use super::super::exit_class::ExitClass;
 
 use super::state::{ClientProcess, Station};
 
@@ -27,32 +29,33 @@ impl Station {
                 "local rank {} takes part already: make job::Local once, and split it",
                 hello.local_rank
             );
-            self.send(id, Frame::new(Kind::Fail).with_words(&[1, 0]).with_text(why.as_bytes()), false);
+            self.send(id, &fail(&why));
         }
     }
 
-    /// Takes a member's part of an operation. The frame contains the sequence, the group and its
-    /// size; the last part completes the operation.
-    pub(super) fn gather(&mut self, id: u64, hello: Hello, frame: &Frame) {
-        let [sequence, group, size] = [0, 1, 2].map(|i| frame.words[i]);
+    /// Takes a member's part of an operation; the last of the `size` parts completes it.
+    pub(super) fn gather(
+        &mut self,
+        id: u64,
+        hello: Hello,
+        (group, sequence): (u64, u64),
+        size: u64,
+        part: Vec<u8>,
+    ) {
         let brought = self.gathers.values().flat_map(BTreeMap::values).filter(|(by, _)| *by == id).count();
         if brought >= MAX_GATHERS || size == 0 || size > hello.local_size {
             return self.hung_up(id);
         }
         let key = (group, sequence);
         let parts = self.gathers.entry(key).or_default();
-        parts.insert(hello.local_rank, (id, frame.text().to_vec()));
+        parts.insert(hello.local_rank, (id, part));
         if (parts.len() as u64) < size {
             return;
         }
         let parts = self.gathers.remove(&key).unwrap_or_default();
         for &(id, _) in parts.values() {
             for (&rank, (_, part)) in &parts {
-                self.send(
-                    id,
-                    Frame::new(Kind::Gathered).with_words(&[sequence, rank]).with_text(part),
-                    false,
-                );
+                self.send(id, &Message::Gathered { sequence, rank, part });
             }
         }
     }
@@ -74,7 +77,12 @@ impl Station {
         for other in self.members(hello.local_size) {
             let why = format!("local rank {} has left", hello.local_rank);
             // Only members that still wait for the part read this.
-            self.send(other, Frame::new(Kind::Fail).with_words(&[1, 0]).with_text(why.as_bytes()), false);
+            self.send(other, &fail(&why));
         }
     }
+}
+
+/// Returns the message that ends an operation.
+fn fail(why: &str) -> Message<'_> {
+    Message::Fail { status: ExitClass::General.status(), prints: false, text: why.as_bytes() }
 }

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use hostbuf_os::process;
-use hostbuf_protocol::wire::ENV_JOB;
+use hostbuf_protocol::environment::ENV_JOB;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 

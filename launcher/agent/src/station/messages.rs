@@ -1,76 +1,95 @@
 //! The messages of the peers, and the end of their connections and processes.
 
-use hostbuf_os::Message;
-use hostbuf_os::process;
-use hostbuf_protocol::wire::{Coverage, Frame, Hello, Kind, Role, Territory};
+use hostbuf_os::{Packet, Received, process};
+use hostbuf_protocol::frame::{self, FrameError};
+use hostbuf_protocol::message::{Hello, Message, RefusedCandidate, Role};
 
 use super::super::exit_class::ExitClass;
+use super::super::orders::Question;
 use super::outbox::MAX_BACKLOG;
-use super::state::{Stage, Station};
+use super::state::{RankAnswer, Stage, Station};
 
 impl Station {
-    /// Reads and handles at most `most` frames of a peer.
+    /// Reads and handles at most `most` messages of a peer.
     pub(super) fn read(&mut self, id: u64, most: usize) {
         for _ in 0..most {
             let Some(channel) = self.peers.get(&id).and_then(|p| p.channel.as_ref()) else { return };
             match channel.receive() {
-                Ok(Message::Frame(frame, _)) => self.hear(id, &frame),
-                Ok(Message::Nothing) => return,
-                Ok(Message::Nonsense) => {
-                    tracing::warn!(pid = self.peers[&id].pid, "a peer sent an invalid frame");
-                    return self.hung_up(id);
-                }
-                Ok(Message::End) | Err(_) => return self.hung_up(id),
+                Ok(Received::Packet(packet)) => self.hear(id, &packet),
+                Ok(Received::Nothing) => return,
+                Ok(Received::End) | Err(_) => return self.hung_up(id),
             }
         }
     }
 
-    fn hear(&mut self, id: u64, frame: &Frame) {
+    fn hear(&mut self, id: u64, packet: &Packet) {
+        let message = match packet.message() {
+            Ok(message) => message,
+            Err(FrameError::OtherVersion(theirs)) => return self.refuse_version(id, theirs),
+            Err(FrameError::Malformed) => {
+                tracing::warn!(pid = self.peers.get(&id).map(|p| p.pid), "a peer sent an invalid message");
+                return self.hung_up(id);
+            }
+        };
         let Some(peer) = self.peers.get_mut(&id) else { return };
-        match (frame.kind(), peer.hello) {
-            (Some(Kind::Hello), None) => match Hello::parse(frame) {
-                Some(hello) => {
-                    peer.command = String::from_utf8_lossy(frame.text()).into_owned();
-                    self.greet(id, hello);
-                }
-                None => self.hung_up(id),
-            },
-            (Some(Kind::Ready), Some(Hello { role: Role::Rank, .. })) => {
-                let sanitized = frame.words[0] == Territory::Sanitized as u64;
+        match (message, peer.hello) {
+            (Message::Hello { hello, command }, None) => {
+                peer.command = String::from_utf8_lossy(command).into_owned();
+                self.greet(id, hello);
+            }
+            (Message::Ready { territory, coverage, reason }, Some(Hello { role: Role::Rank, .. })) => {
                 self.deadline.progress();
-                peer.ready = Some(if sanitized { Territory::Sanitized } else { Territory::Anywhere });
-                let why = String::from_utf8_lossy(frame.text()).into_owned();
-                peer.coverage = (Coverage::from_word(frame.words[1]), why);
+                peer.ready = Some(territory);
+                peer.coverage = (coverage, String::from_utf8_lossy(reason).into_owned());
                 self.look_if_present();
             }
-            (Some(kind @ (Kind::Votes | Kind::Hole)), Some(Hello { role: Role::Rank, .. })) => {
-                let asked = matches!(self.stage, Stage::Asking(k) if k == kind);
-                if asked {
+            (Message::Votes { mask, refusal }, Some(Hello { role: Role::Rank, .. })) => {
+                if let Stage::Asking(Question::Ballot(_, length)) = self.stage {
+                    let refusal = refusal.map(|refused| describe(&refused, length));
+                    peer.answer = Some(RankAnswer::Votes(mask, refusal));
                     self.deadline.progress();
-                    peer.answer = Some(frame.clone());
                     self.look_if_answered();
                 }
             }
-            (Some(Kind::Mapped), Some(hello)) => {
+            (Message::Hole { address }, Some(Hello { role: Role::Rank, .. })) => {
+                if let Stage::Asking(Question::Search { .. }) = self.stage {
+                    peer.answer = Some(RankAnswer::Hole(address));
+                    self.deadline.progress();
+                    self.look_if_answered();
+                }
+            }
+            (Message::Mapped, Some(hello)) => {
                 peer.mapped = true;
                 self.deadline.progress();
                 if hello.role == Role::Rank {
                     self.look_if_mapped();
                 }
             }
-            (Some(Kind::Failed), Some(hello)) => {
-                let why = String::from_utf8_lossy(frame.text()).into_owned();
+            (Message::Failed { status, text }, Some(hello)) => {
                 if hello.role == Role::Rank && peer.counted {
-                    let class = u8::try_from(frame.words[0]).ok().and_then(ExitClass::from_status);
-                    self.lost_with(id, class.unwrap_or(ExitClass::Lost), why);
+                    let class = ExitClass::from_status(status).unwrap_or(ExitClass::Lost);
+                    self.lost_with(id, class, String::from_utf8_lossy(text).into_owned());
                 }
             }
-            (Some(Kind::Gather), Some(hello)) if hello.role == Role::Member => self.gather(id, hello, frame),
-            _ => {
-                tracing::warn!(pid = peer.pid, kind = ?frame.kind(), "a peer sent an unexpected frame");
+            (Message::Gather { sequence, group, size, part }, Some(hello)) if hello.role == Role::Member => {
+                self.gather(id, hello, (group, sequence), size, part.to_vec());
+            }
+            (message, _) => {
+                tracing::warn!(pid = peer.pid, ?message, "a peer sent an unexpected message");
                 self.hung_up(id);
             }
         }
+    }
+
+    /// Tells a peer with another version of the protocol why it gets no buffer. It cannot read this
+    /// version's messages either, but it recognises their version.
+    fn refuse_version(&mut self, id: u64, theirs: u16) {
+        let own = frame::VERSION;
+        tracing::warn!(pid = self.peers.get(&id).map(|p| p.pid), theirs, own, "a peer has another version");
+        let text = format!("the agent of this host has version {own} of hostbuf's protocol, not {theirs}");
+        let status = ExitClass::Agent.status();
+        self.send(id, &Message::Fail { status, prints: true, text: text.as_bytes() });
+        self.hung_up(id);
     }
 
     fn greet(&mut self, id: u64, hello: Hello) {
@@ -109,8 +128,8 @@ impl Station {
             Role::Rank if hello.request != self.request => {
                 let why = "this job has its buffers already, and this rank asks for others: one `hostbuf exec` after \
                            another in one job must ask for the same";
-                let words = [u64::from(ExitClass::Disagreed.status()), 1];
-                self.send(id, Frame::new(Kind::Fail).with_words(&words).with_text(why.as_bytes()), false);
+                let status = ExitClass::Disagreed.status();
+                self.send(id, &Message::Fail { status, prints: true, text: why.as_bytes() });
             }
             // The engine may start processes later (MPI_Comm_spawn). They attach, and are not
             // counted.
@@ -162,4 +181,11 @@ impl Station {
             self.look_if_answered();
         }
     }
+}
+
+/// Describes why a rank cannot hold a candidate of `length` bytes.
+fn describe(refused: &RefusedCandidate<'_>, length: usize) -> String {
+    let RefusedCandidate { address, errno, mapping: (start, end), path } = *refused;
+    let mapping = (start as usize, end as usize);
+    hostbuf::agree::reason(address as usize, length, errno as i32, mapping, path)
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use hostbuf_os::FrameSocket;
 use hostbuf_os::{process, socket};
-use hostbuf_protocol::wire::Coverage;
+use hostbuf_protocol::message::Coverage;
 use nix::sys::resource::{Resource, getrlimit};
 
 use super::super::exit_class::ExitClass;

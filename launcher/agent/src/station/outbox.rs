@@ -1,20 +1,27 @@
-//! The frames that wait until a peer reads.
+//! The packets that wait until a peer reads.
 
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 
-use hostbuf_protocol::wire::Frame;
+use hostbuf_os::encode;
+use hostbuf_protocol::message::Message;
 
 use super::state::Station;
 
-/// The largest number of frames that may wait for a peer that does not read.
+/// The largest number of packets that may wait for a peer that does not read.
 pub(super) const MAX_BACKLOG: usize = 1 << 13;
 
 impl Station {
-    /// Sends a frame, or keeps it until the peer reads.
-    pub(super) fn send(&mut self, id: u64, frame: Frame, with_memory: bool) {
+    /// Sends a message, or keeps it until the peer reads.
+    pub(super) fn send(&mut self, id: u64, message: &Message<'_>) {
+        self.send_packet(id, encode(message), false);
+    }
+
+    /// Sends a packet, with the descriptors of the memory if `with_memory`, or keeps it until the
+    /// peer reads.
+    pub(super) fn send_packet(&mut self, id: u64, packet: Vec<u8>, with_memory: bool) {
         if let Some(peer) = self.peers.get_mut(&id) {
-            peer.outbox.push_back((frame, with_memory));
+            peer.outbox.push_back((packet, with_memory));
             if peer.outbox.len() > MAX_BACKLOG {
                 return self.hung_up(id);
             }
@@ -22,19 +29,32 @@ impl Station {
         self.flush(id);
     }
 
-    /// Sends the frames that wait for a peer.
+    /// Sends the packets that wait for a peer.
     pub(super) fn flush(&mut self, id: u64) {
         let memory: Vec<RawFd> =
             self.result.iter().flat_map(|(_, fds)| fds.iter()).map(AsRawFd::as_raw_fd).collect();
         let Some(peer) = self.peers.get_mut(&id) else { return };
         let Some(channel) = &peer.channel else { return };
-        while let Some((frame, with_memory)) = peer.outbox.front() {
-            match channel.send(frame, if *with_memory { &memory } else { &[] }) {
+        while let Some((packet, with_memory)) = peer.outbox.front() {
+            match channel.send_packet(packet, if *with_memory { &memory } else { &[] }) {
                 Ok(()) => drop(peer.outbox.pop_front()),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+                Err(e) if e.raw_os_error() == Some(nix::libc::ETOOMANYREFS) => {
+                    self.crowded = true;
+                    return;
+                }
                 // The next read shows that the connection has ended.
                 Err(_) => return peer.outbox.clear(),
             }
+        }
+    }
+
+    /// Sends the packets of all peers that have waited for the receivers of other descriptors.
+    pub(super) fn flush_all(&mut self) {
+        let waiting = self.peers.iter().filter(|(_, p)| !p.outbox.is_empty());
+        let waiting: Vec<u64> = waiting.map(|(&id, _)| id).collect();
+        for id in waiting {
+            self.flush(id);
         }
     }
 }

@@ -64,6 +64,7 @@ impl Station {
         let station = Station {
             listener,
             full: false,
+            crowded: false,
             locked_out: None,
             lifeline,
             local: LocalJob::of(spec),
@@ -74,7 +75,6 @@ impl Station {
             stage: Stage::Gathering,
             result: None,
             failure: None,
-            asked: 0,
             gathers: BTreeMap::new(),
             print_failures: !spec.reports,
             speaker: Speaker::None,
@@ -120,6 +120,9 @@ impl Station {
             while let Ok(order) = self.orders.try_recv() {
                 self.obey(order);
             }
+        }
+        if std::mem::take(&mut self.crowded) {
+            self.flush_all();
         }
         for id in woken.departed {
             self.departed(id);
@@ -170,7 +173,7 @@ impl Station {
                 // A peer that does not read its answers is not read either.
                 let mut flags = PollFlags::empty();
                 flags.set(PollFlags::POLLIN, peer.outbox.len() < MAX_FRAMES);
-                flags.set(PollFlags::POLLOUT, !peer.outbox.is_empty());
+                flags.set(PollFlags::POLLOUT, !peer.outbox.is_empty() && !self.crowded);
                 sources.push(WakeSource::Channel(id));
                 fds.push(PollFd::new(channel.as_fd(), flags));
             }
@@ -180,7 +183,11 @@ impl Station {
             }
         }
         // Other processes may use up the descriptors of the host, and close them soon.
-        let patience = if self.full { PollTimeout::from(100u16) } else { self.until_late() };
+        let patience = match (self.crowded, self.full) {
+            (true, _) => PollTimeout::from(10u8),
+            (false, true) => PollTimeout::from(100u8),
+            (false, false) => self.until_late(),
+        };
         match poll(&mut fds, patience) {
             Ok(_) | Err(nix::Error::EINTR) => {}
             Err(e) => return Err(e.into()),

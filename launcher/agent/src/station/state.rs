@@ -6,15 +6,16 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::Instant;
 
+use hostbuf::segment::Layout;
 use hostbuf_os::FrameSocket;
 use hostbuf_os::process;
-use hostbuf_protocol::wire::{Coverage, Frame, Hello, Kind, Territory, Winner};
+use hostbuf_protocol::message::{Coverage, Hello, Territory};
 use nix::sys::eventfd::EventFd;
 use nix::sys::signalfd::SignalFd;
 
 use super::super::exit_class::ExitClass;
 use super::super::job_error::JobError;
-use super::super::orders::{Event, Order};
+use super::super::orders::{Event, Order, Question};
 use super::deadline::Deadline;
 use super::local_job::LocalJob;
 
@@ -36,21 +37,32 @@ pub(super) struct ClientProcess {
     pub(super) coverage: (Coverage, String),
     pub(super) ready: Option<Territory>,
     /// Its answer to the last question.
-    pub(super) answer: Option<Frame>,
+    pub(super) answer: Option<RankAnswer>,
     pub(super) mapped: bool,
-    pub(super) outbox: VecDeque<(Frame, bool)>,
+    /// The packets that wait until it reads, and whether the descriptors of the memory belong to
+    /// them.
+    pub(super) outbox: VecDeque<(Vec<u8>, bool)>,
     pub(super) served: bool,
     pub(super) refused: bool,
     /// True for a rank that connected while the ranks were gathering: the job waits for it.
     pub(super) counted: bool,
 }
 
+/// The answer of one rank.
+#[derive(Clone, Debug)]
+pub(super) enum RankAnswer {
+    /// The candidates that it holds, as bits, and the description of the first that it cannot hold.
+    Votes(u64, Option<String>),
+    /// The hole that it has found.
+    Hole(Option<u64>),
+}
+
 /// The stage of the job, as the ranks see it.
 pub(super) enum Stage {
     /// The ranks connect.
     Gathering,
-    /// The ranks have a question, which this kind of frame answers.
-    Asking(Kind),
+    /// The ranks have a question.
+    Asking(Question),
     /// The ranks wait for the other hosts.
     Waiting,
     /// The ranks map the buffers.
@@ -80,6 +92,9 @@ pub(crate) struct Station {
     pub(super) full: bool,
     /// The time since which no missing rank could connect for that reason.
     pub(super) locked_out: Option<Instant>,
+    /// True if too many descriptors of this user are on their way: packets with descriptors wait
+    /// until their receivers have read others.
+    pub(super) crowded: bool,
     pub(super) lifeline: Option<OwnedFd>,
     pub(super) local: Option<LocalJob>,
     pub(super) deadline: Deadline,
@@ -87,11 +102,9 @@ pub(crate) struct Station {
     pub(super) peers: BTreeMap<u64, ClientProcess>,
     pub(super) next: u64,
     pub(super) stage: Stage,
-    pub(super) result: Option<(Winner, Arc<Vec<OwnedFd>>)>,
+    pub(super) result: Option<(Layout, Arc<Vec<OwnedFd>>)>,
     /// The error with which the job has failed.
     pub(super) failure: Option<JobError>,
-    /// The number of bytes in the last question.
-    pub(super) asked: usize,
     /// The parts of unfinished collective operations, by group and sequence.
     pub(super) gathers: BTreeMap<(u64, u64), Parts>,
     pub(super) print_failures: bool,

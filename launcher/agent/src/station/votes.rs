@@ -1,9 +1,7 @@
 //! The station's checks that all ranks of this host have connected, answered and mapped.
 
-use hostbuf_protocol::wire::{Frame, Kind};
-
 use super::super::orders::{Answer, Event};
-use super::state::{Stage, Station};
+use super::state::{RankAnswer, Stage, Station};
 
 impl Station {
     pub(super) fn look_if_present(&mut self) {
@@ -23,15 +21,15 @@ impl Station {
     pub(super) fn look_if_answered(&mut self) {
         let mut sum = Answer { mask: u64::MAX, hole: 0, refusal: None };
         for (id, hello) in self.ranks() {
-            let Some(frame) = &self.peers[id].answer else { return };
-            if frame.kind() == Some(Kind::Hole) {
-                sum.hole = sum.hole.max(frame.words[0]);
-            } else {
-                sum.mask &= frame.words[0];
-                if frame.words[1] != 0
-                    && sum.refusal.as_ref().is_none_or(|(rank, _)| hello.rank < *rank as u64)
-                {
-                    sum.refusal = Some((hello.rank as usize, refusal(frame, self.asked)));
+            match &self.peers[id].answer {
+                None => return,
+                Some(RankAnswer::Hole(hole)) => sum.hole = sum.hole.max(hole.unwrap_or(u64::MAX)),
+                Some(RankAnswer::Votes(mask, refusal)) => {
+                    sum.mask &= mask;
+                    let lower = sum.refusal.as_ref().is_none_or(|(rank, _)| hello.rank < *rank as u64);
+                    if let Some(why) = refusal.as_ref().filter(|_| lower) {
+                        sum.refusal = Some((hello.rank as usize, why.clone()));
+                    }
                 }
             }
         }
@@ -44,11 +42,4 @@ impl Station {
             let _ = self.events.send(Event::Mapped);
         }
     }
-}
-
-/// Describes a rank's refusal, from the words of a [`Kind::Votes`] frame.
-fn refusal(frame: &Frame, length: usize) -> String {
-    let [_, address, errno, start, end] = *frame.words.first_chunk::<5>().expect("a frame has 64 words");
-    let mapping = (start as usize, end as usize);
-    hostbuf::agree::reason(address as usize, length, errno as i32, mapping, frame.text())
 }

@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)]
 
-use hostbuf::segment::layout;
+use hostbuf::segment::Layout;
 use hostbuf::{BufferOptions, Bytes};
 use hostbuf_os::maps;
 use hostbuf_os::raw::{self, Errno};
@@ -26,8 +26,8 @@ const TRIAL: u64 = 1 << 30;
 pub fn lines(size: Option<u64>) -> Vec<Finding> {
     // The reservation that a job would request: the buffer, the control page and the guards between
     // them.
-    let (plan, align) = layout::plan(&[BufferOptions::new(size.unwrap_or(TRIAL))]);
-    let length = plan.length;
+    let layout = Layout::of(&[BufferOptions::new(size.unwrap_or(TRIAL))]);
+    let (length, align) = (layout.length, layout.align);
     let held: Vec<_> = WINDOWS.iter().map(|&(address, _)| hold(address, length)).collect();
     let none = held.iter().all(Result::is_err) && !elsewhere(length, align);
     let mut lines: Vec<Finding> = WINDOWS

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use hostbuf::{Error, Result};
-use hostbuf_protocol::wire::{ENV_LOCAL_RANK, ENV_LOCAL_SIZE};
+use hostbuf_protocol::environment::{ENV_LOCAL_RANK, ENV_LOCAL_SIZE};
 
 use super::engine::{AgentKind, Engine, LaunchCommand};
 use super::place::Place;

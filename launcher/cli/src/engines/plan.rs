@@ -49,7 +49,7 @@ pub(crate) struct LaunchRequest<'a> {
     pub(crate) agent_options: &'a [OsString],
     /// Variables that the engine hands to all processes of the program's job, also to those that
     /// start later. It is `None` if the user's options leave no room for them.
-    pub(crate) inherited: Option<&'a [(&'static str, String)]>,
+    pub(crate) inherited: Option<&'a [(String, String)]>,
     /// The number of hosts in the allocation around this process.
     pub(crate) allocated_hosts: Option<&'a str>,
     /// The words in front of each rank's program: `hostbuf exec` with its options.

@@ -2,6 +2,7 @@
 //! and becomes the program; the preloaded object does the rest inside it, before its `main`.
 
 mod agent;
+mod proxy;
 mod rank;
 
 use std::ffi::OsString;
@@ -15,15 +16,13 @@ use std::process::{Command, ExitCode};
 use hostbuf::{AttachError, Error};
 use hostbuf_agent::exit_class::ExitClass;
 use hostbuf_agent::job_error::JobError;
-use hostbuf_os::{FrameSocket, Message};
-use hostbuf_protocol::ballot;
-use hostbuf_protocol::ballot::Holds;
-use hostbuf_protocol::candidates::Ballot;
-use hostbuf_protocol::wire::{
-    Coverage, ENV_ADDRESS, ENV_ADDRESS_ROOM, ENV_CONNECTION, ENV_JOB, ENV_LOCAL_RANK, ENV_LOCAL_SIZE,
-    ENV_NETWORK, ENV_OBJECT, ENV_REGISTER, ENV_REPORT, ENV_REQUIRE, ENV_SIZE, ENV_SIZE_ROOM, Frame, Hello,
-    Kind, REPORT_MAX, ROOM, Role, Territory, Winner,
+use hostbuf_os::FrameSocket;
+use hostbuf_protocol::environment::{
+    ENV_CONNECTION, ENV_JOB, ENV_LOCAL_RANK, ENV_LOCAL_SIZE, ENV_NETWORK, ENV_OBJECT, ENV_REGISTER,
+    ENV_REPORT, ENV_REQUIRE,
 };
+use hostbuf_protocol::limits::REPORT_MAX;
+use hostbuf_protocol::message::{Hello, Message, Role};
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 
 use crate::arguments::{BufferArguments, RegisterArguments, StartArguments};
@@ -31,6 +30,7 @@ use crate::engines::Place;
 use crate::preload_file;
 use crate::program::Program;
 use crate::register_file;
+use crate::room;
 use register_file::Preregistration;
 
 /// Run a rank of an existing job script with a buffer: `mpirun <anything> hostbuf exec --size 2G --
@@ -51,10 +51,23 @@ pub(crate) struct ExecArguments {
     /// The socket of the agents that `hostbuf run` has started
     #[arg(long, hide = true)]
     socket: Option<String>,
+    /// The names of the buffers of `hostbuf run`
+    #[arg(long, hide = true, requires = "socket", value_delimiter = ',')]
+    names: Vec<String>,
     /// Run this program with these arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     #[arg(value_hint = clap::ValueHint::CommandWithArguments)]
     command: Vec<OsString>,
+}
+
+impl ExecArguments {
+    /// Returns the names of the buffers.
+    fn names(&self) -> Result<Vec<String>, JobError> {
+        if self.socket.is_some() {
+            return Ok(self.names.clone());
+        }
+        Ok(self.buffers.options()?.into_iter().map(|buffer| buffer.name).collect())
+    }
 }
 
 pub(crate) fn run(arguments: ExecArguments) -> ExitCode {
@@ -115,8 +128,8 @@ fn end(place: Place, error: &JobError) -> ExitCode {
 
 /// Sends the error of this rank to the agent. Returns whether the agent could be reached.
 fn give_up(channel: &FrameSocket, error: &JobError) -> bool {
-    let frame = Frame::new(Kind::Failed).with_words(&[u64::from(error.class.status())]);
-    channel.send(&frame.with_text(error.message.as_bytes()), &[]).is_ok()
+    let failed = Message::Failed { status: error.class.status(), text: error.message.as_bytes() };
+    channel.send(&failed, &[]).is_ok()
 }
 
 /// Connects to the agent and introduces this rank.
@@ -133,12 +146,14 @@ fn connect(arguments: &ExecArguments, place: Place) -> hostbuf::Result<(FrameSoc
         }
     };
     let command = arguments.command.join(std::ffi::OsStr::new(" "));
-    channel.send(&hello.frame().with_text(command.as_bytes()), &[]).map_err(|e| match e.kind() {
-        // The agent was killed after this rank had connected.
-        ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => AttachError::AgentGone {
-            why: "the agent of this host ended before the buffer was agreed on".into(),
-        },
-        _ => AttachError::AgentGone { why: format!("the agent of this host: {e}") },
+    channel.send(&Message::Hello { hello, command: command.as_bytes() }, &[]).map_err(|e| {
+        match e.kind() {
+            // The agent was killed after this rank had connected.
+            ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => AttachError::AgentGone {
+                why: "the agent of this host ended before the buffer was agreed on".into(),
+            },
+            _ => AttachError::AgentGone { why: format!("the agent of this host: {e}") },
+        }
     })?;
     Ok((channel, name))
 }
@@ -177,8 +192,10 @@ fn become_program(
         .env(ENV_LOCAL_SIZE, place.local_size.to_string());
     // The preloaded object writes in place, so the entries are made with enough room. An enclosing
     // job may have set its own.
-    command.env_remove(ENV_ADDRESS).env_remove(ENV_SIZE);
-    command.env(ENV_ADDRESS_ROOM, ROOM).env(ENV_SIZE_ROOM, ROOM);
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(room::is_one)) {
+        command.env_remove(name);
+    }
+    command.envs(room::variables(arguments.names()?.iter().map(String::as_str)));
     command.env(ENV_REPORT, format!("{:-<REPORT_MAX$}", ""));
     command.env_remove(ENV_REQUIRE).envs(arguments.buffers.require.then_some((ENV_REQUIRE, "1")));
     command.env_remove(ENV_NETWORK).envs(network().map(|inode| (ENV_NETWORK, inode.to_string())));
@@ -215,7 +232,7 @@ fn become_program(
     }
     if let Some(why) = &program.not_preloadable {
         tracing::info!(why, "voting in the program's place");
-        let report = vote_for(program, why, &channel)?;
+        let report = proxy::vote_for(program, why, &channel)?;
         drop(channel);
         command.env(ENV_REPORT, report);
         command.env(ENV_CONNECTION, "-");
@@ -254,85 +271,4 @@ fn borrow(fd: i32) -> std::os::fd::BorrowedFd<'static> {
 /// Returns the inode number of this process's network namespace.
 fn network() -> Option<u64> {
     std::fs::metadata("/proc/self/ns/net").ok().map(|metadata| metadata.ino())
-}
-
-/// Votes for a program that cannot vote by itself, for the reason `why`, with the segments that it
-/// will map at fixed addresses and the addresses that are free in this process. Returns the value
-/// of [`ENV_REPORT`] when all ranks may run.
-fn vote_for(program: &Program, why: &str, channel: &FrameSocket) -> Result<String, JobError> {
-    let gone =
-        || JobError::new(ExitClass::Agent, "the agent of this host ended before the buffer was agreed on");
-    let send = |frame: &Frame| channel.send(frame, &[]).map_err(|_| gone());
-    let coverage = if program.can_attach { Coverage::Attaches } else { Coverage::None };
-    send(
-        &Frame::new(Kind::Ready)
-            .with_words(&[Territory::Anywhere as u64, coverage as u64])
-            .with_text(why.as_bytes()),
-    )?;
-    let mut report = String::new();
-    let mut holds = Holds::new(Territory::Anywhere);
-    loop {
-        let Ok(Message::Frame(frame, _)) = channel.receive() else { return Err(gone()) };
-        match frame.kind() {
-            Some(Kind::Ballot) => {
-                let length = frame.words[0] as usize;
-                let mut reply = ballot::answer(&mut holds, &frame).ok_or_else(gone)?;
-                let candidates = ballot::candidates_of(&frame);
-                strike(program, &candidates, length, &mut reply);
-                send(&reply)?;
-            }
-            Some(Kind::Search) => {
-                let hole = search(program, &mut holds, &frame);
-                send(&Frame::new(Kind::Hole).with_words(&[hole.map_or(u64::MAX, |h| h as u64)]))?;
-            }
-            Some(Kind::Winner) => {
-                Winner::parse(&frame).ok_or_else(gone)?;
-                report = String::from_utf8_lossy(frame.text()).into_owned();
-                send(&Frame::new(Kind::Mapped))?;
-            }
-            Some(Kind::Go) => {
-                if !frame.text().is_empty() {
-                    hostbuf_agent::complain!("hostbuf exec: {}", String::from_utf8_lossy(frame.text()));
-                }
-                return Ok(report);
-            }
-            Some(Kind::Fail) => {
-                if frame.words[1] != 0 {
-                    hostbuf_agent::complain!("hostbuf: {}", String::from_utf8_lossy(frame.text()));
-                }
-                std::process::exit(frame.words[0] as i32);
-            }
-            _ => {}
-        }
-    }
-}
-
-/// Withdraws the votes for candidates that the program's own segments will cover.
-fn strike(program: &Program, candidates: &Ballot, length: usize, reply: &mut Frame) {
-    for (i, &address) in candidates.as_slice().iter().enumerate() {
-        let covered =
-            program.segments.iter().find(|&&(start, end)| start < address + length && address < end);
-        if let (Some(&(start, end)), true) = (covered, reply.words[0] & 1 << i != 0) {
-            reply.words[0] &= !(1 << i);
-            if reply.words[1] == 0 {
-                let path = program.path.as_os_str().as_encoded_bytes();
-                *reply = reply.clone().with_text(path);
-                let refusal = [address as u64, libc::EEXIST as u64, start as u64, end as u64];
-                reply.words[1..5].copy_from_slice(&refusal);
-            }
-        }
-    }
-}
-
-/// Returns the lowest hole that also avoids the program's segments.
-fn search(program: &Program, holds: &mut Holds, frame: &Frame) -> Option<usize> {
-    let [length, mut from, align] = [0, 1, 2].map(|i| frame.words[i] as usize);
-    let align = align.next_power_of_two();
-    loop {
-        let hole = holds.hole(from, length, align)?;
-        match program.segments.iter().find(|&&(start, end)| start < hole + length && hole < end) {
-            Some(&(_, end)) => from = end.next_multiple_of(align),
-            None => return Some(hole),
-        }
-    }
 }

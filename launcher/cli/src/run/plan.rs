@@ -4,11 +4,12 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use hostbuf::{Error, Result};
-use hostbuf_protocol::wire::{ENV_ADDRESS_ROOM, ENV_JOB, ENV_PREFIX, ENV_SIZE_ROOM, ROOM};
+use hostbuf_protocol::environment::{ENV_JOB, ENV_PREFIX};
 
 use crate::engines::{self, AgentProgram, AppContext, Engine, LaunchCommand, LaunchPlan, LaunchRequest};
 use crate::hosts::{self, Host};
 use crate::preload_file;
+use crate::room;
 use hostbuf_agent::spec::Spec;
 
 /// The requested ranks and slots, where they are known.
@@ -91,9 +92,15 @@ pub(super) fn plan(
         _ => hosts.to_vec(),
     };
     let agent_hosts: Vec<Host> = agent_hosts.into_iter().map(|host| Host { slots: 1, ..host }).collect();
-    let head = [exec.clone().into_os_string(), "exec".into(), "--socket".into(), (&spec.socket).into()];
-    let prefix: Vec<OsString> =
-        head.into_iter().chain(exec_options.iter().map(OsString::from)).chain(["--".into()]).collect();
+    let names: Vec<&str> = spec.buffers.iter().map(|buffer| buffer.name.as_str()).collect();
+    let names = names.join(",");
+    let head = ["exec", "--socket", &spec.socket, "--names", &names].map(OsString::from);
+    let prefix: Vec<OsString> = [exec.clone().into_os_string()]
+        .into_iter()
+        .chain(head)
+        .chain(exec_options.iter().map(OsString::from))
+        .chain(["--".into()])
+        .collect();
     let allocated_hosts = engines::ALL.iter().find_map(|engine| engine.allocated_hosts());
     let mut plan = command.engine.plan(&LaunchRequest {
         command: &command.path,
@@ -120,22 +127,20 @@ pub(super) fn plan(
 /// Returns the variables that processes of MPI_Comm_spawn inherit through the engine, since
 /// `hostbuf exec` is not in front of them. It sets the values of the ranks itself. The result is
 /// `None` if the user's options set LD_PRELOAD.
-fn inherited(options: &[OsString], spec: &Spec, exec: &Path) -> Option<Vec<(&'static str, String)>> {
+fn inherited(options: &[OsString], spec: &Spec, exec: &Path) -> Option<Vec<(String, String)>> {
     if options.iter().any(|option| option.to_string_lossy().contains("LD_PRELOAD")) {
         return None;
     }
-    let mut variables = vec![
-        (ENV_JOB, spec.socket.clone()),
-        (ENV_PREFIX, exec.display().to_string()),
-        (ENV_ADDRESS_ROOM, ROOM.to_owned()),
-        (ENV_SIZE_ROOM, ROOM.to_owned()),
-    ];
+    let mut variables =
+        vec![(ENV_JOB.to_owned(), spec.socket.clone()), (ENV_PREFIX.to_owned(), exec.display().to_string())];
+    let room = room::variables(spec.buffers.iter().map(|buffer| buffer.name.as_str()));
+    variables.extend(room.into_iter().map(|(name, room)| (name, room.to_owned())));
     if let Some(object) = preload_file::installed() {
         let theirs = std::env::var("LD_PRELOAD")
             .ok()
             .filter(|l| !l.is_empty())
             .map_or(String::new(), |l| format!(":{l}"));
-        variables.push(("LD_PRELOAD", format!("{}{theirs}", object.display())));
+        variables.push(("LD_PRELOAD".to_owned(), format!("{}{theirs}", object.display())));
     }
     Some(variables)
 }
@@ -190,7 +195,7 @@ mod tests {
                 .starts_with("mpirun --mca btl tcp,self --host h0:1,h1:1 -np 2 --bind-to none /agent")
         );
         assert!(text(&plan.ranks[0]).contains("--host h0:2,h1:2,h2:2 -np 3"));
-        assert!(text(&plan.ranks[0]).ends_with("exec --socket s --register=mlock -- ./a :x"));
+        assert!(text(&plan.ranks[0]).ends_with("exec --socket s --names default --register=mlock -- ./a :x"));
     }
 
     #[test]
@@ -227,7 +232,7 @@ mod tests {
     fn local_ranks_get_their_rank_and_size() {
         let plan = plan_of("local", "", Some(2), &["./a", ":", "-n", "1", "./b"], &[]);
         assert_eq!(plan.ranks.len(), 3);
-        assert!(text(&plan.ranks[2]).ends_with(" exec --socket s --register=mlock -- ./b"));
+        assert!(text(&plan.ranks[2]).ends_with(" exec --socket s --names default --register=mlock -- ./b"));
         assert!(plan.ranks[2].variables.contains(&("HOSTBUF_RANK".into(), "2".into())));
         assert!(plan.ranks[0].variables.contains(&("HOSTBUF_RANKS".into(), "3".into())));
     }

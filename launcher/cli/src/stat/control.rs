@@ -1,8 +1,8 @@
-//! A copy of a job's control page.
+//! A copy of a job's identity and control page.
 //!
-//! The page is read from a descriptor of some process, from the file of a rank's mapping, or from
-//! the memory of a rank. It is copied, not mapped: a copy cannot change while it is read, and a
-//! file that is too short causes a short read instead of a signal.
+//! They are read from descriptors of some process, from the files of a rank's mappings, or from the
+//! memory of a rank. They are copied, not mapped: a copy cannot change while it is read, and a file
+//! that is too short causes a short read instead of a signal.
 
 #![allow(unsafe_code)]
 
@@ -11,37 +11,36 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
+use std::time::Duration;
 
-use hostbuf::segment::CONTROL_LENGTH;
-use hostbuf::segment::{Control, Identity, Ledger, Registered};
-use hostbuf::{Error, FillState};
+use hostbuf::segment::{Control, ControlLayout, Identity, Ledger, Registered};
+use hostbuf::{Error, FillState, Phase};
+use hostbuf_protocol::limits::MAX_BUFFERS;
 
-const LENGTH: usize = CONTROL_LENGTH as usize;
+/// One cache line, the alignment of a control page.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+struct CacheLine([u8; 64]);
 
-#[repr(C, align(4096))]
-struct PageBytes([u8; LENGTH]);
-
-/// A copy of the page.
-struct PageCopy(Box<UnsafeCell<PageBytes>>);
+/// A copy of a control page.
+struct PageCopy {
+    lines: Box<[UnsafeCell<CacheLine>]>,
+    layout: ControlLayout,
+}
 
 impl PageCopy {
-    fn read(file: &File, offset: u64) -> io::Result<PageCopy> {
-        let mut page = Box::new(UnsafeCell::new(PageBytes([0; LENGTH])));
-        file.read_exact_at(&mut page.get_mut().0, offset)?;
-        Ok(PageCopy(page))
-    }
-
-    /// Returns whether the page has not been written yet.
-    fn is_blank(&self) -> bool {
-        // SAFETY: the copy belongs to this process, and no other reference to it exists.
-        let page = unsafe { &*self.0.get() };
-        page.0.iter().all(|&byte| byte == 0)
+    fn read(file: &File, offset: u64, layout: ControlLayout) -> io::Result<PageCopy> {
+        let mut bytes = vec![0; layout.length() as usize];
+        file.read_exact_at(&mut bytes, offset)?;
+        let (lines, _) = bytes.as_chunks();
+        let lines = lines.iter().map(|&line| UnsafeCell::new(CacheLine(line))).collect();
+        Ok(PageCopy { lines, layout })
     }
 
     fn control(&self) -> Control {
-        // SAFETY: the copy is readable, writable, aligned and as long as the control page, and no
+        // SAFETY: the copy is readable, writable, aligned and as long as the layout states, and no
         // handle outlives it.
-        unsafe { Control::at(self.0.get() as usize) }
+        unsafe { Control::at(self.lines.as_ptr() as usize, self.layout) }
     }
 }
 
@@ -56,11 +55,13 @@ pub struct BufferState {
     pub high_water: Result<u64, String>,
 }
 
-/// The contents of the control page.
+/// The contents of the identity and of the control page.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
-    /// The immutable part.
+    /// The identity.
     pub identity: Identity,
+    /// The durations of the phases, indexed by [`Phase`].
+    pub phases: [Duration; Phase::COUNT],
     /// The states of the buffers, in the order of the identity.
     pub states: Vec<BufferState>,
     /// The registrations of all processes, including those that have ended. A damaged entry is an
@@ -70,11 +71,11 @@ pub struct Snapshot {
     pub unlisted: Result<u64, String>,
 }
 
-/// A source from which a control page can be read.
+/// A source from which a memory file can be read.
 pub enum PageSource<'a> {
     /// A file: `/proc/PID/fd/N` or `/proc/PID/map_files/...`.
     File(&'a Path),
-    /// The memory of a process, and the page's address there.
+    /// The memory of a process, and the address there.
     Memory(i32, u64),
 }
 
@@ -89,30 +90,52 @@ impl PageSource<'_> {
         }
     }
 
-    /// Reads and checks the page.
+    /// Reads and checks the control page of the job with this identity.
     ///
     /// # Errors
     /// The error of `open(2)` if the source cannot be read. The inner error describes a damaged
     /// page.
-    pub fn read(&self) -> io::Result<Result<Snapshot, String>> {
+    pub fn read(&self, identity: &Identity, layout: ControlLayout) -> io::Result<Result<Snapshot, String>> {
         let (file, offset) = self.open()?;
         if let PageSource::File(_) = self {
             let found = file.metadata()?;
-            if found.len() != CONTROL_LENGTH || !found.is_file() {
+            if found.len() != layout.length() || !found.is_file() {
                 let word = "the control page's length";
                 return Ok(Err(Error::Corrupt { word, found: found.len() }.to_string()));
             }
         }
+        let read = || Ok::<_, io::Error>(snapshot(identity, &PageCopy::read(&file, offset, layout)?));
         // A word may be torn if it is written while it is copied. Only lasting damage is reported.
-        let mut last = snapshot(&PageCopy::read(&file, offset)?);
+        let mut last = read()?;
         for _ in 0..4 {
-            if last.as_ref().is_ok_and(Snapshot::is_sound) {
+            if last.is_sound() {
                 break;
             }
-            last = snapshot(&PageCopy::read(&file, offset)?);
+            last = read()?;
         }
-        Ok(last)
+        Ok(Ok(last))
     }
+}
+
+/// Reads and checks a job's identity.
+///
+/// # Errors
+/// The error of `open(2)` if the source cannot be read. The inner error describes a damaged
+/// identity.
+pub fn read_identity(source: &PageSource<'_>) -> io::Result<Result<(Identity, ControlLayout), String>> {
+    let (file, offset) = source.open()?;
+    let mut bytes = vec![0; Identity::file_length(MAX_BUFFERS) as usize];
+    let mut length = 0;
+    // The identity of a job with few buffers ends before: with the file, or with the mapping.
+    while length < bytes.len() {
+        match file.read_at(&mut bytes[length..], offset + length as u64) {
+            Ok(0) => break,
+            Ok(read) => length += read,
+            Err(_) if length > 0 => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(Identity::decode(&bytes[..length]).map_err(|e| e.to_string()))
 }
 
 impl Snapshot {
@@ -123,24 +146,21 @@ impl Snapshot {
     }
 }
 
-fn snapshot(copy: &PageCopy) -> Result<Snapshot, String> {
-    if copy.is_blank() {
-        return Err("the job is still being made: its ranks have not agreed on an address yet".into());
-    }
+fn snapshot(identity: &Identity, copy: &PageCopy) -> Snapshot {
     let control = copy.control();
-    let identity = control.identity().map_err(|e| e.to_string())?;
     let state = |index: usize| BufferState {
         fill: control.fill(index).map_err(|e| e.to_string()),
         generation: control.generation(index).map_err(|e| e.to_string()),
         high_water: control.high_water(index).map_err(|e| e.to_string()),
     };
     let registrations = Ledger::new(control).registrations();
-    Ok(Snapshot {
-        states: (0..identity.buffers().len()).map(state).collect(),
+    Snapshot {
+        identity: identity.clone(),
+        phases: control.phases(),
+        states: (0..identity.buffers.len()).map(state).collect(),
         registrations: registrations.into_iter().map(|r| r.map_err(|e| e.to_string())).collect(),
         unlisted: Ledger::new(control).unlisted().map_err(|e| e.to_string()),
-        identity,
-    })
+    }
 }
 
 #[cfg(test)]
@@ -152,55 +172,66 @@ mod tests {
     use std::os::fd::{AsFd, AsRawFd, OwnedFd};
     use std::path::PathBuf;
 
-    fn page() -> (OwnedFd, PathBuf) {
-        let fd = memfd::create("hostbuf-test", CONTROL_LENGTH, Backing::Shmem).unwrap();
-        let page = ControlPage::map(fd.as_fd()).unwrap();
+    fn page() -> (OwnedFd, PathBuf, Identity, ControlLayout) {
+        let layout = ControlLayout::new(1);
+        let fd = memfd::create("hostbuf-test", layout.length(), Backing::Shmem).unwrap();
+        let page = ControlPage::map(fd.as_fd(), layout).unwrap();
         let mut identity = Identity::new(7);
-        identity.count = 1;
-        identity.buffers[0] = BufferIdentity::new("index", Pages::Small);
-        page.control().publish(identity);
+        identity.buffers.push(BufferIdentity::new("index", Pages::Small));
         page.control().reset(0);
         page.control().set_generation(0, 3);
         let path = PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()));
-        (fd, path)
+        (fd, path, identity, layout)
     }
 
     #[test]
-    fn a_page_is_read_through_its_descriptor_and_through_memory() {
-        let (fd, path) = page();
-        let mapped = ControlPage::map(fd.as_fd()).unwrap();
+    fn an_identity_and_a_page_are_read_through_descriptors_and_through_memory() {
+        let (fd, path, identity, layout) = page();
+        let bytes = identity.encode();
+        let length = Identity::file_length(1);
+        let file = memfd::create("hostbuf-test", length, Backing::Shmem).unwrap();
+        memfd::write(file.as_fd(), &bytes).unwrap();
+        let own = i32::try_from(std::process::id()).unwrap();
+        let identity_path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        for source in [PageSource::File(&identity_path), PageSource::Memory(own, bytes.as_ptr() as u64)] {
+            assert_eq!(read_identity(&source).unwrap().unwrap(), (identity.clone(), layout));
+        }
+        let mapped = ControlPage::map(fd.as_fd(), layout).unwrap();
         let address = mapped.control().address() as u64;
-        for source in
-            [PageSource::File(&path), PageSource::Memory(i32::try_from(std::process::id()).unwrap(), address)]
-        {
-            let snapshot = source.read().unwrap().unwrap();
-            assert_eq!(snapshot.identity.buffers()[0].name(), "index");
+        for source in [PageSource::File(&path), PageSource::Memory(own, address)] {
+            let snapshot = source.read(&identity, layout).unwrap().unwrap();
+            assert_eq!(snapshot.identity.buffers[0].name(), "index");
             assert_eq!(snapshot.states[0].generation, Ok(3));
             assert_eq!(snapshot.states[0].fill, Ok(FillState::Empty));
         }
     }
 
     #[test]
-    fn any_flipped_byte_gives_a_message() {
-        let (fd, path) = page();
+    fn any_flipped_byte_is_damage_or_changes_nothing() {
+        let (fd, path, identity, layout) = page();
         let file = OpenOptions::new().write(true).read(true).open(&path).unwrap();
-        let good = PageSource::File(&path).read().unwrap().unwrap();
-        for at in (0..CONTROL_LENGTH).step_by(7) {
+        let read = || PageSource::File(&path).read(&identity, layout).unwrap();
+        let good = read().unwrap();
+        for at in (0..layout.length()).step_by(29) {
             let mut byte = [0];
             file.read_exact_at(&mut byte, at).unwrap();
             file.write_all_at(&[byte[0] ^ 0xff], at).unwrap();
-            match PageSource::File(&path).read().unwrap() {
-                Err(why) => assert!(why.contains("damaged") || why.contains("version"), "{why}"),
-                Ok(read) => {
-                    assert_eq!(read.identity, good.identity, "byte {at}");
-                    assert!(read.registrations.iter().all(Result::is_err), "byte {at}");
+            let found = read().unwrap();
+            for (state, good) in found.states.iter().zip(&good.states) {
+                for (found, good) in
+                    [(&state.generation, &good.generation), (&state.high_water, &good.high_water)]
+                {
+                    assert!(found.is_err() || found == good, "byte {at}");
                 }
             }
+            assert!(found.registrations.iter().all(Result::is_err), "byte {at}");
             file.write_all_at(&byte, at).unwrap();
         }
         drop(fd);
         let short = memfd::create("hostbuf-test", 16, Backing::Shmem).unwrap();
         let path = PathBuf::from(format!("/proc/self/fd/{}", short.as_raw_fd()));
-        assert!(PageSource::File(&path).read().unwrap().unwrap_err().contains("length"));
+        let short = PageSource::File(&path);
+        assert!(short.read(&identity, layout).unwrap().unwrap_err().contains("length"));
+        assert!(read_identity(&short).unwrap().is_err());
     }
 }

@@ -1,5 +1,7 @@
 //! The report for programs.
 
+use std::time::Duration;
+
 use hostbuf::{Access, FillState, Phase};
 use serde_json::{Value, json};
 
@@ -14,11 +16,11 @@ pub fn json(jobs: &[Job]) -> Value {
 
 fn job_json(job: &Job) -> Value {
     let identity = job.control.as_ref().ok().map(|s| &s.identity);
-    let phases = identity.map(|i| {
-        Phase::ALL
-            .into_iter()
-            .map(|p| (p.name().to_owned(), i.phases[p as usize].into()))
-            .collect::<serde_json::Map<_, _>>()
+    let phases = job.control.as_ref().ok().map(|s| {
+        let phases = Phase::ALL.into_iter().zip(s.phases);
+        let entry =
+            |(phase, took): (Phase, Duration)| (phase.name().to_owned(), (took.as_micros() as u64).into());
+        phases.map(entry).collect::<serde_json::Map<_, _>>()
     });
     let members = |list: &[Member]| -> Vec<Value> {
         list.iter().map(|m| json!({ "pid": m.pid, "name": m.name, "child": m.child })).collect()

@@ -1,14 +1,15 @@
 //! The jobs and buffers of this host, composed from the data of all processes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::path::PathBuf;
 
 use hostbuf::Access;
-use hostbuf::segment::CONTROL_NAME;
+use hostbuf::segment::{CONTROL_NAME, IDENTITY_NAME};
 use nix::fcntl::SealFlag;
 
-use super::control::{BufferState, PageSource, Snapshot};
-use super::scan::{Area, FileId, Process, printable};
+use super::control::{BufferState, PageSource, Snapshot, read_identity};
+use super::scan::{Area, FileId, FileName, Process, printable};
 
 /// A job of one user on this host.
 pub struct Job {
@@ -193,7 +194,7 @@ fn by_host(number: u128, processes: Vec<&Process>) -> Vec<Vec<&Process>> {
 
 fn job(uid: u32, number: u128, processes: &[&Process]) -> Job {
     // An agent maps only the control page, to report the progress of filling.
-    let maps = |p: &Process| p.areas.iter().any(|a| a.name.job == number && a.name.what != CONTROL_NAME);
+    let maps = |p: &Process| p.areas.iter().any(|a| a.name.job == number && is_buffer(&a.name));
     let mapping: BTreeSet<i32> = processes.iter().filter(|p| maps(p)).map(|p| p.pid).collect();
     let member = |p: &&&Process| Member {
         pid: p.pid,
@@ -212,29 +213,50 @@ fn job(uid: u32, number: u128, processes: &[&Process]) -> Job {
     }
 }
 
-/// Reads the control page from the first source that works.
+/// Returns whether the name is that of a buffer's memory file.
+fn is_buffer(name: &FileName) -> bool {
+    name.what != CONTROL_NAME && name.what != IDENTITY_NAME
+}
+
+/// Reads the identity, and then the control page.
 fn control(number: u128, processes: &[&Process]) -> Result<Snapshot, String> {
-    let is_it = |name: &super::scan::FileName| name.job == number && name.what == CONTROL_NAME;
-    let held = processes.iter().flat_map(|p| p.held.iter().filter(|h| is_it(&h.name)));
-    for held in held {
-        if let Ok(read) = PageSource::File(&held.path).read() {
-            return read;
-        }
+    let published = processes.iter().any(|p| {
+        let mut names = p.areas.iter().map(|a| &a.name).chain(p.held.iter().map(|h| &h.name));
+        names.any(|name| name.job == number && name.what == IDENTITY_NAME)
+    });
+    if !published {
+        return Err("the job is still being made: its ranks have not agreed on an address yet".into());
     }
-    for process in processes {
-        for area in process.areas.iter().filter(|a| is_it(&a.name)) {
-            let file = format!("/proc/{}/map_files/{:x}-{:x}", process.pid, area.start, area.end);
-            let ways = [PageSource::File(&PathBuf::from(file)), PageSource::Memory(process.pid, area.start)]
-                .iter()
-                .find_map(|way| way.read().ok());
-            if let Some(read) = ways {
-                return read;
-            }
-        }
-    }
-    Err("the control page cannot be read: no process that may be looked into holds it open (the agent has gone), \
-         and their memory may not be read (only root may)"
-        .into())
+    let unreadable = |what: &str| {
+        format!(
+            "the {what} cannot be read: no process that may be looked into holds it open (the agent has gone), and their \
+             memory may not be read (only root may)"
+        )
+    };
+    let (identity, layout) = first_source(number, IDENTITY_NAME, processes, read_identity)
+        .unwrap_or_else(|| Err(unreadable("identity")))?;
+    first_source(number, CONTROL_NAME, processes, |source| source.read(&identity, layout))
+        .unwrap_or_else(|| Err(unreadable("control page")))
+}
+
+/// Returns the result of `read` for the first source of a job's memory file that can be read.
+fn first_source<T>(
+    number: u128,
+    what: &str,
+    processes: &[&Process],
+    read: impl Fn(&PageSource<'_>) -> io::Result<T>,
+) -> Option<T> {
+    let is_it = |name: &FileName| name.job == number && name.what == what;
+    let mut held = processes.iter().flat_map(|p| p.held.iter().filter(|h| is_it(&h.name)));
+    let from_held = held.find_map(|held| read(&PageSource::File(&held.path)).ok());
+    from_held.or_else(|| {
+        let areas = processes.iter().flat_map(|p| p.areas.iter().map(move |area| (p.pid, area)));
+        areas.filter(|(_, area)| is_it(&area.name)).find_map(|(pid, area)| {
+            let file = PathBuf::from(format!("/proc/{pid}/map_files/{:x}-{:x}", area.start, area.end));
+            let sources = [PageSource::File(&file), PageSource::Memory(pid, area.start)];
+            sources.iter().find_map(|source| read(source).ok())
+        })
+    })
 }
 
 fn buffers(number: u128, processes: &[&Process], snapshot: Option<&Snapshot>) -> Vec<Buffer> {
@@ -242,7 +264,7 @@ fn buffers(number: u128, processes: &[&Process], snapshot: Option<&Snapshot>) ->
     for process in processes {
         let areas = process.areas.iter().map(|a| (&a.name, a.file));
         for (name, file) in areas.chain(process.held.iter().map(|h| (&h.name, h.file))) {
-            if name.job == number && name.what != CONTROL_NAME {
+            if name.job == number && is_buffer(name) {
                 files.insert(file, name.what.clone());
             }
         }
@@ -252,7 +274,7 @@ fn buffers(number: u128, processes: &[&Process], snapshot: Option<&Snapshot>) ->
         .map(|(file, name)| {
             let known = snapshot.and_then(|s| {
                 let index =
-                    s.identity.buffers().iter().position(|b| b.inode == file.inode && b.name() == name)?;
+                    s.identity.buffers.iter().position(|b| b.inode == file.inode && b.name() == name)?;
                 Some((index, s))
             });
             (known.map_or(usize::MAX, |(index, _)| index), buffer(name, file, processes, known))
@@ -269,16 +291,16 @@ fn buffer(name: String, file: FileId, processes: &[&Process], known: Option<(usi
         .collect();
     let held: Vec<_> = processes.iter().flat_map(|p| p.held.iter().filter(|h| h.file == file)).collect();
     let seen = areas.iter().map(|(_, a)| a.end - a.start + a.offset).max().unwrap_or(0);
-    let entry = known.map(|(index, s)| s.identity.buffers()[index]);
+    let entry = known.map(|(index, s)| s.identity.buffers[index]);
     Buffer {
         name,
         address: known
-            .map(|(index, s)| s.identity.address.wrapping_add(s.identity.buffers()[index].offset))
+            .map(|(index, s)| s.identity.address.wrapping_add(s.identity.buffers[index].offset))
             .or_else(|| areas.first().map(|(_, a)| a.start.wrapping_sub(a.offset))),
         size: entry.map(|e| e.size),
         length: entry.map_or(seen, |e| e.length),
-        pages: entry.map(|e| (e.pages().to_string(), e.huge)),
-        lazy: entry.map(|e| e.lazy != 0),
+        pages: entry.map(|e| (e.pages.to_string(), e.huge)),
+        lazy: entry.map(|e| e.lazy),
         state: known.map(|(index, s)| s.states[index].clone()),
         sealed: held.iter().find_map(|h| sealed(&h.path)),
         taken: held.iter().map(|h| h.taken).max(),

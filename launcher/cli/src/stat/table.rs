@@ -50,10 +50,8 @@ fn job(job: &Job) -> String {
         writeln!(text, "  {count}: {}", people(&job.agents, false)).expect("to memory");
     }
     if let Ok(snapshot) = &job.control {
-        let phases = Phase::ALL.into_iter().map(|p| {
-            let took = Duration::from_micros(snapshot.identity.phases[p as usize]);
-            format!("{} {}", p.name(), duration(took))
-        });
+        let phases = Phase::ALL.into_iter().zip(snapshot.phases);
+        let phases = phases.map(|(phase, took)| format!("{} {}", phase.name(), duration(took)));
         writeln!(text, "  phases: {}", phases.collect::<Vec<_>>().join(", ")).expect("to memory");
     }
     text

@@ -1,0 +1,572 @@
+//! The messages between a participant and the agent of its host, over an abstract unix socket of
+//! type SOCK_SEQPACKET. Every packet is one [frame](crate::frame) with one message.
+//!
+//! ```text
+//! participant                         agent
+//!   Hello (role and rank)         ->
+//!   Ready (in the program itself) ->
+//!                                 <-  Ballot (candidates)          repeated while there is no
+//!   Votes (the candidates held)   ->                               common candidate
+//!                                 <-  Search (from)                after the last ballot
+//!   Hole (its lowest hole)        ->
+//!                                 <-  Agreed (range + descriptors)
+//!   Mapped                        ->
+//!                                 <-  Go                           all ranks have mapped
+//!   at any time:                  <-  Fail (text, and if to print it)
+//!   Failed (text)                 ->
+//! ```
+//!
+//! A message has up to three kinds of fields: the list of its numbers, a text, and one field for
+//! each buffer. A list may be longer than its reader expects: a later build has added numbers.
+
+use crate::candidates::Ballot;
+use crate::frame::{FRAME_MAX, FrameError, FrameRef, FrameWriter, Full, REQUIRED, numbers};
+use crate::limits::{MAX_BUFFERS, MAX_CANDIDATES, NAME_MAX, TEXT_MAX};
+use crate::range::{AgreedRange, Extent, Extents, Part};
+
+/// The field with the numbers of a message, 8 bytes each.
+const NUMBERS: u16 = REQUIRED | 1;
+/// The field with the text of a message.
+const TEXT: u16 = REQUIRED | 2;
+/// The field of one buffer: offset, length and flags, then its name.
+const BUFFER: u16 = REQUIRED | 3;
+
+/// One message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Message<'a> {
+    /// From a participant: its identification.
+    Hello {
+        /// The part in the job.
+        hello: Hello,
+        /// The command line of a rank.
+        command: &'a [u8],
+    },
+    /// From a participant: its program itself runs and can vote.
+    Ready {
+        /// The addresses that the program may hold.
+        territory: Territory,
+        /// The way in which the program gets the buffer.
+        coverage: Coverage,
+        /// The reason if the program does not map the buffer before `main`.
+        reason: &'a [u8],
+    },
+    /// To a participant: hold those of these addresses that are free.
+    Ballot {
+        /// The number of bytes to hold at each.
+        length: u64,
+        /// The addresses.
+        candidates: Ballot,
+    },
+    /// From a participant: the answer to a ballot.
+    Votes {
+        /// The candidates that it holds, as bits.
+        mask: u64,
+        /// The first candidate that it cannot hold.
+        refusal: Option<RefusedCandidate<'a>>,
+    },
+    /// To a participant: find the lowest hole.
+    Search {
+        /// The length of the hole in bytes.
+        length: u64,
+        /// The address at which the search begins.
+        from: u64,
+        /// The alignment of the hole in bytes.
+        align: u64,
+    },
+    /// From a participant: the hole that it has found, if there is one.
+    Hole {
+        /// The address of the hole.
+        address: Option<u64>,
+    },
+    /// To a participant, with the descriptors of the range's parts: the memory of the job.
+    Agreed {
+        /// The address and the layout.
+        range: AgreedRange<'a>,
+        /// The value of [`ENV_REPORT`](crate::environment::ENV_REPORT).
+        report: &'a [u8],
+    },
+    /// From a participant: everything is mapped.
+    Mapped,
+    /// To a participant: run `main`.
+    Go {
+        /// The line, if any, that this rank prints for its host.
+        notice: &'a [u8],
+    },
+    /// To a participant: the job has failed.
+    Fail {
+        /// The exit status, which states the class of the error.
+        status: u8,
+        /// True if the participant prints the text.
+        prints: bool,
+        /// The line for the user.
+        text: &'a [u8],
+    },
+    /// From a participant: it cannot continue.
+    Failed {
+        /// The exit status, which states the class of the error; 0 if the participant knows none.
+        status: u8,
+        /// The reason.
+        text: &'a [u8],
+    },
+    /// From a member: its part of a gather operation.
+    Gather {
+        /// The number of the operation in its group.
+        sequence: u64,
+        /// The group.
+        group: u64,
+        /// The number of members.
+        size: u64,
+        /// The part, at most [`TEXT_MAX`] bytes.
+        part: &'a [u8],
+    },
+    /// To a member: the part of another member.
+    Gathered {
+        /// The number of the operation.
+        sequence: u64,
+        /// The rank of the member on this host.
+        rank: u64,
+        /// The part.
+        part: &'a [u8],
+    },
+    /// To a rank of a program that allocates, from its host's leader: the pages are populated, or
+    /// populating has failed.
+    Populated,
+}
+
+/// A candidate that a participant could not hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RefusedCandidate<'a> {
+    /// The candidate.
+    pub address: u64,
+    /// The error of `mmap`.
+    pub errno: u64,
+    /// The start and the end of the first mapping in the range, or zeros if there is none.
+    pub mapping: (u64, u64),
+    /// The path of that mapping, empty for anonymous memory.
+    pub path: &'a [u8],
+}
+
+/// The part of the address space in which a participant may hold addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Territory {
+    /// Any free range.
+    Anywhere = 0,
+    /// Only in the window that ThreadSanitizer and MemorySanitizer leave to applications.
+    Sanitized = 1,
+}
+
+/// The way in which a rank's program gets the buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u64)]
+pub enum Coverage {
+    /// The preloaded object maps it before `main`.
+    Preloaded = 0,
+    /// Nothing can be preloaded, but the program contains the library and can attach.
+    Attaches = 1,
+    /// Nothing can be preloaded, and the program cannot attach.
+    None = 2,
+}
+
+/// The identification of a participant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// Its part in the job.
+    pub role: Role,
+    /// The rank in the first world of the job.
+    pub rank: u64,
+    /// The number of ranks of the job, 0 if the engine does not report it.
+    pub size: u64,
+    /// The rank on this host.
+    pub local_rank: u64,
+    /// The number of ranks on this host.
+    pub local_size: u64,
+    /// A number that is the same in all participants that request the same buffers.
+    pub request: u64,
+}
+
+/// The part of a participant in the job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Role {
+    /// A rank of the job: it votes, and the job waits for it.
+    Rank = 1,
+    /// A later program, a child or a spawned process: it maps the agreed range.
+    Late = 2,
+    /// The library in a process, which requests the agreed range and the descriptors.
+    Library = 3,
+    /// A rank that takes part in collective operations among the ranks of this host, through the
+    /// agent.
+    Member = 4,
+}
+
+impl Hello {
+    /// Returns the identification of a process that is no rank.
+    #[must_use]
+    pub fn of(role: Role) -> Hello {
+        Hello { role, rank: 0, size: 0, local_rank: 0, local_size: 0, request: 0 }
+    }
+
+    fn from_numbers([role, rank, size, local_rank, local_size, request]: [u64; 6]) -> Option<Hello> {
+        let role = [Role::Rank, Role::Late, Role::Library, Role::Member]
+            .into_iter()
+            .find(|&candidate| candidate as u64 == role)?;
+        let ranked = !matches!(role, Role::Rank | Role::Member)
+            || (local_rank < local_size
+                && local_size <= 1 << 20
+                && (size == 0 || (rank < size && size <= 1 << 40)));
+        ranked.then_some(Hello { role, rank, size, local_rank, local_size, request })
+    }
+}
+
+/// The numbers by which frames state the kind of their message.
+#[derive(Clone, Copy)]
+#[repr(u16)]
+enum Kind {
+    Hello = 1,
+    Ready = 2,
+    Ballot = 3,
+    Votes = 4,
+    Search = 5,
+    Hole = 6,
+    Agreed = 7,
+    Mapped = 8,
+    Go = 9,
+    Fail = 10,
+    Failed = 11,
+    Gather = 12,
+    Gathered = 13,
+    Populated = 14,
+}
+
+impl Kind {
+    fn from_number(number: u16) -> Option<Kind> {
+        use Kind::*;
+        [
+            Hello, Ready, Ballot, Votes, Search, Hole, Agreed, Mapped, Go, Fail, Failed, Gather, Gathered,
+            Populated,
+        ]
+        .into_iter()
+        .find(|&kind| kind as u16 == number)
+    }
+}
+
+// The longest message is that with all buffers.
+const _: () = assert!(128 + TEXT_MAX + MAX_BUFFERS * (8 + 24 + NAME_MAX.next_multiple_of(8)) <= FRAME_MAX);
+
+/// Appends a field with a list of numbers.
+fn push_numbers(frame: &mut FrameWriter<'_>, list: &[u64]) -> Result<(), Full> {
+    let mut bytes = [0; 8 * (1 + MAX_CANDIDATES)];
+    for (to, number) in bytes.chunks_exact_mut(8).zip(list) {
+        to.copy_from_slice(&number.to_ne_bytes());
+    }
+    frame.push(NUMBERS, &[&bytes[..8 * list.len()]])
+}
+
+/// Appends a text, which is cut at [`TEXT_MAX`] bytes.
+fn push_text(frame: &mut FrameWriter<'_>, text: &[u8]) -> Result<(), Full> {
+    if text.is_empty() { Ok(()) } else { frame.push(TEXT, &[&text[..text.len().min(TEXT_MAX)]]) }
+}
+
+impl<'a> Message<'a> {
+    fn kind(&self) -> Kind {
+        match self {
+            Message::Hello { .. } => Kind::Hello,
+            Message::Ready { .. } => Kind::Ready,
+            Message::Ballot { .. } => Kind::Ballot,
+            Message::Votes { .. } => Kind::Votes,
+            Message::Search { .. } => Kind::Search,
+            Message::Hole { .. } => Kind::Hole,
+            Message::Agreed { .. } => Kind::Agreed,
+            Message::Mapped => Kind::Mapped,
+            Message::Go { .. } => Kind::Go,
+            Message::Fail { .. } => Kind::Fail,
+            Message::Failed { .. } => Kind::Failed,
+            Message::Gather { .. } => Kind::Gather,
+            Message::Gathered { .. } => Kind::Gathered,
+            Message::Populated => Kind::Populated,
+        }
+    }
+
+    /// Encodes the message. Texts and parts are cut at [`TEXT_MAX`] bytes.
+    ///
+    /// # Panics
+    /// If a range has more than [`MAX_BUFFERS`] buffers: every other message fits into the buffer.
+    #[must_use]
+    pub fn encode<'b>(&self, buffer: &'b mut [u8; FRAME_MAX]) -> &'b [u8] {
+        self.write(buffer).expect("a message fits into the largest frame")
+    }
+
+    fn write<'b>(&self, buffer: &'b mut [u8; FRAME_MAX]) -> Result<&'b [u8], Full> {
+        let mut frame = FrameWriter::new(buffer, self.kind() as u16)?;
+        let to = &mut frame;
+        match self {
+            Message::Hello { hello, command } => {
+                let Hello { role, rank, size, local_rank, local_size, request } = *hello;
+                push_numbers(to, &[role as u64, rank, size, local_rank, local_size, request])?;
+                push_text(to, command)?;
+            }
+            Message::Ready { territory, coverage, reason } => {
+                push_numbers(to, &[*territory as u64, *coverage as u64])?;
+                push_text(to, reason)?;
+            }
+            Message::Ballot { length, candidates } => {
+                let mut list = [0; 1 + MAX_CANDIDATES];
+                list[0] = *length;
+                for (number, &address) in list[1..].iter_mut().zip(candidates.as_slice()) {
+                    *number = address as u64;
+                }
+                push_numbers(to, &list[..=candidates.as_slice().len()])?;
+            }
+            Message::Votes { mask, refusal: None } => push_numbers(to, &[*mask])?,
+            Message::Votes { mask, refusal: Some(refused) } => {
+                let RefusedCandidate { address, errno, mapping: (start, end), path } = *refused;
+                push_numbers(to, &[*mask, address, errno, start, end])?;
+                push_text(to, path)?;
+            }
+            Message::Search { length, from, align } => push_numbers(to, &[*length, *from, *align])?,
+            Message::Hole { address: None } => {}
+            Message::Hole { address: Some(address) } => push_numbers(to, &[*address])?,
+            Message::Agreed { range, report } => {
+                let AgreedRange { address, length, identity, control, buffers } = range;
+                let parts = [identity.offset, identity.length, control.offset, control.length];
+                let [a, b, c, d] = parts;
+                push_numbers(to, &[*address, *length, a, b, c, d])?;
+                for Extent { part, flags, name } in buffers.iter() {
+                    let [offset, length, flags] = [part.offset, part.length, flags].map(u64::to_ne_bytes);
+                    to.push(BUFFER, &[&offset, &length, &flags, name.bytes()])?;
+                }
+                push_text(to, report)?;
+            }
+            Message::Go { notice } => push_text(to, notice)?,
+            Message::Fail { status, prints, text } => {
+                push_numbers(to, &[u64::from(*status), u64::from(*prints)])?;
+                push_text(to, text)?;
+            }
+            Message::Failed { status, text } => {
+                push_numbers(to, &[u64::from(*status)])?;
+                push_text(to, text)?;
+            }
+            Message::Gather { sequence, group, size, part } => {
+                push_numbers(to, &[*sequence, *group, *size])?;
+                push_text(to, part)?;
+            }
+            Message::Gathered { sequence, rank, part } => {
+                push_numbers(to, &[*sequence, *rank])?;
+                push_text(to, part)?;
+            }
+            Message::Mapped | Message::Populated => {}
+        }
+        Ok(frame.finish())
+    }
+
+    /// Parses a packet.
+    ///
+    /// # Errors
+    /// As [`FrameRef::parse`]; [`FrameError::Malformed`] also for an unknown kind, a missing or
+    /// invalid number, or an unknown field that must not be ignored.
+    pub fn parse(packet: &'a [u8]) -> Result<Message<'a>, FrameError> {
+        let frame = FrameRef::parse(packet)?;
+        Message::of(&frame).ok_or(FrameError::Malformed)
+    }
+
+    fn of(frame: &FrameRef<'a>) -> Option<Message<'a>> {
+        let known = |tag: u16| tag & REQUIRED == 0 || matches!(tag, NUMBERS | TEXT | BUFFER);
+        if !frame.fields().all(|(tag, _)| known(tag)) {
+            return None;
+        }
+        let text = frame.field(TEXT).unwrap_or_default();
+        if text.len() > TEXT_MAX {
+            return None;
+        }
+        Some(match Kind::from_number(frame.kind())? {
+            Kind::Hello => {
+                Message::Hello { hello: Hello::from_numbers(frame.numbers(NUMBERS)?)?, command: text }
+            }
+            Kind::Ready => {
+                let [territory, coverage] = frame.numbers(NUMBERS)?;
+                let territory = match territory {
+                    0 => Territory::Anywhere,
+                    1 => Territory::Sanitized,
+                    _ => return None,
+                };
+                let coverage = match coverage {
+                    0 => Coverage::Preloaded,
+                    1 => Coverage::Attaches,
+                    2 => Coverage::None,
+                    _ => return None,
+                };
+                Message::Ready { territory, coverage, reason: text }
+            }
+            Kind::Ballot => {
+                let list = frame.field(NUMBERS)?;
+                let [length] = numbers(list)?;
+                let mut addresses = [0; MAX_CANDIDATES];
+                let count = list.len() / 8 - 1;
+                for (i, address) in addresses.get_mut(..count)?.iter_mut().enumerate() {
+                    let [number] = numbers(&list[8 * (i + 1)..])?;
+                    *address = number as usize;
+                }
+                Message::Ballot { length, candidates: Ballot::new(&addresses[..count]) }
+            }
+            Kind::Votes => {
+                let [mask] = frame.numbers(NUMBERS)?;
+                let refusal = frame.numbers(NUMBERS).map(|[_, address, errno, start, end]: [u64; 5]| {
+                    RefusedCandidate { address, errno, mapping: (start, end), path: text }
+                });
+                Message::Votes { mask, refusal }
+            }
+            Kind::Search => {
+                let [length, from, align] = frame.numbers(NUMBERS)?;
+                Message::Search { length, from, align }
+            }
+            Kind::Hole => Message::Hole { address: frame.numbers(NUMBERS).map(|[address]| address) },
+            Kind::Agreed => Message::Agreed { range: range_of(frame)?, report: text },
+            Kind::Mapped => Message::Mapped,
+            Kind::Go => Message::Go { notice: text },
+            Kind::Fail => {
+                let [status, prints] = frame.numbers(NUMBERS)?;
+                Message::Fail { status: u8::try_from(status).ok()?, prints: prints != 0, text }
+            }
+            Kind::Failed => {
+                let [status] = frame.numbers(NUMBERS)?;
+                Message::Failed { status: u8::try_from(status).ok()?, text }
+            }
+            Kind::Gather => {
+                let [sequence, group, size] = frame.numbers(NUMBERS)?;
+                Message::Gather { sequence, group, size, part: text }
+            }
+            Kind::Gathered => {
+                let [sequence, rank] = frame.numbers(NUMBERS)?;
+                Message::Gathered { sequence, rank, part: text }
+            }
+            Kind::Populated => Message::Populated,
+        })
+    }
+}
+
+/// Returns the range in a frame, or `None` unless every part lies within it.
+fn range_of<'a>(frame: &FrameRef<'a>) -> Option<AgreedRange<'a>> {
+    let [address, length, a, b, c, d] = frame.numbers(NUMBERS)?;
+    let (identity, control) = (Part { offset: a, length: b }, Part { offset: c, length: d });
+    let buffers = Extents::in_frame(*frame, BUFFER)?;
+    Some(AgreedRange { address, length, identity, control, buffers }).filter(AgreedRange::is_valid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::range::tests::{extents, range};
+
+    fn encoded(message: &Message<'_>) -> Vec<u8> {
+        message.encode(&mut [0xff; FRAME_MAX]).to_vec()
+    }
+
+    fn samples() -> [Message<'static>; 17] {
+        let few: &'static [Extent] = Vec::leak(extents(3));
+        let many: &'static [Extent] = Vec::leak(extents(MAX_BUFFERS as u64));
+        let hello = Hello { role: Role::Rank, rank: 3, size: 4, local_rank: 1, local_size: 2, request: 9 };
+        let refused = RefusedCandidate {
+            address: 1 << 40,
+            errno: 17,
+            mapping: (1 << 40, 1 << 41),
+            path: b"/usr/lib/libc.so",
+        };
+        [
+            Message::Hello { hello, command: b"./app -v" },
+            Message::Hello { hello: Hello::of(Role::Library), command: b"" },
+            Message::Ready {
+                territory: Territory::Sanitized,
+                coverage: Coverage::Attaches,
+                reason: b"static",
+            },
+            Message::Ballot { length: 1 << 30, candidates: Ballot::new(&[1 << 44, 1 << 45]) },
+            Message::Ballot { length: 1 << 30, candidates: Ballot::new(&[5 << 21; MAX_CANDIDATES]) },
+            Message::Votes { mask: 0b101, refusal: None },
+            Message::Votes { mask: 0, refusal: Some(refused) },
+            Message::Search { length: 1 << 30, from: 1 << 44, align: 1 << 21 },
+            Message::Hole { address: Some(1 << 44) },
+            Message::Hole { address: None },
+            Message::Agreed { range: range(few), report: b"rank 0 on h" },
+            Message::Agreed { range: range(many), report: &[b'x'; TEXT_MAX] },
+            Message::Go { notice: b"" },
+            Message::Fail { status: 83, prints: true, text: b"no room" },
+            Message::Failed { status: 0, text: b"it cannot" },
+            Message::Gather { sequence: 1, group: 2, size: 3, part: &[0xff; TEXT_MAX] },
+            Message::Gathered { sequence: 1, rank: 2, part: b"" },
+        ]
+    }
+
+    #[test]
+    fn messages_are_parsed_from_their_frames() {
+        for message in samples().into_iter().chain([Message::Mapped, Message::Populated]) {
+            assert_eq!(Message::parse(&encoded(&message)), Ok(message));
+        }
+    }
+
+    #[test]
+    fn a_flipped_bit_gives_an_error_or_a_message_that_is_encoded_again() {
+        for message in samples() {
+            let good = encoded(&message);
+            for at in 0..good.len().min(512) {
+                for bit in 0..8 {
+                    let mut bytes = good.clone();
+                    bytes[at] ^= 1 << bit;
+                    if let Ok(parsed) = Message::parse(&bytes) {
+                        assert_eq!(Message::parse(&encoded(&parsed)), Ok(parsed));
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_missing_number_is_an_error() {
+        for message in samples() {
+            let whole = encoded(&message);
+            let original = FrameRef::parse(&whole).unwrap();
+            let mut buffer = [0; FRAME_MAX];
+            let mut without = FrameWriter::new(&mut buffer, original.kind()).unwrap();
+            for (tag, value) in original.fields().filter(|(tag, _)| *tag != NUMBERS) {
+                without.push(tag, &[value]).unwrap();
+            }
+            let parsed = Message::parse(without.finish());
+            let needs_none = matches!(message, Message::Hole { .. } | Message::Go { .. });
+            assert_eq!(parsed.is_ok(), needs_none, "{message:?}");
+        }
+    }
+
+    #[test]
+    fn unknown_fields_are_ignored_unless_they_are_required() {
+        let message = Message::Go { notice: b"hello" };
+        let with = |tag: u16| {
+            let mut buffer = [0; FRAME_MAX];
+            let mut frame = FrameWriter::new(&mut buffer, Kind::Go as u16).unwrap();
+            frame.push(tag, &[b"of a later build"]).unwrap();
+            frame.push(TEXT, &[b"hello"]).unwrap();
+            frame.finish().to_vec()
+        };
+        assert_eq!(Message::parse(&with(77)), Ok(message));
+        assert_eq!(Message::parse(&with(REQUIRED | 77)), Err(FrameError::Malformed));
+    }
+
+    #[test]
+    fn a_rank_outside_its_job_is_an_error() {
+        let good = Hello { role: Role::Rank, rank: 3, size: 4, local_rank: 1, local_size: 2, request: 9 };
+        let parses = |hello: Hello| Message::parse(&encoded(&Message::Hello { hello, command: b"" })).is_ok();
+        assert!(parses(good) && parses(Hello { size: 0, ..good }));
+        assert!(!parses(Hello { rank: 4, ..good }));
+        assert!(!parses(Hello { local_rank: 2, ..good }));
+        assert!(!parses(Hello { local_size: 1 << 21, ..good }));
+        assert!(!parses(Hello { size: 1 << 41, ..good }));
+    }
+
+    #[test]
+    fn a_range_with_a_part_outside_is_an_error() {
+        let buffers = extents(2);
+        let mut outside = range(&buffers);
+        outside.length -= 1;
+        let message = Message::Agreed { range: outside, report: b"" };
+        assert_eq!(Message::parse(&encoded(&message)), Err(FrameError::Malformed));
+    }
+}

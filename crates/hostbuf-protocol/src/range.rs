@@ -1,0 +1,219 @@
+//! The result of the agreement: an address range, and the parts of it that hold the memory of a
+//! job.
+
+use crate::frame::{FrameRef, numbers};
+use crate::limits::{MAX_BUFFERS, NAME_MAX};
+
+/// The flag in [`Extent::flags`] that includes the pages in core files.
+pub const FLAG_DUMP: u64 = 1 << 63;
+
+/// A part of the agreed range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Part {
+    /// The offset from the agreed address, in bytes.
+    pub offset: u64,
+    /// The length in bytes.
+    pub length: u64,
+}
+
+/// The range of addresses on which all ranks have agreed, and its layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AgreedRange<'a> {
+    /// The agreed address, at which the first buffer begins.
+    pub address: u64,
+    /// The number of bytes reserved at the address.
+    pub length: u64,
+    /// The description of the job, which no process can change.
+    pub identity: Part,
+    /// The state of the buffers, which all processes of the job change. It follows the identity.
+    pub control: Part,
+    /// The buffers.
+    pub buffers: Extents<'a>,
+}
+
+/// One buffer in the agreed range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Extent {
+    /// The buffer's part of the range.
+    pub part: Part,
+    /// The flags of `mmap` in addition to `MAP_SHARED | MAP_FIXED`, and [`FLAG_DUMP`].
+    pub flags: u64,
+    /// The name of the buffer.
+    pub name: Name,
+}
+
+/// The name of a buffer: at most [`NAME_MAX`] bytes without NUL.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+#[repr(transparent)]
+pub struct Name([u8; NAME_MAX + 1]);
+
+impl Name {
+    /// Makes a name of the first [`NAME_MAX`] bytes of `bytes`, up to a NUL.
+    #[must_use]
+    pub fn new(bytes: &[u8]) -> Name {
+        let mut name = Name::default();
+        for (to, &byte) in name.0.iter_mut().zip(bytes).take(NAME_MAX) {
+            if byte == 0 {
+                break;
+            }
+            *to = byte;
+        }
+        name
+    }
+
+    /// Returns the bytes of the name.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        let length = self.0.iter().position(|&b| b == 0).unwrap_or(NAME_MAX);
+        &self.0[..length]
+    }
+}
+
+impl core::fmt::Debug for Name {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "\"{}\"", self.bytes().escape_ascii())
+    }
+}
+
+/// The buffers of a job, in order: a list in memory, or the fields of a received frame.
+#[derive(Clone, Copy)]
+pub struct Extents<'a>(Source<'a>);
+
+#[derive(Clone, Copy)]
+enum Source<'a> {
+    List(&'a [Extent]),
+    Frame(FrameRef<'a>, u16),
+}
+
+impl<'a> Extents<'a> {
+    /// Returns the buffers of a list.
+    #[must_use]
+    pub fn of(list: &'a [Extent]) -> Extents<'a> {
+        Extents(Source::List(list))
+    }
+
+    /// Returns the buffers in the fields of `frame` with this tag, or `None` if one is invalid.
+    pub(crate) fn in_frame(frame: FrameRef<'a>, tag: u16) -> Option<Extents<'a>> {
+        let mut fields = frame.fields().filter(|(found, _)| *found == tag);
+        fields.all(|(_, value)| Extent::decode(value).is_some()).then_some(Extents(Source::Frame(frame, tag)))
+    }
+
+    /// Returns the buffers.
+    pub fn iter(&self) -> impl Iterator<Item = Extent> + use<'a> {
+        let (list, frame) = match self.0 {
+            Source::List(list) => (list, None),
+            Source::Frame(frame, tag) => (&[][..], Some((frame, tag))),
+        };
+        let decoded = frame.into_iter().flat_map(|(frame, tag)| {
+            let fields = frame.fields().filter(move |(found, _)| *found == tag);
+            fields.filter_map(|(_, value)| Extent::decode(value))
+        });
+        list.iter().copied().chain(decoded)
+    }
+
+    /// Returns the number of buffers.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.iter().count()
+    }
+}
+
+impl PartialEq for Extents<'_> {
+    fn eq(&self, other: &Extents<'_>) -> bool {
+        self.iter().eq(other.iter())
+    }
+}
+
+impl Eq for Extents<'_> {}
+
+impl core::fmt::Debug for Extents<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+impl Extent {
+    /// Decodes the value of a field.
+    fn decode(value: &[u8]) -> Option<Extent> {
+        let [offset, length, flags] = numbers(value)?;
+        let name = value.get(24..).filter(|name| name.len() <= NAME_MAX)?;
+        Some(Extent { part: Part { offset, length }, flags, name: Name::new(name) })
+    }
+}
+
+impl AgreedRange<'_> {
+    /// Returns whether every part lies within the range, and the range within the address space.
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        let inside = |part: Part| part.offset.checked_add(part.length).is_some_and(|end| end <= self.length);
+        self.address.checked_add(self.length).is_some()
+            && inside(self.identity)
+            && inside(self.control)
+            && self.identity.offset + self.identity.length == self.control.offset
+            && self.buffers.iter().all(|buffer| inside(buffer.part))
+            && self.buffers.count() <= MAX_BUFFERS
+    }
+
+    /// Returns the number of descriptors that belong to the range: those of the identity, of the
+    /// control page, and of the buffers in order.
+    #[must_use]
+    pub fn descriptors(&self) -> usize {
+        2 + self.buffers.count()
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Returns `count` buffers of one page.
+    pub(crate) fn extents(count: u64) -> Vec<Extent> {
+        let extent = |i: u64| {
+            let name = Name::new(format!("a-buffer-with-a-long-name-{i}").as_bytes());
+            Extent { part: Part { offset: 4096 * i, length: 4096 }, flags: i, name }
+        };
+        (0..count).map(extent).collect()
+    }
+
+    /// Returns a range that contains these buffers.
+    pub(crate) fn range(buffers: &[Extent]) -> AgreedRange<'_> {
+        let end = 4096 * buffers.len() as u64;
+        let identity = Part { offset: end, length: 4096 };
+        let control = Part { offset: end + 4096, length: 8192 };
+        AgreedRange {
+            address: 1 << 40,
+            length: end + 3 * 4096,
+            identity,
+            control,
+            buffers: Extents::of(buffers),
+        }
+    }
+
+    #[test]
+    fn a_part_outside_the_range_is_invalid() {
+        let buffers = extents(3);
+        let good = range(&buffers);
+        assert!(good.is_valid() && good.descriptors() == 5);
+        assert!(!AgreedRange { address: u64::MAX, ..good }.is_valid());
+        assert!(!AgreedRange { length: good.length - 1, ..good }.is_valid());
+        assert!(!AgreedRange { identity: Part { offset: 0, length: 4096 }, ..good }.is_valid());
+        assert!(!AgreedRange { control: Part { length: u64::MAX, ..good.control }, ..good }.is_valid());
+        assert!(!AgreedRange { control: Part { offset: 0, ..good.control }, ..good }.is_valid());
+        let mut outside = buffers.clone();
+        outside[2].part.offset = u64::MAX;
+        assert!(!AgreedRange { buffers: Extents::of(&outside), ..good }.is_valid());
+    }
+
+    #[test]
+    fn a_range_has_a_largest_number_of_buffers() {
+        for (count, valid) in [(MAX_BUFFERS, true), (MAX_BUFFERS + 1, false)] {
+            assert_eq!(range(&extents(count as u64)).is_valid(), valid, "{count}");
+        }
+    }
+
+    #[test]
+    fn a_long_name_is_cut_and_a_nul_ends_it() {
+        assert_eq!(Name::new(&[b'x'; 40]).bytes(), [b'x'; NAME_MAX]);
+        assert_eq!(Name::new(b"ab\0cd").bytes(), b"ab");
+    }
+}

@@ -1,0 +1,113 @@
+//! Voting in the place of a program into which nothing can be preloaded.
+
+use hostbuf_agent::exit_class::ExitClass;
+use hostbuf_agent::job_error::JobError;
+use hostbuf_os::{FrameSocket, Packet, Received};
+use hostbuf_protocol::ballot::{self, Holds};
+use hostbuf_protocol::frame::{self, FrameError};
+use hostbuf_protocol::message::{Coverage, Message, RefusedCandidate, Territory};
+
+use crate::program::Program;
+
+/// Votes for a program that cannot vote by itself, for the reason `why`, with the segments that it
+/// will map at fixed addresses and the addresses that are free in this process. Returns the value
+/// of [`ENV_REPORT`](hostbuf_protocol::environment::ENV_REPORT) when all ranks may run.
+pub(super) fn vote_for(program: &Program, why: &str, channel: &FrameSocket) -> Result<String, JobError> {
+    let gone =
+        || JobError::new(ExitClass::Agent, "the agent of this host ended before the buffer was agreed on");
+    let send = |message: &Message<'_>| channel.send(message, &[]).map_err(|_| gone());
+    let coverage = if program.can_attach { Coverage::Attaches } else { Coverage::None };
+    send(&Message::Ready { territory: Territory::Anywhere, coverage, reason: why.as_bytes() })?;
+    let mut report = String::new();
+    let mut holds = Holds::new(Territory::Anywhere);
+    loop {
+        let Ok(Received::Packet(packet)) = channel.receive() else { return Err(gone()) };
+        match understood(&packet)? {
+            message @ Message::Ballot { length, candidates } => {
+                let vote = ballot::answer(&mut holds, &message, |reply| match reply {
+                    Message::Votes { mask, refusal } => {
+                        let own = strike(program, candidates.as_slice(), length as usize, *mask);
+                        let refusal = refusal.or(own.1);
+                        send(&Message::Votes { mask: own.0, refusal })
+                    }
+                    other => send(other),
+                });
+                vote.unwrap_or_else(|| Err(gone()))?;
+            }
+            Message::Search { length, from, align } => {
+                let hole = search(program, &mut holds, [length, from, align].map(|n| n as usize));
+                send(&Message::Hole { address: hole.map(|hole| hole as u64) })?;
+            }
+            Message::Agreed { report: text, .. } => {
+                report = String::from_utf8_lossy(text).into_owned();
+                send(&Message::Mapped)?;
+            }
+            Message::Go { notice } => {
+                if !notice.is_empty() {
+                    hostbuf_agent::complain!("hostbuf exec: {}", String::from_utf8_lossy(notice));
+                }
+                return Ok(report);
+            }
+            Message::Fail { status, prints, text } => {
+                if prints {
+                    hostbuf_agent::complain!("hostbuf: {}", String::from_utf8_lossy(text));
+                }
+                std::process::exit(i32::from(status));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Returns the message in a packet of the agent.
+fn understood(packet: &Packet) -> Result<Message<'_>, JobError> {
+    packet.message().map_err(|error| {
+        let why = match error {
+            FrameError::OtherVersion(theirs) => format!(
+                "the agent of this host has another version of hostbuf (protocol {theirs}, this program has {}): use one \
+                 installation",
+                frame::VERSION
+            ),
+            FrameError::Malformed => "the agent of this host sent an invalid message".to_owned(),
+        };
+        JobError::new(ExitClass::Agent, why)
+    })
+}
+
+/// Returns the votes without those for candidates that the program's own segments will cover, and
+/// the first such candidate.
+fn strike<'a>(
+    program: &'a Program,
+    candidates: &[usize],
+    length: usize,
+    mask: u64,
+) -> (u64, Option<RefusedCandidate<'a>>) {
+    let (mut rest, mut first) = (mask, None);
+    for (i, &address) in candidates.iter().enumerate().filter(|(i, _)| mask & 1 << i != 0) {
+        let covered =
+            program.segments.iter().find(|&&(start, end)| start < address + length && address < end);
+        if let Some(&(start, end)) = covered {
+            rest &= !(1 << i);
+            first = first.or(Some(RefusedCandidate {
+                address: address as u64,
+                errno: libc::EEXIST as u64,
+                mapping: (start as u64, end as u64),
+                path: program.path.as_os_str().as_encoded_bytes(),
+            }));
+        }
+    }
+    (rest, first)
+}
+
+/// Returns the lowest hole of this length, at or above an address, with an alignment, that also
+/// avoids the program's segments.
+fn search(program: &Program, holds: &mut Holds, [length, mut from, align]: [usize; 3]) -> Option<usize> {
+    let align = align.checked_next_power_of_two()?;
+    loop {
+        let hole = holds.hole(from, length, align)?;
+        match program.segments.iter().find(|&&(start, end)| start < hole + length && hole < end) {
+            Some(&(_, end)) => from = end.next_multiple_of(align),
+            None => return Some(hole),
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! A later image of a job: a child of a rank, a program that a rank has become, or a spawned
+//! process. It maps the agreed range, or ends with an error.
+
+use hostbuf_protocol::ballot::{Holds, Refusal};
+use hostbuf_protocol::frame::FrameError;
+use hostbuf_protocol::message::{Hello, Message, Role, Territory};
+use hostbuf_protocol::range::AgreedRange;
+use hostbuf_raw::syscall::{self as raw, Errno};
+
+use crate::connection::{PacketBuffer, mapping_error, send};
+use crate::rank::other_version;
+use crate::text::Line;
+
+/// Gets the memory from the agent that listens on `name`. Receives the message with the agreed
+/// range into `agreed`.
+///
+/// # Errors
+/// The error of connecting, or `None` if the connection closed without an answer, as at the end of
+/// a job.
+pub(crate) fn attach(
+    name: &[u8],
+    territory: Territory,
+    agreed: &mut PacketBuffer,
+) -> Result<(), Option<Errno>> {
+    let fd = raw::connect(name).map_err(Some)?;
+    let attached = attach_over(fd, territory, agreed);
+    raw::close(fd);
+    agreed.close();
+    attached.ok_or(None)
+}
+
+fn attach_over(fd: i32, territory: Territory, packet: &mut PacketBuffer) -> Option<()> {
+    // Any user can take a name; another user's socket does not belong to the job's agent.
+    if raw::peer_uid(fd) != Ok(raw::euid()) {
+        return None;
+    }
+    send(fd, &Message::Hello { hello: Hello::of(Role::Late), command: b"" }).ok()?;
+    packet.receive(fd).ok()?;
+    let range = match packet.message() {
+        Ok(Message::Agreed { range, .. }) => range,
+        Err(FrameError::OtherVersion(theirs)) => {
+            other_version(theirs).say();
+            raw::exit(1)
+        }
+        _ => return None,
+    };
+    let mut holds = Holds::new(territory);
+    if let Err(refusal) = holds.take(&range) {
+        let line = describe(&refusal, &range);
+        line.say();
+        let _ = send(fd, &Message::Failed { status: 0, text: line.bytes() });
+        raw::exit(1);
+    }
+    let descriptors = packet.descriptors();
+    if let Err(errno) = holds.map(&range, descriptors) {
+        let why = mapping_error(errno, descriptors.len(), range.descriptors());
+        Line::new(format_args!("hostbuf: process {} has no buffer at {:#x}: ", raw::pid(), range.address))
+            .and(why.bytes())
+            .say();
+        raw::exit(1);
+    }
+    let _ = send(fd, &Message::Mapped);
+    Some(())
+}
+
+/// Describes why this process cannot have the agreed range.
+fn describe(refusal: &Refusal, range: &AgreedRange<'_>) -> Line {
+    let (start, end) = refusal.mapping;
+    let line = Line::new(format_args!(
+        "hostbuf: process {} cannot have the job's buffer at {:#x} ({} bytes): ",
+        raw::pid(),
+        range.address,
+        range.length
+    ));
+    let line = if start == 0 && refusal.errno == Errno::NOMEM {
+        line.and(b"the address space is limited (`ulimit -v`)")
+    } else if start == 0 {
+        line.and(Line::new(format_args!("the range is refused, error {}", refusal.errno.0)).bytes())
+    } else {
+        let path = if refusal.path().is_empty() { b"an anonymous mapping" } else { refusal.path() };
+        line.and(path).and(Line::new(format_args!(" stands at {start:#x}-{end:#x}")).bytes())
+    };
+    line.and(b". It is a later image of a rank: run it directly under `hostbuf exec`, so that it votes.")
+}

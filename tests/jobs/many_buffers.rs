@@ -1,0 +1,101 @@
+//! Jobs with many buffers, and the environment variables with the address and size of each.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+
+use hostbuf_protocol::limits::MAX_BUFFERS;
+
+use crate::harness::{Outcome, can_simulate, flavours, hostbuf, simulated};
+use crate::watched::probe;
+
+/// Returns the options for `count` lazy buffers named `b-0`, `b-1`, ..., of 1, 2, ... pages.
+fn options(count: usize) -> Vec<String> {
+    (0..count).map(|i| format!("--buffer=name=b-{i},size={},lazy", (i + 1) * 4096 - 1)).collect()
+}
+
+fn run(count: usize, ranks: &str, program: &[&str]) -> Outcome {
+    let mut command = Command::new("timeout");
+    command.args(["60"]).arg(hostbuf()).args(["run", "--launcher", "local", "-n", ranks]);
+    Outcome::of(command.args(options(count)).arg("--").args(program))
+}
+
+/// Returns the variables that a program printed, one in a line.
+fn variables(text: &str) -> BTreeMap<&str, &str> {
+    text.lines().filter(|line| line.starts_with("HOSTBUF_")).filter_map(|line| line.split_once('=')).collect()
+}
+
+fn address(text: &str) -> u64 {
+    u64::from_str_radix(text.strip_prefix("0x").expect("it begins with 0x"), 16)
+        .expect("a hexadecimal number")
+}
+
+/// Asserts that the variables state the addresses and sizes of `count` buffers of [`options`].
+#[track_caller]
+fn are_complete(variables: &BTreeMap<&str, &str>, count: usize) {
+    let mut end = 0;
+    for i in 0..count {
+        let at = address(variables[&format!("HOSTBUF_ADDRESS_b_{i}")[..]]);
+        let size: u64 = variables[&format!("HOSTBUF_SIZE_b_{i}")[..]].parse().expect("a number");
+        assert!(at > end && at.is_multiple_of(2 << 20), "buffer {i} at {at:#x}");
+        assert!(size >= (i as u64 + 1) * 4096 && size.is_multiple_of(4096), "buffer {i} of {size} bytes");
+        end = at + size;
+    }
+    assert_eq!(variables["HOSTBUF_ADDRESS"], variables["HOSTBUF_ADDRESS_b_0"]);
+    assert_eq!(variables["HOSTBUF_SIZE"], variables["HOSTBUF_SIZE_b_0"]);
+    let named = variables.keys().filter(|name| name.contains("_b_")).count();
+    assert_eq!(named, 2 * count, "nothing else");
+}
+
+#[test]
+fn every_buffer_has_its_variables_in_every_rank_and_its_children() {
+    for count in [1, 17, MAX_BUFFERS] {
+        let outcome = run(count, "2", &["sh", "-c", "env; env sh -c env"]).ok();
+        assert_eq!(outcome.said(), [""; 0]);
+        let mut images = Vec::new();
+        for part in outcome.stdout.split("HOSTBUF_ADDRESS=").skip(1) {
+            images.push(address(part.lines().next().expect("a line")));
+        }
+        assert_eq!(images.len(), 4);
+        assert!(images.iter().all(|at| *at == images[0]));
+        are_complete(&variables(&outcome.stdout), count);
+    }
+}
+
+#[test]
+fn the_library_finds_as_many_buffers_as_the_variables() {
+    let outcome = run(MAX_BUFFERS, "2", &[&probe(), "names"]).ok();
+    let lines = outcome.lines("names ");
+    assert_eq!(lines.len(), 2, "{outcome:?}");
+    assert!(
+        lines.iter().all(|line| line == &format!("{MAX_BUFFERS} all as the variables state")),
+        "{lines:?}"
+    );
+}
+
+#[test]
+fn a_limit_of_open_files_below_the_number_of_buffers_is_reported() {
+    let script = format!(
+        "exec {} run --launcher local -n 1 {} -- sh -c 'ulimit -n 64; exec env true'",
+        hostbuf().display(),
+        options(100).join(" ")
+    );
+    let outcome = Outcome::of(Command::new("timeout").args(["60", "sh", "-c", &script]));
+    assert_ne!(outcome.status, 0, "{outcome:?}");
+    let words = ["descriptors", "ulimit -n"];
+    let line = outcome.said().into_iter().find(|line| words.iter().all(|word| line.contains(word)));
+    assert!(line.is_some(), "{outcome:?}");
+}
+
+#[test]
+fn ranks_on_two_hosts_have_the_variables_under_every_mpi() {
+    if !can_simulate() {
+        return;
+    }
+    let options = options(17).join(" ");
+    for flavour in flavours() {
+        let run = format!("$HOSTBUF run -n 4 --mpirun $MPIRUN --host h0:2,h1:2 {options} -- env");
+        let outcome = simulated(2, &flavour, &run).ok();
+        assert_eq!(outcome.stdout.matches("HOSTBUF_SIZE_b_16=").count(), 4, "{flavour}: {outcome:?}");
+        are_complete(&variables(&outcome.stdout), 17);
+    }
+}
