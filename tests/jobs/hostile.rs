@@ -13,7 +13,7 @@ use hostbuf_protocol::frame::{self, FRAME_MAX, FrameError, FrameWriter};
 use hostbuf_protocol::limits::TEXT_MAX;
 use hostbuf_protocol::message::{Hello, Message, Role};
 
-use crate::harness::{Outcome, eventually, hostbuf};
+use crate::harness::{Outcome, eventually, fixture, hostbuf};
 use crate::other_user::OtherUser;
 use crate::watched::{ARRIVAL, Job, SOON, Scratch, hold, kill_now, probe};
 
@@ -241,6 +241,43 @@ fn a_client_of_another_version_gets_an_answer_and_harms_nothing() {
     assert_eq!(Message::parse(&of_next_version(packet)), Err(FrameError::OtherVersion(frame::VERSION + 1)));
     assert!(matches!(socket::receive(client.as_fd(), FRAME_MAX), Ok(ReceivedPacket::End)));
     ends_well(&mut job);
+}
+
+#[test]
+fn an_agent_of_another_version_is_reported_by_every_kind_of_client() {
+    let name = format!("hostbuf/{}/version-{}", nix::unistd::geteuid(), std::process::id());
+    let listener = socket::listen_on(&name).expect("the name is free");
+    let run = |command: &mut Command| {
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the command starts");
+        let mut client = None;
+        eventually("it connects", ARRIVAL, || {
+            client = client.take().or(socket::accept(listener.as_fd()).expect("it listens"));
+            client.is_some() || child.try_wait().expect("it is a child").is_some()
+        });
+        let client = client.expect("it has connected");
+        let fail = encode(&Message::Fail { status: 86, prints: true, text: b"unreadable" });
+        send(&client, &of_next_version(fail));
+        child.wait_with_output().expect("it ends")
+    };
+    let versions = [format!("protocol {}", frame::VERSION + 1), format!("has {}", frame::VERSION)];
+    let reports = |output: std::process::Output, what: &str| {
+        let text = String::from_utf8_lossy(&output.stderr);
+        let line = text.lines().find(|line| versions.iter().all(|version| line.contains(version)));
+        assert!(line.is_some() && !output.status.success(), "{what}: {:?} {text}", output.status);
+    };
+    let exec = ["exec", "--socket", &name, "--names", "default", "--"];
+    // The preloaded object of a rank; `hostbuf exec` in the place of a static program; the library.
+    reports(run(Command::new(hostbuf()).args(exec).arg("true")), "a rank");
+    let fixed = fixture("cc", "show.c", &["-static"]);
+    if let Ok(fixed) = fixed {
+        reports(run(Command::new(hostbuf()).args(exec).arg(fixed)), "a static rank");
+    }
+    reports(run(Command::new(probe()).arg("names").env("HOSTBUF_JOB", &name)), "the library");
 }
 
 #[test]

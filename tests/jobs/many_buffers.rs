@@ -1,12 +1,14 @@
 //! Jobs with many buffers, and the environment variables with the address and size of each.
 
 use std::collections::BTreeMap;
-use std::process::Command;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 
 use hostbuf_protocol::limits::MAX_BUFFERS;
 
-use crate::harness::{Outcome, can_simulate, flavours, hostbuf, simulated};
-use crate::watched::probe;
+use crate::harness::{Outcome, can_simulate, eventually, fixture, flavours, hostbuf, simulated};
+use crate::other_user::OtherUser;
+use crate::watched::{ARRIVAL, probe};
 
 /// Returns the options for `count` lazy buffers named `b-0`, `b-1`, ..., of 1, 2, ... pages.
 fn options(count: usize) -> Vec<String> {
@@ -98,4 +100,39 @@ fn ranks_on_two_hosts_have_the_variables_under_every_mpi() {
         assert_eq!(outcome.stdout.matches("HOSTBUF_SIZE_b_16=").count(), 4, "{flavour}: {outcome:?}");
         are_complete(&variables(&outcome.stdout), 17);
     }
+}
+
+#[test]
+fn descriptors_on_their_way_delay_the_ranks_and_fail_none() {
+    // The kernel counts descriptors that are in sockets against the user's limit of open files, but
+    // not those of root.
+    let Some(other) = OtherUser::new("the limit of descriptors on their way") else { return };
+    let in_flight = fixture("cc", "in_flight.c", &[]).expect("a C compiler is there");
+    let (in_flight, program) = (other.program(in_flight.to_str().expect("UTF-8")), other.program(&probe()));
+    let full = other.own_folder("state").join("full");
+    let mut sender = other.command(&in_flight);
+    let mut sender = sender.arg("200").arg(&full).stdin(Stdio::piped()).spawn().expect("the program starts");
+    eventually("descriptors are on their way", ARRIVAL, || full.exists());
+    let script = format!(
+        "ulimit -n 100; exec {} run --launcher local -n 4 {} -- {program} names",
+        other.hostbuf().display(),
+        options(20).join(" ")
+    );
+    let mut job = other.command("timeout");
+    job.args(["60", "sh", "-c", &script]).env("HOSTBUF_LOG", "hostbuf_agent=debug");
+    let mut job = job
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the command starts");
+    let mut lines = BufReader::new(job.stderr.take().expect("it is a pipe")).lines();
+    let waits = lines.any(|line| line.is_ok_and(|line| line.contains("the packet waits")));
+    drop(sender.stdin.take());
+    let rest: Vec<String> = lines.map_while(Result::ok).filter(|line| line.contains("hostbuf: ")).collect();
+    let output = job.wait_with_output().expect("it ends");
+    let _ = sender.wait();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(waits && output.status.success(), "{:?} {text} {rest:?}", output.status);
+    assert_eq!(text.matches("names 20 all").count(), 4, "{text}");
 }

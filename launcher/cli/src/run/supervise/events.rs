@@ -37,6 +37,9 @@ impl Launcher<'_> {
             self.hear(&line);
         }
         let noise = self.agent_noise.read();
+        if std::env::var_os("HOSTBUF_LOG").is_some() {
+            noise.iter().for_each(|line| hostbuf_agent::complain!("{line}"));
+        }
         if noise.iter().any(|line| self.command.engine.reports_unreachable_host(line)) {
             self.unreachable.get_or_insert_with(Instant::now);
         }
