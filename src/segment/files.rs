@@ -16,7 +16,7 @@ use crate::segment::options::BufferOptions;
 use crate::segment::phase::Phase;
 use hostbuf_memory::memfd::{self, Backing};
 use hostbuf_memory::populate::{self, Workers};
-use hostbuf_memory::{Pages, space};
+use hostbuf_memory::{Pages, create_all, creation_error};
 
 /// The memory of a job on one host, referenced by its descriptors and not yet mapped.
 #[derive(Debug)]
@@ -46,13 +46,6 @@ pub const IDENTITY_NAME: &str = "/identity";
 /// The end of the control page's file name, behind the number of the job.
 pub const CONTROL_NAME: &str = "/control";
 
-/// Returns the error of a memory file that could not be created, with the remedy for a limit on the
-/// length of files.
-fn creation_error(doing: String, source: std::io::Error) -> Error {
-    let remedy = if source.raw_os_error() == Some(libc::EFBIG) { " (raise `ulimit -f`)" } else { "" };
-    Error::os(doing + remedy)(source)
-}
-
 impl Segments {
     /// Checks that there is enough memory for all `buffers`, and creates their memory files, which
     /// have no pages yet.
@@ -62,24 +55,16 @@ impl Segments {
     pub fn create(job: u128, buffers: &[BufferOptions]) -> Result<Segments> {
         let _span = info_span!("create", buffers = buffers.len()).entered();
         let demands: Vec<_> = buffers.iter().map(BufferOptions::demand).collect();
-        let resolved = space::resolve_all(&demands);
-        space::check(&demands, &resolved)?;
+        let names: Vec<_> = buffers.iter().map(|options| file_name(job, &options.name)).collect();
+        let files = create_all(&demands, &names)?;
         let length = ControlLayout::new(buffers.len()).length();
         let control = memfd::create(&file_name(job, CONTROL_NAME), length, Backing::Shmem)
             .map_err(|e| creation_error("making the control page's memory file".into(), e))?;
         let mut segments = Segments { job, control, buffers: Vec::new() };
-        for (options, &pages) in buffers.iter().zip(&resolved) {
-            let length = options.pages.round_up(options.size);
-            let backing = match pages {
-                Pages::Huge2M | Pages::Huge1G => Backing::Hugetlb(pages.size()),
-                _ => Backing::Shmem,
-            };
-            let fd = memfd::create(&file_name(job, &options.name), length, backing).map_err(|e| {
-                creation_error(format!("making a memory file of {length} bytes on pages {pages}"), e)
-            })?;
+        for (options, (fd, pages)) in buffers.iter().zip(files) {
             let mut identity = BufferIdentity::new(&options.name, pages);
             identity.size = options.size;
-            identity.length = length;
+            identity.length = options.pages.round_up(options.size);
             identity.lazy = options.lazy;
             identity.dump = options.dump;
             identity.inode = memfd::inode(fd.as_fd()).map_err(Error::os("fstat of a memory file"))?;

@@ -319,6 +319,20 @@ fn reserved_huge_pages_are_used_and_their_absence_is_an_error_on_request() {
     assert_eq!(outcome.lines("touched 31457280 pages 2m ").len(), 1, "{outcome:?}");
 }
 
+#[test]
+fn jobs_that_see_the_same_free_pages_get_others_where_auto_permits() {
+    let Some(_pool) = Pool::of(20) else { return };
+    let probe = probe();
+    let outcomes: Vec<Outcome> = std::thread::scope(|scope| {
+        let start = |_| scope.spawn(|| local(1, "40M", &[], &[&probe, "touch"]));
+        let jobs: Vec<_> = (0..6).map(start).collect();
+        jobs.into_iter().map(|job| job.join().expect("it returns")).collect()
+    });
+    for outcome in outcomes {
+        assert_eq!(outcome.ok().lines("touched 41943040 pages ").len(), 1);
+    }
+}
+
 /// A process may not have transparent huge pages: `auto` uses small pages, and a request for
 /// transparent ones is refused.
 #[test]

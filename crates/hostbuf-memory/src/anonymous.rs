@@ -4,12 +4,12 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use hostbuf_os::memory;
 
+use crate::create::create_all;
 use crate::error::{Error, Result};
 use crate::mapping::{FileMapping, Refused};
-use crate::memfd::{self, Backing};
 use crate::pages::Pages;
 use crate::populate::{self, Workers};
-use crate::space::{self, Demand};
+use crate::space::Demand;
 
 /// A memory file of this process, populated and mapped at an address of the kernel's choice.
 /// Dropping it unmaps the file. It is shared with forked children and excluded from core files.
@@ -32,15 +32,9 @@ impl AnonymousSegment {
         if demand.size == 0 {
             return Err(Error::Invalid { what: "invalid size 0: expected at least one byte".into() });
         }
-        let pages = space::resolve(demand);
-        space::check(&[demand], &[pages])?;
         let length = demand.pages.round_up(demand.size);
-        let backing = match pages {
-            Pages::Huge2M | Pages::Huge1G => Backing::Hugetlb(pages.size()),
-            _ => Backing::Shmem,
-        };
-        let file = memfd::create(name, length, backing)
-            .map_err(Error::os(format!("making a memory file of {length} bytes on pages {pages}")))?;
+        let created = create_all(&[demand], &[name.to_owned()])?;
+        let (file, pages) = created.into_iter().next().expect("one file for one demand");
         if !demand.lazy {
             let strict = demand.pages == Pages::Transparent;
             populate::populate(file.as_fd(), length, pages, strict, workers, &mut |_| {})?;

@@ -7,6 +7,7 @@
 //! at once with several workers.
 
 mod anonymous;
+mod create;
 pub mod error;
 mod mapping;
 pub mod memfd;
@@ -15,5 +16,6 @@ pub mod populate;
 pub mod space;
 
 pub use anonymous::AnonymousSegment;
+pub use create::{create_all, creation_error};
 pub use error::{Error, NoSpace, Result};
 pub use pages::Pages;

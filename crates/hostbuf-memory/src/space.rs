@@ -130,6 +130,11 @@ pub fn resolve_all(demands: &[Demand]) -> Vec<Pages> {
     resolve_within(demands, &free_in_pool)
 }
 
+/// Resolves [`Pages::Auto`] for each of `demands` as if the pools were empty.
+pub(crate) fn resolve_without_pools(demands: &[Demand]) -> Vec<Pages> {
+    resolve_within(demands, &|_| 0)
+}
+
 /// Resolves the pages of `demands` for pools in which `free` returns the number of free bytes for a
 /// page size.
 fn resolve_within(demands: &[Demand], free: &dyn Fn(u64) -> u64) -> Vec<Pages> {
@@ -150,18 +155,12 @@ fn resolve_within(demands: &[Demand], free: &dyn Fn(u64) -> u64) -> Vec<Pages> {
     demands.iter().map(&mut one).collect()
 }
 
-/// Returns the kind of pages that `demand` gets on this host now if it is the only one.
-#[must_use]
-pub fn resolve(demand: Demand) -> Pages {
-    resolve_one(demand, &[], &free_in_pool)
-}
-
 fn pool_of(page: u64) -> Pages {
     if page == 1 << 30 { Pages::Huge1G } else { Pages::Huge2M }
 }
 
 /// Returns the number of free bytes in the pool of pages of `page` bytes.
-fn free_in_pool(page: u64) -> u64 {
+pub(crate) fn free_in_pool(page: u64) -> u64 {
     memory::huge_pool(page).map_or(0, |pool| pool.free * page)
 }
 
