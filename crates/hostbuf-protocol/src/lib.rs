@@ -1,7 +1,7 @@
 //! The protocol between a job's ranks and the agent of their host: [frames](frame), the
 //! [messages](message) in them, [candidates] for the agreed address, [holds](ballot) of them, the
-//! [table of contents](contents) of a job's memory, and the [environment variables](environment) of
-//! a rank.
+//! form of an [error](failure) between processes, the [table of contents](contents) of a job's
+//! memory, and the [environment variables](environment) of a rank.
 //!
 //! The crate depends only on `core`: the library, the agent and the preloaded object contain the
 //! same code.
@@ -12,6 +12,7 @@ pub mod ballot;
 pub mod candidates;
 pub mod contents;
 pub mod environment;
+pub mod failure;
 pub mod frame;
 pub mod limits;
 pub mod message;
