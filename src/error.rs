@@ -4,6 +4,7 @@ use std::{fmt, io};
 
 pub use hostbuf_memory::NoSpace;
 pub use hostbuf_os::Bytes;
+use hostbuf_protocol::failure::ErrorClass;
 use hostbuf_register::InvalidSpan;
 
 pub use crate::attach_error::AttachError;
@@ -177,6 +178,8 @@ pub enum Error {
         host: String,
         /// The rank that failed.
         rank: usize,
+        /// The class of its error.
+        class: ErrorClass,
         /// The message of its error.
         message: String,
     },
@@ -215,7 +218,7 @@ impl fmt::Display for Error {
                 write!(f, "collective operation {operation} failed: {why}")
             }
             Error::Register(error) => error.fmt(f),
-            Error::Elsewhere { host, rank, message } => write!(f, "rank {rank} on {host}: {message}"),
+            Error::Elsewhere { host, rank, message, .. } => write!(f, "rank {rank} on {host}: {message}"),
         }
     }
 }
@@ -297,6 +300,35 @@ impl Error {
             Error::Collective { .. } => "Collective",
             Error::Register(error) => error.kind(),
             Error::Elsewhere { .. } => "Elsewhere",
+        }
+    }
+
+    /// Returns the class, by which programs act on an error and commands exit. The class of an
+    /// error of another rank is the one that it has there.
+    #[must_use]
+    pub fn class(&self) -> ErrorClass {
+        use hostbuf_register::Error as Register;
+        match self {
+            Error::Unsupported { .. } | Error::Memory(_) => ErrorClass::Unsupported,
+            Error::NoSpace(_) => ErrorClass::NoSpace,
+            Error::Disagreed { .. } => ErrorClass::Disagreed,
+            Error::Invalid { .. } => ErrorClass::Invalid,
+            Error::Os { .. } => ErrorClass::Os,
+            Error::Attach(_) => ErrorClass::Attach,
+            Error::Lost { .. } => ErrorClass::Lost,
+            Error::Corrupt { .. } => ErrorClass::Corrupt,
+            Error::Full { .. } => ErrorClass::Full,
+            Error::Fill { .. } => ErrorClass::Fill,
+            Error::Peer { .. } => ErrorClass::Peer,
+            Error::Freeze { .. } => ErrorClass::Freeze,
+            Error::Replicate { .. } => ErrorClass::Replicate,
+            Error::Collective { .. } => ErrorClass::Collective,
+            Error::Register(Register::Registration { .. }) => ErrorClass::Registration,
+            Error::Register(Register::Budget { .. }) => ErrorClass::Budget,
+            Error::Register(Register::Limit { .. }) => ErrorClass::Limit,
+            Error::Register(Register::Forked) => ErrorClass::Forked,
+            Error::Register(_) => ErrorClass::General,
+            Error::Elsewhere { class, .. } => *class,
         }
     }
 

@@ -262,7 +262,7 @@ mod tests {
                 .into(),
             register::Error::Limit { device: text(), asked: 1, block: 1, registered: 0, limit: 0 }.into(),
             register::Error::Forked.into(),
-            Error::Elsewhere { host: text(), rank: 0, message: text() },
+            Error::Elsewhere { host: text(), rank: 0, class: library::ErrorClass::General, message: text() },
         ]
     }
 

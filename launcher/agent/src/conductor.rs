@@ -19,7 +19,7 @@ use hostbuf_protocol::candidates::Ballot;
 
 use super::exit_class::ExitClass;
 use super::group::Open;
-use super::job_error::{JobError, first_error};
+use super::job_error::{JobError, all_or_first_error};
 use super::orders::{Answer, Event, Order, Question, StationHandle, Uncovered};
 use super::report::Report;
 use super::spec::Spec;
@@ -39,7 +39,7 @@ const TELL: Duration = Duration::from_millis(200);
 pub(super) fn run(spec: &Spec, open: Open, station: &StationHandle, ending: &OnceLock<Instant>) {
     if catch_unwind(AssertUnwindSafe(|| conduct(spec, open, station, ending))).is_err() {
         let message = format!("the agent on {} panicked; its message is above", process::host_name());
-        let error = JobError::new(ExitClass::General, message);
+        let error = JobError::new(ExitClass::Defect, message);
         Report::Failed(error.clone()).print();
         station.order(Order::Fail(error));
     }
@@ -112,8 +112,8 @@ fn conduct(spec: &Spec, open: Open, station: &StationHandle, ending: &OnceLock<I
 /// some engines crash.
 fn find_program(spec: &Spec) -> std::result::Result<(), JobError> {
     let Some(name) = &spec.program else { return Ok(()) };
-    let Err(JobError { class, message }) = lookup::find(name.as_ref()) else { return Ok(()) };
-    Err(JobError::new(class, format!("{message} on {}", process::host_name())))
+    let on_this_host = |message| format!("{message} on {}", process::host_name());
+    lookup::find(name.as_ref()).map(drop).map_err(|error| error.map_message(on_this_host))
 }
 
 /// Returns the number of microseconds since an instant.
@@ -167,7 +167,7 @@ fn agree(
     segments: std::result::Result<Segments, JobError>,
     phases: [u64; Phase::COUNT],
 ) -> std::result::Result<Agreed, JobError> {
-    let segments = first_error(group, segments)?;
+    let segments = all_or_first_error(group, segments)?;
     let stop = match steps(spec, group, station, segments, phases) {
         Ok(outcome) => return Ok(outcome),
         Err(stop) => stop,
@@ -177,7 +177,7 @@ fn agree(
         Stop::Here(error) => Err(error),
         Stop::There => Ok(()),
     };
-    first_error(group, told)?;
+    all_or_first_error(group, told)?;
     Err(Error::Collective { operation: "agree", why: "an agent stopped without a message".into() }.into())
 }
 
@@ -284,7 +284,7 @@ fn event(station: &StationHandle) -> std::result::Result<Event, JobError> {
 
 /// Returns the error of an agent whose station has ended.
 fn is_ending() -> JobError {
-    JobError::new(ExitClass::Agent, "the agent is ending")
+    JobError::new(ExitClass::Attach, "the agent is ending")
 }
 
 /// The ranks that have connected to their agents.
@@ -396,7 +396,7 @@ impl Everybody<'_> {
         self.station.order(Order::Ask(question));
         match event(self.station)? {
             Event::Answered(answer) => Ok(answer),
-            _ => Err(JobError::new(ExitClass::Agent, "the ranks sent an unexpected answer")),
+            _ => Err(JobError::new(ExitClass::Attach, "the ranks sent an unexpected answer")),
         }
     }
 

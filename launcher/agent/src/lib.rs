@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::SigSet;
 
-use exit_class::ExitClass;
+use exit_class::{ExitClass, end, exit_code};
 use group::Open;
 use job_error::JobError;
 use report::Report;
@@ -58,12 +58,12 @@ pub fn main(arguments: impl Iterator<Item = String>, open: Open) -> ExitCode {
         Ok(spec) => spec,
         Err(error) => {
             let message = format!("{error}. Only `hostbuf run` and `hostbuf exec` start this program");
-            return ExitClass::Usage.end("hostbuf-agent", message);
+            return end("hostbuf-agent", ExitClass::Invalid, message);
         }
     };
     let failed = |error: hostbuf::Error| {
         let error = JobError::from(error);
-        let status = error.class.into();
+        let status = exit_code(error.class);
         Report::Failed(error).print();
         status
     };
@@ -80,17 +80,17 @@ pub fn main(arguments: impl Iterator<Item = String>, open: Open) -> ExitCode {
         Ok(conductor) => conductor,
         Err(error) => return failed(unstarted_thread(error)),
     };
-    let end = station.serve();
+    let served = station.serve();
     // An engine may hang in its shutdown, so the agent waits for it for a limited time only.
-    let served = Instant::now();
+    let served_at = Instant::now();
     let patience = |ending: Option<&Instant>| match ending {
-        Some(begun) if !end.called_off => begun.elapsed() < Duration::from_secs(10),
-        _ => served.elapsed() < Duration::from_secs(2),
+        Some(begun) if !served.called_off => begun.elapsed() < Duration::from_secs(10),
+        _ => served_at.elapsed() < Duration::from_secs(2),
     };
     // From here on the signals have their default effect.
     let _ = SigSet::all().thread_unblock();
-    while !conductor.is_finished() && patience(ending.get()) && !has_ended(end.lifeline.as_ref()) {
+    while !conductor.is_finished() && patience(ending.get()) && !has_ended(served.lifeline.as_ref()) {
         std::thread::sleep(Duration::from_millis(1));
     }
-    std::process::exit(end.status)
+    std::process::exit(served.status)
 }

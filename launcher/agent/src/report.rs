@@ -93,7 +93,7 @@ impl Report {
                 "without": without,
                 "attaching": attaching,
             }),
-            Report::Failed(JobError { class, message }) => {
+            Report::Failed(JobError { class, message, .. }) => {
                 json!({"hostbuf": "failed", "status": class.status(), "message": message})
             }
         };

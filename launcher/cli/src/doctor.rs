@@ -24,7 +24,7 @@ use hostbuf::{BufferOptions, Bytes};
 use serde_json::{Value, json};
 
 use crate::finding::{Finding, Mark};
-use hostbuf_agent::exit_class::ExitClass;
+use hostbuf_agent::exit_class::{ExitClass, end, exit_code};
 
 /// Check what this host supports, and print a command for each shortfall.
 ///
@@ -43,7 +43,7 @@ pub struct DoctorArguments {
 pub fn run(arguments: &DoctorArguments) -> ExitCode {
     let size = arguments.size.map(|s| s.0);
     if let Some(Err(error)) = size.map(|s| BufferOptions::new(s).check()) {
-        return ExitClass::Usage.end("hostbuf doctor", error);
+        return end("hostbuf doctor", error.class(), error);
     }
     limits::survive_file_size();
     let groups = [
@@ -65,7 +65,7 @@ pub fn run(arguments: &DoctorArguments) -> ExitCode {
     };
     // Nothing is reported to a reader that has ended.
     let _ = std::io::stdout().write_all(text.as_bytes());
-    if usable { ExitCode::SUCCESS } else { ExitClass::General.into() }
+    if usable { ExitCode::SUCCESS } else { exit_code(ExitClass::General) }
 }
 
 fn in_json(host: &str, usable: bool, size: Option<u64>, groups: &[(&str, Vec<Finding>)]) -> Value {

@@ -24,7 +24,7 @@ use std::process::ExitCode;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser, Subcommand};
 use engine_option::EngineOption;
-use hostbuf_agent::exit_class::ExitClass;
+use hostbuf_agent::exit_class::{ExitClass, end};
 
 /// One buffer per host, at one address on every host of an MPI job, shared by all its ranks.
 #[derive(Debug, Parser)]
@@ -102,7 +102,7 @@ fn one_of(values: &[String]) -> String {
 fn written(result: hostbuf::Result<()>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => ExitClass::of(&error).end("hostbuf", error),
+        Err(error) => end("hostbuf", error.class(), error),
     }
 }
 
@@ -120,7 +120,7 @@ fn reject(error: &clap::Error) -> ExitCode {
     if let Some(EngineOption { word, instead: Some(instead) }) = &option {
         let message =
             format!("unexpected argument '{word}' found (did you mean {instead}? see hostbuf --help)");
-        return ExitClass::Usage.end("hostbuf", message);
+        return end("hostbuf", ExitClass::Invalid, message);
     }
     if !error.use_stderr() {
         error.exit();
@@ -166,5 +166,5 @@ fn reject(error: &clap::Error) -> ExitCode {
         _ => String::new(),
     };
     let message = format!("{} ({instead}see hostbuf --help)", said.trim_start_matches("error: "));
-    ExitClass::Usage.end("hostbuf", message)
+    end("hostbuf", ExitClass::Invalid, message)
 }

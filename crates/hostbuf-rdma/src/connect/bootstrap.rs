@@ -1,5 +1,6 @@
 //! The exchange of endpoint records, before any connection exists.
 
+use hostbuf::JobError;
 use hostbuf::error::{Error, Result};
 use hostbuf::job::Collective;
 use hostbuf_os::process;
@@ -135,21 +136,26 @@ pub(crate) fn exchange(bootstrap: &dyn Bootstrap, record: &[u8]) -> Result<Vec<V
 /// with the lowest index. All processes call it.
 ///
 /// # Errors
-/// The own error if this process has the lowest index of those that failed; [`Error::Elsewhere`]
-/// with the message of that process on the others; [`Error::Collective`].
+/// The own error if this process has the lowest index of those that failed. On the others:
+/// [`Error::NoSpace`], [`Error::Disagreed`] or [`Error::Elsewhere`] with the class and the message
+/// of that process. [`Error::Collective`].
 pub(crate) fn agree<T>(bootstrap: &dyn Bootstrap, result: Result<T>) -> Result<T> {
-    let record = match &result {
-        Ok(_) => String::new(),
-        Err(error) => format!("{}\0{error}", process::host_name()),
-    };
-    let records = exchange(bootstrap, record.as_bytes())?;
+    let record = result.as_ref().err().map_or(Vec::new(), |error| {
+        let mut error = JobError::from(error);
+        error.host.get_or_insert_with(process::host_name);
+        error.encode().to_vec()
+    });
+    let records = exchange(bootstrap, &record)?;
     let Some(rank) = records.iter().position(|record| !record.is_empty()) else { return result };
     match result {
         Err(own) if rank == bootstrap.index() => Err(own),
         _ => {
-            let text = String::from_utf8_lossy(&records[rank]);
-            let (host, message) = text.split_once('\0').unwrap_or(("?", &text));
-            Err(Error::Elsewhere { host: host.into(), rank, message: message.into() })
+            let mut error = JobError::decode(&records[rank]).ok_or_else(|| Error::Collective {
+                operation: "exchange",
+                why: format!("process {rank} failed, and sent an error that this process cannot read"),
+            })?;
+            error.rank.get_or_insert(rank);
+            Err(error.into())
         }
     }
 }
@@ -157,6 +163,7 @@ pub(crate) fn agree<T>(bootstrap: &dyn Bootstrap, result: Result<T>) -> Result<T
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hostbuf::ErrorClass;
     use hostbuf::job::Solo;
 
     /// Returns these records, whatever is exchanged.
@@ -199,14 +206,20 @@ mod tests {
     #[test]
     fn all_processes_get_the_error_of_the_lowest_index() {
         assert_eq!(agree(&records(&["", ""]), Ok(7)).unwrap(), 7);
-        let error = agree(&records(&["h0\0no device", ""]), Ok(())).unwrap_err();
+        let mut no_device = JobError::new(ErrorClass::Unsupported, "no device");
+        no_device.host = Some("h0".into());
+        let no_device = no_device.encode().to_vec();
+        let error = agree(&Fixed(vec![no_device.clone(), Vec::new()]), Ok(())).unwrap_err();
         assert!(matches!(&error, Error::Elsewhere { rank: 0, .. }), "{error:?}");
+        assert_eq!(error.class(), ErrorClass::Unsupported);
         assert_eq!(error.to_string(), "rank 0 on h0: no device");
         let own = || Error::invalid("depth 0");
-        let record = format!("{}\0depth 0", process::host_name());
-        let error = agree(&records(&["", &record]), Err::<(), _>(own())).unwrap_err();
+        let mut record = JobError::from(own());
+        record.host = Some(process::host_name());
+        let record = record.encode().to_vec();
+        let error = agree(&Fixed(vec![Vec::new(), record.clone()]), Err::<(), _>(own())).unwrap_err();
         assert!(matches!(error, Error::Invalid { .. }), "{error:?}");
-        let error = agree(&records(&["h0\0no device", &record]), Err::<(), _>(own())).unwrap_err();
+        let error = agree(&Fixed(vec![no_device, record]), Err::<(), _>(own())).unwrap_err();
         assert!(matches!(error, Error::Elsewhere { rank: 0, .. }), "{error:?}");
     }
 }

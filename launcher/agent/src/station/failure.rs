@@ -32,7 +32,7 @@ impl Station {
         if let Some(peer) = self.peers.get_mut(&id) {
             peer.refused = true;
         }
-        let Some(JobError { class, message }) = &self.failure else { return };
+        let Some(JobError { class, message, .. }) = &self.failure else { return };
         let fail = Message::Fail { status: class.status(), prints, text: message.as_bytes() };
         let packet = encode(&fail);
         self.send_packet(id, packet, false);

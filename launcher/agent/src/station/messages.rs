@@ -87,7 +87,7 @@ impl Station {
         let own = frame::VERSION;
         tracing::warn!(pid = self.peers.get(&id).map(|p| p.pid), theirs, own, "a peer has another version");
         let text = format!("the agent of this host has version {own} of hostbuf's protocol, not {theirs}");
-        let status = ExitClass::Agent.status();
+        let status = ExitClass::Attach.status();
         self.send(id, &Message::Fail { status, prints: true, text: text.as_bytes() });
         self.hung_up(id);
     }

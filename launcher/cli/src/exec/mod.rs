@@ -14,7 +14,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
 use hostbuf::{AttachError, Error};
-use hostbuf_agent::exit_class::ExitClass;
+use hostbuf_agent::exit_class::{self, ExitClass, exit_code};
 use hostbuf_agent::job_error::JobError;
 use hostbuf_os::FrameSocket;
 use hostbuf_protocol::environment::{
@@ -94,7 +94,7 @@ pub(crate) fn run(arguments: ExecArguments) -> ExitCode {
             // and prints it once.
             match connection {
                 Ok((channel, _)) if give_up(&channel, &error) && arguments.socket.is_some() => {
-                    error.class.into()
+                    exit_code(error.class)
                 }
                 _ => end(place, &error),
             }
@@ -121,9 +121,9 @@ fn required(arguments: &ExecArguments, program: Program) -> Result<Program, JobE
 fn end(place: Place, error: &JobError) -> ExitCode {
     // A missing program is missing for every rank of the host: one line is enough.
     if error.class.is_of_program() && place.local_rank > 0 {
-        return error.class.into();
+        return exit_code(error.class);
     }
-    error.class.end("hostbuf exec", error)
+    exit_class::end("hostbuf exec", error.class, error)
 }
 
 /// Sends the error of this rank to the agent. Returns whether the agent could be reached.

@@ -14,7 +14,7 @@ use crate::program::Program;
 /// of [`ENV_REPORT`](hostbuf_protocol::environment::ENV_REPORT) when all ranks may run.
 pub(super) fn vote_for(program: &Program, why: &str, channel: &FrameSocket) -> Result<String, JobError> {
     let gone =
-        || JobError::new(ExitClass::Agent, "the agent of this host ended before the buffer was agreed on");
+        || JobError::new(ExitClass::Attach, "the agent of this host ended before the buffer was agreed on");
     let send = |message: &Message<'_>| channel.send(message, &[]).map_err(|_| gone());
     let coverage = if program.can_attach { Coverage::Attaches } else { Coverage::None };
     send(&Message::Ready { territory: Territory::Anywhere, coverage, reason: why.as_bytes() })?;
@@ -70,7 +70,7 @@ fn understood(packet: &Packet) -> Result<Message<'_>, JobError> {
             ),
             FrameError::Malformed => "the agent of this host sent an invalid message".to_owned(),
         };
-        JobError::new(ExitClass::Agent, why)
+        JobError::new(ExitClass::Attach, why)
     })
 }
 

@@ -24,7 +24,7 @@ use hostbuf_os::process;
 use crate::arguments::{BufferArguments, RegisterArguments, StartArguments};
 use crate::program::Program;
 use crate::{agent_program, hosts, register_file};
-use hostbuf_agent::exit_class::ExitClass;
+use hostbuf_agent::exit_class::{ExitClass, end};
 use hostbuf_agent::job_error::JobError;
 use hostbuf_agent::spec::Spec;
 use plan::{EngineOptions, RequestedSize};
@@ -85,7 +85,7 @@ pub(crate) struct RunArguments {
 pub(crate) fn run(arguments: RunArguments) -> ExitCode {
     match start(arguments) {
         Ok(status) => ExitCode::from(status),
-        Err(error) => error.class.end("hostbuf run", error),
+        Err(error) => end("hostbuf run", error.class, error),
     }
 }
 
@@ -97,7 +97,7 @@ fn start(arguments: RunArguments) -> Result<u8, JobError> {
         register_file::check(devices)?;
     }
     if arguments.ranks == Some(0) {
-        return Err(JobError::new(ExitClass::Usage, "-n 0: a job has at least one rank"));
+        return Err(JobError::new(ExitClass::Invalid, "-n 0: a job has at least one rank"));
     }
     let hosts = match (&arguments.host, &arguments.hostfile) {
         (Some(list), _) => hosts::parse(list)?,

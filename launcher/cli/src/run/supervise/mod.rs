@@ -49,7 +49,10 @@ pub(super) fn supervise(
         launcher.end();
     }
     let class = launcher.class_of_rank;
-    status.map_err(|error| JobError { class: class.unwrap_or(error.class), ..error })
+    status.map_err(|mut error| {
+        error.class = class.unwrap_or(error.class);
+        error
+    })
 }
 
 impl Launcher<'_> {

@@ -86,6 +86,6 @@ impl Launcher<'_> {
         } else {
             format!("{} could not start an agent on every host: {said}", self.command.release.title())
         };
-        JobError::new(ExitClass::Agent, message)
+        JobError::new(ExitClass::Attach, message)
     }
 }

@@ -1,0 +1,236 @@
+//! The error of a job, in the one form that goes from a rank through the agents to the launcher,
+//! and from a rank to the others of its group.
+
+use std::fmt;
+
+use hostbuf_protocol::failure::{ErrorClass, ErrorRecord, MAX_OPERANDS};
+
+use crate::error::{Error, NoSpace};
+
+/// The reason why a job, a rank of it or a collective call has failed: an [`ErrorRecord`] that owns
+/// its texts. It is made once, in the process that detects the error.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct JobError {
+    /// The class, which becomes the exit status.
+    pub class: ErrorClass,
+    /// The line for the user.
+    pub message: String,
+    /// The host of the process that detected the error, if it is known.
+    pub host: Option<String>,
+    /// The rank of that process, if it has one and the rank is known.
+    pub rank: Option<usize>,
+    /// The operands of a class that the receiver restores as a typed error: at most
+    /// [`MAX_OPERANDS`].
+    operands: Vec<String>,
+}
+
+impl JobError {
+    /// Makes an error from its class and the line for the user.
+    pub fn new(class: ErrorClass, message: impl Into<String>) -> JobError {
+        JobError { class, message: message.into(), host: None, rank: None, operands: Vec::new() }
+    }
+
+    /// Returns the error with the line that `change` makes of its line.
+    #[must_use]
+    pub fn map_message(mut self, change: impl FnOnce(String) -> String) -> JobError {
+        self.message = change(self.message);
+        self
+    }
+
+    /// Encodes the error for another process. A message of more than [`ErrorRecord::LINE_MAX`]
+    /// bytes is cut at the end of a character.
+    #[must_use]
+    pub fn encode(&self) -> [u8; ErrorRecord::SIZE] {
+        let mut bytes = [0; ErrorRecord::SIZE];
+        let mut operands = [""; MAX_OPERANDS];
+        for (to, operand) in operands.iter_mut().zip(&self.operands) {
+            *to = operand;
+        }
+        let record = ErrorRecord {
+            class: self.class,
+            rank: self.rank.map(|rank| rank as u64),
+            host: self.host.as_deref().unwrap_or_default(),
+            line: &self.message,
+            operands,
+        };
+        record.encode(&mut bytes);
+        bytes
+    }
+
+    /// Decodes the error of another process. Returns `None` if the bytes are not one.
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<JobError> {
+        let ErrorRecord { class, rank, host, line, operands } = ErrorRecord::decode(bytes)?;
+        Some(JobError {
+            class,
+            message: line.to_owned(),
+            host: (!host.is_empty()).then(|| host.to_owned()),
+            rank: rank.map(usize::try_from).transpose().ok()?,
+            operands: operands.map(str::to_owned).into(),
+        })
+    }
+}
+
+impl From<&Error> for JobError {
+    fn from(error: &Error) -> JobError {
+        let mut job_error = JobError::new(error.class(), error.to_string());
+        match error {
+            Error::NoSpace(NoSpace { host, asked, available, limit, remedy }) => {
+                job_error.host = Some(host.clone());
+                job_error.operands =
+                    vec![asked.to_string(), available.to_string(), limit.clone(), remedy.clone()];
+            }
+            Error::Disagreed { host, rank, why } => {
+                (job_error.host, job_error.rank) = (Some(host.clone()), Some(*rank));
+                job_error.operands = vec![why.clone()];
+            }
+            _ => {}
+        }
+        job_error
+    }
+}
+
+impl From<Error> for JobError {
+    fn from(error: Error) -> JobError {
+        JobError::from(&error)
+    }
+}
+
+impl From<JobError> for Error {
+    /// Restores an error that this process has received: the typed error if the operands of its
+    /// class are there, otherwise [`Error::Elsewhere`].
+    fn from(error: JobError) -> Error {
+        let JobError { class, message, host, rank, operands } = error;
+        let host = host.unwrap_or_else(|| "?".into());
+        let rank = rank.unwrap_or_default();
+        match (class, &operands[..]) {
+            (ErrorClass::NoSpace, [asked, available, limit, remedy]) => {
+                if let (Ok(asked), Ok(available)) = (asked.parse(), available.parse()) {
+                    let (limit, remedy) = (limit.clone(), remedy.clone());
+                    return Error::NoSpace(NoSpace { host, asked, available, limit, remedy });
+                }
+            }
+            (ErrorClass::Disagreed, [why, ..]) if !why.is_empty() => {
+                return Error::Disagreed { host, rank, why: why.clone() };
+            }
+            _ => {}
+        }
+        Error::Elsewhere { host, rank, class, message }
+    }
+}
+
+impl fmt::Display for JobError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for JobError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::{AttachError, Failure};
+    use hostbuf_register::{Access, Span};
+
+    /// Returns `error` as another rank gets it.
+    fn sent(error: &Error) -> Error {
+        let mut received = JobError::decode(&JobError::from(error).encode()).expect("an error");
+        received.host.get_or_insert("h1".into());
+        received.rank.get_or_insert(4);
+        received.into()
+    }
+
+    /// Returns one error of each variant.
+    fn errors() -> Vec<Error> {
+        let text = || String::from("x");
+        let span = Span::new(4096, 4096).expect("a span");
+        let why = text();
+        let registration = hostbuf_register::Error::Registration {
+            device: text(),
+            span,
+            access: Access::READ,
+            why,
+            source: None,
+        };
+        vec![
+            Error::Unsupported { what: text(), why: text() },
+            Error::NoSpace(NoSpace {
+                host: "h2".into(),
+                asked: 7,
+                available: 3,
+                limit: text(),
+                remedy: text(),
+            }),
+            Error::Disagreed { host: "h2".into(), rank: 9, why: text() },
+            Error::Invalid { what: text() },
+            Error::Os { doing: text(), source: std::io::Error::other("x") },
+            AttachError::AgentGone { why: text() }.into(),
+            Error::Lost { why: text() },
+            Error::Corrupt { word: "x", found: 0 },
+            Error::Full { asked: 2, left: 1 },
+            Error::Fill { why: text() },
+            Error::Peer { host: 0, doing: text(), failure: Failure::GaveUp },
+            Error::Freeze { why: text() },
+            Error::Replicate { host: text(), why: text() },
+            Error::Collective { operation: "x", why: text() },
+            registration.into(),
+            Error::Register(hostbuf_register::Error::Forked),
+        ]
+    }
+
+    #[test]
+    fn an_error_keeps_its_class_and_message_on_the_way_to_another_rank() {
+        for error in errors() {
+            let there = sent(&error);
+            assert_eq!(there.class(), error.class(), "{error:?}");
+            match (&error, &there) {
+                (Error::NoSpace(own), Error::NoSpace(received)) => assert_eq!(own, received),
+                (Error::Disagreed { .. }, Error::Disagreed { .. }) => {
+                    assert_eq!(there.to_string(), error.to_string());
+                }
+                (_, Error::Elsewhere { host, rank: 4, message, .. }) => {
+                    assert_eq!((host.as_str(), message), ("h1", &error.to_string()));
+                }
+                _ => panic!("{error:?} became {there:?}"),
+            }
+            // A second group passes it on.
+            assert_eq!(sent(&there).class(), error.class());
+        }
+    }
+
+    #[test]
+    fn an_error_whose_operands_do_not_fit_keeps_its_class() {
+        let long = "x".repeat(2 * ErrorRecord::SIZE);
+        let space = NoSpace { host: "h1".into(), asked: 7, available: 3, limit: long, remedy: "y".into() };
+        let there = sent(&Error::NoSpace(space));
+        assert!(matches!(there, Error::Elsewhere { class: ErrorClass::NoSpace, .. }), "{there:?}");
+    }
+
+    #[test]
+    fn each_class_has_the_number_of_its_status_in_c() {
+        let header = include_str!("../include/hostbuf.h");
+        for error in errors() {
+            let number = error.class().c_status().expect("a class of the library");
+            let mut name = String::from("HOSTBUF");
+            for letter in error.kind().chars() {
+                if letter.is_uppercase() {
+                    name.push('_');
+                }
+                name.push(letter.to_ascii_uppercase());
+            }
+            assert!(header.contains(&format!(" {name} = {number},")), "{name} = {number}");
+        }
+        assert!(header.contains(&format!(" HOSTBUF_DEFECT = {},", ErrorClass::Defect.c_status().unwrap())));
+    }
+
+    #[test]
+    fn the_documentation_has_a_row_for_each_status() {
+        let docs = include_str!("../docs/failures.md");
+        for class in ErrorClass::ALL {
+            let row = format!("\n| {} | ", class.status());
+            assert!(docs.contains(&row), "docs/failures.md has no row for {class:?}");
+        }
+    }
+}
