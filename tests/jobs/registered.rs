@@ -290,9 +290,9 @@ fn a_missing_device_ends_the_job_before_any_rank_runs() {
     }
     let host = hostbuf_os::process::host_name();
     let words = ["rank 0", &host, "--register cuda", "--register cuda:optional goes on"];
-    one_line(&local(3, "1M", &["--register", "cuda"], &["echo", "ran"]), 87, &words);
-    one_line(&local(2, "1M", &["--register", "cuda:1,mlock"], &["echo", "ran"]), 87, &["cuda:1"]);
-    one_line(&run(&["exec", "--size", "1M", "--register", "cuda", "--", "echo", "ran"]), 87, &words);
+    one_line(&local(3, "1M", &["--register", "cuda"], &["echo", "ran"]), 82, &words);
+    one_line(&local(2, "1M", &["--register", "cuda:1,mlock"], &["echo", "ran"]), 82, &["cuda:1"]);
+    one_line(&run(&["exec", "--size", "1M", "--register", "cuda", "--", "echo", "ran"]), 82, &words);
     let outcome = local(2, "1M", &["--register", "cuda:optional,mlock"], &[&registered()]).ok();
     assert!(
         outcome.lines("alone ").iter().any(|l| l.ends_with("has mlock@0x550000000000+1048576")),
@@ -302,7 +302,7 @@ fn a_missing_device_ends_the_job_before_any_rank_runs() {
     if can_simulate() && flavours().iter().any(|f| f == "openmpi4") {
         let script = "timeout 30 $HOSTBUF run -n 4 --host h0:2,h1:2 --mpirun $MPIRUN --size 4M --register cuda -- echo ran";
         let outcome = simulated(2, "openmpi4", script);
-        assert_eq!((outcome.status, outcome.stdout.as_str()), (87, ""), "{outcome:?}");
+        assert_eq!((outcome.status, outcome.stdout.as_str()), (82, ""), "{outcome:?}");
         let ours: Vec<&str> = outcome.stderr.lines().filter(|l| l.starts_with("hostbuf")).collect();
         assert!(ours.len() == 1 && ours[0].contains("--register cuda"), "{outcome:?}");
     }
@@ -319,7 +319,7 @@ fn a_failed_registration_gives_the_reason() {
     command.arg("--memlock=65536:65536").arg(other.hostbuf());
     command.args(["run", "--launcher", "local", "-n", "2", "--size", "1M", "--register", "mlock"]);
     let outcome = Outcome::of(command.args(["--", "echo", "ran"]));
-    one_line(&outcome, 87, &["rank 0", "mlock", "1 MiB", "ulimit -l"]);
+    one_line(&outcome, 95, &["rank 0", "mlock", "1 MiB", "ulimit -l"]);
 }
 
 #[test]

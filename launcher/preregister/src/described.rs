@@ -1,4 +1,4 @@
-//! One registration, as a program sees it.
+//! The description of a registration for the program.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null_mut;

@@ -1,5 +1,5 @@
-//! What a program can ask the object, and what hostbuf's own library in it does:
-//! include/hostbuf_registered.h.
+//! The functions that the object exports to the program and to hostbuf's library in it, as
+//! include/hostbuf_registered.h declares them.
 
 use std::ffi::{c_char, c_int};
 
@@ -7,36 +7,37 @@ use hostbuf::register::{Mlock, Probe, Span};
 use hostbuf_os::process;
 
 use crate::described::Described;
-use crate::held;
 use crate::message;
+use crate::table;
 
-/// Describes registration number `index` of this process in `*to`: 1; 0 when there are not so many.
+/// Describes registration number `index` of this process in `*to`. Returns 1, or 0 if there are not
+/// so many registrations.
 ///
 /// # Safety
 /// `to` must be valid for writing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_registered(index: usize, to: *mut Described) -> c_int {
-    let found = std::panic::catch_unwind(|| held::describe(index)).ok().flatten();
+    let found = std::panic::catch_unwind(|| table::describe(index)).ok().flatten();
     let Some(described) = found else { return 0 };
-    // SAFETY: by this function's contract.
+    // SAFETY: the caller guarantees it.
     unsafe { to.write(described) };
     1
 }
 
-/// Ends what is registered of the buffers in a range, so that nobody can write there by a device,
-/// and nothing pins it. 0 when all has ended.
+/// Ends the registrations of the buffers in a range, so that no device can write there and no page
+/// is pinned. Returns 0 if all have ended.
 #[unsafe(no_mangle)]
 pub extern "C" fn hostbuf_registered_end(address: usize, length: usize) -> c_int {
-    in_range(address, length, held::end)
+    in_range(address, length, table::end)
 }
 
-/// Registers again, for reading alone, what [`hostbuf_registered_end`] has ended. 0 when all is
-/// registered; otherwise it says why on standard error, since whoever wrote `--register` counts on
-/// it.
+/// Registers the buffers again, for reading only, after [`hostbuf_registered_end`]. Returns 0 if
+/// all are registered. Otherwise it prints the reason on standard error, since the user of
+/// `--register` relies on it.
 #[unsafe(no_mangle)]
 pub extern "C" fn hostbuf_registered_again(address: usize, length: usize) -> c_int {
     in_range(address, length, |span| {
-        let failures = held::again(span);
+        let failures = table::again(span);
         for why in &failures {
             message::say(&format!("process {} on {}: {why}", std::process::id(), process::host_name()));
         }
@@ -52,9 +53,9 @@ fn in_range(address: usize, length: usize, act: fn(Span) -> bool) -> c_int {
     }
 }
 
-/// Whether this host can register with each kind of device, one line each: `mlock`, `cuda` or
-/// `rdma`, a blank, `ready` or `missing`, a blank, and with what, or why not. Written to `text`,
-/// cut at `room` bytes; how many there are.
+/// Reports for each kind of device whether this host can register with it, in one line each:
+/// `mlock`, `cuda` or `rdma`, a blank, `ready` or `missing`, a blank, and the device or the reason.
+/// Writes the lines to `text`, cut at `room` bytes, and returns their length before the cut.
 ///
 /// # Safety
 /// `text` must be valid for writing `room` bytes.
@@ -62,7 +63,7 @@ fn in_range(address: usize, length: usize, act: fn(Span) -> bool) -> c_int {
 pub unsafe extern "C" fn hostbuf_registered_probe(text: *mut c_char, room: usize) -> usize {
     let Ok(said) = std::panic::catch_unwind(probe) else { return 0 };
     let length = said.len().min(room);
-    // SAFETY: by this function's contract.
+    // SAFETY: the caller guarantees it.
     unsafe { text.copy_from_nonoverlapping(said.as_ptr().cast(), length) };
     length
 }

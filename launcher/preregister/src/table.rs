@@ -1,4 +1,4 @@
-//! The registrations of this process: made before `main`, and there until it ends.
+//! The registrations of this process, from before `main` until its end.
 
 use std::ffi::CString;
 use std::ptr::null_mut;
@@ -11,31 +11,35 @@ use hostbuf::{Error, FillState, HostBuffer, Result};
 
 use crate::described::Described;
 
-/// A buffer and a device.
-struct Pair {
+/// The registration of one buffer with one device.
+struct PreregisteredBuffer {
     buffer: HostBuffer,
-    /// Which of the devices.
+    /// The index in [`RegistrationTable::devices`].
     device: usize,
-    /// `None` while a freeze is under way, and when it could not be made again.
+    /// The registration. `None` while a freeze is in progress, or if registering again has failed.
     made: Option<Registration<Device>>,
 }
 
-struct Held {
-    /// They stay, so that protection domains and contexts do.
+/// The devices and registrations of this process.
+struct RegistrationTable {
+    /// The devices, which stay open until the process ends, as do their protection domains and
+    /// contexts.
     devices: Vec<(Arc<Device>, CString)>,
-    pairs: Vec<Pair>,
+    pairs: Vec<PreregisteredBuffer>,
 }
 
-static HELD: Mutex<Held> = Mutex::new(Held { devices: Vec::new(), pairs: Vec::new() });
+static TABLE: Mutex<RegistrationTable> =
+    Mutex::new(RegistrationTable { devices: Vec::new(), pairs: Vec::new() });
 
-fn held() -> MutexGuard<'static, Held> {
-    HELD.lock().unwrap_or_else(PoisonError::into_inner)
+fn table() -> MutexGuard<'static, RegistrationTable> {
+    TABLE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// All of `buffer`, for reading and writing or only for reading; with RDMA peers may do the same.
+/// Registers all of `buffer`, for reading and writing or only for reading. With RDMA, peers get the
+/// same access.
 fn all_of(buffer: &HostBuffer, device: &Arc<Device>, writing: bool) -> Result<Registration<Device>> {
     let access = match **device {
-        // It writes nothing.
+        // It only locks pages.
         Device::Mlock(_) => Access::READ,
         #[cfg(feature = "rdma")]
         Device::Rdma(_) if writing => Access::REMOTE_READ | Access::REMOTE_WRITE,
@@ -49,7 +53,7 @@ fn all_of(buffer: &HostBuffer, device: &Arc<Device>, writing: bool) -> Result<Re
     buffer.register(device, .., access)
 }
 
-/// One description for each part that the device takes as one.
+/// Returns one description for each part that the device registers as one.
 fn described(registration: &Registration<Device>) -> Vec<Described> {
     let whole = |span: Span| Described {
         address: span.start() as *mut _,
@@ -81,17 +85,18 @@ fn described(registration: &Registration<Device>) -> Vec<Described> {
     }
 }
 
-/// Registers every buffer with every device that is there.
+/// Registers every buffer with every available device.
 ///
 /// # Errors
-/// The device's; or that there is none, unless it may be missing.
+/// Returns those of the devices, and [`Error::Unsupported`] if a device is missing that is not
+/// optional.
 pub(crate) fn register(buffers: &[HostBuffer], devices: &DeviceList) -> Result<()> {
-    let mut held = held();
+    let mut table = table();
     for device in &devices.0 {
         match Device::open(&device.name) {
             Ok(device) => {
                 let name = CString::new(device.name()).unwrap_or_default();
-                held.devices.push((Arc::new(device), name));
+                table.devices.push((Arc::new(device), name));
             }
             Err(register::Error::Unsupported { .. } | register::Error::Invalid { .. }) if device.optional => {
             }
@@ -100,41 +105,42 @@ pub(crate) fn register(buffers: &[HostBuffer], devices: &DeviceList) -> Result<(
     }
     for buffer in buffers {
         let writing = buffer.fill_state()? != FillState::Frozen;
-        for device in 0..held.devices.len() {
-            let made = all_of(buffer, &held.devices[device].0, writing)?;
-            held.pairs.push(Pair { buffer: buffer.clone(), device, made: Some(made) });
+        for device in 0..table.devices.len() {
+            let made = all_of(buffer, &table.devices[device].0, writing)?;
+            table.pairs.push(PreregisteredBuffer { buffer: buffer.clone(), device, made: Some(made) });
         }
     }
     Ok(())
 }
 
-/// What else can be done about a device that is not there.
+/// Returns the error of a device that could not be opened. If the device is missing, the error
+/// names the alternatives.
 fn with_advice(error: register::Error, name: &DeviceName) -> Error {
-    let what = format!("--register {name}");
     let why = match error {
-        register::Error::Unsupported { why, .. } => why,
-        other => other.to_string(),
+        register::Error::Unsupported { why, .. } | register::Error::Invalid { what: why } => why,
+        other => return other.into(),
     };
     Error::Unsupported {
-        what,
+        what: format!("--register {name}"),
         why: format!("{why}. --register {name}:optional goes on without it; hostbuf doctor says more"),
     }
 }
 
-/// Ends the registrations of all buffers in this range. Whether all have ended.
+/// Ends the registrations of all buffers in this range. Returns whether all have ended.
 pub(crate) fn end(range: Span) -> bool {
-    let mut held = held();
+    let mut table = table();
     let mut well = true;
-    for pair in held.pairs.iter_mut().filter(|pair| span_of(&pair.buffer).overlaps(range)) {
+    for pair in table.pairs.iter_mut().filter(|pair| span_of(&pair.buffer).overlaps(range)) {
         well &= pair.made.take().is_none_or(|made| made.deregister().is_ok());
     }
     well
 }
 
-/// Makes those again that [`end`] has ended, for reading alone. Why some could not be made.
+/// Registers the buffers again, for reading only, after [`end`]. Returns the reasons of the
+/// registrations that failed.
 pub(crate) fn again(range: Span) -> Vec<String> {
-    let mut held = held();
-    let Held { devices, pairs } = &mut *held;
+    let mut table = table();
+    let RegistrationTable { devices, pairs } = &mut *table;
     let mut failures = Vec::new();
     for pair in pairs.iter_mut().filter(|pair| pair.made.is_none() && span_of(&pair.buffer).overlaps(range)) {
         let (device, kind) = &devices[pair.device];
@@ -151,11 +157,11 @@ pub(crate) fn again(range: Span) -> Vec<String> {
     failures
 }
 
-/// Registration number `index`, as the program is told.
+/// Describes registration number `index` to the program.
 pub(crate) fn describe(index: usize) -> Option<Described> {
-    let held = held();
-    let parts = held.pairs.iter().flat_map(|pair| {
-        let (device, name) = &held.devices[pair.device];
+    let table = table();
+    let parts = table.pairs.iter().flat_map(|pair| {
+        let (device, name) = &table.devices[pair.device];
         let (context, domain) = match &**device {
             #[cfg(feature = "rdma")]
             Device::Rdma(verbs) => {
@@ -164,7 +170,7 @@ pub(crate) fn describe(index: usize) -> Option<Described> {
             _ => (null_mut(), null_mut()),
         };
         let made = pair.made.iter().flat_map(described);
-        // The name's text stays where it is: devices are never dropped.
+        // The text of the name stays valid: devices are never dropped.
         made.map(move |part| Described { device: name.as_ptr(), context, protection_domain: domain, ..part })
     });
     parts.skip(index).take(1).last()
