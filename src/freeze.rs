@@ -36,6 +36,7 @@ pub struct Frozen {
 
 /// The certainty that no process on this host can write to a frozen buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Proof {
     /// The kernel sealed the memory against writing, which it does only while there is no writable
     /// mapping in any process.

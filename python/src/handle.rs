@@ -78,6 +78,7 @@ impl Handle {
                 FillState::Filling => "filling",
                 FillState::Filled => "filled",
                 FillState::Frozen => "frozen",
+                _ => "unknown",
             };
             let (host, hosts) = buffer.host();
             let address = buffer.as_ptr().as_ptr() as usize;
@@ -130,6 +131,7 @@ impl Handle {
             Ok(match frozen.proof() {
                 Proof::Sealed => None,
                 Proof::Weaker { why } => Some(why.clone()),
+                other => Some(format!("{other:?}")),
             })
         })
     }

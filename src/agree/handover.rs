@@ -25,6 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const PACE: u8 = 10;
 
 /// One rank's end of the connections.
+#[non_exhaustive]
 pub enum Handover {
     /// The leader's end: a connection to each other rank of the host, none if the leader is alone.
     Leader(Vec<FrameSocket>),

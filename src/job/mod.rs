@@ -20,6 +20,7 @@ use crate::error::Result;
 
 /// The operation by which [`Collective::all_reduce`] combines the words of the ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Reduce {
     /// The minimum.
     Min,

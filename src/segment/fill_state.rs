@@ -3,6 +3,7 @@
 /// The progress of filling a buffer. The numbers differ in more than one byte, so no flipped byte
 /// turns one into another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 #[repr(u32)]
 pub enum FillState {
     /// No fill has begun.

@@ -15,6 +15,7 @@ pub const DEFAULT_NAME: &str = "default";
 /// The options of one buffer, for [`HostBuffer::allocate`](crate::HostBuffer::allocate) and
 /// `hostbuf run`.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct BufferOptions {
     /// The number of usable bytes, rounded up to whole pages of the obtained size.
     pub size: u64,

@@ -2,6 +2,7 @@
 
 /// A phase of the start of a job, before `main`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Phase {
     /// The start of MPI in the agent.
     Engine = 0,

@@ -250,6 +250,7 @@ pub unsafe extern "C" fn hostbuf_stat(
                 FillState::Filling => hostbuf_fill_state::HOSTBUF_FILLING,
                 FillState::Filled => hostbuf_fill_state::HOSTBUF_FILLED,
                 FillState::Frozen => hostbuf_fill_state::HOSTBUF_FROZEN,
+                other => return Err(argument(format!("the fill state {other:?} has no number in C"))),
             },
             generation: buffer.generation()?,
             used: buffer.high_water()?,
@@ -299,6 +300,10 @@ pub unsafe extern "C" fn hostbuf_freeze(
             Proof::Sealed => hostbuf_proof::HOSTBUF_SEALED,
             Proof::Weaker { why } => {
                 say(why.clone());
+                hostbuf_proof::HOSTBUF_WEAKER
+            }
+            other => {
+                say(format!("{other:?}"));
                 hostbuf_proof::HOSTBUF_WEAKER
             }
         };

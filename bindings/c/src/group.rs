@@ -155,6 +155,8 @@ impl Collective for Group {
             Reduce::Max => hostbuf_reduce::HOSTBUF_MAX,
             Reduce::Sum => hostbuf_reduce::HOSTBUF_SUM,
             Reduce::And => hostbuf_reduce::HOSTBUF_AND,
+            // The function of the program does not know the operation.
+            _ => return Gathered(self).all_reduce(words, how),
         };
         // SAFETY: so many words.
         let code = unsafe { reduce(self.table.context, words.as_mut_ptr(), words.len(), how) };

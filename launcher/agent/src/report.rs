@@ -10,6 +10,7 @@ use super::job_error::JobError;
 
 /// A report of an agent to its launcher.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Report {
     /// The agents listen, and there is enough memory: the ranks may start.
     Ready {

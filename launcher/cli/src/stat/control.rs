@@ -72,6 +72,7 @@ pub struct Snapshot {
 }
 
 /// A source from which a memory file can be read.
+#[non_exhaustive]
 pub enum PageSource<'a> {
     /// A file: `/proc/PID/fd/N` or `/proc/PID/map_files/...`.
     File(&'a Path),

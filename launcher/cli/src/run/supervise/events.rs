@@ -135,7 +135,7 @@ impl Launcher<'_> {
                     self.stop_soon();
                 }
             }
-            None => {
+            Some(_) | None => {
                 if self.voice.verbose {
                     hostbuf_agent::complain!("hostbuf: an agent said: {line}");
                 }
