@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use hostbuf::agree;
@@ -34,9 +35,22 @@ const MARGIN: Duration = Duration::from_secs(1);
 /// The interval between progress reports.
 const TELL: Duration = Duration::from_millis(200);
 
+/// Starts the conductor in a thread of its own. `ending` is set when the engine begins to end.
+///
+/// # Errors
+/// The reason why the thread cannot be started.
+pub(super) fn start(
+    spec: Spec,
+    open: Open,
+    station: StationHandle,
+    ending: Arc<OnceLock<Instant>>,
+) -> std::io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().spawn(move || run(&spec, open, &station, &ending))
+}
+
 /// Runs [`conduct`], and fails the job if that panics: the ranks would wait for ever for a
 /// conductor that has ended.
-pub(super) fn run(spec: &Spec, open: Open, station: &StationHandle, ending: &OnceLock<Instant>) {
+fn run(spec: &Spec, open: Open, station: &StationHandle, ending: &OnceLock<Instant>) {
     if catch_unwind(AssertUnwindSafe(|| conduct(spec, open, station, ending))).is_err() {
         let message = format!("the agent on {} panicked; its message is above", process::host_name());
         let error = JobError::new(ExitClass::Defect, message);

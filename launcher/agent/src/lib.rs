@@ -72,11 +72,7 @@ pub fn main(arguments: impl Iterator<Item = String>, open: Open) -> ExitCode {
         Err(error) => return failed(error),
     };
     let ending = Arc::new(OnceLock::new());
-    let conductor = {
-        let ending = ending.clone();
-        std::thread::Builder::new().spawn(move || conductor::run(&spec, open, &handle, &ending))
-    };
-    let conductor = match conductor {
+    let conductor = match conductor::start(spec, open, handle, ending.clone()) {
         Ok(conductor) => conductor,
         Err(error) => return failed(unstarted_thread(error)),
     };
