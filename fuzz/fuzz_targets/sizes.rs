@@ -1,5 +1,5 @@
-//! Sizes, pages, buffers and devices on the command line: what is accepted is printed in a form that
-//! reads as the same.
+//! Sizes, pages, buffers and devices on the command line: an accepted value is printed in a form
+//! that reads as the same value.
 
 #![no_main]
 

@@ -18,11 +18,10 @@ pub struct ChannelOptions {
     /// there. At most 1 MiB.
     pub eager: usize,
     /// The maximum number of messages of a channel that are not acknowledged, in each direction,
-    /// from 1 to
-    /// 4096. A sender waits while there are as many. The receiver acknowledges in batches of half
-    ///       the slots, so the limit that applies may be little more than half. Each side pins a
-    ///       slot of the size of an eager message for each message and direction: 258 KiB per
-    ///       channel with the defaults.
+    /// from 1 to 4096. A sender waits while there are as many. The receiver acknowledges in batches
+    /// of half the slots, so the effective limit may be little more than half. Each side pins a
+    /// slot of the size of an eager message for each message and direction: 258 KiB per channel
+    /// with the defaults.
     pub slots: usize,
 }
 

@@ -21,8 +21,8 @@ use hostbuf_register::{Budget, MonitorMode, RegistrationCache, Verbs};
 impl Channel {
     /// Makes this process's channels, one for each of `requested`: another process of `bootstrap`,
     /// its rank, and a tag. The other process requests the counterpart. All processes call it. Any
-    /// [`Collective`](hostbuf::job::Collective) is a bootstrap. Each connection is made by the first
-    /// message that needs it.
+    /// [`Collective`](hostbuf::job::Collective) is a bootstrap. Each connection is made by the
+    /// first message that needs it.
     ///
     /// Each rank does its own I/O, with a device, a datagram queue pair and a thread of its own.
     /// All channels of a rank share them, and the two queue pairs to each other rank. If one side
@@ -33,9 +33,9 @@ impl Channel {
     /// # Errors
     /// [`Error::Invalid`](hostbuf::Error::Invalid), on all ranks, for a channel that only one side
     /// requests, that is requested twice, or that leads to the rank itself or to a rank that does
-    /// not exist, and for options that differ. [`Error::Unsupported`](hostbuf::Error::Unsupported) on
-    /// a rank that has no RDMA device with an active port, and `Invalid` for an option out of its
-    /// range; [`Error::Elsewhere`](hostbuf::Error::Elsewhere) on the other ranks.
+    /// not exist, and for options that differ. [`Error::Unsupported`](hostbuf::Error::Unsupported)
+    /// on a rank that has no RDMA device with an active port, and `Invalid` for an option out of
+    /// its range; [`Error::Elsewhere`](hostbuf::Error::Elsewhere) on the other ranks.
     pub fn connect<B: Bootstrap + ?Sized>(
         bootstrap: &B,
         requested: &[(usize, u32)],
