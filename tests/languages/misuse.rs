@@ -7,7 +7,7 @@ use crate::guides::one_of_each;
 use crate::harness::{Outcome, can_simulate, hostbuf, root, simulated, skip};
 use crate::python::{by_each, python};
 
-const HEARD: &str = "all have heard\n";
+const ALL_FAILED: &str = "every rank has an error\n";
 
 #[test]
 fn misuse_in_c_gives_errors() {
@@ -26,7 +26,7 @@ fn misuse_in_c_gives_errors() {
                $MPIRUN $MPIRUN_FLAGS $hosts $made"#,
             std::process::id()
         );
-        assert_eq!(simulated(2, &flavour, &script).ok().stdout, HEARD, "{flavour}");
+        assert_eq!(simulated(2, &flavour, &script).ok().stdout, ALL_FAILED, "{flavour}");
     }
 }
 
@@ -67,6 +67,6 @@ fn misuse_in_python_gives_errors() {
     }
     let script = "$MPIRUN $MPIRUN_FLAGS $hosts $python tests/fixtures/one_rank.py";
     by_each("misuse", &one_of_each(), &python, script, |flavour, said| {
-        assert_eq!(said.stdout, HEARD, "{flavour}");
+        assert_eq!(said.stdout, ALL_FAILED, "{flavour}");
     });
 }
