@@ -2,9 +2,9 @@
  *
  *     cc program.c $(pkg-config --cflags --libs hostbuf)
  *
- * Every function that can fail answers with a hostbuf_status; hostbuf_message() says more. All may be called by any thread, but
- * those that take a group are collective: all its ranks call them in the same order. hostbuf_mpi.h makes a group of an MPI
- * communicator. Structures that are given in are set to zero first.
+ * Every function that can fail returns a hostbuf_status; hostbuf_message() returns the details. All functions are thread-safe.
+ * Functions with a group are collective: all ranks of the group call them in the same order. hostbuf_mpi.h makes a group from
+ * an MPI communicator. Zero the structures that are arguments before you set their fields.
  *
  * Written by cbindgen from bindings/c; a test compares the two.
  */
@@ -16,70 +16,70 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// How a call ended. The message of the calling thread says more: `hostbuf_message`.
+// The status that a call returns. `hostbuf_message` returns the details.
 typedef enum hostbuf_status {
-    // As it should.
+    // The call succeeded.
     HOSTBUF_OK = 0,
-    // An argument makes no sense: null, out of range, or not text.
+    // An argument is invalid: null, out of range, or not text.
     HOSTBUF_INVALID = 1,
-    // This host, or this build, cannot do it.
+    // This host or this build does not support the request.
     HOSTBUF_UNSUPPORTED = 2,
-    // Not enough memory, found out before anything was touched.
+    // The host has not enough memory. The check precedes every change.
     HOSTBUF_NO_SPACE = 3,
-    // The ranks found no common address, or asked for different things.
+    // The ranks found no common address, or requested different buffers.
     HOSTBUF_DISAGREED = 4,
-    // The kernel refused.
+    // A system call failed.
     HOSTBUF_OS = 5,
-    // There is nothing to attach to.
+    // There is no buffer to attach to.
     HOSTBUF_ATTACH = 6,
-    // A rank ended before all had the buffer.
+    // A rank exited before all ranks had the buffer.
     HOSTBUF_LOST = 7,
-    // A word of the control page makes no sense.
+    // A word of the control page has an invalid value.
     HOSTBUF_CORRUPT = 8,
     // The arena has no room.
     HOSTBUF_FULL = 9,
-    // Filling did not end well in this process.
+    // Filling failed in this process.
     HOSTBUF_FILL = 10,
-    // An operation on another host by RDMA has failed.
+    // An RDMA operation on another host failed.
     HOSTBUF_PEER = 11,
-    // The buffer could not be frozen.
+    // The buffer cannot be frozen.
     HOSTBUF_FREEZE = 12,
-    // What arrived is not what was sent.
+    // The received bytes differ from the sent bytes.
     HOSTBUF_REPLICATE = 13,
     // A function of the collective failed.
     HOSTBUF_COLLECTIVE = 14,
-    // A device refused to register memory, or to end that.
+    // A device refused to register or deregister memory.
     HOSTBUF_REGISTRATION = 15,
     // A registration cache has no room.
     HOSTBUF_BUDGET = 16,
-    // An allocator of registered memory is at its limit.
+    // An allocator of registered memory has reached its limit.
     HOSTBUF_LIMIT = 17,
-    // A forked child asked for what is its parent's.
+    // A forked child used an object that belongs to its parent.
     HOSTBUF_FORKED = 18,
     // Another rank of the same collective call failed.
     HOSTBUF_ELSEWHERE = 19,
-    // Nothing is wrong: it is not there, or cannot be had without waiting.
+    // No error: the object does not exist, or is not available without waiting.
     HOSTBUF_NOTHING = 20,
     // A defect of hostbuf: please report the message.
     HOSTBUF_DEFECT = 21,
 } hostbuf_status;
 
-// How `all_reduce` combines words.
+// The operation of `all_reduce`.
 typedef enum hostbuf_reduce {
-    // The least.
+    // The minimum.
     HOSTBUF_MIN = 0,
-    // The greatest.
+    // The maximum.
     HOSTBUF_MAX = 1,
-    // The sum, wrapping.
+    // The wrapping sum.
     HOSTBUF_SUM = 2,
-    // Bit by bit.
+    // The bitwise and.
     HOSTBUF_AND = 3,
 } hostbuf_reduce;
 
-// Which pages stand behind a buffer.
+// The pages of a buffer.
 typedef enum hostbuf_pages {
-    // The best that is there: 1 GiB from the reserved pool, 2 MiB from the pool, transparent 2
-    // MiB, ordinary.
+    // The largest available pages: 1 GiB from the reserved pool, 2 MiB from the pool, transparent
+    // 2 MiB, ordinary.
     HOSTBUF_PAGES_AUTO = 0,
     // Ordinary pages (4 KiB on x86-64).
     HOSTBUF_PAGES_SMALL = 1,
@@ -91,7 +91,7 @@ typedef enum hostbuf_pages {
     HOSTBUF_PAGES_1G = 4,
 } hostbuf_pages;
 
-// How far the filling of a buffer is on this host.
+// The fill state of a buffer on this host.
 typedef enum hostbuf_fill_state {
     HOSTBUF_EMPTY = 0,
     HOSTBUF_FILLING = 1,
@@ -99,16 +99,16 @@ typedef enum hostbuf_fill_state {
     HOSTBUF_FROZEN = 3,
 } hostbuf_fill_state;
 
-// How sure it is that nobody on this host can write into a frozen buffer.
+// The proof that no process of this host can write to a frozen buffer.
 typedef enum hostbuf_proof {
     // The kernel sealed the memory, which it does only while no writable mapping exists anywhere.
     HOSTBUF_SEALED = 0,
-    // Somebody may still hold a writable mapping from before; `hostbuf_message` says who.
+    // A process may still have a writable mapping from before; `hostbuf_message` names it.
     HOSTBUF_WEAKER = 1,
 } hostbuf_proof;
 
-// What a device may do with memory: a sum of these. Reading on behalf of this process is always
-// allowed.
+// The access of a device to registered memory, a sum of these values. Reading on behalf of this
+// process is always allowed.
 typedef enum hostbuf_access {
     // The device reads on behalf of this process: the source of sends, and of copies to a GPU.
     HOSTBUF_READ = 0,
@@ -122,159 +122,170 @@ typedef enum hostbuf_access {
     HOSTBUF_REMOTE_ATOMIC = 9,
 } hostbuf_access;
 
-// How a cache hears of memory that changes.
+// The source of a cache's reports of changed mappings.
 typedef enum hostbuf_monitor {
-    // As `HOSTBUF_CACHE_MONITOR` says; strict without it.
+    // The mode in `HOSTBUF_CACHE_MONITOR`, or strict if the variable is not set.
     HOSTBUF_MONITOR_DEFAULT = 0,
-    // The kernel tells.
+    // The kernel reports changes.
     HOSTBUF_MONITOR_STRICT = 1,
-    // The program tells, by `hostbuf_cache_invalidate`, before the memory changes.
+    // The program calls `hostbuf_cache_invalidate` before it changes a mapping.
     HOSTBUF_MONITOR_EXPLICIT = 2,
 } hostbuf_monitor;
 
-// Gives out the buffer's memory while it is being filled. It stays where it is for as long as the
-// `hostbuf_buffer`, and gives nothing when the function that fills has returned.
+// Allocates the memory of a buffer while it is being filled. Its address is constant as long as
+// the `hostbuf_buffer` lives. After the fill function has returned, it allocates nothing.
 typedef struct hostbuf_arena hostbuf_arena;
 
 // A host's shared memory, mapped at the agreed address.
 typedef struct hostbuf_buffer hostbuf_buffer;
 
-// A registration cache: memory that is sent again and again is registered once.
+// A registration cache, which registers memory once for many transfers.
 typedef struct hostbuf_cache hostbuf_cache;
 
-// A device that memory is registered with.
+// A device for the registration of memory.
 typedef struct hostbuf_device hostbuf_device;
 
-// Proof that a device knows a part of a buffer.
+// A registration of a part of a buffer with a device.
 typedef struct hostbuf_region hostbuf_region;
 
-// A group of ranks that can act together, in functions of the program's own. hostbuf_mpi.h makes
-// one of an MPI communicator.
+// A group of ranks, as a table of collective functions of the program. hostbuf_mpi.h makes one
+// from an MPI communicator.
 //
-// The functions answer 0 when they went well. They are called in the thread that calls hostbuf, by
-// all ranks of the group in the same order. They must neither throw nor jump out.
+// The functions return 0 on success. hostbuf calls them in the thread that calls hostbuf, and all
+// ranks of the group call them in the same order. They must not throw exceptions or call
+// `longjmp`.
 typedef struct hostbuf_collective {
-    // Handed to each function.
+    // The first argument of each function.
     void *context;
-    // This process's rank, and how many there are.
+    // The rank of this process.
     size_t rank;
+    // The number of ranks.
     size_t size;
-    // Everybody's `bytes` bytes at `mine`, in the order of the ranks, into `all`.
+    // Gathers the `bytes` bytes at `mine` of all ranks into `all`, in the order of the ranks.
     int (*all_gather)(void *context,
                       const void *mine,
                       size_t bytes,
                       void *all);
-    // The `bytes` bytes at `data` of rank `root` to everybody.
+    // Sends the `bytes` bytes at `data` of rank `root` to all ranks.
     int (*broadcast)(void *context,
                      void *data,
                      size_t bytes,
                      size_t root);
-    // The ranks that name the same `color`, in the order of their ranks, into `part`, which has a
-    // context of its own.
+    // Writes the group of the ranks with the same `color`, in the order of their ranks, to `part`.
+    // The new group has a context of its own.
     int (*split)(void *context,
                  size_t color,
                  struct hostbuf_collective *part);
-    // `count` words combined over all ranks, in place. Null: made of `all_gather`.
+    // Combines `count` words of all ranks in place. If it is null, hostbuf uses `all_gather`.
     int (*all_reduce)(void *context,
                       uint64_t *words,
                       size_t count,
                       enum hostbuf_reduce how);
-    // Lets messages of others go on while this rank waits. Null: nothing has to be done for that.
+    // Drives the progress of messages while this rank waits. Null if that is not needed.
     void (*progress)(void *context);
-    // Ends a part that `split` made. Null: nothing to do.
+    // Releases a group that `split` made. Null if that is not needed.
     void (*release)(void *context);
-    // What the number that a function answered means, as text of at most `size` bytes with the
-    // NUL. Null: nobody knows.
+    // Writes the meaning of a returned code to `text`, at most `size` bytes with the NUL. Null if
+    // the codes have no description.
     void (*describe)(void *context,
                      int code,
                      char *text,
                      size_t size);
 } hostbuf_collective;
 
-// What a buffer is asked for with. Set everything to zero first: then all but the size is as by
-// default.
+// The options of a new buffer. Zero the structure first: 0 is the default of all options except
+// the size.
 typedef struct hostbuf_options {
-    // Bytes that can be used; rounded up to whole pages of what is obtained.
+    // The usable size, in bytes. It is rounded up to whole pages.
     uint64_t size;
-    // 31 bytes at most of letters, digits, `_`, `-` and `.`; null for "default".
+    // The name: at most 31 bytes of letters, digits, `_`, `-` and `.`; null for "default".
     const char *name;
     // One of `hostbuf_pages`.
     int32_t pages;
-    // Not 0: leave pages to be taken at the first touch, with no check that they are there, and a
-    // signal when they are not.
+    // Not 0: allocate each page at its first access. The available memory is not checked before,
+    // and the process gets a signal if a page cannot be allocated.
     uint8_t lazy;
-    // Not 0: let the contents go into core files.
+    // Not 0: include the contents in core files.
     uint8_t dump;
 } hostbuf_options;
 
-// What is known of a buffer.
+// The properties and the state of a buffer.
 typedef struct hostbuf_info {
-    // The first byte, at the same address in every rank of every host.
+    // The address of the first byte, the same in every rank of every host.
     void *address;
-    // Bytes that can be used.
+    // The usable size, in bytes.
     size_t size;
-    // Stays as long as the buffer.
+    // The name, valid as long as the buffer.
     const char *name;
-    // The pages that were obtained on this host, and how many bytes stand on huge ones.
+    // The pages of the buffer on this host.
     enum hostbuf_pages pages;
+    // The number of bytes on huge pages.
     uint64_t huge_bytes;
+    // The fill state on this host.
     enum hostbuf_fill_state state;
-    // How many times filling has begun on this host.
+    // The number of times that filling has begun on this host.
     uint64_t generation;
-    // Bytes from the beginning that the arena has given out.
+    // The number of bytes from the beginning that the arena has allocated.
     uint64_t used;
-    // Which host of the job this is, and how many there are; 0 of 0 where the hosts do not know
-    // each other.
+    // The number of this host in the job, from 0.
     uint32_t host;
+    // The number of hosts of the job; 0 if the hosts do not know each other.
     uint32_t hosts;
 } hostbuf_info;
 
-// Fills a buffer: answers a pointer into it, the object that all others will find, or null when
-// that failed. It must neither throw nor jump out.
+// A function that fills a buffer. It returns a pointer into the buffer, the root object that all
+// ranks get, or null if it failed. It must not throw exceptions or call `longjmp`.
 typedef void *(*hostbuf_filler)(struct hostbuf_arena *arena,
                                 void *argument);
 
-// What requests about registered memory are made with.
+// The key of registered memory, for requests to the device.
 typedef struct hostbuf_key {
-    // CUDA: where the GPU sees the first byte of the registered range. Else 0.
+    // The GPU's address of the first byte of the registered range (CUDA); otherwise 0.
     uint64_t device_address;
-    // RDMA: `lkey` and `rkey`. Else 0.
+    // The `lkey`, for requests of this process (RDMA); otherwise 0.
     uint32_t local_key;
+    // The `rkey`, for requests of peers (RDMA); otherwise 0.
     uint32_t remote_key;
 } hostbuf_key;
 
-// A hold on a registration, until it is put back. It may be moved and put back by another thread,
-// but only once: do not copy it.
+// A lease, which keeps a registration alive until `hostbuf_cache_put`. Another thread may put it
+// back. Do not copy it: it must be put back once only.
 typedef struct hostbuf_lease {
-    // What requests are made with.
+    // The key for requests to the device.
     struct hostbuf_key key;
-    // hostbuf's own; all 0 where nothing is held.
+    // Private to hostbuf; all 0 if there is no registration.
     uint64_t held[6];
 } hostbuf_lease;
 
-// What a cache has done.
+// The statistics of a cache.
 typedef struct hostbuf_cache_stats {
-    // Leases that needed no registering, that waited for another thread's, and that were
-    // registered for.
+    // Leases of existing registrations.
     uint64_t hits;
+    // Leases that waited for another thread's registration.
     uint64_t coalesced;
+    // Leases that needed a new registration.
     uint64_t misses;
-    // Ended to make room; since `invalidate` or `flush` said so; since the monitor saw their
-    // memory change.
+    // Registrations that ended to make room.
     uint64_t evictions;
+    // Registrations that `invalidate` or `flush` ended.
     uint64_t invalidated;
+    // Registrations that ended because the monitor reported a change of their memory.
     uint64_t changed;
-    // Registered for their leases only, since nobody could say when that memory changes.
+    // Registrations for their leases only, of memory whose changes are not reported.
     uint64_t not_kept;
-    // What the device refused, and deregistrations that failed.
+    // Registrations that the device refused.
     uint64_t failures;
+    // Deregistrations that failed.
     uint64_t leaked;
-    // Requests that found the budget full.
+    // Requests that found the budget exhausted.
     uint64_t over_budget;
-    // Registrations and bytes now, and the most at a time.
+    // The current number of registrations.
     size_t regions;
+    // The current number of registered bytes.
     size_t bytes;
+    // The maximum number of simultaneous registrations.
     size_t peak_regions;
+    // The maximum number of registered bytes.
     size_t peak_bytes;
 } hostbuf_cache_stats;
 
@@ -282,128 +293,135 @@ typedef struct hostbuf_cache_stats {
 extern "C" {
 #endif // __cplusplus
 
-// The message of the calling thread's last call that did not end with `HOSTBUF_OK`, or that says
-// something although it did (as `hostbuf_device_probe` and `hostbuf_freeze` tell): one line for
-// people, with what was asked, what was there, and what to do. Empty before the first. It stays
-// until the thread's next such call; never null.
+// Returns the message of the calling thread's last call that did not return `HOSTBUF_OK`: one line
+// with the request, the available resources and the remedy. `hostbuf_device_probe` and
+// `hostbuf_freeze` also set it when they return `HOSTBUF_OK`. It is empty before the first such
+// call, valid until the thread's next one, and never null.
 const char *hostbuf_message(void);
 
-// The name of a status, as it is written here; `"?"` for a number that is none. Never null.
+// Returns the name of a status, such as `"HOSTBUF_OK"`, or `"?"` for an invalid number. The result
+// is never null.
 const char *hostbuf_status_name(int32_t status);
 
-// Tries a group: each function is called, and what it answers is compared with what it should.
-// Collective: all ranks go through all of it, whatever they find, and each reports what it found
-// first. For whoever writes a table of his own.
+// Tests a group: calls each function and compares its results with the expected ones. Use it to
+// test a table of your own. Collective: all ranks run all tests, and each rank reports the first
+// error that it found.
 enum hostbuf_status hostbuf_try_collective(const struct hostbuf_collective *group);
 
-// Whether this process leads its host in `group`: it is the first of the ranks there. Collective.
+// Sets `leads` to whether this process is the leader of its host, the lowest rank of `group`
+// there. Collective.
 enum hostbuf_status hostbuf_leads(const struct hostbuf_collective *group,
                                   bool *leads);
 
-// Memory of the buffer: `size` bytes, zero, at a multiple of `alignment`, a power of two. Null
-// when there is no room or filling has ended: `hostbuf_message` says which. Threads of the process
-// that fills may call it at the same time.
+// Allocates `size` zero bytes of the buffer at a multiple of `alignment`, a power of two. Returns
+// null if there is no room or filling has ended; `hostbuf_message` gives the reason. The threads
+// of the process that fills the buffer may call it concurrently.
 void *hostbuf_arena_take(struct hostbuf_arena *arena,
                          size_t size,
                          size_t alignment);
 
-// Says why filling fails, in words for people: when the function then answers null, all ranks hear
-// them. (What `hostbuf_arena_take` could not give need not be said.)
+// Sets the message for a failure of the fill function. If the function then returns null, the
+// calls of all ranks return this message. A failure of `hostbuf_arena_take` needs no message.
 void hostbuf_arena_fail(struct hostbuf_arena *arena,
                         const char *why);
 
-// Bytes that the arena has left, but for what the root takes; 0 for a null one, and when filling
-// has ended.
+// Returns the number of free bytes of the arena, without the space that the root needs. Returns 0
+// for a null arena and after filling has ended.
 uint64_t hostbuf_arena_left(const struct hostbuf_arena *arena);
 
-// Whether `bytes` bytes from `pointer` lie in the buffer that is being filled.
+// Returns whether `bytes` bytes from `pointer` lie in the buffer that is being filled.
 bool hostbuf_arena_contains(const struct hostbuf_arena *arena,
                             const void *pointer,
                             size_t bytes);
 
-// Whether a launcher has started this process, so that there is something to attach to. All ranks
-// of a job have the same answer: who attaches or else allocates decides by this, and not by a
-// failure of `hostbuf_attach`, which may be one rank's alone.
+// Returns whether a launcher has started this process, so that there is a buffer to attach to. The
+// result is the same in all ranks of a job. Use it to decide between `hostbuf_attach` and
+// `hostbuf_allocate`, since `hostbuf_attach` may fail in one rank only.
 bool hostbuf_launched(void);
 
-// The buffer that the launcher gave this process before its main; `name` null: the first one.
+// Attaches to the buffer `name` that the launcher mapped in this process before `main`, or to the
+// first buffer if `name` is null.
 enum hostbuf_status hostbuf_attach(const char *name,
                                    struct hostbuf_buffer **to);
 
-// Makes a buffer without a launcher, on all hosts of `group` at one address; `group` null: for
+// Allocates a buffer without a launcher, at one address on all hosts of `group`. A null `group` is
 // this process alone. Collective.
 enum hostbuf_status hostbuf_allocate(const struct hostbuf_collective *group,
                                      const struct hostbuf_options *options,
                                      struct hostbuf_buffer **to);
 
-// Gives a buffer back. Its memory is unmapped when nothing uses it any more: regions that are
-// registered keep it. Null: nothing.
+// Releases a buffer. Its memory stays mapped until the registrations of its regions have ended. A
+// null buffer is ignored.
 void hostbuf_release(struct hostbuf_buffer *buffer);
 
-// The first byte, the same address in every rank of every host; null for a null buffer.
+// Returns the address of the first byte, which is the same in every rank of every host. Returns
+// null for a null buffer.
 void *hostbuf_data(const struct hostbuf_buffer *buffer);
 
-// Bytes that can be used; 0 for a null buffer.
+// Returns the usable size in bytes, or 0 for a null buffer.
 size_t hostbuf_size(const struct hostbuf_buffer *buffer);
 
-// What is known of a buffer.
+// Writes the properties and the state of a buffer to `to`.
 enum hostbuf_status hostbuf_stat(const struct hostbuf_buffer *buffer,
                                  struct hostbuf_info *to);
 
-// Sends the filled buffer of rank `root`'s host to all other hosts of `group`, where it must be
-// empty: the bytes that the arena gave out, checksummed. Pointers inside stay valid, since the
-// address is the same. Collective.
+// Sends the filled buffer of the host of rank `root` to all other hosts of `group`, where it must
+// be empty. It sends the bytes that the arena has allocated, and checks their checksum. Pointers
+// in the buffer stay valid, since its address is the same on all hosts. Collective.
 enum hostbuf_status hostbuf_replicate(struct hostbuf_buffer *buffer,
                                       const struct hostbuf_collective *group,
                                       size_t root);
 
-// Makes a filled buffer read-only for good, in all ranks of `group`; a stray write faults from
-// then on. Collective over all ranks that have it mapped. `proof` may be null; for
-// `HOSTBUF_WEAKER`, `hostbuf_message` says why.
+// Makes a filled buffer permanently read-only in all ranks of `group`. A later write to it faults.
+// Collective over all ranks that have mapped the buffer. `proof` may be null. For
+// `HOSTBUF_WEAKER`, `hostbuf_message` returns the reason.
 enum hostbuf_status hostbuf_freeze(struct hostbuf_buffer *buffer,
                                    const struct hostbuf_collective *group,
                                    enum hostbuf_proof *proof);
 
-// Fills the buffer by `filler(arena, argument)` in one rank of this host, whichever comes first;
-// the others wait. All get the object that it answered, in `root`, which may be null. When the
-// filler's process dies, one of those who wait takes over, with a zeroed arena: so the function
-// may run in several processes one after another, never in two at a time.
+// Fills the buffer by `filler(arena, argument)` in the first rank of this host that calls; the
+// other ranks wait. All ranks get the returned object in `root`, which may be null. If the process
+// that fills dies, a waiting rank calls the function with a zeroed arena. So the function may run
+// in several processes one after another, but never in two at the same time.
 enum hostbuf_status hostbuf_initialize(struct hostbuf_buffer *buffer,
                                        hostbuf_filler filler,
                                        void *argument,
                                        void **root);
 
-// Fills the buffer in rank 0 of `group` and sends it to the other hosts: one build for the whole
-// job. Collective. A buffer is filled once: `HOSTBUF_FILL` where it is already.
+// Fills the buffer in rank 0 of `group` and sends it to the other hosts, so that the job builds it
+// once. Collective. Returns `HOSTBUF_FILL` if the buffer is filled already.
 enum hostbuf_status hostbuf_initialize_job(struct hostbuf_buffer *buffer,
                                            const struct hostbuf_collective *group,
                                            hostbuf_filler filler,
                                            void *argument,
                                            void **root);
 
-// The object that filled the buffer; `HOSTBUF_NOTHING` while it is not filled.
+// Writes the root object of the buffer to `root`. Returns `HOSTBUF_NOTHING` while the buffer is
+// not filled.
 enum hostbuf_status hostbuf_root(const struct hostbuf_buffer *buffer,
                                  void **root);
 
-// Whether a device can be used in this process, without opening it: `HOSTBUF_OK`, or
-// `HOSTBUF_UNSUPPORTED`; `hostbuf_message` says with what, or why not. `device` as for
-// `hostbuf_device_open`.
+// Checks whether this process can use a device, without opening it. Returns `HOSTBUF_OK`, and
+// `hostbuf_message` describes the device, or `HOSTBUF_UNSUPPORTED`, and `hostbuf_message` gives
+// the reason. `device` is a name as for `hostbuf_device_open`.
 enum hostbuf_status hostbuf_device_probe(const char *device);
 
 // Opens a device: `mlock` (page-locking), `cuda` or `cuda:1` (a GPU), `rdma` or `rdma:mlx5_0` (the
-// first network card, or the one of that name).
+// first RDMA device, or the one with that name).
 enum hostbuf_status hostbuf_device_open(const char *device,
                                         struct hostbuf_device **to);
 
-// Gives a device back; what is registered with it keeps it. Null: nothing.
+// Closes a device. It stays open until its registrations have ended. A null device is ignored.
 void hostbuf_device_close(struct hostbuf_device *device);
 
-// Copies the device's name, for messages, with a NUL at the end; cut where there is no room.
+// Copies the device's name, for messages, to `name` with a NUL at the end. A name that does not
+// fit into `size` bytes is truncated.
 enum hostbuf_status hostbuf_device_name(const struct hostbuf_device *device,
                                         char *name,
                                         size_t size);
 
-// Registers `length` bytes of a buffer from `offset` with a device; `length` 0: up to the end.
+// Registers `length` bytes of a buffer from `offset` with a device, or all bytes from `offset` if
+// `length` is 0.
 enum hostbuf_status hostbuf_register(struct hostbuf_buffer *buffer,
                                      const struct hostbuf_device *device,
                                      size_t offset,
@@ -411,61 +429,62 @@ enum hostbuf_status hostbuf_register(struct hostbuf_buffer *buffer,
                                      int access,
                                      struct hostbuf_region **to);
 
-// What requests about a region are made with; all 0 for a null one.
+// Returns the key of a region. All fields are 0 for a null region.
 struct hostbuf_key hostbuf_region_key(const struct hostbuf_region *region);
 
-// Ends a registration, and gives it back in any case: when that fails, what was pinned may stay so
-// until the process ends.
+// Ends a registration and releases `region` in any case. If the device refuses, the pages may stay
+// pinned until the process exits.
 enum hostbuf_status hostbuf_deregister(struct hostbuf_region *region);
 
-// Makes a cache of at most `regions` registrations of at most `bytes` bytes together: a hard
-// limit. 0 for either: what `HOSTBUF_CACHE_REGIONS` and `HOSTBUF_CACHE_BYTES` say, or their
-// defaults. `monitor`: one of `hostbuf_monitor`.
+// Makes a cache with a hard limit of `regions` registrations and of `bytes` registered bytes. If a
+// limit is 0, the value of `HOSTBUF_CACHE_REGIONS` or `HOSTBUF_CACHE_BYTES` applies, or its
+// default. `monitor` is one of `hostbuf_monitor`.
 enum hostbuf_status hostbuf_cache_open(const struct hostbuf_device *device,
                                        size_t regions,
                                        size_t bytes,
                                        int monitor,
                                        struct hostbuf_cache **to);
 
-// Ends a cache and what it has registered. All its leases have been put back before. Null:
-// nothing.
+// Closes a cache and ends its registrations. Put all its leases back before. A null cache is
+// ignored.
 void hostbuf_cache_close(struct hostbuf_cache *cache);
 
-// A hold on a registration of `length` bytes from `start`, made now if there is none. It has to be
-// put back by `hostbuf_cache_put`, before the cache is closed; what `lease` held before is not put
-// back by this.
+// Writes a lease of a registration of `length` bytes from `start` to `lease`. It registers the
+// memory if the cache has no such registration. Put the lease back with `hostbuf_cache_put` before
+// the cache is closed. This function does not put a lease back that `lease` already contains.
 enum hostbuf_status hostbuf_cache_get(struct hostbuf_cache *cache,
                                       const void *start,
                                       size_t length,
                                       int access,
                                       struct hostbuf_lease *lease);
 
-// The same if nothing has to be registered and nobody waited for; else `HOSTBUF_NOTHING`.
+// Writes a lease of an existing registration to `lease`, as `hostbuf_cache_get`, but neither
+// registers memory nor waits. Returns `HOSTBUF_NOTHING` if there is no such registration.
 enum hostbuf_status hostbuf_cache_try_get(struct hostbuf_cache *cache,
                                           const void *start,
                                           size_t length,
                                           int access,
                                           struct hostbuf_lease *lease);
 
-// Puts a lease back; one that holds nothing is left as it is.
+// Puts a lease back. An empty lease is ignored.
 void hostbuf_cache_put(struct hostbuf_lease *lease);
 
-// Registers `length` bytes from `start`, and keeps the registration: it is not ended to make room.
+// Registers `length` bytes from `start` and exempts the registration from eviction.
 enum hostbuf_status hostbuf_cache_keep(struct hostbuf_cache *cache,
                                        const void *start,
                                        size_t length,
                                        int access);
 
-// The memory has changed or is about to: no lease taken afterwards is of a registration made
-// before.
+// Ends the registrations of a range whose mapping has changed or will change. A later lease never
+// uses a registration from before.
 enum hostbuf_status hostbuf_cache_invalidate(struct hostbuf_cache *cache,
                                              const void *start,
                                              size_t length);
 
-// Invalidates everything.
+// Ends all registrations of a cache.
 enum hostbuf_status hostbuf_cache_flush(struct hostbuf_cache *cache);
 
-// What a cache has done so far.
+// Writes the statistics of a cache to `to`.
 enum hostbuf_status hostbuf_cache_stat(const struct hostbuf_cache *cache,
                                        struct hostbuf_cache_stats *to);
 

@@ -1,11 +1,12 @@
-/* hostbuf for C++17: handles that give themselves back, exceptions, and a std::pmr::memory_resource
- * over the arena, so that std::pmr containers live in the buffer and are read by all ranks.
+/* hostbuf for C++17: handles that release themselves, exceptions, and a std::pmr::memory_resource
+ * over the arena, so that all ranks read std::pmr containers in the buffer.
  *
  *     #include <hostbuf_mpi.h>
  *     #include <hostbuf.hpp>
  *
  *     hostbuf::mpi_group group(MPI_COMM_WORLD);
- *     auto buffer = hostbuf::buffer::launched() ? hostbuf::buffer::attach() : hostbuf::buffer::allocate(group, 64 << 20);
+ *     auto buffer = hostbuf::buffer::launched() ? hostbuf::buffer::attach()
+ *                                               : hostbuf::buffer::allocate(group, 64 << 20);
  *     using table = std::pmr::unordered_map<std::pmr::string, int>;
  *     const table &words = buffer.initialize_job<table>(group, [](hostbuf::arena &arena) {
  *         auto words = arena.make<table>();
@@ -13,16 +14,16 @@
  *         return words;
  *     });
  *
- * What makes that safe. A container is written in one process, while the buffer is being filled,
- * and only read afterwards, by const members, in all of them: so others get a `const T &`, and no
- * destructor runs. Its memory comes from the arena, at one address everywhere, so all its pointers
- * mean the same, but for one: that to its memory_resource, which is an object of the filling
- * process; reading never follows it. Do not copy such a container with its own allocator, nor ask
- * it for that. All ranks are one program (or are built from one source with one standard library),
- * since they share the layout, and the hash function must give the same in all of them, as
- * std::hash does. What has a vtable, a reference, or a pointer to anything outside (std::function,
- * a file, an ordinary std::string) must not go in; nor may the containers of a debug mode that
- * notes iterators in them (_GLIBCXX_DEBUG).
+ * Safety rules. One process writes a container while it fills the buffer. Afterwards all processes
+ * only read it through const members: they get a `const T &`, and no destructor runs. The memory of
+ * the container comes from the arena, at one address in all ranks, so its pointers are valid in all
+ * ranks. The only exception is the pointer to its memory_resource, an object of the process that
+ * fills; reading never follows it. Do not copy such a container with its own allocator, and do not
+ * call get_allocator() on it. All ranks run one program, or programs built from one source with one
+ * standard library, since they share the layout of the container. The hash function returns the
+ * same values in all ranks, as std::hash does. Do not place objects in the buffer that have a
+ * vtable, a reference or a pointer to an object outside (std::function, a file, an ordinary
+ * std::string), nor containers of a debug mode that stores iterators in them (_GLIBCXX_DEBUG).
  */
 #ifndef HOSTBUF_HPP
 #define HOSTBUF_HPP
@@ -41,7 +42,7 @@
 
 namespace hostbuf {
 
-/// A call that failed; what() is one line for people.
+/// The error of a call; what() returns its message, one line.
 class error : public std::runtime_error {
 public:
     explicit error(hostbuf_status status) : std::runtime_error(hostbuf_message()), status_(status) {}
@@ -52,13 +53,13 @@ private:
     hostbuf_status status_;
 };
 
-/// Throws an `error` unless a call went well.
+/// Throws an `error` unless `status` is HOSTBUF_OK.
 inline void check(hostbuf_status status)
 {
     if (status != HOSTBUF_OK) throw error(status);
 }
 
-/// The arena has no room: what() says how much was asked for and what is left.
+/// The error of an arena without room; what() states the requested and the free bytes.
 class full : public std::bad_alloc {
 public:
     full() noexcept
@@ -73,7 +74,7 @@ private:
     char what_[256] = {};
 };
 
-/// Objects that lie one behind the other in memory that somebody else keeps: std::span's part that C++17 lacks.
+/// Contiguous objects in memory that the view does not own: a part of std::span, which C++17 lacks.
 template <class T>
 class view {
 public:
@@ -88,7 +89,7 @@ public:
     constexpr T *end() const noexcept { return data_ + size_; }
     constexpr T &operator[](std::size_t at) const { return data_[at]; }
 
-    /// Throws std::out_of_range.
+    /// Returns an element. Throws std::out_of_range if there is no such element.
     constexpr T &at(std::size_t at) const
     {
         if (at >= size_) throw std::out_of_range("hostbuf::view");
@@ -100,12 +101,14 @@ private:
     std::size_t size_ = 0;
 };
 
-/// The buffer's memory while it is being filled. Nothing comes back to it before the buffer goes.
+/// The memory of a buffer while it is being filled. Deallocation does nothing; the memory is
+/// released with the buffer.
 class arena : public std::pmr::memory_resource {
 public:
     explicit arena(hostbuf_arena *own) noexcept : own_(own) {}
 
-    /// A T in the buffer, whose own memory, if it takes an allocator, comes from there too. It is never destroyed.
+    /// Makes a T in the buffer. If T takes an allocator, its memory comes from the buffer too. The
+    /// object is never destroyed.
     template <class T, class... Arguments>
     T *make(Arguments &&...arguments)
     {
@@ -115,7 +118,7 @@ public:
         return at;
     }
 
-    /// `count` of them, each zero: for numbers, and what else may be so.
+    /// Allocates `count` zeroed objects, for numbers and other types with a valid all-zero value.
     template <class T>
     view<T> array(std::size_t count)
     {
@@ -124,7 +127,7 @@ public:
         return {static_cast<T *>(allocate(count * sizeof(T), alignof(T))), count};
     }
 
-    /// Bytes that are left.
+    /// Returns the number of free bytes.
     std::uint64_t left() const noexcept { return hostbuf_arena_left(own_); }
 
     hostbuf_arena *get() const noexcept { return own_; }
@@ -146,7 +149,8 @@ private:
 /// A host's shared memory, mapped at the agreed address.
 class buffer {
 public:
-    /// The one that the launcher gave this process before main; without a name the first.
+    /// Attaches to the buffer `name` that the launcher mapped in this process before main, or to
+    /// the first buffer.
     static buffer attach(const char *name = nullptr)
     {
         hostbuf_buffer *made;
@@ -154,10 +158,12 @@ public:
         return buffer(made);
     }
 
-    /// Whether a launcher has started this process: all ranks of a job have the same answer.
+    /// Returns whether a launcher has started this process. The result is the same in all ranks of
+    /// a job.
     static bool launched() noexcept { return hostbuf_launched(); }
 
-    /// Makes one without a launcher, on all hosts of a group; without one, for this process alone. Collective.
+    /// Allocates a buffer without a launcher, on all hosts of `group`. A null `group` is this
+    /// process alone. Collective.
     static buffer allocate(const hostbuf_collective *group, const hostbuf_options &options)
     {
         hostbuf_buffer *made;
@@ -184,7 +190,8 @@ public:
     std::size_t size() const noexcept { return hostbuf_size(own_); }
     hostbuf_buffer *get() const noexcept { return own_; }
 
-    /// All of it as objects of one type. Const once it is frozen.
+    /// Returns the whole buffer as objects of one type. Use a const type after the buffer is
+    /// frozen.
     template <class T>
     view<T> as() const
     {
@@ -199,8 +206,9 @@ public:
         return info;
     }
 
-    /// Fills it by `fill(arena &)`, which answers a T that it made there, in one rank of this host; all get that one. What `fill`
-    /// throws is thrown again in the rank that ran it.
+    /// Fills the buffer by `fill(arena &)` in one rank of this host. `fill` returns a T that it
+    /// made in the buffer, and all ranks get it. An exception of `fill` is rethrown in the rank
+    /// that ran it.
     template <class T, class Fill>
     const T &initialize(Fill &&fill)
     {
@@ -209,7 +217,8 @@ public:
         });
     }
 
-    /// The same in rank 0 of a group, and then to all its hosts; an error where it is filled already. Collective.
+    /// Fills the buffer in rank 0 of `group` and sends it to all hosts of the group. It is an error
+    /// if the buffer is filled already. Collective.
     template <class T, class Fill>
     const T &initialize_job(const hostbuf_collective *group, Fill &&fill)
     {
@@ -218,7 +227,7 @@ public:
         });
     }
 
-    /// What filled it; null while nothing has.
+    /// Returns the root object, or null while the buffer is not filled.
     template <class T>
     const T *root() const
     {
@@ -231,7 +240,7 @@ public:
 
     void replicate(const hostbuf_collective *group, std::size_t root) { check(hostbuf_replicate(own_, group, root)); }
 
-    /// Read-only for good, in all ranks. Collective.
+    /// Makes the buffer permanently read-only in all ranks. Collective.
     hostbuf_proof freeze(const hostbuf_collective *group)
     {
         hostbuf_proof proof;
@@ -248,7 +257,7 @@ private:
         std::exception_ptr thrown;
     };
 
-    /// Nothing is thrown through hostbuf.
+    /// Calls `fill` and stores its exception, since no exception may pass through hostbuf.
     template <class T, class Fill>
     static void *run(hostbuf_arena *own, void *argument) noexcept
     {
@@ -262,7 +271,7 @@ private:
             hostbuf_arena_fail(own, error.what());
         } catch (...) {
             made.thrown = std::current_exception();
-            hostbuf_arena_fail(own, "the function that fills it has thrown what is no std::exception");
+            hostbuf_arena_fail(own, "the fill function has thrown an object that is no std::exception");
         }
         return nullptr;
     }
@@ -281,7 +290,7 @@ private:
     hostbuf_buffer *own_;
 };
 
-/// A device that memory is registered with: "mlock", "cuda", "cuda:1", "rdma", "rdma:mlx5_0".
+/// A device for the registration of memory: "mlock", "cuda", "cuda:1", "rdma", "rdma:mlx5_0".
 class device {
 public:
     explicit device(const char *which) { check(hostbuf_device_open(which, &own_)); }
@@ -293,7 +302,7 @@ public:
     }
     ~device() { hostbuf_device_close(own_); }
 
-    /// Whether it can be used here.
+    /// Returns whether this process can use the device.
     static bool probe(const char *which) noexcept { return hostbuf_device_probe(which) == HOSTBUF_OK; }
 
     std::string name() const
@@ -309,7 +318,7 @@ private:
     hostbuf_device *own_ = nullptr;
 };
 
-/// Proof that a device knows a part of a buffer; it ends with this.
+/// A registration of a part of a buffer with a device. The destructor ends it.
 class region {
 public:
     region(const buffer &of, const device &with, int access = HOSTBUF_READ, std::size_t offset = 0, std::size_t length = 0)
@@ -333,7 +342,7 @@ private:
     hostbuf_region *own_ = nullptr;
 };
 
-/// A hold on a registration of a cache, put back with this.
+/// A lease of a registration in a cache. The destructor puts it back.
 class lease {
 public:
     explicit lease(const hostbuf_lease &own) noexcept : own_(own) {}
@@ -351,10 +360,11 @@ private:
     hostbuf_lease own_;
 };
 
-/// A registration cache. All its leases go before it.
+/// A registration cache. Its leases must be destroyed before it.
 class cache {
 public:
-    /// At most so many registrations of so many bytes; 0: as the environment says.
+    /// Makes a cache of at most `regions` registrations and `bytes` registered bytes. A limit of 0
+    /// takes the value from the environment.
     explicit cache(const device &of, std::size_t regions = 0, std::size_t bytes = 0,
                    hostbuf_monitor monitor = HOSTBUF_MONITOR_DEFAULT)
     {
@@ -390,7 +400,8 @@ private:
 };
 
 #ifdef HOSTBUF_MPI_H
-/// The ranks of an MPI communicator, of which it holds a duplicate. Made and ended by all of them, before MPI_Finalize.
+/// The ranks of an MPI communicator, of which it holds a duplicate. All ranks construct and destroy
+/// it, before MPI_Finalize.
 class mpi_group {
 public:
     explicit mpi_group(MPI_Comm comm)
@@ -399,7 +410,7 @@ public:
         if (code == MPI_SUCCESS) return;
         char text[MPI_MAX_ERROR_STRING + 1] = "";
         hostbuf_mpi_describe(nullptr, code, text, sizeof text);
-        throw std::runtime_error(std::string("no group of this communicator (an intracommunicator is meant): ") + text);
+        throw std::runtime_error(std::string("cannot make a group of this communicator (expected an intracommunicator): ") + text);
     }
     mpi_group(const mpi_group &) = delete;
     mpi_group &operator=(const mpi_group &) = delete;

@@ -1,12 +1,12 @@
-/* A hostbuf_collective over an MPI communicator, by the program's own MPI, whichever that is: all
- * functions are inline, so libhostbuf never links one.
+/* A hostbuf_collective over an MPI communicator. All functions are inline and call the MPI of the
+ * program, so libhostbuf links no MPI.
  *
  *     hostbuf_collective group;
  *     if (hostbuf_mpi_collective(MPI_COMM_WORLD, &group) != MPI_SUCCESS) ...
  *     hostbuf_allocate(&group, &options, &buffer);
  *     hostbuf_mpi_release(&group);
  *
- * For C11 and later, and C++11 and later, after MPI_Init.
+ * It needs C11 or C++11. Call the functions after MPI_Init.
  */
 #ifndef HOSTBUF_MPI_H
 #define HOSTBUF_MPI_H
@@ -24,7 +24,7 @@
 extern "C" {
 #endif
 
-/* MPI counts in int: the most bytes of one call. */
+/* The maximum number of bytes of one call, since MPI counts in int. */
 #define HOSTBUF_MPI_MOST ((size_t)1 << 30)
 
 static inline MPI_Comm hostbuf_mpi_communicator(void *context)
@@ -51,8 +51,8 @@ static inline int hostbuf_mpi_broadcast(void *context, void *data, size_t bytes,
     return MPI_SUCCESS;
 }
 
-/* Unsigned words as signed ones in the same order, with the top bit turned: not every MPI compares
- * unsigned words as such. */
+/* Reduces unsigned words. For MIN and MAX it flips the top bit and compares signed words, since
+ * some MPI libraries do not compare unsigned words correctly. */
 static inline int hostbuf_mpi_all_reduce(void *context, uint64_t *words, size_t count, enum hostbuf_reduce how)
 {
     const uint64_t top = (uint64_t)1 << 63;
@@ -68,7 +68,7 @@ static inline int hostbuf_mpi_all_reduce(void *context, uint64_t *words, size_t 
     return code;
 }
 
-/* Any call lets messages go on; nobody sends what this asks for. */
+/* Drives MPI progress. MPI_Iprobe does so, although no rank sends such a message. */
 static inline void hostbuf_mpi_progress(void *context)
 {
     int there;
@@ -77,10 +77,10 @@ static inline void hostbuf_mpi_progress(void *context)
 
 static inline void hostbuf_mpi_describe(void *context, int code, char *text, size_t size)
 {
-    char words[MPI_MAX_ERROR_STRING + 1] = "";
+    char message[MPI_MAX_ERROR_STRING + 1] = "";
     int length;
     (void)context;
-    if (MPI_Error_string(code, words, &length) == MPI_SUCCESS) (void)snprintf(text, size, "%s", words);
+    if (MPI_Error_string(code, message, &length) == MPI_SUCCESS) (void)snprintf(text, size, "%s", message);
 }
 
 static inline void hostbuf_mpi_end(void *context)
@@ -91,7 +91,8 @@ static inline void hostbuf_mpi_end(void *context)
 
 static inline int hostbuf_mpi_split(void *context, size_t color, hostbuf_collective *part);
 
-/* Makes *group of `comm`, which it takes over; an error ends nothing but the call that met it. */
+/* Makes *group from `comm` and takes ownership of it. Sets the error handler MPI_ERRORS_RETURN, so
+ * that an error does not abort the program. */
 static inline int hostbuf_mpi_of(MPI_Comm comm, hostbuf_collective *group)
 {
     int rank = 0, size = 0, inter = 0, code;
@@ -103,7 +104,7 @@ static inline int hostbuf_mpi_of(MPI_Comm comm, hostbuf_collective *group)
     *kept = comm;
     (void)MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
     code = MPI_Comm_test_inter(comm, &inter);
-    /* Its ranks are in two groups, of which each would see only the other. */
+    /* The two groups of an intercommunicator see only the ranks of each other. */
     if (code == MPI_SUCCESS && inter) code = MPI_ERR_COMM;
     if (code != MPI_SUCCESS || (code = MPI_Comm_rank(comm, &rank)) != MPI_SUCCESS ||
         (code = MPI_Comm_size(comm, &size)) != MPI_SUCCESS) {
@@ -132,9 +133,9 @@ static inline int hostbuf_mpi_split(void *context, size_t color, hostbuf_collect
     return code == MPI_SUCCESS ? hostbuf_mpi_of(comm, part) : code;
 }
 
-/* Makes *group of a duplicate of `comm`, an intracommunicator, so that no message of the program's
- * can be mistaken for one of hostbuf's. Collective over `comm`. MPI_SUCCESS, or MPI's error; then
- * *group is untouched. */
+/* Makes *group from a duplicate of `comm`, an intracommunicator, so that messages of hostbuf and of
+ * the program cannot match each other. Collective over `comm`. Returns MPI_SUCCESS, or MPI's error
+ * and leaves *group unchanged. */
 static inline int hostbuf_mpi_collective(MPI_Comm comm, hostbuf_collective *group)
 {
     MPI_Comm own = MPI_COMM_NULL;
@@ -142,7 +143,7 @@ static inline int hostbuf_mpi_collective(MPI_Comm comm, hostbuf_collective *grou
     return code == MPI_SUCCESS ? hostbuf_mpi_of(own, group) : code;
 }
 
-/* Frees the duplicate. Collective; before MPI_Finalize. */
+/* Frees the duplicate. Collective. Call it before MPI_Finalize. */
 static inline void hostbuf_mpi_release(hostbuf_collective *group)
 {
     if (group->context) hostbuf_mpi_end(group->context);

@@ -1,4 +1,4 @@
-//! Buffers: attaching, allocating, sending to other hosts, freezing.
+//! Buffers: attach, allocate, replicate to other hosts, freeze.
 
 use std::ffi::{CString, c_char, c_void};
 use std::ptr::null_mut;
@@ -7,22 +7,22 @@ use library::{BufferOptions, FillState, HostBuffer, Pages, Proof};
 
 use crate::arena::hostbuf_arena;
 use crate::group::{group, hostbuf_collective};
-use crate::status::{Outcome, argument, call, given, hostbuf_status, place, say, text, together};
+use crate::status::{CallResult, agree, argument, call, hostbuf_status, input, output, set_message, text};
 
 /// A host's shared memory, mapped at the agreed address.
 pub struct hostbuf_buffer {
     pub(crate) buffer: HostBuffer,
-    /// For whoever fills it, by a pointer.
+    /// The arena that the fill function gets a pointer to.
     pub(crate) arena: Box<hostbuf_arena>,
     name: CString,
 }
 
-/// Which pages stand behind a buffer.
+/// The pages of a buffer.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub enum hostbuf_pages {
-    /// The best that is there: 1 GiB from the reserved pool, 2 MiB from the pool, transparent 2
-    /// MiB, ordinary.
+    /// The largest available pages: 1 GiB from the reserved pool, 2 MiB from the pool, transparent
+    /// 2 MiB, ordinary.
     HOSTBUF_PAGES_AUTO = 0,
     /// Ordinary pages (4 KiB on x86-64).
     HOSTBUF_PAGES_SMALL = 1,
@@ -34,25 +34,25 @@ pub enum hostbuf_pages {
     HOSTBUF_PAGES_1G = 4,
 }
 
-/// What a buffer is asked for with. Set everything to zero first: then all but the size is as by
-/// default.
+/// The options of a new buffer. Zero the structure first: 0 is the default of all options except
+/// the size.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct hostbuf_options {
-    /// Bytes that can be used; rounded up to whole pages of what is obtained.
+    /// The usable size, in bytes. It is rounded up to whole pages.
     pub size: u64,
-    /// 31 bytes at most of letters, digits, `_`, `-` and `.`; null for "default".
+    /// The name: at most 31 bytes of letters, digits, `_`, `-` and `.`; null for "default".
     pub name: *const c_char,
     /// One of `hostbuf_pages`.
     pub pages: i32,
-    /// Not 0: leave pages to be taken at the first touch, with no check that they are there, and a
-    /// signal when they are not.
+    /// Not 0: allocate each page at its first access. The available memory is not checked before,
+    /// and the process gets a signal if a page cannot be allocated.
     pub lazy: u8,
-    /// Not 0: let the contents go into core files.
+    /// Not 0: include the contents in core files.
     pub dump: u8,
 }
 
-/// How far the filling of a buffer is on this host.
+/// The fill state of a buffer on this host.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub enum hostbuf_fill_state {
@@ -62,36 +62,38 @@ pub enum hostbuf_fill_state {
     HOSTBUF_FROZEN = 3,
 }
 
-/// How sure it is that nobody on this host can write into a frozen buffer.
+/// The proof that no process of this host can write to a frozen buffer.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub enum hostbuf_proof {
     /// The kernel sealed the memory, which it does only while no writable mapping exists anywhere.
     HOSTBUF_SEALED = 0,
-    /// Somebody may still hold a writable mapping from before; `hostbuf_message` says who.
+    /// A process may still have a writable mapping from before; `hostbuf_message` names it.
     HOSTBUF_WEAKER = 1,
 }
 
-/// What is known of a buffer.
+/// The properties and the state of a buffer.
 #[repr(C)]
 pub struct hostbuf_info {
-    /// The first byte, at the same address in every rank of every host.
+    /// The address of the first byte, the same in every rank of every host.
     pub address: *mut c_void,
-    /// Bytes that can be used.
+    /// The usable size, in bytes.
     pub size: usize,
-    /// Stays as long as the buffer.
+    /// The name, valid as long as the buffer.
     pub name: *const c_char,
-    /// The pages that were obtained on this host, and how many bytes stand on huge ones.
+    /// The pages of the buffer on this host.
     pub pages: hostbuf_pages,
+    /// The number of bytes on huge pages.
     pub huge_bytes: u64,
+    /// The fill state on this host.
     pub state: hostbuf_fill_state,
-    /// How many times filling has begun on this host.
+    /// The number of times that filling has begun on this host.
     pub generation: u64,
-    /// Bytes from the beginning that the arena has given out.
+    /// The number of bytes from the beginning that the arena has allocated.
     pub used: u64,
-    /// Which host of the job this is, and how many there are; 0 of 0 where the hosts do not know
-    /// each other.
+    /// The number of this host in the job, from 0.
     pub host: u32,
+    /// The number of hosts of the job; 0 if the hosts do not know each other.
     pub hosts: u32,
 }
 
@@ -107,30 +109,31 @@ impl hostbuf_buffer {
     }
 }
 
-/// A caller's buffer.
+/// Converts a buffer of the caller.
 ///
 /// # Safety
-/// Null, or one that was given out and not released.
-pub unsafe fn buffer<'a>(pointer: *const hostbuf_buffer) -> Outcome<&'a hostbuf_buffer> {
-    // SAFETY: by the contract of this.
-    unsafe { given(pointer, "buffer") }
+/// `pointer` is null, or a buffer that is not released.
+pub unsafe fn buffer<'a>(pointer: *const hostbuf_buffer) -> CallResult<&'a hostbuf_buffer> {
+    // SAFETY: by the contract of this function.
+    unsafe { input(pointer, "buffer") }
 }
 
-/// Whether a launcher has started this process, so that there is something to attach to. All ranks
-/// of a job have the same answer: who attaches or else allocates decides by this, and not by a
-/// failure of `hostbuf_attach`, which may be one rank's alone.
+/// Returns whether a launcher has started this process, so that there is a buffer to attach to. The
+/// result is the same in all ranks of a job. Use it to decide between `hostbuf_attach` and
+/// `hostbuf_allocate`, since `hostbuf_attach` may fail in one rank only.
 #[unsafe(no_mangle)]
 pub extern "C" fn hostbuf_launched() -> bool {
     HostBuffer::is_launched()
 }
 
-/// The buffer that the launcher gave this process before its main; `name` null: the first one.
-// Safety: `name` is null or text, `to` null or can be written.
+/// Attaches to the buffer `name` that the launcher mapped in this process before `main`, or to the
+/// first buffer if `name` is null.
+// Safety: `name` is null or a C string, `to` is null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_attach(name: *const c_char, to: *mut *mut hostbuf_buffer) -> hostbuf_status {
     call(|| {
-        // SAFETY: by the contract of this.
-        let to = unsafe { place(to, "to") }?;
+        // SAFETY: by the contract of this function.
+        let to = unsafe { output(to, "to") }?;
         *to = null_mut();
         let buffer = match name.is_null() {
             true => HostBuffer::attach()?,
@@ -142,7 +145,7 @@ pub unsafe extern "C" fn hostbuf_attach(name: *const c_char, to: *mut *mut hostb
     })
 }
 
-/// Makes a buffer without a launcher, on all hosts of `group` at one address; `group` null: for
+/// Allocates a buffer without a launcher, at one address on all hosts of `group`. A null `group` is
 /// this process alone. Collective.
 // Safety: `options` and `to` are null or valid.
 #[unsafe(no_mangle)]
@@ -152,51 +155,51 @@ pub unsafe extern "C" fn hostbuf_allocate(
     to: *mut *mut hostbuf_buffer,
 ) -> hostbuf_status {
     call(|| {
-        // SAFETY: by the contract of this.
-        let to = unsafe { place(to, "to") }.map(|to| {
+        // SAFETY: by the contract of this function.
+        let to = unsafe { output(to, "to") }.map(|to| {
             *to = null_mut();
             to
         });
         // SAFETY: as above.
         let group = unsafe { self::group(group) }?;
         // SAFETY: as above.
-        let ready = to.and_then(|to| Ok((unsafe { wanted(options) }?, to)));
-        let (wanted, to) = together(&*group, ready)?;
-        give(HostBuffer::allocate(&*group, wanted)?, to);
+        let ready = to.and_then(|to| Ok((unsafe { buffer_options(options) }?, to)));
+        let (options, to) = agree(&*group, ready)?;
+        give(HostBuffer::allocate(&*group, options)?, to);
         Ok(())
     })
 }
 
-/// What a caller asks for.
+/// Converts the options of the caller.
 ///
 /// # Safety
-/// Null, or valid.
-unsafe fn wanted(options: *const hostbuf_options) -> Outcome<BufferOptions> {
-    // SAFETY: by the contract of this.
-    let asked = unsafe { given(options, "options") }?;
-    let mut wanted = BufferOptions::new(asked.size).pages(match asked.pages {
+/// `options` is null or valid.
+unsafe fn buffer_options(options: *const hostbuf_options) -> CallResult<BufferOptions> {
+    // SAFETY: by the contract of this function.
+    let requested = unsafe { input(options, "options") }?;
+    let mut options = BufferOptions::new(requested.size).pages(match requested.pages {
         0 => Pages::Auto,
         1 => Pages::Small,
         2 => Pages::Transparent,
         3 => Pages::Huge2M,
         4 => Pages::Huge1G,
-        other => return Err(argument(format!("pages = {other}: one of hostbuf_pages is meant"))),
+        other => return Err(argument(format!("invalid pages {other}: expected a value of hostbuf_pages"))),
     });
-    if !asked.name.is_null() {
+    if !requested.name.is_null() {
         // SAFETY: as above.
-        wanted = wanted.name(unsafe { text(asked.name, "name") }?);
+        options = options.name(unsafe { text(requested.name, "name") }?);
     }
-    (wanted.lazy, wanted.dump) = (asked.lazy != 0, asked.dump != 0);
-    Ok(wanted)
+    (options.lazy, options.dump) = (requested.lazy != 0, requested.dump != 0);
+    Ok(options)
 }
 
-/// Gives a buffer back. Its memory is unmapped when nothing uses it any more: regions that are
-/// registered keep it. Null: nothing.
-// Safety: `buffer` was given out, and is not used again; neither is what lies in it.
+/// Releases a buffer. Its memory stays mapped until the registrations of its regions have ended. A
+/// null buffer is ignored.
+// Safety: `buffer` is a live handle. Neither it nor its contents are used again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_release(buffer: *mut hostbuf_buffer) {
     if !buffer.is_null() {
-        // SAFETY: from give(), by the contract of this.
+        // SAFETY: give() made it, by the contract of this function.
         let buffer = unsafe { Box::from_raw(buffer) };
         call(|| {
             drop(buffer);
@@ -205,23 +208,24 @@ pub unsafe extern "C" fn hostbuf_release(buffer: *mut hostbuf_buffer) {
     }
 }
 
-/// The first byte, the same address in every rank of every host; null for a null buffer.
-// Safety: `buffer` is null or was given out.
+/// Returns the address of the first byte, which is the same in every rank of every host. Returns
+/// null for a null buffer.
+// Safety: `buffer` is null or a live handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_data(buffer: *const hostbuf_buffer) -> *mut c_void {
-    // SAFETY: by the contract of this.
+    // SAFETY: by the contract of this function.
     unsafe { buffer.as_ref() }.map_or(null_mut(), hostbuf_buffer::start)
 }
 
-/// Bytes that can be used; 0 for a null buffer.
-// Safety: `buffer` is null or was given out.
+/// Returns the usable size in bytes, or 0 for a null buffer.
+// Safety: `buffer` is null or a live handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_size(buffer: *const hostbuf_buffer) -> usize {
-    // SAFETY: by the contract of this.
+    // SAFETY: by the contract of this function.
     unsafe { buffer.as_ref() }.map_or(0, |buffer| buffer.buffer.len())
 }
 
-/// What is known of a buffer.
+/// Writes the properties and the state of a buffer to `to`.
 // Safety: `buffer` and `to` are null or valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_stat(
@@ -229,8 +233,8 @@ pub unsafe extern "C" fn hostbuf_stat(
     to: *mut hostbuf_info,
 ) -> hostbuf_status {
     call(|| {
-        // SAFETY: by the contract of this.
-        let (own, to) = unsafe { (self::buffer(buffer)?, place(to, "to")?) };
+        // SAFETY: by the contract of this function.
+        let (own, to) = unsafe { (self::buffer(buffer)?, output(to, "to")?) };
         let buffer = &own.buffer;
         let (host, hosts) = buffer.host();
         *to = hostbuf_info {
@@ -261,9 +265,9 @@ pub unsafe extern "C" fn hostbuf_stat(
     })
 }
 
-/// Sends the filled buffer of rank `root`'s host to all other hosts of `group`, where it must be
-/// empty: the bytes that the arena gave out, checksummed. Pointers inside stay valid, since the
-/// address is the same. Collective.
+/// Sends the filled buffer of the host of rank `root` to all other hosts of `group`, where it must
+/// be empty. It sends the bytes that the arena has allocated, and checks their checksum. Pointers
+/// in the buffer stay valid, since its address is the same on all hosts. Collective.
 // Safety: `buffer` and `group` are null or valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_replicate(
@@ -272,20 +276,23 @@ pub unsafe extern "C" fn hostbuf_replicate(
     root: usize,
 ) -> hostbuf_status {
     call(|| {
-        // SAFETY: by the contract of this.
+        // SAFETY: by the contract of this function.
         let (own, group) = unsafe { (self::buffer(buffer), self::group(group)?) };
         let ready = own.and_then(|own| match root < group.size() {
             true => Ok(own),
-            false => Err(argument(format!("root = {root} of {} ranks", group.size()))),
+            false => Err(argument(format!(
+                "invalid root {root}: the group has {} ranks, counted from 0",
+                group.size()
+            ))),
         });
-        Ok(together(&*group, ready)?.buffer.replicate(&*group, root)?)
+        Ok(agree(&*group, ready)?.buffer.replicate(&*group, root)?)
     })
 }
 
-/// Makes a filled buffer read-only for good, in all ranks of `group`; a stray write faults from
-/// then on. Collective over all ranks that have it mapped. `proof` may be null; for
-/// `HOSTBUF_WEAKER`, `hostbuf_message` says why.
-// Safety: `buffer`, `group` and `proof` are null or valid; nobody writes into it any more.
+/// Makes a filled buffer permanently read-only in all ranks of `group`. A later write to it faults.
+/// Collective over all ranks that have mapped the buffer. `proof` may be null. For
+/// `HOSTBUF_WEAKER`, `hostbuf_message` returns the reason.
+// Safety: `buffer`, `group` and `proof` are null or valid; no thread writes to the buffer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_freeze(
     buffer: *mut hostbuf_buffer,
@@ -293,13 +300,13 @@ pub unsafe extern "C" fn hostbuf_freeze(
     proof: *mut hostbuf_proof,
 ) -> hostbuf_status {
     call(|| {
-        // SAFETY: by the contract of this.
+        // SAFETY: by the contract of this function.
         let (own, group) = unsafe { (self::buffer(buffer), self::group(group)?) };
-        let frozen = together(&*group, own)?.buffer.freeze(&*group)?;
-        let sure = match frozen.proof() {
+        let frozen = agree(&*group, own)?.buffer.freeze(&*group)?;
+        let found = match frozen.proof() {
             Proof::Sealed => hostbuf_proof::HOSTBUF_SEALED,
             Proof::Weaker { why } => {
-                say(why.clone());
+                set_message(why.clone());
                 hostbuf_proof::HOSTBUF_WEAKER
             }
             other => {
@@ -308,8 +315,8 @@ pub unsafe extern "C" fn hostbuf_freeze(
             }
         };
         // SAFETY: as above.
-        if let Some(place) = unsafe { proof.as_mut() } {
-            *place = sure;
+        if let Some(proof) = unsafe { proof.as_mut() } {
+            *proof = found;
         }
         Ok(())
     })

@@ -8,38 +8,39 @@ use library::Span;
 use library::register::{Budget, Device, Lease, MonitorMode, RegistrationCache};
 
 use crate::register::{access, hostbuf_device, hostbuf_key};
-use crate::status::{Outcome, Trouble, argument, call, given, hostbuf_status, place};
+use crate::status::{CallError, CallResult, argument, call, hostbuf_status, input, output};
 
-/// A registration cache: memory that is sent again and again is registered once.
+/// A registration cache, which registers memory once for many transfers.
 pub struct hostbuf_cache {
     cache: RegistrationCache<Device>,
 }
 
-/// How a cache hears of memory that changes.
-#[allow(dead_code, reason = "a caller's number is read as one, since it may be any")]
+/// The source of a cache's reports of changed mappings.
+#[allow(dead_code, reason = "the functions take an integer, since the caller's may be invalid")]
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub enum hostbuf_monitor {
-    /// As `HOSTBUF_CACHE_MONITOR` says; strict without it.
+    /// The mode in `HOSTBUF_CACHE_MONITOR`, or strict if the variable is not set.
     HOSTBUF_MONITOR_DEFAULT = 0,
-    /// The kernel tells.
+    /// The kernel reports changes.
     HOSTBUF_MONITOR_STRICT = 1,
-    /// The program tells, by `hostbuf_cache_invalidate`, before the memory changes.
+    /// The program calls `hostbuf_cache_invalidate` before it changes a mapping.
     HOSTBUF_MONITOR_EXPLICIT = 2,
 }
 
-/// A hold on a registration, until it is put back. It may be moved and put back by another thread,
-/// but only once: do not copy it.
+/// A lease, which keeps a registration alive until `hostbuf_cache_put`. Another thread may put it
+/// back. Do not copy it: it must be put back once only.
 #[repr(C)]
 pub struct hostbuf_lease {
-    /// What requests are made with.
+    /// The key for requests to the device.
     pub key: hostbuf_key,
-    /// hostbuf's own; all 0 where nothing is held.
+    /// Private to hostbuf; all 0 if there is no registration.
     pub held: [u64; 6],
 }
 
-type Held = Lease<'static, Device>;
-const _: () = assert!(size_of::<Held>() <= size_of::<[u64; 6]>() && align_of::<Held>() <= align_of::<u64>());
+type HeldLease = Lease<'static, Device>;
+const _: () =
+    assert!(size_of::<HeldLease>() <= size_of::<[u64; 6]>() && align_of::<HeldLease>() <= align_of::<u64>());
 
 impl hostbuf_lease {
     const NOTHING: hostbuf_lease =
@@ -49,22 +50,24 @@ impl hostbuf_lease {
         let key = lease.key().into();
         let mut held = [0; 6];
         let lease = ManuallyDrop::new(lease);
-        // SAFETY: it fits, as was seen above; whoever takes it out again does so before the cache
-        // goes, as the header demands.
+        // SAFETY: the assertion above proves that a lease fits. The caller puts it back before the
+        // cache is closed, as the header demands.
         unsafe {
             held.as_mut_ptr().cast::<Lease<'_, Device>>().copy_from_nonoverlapping(&raw const *lease, 1);
         };
         hostbuf_lease { key, held }
     }
 
+    /// Takes the lease out, if there is one.
+    ///
     /// # Safety
-    /// Made by `of`, of a cache that is still there, and taken once.
-    unsafe fn take(&mut self) -> Option<Held> {
+    /// `of` made it from a lease of a cache that is still open, and no copy of it was taken before.
+    unsafe fn take(&mut self) -> Option<HeldLease> {
         let held = std::mem::take(&mut self.held);
-        let mut lease = MaybeUninit::<Held>::uninit();
+        let mut lease = MaybeUninit::<HeldLease>::uninit();
         // A lease has the address of its cache.
         (held != [0; 6]).then(|| {
-            // SAFETY: by the contract of this, the bytes of one.
+            // SAFETY: by the contract of this function, the bytes of one.
             unsafe {
                 lease.as_mut_ptr().copy_from_nonoverlapping(held.as_ptr().cast(), 1);
                 lease.assume_init()
@@ -73,42 +76,48 @@ impl hostbuf_lease {
     }
 }
 
-/// What a cache has done.
+/// The statistics of a cache.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct hostbuf_cache_stats {
-    /// Leases that needed no registering, that waited for another thread's, and that were
-    /// registered for.
+    /// Leases of existing registrations.
     pub hits: u64,
+    /// Leases that waited for another thread's registration.
     pub coalesced: u64,
+    /// Leases that needed a new registration.
     pub misses: u64,
-    /// Ended to make room; since `invalidate` or `flush` said so; since the monitor saw their
-    /// memory change.
+    /// Registrations that ended to make room.
     pub evictions: u64,
+    /// Registrations that `invalidate` or `flush` ended.
     pub invalidated: u64,
+    /// Registrations that ended because the monitor reported a change of their memory.
     pub changed: u64,
-    /// Registered for their leases only, since nobody could say when that memory changes.
+    /// Registrations for their leases only, of memory whose changes are not reported.
     pub not_kept: u64,
-    /// What the device refused, and deregistrations that failed.
+    /// Registrations that the device refused.
     pub failures: u64,
+    /// Deregistrations that failed.
     pub leaked: u64,
-    /// Requests that found the budget full.
+    /// Requests that found the budget exhausted.
     pub over_budget: u64,
-    /// Registrations and bytes now, and the most at a time.
+    /// The current number of registrations.
     pub regions: usize,
+    /// The current number of registered bytes.
     pub bytes: usize,
+    /// The maximum number of simultaneous registrations.
     pub peak_regions: usize,
+    /// The maximum number of registered bytes.
     pub peak_bytes: usize,
 }
 
-/// A caller's range of memory.
-fn span(start: *const c_void, length: usize) -> Outcome<Span> {
+/// Converts a memory range of the caller.
+fn span(start: *const c_void, length: usize) -> CallResult<Span> {
     Ok(Span::new(start as usize, length)?)
 }
 
-/// Makes a cache of at most `regions` registrations of at most `bytes` bytes together: a hard
-/// limit. 0 for either: what `HOSTBUF_CACHE_REGIONS` and `HOSTBUF_CACHE_BYTES` say, or their
-/// defaults. `monitor`: one of `hostbuf_monitor`.
+/// Makes a cache with a hard limit of `regions` registrations and of `bytes` registered bytes. If a
+/// limit is 0, the value of `HOSTBUF_CACHE_REGIONS` or `HOSTBUF_CACHE_BYTES` applies, or its
+/// default. `monitor` is one of `hostbuf_monitor`.
 // Safety: `device` and `to` are null or valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_cache_open(
@@ -119,11 +128,11 @@ pub unsafe extern "C" fn hostbuf_cache_open(
     to: *mut *mut hostbuf_cache,
 ) -> hostbuf_status {
     call(|| {
-        // SAFETY: by the contract of this.
-        let to = unsafe { place(to, "to") }?;
+        // SAFETY: by the contract of this function.
+        let to = unsafe { output(to, "to") }?;
         *to = null_mut();
         // SAFETY: as above.
-        let device = unsafe { given(device, "device") }?;
+        let device = unsafe { input(device, "device") }?;
         let mut budget = Budget { regions, bytes };
         if regions == 0 || bytes == 0 {
             let usual = Budget::from_environment()?;
@@ -134,7 +143,11 @@ pub unsafe extern "C" fn hostbuf_cache_open(
             0 => MonitorMode::from_environment()?,
             1 => MonitorMode::Strict,
             2 => MonitorMode::Explicit,
-            other => return Err(argument(format!("monitor = {other}: one of hostbuf_monitor is meant"))),
+            other => {
+                return Err(argument(format!(
+                    "invalid monitor {other}: expected a value of hostbuf_monitor"
+                )));
+            }
         };
         let cache = RegistrationCache::new(device.device.clone(), budget, monitor)?;
         *to = Box::into_raw(Box::new(hostbuf_cache { cache }));
@@ -142,13 +155,13 @@ pub unsafe extern "C" fn hostbuf_cache_open(
     })
 }
 
-/// Ends a cache and what it has registered. All its leases have been put back before. Null:
-/// nothing.
-// Safety: `cache` was given out, and neither it nor a lease of it is used again.
+/// Closes a cache and ends its registrations. Put all its leases back before. A null cache is
+/// ignored.
+// Safety: `cache` is a live handle. Neither it nor a lease of it is used again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_cache_close(cache: *mut hostbuf_cache) {
     if !cache.is_null() {
-        // SAFETY: from hostbuf_cache_open(), by the contract of this.
+        // SAFETY: hostbuf_cache_open() made it, by the contract of this function.
         let cache = unsafe { Box::from_raw(cache) };
         call(|| {
             drop(cache);
@@ -157,10 +170,10 @@ pub unsafe extern "C" fn hostbuf_cache_close(cache: *mut hostbuf_cache) {
     }
 }
 
-/// A hold on a registration of `length` bytes from `start`, made now if there is none. It has to be
-/// put back by `hostbuf_cache_put`, before the cache is closed; what `lease` held before is not put
-/// back by this.
-// Safety: The pointers are null or valid; the memory is mapped for as long as the lease is held.
+/// Writes a lease of a registration of `length` bytes from `start` to `lease`. It registers the
+/// memory if the cache has no such registration. Put the lease back with `hostbuf_cache_put` before
+/// the cache is closed. This function does not put a lease back that `lease` already contains.
+// Safety: the pointers are null or valid; the memory stays mapped until the lease is put back.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_cache_get(
     cache: *mut hostbuf_cache,
@@ -170,11 +183,11 @@ pub unsafe extern "C" fn hostbuf_cache_get(
     lease: *mut hostbuf_lease,
 ) -> hostbuf_status {
     call(|| {
-        // SAFETY: by the contract of this.
-        let to = unsafe { place(lease, "lease") }?;
+        // SAFETY: by the contract of this function.
+        let to = unsafe { output(lease, "lease") }?;
         *to = hostbuf_lease::NOTHING;
         // SAFETY: as above.
-        let cache = unsafe { given(cache, "cache") }?;
+        let cache = unsafe { input(cache, "cache") }?;
         let span = span(start, length)?;
         *to = hostbuf_lease::of(cache.cache.get(
             span.start() as *const u8,
@@ -185,8 +198,9 @@ pub unsafe extern "C" fn hostbuf_cache_get(
     })
 }
 
-/// The same if nothing has to be registered and nobody waited for; else `HOSTBUF_NOTHING`.
-// Safety: As `hostbuf_cache_get`.
+/// Writes a lease of an existing registration to `lease`, as `hostbuf_cache_get`, but neither
+/// registers memory nor waits. Returns `HOSTBUF_NOTHING` if there is no such registration.
+// Safety: as `hostbuf_cache_get`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_cache_try_get(
     cache: *mut hostbuf_cache,
@@ -196,24 +210,25 @@ pub unsafe extern "C" fn hostbuf_cache_try_get(
     lease: *mut hostbuf_lease,
 ) -> hostbuf_status {
     call(|| {
-        // SAFETY: by the contract of this.
-        let to = unsafe { place(lease, "lease") }?;
+        // SAFETY: by the contract of this function.
+        let to = unsafe { output(lease, "lease") }?;
         *to = hostbuf_lease::NOTHING;
         // SAFETY: as above.
-        let cache = unsafe { given(cache, "cache") }?;
+        let cache = unsafe { input(cache, "cache") }?;
         let span = span(start, length)?;
         let found = cache.cache.try_get(span.start() as *const u8, span.len(), self::access(access)?);
-        *to = hostbuf_lease::of(found.ok_or_else(|| Trouble::Nothing(format!("{span} is not registered")))?);
+        *to =
+            hostbuf_lease::of(found.ok_or_else(|| CallError::Nothing(format!("{span} is not registered")))?);
         Ok(())
     })
 }
 
-/// Puts a lease back; one that holds nothing is left as it is.
-// Safety: `lease` is null or was filled by a get of a cache that is not closed, and is no copy of
-// one that was put back.
+/// Puts a lease back. An empty lease is ignored.
+// Safety: `lease` is null, or a get of a cache that is still open has written it, and no copy of it
+// was put back.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_cache_put(lease: *mut hostbuf_lease) {
-    // SAFETY: by the contract of this.
+    // SAFETY: by the contract of this function.
     if let Some(held) = unsafe { lease.as_mut().and_then(|lease| lease.take()) } {
         call(|| {
             drop(held);
@@ -222,8 +237,8 @@ pub unsafe extern "C" fn hostbuf_cache_put(lease: *mut hostbuf_lease) {
     }
 }
 
-/// Registers `length` bytes from `start`, and keeps the registration: it is not ended to make room.
-// Safety: As `hostbuf_cache_get`.
+/// Registers `length` bytes from `start` and exempts the registration from eviction.
+// Safety: as `hostbuf_cache_get`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_cache_keep(
     cache: *mut hostbuf_cache,
@@ -232,16 +247,16 @@ pub unsafe extern "C" fn hostbuf_cache_keep(
     access: c_int,
 ) -> hostbuf_status {
     call(|| {
-        // SAFETY: by the contract of this.
-        let cache = unsafe { given(cache, "cache") }?;
+        // SAFETY: by the contract of this function.
+        let cache = unsafe { input(cache, "cache") }?;
         let span = span(start, length)?;
         Ok(cache.cache.keep(span.start() as *const u8, span.len(), self::access(access)?)?)
     })
 }
 
-/// The memory has changed or is about to: no lease taken afterwards is of a registration made
-/// before.
-// Safety: `cache` is null or was given out.
+/// Ends the registrations of a range whose mapping has changed or will change. A later lease never
+/// uses a registration from before.
+// Safety: `cache` is null or a live handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_cache_invalidate(
     cache: *mut hostbuf_cache,
@@ -249,23 +264,23 @@ pub unsafe extern "C" fn hostbuf_cache_invalidate(
     length: usize,
 ) -> hostbuf_status {
     call(|| {
-        // SAFETY: by the contract of this.
-        let cache = unsafe { given(cache, "cache") }?;
+        // SAFETY: by the contract of this function.
+        let cache = unsafe { input(cache, "cache") }?;
         Ok(cache.cache.invalidate(span(start, length)?)?)
     })
 }
 
-/// Invalidates everything.
-// Safety: `cache` is null or was given out.
+/// Ends all registrations of a cache.
+// Safety: `cache` is null or a live handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_cache_flush(cache: *mut hostbuf_cache) -> hostbuf_status {
     call(|| {
-        // SAFETY: by the contract of this.
-        Ok(unsafe { given(cache, "cache") }?.cache.flush()?)
+        // SAFETY: by the contract of this function.
+        Ok(unsafe { input(cache, "cache") }?.cache.flush()?)
     })
 }
 
-/// What a cache has done so far.
+/// Writes the statistics of a cache to `to`.
 // Safety: `cache` and `to` are null or valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_cache_stat(
@@ -273,8 +288,8 @@ pub unsafe extern "C" fn hostbuf_cache_stat(
     to: *mut hostbuf_cache_stats,
 ) -> hostbuf_status {
     call(|| {
-        // SAFETY: by the contract of this.
-        let (cache, to) = unsafe { (given(cache, "cache")?, place(to, "to")?) };
+        // SAFETY: by the contract of this function.
+        let (cache, to) = unsafe { (input(cache, "cache")?, output(to, "to")?) };
         let stats = cache.cache.stats();
         *to = hostbuf_cache_stats {
             hits: stats.hits,

@@ -1,4 +1,4 @@
-//! Filling a buffer, once a host, by a function of the caller's.
+//! Fills a buffer once per host with a function of the caller.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -8,10 +8,10 @@ use library::{Arena, ffi};
 use crate::arena::hostbuf_arena;
 use crate::buffer::{buffer, hostbuf_buffer};
 use crate::group::{group, hostbuf_collective};
-use crate::status::{Trouble, call, hostbuf_status, place, together};
+use crate::status::{CallError, agree, call, hostbuf_status, output};
 
-/// Fills a buffer: answers a pointer into it, the object that all others will find, or null when
-/// that failed. It must neither throw nor jump out.
+/// A function that fills a buffer. It returns a pointer into the buffer, the root object that all
+/// ranks get, or null if it failed. It must not throw exceptions or call `longjmp`.
 pub type hostbuf_filler =
     Option<unsafe extern "C" fn(arena: *mut hostbuf_arena, argument: *mut c_void) -> *mut c_void>;
 
@@ -24,17 +24,16 @@ fn run(
     filler: Filler,
     argument: *mut c_void,
 ) -> library::Result<*mut u8> {
-    // SAFETY: the caller's function with its argument; it only passes the arena on to the functions
-    // of this library.
+    // SAFETY: the caller's function with the caller's argument; it only passes the arena to the
+    // functions of this library.
     own.arena.fill(arena, |arena| unsafe { filler(arena, argument) }.cast())
 }
 
-/// Fills the buffer by `filler(arena, argument)` in one rank of this host, whichever comes first;
-/// the others wait. All get the object that it answered, in `root`, which may be null. When the
-/// filler's process dies, one of those who wait takes over, with a zeroed arena: so the function
-/// may run in several processes one after another, never in two at a time.
-// Safety: `buffer` and `root` are null or valid; the function does what it should with the
-// argument.
+/// Fills the buffer by `filler(arena, argument)` in the first rank of this host that calls; the
+/// other ranks wait. All ranks get the returned object in `root`, which may be null. If the process
+/// that fills dies, a waiting rank calls the function with a zeroed arena. So the function may run
+/// in several processes one after another, but never in two at the same time.
+// Safety: `buffer` and `root` are null or valid; the function may be called with the argument.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_initialize(
     buffer: *mut hostbuf_buffer,
@@ -43,21 +42,21 @@ pub unsafe extern "C" fn hostbuf_initialize(
     root: *mut *mut c_void,
 ) -> hostbuf_status {
     call(|| {
-        // SAFETY: by the contract of this.
-        unsafe { answer(null_mut(), root) };
+        // SAFETY: by the contract of this function.
+        unsafe { set_root(null_mut(), root) };
         // SAFETY: as above.
         let own = unsafe { self::buffer(buffer) }?;
         let filler = filler.ok_or_else(|| crate::status::argument("filler is null"))?;
         let found = ffi::initialize(&own.buffer, |arena| run(arena, own, filler, argument))?;
         // SAFETY: as above.
-        unsafe { answer(found, root) };
+        unsafe { set_root(found, root) };
         Ok(())
     })
 }
 
-/// Fills the buffer in rank 0 of `group` and sends it to the other hosts: one build for the whole
-/// job. Collective. A buffer is filled once: `HOSTBUF_FILL` where it is already.
-// Safety: As `hostbuf_initialize`.
+/// Fills the buffer in rank 0 of `group` and sends it to the other hosts, so that the job builds it
+/// once. Collective. Returns `HOSTBUF_FILL` if the buffer is filled already.
+// Safety: as `hostbuf_initialize`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_initialize_job(
     buffer: *mut hostbuf_buffer,
@@ -67,30 +66,33 @@ pub unsafe extern "C" fn hostbuf_initialize_job(
     root: *mut *mut c_void,
 ) -> hostbuf_status {
     call(|| {
-        // SAFETY: by the contract of this.
-        unsafe { answer(null_mut(), root) };
+        // SAFETY: by the contract of this function.
+        unsafe { set_root(null_mut(), root) };
         // SAFETY: as above.
         let (own, group) = unsafe { (self::buffer(buffer), self::group(group)?) };
         let ready =
             own.and_then(|own| Ok((own, filler.ok_or_else(|| crate::status::argument("filler is null"))?)));
-        let (own, filler) = together(&*group, ready)?;
+        let (own, filler) = agree(&*group, ready)?;
         let found = ffi::initialize_job(&own.buffer, &*group, |arena| run(arena, own, filler, argument))?;
         // SAFETY: as above.
-        unsafe { answer(found, root) };
+        unsafe { set_root(found, root) };
         Ok(())
     })
 }
 
+/// Writes the root to `to`, unless it is null.
+///
 /// # Safety
-/// `to` is null or can be written.
-unsafe fn answer(root: *mut u8, to: *mut *mut c_void) {
-    // SAFETY: by the contract of this.
+/// `to` is null or writable.
+unsafe fn set_root(root: *mut u8, to: *mut *mut c_void) {
+    // SAFETY: by the contract of this function.
     if let Some(to) = unsafe { to.as_mut() } {
         *to = root.cast();
     }
 }
 
-/// The object that filled the buffer; `HOSTBUF_NOTHING` while it is not filled.
+/// Writes the root object of the buffer to `root`. Returns `HOSTBUF_NOTHING` while the buffer is
+/// not filled.
 // Safety: `buffer` and `root` are null or valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_root(
@@ -98,12 +100,14 @@ pub unsafe extern "C" fn hostbuf_root(
     root: *mut *mut c_void,
 ) -> hostbuf_status {
     call(|| {
-        // SAFETY: by the contract of this.
-        let (own, to) = unsafe { (self::buffer(buffer)?, place(root, "root")?) };
+        // SAFETY: by the contract of this function.
+        let (own, to) = unsafe { (self::buffer(buffer)?, output(root, "root")?) };
         *to = null_mut();
         match ffi::root(&own.buffer)? {
             Some(root) => *to = root.cast(),
-            None => return Err(Trouble::Nothing(format!("buffer \"{}\" is not filled", own.buffer.name()))),
+            None => {
+                return Err(CallError::Nothing(format!("buffer \"{}\" is not filled", own.buffer.name())));
+            }
         }
         Ok(())
     })

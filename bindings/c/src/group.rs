@@ -1,40 +1,42 @@
-//! The caller's ranks: a table of functions, so that this library never links an MPI.
+//! Groups of ranks of the caller: a table of functions, so that this library links no MPI.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
 use library::job::{Collective, Reduce, Solo};
 use library::{Error, Result};
 
-use crate::status::{Outcome, Trouble, argument, call, given, hostbuf_status, place, together};
+use crate::status::{CallError, CallResult, agree, argument, call, hostbuf_status, input, output};
 
-/// How `all_reduce` combines words.
+/// The operation of `all_reduce`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub enum hostbuf_reduce {
-    /// The least.
+    /// The minimum.
     HOSTBUF_MIN = 0,
-    /// The greatest.
+    /// The maximum.
     HOSTBUF_MAX = 1,
-    /// The sum, wrapping.
+    /// The wrapping sum.
     HOSTBUF_SUM = 2,
-    /// Bit by bit.
+    /// The bitwise and.
     HOSTBUF_AND = 3,
 }
 
-/// A group of ranks that can act together, in functions of the program's own. hostbuf_mpi.h makes
-/// one of an MPI communicator.
+/// A group of ranks, as a table of collective functions of the program. hostbuf_mpi.h makes one
+/// from an MPI communicator.
 ///
-/// The functions answer 0 when they went well. They are called in the thread that calls hostbuf, by
-/// all ranks of the group in the same order. They must neither throw nor jump out.
+/// The functions return 0 on success. hostbuf calls them in the thread that calls hostbuf, and all
+/// ranks of the group call them in the same order. They must not throw exceptions or call
+/// `longjmp`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct hostbuf_collective {
-    /// Handed to each function.
+    /// The first argument of each function.
     pub context: *mut c_void,
-    /// This process's rank, and how many there are.
+    /// The rank of this process.
     pub rank: usize,
+    /// The number of ranks.
     pub size: usize,
-    /// Everybody's `bytes` bytes at `mine`, in the order of the ranks, into `all`.
+    /// Gathers the `bytes` bytes at `mine` of all ranks into `all`, in the order of the ranks.
     pub all_gather: Option<
         unsafe extern "C" fn(
             context: *mut c_void,
@@ -43,16 +45,16 @@ pub struct hostbuf_collective {
             all: *mut c_void,
         ) -> c_int,
     >,
-    /// The `bytes` bytes at `data` of rank `root` to everybody.
+    /// Sends the `bytes` bytes at `data` of rank `root` to all ranks.
     pub broadcast: Option<
         unsafe extern "C" fn(context: *mut c_void, data: *mut c_void, bytes: usize, root: usize) -> c_int,
     >,
-    /// The ranks that name the same `color`, in the order of their ranks, into `part`, which has a
-    /// context of its own.
+    /// Writes the group of the ranks with the same `color`, in the order of their ranks, to `part`.
+    /// The new group has a context of its own.
     pub split: Option<
         unsafe extern "C" fn(context: *mut c_void, color: usize, part: *mut hostbuf_collective) -> c_int,
     >,
-    /// `count` words combined over all ranks, in place. Null: made of `all_gather`.
+    /// Combines `count` words of all ranks in place. If it is null, hostbuf uses `all_gather`.
     pub all_reduce: Option<
         unsafe extern "C" fn(
             context: *mut c_void,
@@ -61,57 +63,58 @@ pub struct hostbuf_collective {
             how: hostbuf_reduce,
         ) -> c_int,
     >,
-    /// Lets messages of others go on while this rank waits. Null: nothing has to be done for that.
+    /// Drives the progress of messages while this rank waits. Null if that is not needed.
     pub progress: Option<unsafe extern "C" fn(context: *mut c_void)>,
-    /// Ends a part that `split` made. Null: nothing to do.
+    /// Releases a group that `split` made. Null if that is not needed.
     pub release: Option<unsafe extern "C" fn(context: *mut c_void)>,
-    /// What the number that a function answered means, as text of at most `size` bytes with the
-    /// NUL. Null: nobody knows.
+    /// Writes the meaning of a returned code to `text`, at most `size` bytes with the NUL. Null if
+    /// the codes have no description.
     pub describe:
         Option<unsafe extern "C" fn(context: *mut c_void, code: c_int, text: *mut c_char, size: usize)>,
 }
 
-/// A caller's group, for the time of a call; or a part of one, which is released.
-struct Group {
+/// A group of the caller for the time of a call, or a group that `split` made.
+struct CallerGroup {
     table: hostbuf_collective,
+    /// True for a group that `split` made, which is released when this is dropped.
     owned: bool,
 }
 
-impl Drop for Group {
+impl Drop for CallerGroup {
     fn drop(&mut self) {
         if let (true, Some(release)) = (self.owned, self.table.release) {
-            // SAFETY: the context that split() gave, once.
+            // SAFETY: split() made the context, and it is released once.
             unsafe { release(self.table.context) };
         }
     }
 }
 
-impl Group {
+impl CallerGroup {
     fn done(&self, operation: &'static str, code: c_int) -> Result<()> {
         if code == 0 {
             return Ok(());
         }
         let mut text = [0u8; 512];
         if let Some(describe) = self.table.describe {
-            // SAFETY: room for so many bytes; the last one stays NUL.
+            // SAFETY: `text` is longer than the size that is passed; its last byte stays NUL.
             unsafe { describe(self.table.context, code, text.as_mut_ptr().cast(), text.len() - 1) };
         }
         let said = CStr::from_bytes_until_nul(&text).map(|text| text.to_string_lossy()).unwrap_or_default();
         let why = match said.trim() {
-            "" => format!("the program's function answered {code}"),
+            "" => format!("the program's function returned {code}"),
             said => format!("{said} ({code})"),
         };
         Err(Error::Collective { operation, why })
     }
 }
 
-/// No job has more: what is larger was never set.
-const MOST_RANKS: usize = 1 << 24;
+/// A larger number of ranks is an uninitialised field.
+const MAX_RANKS: usize = 1 << 24;
 
-/// The tables that are used have these; it was looked at when they came.
-const THERE: &str = "a table that was checked";
+/// The reason why the required functions of a table are not null.
+const CHECKED: &str = "`defect` has checked the table";
 
-impl Collective for Group {
+impl Collective for CallerGroup {
     fn rank(&self) -> usize {
         self.table.rank
     }
@@ -122,27 +125,27 @@ impl Collective for Group {
 
     fn all_gather(&self, mine: &[u8], all: &mut [u8]) -> Result<()> {
         assert_eq!(all.len(), mine.len() * self.size());
-        let gather = self.table.all_gather.expect(THERE);
-        // SAFETY: so many bytes each.
+        let gather = self.table.all_gather.expect(CHECKED);
+        // SAFETY: `all` has the bytes of all ranks.
         let code =
             unsafe { gather(self.table.context, mine.as_ptr().cast(), mine.len(), all.as_mut_ptr().cast()) };
         self.done("all_gather", code)
     }
 
     fn broadcast(&self, bytes: &mut [u8], root: usize) -> Result<()> {
-        let broadcast = self.table.broadcast.expect(THERE);
-        // SAFETY: so many bytes.
+        let broadcast = self.table.broadcast.expect(CHECKED);
+        // SAFETY: `bytes` has the length that is passed.
         let code = unsafe { broadcast(self.table.context, bytes.as_mut_ptr().cast(), bytes.len(), root) };
         self.done("broadcast", code)
     }
 
     fn split(&self, color: usize) -> Result<Box<dyn Collective>> {
         let mut part = hostbuf_collective { context: std::ptr::null_mut(), release: None, ..self.table };
-        let split = self.table.split.expect(THERE);
-        // SAFETY: the place is this function's own.
+        let split = self.table.split.expect(CHECKED);
+        // SAFETY: `part` is a local variable.
         self.done("split", unsafe { split(self.table.context, color, &raw mut part) })?;
-        let part = Group { table: part, owned: true };
-        match part.table.lacks() {
+        let part = CallerGroup { table: part, owned: true };
+        match part.table.defect() {
             None => Ok(Box::new(part)),
             Some(why) => Err(Error::Collective { operation: "split", why }),
         }
@@ -158,7 +161,7 @@ impl Collective for Group {
             // The function of the program does not know the operation.
             _ => return Gathered(self).all_reduce(words, how),
         };
-        // SAFETY: so many words.
+        // SAFETY: `words` has the length that is passed.
         let code = unsafe { reduce(self.table.context, words.as_mut_ptr(), words.len(), how) };
         self.done("all_reduce", code)
     }
@@ -171,8 +174,8 @@ impl Collective for Group {
     }
 }
 
-/// The same without an `all_reduce` of its own.
-struct Gathered<'a>(&'a Group);
+/// A group of the caller that uses the default `all_reduce`, which calls `all_gather`.
+struct Gathered<'a>(&'a CallerGroup);
 
 impl Collective for Gathered<'_> {
     fn rank(&self) -> usize {
@@ -197,8 +200,8 @@ impl Collective for Gathered<'_> {
 }
 
 impl hostbuf_collective {
-    /// What is missing for it to be used.
-    fn lacks(&self) -> Option<String> {
+    /// Returns a description of the first defect of the table, or `None` if it is usable.
+    fn defect(&self) -> Option<String> {
         let missing = [
             ("all_gather", self.all_gather.is_none()),
             ("broadcast", self.broadcast.is_none()),
@@ -207,66 +210,67 @@ impl hostbuf_collective {
         if let Some((name, _)) = missing.iter().find(|(_, missing)| *missing) {
             return Some(format!("the collective has no function {name}"));
         }
-        let strange = self.rank >= self.size || self.size > MOST_RANKS;
-        strange.then(|| format!("the collective is rank {} of {}", self.rank, self.size))
+        let invalid = self.rank >= self.size || self.size > MAX_RANKS;
+        invalid.then(|| format!("the collective is rank {} of {}", self.rank, self.size))
     }
 }
 
-/// The group that a caller named; null: this process alone.
+/// Converts a group of the caller. Null is the group of this process alone.
 ///
 /// # Safety
-/// Null, or a table whose functions do what it says for as long as the result is used.
-pub unsafe fn group<'a>(table: *const hostbuf_collective) -> Outcome<Box<dyn Collective + 'a>> {
+/// `table` is null, or a table whose functions conform to its documentation and are valid as long
+/// as the result is used.
+pub unsafe fn group<'a>(table: *const hostbuf_collective) -> CallResult<Box<dyn Collective + 'a>> {
     if table.is_null() {
         return Ok(Box::new(Solo));
     }
-    // SAFETY: by the contract of this.
-    let table = *unsafe { given(table, "group") }?;
-    match table.lacks() {
-        None => Ok(Box::new(Group { table, owned: false })),
+    // SAFETY: by the contract of this function.
+    let table = *unsafe { input(table, "group") }?;
+    match table.defect() {
+        None => Ok(Box::new(CallerGroup { table, owned: false })),
         Some(why) => Err(argument(why)),
     }
 }
 
-/// Tries a group: each function is called, and what it answers is compared with what it should.
-/// Collective: all ranks go through all of it, whatever they find, and each reports what it found
-/// first. For whoever writes a table of his own.
-// Safety: `group` as everywhere.
+/// Tests a group: calls each function and compares its results with the expected ones. Use it to
+/// test a table of your own. Collective: all ranks run all tests, and each rank reports the first
+/// error that it found.
+// Safety: `group` is null or valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_try_collective(group: *const hostbuf_collective) -> hostbuf_status {
     call(|| {
-        // SAFETY: by the contract of this.
+        // SAFETY: by the contract of this function.
         let group = unsafe { self::group(group) }?;
         let (rank, size) = (group.rank(), group.size());
-        let mut tried = vec![functions(&*group)];
-        tried.push(group.split(rank % 2).map_err(Trouble::from).and_then(|part| {
-            // The others of the part go through its functions too.
+        let mut results = vec![functions(&*group)];
+        results.push(group.split(rank % 2).map_err(CallError::from).and_then(|part| {
+            // The other ranks of the part call its functions too.
             let worked = functions(&*part);
             match (part.rank(), part.size()) == (rank / 2, (size + 1 - rank % 2) / 2) {
                 true => worked,
                 false => Err(wrong("split")),
             }
         }));
-        tried.into_iter().collect()
+        results.into_iter().collect()
     })
 }
 
-fn wrong(function: &str) -> Trouble {
-    argument(format!("the collective's {function} gives something else than it should"))
+fn wrong(function: &str) -> CallError {
+    argument(format!("the collective's {function} returned a wrong result"))
 }
 
-/// All functions of a group but the division; what was found first.
-fn functions(group: &dyn Collective) -> Outcome<()> {
+/// Tests all functions of a group except `split`. Returns the first error.
+fn functions(group: &dyn Collective) -> CallResult<()> {
     let (rank, size) = (group.rank(), group.size());
     let mut all = vec![0u8; 8 * size];
-    let gathered = group.all_gather(&(rank as u64).to_ne_bytes(), &mut all).map_err(Trouble::from);
-    let as_wanted =
-        |given: &[u8]| (0..size).all(|other| given[8 * other..][..8] == (other as u64).to_ne_bytes());
-    let gathered = gathered.and_then(|()| as_wanted(&all).then_some(()).ok_or_else(|| wrong("all_gather")));
+    let gathered = group.all_gather(&(rank as u64).to_ne_bytes(), &mut all).map_err(CallError::from);
+    let is_correct =
+        |bytes: &[u8]| (0..size).all(|other| bytes[8 * other..][..8] == (other as u64).to_ne_bytes());
+    let gathered = gathered.and_then(|()| is_correct(&all).then_some(()).ok_or_else(|| wrong("all_gather")));
     let mut word = (rank as u64 + 7).to_ne_bytes();
-    let told = group.broadcast(&mut word, size - 1).map_err(Trouble::from);
+    let sent = group.broadcast(&mut word, size - 1).map_err(CallError::from);
     let is_last = u64::from_ne_bytes(word) == size as u64 + 6;
-    let mut found = gathered.and(told.and_then(|()| is_last.then_some(()).ok_or_else(|| wrong("broadcast"))));
+    let mut found = gathered.and(sent.and_then(|()| is_last.then_some(()).ok_or_else(|| wrong("broadcast"))));
     let top = 1u64 << 63;
     for (how, mine, wanted) in [
         (Reduce::Min, top + rank as u64, top),
@@ -275,21 +279,22 @@ fn functions(group: &dyn Collective) -> Outcome<()> {
         (Reduce::And, if rank == 0 { 6 } else { 14 }, 6),
     ] {
         let mut words = [mine, 0];
-        let reduced = group.all_reduce(&mut words, how).map_err(Trouble::from);
+        let reduced = group.all_reduce(&mut words, how).map_err(CallError::from);
         let is_it = words == [wanted, 0];
         found = found.and(reduced.and_then(|()| is_it.then_some(()).ok_or_else(|| wrong("all_reduce"))));
     }
     found
 }
 
-/// Whether this process leads its host in `group`: it is the first of the ranks there. Collective.
+/// Sets `leads` to whether this process is the leader of its host, the lowest rank of `group`
+/// there. Collective.
 // Safety: `leads` is null or can be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_leads(group: *const hostbuf_collective, leads: *mut bool) -> hostbuf_status {
     call(|| {
-        // SAFETY: by the contract of this.
-        let (leads, group) = unsafe { (place(leads, "leads"), self::group(group)?) };
-        *together(&*group, leads)? = library::job::Hosts::new(&*group)?.leads();
+        // SAFETY: by the contract of this function.
+        let (leads, group) = unsafe { (output(leads, "leads"), self::group(group)?) };
+        *agree(&*group, leads)? = library::job::Hosts::new(&*group)?.leads();
         Ok(())
     })
 }

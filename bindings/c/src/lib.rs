@@ -1,8 +1,7 @@
-//! hostbuf for other languages than Rust: what include/hostbuf.h declares.
+//! The C interface of hostbuf, declared in include/hostbuf.h.
 //!
-//! Every function answers with a status, and no panic goes beyond it; what went wrong is in a
-//! message of the calling thread. Handles are boxed Rust values behind pointers that the caller
-//! gives back.
+//! Functions return a status and never panic. The message of an error is stored for the calling
+//! thread. Handles are pointers to boxed Rust values, which the caller releases.
 
 #![allow(unsafe_code, non_camel_case_types)]
 

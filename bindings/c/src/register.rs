@@ -1,4 +1,4 @@
-//! Devices, and registrations of a buffer with them.
+//! Devices, and the registration of buffers with them.
 
 use std::ffi::{CString, c_char, c_int};
 use std::ptr::null_mut;
@@ -8,11 +8,13 @@ use library::register::{Device, DeviceKey, DeviceName, Probe, Registrar, Registr
 use library::{Access, Error};
 
 use crate::buffer::{buffer, hostbuf_buffer};
-use crate::status::{Outcome, Trouble, argument, call, given, hostbuf_status, place, say, text};
+use crate::status::{
+    CallError, CallResult, argument, call, hostbuf_status, input, output, set_message, text,
+};
 
-/// What a device may do with memory: a sum of these. Reading on behalf of this process is always
-/// allowed.
-#[allow(dead_code, reason = "a caller's number is read as one, since it may be any")]
+/// The access of a device to registered memory, a sum of these values. Reading on behalf of this
+/// process is always allowed.
+#[allow(dead_code, reason = "the functions take an integer, since the caller's may be invalid")]
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub enum hostbuf_access {
@@ -28,23 +30,24 @@ pub enum hostbuf_access {
     HOSTBUF_REMOTE_ATOMIC = 9,
 }
 
-/// What requests about registered memory are made with.
+/// The key of registered memory, for requests to the device.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct hostbuf_key {
-    /// CUDA: where the GPU sees the first byte of the registered range. Else 0.
+    /// The GPU's address of the first byte of the registered range (CUDA); otherwise 0.
     pub device_address: u64,
-    /// RDMA: `lkey` and `rkey`. Else 0.
+    /// The `lkey`, for requests of this process (RDMA); otherwise 0.
     pub local_key: u32,
+    /// The `rkey`, for requests of peers (RDMA); otherwise 0.
     pub remote_key: u32,
 }
 
-/// A device that memory is registered with.
+/// A device for the registration of memory.
 pub struct hostbuf_device {
     pub(crate) device: Arc<Device>,
 }
 
-/// Proof that a device knows a part of a buffer.
+/// A registration of a part of a buffer with a device.
 pub struct hostbuf_region {
     registration: Registration<Device>,
 }
@@ -55,49 +58,49 @@ impl From<DeviceKey> for hostbuf_key {
     }
 }
 
-/// Rights that the caller named by number.
-pub fn access(bits: c_int) -> Outcome<Access> {
+/// Converts an access of the caller, a sum of `hostbuf_access`.
+pub fn access(bits: c_int) -> CallResult<Access> {
     let known =
         [(2, Access::REMOTE_READ), (4, Access::REMOTE_WRITE), (8, Access::REMOTE_ATOMIC), (1, Access::WRITE)];
     let all = known.iter().filter(|(bit, _)| bits & bit != 0);
     match bits {
         0..=15 => Ok(all.fold(Access::READ, |sum, (_, one)| sum | *one)),
-        _ => Err(argument(format!("access = {bits}: a sum of hostbuf_access is meant"))),
+        _ => Err(argument(format!("invalid access {bits}: expected a sum of values of hostbuf_access"))),
     }
 }
 
-/// Whether a device can be used in this process, without opening it: `HOSTBUF_OK`, or
-/// `HOSTBUF_UNSUPPORTED`; `hostbuf_message` says with what, or why not. `device` as for
-/// `hostbuf_device_open`.
-// Safety: `device` is null or text.
+/// Checks whether this process can use a device, without opening it. Returns `HOSTBUF_OK`, and
+/// `hostbuf_message` describes the device, or `HOSTBUF_UNSUPPORTED`, and `hostbuf_message` gives
+/// the reason. `device` is a name as for `hostbuf_device_open`.
+// Safety: `device` is null or a C string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_device_probe(device: *const c_char) -> hostbuf_status {
     call(|| {
-        // SAFETY: by the contract of this.
+        // SAFETY: by the contract of this function.
         let name: DeviceName = unsafe { text(device, "device") }?.parse()?;
         match name.probe() {
             Probe::Ready(what) => {
-                say(what);
+                set_message(what);
                 Ok(())
             }
             Probe::Missing(why) => {
-                Err(Trouble::Failed(Error::Unsupported { what: format!("the device {name}"), why }))
+                Err(CallError::Failed(Error::Unsupported { what: format!("the device {name}"), why }))
             }
         }
     })
 }
 
 /// Opens a device: `mlock` (page-locking), `cuda` or `cuda:1` (a GPU), `rdma` or `rdma:mlx5_0` (the
-/// first network card, or the one of that name).
-// Safety: `device` is null or text, `to` null or can be written.
+/// first RDMA device, or the one with that name).
+// Safety: `device` is null or a C string, `to` is null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_device_open(
     device: *const c_char,
     to: *mut *mut hostbuf_device,
 ) -> hostbuf_status {
     call(|| {
-        // SAFETY: by the contract of this.
-        let to = unsafe { place(to, "to") }?;
+        // SAFETY: by the contract of this function.
+        let to = unsafe { output(to, "to") }?;
         *to = null_mut();
         // SAFETY: as above.
         let name = unsafe { text(device, "device") }?;
@@ -107,12 +110,12 @@ pub unsafe extern "C" fn hostbuf_device_open(
     })
 }
 
-/// Gives a device back; what is registered with it keeps it. Null: nothing.
-// Safety: `device` was given out, and is not used again.
+/// Closes a device. It stays open until its registrations have ended. A null device is ignored.
+// Safety: `device` is a live handle, and is not used again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_device_close(device: *mut hostbuf_device) {
     if !device.is_null() {
-        // SAFETY: from hostbuf_device_open(), by the contract of this.
+        // SAFETY: hostbuf_device_open() made it, by the contract of this function.
         let device = unsafe { Box::from_raw(device) };
         call(|| {
             drop(device);
@@ -121,8 +124,9 @@ pub unsafe extern "C" fn hostbuf_device_close(device: *mut hostbuf_device) {
     }
 }
 
-/// Copies the device's name, for messages, with a NUL at the end; cut where there is no room.
-// Safety: `device` is null or was given out; `name` has room for `size` bytes.
+/// Copies the device's name, for messages, to `name` with a NUL at the end. A name that does not
+/// fit into `size` bytes is truncated.
+// Safety: `device` is null or a live handle; `name` has room for `size` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_device_name(
     device: *const hostbuf_device,
@@ -130,21 +134,22 @@ pub unsafe extern "C" fn hostbuf_device_name(
     size: usize,
 ) -> hostbuf_status {
     call(|| {
-        // SAFETY: by the contract of this.
-        let (device, first) = unsafe { (given(device, "device")?, place(name, "name")?) };
-        let words = CString::new(device.device.name()).unwrap_or_default();
-        let length = words.count_bytes().min(size.checked_sub(1).ok_or_else(|| argument("size = 0"))?);
-        // SAFETY: so many bytes of both, and one more of the caller's.
+        // SAFETY: by the contract of this function.
+        let (device, first) = unsafe { (input(device, "device")?, output(name, "name")?) };
+        let full = CString::new(device.device.name()).unwrap_or_default();
+        let length = full.count_bytes().min(size.checked_sub(1).ok_or_else(|| argument("size is 0"))?);
+        // SAFETY: both have `length` bytes, and the caller's memory has one more.
         unsafe {
-            std::ptr::copy_nonoverlapping(words.as_ptr(), first, length);
+            std::ptr::copy_nonoverlapping(full.as_ptr(), first, length);
             name.add(length).write(0);
         }
         Ok(())
     })
 }
 
-/// Registers `length` bytes of a buffer from `offset` with a device; `length` 0: up to the end.
-// Safety: The pointers are null or valid.
+/// Registers `length` bytes of a buffer from `offset` with a device, or all bytes from `offset` if
+/// `length` is 0.
+// Safety: the pointers are null or valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_register(
     buffer: *mut hostbuf_buffer,
@@ -155,11 +160,11 @@ pub unsafe extern "C" fn hostbuf_register(
     to: *mut *mut hostbuf_region,
 ) -> hostbuf_status {
     call(|| {
-        // SAFETY: by the contract of this.
-        let to = unsafe { place(to, "to") }?;
+        // SAFETY: by the contract of this function.
+        let to = unsafe { output(to, "to") }?;
         *to = null_mut();
         // SAFETY: as above.
-        let (own, device) = unsafe { (self::buffer(buffer)?, given(device, "device")?) };
+        let (own, device) = unsafe { (self::buffer(buffer)?, input(device, "device")?) };
         let end = match length {
             0 => own.buffer.len(),
             length => offset
@@ -172,24 +177,24 @@ pub unsafe extern "C" fn hostbuf_register(
     })
 }
 
-/// What requests about a region are made with; all 0 for a null one.
-// Safety: `region` is null or was given out.
+/// Returns the key of a region. All fields are 0 for a null region.
+// Safety: `region` is null or a live handle.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_region_key(region: *const hostbuf_region) -> hostbuf_key {
-    // SAFETY: by the contract of this.
+    // SAFETY: by the contract of this function.
     unsafe { region.as_ref() }.map_or_else(hostbuf_key::default, |region| region.registration.key().into())
 }
 
-/// Ends a registration, and gives it back in any case: when that fails, what was pinned may stay so
-/// until the process ends.
-// Safety: `region` is null or was given out, and is not used again.
+/// Ends a registration and releases `region` in any case. If the device refuses, the pages may stay
+/// pinned until the process exits.
+// Safety: `region` is null or a live handle, and is not used again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_deregister(region: *mut hostbuf_region) -> hostbuf_status {
     call(|| {
         if region.is_null() {
             return Err(argument("region is null"));
         }
-        // SAFETY: from hostbuf_register(), by the contract of this.
+        // SAFETY: hostbuf_register() made it, by the contract of this function.
         let region = unsafe { Box::from_raw(region) };
         Ok(region.registration.deregister()?)
     })

@@ -1,4 +1,4 @@
-//! How a call ended, and the message that goes with it.
+//! The status of a call, and its message.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -8,51 +8,51 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use library::job::{Collective, all_or_none};
 use library::{Error, register};
 
-/// How a call ended. The message of the calling thread says more: `hostbuf_message`.
+/// The status that a call returns. `hostbuf_message` returns the details.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum hostbuf_status {
-    /// As it should.
+    /// The call succeeded.
     HOSTBUF_OK = 0,
-    /// An argument makes no sense: null, out of range, or not text.
+    /// An argument is invalid: null, out of range, or not text.
     HOSTBUF_INVALID = 1,
-    /// This host, or this build, cannot do it.
+    /// This host or this build does not support the request.
     HOSTBUF_UNSUPPORTED = 2,
-    /// Not enough memory, found out before anything was touched.
+    /// The host has not enough memory. The check precedes every change.
     HOSTBUF_NO_SPACE = 3,
-    /// The ranks found no common address, or asked for different things.
+    /// The ranks found no common address, or requested different buffers.
     HOSTBUF_DISAGREED = 4,
-    /// The kernel refused.
+    /// A system call failed.
     HOSTBUF_OS = 5,
-    /// There is nothing to attach to.
+    /// There is no buffer to attach to.
     HOSTBUF_ATTACH = 6,
-    /// A rank ended before all had the buffer.
+    /// A rank exited before all ranks had the buffer.
     HOSTBUF_LOST = 7,
-    /// A word of the control page makes no sense.
+    /// A word of the control page has an invalid value.
     HOSTBUF_CORRUPT = 8,
     /// The arena has no room.
     HOSTBUF_FULL = 9,
-    /// Filling did not end well in this process.
+    /// Filling failed in this process.
     HOSTBUF_FILL = 10,
-    /// An operation on another host by RDMA has failed.
+    /// An RDMA operation on another host failed.
     HOSTBUF_PEER = 11,
-    /// The buffer could not be frozen.
+    /// The buffer cannot be frozen.
     HOSTBUF_FREEZE = 12,
-    /// What arrived is not what was sent.
+    /// The received bytes differ from the sent bytes.
     HOSTBUF_REPLICATE = 13,
     /// A function of the collective failed.
     HOSTBUF_COLLECTIVE = 14,
-    /// A device refused to register memory, or to end that.
+    /// A device refused to register or deregister memory.
     HOSTBUF_REGISTRATION = 15,
     /// A registration cache has no room.
     HOSTBUF_BUDGET = 16,
-    /// An allocator of registered memory is at its limit.
+    /// An allocator of registered memory has reached its limit.
     HOSTBUF_LIMIT = 17,
-    /// A forked child asked for what is its parent's.
+    /// A forked child used an object that belongs to its parent.
     HOSTBUF_FORKED = 18,
     /// Another rank of the same collective call failed.
     HOSTBUF_ELSEWHERE = 19,
-    /// Nothing is wrong: it is not there, or cannot be had without waiting.
+    /// No error: the object does not exist, or is not available without waiting.
     HOSTBUF_NOTHING = 20,
     /// A defect of hostbuf: please report the message.
     HOSTBUF_DEFECT = 21,
@@ -64,53 +64,54 @@ thread_local! {
     static MESSAGE: RefCell<CString> = RefCell::default();
 }
 
-/// What a function of this library ends with when it does not go well.
-pub enum Trouble {
+/// The reason why a call does not return `HOSTBUF_OK`.
+pub enum CallError {
     Failed(Error),
-    /// An argument, said for people.
+    /// The description of an invalid argument.
     Argument(String),
     Nothing(String),
 }
 
-impl<E: Into<Error>> From<E> for Trouble {
-    fn from(error: E) -> Trouble {
-        Trouble::Failed(error.into())
+impl<E: Into<Error>> From<E> for CallError {
+    fn from(error: E) -> CallError {
+        CallError::Failed(error.into())
     }
 }
 
-pub type Outcome<T> = Result<T, Trouble>;
+pub type CallResult<T> = Result<T, CallError>;
 
-pub fn argument(what: impl Into<String>) -> Trouble {
-    Trouble::Argument(what.into())
+pub fn argument(what: impl Into<String>) -> CallError {
+    CallError::Argument(what.into())
 }
 
-/// Carries out a call: its status, with the message kept for the thread. Panics end here.
-pub fn call(work: impl FnOnce() -> Outcome<()>) -> hostbuf_status {
+/// Runs a call, and stores its message for the calling thread. A panic becomes `HOSTBUF_DEFECT`.
+pub fn call(work: impl FnOnce() -> CallResult<()>) -> hostbuf_status {
     let (status, message) = match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(())) => return S::HOSTBUF_OK,
-        Ok(Err(Trouble::Failed(error))) => (status_of(&error), error.to_string()),
-        Ok(Err(Trouble::Argument(what))) => (S::HOSTBUF_INVALID, what),
-        Ok(Err(Trouble::Nothing(why))) => (S::HOSTBUF_NOTHING, why),
+        Ok(Err(CallError::Failed(error))) => (status_of(&error), error.to_string()),
+        Ok(Err(CallError::Argument(what))) => (S::HOSTBUF_INVALID, what),
+        Ok(Err(CallError::Nothing(why))) => (S::HOSTBUF_NOTHING, why),
         Err(panic) => (S::HOSTBUF_DEFECT, format!("hostbuf panicked: {}", words(&*panic))),
     };
-    say(message);
+    set_message(message);
     status
 }
 
-/// The most bytes of a message.
-const MOST: usize = 4096;
+/// The maximum length of a message, in bytes.
+const MAX_MESSAGE: usize = 4096;
 
-/// Keeps a message for the calling thread: one line, whatever a program's own texts have in them.
-pub fn say(mut message: String) {
-    if message.len() > MOST {
-        let end = (0..=MOST).rev().find(|&at| message.is_char_boundary(at)).unwrap_or(0);
+/// Stores a message for the calling thread. Control characters, such as line breaks in texts of the
+/// program, become spaces.
+pub fn set_message(mut message: String) {
+    if message.len() > MAX_MESSAGE {
+        let end = (0..=MAX_MESSAGE).rev().find(|&at| message.is_char_boundary(at)).unwrap_or(0);
         message.truncate(end);
         message.push_str("...");
     }
-    let line: String = message.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect();
+    let line: String = message.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     let text = CString::new(line).unwrap_or_default();
-    // A thread whose storage is gone has nobody to read it.
-    let _ = MESSAGE.try_with(|place| place.replace(text));
+    // A thread that is exiting has no storage left, and cannot read the message.
+    let _ = MESSAGE.try_with(|stored| stored.replace(text));
 }
 
 fn words(panic: &(dyn Any + Send)) -> String {
@@ -143,17 +144,18 @@ fn status_of(error: &Error) -> hostbuf_status {
     }
 }
 
-/// The message of the calling thread's last call that did not end with `HOSTBUF_OK`, or that says
-/// something although it did (as `hostbuf_device_probe` and `hostbuf_freeze` tell): one line for
-/// people, with what was asked, what was there, and what to do. Empty before the first. It stays
-/// until the thread's next such call; never null.
+/// Returns the message of the calling thread's last call that did not return `HOSTBUF_OK`: one line
+/// with the request, the available resources and the remedy. `hostbuf_device_probe` and
+/// `hostbuf_freeze` also set it when they return `HOSTBUF_OK`. It is empty before the first such
+/// call, valid until the thread's next one, and never null.
 #[unsafe(no_mangle)]
 pub extern "C" fn hostbuf_message() -> *const c_char {
     const NONE: &CStr = c"";
     MESSAGE.try_with(|text| text.borrow().as_ptr()).unwrap_or(NONE.as_ptr())
 }
 
-/// The name of a status, as it is written here; `"?"` for a number that is none. Never null.
+/// Returns the name of a status, such as `"HOSTBUF_OK"`, or `"?"` for an invalid number. The result
+/// is never null.
 #[unsafe(no_mangle)]
 pub extern "C" fn hostbuf_status_name(status: i32) -> *const c_char {
     const NAMES: [&CStr; 22] = [
@@ -183,42 +185,44 @@ pub extern "C" fn hostbuf_status_name(status: i32) -> *const c_char {
     usize::try_from(status).ok().and_then(|at| NAMES.get(at)).unwrap_or(&c"?").as_ptr()
 }
 
-/// Brings the ranks of a group to one answer about what each was given: all go on, or none does.
-pub fn together<T>(group: &dyn Collective, given: Outcome<T>) -> Outcome<T> {
+/// Lets the ranks of a group agree on whether their arguments are valid. If the argument of one
+/// rank is invalid, all ranks return an error.
+pub fn agree<T>(group: &dyn Collective, given: CallResult<T>) -> CallResult<T> {
     let given = given.map_err(|trouble| match trouble {
-        Trouble::Failed(error) => error,
-        Trouble::Argument(what) | Trouble::Nothing(what) => Error::Invalid { what },
+        CallError::Failed(error) => error,
+        CallError::Argument(what) | CallError::Nothing(what) => Error::Invalid { what },
     });
     Ok(all_or_none(group, given)?)
 }
 
-/// Looks at what a pointer of the caller's points to.
+/// Converts a pointer of the caller into a reference.
 ///
 /// # Safety
-/// Null, or valid for as long as the reference is used.
-pub unsafe fn given<'a, T>(pointer: *const T, name: &str) -> Outcome<&'a T> {
-    // SAFETY: by the contract of this.
+/// `pointer` is null, or valid as long as the reference is used.
+pub unsafe fn input<'a, T>(pointer: *const T, name: &str) -> CallResult<&'a T> {
+    // SAFETY: by the contract of this function.
     unsafe { pointer.as_ref() }.ok_or_else(|| argument(format!("{name} is null")))
 }
 
-/// Where an answer is to go.
+/// Converts a pointer for a result into a reference.
 ///
 /// # Safety
-/// Null, or valid for writing one value.
-pub unsafe fn place<'a, T>(pointer: *mut T, name: &str) -> Outcome<&'a mut T> {
-    // SAFETY: by the contract of this.
+/// `pointer` is null, or valid for writing one value.
+pub unsafe fn output<'a, T>(pointer: *mut T, name: &str) -> CallResult<&'a mut T> {
+    // SAFETY: by the contract of this function.
     unsafe { pointer.as_mut() }.ok_or_else(|| argument(format!("{name} is null")))
 }
 
-/// The caller's text.
+/// Converts a C string of the caller.
 ///
 /// # Safety
-/// Null, or ends with NUL and stays for as long as it is used.
-pub unsafe fn text<'a>(pointer: *const c_char, name: &str) -> Outcome<&'a str> {
+/// `pointer` is null, or a string with a NUL at the end that is valid as long as the result is
+/// used.
+pub unsafe fn text<'a>(pointer: *const c_char, name: &str) -> CallResult<&'a str> {
     if pointer.is_null() {
         return Err(argument(format!("{name} is null")));
     }
-    // SAFETY: by the contract of this.
+    // SAFETY: by the contract of this function.
     let text = unsafe { CStr::from_ptr(pointer) };
     text.to_str().map_err(|_| argument(format!("{name} is not UTF-8: {}", text.to_string_lossy())))
 }
@@ -231,7 +235,7 @@ mod tests {
 
     use super::*;
 
-    /// One of each kind.
+    /// Returns one error of each kind.
     fn errors() -> Vec<Error> {
         let text = || String::from("x");
         let span = Span::new(4096, 4096).expect("a span");
@@ -273,19 +277,19 @@ mod tests {
             let status = status_of(&error);
             // `NoSpace` is HOSTBUF_NO_SPACE.
             let mut wanted = String::from("HOSTBUF");
-            for letter in error.kind().chars() {
-                if letter.is_uppercase() {
+            for c in error.kind().chars() {
+                if c.is_uppercase() {
                     wanted.push('_');
                 }
-                wanted.push(letter.to_ascii_uppercase());
+                wanted.push(c.to_ascii_uppercase());
             }
-            // SAFETY: a static text.
+            // SAFETY: a static string.
             let name = unsafe { CStr::from_ptr(hostbuf_status_name(status as i32)) };
             assert_eq!(name.to_str(), Ok(wanted.as_str()));
             assert_eq!(wanted, format!("{status:?}"));
             assert!(seen.insert(wanted));
         }
-        // All but OK, NOTHING and DEFECT, which are no errors of the library's.
+        // OK, NOTHING and DEFECT are no errors of the library.
         assert_eq!(seen.len(), 22 - 3);
     }
 }

@@ -192,7 +192,7 @@ impl CacheState {
                 SlotState::Free | SlotState::Dying | SlotState::Leaked => false,
             }
         };
-        let ending = (0..).zip(&self.details).filter(can_end).map(|(_, details)| details.bytes);
-        ending.fold(self.usage.bytes_left(), usize::saturating_add)
+        let removable = (0..).zip(&self.details).filter(can_end).map(|(_, details)| details.bytes);
+        removable.fold(self.usage.bytes_left(), usize::saturating_add)
     }
 }

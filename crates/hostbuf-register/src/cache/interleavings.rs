@@ -3,7 +3,8 @@
 //! runs them:
 //!
 //! ```text
-//! RUSTFLAGS="--cfg loom" cargo test --lib --no-default-features --target-dir target/loom interleavings
+//! RUSTFLAGS="--cfg loom" cargo test --lib --no-default-features \
+//!     --target-dir target/loom interleavings
 //! ```
 //!
 //! Not modelled: the monitor (it needs the kernel), waiting requests (loom has no clocks), the

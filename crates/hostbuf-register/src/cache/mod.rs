@@ -2,11 +2,13 @@
 //!
 //! ```text
 //!   hit (no lock, no shared cache line written):
-//!     hint or table of ranges ──> count a lease ──> is the slot unchanged? ──> (watched: any change?) ──> Lease
+//!     hint or table of ranges ──> count a lease ──> is the slot unchanged?
+//!         ──> (watched: any change?) ──> Lease
 //!   miss:
 //!     lock:    in progress already? wait ── room in the budget? otherwise evict ── reserve
 //!     no lock: watch the memory, register
-//!     lock:    has the memory changed meanwhile? deregister and begin again ── otherwise make it live
+//!     lock:    has the memory changed meanwhile? deregister and begin again
+//!              ── otherwise make it live
 //! ```
 //!
 //! The parts own their data: `slots` (the registrations, and the table that finds them),

@@ -5,9 +5,9 @@
 //! reports their removal.
 //!
 //! ```text
-//!   the discarding thread:     event -- woken -- mmap_changing - 1 --|-- mmap_lock ------ takes the pages ------|
-//!   the monitor:                   read
-//!   a request:                                    seen quiet |--- GAP ---|------------ barrier ----------|  settled
+//!   discard:   event -- woken -- mmap_changing - 1 --|-- mmap_lock --- takes the pages ---|
+//!   monitor:     read
+//!   request:                        seen quiet |-- GAP --|----------- barrier ----------|  settled
 //! ```
 //!
 //! The discarding thread decrements `mmap_changing` itself when it runs again
