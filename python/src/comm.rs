@@ -1,4 +1,5 @@
-//! An mpi4py communicator as the group of ranks: by its methods, so that no MPI is linked here.
+//! An mpi4py communicator as a group of ranks. It calls the methods of the communicator, so that
+//! hostbuf links no MPI.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -10,36 +11,40 @@ use pyo3::prelude::*;
 
 use crate::error::outside;
 
-/// MPI counts in 32 bits: the most bytes of one call.
-const MOST: usize = 1 << 30;
-/// No job has more.
-const MOST_RANKS: usize = 1 << 24;
+/// The maximum number of bytes of one call, since MPI counts in 32 bits.
+const MAX_BYTES: usize = 1 << 30;
+/// The maximum number of ranks of a job.
+const MAX_RANKS: usize = 1 << 24;
 
-/// A communicator. Each method is called with the interpreter's lock, which the thread takes for
-/// it.
+/// A communicator. The thread takes the interpreter's lock for each call of a method.
 pub struct Comm {
     comm: Py<PyAny>,
-    /// What was raised by a method and is no error: KeyboardInterrupt, SystemExit.
+    /// An exception of a method that is no error, such as KeyboardInterrupt or SystemExit.
     interrupted: Mutex<Option<PyErr>>,
     rank: usize,
     size: usize,
     owned: bool,
 }
 
-/// Bytes of this process as a `memoryview`, for the time of a call.
-fn seen<'py>(py: Python<'py>, bytes: *mut u8, length: usize, writable: bool) -> PyResult<Bound<'py, PyAny>> {
+/// Makes a `memoryview` of bytes of this process, for the time of a call.
+fn memory_view<'py>(
+    py: Python<'py>,
+    bytes: *mut u8,
+    length: usize,
+    writable: bool,
+) -> PyResult<Bound<'py, PyAny>> {
     /// PyBUF_READ and PyBUF_WRITE of the C interface.
     const KINDS: [i32; 2] = [0x100, 0x200];
-    // SAFETY: the memory outlives the call for which the view is made; mpi4py keeps no view of what
-    // a blocking call was given.
+    // SAFETY: the memory outlives the call for which the view is made; mpi4py keeps no view after a
+    // blocking call.
     unsafe {
         let view = ffi::PyMemoryView_FromMemory(bytes.cast(), length as isize, KINDS[usize::from(writable)]);
         Bound::from_owned_ptr_or_err(py, view)
     }
 }
 
-/// The end of such views: whoever has kept one has nothing of it.
-fn unseen<const N: usize>(views: [&Bound<'_, PyAny>; N]) -> PyResult<()> {
+/// Releases such views, so that kept references to them are unusable.
+fn release<const N: usize>(views: [&Bound<'_, PyAny>; N]) -> PyResult<()> {
     views.iter().try_for_each(|view| view.call_method0("release").map(drop))
 }
 
@@ -47,7 +52,7 @@ impl Comm {
     fn of(comm: Bound<'_, PyAny>, owned: bool) -> PyResult<Comm> {
         let rank = comm.call_method0("Get_rank")?.extract()?;
         let size = comm.call_method0("Get_size")?.extract()?;
-        if rank >= size || size > MOST_RANKS {
+        if rank >= size || size > MAX_RANKS {
             return Err(PyValueError::new_err(format!("comm is rank {rank} of {size}")));
         }
         Ok(Comm { comm: comm.unbind(), interrupted: Mutex::new(None), rank, size, owned })
@@ -81,24 +86,24 @@ impl Collective for Comm {
 
     fn all_gather(&self, mine: &[u8], all: &mut [u8]) -> Result<()> {
         assert_eq!(all.len(), mine.len() * self.size);
-        if mine.len() > MOST {
-            let why = format!("{} bytes of each rank, and {MOST} is the most", mine.len());
+        if mine.len() > MAX_BYTES {
+            let why = format!("{} bytes per rank exceed the maximum of {MAX_BYTES}", mine.len());
             return Err(Error::Collective { operation: "all_gather", why });
         }
         self.done("all_gather", |py, comm| {
-            let mine = seen(py, mine.as_ptr().cast_mut(), mine.len(), false)?;
-            let all = seen(py, all.as_mut_ptr(), all.len(), true)?;
+            let mine = memory_view(py, mine.as_ptr().cast_mut(), mine.len(), false)?;
+            let all = memory_view(py, all.as_mut_ptr(), all.len(), true)?;
             let done = comm.call_method1("Allgather", (&mine, &all)).map(drop);
-            unseen([&mine, &all]).and(done)
+            release([&mine, &all]).and(done)
         })
     }
 
     fn broadcast(&self, bytes: &mut [u8], root: usize) -> Result<()> {
-        for part in bytes.chunks_mut(MOST) {
+        for part in bytes.chunks_mut(MAX_BYTES) {
             self.done("broadcast", |py, comm| {
-                let part = seen(py, part.as_mut_ptr(), part.len(), true)?;
+                let part = memory_view(py, part.as_mut_ptr(), part.len(), true)?;
                 let done = comm.call_method1("Bcast", (&part, root)).map(drop);
-                unseen([&part]).and(done)
+                release([&part]).and(done)
             })?;
         }
         Ok(())
@@ -111,8 +116,8 @@ impl Collective for Comm {
     }
 
     fn progress(&self) {
-        // Any call lets messages go on; what it says of them is the program's. Signals are looked
-        // at too, so that Ctrl-C is kept.
+        // Every MPI call drives progress; the result of the probe is not needed. Signals are
+        // checked too, so that Ctrl-C works.
         let _ = self.done("progress", |py, comm| {
             comm.call_method0("Iprobe")?;
             py.check_signals()
@@ -123,42 +128,44 @@ impl Collective for Comm {
 impl Drop for Comm {
     fn drop(&mut self) {
         if self.owned {
-            // A failure would be MPI's own, and nobody waits for it.
+            // A failure of MPI cannot be reported from a drop.
             let _ = self.done("release", |_, comm| comm.call_method0("Free").map(drop));
         }
     }
 }
 
-/// The ranks of a caller's communicator; `None`: this process alone.
-pub enum Group {
+/// The ranks of the caller's communicator, or this process alone for `None`.
+pub enum RankGroup {
     Solo(Solo),
     Comm(Comm),
 }
 
-impl Group {
+impl RankGroup {
+    /// Makes the group of a communicator.
+    ///
     /// # Errors
-    /// TypeError for what is no communicator.
-    pub fn of(comm: &Bound<'_, PyAny>) -> PyResult<Group> {
+    /// TypeError if `comm` is no communicator.
+    pub fn of(comm: &Bound<'_, PyAny>) -> PyResult<RankGroup> {
         if comm.is_none() {
-            return Ok(Group::Solo(Solo));
+            return Ok(RankGroup::Solo(Solo));
         }
         for method in ["Get_rank", "Get_size", "Allgather", "Bcast", "Split", "Iprobe"] {
             if !comm.hasattr(method)? {
                 let given = comm.get_type().qualname()?;
                 return Err(PyTypeError::new_err(format!(
-                    "comm is of the type {given} without a method {method}: an mpi4py communicator is meant, or None for this process alone"
+                    "comm is a {given}, which has no method {method}: expected an mpi4py communicator, or None for this process alone"
                 )));
             }
         }
         if comm.hasattr("Is_inter")? && comm.call_method0("Is_inter")?.is_truthy()? {
             return Err(PyValueError::new_err(
-                "comm is an intercommunicator: its ranks are in two groups, of which each would see only the other",
+                "comm is an intercommunicator, whose two groups see only the ranks of each other: expected an intracommunicator",
             ));
         }
-        Ok(Group::Comm(Comm::of(comm.clone(), false)?))
+        Ok(RankGroup::Comm(Comm::of(comm.clone(), false)?))
     }
 
-    /// Carries out work of the library's over the group, without the interpreter's lock.
+    /// Runs a call of the library over the group without the interpreter's lock.
     pub fn outside<T: Send>(
         &self,
         py: Python<'_>,
@@ -168,9 +175,12 @@ impl Group {
         self.interrupted().map_or(done, Err)
     }
 
-    /// The same with what this rank was given: all go on, or none does. What was wrong with it is
-    /// raised here as it was.
-    pub fn together<G: Send, T: Send>(
+    /// Runs a collective call of the library with this rank's arguments, as [`outside`]. If the
+    /// arguments of one rank are invalid, no rank runs the call. Invalid arguments of this rank
+    /// raise their original exception.
+    ///
+    /// [`outside`]: RankGroup::outside
+    pub fn collective<G: Send, T: Send>(
         &self,
         py: Python<'_>,
         given: PyResult<G>,
@@ -184,19 +194,19 @@ impl Group {
         own.map_or(done, Err)
     }
 
-    /// What a method of the communicator has raised that is no error: it goes before what became of
-    /// the work.
+    /// Takes the exception of a method of the communicator that is no error. It takes precedence
+    /// over the result of the call.
     pub fn interrupted(&self) -> Option<PyErr> {
         match self {
-            Group::Solo(_) => None,
-            Group::Comm(comm) => comm.interrupted.lock().unwrap_or_else(PoisonError::into_inner).take(),
+            RankGroup::Solo(_) => None,
+            RankGroup::Comm(comm) => comm.interrupted.lock().unwrap_or_else(PoisonError::into_inner).take(),
         }
     }
 
     pub fn ranks(&self) -> &dyn Collective {
         match self {
-            Group::Solo(solo) => solo,
-            Group::Comm(comm) => comm,
+            RankGroup::Solo(solo) => solo,
+            RankGroup::Comm(comm) => comm,
         }
     }
 }

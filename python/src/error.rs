@@ -1,11 +1,11 @@
-//! Errors as Python has them: exceptions of the package, by the kind of what went wrong.
+//! Converts errors of the library to exceptions of the package.
 
 use hostbuf::Error;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
-/// The exception for an error; the package's function `hostbuf._error.of` chooses its class by the
-/// kind's name.
+/// Returns the exception for an error. The package's function `hostbuf._error.of` selects its class
+/// by the error's kind.
 pub fn raised(py: Python<'_>, error: impl Into<Error>) -> PyErr {
     let error = error.into();
     static OF: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
@@ -14,7 +14,7 @@ pub fn raised(py: Python<'_>, error: impl Into<Error>) -> PyErr {
     made.map_or_else(|failed| failed, PyErr::from_value)
 }
 
-/// An outcome of the library's, carried out without the interpreter's lock.
+/// Runs a call of the library without the interpreter's lock, and converts its error.
 pub fn outside<T: Send, E: Into<Error> + Send>(
     py: Python<'_>,
     work: impl FnOnce() -> Result<T, E> + Send,

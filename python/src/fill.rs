@@ -1,4 +1,4 @@
-//! Filling a buffer by a function of the program's.
+//! Fills a buffer with a function of the program.
 
 use std::alloc::Layout;
 use std::sync::{Mutex, PoisonError};
@@ -8,19 +8,19 @@ use hostbuf::job::all_or_none;
 use hostbuf::{Error, Result};
 use pyo3::prelude::*;
 
-use crate::comm::Group;
+use crate::comm::RankGroup;
 use crate::error::raised;
-use crate::handle::Handle;
+use crate::handle::BufferHandle;
 
-/// Gives out a buffer's memory while it is being filled.
+/// Allocates a buffer's memory while it is being filled.
 #[pyclass(frozen, module = "hostbuf._hostbuf")]
 pub struct Arena(ScopedArena);
 
 #[pymethods]
 impl Arena {
-    /// The address of `size` zero bytes at a multiple of `alignment`.
+    /// Allocates `size` zero bytes at a multiple of `alignment`, and returns their address.
     fn take(&self, py: Python<'_>, size: &Bound<'_, PyAny>, alignment: usize) -> PyResult<usize> {
-        // More than a word can say is more than there is.
+        // A size above 64 bits exceeds the free bytes in any case.
         let size = size.extract().unwrap_or(usize::MAX);
         let taken = self.0.with(|arena| match Layout::from_size_align(size, alignment) {
             Ok(layout) => arena.take(layout),
@@ -29,13 +29,13 @@ impl Arena {
         Ok(taken.map_err(|error| raised(py, error))?.as_ptr() as usize)
     }
 
-    /// Bytes that are left.
+    /// Returns the number of free bytes.
     fn left(&self, py: Python<'_>) -> PyResult<usize> {
         self.0.with(|arena| Ok(arena.left()? as usize)).map_err(|error| raised(py, error))
     }
 }
 
-/// Calls the program's function, which answers the address of the root; what it raises is kept in
+/// Calls the program's function, which returns the address of the root. Stores its exception in
 /// `failed`.
 fn run(arena: &hostbuf::Arena<'_>, fill: &Py<PyAny>, failed: &Mutex<Option<PyErr>>) -> Result<*mut u8> {
     Python::attach(|py| {
@@ -44,7 +44,7 @@ fn run(arena: &hostbuf::Arena<'_>, fill: &Py<PyAny>, failed: &Mutex<Option<PyErr
             given.get().0.during(arena, call)
         });
         called.map(|root| root as *mut u8).map_err(|error| {
-            let why = format!("the function that fills it raised {error}");
+            let why = format!("the fill function raised {error}");
             *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
             Error::Fill { why }
         })
@@ -66,23 +66,23 @@ fn filled(
     }
 }
 
-/// Fills the buffer once on this host; the root's address.
+/// Fills the buffer once on this host. Returns the root's address.
 #[pyfunction]
-pub fn initialize(handle: &Bound<'_, Handle>, fill: &Bound<'_, PyAny>) -> PyResult<usize> {
+pub fn initialize(handle: &Bound<'_, BufferHandle>, fill: &Bound<'_, PyAny>) -> PyResult<usize> {
     let buffer = handle.get().buffer()?;
     filled(handle.py(), fill, |fill, failed| {
         ffi::initialize(&buffer, |arena| run(arena, fill, failed)).map(|root| root as usize)
     })
 }
 
-/// Fills the buffer once in the job; the root's address.
+/// Fills the buffer once in the job. Returns the root's address.
 #[pyfunction]
 pub fn initialize_job(
-    handle: &Bound<'_, Handle>,
+    handle: &Bound<'_, BufferHandle>,
     comm: &Bound<'_, PyAny>,
     fill: &Bound<'_, PyAny>,
 ) -> PyResult<usize> {
-    let group = Group::of(comm)?;
+    let group = RankGroup::of(comm)?;
     let open = handle.get().open();
     let filled = filled(handle.py(), fill, |fill, failed| {
         let buffer = all_or_none(group.ranks(), open)?;
@@ -92,9 +92,9 @@ pub fn initialize_job(
     group.interrupted().map_or(filled, Err)
 }
 
-/// The root's address; `None` while nothing has filled the buffer.
+/// Returns the root's address, or `None` while the buffer is not filled.
 #[pyfunction]
-pub fn root(handle: &Bound<'_, Handle>) -> PyResult<Option<usize>> {
+pub fn root(handle: &Bound<'_, BufferHandle>) -> PyResult<Option<usize>> {
     let root = ffi::root(&handle.get().buffer()?).map_err(|error| raised(handle.py(), error))?;
     Ok(root.map(|root| root as usize))
 }

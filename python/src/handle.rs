@@ -1,4 +1,4 @@
-//! Buffers: attaching, allocating, sending to other hosts, freezing.
+//! Buffers: attach, allocate, replicate to other hosts, freeze.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -7,42 +7,46 @@ use hostbuf::{BufferOptions, Bytes, Error, FillState, HostBuffer, Pages, Proof};
 use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
-use crate::comm::Group;
+use crate::comm::RankGroup;
 use crate::error::{outside, raised};
 use crate::writers::Writers;
 
-/// A hold on a buffer, until it is closed.
-#[pyclass(frozen, module = "hostbuf._hostbuf")]
-pub struct Handle {
+/// A handle of a buffer, until it is closed.
+#[pyclass(frozen, name = "Handle", module = "hostbuf._hostbuf")]
+pub struct BufferHandle {
     buffer: Mutex<Option<HostBuffer>>,
 }
 
 /// The description of a buffer, in the order of the fields of the package's `Info`.
 type Info = (String, usize, usize, String, u64, &'static str, u64, u64, u32, u32);
 
-impl From<HostBuffer> for Handle {
-    fn from(buffer: HostBuffer) -> Handle {
-        Handle { buffer: Mutex::new(Some(buffer)) }
+impl From<HostBuffer> for BufferHandle {
+    fn from(buffer: HostBuffer) -> BufferHandle {
+        BufferHandle { buffer: Mutex::new(Some(buffer)) }
     }
 }
 
-impl Handle {
+impl BufferHandle {
+    /// Returns the buffer.
+    ///
     /// # Errors
-    /// [`Error::Invalid`] when it is closed.
+    /// [`Error::Invalid`] if the handle is closed.
     pub fn open(&self) -> hostbuf::Result<HostBuffer> {
         let held = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
         held.clone().ok_or_else(|| Error::Invalid { what: "the buffer is closed".into() })
     }
 
+    /// Returns the buffer.
+    ///
     /// # Errors
-    /// The same, as a ValueError.
+    /// ValueError if the handle is closed.
     pub fn buffer(&self) -> PyResult<HostBuffer> {
         self.open().map_err(|error| PyValueError::new_err(error.to_string()))
     }
 }
 
 #[pymethods]
-impl Handle {
+impl BufferHandle {
     fn close(&self) {
         drop(self.buffer.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
@@ -65,7 +69,7 @@ impl Handle {
         Ok(state == FillState::Frozen)
     }
 
-    /// Views by which this process could write.
+    /// Returns the number of writable views of the buffer in this process.
     fn writers(&self) -> PyResult<usize> {
         Ok(Writers::of(&self.buffer()?).count())
     }
@@ -101,31 +105,37 @@ impl Handle {
     }
 
     fn replicate(&self, py: Python<'_>, comm: &Bound<'_, PyAny>, root: &Bound<'_, PyAny>) -> PyResult<()> {
-        let group = Group::of(comm)?;
+        let group = RankGroup::of(comm)?;
         let size = group.ranks().size();
         let ready = argument::<usize>("root", root).and_then(|root| match root < size {
             true => Ok((self.open().map_err(|error| raised(py, error))?, root)),
-            false => Err(raised(py, Error::Invalid { what: format!("root = {root} of {size} ranks") })),
+            false => Err(raised(
+                py,
+                Error::Invalid {
+                    what: format!("invalid root {root}: comm has {size} ranks, counted from 0"),
+                },
+            )),
         });
-        group.together(py, ready, |ranks, (buffer, root)| buffer.replicate(ranks, root))
+        group.collective(py, ready, |ranks, (buffer, root)| buffer.replicate(ranks, root))
     }
 
-    /// `None` when the kernel is the proof, else why it is not.
+    /// Freezes the buffer. Returns `None` if the kernel has sealed it, otherwise the reason why
+    /// not.
     fn freeze(&self, py: Python<'_>, comm: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
-        let group = Group::of(comm)?;
+        let group = RankGroup::of(comm)?;
         let open = self.open();
         group.outside(py, |ranks| {
-            let ready = open.and_then(|buffer| match Writers::of(&buffer).freeze() {
+            let ready = open.and_then(|buffer| match Writers::of(&buffer).block() {
                 Ok(freezing) => Ok((buffer, freezing)),
                 Err(count) => Err(Error::Freeze {
                     why: format!(
-                        "the buffer cannot be frozen: {count} arrays or views of buffer \"{}\" could still write into it in this \
-                         process, which would end it: delete them, or make them of what initialize and root return",
+                        "the buffer cannot be frozen: this process has {count} writable arrays or views of buffer \"{}\", and a write \
+                         through one would kill it: delete them, or use the objects that initialize and root return",
                         buffer.name()
                     ),
                 }),
             });
-            // No view to write by is made until this has an end.
+            // No writable view is made until the freeze has ended.
             let (buffer, _freezing) = all_or_none(ranks, ready)?;
             let frozen = buffer.freeze(ranks)?;
             Ok(match frozen.proof() {
@@ -143,22 +153,22 @@ pub fn launched() -> bool {
 }
 
 #[pyfunction]
-pub fn attach(py: Python<'_>, name: Option<String>) -> PyResult<Handle> {
+pub fn attach(py: Python<'_>, name: Option<String>) -> PyResult<BufferHandle> {
     outside(py, || match &name {
         Some(name) => HostBuffer::attach_named(name),
         None => HostBuffer::attach(),
     })
-    .map(Handle::from)
+    .map(BufferHandle::from)
 }
 
-/// All that the launcher gave this process; none without one.
+/// Returns all buffers that the launcher mapped in this process, or none without a launcher.
 #[pyfunction]
-pub fn given(py: Python<'_>) -> PyResult<Vec<Handle>> {
+pub fn given(py: Python<'_>) -> PyResult<Vec<BufferHandle>> {
     let found = outside(py, || match HostBuffer::attach_all() {
         Err(Error::Attach { .. }) => Ok(Vec::new()),
         other => other,
     })?;
-    Ok(found.into_iter().map(Handle::from).collect())
+    Ok(found.into_iter().map(BufferHandle::from).collect())
 }
 
 #[pyfunction]
@@ -170,8 +180,8 @@ pub fn allocate(
     pages: &Bound<'_, PyAny>,
     lazy: &Bound<'_, PyAny>,
     dump: &Bound<'_, PyAny>,
-) -> PyResult<Handle> {
-    let group = Group::of(comm)?;
+) -> PyResult<BufferHandle> {
+    let group = RankGroup::of(comm)?;
     let wanted = || {
         let wanted = argument::<String>("pages", pages)?;
         let wanted: Pages = wanted.parse().map_err(|error| raised(py, error))?;
@@ -180,7 +190,9 @@ pub fn allocate(
         (options.lazy, options.dump) = (argument::<bool>("lazy", lazy)?, argument::<bool>("dump", dump)?);
         Ok(options)
     };
-    group.together(py, wanted(), |ranks, options| HostBuffer::allocate(ranks, options)).map(Handle::from)
+    group
+        .collective(py, wanted(), |ranks, options| HostBuffer::allocate(ranks, options))
+        .map(BufferHandle::from)
 }
 
 /// Converts a number of bytes, or text in the syntax of the command line (`2G`).
@@ -193,8 +205,7 @@ fn bytes(name: &str, given: &Bound<'_, PyAny>) -> PyResult<u64> {
     parsed.map(|bytes| bytes.0).map_err(|error| raised(given.py(), error))
 }
 
-/// An argument of a collective call: looked at here, so that all ranks hear when one was given
-/// nonsense.
+/// Converts an argument of a collective call. An invalid argument is reported to all ranks.
 fn argument<'py, T>(name: &str, given: &Bound<'py, PyAny>) -> PyResult<T>
 where
     T: for<'a> FromPyObject<'a, 'py>,

@@ -1,5 +1,4 @@
-//! The native part of the Python package hostbuf: what its modules are made of. Nothing here is
-//! meant to be used by itself.
+//! The native part of the Python package hostbuf. It is private to the package's modules.
 
 #![allow(unsafe_code)]
 
@@ -17,14 +16,14 @@ use pyo3::prelude::*;
 
 #[pymodule]
 fn _hostbuf(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    // SAFETY: the interpreter that imports this.
+    // SAFETY: the importing thread is attached to an interpreter.
     if unsafe { ffi::PyInterpreterState_GetID(ffi::PyInterpreterState_Get()) } != 0 {
-        let why = "hostbuf can be used in a process's main interpreter only: its buffers and devices are the process's";
+        let why = "hostbuf works only in the main interpreter of a process, since buffers and devices belong to the process";
         return Err(PyImportError::new_err(why));
     }
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("Memory", memory::type_of(module.py())?)?;
-    module.add_class::<handle::Handle>()?;
+    module.add_class::<handle::BufferHandle>()?;
     module.add_class::<fill::Arena>()?;
     module.add_class::<register::Device>()?;
     module.add_class::<register::Registration>()?;

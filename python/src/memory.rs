@@ -16,7 +16,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::PyTuple;
 use pyo3::{Borrowed, ffi};
 
-use crate::handle::Handle;
+use crate::handle::BufferHandle;
 use crate::writers::Writers;
 
 const BF_GETBUFFER: c_int = 1;
@@ -51,44 +51,45 @@ unsafe extern "C" {
     fn PyBuffer_Release(view: *mut PyBuffer);
 }
 
-/// What a `Memory` has of a buffer, which stays mapped for as long as there is this: numpy's arrays
-/// may have an object whose view they have given back.
-struct View {
+/// The buffer of a `Memory`. It stays mapped as long as this exists, since numpy's arrays may use
+/// the memory of an object whose view they have released.
+struct MemoryView {
     buffer: HostBuffer,
     writers: Arc<Writers>,
     readonly: bool,
 }
 
-/// A Python object. Its fields are used with the interpreter's lock only.
+/// A Python object. Its fields are accessed only with the interpreter's lock.
 #[repr(C)]
 struct Memory {
     base: ffi::PyObject,
-    view: *mut View,
+    view: *mut MemoryView,
     closed: bool,
 }
 
-/// Whether views may be written through now.
-fn read_only(view: &View) -> PyResult<bool> {
+/// Returns whether new views are read-only.
+fn read_only(view: &MemoryView) -> PyResult<bool> {
     let state = view.buffer.fill_state().map_err(|error| PyBufferError::new_err(error.to_string()))?;
     Ok(view.readonly || state == FillState::Frozen)
 }
 
 unsafe extern "C" fn get_buffer(object: *mut ffi::PyObject, to: *mut PyBuffer, flags: c_int) -> c_int {
-    // SAFETY: the interpreter calls this with its lock, an object of the type, and a place to fill.
+    // SAFETY: the interpreter calls this with its lock, an object of the type, and a structure to
+    // fill.
     unsafe {
         let py = Python::assume_attached();
         (*to).obj = null_mut();
         let memory = &*object.cast::<Memory>();
         let view = &*memory.view;
-        // Counted first, and looked at afterwards: so no freeze comes between. While one is under
-        // way nobody begins to write.
-        let counted = view.writers.more();
+        // Counted before the state is read, so that no freeze comes between. During a freeze no
+        // writable view is made.
+        let counted = view.writers.try_add();
         let readonly = match memory.closed {
             false => read_only(view).map(|readonly| readonly || !counted),
             true => Err(PyValueError::new_err("the buffer is closed")),
         };
         if counted && !matches!(readonly, Ok(false)) {
-            view.writers.less();
+            view.writers.remove();
         }
         let readonly = match readonly {
             Ok(readonly) => readonly,
@@ -103,7 +104,7 @@ unsafe extern "C" fn get_buffer(object: *mut ffi::PyObject, to: *mut PyBuffer, f
         match (code, readonly) {
             (0, false) => (*to).internal = object.cast(),
             (0, true) => (*to).internal = null_mut(),
-            (_, false) => view.writers.less(),
+            (_, false) => view.writers.remove(),
             (_, true) => {}
         }
         code
@@ -111,12 +112,12 @@ unsafe extern "C" fn get_buffer(object: *mut ffi::PyObject, to: *mut PyBuffer, f
 }
 
 unsafe extern "C" fn release_buffer(object: *mut ffi::PyObject, from: *mut PyBuffer) {
-    // SAFETY: as above; the view was filled there.
+    // SAFETY: as above; `get_buffer` has filled the view.
     unsafe {
         let memory = &*object.cast::<Memory>();
         if !(*from).internal.is_null() {
             let view = &*memory.view;
-            view.writers.less();
+            view.writers.remove();
         }
     }
 }
@@ -127,14 +128,14 @@ unsafe extern "C" fn make(
     arguments: *mut ffi::PyObject,
     _: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    // SAFETY: called by the interpreter with its lock, a subtype of the type below, and a tuple.
+    // SAFETY: the interpreter calls this with its lock, a subtype of the type below, and a tuple.
     unsafe {
         let py = Python::assume_attached();
         let made = (|| {
             let arguments = Borrowed::from_ptr(py, arguments).to_owned().cast_into::<PyTuple>()?;
-            let (handle, readonly): (Bound<'_, Handle>, bool) = arguments.extract()?;
+            let (handle, readonly): (Bound<'_, BufferHandle>, bool) = arguments.extract()?;
             let buffer = handle.get().buffer()?;
-            let view = View { writers: Writers::of(&buffer), buffer, readonly };
+            let view = MemoryView { writers: Writers::of(&buffer), buffer, readonly };
             let allocate: ffi::allocfunc = std::mem::transmute(ffi::PyType_GetSlot(kind, ffi::Py_tp_alloc));
             let object = Bound::from_owned_ptr_or_err(py, allocate(kind, 0))?;
             // The rest is zero.
@@ -152,8 +153,8 @@ unsafe extern "C" fn make(
 }
 
 unsafe extern "C" fn end(object: *mut ffi::PyObject) {
-    // SAFETY: called by the interpreter with its lock, once, when nobody has the object, and so no
-    // view of it.
+    // SAFETY: the interpreter calls this once, with its lock, when there is no reference to the
+    // object, and so no view of it.
     unsafe {
         drop(Box::from_raw((*object.cast::<Memory>()).view));
         let kind = ffi::Py_TYPE(object);
@@ -165,7 +166,7 @@ unsafe extern "C" fn end(object: *mut ffi::PyObject) {
 
 static TYPE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
-/// The type, made when it is first asked for.
+/// Returns the type. The first call makes it.
 pub fn type_of(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     let made = TYPE.get_or_try_init(py, || {
         let slot = |slot: c_int, pfunc: *mut c_void| ffi::PyType_Slot { slot, pfunc };
@@ -184,34 +185,34 @@ pub fn type_of(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
             flags: (ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_BASETYPE) as c_uint,
             slots: slots.as_mut_ptr(),
         };
-        // SAFETY: the functions have the types that their slots want; the type takes copies of all
-        // but the name and the text, which are static.
+        // SAFETY: the functions have the types of their slots; the type copies everything except
+        // the name and the text, which are static.
         let made = unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyType_FromSpec(&raw mut specification)) }?;
         Ok::<_, PyErr>(made.unbind())
     })?;
     Ok(made.bind(py).clone())
 }
 
-/// Makes no more views of it; those that there are stay good.
+/// Closes a `Memory`: no more views are made, and existing ones stay valid.
 #[pyfunction]
 pub fn close(memory: &Bound<'_, PyAny>) -> PyResult<()> {
     if !memory.is_instance(&type_of(memory.py())?)? {
-        return Err(PyTypeError::new_err("a Memory is meant"));
+        return Err(PyTypeError::new_err("expected a Memory"));
     }
-    // SAFETY: it is one, and the interpreter's lock is held.
+    // SAFETY: the type was checked, and the interpreter's lock is held.
     unsafe { (*memory.as_ptr().cast::<Memory>()).closed = true };
     Ok(())
 }
 
-/// Where an object's bytes lie by the buffer protocol, and how many there are.
+/// Returns the address and the number of an object's bytes, by the buffer protocol.
 ///
 /// # Errors
-/// TypeError or BufferError for objects that have none, or none that lie one behind the other.
+/// TypeError or BufferError for objects without the protocol, or whose bytes are not contiguous.
 #[pyfunction]
 pub fn span_of(object: &Bound<'_, PyAny>) -> PyResult<(usize, usize)> {
-    // SAFETY: all zero is a view that nobody has filled.
+    // SAFETY: all zero is a valid, empty view.
     let mut view = unsafe { std::mem::zeroed::<PyBuffer>() };
-    // SAFETY: an object, and a place for its view, which is given back.
+    // SAFETY: an object, and a local variable for its view, which is released.
     unsafe {
         if PyObject_GetBuffer(object.as_ptr(), &raw mut view, ANY_CONTIGUOUS) != 0 {
             return Err(PyErr::fetch(object.py()));

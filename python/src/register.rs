@@ -1,4 +1,4 @@
-//! Devices, registrations, and the cache of them.
+//! Devices, registrations, and the registration cache.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -10,18 +10,18 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::error::{outside, raised};
-use crate::handle::Handle;
+use crate::handle::BufferHandle;
 
-/// Where the GPU sees the first byte, and the local and the remote key of RDMA; 0 where there is no
-/// such thing.
+/// The GPU's address of the first byte, and the local and the remote key of RDMA. A value that the
+/// device does not have is 0.
 type Key = (u64, u32, u32);
 
 fn numbers(key: DeviceKey) -> Key {
     (key.address, key.lkey, key.rkey)
 }
 
-/// Rights by their names, `read`, `write`, `remote_read`, `remote_write`, `remote_atomic`, with `|`
-/// between.
+/// Parses an access: `read`, `write`, `remote_read`, `remote_write` and `remote_atomic`, separated
+/// by `|`.
 fn access(words: &str) -> PyResult<Access> {
     words.split('|').try_fold(Access::READ, |sum, word| {
         let one = match word.trim() {
@@ -32,7 +32,7 @@ fn access(words: &str) -> PyResult<Access> {
             "remote_atomic" => Access::REMOTE_ATOMIC,
             other => {
                 return Err(PyValueError::new_err(format!(
-                    "access \"{other}\": read, write, remote_read, remote_write and remote_atomic are known, several with | between"
+                    "invalid access \"{other}\": expected read, write, remote_read, remote_write or remote_atomic, or several of them separated by |"
                 )));
             }
         };
@@ -40,7 +40,7 @@ fn access(words: &str) -> PyResult<Access> {
     })
 }
 
-/// Whether such a device can be used here, and with what or why not.
+/// Checks whether this process can use a device. Returns the result and its description or reason.
 #[pyfunction]
 pub fn probe(py: Python<'_>, name: &str) -> PyResult<(bool, String)> {
     let name: DeviceName = name.parse().map_err(|error| raised(py, error))?;
@@ -50,7 +50,8 @@ pub fn probe(py: Python<'_>, name: &str) -> PyResult<(bool, String)> {
     })
 }
 
-/// Whether the kernel tells this process when memory changes, and why not.
+/// Checks whether the kernel reports changed mappings to this process. Returns the result and its
+/// description or reason.
 #[pyfunction]
 pub fn monitor(py: Python<'_>) -> (bool, String) {
     match py.detach(MonitorMode::probe) {
@@ -59,7 +60,7 @@ pub fn monitor(py: Python<'_>) -> (bool, String) {
     }
 }
 
-/// A device that memory is registered with.
+/// A device for the registration of memory.
 #[pyclass(frozen, module = "hostbuf._hostbuf")]
 pub struct Device {
     device: Arc<library::Device>,
@@ -80,7 +81,7 @@ impl Device {
     }
 }
 
-/// Proof that a device knows a part of a buffer, until it is closed.
+/// A registration of a part of a buffer with a device, until it is closed.
 #[pyclass(frozen, module = "hostbuf._hostbuf")]
 pub struct Registration {
     held: Mutex<Option<library::Registration<library::Device>>>,
@@ -91,7 +92,7 @@ impl Registration {
     #[new]
     fn make(
         py: Python<'_>,
-        handle: &Bound<'_, Handle>,
+        handle: &Bound<'_, BufferHandle>,
         device: &Bound<'_, Device>,
         offset: usize,
         length: usize,
@@ -103,7 +104,7 @@ impl Registration {
         Ok(Registration { held: Mutex::new(Some(held)) })
     }
 
-    /// `None` once it is closed.
+    /// Returns the key, or `None` if the registration is closed.
     fn key(&self) -> Option<Key> {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         held.as_ref().map(|registration| numbers(registration.key()))
@@ -122,7 +123,7 @@ pub struct Cache {
 }
 
 impl Cache {
-    fn now(&self) -> PyResult<Arc<RegistrationCache<library::Device>>> {
+    fn open_cache(&self) -> PyResult<Arc<RegistrationCache<library::Device>>> {
         let held = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
         held.clone().ok_or_else(|| PyValueError::new_err("the cache is closed"))
     }
@@ -145,7 +146,7 @@ impl Cache {
                 Some("strict") => MonitorMode::Strict,
                 Some("explicit") => MonitorMode::Explicit,
                 Some(other) => {
-                    let what = format!("monitor \"{other}\": strict or explicit is meant");
+                    let what = format!("invalid monitor \"{other}\": expected strict or explicit");
                     return Err(Error::Invalid { what });
                 }
             };
@@ -158,24 +159,24 @@ impl Cache {
     }
 
     fn get(&self, py: Python<'_>, start: usize, length: usize, access: &str) -> PyResult<Lease> {
-        let (cache, access) = (self.now()?, self::access(access)?);
-        let held = outside(py, || Held::of(cache, start, length, access))?;
+        let (cache, access) = (self.open_cache()?, self::access(access)?);
+        let held = outside(py, || LeaseWithCache::of(cache, start, length, access))?;
         Ok(Lease { held: Mutex::new(Some(held)) })
     }
 
     fn invalidate(&self, py: Python<'_>, start: usize, length: usize) -> PyResult<()> {
-        let cache = self.now()?;
+        let cache = self.open_cache()?;
         outside(py, || cache.invalidate(Span::new(start, length)?))
     }
 
     fn flush(&self, py: Python<'_>) -> PyResult<()> {
-        let cache = self.now()?;
+        let cache = self.open_cache()?;
         outside(py, || cache.flush())
     }
 
-    /// Names and numbers.
+    /// Returns the statistics as pairs of name and value.
     fn stats(&self) -> PyResult<Vec<(&'static str, u64)>> {
-        let stats = self.now()?.stats();
+        let stats = self.open_cache()?.stats();
         Ok(vec![
             ("hits", stats.hits),
             ("coalesced", stats.coalesced),
@@ -194,45 +195,44 @@ impl Cache {
         ])
     }
 
-    /// Its registrations end with the last lease.
+    /// Closes the cache. Its registrations end with the last lease.
     fn close(&self, py: Python<'_>) {
         let held = self.cache.lock().unwrap_or_else(PoisonError::into_inner).take();
         py.detach(|| drop(held));
     }
 }
 
-/// A lease and the cache that it is of, in the order in which they go.
-struct Held {
+/// A lease and its cache, in the order in which they are dropped.
+struct LeaseWithCache {
     lease: library::Lease<'static, library::Device>,
     _cache: Arc<RegistrationCache<library::Device>>,
 }
 
-impl Held {
+impl LeaseWithCache {
     fn of(
         cache: Arc<RegistrationCache<library::Device>>,
         start: usize,
         length: usize,
         access: Access,
-    ) -> hostbuf::Result<Held> {
+    ) -> hostbuf::Result<LeaseWithCache> {
         let span = Span::new(start, length)?;
         let lease = cache.get(span.start() as *const u8, span.len(), access)?;
-        // SAFETY: the cache stays at its place for as long as this has it, and the lease goes
-        // before.
+        // SAFETY: the Arc keeps the cache at its address, and the lease is dropped before it.
         let lease =
             unsafe { std::mem::transmute::<library::Lease<'_, _>, library::Lease<'static, _>>(lease) };
-        Ok(Held { lease, _cache: cache })
+        Ok(LeaseWithCache { lease, _cache: cache })
     }
 }
 
-/// A hold on a registration of a cache, until it is closed.
+/// A lease of a registration in a cache, until it is closed.
 #[pyclass(frozen, module = "hostbuf._hostbuf")]
 pub struct Lease {
-    held: Mutex<Option<Held>>,
+    held: Mutex<Option<LeaseWithCache>>,
 }
 
 #[pymethods]
 impl Lease {
-    /// `None` once it is closed.
+    /// Returns the key, or `None` if the lease is closed.
     fn key(&self) -> Option<Key> {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         held.as_ref().map(|held| numbers(held.lease.key()))

@@ -1,48 +1,48 @@
-//! Who could still write into a buffer.
+//! Writable views of a buffer's memory.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use hostbuf::HostBuffer;
 
-/// How many views of one buffer's memory there are in this process by which somebody can write: a
-/// freeze would make such a write end the process. While one is under way no more come.
+/// The number of writable views of one buffer's memory in this process. After a freeze, a write
+/// through such a view would kill the process. During a freeze no new writable view is made.
 #[derive(Default)]
-pub struct Writers(Mutex<State>);
+pub struct Writers(Mutex<WriterCounts>);
 
 #[derive(Default)]
-struct State {
+struct WriterCounts {
     views: usize,
     freezing: usize,
 }
 
 impl Writers {
-    /// Those of the buffer at this address, which all who have it share.
+    /// Returns the count for the buffer at this address, which all its handles share.
     pub fn of(buffer: &HostBuffer) -> Arc<Writers> {
         static ALL: Mutex<BTreeMap<usize, Weak<Writers>>> = Mutex::new(BTreeMap::new());
         let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|_, one| one.strong_count() > 0);
-        let place = all.entry(buffer.as_ptr().as_ptr() as usize).or_default();
-        place.upgrade().unwrap_or_else(|| {
+        let entry = all.entry(buffer.as_ptr().as_ptr() as usize).or_default();
+        entry.upgrade().unwrap_or_else(|| {
             let made = Arc::new(Writers::default());
-            *place = Arc::downgrade(&made);
+            *entry = Arc::downgrade(&made);
             made
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, WriterCounts> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One more, if that may be now.
-    pub fn more(&self) -> bool {
+    /// Counts one more writable view, unless a freeze is in progress. Returns whether it did.
+    pub fn try_add(&self) -> bool {
         let mut state = self.state();
         let may = state.freezing == 0;
         state.views += usize::from(may);
         may
     }
 
-    pub fn less(&self) {
+    pub fn remove(&self) {
         self.state().views -= 1;
     }
 
@@ -50,25 +50,25 @@ impl Writers {
         self.state().views
     }
 
-    /// Lets no more come until the result is dropped.
+    /// Prevents new writable views until the result is dropped.
     ///
     /// # Errors
-    /// How many there are.
-    pub fn freeze(self: Arc<Writers>) -> Result<Freezing, usize> {
+    /// The number of writable views, if there are any.
+    pub fn block(self: Arc<Writers>) -> Result<WritersBlocked, usize> {
         let mut state = self.state();
         match state.views {
             0 => state.freezing += 1,
             views => return Err(views),
         }
         drop(state);
-        Ok(Freezing(self))
+        Ok(WritersBlocked(self))
     }
 }
 
-/// A freeze that is under way.
-pub struct Freezing(Arc<Writers>);
+/// A guard that prevents new writable views during a freeze.
+pub struct WritersBlocked(Arc<Writers>);
 
-impl Drop for Freezing {
+impl Drop for WritersBlocked {
     fn drop(&mut self) {
         self.0.state().freezing -= 1;
     }

@@ -389,7 +389,7 @@ except hostbuf.AttachError:
         comm = Comm()
         with hostbuf.allocate(comm, SIZE) as buffer:
             self.assertEqual(buffer.initialize_job(lambda arena: 3, comm), 3)
-            with self.assertRaisesRegex(ValueError, "root = 1 of 1 ranks"):
+            with self.assertRaisesRegex(ValueError, "invalid root 1: comm has 1 ranks, counted from 0"):
                 buffer.replicate(comm, 1)
             comm.broken = "Allgather"
             with self.assertRaisesRegex(hostbuf.Error, "the network is down") as caught:

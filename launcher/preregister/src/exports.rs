@@ -1,43 +1,43 @@
-//! The functions that the object exports to the program and to hostbuf's library in it, as
-//! include/hostbuf_registered.h declares them.
+//! The exported functions, for programs and for hostbuf's library in them:
+//! include/hostbuf_registered.h.
 
 use std::ffi::{c_char, c_int};
 
 use hostbuf::register::{Mlock, Probe, Span};
 use hostbuf_os::process;
 
-use crate::described::Described;
 use crate::message;
-use crate::table;
+use crate::registration_record::RegistrationRecord;
+use crate::registrations;
 
-/// Describes registration number `index` of this process in `*to`. Returns 1, or 0 if there are not
-/// so many registrations.
+/// Writes registration number `index` of this process to `*to`. Returns 1, or 0 if there are fewer
+/// registrations.
 ///
 /// # Safety
 /// `to` must be valid for writing.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn hostbuf_registered(index: usize, to: *mut Described) -> c_int {
-    let found = std::panic::catch_unwind(|| table::describe(index)).ok().flatten();
-    let Some(described) = found else { return 0 };
-    // SAFETY: the caller guarantees it.
-    unsafe { to.write(described) };
+pub unsafe extern "C" fn hostbuf_registered(index: usize, to: *mut RegistrationRecord) -> c_int {
+    let found = std::panic::catch_unwind(|| registrations::describe(index)).ok().flatten();
+    let Some(record) = found else { return 0 };
+    // SAFETY: by the contract of this function.
+    unsafe { to.write(record) };
     1
 }
 
-/// Ends the registrations of the buffers in a range, so that no device can write there and no page
-/// is pinned. Returns 0 if all have ended.
+/// Ends the registrations of the buffers in a range, so that no device can write there and no pages
+/// are pinned. Returns 0 if all have ended.
 #[unsafe(no_mangle)]
 pub extern "C" fn hostbuf_registered_end(address: usize, length: usize) -> c_int {
-    in_range(address, length, table::end)
+    in_range(address, length, registrations::end)
 }
 
-/// Registers the buffers again, for reading only, after [`hostbuf_registered_end`]. Returns 0 if
-/// all are registered. Otherwise it prints the reason on standard error, since the user of
-/// `--register` relies on it.
+/// Registers the buffers whose registrations [`hostbuf_registered_end`] has ended again, for
+/// reading only. Returns 0 if all are registered. Otherwise it prints the reason to standard error,
+/// since the user requested the registrations with `--register`.
 #[unsafe(no_mangle)]
 pub extern "C" fn hostbuf_registered_again(address: usize, length: usize) -> c_int {
     in_range(address, length, |span| {
-        let failures = table::again(span);
+        let failures = registrations::again(span);
         for why in &failures {
             message::say(&format!("process {} on {}: {why}", std::process::id(), process::host_name()));
         }
@@ -53,18 +53,18 @@ fn in_range(address: usize, length: usize, act: fn(Span) -> bool) -> c_int {
     }
 }
 
-/// Reports for each kind of device whether this host can register with it, in one line each:
-/// `mlock`, `cuda` or `rdma`, a blank, `ready` or `missing`, a blank, and the device or the reason.
-/// Writes the lines to `text`, cut at `room` bytes, and returns their length before the cut.
+/// Checks for each kind of device whether this host can register memory with it. Writes one line
+/// each to `text`: `mlock`, `cuda` or `rdma`, a blank, `ready` or `missing`, a blank, and the
+/// description or the reason. The text is truncated to `room` bytes. Returns its length.
 ///
 /// # Safety
 /// `text` must be valid for writing `room` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_registered_probe(text: *mut c_char, room: usize) -> usize {
-    let Ok(said) = std::panic::catch_unwind(probe) else { return 0 };
-    let length = said.len().min(room);
-    // SAFETY: the caller guarantees it.
-    unsafe { text.copy_from_nonoverlapping(said.as_ptr().cast(), length) };
+    let Ok(report) = std::panic::catch_unwind(probe) else { return 0 };
+    let length = report.len().min(room);
+    // SAFETY: by the contract of this function.
+    unsafe { text.copy_from_nonoverlapping(report.as_ptr().cast(), length) };
     length
 }
 
@@ -73,7 +73,7 @@ fn probe() -> String {
         Probe::Ready(what) => format!("{kind} ready {what}\n"),
         Probe::Missing(why) => format!("{kind} missing {why}\n"),
     };
-    #[allow(unused_mut, reason = "without the features")]
+    #[allow(unused_mut, reason = "a build without features does not change it")]
     let mut text = line("mlock", Mlock::probe());
     #[cfg(feature = "cuda")]
     text.push_str(&line("cuda", hostbuf::register::CudaHost::probe()));

@@ -14,10 +14,10 @@
 
 #![allow(unsafe_code)]
 
-mod described;
 mod exports;
 mod message;
-mod table;
+mod registration_record;
+mod registrations;
 
 use std::ffi::{CStr, c_char};
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -55,7 +55,7 @@ fn begin() {
         let buffers = HostBuffer::attach_all()?;
         // One table contains the registrations of all buffers.
         buffers.first().into_iter().for_each(HostBuffer::forget_earlier_image);
-        table::register(&buffers, &devices)
+        registrations::register(&buffers, &devices)
     });
     match (registered, channel) {
         (Ok(()), None) => {}

@@ -6,8 +6,8 @@
 //! change and clears it when the changing thread continues, which is after the event has been read.
 //!
 //! ```text
-//!   change:   mmap_changing + 1 ── pages go ── event ─┐             ┌─ mmap_changing - 1 ── returns
-//!   monitor:                                odd ── read ── apply ── even
+//!   change:   mmap_changing + 1 ─ pages go ─ event ─┐             ┌─ mmap_changing - 1 ─ returns
+//!   monitor:                              odd ── read ── apply ── even
 //! ```
 //!
 //! A hit reads an even sequence, then a live entry, then a clear mark, and then the same sequence.

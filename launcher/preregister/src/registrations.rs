@@ -1,4 +1,4 @@
-//! The registrations of this process, from before `main` until its end.
+//! The registrations of this process, which are made before `main` and last until it exits.
 
 use std::ffi::CString;
 use std::ptr::null_mut;
@@ -9,37 +9,35 @@ use hostbuf::register::{
 };
 use hostbuf::{Error, FillState, HostBuffer, Result};
 
-use crate::described::Described;
+use crate::registration_record::RegistrationRecord;
 
-/// The registration of one buffer with one device.
-struct PreregisteredBuffer {
+/// The registration of a buffer with a device.
+struct RegisteredBuffer {
     buffer: HostBuffer,
-    /// The index in [`RegistrationTable::devices`].
+    /// The index of the device.
     device: usize,
-    /// The registration. `None` while a freeze is in progress, or if registering again has failed.
+    /// `None` during a freeze, and if the registration for reading failed.
     made: Option<Registration<Device>>,
 }
 
-/// The devices and registrations of this process.
-struct RegistrationTable {
-    /// The devices, which stay open until the process ends, as do their protection domains and
-    /// contexts.
+struct Registrations {
+    /// The open devices. They are never dropped, so protection domains and contexts stay valid.
     devices: Vec<(Arc<Device>, CString)>,
-    pairs: Vec<PreregisteredBuffer>,
+    entries: Vec<RegisteredBuffer>,
 }
 
-static TABLE: Mutex<RegistrationTable> =
-    Mutex::new(RegistrationTable { devices: Vec::new(), pairs: Vec::new() });
+static REGISTRATIONS: Mutex<Registrations> =
+    Mutex::new(Registrations { devices: Vec::new(), entries: Vec::new() });
 
-fn table() -> MutexGuard<'static, RegistrationTable> {
-    TABLE.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock() -> MutexGuard<'static, Registrations> {
+    REGISTRATIONS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Registers all of `buffer`, for reading and writing or only for reading. With RDMA, peers get the
+/// Registers all of `buffer`, for reading and writing or for reading only. With RDMA, peers get the
 /// same access.
-fn all_of(buffer: &HostBuffer, device: &Arc<Device>, writing: bool) -> Result<Registration<Device>> {
+fn register_whole(buffer: &HostBuffer, device: &Arc<Device>, writing: bool) -> Result<Registration<Device>> {
     let access = match **device {
-        // It only locks pages.
+        // There is no device that writes.
         Device::Mlock(_) => Access::READ,
         #[cfg(feature = "rdma")]
         Device::Rdma(_) if writing => Access::REMOTE_READ | Access::REMOTE_WRITE,
@@ -53,19 +51,19 @@ fn all_of(buffer: &HostBuffer, device: &Arc<Device>, writing: bool) -> Result<Re
     buffer.register(device, .., access)
 }
 
-/// Returns one description for each part that the device registers as one.
-fn described(registration: &Registration<Device>) -> Vec<Described> {
-    let whole = |span: Span| Described {
+/// Returns a record for each chunk of the registration.
+fn records(registration: &Registration<Device>) -> Vec<RegistrationRecord> {
+    let whole = |span: Span| RegistrationRecord {
         address: span.start() as *mut _,
         length: span.len(),
         writable: i32::from(registration.access().writes()),
-        ..Described::default()
+        ..RegistrationRecord::default()
     };
     match registration.handle() {
         DeviceHandle::Mlock => vec![whole(registration.span())],
         #[cfg(feature = "cuda")]
         DeviceHandle::Cuda(handle) => {
-            let part = |chunk: &hostbuf::register::CudaChunk| Described {
+            let part = |chunk: &hostbuf::register::CudaChunk| RegistrationRecord {
                 device_address: chunk.device,
                 ..whole(chunk.host)
             };
@@ -75,7 +73,7 @@ fn described(registration: &Registration<Device>) -> Vec<Described> {
         DeviceHandle::Rdma(handle) => {
             let key = registration.key();
             let region = handle.as_ptr().as_ptr().cast();
-            vec![Described {
+            vec![RegistrationRecord {
                 local_key: key.lkey,
                 remote_key: key.rkey,
                 region,
@@ -88,15 +86,14 @@ fn described(registration: &Registration<Device>) -> Vec<Described> {
 /// Registers every buffer with every available device.
 ///
 /// # Errors
-/// Returns those of the devices, and [`Error::Unsupported`] if a device is missing that is not
-/// optional.
+/// The errors of the devices; [`Error::Unsupported`] if a device that is not optional is missing.
 pub(crate) fn register(buffers: &[HostBuffer], devices: &DeviceList) -> Result<()> {
-    let mut table = table();
+    let mut all = lock();
     for device in &devices.0 {
         match Device::open(&device.name) {
             Ok(device) => {
                 let name = CString::new(device.name()).unwrap_or_default();
-                table.devices.push((Arc::new(device), name));
+                all.devices.push((Arc::new(device), name));
             }
             Err(register::Error::Unsupported { .. } | register::Error::Invalid { .. }) if device.optional => {
             }
@@ -105,9 +102,9 @@ pub(crate) fn register(buffers: &[HostBuffer], devices: &DeviceList) -> Result<(
     }
     for buffer in buffers {
         let writing = buffer.fill_state()? != FillState::Frozen;
-        for device in 0..table.devices.len() {
-            let made = all_of(buffer, &table.devices[device].0, writing)?;
-            table.pairs.push(PreregisteredBuffer { buffer: buffer.clone(), device, made: Some(made) });
+        for device in 0..all.devices.len() {
+            let made = register_whole(buffer, &all.devices[device].0, writing)?;
+            all.entries.push(RegisteredBuffer { buffer: buffer.clone(), device, made: Some(made) });
         }
     }
     Ok(())
@@ -116,38 +113,43 @@ pub(crate) fn register(buffers: &[HostBuffer], devices: &DeviceList) -> Result<(
 /// Returns the error of a device that could not be opened. If the device is missing, the error
 /// names the alternatives.
 fn with_advice(error: register::Error, name: &DeviceName) -> Error {
+    let what = format!("--register {name}");
     let why = match error {
         register::Error::Unsupported { why, .. } | register::Error::Invalid { what: why } => why,
         other => return other.into(),
     };
     Error::Unsupported {
-        what: format!("--register {name}"),
-        why: format!("{why}. --register {name}:optional goes on without it; hostbuf doctor says more"),
+        what,
+        why: format!(
+            "{why}. --register {name}:optional runs the job without it; hostbuf doctor shows details"
+        ),
     }
 }
 
 /// Ends the registrations of all buffers in this range. Returns whether all have ended.
 pub(crate) fn end(range: Span) -> bool {
-    let mut table = table();
+    let mut all = lock();
     let mut well = true;
-    for pair in table.pairs.iter_mut().filter(|pair| span_of(&pair.buffer).overlaps(range)) {
-        well &= pair.made.take().is_none_or(|made| made.deregister().is_ok());
+    for entry in all.entries.iter_mut().filter(|entry| span_of(&entry.buffer).overlaps(range)) {
+        well &= entry.made.take().is_none_or(|made| made.deregister().is_ok());
     }
     well
 }
 
-/// Registers the buffers again, for reading only, after [`end`]. Returns the reasons of the
-/// registrations that failed.
+/// Registers the buffers whose registrations [`end`] has ended again, for reading only. Returns a
+/// message for each registration that failed.
 pub(crate) fn again(range: Span) -> Vec<String> {
-    let mut table = table();
-    let RegistrationTable { devices, pairs } = &mut *table;
+    let mut all = lock();
+    let Registrations { devices, entries } = &mut *all;
     let mut failures = Vec::new();
-    for pair in pairs.iter_mut().filter(|pair| pair.made.is_none() && span_of(&pair.buffer).overlaps(range)) {
-        let (device, kind) = &devices[pair.device];
-        match all_of(&pair.buffer, device, false) {
-            Ok(made) => pair.made = Some(made),
+    for entry in
+        entries.iter_mut().filter(|entry| entry.made.is_none() && span_of(&entry.buffer).overlaps(range))
+    {
+        let (device, kind) = &devices[entry.device];
+        match register_whole(&entry.buffer, device, false) {
+            Ok(made) => entry.made = Some(made),
             Err(error) => {
-                let (name, kind) = (pair.buffer.name(), kind.to_string_lossy());
+                let (name, kind) = (entry.buffer.name(), kind.to_string_lossy());
                 failures.push(format!(
                     "buffer \"{name}\" is frozen, and no longer registered with {kind}: {error}"
                 ));
@@ -157,11 +159,11 @@ pub(crate) fn again(range: Span) -> Vec<String> {
     failures
 }
 
-/// Describes registration number `index` to the program.
-pub(crate) fn describe(index: usize) -> Option<Described> {
-    let table = table();
-    let parts = table.pairs.iter().flat_map(|pair| {
-        let (device, name) = &table.devices[pair.device];
+/// Returns the record of registration number `index`, or `None` if there are fewer.
+pub(crate) fn describe(index: usize) -> Option<RegistrationRecord> {
+    let all = lock();
+    let parts = all.entries.iter().flat_map(|entry| {
+        let (device, name) = &all.devices[entry.device];
         let (context, domain) = match &**device {
             #[cfg(feature = "rdma")]
             Device::Rdma(verbs) => {
@@ -169,9 +171,14 @@ pub(crate) fn describe(index: usize) -> Option<Described> {
             }
             _ => (null_mut(), null_mut()),
         };
-        let made = pair.made.iter().flat_map(described);
-        // The text of the name stays valid: devices are never dropped.
-        made.map(move |part| Described { device: name.as_ptr(), context, protection_domain: domain, ..part })
+        let made = entry.made.iter().flat_map(records);
+        // The name stays valid, since devices are never dropped.
+        made.map(move |part| RegistrationRecord {
+            device: name.as_ptr(),
+            context,
+            protection_domain: domain,
+            ..part
+        })
     });
     parts.skip(index).take(1).last()
 }

@@ -1,11 +1,11 @@
-//! The description of a registration for the program.
+//! The C structure that describes a registration.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null_mut;
 
-/// `struct hostbuf_registration`.
+/// The C structure `hostbuf_registration`.
 #[repr(C)]
-pub struct Described {
+pub struct RegistrationRecord {
     pub(crate) device: *const c_char,
     pub(crate) address: *mut c_void,
     pub(crate) length: usize,
@@ -18,9 +18,9 @@ pub struct Described {
     pub(crate) device_address: u64,
 }
 
-impl Default for Described {
-    fn default() -> Described {
-        Described {
+impl Default for RegistrationRecord {
+    fn default() -> RegistrationRecord {
+        RegistrationRecord {
             device: std::ptr::null(),
             address: null_mut(),
             length: 0,
