@@ -1,4 +1,4 @@
-! hostbuf for Fortran programs: the functions of hostbuf.h, and views of a buffer by c_f_pointer.
+! hostbuf for Fortran: the functions of hostbuf.h. Use c_f_pointer to access a buffer.
 !
 !     use hostbuf
 !     type(hostbuf_options) :: options
@@ -6,9 +6,9 @@
 !     options%size = 64 * 1024_c_int64_t**2
 !     call hostbuf_check(hostbuf_allocate(c_loc(group), options, buffer))
 !
-! Functions answer with a status, HOSTBUF_OK when they went well; hostbuf_check prints what went
-! wrong and stops. Compiled with the program, since module files are each compiler's own. For a
-! group over mpi_f08 see hostbuf_mpi.f90.
+! Functions return a status, HOSTBUF_OK on success; hostbuf_check prints the message of an error and
+! stops. Compile this file with the program, since module files depend on the compiler.
+! hostbuf_mpi.f90 makes a group from a communicator of mpi_f08.
 module hostbuf
     use, intrinsic :: iso_c_binding
     implicit none
@@ -28,7 +28,7 @@ module hostbuf
         HOSTBUF_REMOTE_ATOMIC = 9
     integer(c_int), parameter :: HOSTBUF_MONITOR_DEFAULT = 0, HOSTBUF_MONITOR_STRICT = 1, HOSTBUF_MONITOR_EXPLICIT = 2
 
-    ! What a buffer is asked for with; all but the size may stay as it is.
+    ! The options of a new buffer. All options except the size have defaults.
     type, bind(c) :: hostbuf_options
         integer(c_int64_t) :: size = 0
         type(c_ptr)        :: name = c_null_ptr
@@ -37,7 +37,7 @@ module hostbuf
         logical(c_bool)    :: dump = .false.
     end type
 
-    ! What is known of a buffer.
+    ! The properties and the state of a buffer.
     type, bind(c) :: hostbuf_info
         type(c_ptr)        :: address
         integer(c_size_t)  :: size
@@ -51,7 +51,7 @@ module hostbuf
         integer(c_int32_t) :: hosts
     end type
 
-    ! A group of ranks; hostbuf_mpi makes one.
+    ! A group of ranks. The module hostbuf_mpi makes one from a communicator.
     type, bind(c) :: hostbuf_collective
         type(c_ptr)       :: context = c_null_ptr
         integer(c_size_t) :: rank = 0
@@ -65,20 +65,20 @@ module hostbuf
         type(c_funptr)    :: describe = c_null_funptr
     end type
 
-    ! What requests about registered memory are made with.
+    ! The key of registered memory, for requests to the device.
     type, bind(c) :: hostbuf_key
         integer(c_int64_t) :: device_address
         integer(c_int32_t) :: local_key
         integer(c_int32_t) :: remote_key
     end type
 
-    ! A hold on a registration: not to be copied.
+    ! A lease of a registration. Do not copy it.
     type, bind(c) :: hostbuf_lease
         type(hostbuf_key)  :: key
         integer(c_int64_t) :: held(6) = 0
     end type
 
-    ! What a cache has done; hostbuf.h says what each of them counts.
+    ! The statistics of a cache. hostbuf.h describes the fields.
     type, bind(c) :: hostbuf_cache_stats
         integer(c_int64_t) :: hits, coalesced, misses
         integer(c_int64_t) :: evictions, invalidated, changed
@@ -90,7 +90,8 @@ module hostbuf
     end type
 
     interface
-        ! Whether a launcher has started this process: all ranks of a job have the same answer.
+        ! Returns whether a launcher has started this process. The result is the same in all ranks
+        ! of a job.
         logical(c_bool) function hostbuf_launched() bind(c)
             import
         end function
@@ -101,7 +102,7 @@ module hostbuf
             type(c_ptr), intent(out) :: to
         end function
 
-        ! group: c_loc of a hostbuf_collective; c_null_ptr: this process alone.
+        ! group: c_loc of a hostbuf_collective, or c_null_ptr for this process alone.
         integer(c_int) function hostbuf_allocate(group, options, to) bind(c)
             import
             type(c_ptr), value                :: group
@@ -308,7 +309,8 @@ module hostbuf
 
 contains
 
-    ! The buffer that the launcher gave this process before its main; without a name the first.
+    ! Attaches to the buffer that the launcher mapped in this process before main; without a name,
+    ! to the first one.
     integer(c_int) function hostbuf_attach(to, name) result(status)
         type(c_ptr), intent(out)               :: to
         character(*), intent(in), optional     :: name
@@ -321,21 +323,22 @@ contains
         end if
     end function
 
-    ! Says why filling fails: when the function then answers c_null_ptr, all ranks hear these words.
+    ! Sets the message for a failure of the fill function. If the function then returns c_null_ptr,
+    ! the calls of all ranks return this message.
     subroutine hostbuf_arena_fail(arena, why)
         type(c_ptr), intent(in)  :: arena
         character(*), intent(in) :: why
         call hostbuf_arena_fail_c(arena, hostbuf_text(why))
     end subroutine
 
-    ! Whether such a device can be used here: HOSTBUF_OK or HOSTBUF_UNSUPPORTED; hostbuf_message
-    ! says with what, or why not.
+    ! Checks whether this process can use a device. Returns HOSTBUF_OK or HOSTBUF_UNSUPPORTED;
+    ! hostbuf_message returns the description or the reason.
     integer(c_int) function hostbuf_device_probe(device) result(status)
         character(*), intent(in) :: device
         status = hostbuf_device_probe_c(hostbuf_text(device))
     end function
 
-    ! A device's name, for messages.
+    ! Returns the name of a device, for messages.
     function hostbuf_device_name(device) result(name)
         type(c_ptr), intent(in)   :: device
         character(:), allocatable :: name
@@ -349,14 +352,14 @@ contains
         end do
     end function
 
-    ! A device: "mlock", "cuda", "rdma:mlx5_0".
+    ! Opens a device, such as "mlock", "cuda" or "rdma:mlx5_0".
     integer(c_int) function hostbuf_device_open(device, to) result(status)
         character(*), intent(in) :: device
         type(c_ptr), intent(out) :: to
         status = hostbuf_device_open_c(hostbuf_text(device), to)
     end function
 
-    ! Text as C has it: without blanks at the end, and with a NUL.
+    ! Converts text to a C string: without trailing blanks, with a NUL at the end.
     pure function hostbuf_text(words) result(text)
         character(*), intent(in) :: words
         character(kind=c_char)   :: text(len_trim(words) + 1)
@@ -367,20 +370,20 @@ contains
         text(len_trim(words) + 1) = c_null_char
     end function
 
-    ! What went wrong in this thread's last call that did not go well.
+    ! Returns the message of this thread's last call that failed.
     function hostbuf_message() result(message)
         character(:), allocatable :: message
         message = hostbuf_words(hostbuf_message_c())
     end function
 
-    ! A status's name, as it is written above.
+    ! Returns the name of a status, such as HOSTBUF_OK.
     function hostbuf_status_name(status) result(name)
         integer(c_int), intent(in) :: status
         character(:), allocatable  :: name
         name = hostbuf_words(hostbuf_status_name_c(status))
     end function
 
-    ! Text of the library's, which ends with NUL.
+    ! Converts a C string of the library.
     function hostbuf_words(at) result(words)
         type(c_ptr), intent(in)         :: at
         character(:), allocatable       :: words
@@ -397,7 +400,7 @@ contains
         words = transfer(text(1:length), words)
     end function
 
-    ! Goes on when a call went well; else says what went wrong, and stops with status 1.
+    ! Returns if `status` is HOSTBUF_OK. Otherwise it prints the message and stops with status 1.
     subroutine hostbuf_check(status)
         use, intrinsic :: iso_fortran_env, only: error_unit
         integer(c_int), intent(in) :: status

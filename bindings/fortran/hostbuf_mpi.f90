@@ -1,4 +1,4 @@
-! A hostbuf_collective over a communicator of mpi_f08, by the program's own MPI.
+! A hostbuf_collective over a communicator of mpi_f08. It calls the MPI of the program.
 !
 !     type(hostbuf_collective), target :: group
 !     call hostbuf_mpi_collective(MPI_COMM_WORLD, group)
@@ -16,14 +16,14 @@ module hostbuf_mpi
         type(MPI_Comm) :: comm
     end type
 
-    ! MPI counts in default integers: the most bytes of one call.
+    ! The maximum number of bytes of one call, since MPI counts in default integers.
     integer(c_size_t), parameter :: most = 2_c_size_t**30
 
 contains
 
-    ! Makes a group of a duplicate of `comm`, an intracommunicator. Collective; after MPI_Init.
-    ! Without `ierror` an error is the communicator's error handler's, as with MPI's own
-    ! subroutines.
+    ! Makes a group from a duplicate of `comm`, an intracommunicator. Collective. Call it after
+    ! MPI_Init. Without `ierror`, the error handler of the communicator handles errors, as in MPI's
+    ! own subroutines.
     subroutine hostbuf_mpi_collective(comm, group, ierror)
         type(MPI_Comm), intent(in)            :: comm
         type(hostbuf_collective), intent(out) :: group
@@ -32,8 +32,7 @@ contains
         logical                               :: inter
         integer                               :: code
         call MPI_Comm_test_inter(comm, inter, code)
-        ! The ranks of an intercommunicator are in two groups, of which each would see only the
-        ! other.
+        ! The two groups of an intercommunicator see only the ranks of each other.
         if (code == MPI_SUCCESS .and. inter) code = MPI_ERR_COMM
         if (code == MPI_SUCCESS) call MPI_Comm_dup(comm, own, code)
         if (code == MPI_SUCCESS) call make(own, group)
@@ -44,7 +43,7 @@ contains
         end if
     end subroutine
 
-    ! Frees it. Collective; before MPI_Finalize.
+    ! Frees the group. Collective. Call it before MPI_Finalize.
     subroutine hostbuf_mpi_release(group)
         type(hostbuf_collective), intent(inout) :: group
         if (c_associated(group%context)) call end_it(group%context)
@@ -112,7 +111,8 @@ contains
         broadcast = int(code, c_int)
     end function
 
-    ! Unsigned words as signed ones in the same order, with the top bit turned.
+    ! Reduces unsigned words. MIN and MAX compare them as signed words with the top bit flipped,
+    ! which have the same order.
     integer(c_int) function all_reduce(context, words, count, how) bind(c)
         type(c_ptr), value              :: context, words
         integer(c_size_t), value        :: count

@@ -20,7 +20,7 @@ Point = collections.namedtuple("Point", "name place")
 
 
 def mappings() -> int:
-    """How many parts of buffers are mapped."""
+    """Returns the number of mappings of buffers."""
     with open("/proc/self/maps") as maps:
         return sum("memfd:" in line for line in maps)
 
@@ -78,12 +78,12 @@ class Views(unittest.TestCase):
             buffer.initialize(lambda arena: None)
             writer, other = buffer.array(3), memoryview(buffer)
             part = writer[1:]
-            with self.assertRaisesRegex(hostbuf.Error, "2 arrays or views") as caught:
+            with self.assertRaisesRegex(hostbuf.Error, "2 writable arrays or views") as caught:
                 buffer.freeze(None)
             self.assertEqual(caught.exception.kind, "Freeze")
             other.release()
             del writer
-            with self.assertRaisesRegex(hostbuf.Error, "1 arrays or views"):
+            with self.assertRaisesRegex(hostbuf.Error, "1 writable arrays or views"):
                 buffer.freeze(None)  # `part` has the memory
             part[0] = 1
             del part
@@ -148,8 +148,8 @@ class Views(unittest.TestCase):
         buffer.array(1)[0] = 7
 
         class Other:
-            """What a library makes of the interface: it holds the object, and reads where it was
-            told."""
+            """An object that a library makes from the interface: it holds the owner and reads the
+            memory at the given address."""
 
             def __init__(self, owner: hostbuf.Buffer) -> None:
                 self.owner, self.__array_interface__ = owner, owner.__array_interface__
@@ -175,7 +175,7 @@ class Views(unittest.TestCase):
 
 class Filling(unittest.TestCase):
     def filled(self, value: object, size: int = SIZE) -> object:
-        """What all ranks get of it."""
+        """Returns the object that all ranks get after one rank has returned `value`."""
         buffer = hostbuf.allocate(None, size)
         found = buffer.initialize(lambda arena: value)
         again = buffer.root()

@@ -12,7 +12,7 @@ SIZE = 1 << 16
 
 
 def locked() -> int:
-    """Bytes of this process that are locked."""
+    """Returns the number of locked bytes of this process."""
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmLck:"))
 
@@ -72,7 +72,7 @@ class Registering(unittest.TestCase):
 
     def test_where_a_gpu_sees_it(self) -> None:
         class Native:
-            """What CUDA answers."""
+            """A registration whose key has a device address, as CUDA returns it."""
 
             def key(self) -> tuple:
                 return (0x1234000, 0, 0)

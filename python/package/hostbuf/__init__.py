@@ -1,6 +1,6 @@
 """One buffer per host, at one address on every host of an MPI job, shared by all its ranks.
 
-A table that every rank reads is there once a host, and numpy arrays over it are views without a
+A table that every rank reads is stored once per host, and numpy arrays of it are views without a
 copy:
 
 >>> import numpy as np, hostbuf
@@ -10,12 +10,12 @@ copy:
 ...         squares[:] = np.arange(1000) ** 2
 ...         return {"squares": squares, "unit": "m2"}
 ...     table = buffer.initialize_job(fill, None)       # all ranks get it
-...     proof = buffer.freeze(None)                     # nobody can write any more
+...     proof = buffer.freeze(None)                     # read-only from here on
 >>> int(table["squares"][31]), table["unit"], proof.sealed
 (961, 'm2', True)
 
-Under ``hostbuf run -n 8 --size 2G -- python app.py`` the buffer is there before Python starts, and
-:func:`attach` finds it.
+Under ``hostbuf run -n 8 --size 2G -- python app.py`` the buffer is mapped before Python starts, and
+:func:`attach` returns it.
 """
 
 from ._buffer import Arena, Buffer, Info, Proof, allocate, attach, launched, stat

@@ -19,40 +19,40 @@ _open: weakref.WeakSet[Buffer] = weakref.WeakSet()
 
 
 class Info(NamedTuple):
-    """What is known of a buffer; sizes in bytes."""
+    """The properties and the state of a buffer. Sizes are in bytes."""
 
     name: str
     address: int
-    """The same in every rank of every host."""
+    """The address of the first byte, the same in every rank of every host."""
     size: int
     pages: str
-    """What was obtained on this host: ``4k``, ``thp``, ``2m`` or ``1g``."""
+    """The pages of the buffer on this host: ``4k``, ``thp``, ``2m`` or ``1g``."""
     huge_bytes: int
-    """How many stand on huge pages."""
+    """The number of bytes on huge pages."""
     state: str
     """``empty``, ``filling``, ``filled`` or ``frozen``."""
     generation: int
-    """How many times filling has begun on this host."""
+    """The number of times that filling has begun on this host."""
     used: int
-    """Bytes from the beginning that the arena has given out."""
+    """The number of bytes from the beginning that the arena has allocated."""
     host: int
-    """Which host of the job this is, and of how many: 0 of 0 where the hosts do not know each
-    other."""
+    """The number of this host in the job, from 0."""
     hosts: int
+    """The number of hosts of the job; 0 if the hosts do not know each other."""
 
 
 class Proof(NamedTuple):
-    """How sure it is that nobody on this host can write into a frozen buffer."""
+    """The proof that no process of this host can write to a frozen buffer."""
 
     sealed: bool
-    """The kernel is the proof: it seals memory only while no writable mapping of it exists
-    anywhere."""
+    """True if the kernel has sealed the memory, which it does only while no writable mapping of it
+    exists anywhere."""
     why: str | None
-    """Who may still have a writable mapping from before, where it is not."""
+    """The reason why the memory is not sealed: the process that may have a writable mapping."""
 
 
 class Arena:
-    """The buffer's memory while it is being filled: for the function that fills, until it
+    """The memory of a buffer while it is being filled. The fill function may use it until it
     returns."""
 
     __slots__ = ("_handle", "_native", "_taken")
@@ -64,17 +64,17 @@ class Arena:
 
     @property
     def left(self) -> int:
-        """Bytes that are left."""
+        """Returns the number of free bytes."""
         return self._native.left()
 
     def array(self, shape: int | tuple[int, ...], dtype: Any = "f8", order: Any = "C") -> np.ndarray[Any, Any]:
-        """A numpy array of zeros in the buffer.
+        """Allocates a numpy array of zeros in the buffer.
 
-        What returns it, or an object that has it, shares it: nothing is copied. ``dtype`` may be
-        anything of a fixed size, but no Python objects.
+        If the fill function returns the array, or an object that contains it, all ranks share it
+        without a copy. ``dtype`` may be any type of a fixed size except Python objects.
 
         Raises:
-            FullError: the arena has no room for it.
+            FullError: the arena has no room for the array.
         """
         kind, shape, size = _shaped(shape, dtype)
         at = self._native.take(size, max(64, kind.alignment))
@@ -83,12 +83,12 @@ class Arena:
 
 
 class Buffer(_hostbuf.Memory):
-    """A host's shared memory, at one address in every rank of every host: of :func:`attach` or
-    :func:`allocate`.
+    """A host's shared memory, at one address in every rank of every host. :func:`attach` and
+    :func:`allocate` return it.
 
-    It has the buffer protocol, ``memoryview(buffer)``, ``numpy.frombuffer(buffer)``: views without
-    a copy, read-only once it is frozen. Leaving its ``with`` block closes it: its memory stays
-    mapped for as long as there is this object, a view, or a registration.
+    It supports the buffer protocol: ``memoryview(buffer)`` and ``numpy.frombuffer(buffer)`` are
+    views without a copy, which are read-only after the buffer is frozen. Leaving its ``with`` block
+    closes it. Its memory stays mapped as long as this object, a view or a registration exists.
     """
 
     __slots__ = ("__weakref__", "_handle")
@@ -110,8 +110,8 @@ class Buffer(_hostbuf.Memory):
         self.close()
 
     def close(self) -> None:
-        """Ends its use; no more views are made. Those that there are stay good, and the memory goes
-        with the last of them and this object. Again: nothing."""
+        """Closes the buffer, so that no more views are made. Existing views stay valid, and the
+        memory is unmapped with the last of them and this object. Closing it again does nothing."""
         _open.discard(self)
         self._handle.close()
         _hostbuf.close(self)
@@ -127,31 +127,31 @@ class Buffer(_hostbuf.Memory):
 
     @property
     def closed(self) -> bool:
-        """Whether it was given back."""
+        """Returns true after :meth:`close`."""
         return self._handle.closed
 
     @property
     def name(self) -> str:
-        """``default`` unless another was given."""
+        """Returns the name of the buffer, ``default`` unless another name was requested."""
         return self.stat().name
 
     @property
     def address(self) -> int:
-        """Of the first byte, the same in every rank of every host."""
+        """Returns the address of the first byte, the same in every rank of every host."""
         return self._handle.address()
 
     @property
     def size(self) -> int:
-        """Bytes that can be used."""
+        """Returns the usable size in bytes."""
         return self._handle.size()
 
     @property
     def frozen(self) -> bool:
-        """Whether it is read-only for good."""
+        """Returns whether the buffer is permanently read-only."""
         return self._handle.frozen()
 
     def stat(self) -> Info:
-        """What is known of it.
+        """Returns the properties and the state of the buffer.
 
         >>> import hostbuf
         >>> with hostbuf.allocate(None, 4096, name="small", pages="4k") as buffer:
@@ -163,17 +163,16 @@ class Buffer(_hostbuf.Memory):
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
-        """All of it as bytes, for libraries that take numpy's array interface."""
+        """Returns the whole buffer as bytes, for libraries that use numpy's array interface."""
         return {"version": 3, "shape": (self.size,), "typestr": "|u1", "data": (self.address, self.frozen)}
 
     def array(
         self, shape: int | tuple[int, ...] | None = None, dtype: Any = "u1", offset: int = 0, order: Any = "C"
     ) -> np.ndarray[Any, Any]:
-        """A part of it as a numpy array, without a copy: all from ``offset`` (bytes) on without a
-        shape.
+        """Returns a part of the buffer as a numpy array, without a copy. ``offset`` is in bytes.
+        Without a shape, the array extends to the end of the buffer.
 
-        It can be written through until the buffer is frozen; freezing is refused while such an
-        array exists.
+        The array is writable until the buffer is frozen. Freezing fails while such an array exists.
 
         >>> import hostbuf
         >>> with hostbuf.allocate(None, 1 << 16) as buffer:
@@ -182,32 +181,33 @@ class Buffer(_hostbuf.Memory):
         [0 0 0 7 7 7]
 
         Raises:
-            ValueError: it would not lie inside.
+            ValueError: the array would extend beyond the buffer.
         """
         if not 0 <= offset <= self.size:
-            raise ValueError(f"offset = {offset} in a buffer of {self.size} bytes")
+            raise ValueError(f"invalid offset {offset}: the buffer has {self.size} bytes")
         if shape is None:
             import numpy as np
 
             shape = (self.size - offset) // max(1, np.dtype(dtype).itemsize)
         kind, shape, size = _shaped(shape, dtype)
         if size > self.size - offset:
-            raise ValueError(f"{size} bytes from {offset} in a buffer of {self.size} bytes")
+            raise ValueError(f"{size} bytes from offset {offset} exceed the buffer of {self.size} bytes")
         return _viewed(self, shape, kind, offset, order)
 
     def initialize(self, fill: Callable[[Arena], Any]) -> Any:
-        """Fills it by ``fill(arena)`` in one rank of this host, whichever comes first; the others
-        wait. All get what it returned.
+        """Fills the buffer by ``fill(arena)`` in the first rank of this host that calls; the other
+        ranks wait. All ranks get the object that ``fill`` returned.
 
-        Any object that pickle can write may be returned, of whichever depth: arrays in it (numpy's,
-        pandas', and all others that know pickle's protocol 5) are shared by all ranks of the host
-        and read-only. Those that ``arena.array`` gave are not copied; others are copied into the
-        buffer, once. Names and numbers are private to each rank. A :class:`CopyWarning` names every
-        other object of which each rank has a copy: arrays of Python objects, and objects that copy
-        their arrays.
+        ``fill`` may return any object that pickle can write, nested to any depth. All ranks of the
+        host share the arrays in it (of numpy, pandas and all libraries that support pickle's
+        protocol 5), and the arrays are read-only. Arrays from ``arena.array`` are not copied; other
+        arrays are copied into the buffer once. Strings and numbers are private to each rank. A
+        :class:`CopyWarning` names every other object of which each rank has a copy: arrays of
+        Python objects, and objects that copy their arrays.
 
-        When the process dies that fills, one of those who wait takes over, so ``fill`` may run in
-        several processes one after another. What it raises is raised in the rank that ran it.
+        If the process that fills dies, a waiting rank calls ``fill``. So ``fill`` may run in
+        several processes one after another. An exception of ``fill`` is raised in the rank that ran
+        it.
 
         >>> import numpy as np, hostbuf
         >>> with hostbuf.allocate(None, 1 << 16) as buffer:
@@ -218,12 +218,12 @@ class Buffer(_hostbuf.Memory):
         return self._filled(fill, lambda native: _hostbuf.initialize(self._handle, native))
 
     def initialize_job(self, fill: Callable[[Arena], Any], comm: Any) -> Any:
-        """The same in rank 0 of ``comm``, and then to all its hosts: one build for the whole job.
-        Collective.
+        """Fills the buffer as :meth:`initialize` in rank 0 of ``comm`` and sends it to all hosts of
+        ``comm``, so that the job builds it once. Collective.
 
         Raises:
-            Error: in all ranks, what went wrong in one; it is filled already: :meth:`root` gives
-            what fills it.
+            Error: in all ranks if one rank fails, or if the buffer is filled already; :meth:`root`
+                then returns its object.
         """
         return self._filled(fill, lambda native: _hostbuf.initialize_job(self._handle, comm, native))
 
@@ -240,50 +240,50 @@ class Buffer(_hostbuf.Memory):
         return written[0][1] if written else _object.read(handle, root)
 
     def root(self) -> Any:
-        """What filled it; ``None`` while nothing has.
+        """Returns the object that fills the buffer, or ``None`` while the buffer is not filled.
 
         Raises:
-            Error: it was filled by a program in another language; see :attr:`root_address`.
+            Error: a program in another language has filled the buffer; see :attr:`root_address`.
         """
         at = self.root_address
         return None if at is None else _object.read(self._handle, at)
 
     @property
     def root_address(self) -> int | None:
-        """Where the object lies that filled it, by a program in C, C++, Fortran or Python; ``None``
-        while nothing has."""
+        """Returns the address of the root object, which a program in C, C++, Fortran or Python has
+        made, or ``None`` while the buffer is not filled."""
         return _hostbuf.root(self._handle)
 
     def replicate(self, comm: Any, root: int = 0) -> None:
-        """Sends the filled buffer of rank ``root``'s host to all other hosts of ``comm``, where it
-        must be empty. Collective."""
+        """Sends the filled buffer of the host of rank ``root`` to all other hosts of ``comm``,
+        where it must be empty. Collective."""
         self._handle.replicate(comm, root)
 
     def freeze(self, comm: Any) -> Proof:
-        """Makes it read-only for good, in all ranks; a stray write ends its process from then on.
-        Collective.
+        """Makes the buffer permanently read-only in all ranks. A later write to it kills the
+        process. Collective.
 
         Raises:
-            Error: in all ranks, when one still has an array or a view by which it could write: the
-            write would end it. Arrays
-                that were made by ``numpy.ndarray(..., buffer=buffer)`` or of the array interface
-                are not seen, nor are PyTorch's of ``torch.frombuffer(buffer)``.
+            Error: in all ranks, if one rank has a writable array or view of the buffer, since a
+                write through it would kill the process. Arrays of
+                ``numpy.ndarray(..., buffer=buffer)`` and of the array interface are not detected,
+                nor are tensors of ``torch.frombuffer(buffer)``.
         """
         if not self.closed and self._handle.writers():
-            # What is only waiting for the collector is not in use.
+            # Unreachable views that wait for the garbage collector are not in use.
             gc.collect()
         why = self._handle.freeze(comm)
         return Proof(why is None, why)
 
 
 def _shaped(shape: int | tuple[int, ...], dtype: Any) -> tuple[Any, tuple[int, ...], int]:
-    """An array's type, shape and bytes."""
+    """Returns the type, the shape and the number of bytes of an array."""
     import numpy as np
 
     kind = np.dtype(dtype)
     if kind.hasobject:
         raise TypeError(f"dtype {kind}: Python objects cannot be shared between processes")
-    # Also numpy's own integers, which would overflow.
+    # Converts numpy's integers, whose product could overflow.
     lengths = shape if isinstance(shape, Iterable) else (shape,)
     shape = tuple(operator.index(length) for length in lengths)
     if any(length < 0 for length in shape):
@@ -294,29 +294,29 @@ def _shaped(shape: int | tuple[int, ...], dtype: Any) -> tuple[Any, tuple[int, .
 def _viewed(memory: _hostbuf.Memory, shape: tuple[int, ...], kind: Any, offset: int, order: Any) -> np.ndarray[Any, Any]:
     import numpy as np
 
-    # By frombuffer, which holds a view for as long as it lives; an array that is made of an object
-    # holds only the object.
+    # frombuffer holds a view as long as the array lives; an array that is made from an object holds
+    # only the object.
     held = np.frombuffer(memoryview(memory), "u1")
     made: np.ndarray[Any, Any] = np.ndarray(shape, kind, buffer=held, offset=offset, order=order)
     return made
 
 
 def launched() -> bool:
-    """Whether ``hostbuf run`` or ``hostbuf exec`` has started this process, so that there is
-    something to attach to.
+    """Returns whether ``hostbuf run`` or ``hostbuf exec`` has started this process, so that there
+    is a buffer to attach to.
 
-    All ranks of a job have the same answer: who attaches or else allocates decides by this, and not
-    by a failure of :func:`attach`, which may be one rank's alone.
+    The result is the same in all ranks of a job. Use it to decide between :func:`attach` and
+    :func:`allocate`, since :func:`attach` may fail in one rank only.
     """
     return _hostbuf.launched()
 
 
 def attach(name: str | None = None) -> Buffer:
-    """The buffer that ``hostbuf run`` or ``hostbuf exec`` gave this process; without a name the
-    first one.
+    """Attaches to the buffer that ``hostbuf run`` or ``hostbuf exec`` mapped in this process;
+    without a name, to the first one.
 
     Raises:
-        AttachError: this process has none.
+        AttachError: this process has no such buffer.
     """
     return Buffer(_hostbuf.attach(name))
 
@@ -324,14 +324,16 @@ def attach(name: str | None = None) -> Buffer:
 def allocate(
     comm: Any, size: int | str, *, name: str = "default", pages: str = "auto", lazy: bool = False, dump: bool = False
 ) -> Buffer:
-    """Makes a buffer without a launcher, on all hosts of ``comm`` at one address. Collective.
+    """Allocates a buffer without a launcher, on all hosts of ``comm`` at one address. Collective.
 
     Args:
-        comm: mpi4py's communicator; ``None`` for this process alone. size: the usable size in
-        bytes, rounded up to whole pages: a number, or text as for ``hostbuf run --size``
-        (``"2G"``). name: at most 31 letters, digits, ``_``, ``-`` and ``.``. pages: ``auto`` (the
-        best that is there), ``4k``, ``thp``, ``2m`` or ``1g``. lazy: take pages at the first touch,
-        with no check that they are there. dump: let the contents go into core files.
+        comm: an mpi4py communicator, or ``None`` for this process alone.
+        size: the usable size in bytes, which is rounded up to whole pages: a number, or text as for
+            ``hostbuf run --size`` (``"2G"``).
+        name: at most 31 letters, digits, ``_``, ``-`` and ``.``.
+        pages: ``auto`` (the largest available), ``4k``, ``thp``, ``2m`` or ``1g``.
+        lazy: allocate each page at its first access, without a check that there is enough memory.
+        dump: include the contents in core files.
 
     >>> import hostbuf
     >>> with hostbuf.allocate(None, "1.5M", pages="4k") as buffer:
@@ -340,14 +342,14 @@ def allocate(
 
     Raises:
         InvalidError: an argument is invalid.
-        NoSpaceError: on all ranks, before anything was touched.
-        Error: the ranks found no common address, or asked for different things.
+        NoSpaceError: in all ranks, if a host has too little memory. Nothing is allocated.
+        Error: the ranks found no common address, or requested different buffers.
     """
     return Buffer(_hostbuf.allocate(comm, size, name, pages, lazy, dump))
 
 
 def stat() -> list[Info]:
-    """The buffers of this process: those of the launcher, and those that were allocated and are not
+    """Returns the buffers of this process: the launcher's, and the allocated ones that are not
     closed.
 
     >>> import hostbuf

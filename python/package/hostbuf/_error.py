@@ -4,8 +4,7 @@ from __future__ import annotations
 
 
 class Error(RuntimeError):
-    """A call that failed: one line for people, and the kind of what went wrong, as the Rust library
-    names it.
+    """A failed call: its message, one line, and the kind of the error, as in the Rust library.
 
     >>> import hostbuf
     >>> try:
@@ -23,7 +22,7 @@ class Error(RuntimeError):
 
 
 class AttachError(Error):
-    """There is nothing to attach to."""
+    """There is no buffer to attach to."""
 
 
 class CopyWarning(UserWarning):
@@ -40,15 +39,15 @@ class FullError(Error, MemoryError):
 
 
 class InvalidError(Error, ValueError):
-    """An argument makes no sense."""
+    """An argument is invalid."""
 
 
 class NoSpaceError(Error, MemoryError):
-    """Not enough memory, found out before anything was touched."""
+    """The host has not enough memory. The check precedes every change."""
 
 
 class UnsupportedError(Error):
-    """This host, or this build, cannot do it."""
+    """This host or this build does not support the request."""
 
 
 _CLASSES: dict[str, type[Error]] = {
@@ -61,5 +60,5 @@ _CLASSES: dict[str, type[Error]] = {
 
 
 def of(kind: str, message: str) -> Error:
-    """The exception for a kind; the native part raises it."""
+    """Returns the exception for a kind; the native part raises it."""
     return _CLASSES.get(kind, Error)(message, kind)

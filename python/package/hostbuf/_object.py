@@ -1,9 +1,9 @@
-"""Python objects in a buffer: what one rank's function returned, found by all.
+"""Python objects in a buffer: all ranks get the object that the fill function returned in one rank.
 
-An object is written by pickle's protocol 5, which hands out the memory of arrays instead of copying
-it. Arrays that the arena gave are in the buffer already; others are copied there, once. Who reads
-gets the same object with views of that memory. The root is this head, with offsets from the
-beginning of the buffer, and after it a pair of numbers for each piece of memory.
+Pickle's protocol 5 writes an object and exports the memory of its arrays instead of copying it.
+Arrays from the arena are in the buffer already; other arrays are copied there once. Readers get an
+equal object with views of that memory. The root is the head below, with offsets from the beginning
+of the buffer, followed by a pair of numbers for each piece of memory.
 
 Not every array is shared: pickle writes some as bytes, and some classes copy the arrays from which
 they are loaded. The rank that fills the buffer detects both and warns.
@@ -27,8 +27,8 @@ from . import _hostbuf
 from ._copies import Trace
 from ._error import Error
 
-_HEAD = struct.Struct("<8sQQQ")  # magic, where the pickle is, its length, how many pieces of memory
-_PIECE = struct.Struct("<QQ")  # where it is, its length
+_HEAD = struct.Struct("<8sQQQ")  # magic, offset of the pickle, its length, number of pieces of memory
+_PIECE = struct.Struct("<QQ")  # offset, length
 _MAGIC = b"hbpyobj1"
 _ALIGNMENT = 64
 
@@ -146,7 +146,7 @@ def write(value: Any, native: _hostbuf.Arena, handle: _hostbuf.Handle, taken: li
     pickler = _Pickler(stream, value)
     pickler.dump(value)
     data, memory = stream.getvalue(), pickler.memory
-    # Memory of the buffer that nobody has taken is about to be used.
+    # Memory of the buffer that was not allocated may be overwritten by the allocations below.
     taken = sorted(taken)
     spans = [_hostbuf.span_of(raw) for raw in memory]
     kept: list[int | bytes | memoryview] = []
@@ -189,12 +189,12 @@ def write(value: Any, native: _hostbuf.Arena, handle: _hostbuf.Handle, taken: li
 
 
 def read(handle: _hostbuf.Handle, root: int) -> Any:
-    """The object whose root is there, with read-only views of the buffer."""
+    """Returns the object with this root, with read-only views of the buffer."""
     whole = memoryview(_hostbuf.Memory(handle, True)).cast("B")
     at = root - handle.address()
     if whole[at : at + len(_MAGIC)] != _MAGIC:
         raise Error(
-            f"what fills the buffer was not written by Python: its root is at {root:#x}; Buffer.array gives views of the memory",
+            f"the object in the buffer was not written by Python: its root is at {root:#x}; Buffer.array returns views of the memory",
             "Fill",
         )
     _, data, length, count = _HEAD.unpack_from(whole, at)

@@ -1,4 +1,4 @@
-"""Devices, registrations, and the cache of them."""
+"""Devices, registrations, and the registration cache."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from ._buffer import Buffer, _open
 
 
 class Key(NamedTuple):
-    """What requests about registered memory are made with."""
+    """The key of registered memory, for requests to the device."""
 
     device_address: int
-    """CUDA: where the GPU sees the first byte; else 0."""
+    """The GPU's address of the first byte (CUDA); otherwise 0."""
     local_key: int
-    """RDMA: for requests of this process; else 0."""
+    """The lkey, for requests of this process (RDMA); otherwise 0."""
     remote_key: int
-    """RDMA: for peers; else 0."""
+    """The rkey, for requests of peers (RDMA); otherwise 0."""
 
 
 class Device:
-    """A device that memory is registered with: ``mlock`` (page-locking), ``cuda``, ``cuda:1``,
+    """A device for the registration of memory: ``mlock`` (page-locking), ``cuda``, ``cuda:1``,
     ``rdma``, ``rdma:mlx5_0``.
 
     >>> import hostbuf
@@ -30,7 +30,7 @@ class Device:
     'mlock'
 
     Raises:
-        UnsupportedError: there is none here.
+        UnsupportedError: this host has no such device.
     """
 
     __slots__ = ("__weakref__", "_native")
@@ -40,7 +40,7 @@ class Device:
 
     @property
     def name(self) -> str:
-        """For messages: ``cuda 0``."""
+        """Returns the name for messages, such as ``cuda 0``."""
         return self._native.name
 
     def __repr__(self) -> str:
@@ -48,7 +48,8 @@ class Device:
 
     @staticmethod
     def probe(name: str) -> tuple[bool, str]:
-        """Whether such a device can be used here, and with what or why not. It is not opened.
+        """Checks whether this process can use the device, without opening it. Returns the result
+        and the description of the device or the reason.
 
         >>> import hostbuf
         >>> hostbuf.Device.probe("mlock")[0]
@@ -61,7 +62,7 @@ _devices: weakref.WeakValueDictionary[str, Device] = weakref.WeakValueDictionary
 
 
 def _device(which: Device | str) -> Device:
-    """The one of that name: opened once, and kept by those who use it."""
+    """Returns the device with that name. It is opened once and shared by its users."""
     if isinstance(which, Device):
         return which
     device = _devices.get(which)
@@ -71,7 +72,7 @@ def _device(which: Device | str) -> Device:
 
 
 class _Held:
-    """Something of a device, until it is closed."""
+    """A registration or a lease, until it is closed."""
 
     __slots__ = ("_device", "_memory", "_native", "_writable")
 
@@ -85,10 +86,10 @@ class _Held:
 
     @property
     def key(self) -> Key:
-        """What requests are made with.
+        """Returns the key for requests to the device.
 
         Raises:
-            ValueError: it is closed.
+            ValueError: the registration or lease is closed.
         """
         key = self._native.key()
         if key is None:
@@ -96,7 +97,7 @@ class _Held:
         return Key(*key)
 
     def close(self) -> None:
-        """Ends it. Again: nothing."""
+        """Ends the registration or lease. Closing it again does nothing."""
         self._native.close()
         self._memory = None
 
@@ -107,11 +108,11 @@ class _Held:
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """The registered bytes where the GPU sees them, for CuPy and others: a view without a copy.
-        It is good until this is closed."""
+        """Returns the registered bytes at the GPU's address, for CuPy and other libraries: a view
+        without a copy. It is valid until this is closed."""
         address = self.key.device_address
         if not address:
-            # As any object without it.
+            # Libraries expect AttributeError from objects without the interface.
             raise AttributeError(f"{self._device.name} is no GPU")
         _, length = _hostbuf.span_of(self._memory)
         return {
@@ -125,8 +126,8 @@ class _Held:
 
 
 class Registration(_Held):
-    """Proof that a device knows a part of a buffer, of :func:`register`. It ends with its ``with``
-    block, or with the object."""
+    """A registration of a part of a buffer with a device, from :func:`register`. It ends with its
+    ``with`` block, or with the object."""
 
     __slots__ = ()
 
@@ -135,8 +136,8 @@ class Registration(_Held):
 
 
 class Lease(_Held):
-    """A hold on a registration of a cache, and on the memory. It ends with its ``with`` block, or
-    with the object."""
+    """A lease of a registration in a cache, which also keeps the memory alive. It ends with its
+    ``with`` block, or with the object."""
 
     __slots__ = ()
 
@@ -145,14 +146,14 @@ class Lease(_Held):
 
 
 def register(memory: Any, device: Device | str = "mlock", access: str = "read") -> Registration:
-    """Registers a buffer, or a part of one: anything that lies in it and has the buffer protocol,
-    such as a numpy array.
+    """Registers a buffer or a part of one: any object in it with the buffer protocol, such as a
+    numpy array.
 
     Args:
-        memory: a :class:`Buffer`, or an array or a view in one that is not closed. device: one, or
-        its name. access: what the device may do: ``read``, ``write``, ``remote_read``,
-        ``remote_write``, ``remote_atomic``, several with
-            ``|`` between. A registration by which a device could write makes freezing fail.
+        memory: a :class:`Buffer`, or an array or a view in one that is not closed.
+        device: a :class:`Device`, or its name.
+        access: ``read``, ``write``, ``remote_read``, ``remote_write`` or ``remote_atomic``, or
+            several of them separated by ``|``. Freezing fails while a device has write access.
 
     >>> import hostbuf
     >>> with hostbuf.allocate(None, 1 << 16) as buffer, hostbuf.register(buffer, "mlock") as pinned:
@@ -160,8 +161,8 @@ def register(memory: Any, device: Device | str = "mlock", access: str = "read") 
     Key(device_address=0, local_key=0, remote_key=0)
 
     Raises:
-        ValueError: it lies in no buffer; a :class:`Cache` registers memory of any kind.
-        UnsupportedError: there is no such device.
+        ValueError: the memory lies in no buffer; a :class:`Cache` registers memory of any kind.
+        UnsupportedError: this host has no such device.
         Error: the device refuses.
     """
     start, length = _hostbuf.span_of(memory)
@@ -176,13 +177,13 @@ def register(memory: Any, device: Device | str = "mlock", access: str = "read") 
 
 
 def _held(memory: Any) -> Any:
-    """A view, which keeps an object's memory where it is: a bytearray could move else. A buffer
-    stays, and is not written by this."""
+    """Returns a view, which prevents an object such as a bytearray from moving its memory. A buffer
+    does not move, so it is returned itself and counts no writable view."""
     if isinstance(memory, Buffer):
         return memory
     try:
         return memoryview(memory)
-    except (BufferError, TypeError, ValueError):  # of a type that it has no name for: numpy's dates
+    except (BufferError, TypeError, ValueError):  # a type without a format code, such as numpy's dates
         return memory
 
 
@@ -191,12 +192,11 @@ def _writes(access: str) -> bool:
 
 
 class Cache:
-    """A registration cache: memory that is sent again and again is registered once, within a hard
-    limit.
+    """A registration cache, which registers memory once for many transfers, within a hard limit.
 
-    It hears of memory that is freed or changed from the kernel (``strict``) or from the program
-    (``explicit``, by :meth:`invalidate`). What is not given is as ``HOSTBUF_CACHE_REGIONS``,
-    ``HOSTBUF_CACHE_BYTES`` and ``HOSTBUF_CACHE_MONITOR`` say, or as by default.
+    The kernel (``strict``) or the program (``explicit``, by :meth:`invalidate`) reports changed
+    mappings to it. The defaults of the arguments are the values of ``HOSTBUF_CACHE_REGIONS``,
+    ``HOSTBUF_CACHE_BYTES`` and ``HOSTBUF_CACHE_MONITOR``.
 
     >>> import hostbuf
     >>> message = bytearray(8192)
@@ -226,30 +226,32 @@ class Cache:
         self.close()
 
     def get(self, memory: Any, access: str = "read") -> Lease:
-        """A hold on a registration of an object's bytes, made now if there is none.
+        """Returns a lease of a registration of an object's bytes. It registers them if the cache
+        has no such registration.
 
         Raises:
-            Error: the limit is reached by leases that are held, or the device refuses.
+            Error: the open leases exhaust the limit, or the device refuses.
         """
-        # Held first: so it stays where it is.
+        # The view comes first, so that the memory does not move.
         held = _held(memory)
         start, length = _hostbuf.span_of(held)
         return Lease(self._native.get(start, length, access), self._device, held, _writes(access))
 
     def invalidate(self, memory: Any) -> None:
-        """The memory has changed or is about to: no lease taken afterwards is of a registration
-        made before."""
+        """Ends the registrations of memory whose mapping has changed or will change. A later lease
+        never uses a registration from before."""
         self._native.invalidate(*_hostbuf.span_of(memory))
 
     def flush(self) -> None:
-        """Invalidates everything."""
+        """Ends all registrations."""
         self._native.flush()
 
     def stats(self) -> dict[str, int]:
-        """What it has done so far: hits, misses, evictions, and more, with the registrations and
-        bytes that it has now."""
+        """Returns the statistics: hits, misses, evictions and more, with the current registrations
+        and bytes."""
         return dict(self._native.stats())
 
     def close(self) -> None:
-        """Ends it; its registrations go when the last lease does. Again: nothing."""
+        """Closes the cache. Its registrations end with the last lease. Closing it again does
+        nothing."""
         self._native.close()
