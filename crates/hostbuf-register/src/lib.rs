@@ -1,6 +1,6 @@
 //! Registration of memory with devices, and a cache of registrations.
 //!
-//! | concept | type | what it is |
+//! | concept | type | description |
 //! | --- | --- | --- |
 //! | range, rights | [`Span`], [`Access`] | addresses of this process; the access that a device gets |
 //! | device | [`Registrar`] | registers and deregisters memory: [`Mlock`], [`CudaHost`] (feature `cuda`), `Verbs` (feature `rdma`); [`Device`] selects one by name |

@@ -35,8 +35,8 @@ pub trait FreezeObserver: Send + Sync {
     /// A message that names a registration which is in use and lets a device write.
     fn prepare(&self, span: Span) -> std::result::Result<(), String>;
 
-    /// Ends what cannot be made again. It is called after [`prepare`](FreezeObserver::prepare) has
-    /// succeeded on all ranks.
+    /// Ends the registrations that cannot be made again. It is called after
+    /// [`prepare`](FreezeObserver::prepare) has succeeded on all ranks.
     ///
     /// # Errors
     /// As [`prepare`](FreezeObserver::prepare).
