@@ -235,8 +235,8 @@ typedef struct hostbuf_info {
 
 // A function that fills a buffer. It returns a pointer into the buffer, the root object that all
 // ranks get, or null if it failed. It must not throw exceptions or call `longjmp`.
-typedef void *(*hostbuf_filler)(struct hostbuf_arena *arena,
-                                void *argument);
+typedef void *(*hostbuf_fill_function)(struct hostbuf_arena *arena,
+                                       void *argument);
 
 // The key of registered memory, for requests to the device.
 typedef struct hostbuf_key {
@@ -379,12 +379,12 @@ enum hostbuf_status hostbuf_freeze(struct hostbuf_buffer *buffer,
                                    const struct hostbuf_collective *group,
                                    enum hostbuf_proof *proof);
 
-// Fills the buffer by `filler(arena, argument)` in the first rank of this host that calls; the
+// Fills the buffer by `fill(arena, argument)` in the first rank of this host that calls; the
 // other ranks wait. All ranks get the returned object in `root`, which may be null. If the process
 // that fills dies, a waiting rank calls the function with a zeroed arena. So the function may run
 // in several processes one after another, but never in two at the same time.
 enum hostbuf_status hostbuf_initialize(struct hostbuf_buffer *buffer,
-                                       hostbuf_filler filler,
+                                       hostbuf_fill_function fill,
                                        void *argument,
                                        void **root);
 
@@ -392,7 +392,7 @@ enum hostbuf_status hostbuf_initialize(struct hostbuf_buffer *buffer,
 // once. Collective. Returns `HOSTBUF_FILL` if the buffer is filled already.
 enum hostbuf_status hostbuf_initialize_job(struct hostbuf_buffer *buffer,
                                            const struct hostbuf_collective *group,
-                                           hostbuf_filler filler,
+                                           hostbuf_fill_function fill,
                                            void *argument,
                                            void **root);
 

@@ -212,8 +212,8 @@ public:
     template <class T, class Fill>
     const T &initialize(Fill &&fill)
     {
-        return filled<T>(fill, [this](hostbuf_filler filler, void *argument, void **root) {
-            return hostbuf_initialize(own_, filler, argument, root);
+        return filled<T>(fill, [this](hostbuf_fill_function function, void *argument, void **root) {
+            return hostbuf_initialize(own_, function, argument, root);
         });
     }
 
@@ -222,8 +222,8 @@ public:
     template <class T, class Fill>
     const T &initialize_job(const hostbuf_collective *group, Fill &&fill)
     {
-        return filled<T>(fill, [this, group](hostbuf_filler filler, void *argument, void **root) {
-            return hostbuf_initialize_job(own_, group, filler, argument, root);
+        return filled<T>(fill, [this, group](hostbuf_fill_function function, void *argument, void **root) {
+            return hostbuf_initialize_job(own_, group, function, argument, root);
         });
     }
 

@@ -143,18 +143,18 @@ module hostbuf
             integer(c_int), intent(out) :: proof
         end function
 
-        ! filler: c_funloc of a function(arena, argument) result(root), all type(c_ptr), bind(c).
-        integer(c_int) function hostbuf_initialize(buffer, filler, argument, root) bind(c)
+        ! fill: c_funloc of a function(arena, argument) result(root), all type(c_ptr), bind(c).
+        integer(c_int) function hostbuf_initialize(buffer, fill, argument, root) bind(c)
             import
             type(c_ptr), value       :: buffer, argument
-            type(c_funptr), value    :: filler
+            type(c_funptr), value    :: fill
             type(c_ptr), intent(out) :: root
         end function
 
-        integer(c_int) function hostbuf_initialize_job(buffer, group, filler, argument, root) bind(c)
+        integer(c_int) function hostbuf_initialize_job(buffer, group, fill, argument, root) bind(c)
             import
             type(c_ptr), value       :: buffer, group, argument
-            type(c_funptr), value    :: filler
+            type(c_funptr), value    :: fill
             type(c_ptr), intent(out) :: root
         end function
 

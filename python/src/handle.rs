@@ -112,7 +112,7 @@ impl BufferHandle {
             false => Err(raised(
                 py,
                 Error::Invalid {
-                    what: format!("invalid root {root}: comm has {size} ranks, counted from 0"),
+                    what: format!("invalid root {root}: expected a rank of comm, 0 to {}", size - 1),
                 },
             )),
         });

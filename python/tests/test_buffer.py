@@ -270,7 +270,7 @@ class Filling(unittest.TestCase):
         with hostbuf.allocate(None, SIZE) as buffer:
             kept: list[hostbuf.Arena] = []
             buffer.initialize(lambda arena: kept.append(arena))
-            with self.assertRaisesRegex(ValueError, "after the filling function has returned"):
+            with self.assertRaisesRegex(ValueError, "after the fill function has returned"):
                 kept[0].array(3)
 
     def test_one_thread_fills(self) -> None:
@@ -389,7 +389,7 @@ except hostbuf.AttachError:
         comm = Comm()
         with hostbuf.allocate(comm, SIZE) as buffer:
             self.assertEqual(buffer.initialize_job(lambda arena: 3, comm), 3)
-            with self.assertRaisesRegex(ValueError, "invalid root 1: comm has 1 ranks, counted from 0"):
+            with self.assertRaisesRegex(ValueError, "invalid root 1: expected a rank of comm, 0 to 0"):
                 buffer.replicate(comm, 1)
             comm.broken = "Allgather"
             with self.assertRaisesRegex(hostbuf.Error, "the network is down") as caught:

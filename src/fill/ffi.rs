@@ -46,7 +46,7 @@ impl ScopedArena {
     /// [`Error::Invalid`] outside of [`during`](ScopedArena::during); those of `work`.
     pub fn with<T>(&self, work: impl FnOnce(&Arena<'_>) -> Result<T>) -> Result<T> {
         let arena = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        let why = "the arena is used after the filling function has returned";
+        let why = "the arena is used after the fill function has returned";
         work(arena.as_ref().ok_or_else(|| Error::invalid(why))?)
     }
 }
@@ -101,14 +101,14 @@ fn place<'b>(
 ) -> Result<Placed<'b, Root>> {
     let root = fill(arena)?;
     let why = match root.is_null() {
-        true => "the filling function returned null".to_owned(),
+        true => "the fill function returned null".to_owned(),
         false if arena.has_allocated(root)? => return arena.place(Root(root)),
         false if buffer.contains(root, 1) => {
             format!(
-                "the filling function returned {root:p}, which is in the buffer but was not taken from the arena"
+                "the fill function returned {root:p}, which is in the buffer but was not taken from the arena"
             )
         }
-        false => format!("the filling function returned {root:p}, which is not in the buffer"),
+        false => format!("the fill function returned {root:p}, which is not in the buffer"),
     };
     Err(Error::Fill { why })
 }

@@ -42,15 +42,15 @@ impl hostbuf_arena {
         hostbuf_arena { arena: ScopedArena::default(), start, size: buffer.len(), failed: Mutex::default() }
     }
 
-    /// Runs a function that fills, `filler`, while the arena is accessible to it. Returns its root,
+    /// Runs the fill function, while the arena is accessible to it. Returns its root,
     /// or the error that it reported.
     pub(crate) fn fill(
         &self,
         arena: &Arena<'_>,
-        filler: impl FnOnce(*mut hostbuf_arena) -> *mut u8,
+        fill: impl FnOnce(*mut hostbuf_arena) -> *mut u8,
     ) -> library::Result<*mut u8> {
         *lock(&self.failed) = FillFailure::default();
-        let root = self.arena.during(arena, || filler(std::ptr::from_ref(self).cast_mut()));
+        let root = self.arena.during(arena, || fill(std::ptr::from_ref(self).cast_mut()));
         let failed = std::mem::take(&mut *lock(&self.failed));
         match failed.message.or(failed.take) {
             Some(error) if root.is_null() => Err(error),

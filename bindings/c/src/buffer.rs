@@ -281,8 +281,8 @@ pub unsafe extern "C" fn hostbuf_replicate(
         let ready = own.and_then(|own| match root < group.size() {
             true => Ok(own),
             false => Err(argument(format!(
-                "invalid root {root}: the group has {} ranks, counted from 0",
-                group.size()
+                "invalid root {root}: expected a rank of the group, 0 to {}",
+                group.size() - 1
             ))),
         });
         Ok(agree(&*group, ready)?.buffer.replicate(&*group, root)?)

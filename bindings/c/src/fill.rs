@@ -12,24 +12,24 @@ use crate::status::{CallError, agree, call, hostbuf_status, output};
 
 /// A function that fills a buffer. It returns a pointer into the buffer, the root object that all
 /// ranks get, or null if it failed. It must not throw exceptions or call `longjmp`.
-pub type hostbuf_filler =
+pub type hostbuf_fill_function =
     Option<unsafe extern "C" fn(arena: *mut hostbuf_arena, argument: *mut c_void) -> *mut c_void>;
 
-type Filler = unsafe extern "C" fn(*mut hostbuf_arena, *mut c_void) -> *mut c_void;
+type FillFunction = unsafe extern "C" fn(*mut hostbuf_arena, *mut c_void) -> *mut c_void;
 
 /// Runs a caller's function over an arena.
 fn run(
     arena: &Arena<'_>,
     own: &hostbuf_buffer,
-    filler: Filler,
+    fill: FillFunction,
     argument: *mut c_void,
 ) -> library::Result<*mut u8> {
     // SAFETY: the caller's function with the caller's argument; it only passes the arena to the
     // functions of this library.
-    own.arena.fill(arena, |arena| unsafe { filler(arena, argument) }.cast())
+    own.arena.fill(arena, |arena| unsafe { fill(arena, argument) }.cast())
 }
 
-/// Fills the buffer by `filler(arena, argument)` in the first rank of this host that calls; the
+/// Fills the buffer by `fill(arena, argument)` in the first rank of this host that calls; the
 /// other ranks wait. All ranks get the returned object in `root`, which may be null. If the process
 /// that fills dies, a waiting rank calls the function with a zeroed arena. So the function may run
 /// in several processes one after another, but never in two at the same time.
@@ -37,7 +37,7 @@ fn run(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_initialize(
     buffer: *mut hostbuf_buffer,
-    filler: hostbuf_filler,
+    fill: hostbuf_fill_function,
     argument: *mut c_void,
     root: *mut *mut c_void,
 ) -> hostbuf_status {
@@ -46,8 +46,8 @@ pub unsafe extern "C" fn hostbuf_initialize(
         unsafe { set_root(null_mut(), root) };
         // SAFETY: as above.
         let own = unsafe { self::buffer(buffer) }?;
-        let filler = filler.ok_or_else(|| crate::status::argument("filler is null"))?;
-        let found = ffi::initialize(&own.buffer, |arena| run(arena, own, filler, argument))?;
+        let fill = fill.ok_or_else(|| crate::status::argument("fill is null"))?;
+        let found = ffi::initialize(&own.buffer, |arena| run(arena, own, fill, argument))?;
         // SAFETY: as above.
         unsafe { set_root(found, root) };
         Ok(())
@@ -61,7 +61,7 @@ pub unsafe extern "C" fn hostbuf_initialize(
 pub unsafe extern "C" fn hostbuf_initialize_job(
     buffer: *mut hostbuf_buffer,
     group: *const hostbuf_collective,
-    filler: hostbuf_filler,
+    fill: hostbuf_fill_function,
     argument: *mut c_void,
     root: *mut *mut c_void,
 ) -> hostbuf_status {
@@ -71,9 +71,9 @@ pub unsafe extern "C" fn hostbuf_initialize_job(
         // SAFETY: as above.
         let (own, group) = unsafe { (self::buffer(buffer), self::group(group)?) };
         let ready =
-            own.and_then(|own| Ok((own, filler.ok_or_else(|| crate::status::argument("filler is null"))?)));
-        let (own, filler) = agree(&*group, ready)?;
-        let found = ffi::initialize_job(&own.buffer, &*group, |arena| run(arena, own, filler, argument))?;
+            own.and_then(|own| Ok((own, fill.ok_or_else(|| crate::status::argument("fill is null"))?)));
+        let (own, fill) = agree(&*group, ready)?;
+        let found = ffi::initialize_job(&own.buffer, &*group, |arena| run(arena, own, fill, argument))?;
         // SAFETY: as above.
         unsafe { set_root(found, root) };
         Ok(())
