@@ -3,8 +3,12 @@
  *     cc program.c $(pkg-config --cflags --libs hostbuf)
  *
  * Every function that can fail returns a hostbuf_status; hostbuf_message() returns the details. All functions are thread-safe.
- * Functions with a group are collective: all ranks of the group call them in the same order. hostbuf_mpi.h makes a group from
- * an MPI communicator. Zero the structures that are arguments before you set their fields.
+ * A handle that is not const is released by the function. Functions with a group are collective: all ranks of the group call
+ * them in the same order. hostbuf_mpi.h makes a group from an MPI communicator.
+ *
+ * Initialize each structure, also one that a function fills, with its HOSTBUF_..._INIT. This sets struct_size, by which the
+ * library knows the fields that the program was compiled with. It accepts smaller structures of older programs, and larger ones
+ * whose additional fields are 0, and returns HOSTBUF_INVALID for others. It accesses no byte beyond struct_size.
  *
  * Written by cbindgen from bindings/c; a test compares the two.
  */
@@ -15,6 +19,14 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+/* The initial values of the structures. In an assignment in C: options = (hostbuf_options)HOSTBUF_OPTIONS_INIT; */
+#define HOSTBUF_OPTIONS_INIT {sizeof(hostbuf_options), 0, NULL, HOSTBUF_PAGES_AUTO, 0, 0, {0, 0}}
+#define HOSTBUF_INFO_INIT {sizeof(hostbuf_info), NULL, 0, NULL, HOSTBUF_PAGES_AUTO, 0, HOSTBUF_EMPTY, 0, 0, 0, 0}
+#define HOSTBUF_COLLECTIVE_INIT {sizeof(hostbuf_collective), NULL, 0, 0, NULL, NULL, NULL, NULL, NULL, NULL, NULL}
+#define HOSTBUF_KEY_INIT {sizeof(hostbuf_key), 0, 0, 0}
+#define HOSTBUF_LEASE_INIT {sizeof(hostbuf_lease), {0, 0, 0, 0, 0, 0}, 0, 0, 0}
+#define HOSTBUF_CACHE_STATS_INIT {sizeof(hostbuf_cache_stats), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+
 
 // The status that a call returns. `hostbuf_message` returns the details.
 typedef enum hostbuf_status {
@@ -155,6 +167,8 @@ typedef struct hostbuf_region hostbuf_region;
 // ranks of the group call them in the same order. They must not throw exceptions or call
 // `longjmp`.
 typedef struct hostbuf_collective {
+    // The size of this structure: initialize it with `HOSTBUF_COLLECTIVE_INIT`.
+    size_t struct_size;
     // The first argument of each function.
     void *context;
     // The rank of this process.
@@ -193,9 +207,10 @@ typedef struct hostbuf_collective {
                      size_t size);
 } hostbuf_collective;
 
-// The options of a new buffer. Zero the structure first: 0 is the default of all options except
-// the size.
+// The options of a new buffer. All options except the size have defaults.
 typedef struct hostbuf_options {
+    // The size of this structure: initialize it with `HOSTBUF_OPTIONS_INIT`.
+    size_t struct_size;
     // The usable size, in bytes. It is rounded up to whole pages.
     uint64_t size;
     // The name: at most 31 bytes of letters, digits, `_`, `-` and `.`; null for "default".
@@ -207,10 +222,14 @@ typedef struct hostbuf_options {
     uint8_t lazy;
     // Not 0: include the contents in core files.
     uint8_t dump;
+    // For later versions; must be 0.
+    uint8_t reserved[2];
 } hostbuf_options;
 
 // The properties and the state of a buffer.
 typedef struct hostbuf_info {
+    // The size of this structure: initialize it with `HOSTBUF_INFO_INIT`.
+    size_t struct_size;
     // The address of the first byte, the same in every rank of every host.
     void *address;
     // The usable size, in bytes.
@@ -240,6 +259,8 @@ typedef void *(*hostbuf_fill_function)(struct hostbuf_arena *arena,
 
 // The key of registered memory, for requests to the device.
 typedef struct hostbuf_key {
+    // The size of this structure: initialize it with `HOSTBUF_KEY_INIT`.
+    size_t struct_size;
     // The GPU's address of the first byte of the registered range (CUDA); otherwise 0.
     uint64_t device_address;
     // The `lkey`, for requests of this process (RDMA); otherwise 0.
@@ -251,14 +272,22 @@ typedef struct hostbuf_key {
 // A lease, which keeps a registration alive until `hostbuf_cache_put`. Another thread may put it
 // back. Do not copy it: it must be put back once only.
 typedef struct hostbuf_lease {
-    // The key for requests to the device.
-    struct hostbuf_key key;
+    // The size of this structure: initialize it with `HOSTBUF_LEASE_INIT`.
+    size_t struct_size;
     // Private to hostbuf; all 0 if there is no registration.
     uint64_t held[6];
+    // The GPU's address of the first byte of the requested range (CUDA); otherwise 0.
+    uint64_t device_address;
+    // The `lkey`, for requests of this process (RDMA); otherwise 0.
+    uint32_t local_key;
+    // The `rkey`, for requests of peers (RDMA); otherwise 0.
+    uint32_t remote_key;
 } hostbuf_lease;
 
 // The statistics of a cache.
 typedef struct hostbuf_cache_stats {
+    // The size of this structure: initialize it with `HOSTBUF_CACHE_STATS_INIT`.
+    size_t struct_size;
     // Leases of existing registrations.
     uint64_t hits;
     // Leases that waited for another thread's registration.
@@ -316,13 +345,13 @@ enum hostbuf_status hostbuf_leads(const struct hostbuf_collective *group,
 // Allocates `size` zero bytes of the buffer at a multiple of `alignment`, a power of two. Returns
 // null if there is no room or filling has ended; `hostbuf_message` gives the reason. The threads
 // of the process that fills the buffer may call it concurrently.
-void *hostbuf_arena_take(struct hostbuf_arena *arena,
+void *hostbuf_arena_take(const struct hostbuf_arena *arena,
                          size_t size,
                          size_t alignment);
 
 // Sets the message for a failure of the fill function. If the function then returns null, the
 // calls of all ranks return this message. A failure of `hostbuf_arena_take` needs no message.
-void hostbuf_arena_fail(struct hostbuf_arena *arena,
+void hostbuf_arena_fail(const struct hostbuf_arena *arena,
                         const char *why);
 
 // Returns the number of free bytes of the arena, without the space that the root needs. Returns 0
@@ -368,14 +397,14 @@ enum hostbuf_status hostbuf_stat(const struct hostbuf_buffer *buffer,
 // Sends the filled buffer of the host of rank `root` to all other hosts of `group`, where it must
 // be empty. It sends the bytes that the arena has allocated, and checks their checksum. Pointers
 // in the buffer stay valid, since its address is the same on all hosts. Collective.
-enum hostbuf_status hostbuf_replicate(struct hostbuf_buffer *buffer,
+enum hostbuf_status hostbuf_replicate(const struct hostbuf_buffer *buffer,
                                       const struct hostbuf_collective *group,
                                       size_t root);
 
 // Makes a filled buffer permanently read-only in all ranks of `group`. A later write to it faults.
 // Collective over all ranks that have mapped the buffer. `proof` may be null. For
 // `HOSTBUF_WEAKER`, `hostbuf_message` returns the reason.
-enum hostbuf_status hostbuf_freeze(struct hostbuf_buffer *buffer,
+enum hostbuf_status hostbuf_freeze(const struct hostbuf_buffer *buffer,
                                    const struct hostbuf_collective *group,
                                    enum hostbuf_proof *proof);
 
@@ -383,14 +412,14 @@ enum hostbuf_status hostbuf_freeze(struct hostbuf_buffer *buffer,
 // other ranks wait. All ranks get the returned object in `root`, which may be null. If the process
 // that fills dies, a waiting rank calls the function with a zeroed arena. So the function may run
 // in several processes one after another, but never in two at the same time.
-enum hostbuf_status hostbuf_initialize(struct hostbuf_buffer *buffer,
+enum hostbuf_status hostbuf_initialize(const struct hostbuf_buffer *buffer,
                                        hostbuf_fill_function fill,
                                        void *argument,
                                        void **root);
 
 // Fills the buffer in rank 0 of `group` and sends it to the other hosts, so that the job builds it
 // once. Collective. Returns `HOSTBUF_FILL` if the buffer is filled already.
-enum hostbuf_status hostbuf_initialize_job(struct hostbuf_buffer *buffer,
+enum hostbuf_status hostbuf_initialize_job(const struct hostbuf_buffer *buffer,
                                            const struct hostbuf_collective *group,
                                            hostbuf_fill_function fill,
                                            void *argument,
@@ -422,15 +451,16 @@ enum hostbuf_status hostbuf_device_name(const struct hostbuf_device *device,
 
 // Registers `length` bytes of a buffer from `offset` with a device, or all bytes from `offset` if
 // `length` is 0.
-enum hostbuf_status hostbuf_register(struct hostbuf_buffer *buffer,
+enum hostbuf_status hostbuf_register(const struct hostbuf_buffer *buffer,
                                      const struct hostbuf_device *device,
                                      size_t offset,
                                      size_t length,
                                      int access,
                                      struct hostbuf_region **to);
 
-// Returns the key of a region. All fields are 0 for a null region.
-struct hostbuf_key hostbuf_region_key(const struct hostbuf_region *region);
+// Writes the key for requests about a region to `to`.
+enum hostbuf_status hostbuf_region_key(const struct hostbuf_region *region,
+                                       struct hostbuf_key *to);
 
 // Ends a registration and releases `region` in any case. If the device refuses, the pages may stay
 // pinned until the process exits.
@@ -452,7 +482,7 @@ void hostbuf_cache_close(struct hostbuf_cache *cache);
 // Writes a lease of a registration of `length` bytes from `start` to `lease`. It registers the
 // memory if the cache has no such registration. Put the lease back with `hostbuf_cache_put` before
 // the cache is closed. This function does not put a lease back that `lease` already contains.
-enum hostbuf_status hostbuf_cache_get(struct hostbuf_cache *cache,
+enum hostbuf_status hostbuf_cache_get(const struct hostbuf_cache *cache,
                                       const void *start,
                                       size_t length,
                                       int access,
@@ -460,7 +490,7 @@ enum hostbuf_status hostbuf_cache_get(struct hostbuf_cache *cache,
 
 // Writes a lease of an existing registration to `lease`, as `hostbuf_cache_get`, but neither
 // registers memory nor waits. Returns `HOSTBUF_NOTHING` if there is no such registration.
-enum hostbuf_status hostbuf_cache_try_get(struct hostbuf_cache *cache,
+enum hostbuf_status hostbuf_cache_try_get(const struct hostbuf_cache *cache,
                                           const void *start,
                                           size_t length,
                                           int access,
@@ -470,19 +500,19 @@ enum hostbuf_status hostbuf_cache_try_get(struct hostbuf_cache *cache,
 void hostbuf_cache_put(struct hostbuf_lease *lease);
 
 // Registers `length` bytes from `start` and exempts the registration from eviction.
-enum hostbuf_status hostbuf_cache_keep(struct hostbuf_cache *cache,
+enum hostbuf_status hostbuf_cache_keep(const struct hostbuf_cache *cache,
                                        const void *start,
                                        size_t length,
                                        int access);
 
 // Ends the registrations of a range whose mapping has changed or will change. A later lease never
 // uses a registration from before.
-enum hostbuf_status hostbuf_cache_invalidate(struct hostbuf_cache *cache,
+enum hostbuf_status hostbuf_cache_invalidate(const struct hostbuf_cache *cache,
                                              const void *start,
                                              size_t length);
 
 // Ends all registrations of a cache.
-enum hostbuf_status hostbuf_cache_flush(struct hostbuf_cache *cache);
+enum hostbuf_status hostbuf_cache_flush(const struct hostbuf_cache *cache);
 
 // Writes the statistics of a cache to `to`.
 enum hostbuf_status hostbuf_cache_stat(const struct hostbuf_cache *cache,

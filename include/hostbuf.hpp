@@ -173,7 +173,7 @@ public:
 
     static buffer allocate(const hostbuf_collective *group, std::uint64_t size)
     {
-        hostbuf_options options{};
+        hostbuf_options options = HOSTBUF_OPTIONS_INIT;
         options.size = size;
         return allocate(group, options);
     }
@@ -201,7 +201,7 @@ public:
 
     hostbuf_info stat() const
     {
-        hostbuf_info info;
+        hostbuf_info info = HOSTBUF_INFO_INIT;
         check(hostbuf_stat(own_, &info));
         return info;
     }
@@ -336,7 +336,13 @@ public:
         if (own_) (void)hostbuf_deregister(own_);
     }
 
-    hostbuf_key key() const noexcept { return hostbuf_region_key(own_); }
+    /// Returns the key for requests to the device, or zeros if the region was moved from.
+    hostbuf_key key() const noexcept
+    {
+        hostbuf_key key = HOSTBUF_KEY_INIT;
+        (void)hostbuf_region_key(own_, &key);
+        return key;
+    }
 
 private:
     hostbuf_region *own_ = nullptr;
@@ -346,7 +352,7 @@ private:
 class lease {
 public:
     explicit lease(const hostbuf_lease &own) noexcept : own_(own) {}
-    lease(lease &&other) noexcept : own_(std::exchange(other.own_, hostbuf_lease{})) {}
+    lease(lease &&other) noexcept : own_(std::exchange(other.own_, hostbuf_lease HOSTBUF_LEASE_INIT)) {}
     lease &operator=(lease &&other) noexcept
     {
         std::swap(own_, other.own_);
@@ -354,7 +360,10 @@ public:
     }
     ~lease() { hostbuf_cache_put(&own_); }
 
-    hostbuf_key key() const noexcept { return own_.key; }
+    hostbuf_key key() const noexcept
+    {
+        return {sizeof(hostbuf_key), own_.device_address, own_.local_key, own_.remote_key};
+    }
 
 private:
     hostbuf_lease own_;
@@ -380,7 +389,7 @@ public:
 
     lease get(const void *start, std::size_t length, int access = HOSTBUF_READ)
     {
-        hostbuf_lease held;
+        hostbuf_lease held = HOSTBUF_LEASE_INIT;
         check(hostbuf_cache_get(own_, start, length, access, &held));
         return lease(held);
     }
@@ -390,7 +399,7 @@ public:
 
     hostbuf_cache_stats stat() const
     {
-        hostbuf_cache_stats stats;
+        hostbuf_cache_stats stats = HOSTBUF_CACHE_STATS_INIT;
         check(hostbuf_cache_stat(own_, &stats));
         return stats;
     }

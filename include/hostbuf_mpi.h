@@ -14,7 +14,6 @@
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include <mpi.h>
 
@@ -95,6 +94,7 @@ static inline int hostbuf_mpi_split(void *context, size_t color, hostbuf_collect
  * that an error does not abort the program. */
 static inline int hostbuf_mpi_of(MPI_Comm comm, hostbuf_collective *group)
 {
+    const hostbuf_collective initial = HOSTBUF_COLLECTIVE_INIT;
     int rank = 0, size = 0, inter = 0, code;
     MPI_Comm *kept = (MPI_Comm *)malloc(sizeof *kept);
     if (!kept) {
@@ -111,7 +111,7 @@ static inline int hostbuf_mpi_of(MPI_Comm comm, hostbuf_collective *group)
         hostbuf_mpi_end(kept);
         return code;
     }
-    memset(group, 0, sizeof *group);
+    *group = initial;
     group->context = kept;
     group->rank = (size_t)rank;
     group->size = (size_t)size;
@@ -146,8 +146,9 @@ static inline int hostbuf_mpi_collective(MPI_Comm comm, hostbuf_collective *grou
 /* Frees the duplicate. Collective. Call it before MPI_Finalize. */
 static inline void hostbuf_mpi_release(hostbuf_collective *group)
 {
+    const hostbuf_collective initial = HOSTBUF_COLLECTIVE_INIT;
     if (group->context) hostbuf_mpi_end(group->context);
-    memset(group, 0, sizeof *group);
+    *group = initial;
 }
 
 #ifdef __cplusplus

@@ -46,6 +46,7 @@ mod preregistered;
 mod registration;
 mod replicate;
 pub mod segment;
+pub mod sized_struct;
 
 pub use error::{AttachError, Error, Failure, Result};
 pub use fill::arena::{Arena, Placed};

@@ -28,31 +28,38 @@ module hostbuf
         HOSTBUF_REMOTE_ATOMIC = 9
     integer(c_int), parameter :: HOSTBUF_MONITOR_DEFAULT = 0, HOSTBUF_MONITOR_STRICT = 1, HOSTBUF_MONITOR_EXPLICIT = 2
 
+    ! The types begin with the size of their fields, which tells the library the version that the
+    ! program was compiled with. Leave struct_size as it is.
+
     ! The options of a new buffer. All options except the size have defaults.
     type, bind(c) :: hostbuf_options
+        integer(c_size_t)  :: struct_size = 32
         integer(c_int64_t) :: size = 0
         type(c_ptr)        :: name = c_null_ptr
         integer(c_int32_t) :: pages = HOSTBUF_PAGES_AUTO
         logical(c_bool)    :: lazy = .false.
         logical(c_bool)    :: dump = .false.
+        integer(c_int8_t)  :: reserved(2) = 0
     end type
 
     ! The properties and the state of a buffer.
     type, bind(c) :: hostbuf_info
-        type(c_ptr)        :: address
-        integer(c_size_t)  :: size
-        type(c_ptr)        :: name
-        integer(c_int)     :: pages
-        integer(c_int64_t) :: huge_bytes
-        integer(c_int)     :: state
-        integer(c_int64_t) :: generation
-        integer(c_int64_t) :: used
-        integer(c_int32_t) :: host
-        integer(c_int32_t) :: hosts
+        integer(c_size_t)  :: struct_size = 80
+        type(c_ptr)        :: address = c_null_ptr
+        integer(c_size_t)  :: size = 0
+        type(c_ptr)        :: name = c_null_ptr
+        integer(c_int)     :: pages = HOSTBUF_PAGES_AUTO
+        integer(c_int64_t) :: huge_bytes = 0
+        integer(c_int)     :: state = HOSTBUF_EMPTY
+        integer(c_int64_t) :: generation = 0
+        integer(c_int64_t) :: used = 0
+        integer(c_int32_t) :: host = 0
+        integer(c_int32_t) :: hosts = 0
     end type
 
     ! A group of ranks. The module hostbuf_mpi makes one from a communicator.
     type, bind(c) :: hostbuf_collective
+        integer(c_size_t) :: struct_size = 88
         type(c_ptr)       :: context = c_null_ptr
         integer(c_size_t) :: rank = 0
         integer(c_size_t) :: size = 1
@@ -67,26 +74,38 @@ module hostbuf
 
     ! The key of registered memory, for requests to the device.
     type, bind(c) :: hostbuf_key
-        integer(c_int64_t) :: device_address
-        integer(c_int32_t) :: local_key
-        integer(c_int32_t) :: remote_key
+        integer(c_size_t)  :: struct_size = 24
+        integer(c_int64_t) :: device_address = 0
+        integer(c_int32_t) :: local_key = 0
+        integer(c_int32_t) :: remote_key = 0
     end type
 
     ! A lease of a registration. Do not copy it.
     type, bind(c) :: hostbuf_lease
-        type(hostbuf_key)  :: key
+        integer(c_size_t)  :: struct_size = 72
         integer(c_int64_t) :: held(6) = 0
+        integer(c_int64_t) :: device_address = 0
+        integer(c_int32_t) :: local_key = 0
+        integer(c_int32_t) :: remote_key = 0
     end type
 
     ! The statistics of a cache. hostbuf.h describes the fields.
     type, bind(c) :: hostbuf_cache_stats
-        integer(c_int64_t) :: hits, coalesced, misses
-        integer(c_int64_t) :: evictions, invalidated, changed
-        integer(c_int64_t) :: not_kept
-        integer(c_int64_t) :: failures, leaked
-        integer(c_int64_t) :: over_budget
-        integer(c_size_t)  :: regions, bytes
-        integer(c_size_t)  :: peak_regions, peak_bytes
+        integer(c_size_t)  :: struct_size = 120
+        integer(c_int64_t) :: hits = 0
+        integer(c_int64_t) :: coalesced = 0
+        integer(c_int64_t) :: misses = 0
+        integer(c_int64_t) :: evictions = 0
+        integer(c_int64_t) :: invalidated = 0
+        integer(c_int64_t) :: changed = 0
+        integer(c_int64_t) :: not_kept = 0
+        integer(c_int64_t) :: failures = 0
+        integer(c_int64_t) :: leaked = 0
+        integer(c_int64_t) :: over_budget = 0
+        integer(c_size_t)  :: regions = 0
+        integer(c_size_t)  :: bytes = 0
+        integer(c_size_t)  :: peak_regions = 0
+        integer(c_size_t)  :: peak_bytes = 0
     end type
 
     interface
@@ -127,8 +146,8 @@ module hostbuf
 
         integer(c_int) function hostbuf_stat(buffer, to) bind(c)
             import
-            type(c_ptr), value              :: buffer
-            type(hostbuf_info), intent(out) :: to
+            type(c_ptr), value                :: buffer
+            type(hostbuf_info), intent(inout) :: to
         end function
 
         integer(c_int) function hostbuf_replicate(buffer, group, root) bind(c)
@@ -229,9 +248,10 @@ module hostbuf
             type(c_ptr), intent(out) :: to
         end function
 
-        type(hostbuf_key) function hostbuf_region_key(region) bind(c)
+        integer(c_int) function hostbuf_region_key(region, to) bind(c)
             import
-            type(c_ptr), value :: region
+            type(c_ptr), value               :: region
+            type(hostbuf_key), intent(inout) :: to
         end function
 
         integer(c_int) function hostbuf_deregister(region) bind(c)
@@ -277,8 +297,8 @@ module hostbuf
 
         integer(c_int) function hostbuf_cache_stat(cache, to) bind(c)
             import
-            type(c_ptr), value                     :: cache
-            type(hostbuf_cache_stats), intent(out) :: to
+            type(c_ptr), value                       :: cache
+            type(hostbuf_cache_stats), intent(inout) :: to
         end function
 
         subroutine hostbuf_cache_put(lease) bind(c)

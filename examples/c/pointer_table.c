@@ -86,10 +86,11 @@ int main(int count, char **arguments)
 {
     hostbuf_collective group;
     hostbuf_buffer *buffer;
-    hostbuf_info info;
+    hostbuf_info info = HOSTBUF_INFO_INIT;
     hostbuf_proof proof;
-    hostbuf_options options = {.size = 16u << 20};
+    hostbuf_options options = HOSTBUF_OPTIONS_INIT;
     void *root;
+    options.size = 16u << 20;
     MPI_Init(&count, &arguments);
     if (hostbuf_mpi_collective(MPI_COMM_WORLD, &group) != MPI_SUCCESS) MPI_Abort(MPI_COMM_WORLD, 1);
     must(hostbuf_launched() ? hostbuf_attach(NULL, &buffer) : hostbuf_allocate(&group, &options, &buffer));

@@ -146,6 +146,25 @@ fn the_module_for_fortran_compiles_and_passes() {
     assert_eq!(said, format!("{wanted}\nall as it should be\n"));
 }
 
+/// The built library has the soname that docs/compatibility.md states.
+#[test]
+fn the_library_has_the_documented_soname() {
+    let library = root().join("target/lib/libhostbuf.so");
+    if !library.exists() {
+        return skip("the soname of libhostbuf: there is no libhostbuf (scripts/build)");
+    }
+    let page = fs::read_to_string(root().join("docs/compatibility.md")).expect("the page exists");
+    let documented = page
+        .split_once("The soname of libhostbuf is `")
+        .and_then(|(_, rest)| rest.split_once('`'))
+        .expect("the page states it")
+        .0;
+    let dynamic = Outcome::of(Command::new("readelf").arg("-dW").arg(&library)).ok().stdout;
+    let wanted = format!("Library soname: [{documented}]");
+    assert!(dynamic.contains(&wanted), "{wanted} in {dynamic}");
+    assert!(!dynamic.contains("VERDEF"), "the page says that symbols have no versions: {dynamic}");
+}
+
 /// Splits a text into its tokens: names, numbers and signs.
 fn words(text: &str) -> Vec<&str> {
     let is_sign = |c: char| !(c.is_alphanumeric() || c == '_');
@@ -213,14 +232,15 @@ fn the_module_for_fortran_agrees_with_the_header() {
     }
     assert!(compared > 25, "only {compared} functions were found");
     // The members, except the functions of a group, whose types only the header has in full.
-    for name in ["hostbuf_options", "hostbuf_info", "hostbuf_key", "hostbuf_cache_stats"] {
+    for name in ["hostbuf_options", "hostbuf_info", "hostbuf_key", "hostbuf_lease", "hostbuf_cache_stats"] {
         let start = header
             .windows(3)
             .position(|w| w[0] == "struct" && w[1] == name && w[2].starts_with('{'))
             .expect(name);
         let end = header[start..].iter().position(|w| w.starts_with('}')).expect("it has an end") + start;
-        let wanted: Vec<_> =
-            (start..end).filter(|&i| header[i].starts_with(';')).map(|i| header[i - 1]).collect();
+        // The name of an array precedes its length in brackets.
+        let member = |i: usize| if header[i - 1] == "]" { header[i - 4] } else { header[i - 1] };
+        let wanted: Vec<_> = (start..end).filter(|&i| header[i].starts_with(';')).map(member).collect();
         let start = module.windows(2).position(|w| w[0] == ":" && w[1] == name).expect(name) + 2;
         let end =
             module[start..].windows(2).position(|w| w[0] == "end" && w[1] == "type").expect("it has an end")

@@ -1,14 +1,15 @@
 //! The memory of a buffer while it is filled.
 
 use std::alloc::Layout;
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{c_char, c_void};
 use std::ptr::null_mut;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use library::ffi::ScopedArena;
 use library::{Arena, Error, HostBuffer};
 
-use crate::status::{argument, call, input};
+use crate::pointers::{c_string, input};
+use crate::status::call;
 
 /// Allocates the memory of a buffer while it is being filled. Its address is constant as long as
 /// the `hostbuf_buffer` lives. After the fill function has returned, it allocates nothing.
@@ -76,15 +77,14 @@ impl hostbuf_arena {
 /// of the process that fills the buffer may call it concurrently.
 // Safety: `arena` is null, or the argument of a fill function of a buffer that is not released.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn hostbuf_arena_take(
-    arena: *mut hostbuf_arena,
+pub extern "C" fn hostbuf_arena_take(
+    arena: Option<&hostbuf_arena>,
     size: usize,
     alignment: usize,
 ) -> *mut c_void {
     let mut at = null_mut();
     call(|| {
-        // SAFETY: by the contract of this function.
-        let arena = unsafe { input(arena.cast_const(), "arena") }?;
+        let arena = input(arena, "arena")?;
         let taken = arena.take(size, alignment);
         // The program may have requested less after a failure.
         lock(&arena.failed).take = None;
@@ -109,16 +109,13 @@ fn copy_of(error: &Error) -> Error {
 /// calls of all ranks return this message. A failure of `hostbuf_arena_take` needs no message.
 // Safety: as `hostbuf_arena_take`; `why` is null or a C string.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn hostbuf_arena_fail(arena: *mut hostbuf_arena, why: *const c_char) {
+pub unsafe extern "C" fn hostbuf_arena_fail(arena: Option<&hostbuf_arena>, why: *const c_char) {
     call(|| {
+        let arena = input(arena, "arena")?;
         // SAFETY: by the contract of this function.
-        let arena = unsafe { input(arena.cast_const(), "arena") }?;
-        if why.is_null() {
-            return Err(argument("why is null"));
-        }
-        // Other encodings than UTF-8 are accepted, since the text is the only reason that users
-        // see. SAFETY: by the contract of this function.
-        let why = unsafe { CStr::from_ptr(why) }.to_string_lossy().into_owned();
+        let why = unsafe { c_string(why, "why") }?;
+        // Other encodings than UTF-8 are accepted, since users see no other reason.
+        let why = why.to_string_lossy().into_owned();
         lock(&arena.failed).message = Some(Error::Fill { why });
         Ok(())
     });
@@ -128,11 +125,10 @@ pub unsafe extern "C" fn hostbuf_arena_fail(arena: *mut hostbuf_arena, why: *con
 /// for a null arena and after filling has ended.
 // Safety: as `hostbuf_arena_take`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn hostbuf_arena_left(arena: *const hostbuf_arena) -> u64 {
+pub extern "C" fn hostbuf_arena_left(arena: Option<&hostbuf_arena>) -> u64 {
     let mut left = 0;
     call(|| {
-        // SAFETY: by the contract of this function.
-        let arena = unsafe { input(arena, "arena") }?;
+        let arena = input(arena, "arena")?;
         left = arena.arena.with(|arena| Ok(arena.left()?.saturating_sub(ROOT)))?;
         Ok(())
     });
@@ -142,13 +138,12 @@ pub unsafe extern "C" fn hostbuf_arena_left(arena: *const hostbuf_arena) -> u64 
 /// Returns whether `bytes` bytes from `pointer` lie in the buffer that is being filled.
 // Safety: as `hostbuf_arena_take`; `pointer` may have any value.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn hostbuf_arena_contains(
-    arena: *const hostbuf_arena,
+pub extern "C" fn hostbuf_arena_contains(
+    arena: Option<&hostbuf_arena>,
     pointer: *const c_void,
     bytes: usize,
 ) -> bool {
-    // SAFETY: by the contract of this function.
-    let Some(arena) = (unsafe { arena.as_ref() }) else { return false };
+    let Some(arena) = arena else { return false };
     let at = (pointer as usize).checked_sub(arena.start);
     at.is_some_and(|at| at <= arena.size && bytes <= arena.size - at)
 }

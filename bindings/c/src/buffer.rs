@@ -1,13 +1,16 @@
 //! Buffers: attach, allocate, replicate to other hosts, freeze.
 
 use std::ffi::{CString, c_char, c_void};
-use std::ptr::null_mut;
+use std::mem::MaybeUninit;
+use std::ptr::{null, null_mut};
 
+use library::sized_struct::SizedInput;
 use library::{BufferOptions, FillState, HostBuffer, Pages, Proof};
 
 use crate::arena::hostbuf_arena;
 use crate::group::{group, hostbuf_collective};
-use crate::status::{CallResult, agree, argument, call, hostbuf_status, input, output, set_message, text};
+use crate::pointers::{input, output, read, struct_output, text};
+use crate::status::{CallResult, agree, argument, call, hostbuf_status, set_message};
 
 /// A host's shared memory, mapped at the agreed address.
 pub struct hostbuf_buffer {
@@ -34,11 +37,12 @@ pub enum hostbuf_pages {
     HOSTBUF_PAGES_1G = 4,
 }
 
-/// The options of a new buffer. Zero the structure first: 0 is the default of all options except
-/// the size.
+/// The options of a new buffer. All options except the size have defaults.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct hostbuf_options {
+    /// The size of this structure: initialize it with `HOSTBUF_OPTIONS_INIT`.
+    pub struct_size: usize,
     /// The usable size, in bytes. It is rounded up to whole pages.
     pub size: u64,
     /// The name: at most 31 bytes of letters, digits, `_`, `-` and `.`; null for "default".
@@ -50,6 +54,23 @@ pub struct hostbuf_options {
     pub lazy: u8,
     /// Not 0: include the contents in core files.
     pub dump: u8,
+    /// For later versions; must be 0.
+    pub reserved: [u8; 2],
+}
+
+sized_struct!(hostbuf_options, "HOSTBUF_OPTIONS_INIT", last: reserved: [u8; 2]);
+
+// SAFETY: numbers and a pointer.
+unsafe impl SizedInput for hostbuf_options {
+    const DEFAULT: hostbuf_options = hostbuf_options {
+        struct_size: size_of::<hostbuf_options>(),
+        size: 0,
+        name: null(),
+        pages: 0,
+        lazy: 0,
+        dump: 0,
+        reserved: [0; 2],
+    };
 }
 
 /// The fill state of a buffer on this host.
@@ -74,7 +95,10 @@ pub enum hostbuf_proof {
 
 /// The properties and the state of a buffer.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct hostbuf_info {
+    /// The size of this structure: initialize it with `HOSTBUF_INFO_INIT`.
+    pub struct_size: usize,
     /// The address of the first byte, the same in every rank of every host.
     pub address: *mut c_void,
     /// The usable size, in bytes.
@@ -97,6 +121,8 @@ pub struct hostbuf_info {
     pub hosts: u32,
 }
 
+sized_struct!(hostbuf_info, "HOSTBUF_INFO_INIT", last: hosts: u32);
+
 fn give(buffer: HostBuffer, to: &mut *mut hostbuf_buffer) {
     let name = CString::new(buffer.name()).unwrap_or_default();
     let arena = Box::new(hostbuf_arena::of(&buffer));
@@ -107,15 +133,6 @@ impl hostbuf_buffer {
     pub(crate) fn start(&self) -> *mut c_void {
         self.buffer.as_ptr().as_ptr().cast()
     }
-}
-
-/// Converts a buffer of the caller.
-///
-/// # Safety
-/// `pointer` is null, or a buffer that is not released.
-pub unsafe fn buffer<'a>(pointer: *const hostbuf_buffer) -> CallResult<&'a hostbuf_buffer> {
-    // SAFETY: by the contract of this function.
-    unsafe { input(pointer, "buffer") }
 }
 
 /// Returns whether a launcher has started this process, so that there is a buffer to attach to. The
@@ -130,14 +147,15 @@ pub extern "C" fn hostbuf_launched() -> bool {
 /// first buffer if `name` is null.
 // Safety: `name` is null or a C string, `to` is null or writable.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn hostbuf_attach(name: *const c_char, to: *mut *mut hostbuf_buffer) -> hostbuf_status {
+pub unsafe extern "C" fn hostbuf_attach(
+    name: *const c_char,
+    to: Option<&mut MaybeUninit<*mut hostbuf_buffer>>,
+) -> hostbuf_status {
     call(|| {
-        // SAFETY: by the contract of this function.
-        let to = unsafe { output(to, "to") }?;
-        *to = null_mut();
+        let to = output(to, "to", null_mut())?;
         let buffer = match name.is_null() {
             true => HostBuffer::attach()?,
-            // SAFETY: as above.
+            // SAFETY: by the contract of this function.
             false => HostBuffer::attach_named(unsafe { text(name, "name") }?)?,
         };
         give(buffer, to);
@@ -152,18 +170,13 @@ pub unsafe extern "C" fn hostbuf_attach(name: *const c_char, to: *mut *mut hostb
 pub unsafe extern "C" fn hostbuf_allocate(
     group: *const hostbuf_collective,
     options: *const hostbuf_options,
-    to: *mut *mut hostbuf_buffer,
+    to: Option<&mut MaybeUninit<*mut hostbuf_buffer>>,
 ) -> hostbuf_status {
     call(|| {
+        let to = output(to, "to", null_mut());
         // SAFETY: by the contract of this function.
-        let to = unsafe { output(to, "to") }.map(|to| {
-            *to = null_mut();
-            to
-        });
-        // SAFETY: as above.
-        let group = unsafe { self::group(group) }?;
-        // SAFETY: as above.
-        let ready = to.and_then(|to| Ok((unsafe { buffer_options(options) }?, to)));
+        let (group, options) = unsafe { (self::group(group)?, buffer_options(options)) };
+        let ready = to.and_then(|to| Ok((options?, to)));
         let (options, to) = agree(&*group, ready)?;
         give(HostBuffer::allocate(&*group, options)?, to);
         Ok(())
@@ -176,7 +189,12 @@ pub unsafe extern "C" fn hostbuf_allocate(
 /// `options` is null or valid.
 unsafe fn buffer_options(options: *const hostbuf_options) -> CallResult<BufferOptions> {
     // SAFETY: by the contract of this function.
-    let requested = unsafe { input(options, "options") }?;
+    let requested = unsafe { read(options, "options") }?;
+    if requested.reserved != [0; 2] {
+        return Err(argument(
+            "options.reserved is not 0: initialize hostbuf_options with HOSTBUF_OPTIONS_INIT",
+        ));
+    }
     let mut options = BufferOptions::new(requested.size).pages(match requested.pages {
         0 => Pages::Auto,
         1 => Pages::Small,
@@ -197,47 +215,43 @@ unsafe fn buffer_options(options: *const hostbuf_options) -> CallResult<BufferOp
 /// null buffer is ignored.
 // Safety: `buffer` is a live handle. Neither it nor its contents are used again.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn hostbuf_release(buffer: *mut hostbuf_buffer) {
-    if !buffer.is_null() {
-        // SAFETY: give() made it, by the contract of this function.
-        let buffer = unsafe { Box::from_raw(buffer) };
-        call(|| {
-            drop(buffer);
-            Ok(())
-        });
-    }
+pub extern "C" fn hostbuf_release(buffer: Option<Box<hostbuf_buffer>>) {
+    call(|| {
+        drop(buffer);
+        Ok(())
+    });
 }
 
 /// Returns the address of the first byte, which is the same in every rank of every host. Returns
 /// null for a null buffer.
 // Safety: `buffer` is null or a live handle.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn hostbuf_data(buffer: *const hostbuf_buffer) -> *mut c_void {
-    // SAFETY: by the contract of this function.
-    unsafe { buffer.as_ref() }.map_or(null_mut(), hostbuf_buffer::start)
+pub extern "C" fn hostbuf_data(buffer: Option<&hostbuf_buffer>) -> *mut c_void {
+    buffer.map_or(null_mut(), hostbuf_buffer::start)
 }
 
 /// Returns the usable size in bytes, or 0 for a null buffer.
 // Safety: `buffer` is null or a live handle.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn hostbuf_size(buffer: *const hostbuf_buffer) -> usize {
-    // SAFETY: by the contract of this function.
-    unsafe { buffer.as_ref() }.map_or(0, |buffer| buffer.buffer.len())
+pub extern "C" fn hostbuf_size(buffer: Option<&hostbuf_buffer>) -> usize {
+    buffer.map_or(0, |buffer| buffer.buffer.len())
 }
 
 /// Writes the properties and the state of a buffer to `to`.
 // Safety: `buffer` and `to` are null or valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_stat(
-    buffer: *const hostbuf_buffer,
+    buffer: Option<&hostbuf_buffer>,
     to: *mut hostbuf_info,
 ) -> hostbuf_status {
     call(|| {
         // SAFETY: by the contract of this function.
-        let (own, to) = unsafe { (self::buffer(buffer)?, output(to, "to")?) };
+        let mut to = unsafe { struct_output(to, "to") }?;
+        let own = input(buffer, "buffer")?;
         let buffer = &own.buffer;
         let (host, hosts) = buffer.host();
-        *to = hostbuf_info {
+        to.write(&hostbuf_info {
+            struct_size: size_of::<hostbuf_info>(),
             address: own.start(),
             size: buffer.len(),
             name: own.name.as_ptr(),
@@ -260,7 +274,7 @@ pub unsafe extern "C" fn hostbuf_stat(
             used: buffer.high_water()?,
             host,
             hosts,
-        };
+        });
         Ok(())
     })
 }
@@ -271,14 +285,14 @@ pub unsafe extern "C" fn hostbuf_stat(
 // Safety: `buffer` and `group` are null or valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_replicate(
-    buffer: *mut hostbuf_buffer,
+    buffer: Option<&hostbuf_buffer>,
     group: *const hostbuf_collective,
     root: usize,
 ) -> hostbuf_status {
     call(|| {
         // SAFETY: by the contract of this function.
-        let (own, group) = unsafe { (self::buffer(buffer), self::group(group)?) };
-        let ready = own.and_then(|own| match root < group.size() {
+        let group = unsafe { self::group(group) }?;
+        let ready = input(buffer, "buffer").and_then(|own| match root < group.size() {
             true => Ok(own),
             false => Err(argument(format!(
                 "invalid root {root}: expected a rank of the group, 0 to {}",
@@ -295,14 +309,14 @@ pub unsafe extern "C" fn hostbuf_replicate(
 // Safety: `buffer`, `group` and `proof` are null or valid; no thread writes to the buffer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_freeze(
-    buffer: *mut hostbuf_buffer,
+    buffer: Option<&hostbuf_buffer>,
     group: *const hostbuf_collective,
-    proof: *mut hostbuf_proof,
+    proof: Option<&mut MaybeUninit<hostbuf_proof>>,
 ) -> hostbuf_status {
     call(|| {
         // SAFETY: by the contract of this function.
-        let (own, group) = unsafe { (self::buffer(buffer), self::group(group)?) };
-        let frozen = agree(&*group, own)?.buffer.freeze(&*group)?;
+        let group = unsafe { self::group(group) }?;
+        let frozen = agree(&*group, input(buffer, "buffer"))?.buffer.freeze(&*group)?;
         let found = match frozen.proof() {
             Proof::Sealed => hostbuf_proof::HOSTBUF_SEALED,
             Proof::Weaker { why } => {
@@ -314,9 +328,8 @@ pub unsafe extern "C" fn hostbuf_freeze(
                 hostbuf_proof::HOSTBUF_WEAKER
             }
         };
-        // SAFETY: as above.
-        if let Some(proof) = unsafe { proof.as_mut() } {
-            *proof = found;
+        if let Some(proof) = proof {
+            proof.write(found);
         }
         Ok(())
     })

@@ -6,9 +6,11 @@ use std::ptr::null_mut;
 
 use library::Span;
 use library::register::{Budget, Device, Lease, MonitorMode, RegistrationCache};
+use library::sized_struct::{Output, SizedInput};
 
-use crate::register::{access, hostbuf_device, hostbuf_key};
-use crate::status::{CallError, CallResult, argument, call, hostbuf_status, input, output};
+use crate::pointers::{input, output, read, struct_output};
+use crate::register::{access, hostbuf_device};
+use crate::status::{CallError, CallResult, argument, call, hostbuf_status};
 
 /// A registration cache, which registers memory once for many transfers.
 pub struct hostbuf_cache {
@@ -31,11 +33,42 @@ pub enum hostbuf_monitor {
 /// A lease, which keeps a registration alive until `hostbuf_cache_put`. Another thread may put it
 /// back. Do not copy it: it must be put back once only.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct hostbuf_lease {
-    /// The key for requests to the device.
-    pub key: hostbuf_key,
+    /// The size of this structure: initialize it with `HOSTBUF_LEASE_INIT`.
+    pub struct_size: usize,
     /// Private to hostbuf; all 0 if there is no registration.
     pub held: [u64; 6],
+    /// The GPU's address of the first byte of the requested range (CUDA); otherwise 0.
+    pub device_address: u64,
+    /// The `lkey`, for requests of this process (RDMA); otherwise 0.
+    pub local_key: u32,
+    /// The `rkey`, for requests of peers (RDMA); otherwise 0.
+    pub remote_key: u32,
+}
+
+sized_struct!(hostbuf_lease, "HOSTBUF_LEASE_INIT", last: remote_key: u32, min: 8 + 6 * 8);
+
+// SAFETY: numbers.
+unsafe impl SizedInput for hostbuf_lease {
+    const DEFAULT: hostbuf_lease = hostbuf_lease {
+        struct_size: size_of::<hostbuf_lease>(),
+        held: [0; 6],
+        device_address: 0,
+        local_key: 0,
+        remote_key: 0,
+    };
+}
+
+/// Checks the caller's place for a lease and writes that it holds nothing.
+///
+/// # Safety
+/// As [`struct_output`].
+unsafe fn empty_lease<'a>(lease: *mut hostbuf_lease) -> CallResult<Output<'a, hostbuf_lease>> {
+    // SAFETY: by the contract of this function.
+    let mut to = unsafe { struct_output(lease, "lease") }?;
+    to.write(&hostbuf_lease::DEFAULT);
+    Ok(to)
 }
 
 type HeldLease = Lease<'static, Device>;
@@ -43,11 +76,8 @@ const _: () =
     assert!(size_of::<HeldLease>() <= size_of::<[u64; 6]>() && align_of::<HeldLease>() <= align_of::<u64>());
 
 impl hostbuf_lease {
-    const NOTHING: hostbuf_lease =
-        hostbuf_lease { key: hostbuf_key { device_address: 0, local_key: 0, remote_key: 0 }, held: [0; 6] };
-
     fn of(lease: Lease<'_, Device>) -> hostbuf_lease {
-        let key = lease.key().into();
+        let key = lease.key();
         let mut held = [0; 6];
         let lease = ManuallyDrop::new(lease);
         // SAFETY: the assertion above proves that a lease fits. The caller puts it back before the
@@ -55,7 +85,13 @@ impl hostbuf_lease {
         unsafe {
             held.as_mut_ptr().cast::<Lease<'_, Device>>().copy_from_nonoverlapping(&raw const *lease, 1);
         };
-        hostbuf_lease { key, held }
+        hostbuf_lease {
+            held,
+            device_address: key.address,
+            local_key: key.lkey,
+            remote_key: key.rkey,
+            ..hostbuf_lease::DEFAULT
+        }
     }
 
     /// Takes the lease out, if there is one.
@@ -80,6 +116,8 @@ impl hostbuf_lease {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct hostbuf_cache_stats {
+    /// The size of this structure: initialize it with `HOSTBUF_CACHE_STATS_INIT`.
+    pub struct_size: usize,
     /// Leases of existing registrations.
     pub hits: u64,
     /// Leases that waited for another thread's registration.
@@ -110,6 +148,8 @@ pub struct hostbuf_cache_stats {
     pub peak_bytes: usize,
 }
 
+sized_struct!(hostbuf_cache_stats, "HOSTBUF_CACHE_STATS_INIT", last: peak_bytes: usize);
+
 /// Converts a memory range of the caller.
 fn span(start: *const c_void, length: usize) -> CallResult<Span> {
     Ok(Span::new(start as usize, length)?)
@@ -120,19 +160,16 @@ fn span(start: *const c_void, length: usize) -> CallResult<Span> {
 /// default. `monitor` is one of `hostbuf_monitor`.
 // Safety: `device` and `to` are null or valid.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn hostbuf_cache_open(
-    device: *const hostbuf_device,
+pub extern "C" fn hostbuf_cache_open(
+    device: Option<&hostbuf_device>,
     regions: usize,
     bytes: usize,
     monitor: c_int,
-    to: *mut *mut hostbuf_cache,
+    to: Option<&mut MaybeUninit<*mut hostbuf_cache>>,
 ) -> hostbuf_status {
     call(|| {
-        // SAFETY: by the contract of this function.
-        let to = unsafe { output(to, "to") }?;
-        *to = null_mut();
-        // SAFETY: as above.
-        let device = unsafe { input(device, "device") }?;
+        let to = output(to, "to", null_mut())?;
+        let device = input(device, "device")?;
         let mut budget = Budget { regions, bytes };
         if regions == 0 || bytes == 0 {
             let usual = Budget::from_environment()?;
@@ -159,15 +196,11 @@ pub unsafe extern "C" fn hostbuf_cache_open(
 /// ignored.
 // Safety: `cache` is a live handle. Neither it nor a lease of it is used again.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn hostbuf_cache_close(cache: *mut hostbuf_cache) {
-    if !cache.is_null() {
-        // SAFETY: hostbuf_cache_open() made it, by the contract of this function.
-        let cache = unsafe { Box::from_raw(cache) };
-        call(|| {
-            drop(cache);
-            Ok(())
-        });
-    }
+pub extern "C" fn hostbuf_cache_close(cache: Option<Box<hostbuf_cache>>) {
+    call(|| {
+        drop(cache);
+        Ok(())
+    });
 }
 
 /// Writes a lease of a registration of `length` bytes from `start` to `lease`. It registers the
@@ -176,7 +209,7 @@ pub unsafe extern "C" fn hostbuf_cache_close(cache: *mut hostbuf_cache) {
 // Safety: the pointers are null or valid; the memory stays mapped until the lease is put back.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_cache_get(
-    cache: *mut hostbuf_cache,
+    cache: Option<&hostbuf_cache>,
     start: *const c_void,
     length: usize,
     access: c_int,
@@ -184,16 +217,11 @@ pub unsafe extern "C" fn hostbuf_cache_get(
 ) -> hostbuf_status {
     call(|| {
         // SAFETY: by the contract of this function.
-        let to = unsafe { output(lease, "lease") }?;
-        *to = hostbuf_lease::NOTHING;
-        // SAFETY: as above.
-        let cache = unsafe { input(cache, "cache") }?;
+        let mut to = unsafe { empty_lease(lease) }?;
+        let cache = input(cache, "cache")?;
         let span = span(start, length)?;
-        *to = hostbuf_lease::of(cache.cache.get(
-            span.start() as *const u8,
-            span.len(),
-            self::access(access)?,
-        )?);
+        let found = cache.cache.get(span.start() as *const u8, span.len(), self::access(access)?)?;
+        to.write(&hostbuf_lease::of(found));
         Ok(())
     })
 }
@@ -203,7 +231,7 @@ pub unsafe extern "C" fn hostbuf_cache_get(
 // Safety: as `hostbuf_cache_get`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_cache_try_get(
-    cache: *mut hostbuf_cache,
+    cache: Option<&hostbuf_cache>,
     start: *const c_void,
     length: usize,
     access: c_int,
@@ -211,14 +239,12 @@ pub unsafe extern "C" fn hostbuf_cache_try_get(
 ) -> hostbuf_status {
     call(|| {
         // SAFETY: by the contract of this function.
-        let to = unsafe { output(lease, "lease") }?;
-        *to = hostbuf_lease::NOTHING;
-        // SAFETY: as above.
-        let cache = unsafe { input(cache, "cache") }?;
+        let mut to = unsafe { empty_lease(lease) }?;
+        let cache = input(cache, "cache")?;
         let span = span(start, length)?;
         let found = cache.cache.try_get(span.start() as *const u8, span.len(), self::access(access)?);
-        *to =
-            hostbuf_lease::of(found.ok_or_else(|| CallError::Nothing(format!("{span} is not registered")))?);
+        let found = found.ok_or_else(|| CallError::Nothing(format!("{span} is not registered")))?;
+        to.write(&hostbuf_lease::of(found));
         Ok(())
     })
 }
@@ -228,27 +254,31 @@ pub unsafe extern "C" fn hostbuf_cache_try_get(
 // was put back.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_cache_put(lease: *mut hostbuf_lease) {
-    // SAFETY: by the contract of this function.
-    if let Some(held) = unsafe { lease.as_mut().and_then(|lease| lease.take()) } {
-        call(|| {
-            drop(held);
-            Ok(())
-        });
+    if lease.is_null() {
+        return;
     }
+    call(|| {
+        // SAFETY: by the contract of this function.
+        let (mut held, mut to) = unsafe { (read(lease, "lease")?, struct_output(lease, "lease")?) };
+        // SAFETY: as above; the caller's lease no longer holds it.
+        let taken = unsafe { held.take() };
+        to.write(&held);
+        drop(taken);
+        Ok(())
+    });
 }
 
 /// Registers `length` bytes from `start` and exempts the registration from eviction.
 // Safety: as `hostbuf_cache_get`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn hostbuf_cache_keep(
-    cache: *mut hostbuf_cache,
+pub extern "C" fn hostbuf_cache_keep(
+    cache: Option<&hostbuf_cache>,
     start: *const c_void,
     length: usize,
     access: c_int,
 ) -> hostbuf_status {
     call(|| {
-        // SAFETY: by the contract of this function.
-        let cache = unsafe { input(cache, "cache") }?;
+        let cache = input(cache, "cache")?;
         let span = span(start, length)?;
         Ok(cache.cache.keep(span.start() as *const u8, span.len(), self::access(access)?)?)
     })
@@ -258,14 +288,13 @@ pub unsafe extern "C" fn hostbuf_cache_keep(
 /// uses a registration from before.
 // Safety: `cache` is null or a live handle.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn hostbuf_cache_invalidate(
-    cache: *mut hostbuf_cache,
+pub extern "C" fn hostbuf_cache_invalidate(
+    cache: Option<&hostbuf_cache>,
     start: *const c_void,
     length: usize,
 ) -> hostbuf_status {
     call(|| {
-        // SAFETY: by the contract of this function.
-        let cache = unsafe { input(cache, "cache") }?;
+        let cache = input(cache, "cache")?;
         Ok(cache.cache.invalidate(span(start, length)?)?)
     })
 }
@@ -273,25 +302,24 @@ pub unsafe extern "C" fn hostbuf_cache_invalidate(
 /// Ends all registrations of a cache.
 // Safety: `cache` is null or a live handle.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn hostbuf_cache_flush(cache: *mut hostbuf_cache) -> hostbuf_status {
-    call(|| {
-        // SAFETY: by the contract of this function.
-        Ok(unsafe { input(cache, "cache") }?.cache.flush()?)
-    })
+pub extern "C" fn hostbuf_cache_flush(cache: Option<&hostbuf_cache>) -> hostbuf_status {
+    call(|| Ok(input(cache, "cache")?.cache.flush()?))
 }
 
 /// Writes the statistics of a cache to `to`.
 // Safety: `cache` and `to` are null or valid.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_cache_stat(
-    cache: *const hostbuf_cache,
+    cache: Option<&hostbuf_cache>,
     to: *mut hostbuf_cache_stats,
 ) -> hostbuf_status {
     call(|| {
         // SAFETY: by the contract of this function.
-        let (cache, to) = unsafe { (input(cache, "cache")?, output(to, "to")?) };
+        let mut to = unsafe { struct_output(to, "to") }?;
+        let cache = input(cache, "cache")?;
         let stats = cache.cache.stats();
-        *to = hostbuf_cache_stats {
+        to.write(&hostbuf_cache_stats {
+            struct_size: size_of::<hostbuf_cache_stats>(),
             hits: stats.hits,
             coalesced: stats.coalesced,
             misses: stats.misses,
@@ -306,7 +334,7 @@ pub unsafe extern "C" fn hostbuf_cache_stat(
             bytes: stats.bytes,
             peak_regions: stats.peak_regions,
             peak_bytes: stats.peak_bytes,
-        };
+        });
         Ok(())
     })
 }

@@ -1,14 +1,16 @@
 //! Fills a buffer once per host with a function of the caller.
 
 use std::ffi::c_void;
+use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 
 use library::{Arena, ffi};
 
 use crate::arena::hostbuf_arena;
-use crate::buffer::{buffer, hostbuf_buffer};
+use crate::buffer::hostbuf_buffer;
 use crate::group::{group, hostbuf_collective};
-use crate::status::{CallError, agree, call, hostbuf_status, output};
+use crate::pointers::{input, output};
+use crate::status::{CallError, CallResult, agree, argument, call, hostbuf_status};
 
 /// A function that fills a buffer. It returns a pointer into the buffer, the root object that all
 /// ranks get, or null if it failed. It must not throw exceptions or call `longjmp`.
@@ -36,20 +38,16 @@ fn run(
 // Safety: `buffer` and `root` are null or valid; the function may be called with the argument.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_initialize(
-    buffer: *mut hostbuf_buffer,
+    buffer: Option<&hostbuf_buffer>,
     fill: hostbuf_fill_function,
     argument: *mut c_void,
-    root: *mut *mut c_void,
+    root: Option<&mut MaybeUninit<*mut c_void>>,
 ) -> hostbuf_status {
     call(|| {
-        // SAFETY: by the contract of this function.
-        unsafe { set_root(null_mut(), root) };
-        // SAFETY: as above.
-        let own = unsafe { self::buffer(buffer) }?;
-        let fill = fill.ok_or_else(|| crate::status::argument("fill is null"))?;
+        let root = root.map(|root| root.write(null_mut()));
+        let (own, fill) = (input(buffer, "buffer")?, given(fill)?);
         let found = ffi::initialize(&own.buffer, |arena| run(arena, own, fill, argument))?;
-        // SAFETY: as above.
-        unsafe { set_root(found, root) };
+        set_root(root, found);
         Ok(())
     })
 }
@@ -59,34 +57,31 @@ pub unsafe extern "C" fn hostbuf_initialize(
 // Safety: as `hostbuf_initialize`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_initialize_job(
-    buffer: *mut hostbuf_buffer,
+    buffer: Option<&hostbuf_buffer>,
     group: *const hostbuf_collective,
     fill: hostbuf_fill_function,
     argument: *mut c_void,
-    root: *mut *mut c_void,
+    root: Option<&mut MaybeUninit<*mut c_void>>,
 ) -> hostbuf_status {
     call(|| {
+        let root = root.map(|root| root.write(null_mut()));
         // SAFETY: by the contract of this function.
-        unsafe { set_root(null_mut(), root) };
-        // SAFETY: as above.
-        let (own, group) = unsafe { (self::buffer(buffer), self::group(group)?) };
-        let ready =
-            own.and_then(|own| Ok((own, fill.ok_or_else(|| crate::status::argument("fill is null"))?)));
+        let group = unsafe { self::group(group) }?;
+        let ready = input(buffer, "buffer").and_then(|own| Ok((own, given(fill)?)));
         let (own, fill) = agree(&*group, ready)?;
         let found = ffi::initialize_job(&own.buffer, &*group, |arena| run(arena, own, fill, argument))?;
-        // SAFETY: as above.
-        unsafe { set_root(found, root) };
+        set_root(root, found);
         Ok(())
     })
 }
 
-/// Writes the root to `to`, unless it is null.
-///
-/// # Safety
-/// `to` is null or writable.
-unsafe fn set_root(root: *mut u8, to: *mut *mut c_void) {
-    // SAFETY: by the contract of this function.
-    if let Some(to) = unsafe { to.as_mut() } {
+fn given(fill: hostbuf_fill_function) -> CallResult<FillFunction> {
+    fill.ok_or_else(|| argument("fill is null"))
+}
+
+/// Writes the root to `to`, unless that is null.
+fn set_root(to: Option<&mut *mut c_void>, root: *mut u8) {
+    if let Some(to) = to {
         *to = root.cast();
     }
 }
@@ -95,14 +90,12 @@ unsafe fn set_root(root: *mut u8, to: *mut *mut c_void) {
 /// not filled.
 // Safety: `buffer` and `root` are null or valid.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn hostbuf_root(
-    buffer: *const hostbuf_buffer,
-    root: *mut *mut c_void,
+pub extern "C" fn hostbuf_root(
+    buffer: Option<&hostbuf_buffer>,
+    root: Option<&mut MaybeUninit<*mut c_void>>,
 ) -> hostbuf_status {
     call(|| {
-        // SAFETY: by the contract of this function.
-        let (own, to) = unsafe { (self::buffer(buffer)?, output(root, "root")?) };
-        *to = null_mut();
+        let (own, to) = (input(buffer, "buffer")?, output(root, "root", null_mut())?);
         match ffi::root(&own.buffer)? {
             Some(root) => *to = root.cast(),
             None => {

@@ -1,11 +1,14 @@
 //! Groups of ranks of the caller: a table of functions, so that this library links no MPI.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
+use std::mem::MaybeUninit;
 
 use library::job::{Collective, Reduce, Solo};
+use library::sized_struct::{self, MAX_SIZE, SizedInput};
 use library::{Error, Result};
 
-use crate::status::{CallError, CallResult, agree, argument, call, hostbuf_status, input, output};
+use crate::pointers::{output, read};
+use crate::status::{CallError, CallResult, agree, argument, call, hostbuf_status};
 
 /// The operation of `all_reduce`.
 #[repr(C)]
@@ -30,6 +33,8 @@ pub enum hostbuf_reduce {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct hostbuf_collective {
+    /// The size of this structure: initialize it with `HOSTBUF_COLLECTIVE_INIT`.
+    pub struct_size: usize,
     /// The first argument of each function.
     pub context: *mut c_void,
     /// The rank of this process.
@@ -71,6 +76,27 @@ pub struct hostbuf_collective {
     /// the codes have no description.
     pub describe:
         Option<unsafe extern "C" fn(context: *mut c_void, code: c_int, text: *mut c_char, size: usize)>,
+}
+
+type Describe = unsafe extern "C" fn(context: *mut c_void, code: c_int, text: *mut c_char, size: usize);
+
+sized_struct!(hostbuf_collective, "HOSTBUF_COLLECTIVE_INIT", last: describe: Option<Describe>);
+
+// SAFETY: numbers, pointers and functions, which may be null.
+unsafe impl SizedInput for hostbuf_collective {
+    const DEFAULT: hostbuf_collective = hostbuf_collective {
+        struct_size: size_of::<hostbuf_collective>(),
+        context: std::ptr::null_mut(),
+        rank: 0,
+        size: 0,
+        all_gather: None,
+        broadcast: None,
+        split: None,
+        all_reduce: None,
+        progress: None,
+        release: None,
+        describe: None,
+    };
 }
 
 /// A group of the caller for the time of a call, or a group that `split` made.
@@ -140,11 +166,21 @@ impl Collective for CallerGroup {
     }
 
     fn split(&self, color: usize) -> Result<Box<dyn Collective>> {
-        let mut part = hostbuf_collective { context: std::ptr::null_mut(), release: None, ..self.table };
+        let initial = hostbuf_collective { context: std::ptr::null_mut(), release: None, ..self.table };
+        // The caller's struct may be larger than this one. The unknown fields are 0.
+        let mut room = [0u64; MAX_SIZE / 8];
+        let part = room.as_mut_ptr().cast::<hostbuf_collective>();
         let split = self.table.split.expect(CHECKED);
-        // SAFETY: `part` is a local variable.
-        self.done("split", unsafe { split(self.table.context, color, &raw mut part) })?;
-        let part = CallerGroup { table: part, owned: true };
+        // SAFETY: `room` is local and has room for a struct of any accepted size.
+        let code = unsafe {
+            part.write(initial);
+            split(self.table.context, color, part)
+        };
+        self.done("split", code)?;
+        // SAFETY: as above.
+        let table = unsafe { sized_struct::read(part.cast_const(), "part") };
+        let table = table.map_err(|why| Error::Collective { operation: "split", why })?;
+        let part = CallerGroup { table, owned: true };
         match part.table.defect() {
             None => Ok(Box::new(part)),
             Some(why) => Err(Error::Collective { operation: "split", why }),
@@ -225,7 +261,7 @@ pub unsafe fn group<'a>(table: *const hostbuf_collective) -> CallResult<Box<dyn 
         return Ok(Box::new(Solo));
     }
     // SAFETY: by the contract of this function.
-    let table = *unsafe { input(table, "group") }?;
+    let table = unsafe { read(table, "group") }?;
     match table.defect() {
         None => Ok(Box::new(CallerGroup { table, owned: false })),
         Some(why) => Err(argument(why)),
@@ -290,11 +326,14 @@ fn functions(group: &dyn Collective) -> CallResult<()> {
 /// there. Collective.
 // Safety: `leads` is null or can be written.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn hostbuf_leads(group: *const hostbuf_collective, leads: *mut bool) -> hostbuf_status {
+pub unsafe extern "C" fn hostbuf_leads(
+    group: *const hostbuf_collective,
+    leads: Option<&mut MaybeUninit<bool>>,
+) -> hostbuf_status {
     call(|| {
         // SAFETY: by the contract of this function.
-        let (leads, group) = unsafe { (output(leads, "leads"), self::group(group)?) };
-        *agree(&*group, leads)? = library::job::Hosts::new(&*group)?.leads();
+        let group = unsafe { self::group(group) }?;
+        *agree(&*group, output(leads, "leads", false))? = library::job::Hosts::new(&*group)?.leads();
         Ok(())
     })
 }

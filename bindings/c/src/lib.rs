@@ -5,6 +5,9 @@
 
 #![allow(unsafe_code, non_camel_case_types)]
 
+#[macro_use]
+mod pointers;
+
 // In the order of the header.
 mod status;
 

@@ -1,16 +1,16 @@
 //! Devices, and the registration of buffers with them.
 
 use std::ffi::{CString, c_char, c_int};
+use std::mem::MaybeUninit;
 use std::ptr::null_mut;
 use std::sync::Arc;
 
 use library::register::{Device, DeviceKey, DeviceName, Probe, Registrar, Registration};
 use library::{Access, Error};
 
-use crate::buffer::{buffer, hostbuf_buffer};
-use crate::status::{
-    CallError, CallResult, argument, call, hostbuf_status, input, output, set_message, text,
-};
+use crate::buffer::hostbuf_buffer;
+use crate::pointers::{input, output, struct_output, text, write_text};
+use crate::status::{CallError, CallResult, argument, call, hostbuf_status, set_message};
 
 /// The access of a device to registered memory, a sum of these values. Reading on behalf of this
 /// process is always allowed.
@@ -32,8 +32,10 @@ pub enum hostbuf_access {
 
 /// The key of registered memory, for requests to the device.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 pub struct hostbuf_key {
+    /// The size of this structure: initialize it with `HOSTBUF_KEY_INIT`.
+    pub struct_size: usize,
     /// The GPU's address of the first byte of the registered range (CUDA); otherwise 0.
     pub device_address: u64,
     /// The `lkey`, for requests of this process (RDMA); otherwise 0.
@@ -41,6 +43,8 @@ pub struct hostbuf_key {
     /// The `rkey`, for requests of peers (RDMA); otherwise 0.
     pub remote_key: u32,
 }
+
+sized_struct!(hostbuf_key, "HOSTBUF_KEY_INIT", last: remote_key: u32);
 
 /// A device for the registration of memory.
 pub struct hostbuf_device {
@@ -54,7 +58,12 @@ pub struct hostbuf_region {
 
 impl From<DeviceKey> for hostbuf_key {
     fn from(key: DeviceKey) -> hostbuf_key {
-        hostbuf_key { device_address: key.address, local_key: key.lkey, remote_key: key.rkey }
+        hostbuf_key {
+            struct_size: size_of::<hostbuf_key>(),
+            device_address: key.address,
+            local_key: key.lkey,
+            remote_key: key.rkey,
+        }
     }
 }
 
@@ -96,13 +105,11 @@ pub unsafe extern "C" fn hostbuf_device_probe(device: *const c_char) -> hostbuf_
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_device_open(
     device: *const c_char,
-    to: *mut *mut hostbuf_device,
+    to: Option<&mut MaybeUninit<*mut hostbuf_device>>,
 ) -> hostbuf_status {
     call(|| {
+        let to = output(to, "to", null_mut())?;
         // SAFETY: by the contract of this function.
-        let to = unsafe { output(to, "to") }?;
-        *to = null_mut();
-        // SAFETY: as above.
         let name = unsafe { text(device, "device") }?;
         let device = Arc::new(Device::open(&name.parse()?)?);
         *to = Box::into_raw(Box::new(hostbuf_device { device }));
@@ -113,15 +120,11 @@ pub unsafe extern "C" fn hostbuf_device_open(
 /// Closes a device. It stays open until its registrations have ended. A null device is ignored.
 // Safety: `device` is a live handle, and is not used again.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn hostbuf_device_close(device: *mut hostbuf_device) {
-    if !device.is_null() {
-        // SAFETY: hostbuf_device_open() made it, by the contract of this function.
-        let device = unsafe { Box::from_raw(device) };
-        call(|| {
-            drop(device);
-            Ok(())
-        });
-    }
+pub extern "C" fn hostbuf_device_close(device: Option<Box<hostbuf_device>>) {
+    call(|| {
+        drop(device);
+        Ok(())
+    });
 }
 
 /// Copies the device's name, for messages, to `name` with a NUL at the end. A name that does not
@@ -129,21 +132,14 @@ pub unsafe extern "C" fn hostbuf_device_close(device: *mut hostbuf_device) {
 // Safety: `device` is null or a live handle; `name` has room for `size` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_device_name(
-    device: *const hostbuf_device,
+    device: Option<&hostbuf_device>,
     name: *mut c_char,
     size: usize,
 ) -> hostbuf_status {
     call(|| {
+        let full = CString::new(input(device, "device")?.device.name()).unwrap_or_default();
         // SAFETY: by the contract of this function.
-        let (device, first) = unsafe { (input(device, "device")?, output(name, "name")?) };
-        let full = CString::new(device.device.name()).unwrap_or_default();
-        let length = full.count_bytes().min(size.checked_sub(1).ok_or_else(|| argument("size is 0"))?);
-        // SAFETY: both have `length` bytes, and the caller's memory has one more.
-        unsafe {
-            std::ptr::copy_nonoverlapping(full.as_ptr(), first, length);
-            name.add(length).write(0);
-        }
-        Ok(())
+        unsafe { write_text(&full, name, size, "name") }
     })
 }
 
@@ -151,20 +147,17 @@ pub unsafe extern "C" fn hostbuf_device_name(
 /// `length` is 0.
 // Safety: the pointers are null or valid.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn hostbuf_register(
-    buffer: *mut hostbuf_buffer,
-    device: *const hostbuf_device,
+pub extern "C" fn hostbuf_register(
+    buffer: Option<&hostbuf_buffer>,
+    device: Option<&hostbuf_device>,
     offset: usize,
     length: usize,
     access: c_int,
-    to: *mut *mut hostbuf_region,
+    to: Option<&mut MaybeUninit<*mut hostbuf_region>>,
 ) -> hostbuf_status {
     call(|| {
-        // SAFETY: by the contract of this function.
-        let to = unsafe { output(to, "to") }?;
-        *to = null_mut();
-        // SAFETY: as above.
-        let (own, device) = unsafe { (self::buffer(buffer)?, input(device, "device")?) };
+        let to = output(to, "to", null_mut())?;
+        let (own, device) = (input(buffer, "buffer")?, input(device, "device")?);
         let end = match length {
             0 => own.buffer.len(),
             length => offset
@@ -177,25 +170,25 @@ pub unsafe extern "C" fn hostbuf_register(
     })
 }
 
-/// Returns the key of a region. All fields are 0 for a null region.
-// Safety: `region` is null or a live handle.
+/// Writes the key for requests about a region to `to`.
+// Safety: `region` is null or a live handle, `to` is null or valid.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn hostbuf_region_key(region: *const hostbuf_region) -> hostbuf_key {
-    // SAFETY: by the contract of this function.
-    unsafe { region.as_ref() }.map_or_else(hostbuf_key::default, |region| region.registration.key().into())
+pub unsafe extern "C" fn hostbuf_region_key(
+    region: Option<&hostbuf_region>,
+    to: *mut hostbuf_key,
+) -> hostbuf_status {
+    call(|| {
+        // SAFETY: by the contract of this function.
+        let mut to = unsafe { struct_output(to, "to") }?;
+        to.write(&input(region, "region")?.registration.key().into());
+        Ok(())
+    })
 }
 
 /// Ends a registration and releases `region` in any case. If the device refuses, the pages may stay
 /// pinned until the process exits.
 // Safety: `region` is null or a live handle, and is not used again.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn hostbuf_deregister(region: *mut hostbuf_region) -> hostbuf_status {
-    call(|| {
-        if region.is_null() {
-            return Err(argument("region is null"));
-        }
-        // SAFETY: hostbuf_register() made it, by the contract of this function.
-        let region = unsafe { Box::from_raw(region) };
-        Ok(region.registration.deregister()?)
-    })
+pub extern "C" fn hostbuf_deregister(region: Option<Box<hostbuf_region>>) -> hostbuf_status {
+    call(|| Ok(region.ok_or_else(|| argument("region is null"))?.registration.deregister()?))
 }

@@ -195,38 +195,6 @@ pub fn agree<T>(group: &dyn Collective, given: CallResult<T>) -> CallResult<T> {
     Ok(all_or_none(group, given)?)
 }
 
-/// Converts a pointer of the caller into a reference.
-///
-/// # Safety
-/// `pointer` is null, or valid as long as the reference is used.
-pub unsafe fn input<'a, T>(pointer: *const T, name: &str) -> CallResult<&'a T> {
-    // SAFETY: by the contract of this function.
-    unsafe { pointer.as_ref() }.ok_or_else(|| argument(format!("{name} is null")))
-}
-
-/// Converts a pointer for a result into a reference.
-///
-/// # Safety
-/// `pointer` is null, or valid for writing one value.
-pub unsafe fn output<'a, T>(pointer: *mut T, name: &str) -> CallResult<&'a mut T> {
-    // SAFETY: by the contract of this function.
-    unsafe { pointer.as_mut() }.ok_or_else(|| argument(format!("{name} is null")))
-}
-
-/// Converts a C string of the caller.
-///
-/// # Safety
-/// `pointer` is null, or a string with a NUL at the end that is valid as long as the result is
-/// used.
-pub unsafe fn text<'a>(pointer: *const c_char, name: &str) -> CallResult<&'a str> {
-    if pointer.is_null() {
-        return Err(argument(format!("{name} is null")));
-    }
-    // SAFETY: by the contract of this function.
-    let text = unsafe { CStr::from_ptr(pointer) };
-    text.to_str().map_err(|_| argument(format!("{name} is not UTF-8: {}", text.to_string_lossy())))
-}
-
 #[cfg(test)]
 mod tests {
     use std::ffi::CStr;
