@@ -5,8 +5,8 @@
  *
  *     hostbuf_registered_function *registered =
  *         (hostbuf_registered_function *)dlsym(RTLD_DEFAULT, "hostbuf_registered");
- *     struct hostbuf_registration r;
- *     for (size_t i = 0; registered && registered(i, &r); i++)
+ *     struct hostbuf_registration r = HOSTBUF_REGISTRATION_INIT;
+ *     for (size_t i = 0; registered && registered(i, &r) > 0; i++)
  *         printf("%s: %zu bytes at %p, rkey %#x\n", r.device, r.length, r.address, r.remote_key);
  *
  * The registrations last until the process exits. Do not destroy the memory regions, the context
@@ -27,6 +27,7 @@ extern "C" {
 /* A registration of a buffer with a device. It covers the whole buffer; for GPUs, at most 64 GiB of
  * it. */
 struct hostbuf_registration {
+    size_t struct_size;      /* the size of this structure: initialize it with HOSTBUF_REGISTRATION_INIT */
     const char *device;      /* "cuda 0", "mlx5_0", "mlock"; valid until the process exits */
     void *address;           /* the first byte */
     size_t length;           /* the number of bytes */
@@ -39,8 +40,11 @@ struct hostbuf_registration {
     uint64_t device_address; /* CUDA: the CUdeviceptr of the first byte; otherwise 0 */
 };
 
+/* The initial value of a hostbuf_registration. hostbuf.h states the rule for struct_size. */
+#define HOSTBUF_REGISTRATION_INIT {sizeof(struct hostbuf_registration), NULL, NULL, 0, 0, 0, 0, NULL, NULL, NULL, 0}
+
 /* Writes registration number `index`, counted from 0, to *to. Returns 1, or 0 if there are fewer
- * registrations. */
+ * registrations, or -1 and prints a line to standard error if to->struct_size is invalid. */
 typedef int hostbuf_registered_function(size_t index, struct hostbuf_registration *to);
 
 /* hostbuf_registered_end ends the registrations of the buffers in a range and returns 0 if all have

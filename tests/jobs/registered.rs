@@ -93,6 +93,25 @@ fn children_register_nothing() {
     assert!(outcome.stdout.contains("    4096 kB"), "{outcome:?}");
 }
 
+/// A program that was compiled with a header of fewer fields gets those, and one that does not set
+/// `struct_size` gets an error.
+#[test]
+fn structures_of_other_sizes_are_filled_or_refused() {
+    if !can_register() {
+        return;
+    }
+    let outcome = local(1, "4M", &["--register", "mlock"], &[&registered(), "sizes"]).ok();
+    let expected = ["1 mlock length 7 uninitialised -1 unchanged"];
+    assert_eq!(outcome.lines("older "), expected, "{outcome:?}");
+    let said = outcome.said();
+    assert!(
+        said.len() == 1
+            && said[0].contains("to has the invalid struct_size 0")
+            && said[0].contains("HOSTBUF_REGISTRATION_INIT"),
+        "{outcome:?}"
+    );
+}
+
 /// Starts two ranks. The first is still registering when the other has mapped the buffer.
 fn registering_job(mark: &str) -> Job {
     let slow = fixture("cc", "slow_lock.c", &["-shared", "-fPIC"]).expect("a C compiler is there");
@@ -289,7 +308,7 @@ fn a_missing_device_ends_the_job_before_any_rank_runs() {
         return skip(&format!("a GPU that is not there: {cuda} is"));
     }
     let host = hostbuf_os::process::host_name();
-    let words = ["rank 0", &host, "--register cuda", "--register cuda:optional goes on"];
+    let words = ["rank 0", &host, "--register cuda", "--register cuda:optional runs the job without it"];
     one_line(&local(3, "1M", &["--register", "cuda"], &["echo", "ran"]), 82, &words);
     one_line(&local(2, "1M", &["--register", "cuda:1,mlock"], &["echo", "ran"]), 82, &["cuda:1"]);
     one_line(&run(&["exec", "--size", "1M", "--register", "cuda", "--", "echo", "ran"]), 82, &words);

@@ -4,6 +4,7 @@
 use std::ffi::{c_char, c_int};
 
 use hostbuf::register::{Mlock, Probe, Span};
+use hostbuf::sized_struct::Output;
 use hostbuf_os::process;
 
 use crate::message;
@@ -11,16 +12,24 @@ use crate::registration_record::RegistrationRecord;
 use crate::registrations;
 
 /// Writes registration number `index` of this process to `*to`. Returns 1, or 0 if there are fewer
-/// registrations.
+/// registrations, or -1 and prints the reason to standard error if the size of `*to` is invalid.
 ///
 /// # Safety
-/// `to` must be valid for writing.
+/// `to` must be null, or point to a writable structure whose `struct_size` is initialized and
+/// correct.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hostbuf_registered(index: usize, to: *mut RegistrationRecord) -> c_int {
+    // SAFETY: by the contract of this function.
+    let mut to = match unsafe { Output::new(to, "to") } {
+        Ok(to) => to,
+        Err(why) => {
+            message::say(&format!("process {}: hostbuf_registered: {why}", std::process::id()));
+            return -1;
+        }
+    };
     let found = std::panic::catch_unwind(|| registrations::describe(index)).ok().flatten();
     let Some(record) = found else { return 0 };
-    // SAFETY: by the contract of this function.
-    unsafe { to.write(record) };
+    to.write(&record);
     1
 }
 

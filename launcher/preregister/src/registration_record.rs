@@ -3,9 +3,13 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null_mut;
 
+use hostbuf::sized_struct::SizedStruct;
+
 /// The C structure `hostbuf_registration`.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct RegistrationRecord {
+    pub(crate) struct_size: usize,
     pub(crate) device: *const c_char,
     pub(crate) address: *mut c_void,
     pub(crate) length: usize,
@@ -21,6 +25,7 @@ pub struct RegistrationRecord {
 impl Default for RegistrationRecord {
     fn default() -> RegistrationRecord {
         RegistrationRecord {
+            struct_size: size_of::<RegistrationRecord>(),
             device: std::ptr::null(),
             address: null_mut(),
             length: 0,
@@ -33,4 +38,11 @@ impl Default for RegistrationRecord {
             device_address: 0,
         }
     }
+}
+
+// SAFETY: the type is `repr(C)` and begins with its size; its last field, of 8 bytes, ends at a
+// multiple of 8.
+unsafe impl SizedStruct for RegistrationRecord {
+    const NAME: &'static str = "hostbuf_registration";
+    const INITIALIZER: &'static str = "HOSTBUF_REGISTRATION_INIT";
 }
