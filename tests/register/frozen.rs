@@ -80,6 +80,7 @@ fn freezing_waits_for_a_registration_in_progress_and_ends_it() {
     let (fake, cache) = explicit(MANY);
     let (refusing, other) = explicit(MANY);
     refusing.fail(usize::MAX, libc::EIO);
+    drop(cache.get(page(&buffer, 3), PAGE, READ).unwrap());
     fake.close();
     let frozen = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -93,6 +94,12 @@ fn freezing_waits_for_a_registration_in_progress_and_ends_it() {
         // The device refuses, so that no lease ever conflicts: a freeze that fails for a lease has
         // also begun, and ends.
         while !matches!(other.get(page(&buffer, 1), PAGE, Access::WRITE), Err(Error::Freeze { .. })) {}
+        // Freezing marks the buffer first, and then asks the cache. The cache has been asked when
+        // it has ended its unused registration. If the gate opened earlier, the request could
+        // succeed, and its lease end, before freezing asks the cache.
+        while fake.ended().is_empty() {
+            std::thread::yield_now();
+        }
         // The registration has begun, and waits for the device.
         assert!(!frozen.load(Ordering::Acquire));
         fake.open();
