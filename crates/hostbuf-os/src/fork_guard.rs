@@ -34,16 +34,7 @@ static LAST: AtomicU64 = AtomicU64::new(0);
 
 fn word() -> &'static AtomicU64 {
     let page = PAGE.get_or_init(|| {
-        let length = crate::memory::page_size() as usize;
-        // SAFETY: a new anonymous page.
-        let at = unsafe {
-            let (rw, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-            libc::mmap(std::ptr::null_mut(), length, rw, flags, -1, 0)
-        };
-        // SAFETY: the page mapped above. Linux before 4.14 does not know this advice.
-        let wiped =
-            at != libc::MAP_FAILED && unsafe { libc::madvise(at, length, libc::MADV_WIPEONFORK) } == 0;
-        if wiped { WipedPage(at.cast()) } else { WipedPage(std::ptr::null()) }
+        WipedPage(crate::wiped_page::wiped_page().map_or(std::ptr::null(), |page| page.as_ptr().cast()))
     });
     static NONE: AtomicU64 = AtomicU64::new(0);
     // SAFETY: null, or aligned and never unmapped.

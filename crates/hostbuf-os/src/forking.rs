@@ -27,15 +27,15 @@ macro_rules! hold_around_fork {
         use std::sync::{MutexGuard, Once, PoisonError};
         thread_local! {
             /// The guard of the lock while this thread forks.
-            static HELD: Cell<Option<MutexGuard<'static, $value>>> = const { Cell::new(None) };
+            static WHILE_FORKING: Cell<Option<MutexGuard<'static, $value>>> = const { Cell::new(None) };
         }
         extern "C" fn before() {
             let guard = $lock.lock().unwrap_or_else(PoisonError::into_inner);
             // In a thread that is ending the guard cannot be stored, and is dropped.
-            let _ = HELD.try_with(|held| held.set(Some(guard)));
+            let _ = WHILE_FORKING.try_with(|held| held.set(Some(guard)));
         }
         extern "C" fn after() {
-            let _ = HELD.try_with(Cell::take);
+            let _ = WHILE_FORKING.try_with(Cell::take);
         }
         static ONCE: Once = Once::new();
         ONCE.call_once(|| $crate::forking::around(before, after));

@@ -5,6 +5,7 @@
 
 pub mod array;
 mod bytes;
+pub mod copies;
 pub mod cores;
 pub mod descriptors;
 pub mod error;
@@ -16,8 +17,10 @@ pub mod mapping_query;
 pub mod memlock;
 pub mod memory;
 pub mod process;
+pub mod process_lock;
 pub mod socket;
 pub mod thread;
+mod wiped_page;
 
 pub use bytes::Bytes;
 pub use error::Error;
