@@ -1,9 +1,10 @@
 //! Carriers, which move a buffer's bytes between hosts instead of the group's collective
 //! operations.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::error::Result;
+use hostbuf_os::forking::hold_around_fork;
 
 /// Moves bytes between the hosts' parts of one buffer. The leader of each host has one.
 pub trait Carrier: Send + Sync {
@@ -38,29 +39,34 @@ pub trait Carrier: Send + Sync {
     ) -> Result<()>;
 }
 
-static CARRIERS: Mutex<Vec<Weak<dyn Carrier>>> = Mutex::new(Vec::new());
+/// The carriers that are offered.
+type Carriers = Vec<Weak<dyn Carrier>>;
+
+static CARRIERS: Mutex<Carriers> = Mutex::new(Vec::new());
+
+fn carriers() -> MutexGuard<'static, Carriers> {
+    hold_around_fork!(CARRIERS: Carriers);
+    CARRIERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Offers a carrier to [`HostBuffer::replicate`](crate::HostBuffer::replicate), for as long as it
 /// lives.
 pub fn offer(carrier: &Arc<dyn Carrier>) {
-    let mut carriers = CARRIERS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut carriers = carriers();
     carriers.retain(|other| other.strong_count() > 0);
     carriers.push(Arc::downgrade(carrier));
 }
 
 /// Withdraws an offer.
 pub fn withdraw(carrier: &Arc<dyn Carrier>) {
-    let mut carriers = CARRIERS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut carriers = carriers();
     carriers.retain(|other| !std::ptr::addr_eq(other.as_ptr(), Arc::as_ptr(carrier)));
 }
 
 /// Returns the carrier that was offered last for the buffer at `start` and these hosts, if one is
 /// ready.
 pub(crate) fn find(start: usize, hosts: usize, own: usize) -> Option<Arc<dyn Carrier>> {
-    let carriers = CARRIERS.lock().unwrap_or_else(PoisonError::into_inner);
-    carriers
-        .iter()
-        .rev()
-        .filter_map(Weak::upgrade)
-        .find(|carrier| carrier.joins() == (start, hosts, own) && carrier.is_ready())
+    // Without the lock: the drop of a carrier's last handle withdraws its offer.
+    let offered: Vec<_> = carriers().iter().rev().filter_map(Weak::upgrade).collect();
+    offered.into_iter().find(|carrier| carrier.joins() == (start, hosts, own) && carrier.is_ready())
 }

@@ -3,7 +3,9 @@
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::{Arc, Mutex};
+use std::ptr::null_mut;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, Ordering};
 use std::time::Duration;
 
 use tracing::info_span;
@@ -14,6 +16,7 @@ use crate::segment::handle::HostBuffer;
 use crate::segment::identity::BufferIdentity;
 use crate::segment::mapped_segment::MappedSegment;
 use hostbuf_os::maps;
+use hostbuf_os::process_lock::ProcessLock;
 use hostbuf_os::{FrameSocket, Received};
 use hostbuf_protocol::ballot::Holds;
 use hostbuf_protocol::environment::{ENV_ADDRESS, ENV_JOB};
@@ -24,7 +27,9 @@ use hostbuf_protocol::range::AgreedRange;
 /// The segment to which this process has attached: once, for all of its threads, until it ends.
 /// (Closing a descriptor of the control page would also release the filler's lock, so there is only
 /// one.)
-static ATTACHED: Mutex<Option<Arc<MappedSegment>>> = Mutex::new(None);
+static ATTACHED: AtomicPtr<MappedSegment> = AtomicPtr::new(null_mut());
+/// Held while a thread attaches. A child that is forked meanwhile attaches by itself.
+static ATTACHING: ProcessLock = ProcessLock::new();
 
 impl HostBuffer {
     /// Returns whether a launcher has started this process, so that there is a buffer to attach to.
@@ -72,14 +77,25 @@ impl HostBuffer {
 }
 
 fn attached() -> Result<Arc<MappedSegment>> {
-    let mut attached = ATTACHED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    if let Some(segment) = &*attached {
-        return Ok(segment.clone());
+    let known = || {
+        let segment = ATTACHED.load(Ordering::Acquire);
+        // SAFETY: null, or from into_raw() below; the static keeps its reference.
+        (!segment.is_null()).then(|| unsafe {
+            Arc::increment_strong_count(segment);
+            Arc::from_raw(segment)
+        })
+    };
+    if let Some(segment) = known() {
+        return Ok(segment);
+    }
+    let _attaching = ATTACHING.lock();
+    if let Some(segment) = known() {
+        return Ok(segment);
     }
     let segment = attach_to(&std::env::var(ENV_JOB).map_err(|_| AttachError::NotLaunched {
         why: format!("{ENV_JOB} is not set: start the program with `hostbuf run` or `hostbuf exec`"),
     })?)?;
-    *attached = Some(segment.clone());
+    ATTACHED.store(Arc::into_raw(segment.clone()).cast_mut(), Ordering::Release);
     Ok(segment)
 }
 

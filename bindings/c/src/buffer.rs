@@ -324,7 +324,7 @@ pub unsafe extern "C" fn hostbuf_freeze(
                 hostbuf_proof::HOSTBUF_WEAKER
             }
             other => {
-                say(format!("{other:?}"));
+                set_message(format!("{other:?}"));
                 hostbuf_proof::HOSTBUF_WEAKER
             }
         };
