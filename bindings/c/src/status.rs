@@ -140,6 +140,7 @@ fn status_of(error: &Error) -> hostbuf_status {
         Error::Register(register::Error::Limit { .. }) => S::HOSTBUF_LIMIT,
         Error::Register(register::Error::Forked) => S::HOSTBUF_FORKED,
         Error::Elsewhere { .. } => S::HOSTBUF_ELSEWHERE,
+        Error::Register(register::Error::OtherCopy { .. }) => S::HOSTBUF_UNSUPPORTED,
         _ => S::HOSTBUF_DEFECT,
     }
 }

@@ -81,6 +81,16 @@ pub enum Error {
     },
     /// A forked child has used registrations that belong to its parent.
     Forked,
+    /// Another copy of this library in the process prevents the operation. A Rust program,
+    /// libhostbuf.so, the Python module and the registering object are a copy each.
+    OtherCopy {
+        /// The path of the object that contains the other copy.
+        path: String,
+        /// The version of the other copy.
+        version: String,
+        /// The conflict, and the remedy.
+        why: String,
+    },
 }
 
 impl fmt::Display for Error {
@@ -120,6 +130,9 @@ impl fmt::Display for Error {
                 let (limit, taken) = (bytes(limit), bytes(registered));
                 write!(f, ": this allocator may register {limit} and has registered {taken}; raise its limit")?;
                 f.write_str(if *registered > 0 { ", or reuse the sizes of freed blocks" } else { "" })
+            }
+            Error::OtherCopy { path, version, why } => {
+                write!(f, "another copy of hostbuf in this process, {path} (hostbuf {version}), {why}")
             }
             Error::Forked => f.write_str(
                 "this process is a forked child, and registrations are not inherited: open the device here, and make a new \
@@ -191,6 +204,7 @@ impl Error {
             Error::Budget { .. } => "Budget",
             Error::Limit { .. } => "Limit",
             Error::Forked => "Forked",
+            Error::OtherCopy { .. } => "OtherCopy",
         }
     }
 

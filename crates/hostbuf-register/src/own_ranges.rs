@@ -3,73 +3,26 @@
 //!
 //! A cache registers memory in such a range without watching it. Ranges can be [frozen](Freezing):
 //! from then on no device may write there. Process-wide: all caches and owners of a process share
-//! the list.
+//! the list. If the process contains several copies of this library, each has its own list, and
+//! they ask each other.
 
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+mod list;
+mod other_copies;
+
+use std::sync::{Arc, Weak};
 
 use crate::error::{Error, Result};
-use crate::poison::IgnorePoison;
 use crate::span::Span;
-use hostbuf_os::forking::hold_around_fork;
+pub use list::{FreezeObserver, Keeper};
+use list::{Range, find_here, is_frozen_here, own_ranges};
+pub(crate) use other_copies::check_all;
+use other_copies::join;
 
-/// The owner of a range, for as long as it lives.
-pub type Keeper = Weak<dyn Send + Sync>;
-
-struct Range {
-    number: u64,
-    span: Span,
-    keeper: Keeper,
-    /// True if no new registration may let a device write to the range.
-    frozen: bool,
-}
-
-/// A part of a program that registers memory on its own, such as a cache, and ends its
-/// registrations when a range is frozen.
-pub trait FreezeObserver: Send + Sync {
-    /// Ends all unused registrations of `span`, and returns when none is left by which a device
-    /// could write there. [`may_write`] refuses new ones already. Registrations for reading end
-    /// too: they pin pages, so the kernel would not seal the memory, and not every device can be
-    /// restricted to reading.
-    ///
-    /// # Errors
-    /// A message that names a registration which is in use and lets a device write.
-    fn prepare(&self, span: Span) -> std::result::Result<(), String>;
-
-    /// Ends the registrations that cannot be made again. It is called after
-    /// [`prepare`](FreezeObserver::prepare) has succeeded on all ranks.
-    ///
-    /// # Errors
-    /// As [`prepare`](FreezeObserver::prepare).
-    fn commit(&self, _: Span) -> std::result::Result<(), String> {
-        Ok(())
-    }
-}
-
-struct OwnRanges {
-    ranges: Vec<Range>,
-    /// Registrations that a user holds: their number, range and device.
-    writing: Vec<(u64, Span, String)>,
-    numbers: u64,
-    observers: Vec<Weak<dyn FreezeObserver>>,
-}
-
-static OWN_RANGES: Mutex<OwnRanges> =
-    Mutex::new(OwnRanges { ranges: Vec::new(), writing: Vec::new(), numbers: 0, observers: Vec::new() });
-
-fn own_ranges() -> MutexGuard<'static, OwnRanges> {
-    hold_around_fork!(OWN_RANGES: OwnRanges);
-    OWN_RANGES.lock().ignore_poison()
-}
-
-impl OwnRanges {
-    fn next_number(&mut self) -> u64 {
-        self.numbers += 1;
-        self.numbers
-    }
-
-    fn is_frozen(&self, span: Span) -> bool {
-        let live = |range: &&Range| range.keeper.strong_count() > 0 && range.span.overlaps(span);
-        self.ranges.iter().filter(live).any(|range| range.frozen)
+/// Joins this copy with the others before something is added to the list. A copy that cannot find
+/// the others works alone; the operations that need all copies fail.
+fn join_or_warn() {
+    if let Err(error) = join() {
+        tracing::warn!(%error, "other copies of hostbuf in this process do not see what this one registers");
     }
 }
 
@@ -88,6 +41,7 @@ pub struct OwnRange {
 #[must_use]
 #[allow(unsafe_code, reason = "a false declaration lets a device use freed pages")]
 pub unsafe fn declare(span: Span, keeper: Keeper) -> OwnRange {
+    join_or_warn();
     let mut own = own_ranges();
     let number = own.next_number();
     own.ranges.push(Range { number, span, keeper, frozen: false });
@@ -101,17 +55,13 @@ impl Drop for OwnRange {
 }
 
 /// Returns the declared range that contains `span`, and its keeper. Returns `None` for other
-/// memory.
+/// memory. Ranges of the other copies of this library in the process count too.
 ///
 /// It must not be called under a lock that a cache's monitor takes: other threads allocate while
 /// they hold the lock of the list.
 #[must_use]
 pub fn find(span: Span) -> Option<(Span, Arc<dyn Send + Sync>)> {
-    let own = own_ranges();
-    let inside = own.ranges.iter().filter(|range| range.span.contains(span));
-    inside
-        .map(|range| (range.span, range.keeper.upgrade()))
-        .find_map(|(whole, keeper)| Some((whole, keeper?)))
+    find_here(span).or_else(|| other_copies::find_elsewhere(span))
 }
 
 /// Checks that a device may get write access to `span`.
@@ -119,7 +69,7 @@ pub fn find(span: Span) -> Option<(Span, Arc<dyn Send + Sync>)> {
 /// # Errors
 /// [`Error::Freeze`] if a part of it is frozen, or is being frozen.
 pub fn may_write(span: Span) -> Result<()> {
-    if own_ranges().is_frozen(span) { Err(refusal(span)) } else { Ok(()) }
+    if is_frozen_here(span) || other_copies::any_froze(span) { Err(refusal(span)) } else { Ok(()) }
 }
 
 fn refusal(span: Span) -> Error {
@@ -132,6 +82,7 @@ fn refusal(span: Span) -> Error {
 
 /// Adds an observer of freezing, for as long as it lives.
 pub fn observe(observer: Weak<dyn FreezeObserver>) {
+    join_or_warn();
     let mut own = own_ranges();
     own.observers.retain(|observer| observer.strong_count() > 0);
     own.observers.push(observer);
@@ -151,13 +102,19 @@ impl Writing {
     /// # Errors
     /// As [`may_write`].
     pub fn new(span: Span, device: String) -> Result<Writing> {
-        let mut own = own_ranges();
-        if own.is_frozen(span) {
-            return Err(refusal(span));
-        }
-        let number = own.next_number();
-        own.writing.push((number, span, device));
-        Ok(Writing { number })
+        join_or_warn();
+        let writing = {
+            let mut own = own_ranges();
+            if own.is_frozen(span) {
+                return Err(refusal(span));
+            }
+            let number = own.next_number();
+            own.writing.push((number, span, device));
+            Writing { number }
+        };
+        // A copy that freezes marks the range first, and then looks for this record. So either it
+        // finds the record, or this sees the mark.
+        if other_copies::any_froze(span) { Err(refusal(span)) } else { Ok(writing) }
     }
 }
 
@@ -181,28 +138,25 @@ impl Freezing {
     /// # Errors
     /// [`Error::Freeze`] names a registration that the user holds or that is in use; no
     /// registration of the user has ended.
+    /// [`Error::OtherCopy`] names a copy of the library in this process that cannot be asked.
     pub fn begin(span: Span) -> Result<Freezing> {
+        check_all()?;
         let (mut freezing, observers) = {
             let mut own = own_ranges();
-            if let Some((_, held, device)) = own.writing.iter().find(|(_, held, _)| held.overlaps(span)) {
-                let why = format!(
-                    "this process has registered {held} with {device} with write access: end that registration first, or register \
-                     the range for reading only"
-                );
-                return Err(Error::not_frozen(why));
-            }
+            let observers = own.observers_for(span).map_err(Error::not_frozen)?;
             let undo = !own.is_frozen(span);
             own.ranges
                 .iter_mut()
                 .filter(|range| range.span.overlaps(span))
                 .for_each(|range| range.frozen = true);
-            let observers: Vec<_> = own.observers.iter().filter_map(Weak::upgrade).collect();
             (Freezing { span, undo, observers: Vec::new() }, observers)
         };
         // Without the lock, since ending a registration calls a device.
         for observer in &observers {
             observer.prepare(span).map_err(Error::not_frozen)?;
         }
+        // After the range is marked: a copy that joins later sees the mark.
+        other_copies::prepare_elsewhere(span).map_err(Error::not_frozen)?;
         freezing.observers = observers;
         Ok(freezing)
     }
@@ -214,7 +168,8 @@ impl Freezing {
     /// [`Error::Freeze`] names a registration that a device has not ended.
     pub fn finish(&self) -> Result<()> {
         let mut each = self.observers.iter();
-        each.try_for_each(|observer| observer.commit(self.span).map_err(Error::not_frozen))
+        each.try_for_each(|observer| observer.commit(self.span).map_err(Error::not_frozen))?;
+        other_copies::commit_elsewhere(self.span).map_err(Error::not_frozen)
     }
 
     /// Makes the freezing permanent.

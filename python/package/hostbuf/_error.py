@@ -55,6 +55,7 @@ _CLASSES: dict[str, type[Error]] = {
     "Full": FullError,
     "Invalid": InvalidError,
     "NoSpace": NoSpaceError,
+    "OtherCopy": UnsupportedError,
     "Unsupported": UnsupportedError,
 }
 

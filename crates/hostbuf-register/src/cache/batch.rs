@@ -168,7 +168,8 @@ mod tests {
     fn descriptors_included_one_by_one_have_the_sequence_of_all() {
         let fake = Arc::new(Fake::new(Overlap::Free));
         let budget = Budget { regions: 1, bytes: 4096 };
-        let shared = CacheShared::new(fake, budget, MonitorMode::Strict.watch()).expect("there is memory");
+        let shared =
+            CacheShared::new(fake, budget, MonitorMode::Strict.watch().unwrap()).expect("there is memory");
         let [first, both, all] = [0b001, 0b011, 0b111].map(DescriptorSet::from_bits);
         loop {
             let mut changes = BatchChanges { descriptors: DescriptorSet::EMPTY, sequence: 0 };

@@ -98,10 +98,12 @@ impl<R: Registrar> RegistrationCache<R> {
     /// # Errors
     /// [`Error::Invalid`](crate::Error::Invalid) for a budget without room, and when 256 caches
     /// with the strict monitor are alive; [`Error::Os`](crate::Error::Os) when there is no memory
-    /// or no thread to be had.
+    /// or no thread to be had; with [`MonitorMode::Required`] also
+    /// [`Error::OtherCopy`](crate::Error::OtherCopy) or
+    /// [`Error::Unsupported`](crate::Error::Unsupported) when there is no monitor.
     pub fn new(registrar: Arc<R>, budget: Budget, monitor: MonitorMode) -> Result<RegistrationCache<R>> {
         let budget = budget.check()?;
-        let shared = Arc::new(CacheShared::new(registrar, budget, monitor.watch())?);
+        let shared = Arc::new(CacheShared::new(registrar, budget, monitor.watch()?)?);
         let registrations: Arc<dyn own_ranges::FreezeObserver> = shared.clone();
         own_ranges::observe(Arc::downgrade(&registrations));
         let reaper = Reaper::start(shared.clone())?;

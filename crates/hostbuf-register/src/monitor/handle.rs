@@ -21,10 +21,9 @@ impl MonitorHandle {
     /// watched.
     pub(crate) fn start() -> MonitorHandle {
         match current::acquire() {
-            Ok(monitor) => {
-                MonitorHandle { sequences: Some(monitor.sequences().clone()), monitor: Some(monitor) }
-            }
-            Err(why) => {
+            Ok(monitor) => MonitorHandle::with(monitor),
+            Err(none) => {
+                let why = none.to_string();
                 tracing::warn!(
                     why,
                     "the memory of this program cannot be watched, so memory that is not hostbuf's is registered anew for \
@@ -34,6 +33,22 @@ impl MonitorHandle {
                 MonitorHandle { monitor: None, sequences: None }
             }
         }
+    }
+
+    /// Connects to the process's monitor, which the first call starts.
+    ///
+    /// # Errors
+    /// [`Error::OtherCopy`](crate::Error::OtherCopy) or
+    /// [`Error::Unsupported`](crate::Error::Unsupported) if there is none.
+    pub(crate) fn start_required() -> Result<MonitorHandle> {
+        match current::acquire() {
+            Ok(monitor) => Ok(MonitorHandle::with(monitor)),
+            Err(none) => Err(none.into_error("a cache that requires the monitor")),
+        }
+    }
+
+    fn with(monitor: Arc<ProcessMonitor>) -> MonitorHandle {
+        MonitorHandle { sequences: Some(monitor.sequences().clone()), monitor: Some(monitor) }
     }
 
     /// Returns a number that each change reported by `set` advances, and that is odd while a change

@@ -14,8 +14,18 @@ pub enum MonitorMode {
     /// The kernel reports changes with userfaultfd, and every hit checks whether a change is in
     /// progress. No library call is intercepted, so changes are seen whichever library makes them.
     /// The [crate](crate) lists the exceptions.
+    ///
+    /// Without a working monitor the cache keeps no registrations of foreign memory, and a warning
+    /// gives the reason. A process has one monitor. If it contains several copies of this library,
+    /// the first one that makes a strict cache has the monitor until its last strict cache is
+    /// dropped, and the caches that another copy makes meanwhile stay without.
     #[default]
     Strict,
+    /// As [`Strict`](MonitorMode::Strict), but no cache is made without a working monitor:
+    /// [`RegistrationCache::new`](crate::RegistrationCache::new) fails with [`Error::OtherCopy`] if
+    /// another copy of this library in the process has it, and with [`Error::Unsupported`] if the
+    /// process can have none.
+    Required,
     /// The program calls [`invalidate`](crate::RegistrationCache::invalidate) before the
     /// pages change. Foreign memory is registered exactly as requested, since the cache does not
     /// know where it ends. A program that sends a growing window first calls
@@ -24,7 +34,7 @@ pub enum MonitorMode {
 }
 
 impl MonitorMode {
-    /// Reads `HOSTBUF_CACHE_MONITOR`: `strict` (the default) or `explicit`.
+    /// Reads `HOSTBUF_CACHE_MONITOR`: `strict` (the default), `required` or `explicit`.
     ///
     /// # Errors
     /// [`Error::Invalid`] for any other value, and for an invalid `HOSTBUF_CACHE_DESCRIPTORS`.
@@ -38,9 +48,12 @@ impl MonitorMode {
     fn read(value: Option<&str>) -> Result<MonitorMode> {
         match value.map(str::trim) {
             None | Some("" | "strict") => Ok(MonitorMode::Strict),
+            Some("required") => Ok(MonitorMode::Required),
             Some("explicit") => Ok(MonitorMode::Explicit),
             Some(other) => {
-                let what = format!("invalid HOSTBUF_CACHE_MONITOR \"{other}\": expected strict or explicit");
+                let what = format!(
+                    "invalid HOSTBUF_CACHE_MONITOR \"{other}\": expected strict, required or explicit"
+                );
                 Err(Error::invalid(what))
             }
         }
@@ -70,30 +83,33 @@ impl MonitorMode {
     /// registered for their leases only (`Stats::unproven`).
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if there is no strict monitor, if the kernel refuses to unshare the
+    /// [`Error::OtherCopy`] if another copy of this library in the process has the monitor;
+    /// [`Error::Unsupported`] if the process can have none, if the kernel refuses to unshare the
     /// table, or if the process has opened `/dev/xpmem`: when a thread with its own table ends,
     /// that driver ends all XPMEM segments and attachments of the process, with which many MPIs
     /// send between the ranks of a host.
     #[doc(alias = "CLONE_FILES")]
     pub fn unshare_descriptors() -> Result<()> {
-        let unsupported = |why: String| Error::Unsupported {
-            what: "a separate file descriptor table for this thread".into(),
-            why,
-        };
+        const WHAT: &str = "a separate file descriptor table for this thread";
+        let unsupported = |why: String| Error::Unsupported { what: WHAT.into(), why };
         if descriptors::has_xpmem() {
             let why = "this process has opened /dev/xpmem, whose driver would end the process's segments and attachments when \
                        this thread ends: start the MPI without XPMEM, or leave the table shared";
             return Err(unsupported(why.into()));
         }
-        current::keep_running().map_err(unsupported)?;
+        current::keep_running().map_err(|none| none.into_error(WHAT))?;
         descriptors::unshare().map_err(|e| unsupported(format!("unshare(CLONE_FILES): {e}")))
     }
 
-    /// Connects to the process's monitor in the strict mode.
-    pub(crate) fn watch(self) -> Option<MonitorHandle> {
+    /// Connects to the process's monitor, unless the mode is explicit.
+    ///
+    /// # Errors
+    /// The reason why there is no monitor, if one is required.
+    pub(crate) fn watch(self) -> Result<Option<MonitorHandle>> {
         match self {
-            MonitorMode::Explicit => None,
-            MonitorMode::Strict => Some(MonitorHandle::start()),
+            MonitorMode::Explicit => Ok(None),
+            MonitorMode::Strict => Ok(Some(MonitorHandle::start())),
+            MonitorMode::Required => MonitorHandle::start_required().map(Some),
         }
     }
 
@@ -133,7 +149,7 @@ impl MonitorMode {
                 current::release(monitor);
                 Probe::Ready("userfaultfd sees the changes of this process's memory".into())
             }
-            Err(why) => Probe::Missing(why),
+            Err(none) => Probe::Missing(none.to_string()),
         }
     }
 }
@@ -146,6 +162,7 @@ mod tests {
     fn invalid_modes_in_the_environment_are_named() {
         assert_eq!(MonitorMode::read(None).unwrap(), MonitorMode::Strict);
         assert_eq!(MonitorMode::read(Some("explicit")).unwrap(), MonitorMode::Explicit);
+        assert_eq!(MonitorMode::read(Some("required")).unwrap(), MonitorMode::Required);
         assert!(MonitorMode::read(Some("hooks")).unwrap_err().to_string().contains("HOSTBUF_CACHE_MONITOR"));
     }
 }
