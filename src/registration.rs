@@ -8,7 +8,9 @@ use hostbuf_register::{Access, Registrar, Registration};
 use crate::HostBuffer;
 use crate::error::{Error, Result};
 use crate::segment::ledger::{Ledger, Listed};
-use hostbuf_register::own_ranges::Writing;
+#[cfg(doc)]
+use hostbuf_register::own_ranges::FreezeObserver;
+use hostbuf_register::own_ranges::{self, Writing};
 
 /// The resources of a buffer's registration until it has ended: the entry that a device can write,
 /// the memory, and the row that `hostbuf stat` shows.
@@ -53,6 +55,33 @@ impl HostBuffer {
         region: impl RangeBounds<usize>,
         access: Access,
     ) -> Result<Registration<R>> {
+        self.register_as(registrar, region, access, true)
+    }
+
+    /// Registers as [`register`](HostBuffer::register) does, for a holder that ends the
+    /// registration when the buffer is frozen. The registration does not prevent
+    /// [freezing](HostBuffer::freeze): the holder ends it in [`FreezeObserver::commit`], or when
+    /// `hostbuf_registered_end` (include/hostbuf_registered.h) asks for it. If it stays, the buffer
+    /// is frozen while a device can write to it.
+    ///
+    /// # Errors
+    /// As [`register`](HostBuffer::register).
+    pub fn register_until_freeze<R: Registrar>(
+        &self,
+        registrar: &Arc<R>,
+        region: impl RangeBounds<usize>,
+        access: Access,
+    ) -> Result<Registration<R>> {
+        self.register_as(registrar, region, access, false)
+    }
+
+    fn register_as<R: Registrar>(
+        &self,
+        registrar: &Arc<R>,
+        region: impl RangeBounds<usize>,
+        access: Access,
+        prevents_freezing: bool,
+    ) -> Result<Registration<R>> {
         let span = self.region(region)?;
         if access.writes() && self.fill_state()? == crate::FillState::Frozen {
             let why = format!(
@@ -61,7 +90,11 @@ impl HostBuffer {
             );
             return Err(Error::Freeze { why });
         }
-        let writing = access.writes().then(|| Writing::new(span, registrar.name())).transpose()?;
+        let writing = match access.writes() {
+            true if prevents_freezing => Some(Writing::new(span, registrar.name())?),
+            true => own_ranges::may_write(span).map(|()| None)?,
+            false => None,
+        };
         let kept = Arc::new(Kept { _writing: writing, job: self.segment.clone(), listed: OnceLock::new() });
         let registration = Registration::with_keepalive(registrar, span, access, kept.clone())?;
         let region = ((span.start() - self.as_ptr().as_ptr() as usize) as u64, span.len() as u64);
@@ -118,10 +151,10 @@ mod tests {
         let [left] = &listed()[..] else { panic!("one is left") };
         assert_eq!((left.pid, left.index, left.offset), (std::process::id(), 0, 0));
         assert_eq!((left.length, left.access, left.device.as_str()), (length as u64, Access::READ, "fake"));
-        assert!(hostbuf_register::own_ranges::find(whole.span()).is_some());
+        assert!(own_ranges::find(whole.span()).is_some());
         whole.deregister().unwrap();
         assert!(fake.live().is_empty());
-        assert!(hostbuf_register::own_ranges::find(Span::new(start, length).unwrap()).is_none());
+        assert!(own_ranges::find(Span::new(start, length).unwrap()).is_none());
     }
 
     #[test]

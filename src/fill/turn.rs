@@ -15,6 +15,7 @@ use crate::segment::fill_state::FillState;
 use crate::segment::fillers::Claim;
 use crate::segment::handle::HostBuffer;
 use hostbuf_memory::memfd;
+use hostbuf_os::copies::claims::{self, ClaimRefusal, ProcessClaim};
 
 /// The exclusive right to fill a buffer. It holds the kernel's record lock, which ends with the
 /// process. Dropping it before it is [finished](FillTurn::finish) or
@@ -26,6 +27,9 @@ pub(crate) struct FillTurn<'b> {
     start: u64,
     finished: bool,
     locked: bool,
+    /// Excludes the other copies of this library in the process, since a record lock belongs to the
+    /// process. It is dropped after the lock is released.
+    _claim: ProcessClaim,
     /// The process that has the right. A child that is forked meanwhile has a copy of this turn.
     process: u32,
 }
@@ -42,7 +46,7 @@ pub(crate) enum FillFrom {
 
 impl<'b> FillTurn<'b> {
     /// Takes the right, zeroes the arena and starts a new generation. Returns `None` if another
-    /// process or thread has the right, or has filled the buffer meanwhile.
+    /// process, thread or copy of this library has the right, or has filled the buffer meanwhile.
     ///
     /// # Errors
     /// [`Error::Fill`] if this thread has it already; [`Error::Os`]; [`Error::Corrupt`].
@@ -50,17 +54,31 @@ impl<'b> FillTurn<'b> {
         let (control, index) = (buffer.control(), buffer.index);
         match buffer.segment.fillers.claim(index) {
             Claim::Granted => {}
-            Claim::Own => {
-                return Err(Error::Fill {
-                    why: "this thread is already filling the buffer: initialize was called inside initialize"
-                        .into(),
-                });
-            }
+            Claim::Own => return Err(nested()),
             Claim::Other => return Ok(None),
         }
+        let claim = match claims::claim(claims::filler(control.address(), index)) {
+            Ok(claim) => claim,
+            Err(refusal) => {
+                buffer.segment.fillers.release(index);
+                return match refusal {
+                    ClaimRefusal::Held(holder) if holder.is_own_thread => Err(nested()),
+                    ClaimRefusal::Held(_) => Ok(None),
+                    other => Err(Error::Fill { why: format!("claiming the filler's lock: {other}") }),
+                };
+            }
+        };
         // From here on, dropping the turn releases the right.
         let process = std::process::id();
-        let mut turn = FillTurn { buffer, generation: 0, start: 0, finished: true, locked: false, process };
+        let mut turn = FillTurn {
+            buffer,
+            generation: 0,
+            start: 0,
+            finished: true,
+            locked: false,
+            _claim: claim,
+            process,
+        };
         let lock = buffer.segment.control_fd.as_fd();
         turn.locked = memfd::try_lock(lock, index as u64).map_err(Error::os("taking the filler's lock"))?;
         if !turn.locked {
@@ -164,6 +182,12 @@ impl Drop for FillTurn<'_> {
         }
         self.buffer.segment.fillers.release(self.buffer.index);
     }
+}
+
+/// Returns the error of a thread that begins a turn inside its own turn.
+fn nested() -> Error {
+    let why = "this thread is already filling the buffer: initialize was called inside initialize";
+    Error::Fill { why: why.into() }
 }
 
 /// Returns the error of a forked child that tries to end its parent's turn.

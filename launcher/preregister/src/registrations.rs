@@ -8,6 +8,7 @@ use hostbuf::register::{
     self, Access, Device, DeviceHandle, DeviceList, DeviceName, Registrar, Registration, Span,
 };
 use hostbuf::{Error, FillState, HostBuffer, Result};
+use hostbuf_os::forking::hold_around_fork;
 
 use crate::registration_record::RegistrationRecord;
 
@@ -29,7 +30,11 @@ struct Registrations {
 static REGISTRATIONS: Mutex<Registrations> =
     Mutex::new(Registrations { devices: Vec::new(), entries: Vec::new() });
 
+/// Returns the registrations, locked. A fork waits for a freeze in progress, so the child finds the
+/// list whole. The lock is taken before that of the own ranges: the buffers have been attached, so
+/// the handler of this lock is the later one, and runs first.
 fn lock() -> MutexGuard<'static, Registrations> {
+    hold_around_fork!(REGISTRATIONS: Registrations);
     REGISTRATIONS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -48,7 +53,7 @@ fn register_whole(buffer: &HostBuffer, device: &Arc<Device>, writing: bool) -> R
         #[cfg(feature = "cuda")]
         Device::Cuda(_) => Access::READ,
     };
-    buffer.register(device, .., access)
+    buffer.register_until_freeze(device, .., access)
 }
 
 /// Returns a record for each chunk of the registration.
@@ -88,25 +93,28 @@ fn records(registration: &Registration<Device>) -> Vec<RegistrationRecord> {
 /// # Errors
 /// The errors of the devices; [`Error::Unsupported`] if a device that is not optional is missing.
 pub(crate) fn register(buffers: &[HostBuffer], devices: &DeviceList) -> Result<()> {
-    let mut all = lock();
+    // Without the lock, since a driver may start a program of its own, and forking takes the lock.
+    let mut opened = Vec::new();
     for device in &devices.0 {
         match Device::open(&device.name) {
             Ok(device) => {
                 let name = CString::new(device.name()).unwrap_or_default();
-                all.devices.push((Arc::new(device), name));
+                opened.push((Arc::new(device), name));
             }
             Err(register::Error::Unsupported { .. } | register::Error::Invalid { .. }) if device.optional => {
             }
             Err(error) => return Err(with_advice(error, &device.name)),
         }
     }
+    let mut entries = Vec::new();
     for buffer in buffers {
         let writing = buffer.fill_state()? != FillState::Frozen;
-        for device in 0..all.devices.len() {
-            let made = register_whole(buffer, &all.devices[device].0, writing)?;
-            all.entries.push(RegisteredBuffer { buffer: buffer.clone(), device, made: Some(made) });
+        for (device, (opened, _)) in opened.iter().enumerate() {
+            let made = register_whole(buffer, opened, writing)?;
+            entries.push(RegisteredBuffer { buffer: buffer.clone(), device, made: Some(made) });
         }
     }
+    *lock() = Registrations { devices: opened, entries };
     Ok(())
 }
 
