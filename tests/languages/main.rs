@@ -6,6 +6,7 @@
 #[allow(dead_code, reason = "not all of it is wanted here")]
 mod harness;
 
+mod copies;
 mod examples;
 mod guides;
 mod installed;
