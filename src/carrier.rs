@@ -70,3 +70,73 @@ pub(crate) fn find(start: usize, hosts: usize, own: usize) -> Option<Arc<dyn Car
     let offered: Vec<_> = carriers().iter().rev().filter_map(Weak::upgrade).collect();
     offered.into_iter().find(|carrier| carrier.joins() == (start, hosts, own) && carrier.is_ready())
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(unsafe_code, reason = "fork")]
+
+    use super::*;
+    use nix::sys::wait::{WaitStatus, waitpid};
+    use nix::unistd::{ForkResult, fork};
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    struct Idle;
+
+    impl Carrier for Idle {
+        fn joins(&self) -> (usize, usize, usize) {
+            (1, 1, 0)
+        }
+
+        fn number(&self) -> u64 {
+            1
+        }
+
+        fn is_ready(&self) -> bool {
+            true
+        }
+
+        fn prepare(&self) -> u64 {
+            0
+        }
+
+        fn carry(&self, _: u64, _: usize, _: usize, _: &mut dyn FnMut(usize, usize)) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_child_finds_carriers_while_threads_of_its_parent_change_the_list() {
+        let kept: Arc<dyn Carrier> = Arc::new(Idle);
+        offer(&kept);
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let other: Arc<dyn Carrier> = Arc::new(Idle);
+                while !stop.load(Ordering::Relaxed) {
+                    offer(&other);
+                    withdraw(&other);
+                }
+            });
+            let mut well = 0;
+            for _ in 0..500 {
+                // SAFETY: the child looks a carrier up, and ends.
+                match unsafe { fork() }.unwrap() {
+                    // SAFETY: as above; the alarm ends a child that hangs.
+                    ForkResult::Child => unsafe {
+                        libc::alarm(20);
+                        libc::_exit(i32::from(find(1, 1, 0).is_none()))
+                    },
+                    ForkResult::Parent { child } => {
+                        let ended = waitpid(child, None);
+                        well += i32::from(matches!(ended, Ok(WaitStatus::Exited(_, 0))));
+                        if !matches!(ended, Ok(WaitStatus::Exited(_, 0))) {
+                            break;
+                        }
+                    }
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+            assert_eq!(well, 500);
+        });
+    }
+}

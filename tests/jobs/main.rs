@@ -19,6 +19,7 @@ mod examples;
 mod fake_gpu;
 mod faults;
 mod filling;
+mod forks;
 mod hostile;
 mod late;
 mod many_buffers;

@@ -237,7 +237,7 @@ fn fill(library: &Library) {
         });
         // It finds the buffer filled, by an object of another language.
         assert_eq!(thread.take().map(|thread| thread.join().expect("no panic")), Some(FILL));
-        root.map(|root| *root)
+        root.copied()
     });
     assert_eq!((root.expect("it is filled"), RAN.load(Ordering::SeqCst)), (7, false));
 }
@@ -286,7 +286,7 @@ fn unload(path: &str) {
     buffer.freeze(&Solo).expect("nothing prevents it");
 }
 
-/// Two copies that are used for the first time at once find each other.
+/// Checks that two copies find each other that are used for the first time at once.
 fn race(path: &str) {
     let library = Library::load(path);
     let barrier = std::sync::Barrier::new(2);
@@ -305,8 +305,8 @@ fn race(path: &str) {
     assert_ne!(own.is_ok(), other == Ok(()), "{own:?} {other:?}");
 }
 
-/// A copy with a table of another version cannot be asked, so nothing is frozen and no monitor
-/// runs.
+/// Checks that a copy with a table of another version is named, since it cannot be asked: nothing
+/// is frozen and no monitor starts.
 fn skew(path: &str) {
     let buffer = filled();
     let newer = Library::load(path);

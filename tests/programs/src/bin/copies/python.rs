@@ -18,8 +18,8 @@ impl Python {
         let python = Python(handle);
         // SAFETY: the type of the function, which is called once and before the others.
         unsafe {
-            std::mem::transmute::<*mut c_void, extern "C" fn(c_int)>(python.symbol("Py_InitializeEx"))(0)
-        };
+            std::mem::transmute::<*mut c_void, extern "C" fn(c_int)>(python.symbol("Py_InitializeEx"))(0);
+        }
         python.run("import hostbuf");
         python
     }

@@ -1,0 +1,87 @@
+//! Forks while another thread of the process is inside the library.
+//!
+//!   fork_probe attaching     a thread attaches to an agent that does not answer
+//!   fork_probe registered    a thread asks for the registrations of `--register`
+
+#![allow(unsafe_code)]
+
+use std::ffi::{c_int, c_void};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use hostbuf::HostBuffer;
+use hostbuf_os::socket;
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{ForkResult, fork};
+
+fn main() {
+    match std::env::args().nth(1).as_deref() {
+        Some("attaching") => attaching(),
+        Some("registered") => registered(),
+        other => panic!("{other:?}"),
+    }
+    println!("well");
+}
+
+/// Runs `work` in a child, which is killed if it hangs. Returns whether `work` returned true.
+fn in_child(work: impl FnOnce() -> bool) -> bool {
+    // SAFETY: the child runs `work`, and ends.
+    match unsafe { fork() }.expect("a child") {
+        // SAFETY: as above; it runs nothing of the parent's afterwards.
+        ForkResult::Child => unsafe {
+            libc::alarm(20);
+            libc::_exit(i32::from(!work()))
+        },
+        ForkResult::Parent { child } => matches!(waitpid(child, None), Ok(WaitStatus::Exited(_, 0))),
+    }
+}
+
+/// A child does not wait for the attachment of a thread that it does not have: it asks by itself.
+fn attaching() {
+    let name = format!("hostbuf/fork-probe-{}", std::process::id());
+    let listener = socket::listen_on(&name).expect("a free name");
+    // SAFETY: no other thread runs yet.
+    unsafe { std::env::set_var("HOSTBUF_JOB", &name) };
+    let accept = || loop {
+        if let Some(connection) = socket::accept(listener.as_fd()).expect("a connection") {
+            return connection;
+        }
+    };
+    std::thread::scope(|scope| {
+        let attaching = scope.spawn(|| HostBuffer::attach().map(drop));
+        let unanswered = accept();
+        // The second connection is the child's; closing it ends the attachment with an error.
+        let closing = scope.spawn(|| drop(accept()));
+        let ended = in_child(|| HostBuffer::attach().is_err());
+        if !ended {
+            // Nobody has connected: this ends the thread.
+            drop(socket::connect(&name));
+        }
+        closing.join().expect("no panic");
+        drop(unanswered);
+        assert!(attaching.join().expect("no panic").is_err());
+        assert!(ended, "the child waits for a thread of its parent");
+    });
+}
+
+/// The lock of the registrations is free in a child.
+fn registered() {
+    type Registered = extern "C" fn(usize, *mut [u64; 16]) -> c_int;
+    // SAFETY: looks a name up, and has its type by include/hostbuf_registered.h.
+    let registered = unsafe {
+        let found = libc::dlsym(libc::RTLD_DEFAULT, c"hostbuf_registered".as_ptr());
+        assert!(!found.is_null(), "the object is not loaded");
+        std::mem::transmute::<*mut c_void, Registered>(found)
+    };
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                registered(0, &mut [0; 16]);
+            }
+        });
+        let well = (0..500).take_while(|_| in_child(|| registered(0, &mut [0; 16]) == 1)).count();
+        stop.store(true, Ordering::Relaxed);
+        assert_eq!(well, 500);
+    });
+}
