@@ -23,9 +23,9 @@ pub(super) struct Range {
 /// registrations when a range is frozen.
 pub trait FreezeObserver: Send + Sync {
     /// Ends all unused registrations of `span`, and returns when none is left by which a device
-    /// could write there. [`may_write`] refuses new ones already. Registrations for reading end
-    /// too: they pin pages, so the kernel would not seal the memory, and not every device can be
-    /// restricted to reading.
+    /// could write there. [`may_write`](super::may_write) refuses new ones already. Registrations
+    /// for reading end too: they pin pages, so the kernel would not seal the memory, and not every
+    /// device can be restricted to reading.
     ///
     /// # Errors
     /// A message that names a registration which is in use and lets a device write.

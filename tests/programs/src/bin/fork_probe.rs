@@ -36,7 +36,7 @@ fn in_child(work: impl FnOnce() -> bool) -> bool {
     }
 }
 
-/// A child does not wait for the attachment of a thread that it does not have: it asks by itself.
+/// Checks that a child does not wait for the attachment of a thread that it does not have.
 fn attaching() {
     let name = format!("hostbuf/fork-probe-{}", std::process::id());
     let listener = socket::listen_on(&name).expect("a free name");
@@ -64,7 +64,7 @@ fn attaching() {
     });
 }
 
-/// The lock of the registrations is free in a child.
+/// Checks that the lock of the registrations is free in a child.
 fn registered() {
     type Registered = extern "C" fn(usize, *mut [u64; 16]) -> c_int;
     // SAFETY: looks a name up, and has its type by include/hostbuf_registered.h.

@@ -20,6 +20,9 @@ pub const STRICT: c_int = 1;
 /// A loaded library, which stays loaded until [`unload`](Library::unload).
 pub struct Library(*mut c_void);
 
+// SAFETY: the loader's functions may be called by several threads.
+unsafe impl Sync for Library {}
+
 /// A `hostbuf_lease`, with room to spare.
 #[derive(Default)]
 pub struct Lease(#[allow(dead_code, reason = "the library uses it")] [u64; 16]);

@@ -67,7 +67,7 @@ fn refused(buffer: &HostBuffer) -> String {
     }
 }
 
-/// Freezing in the program's copy asks the caches of all others.
+/// Checks that freezing in the program's copy asks the caches of all others.
 fn freeze(library: &Library, python: &Python) {
     let buffer = filled();
     let start = start_of(&buffer);
@@ -128,7 +128,8 @@ fn registered() -> Option<usize> {
     Some((0..).take_while(|&index| registered(index, &mut [0; 16]) == 1).count())
 }
 
-/// One copy has the monitor; the others have no stale hits, and say why they have no monitor.
+/// Checks that one copy has the monitor, and that the others have no stale hits, and say why they
+/// have no monitor.
 fn monitor(library: &Library, python: &Python) {
     let own = cache(MonitorMode::Required).expect("the monitor");
     let device = library.device();
@@ -191,7 +192,8 @@ fn monitor(library: &Library, python: &Python) {
     assert!(with.hits(start, length, READ));
 }
 
-/// Memory that one copy owns is own memory for the caches of the others, which keep it mapped.
+/// Checks that memory that one copy owns is own memory for the caches of the others, which keep it
+/// mapped.
 fn own(library: &Library) {
     let buffer = HostBuffer::allocate(&Solo, hostbuf::BufferOptions::new(1 << 16)).expect("a buffer");
     let (start, length) = (start_of(&buffer), buffer.len());
@@ -214,7 +216,7 @@ extern "C" fn filler(_: *mut c_void, _: *mut c_void) -> *mut c_void {
     null_mut()
 }
 
-/// One copy fills a buffer at a time, although a record lock belongs to the process.
+/// Checks that one copy fills a buffer at a time, although a record lock belongs to the process.
 fn fill(library: &Library) {
     let buffer = HostBuffer::attach().expect("a launcher has started this program");
     let other = library.attach();
@@ -242,7 +244,7 @@ fn fill(library: &Library) {
     assert_eq!((root.expect("it is filled"), RAN.load(Ordering::SeqCst)), (7, false));
 }
 
-/// A forked child has no monitor, so any copy in it may start one.
+/// Checks that any copy may start a monitor in a forked child, which has none.
 fn forks(library: &Library) {
     let own = cache(MonitorMode::Required).expect("the monitor");
     let device = library.device();
@@ -269,18 +271,23 @@ fn forks(library: &Library) {
     drop(own);
 }
 
-/// A copy that has been used stays loaded, since others ask it; one that has not may go.
+/// Checks that a copy that has been used stays loaded, since others ask it, and one that has not
+/// may be unloaded.
 fn unload(path: &str) {
     let is_loaded = || std::fs::read_to_string("/proc/self/maps").expect("the mappings").contains(path);
     Library::load(path).unload();
     assert!(!is_loaded());
     let buffer = filled();
     let library = Library::load(path);
-    {
-        let (_handle, device) = (library.attach(), library.device());
-        let cache = library.cache(&device, STRICT).expect("a cache");
-        cache.get_and_put(start_of(&buffer), PAGE, WRITE);
-    }
+    // In a thread that ends, since the C library keeps an object loaded while a thread has values
+    // of it to be dropped.
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let (_handle, device) = (library.attach(), library.device());
+            let cache = library.cache(&device, STRICT).expect("a cache");
+            cache.get_and_put(start_of(&buffer), PAGE, WRITE);
+        });
+    });
     library.unload();
     assert!(is_loaded());
     buffer.freeze(&Solo).expect("nothing prevents it");
