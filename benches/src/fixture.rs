@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use hostbuf::register::{Access, Budget, MonitorMode, Overlap, Registrar, RegistrationCache, Span};
+use hostbuf::register::{
+    Access, Budget, Memory, MonitorMode, Overlap, Registrar, RegistrarProperties, RegistrationCache,
+};
 
 /// The result of a benchmark.
 pub(crate) type Outcome = Result<(), Box<dyn std::error::Error>>;
@@ -27,15 +29,15 @@ impl Registrar for Idle {
         "idle".into()
     }
 
-    fn overlap(&self) -> Overlap {
-        Overlap::Free
+    fn properties(&self) -> RegistrarProperties {
+        RegistrarProperties::new(Overlap::Free)
     }
 
     fn key(&self, made: &u64) -> u64 {
         *made
     }
 
-    fn register(&self, _: Span, _: Access) -> hostbuf::register::Result<u64> {
+    fn register(&self, _: &Memory, _: Access) -> hostbuf::register::Result<u64> {
         while self.closed.load(Ordering::Acquire) {
             self.waiting.store(true, Ordering::Release);
             std::thread::sleep(Duration::from_millis(1));
@@ -43,7 +45,7 @@ impl Registrar for Idle {
         Ok(self.made.fetch_add(1, Ordering::Relaxed))
     }
 
-    fn deregister(&self, _: Span, _: u64) -> hostbuf::register::Result<()> {
+    fn deregister(&self, _: &Memory, _: u64) -> hostbuf::register::Result<()> {
         Ok(())
     }
 }

@@ -61,7 +61,7 @@ struct MemoryView {
 
 /// A Python object. Its fields are accessed only with the interpreter's lock.
 #[repr(C)]
-struct Memory {
+struct MemoryObject {
     base: ffi::PyObject,
     view: *mut MemoryView,
     closed: bool,
@@ -79,7 +79,7 @@ unsafe extern "C" fn get_buffer(object: *mut ffi::PyObject, to: *mut PyBuffer, f
     unsafe {
         let py = Python::assume_attached();
         (*to).obj = null_mut();
-        let memory = &*object.cast::<Memory>();
+        let memory = &*object.cast::<MemoryObject>();
         let view = &*memory.view;
         // Counted before the state is read, so that no freeze comes between. During a freeze no
         // writable view is made.
@@ -114,7 +114,7 @@ unsafe extern "C" fn get_buffer(object: *mut ffi::PyObject, to: *mut PyBuffer, f
 unsafe extern "C" fn release_buffer(object: *mut ffi::PyObject, from: *mut PyBuffer) {
     // SAFETY: as above; `get_buffer` has filled the view.
     unsafe {
-        let memory = &*object.cast::<Memory>();
+        let memory = &*object.cast::<MemoryObject>();
         if !(*from).internal.is_null() {
             let view = &*memory.view;
             view.writers.remove();
@@ -139,7 +139,7 @@ unsafe extern "C" fn make(
             let allocate: ffi::allocfunc = std::mem::transmute(ffi::PyType_GetSlot(kind, ffi::Py_tp_alloc));
             let object = Bound::from_owned_ptr_or_err(py, allocate(kind, 0))?;
             // The rest is zero.
-            (*object.as_ptr().cast::<Memory>()).view = Box::into_raw(Box::new(view));
+            (*object.as_ptr().cast::<MemoryObject>()).view = Box::into_raw(Box::new(view));
             Ok::<_, PyErr>(object)
         })();
         made.map_or_else(
@@ -156,7 +156,7 @@ unsafe extern "C" fn end(object: *mut ffi::PyObject) {
     // SAFETY: the interpreter calls this once, with its lock, when there is no reference to the
     // object, and so no view of it.
     unsafe {
-        drop(Box::from_raw((*object.cast::<Memory>()).view));
+        drop(Box::from_raw((*object.cast::<MemoryObject>()).view));
         let kind = ffi::Py_TYPE(object);
         let free: ffi::freefunc = std::mem::transmute(ffi::PyType_GetSlot(kind, ffi::Py_tp_free));
         free(object.cast());
@@ -180,7 +180,7 @@ pub fn type_of(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         ];
         let mut specification = ffi::PyType_Spec {
             name: c"hostbuf._hostbuf.Memory".as_ptr(),
-            basicsize: size_of::<Memory>() as c_int,
+            basicsize: size_of::<MemoryObject>() as c_int,
             itemsize: 0,
             flags: (ffi::Py_TPFLAGS_DEFAULT | ffi::Py_TPFLAGS_BASETYPE) as c_uint,
             slots: slots.as_mut_ptr(),
@@ -200,7 +200,7 @@ pub fn close(memory: &Bound<'_, PyAny>) -> PyResult<()> {
         return Err(PyTypeError::new_err("expected a Memory"));
     }
     // SAFETY: the type was checked, and the interpreter's lock is held.
-    unsafe { (*memory.as_ptr().cast::<Memory>()).closed = true };
+    unsafe { (*memory.as_ptr().cast::<MemoryObject>()).closed = true };
     Ok(())
 }
 

@@ -7,7 +7,8 @@ use hostbuf::job::Solo;
 use hostbuf::register::Error;
 use hostbuf::register::testing::fake::{Fake, Stamp};
 use hostbuf::register::{
-    Access, Budget, Lease, MonitorMode, Overlap, Registrar, RegistrationCache, Span, Stats,
+    Access, Budget, Lease, Memory, MonitorMode, Overlap, Registrar, RegistrarProperties, RegistrationCache,
+    Span, Stats,
 };
 use hostbuf::{BufferOptions, HostBuffer, Pages};
 
@@ -291,25 +292,26 @@ impl Registrar for Chunks {
         "chunks".into()
     }
 
-    fn overlap(&self) -> Overlap {
-        self.0.overlap()
-    }
-
-    fn footprint(&self, span: Span) -> usize {
-        (span.end().div_ceil(CHUNK) - span.start() / CHUNK) * CHUNK
+    fn properties(&self) -> RegistrarProperties {
+        self.0.properties().granularity(CHUNK)
     }
 
     fn key(&self, stamp: &Stamp) -> u64 {
         stamp.0
     }
 
-    fn register(&self, span: Span, access: Access) -> hostbuf::register::Result<Stamp> {
-        self.0.register(span, access)
+    fn register(&self, memory: &Memory, access: Access) -> hostbuf::register::Result<Stamp> {
+        self.0.register(memory, access)
     }
 
-    fn deregister(&self, span: Span, stamp: Stamp) -> hostbuf::register::Result<()> {
-        self.0.deregister(span, stamp)
+    fn deregister(&self, memory: &Memory, stamp: Stamp) -> hostbuf::register::Result<()> {
+        self.0.deregister(memory, stamp)
     }
+}
+
+/// Returns the number of bytes in the chunks that `span` touches.
+fn footprint(span: Span) -> usize {
+    (span.end().div_ceil(CHUNK) - span.start() / CHUNK) * CHUNK
 }
 
 /// Growing ranges are registered wider than requested. The budget reserves the footprint of the
@@ -328,7 +330,7 @@ fn the_footprint_of_a_growing_range_is_within_the_budget() {
             for pages in 1..=20 {
                 let lease = cache.get(at(start + begin * PAGE), pages * PAGE, READ).unwrap();
                 wider += usize::from(lease.span().len() > pages * PAGE);
-                let pinned: usize = device.0.live().iter().map(|&(_, span, _)| device.footprint(span)).sum();
+                let pinned: usize = device.0.live().iter().map(|&(_, span, _)| footprint(span)).sum();
                 let stats = cache.stats();
                 assert_eq!(stats.bytes, pinned, "{begin} {pages} {stats:?}");
                 assert!(pinned <= budget.bytes && stats.peak_bytes <= budget.bytes, "{pinned} {stats:?}");

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use hostbuf::register::testing::fake::{Fake, Stamp};
-use hostbuf::register::{Access, MonitorMode, Overlap, Probe, Registrar, RegistrationCache, Span};
+use hostbuf::register::{
+    Access, Memory, MonitorMode, Overlap, Probe, Registrar, RegistrarProperties, RegistrationCache,
+};
 
 use crate::memory::{Area, PAGE};
 use crate::{MANY, READ, Stamped, skip, strict};
@@ -21,22 +23,23 @@ impl Registrar for Peek {
         "peek".into()
     }
 
-    fn overlap(&self) -> Overlap {
-        Overlap::Free
+    fn properties(&self) -> RegistrarProperties {
+        RegistrarProperties::new(Overlap::Free)
     }
 
     fn key(&self, handle: &(Stamp, u8)) -> u8 {
         handle.1
     }
 
-    fn register(&self, span: Span, access: Access) -> hostbuf::register::Result<(Stamp, u8)> {
-        let stamp = self.0.register(span, access)?;
+    fn register(&self, memory: &Memory, access: Access) -> hostbuf::register::Result<(Stamp, u8)> {
+        let span = memory.require_host(|| self.name())?;
+        let stamp = self.0.register(memory, access)?;
         // SAFETY: the test's own memory, mapped for all of it.
         Ok((stamp, unsafe { (span.start() as *const u8).read_volatile() }))
     }
 
-    fn deregister(&self, span: Span, handle: (Stamp, u8)) -> hostbuf::register::Result<()> {
-        self.0.deregister(span, handle.0)
+    fn deregister(&self, memory: &Memory, handle: (Stamp, u8)) -> hostbuf::register::Result<()> {
+        self.0.deregister(memory, handle.0)
     }
 }
 

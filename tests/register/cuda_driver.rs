@@ -120,7 +120,10 @@ fn read_only_memory_and_holes_are_distinguished() {
         base as usize
     };
     let why = |length, access| {
-        gpu.register(span(base, length), access).map(drop).expect_err("the driver refuses").to_string()
+        gpu.register(&span(base, length).into(), access)
+            .map(drop)
+            .expect_err("the driver refuses")
+            .to_string()
     };
     let writing = why(2 * PAGE, Access::WRITE);
     assert!(writing.contains("mapped read-only: request access for reading only"), "{writing}");

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-use hostbuf::register::{Access, Budget, MonitorMode, Overlap, Probe, Registrar, RegistrationCache, Span};
+use hostbuf::register::{
+    Access, Budget, Memory, MonitorMode, Overlap, Probe, Registrar, RegistrarProperties, RegistrationCache,
+};
 use hostbuf::register::{Error, Result};
 
 use crate::memory::{Area, PAGE, map_over};
@@ -36,13 +38,13 @@ impl FailureSchedule {
         self.bad.store(calls, Ordering::Relaxed);
     }
 
-    fn call(&self, span: Span) -> Result<()> {
+    fn call(&self, memory: &Memory) -> Result<()> {
         if self.bad.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_err() {
             return Ok(());
         }
         assert!(self.calls.fetch_add(1, Ordering::Relaxed) % 2 == 1, "on purpose");
         let (device, why) = ("failing".into(), "on purpose".into());
-        Err(Error::Registration { device, span, access: READ, why, source: None })
+        Err(Error::Registration { device, memory: memory.clone(), access: READ, why, source: None })
     }
 }
 
@@ -54,20 +56,20 @@ impl Registrar for FailingDevice {
         "failing".into()
     }
 
-    fn overlap(&self) -> Overlap {
-        Overlap::Free
+    fn properties(&self) -> RegistrarProperties {
+        RegistrarProperties::new(Overlap::Free)
     }
 
     fn key(&self, (): &()) {}
 
-    fn register(&self, span: Span, _: Access) -> Result<()> {
-        self.registering.call(span)?;
+    fn register(&self, memory: &Memory, _: Access) -> Result<()> {
+        self.registering.call(memory)?;
         self.live.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
-    fn deregister(&self, span: Span, (): ()) -> Result<()> {
-        self.ending.call(span)?;
+    fn deregister(&self, memory: &Memory, (): ()) -> Result<()> {
+        self.ending.call(memory)?;
         self.live.fetch_sub(1, Ordering::Relaxed);
         Ok(())
     }
@@ -186,25 +188,25 @@ impl Registrar for OneAfterTheOther {
         "one after the other".into()
     }
 
-    fn overlap(&self) -> Overlap {
-        Overlap::Free
+    fn properties(&self) -> RegistrarProperties {
+        RegistrarProperties::new(Overlap::Free)
     }
 
     fn key(&self, (): &()) {}
 
-    fn register(&self, _: Span, _: Access) -> Result<()> {
+    fn register(&self, _: &Memory, _: Access) -> Result<()> {
         Ok(())
     }
 
-    fn deregister(&self, span: Span, (): ()) -> Result<()> {
-        if span.start() != PAGE {
+    fn deregister(&self, memory: &Memory, (): ()) -> Result<()> {
+        if memory.as_host().is_none_or(|span| span.start() != PAGE) {
             self.second.wait();
             return Ok(());
         }
         self.begun.wait();
         self.second.wait();
         let (device, why) = (self.name(), "on purpose".into());
-        Err(Error::Registration { device, span, access: READ, why, source: None })
+        Err(Error::Registration { device, memory: memory.clone(), access: READ, why, source: None })
     }
 }
 

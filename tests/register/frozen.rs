@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use hostbuf::job::Solo;
 use hostbuf::register::Error;
 use hostbuf::register::testing::fake::{Fake, Stamp};
-use hostbuf::register::{Access, Overlap, Registrar, RegistrationCache, Span};
+use hostbuf::register::{Access, Memory, Overlap, Registrar, RegistrarProperties, RegistrationCache};
 use hostbuf::{BufferOptions, HostBuffer, Proof};
 
 use crate::memory::PAGE;
@@ -134,21 +134,21 @@ impl Registrar for Stuck {
         "stuck".into()
     }
 
-    fn overlap(&self) -> Overlap {
-        Overlap::Free
+    fn properties(&self) -> RegistrarProperties {
+        RegistrarProperties::new(Overlap::Free)
     }
 
     fn key(&self, stamp: &Stamp) -> u64 {
         stamp.0
     }
 
-    fn register(&self, span: Span, access: Access) -> hostbuf::register::Result<Stamp> {
-        self.0.register(span, access)
+    fn register(&self, memory: &Memory, access: Access) -> hostbuf::register::Result<Stamp> {
+        self.0.register(memory, access)
     }
 
-    fn deregister(&self, span: Span, _: Stamp) -> hostbuf::register::Result<()> {
+    fn deregister(&self, memory: &Memory, _: Stamp) -> hostbuf::register::Result<()> {
         let (device, why) = (self.name(), "as it is told".to_owned());
-        Err(Error::Registration { device, span, access: READ, why, source: None })
+        Err(Error::Registration { device, memory: memory.clone(), access: READ, why, source: None })
     }
 }
 

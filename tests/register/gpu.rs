@@ -128,7 +128,7 @@ fn a_frozen_buffer_can_be_read_by_the_gpu_and_not_written() {
     assert_eq!((frozen.proof(), cache.stats().regions), (&Proof::Sealed, 0));
     let device = Device::new(buffer.len());
 
-    let error = gpu.register(span, Access::WRITE).expect_err("nobody may write to it");
+    let error = gpu.register(&span.into(), Access::WRITE).expect_err("nobody may write to it");
     println!("frozen, for writing: {error}");
     let registration = Registration::new(&gpu, span, Access::READ).expect("for reading it may be registered");
     let chunk = registration.handle().chunks()[0];
@@ -190,7 +190,8 @@ fn a_range_above_64_gib_is_registered_in_chunks_or_not_at_all() {
     // SAFETY: mapped above.
     unsafe { (base as *mut u8).write_bytes(3, GIB) };
     let began = Instant::now();
-    let error = gpu.register(span(base, 66 * GIB + PAGE), Access::WRITE).expect_err("there is a hole");
+    let error =
+        gpu.register(&span(base, 66 * GIB + PAGE).into(), Access::WRITE).expect_err("there is a hole");
     println!("66 GiB and a hole, after {:?}: {error}", began.elapsed());
     let began = Instant::now();
     let registration = Registration::new(&gpu, span(base, 66 * GIB), Access::WRITE).expect("all is mapped");
@@ -252,7 +253,7 @@ fn a_forked_child_gets_an_error_and_ends_no_registration_of_its_parent() {
     // SAFETY: the child only asks, drops, and ends.
     match unsafe { fork() }.expect("a child") {
         ForkResult::Child => {
-            let refused = gpu.register(span(area.at() + PAGE, PAGE), Access::WRITE);
+            let refused = gpu.register(&span(area.at() + PAGE, PAGE).into(), Access::WRITE);
             let well = matches!(&refused, Err(Error::Registration { why, .. }) if why.contains("fork"));
             drop(registration);
             drop(gpu);

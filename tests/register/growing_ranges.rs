@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use hostbuf::register::Error;
-use hostbuf::register::{Access, MonitorMode, Overlap, Registrar, RegistrationCache, Span};
+use hostbuf::register::{
+    Access, Memory, MonitorMode, Overlap, Registrar, RegistrarProperties, RegistrationCache,
+};
 
 use crate::memory::{Area, PAGE, map_over};
 use crate::{MANY, READ, explicit, strict, strict_with};
@@ -88,21 +90,22 @@ impl Registrar for Limited {
         "limited".into()
     }
 
-    fn overlap(&self) -> Overlap {
-        Overlap::Free
+    fn properties(&self) -> RegistrarProperties {
+        RegistrarProperties::new(Overlap::Free)
     }
 
     fn key(&self, (): &()) {}
 
-    fn register(&self, span: Span, access: Access) -> hostbuf::register::Result<()> {
-        if span.len() <= self.0 {
+    fn register(&self, memory: &Memory, access: Access) -> hostbuf::register::Result<()> {
+        if memory.len() <= self.0 {
             return Ok(());
         }
         let source = Some(std::io::Error::from_raw_os_error(libc::ENOMEM));
-        Err(Error::Registration { device: self.name(), span, access, why: "too long".into(), source })
+        let (device, memory) = (self.name(), memory.clone());
+        Err(Error::Registration { device, memory, access, why: "too long".into(), source })
     }
 
-    fn deregister(&self, _: Span, (): ()) -> hostbuf::register::Result<()> {
+    fn deregister(&self, _: &Memory, (): ()) -> hostbuf::register::Result<()> {
         Ok(())
     }
 }
@@ -123,7 +126,7 @@ fn growth_stops_at_the_longest_range_of_the_device() {
     assert_eq!(cache.stats().evictions, 0);
     let refused = cache.get(area.pointer(), 13 * PAGE, READ).map(drop);
     assert!(
-        matches!(refused, Err(Error::Registration { span, .. }) if span.len() == 13 * PAGE),
+        matches!(&refused, Err(Error::Registration { memory, .. }) if memory.len() == 13 * PAGE),
         "{refused:?}"
     );
 }

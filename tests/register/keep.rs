@@ -44,7 +44,7 @@ fn a_kept_registration_blocks_overlapping_ones_on_a_device_without_overlaps() {
     let (fake, cache) = cache(Overlap::Refused, TWO, MonitorMode::Explicit);
     cache.keep(at(0x10_0000), 0x2000, READ).unwrap();
     assert!(matches!(cache.get(at(0x10_1000), 0x2000, READ), Err(Error::Registration { .. })));
-    assert_eq!((fake.live().len(), fake.overlap()), (1, Overlap::Refused));
+    assert_eq!((fake.live().len(), fake.properties().overlap), (1, Overlap::Refused));
 }
 
 #[test]

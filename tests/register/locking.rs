@@ -44,10 +44,10 @@ fn unmapped_holes_leave_nothing_locked() {
         for holes in [&[0][..], &[3], &[pages - 1], &[0, 5, 6, pages - 1]] {
             let area = Area::new(pages);
             let whole = span(area.at(), area.len());
-            mlock.register(whole, READ).unwrap();
+            mlock.register(&whole.into(), READ).unwrap();
             assert_eq!(locked(), area.len());
             holes.iter().for_each(|hole| unmap(area.at() + hole * PAGE, PAGE));
-            mlock.deregister(whole, ()).unwrap();
+            mlock.deregister(&whole.into(), ()).unwrap();
             assert_eq!(locked(), 0, "{pages} pages, holes {holes:?}");
             map_over(area.at(), area.len());
         }
@@ -98,7 +98,7 @@ fn a_range_beyond_the_mapped_memory_fails_at_once() {
     let mlock = Arc::new(Mlock::new());
     let held = Registration::new(&mlock, span(area.at() + 4 * PAGE, PAGE), READ).unwrap();
     for shift in [30, 40, 46, 62] {
-        let refused = mlock.register(span(area.at(), 1 << shift), READ).unwrap_err();
+        let refused = mlock.register(&span(area.at(), 1 << shift).into(), READ).unwrap_err();
         let hole = format!("nothing is mapped at {:#x}", area.at() + area.len());
         let limited = refused.to_string().contains("RLIMIT_MEMLOCK");
         assert!(limited || refused.to_string().contains(&hole), "{refused}");
@@ -116,14 +116,14 @@ fn a_forked_child_locks_nothing_with_its_parents_registrar() {
     let registration = Registration::new(&mlock, whole, READ).unwrap();
     let dropped = &raw const registration;
     let end = child::does(|| {
-        let well = matches!(mlock.register(whole, READ), Err(Error::Forked))
-            && mlock.deregister(whole, ()).is_ok()
+        let well = matches!(mlock.register(&whole.into(), READ), Err(Error::Forked))
+            && mlock.deregister(&whole.into(), ()).is_ok()
             && locked() == 0;
         // SAFETY: the child's copy, and it ends before anybody drops it again.
         drop(unsafe { std::ptr::read(dropped) });
         let own = Mlock::new();
-        own.register(whole, READ).unwrap();
-        own.deregister(whole, ()).unwrap();
+        own.register(&whole.into(), READ).unwrap();
+        own.deregister(&whole.into(), ()).unwrap();
         well
     });
     assert_eq!(end, End::Well);
@@ -142,15 +142,15 @@ fn forked_children_wait_for_no_lock_of_their_parents() {
             let (mlock, stop) = (&mlock, &stop);
             scope.spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
-                    mlock.register(whole(area), READ).unwrap();
-                    mlock.deregister(whole(area), ()).unwrap();
+                    mlock.register(&whole(area).into(), READ).unwrap();
+                    mlock.deregister(&whole(area).into(), ()).unwrap();
                 }
             });
         }
         let child = |_: &usize| {
             child::does(|| {
-                matches!(mlock.register(whole(&areas[0]), READ), Err(Error::Forked))
-                    && mlock.deregister(whole(&areas[0]), ()).is_ok()
+                matches!(mlock.register(&whole(&areas[0]).into(), READ), Err(Error::Forked))
+                    && mlock.deregister(&whole(&areas[0]).into(), ()).is_ok()
             }) != End::Well
         };
         let failed = (0..100).find(child);
@@ -195,20 +195,21 @@ fn the_memlock_limit_error_names_the_remedy() {
         child::obey_limits();
         let limited = |bytes: usize| setrlimit(Resource::RLIMIT_MEMLOCK, bytes as u64, bytes as u64).unwrap();
         let mlock = Mlock::new();
-        let refused =
-            |pages: usize| mlock.register(span(area.at(), pages * PAGE), READ).unwrap_err().to_string();
+        let refused = |pages: usize| {
+            mlock.register(&span(area.at(), pages * PAGE).into(), READ).unwrap_err().to_string()
+        };
         let says = |text: &str, words: &[&str]| {
             assert!(words.iter().all(|word| text.contains(word)) && text.lines().count() == 1, "{text}");
         };
         limited(LIMIT);
         says(&refused(17), &["RLIMIT_MEMLOCK", "may lock 64 KiB", "has locked 0 bytes", "ulimit -l"]);
         let held = span(area.at() + 16 * PAGE, 10 * PAGE);
-        mlock.register(held, READ).unwrap();
+        mlock.register(&held.into(), READ).unwrap();
         says(&refused(7), &["may lock 64 KiB", "has locked 40 KiB", "ulimit -l"]);
         // Within the limit the hole causes the error.
         let hole = span(area.at() + area.len() - PAGE, 2 * PAGE);
-        says(&mlock.register(hole, READ).unwrap_err().to_string(), &["nothing is mapped"]);
-        mlock.deregister(held, ()).unwrap();
+        says(&mlock.register(&hole.into(), READ).unwrap_err().to_string(), &["nothing is mapped"]);
+        mlock.deregister(&held.into(), ()).unwrap();
         limited(0);
         says(&refused(1), &["RLIMIT_MEMLOCK is 0", "ulimit -l"]);
         locked() == 0

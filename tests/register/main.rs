@@ -28,6 +28,7 @@ mod model;
 mod monitor_shutdown;
 mod pinned;
 mod races;
+mod registrar_properties;
 mod scenarios;
 mod stale;
 mod unsound_monitor;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use hostbuf::register::Error;
 use hostbuf::register::testing::fake::Fake;
-use hostbuf::register::{Access, Mlock, Overlap, PinnedAlloc, Registrar, Span};
+use hostbuf::register::{Access, Memory, Mlock, Overlap, PinnedAlloc, Registrar, RegistrarProperties};
 use nix::sys::resource::{Resource, setrlimit};
 
 use crate::READ;
@@ -179,18 +179,18 @@ impl Registrar for Panics {
         "panics".into()
     }
 
-    fn overlap(&self) -> Overlap {
-        Overlap::Free
+    fn properties(&self) -> RegistrarProperties {
+        RegistrarProperties::new(Overlap::Free)
     }
 
     fn key(&self, (): &()) {}
 
-    fn register(&self, _: Span, _: Access) -> hostbuf::register::Result<()> {
+    fn register(&self, _: &Memory, _: Access) -> hostbuf::register::Result<()> {
         assert!(self.0.swap(true, Ordering::Relaxed), "told to");
         Ok(())
     }
 
-    fn deregister(&self, _: Span, (): ()) -> hostbuf::register::Result<()> {
+    fn deregister(&self, _: &Memory, (): ()) -> hostbuf::register::Result<()> {
         Ok(())
     }
 }

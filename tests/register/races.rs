@@ -4,7 +4,9 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use hostbuf::register::Error;
-use hostbuf::register::{Access, MonitorMode, Overlap, Registrar, RegistrationCache, Span};
+use hostbuf::register::{
+    Access, Memory, MonitorMode, Overlap, Registrar, RegistrarProperties, RegistrationCache,
+};
 
 use crate::memory::PAGE;
 use crate::{MANY, READ, at, explicit, span};
@@ -69,7 +71,7 @@ fn waiting_requests_keep_their_own_timeout_and_an_error_wakes_them() {
 
 #[test]
 fn a_panicking_registration_leaves_nothing_behind() {
-    use hostbuf::register::{Access, Overlap, Registrar, RegistrationCache, Span};
+    use hostbuf::register::{Access, Overlap, Registrar, RegistrationCache};
     struct Bomb(std::sync::atomic::AtomicBool);
     impl Registrar for Bomb {
         type Handle = ();
@@ -77,17 +79,17 @@ fn a_panicking_registration_leaves_nothing_behind() {
         fn name(&self) -> String {
             "bomb".into()
         }
-        fn overlap(&self) -> Overlap {
-            Overlap::Free
+        fn properties(&self) -> RegistrarProperties {
+            RegistrarProperties::new(Overlap::Free)
         }
         fn key(&self, (): &()) {}
 
-        fn register(&self, _: Span, _: Access) -> hostbuf::register::Result<()> {
+        fn register(&self, _: &Memory, _: Access) -> hostbuf::register::Result<()> {
             let first = !self.0.swap(true, std::sync::atomic::Ordering::Relaxed);
             assert!(!first, "on purpose");
             Ok(())
         }
-        fn deregister(&self, _: Span, (): ()) -> hostbuf::register::Result<()> {
+        fn deregister(&self, _: &Memory, (): ()) -> hostbuf::register::Result<()> {
             Ok(())
         }
     }
@@ -185,18 +187,18 @@ impl Registrar for Slow {
         "slow".into()
     }
 
-    fn overlap(&self) -> Overlap {
-        Overlap::Free
+    fn properties(&self) -> RegistrarProperties {
+        RegistrarProperties::new(Overlap::Free)
     }
 
     fn key(&self, (): &()) {}
 
-    fn register(&self, _: Span, _: Access) -> hostbuf::register::Result<()> {
+    fn register(&self, _: &Memory, _: Access) -> hostbuf::register::Result<()> {
         Ok(())
     }
 
-    fn deregister(&self, span: Span, (): ()) -> hostbuf::register::Result<()> {
-        if span.start() == self.at {
+    fn deregister(&self, memory: &Memory, (): ()) -> hostbuf::register::Result<()> {
+        if memory.as_host().is_some_and(|span| span.start() == self.at) {
             self.set(|state| state.0 = true);
             self.wait_until(|state| state.1);
         }

@@ -225,7 +225,7 @@ mod tests {
             Error::Collective { operation: "x", why: text() },
             register::Error::Registration {
                 device: text(),
-                span,
+                memory: span.into(),
                 access: Access::READ,
                 why: text(),
                 source: None,

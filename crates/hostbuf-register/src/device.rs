@@ -6,9 +6,11 @@ use std::str::FromStr;
 #[cfg(feature = "cuda")]
 use crate::cuda::{CudaHandle, CudaHost};
 use crate::error::{Error, Result};
+use crate::memory::Memory;
 use crate::mlock::Mlock;
-use crate::registrar::{Overlap, Probe, Registrar};
-use crate::span::{Access, Span};
+use crate::properties::RegistrarProperties;
+use crate::registrar::{Probe, Registrar};
+use crate::span::Access;
 #[cfg(feature = "rdma")]
 use crate::verbs::{Verbs, VerbsHandle};
 
@@ -187,12 +189,8 @@ impl Registrar for Device {
         of_each!(self, one => one.stat_name())
     }
 
-    fn overlap(&self) -> Overlap {
-        of_each!(self, one => one.overlap())
-    }
-
-    fn footprint(&self, span: Span) -> usize {
-        of_each!(self, one => one.footprint(span))
+    fn properties(&self) -> RegistrarProperties {
+        of_each!(self, one => one.properties())
     }
 
     fn key(&self, handle: &DeviceHandle) -> DeviceKey {
@@ -210,23 +208,23 @@ impl Registrar for Device {
         }
     }
 
-    fn register(&self, span: Span, access: Access) -> Result<DeviceHandle> {
+    fn register(&self, memory: &Memory, access: Access) -> Result<DeviceHandle> {
         match self {
-            Device::Mlock(mlock) => mlock.register(span, access).map(|()| DeviceHandle::Mlock),
+            Device::Mlock(mlock) => mlock.register(memory, access).map(|()| DeviceHandle::Mlock),
             #[cfg(feature = "cuda")]
-            Device::Cuda(cuda) => cuda.register(span, access).map(DeviceHandle::Cuda),
+            Device::Cuda(cuda) => cuda.register(memory, access).map(DeviceHandle::Cuda),
             #[cfg(feature = "rdma")]
-            Device::Rdma(verbs) => verbs.register(span, access).map(DeviceHandle::Rdma),
+            Device::Rdma(verbs) => verbs.register(memory, access).map(DeviceHandle::Rdma),
         }
     }
 
-    fn deregister(&self, span: Span, handle: DeviceHandle) -> Result<()> {
+    fn deregister(&self, memory: &Memory, handle: DeviceHandle) -> Result<()> {
         match (self, handle) {
-            (Device::Mlock(mlock), DeviceHandle::Mlock) => mlock.deregister(span, ()),
+            (Device::Mlock(mlock), DeviceHandle::Mlock) => mlock.deregister(memory, ()),
             #[cfg(feature = "cuda")]
-            (Device::Cuda(cuda), DeviceHandle::Cuda(handle)) => cuda.deregister(span, handle),
+            (Device::Cuda(cuda), DeviceHandle::Cuda(handle)) => cuda.deregister(memory, handle),
             #[cfg(feature = "rdma")]
-            (Device::Rdma(verbs), DeviceHandle::Rdma(handle)) => verbs.deregister(span, handle),
+            (Device::Rdma(verbs), DeviceHandle::Rdma(handle)) => verbs.deregister(memory, handle),
             #[cfg(any(feature = "cuda", feature = "rdma"))]
             _ => Err(Error::invalid("a registration of another kind of device")),
         }

@@ -5,6 +5,7 @@ use std::{fmt, io};
 use hostbuf_memory::NoSpace;
 pub use hostbuf_os::Bytes;
 
+use crate::memory::{InvalidMemory, Memory};
 use crate::span::{Access, InvalidSpan, Span};
 
 /// The result of the operations of this crate.
@@ -44,8 +45,8 @@ pub enum Error {
     Registration {
         /// The device.
         device: String,
-        /// The range.
-        span: Span,
+        /// The memory.
+        memory: Memory,
         /// The requested access of the device.
         access: Access,
         /// The reason and the remedy.
@@ -101,8 +102,9 @@ impl fmt::Display for Error {
             Error::Invalid { what } => f.write_str(what),
             Error::Os { doing, source } => hostbuf_os::error::describe(f, doing, source),
             Error::Freeze { why } => f.write_str(why),
-            Error::Registration { device, span, access, why, source } => {
-                write!(f, "{device}: registering {span} ({}; {access}): {why}", Bytes(span.len() as u64))?;
+            Error::Registration { device, memory, access, why, source } => {
+                let bytes = Bytes(memory.len() as u64);
+                write!(f, "{device}: registering {memory} ({bytes}; {access}): {why}")?;
                 source.as_ref().map_or(Ok(()), |source| write!(f, ": {source}"))
             }
             Error::Budget { device, span, regions, bytes, leased } => {
@@ -158,6 +160,12 @@ impl std::error::Error for Error {
 
 impl From<InvalidSpan> for Error {
     fn from(invalid: InvalidSpan) -> Error {
+        Error::Invalid { what: invalid.to_string() }
+    }
+}
+
+impl From<InvalidMemory> for Error {
+    fn from(invalid: InvalidMemory) -> Error {
         Error::Invalid { what: invalid.to_string() }
     }
 }

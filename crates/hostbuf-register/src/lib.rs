@@ -3,7 +3,7 @@
 //! | concept | type | description |
 //! | --- | --- | --- |
 //! | range, rights | [`Span`], [`Access`] | addresses of this process; the access that a device gets |
-//! | device | [`Registrar`] | registers and deregisters memory: [`Mlock`], [`CudaHost`] (feature `cuda`), `Verbs` (feature `rdma`); [`Device`] selects one by name |
+//! | device | [`Registrar`] | registers and deregisters memory: [`Mlock`], `CudaHost` (feature `cuda`), `Verbs` (feature `rdma`); [`Device`] selects one by name |
 //! | proof | [`Registration`] | the range is registered as long as this object lives |
 //! | cache | [`RegistrationCache`] | finds registrations by address, within a hard [`Budget`] |
 //! | hold | [`Lease`] | keeps a registration alive while it is used |
@@ -104,11 +104,13 @@ mod device_list;
 mod environment;
 pub mod error;
 mod lock_counts;
+mod memory;
 mod mlock;
 mod monitor;
 pub mod own_ranges;
 mod pinned;
 mod poison;
+mod properties;
 mod registrar;
 mod span;
 #[cfg(any(test, feature = "testing"))]
@@ -123,10 +125,12 @@ pub use device::{Device, DeviceHandle, DeviceKey, DeviceName};
 pub use device_list::{DeviceList, ListedDevice};
 pub use error::{Error, Result};
 pub use hostbuf_memory::NoSpace;
+pub use memory::{DeviceRange, DmaBuf, InvalidMemory, Memory};
 pub use mlock::Mlock;
 pub use monitor::MonitorMode;
 pub use pinned::{Pinned, PinnedAlloc};
-pub use registrar::{Overlap, Probe, Registrar, Registration};
+pub use properties::{Overlap, RegistrarProperties};
+pub use registrar::{Probe, Registrar, Registration};
 pub use span::{Access, InvalidSpan, Span};
 #[cfg(feature = "rdma")]
 pub use verbs::{Verbs, VerbsHandle, VerbsKey};

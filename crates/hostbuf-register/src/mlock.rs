@@ -7,12 +7,14 @@ use std::sync::Mutex;
 
 use crate::error::{Bytes, Error, Result};
 use crate::lock_counts::LockCounts;
+use crate::memory::Memory;
 use crate::poison::IgnorePoison;
-use crate::registrar::{Overlap, Probe, Registrar};
+use crate::properties::{Overlap, RegistrarProperties};
+use crate::registrar::{Probe, Registrar};
 use crate::span::{Access, Span};
 use hostbuf_os::fork_guard::ForkGuard;
 use hostbuf_os::maps::{self, RangeAccess};
-use hostbuf_os::{memlock, memory};
+use hostbuf_os::memlock;
 
 /// The largest number of pages that are unlocked one by one. For more pages, reading
 /// `/proc/self/maps` is faster.
@@ -72,7 +74,7 @@ impl Mlock {
     /// Makes the registrar of this process. Two of them would unlock each other's pages.
     #[must_use]
     pub fn new() -> Mlock {
-        let page = memory::page_size() as usize;
+        let page = hostbuf_os::memory::page_size() as usize;
         Mlock { page, fork_guard: ForkGuard::current(), locked: Mutex::default() }
     }
 
@@ -87,7 +89,13 @@ impl Mlock {
     }
 
     fn failed(&self, span: Span, access: Access, why: impl Into<String>, source: io::Error) -> Error {
-        Error::Registration { device: self.name(), span, access, why: why.into(), source: Some(source) }
+        Error::Registration {
+            device: self.name(),
+            memory: span.into(),
+            access,
+            why: why.into(),
+            source: Some(source),
+        }
     }
 
     /// Unlocks the mapped parts of `span`, also those after holes. The kernel has unlocked unmapped
@@ -153,21 +161,18 @@ impl Registrar for Mlock {
         "mlock".into()
     }
 
-    fn overlap(&self) -> Overlap {
-        Overlap::Free
-    }
-
-    fn footprint(&self, span: Span) -> usize {
-        span.pages(self.page).len()
+    fn properties(&self) -> RegistrarProperties {
+        RegistrarProperties::new(Overlap::Free).granularity(self.page)
     }
 
     fn key(&self, (): &()) {}
 
-    fn register(&self, span: Span, access: Access) -> Result<()> {
+    fn register(&self, memory: &Memory, access: Access) -> Result<()> {
         // In a child, a thread that exists only in the parent may hold the lock.
         if !self.fork_guard.is_current() {
             return Err(Error::Forked);
         }
+        let span = memory.require_host(|| self.name())?;
         let whole = span.pages(self.page);
         // Held across the system calls, so that the count and the kernel's state change together.
         // No lock of the cache is held here.
@@ -190,10 +195,11 @@ impl Registrar for Mlock {
         Ok(())
     }
 
-    fn deregister(&self, span: Span, (): ()) -> Result<()> {
+    fn deregister(&self, memory: &Memory, (): ()) -> Result<()> {
         if !self.fork_guard.is_current() {
             return Ok(());
         }
+        let span = memory.require_host(|| self.name())?;
         let mut locked = self.locked.lock().ignore_poison();
         let mut result = Ok(());
         for run in locked.remove(span.pages(self.page)) {

@@ -66,6 +66,8 @@ pub struct PinnedAlloc<R: Registrar> {
 /// The state that an allocator shares with its blocks.
 struct Shared<R: Registrar> {
     fork_guard: ForkGuard,
+    /// The maximum length of a slab: [`MAX_SLAB`], or less if the device registers less at once.
+    max_slab: usize,
     /// The lock is not held while memory is mapped or registered, which may take long.
     state: Mutex<AllocatorState<R>>,
     /// Signals that a new slab is complete or has failed.
@@ -81,7 +83,7 @@ struct AllocatorState<R: Registrar> {
     reserved: usize,
     /// The space for further blocks in each slab that is being made.
     upcoming: Vec<usize>,
-    /// The maximum length of the next slab: less than [`MAX_SLAB`] after a slab had no room.
+    /// The maximum length of the next slab: less than that of all slabs after one had no room.
     max_slab: usize,
 }
 
@@ -211,7 +213,7 @@ impl<'a, R: Registrar> Growth<'a, R> {
         let this = ManuallyDrop::new(self);
         let mut state = this.shared.lock();
         this.unreserve(&mut state);
-        state.max_slab = MAX_SLAB.min(state.max_slab * 2);
+        state.max_slab = this.shared.max_slab.min(state.max_slab * 2);
         state.registered += slab.length;
         state.slabs.push(slab);
         let index = state.slabs.len() - 1;
@@ -230,16 +232,18 @@ impl<R: Registrar> PinnedAlloc<R> {
     /// allocation registers the first slab.
     #[must_use]
     pub fn new(registrar: Arc<R>, access: Access, limit: usize) -> PinnedAlloc<R> {
+        let page = memory::page_size() as usize;
+        let max_slab = (registrar.properties().longest / page * page).clamp(page, MAX_SLAB);
         let state = AllocatorState {
             slabs: Vec::new(),
             free: BTreeMap::new(),
             registered: 0,
             reserved: 0,
             upcoming: Vec::new(),
-            max_slab: MAX_SLAB,
+            max_slab,
         };
         let (fork_guard, grown) = (ForkGuard::current(), Condvar::new());
-        let shared = Arc::new(Shared { fork_guard, state: Mutex::new(state), grown });
+        let shared = Arc::new(Shared { fork_guard, max_slab, state: Mutex::new(state), grown });
         PinnedAlloc { registrar, access, limit, shared }
     }
 
@@ -358,9 +362,12 @@ impl<R: Registrar> Pinned<R> {
     }
 
     /// Returns the registered range that contains the block.
+    ///
+    /// # Panics
+    /// Never: a slab is host memory.
     #[must_use]
     pub fn registered(&self) -> Span {
-        self.registration.span()
+        self.registration.span().expect("a slab is host memory")
     }
 }
 

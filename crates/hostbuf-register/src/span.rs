@@ -35,7 +35,7 @@ impl Span {
     /// Returns the first address.
     #[must_use]
     #[inline]
-    pub fn start(self) -> usize {
+    pub const fn start(self) -> usize {
         self.start
     }
 
@@ -43,14 +43,14 @@ impl Span {
     #[must_use]
     #[allow(clippy::len_without_is_empty, reason = "a span has at least one byte")]
     #[inline]
-    pub fn len(self) -> usize {
+    pub const fn len(self) -> usize {
         self.length
     }
 
     /// Returns the address after the last byte.
     #[must_use]
     #[inline]
-    pub fn end(self) -> usize {
+    pub const fn end(self) -> usize {
         self.start + self.length
     }
 

@@ -20,7 +20,9 @@ use std::sync::Arc;
 use ibverbs_sys as ffi;
 
 use crate::error::{Error, Result};
-use crate::registrar::{Overlap, Probe, Registrar};
+use crate::memory::Memory;
+use crate::properties::{Overlap, RegistrarProperties};
+use crate::registrar::{Probe, Registrar};
 use crate::span::{Access, Span};
 use hostbuf_os::fork_guard::ForkGuard;
 use hostbuf_os::{kernel, memory};
@@ -47,6 +49,8 @@ const READS_SHARED: (u32, u32) = (6, 2);
 pub struct Verbs {
     domain: Arc<ProtectionDomain>,
     page: usize,
+    /// The longest memory region of the device, in bytes.
+    longest: usize,
 }
 
 /// A memory region with its keys. Dropping it in the process that made it deregisters the memory.
@@ -147,7 +151,8 @@ impl Verbs {
         };
         let domain =
             Arc::new(ProtectionDomain { name, context, protection, fork_guard: ForkGuard::current() });
-        Ok(Verbs { domain, page: memory::page_size() as usize })
+        let longest = domain.longest_region().unwrap_or(usize::MAX);
+        Ok(Verbs { domain, page: memory::page_size() as usize, longest })
     }
 
     /// Returns the `ibv_context` of the device, for completion queues. It stays open until this and
@@ -167,7 +172,7 @@ impl Verbs {
     }
 
     fn failed(&self, span: Span, access: Access, why: impl Into<String>, source: Option<io::Error>) -> Error {
-        Error::Registration { device: self.name(), span, access, why: why.into(), source }
+        Error::Registration { device: self.name(), memory: span.into(), access, why: why.into(), source }
     }
 }
 
@@ -179,19 +184,17 @@ impl Registrar for Verbs {
         self.domain.name.clone()
     }
 
-    fn overlap(&self) -> Overlap {
-        Overlap::Free
-    }
-
-    fn footprint(&self, span: Span) -> usize {
-        span.pages(self.page).len()
+    fn properties(&self) -> RegistrarProperties {
+        RegistrarProperties::new(Overlap::Free).granularity(self.page).longest(self.longest)
     }
 
     fn key(&self, handle: &VerbsHandle) -> VerbsKey {
         VerbsKey { lkey: handle.local, rkey: handle.remote }
     }
 
-    fn register(&self, span: Span, access: Access) -> Result<VerbsHandle> {
+    fn register(&self, memory: &Memory, access: Access) -> Result<VerbsHandle> {
+        // dma-bufs (ibv_reg_dmabuf_mr) stay unsupported until they have been tried on a device.
+        let span = memory.require_host(|| self.name())?;
         if !self.domain.fork_guard.is_current() {
             let why = "this process was forked from the one that opened the device: open it here";
             return Err(self.failed(span, access, why, None));
@@ -209,7 +212,8 @@ impl Registrar for Verbs {
         Ok(VerbsHandle { region, local, remote, domain: self.domain.clone() })
     }
 
-    fn deregister(&self, span: Span, handle: VerbsHandle) -> Result<()> {
+    fn deregister(&self, memory: &Memory, handle: VerbsHandle) -> Result<()> {
+        let span = memory.require_host(|| self.name())?;
         handle.end().map_err(|source| {
             let why = "the memory region cannot be deregistered and stays pinned until the device is closed";
             self.failed(span, Access::READ, why, Some(source))
@@ -279,6 +283,18 @@ impl fmt::Debug for VerbsHandle {
         shown.field("device", &self.domain.name);
         shown.field("lkey", &format_args!("{:#x}", self.local));
         shown.field("rkey", &format_args!("{:#x}", self.remote)).finish_non_exhaustive()
+    }
+}
+
+impl ProtectionDomain {
+    /// Returns the length of the longest memory region of the device, in bytes, if the device
+    /// reports it.
+    fn longest_region(&self) -> Option<usize> {
+        let mut attributes = ffi::ibv_device_attr::default();
+        // SAFETY: the context is open, and the call writes the attributes.
+        let code = unsafe { ffi::ibv_query_device(self.context.as_ptr(), &raw mut attributes) };
+        (code == 0 && attributes.max_mr_size > 0)
+            .then(|| usize::try_from(attributes.max_mr_size).unwrap_or(usize::MAX))
     }
 }
 

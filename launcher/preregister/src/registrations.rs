@@ -65,7 +65,7 @@ fn records(registration: &Registration<Device>) -> Vec<RegistrationRecord> {
         ..RegistrationRecord::default()
     };
     match registration.handle() {
-        DeviceHandle::Mlock => vec![whole(registration.span())],
+        DeviceHandle::Mlock => registration.span().map(whole).into_iter().collect(),
         #[cfg(feature = "cuda")]
         DeviceHandle::Cuda(handle) => {
             let part = |chunk: &hostbuf::register::CudaChunk| RegistrationRecord {
@@ -78,12 +78,13 @@ fn records(registration: &Registration<Device>) -> Vec<RegistrationRecord> {
         DeviceHandle::Rdma(handle) => {
             let key = registration.key();
             let region = handle.as_ptr().as_ptr().cast();
-            vec![RegistrationRecord {
+            let part = |span| RegistrationRecord {
                 local_key: key.lkey,
                 remote_key: key.rkey,
                 region,
-                ..whole(registration.span())
-            }]
+                ..whole(span)
+            };
+            registration.span().map(part).into_iter().collect()
         }
     }
 }

@@ -50,7 +50,7 @@ impl FabricState {
     }
 
     pub(crate) fn scratch(&self) -> LocalSegment {
-        let span = self.scratch.span();
+        let span = self.scratch.span().expect("the scratch word is host memory");
         LocalSegment { address: span.start(), length: span.len() as u32, lkey: self.scratch.handle().lkey() }
     }
 }

@@ -159,7 +159,7 @@ mod tests {
     use super::*;
     use crate::cache::budget::Budget;
     use crate::monitor::MonitorMode;
-    use crate::registrar::Overlap;
+    use crate::properties::Overlap;
     use crate::testing::fake::Fake;
 
     /// A batch in quiet memory must not look like one in memory that changes: it would wait for the

@@ -3,44 +3,69 @@
 use std::sync::Arc;
 
 use super::reserve::Reserved;
-use crate::error::Result;
-use crate::registrar::{Overlap, Registrar};
-use crate::span::Span;
+use crate::error::{Error, Result};
+use crate::memory::Memory;
+use crate::properties::{Overlap, RegistrarProperties};
+use crate::registrar::Registrar;
+use crate::span::{Access, Span};
+use hostbuf_os::Bytes;
 
 /// A registrar that cannot register while the cache's lock is held:
 /// [`register`](CacheRegistrar::register) takes the proof that it has been released.
-pub(super) struct CacheRegistrar<R>(Arc<R>);
+pub(super) struct CacheRegistrar<R> {
+    registrar: Arc<R>,
+    /// A copy, so that the cache does not call foreign code under its lock.
+    properties: RegistrarProperties,
+}
 
 impl<R: Registrar> CacheRegistrar<R> {
     /// Wraps a registrar.
-    pub(super) fn new(registrar: Arc<R>) -> CacheRegistrar<R> {
-        CacheRegistrar(registrar)
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for invalid properties.
+    pub(super) fn new(registrar: Arc<R>) -> Result<CacheRegistrar<R>> {
+        let properties = registrar.properties().check(&registrar.name())?;
+        Ok(CacheRegistrar { registrar, properties })
     }
 
     /// Returns the registrar for its owner, the user of the cache.
     pub(super) fn of_user(&self) -> &Arc<R> {
-        &self.0
+        &self.registrar
     }
 
     /// Returns the name of the device.
     pub(super) fn name(&self) -> String {
-        self.0.name()
+        self.registrar.name()
     }
 
     /// Returns whether the device supports overlapping registrations.
     pub(super) fn allows_overlap(&self) -> bool {
-        self.0.overlap() == Overlap::Free
+        self.properties.overlap == Overlap::Free
     }
 
     /// Returns the number of bytes that the device pins for `span`.
     pub(super) fn footprint(&self, span: Span) -> usize {
-        self.0.footprint(span)
+        self.properties.footprint(span)
+    }
+
+    /// Returns whether the device registers ranges as long as `span`.
+    #[inline]
+    pub(super) fn is_short_enough(&self, span: Span) -> bool {
+        span.len() <= self.properties.longest
+    }
+
+    /// Makes the error for a request that is longer than the longest range of the device.
+    #[cold]
+    pub(super) fn too_long(&self, span: Span, access: Access) -> Error {
+        let longest = Bytes(self.properties.longest as u64);
+        let why = format!("the device registers at most {longest} at once: request shorter ranges");
+        Error::Registration { device: self.name(), memory: span.into(), access, why, source: None }
     }
 
     /// Returns the key of a registration.
     #[inline]
     pub(super) fn key(&self, handle: &R::Handle) -> R::Key {
-        self.0.key(handle)
+        self.registrar.key(handle)
     }
 
     /// Registers the range of a reserved slot with the device.
@@ -48,7 +73,7 @@ impl<R: Registrar> CacheRegistrar<R> {
     /// # Errors
     /// As [`Registrar::register`].
     pub(super) fn register(&self, reserved: &Reserved<'_, R::Handle>) -> Result<R::Handle> {
-        self.0.register(reserved.span(), reserved.access())
+        self.registrar.register(&Memory::Host(reserved.span()), reserved.access())
     }
 
     /// Ends a registration.
@@ -56,6 +81,6 @@ impl<R: Registrar> CacheRegistrar<R> {
     /// # Errors
     /// As [`Registrar::deregister`].
     pub(super) fn deregister(&self, span: Span, handle: R::Handle) -> Result<()> {
-        self.0.deregister(span, handle)
+        self.registrar.deregister(&Memory::Host(span), handle)
     }
 }

@@ -29,7 +29,8 @@ pub(super) fn deregister<R: Registrar>(shared: &CacheShared<R>, slot: u32) -> Re
     let asked = catch_unwind(AssertUnwindSafe(|| shared.registrar.deregister(here.span(), handle)));
     let result = asked.unwrap_or_else(|_| {
         let (device, why) = (shared.registrar.name(), PANICKED.into());
-        Err(Error::Registration { device, span: here.span(), access: here.access(), why, source: None })
+        let (memory, access) = (here.span().into(), here.access());
+        Err(Error::Registration { device, memory, access, why, source: None })
     });
     deregistering.done = result.is_ok();
     deregistering.why = result.as_ref().err().map(reason);
@@ -123,7 +124,7 @@ pub(super) fn check_leaks<R: Registrar>(shared: &CacheShared<R>, span: Span, lea
     drop(state);
     let device = shared.registrar.name();
     let why = why.as_deref().unwrap_or(PANICKED).to_owned();
-    Err(Error::Registration { device, span, access, why, source: None })
+    Err(Error::Registration { device, memory: span.into(), access, why, source: None })
 }
 
 /// Retains the memory of registrations that leases hold which the program has forgotten.

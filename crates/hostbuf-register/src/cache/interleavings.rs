@@ -26,7 +26,7 @@ use super::range_table::{Lookup, RangeTable};
 use super::shared::CacheShared;
 use super::sync::without_fences;
 use super::wait::WaitMode;
-use crate::registrar::Overlap;
+use crate::properties::Overlap;
 use crate::span::{Access, Span};
 use crate::testing::fake::Fake;
 

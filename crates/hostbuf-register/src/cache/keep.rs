@@ -47,7 +47,7 @@ pub(super) fn keep<R: Registrar>(shared: &CacheShared<R>, span: Span, access: Ac
             }
         };
         let (device, why) = (shared.registrar.name(), why.to_owned());
-        return Err(Error::Registration { device, span, access, why, source: None });
+        return Err(Error::Registration { device, memory: span.into(), access, why, source: None });
     }
 }
 

@@ -62,6 +62,9 @@ pub(super) fn miss<R: Registrar>(
     if !shared.fork_guard.is_current() {
         return Err(Error::Forked);
     }
+    if !shared.registrar.is_short_enough(span) {
+        return Err(shared.registrar.too_long(span, access));
+    }
     // The thread's counters are allocated now, since that must not happen with the lock.
     let _ = shared.counts.of_thread();
     let slot = Miss::new(shared, span, access, wait).run()?;
@@ -368,7 +371,8 @@ impl<'a, R: Registrar> Miss<'a, R> {
         let shared = self.shared;
         let whole = origin.room().filter(|_| !self.exact).map_or(self.span, |room| {
             let grown = grown_range(&state, &shared.slots, self.span, self.access, room, self.replaced);
-            let fits = shared.registrar.footprint(grown) <= state.usage.bytes_left();
+            let fits = shared.registrar.footprint(grown) <= state.usage.bytes_left()
+                && shared.registrar.is_short_enough(grown);
             let is_free =
                 || shared.registrar.allows_overlap() || state.conflicting(&shared.slots, grown).is_none();
             if fits && is_free() { grown } else { self.span }

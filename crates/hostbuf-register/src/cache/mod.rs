@@ -96,11 +96,11 @@ impl<R: Registrar> RegistrationCache<R> {
     /// for its leases only, and a warning gives the reason.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) for a budget without room, and when 256 caches
-    /// with the strict monitor are alive; [`Error::Os`](crate::Error::Os) when there is no memory
-    /// or no thread to be had; with [`MonitorMode::Required`] also
-    /// [`Error::OtherCopy`](crate::Error::OtherCopy) or
-    /// [`Error::Unsupported`](crate::Error::Unsupported) when there is no monitor.
+    /// [`Error::Invalid`](crate::Error::Invalid) for a budget without room, for invalid properties
+    /// of the registrar, and if 256 caches with the strict monitor are alive;
+    /// [`Error::Os`](crate::Error::Os) if the host has no memory or no thread left; with
+    /// [`MonitorMode::Required`] also [`Error::OtherCopy`](crate::Error::OtherCopy) or
+    /// [`Error::Unsupported`](crate::Error::Unsupported) if there is no monitor.
     pub fn new(registrar: Arc<R>, budget: Budget, monitor: MonitorMode) -> Result<RegistrationCache<R>> {
         let budget = budget.check()?;
         let shared = Arc::new(CacheShared::new(registrar, budget, monitor.watch()?)?);

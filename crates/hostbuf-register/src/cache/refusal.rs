@@ -49,6 +49,6 @@ impl MissRefusal {
                  that range first"
             ),
         };
-        Error::Registration { device, span, access, why, source: None }
+        Error::Registration { device, memory: span.into(), access, why, source: None }
     }
 }

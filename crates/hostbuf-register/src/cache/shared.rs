@@ -35,7 +35,8 @@ impl<R: Registrar> CacheShared<R> {
     /// of each thread.
     ///
     /// # Errors
-    /// [`Error::Os`] if there is no memory.
+    /// [`Error::Os`] if there is no memory; [`Error::Invalid`] for invalid properties of the
+    /// registrar.
     pub(super) fn new(
         registrar: Arc<R>,
         budget: Budget,
@@ -43,7 +44,7 @@ impl<R: Registrar> CacheShared<R> {
     ) -> Result<CacheShared<R>> {
         let no_memory = || Error::os("allocating the table of a registration cache");
         Ok(CacheShared {
-            registrar: CacheRegistrar::new(registrar),
+            registrar: CacheRegistrar::new(registrar)?,
             slots: Slots::new(budget.regions).map_err(no_memory())?,
             counts: LeaseCounts::new(budget.regions).map_err(no_memory())?,
             waiters: AtomicUsize::new(0),

@@ -11,7 +11,7 @@ use super::lease::Lease;
 use super::shared::CacheShared;
 use super::slot::VERSION_BITS;
 use super::wait::WaitMode;
-use crate::registrar::Overlap;
+use crate::properties::Overlap;
 use crate::span::{Access, Span};
 use crate::testing::fake::Fake;
 

@@ -17,7 +17,9 @@ use std::ptr::null_mut;
 use cudarc::driver::sys::{self, CUresult as Known};
 
 use crate::error::{Error, Result};
-use crate::registrar::{Overlap, Probe, Registrar};
+use crate::memory::Memory;
+use crate::properties::{Overlap, RegistrarProperties};
+use crate::registrar::{Probe, Registrar};
 use crate::span::{Access, Span};
 use driver::{Code, Driver};
 use hostbuf_os::fork_guard::ForkGuard;
@@ -211,7 +213,7 @@ impl CudaHost {
 
     fn refused(&self, span: Span, access: Access, why: String, errno: Option<i32>) -> Error {
         let source = errno.map(io::Error::from_raw_os_error);
-        Error::Registration { device: self.name(), span, access, why, source }
+        Error::Registration { device: self.name(), memory: span.into(), access, why, source }
     }
 
     fn failed(&self, span: Span, access: Access, doing: &str, code: Code) -> Error {
@@ -302,19 +304,16 @@ impl Registrar for CudaHost {
         if self.registers_read_only() { self.name() } else { format!("{} (no read-only)", self.name()) }
     }
 
-    fn overlap(&self) -> Overlap {
-        Overlap::Refused
-    }
-
-    fn footprint(&self, span: Span) -> usize {
-        span.pages(self.page).len()
+    fn properties(&self) -> RegistrarProperties {
+        RegistrarProperties::new(Overlap::Refused).granularity(self.page)
     }
 
     fn key(&self, handle: &CudaHandle) -> u64 {
         handle.chunks.first().map_or(0, |chunk| chunk.device)
     }
 
-    fn register(&self, span: Span, access: Access) -> Result<CudaHandle> {
+    fn register(&self, memory: &Memory, access: Access) -> Result<CudaHandle> {
+        let span = memory.require_host(|| self.name())?;
         if !self.fork_guard.is_current() {
             let why = "CUDA does not work in a forked child: make a CudaHost in a process whose parent has not used CUDA before the fork";
             return Err(self.refused(span, access, why.into(), None));
@@ -356,7 +355,8 @@ impl Registrar for CudaHost {
         }
     }
 
-    fn deregister(&self, span: Span, handle: CudaHandle) -> Result<()> {
+    fn deregister(&self, memory: &Memory, handle: CudaHandle) -> Result<()> {
+        let span = memory.require_host(|| self.name())?;
         let failed = |doing, code| self.failed(span, handle.access, doing, code);
         let _current = match Current::of(self.driver, self.context) {
             Ok(current) => current,
