@@ -10,6 +10,7 @@ use std::time::Instant;
 use cudarc::driver::sys;
 use hostbuf::job::Solo;
 use hostbuf::register::Error;
+use hostbuf::register::testing::contract;
 use hostbuf::register::{
     Access, Budget, CudaHost, MonitorMode, Registrar, Registration, RegistrationCache, Span,
 };
@@ -17,7 +18,6 @@ use hostbuf::{BufferOptions, HostBuffer, Pages, Proof};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
 
-use crate::contract;
 use crate::memory::{Area, PAGE};
 use crate::span;
 use copies::{Device, ok};
@@ -52,9 +52,7 @@ fn probe_describes_the_gpu() {
 #[test]
 #[ignore = "needs a GPU"]
 fn cuda_keeps_the_contract() {
-    let gpu = gpu();
-    contract::contract(gpu.clone());
-    contract::unmapped(&gpu);
+    contract::check(|| CudaHost::new(0).expect("a GPU"));
 }
 
 #[test]

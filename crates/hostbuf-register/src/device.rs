@@ -148,7 +148,7 @@ impl Device {
     ///
     /// # Errors
     /// [`Error::Unsupported`] if this build or this host does not support the device, and the
-    /// errors of the device's constructor: [`CudaHost::new`], `Verbs::open`.
+    /// errors of the constructor: `CudaHost::new`, `Verbs::open`.
     pub fn open(name: &DeviceName) -> Result<Device> {
         match name {
             DeviceName::Mlock => Ok(Device::Mlock(Mlock::new())),

@@ -1,6 +1,7 @@
 //! Devices for tests: a registrar whose calls fail or wait on request, and queue pairs that write
 //! through a registration.
 
+pub mod contract;
 pub mod fake;
 #[cfg(feature = "rdma")]
 pub mod loopback;
