@@ -71,7 +71,7 @@ impl Device {
     #[new]
     fn open(py: Python<'_>, name: &str) -> PyResult<Device> {
         let name: DeviceName = name.parse().map_err(|error| raised(py, error))?;
-        let device = outside(py, || library::Device::open(&name))?;
+        let device = outside(py, || name.open())?;
         Ok(Device { device: Arc::new(device) })
     }
 

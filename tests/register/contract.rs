@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use hostbuf::register::testing::contract::{self, Contract, ContractReport, Promise};
 use hostbuf::register::testing::fake::Fake;
 use hostbuf::register::{
-    Access, DeviceRange, DmaBuf, Error, Memory, Mlock, Overlap, Probe, Registrar, RegistrarProperties,
-    Result, Span,
+    Access, DeviceName, DeviceRange, DmaBuf, Error, Memory, Mlock, Overlap, Probe, Registrar,
+    RegistrarProperties, Result, Span,
 };
 use hostbuf_os::maps::{self, RangeAccess};
 use hostbuf_os::memlock;
@@ -107,6 +107,8 @@ fn mlock_keeps_the_contract() {
         return skip(&format!("page-locking: {why}"));
     }
     contract::check(Mlock::new);
+    // The same device, selected by name.
+    contract::check(|| "mlock".parse::<DeviceName>().expect("a name").open().expect("it is there"));
     let report = Contract::new(Mlock::new).pinned(|_| memlock::locked() as usize).run();
     assert!(report.unwrap_or_else(|violation| panic!("{violation}")).unchecked.is_empty());
 }

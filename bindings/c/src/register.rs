@@ -111,7 +111,7 @@ pub unsafe extern "C" fn hostbuf_device_open(
         let to = output(to, "to", null_mut())?;
         // SAFETY: by the contract of this function.
         let name = unsafe { text(device, "device") }?;
-        let device = Arc::new(Device::open(&name.parse()?)?);
+        let device = Arc::new(name.parse::<DeviceName>()?.open()?);
         *to = Box::into_raw(Box::new(hostbuf_device { device }));
         Ok(())
     })

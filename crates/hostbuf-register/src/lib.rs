@@ -3,7 +3,7 @@
 //! | concept | type | description |
 //! | --- | --- | --- |
 //! | range, rights | [`Span`], [`Access`] | addresses of this process; the access that a device gets |
-//! | device | [`Registrar`] | registers and deregisters memory: [`Mlock`], `CudaHost` (feature `cuda`), `Verbs` (feature `rdma`); [`Device`] selects one by name |
+//! | device | [`Registrar`] | registers and deregisters memory: [`Mlock`], `CudaHost` (feature `cuda`), `Verbs` (feature `rdma`); [`DeviceName`] selects one by name |
 //! | proof | [`Registration`] | the range is registered as long as this object lives |
 //! | cache | [`RegistrationCache`] | finds registrations by address, within a hard [`Budget`] |
 //! | hold | [`Lease`] | keeps a registration alive while it is used |
@@ -99,8 +99,7 @@
 mod cache;
 #[cfg(feature = "cuda")]
 mod cuda;
-mod device;
-mod device_list;
+mod devices;
 mod environment;
 pub mod error;
 mod lock_counts;
@@ -121,8 +120,10 @@ mod verbs;
 pub use cache::{Budget, Lease, RegistrationCache, Stats};
 #[cfg(feature = "cuda")]
 pub use cuda::{CudaChunk, CudaHandle, CudaHost};
-pub use device::{Device, DeviceHandle, DeviceKey, DeviceName};
-pub use device_list::{DeviceList, ListedDevice};
+pub use devices::{
+    Device, DeviceCheck, DeviceHandle, DeviceKey, DeviceList, DeviceName, DeviceObjects, DevicePart,
+    ListedDevice, SystemLibrary,
+};
 pub use error::{Error, Result};
 pub use hostbuf_memory::NoSpace;
 pub use memory::{DeviceRange, DmaBuf, InvalidMemory, Memory};

@@ -10,7 +10,7 @@
 
 #![allow(unsafe_code)]
 
-use std::ffi::CStr;
+use std::ffi::{CStr, c_void};
 use std::fmt;
 use std::io;
 use std::mem::ManuallyDrop;
@@ -41,7 +41,8 @@ const READS_SHARED: (u32, u32) = (6, 2);
 /// [`Access::READ`] or [`Access::REMOTE_READ`] before it is frozen, and hold the registration; the
 /// kernel then does not seal the buffer (`Proof::Weaker`).
 ///
-/// The raw pointers have the types of the crate `ibverbs-sys`, version 0.3.
+/// The raw pointers have no type, so that any binding of libibverbs can use them: cast them to its
+/// types.
 ///
 /// The kernel charges each registration against the limit of locked memory (`ulimit -l`), even if
 /// its pages are registered already.
@@ -159,16 +160,16 @@ impl Verbs {
     /// all its registrations are dropped.
     #[doc(alias = "ibv_context")]
     #[must_use]
-    pub fn context(&self) -> NonNull<ffi::ibv_context> {
-        self.domain.context
+    pub fn context(&self) -> NonNull<c_void> {
+        self.domain.context.cast()
     }
 
     /// Returns the `ibv_pd` of all registrations, for queue pairs. Destroy the queue pairs before
     /// this and its registrations are dropped.
     #[doc(alias = "ibv_pd")]
     #[must_use]
-    pub fn protection_domain(&self) -> NonNull<ffi::ibv_pd> {
-        self.domain.protection
+    pub fn protection_domain(&self) -> NonNull<c_void> {
+        self.domain.protection.cast()
     }
 
     fn failed(&self, span: Span, access: Access, why: impl Into<String>, source: Option<io::Error>) -> Error {
@@ -243,8 +244,8 @@ impl VerbsHandle {
     /// Returns the `ibv_mr`, for direct calls of libibverbs. The handle deregisters it; do not
     /// deregister it by other means.
     #[must_use]
-    pub fn as_ptr(&self) -> NonNull<ffi::ibv_mr> {
-        self.region
+    pub fn as_ptr(&self) -> NonNull<c_void> {
+        self.region.cast()
     }
 
     fn end(self) -> io::Result<()> {

@@ -9,14 +9,13 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-use hostbuf::register::DeviceName;
+use hostbuf::register::{DeviceList, ListedDevice};
 use hostbuf::{Error, Result};
 
 use crate::elf::Elf;
 use crate::installation;
 use crate::preload_file::can_be_named;
 use crate::program::Program;
-use hostbuf::register::{DeviceList, ListedDevice};
 
 /// The name of the object for page-locking and GPUs.
 pub(crate) const PLAIN: &str = "libhostbuf_register.so";
@@ -61,32 +60,48 @@ pub(crate) fn find(devices: &DeviceList, program: &Program) -> Result<Option<Pre
 /// [`Error::Unsupported`] with the remedy.
 pub(crate) fn check(devices: &DeviceList) -> Result<()> {
     let needed = devices.0.iter().filter(|d| !d.optional);
-    let rdma = needed.filter(|d| matches!(d.name, DeviceName::Rdma(_))).count() > 0;
-    place(if rdma { WITH_RDMA } else { PLAIN }).map(drop)
+    let needs_library = needed.filter(|device| needs_library(device)).count() > 0;
+    place(if needs_library { WITH_RDMA } else { PLAIN }).map(drop)
 }
 
 /// Returns the object for `devices`, and those of them that are available.
 fn choose(devices: &DeviceList) -> Result<(PathBuf, DeviceList)> {
-    let is_rdma = |device: &ListedDevice| matches!(device.name, DeviceName::Rdma(_));
-    let Some(rdma) = devices.0.iter().find(|d| is_rdma(d)) else {
+    if !devices.0.iter().any(needs_library) {
         return Ok((place(PLAIN)?, devices.clone()));
-    };
+    }
     let found = place(WITH_RDMA).and_then(|object| {
-        let verbs = has_library(c"libibverbs.so.1");
-        verbs.then_some(object).ok_or_else(|| Error::Unsupported {
-            what: format!("--register {}", rdma.name),
-            why: "libibverbs.so.1 is not found: install libibverbs1 and ibverbs-providers (or rdma-core)"
-                .into(),
-        })
+        devices.0.iter().try_for_each(expect_library)?;
+        Ok(object)
     });
     match found {
         Ok(object) => Ok((object, devices.clone())),
-        Err(_) if devices.0.iter().filter(|d| is_rdma(d)).all(|d| d.optional) => {
-            let rest: Vec<ListedDevice> = devices.0.iter().filter(|d| !is_rdma(d)).cloned().collect();
+        Err(_) if devices.0.iter().filter(|d| needs_library(d)).all(|d| d.optional) => {
+            let rest: Vec<ListedDevice> = devices.0.iter().filter(|d| !needs_library(d)).cloned().collect();
             let object = if rest.is_empty() { PathBuf::new() } else { place(PLAIN)? };
             Ok((object, DeviceList(rest)))
         }
         Err(error) => Err(error),
+    }
+}
+
+/// Returns whether a device needs a library that the object for page-locking and GPUs is not linked
+/// with.
+fn needs_library(device: &ListedDevice) -> bool {
+    device.name.library().is_some()
+}
+
+/// Checks that this host has the library that a device needs.
+///
+/// # Errors
+/// [`Error::Unsupported`] with the packages.
+fn expect_library(device: &ListedDevice) -> Result<()> {
+    match device.name.library().filter(|library| !has_library(library.soname)) {
+        None => Ok(()),
+        Some(library) => {
+            let (soname, packages) = (library.soname.to_string_lossy(), library.packages);
+            let why = format!("{soname} is not found: install {packages}");
+            Err(Error::Unsupported { what: format!("--register {}", device.name), why })
+        }
     }
 }
 

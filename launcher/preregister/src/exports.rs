@@ -3,7 +3,7 @@
 
 use std::ffi::{c_char, c_int};
 
-use hostbuf::register::{Mlock, Probe, Span};
+use hostbuf::register::{DeviceName, Probe, Span};
 use hostbuf::sized_struct::Output;
 use hostbuf_os::process;
 
@@ -78,15 +78,9 @@ pub unsafe extern "C" fn hostbuf_registered_probe(text: *mut c_char, room: usize
 }
 
 fn probe() -> String {
-    let line = |kind: &str, probe: Probe| match probe {
-        Probe::Ready(what) => format!("{kind} ready {what}\n"),
-        Probe::Missing(why) => format!("{kind} missing {why}\n"),
+    let line = |name: DeviceName| match name.probe() {
+        Probe::Ready(what) => format!("{name} ready {what}\n"),
+        Probe::Missing(why) => format!("{name} missing {why}\n"),
     };
-    #[allow(unused_mut, reason = "a build without features does not change it")]
-    let mut text = line("mlock", Mlock::probe());
-    #[cfg(feature = "cuda")]
-    text.push_str(&line("cuda", hostbuf::register::CudaHost::probe()));
-    #[cfg(feature = "rdma")]
-    text.push_str(&line("rdma", hostbuf::register::Verbs::probe()));
-    text
+    DeviceName::all().filter(DeviceName::is_built).map(line).collect()
 }

@@ -1,7 +1,6 @@
 //! The C structure that describes a registration.
 
 use std::ffi::{c_char, c_int, c_void};
-use std::ptr::null_mut;
 
 use hostbuf::sized_struct::SizedStruct;
 
@@ -20,24 +19,6 @@ pub struct RegistrationRecord {
     pub(crate) protection_domain: *mut c_void,
     pub(crate) region: *mut c_void,
     pub(crate) device_address: u64,
-}
-
-impl Default for RegistrationRecord {
-    fn default() -> RegistrationRecord {
-        RegistrationRecord {
-            struct_size: size_of::<RegistrationRecord>(),
-            device: std::ptr::null(),
-            address: null_mut(),
-            length: 0,
-            writable: 0,
-            local_key: 0,
-            remote_key: 0,
-            context: null_mut(),
-            protection_domain: null_mut(),
-            region: null_mut(),
-            device_address: 0,
-        }
-    }
 }
 
 // SAFETY: the type is `repr(C)` and begins with its size; its last field, of 8 bytes, ends at a

@@ -1,103 +1,76 @@
-//! The registrations of this process, which are made before `main` and last until it exits.
+//! The registrations of this process. They are made before `main` and live until the process ends.
 
 use std::ffi::CString;
-use std::ptr::null_mut;
+use std::ptr::{NonNull, null_mut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use hostbuf::register::{
-    self, Access, Device, DeviceHandle, DeviceList, DeviceName, Registrar, Registration, Span,
-};
+use hostbuf::register::{self, Device, DeviceList, DeviceName, DevicePart, Registrar, Registration, Span};
 use hostbuf::{Error, FillState, HostBuffer, Result};
 use hostbuf_os::forking::hold_around_fork;
 
 use crate::registration_record::RegistrationRecord;
 
 /// The registration of a buffer with a device.
-struct RegisteredBuffer {
+struct BufferRegistration {
     buffer: HostBuffer,
     /// The index of the device.
     device: usize,
-    /// `None` during a freeze, and if the registration for reading failed.
-    made: Option<Registration<Device>>,
+    /// `None` during a freeze, and after a failure to register again.
+    registration: Option<Registration<Device>>,
 }
 
+/// All devices and registrations.
 struct Registrations {
-    /// The open devices. They are never dropped, so protection domains and contexts stay valid.
+    /// The devices with their names for programs. They are never dropped, so that protection
+    /// domains and contexts stay valid.
     devices: Vec<(Arc<Device>, CString)>,
-    entries: Vec<RegisteredBuffer>,
+    buffers: Vec<BufferRegistration>,
 }
 
 static REGISTRATIONS: Mutex<Registrations> =
-    Mutex::new(Registrations { devices: Vec::new(), entries: Vec::new() });
+    Mutex::new(Registrations { devices: Vec::new(), buffers: Vec::new() });
 
 /// Returns the registrations, locked. A fork waits for a freeze in progress, so the child finds the
 /// list whole. The lock is taken before that of the own ranges: the buffers have been attached, so
 /// the handler of this lock is the later one, and runs first.
-fn lock() -> MutexGuard<'static, Registrations> {
+fn registrations() -> MutexGuard<'static, Registrations> {
     hold_around_fork!(REGISTRATIONS: Registrations);
     REGISTRATIONS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Registers all of `buffer`, for reading and writing or for reading only. With RDMA, peers get the
-/// same access.
-fn register_whole(buffer: &HostBuffer, device: &Arc<Device>, writing: bool) -> Result<Registration<Device>> {
-    let access = match **device {
-        // There is no device that writes.
-        Device::Mlock(_) => Access::READ,
-        #[cfg(feature = "rdma")]
-        Device::Rdma(_) if writing => Access::REMOTE_READ | Access::REMOTE_WRITE,
-        #[cfg(feature = "rdma")]
-        Device::Rdma(_) => Access::REMOTE_READ,
-        #[cfg(feature = "cuda")]
-        Device::Cuda(_) if writing => Access::WRITE,
-        #[cfg(feature = "cuda")]
-        Device::Cuda(_) => Access::READ,
-    };
-    buffer.register_until_freeze(device, .., access)
+/// Registers all of `buffer`, for reading and, if `writing`, for writing.
+fn register_all(buffer: &HostBuffer, device: &Arc<Device>, writing: bool) -> Result<Registration<Device>> {
+    buffer.register_until_freeze(device, .., device.buffer_access(writing))
 }
 
-/// Returns a record for each chunk of the registration.
-fn records(registration: &Registration<Device>) -> Vec<RegistrationRecord> {
-    let whole = |span: Span| RegistrationRecord {
-        address: span.start() as *mut _,
-        length: span.len(),
-        writable: i32::from(registration.access().writes()),
-        ..RegistrationRecord::default()
-    };
-    match registration.handle() {
-        DeviceHandle::Mlock => registration.span().map(whole).into_iter().collect(),
-        #[cfg(feature = "cuda")]
-        DeviceHandle::Cuda(handle) => {
-            let part = |chunk: &hostbuf::register::CudaChunk| RegistrationRecord {
-                device_address: chunk.device,
-                ..whole(chunk.host)
-            };
-            handle.chunks().iter().map(part).collect()
-        }
-        #[cfg(feature = "rdma")]
-        DeviceHandle::Rdma(handle) => {
-            let key = registration.key();
-            let region = handle.as_ptr().as_ptr().cast();
-            let part = |span| RegistrationRecord {
-                local_key: key.lkey,
-                remote_key: key.rkey,
-                region,
-                ..whole(span)
-            };
-            registration.span().map(part).into_iter().collect()
-        }
+/// Describes a part of a registration with `device`.
+fn record(part: &DevicePart, device: &Device, name: &CString, writable: bool) -> RegistrationRecord {
+    let pointer = |object: Option<NonNull<_>>| object.map_or(null_mut(), NonNull::as_ptr);
+    let objects = device.objects();
+    RegistrationRecord {
+        struct_size: size_of::<RegistrationRecord>(),
+        device: name.as_ptr(),
+        address: part.span.start() as *mut _,
+        length: part.span.len(),
+        writable: i32::from(writable),
+        local_key: part.key.lkey,
+        remote_key: part.key.rkey,
+        context: pointer(objects.context),
+        protection_domain: pointer(objects.protection_domain),
+        region: pointer(part.region),
+        device_address: part.key.address,
     }
 }
 
 /// Registers every buffer with every available device.
 ///
 /// # Errors
-/// The errors of the devices; [`Error::Unsupported`] if a device that is not optional is missing.
+/// The error of a device; [`Error::Unsupported`] for a missing device that is not optional.
 pub(crate) fn register(buffers: &[HostBuffer], devices: &DeviceList) -> Result<()> {
     // Without the lock, since a driver may start a program of its own, and forking takes the lock.
     let mut opened = Vec::new();
     for device in &devices.0 {
-        match Device::open(&device.name) {
+        match device.name.open() {
             Ok(device) => {
                 let name = CString::new(device.name()).unwrap_or_default();
                 opened.push((Arc::new(device), name));
@@ -107,15 +80,15 @@ pub(crate) fn register(buffers: &[HostBuffer], devices: &DeviceList) -> Result<(
             Err(error) => return Err(with_advice(error, &device.name)),
         }
     }
-    let mut entries = Vec::new();
+    let mut registered = Vec::new();
     for buffer in buffers {
         let writing = buffer.fill_state()? != FillState::Frozen;
         for (device, (opened, _)) in opened.iter().enumerate() {
-            let made = register_whole(buffer, opened, writing)?;
-            entries.push(RegisteredBuffer { buffer: buffer.clone(), device, made: Some(made) });
+            let registration = Some(register_all(buffer, opened, writing)?);
+            registered.push(BufferRegistration { buffer: buffer.clone(), device, registration });
         }
     }
-    *lock() = Registrations { devices: opened, entries };
+    *registrations() = Registrations { devices: opened, buffers: registered };
     Ok(())
 }
 
@@ -137,28 +110,28 @@ fn with_advice(error: register::Error, name: &DeviceName) -> Error {
 
 /// Ends the registrations of all buffers in this range. Returns whether all have ended.
 pub(crate) fn end(range: Span) -> bool {
-    let mut all = lock();
+    let mut all = registrations();
     let mut well = true;
-    for entry in all.entries.iter_mut().filter(|entry| span_of(&entry.buffer).overlaps(range)) {
-        well &= entry.made.take().is_none_or(|made| made.deregister().is_ok());
+    for one in all.buffers.iter_mut().filter(|one| span_of(&one.buffer).overlaps(range)) {
+        well &= one.registration.take().is_none_or(|registration| registration.deregister().is_ok());
     }
     well
 }
 
-/// Registers the buffers whose registrations [`end`] has ended again, for reading only. Returns a
-/// message for each registration that failed.
+/// Makes the registrations that [`end`] has ended again, for reading only. Returns the reasons of
+/// failures.
 pub(crate) fn again(range: Span) -> Vec<String> {
-    let mut all = lock();
-    let Registrations { devices, entries } = &mut *all;
+    let mut all = registrations();
+    let Registrations { devices, buffers } = &mut *all;
     let mut failures = Vec::new();
-    for entry in
-        entries.iter_mut().filter(|entry| entry.made.is_none() && span_of(&entry.buffer).overlaps(range))
-    {
-        let (device, kind) = &devices[entry.device];
-        match register_whole(&entry.buffer, device, false) {
-            Ok(made) => entry.made = Some(made),
+    let ended =
+        |one: &&mut BufferRegistration| one.registration.is_none() && span_of(&one.buffer).overlaps(range);
+    for one in buffers.iter_mut().filter(ended) {
+        let (device, kind) = &devices[one.device];
+        match register_all(&one.buffer, device, false) {
+            Ok(registration) => one.registration = Some(registration),
             Err(error) => {
-                let (name, kind) = (entry.buffer.name(), kind.to_string_lossy());
+                let (name, kind) = (one.buffer.name(), kind.to_string_lossy());
                 failures.push(format!(
                     "buffer \"{name}\" is frozen, and no longer registered with {kind}: {error}"
                 ));
@@ -168,28 +141,21 @@ pub(crate) fn again(range: Span) -> Vec<String> {
     failures
 }
 
-/// Returns the record of registration number `index`, or `None` if there are fewer.
+/// Describes registration number `index` for the program. A registration that the device has split
+/// counts once for each part.
 pub(crate) fn describe(index: usize) -> Option<RegistrationRecord> {
-    let all = lock();
-    let parts = all.entries.iter().flat_map(|entry| {
-        let (device, name) = &all.devices[entry.device];
-        let (context, domain) = match &**device {
-            #[cfg(feature = "rdma")]
-            Device::Rdma(verbs) => {
-                (verbs.context().as_ptr().cast(), verbs.protection_domain().as_ptr().cast())
-            }
-            _ => (null_mut(), null_mut()),
+    let all = registrations();
+    let mut parts = all.buffers.iter().flat_map(|one| {
+        let (device, name) = &all.devices[one.device];
+        let of = |registration: &Registration<Device>| {
+            let parts = registration.span().map(|span| device.parts(span, registration.handle()));
+            let writable = registration.access().writes();
+            let describe = |part: &DevicePart| record(part, device, name, writable);
+            parts.iter().flatten().map(describe).collect::<Vec<_>>()
         };
-        let made = entry.made.iter().flat_map(records);
-        // The name stays valid, since devices are never dropped.
-        made.map(move |part| RegistrationRecord {
-            device: name.as_ptr(),
-            context,
-            protection_domain: domain,
-            ..part
-        })
+        one.registration.as_ref().map(of).unwrap_or_default()
     });
-    parts.skip(index).take(1).last()
+    parts.nth(index)
 }
 
 fn span_of(buffer: &HostBuffer) -> Span {

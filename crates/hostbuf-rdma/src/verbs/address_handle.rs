@@ -31,7 +31,8 @@ impl AddressHandle {
     pub(crate) fn new(verbs: &Verbs, port: &Port, gid: Gid) -> Result<AddressHandle> {
         let mut attributes = address_vector(port, gid);
         // SAFETY: the protection domain exists as long as `verbs`.
-        let handle = unsafe { ffi::ibv_create_ah(verbs.protection_domain().as_ptr(), &raw mut attributes) };
+        let handle =
+            unsafe { ffi::ibv_create_ah(verbs.protection_domain().as_ptr().cast(), &raw mut attributes) };
         let handle = NonNull::new(handle)
             .ok_or_else(|| Error::os(format!("resolving a route to {gid}"))(io::Error::last_os_error()))?;
         Ok(AddressHandle { handle, fork_guard: ForkGuard::current() })

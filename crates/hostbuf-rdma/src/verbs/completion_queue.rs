@@ -38,7 +38,7 @@ impl CompletionQueue {
     /// # Errors
     /// [`Error::Os`].
     pub(crate) fn new(verbs: &Arc<Verbs>, capacity: u32) -> Result<CompletionQueue> {
-        let context = verbs.context().as_ptr();
+        let context = verbs.context().as_ptr().cast();
         let failed = |doing: &'static str| Error::os(doing)(io::Error::last_os_error());
         // SAFETY: the context exists as long as the Verbs, which the queue holds.
         let channel = NonNull::new(unsafe { ffi::ibv_create_comp_channel(context) })

@@ -137,7 +137,8 @@ fn best(entries: &[GidEntry]) -> Option<&GidEntry> {
 fn mtu(verbs: &Verbs, port: u8) -> ffi::ibv_mtu {
     let mut attributes = ffi::ibv_port_attr::default();
     // SAFETY: the device is open; the library writes only the leading part of the attributes.
-    let code = unsafe { ffi::ibv_query_port(verbs.context().as_ptr(), port, (&raw mut attributes).cast()) };
+    let code =
+        unsafe { ffi::ibv_query_port(verbs.context().as_ptr().cast(), port, (&raw mut attributes).cast()) };
     match code {
         0 => attributes.active_mtu,
         _ => ffi::IBV_MTU_1024,

@@ -122,7 +122,7 @@ impl QueuePair {
         attributes.cap.max_inline_data = max_inline;
         // SAFETY: the queue pair holds all objects that it is created with.
         let queue_pair =
-            unsafe { ffi::ibv_create_qp(verbs.protection_domain().as_ptr(), &raw mut attributes) };
+            unsafe { ffi::ibv_create_qp(verbs.protection_domain().as_ptr().cast(), &raw mut attributes) };
         let queue_pair = NonNull::new(queue_pair)
             .ok_or_else(|| Error::os("creating a queue pair")(io::Error::last_os_error()))?;
         Ok(QueuePair {

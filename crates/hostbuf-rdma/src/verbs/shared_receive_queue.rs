@@ -67,7 +67,8 @@ impl SharedReceiveQueue {
         };
         // SAFETY: the protection domain exists as long as the registrar, which the registration
         // holds.
-        let queue = unsafe { ffi::ibv_create_srq(verbs.protection_domain().as_ptr(), &raw mut attributes) };
+        let queue =
+            unsafe { ffi::ibv_create_srq(verbs.protection_domain().as_ptr().cast(), &raw mut attributes) };
         let queue = NonNull::new(queue)
             .ok_or_else(|| Error::os("creating a shared receive queue")(io::Error::last_os_error()))?;
         let fork_guard = ForkGuard::current();

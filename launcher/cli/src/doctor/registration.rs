@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hostbuf::register::{Access, Mlock, MonitorMode, Probe, Registration, Span};
+use hostbuf::register::{Access, DeviceName, MonitorMode, Probe, Registration, Span};
 
 use super::child;
 use crate::finding::{Finding, Mark};
@@ -18,53 +18,39 @@ use crate::{installation, preload_file, register_file};
 const TRIED: usize = 64 << 10;
 
 pub fn lines() -> Vec<Finding> {
-    let mut lines = vec![locking()];
-    lines.extend(gpu());
+    let mut lines: Vec<Finding> =
+        DeviceName::all().filter(DeviceName::is_built).filter_map(|name| device(&name)).collect();
     lines.extend([object(register_file::PLAIN), object(register_file::WITH_RDMA), monitor()]);
     lines
 }
 
-/// Checks whether pages can be locked.
-fn locking() -> Finding {
-    const NAME: &str = "page-locking";
-    let tried =
-        child::ask(Duration::from_secs(10), || said(&Mlock::probe(), || try_with(&Arc::new(Mlock::new()))));
-    let line = outcome(NAME, tried);
-    if line.mark == Mark::Ok {
-        return line;
-    }
-    line.mend("ulimit -l unlimited")
-        .mend("/etc/security/limits.conf: * - memlock unlimited (and log in again)")
-}
-
-/// Registers memory with a GPU, if there is one. If not, the lines of the devices say what is
-/// missing.
-fn gpu() -> Option<Finding> {
-    use hostbuf::register::CudaHost;
+/// Registers memory with a kind of device. Returns `None` if the device is optional and absent: the
+/// lines of the devices then report the missing part.
+fn device(name: &DeviceName) -> Option<Finding> {
     let tried = child::ask(Duration::from_secs(120), || {
-        let mut registers_read_only = true;
-        let text = said(&CudaHost::probe(), || {
-            let gpu = CudaHost::new(0).map_err(|e| e.to_string())?;
-            registers_read_only = gpu.registers_read_only();
-            try_with(&Arc::new(gpu))
+        let mut limited = false;
+        let text = said(&name.probe(), || {
+            let device = name.open().map_err(|e| e.to_string())?;
+            limited = device.limitation().is_some();
+            try_with(&Arc::new(device))
         });
         match text.strip_prefix("ok ") {
-            Some(what) if !registers_read_only => format!("partly {what}"),
+            Some(what) if limited => format!("partly {what}"),
             _ => text,
         }
     });
-    // Without a driver or a GPU no check is possible.
-    let absent = tried.as_ref().is_ok_and(|text| text.starts_with("absent"));
-    (!absent).then(|| {
-        let line = outcome("GPU registration", tried);
-        match line.mark {
-            Mark::Ok => line,
-            Mark::Note => {
-                line.mend("install another version of the driver, or leave buffers unfrozen (docs/gpu.md)")
-            }
-            Mark::Lacks => line.mend("nvidia-smi, and dmesg, say more"),
-        }
-    })
+    let check = name.check();
+    // Without the device no check is possible.
+    if check.optional && tried.as_ref().is_ok_and(|text| text.starts_with("absent")) {
+        return None;
+    }
+    let line = outcome(check.title, tried);
+    let remedies = match line.mark {
+        Mark::Ok => &[][..],
+        Mark::Note => check.limited,
+        Mark::Lacks => check.failed,
+    };
+    Some(remedies.iter().fold(line, |line, remedy| line.mend(*remedy)))
 }
 
 /// Returns `ok WHAT` or `failed WHY` if the check can be made, else `absent WHY`.

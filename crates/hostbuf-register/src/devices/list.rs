@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::device::DeviceName;
+use super::name::DeviceName;
 
 /// The suffix of an optional device.
 const OPTIONAL: &str = ":optional";
@@ -48,10 +48,11 @@ impl FromStr for DeviceList {
                 return Err(format!("{} is named twice", device.name));
             }
         }
-        if devices.iter().filter(|d| matches!(d.name, DeviceName::Cuda(_))).count() > 1 {
-            return Err(
-                "several GPUs are named: a registration is valid for all GPUs, so one is enough".into()
-            );
+        for (i, device) in devices.iter().enumerate() {
+            let is_second = devices[..i].iter().any(|d| d.name.kind() == device.name.kind());
+            if let Some(why) = device.name.only_one().filter(|_| is_second) {
+                return Err(why.into());
+            }
         }
         Ok(DeviceList(devices))
     }
@@ -85,7 +86,7 @@ mod tests {
         }
         assert_eq!("cuda:0".parse::<DeviceList>().unwrap().to_string(), "cuda");
         let optional = "rdma:mlx5_0:optional".parse::<ListedDevice>().unwrap();
-        assert_eq!((optional.name, optional.optional), (DeviceName::Rdma(Some("mlx5_0".into())), true));
+        assert_eq!((optional.name, optional.optional), ("rdma:mlx5_0".parse().unwrap(), true));
     }
 
     #[test]
