@@ -1,14 +1,16 @@
 //! Groups of ranks, and their collective operations.
 
-mod first_error;
 mod hosts;
+mod job_error;
 mod local;
 #[cfg(feature = "mpi")]
 mod mpi;
 mod solo;
+#[cfg(test)]
+mod tests;
 
-pub use first_error::{FirstError, all_or_none, first_error};
 pub use hosts::Hosts;
+pub use job_error::{FirstError, JobError, all_or_none};
 pub use local::Local;
 #[cfg(feature = "mpi")]
 pub use mpi::Mpi;
@@ -50,7 +52,7 @@ impl Reduce {
 /// the group call it, in the same order, with operands of the same length.
 ///
 /// # Errors
-/// Every collective method returns [`Error::Collective`] if the layer below fails or a rank is
+/// Every collective method returns [`Error::Collective`](crate::Error::Collective) if the layer below fails or a rank is
 /// lost.
 pub trait Collective {
     /// Returns this process's rank in the group.
@@ -98,7 +100,7 @@ pub trait Collective {
 /// Returns the first rank's text on all ranks, cut at 512 bytes. Collective.
 ///
 /// # Errors
-/// [`Error::Collective`].
+/// [`Error::Collective`](crate::Error::Collective).
 pub(crate) fn text_of_first(group: &dyn Collective, text: &str) -> Result<String> {
     let mut bytes = [0; 512];
     let text = cut(text, bytes.len());
@@ -106,17 +108,4 @@ pub(crate) fn text_of_first(group: &dyn Collective, text: &str) -> Result<String
     group.broadcast(&mut bytes, 0)?;
     let length = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
     Ok(String::from_utf8_lossy(&bytes[..length]).into_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_reduction_combines_two_words() {
-        let cases = [(Reduce::Min, 2), (Reduce::Max, 6), (Reduce::Sum, 8), (Reduce::And, 2)];
-        for (how, result) in cases {
-            assert_eq!(how.combine(6, 2), result);
-        }
-    }
 }

@@ -12,15 +12,13 @@ use hostbuf::agree;
 use hostbuf::agree::{Electorate, elect};
 use hostbuf::job::{Collective, Reduce};
 use hostbuf::segment::{ControlPage, Identity, Layout, PublishedSegments, Segments};
-use hostbuf::{Error, FillState, Phase, Result};
+use hostbuf::{Error, ErrorClass, FillState, JobError, Phase, Result};
 use hostbuf_memory::populate::Workers;
 use hostbuf_os::cores::Cores;
 use hostbuf_os::process;
 use hostbuf_protocol::candidates::Ballot;
 
-use super::exit_class::ExitClass;
 use super::group::Open;
-use super::job_error::{JobError, all_or_first_error};
 use super::orders::{Answer, Event, Order, Question, StationHandle, Uncovered};
 use super::report::Report;
 use super::spec::Spec;
@@ -53,7 +51,7 @@ pub(super) fn start(
 fn run(spec: &Spec, open: Open, station: &StationHandle, ending: &OnceLock<Instant>) {
     if catch_unwind(AssertUnwindSafe(|| conduct(spec, open, station, ending))).is_err() {
         let message = format!("the agent on {} panicked; its message is above", process::host_name());
-        let error = JobError::new(ExitClass::Defect, message);
+        let error = JobError::new(ErrorClass::Defect, message);
         Report::Failed(error.clone()).print();
         station.order(Order::Fail(error));
     }
@@ -181,7 +179,7 @@ fn agree(
     segments: std::result::Result<Segments, JobError>,
     phases: [u64; Phase::COUNT],
 ) -> std::result::Result<Agreed, JobError> {
-    let segments = all_or_first_error(group, segments)?;
+    let segments = JobError::all_or_first(group, segments)?;
     let stop = match steps(spec, group, station, segments, phases) {
         Ok(outcome) => return Ok(outcome),
         Err(stop) => stop,
@@ -191,7 +189,7 @@ fn agree(
         Stop::Here(error) => Err(error),
         Stop::There => Ok(()),
     };
-    all_or_first_error(group, told)?;
+    JobError::all_or_first(group, told)?;
     Err(Error::Collective { operation: "agree", why: "an agent stopped without a message".into() }.into())
 }
 
@@ -235,7 +233,7 @@ fn steps(
     } else {
         event(station).and_then(|event| match event {
             Event::Mapped => Ok(()),
-            _ => Err(JobError::new(ExitClass::Lost, "the ranks sent an unexpected answer")),
+            _ => Err(JobError::new(ErrorClass::Lost, "the ranks sent an unexpected answer")),
         })
     };
     together(group, mapped)?;
@@ -298,7 +296,7 @@ fn event(station: &StationHandle) -> std::result::Result<Event, JobError> {
 
 /// Returns the error of an agent whose station has ended.
 fn is_ending() -> JobError {
-    JobError::new(ExitClass::Attach, "the agent is ending")
+    JobError::new(ErrorClass::Attach, "the agent is ending")
 }
 
 /// The ranks that have connected to their agents.
@@ -384,7 +382,7 @@ fn gather(
                 sizes / knowing,
                 limit.as_secs()
             );
-            late = Some(JobError::new(ExitClass::Lost, why));
+            late = Some(JobError::new(ErrorClass::Lost, why));
         }
         if here.is_some() {
             std::thread::sleep(PACE / 10);
@@ -410,7 +408,7 @@ impl Everybody<'_> {
         self.station.order(Order::Ask(question));
         match event(self.station)? {
             Event::Answered(answer) => Ok(answer),
-            _ => Err(JobError::new(ExitClass::Attach, "the ranks sent an unexpected answer")),
+            _ => Err(JobError::new(ErrorClass::Attach, "the ranks sent an unexpected answer")),
         }
     }
 

@@ -8,10 +8,8 @@
 #[macro_use]
 mod complain;
 mod conductor;
-pub mod exit_class;
 pub mod group;
 mod inherited;
-pub mod job_error;
 pub mod lookup;
 mod orders;
 pub mod report;
@@ -24,13 +22,12 @@ use std::process::ExitCode;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use hostbuf::{ErrorClass, JobError};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::SigSet;
 
-use exit_class::{ExitClass, end, exit_code};
 use group::Open;
-use job_error::JobError;
-use report::Report;
+use report::{Report, end, exit_code};
 use spec::Spec;
 use station::Station;
 use thread_error::unstarted_thread;
@@ -58,7 +55,7 @@ pub fn main(arguments: impl Iterator<Item = String>, open: Open) -> ExitCode {
         Ok(spec) => spec,
         Err(error) => {
             let message = format!("{error}. Only `hostbuf run` and `hostbuf exec` start this program");
-            return end("hostbuf-agent", ExitClass::Invalid, message);
+            return end("hostbuf-agent", ErrorClass::Invalid, message);
         }
     };
     let failed = |error: hostbuf::Error| {

@@ -5,8 +5,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use crate::exit_class::ExitClass;
-use crate::job_error::JobError;
+use hostbuf::{ErrorClass, JobError};
 
 /// Finds `name` as a shell does: in `PATH`, unless it contains a slash.
 ///
@@ -20,21 +19,21 @@ pub fn find(name: &OsStr) -> Result<PathBuf, JobError> {
         let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
         let mut places = std::env::split_paths(&path).map(|dir| dir.join(name));
         places.find(|p| is_executable(p)).ok_or_else(|| {
-            JobError::new(ExitClass::NotFound, format!("program \"{shown}\" is not in PATH"))
+            JobError::new(ErrorClass::NotFound, format!("program \"{shown}\" is not in PATH"))
         })?
     };
     match fs::metadata(&path) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-            Err(JobError::new(ExitClass::NotFound, format!("program \"{shown}\" does not exist")))
+            Err(JobError::new(ErrorClass::NotFound, format!("program \"{shown}\" does not exist")))
         }
         Err(e) => {
-            Err(JobError::new(ExitClass::NotExecutable, format!("program \"{shown}\" cannot be read: {e}")))
+            Err(JobError::new(ErrorClass::NotExecutable, format!("program \"{shown}\" cannot be read: {e}")))
         }
         Ok(m) if m.is_dir() => {
-            Err(JobError::new(ExitClass::NotExecutable, format!("program \"{shown}\" is a directory")))
+            Err(JobError::new(ErrorClass::NotExecutable, format!("program \"{shown}\" is a directory")))
         }
         Ok(_) if !is_executable(&path) => {
-            Err(JobError::new(ExitClass::NotExecutable, format!("program \"{shown}\" is not executable")))
+            Err(JobError::new(ErrorClass::NotExecutable, format!("program \"{shown}\" is not executable")))
         }
         Ok(_) => Ok(path),
     }

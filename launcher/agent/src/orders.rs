@@ -5,12 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{Receiver, Sender};
 
+use hostbuf::JobError;
 use hostbuf::segment::Layout;
 use hostbuf_protocol::candidates::Ballot;
 use hostbuf_protocol::message::Message;
 use nix::sys::eventfd::EventFd;
-
-use super::job_error::JobError;
 
 /// A request of the conductor.
 pub(super) enum Order {

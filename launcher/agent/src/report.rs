@@ -1,12 +1,12 @@
-//! The reports of an agent to the launcher: one line of JSON each on standard output, which the
-//! engine forwards.
+//! The reports of an agent to the launcher (one line of JSON each on standard output, which the
+//! engine forwards), and the last line of a command to its user.
 
+use std::fmt::Display;
 use std::io::Write;
+use std::process::ExitCode;
 
+use hostbuf::{ErrorClass, JobError};
 use serde_json::{Value, json};
-
-use super::exit_class::ExitClass;
-use super::job_error::JobError;
 
 /// A report of an agent to its launcher.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,6 +61,18 @@ pub enum Report {
     },
     /// The job cannot have its buffer.
     Failed(JobError),
+}
+
+/// Prints the error of a command, in one line on standard error with `speaker` in front, and
+/// returns the exit status of the process.
+pub fn end(speaker: &str, class: ErrorClass, message: impl Display) -> ExitCode {
+    complain!("{speaker}: {message}");
+    exit_code(class)
+}
+
+/// Returns the exit status of a process whose error another process prints.
+pub fn exit_code(class: ErrorClass) -> ExitCode {
+    ExitCode::from(class.status())
 }
 
 /// Describes how many of a job's ranks have the buffer.
@@ -132,7 +144,7 @@ impl Report {
             },
             "failed" => {
                 let status = u8::try_from(number("status")?).ok()?;
-                Report::Failed(JobError::new(ExitClass::from_status(status)?, text("message")?))
+                Report::Failed(JobError::new(ErrorClass::from_status(status)?, text("message")?))
             }
             _ => return None,
         })

@@ -20,11 +20,11 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::ExitCode;
 
-use hostbuf::{BufferOptions, Bytes};
+use hostbuf::{BufferOptions, Bytes, ErrorClass};
 use serde_json::{Value, json};
 
 use crate::finding::{Finding, Mark};
-use hostbuf_agent::exit_class::{ExitClass, end, exit_code};
+use hostbuf_agent::report::{end, exit_code};
 
 /// Check what this host supports, and print a command for each shortfall.
 ///
@@ -65,7 +65,7 @@ pub fn run(arguments: &DoctorArguments) -> ExitCode {
     };
     // Nothing is reported to a reader that has ended.
     let _ = std::io::stdout().write_all(text.as_bytes());
-    if usable { ExitCode::SUCCESS } else { exit_code(ExitClass::General) }
+    if usable { ExitCode::SUCCESS } else { exit_code(ErrorClass::General) }
 }
 
 fn in_json(host: &str, usable: bool, size: Option<u64>, groups: &[(&str, Vec<Finding>)]) -> Value {

@@ -24,7 +24,8 @@ use std::process::ExitCode;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser, Subcommand};
 use engine_option::EngineOption;
-use hostbuf_agent::exit_class::{ExitClass, end};
+use hostbuf::ErrorClass;
+use hostbuf_agent::report::end;
 
 /// One buffer per host, at one address on every host of an MPI job, shared by all its ranks.
 #[derive(Debug, Parser)]
@@ -120,7 +121,7 @@ fn reject(error: &clap::Error) -> ExitCode {
     if let Some(EngineOption { word, instead: Some(instead) }) = &option {
         let message =
             format!("unexpected argument '{word}' found (did you mean {instead}? see hostbuf --help)");
-        return end("hostbuf", ExitClass::Invalid, message);
+        return end("hostbuf", ErrorClass::Invalid, message);
     }
     if !error.use_stderr() {
         error.exit();
@@ -166,5 +167,5 @@ fn reject(error: &clap::Error) -> ExitCode {
         _ => String::new(),
     };
     let message = format!("{} ({instead}see hostbuf --help)", said.trim_start_matches("error: "));
-    end("hostbuf", ExitClass::Invalid, message)
+    end("hostbuf", ErrorClass::Invalid, message)
 }

@@ -7,10 +7,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use hostbuf::JobError;
 use hostbuf_protocol::environment::ENV_JOB;
 
 use crate::elf::Elf;
-use hostbuf_agent::job_error::JobError;
 use hostbuf_agent::lookup;
 
 /// The properties of a program that are known before it runs.

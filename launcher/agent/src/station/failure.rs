@@ -1,9 +1,9 @@
 //! Reports a failed job to the ranks of a host, so that one of them prints the reason.
 
+use hostbuf::JobError;
 use hostbuf_os::encode;
 use hostbuf_protocol::message::Message;
 
-use super::super::job_error::JobError;
 use super::state::{ClientProcess, Speaker, Station};
 
 impl Station {

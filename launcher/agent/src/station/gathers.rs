@@ -3,9 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use hostbuf::ErrorClass;
 use hostbuf_protocol::message::{Hello, Message, Role};
-
-use super::super::exit_class::ExitClass;
 
 use super::state::{ClientProcess, Station};
 
@@ -84,5 +83,5 @@ impl Station {
 
 /// Returns the message that ends an operation.
 fn fail(why: &str) -> Message<'_> {
-    Message::Fail { status: ExitClass::General.status(), prints: false, text: why.as_bytes() }
+    Message::Fail { status: ErrorClass::General.status(), prints: false, text: why.as_bytes() }
 }

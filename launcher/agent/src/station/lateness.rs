@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
+use hostbuf::{ErrorClass, JobError};
 use hostbuf_os::process;
 use nix::poll::PollTimeout;
 
-use super::super::exit_class::ExitClass;
-use super::super::job_error::JobError;
 use super::super::orders::Event;
 use super::state::{ClientProcess, Stage, Station};
 
@@ -70,6 +69,6 @@ impl Station {
                  missing): check whether the engine has started it under `hostbuf exec`, {remedy}"
             )
         };
-        let _ = self.events.send(Event::Lost(JobError::new(ExitClass::Lost, message)));
+        let _ = self.events.send(Event::Lost(JobError::new(ErrorClass::Lost, message)));
     }
 }

@@ -1,10 +1,10 @@
 //! The messages of the peers, and the end of their connections and processes.
 
+use hostbuf::ErrorClass;
 use hostbuf_os::{Packet, Received, process};
 use hostbuf_protocol::frame::{self, FrameError};
 use hostbuf_protocol::message::{Hello, Message, RefusedCandidate, Role};
 
-use super::super::exit_class::ExitClass;
 use super::super::orders::Question;
 use super::outbox::MAX_BACKLOG;
 use super::state::{RankAnswer, Stage, Station};
@@ -67,7 +67,7 @@ impl Station {
             }
             (Message::Failed { status, text }, Some(hello)) => {
                 if hello.role == Role::Rank && peer.counted {
-                    let class = ExitClass::from_status(status).unwrap_or(ExitClass::Lost);
+                    let class = ErrorClass::from_status(status).unwrap_or(ErrorClass::Lost);
                     self.lost_with(id, class, String::from_utf8_lossy(text).into_owned());
                 }
             }
@@ -87,7 +87,7 @@ impl Station {
         let own = frame::VERSION;
         tracing::warn!(pid = self.peers.get(&id).map(|p| p.pid), theirs, own, "a peer has another version");
         let text = format!("the agent of this host has version {own} of hostbuf's protocol, not {theirs}");
-        let status = ExitClass::Attach.status();
+        let status = ErrorClass::Attach.status();
         self.send(id, &Message::Fail { status, prints: true, text: text.as_bytes() });
         self.hung_up(id);
     }
@@ -116,7 +116,7 @@ impl Station {
                 self.request = hello.request;
                 if let Some(other) = other.filter(|o| o.request != hello.request) {
                     let why = format!("it asks for other buffers than rank {} of the same job", other.rank);
-                    self.lost_with(id, ExitClass::Disagreed, why);
+                    self.lost_with(id, ErrorClass::Disagreed, why);
                 } else if let Some(other) = other {
                     let why = format!(
                         "it says that it is local rank {} of {}, and another said {} of {}: are these two jobs under one name?",
@@ -128,7 +128,7 @@ impl Station {
             Role::Rank if hello.request != self.request => {
                 let why = "this job has its buffers already, and this rank asks for others: one `hostbuf exec` after \
                            another in one job must ask for the same";
-                let status = ExitClass::Disagreed.status();
+                let status = ErrorClass::Disagreed.status();
                 self.send(id, &Message::Fail { status, prints: true, text: why.as_bytes() });
             }
             // The engine may start processes later (MPI_Comm_spawn). They attach, and are not

@@ -5,13 +5,12 @@ use std::io;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use hostbuf::{ErrorClass, JobError};
 use hostbuf_os::FrameSocket;
 use hostbuf_os::{process, socket};
 use hostbuf_protocol::message::Coverage;
 use nix::sys::resource::{Resource, getrlimit};
 
-use super::super::exit_class::ExitClass;
-use super::super::job_error::JobError;
 use super::super::orders::Event;
 use super::state::{ClientProcess, Stage, Station};
 
@@ -88,7 +87,7 @@ impl Station {
         } else {
             format!("the agent on {host} cannot accept the ranks of this host: {error}")
         };
-        let _ = self.events.send(Event::Lost(JobError::new(ExitClass::Os, message)));
+        let _ = self.events.send(Event::Lost(JobError::new(ErrorClass::Os, message)));
     }
 
     /// Closes the oldest unidentified connection of the process that has the most of them, or else

@@ -7,14 +7,13 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::time::Instant;
 
 use hostbuf::segment::Layout;
+use hostbuf::{ErrorClass, JobError};
 use hostbuf_os::FrameSocket;
 use hostbuf_os::process;
 use hostbuf_protocol::message::{Coverage, Hello, Territory};
 use nix::sys::eventfd::EventFd;
 use nix::sys::signalfd::SignalFd;
 
-use super::super::exit_class::ExitClass;
-use super::super::job_error::JobError;
 use super::super::orders::{Event, Order, Question};
 use super::deadline::Deadline;
 use super::local_job::LocalJob;
@@ -131,11 +130,11 @@ impl Station {
 
     /// Reports the loss of a rank to the conductor.
     pub(super) fn lost(&mut self, id: u64, why: String) {
-        self.lost_with(id, ExitClass::Lost, why);
+        self.lost_with(id, ErrorClass::Lost, why);
     }
 
     /// Reports to the conductor that a rank cannot continue because of an error of this class.
-    pub(super) fn lost_with(&mut self, id: u64, class: ExitClass, why: String) {
+    pub(super) fn lost_with(&mut self, id: u64, class: ErrorClass, why: String) {
         let Some(peer) = self.peers.get(&id) else { return };
         let who = peer.hello.map_or(0, |h| h.rank);
         let message = format!("rank {who} on {} (process {}): {why}", process::host_name(), peer.pid);

@@ -13,9 +13,8 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
-use hostbuf::{AttachError, Error};
-use hostbuf_agent::exit_class::{self, ExitClass, exit_code};
-use hostbuf_agent::job_error::JobError;
+use hostbuf::{AttachError, Error, ErrorClass, JobError};
+use hostbuf_agent::report::{self, exit_code};
 use hostbuf_os::FrameSocket;
 use hostbuf_protocol::environment::{
     ENV_CONNECTION, ENV_JOB, ENV_LOCAL_RANK, ENV_LOCAL_SIZE, ENV_NETWORK, ENV_OBJECT, ENV_REGISTER,
@@ -111,7 +110,7 @@ fn required(arguments: &ExecArguments, program: Program) -> Result<Program, JobE
                 "no buffer (--require): {why}. Nothing can be loaded into it before main: link it dynamically, or link libhostbuf \
                  and call hostbuf_attach"
             );
-            Err(JobError::new(ExitClass::Unsupported, why))
+            Err(JobError::new(ErrorClass::Unsupported, why))
         }
         _ => Ok(program),
     }
@@ -123,7 +122,7 @@ fn end(place: Place, error: &JobError) -> ExitCode {
     if error.class.is_of_program() && place.local_rank > 0 {
         return exit_code(error.class);
     }
-    exit_class::end("hostbuf exec", error.class, error)
+    report::end("hostbuf exec", error.class, error)
 }
 
 /// Sends the error of this rank to the agent. Returns whether the agent could be reached.
@@ -238,7 +237,7 @@ fn become_program(
         command.env(ENV_CONNECTION, "-");
         let error = command.exec();
         let message = format!("starting {}: {error}", program.path.display());
-        return Err(JobError::new(ExitClass::NotExecutable, message));
+        return Err(JobError::new(ErrorClass::NotExecutable, message));
     }
     // Scripts and shells use lower numbers themselves.
     let high = fcntl(channel.as_fd(), FcntlArg::F_DUPFD_CLOEXEC(500))
@@ -257,7 +256,7 @@ fn become_program(
         // The program itself exists.
         doing += ", or the interpreter that it names";
     }
-    let error = JobError::new(ExitClass::NotExecutable, format!("{doing}: {source}"));
+    let error = JobError::new(ErrorClass::NotExecutable, format!("{doing}: {source}"));
     give_up(&channel, &error);
     Err(error)
 }

@@ -1,7 +1,6 @@
 //! Voting in the place of a program into which nothing can be preloaded.
 
-use hostbuf_agent::exit_class::ExitClass;
-use hostbuf_agent::job_error::JobError;
+use hostbuf::{ErrorClass, JobError};
 use hostbuf_os::{FrameSocket, Packet, Received};
 use hostbuf_protocol::ballot::{self, Holds};
 use hostbuf_protocol::frame::{self, FrameError};
@@ -14,7 +13,7 @@ use crate::program::Program;
 /// of [`ENV_REPORT`](hostbuf_protocol::environment::ENV_REPORT) when all ranks may run.
 pub(super) fn vote_for(program: &Program, why: &str, channel: &FrameSocket) -> Result<String, JobError> {
     let gone =
-        || JobError::new(ExitClass::Attach, "the agent of this host ended before the buffer was agreed on");
+        || JobError::new(ErrorClass::Attach, "the agent of this host ended before the buffer was agreed on");
     let send = |message: &Message<'_>| channel.send(message, &[]).map_err(|_| gone());
     let coverage = if program.can_attach { Coverage::Attaches } else { Coverage::None };
     send(&Message::Ready { territory: Territory::Anywhere, coverage, reason: why.as_bytes() })?;
@@ -70,7 +69,7 @@ fn understood(packet: &Packet) -> Result<Message<'_>, JobError> {
             ),
             FrameError::Malformed => "the agent of this host sent an invalid message".to_owned(),
         };
-        JobError::new(ExitClass::Attach, why)
+        JobError::new(ErrorClass::Attach, why)
     })
 }
 

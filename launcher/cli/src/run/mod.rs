@@ -18,14 +18,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::ValueHint;
-use hostbuf::Error;
+use hostbuf::{Error, ErrorClass, JobError};
 use hostbuf_os::process;
 
 use crate::arguments::{BufferArguments, RegisterArguments, StartArguments};
 use crate::program::Program;
 use crate::{agent_program, hosts, register_file};
-use hostbuf_agent::exit_class::{ExitClass, end};
-use hostbuf_agent::job_error::JobError;
+use hostbuf_agent::report::end;
 use hostbuf_agent::spec::Spec;
 use plan::{EngineOptions, RequestedSize};
 use selection::EngineChoice;
@@ -97,7 +96,7 @@ fn start(arguments: RunArguments) -> Result<u8, JobError> {
         register_file::check(devices)?;
     }
     if arguments.ranks == Some(0) {
-        return Err(JobError::new(ExitClass::Invalid, "-n 0: a job has at least one rank"));
+        return Err(JobError::new(ErrorClass::Invalid, "-n 0: a job has at least one rank"));
     }
     let hosts = match (&arguments.host, &arguments.hostfile) {
         (Some(list), _) => hosts::parse(list)?,
@@ -114,7 +113,7 @@ fn start(arguments: RunArguments) -> Result<u8, JobError> {
     if let Some(why) = engine.limited_to_one_host(automatic)
         && hosts.iter().any(|host| !is_here(&host.name))
     {
-        return Err(JobError::new(ExitClass::Unsupported, format!("cannot run on several hosts: {why}")));
+        return Err(JobError::new(ErrorClass::Unsupported, format!("cannot run on several hosts: {why}")));
     }
     if let (Some(name), false) = (selection::foreign_mpi(engine, &needed), arguments.quiet) {
         hostbuf_agent::complain!(

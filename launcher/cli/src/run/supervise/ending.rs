@@ -4,7 +4,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::Child;
 use std::time::{Duration, Instant};
 
-use hostbuf::{Error, Result};
+use hostbuf::{Error, ErrorClass, Result};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -12,7 +12,6 @@ use super::super::death::FirstDeath;
 use super::super::descendants::{self, Patience};
 use super::super::signals::ReceivedSignal;
 use super::state::Launcher;
-use hostbuf_agent::exit_class::ExitClass;
 
 /// The time that a job gets to end after it was asked to, before it is killed.
 const GRACE: Duration = Duration::from_secs(5);
@@ -36,7 +35,7 @@ impl Launcher<'_> {
                     died |= !status.success();
                     if !self.agreed {
                         let code = status.code().and_then(|code| u8::try_from(code).ok());
-                        let class = code.and_then(ExitClass::from_status);
+                        let class = code.and_then(ErrorClass::from_status);
                         self.class_of_rank =
                             class.filter(|class| class.is_of_program()).or(self.class_of_rank);
                     }

@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::process::Child;
 use std::time::Instant;
 
-use hostbuf::{Error, Result};
+use hostbuf::{Error, ErrorClass, JobError, Result};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -13,8 +13,6 @@ use super::super::descendants;
 use super::super::lines::Lines;
 use super::super::signals::ReceivedSignal;
 use super::state::Launcher;
-use hostbuf_agent::exit_class::ExitClass;
-use hostbuf_agent::job_error::JobError;
 use hostbuf_agent::report::{Report, covered};
 
 impl Launcher<'_> {
@@ -61,7 +59,7 @@ impl Launcher<'_> {
                         // Ranks may run already, though their agents have not reported it yet.
                         self.ended_by = Some(signal);
                         if self.spawned.is_empty() {
-                            self.failure = Some(JobError::new(ExitClass::Lost, "no rank has been started"));
+                            self.failure = Some(JobError::new(ErrorClass::Lost, "no rank has been started"));
                         }
                     }
                 }

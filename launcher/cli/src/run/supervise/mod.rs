@@ -9,6 +9,8 @@ mod verdict;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use hostbuf::JobError;
+
 use super::descendants;
 use super::lines::Lines;
 use super::plan::RequestedSize;
@@ -16,7 +18,6 @@ use super::signals::Signals;
 use super::spawn::{Streams, spawn};
 use crate::engines::{Invocation, LaunchCommand, LaunchPlan};
 use ending::NOTICE;
-use hostbuf_agent::job_error::JobError;
 use state::Launcher;
 
 pub(super) use state::Voice;

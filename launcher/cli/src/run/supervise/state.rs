@@ -3,6 +3,7 @@
 use std::process::{Child, ExitStatus};
 use std::time::Instant;
 
+use hostbuf::{ErrorClass, JobError};
 use nix::sys::signal::Signal;
 
 use super::super::death::FirstDeath;
@@ -11,8 +12,6 @@ use super::super::plan::RequestedSize;
 use super::super::progress::Progress;
 use super::super::signals::Signals;
 use crate::engines::{LaunchCommand, LaunchPlan};
-use hostbuf_agent::exit_class::ExitClass;
-use hostbuf_agent::job_error::JobError;
 
 /// The verbosity of the launcher.
 #[derive(Clone, Copy, Debug)]
@@ -54,7 +53,7 @@ pub(super) struct Launcher<'a> {
     pub(super) first: Option<FirstDeath>,
     /// The class of the error with which a rank exited before all ranks had the buffer, if this
     /// launcher has started it.
-    pub(super) class_of_rank: Option<ExitClass>,
+    pub(super) class_of_rank: Option<ErrorClass>,
     /// The signal that ended the job before all ranks had the buffer.
     pub(super) ended_by: Option<Signal>,
     /// The last signal that was to end the job.

@@ -2,11 +2,11 @@
 
 use std::os::unix::process::ExitStatusExt;
 
+use hostbuf::{ErrorClass, JobError};
+
 use super::super::death::death;
 use super::super::shortage::shortage;
 use super::state::Launcher;
-use hostbuf_agent::exit_class::ExitClass;
-use hostbuf_agent::job_error::JobError;
 
 /// The largest number of an engine's lines that a message quotes: enough for the remedies at their
 /// end.
@@ -58,7 +58,7 @@ impl Launcher<'_> {
     /// Describes the rank that was lost first.
     pub(super) fn lost(&self) -> Option<JobError> {
         let message = format!("{} before all ranks had the buffer", self.first.as_ref()?.text());
-        Some(JobError::new(ExitClass::Lost, message))
+        Some(JobError::new(ErrorClass::Lost, message))
     }
 
     /// Describes the end of the agents' job.
@@ -86,6 +86,6 @@ impl Launcher<'_> {
         } else {
             format!("{} could not start an agent on every host: {said}", self.command.release.title())
         };
-        JobError::new(ExitClass::Attach, message)
+        JobError::new(ErrorClass::Attach, message)
     }
 }

@@ -3,9 +3,11 @@
 
 use std::fmt;
 
+use hostbuf_os::process;
 use hostbuf_protocol::failure::{ErrorClass, ErrorRecord, MAX_OPERANDS};
 
-use crate::error::{Error, NoSpace};
+use super::{Collective, Reduce};
+use crate::error::{Error, NoSpace, Result};
 
 /// The reason why a job, a rank of it or a collective call has failed: an [`ErrorRecord`] that owns
 /// its texts. It is made once, in the process that detects the error.
@@ -25,6 +27,16 @@ pub struct JobError {
     operands: Vec<String>,
 }
 
+/// The error of the lowest rank that failed, as all ranks of a group get it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FirstError {
+    /// The rank in the group.
+    pub rank: usize,
+    /// The error, with the host of that rank.
+    pub error: JobError,
+}
+
 impl JobError {
     /// Makes an error from its class and the line for the user.
     pub fn new(class: ErrorClass, message: impl Into<String>) -> JobError {
@@ -36,6 +48,58 @@ impl JobError {
     pub fn map_message(mut self, change: impl FnOnce(String) -> String) -> JobError {
         self.message = change(self.message);
         self
+    }
+
+    /// Returns the error of the lowest rank that failed, on all ranks, or `None` if no rank failed.
+    /// `own` is the error of this rank. Collective.
+    ///
+    /// # Errors
+    /// [`Error::Collective`].
+    pub fn first(group: &dyn Collective, own: Option<JobError>) -> Result<Option<FirstError>> {
+        let mut lowest = [if own.is_some() { group.rank() as u64 } else { u64::MAX }];
+        group.all_reduce(&mut lowest, Reduce::Min)?;
+        if lowest[0] == u64::MAX {
+            return Ok(None);
+        }
+        let rank = lowest[0] as usize;
+        let mut record = [0; ErrorRecord::SIZE];
+        if let (true, Some(mut own)) = (rank == group.rank(), own) {
+            own.host.get_or_insert_with(process::host_name);
+            record = own.encode();
+        }
+        group.broadcast(&mut record, rank)?;
+        let error = JobError::decode(&record).ok_or_else(|| Error::Collective {
+            operation: "broadcast",
+            why: format!("rank {rank} failed, and sent an error that this rank cannot read"),
+        })?;
+        Ok(Some(FirstError { rank, error }))
+    }
+
+    /// Returns the result of this agent if all agents have succeeded, and else the error of the
+    /// first agent that has failed. Collective.
+    ///
+    /// # Errors
+    /// The error of the first agent that has failed; that of the collective operations.
+    pub fn all_or_first<T>(
+        group: &dyn Collective,
+        result: std::result::Result<T, JobError>,
+    ) -> std::result::Result<T, JobError> {
+        let first = JobError::first(group, result.as_ref().err().cloned())?;
+        match (first, result) {
+            (None, result) => result,
+            (Some(first), Err(own)) if first.rank == group.rank() => Err(own),
+            (Some(FirstError { error, .. }), _) => Err(error.with_host_in_line()),
+        }
+    }
+
+    /// Puts the host in front of the line, unless the line names that host.
+    fn with_host_in_line(self) -> JobError {
+        let Some(host) = self.host.clone() else { return self };
+        let is_named = self.message.match_indices(&format!("on {host}")).any(|(at, found)| {
+            let next = self.message[at + found.len()..].chars().next();
+            !next.is_some_and(|letter| letter.is_alphanumeric() || letter == '-' || letter == '_')
+        });
+        if is_named { self } else { self.map_message(|message| format!("on {host}: {message}")) }
     }
 
     /// Encodes the error for another process. A message of more than [`ErrorRecord::LINE_MAX`]
@@ -69,6 +133,24 @@ impl JobError {
             rank: rank.map(usize::try_from).transpose().ok()?,
             operands: operands.map(str::to_owned).into(),
         })
+    }
+}
+
+/// Gives all ranks one result: each its own value if all ranks have one, otherwise the error of the
+/// lowest rank that failed.
+///
+/// # Errors
+/// On the lowest rank that failed: its own error. On the others: [`Error::NoSpace`],
+/// [`Error::Disagreed`] or [`Error::Elsewhere`] with the class and the operands of that rank.
+pub fn all_or_none<T>(group: &dyn Collective, result: Result<T>) -> Result<T> {
+    let own = result.as_ref().err().map(JobError::from);
+    match (JobError::first(group, own)?, result) {
+        (None, result) => result,
+        (Some(first), Err(own)) if first.rank == group.rank() => Err(own),
+        (Some(FirstError { rank, mut error }), _) => {
+            error.rank.get_or_insert(rank);
+            Err(error.into())
+        }
     }
 }
 
@@ -201,6 +283,22 @@ mod tests {
     }
 
     #[test]
+    fn the_error_of_another_agent_names_its_host_once() {
+        let of = |host: &str, message: &str| {
+            let mut error = JobError::new(ErrorClass::Unsupported, message);
+            error.host = Some(host.into());
+            let error = error.with_host_in_line();
+            assert_eq!(error.class, ErrorClass::Unsupported);
+            error.message
+        };
+        assert_eq!(of("h1", "no huge pages"), "on h1: no huge pages");
+        for named in ["not enough memory on h1: 2 GiB asked", "program \"x\" does not exist on h1"] {
+            assert_eq!(of("h1", named), named);
+        }
+        assert_eq!(of("h1", "rank 3 on h10 has ended"), "on h1: rank 3 on h10 has ended");
+    }
+
+    #[test]
     fn an_error_whose_operands_do_not_fit_keeps_its_class() {
         let long = "x".repeat(2 * ErrorRecord::SIZE);
         let space = NoSpace { host: "h1".into(), asked: 7, available: 3, limit: long, remedy: "y".into() };
@@ -210,7 +308,7 @@ mod tests {
 
     #[test]
     fn each_class_has_the_number_of_its_status_in_c() {
-        let header = include_str!("../include/hostbuf.h");
+        let header = include_str!("../../include/hostbuf.h");
         for error in errors() {
             let number = error.class().c_status().expect("a class of the library");
             let mut name = String::from("HOSTBUF");
@@ -227,7 +325,7 @@ mod tests {
 
     #[test]
     fn the_documentation_has_a_row_for_each_status() {
-        let docs = include_str!("../docs/failures.md");
+        let docs = include_str!("../../docs/failures.md");
         for class in ErrorClass::ALL {
             let row = format!("\n| {} | ", class.status());
             assert!(docs.contains(&row), "docs/failures.md has no row for {class:?}");
