@@ -79,7 +79,7 @@ fn run(world: &Mpi, size: u64, rounds: u64) -> Result<String> {
     let mut took = Duration::ZERO;
     for round in 0..rounds {
         if hosts.leads() {
-            table.fill(hosts.index, round);
+            table.fill(hosts.index.0, round);
         }
         // A new part is sent only after all ranks have checked the previous one.
         world.barrier()?;
@@ -179,8 +179,8 @@ impl Transport {
                 /// The signal that reports the arrival of a host's part, and the time limit for it.
                 const FILLED: usize = 0;
                 const PATIENCE: Duration = Duration::from_secs(60);
-                let others = (0..hosts.count).filter(|&host| host != hosts.index);
-                let puts = others.map(|host| fabric.put_signal(table.part(hosts.index), host, FILLED));
+                let others = (0..hosts.count).filter(|&host| host != hosts.index.0);
+                let puts = others.map(|host| fabric.put_signal(table.part(hosts.index.0), host, FILLED));
                 for put in puts.collect::<Result<Vec<_>>>()? {
                     put.wait()?;
                 }

@@ -4,13 +4,24 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::error::Result;
+use crate::job::HostIndex;
 use hostbuf_os::forking::hold_around_fork;
+
+/// The hosts that a carrier joins, and the buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JoinedHosts {
+    /// The address of the buffer.
+    pub start: usize,
+    /// The number of hosts.
+    pub count: usize,
+    /// The index of this host.
+    pub own: HostIndex,
+}
 
 /// Moves bytes between the hosts' parts of one buffer. The leader of each host has one.
 pub trait Carrier: Send + Sync {
-    /// Returns the address of the buffer, the number of joined hosts, and the index of this host
-    /// among them.
-    fn joins(&self) -> (usize, usize, usize);
+    /// Returns the buffer and the hosts that the carrier joins.
+    fn joins(&self) -> JoinedHosts;
 
     /// Returns a number that is the same on all joined hosts, and differs from those of other
     /// carriers.
@@ -33,7 +44,7 @@ pub trait Carrier: Send + Sync {
     fn carry(
         &self,
         prepared: u64,
-        source: usize,
+        source: HostIndex,
         bytes: usize,
         each: &mut dyn FnMut(usize, usize),
     ) -> Result<()>;
@@ -63,12 +74,11 @@ pub fn withdraw(carrier: &Arc<dyn Carrier>) {
     carriers.retain(|other| !std::ptr::addr_eq(other.as_ptr(), Arc::as_ptr(carrier)));
 }
 
-/// Returns the carrier that was offered last for the buffer at `start` and these hosts, if one is
-/// ready.
-pub(crate) fn find(start: usize, hosts: usize, own: usize) -> Option<Arc<dyn Carrier>> {
+/// Returns the carrier that was offered last for this buffer and these hosts, if one is ready.
+pub(crate) fn find(joined: JoinedHosts) -> Option<Arc<dyn Carrier>> {
     // Without the lock: the drop of a carrier's last handle withdraws its offer.
     let offered: Vec<_> = carriers().iter().rev().filter_map(Weak::upgrade).collect();
-    offered.into_iter().find(|carrier| carrier.joins() == (start, hosts, own) && carrier.is_ready())
+    offered.into_iter().find(|carrier| carrier.joins() == joined && carrier.is_ready())
 }
 
 #[cfg(test)]
@@ -80,11 +90,13 @@ mod tests {
     use nix::unistd::{ForkResult, fork};
     use std::sync::atomic::{AtomicBool, Ordering};
 
+    const ALONE: JoinedHosts = JoinedHosts { start: 1, count: 1, own: HostIndex(0) };
+
     struct Idle;
 
     impl Carrier for Idle {
-        fn joins(&self) -> (usize, usize, usize) {
-            (1, 1, 0)
+        fn joins(&self) -> JoinedHosts {
+            ALONE
         }
 
         fn number(&self) -> u64 {
@@ -99,7 +111,7 @@ mod tests {
             0
         }
 
-        fn carry(&self, _: u64, _: usize, _: usize, _: &mut dyn FnMut(usize, usize)) -> Result<()> {
+        fn carry(&self, _: u64, _: HostIndex, _: usize, _: &mut dyn FnMut(usize, usize)) -> Result<()> {
             Ok(())
         }
     }
@@ -124,7 +136,7 @@ mod tests {
                     // SAFETY: as above; the alarm ends a child that hangs.
                     ForkResult::Child => unsafe {
                         libc::alarm(20);
-                        libc::_exit(i32::from(find(1, 1, 0).is_none()))
+                        libc::_exit(i32::from(find(ALONE).is_none()))
                     },
                     ForkResult::Parent { child } => {
                         let ended = waitpid(child, None);

@@ -8,10 +8,10 @@ use std::time::Instant;
 use tracing::{info, info_span};
 
 use crate::agree::election;
-use crate::carrier::{self, Carrier};
+use crate::carrier::{self, Carrier, JoinedHosts};
 use crate::error::{Bytes, Error, Result};
 use crate::fill::turn::{FillFrom, FillTurn};
-use crate::job::{Collective, Hosts, Reduce, all_or_none};
+use crate::job::{Collective, HostIndex, Hosts, Reduce, all_or_none};
 use crate::segment::fill_state::FillState;
 use crate::segment::handle::HostBuffer;
 use hostbuf_os::process;
@@ -156,7 +156,8 @@ impl HostBuffer {
     /// Returns the carrier that joins this buffer's parts on all hosts, if there is one that is
     /// ready and the same on all hosts.
     fn carrier(&self, hosts: &Hosts) -> Result<Option<(Arc<dyn Carrier>, u64)>> {
-        let found = carrier::find(self.as_ptr().as_ptr() as usize, hosts.count, hosts.index)
+        let start = self.as_ptr().as_ptr() as usize;
+        let found = carrier::find(JoinedHosts { start, count: hosts.count, own: hosts.index })
             .map(|carrier| (carrier.prepare(), carrier));
         let number = found.as_ref().map_or(0, |(_, carrier)| carrier.number());
         let mut all = [u64::from(found.is_some()), number, !number];
@@ -170,7 +171,7 @@ impl HostBuffer {
     fn stream(
         &self,
         hosts: &Hosts,
-        source: usize,
+        source: HostIndex,
         bytes: u64,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<()> {
@@ -204,7 +205,7 @@ impl HostBuffer {
                 let mut at = 0;
                 while at < bytes as usize {
                     let length = CHUNK.min(bytes as usize - at);
-                    hosts.leaders.broadcast(part(at, length), source)?;
+                    hosts.leaders.broadcast(part(at, length), source.0)?;
                     arrived(at, length);
                     at += length;
                 }

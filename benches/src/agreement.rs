@@ -12,7 +12,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use hostbuf::agree::{Electorate, elect};
+use hostbuf::agree::{Electorate, RangeRequest, elect};
 use hostbuf_os::encode;
 use hostbuf_protocol::candidates::{self, Ballot};
 use hostbuf_protocol::limits::MAX_CANDIDATES;
@@ -245,7 +245,8 @@ impl Electorate for Simulated<'_> {
         Ok(masks.into_iter().fold(u64::MAX, |common, mask| common & mask))
     }
 
-    fn hole(&mut self, from: usize, length: usize, align: usize) -> hostbuf::Result<Option<usize>> {
+    fn hole(&mut self, from: usize, request: RangeRequest) -> hostbuf::Result<Option<usize>> {
+        let RangeRequest { length, align } = request;
         let holes = self.all((Some(0), 0), |(greatest, mut looked_at), space| {
             let mut search = HoleSearch::new(from, length, align, TOP as usize);
             for &(start, end) in space {
@@ -293,7 +294,7 @@ pub(crate) fn planted(participants: usize, jobs: usize, kind: Option<&str>) -> O
                 let planted = addresses(job.length, job.align, &mut random);
                 job.plant(planted.iter().copied());
                 let mut electorate = Simulated { job: &job, messages: 0, looked_at: 0 };
-                let outcome = elect(&mut electorate, job.length, job.align)?;
+                let outcome = elect(&mut electorate, RangeRequest { length: job.length, align: job.align })?;
                 let Some(address) = outcome.address else {
                     without += 1;
                     continue;
@@ -349,7 +350,7 @@ pub(crate) fn simulate(most: usize, scale: usize) -> Outcome {
             for i in 0..jobs {
                 let job = Job::random(((participants as u64) << 32) + i as u64, participants);
                 let mut electorate = Simulated { job: &job, messages: 0, looked_at: 0 };
-                let outcome = elect(&mut electorate, job.length, job.align)?;
+                let outcome = elect(&mut electorate, RangeRequest { length: job.length, align: job.align })?;
                 one += u32::from(outcome.rounds == 1 && outcome.address.is_some());
                 worst = worst.max(outcome.rounds);
                 if outcome.rounds > 1 {

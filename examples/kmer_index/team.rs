@@ -4,7 +4,7 @@
 use std::env;
 use std::rc::Rc;
 
-use hostbuf::job::{Collective, Hosts, Local, Solo};
+use hostbuf::job::{Collective, HostIndex, Hosts, Local, Solo};
 use hostbuf::{Error, Result};
 
 /// All ranks.
@@ -102,7 +102,7 @@ impl Team {
         mine[NAME..].copy_from_slice(&machine.to_ne_bytes());
         let hosts = Hosts::new(&*self.group)?;
         let all = self.gather(&mine)?;
-        let member = |(part, &host_index): (&[u8; NAME + 8], &usize)| {
+        let member = |(part, &HostIndex(host_index)): (&[u8; NAME + 8], &HostIndex)| {
             let host = String::from_utf8_lossy(part[..NAME].split(|&b| b == 0).next().unwrap_or(&[])).into();
             let machine = u64::from_ne_bytes(part[NAME..].try_into().expect("8 bytes"));
             Member { host, host_index, machine }

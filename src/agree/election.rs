@@ -15,6 +15,15 @@ use hostbuf_os::process;
 use hostbuf_protocol::ballot::{Holds, Refusal};
 use hostbuf_protocol::candidates::{self, Ballot, SEARCH_FROM};
 
+/// The size of the range that an election is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RangeRequest {
+    /// The length in bytes.
+    pub length: usize,
+    /// The alignment of the address in bytes, a power of two.
+    pub align: usize,
+}
+
 /// All participants of an election.
 pub trait Electorate {
     /// Puts `ballot` to the vote. Returns the candidates that all participants hold afterwards, as
@@ -29,7 +38,7 @@ pub trait Electorate {
     ///
     /// # Errors
     /// Fails if a participant is lost.
-    fn hole(&mut self, from: usize, length: usize, align: usize) -> Result<Option<usize>>;
+    fn hole(&mut self, from: usize, request: RangeRequest) -> Result<Option<usize>>;
 }
 
 /// The result of an election.
@@ -47,12 +56,13 @@ pub struct ElectionOutcome {
 /// no common hole.
 const SEARCH_STEPS: u32 = 100_000;
 
-/// Finds an address for `length` bytes at a multiple of `align` (a power of two) that every
-/// participant holds. Deterministic: all callers of one electorate get the same outcome.
+/// Finds an address for the requested range that every participant holds. Deterministic: all
+/// callers of one electorate get the same outcome.
 ///
 /// # Errors
 /// Returns those of the electorate.
-pub fn elect(electorate: &mut impl Electorate, length: usize, align: usize) -> Result<ElectionOutcome> {
+pub fn elect(electorate: &mut impl Electorate, request: RangeRequest) -> Result<ElectionOutcome> {
+    let RangeRequest { length, align } = request;
     let _span = tracing::info_span!("agree", length, align).entered();
     let mut rounds = 0;
     let mut round = 0;
@@ -71,7 +81,7 @@ pub fn elect(electorate: &mut impl Electorate, length: usize, align: usize) -> R
         let mut at = from.next_multiple_of(align);
         for _ in 0..SEARCH_STEPS {
             rounds += 1;
-            let Some(hole) = electorate.hole(at, length, align)? else { break };
+            let Some(hole) = electorate.hole(at, request)? else { break };
             if hole != at {
                 at = hole;
                 continue;
@@ -108,8 +118,8 @@ impl Electorate for Ranks<'_> {
         Ok(words[0])
     }
 
-    fn hole(&mut self, from: usize, length: usize, align: usize) -> Result<Option<usize>> {
-        let mut words = [self.holds.hole(from, length, align).map_or(u64::MAX, |h| h as u64)];
+    fn hole(&mut self, from: usize, request: RangeRequest) -> Result<Option<usize>> {
+        let mut words = [self.holds.hole(from, request.length, request.align).map_or(u64::MAX, |h| h as u64)];
         self.group.all_reduce(&mut words, Reduce::Max)?;
         Ok((words[0] != u64::MAX).then_some(words[0] as usize))
     }
@@ -193,8 +203,9 @@ mod tests {
             Ok(mask)
         }
 
-        fn hole(&mut self, from: usize, length: usize, align: usize) -> Result<Option<usize>> {
+        fn hole(&mut self, from: usize, request: RangeRequest) -> Result<Option<usize>> {
             self.held = None;
+            let RangeRequest { length, align } = request;
             let holes = self.spaces.iter().map(|space| lowest(space, from, length, align));
             Ok(holes.collect::<Option<Vec<_>>>().and_then(|h| h.into_iter().max()))
         }
@@ -244,7 +255,7 @@ mod tests {
             let length = pages * PAGE;
             let expected = common_hole(&spaces, SEARCH_FROM[1], length, align);
             let mut electorate = Simulated { spaces, held: None };
-            let outcome = elect(&mut electorate, length, align).unwrap();
+            let outcome = elect(&mut electorate, RangeRequest { length, align }).unwrap();
             prop_assert_eq!(outcome.address.is_some(), expected.is_some());
             if let Some(address) = outcome.address {
                 prop_assert_eq!(electorate.held, Some(address), "everybody holds the winner");
@@ -263,7 +274,8 @@ mod tests {
         for length in [16 << 20, 64 << 30, 128 << 30, 256 << 30, 1 << 40] {
             let first = candidates::ballot(0, length, PAGE).expect("the first ballot");
             let spaces = first.as_slice().iter().map(|&at| vec![(at, at + PAGE)]).collect();
-            let outcome = elect(&mut Simulated { spaces, held: None }, length, PAGE).unwrap();
+            let outcome =
+                elect(&mut Simulated { spaces, held: None }, RangeRequest { length, align: PAGE }).unwrap();
             assert_eq!(outcome.rounds, 2, "{length:#x}");
             assert!(!first.as_slice().contains(&outcome.address.unwrap()));
         }
@@ -280,7 +292,8 @@ mod tests {
                 vec![(0, hole), (hole + PAGE, own), (own + PAGE, TOP)]
             })
             .collect();
-        let outcome = elect(&mut Simulated { spaces, held: None }, PAGE, PAGE).unwrap();
+        let outcome =
+            elect(&mut Simulated { spaces, held: None }, RangeRequest { length: PAGE, align: PAGE }).unwrap();
         assert_eq!(outcome.address, Some(hole));
         assert!(outcome.rounds < 20, "{} rounds", outcome.rounds);
     }
@@ -289,6 +302,11 @@ mod tests {
     fn without_a_common_hole_there_is_no_address() {
         let half = TOP / 2 / PAGE * PAGE;
         let spaces = vec![vec![(0, half)], vec![(half, TOP)]];
-        assert_eq!(elect(&mut Simulated { spaces, held: None }, PAGE, PAGE).unwrap().address, None);
+        assert_eq!(
+            elect(&mut Simulated { spaces, held: None }, RangeRequest { length: PAGE, align: PAGE })
+                .unwrap()
+                .address,
+            None
+        );
     }
 }

@@ -4,4 +4,4 @@
 pub(crate) mod election;
 pub(crate) mod handover;
 
-pub use election::{ElectionOutcome, Electorate, describe, disagreement, elect, reason};
+pub use election::{ElectionOutcome, Electorate, RangeRequest, describe, disagreement, elect, reason};

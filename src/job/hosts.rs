@@ -4,6 +4,11 @@ use super::Collective;
 use crate::error::{Error, Result};
 use hostbuf_os::process;
 
+/// The index of a host of a group, from 0 in the order of the leaders' ranks. Among the leaders it
+/// is also the rank of the host's leader.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HostIndex(pub usize);
+
 /// The ranks of a group, by host.
 pub struct Hosts {
     /// The ranks of this host.
@@ -11,12 +16,12 @@ pub struct Hosts {
     /// The leaders of all hosts, in the order of their ranks. On a rank that leads no host: the
     /// group of all such ranks.
     pub leaders: Box<dyn Collective>,
-    /// The index of this host, from 0 in the order of the leaders' ranks.
-    pub index: usize,
+    /// The index of this host.
+    pub index: HostIndex,
     /// The number of hosts.
     pub count: usize,
     /// The index of the host of each rank of the whole group.
-    pub host_of: Vec<usize>,
+    pub host_of: Vec<HostIndex>,
 }
 
 impl Hosts {
@@ -35,13 +40,14 @@ impl Hosts {
         let identities: Vec<&[u8]> = all.chunks_exact(8).collect();
         let leader_of = |rank: usize| identities.iter().position(|&i| i == identities[rank]).unwrap_or(rank);
         let leaders: Vec<usize> = (0..group.size()).filter(|&rank| leader_of(rank) == rank).collect();
-        let host_of: Vec<usize> =
-            (0..group.size()).map(|rank| leaders.binary_search(&leader_of(rank)).unwrap_or(0)).collect();
+        let host_of: Vec<HostIndex> = (0..group.size())
+            .map(|rank| HostIndex(leaders.binary_search(&leader_of(rank)).unwrap_or(0)))
+            .collect();
         let me = group.rank();
         let index = *host_of
             .get(me)
             .ok_or(Error::Collective { operation: "all_gather", why: "no such rank".into() })?;
-        let local = group.split(index)?;
+        let local = group.split(index.0)?;
         let leads = leader_of(me) == me;
         let leaders_group = group.split(usize::from(!leads))?;
         Ok(Hosts { local, leaders: leaders_group, index, count: leaders.len(), host_of })

@@ -9,7 +9,7 @@ mod solo;
 #[cfg(test)]
 mod tests;
 
-pub use hosts::Hosts;
+pub use hosts::{HostIndex, Hosts};
 pub use job_error::{FirstError, JobError, all_or_none};
 pub use local::Local;
 #[cfg(feature = "mpi")]
@@ -52,8 +52,8 @@ impl Reduce {
 /// the group call it, in the same order, with operands of the same length.
 ///
 /// # Errors
-/// Every collective method returns [`Error::Collective`](crate::Error::Collective) if the layer below fails or a rank is
-/// lost.
+/// Every collective method returns [`Error::Collective`](crate::Error::Collective) if the layer
+/// below fails or a rank is lost.
 pub trait Collective {
     /// Returns this process's rank in the group.
     fn rank(&self) -> usize;

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use tracing::info_span;
 
-use crate::agree::election::{self, Ranks};
+use crate::agree::election::{self, RangeRequest, Ranks};
 use crate::agree::handover::Handover;
 use crate::error::{Error, Result};
 use crate::job::{Collective, Hosts, Reduce, all_or_none, text_of_first};
@@ -67,7 +67,10 @@ impl HostBuffer {
         let mut layout = Layout::of(&buffers);
         // A sanitizer in this process is visible as a symbol, since the C library runs here.
         let mut ranks = Ranks { group, holds: Holds::new(territory()), refusal: None };
-        let outcome = election::elect(&mut ranks, layout.length as usize, layout.align as usize)?;
+        let outcome = election::elect(
+            &mut ranks,
+            RangeRequest { length: layout.length as usize, align: layout.align as usize },
+        )?;
         let Some(address) = outcome.address else {
             return Err(election::disagreement(group, ranks.refusal.map(|why| (group.rank(), why))));
         };
@@ -79,7 +82,7 @@ impl HostBuffer {
         let _map = info_span!("map", address).entered();
         let published = segments.map(|segments| {
             let mut identity = Identity::new(job);
-            identity.host = hosts.index as u32;
+            identity.host = hosts.index.0 as u32;
             identity.hosts = hosts.count as u32;
             identity.rounds = outcome.rounds;
             Ok(segments.publish(identity, &layout, phases)?.descriptors)

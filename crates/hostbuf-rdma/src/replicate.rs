@@ -16,8 +16,9 @@ use crate::one_sided::fabric_state::FabricState;
 use crate::one_sided::operations::put_with_signal;
 use crate::one_sided::signals::{PIECE_ARRIVED, REPLICATION_FAILED};
 use crate::verbs::work_request::Operation;
-use hostbuf::carrier::Carrier;
+use hostbuf::carrier::{Carrier, JoinedHosts};
 use hostbuf::error::{Error, Failure, Result};
+use hostbuf::job::HostIndex;
 use hostbuf_register::Span;
 
 /// The number of bytes of one put: small enough to keep a tree of hosts busy soon, large enough for
@@ -50,8 +51,8 @@ fn family(own: usize, source: usize, hosts: usize) -> (Vec<usize>, Option<usize>
 }
 
 impl Carrier for FabricState {
-    fn joins(&self) -> (usize, usize, usize) {
-        (self.span.start(), self.parts.len(), self.own)
+    fn joins(&self) -> JoinedHosts {
+        JoinedHosts { start: self.span.start(), count: self.parts.len(), own: HostIndex(self.own) }
     }
 
     fn number(&self) -> u64 {
@@ -71,7 +72,7 @@ impl Carrier for FabricState {
     fn carry(
         &self,
         prepared: u64,
-        source: usize,
+        HostIndex(source): HostIndex,
         bytes: usize,
         each: &mut dyn FnMut(usize, usize),
     ) -> Result<()> {

@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use hostbuf::agree;
-use hostbuf::agree::{Electorate, elect};
+use hostbuf::agree::{Electorate, RangeRequest, elect};
 use hostbuf::job::{Collective, Reduce};
 use hostbuf::segment::{ControlPage, Identity, Layout, PublishedSegments, Segments};
 use hostbuf::{Error, ErrorClass, FillState, JobError, Phase, Result};
@@ -209,7 +209,8 @@ fn steps(
     let begun = Instant::now();
     let mut layout = Layout::of(&spec.buffers);
     let mut everybody = Everybody { group, station, ranks, refusal: None, stop: None };
-    let elected = elect(&mut everybody, layout.length as usize, layout.align as usize);
+    let elected =
+        elect(&mut everybody, RangeRequest { length: layout.length as usize, align: layout.align as usize });
     let outcome = elected.map_err(|error| everybody.stop.take().unwrap_or_else(|| error.into()))?;
     let Some(address) = outcome.address else {
         return Err(agree::disagreement(group, everybody.refusal).into());
@@ -435,7 +436,8 @@ impl Electorate for Everybody<'_> {
         }
     }
 
-    fn hole(&mut self, from: usize, length: usize, align: usize) -> Result<Option<usize>> {
+    fn hole(&mut self, from: usize, request: RangeRequest) -> Result<Option<usize>> {
+        let RangeRequest { length, align } = request;
         let answer = self.ask(Question::Search { length, from, align });
         // A host without ranks has no occupied addresses.
         let hole = answer.as_ref().map_or(0, |a| if self.ranks == 0 { from as u64 } else { a.hole });

@@ -70,7 +70,7 @@ impl Fabric {
         let opened = if hosts.leads() { open(buffer, &options).map(Some) } else { Ok(None) };
         let Some(opened) = all_or_none(group, opened)? else {
             all_or_none(group, Ok(()))?;
-            return Ok(Fabric { _progress: None, state: None, hosts: hosts.count, own: hosts.index });
+            return Ok(Fabric { _progress: None, state: None, hosts: hosts.count, own: hosts.index.0 });
         };
         let (state, progress) = begin(&ByRef(&*hosts.leaders), opened, buffer, options)?;
         Ok(Fabric::with_state(state, all_or_none(group, progress)?))
