@@ -231,7 +231,7 @@ mod tests {
         let why = text();
         let registration = hostbuf_register::Error::Registration {
             device: text(),
-            span,
+            memory: span.into(),
             access: Access::READ,
             why,
             source: None,
