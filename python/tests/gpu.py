@@ -26,7 +26,7 @@ class Gpu(unittest.TestCase):
         self.buffer = hostbuf.allocate(None, 256 * MIB)
         self.addCleanup(self.buffer.close)
 
-    def test_a_key_and_an_end(self) -> None:
+    def test_a_registration_has_a_key_until_it_ends(self) -> None:
         with hostbuf.register(self.buffer, "cuda") as pinned:
             self.assertNotEqual(pinned.key.device_address, 0)
             self.assertEqual((pinned.key.local_key, pinned.key.remote_key), (0, 0))
@@ -38,7 +38,7 @@ class Gpu(unittest.TestCase):
             hostbuf.Device("cuda:99")
 
     @unittest.skipIf(cupy is None, "there is no CuPy")
-    def test_cupy_sees_the_memory_itself(self) -> None:
+    def test_cupy_accesses_the_memory_directly(self) -> None:
         table = self.buffer.array(1000, "f8")
         table[:] = np.arange(1000)
         with hostbuf.register(table, "cuda", access="write") as pinned:
@@ -50,7 +50,7 @@ class Gpu(unittest.TestCase):
             self.assertTrue(np.array_equal(cupy.asnumpy(seen), table))
 
     @unittest.skipIf(torch is None, "there is no PyTorch")
-    def test_torch_takes_it_as_pinned(self) -> None:
+    def test_torch_recognises_pinned_memory(self) -> None:
         table = self.buffer.initialize(lambda arena: np.arange(MIB, dtype="f8"))
         self.assertFalse(torch.frombuffer(self.buffer, dtype=torch.uint8).is_pinned())
         with hostbuf.register(self.buffer, "cuda"):

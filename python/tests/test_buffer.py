@@ -73,7 +73,7 @@ class Views(unittest.TestCase):
                 os.readv(os.open(os.devnull, os.O_RDONLY), [buffer])
             self.assertTrue(buffer.__array_interface__["data"][1])
 
-    def test_freezing_is_refused_while_somebody_could_write(self) -> None:
+    def test_freezing_fails_while_writable_views_exist(self) -> None:
         with hostbuf.allocate(None, SIZE) as buffer:
             buffer.initialize(lambda arena: None)
             writer, other = buffer.array(3), memoryview(buffer)
@@ -93,7 +93,7 @@ class Views(unittest.TestCase):
             del circle
             self.assertTrue(buffer.freeze(None).sealed)
 
-    def test_a_view_that_is_made_while_somebody_freezes(self) -> None:
+    def test_views_made_during_a_freeze_are_read_only_or_counted(self) -> None:
         for _ in range(100):
             buffer = hostbuf.allocate(None, SIZE)
             buffer.initialize(lambda arena: None)
@@ -107,12 +107,12 @@ class Views(unittest.TestCase):
                     view[0] = 1
                     written.append(1)
                     del view
-                    time.sleep(0)  # lets the other one have its turn
+                    time.sleep(0)  # lets the other thread run
 
             writer = threading.Thread(target=write)
             writer.start()
             while not buffer.frozen:
-                with contextlib.suppress(hostbuf.Error):  # it has a view at this moment
+                with contextlib.suppress(hostbuf.Error):  # the thread has a view at this moment
                     buffer.freeze(None)
             writer.join()
             buffer.close()
@@ -143,7 +143,7 @@ class Views(unittest.TestCase):
         gc.collect()
         self.assertEqual(mappings(), before)
 
-    def test_what_took_the_address_keeps_the_memory(self) -> None:
+    def test_users_of_the_address_keep_the_memory(self) -> None:
         buffer = hostbuf.allocate(None, SIZE)
         buffer.array(1)[0] = 7
 
@@ -158,7 +158,7 @@ class Views(unittest.TestCase):
         buffer.close()
         self.assertEqual(int(seen[0]), 7)
 
-    def test_nothing_is_left(self) -> None:
+    def test_no_memory_remains_mapped(self) -> None:
         def once() -> None:
             with hostbuf.allocate(None, SIZE) as buffer:
                 buffer.initialize(lambda arena: [arena.array(10), np.ones(3)])
@@ -198,7 +198,7 @@ class Filling(unittest.TestCase):
             with self.assertRaises(TypeError):
                 buffer.array(2.5)
 
-    def test_no_room(self) -> None:
+    def test_a_full_arena(self) -> None:
         with hostbuf.allocate(None, SIZE) as buffer:
             with self.assertRaisesRegex(hostbuf.FullError, "65536 bytes|64 KiB") as caught:
                 buffer.initialize(lambda arena: arena.array(SIZE + 1, "u1"))
@@ -221,7 +221,7 @@ class Filling(unittest.TestCase):
             self.assertEqual([int(found[at].sum()) for at in (0, 9999, 19999)], [0, 3 * 9999, 3 * 19999])
             self.assertLess(buffer.stat().used, 64 * 20000 + (1 << 22))
 
-    def test_a_forked_child_cannot_end_it(self) -> None:
+    def test_a_forked_child_cannot_complete_the_fill(self) -> None:
         for how in ["returns", "raises"]:
             with hostbuf.allocate(None, SIZE) as buffer:
                 child = 0
@@ -251,7 +251,7 @@ class Filling(unittest.TestCase):
                     os._exit(2)
                 self.assertEqual((found.tolist(), buffer.stat().state), ([5] * 10, "filled"))
 
-    def test_what_it_raises_comes_back(self) -> None:
+    def test_exceptions_of_the_fill_function_are_raised(self) -> None:
         with hostbuf.allocate(None, SIZE) as buffer:
             def fails(arena: hostbuf.Arena) -> object:
                 raise KeyError("no such table")
@@ -266,7 +266,7 @@ class Filling(unittest.TestCase):
             self.assertEqual(buffer.initialize(lambda arena: "now"), "now")
             self.assertEqual(buffer.initialize(fails), "now")
 
-    def test_the_arena_ends_with_the_function(self) -> None:
+    def test_the_arena_is_unusable_after_the_fill_function(self) -> None:
         with hostbuf.allocate(None, SIZE) as buffer:
             kept: list[hostbuf.Arena] = []
             buffer.initialize(lambda arena: kept.append(arena))
@@ -290,7 +290,7 @@ class Filling(unittest.TestCase):
             self.assertEqual((len(ran), len(found)), (1, 8))
             self.assertEqual(len({one.__array_interface__["data"] for one in found}), 1)
 
-    def test_a_forked_child_reads_it(self) -> None:
+    def test_a_forked_child_reads_the_buffer(self) -> None:
         with hostbuf.allocate(None, SIZE) as buffer:
             table = buffer.initialize(lambda arena: np.arange(10))
             with warnings.catch_warnings():
@@ -398,7 +398,7 @@ except hostbuf.AttachError:
             comm.broken = ""
             self.assertTrue(buffer.freeze(comm).sealed)
 
-    def test_communicators_that_are_none(self) -> None:
+    def test_objects_that_are_no_communicator(self) -> None:
         class Comm:
             """Says what it is told to say."""
 
@@ -419,7 +419,7 @@ except hostbuf.AttachError:
         with self.assertRaisesRegex(ValueError, "intercommunicator"):
             hostbuf.allocate(comm, SIZE)
 
-    def test_what_a_communicator_raises_and_keeps(self) -> None:
+    def test_exceptions_and_references_of_a_communicator(self) -> None:
         kept: list[memoryview] = []
 
         class Comm:
@@ -462,7 +462,7 @@ except hostbuf.AttachError:
 
 
 class Stat(unittest.TestCase):
-    def test_what_is_open(self) -> None:
+    def test_stat_of_an_open_buffer(self) -> None:
         self.assertEqual(hostbuf.stat(), [])
         with hostbuf.allocate(None, SIZE, name="a", pages="4k") as a, hostbuf.allocate(None, 2 * SIZE, name="b") as b:
             self.assertEqual({info.name: info.size for info in hostbuf.stat()}, {"a": SIZE, "b": b.size})

@@ -36,7 +36,7 @@ class Registering(unittest.TestCase):
         with self.assertRaisesRegex(ValueError, "registration is closed"):
             part.key
 
-    def test_it_ends_with_the_object(self) -> None:
+    def test_a_registration_ends_with_its_object(self) -> None:
         before = locked()
         with hostbuf.allocate(None, SIZE, pages="4k") as buffer:
             held = hostbuf.register(buffer)
@@ -45,7 +45,7 @@ class Registering(unittest.TestCase):
             gc.collect()
             self.assertEqual(locked(), before)
 
-    def test_what_is_refused(self) -> None:
+    def test_invalid_registrations(self) -> None:
         with hostbuf.allocate(None, SIZE) as buffer:
             for kind, words, call in [
                 (ValueError, "lie in no open buffer; hostbuf.Cache", lambda: hostbuf.register(np.zeros(8))),
@@ -58,7 +58,7 @@ class Registering(unittest.TestCase):
                 with self.subTest(words=words), self.assertRaisesRegex(kind, words):
                     call()
 
-    def test_a_device_that_could_write_and_freezing(self) -> None:
+    def test_a_registration_for_writing_prevents_freezing(self) -> None:
         with hostbuf.allocate(None, SIZE, pages="4k") as buffer:
             buffer.initialize(lambda arena: 1)
             with hostbuf.register(buffer, access="write|remote_read"):
@@ -70,7 +70,7 @@ class Registering(unittest.TestCase):
                 hostbuf.register(buffer, access="write")
             hostbuf.register(buffer).close()
 
-    def test_where_a_gpu_sees_it(self) -> None:
+    def test_the_cuda_array_interface(self) -> None:
         class Native:
             """A registration whose key has a device address, as CUDA returns it."""
 
@@ -125,7 +125,7 @@ class Caching(unittest.TestCase):
             held.close()
             cache.get(second).close()
 
-    def test_a_lease_for_reading_does_not_stand_in_the_way_of_freezing(self) -> None:
+    def test_a_lease_for_reading_permits_freezing(self) -> None:
         with hostbuf.allocate(None, SIZE, pages="4k") as buffer, hostbuf.Cache("mlock", monitor="explicit") as cache:
             buffer.initialize(lambda arena: 1)
             with cache.get(buffer):

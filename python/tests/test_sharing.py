@@ -147,7 +147,7 @@ class Arrays(Results):
             self.assertTrue(buffer.address <= places["outside"][0] < buffer.address + SIZE)
             self.assertEqual(found["part"].tolist(), [4, 4])
 
-    def test_what_lies_in_the_buffer_but_was_not_taken_is_copied(self) -> None:
+    def test_arrays_outside_of_the_arena_are_copied(self) -> None:
         for view in [lambda buffer: buffer.array(1000, "i8"), lambda buffer: np.frombuffer(buffer, "i8")[1000:2000]]:
             with hostbuf.allocate(None, SIZE) as buffer:
 
@@ -298,7 +298,7 @@ class Warned(Results):
             ]
         )
 
-    def test_many_values_are(self) -> None:
+    def test_many_values_are_a_reason_to_warn(self) -> None:
         with self.assertWarnsRegex(hostbuf.CopyWarning, "every rank gets 2097161 bytes as a copy of its own"):
             self.filled("x" * (2 << 20), 8 << 20)
         self.shared(np.zeros(2 << 20, "u1"), 8 << 20)
@@ -307,7 +307,7 @@ class Warned(Results):
         words = self.warned(pd.Series(np.arange(1 << 17), index=[f"label {number}" for number in range(1 << 17)]), 32 << 20)
         self.assertIn("The largest: result (pandas.", words)
 
-    def test_what_pickle_copies_is_warned_of_once(self) -> None:
+    def test_copies_by_pickle_are_reported_once(self) -> None:
         words = self.warned([np.zeros(2 << 20, "u1").view(Own)], 8 << 20)
         self.assertIn("result[0] (test_sharing.Own of dtype uint8, 2097152 bytes)", words)
 

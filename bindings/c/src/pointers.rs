@@ -1,8 +1,8 @@
 //! Checked access to the caller's memory.
 //!
 //! The functions of the interface take handles as `Option<&T>`, results as
-//! `Option<&mut MaybeUninit<T>>` and the handle that a function ends as `Option<Box<T>>`. In C these
-//! are pointers, and null is `None`. The functions here check the pointers that have no such type.
+//! `Option<&mut MaybeUninit<T>>`, and handles that they release as `Option<Box<T>>`. In C these are
+//! pointers, and null is `None`. The functions here check the pointers that have no such type.
 
 use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;
