@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use hostbuf_protocol::failure::ErrorClass;
+
 /// The reason why a process cannot attach to the buffers of a launcher.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -14,6 +16,13 @@ pub enum AttachError {
     /// The agent of this host does not answer, has ended, or sent no buffer.
     AgentGone {
         /// The reason, and the remedy.
+        why: String,
+    },
+    /// The job has failed, so its agent gives no buffer to any process.
+    JobFailed {
+        /// The class of the job's error.
+        class: ErrorClass,
+        /// The line of the job's error.
         why: String,
     },
     /// The agent's socket belongs to another user.
@@ -57,6 +66,7 @@ impl fmt::Display for AttachError {
         match self {
             AttachError::NotLaunched { why }
             | AttachError::AgentGone { why }
+            | AttachError::JobFailed { why, .. }
             | AttachError::OtherUser { why }
             | AttachError::OtherVersion { why }
             | AttachError::Occupied { why } => f.write_str(why),

@@ -304,7 +304,7 @@ impl Error {
     }
 
     /// Returns the class, by which programs act on an error and commands exit. The class of an
-    /// error of another rank is the one that it has there.
+    /// error of another rank is the one that it has there, and so is that of a failed job.
     #[must_use]
     pub fn class(&self) -> ErrorClass {
         use hostbuf_register::Error as Register;
@@ -314,6 +314,7 @@ impl Error {
             Error::Disagreed { .. } => ErrorClass::Disagreed,
             Error::Invalid { .. } => ErrorClass::Invalid,
             Error::Os { .. } => ErrorClass::Os,
+            Error::Attach(AttachError::JobFailed { class, .. }) => *class,
             Error::Attach(_) => ErrorClass::Attach,
             Error::Lost { .. } => ErrorClass::Lost,
             Error::Corrupt { .. } => ErrorClass::Corrupt,

@@ -20,6 +20,7 @@ use hostbuf_os::process_lock::ProcessLock;
 use hostbuf_os::{FrameSocket, Received};
 use hostbuf_protocol::ballot::Holds;
 use hostbuf_protocol::environment::{ENV_ADDRESS, ENV_JOB};
+use hostbuf_protocol::failure::ErrorClass;
 use hostbuf_protocol::frame::FrameError;
 use hostbuf_protocol::message::{Hello, Message, Role, Territory};
 use hostbuf_protocol::range::AgreedRange;
@@ -132,7 +133,11 @@ fn attach_to(name: &str) -> Result<Arc<MappedSegment>> {
     let descriptors = std::mem::take(&mut packet.descriptors);
     let range = match packet.message() {
         Ok(Message::Agreed { range, .. }) => range,
-        Ok(Message::Fail { text, .. }) => return Err(failed(String::from_utf8_lossy(text).into_owned())),
+        Ok(Message::Fail { status, text, .. }) => {
+            let class = ErrorClass::from_status(status).unwrap_or(ErrorClass::Attach);
+            let why = String::from_utf8_lossy(text).into_owned();
+            return Err(AttachError::JobFailed { class, why }.into());
+        }
         Err(FrameError::OtherVersion(theirs)) => return Err(AttachError::other_protocol(theirs).into()),
         Ok(_) | Err(FrameError::Malformed) => {
             return Err(failed("the agent of this host sent an invalid message".into()));
@@ -191,4 +196,39 @@ fn map(range: &AgreedRange<'_>, descriptors: &[OwnedFd]) -> Result<()> {
         let address = range.address;
         Error::os(format!("mapping the buffer at {address:#x}"))(std::io::Error::from_raw_os_error(e.0))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hostbuf_os::socket;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn the_error_of_a_failed_job_keeps_its_class() {
+        let name = format!("hostbuf/failed/{}", std::process::id());
+        let agent = socket::listen_on(&name).expect("the name is free");
+        let text = "not enough memory on h1";
+        let attached = std::thread::scope(|scope| {
+            let sender = scope.spawn(|| {
+                let client = loop {
+                    match socket::accept(agent.as_fd()).expect("a socket that listens") {
+                        Some(fd) => break FrameSocket::from_fd(fd).expect("a process of this user"),
+                        None => std::thread::yield_now(),
+                    }
+                };
+                let status = ErrorClass::NoSpace.status();
+                client.send(&Message::Fail { status, prints: false, text: text.as_bytes() }, &[]).unwrap();
+                // The connection stays open until the process has attached.
+                client
+            });
+            let attached = attach_to(&name).map(drop);
+            sender.join().expect("no panic");
+            attached
+        });
+        let error = attached.unwrap_err();
+        assert!(matches!(&error, Error::Attach(AttachError::JobFailed { .. })), "{error:?}");
+        assert_eq!(error.class(), ErrorClass::NoSpace);
+        assert!(error.to_string().ends_with(text), "{error}");
+    }
 }
