@@ -303,7 +303,7 @@ fn require_ends_a_process_in_a_separate_network_namespace() {
     }
     let plain = build("cc", "variables.c", &[]).unwrap();
     let outcome = local(1, "4M", &["--require"], &["unshare", "-rn", &plain]);
-    assert_eq!((outcome.status, &outcome.stdout[..]), (1, ""), "{outcome:?}");
+    assert_eq!((outcome.status, &outcome.stdout[..]), (86, ""), "{outcome:?}");
     one_line(&outcome, &["network namespace of its own", "--require"]);
 }
 
@@ -342,7 +342,7 @@ fn a_chroot_without_the_object_is_reported() {
             &["no buffer in process", "/chroot (ranks 0-1 on ", "neither /proc nor", "bind hostbuf's"],
         );
         let outcome = local(1, "4M", &["--require"], &words);
-        assert_eq!((outcome.status, &outcome.stdout[..]), (1, ""), "{outcome:?}");
+        assert_eq!((outcome.status, &outcome.stdout[..]), (86, ""), "{outcome:?}");
         one_line(&outcome, &["neither /proc nor", "--require"]);
     }
     // If the new root has /proc, a descriptor passes the object.

@@ -2,13 +2,14 @@
 //! process. It maps the agreed range, or ends with an error.
 
 use hostbuf_protocol::ballot::{Holds, Refusal};
+use hostbuf_protocol::failure::ErrorClass;
 use hostbuf_protocol::frame::FrameError;
 use hostbuf_protocol::message::{Hello, Message, Role, Territory};
 use hostbuf_protocol::range::AgreedRange;
 use hostbuf_raw::syscall::{self as raw, Errno};
 
 use crate::connection::{PacketBuffer, mapping_error, send};
-use crate::rank::other_version;
+use crate::rank::{end, other_version};
 use crate::text::Line;
 
 /// Gets the memory from the agent that listens on `name`. Receives the message with the agreed
@@ -40,7 +41,7 @@ fn attach_over(fd: i32, territory: Territory, packet: &mut PacketBuffer) -> Opti
         Ok(Message::Agreed { range, .. }) => range,
         Err(FrameError::OtherVersion(theirs)) => {
             other_version(theirs).say();
-            raw::exit(1)
+            end(ErrorClass::Attach)
         }
         _ => return None,
     };
@@ -48,8 +49,9 @@ fn attach_over(fd: i32, territory: Territory, packet: &mut PacketBuffer) -> Opti
     if let Err(refusal) = holds.take(&range) {
         let line = describe(&refusal, &range);
         line.say();
-        let _ = send(fd, &Message::Failed { status: 0, text: line.bytes() });
-        raw::exit(1);
+        let class = ErrorClass::Attach;
+        let _ = send(fd, &Message::Failed { status: class.status(), text: line.bytes() });
+        end(class);
     }
     let descriptors = packet.descriptors();
     if let Err(errno) = holds.map(&range, descriptors) {
@@ -57,7 +59,7 @@ fn attach_over(fd: i32, territory: Territory, packet: &mut PacketBuffer) -> Opti
         Line::new(format_args!("hostbuf: process {} has no buffer at {:#x}: ", raw::pid(), range.address))
             .and(why.bytes())
             .say();
-        raw::exit(1);
+        end(ErrorClass::Os);
     }
     let _ = send(fd, &Message::Mapped);
     Some(())

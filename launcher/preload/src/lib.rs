@@ -36,6 +36,7 @@ mod unreachable;
 use connection::PacketBuffer;
 use environment::Environment;
 use hostbuf_protocol::environment::{ENV_CONNECTION, ENV_JOB, ENV_PREFIX, ENV_REGISTER, ENV_REPORT};
+use hostbuf_protocol::failure::ErrorClass;
 use hostbuf_protocol::message::{Message, Territory};
 use hostbuf_raw::syscall as raw;
 use rank::Until;
@@ -137,5 +138,5 @@ fn names_this(value: &[u8]) -> bool {
 /// Ends the process after a panic.
 pub fn panicked() -> ! {
     Line::new(format_args!("hostbuf: internal error before main (process {})", raw::pid())).say();
-    raw::exit(1)
+    rank::end(ErrorClass::Defect)
 }

@@ -1,6 +1,7 @@
 //! The first image of a rank: it votes, maps the agreed range, and waits for all other ranks.
 
 use hostbuf_protocol::ballot::{Holds, answer};
+use hostbuf_protocol::failure::ErrorClass;
 use hostbuf_protocol::frame::FrameError;
 use hostbuf_protocol::message::{Coverage, Message, Territory};
 use hostbuf_raw::syscall as raw;
@@ -49,7 +50,7 @@ fn vote(fd: i32, mut holds: Holds, packet: &mut PacketBuffer) {
             let descriptors = packet.descriptors();
             let Err(errno) = holds.map(&range, descriptors) else { return };
             let why = mapping_error(errno, descriptors.len(), range.descriptors());
-            let _ = send(fd, &Message::Failed { status: 0, text: why.bytes() });
+            let _ = send(fd, &Message::Failed { status: ErrorClass::Os.status(), text: why.bytes() });
             wait_for_go(fd);
             agent_ended()
         }
@@ -87,7 +88,7 @@ fn understood(packet: &PacketBuffer) -> Message<'_> {
         Ok(message) => message,
         Err(FrameError::OtherVersion(theirs)) => {
             other_version(theirs).say();
-            raw::exit(1)
+            end(ErrorClass::Attach)
         }
         Err(FrameError::Malformed) => agent_ended(),
     }
@@ -109,5 +110,10 @@ fn agent_ended() -> ! {
         raw::pid()
     ))
     .say();
-    raw::exit(1)
+    end(ErrorClass::Attach)
+}
+
+/// Ends the process with the status of an error.
+pub(crate) fn end(class: ErrorClass) -> ! {
+    raw::exit(i32::from(class.status()))
 }

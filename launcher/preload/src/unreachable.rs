@@ -56,7 +56,7 @@ pub(crate) fn report(environment: &mut Environment, why: &[u8]) {
         line.say();
     }
     if required {
-        raw::exit(1);
+        crate::rank::end(hostbuf_protocol::failure::ErrorClass::Attach);
     }
     // Without this, children would print the same message.
     environment.write(ENV_REPORT, b"-");

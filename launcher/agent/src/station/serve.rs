@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc;
 
-use hostbuf::{Error, Result};
+use hostbuf::{Error, ErrorClass, Result};
 use hostbuf_os::socket;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -97,7 +97,11 @@ impl Station {
                 }
                 Err(error) => {
                     complain!("hostbuf-agent: {error}");
-                    return ServeOutcome { status: 1, called_off: false, lifeline: self.lifeline };
+                    return ServeOutcome {
+                        status: ErrorClass::Os.status().into(),
+                        called_off: false,
+                        lifeline: self.lifeline,
+                    };
                 }
             }
         }
