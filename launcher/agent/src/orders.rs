@@ -26,7 +26,7 @@ pub(super) enum Order {
 /// A question to all ranks.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Question {
-    /// Which of these addresses are free, with this number of bytes each.
+    /// The vote on candidate addresses for a range of this many bytes.
     Ballot(Ballot, usize),
     /// The lowest hole.
     Search {
