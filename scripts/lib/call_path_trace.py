@@ -132,6 +132,15 @@ def addresses():
 entries = []
 
 
+def files_of(function):
+    """Returns the project's file of a function that is not generic, if it has one."""
+    try:
+        places = gdb.decode_line(function)[1] or ()
+    except gdb.error:
+        return []
+    return [file for place in places[:1] if place.symtab and (file := own_file(place.symtab.filename))]
+
+
 def proceed():
     """Continues the program, and returns whether it has stopped at a breakpoint."""
     gdb.execute("continue", to_string=True)
@@ -153,7 +162,8 @@ def record(name, begin, end):
             breakpoint.thread = gdb.selected_thread().num
             breakpoint.enabled = True
     if proceed():
-        tell("call-path", name, stack())
+        # At an inlined function gdb stops in its caller.
+        tell("call-path", name, stack() + files_of(end))
         if first:
             tell("entered", name, entered)
     for breakpoint in entries:
