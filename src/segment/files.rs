@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)]
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use nix::fcntl::SealFlag;
 use tracing::info_span;
@@ -16,7 +16,7 @@ use crate::segment::options::BufferOptions;
 use crate::segment::phase::Phase;
 use hostbuf_memory::memfd::{self, Backing};
 use hostbuf_memory::populate::{self, Workers};
-use hostbuf_memory::{Pages, create_all, creation_error};
+use hostbuf_memory::{FileMapping, MappingRefused, Pages, create_all, creation_error};
 
 /// The memory of a job on one host, referenced by its descriptors and not yet mapped.
 #[derive(Debug)]
@@ -142,7 +142,7 @@ pub struct PublishedSegments {
 
 /// A mapping of a control page at any address. Dropping it unmaps the page.
 pub struct ControlPage {
-    at: *mut libc::c_void,
+    mapping: FileMapping,
     layout: ControlLayout,
 }
 
@@ -156,33 +156,17 @@ impl ControlPage {
         if found != layout.length() {
             return Err(Error::Corrupt { word: "the control page's length", found });
         }
-        // SAFETY: a new mapping at an address of the kernel's choice.
-        let at = unsafe {
-            let rw = libc::PROT_READ | libc::PROT_WRITE;
-            libc::mmap(std::ptr::null_mut(), found as usize, rw, libc::MAP_SHARED, fd.as_raw_fd(), 0)
-        };
-        if at == libc::MAP_FAILED {
-            return Err(Error::os("mapping the control page")(std::io::Error::last_os_error()));
-        }
-        Ok(ControlPage { at, layout })
+        let mapping = FileMapping::new(fd, 0, found, 1).map_err(|refused| {
+            let (MappingRefused::Addresses(errno) | MappingRefused::File(errno)) = refused;
+            Error::os("mapping the control page")(std::io::Error::from_raw_os_error(errno))
+        })?;
+        Ok(ControlPage { mapping, layout })
     }
 
     /// Returns a handle of the page, valid as long as this mapping.
     #[must_use]
     pub fn control(&self) -> Control {
         // SAFETY: mapped until drop, and the file cannot shrink (sealed; its length was checked).
-        unsafe { Control::at(self.at as usize, self.layout) }
-    }
-}
-
-// SAFETY: the page is shared memory, which every thread reads as atomics, or copies and checks.
-unsafe impl Send for ControlPage {}
-// SAFETY: as above.
-unsafe impl Sync for ControlPage {}
-
-impl Drop for ControlPage {
-    fn drop(&mut self) {
-        // SAFETY: map() mapped it.
-        unsafe { libc::munmap(self.at, self.layout.length() as usize) };
+        unsafe { Control::at(self.mapping.start(), self.layout) }
     }
 }

@@ -1,12 +1,12 @@
 //! Shared memory without an agreed address, for pools and slabs.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use hostbuf_os::memory;
 
 use crate::create::create_all;
 use crate::error::{Error, Result};
-use crate::mapping::{FileMapping, Refused};
+use crate::mapping::{FileMapping, MappingRefused};
 use crate::pages::Pages;
 use crate::populate::{self, Workers};
 use crate::space::Demand;
@@ -40,8 +40,8 @@ impl AnonymousSegment {
             populate::populate(file.as_fd(), length, pages, strict, workers, &mut |_| {})?;
         }
         let align = pages.size().max(memory::page_size()) as usize;
-        let mapping = FileMapping::new(file.as_raw_fd(), 0, length, align).map_err(|refused| {
-            let (Refused::Addresses(errno) | Refused::File(errno)) = refused;
+        let mapping = FileMapping::new(file.as_fd(), 0, length, align).map_err(|refused| {
+            let (MappingRefused::Addresses(errno) | MappingRefused::File(errno)) = refused;
             let source = std::io::Error::from_raw_os_error(errno);
             Error::os(format!("mapping a memory file of {length} bytes"))(source)
         })?;
@@ -97,7 +97,7 @@ mod tests {
             let bytes = unsafe { std::slice::from_raw_parts_mut(start as *mut u8, segment.len()) };
             assert!(bytes.iter().all(|&byte| byte == 0));
             bytes.fill(7);
-            let again = FileMapping::new(segment.file.as_raw_fd(), 0, 4096, 4096).unwrap();
+            let again = FileMapping::new(segment.file.as_fd(), 0, 4096, 4096).unwrap();
             // SAFETY: another mapping of the same file.
             assert_eq!(unsafe { *(again.start() as *const u8) }, 7);
             drop(segment);

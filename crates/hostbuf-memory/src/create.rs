@@ -1,6 +1,6 @@
 //! The creation of memory files on the pages that they demand.
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 use crate::error::{Error, NoSpace, Result};
 use crate::mapping::FileMapping;
@@ -51,7 +51,7 @@ fn create_on(demands: &[Demand], names: &[String], pages: &[Pages]) -> Result<Ve
 /// Reserves pages of the pool for the whole file: the kernel does so when the file is mapped, and
 /// keeps the reservation for the file when it is unmapped.
 fn reserve(file: &OwnedFd, length: u64, page: u64) -> Result<()> {
-    match FileMapping::new(file.as_raw_fd(), 0, length, page as usize) {
+    match FileMapping::new(file.as_fd(), 0, length, page as usize) {
         Ok(mapping) => {
             drop(mapping);
             Ok(())

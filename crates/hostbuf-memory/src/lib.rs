@@ -18,4 +18,5 @@ pub mod space;
 pub use anonymous::AnonymousSegment;
 pub use create::{create_all, creation_error};
 pub use error::{Error, NoSpace, Result};
+pub use mapping::{FileMapping, MappingRefused};
 pub use pages::Pages;

@@ -2,12 +2,12 @@
 
 #![allow(unsafe_code)]
 
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 /// A part of a file, mapped for reading and writing at an aligned address. Dropping it unmaps the
 /// part.
 #[derive(Debug)]
-pub(crate) struct FileMapping {
+pub struct FileMapping {
     area: *mut libc::c_void,
     area_length: usize,
     at: *mut libc::c_void,
@@ -16,7 +16,7 @@ pub(crate) struct FileMapping {
 
 /// The step of the mapping that the kernel rejected, with its errno.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refused {
+pub enum MappingRefused {
     /// There is no free address range.
     Addresses(i32),
     /// The file cannot be mapped there.
@@ -33,8 +33,23 @@ impl FileMapping {
     /// Maps `length` bytes of `fd` from `offset` on, at a multiple of `align`.
     ///
     /// # Errors
-    /// Returns [`Refused`]; nothing stays mapped.
-    pub(crate) fn new(fd: RawFd, offset: u64, length: u64, align: usize) -> Result<FileMapping, Refused> {
+    /// Returns [`MappingRefused`]; nothing stays mapped.
+    pub fn new(
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        length: u64,
+        align: usize,
+    ) -> Result<FileMapping, MappingRefused> {
+        FileMapping::of_raw(fd.as_raw_fd(), offset, length, align)
+    }
+
+    /// Maps a part of an open file as [`new`](FileMapping::new) does.
+    pub(crate) fn of_raw(
+        fd: RawFd,
+        offset: u64,
+        length: u64,
+        align: usize,
+    ) -> Result<FileMapping, MappingRefused> {
         let area_length = length as usize + align;
         // SAFETY: a new private mapping without access, to find an aligned range.
         let area = unsafe {
@@ -42,7 +57,7 @@ impl FileMapping {
             libc::mmap(std::ptr::null_mut(), area_length, libc::PROT_NONE, flags, -1, 0)
         };
         if area == libc::MAP_FAILED {
-            return Err(Refused::Addresses(nix::errno::Errno::last_raw()));
+            return Err(MappingRefused::Addresses(nix::errno::Errno::last_raw()));
         }
         let at = (area as usize).next_multiple_of(align) as *mut libc::c_void;
         let mapping = FileMapping { area, area_length, at, length: length as usize };
@@ -52,13 +67,14 @@ impl FileMapping {
             libc::mmap(at, length as usize, rw, flags, fd, offset as libc::off_t)
         };
         if mapped == libc::MAP_FAILED {
-            return Err(Refused::File(nix::errno::Errno::last_raw()));
+            return Err(MappingRefused::File(nix::errno::Errno::last_raw()));
         }
         Ok(mapping)
     }
 
     /// Returns the address of the first byte.
-    pub(crate) fn start(&self) -> usize {
+    #[must_use]
+    pub fn start(&self) -> usize {
         self.at as usize
     }
 
@@ -66,8 +82,11 @@ impl FileMapping {
     ///
     /// # Errors
     /// The errno of `madvise(2)`.
-    pub(crate) fn advise(&self, from: u64, length: u64, advice: i32) -> Result<(), i32> {
-        debug_assert!(from + length <= self.length as u64);
+    ///
+    /// # Panics
+    /// If the part is not inside the mapping.
+    pub fn advise(&self, from: u64, length: u64, advice: i32) -> Result<(), i32> {
+        assert!(from.checked_add(length).is_some_and(|end| end <= self.length as u64));
         let at = self.at.wrapping_byte_add(from as usize);
         // SAFETY: inside the mapping.
         if unsafe { libc::madvise(at, length as usize, advice) } == 0 {

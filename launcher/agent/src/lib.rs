@@ -10,6 +10,7 @@ mod complain;
 mod conductor;
 pub mod group;
 mod inherited;
+pub mod log;
 pub mod lookup;
 mod orders;
 pub mod report;
@@ -42,10 +43,7 @@ fn has_ended(process: Option<&OwnedFd>) -> bool {
 
 /// Runs an agent with the arguments of [`Spec::arguments`].
 pub fn main(arguments: impl Iterator<Item = String>, open: Open) -> ExitCode {
-    tracing_subscriber::fmt()
-        .with_env_filter(tracing_subscriber::EnvFilter::from_env("HOSTBUF_LOG"))
-        .with_writer(std::io::stderr)
-        .init();
+    log::start();
     // Each rank needs two descriptors, and the soft limit is often too low.
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {

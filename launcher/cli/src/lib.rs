@@ -67,10 +67,7 @@ pub fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|a| a == "agent") {
         return hostbuf_agent::main(std::env::args().skip(2), hostbuf_agent::group::alone);
     }
-    tracing_subscriber::fmt()
-        .with_env_filter(tracing_subscriber::EnvFilter::from_env("HOSTBUF_LOG"))
-        .with_writer(std::io::stderr)
-        .init();
+    hostbuf_agent::log::start();
     let line = match CommandLine::try_parse() {
         Ok(line) => line,
         Err(error) => return reject(&error),

@@ -1,6 +1,6 @@
 //! A mapping of a part of a memory file, to allocate its pages.
 
-use crate::mapping::{FileMapping, Refused};
+use crate::mapping::{FileMapping, MappingRefused};
 use crate::pages::{EXTENT, Pages};
 
 /// The errno of a mapping that failed for lack of addresses, and not of memory.
@@ -18,11 +18,11 @@ impl FileView {
     pub(super) fn map(fd: i32, offset: u64, length: u64, pages: Pages) -> Result<FileView, i32> {
         let align = pages.size().max(EXTENT) as usize;
         let mapping =
-            FileMapping::new(fd, offset, length, align).map_err(|refused| match (refused, pages) {
+            FileMapping::of_raw(fd, offset, length, align).map_err(|refused| match (refused, pages) {
                 // The kernel reserves the pages of a pool when they are mapped, so ENOMEM means a
                 // lack of memory.
-                (Refused::File(errno), Pages::Huge2M | Pages::Huge1G) => errno,
-                (Refused::Addresses(errno) | Refused::File(errno), _) => no_addresses(errno),
+                (MappingRefused::File(errno), Pages::Huge2M | Pages::Huge1G) => errno,
+                (MappingRefused::Addresses(errno) | MappingRefused::File(errno), _) => no_addresses(errno),
             })?;
         let view = FileView(mapping);
         if pages == Pages::Transparent {

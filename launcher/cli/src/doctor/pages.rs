@@ -3,11 +3,11 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
-use std::ptr::null_mut;
+use std::os::fd::AsFd;
 
 use hostbuf::Bytes;
 use hostbuf_memory::memfd::{self, Backing};
+use hostbuf_memory::{FileMapping, MappingRefused};
 use hostbuf_os::memory;
 
 use super::kernel_text::reason;
@@ -27,67 +27,39 @@ pub fn lines(size: Option<u64>) -> Vec<Finding> {
     ]
 }
 
-/// Two extents of a memory file, mapped at a multiple of 2 MiB.
-struct Trial {
-    area: *mut libc::c_void,
-    at: *mut libc::c_void,
+/// Maps two extents of a memory file at a multiple of 2 MiB. The mapping keeps the file.
+fn map_trial() -> io::Result<FileMapping> {
+    let length = 2 * EXTENT as u64;
+    let file = memfd::create("hostbuf-doctor", length, Backing::Shmem)?;
+    FileMapping::new(file.as_fd(), 0, length, EXTENT).map_err(|refused| {
+        let (MappingRefused::Addresses(errno) | MappingRefused::File(errno)) = refused;
+        io::Error::from_raw_os_error(errno)
+    })
 }
 
-const AREA: usize = 3 * EXTENT;
-
-impl Trial {
-    fn new() -> io::Result<Trial> {
-        let fd = memfd::create("hostbuf-doctor", 2 * EXTENT as u64, Backing::Shmem)?;
-        let none = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: a new mapping at an address of the kernel's choice, without access.
-        let area = unsafe { libc::mmap(null_mut(), AREA, libc::PROT_NONE, none, -1, 0) };
-        if area == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let trial = Trial { area, at: (area as usize).next_multiple_of(EXTENT) as *mut libc::c_void };
-        let rights = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_SHARED | libc::MAP_FIXED;
-        // SAFETY: inside the area, which only this trial uses. The mapping keeps the file.
-        let at = unsafe { libc::mmap(trial.at, 2 * EXTENT, rights, flags, fd.as_fd().as_raw_fd(), 0) };
-        if at == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(trial) }
-    }
-
-    /// Applies an advice of madvise(2) to `length` bytes from the beginning.
-    fn advise(&self, length: usize, advice: libc::c_int) -> io::Result<()> {
-        assert!(length <= 2 * EXTENT);
-        // SAFETY: inside the mapping, to which no reference exists.
-        if unsafe { libc::madvise(self.at, length, advice) } == 0 {
-            Ok(())
-        } else {
-            Err(io::Error::last_os_error())
-        }
-    }
-
-    /// Writes a byte at the beginning of each extent.
-    fn touch(&self) {
-        for extent in 0..2 {
-            // SAFETY: inside the mapping, which is writable and which only this trial uses.
-            unsafe { self.at.cast::<u8>().add(extent * EXTENT).write_volatile(1) };
-        }
-    }
+/// Applies an advice of madvise(2) to `length` bytes from the beginning.
+fn advise(trial: &FileMapping, length: usize, advice: libc::c_int) -> io::Result<()> {
+    trial.advise(0, length as u64, advice).map_err(io::Error::from_raw_os_error)
 }
 
-impl Drop for Trial {
-    fn drop(&mut self) {
-        // SAFETY: new() made the area, and no pointer to it remains.
-        unsafe { libc::munmap(self.area, AREA) };
+/// Writes a byte at the beginning of each extent.
+fn touch(trial: &FileMapping) {
+    for extent in 0..2 {
+        let at = (trial.start() + extent * EXTENT) as *mut u8;
+        // SAFETY: inside the mapping, which is writable and which only this trial uses.
+        unsafe { at.write_volatile(1) };
     }
 }
 
 /// Makes huge pages of a memory file in the same way as hostbuf, whatever the kernel's setting is.
 fn collapse() -> io::Result<()> {
-    let trial = Trial::new()?;
-    let _ = trial.advise(2 * EXTENT, libc::MADV_HUGEPAGE);
-    trial.touch();
+    let trial = map_trial()?;
+    let _ = advise(&trial, 2 * EXTENT, libc::MADV_HUGEPAGE);
+    touch(&trial);
     let mut tries = 0;
     loop {
         tries += 1;
-        match trial.advise(2 * EXTENT, MADV_COLLAPSE) {
+        match advise(&trial, 2 * EXTENT, MADV_COLLAPSE) {
             Err(e) if tries < 10 && matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY)) => {}
             other => return other,
         }
@@ -168,7 +140,7 @@ fn pool(page: u64, size: Option<u64>, have_transparent: bool) -> Finding {
 /// instead of SIGBUS.
 fn populate() -> Finding {
     const NAME: &str = "MADV_POPULATE_WRITE";
-    match Trial::new().and_then(|trial| trial.advise(EXTENT, libc::MADV_POPULATE_WRITE)) {
+    match map_trial().and_then(|trial| advise(&trial, EXTENT, libc::MADV_POPULATE_WRITE)) {
         Ok(()) => {
             Finding::ok(NAME, "pages are taken before use, so a full host is an error and never SIGBUS")
         }

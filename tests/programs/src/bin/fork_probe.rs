@@ -5,7 +5,6 @@
 
 #![allow(unsafe_code)]
 
-use std::ffi::{c_int, c_void};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -66,21 +65,17 @@ fn attaching() {
 
 /// Checks that the lock of the registrations is free in a child.
 fn registered() {
-    type Registered = extern "C" fn(usize, *mut [u64; 16]) -> c_int;
-    // SAFETY: looks a name up, and has its type by include/hostbuf_registered.h.
-    let registered = unsafe {
-        let found = libc::dlsym(libc::RTLD_DEFAULT, c"hostbuf_registered".as_ptr());
-        assert!(!found.is_null(), "the object is not loaded");
-        std::mem::transmute::<*mut c_void, Registered>(found)
-    };
+    assert_eq!(hostbuf_programs::registered::registered().len(), 1, "the object is not loaded");
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
-                registered(0, &mut [0; 16]);
+                hostbuf_programs::registered::registered();
             }
         });
-        let well = (0..500).take_while(|_| in_child(|| registered(0, &mut [0; 16]) == 1)).count();
+        let well = (0..500)
+            .take_while(|_| in_child(|| hostbuf_programs::registered::registered().len() == 1))
+            .count();
         stop.store(true, Ordering::Relaxed);
         assert_eq!(well, 500);
     });

@@ -23,7 +23,7 @@ pub struct Library(*mut c_void);
 // SAFETY: the loader's functions may be called by several threads.
 unsafe impl Sync for Library {}
 
-/// A `hostbuf_lease`, with room to spare.
+/// A `hostbuf_lease`, whose first word is its size, with room to spare.
 #[derive(Default)]
 pub struct Lease(#[allow(dead_code, reason = "the library uses it")] [u64; 16]);
 
@@ -145,6 +145,7 @@ impl Handle<'_> {
 
     fn lease(&self, name: &CStr, start: usize, length: usize, access: c_int) -> Result<Lease, c_int> {
         let mut lease = Lease::default();
+        lease.0[0] = size_of::<Lease>() as u64;
         // SAFETY: as include/hostbuf.h has it; the place is larger than a lease.
         let status = unsafe {
             type Get = extern "C" fn(*mut c_void, usize, usize, c_int, *mut Lease) -> c_int;

@@ -8,7 +8,7 @@
 mod library;
 mod python;
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -122,10 +122,7 @@ fn registered() -> Option<usize> {
     if found.is_null() {
         return None;
     }
-    // SAFETY: its type, by include/hostbuf_registered.h.
-    let registered =
-        unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(usize, *mut [u64; 16]) -> c_int>(found) };
-    Some((0..).take_while(|&index| registered(index, &mut [0; 16]) == 1).count())
+    Some(hostbuf_programs::registered::registered().len())
 }
 
 /// Checks that one copy has the monitor, and that the others have no stale hits, and say why they
