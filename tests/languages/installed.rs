@@ -286,7 +286,7 @@ fn invalid_calls_are_refused() {
         ("test-gpu --fast", 2, "unexpected argument '--fast'"),
         ("check grammar", 2, "no check \"grammar\""),
         ("install-deps nothing", 2, "no group \"nothing\""),
-        ("test-long nothing", 2, "no tests \"nothing\""),
+        ("test-long nothing", 2, "no part \"nothing\""),
         ("third-party --fast", 2, "unexpected argument '--fast'"),
     ] {
         let outcome = scratch.run(&format!("$ROOT/scripts/{call}"));
