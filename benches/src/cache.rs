@@ -19,7 +19,7 @@ use crate::unmapping::{Reader, unmapping};
 const BASE: usize = 0x10_0000_0000;
 
 fn of_regions(regions: usize, monitor: MonitorMode) -> hostbuf::register::Result<Cache> {
-    cache(Budget { regions, bytes: usize::MAX / 2 }, monitor)
+    cache(Budget::new(regions).bytes(usize::MAX / 2), monitor)
 }
 
 /// Gets and drops one lease, and returns its key. It is inlined, as in a program's own loop: every

@@ -34,7 +34,7 @@ fn cycle(first: usize, count: usize, rounds: usize) -> impl Iterator<Item = usiz
 
 pub(crate) fn measure() -> Outcome {
     for capacity in CAPACITIES {
-        let fresh = || cache(Budget { regions: capacity, bytes: usize::MAX / 2 }, MonitorMode::Explicit);
+        let fresh = || cache(Budget::new(capacity).bytes(usize::MAX / 2), MonitorMode::Explicit);
         let rounds = (20_000 / capacity).clamp(20, 200);
 
         let full = fresh()?;
@@ -82,7 +82,7 @@ fn mixed_sizes() -> Outcome {
             (key, 1 << (key * 7 % 11))
         })
         .collect();
-    let ours = cache(Budget { regions: 4096, bytes: BUDGET }, MonitorMode::Explicit)?;
+    let ours = cache(Budget::new(4096).bytes(BUDGET), MonitorMode::Explicit)?;
     for &(key, pages) in &trace {
         ask(&ours, key, pages)?;
     }

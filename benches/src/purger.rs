@@ -63,7 +63,7 @@ pub(crate) fn measure(pairs: usize) -> Outcome {
             let hit_one = state as usize % usable.len();
             let other = (hit_one + 1 + (state >> 32) as usize % (usable.len() - 1)) % usable.len();
             let (at, other) = (usable[hit_one], usable[other]);
-            let cache: Cache = cache(Budget { regions: 1024, bytes: 1 << 40 }, MonitorMode::Strict)?;
+            let cache: Cache = cache(Budget::new(1024).bytes(1 << 40), MonitorMode::Strict)?;
             mappings.0.iter().for_each(|&(at, _)| hit(&cache, at));
             let alone = rate(1, || {}, |_, _| hit(&cache, at));
             for (n, (key, purged)) in [("cache-purger-other", other + PAGE), ("cache-purger-same", at + PAGE)]
@@ -96,7 +96,7 @@ pub(crate) fn first_miss(repeats: usize) -> Outcome {
             }
             many
         };
-        let cache: Cache = cache(Budget { regions: 1024, bytes: 1 << 40 }, MonitorMode::Strict)?;
+        let cache: Cache = cache(Budget::new(1024).bytes(1 << 40), MonitorMode::Strict)?;
         let mut state = crate::chain::SEED;
         for _ in 0..repeats {
             let misses: Result<Vec<f64>, std::io::Error> = (0..50)

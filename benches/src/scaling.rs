@@ -157,7 +157,7 @@ pub(crate) fn measure(sets: usize, repeats: usize, hits: usize, peer: Result<&st
         let mut kept = true;
         for _ in 0..sets {
             let mappings = Mappings::random(pattern.mappings, &mut state)?;
-            let cache = cache(Budget { regions: 1024, bytes: 1 << 40 }, MonitorMode::Strict)?;
+            let cache = cache(Budget::new(1024).bytes(1 << 40), MonitorMode::Strict)?;
             let ask = |thread: usize, i: usize| {
                 let turn = if pattern.apart { 0 } else { i };
                 hit(&cache, mappings.0[(thread + turn) % mappings.0.len()].0);
@@ -180,7 +180,7 @@ pub(crate) fn measure(sets: usize, repeats: usize, hits: usize, peer: Result<&st
 
 /// Measures one set of entries in own memory for all threads, and UCX's cache beside it.
 fn owned(counts: &[usize], repeats: usize, hits: usize, peer: Result<&str, &str>) -> Outcome {
-    let cache = cache(Budget { regions: ENTRIES, bytes: usize::MAX / 2 }, MonitorMode::Explicit)?;
+    let cache = cache(Budget::new(ENTRIES).bytes(usize::MAX / 2), MonitorMode::Explicit)?;
     let chain = Chain::new(BASE, ENTRIES);
     for span in chain.entries() {
         drop(cache.get(span.start() as *const u8, span.len(), Access::READ)?);

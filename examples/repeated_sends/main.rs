@@ -142,7 +142,7 @@ fn run<S: Sender>(what: &str, mut sender: S, arguments: &Arguments) -> Outcome<(
     })?;
     let each_time = Took { all: each_time, registering };
 
-    let budget = Budget { regions: 2 * buffers, bytes: 4 * buffers * bytes.next_multiple_of(4096) };
+    let budget = Budget::new(2 * buffers).bytes(4 * buffers * bytes.next_multiple_of(4096));
     let cache = RegistrationCache::new(registrar.clone(), budget, MonitorMode::Strict)?;
     let mut leases = Vec::with_capacity(buffers);
     let mut registering = Duration::ZERO;

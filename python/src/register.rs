@@ -151,8 +151,7 @@ impl Cache {
                 }
             };
             let usual = Budget::from_environment()?;
-            let budget =
-                Budget { regions: regions.unwrap_or(usual.regions), bytes: bytes.unwrap_or(usual.bytes) };
+            let budget = Budget::new(regions.unwrap_or(usual.regions)).bytes(bytes.unwrap_or(usual.bytes));
             Ok(RegistrationCache::new(device, budget, monitor)?)
         })?;
         Ok(Cache { cache: Mutex::new(Some(Arc::new(cache))) })

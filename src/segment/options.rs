@@ -80,7 +80,7 @@ impl BufferOptions {
     /// Returns the memory that the buffer needs.
     #[must_use]
     pub fn demand(&self) -> Demand {
-        Demand { size: self.size, pages: self.pages, lazy: self.lazy }
+        Demand::new(self.size, self.pages).lazy(self.lazy)
     }
 
     /// Checks the options.

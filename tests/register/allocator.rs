@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use hostbuf::register::{Budget, MonitorMode, Overlap, Probe};
+use hostbuf::register::{MonitorMode, Overlap, Probe};
 
 use crate::memory::{Area, PAGE, map_over};
 use crate::unsound_monitor::is_alone;
@@ -93,7 +93,7 @@ fn the_monitors_thread_neither_allocates_nor_frees() {
         return;
     }
     let Some((_, cache)) = strict() else { return };
-    let Some((_, small)) = strict_with(Overlap::Refused, Budget { regions: 8, ..MANY }) else { return };
+    let Some((_, small)) = strict_with(Overlap::Refused, MANY.regions(8)) else { return };
     let thread = crate::descriptors::monitors_thread().rsplit('/').next().unwrap().parse().unwrap();
     OBSERVED.store(thread, Ordering::Relaxed);
     for round in 0..20 {

@@ -70,7 +70,7 @@ fn get_many_does_not_hit_between_a_change_and_its_event() {
 /// leaks.
 #[test]
 fn get_many_succeeds_under_changes_and_a_small_budget() {
-    let budget = Budget { regions: 6, bytes: 12 * PAGE };
+    let budget = Budget::new(6).bytes(12 * PAGE);
     let Some((fake, cache)) = strict_with(Overlap::Free, budget) else { return };
     let areas: Vec<Area> = (0..4).map(|_| Area::new(2)).collect();
     let spans = spans(&areas);

@@ -15,11 +15,11 @@ use hostbuf::{BufferOptions, HostBuffer, Pages};
 use crate::memory::PAGE;
 use crate::{FakeCache, MANY, READ, Stamped, at, explicit, span};
 
-const TWO: Budget = Budget { regions: 2, bytes: 1 << 30 };
+const TWO: Budget = Budget::new(2).bytes(1 << 30);
 
 #[test]
 fn a_request_beyond_the_unleased_budget_fails_at_once() {
-    let (fake, cache) = explicit(Budget { regions: 2, bytes: 100 });
+    let (fake, cache) = explicit(Budget::new(2).bytes(100));
     let leases = [cache.get(at(0x1000), 10, READ).unwrap(), cache.get(at(0x2000), 10, READ).unwrap()];
     let begun = Instant::now();
     let full = cache.get(at(0x3000), 10, READ).unwrap_err();
@@ -55,11 +55,7 @@ fn much(stats: &Stats) -> bool {
 /// budget, and every lease is counted once.
 #[test]
 fn threads_stay_within_the_budget_and_every_lease_is_counted() {
-    for budget in [
-        Budget { regions: 4, bytes: 3 * PAGE },
-        Budget { regions: 3, ..MANY },
-        Budget { regions: 64, bytes: 40 * PAGE },
-    ] {
+    for budget in [Budget::new(4).bytes(3 * PAGE), MANY.regions(3), Budget::new(64).bytes(40 * PAGE)] {
         let (fake, cache) = explicit(budget);
         let mut taken = 0;
         // On a busy machine the measurement is repeated.
@@ -122,7 +118,7 @@ fn requests(cache: &FakeCache, seed: u64, until: Instant) -> u64 {
 
 #[test]
 fn waiting_requests_are_served_in_order() {
-    let (_, cache) = explicit(Budget { regions: 1, ..MANY });
+    let (_, cache) = explicit(MANY.regions(1));
     let held = cache.get(at(0x1000), 8, READ).unwrap();
     let order = std::sync::Mutex::new(Vec::new());
     std::thread::scope(|scope| {
@@ -149,7 +145,7 @@ fn waiting_requests_are_served_in_order() {
 
 #[test]
 fn a_request_that_times_out_lets_the_next_one_proceed() {
-    let (_, cache) = explicit(Budget { regions: 1, ..MANY });
+    let (_, cache) = explicit(MANY.regions(1));
     let held = cache.get(at(0x1000), 8, READ).unwrap();
     let begun = Instant::now();
     let error = cache.get_timeout(at(0x2000), 8, READ, Duration::from_millis(50)).unwrap_err();
@@ -161,7 +157,7 @@ fn a_request_that_times_out_lets_the_next_one_proceed() {
 
 #[test]
 fn get_many_is_all_or_nothing() {
-    let (fake, cache) = explicit(Budget { regions: 4, ..MANY });
+    let (fake, cache) = explicit(MANY.regions(4));
     let spans: Vec<_> = (1..=6).map(|n| span(n * PAGE, 64)).collect();
     assert!(matches!(cache.get_many(&spans, READ), Err(Error::Budget { .. })));
     // Nothing of the range is leased.
@@ -211,7 +207,7 @@ fn a_device_without_overlaps_never_sees_an_overlap() {
 /// While one request waits in the queue, another thread requests the same budget repeatedly.
 #[test]
 fn a_later_request_waits_behind_an_earlier_one() {
-    let (_, cache) = explicit(Budget { regions: 1, ..MANY });
+    let (_, cache) = explicit(MANY.regions(1));
     let wait = |start: usize| cache.get_timeout(at(start), 8, READ, Duration::from_secs(20));
     let mut held = Some(cache.get(at(0x1000), 8, READ).unwrap());
     let served = std::sync::atomic::AtomicBool::new(false);
@@ -236,7 +232,7 @@ fn a_later_request_waits_behind_an_earlier_one() {
 /// Impossible lengths give an error, and the statistics stay right.
 #[test]
 fn lengths_near_the_address_limit_are_refused_and_keep_the_statistics_right() {
-    let (_, cache) = explicit(Budget { regions: 16, bytes: usize::MAX });
+    let (_, cache) = explicit(Budget::new(16).bytes(usize::MAX));
     let lease = cache.get(at(0x1000), 1 << 20, READ).unwrap();
     let far = cache.get(at(4096), usize::MAX - 8192, READ).map(drop);
     assert!(matches!(far, Err(Error::Budget { leased: true, .. })), "{far:?}");
@@ -248,7 +244,7 @@ fn lengths_near_the_address_limit_are_refused_and_keep_the_statistics_right() {
 /// idle registrations.
 #[test]
 fn a_request_that_cannot_be_met_evicts_little() {
-    let (_, cache) = explicit(Budget { regions: 64, bytes: 16 * PAGE });
+    let (_, cache) = explicit(Budget::new(64).bytes(16 * PAGE));
     let leased = cache.get(at(0x10_0000), 3 * PAGE, READ).unwrap();
     let idle = |n: usize| at(0x20_0000 + n * 2 * PAGE);
     (0..10).for_each(|n| drop(cache.get(idle(n), PAGE, READ).unwrap()));
@@ -264,7 +260,7 @@ fn a_request_that_cannot_be_met_evicts_little() {
 /// Checks the limit to the byte: a request that fits exactly succeeds, and one byte more fails.
 #[test]
 fn the_budget_can_be_used_to_the_last_byte() {
-    let (fake, cache) = explicit(Budget { regions: 8, bytes: 100 });
+    let (fake, cache) = explicit(Budget::new(8).bytes(100));
     let all = cache.get(at(0x1000), 100, READ).unwrap();
     assert!(matches!(cache.get(at(0x2000), 1, READ), Err(Error::Budget { leased: true, .. })));
     drop(all);
@@ -322,7 +318,7 @@ fn the_footprint_of_a_growing_range_is_within_the_budget() {
         let buffer =
             HostBuffer::allocate(&Solo, BufferOptions::new(200 * PAGE as u64).pages(Pages::Small)).unwrap();
         let start = buffer.as_ptr().as_ptr() as usize;
-        let budget = Budget { regions: 64, bytes: 6 * CHUNK };
+        let budget = Budget::new(64).bytes(6 * CHUNK);
         let device = Arc::new(Chunks(Fake::new(overlap)));
         let cache = RegistrationCache::new(device.clone(), budget, MonitorMode::Explicit).unwrap();
         let mut wider = 0;

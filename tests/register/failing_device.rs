@@ -7,7 +7,7 @@ use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use hostbuf::register::{
-    Access, Budget, Memory, MonitorMode, Overlap, Probe, Registrar, RegistrarProperties, RegistrationCache,
+    Access, Memory, MonitorMode, Overlap, Probe, Registrar, RegistrarProperties, RegistrationCache,
 };
 use hostbuf::register::{Error, Result};
 
@@ -77,7 +77,7 @@ impl Registrar for FailingDevice {
 
 fn failing(regions: usize, monitor: MonitorMode) -> (Arc<FailingDevice>, RegistrationCache<FailingDevice>) {
     let failing = Arc::new(FailingDevice::default());
-    let cache = RegistrationCache::new(failing.clone(), Budget { regions, ..MANY }, monitor).unwrap();
+    let cache = RegistrationCache::new(failing.clone(), MANY.regions(regions), monitor).unwrap();
     (failing, cache)
 }
 

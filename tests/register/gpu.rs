@@ -119,7 +119,7 @@ fn a_frozen_buffer_can_be_read_by_the_gpu_and_not_written() {
     let span = whole(&buffer);
     // Freezing evicts a cache's registrations of the buffer: the kernel does not seal pages that
     // are pinned.
-    let budget = Budget { regions: 4, bytes: 64 * MIB };
+    let budget = Budget::new(4).bytes(64 * MIB);
     let cache = RegistrationCache::new(gpu.clone(), budget, MonitorMode::Strict).expect("with room");
     cache.keep(buffer.as_ptr().as_ptr(), buffer.len(), Access::WRITE).expect("kept");
     let frozen = buffer.freeze(&Solo).expect("frozen");
@@ -147,7 +147,7 @@ fn a_frozen_buffer_can_be_read_by_the_gpu_and_not_written() {
 fn a_cache_of_64_buffers_registers_each_once() {
     let gpu = gpu();
     let areas: Vec<Area> = (0..64).map(|_| Area::new(MIB / PAGE)).collect();
-    let budget = Budget { regions: 64, bytes: 64 * MIB };
+    let budget = Budget::new(64).bytes(64 * MIB);
     for monitor in [MonitorMode::Explicit, MonitorMode::Strict] {
         let cache = RegistrationCache::new(gpu.clone(), budget, monitor).expect("with room");
         let device = Device::new(MIB);

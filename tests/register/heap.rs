@@ -36,7 +36,7 @@ fn fresh(cache: &FakeCache, made: usize, start: usize, length: usize) {
 /// Gets blocks from the C library with different settings: each from mmap, or from the break, which
 /// is moved back at once.
 fn blocks(large: bool) {
-    let budget = Budget { regions: 6, bytes: 64 << 20 };
+    let budget = Budget::new(6).bytes(64 << 20);
     let Some((fake, cache)) = strict_with(Overlap::Free, budget) else { return };
     // SAFETY: settings of the allocator.
     unsafe {
@@ -216,7 +216,7 @@ fn dropped_caches_leave_nothing_in_threads() {
         });
         let mut sizes = Vec::new();
         for _ in 0..30 {
-            let cache = Arc::new(explicit(Budget { regions: 1 << 16, ..MANY }).1);
+            let cache = Arc::new(explicit(MANY.regions(1 << 16)).1);
             drop(cache.get(at(0x1000), 8, READ).unwrap());
             ask.send(cache.clone()).unwrap();
             answered.recv().unwrap();

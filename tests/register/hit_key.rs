@@ -14,7 +14,7 @@ const BASE: usize = 0x10_0000;
 #[test]
 fn a_hit_in_a_reused_slot_returns_the_new_key() {
     for regions in 1..=4 {
-        let (fake, cache) = explicit(Budget { regions, bytes: 1 << 40 });
+        let (fake, cache) = explicit(Budget::new(regions).bytes(1 << 40));
         let mut state = 88_172_645_463_325_252_u64;
         let mut hits = 0;
         for step in 0..20_000 {
@@ -45,7 +45,7 @@ fn a_hit_in_a_reused_slot_returns_the_new_key() {
 #[test]
 fn a_hit_returns_the_right_key_while_another_thread_evicts() {
     const SEEN: usize = 300;
-    let (_, cache) = explicit(Budget { regions: 2, bytes: 1 << 40 });
+    let (_, cache) = explicit(Budget::new(2).bytes(1 << 40));
     let (cache, asking) = (&cache, &AtomicUsize::new(2));
     std::thread::scope(|scope| {
         for _ in 0..2 {

@@ -6,7 +6,7 @@ use hostbuf::register::{Budget, MonitorMode, Overlap, Registrar};
 use crate::memory::{Area, PAGE, map_over};
 use crate::{READ, Stamped, at, cache, explicit, kept_one, span, strict};
 
-const TWO: Budget = Budget { regions: 2, bytes: 1 << 30 };
+const TWO: Budget = Budget::new(2).bytes(1 << 30);
 
 /// ```text
 ///   |------ kept ------|    |a|    |b|    |c| ...   with room for two

@@ -76,7 +76,7 @@ fn unmapped_holes_leave_nothing_locked_through_a_cache() {
     if !alone() {
         return;
     }
-    let budget = Budget { regions: 16, bytes: 16 * PAGE };
+    let budget = Budget::new(16).bytes(16 * PAGE);
     let cache = RegistrationCache::new(Arc::new(Mlock::new()), budget, MonitorMode::Explicit).unwrap();
     let areas: Vec<Area> = (0..20).map(|_| Area::new(16)).collect();
     for area in &areas {

@@ -41,7 +41,7 @@ use std::sync::Arc;
 use hostbuf::register::testing::fake::{Fake, Stamp};
 use hostbuf::register::{Access, Budget, Lease, MonitorMode, Overlap, Probe, RegistrationCache, Span};
 
-const MANY: Budget = Budget { regions: 1024, bytes: 1 << 40 };
+const MANY: Budget = Budget::new(1024).bytes(1 << 40);
 
 /// Returns a new cache over a new fake.
 fn cache(overlap: Overlap, budget: Budget, monitor: MonitorMode) -> (Arc<Fake>, RegistrationCache<Fake>) {

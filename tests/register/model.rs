@@ -287,7 +287,7 @@ fn run(overlap: Overlap, budget: Budget, steps: &[Step]) {
 /// predicts each answer.
 fn run_with_room(overlap: Overlap, steps: &[Step]) {
     let fake = Arc::new(Fake::new(overlap));
-    let budget = Budget { regions: 1000, bytes: usize::MAX / 2 };
+    let budget = Budget::new(1000).bytes(usize::MAX / 2);
     let cache =
         RegistrationCache::new(fake.clone(), budget, MonitorMode::Explicit).expect("a budget with room");
     // The valid registrations: number, range, rights.
@@ -349,7 +349,7 @@ proptest! {
         overlaps in any::<bool>(),
     ) {
         let overlap = if overlaps { Overlap::Free } else { Overlap::Refused };
-        run(overlap, Budget { regions, bytes: pages * PAGE }, &steps);
+        run(overlap, Budget::new(regions).bytes(pages * PAGE), &steps);
     }
 
     #[test]

@@ -87,7 +87,7 @@ fn a_refused_freeze_does_not_deadlock_with_an_allocator_that_unmaps() {
 fn no_operation_deadlocks_with_an_allocator_that_unmaps() {
     static DATA: [u8; 64] = [7; 64];
     for overlap in [Overlap::Free, Overlap::Refused] {
-        let budget = Budget { regions: 4, bytes: 64 * PAGE };
+        let budget = Budget::new(4).bytes(64 * PAGE);
         let Some((fake, cache)) = strict_with(overlap, budget) else { return };
         let given_back = Area::new(1);
         drop(cache.get(given_back.pointer(), PAGE, READ).unwrap());
@@ -250,8 +250,7 @@ fn the_target_of_a_moved_mapping_does_not_count_as_watched() {
 fn one_cache_too_many_is_an_error_and_the_others_continue() {
     let Some((_, cache)) = strict() else { return };
     let fake = Arc::new(Fake::new(Overlap::Free));
-    let one =
-        || RegistrationCache::new(fake.clone(), Budget { regions: 1, bytes: 1 << 20 }, MonitorMode::Strict);
+    let one = || RegistrationCache::new(fake.clone(), Budget::new(1).bytes(1 << 20), MonitorMode::Strict);
     let mut others = Vec::new();
     let begun = Instant::now();
     let refused = loop {

@@ -105,7 +105,7 @@ fn a_panicking_registration_leaves_nothing_behind() {
 
 #[test]
 fn overlapping_windows_on_several_threads_leak_nothing() {
-    let (fake, cache) = explicit(hostbuf::register::Budget { regions: 32, ..MANY });
+    let (fake, cache) = explicit(MANY.regions(32));
     std::thread::scope(|scope| {
         for seed in 1..5usize {
             let cache = &cache;

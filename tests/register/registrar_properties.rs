@@ -69,7 +69,7 @@ fn a_cache_over_invalid_properties_is_not_made() {
         (RegistrarProperties::new(Overlap::Free).longest(0), "longest range of 0 bytes"),
     ] {
         let fake = Arc::new(Fake::with_properties(properties));
-        let budget = Budget { regions: 2, bytes: PAGE };
+        let budget = Budget::new(2).bytes(PAGE);
         let error = RegistrationCache::new(fake, budget, MonitorMode::Explicit).unwrap_err();
         assert!(matches!(error, Error::Invalid { .. }) && error.to_string().contains(words), "{error}");
     }

@@ -88,7 +88,7 @@ fn a_registrar_that_always_fails_under_ten_threads() {
 
 #[test]
 fn a_budget_of_two_keeps_the_last_two() {
-    let (_, cache) = explicit(Budget { regions: 2, ..MANY });
+    let (_, cache) = explicit(MANY.regions(2));
     let id = |n: usize| cache.get(at(0x50_0000 + n * PAGE), PAGE, READ).unwrap().handle().0;
     let (_, two, three) = (id(1), id(2), id(3));
     assert_eq!((id(2), id(3)), (two, three));
@@ -96,7 +96,7 @@ fn a_budget_of_two_keeps_the_last_two() {
 
 #[test]
 fn a_byte_budget_of_1000_holds_600_once() {
-    let (fake, cache) = explicit(Budget { regions: 10, bytes: 1000 });
+    let (fake, cache) = explicit(Budget::new(10).bytes(1000));
     for round in 0..5 {
         drop(cache.get(at(0x60_0000), 600, READ).unwrap());
         drop(cache.get(at(0x61_0000), 600, READ).unwrap());
@@ -107,7 +107,7 @@ fn a_byte_budget_of_1000_holds_600_once() {
 
 #[test]
 fn counters_are_exact() {
-    let (_, cache) = explicit(Budget { regions: 2, ..MANY });
+    let (_, cache) = explicit(MANY.regions(2));
     for n in [1, 1, 2, 1, 3, 3, 3] {
         drop(cache.get(at(0x70_0000 + n * PAGE), PAGE, READ).unwrap());
     }

@@ -14,11 +14,9 @@ use crate::{MANY, READ, Stamped, cache, skip, strict, strict_with};
 /// one together.
 #[track_caller]
 pub fn changed_by(what: &str, change: impl Fn(usize, usize)) {
-    for (overlap, budget) in [
-        (Overlap::Free, MANY),
-        (Overlap::Refused, MANY),
-        (Overlap::Free, Budget { regions: 1, bytes: 8 * PAGE }),
-    ] {
+    for (overlap, budget) in
+        [(Overlap::Free, MANY), (Overlap::Refused, MANY), (Overlap::Free, Budget::new(1).bytes(8 * PAGE))]
+    {
         let Some((fake, cache)) = strict_with(overlap, budget) else { return };
         changed_in(&fake, cache, what, &change);
     }
@@ -345,7 +343,7 @@ fn an_unmapped_registration_frees_its_budget_at_once() {
     // The budget has one slot: an unmapped registration is ended for the next request, whether or
     // not the cache's own thread has handled it, also if the device refuses overlaps.
     for overlap in [Overlap::Free, Overlap::Refused] {
-        let (fake, cache) = cache(overlap, Budget { regions: 1, ..MANY }, MonitorMode::Strict);
+        let (fake, cache) = cache(overlap, MANY.regions(1), MonitorMode::Strict);
         for round in 0..300 {
             let area = Area::new(2);
             let lease = cache.get(area.pointer(), area.len(), READ);

@@ -170,7 +170,7 @@ pub extern "C" fn hostbuf_cache_open(
     call(|| {
         let to = output(to, "to", null_mut())?;
         let device = input(device, "device")?;
-        let mut budget = Budget { regions, bytes };
+        let mut budget = Budget::new(regions).bytes(bytes);
         if regions == 0 || bytes == 0 {
             let usual = Budget::from_environment()?;
             budget.regions = if regions == 0 { usual.regions } else { regions };

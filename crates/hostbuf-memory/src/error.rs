@@ -36,6 +36,8 @@ pub enum Error {
 
 /// A request for more memory than there is. The check has allocated no page, or only pages of a
 /// child process.
+///
+/// It is sent between ranks field by field, so it is exhaustive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoSpace {
     /// The host without enough memory.

@@ -10,6 +10,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 
 /// The pages that back a memory file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Backing {
     /// Ordinary pages, which the kernel may collapse into transparent huge pages.
     Shmem,

@@ -11,6 +11,9 @@ use crate::error::{Error, Result};
 pub(crate) const EXTENT: u64 = 2 << 20;
 
 /// The kind of pages of a memory file.
+///
+/// The enum is exhaustive: code that translates it, such as a binding of another language, handles
+/// every kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pages {
     /// The largest that are available: 1 GiB from the reserved pool, 2 MiB from the reserved pool,

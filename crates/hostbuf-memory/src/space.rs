@@ -89,6 +89,7 @@ pub fn check_huge(length: u64, page: u64) -> Result<()> {
 
 /// The memory that one file needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Demand {
     /// The requested size in bytes.
     pub size: u64,
@@ -96,6 +97,20 @@ pub struct Demand {
     pub pages: Pages,
     /// True if the pages are allocated at the first touch.
     pub lazy: bool,
+}
+
+impl Demand {
+    /// Makes the demand for `size` bytes, whose pages are allocated at once.
+    #[must_use]
+    pub const fn new(size: u64, pages: Pages) -> Demand {
+        Demand { size, pages, lazy: false }
+    }
+
+    /// Sets whether the pages are allocated at the first touch.
+    #[must_use]
+    pub const fn lazy(self, lazy: bool) -> Demand {
+        Demand { lazy, ..self }
+    }
 }
 
 /// Checks that all of `demands` fit together, on the kinds of pages in `resolved`.

@@ -14,7 +14,7 @@
 //! use std::sync::Arc;
 //! use hostbuf_register::{Access, Budget, Mlock, MonitorMode, RegistrationCache};
 //!
-//! let budget = Budget { regions: 16, bytes: 1 << 20 };
+//! let budget = Budget::new(16).bytes(1 << 20);
 //! let cache = RegistrationCache::new(Arc::new(Mlock::new()), budget, MonitorMode::Strict)?;
 //! let message = vec![7u8; 8192];
 //! for _ in 0..3 {

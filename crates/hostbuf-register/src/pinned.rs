@@ -102,7 +102,7 @@ struct SlabMemory {
 
 impl SlabMemory {
     fn new(length: usize) -> Result<Arc<SlabMemory>> {
-        let demand = Demand { size: length as u64, pages: Pages::Auto, lazy: false };
+        let demand = Demand::new(length as u64, Pages::Auto);
         let segment = AnonymousSegment::new("hostbuf:pinned", demand, Workers::of_this_process())?;
         let span = Span::new(segment.start(), segment.len())?;
         let memory = Arc::new(SlabMemory { own: OnceLock::new(), segment });

@@ -10,6 +10,8 @@ use crate::span::{Access, Span};
 use hostbuf_os::fork_guard::ForkGuard;
 
 /// The result of checking whether a registrar works in this process. The check has no side effects.
+///
+/// It works or it does not, so the enum is exhaustive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Probe {
     /// The registrar works. The text describes the device.

@@ -85,6 +85,7 @@ impl Span {
 
 /// The error for an address and a length that are no range of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct InvalidSpan {
     /// The address.
     pub start: usize,

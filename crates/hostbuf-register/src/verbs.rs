@@ -66,6 +66,7 @@ pub struct VerbsHandle {
 
 /// The keys of a memory region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct VerbsKey {
     /// The local key, for work requests of this process.
     pub lkey: u32,

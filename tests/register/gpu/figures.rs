@@ -172,7 +172,7 @@ fn repeated_sends_are_measured() {
         }
         device.finish();
     };
-    let budget = Budget { regions: MANY, bytes: MANY * MIB };
+    let budget = Budget::new(MANY).bytes(MANY * MIB);
     let mut rows = Vec::new();
     let mut row = |name: &str, work: &mut dyn FnMut()| {
         let ours = speed(MANY * MIB, work);

@@ -24,6 +24,7 @@ use work::Task;
 
 /// The kind of workers that populate memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Workers {
     /// The calling thread, and further threads of this process on these cores.
     Threads(Cores),

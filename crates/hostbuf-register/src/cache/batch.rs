@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn descriptors_included_one_by_one_have_the_sequence_of_all() {
         let fake = Arc::new(Fake::new(Overlap::Free));
-        let budget = Budget { regions: 1, bytes: 4096 };
+        let budget = Budget::new(1).bytes(4096);
         let shared =
             CacheShared::new(fake, budget, MonitorMode::Strict.watch().unwrap()).expect("there is memory");
         let [first, both, all] = [0b001, 0b011, 0b111].map(DescriptorSet::from_bits);

@@ -6,7 +6,14 @@ use hostbuf_os::{memlock, memory};
 
 /// A hard limit, which is never exceeded, not even for a moment. It counts registrations from
 /// before they are made until they are deregistered, including leased and invalidated ones.
+///
+/// ```
+/// # use hostbuf_register::Budget;
+/// let budget = Budget::new(1024).bytes(4 << 20);
+/// assert_eq!((budget.regions, budget.bytes), (1024, 4 << 20));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Budget {
     /// The largest number of registrations.
     pub regions: usize,
@@ -18,6 +25,24 @@ pub struct Budget {
 impl Budget {
     /// The largest allowed number of registrations of a cache.
     pub const MOST_REGIONS: usize = 1 << 20;
+
+    /// Makes a limit of so many registrations, without a limit of their bytes.
+    #[must_use]
+    pub const fn new(regions: usize) -> Budget {
+        Budget { regions, bytes: usize::MAX }
+    }
+
+    /// Sets the largest number of registrations.
+    #[must_use]
+    pub const fn regions(self, regions: usize) -> Budget {
+        Budget { regions, ..self }
+    }
+
+    /// Sets the largest number of bytes.
+    #[must_use]
+    pub const fn bytes(self, bytes: usize) -> Budget {
+        Budget { bytes, ..self }
+    }
 
     /// Reads `HOSTBUF_CACHE_REGIONS` (a number, 1024 by default) and `HOSTBUF_CACHE_BYTES` (a size
     /// such as `512M` or `2G`). The default size is half of the memory that this process may lock

@@ -60,7 +60,7 @@ fn span() -> Span {
 fn registered() -> (Arc<Fake>, Arc<CacheShared<Fake>>) {
     let fake = Arc::new(Fake::new(Overlap::Free));
     let shared = Arc::new(
-        CacheShared::new(fake.clone(), Budget { regions: 1, bytes: 1 << 20 }, None).expect("there is memory"),
+        CacheShared::new(fake.clone(), Budget::new(1).bytes(1 << 20), None).expect("there is memory"),
     );
     get(&shared, span());
     (fake, shared)

@@ -215,7 +215,7 @@ impl<R: Registrar> RegistrationCache<R> {
     /// ```
     /// # use std::sync::Arc;
     /// # use hostbuf_register::{Access, Budget, Mlock, MonitorMode, RegistrationCache};
-    /// # let budget = Budget { regions: 4, bytes: 1 << 20 };
+    /// # let budget = Budget::new(4).bytes(1 << 20);
     /// let cache = RegistrationCache::new(Arc::new(Mlock::new()), budget, MonitorMode::Explicit)?;
     /// let table = vec![7u8; 64 << 10];
     /// cache.keep(table.as_ptr(), table.len(), Access::READ)?;

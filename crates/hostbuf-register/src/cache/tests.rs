@@ -24,7 +24,7 @@ fn span() -> Span {
 
 fn with_room_for_one() -> CacheShared<Fake> {
     let fake = Arc::new(Fake::new(Overlap::Free));
-    CacheShared::new(fake, Budget { regions: 1, bytes: 1 << 20 }, None).expect("there is memory")
+    CacheShared::new(fake, Budget::new(1).bytes(1 << 20), None).expect("there is memory")
 }
 
 fn get(shared: &CacheShared<Fake>) {

@@ -65,6 +65,7 @@ unsafe impl Sync for CudaHost {}
 
 /// A part of a registration; one copy must lie within one piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CudaChunk {
     /// The address range in this process.
     pub host: Span,

@@ -11,6 +11,7 @@ const OPTIONAL: &str = ":optional";
 /// A device of a [`DeviceList`]: the name of a device, followed by `:optional` if the job runs
 /// without it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ListedDevice {
     /// The name of the device.
     pub name: DeviceName,

@@ -10,6 +10,7 @@ use hostbuf_os::descriptors;
 /// The way in which a cache learns of changes of foreign memory, which is memory that hostbuf has
 /// not allocated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum MonitorMode {
     /// The kernel reports changes with userfaultfd, and every hit checks whether a change is in
     /// progress. No library call is intercepted, so changes are seen whichever library makes them.

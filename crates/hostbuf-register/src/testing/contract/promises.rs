@@ -358,7 +358,7 @@ fn cache<R: Registrar<Key: Debug + PartialEq>>(subject: &mut Subject<'_, R>) -> 
     let failed = |error: Error| broken(Promise::Cache, error.to_string());
     let expect = |holds: bool, what: &str| holds.then_some(()).ok_or_else(|| broken(Promise::Cache, what));
     let granularity = subject.properties.granularity;
-    let budget = Budget { regions: 8, bytes: 32 * unit + 16 * granularity };
+    let budget = Budget::new(8).bytes(32 * unit + 16 * granularity);
     let cache = RegistrationCache::new(subject.registrar.clone(), budget, MonitorMode::Explicit);
     let cache = cache.map_err(failed)?;
     let get = |first: usize, pages: usize| -> CheckResult {
