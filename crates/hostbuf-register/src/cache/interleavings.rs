@@ -3,7 +3,7 @@
 //! runs them:
 //!
 //! ```text
-//! RUSTFLAGS="--cfg loom" cargo test --lib --no-default-features \
+//! RUSTFLAGS="--cfg loom" cargo test --package hostbuf-register --lib \
 //!     --target-dir target/loom interleavings
 //! ```
 //!
