@@ -24,8 +24,6 @@ use nix::unistd::{ForkResult, fork};
 use library::{DEFAULT, FILL, FREEZE, Library, READ, STRICT, UNSUPPORTED, WRITE};
 use python::Python;
 
-const BUDGET: Budget = Budget { regions: 16, bytes: 1 << 24 };
-
 fn main() {
     let words: Vec<String> = std::env::args().collect();
     let library = words.get(2).expect("libhostbuf");
@@ -45,7 +43,7 @@ fn main() {
 }
 
 fn cache(mode: MonitorMode) -> Result<RegistrationCache<Mlock>, Error> {
-    RegistrationCache::new(Arc::new(Mlock::new()), BUDGET, mode)
+    RegistrationCache::new(Arc::new(Mlock::new()), Budget::new(16).bytes(1 << 24), mode)
 }
 
 /// Returns the launcher's buffer, filled.
