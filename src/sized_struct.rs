@@ -8,7 +8,8 @@
 //! - A larger struct has fields that the library does not know. It is accepted if they are 0.
 //!
 //! The library accesses no byte beyond the caller's size. Sizes are multiples of 8, and structs
-//! have no padding at their end, so a new field never takes the place of an older version's padding.
+//! have no padding at their end, so a new field never takes the place of an older version's
+//! padding.
 
 #![allow(unsafe_code)]
 

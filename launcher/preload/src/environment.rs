@@ -108,7 +108,7 @@ impl Environment {
         self.find_entry(|found| found == name.as_bytes()).map(|(text, length, _)| (text, length))
     }
 
-    /// The value of a variable.
+    /// Returns the value of a variable.
     pub(crate) fn value(&self, name: &str) -> Option<&[u8]> {
         let (text, length) = self.entry(name)?;
         let head = name.len() + 1;

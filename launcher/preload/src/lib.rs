@@ -1,23 +1,24 @@
-//! The preloaded object: gets the buffer into a process before its `main` and before the static
+//! The preloaded object: maps the buffers into a process before its `main` and before the static
 //! constructors of its executable.
 //!
-//! It is loaded by `LD_PRELOAD` into every image of a job, so it must be invisible: it has no
-//! dependency, refers to no symbol of any libc (one that asks for a newer libc than a container's
-//! would make every program there exit), exports nothing, never allocates, and speaks to the kernel
-//! by instruction, since sanitizers intercept libc's `mmap`. It runs in three cases:
+//! `LD_PRELOAD` loads it into every image of a job, so it must not disturb any of them. It has no
+//! dependencies, refers to no symbol of a C library (one that needs a newer library than a
+//! container has would end every program there), exports nothing, allocates nothing, and makes
+//! system calls by instruction, since sanitizers intercept `mmap` of the C library. It runs in
+//! three cases:
 //!
-//! 1. the first image of a rank: `hostbuf exec` has opened the connection to the host's agent and
-//!    handed it through exec; the process votes, maps what wins, and goes on to `main` when all
-//!    ranks of all hosts have;
-//! 2. any later image (a shell's child, a spawned process): it takes what is agreed, or ends with a
-//!    clear error;
-//! 3. no agent answers: the process runs without the buffer, and without an address in its
-//!    environment. It prints nothing if the job is over, and a message if the agent is unreachable
-//!    (in another network namespace).
+//! 1. The first image of a rank. `hostbuf exec` has opened the connection to the host's agent and
+//!    passed it through exec. The process votes, maps the agreed range, and continues to `main`
+//!    when all ranks of all hosts have mapped it (`rank.rs`).
+//! 2. A later image (a shell's child, a spawned process). It maps the agreed range, or ends with an
+//!    error (`late.rs`).
+//! 3. No agent answers. The process runs without the buffers, and without addresses in its
+//!    environment. It prints nothing if the job is over, and a message if the agent cannot be
+//!    reached from its network namespace (`unreachable.rs`).
 //!
-//! In the first image of a rank that registers the buffers (`--register`) it stops when they are
-//! mapped, and leaves the connection open: the registering object (launcher/preregister), whose
-//! constructor comes next, goes on from there.
+//! In the first image of a rank that registers the buffers (`--register`) the object returns when
+//! the range is mapped and leaves the connection open. The constructor of the registering object
+//! (launcher/preregister), which is next, completes the start.
 
 #![cfg_attr(not(test), no_std)]
 #![allow(unsafe_code)]
@@ -109,9 +110,9 @@ pub fn start() {
     container::leave(&mut environment);
 }
 
-/// Whether this process is `hostbuf exec` itself, which votes for nobody. (The engine hands the
-/// variables to every process of the job, so that processes spawned later have them too; they name
-/// the prefix.)
+/// Returns whether this process is `hostbuf exec` itself, which does not vote. (The engine passes
+/// the variables to every process of the job, so that processes spawned later have them too; they
+/// name the prefix.)
 fn is_the_prefix(environment: &Environment) -> bool {
     let Some(prefix) = environment.value(ENV_PREFIX) else { return false };
     let mut path = [0u8; 4096];
@@ -120,8 +121,8 @@ fn is_the_prefix(environment: &Environment) -> bool {
     path[..length].strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest == b" (deleted)")
 }
 
-/// `fd:pid` as `hostbuf exec` wrote it, when this is the process that it became and the descriptor
-/// is a connection to a process of the same user.
+/// Returns the descriptor in `fd:pid`, as `hostbuf exec` wrote it, if this is the process that it
+/// has become and the descriptor is a connection to a process of the same user.
 fn handed_over(value: &[u8]) -> Option<i32> {
     let colon = value.iter().position(|&b| b == b':')?;
     let (fd, pid) = (text::number(&value[..colon])?, text::number(&value[colon + 1..])?);
@@ -129,7 +130,7 @@ fn handed_over(value: &[u8]) -> Option<i32> {
     (pid == u64::from(raw::pid()) && raw::peer_uid(fd) == Ok(raw::euid())).then_some(fd)
 }
 
-/// Whether `pid:...` is about this process.
+/// Returns whether `pid:...` names this process.
 fn names_this(value: &[u8]) -> bool {
     let pid = value.split(|&b| b == b':').next().and_then(text::number);
     pid == Some(u64::from(raw::pid()))

@@ -5,7 +5,7 @@ use core::fmt::{self, Write};
 use hostbuf_protocol::limits::TEXT_MAX;
 use hostbuf_raw::syscall as raw;
 
-/// A line under construction, cut where it is full.
+/// A line under construction. A part that does not fit is cut.
 pub(crate) struct Line {
     text: [u8; TEXT_MAX],
     length: usize,
@@ -31,7 +31,7 @@ impl Line {
         &self.text[..self.length]
     }
 
-    /// To standard error, with a newline, in one write.
+    /// Prints the line to standard error, with a newline, in one write.
     pub(crate) fn say(&self) {
         let mut out = [b'\n'; TEXT_MAX + 1];
         out[..self.length].copy_from_slice(self.bytes());
@@ -49,7 +49,7 @@ impl Write for Line {
     }
 }
 
-/// A decimal number that is all of `text`.
+/// Returns the decimal number of which `text` consists.
 pub(crate) fn number(text: &[u8]) -> Option<u64> {
     if text.is_empty() {
         return None;

@@ -11,7 +11,7 @@ use hostbuf_os::forking::hold_around_fork;
 use crate::registration_record::RegistrationRecord;
 
 /// The registration of a buffer with a device.
-struct BufferRegistration {
+struct PreregisteredBuffer {
     buffer: HostBuffer,
     /// The index of the device.
     device: usize,
@@ -24,7 +24,7 @@ struct Registrations {
     /// The devices with their names for programs. They are never dropped, so that protection
     /// domains and contexts stay valid.
     devices: Vec<(Arc<Device>, CString)>,
-    buffers: Vec<BufferRegistration>,
+    buffers: Vec<PreregisteredBuffer>,
 }
 
 static REGISTRATIONS: Mutex<Registrations> =
@@ -85,7 +85,7 @@ pub(crate) fn register(buffers: &[HostBuffer], devices: &DeviceList) -> Result<(
         let writing = buffer.fill_state()? != FillState::Frozen;
         for (device, (opened, _)) in opened.iter().enumerate() {
             let registration = Some(register_all(buffer, opened, writing)?);
-            registered.push(BufferRegistration { buffer: buffer.clone(), device, registration });
+            registered.push(PreregisteredBuffer { buffer: buffer.clone(), device, registration });
         }
     }
     *registrations() = Registrations { devices: opened, buffers: registered };
@@ -125,7 +125,7 @@ pub(crate) fn again(range: Span) -> Vec<String> {
     let Registrations { devices, buffers } = &mut *all;
     let mut failures = Vec::new();
     let ended =
-        |one: &&mut BufferRegistration| one.registration.is_none() && span_of(&one.buffer).overlaps(range);
+        |one: &&mut PreregisteredBuffer| one.registration.is_none() && span_of(&one.buffer).overlaps(range);
     for one in buffers.iter_mut().filter(ended) {
         let (device, kind) = &devices[one.device];
         match register_all(&one.buffer, device, false) {

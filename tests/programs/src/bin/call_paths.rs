@@ -38,7 +38,7 @@ fn tell(name: &str, outcome: Outcome) {
 
 fn requests() -> Outcome {
     let device = Arc::new(Verbs::open(None).map_err(text)?);
-    let budget = Budget { regions: 16, bytes: 1 << 24 };
+    let budget = Budget::new(16).bytes(1 << 24);
     let cache = RegistrationCache::new(device, budget, MonitorMode::Strict).map_err(text)?;
     // The first miss of a thread also allocates its counters.
     let (first, memory) = (vec![1u8; 1 << 18], vec![1u8; 1 << 18]);

@@ -140,7 +140,7 @@ impl<R: Registrar<Key: Debug + PartialEq>> Contract<R> {
     }
 
     /// Runs one part with a registrar of its own. Returns the reasons why it is incomplete.
-    fn run_part(&self, promise: Promise, part: promises::Part<R>) -> Result<Vec<String>, Violation> {
+    fn run_part(&self, promise: Promise, part: promises::PromisePart<R>) -> Result<Vec<String>, Violation> {
         let run = || {
             let mut subject = Subject::new((self.make)(), &self.hooks)?;
             part(&mut subject)?;

@@ -20,10 +20,10 @@ const BOTH: Access = Access::WRITE;
 const LONGEST_MAPPED: usize = 256 << 20;
 
 /// A part of the suite.
-pub(super) type Part<R> = fn(&mut Subject<'_, R>) -> CheckResult;
+pub(super) type PromisePart<R> = fn(&mut Subject<'_, R>) -> CheckResult;
 
 /// Returns all parts, in the order in which they run.
-pub(super) fn all<R: Registrar<Key: Debug + PartialEq>>() -> [(Promise, Part<R>); 12] {
+pub(super) fn all<R: Registrar<Key: Debug + PartialEq>>() -> [(Promise, PromisePart<R>); 12] {
     [
         (Promise::Name, name),
         (Promise::Properties, properties),
