@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code)]
 
+use std::ffi::c_long;
 use std::io;
 use std::sync::Mutex;
 
@@ -51,22 +52,26 @@ impl Default for Mlock {
     }
 }
 
-fn lock(span: Span) -> io::Result<()> {
-    // SAFETY: locking changes no content; the kernel returns an error for an unmapped range.
-    match unsafe { libc::syscall(libc::SYS_mlock, span.start(), span.len()) } {
+/// Makes the system call `number`, which is `mlock` or `munlock`, for `span`.
+fn call(number: c_long, span: Span) -> io::Result<()> {
+    debug_assert!([libc::SYS_mlock, libc::SYS_munlock].contains(&number));
+    // SAFETY: both calls change no content, and return an error for an unmapped range.
+    match unsafe { libc::syscall(number, span.start(), span.len()) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
+fn lock(span: Span) -> io::Result<()> {
+    call(libc::SYS_mlock, span)
+}
+
 /// Unlocks `span` up to the first hole. Returns whether there is no hole.
 fn unlock_to_hole(span: Span) -> io::Result<bool> {
-    // SAFETY: unlocking changes no content.
-    match unsafe { libc::syscall(libc::SYS_munlock, span.start(), span.len()) } {
-        0 => Ok(true),
-        _ => Some(io::Error::last_os_error())
-            .filter(|error| error.raw_os_error() != Some(libc::ENOMEM))
-            .map_or(Ok(false), Err),
+    match call(libc::SYS_munlock, span) {
+        Ok(()) => Ok(true),
+        Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => Ok(false),
+        Err(error) => Err(error),
     }
 }
 

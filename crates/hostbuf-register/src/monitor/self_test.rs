@@ -119,13 +119,11 @@ fn make_changes(monitor: &ProcessMonitor, recorder: &ChangeRecorder) -> Result<(
         };
         let span = Span::new(area, length).map_err(|e| e.to_string())?;
         let outcome = check_reported(monitor, recorder, span, || change(area, length));
-        // SAFETY: the guard page is still mapped. The rest may be unmapped, and another thread may
-        // have mapped memory there.
-        unsafe { libc::munmap((area + length) as *mut _, page) };
-        if !["munmap", "mremap"].contains(&way) {
-            // SAFETY: this change leaves the mapping, which belongs to this function.
-            unsafe { libc::munmap(area as *mut _, length) };
-        }
+        // After an unmap, another thread may have mapped memory before the guard page.
+        let left = if ["munmap", "mremap"].contains(&way) { 0 } else { length };
+        // SAFETY: the guard page is still mapped, as is the part that the change leaves. Both
+        // belong to this function.
+        unsafe { libc::munmap((area + length - left) as *mut _, left + page) };
         outcome.map_err(|why| format!("the monitor has failed its self-test: {way}: {why}"))?;
     }
     wait_until_quiet(monitor)

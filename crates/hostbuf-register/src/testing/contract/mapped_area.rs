@@ -17,7 +17,7 @@ use crate::span::Span;
 ///   guard │ hole │ whole │ hole │ guard
 /// ```
 ///
-/// The guards are mapped without access, so that at most a mapping of one page fits into a hole.
+/// Because of the guards, at most a mapping of one page fits into a hole.
 pub(super) struct MappedArea {
     parts: [Span; 3],
 }
@@ -28,11 +28,10 @@ impl MappedArea {
         let page = memory::page_size() as usize;
         let length = length.next_multiple_of(page);
         let total = NonZeroUsize::new(length + 4 * page).expect("at least four pages");
-        let failed = |doing: &str, errno| format!("{doing} {total} bytes for the test: {errno}");
-        let (none, access) = (ProtFlags::PROT_NONE, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE);
+        let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice.
-        let start = unsafe { mman::mmap_anonymous(None, total, none, MapFlags::MAP_PRIVATE) }
-            .map_err(|errno| failed("mapping", errno))?;
+        let start = unsafe { mman::mmap_anonymous(None, total, access, MapFlags::MAP_PRIVATE) }
+            .map_err(|errno| format!("mapping {total} bytes for the test: {errno}"))?;
         let start = start.as_ptr() as usize;
         let span = |start, length| Span::new(start, length).expect("a mapped range");
         let parts =
@@ -40,11 +39,7 @@ impl MappedArea {
         for hole in [start + page, start + 2 * page + length] {
             unmap(span(hole, page));
         }
-        let area = MappedArea { parts };
-        let at = NonNull::new(area.whole().start() as *mut _).expect("a mapped address");
-        // SAFETY: the pages belong to this area alone, and nothing refers to them.
-        unsafe { mman::mprotect(at, length, access) }.map_err(|errno| failed("protecting", errno))?;
-        Ok(area)
+        Ok(MappedArea { parts })
     }
 
     /// Returns the mapped range.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A promise of [`Registrar`], as its documentation lists them.
+/// A promise of [`Registrar`](crate::Registrar), as its documentation lists them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Promise {
