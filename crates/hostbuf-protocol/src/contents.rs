@@ -107,7 +107,7 @@ pub struct Contents<'a> {
 
 impl<'a> Contents<'a> {
     /// Checks the head, and that all tables of the identity file lie within it. `bytes` may be
-    /// longer than the part that is in use; `digest` is as for [`write`].
+    /// longer than the part that is in use; `digest` is as for [`write()`].
     ///
     /// # Errors
     /// See [`ContentsError`].

@@ -16,7 +16,7 @@ pub const ENV_CONNECTION: &str = "HOSTBUF_CONNECTION";
 
 /// The environment variable with the first buffer's address: `0x` and 16 hexadecimal digits. Only a
 /// process that has mapped the buffer has it; see [`ENV_ADDRESS_ROOM`]. With an underscore and the
-/// name of a buffer behind it, it is that buffer's address: see [`variable`].
+/// name of a buffer behind it, it is that buffer's address: see [`is_variable_of`].
 pub const ENV_ADDRESS: &str = "HOSTBUF_ADDRESS";
 /// The environment variable with the first buffer's size in bytes, in decimal: the requested size,
 /// rounded up to whole pages. With an underscore and the name of a buffer behind it, it is that
