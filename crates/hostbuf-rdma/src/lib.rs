@@ -99,7 +99,7 @@ mod verbs;
 
 pub use connect::bootstrap::Bootstrap;
 pub use connect::pending::Pending;
-pub use connect::tcp_bootstrap::TcpBootstrap;
+pub use connect::tcp_bootstrap::{ProcessIndex, TcpBootstrap};
 pub use messages::channel::{Channel, Sending};
 pub use messages::channel_options::ChannelOptions;
 pub use one_sided::fabric::Fabric;

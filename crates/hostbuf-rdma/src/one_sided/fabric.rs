@@ -83,13 +83,13 @@ impl Fabric {
     ///
     /// ```no_run
     /// # use std::{net::{SocketAddr, TcpListener}, time::Duration};
-    /// # use hostbuf_rdma::{Fabric, FabricOptions, TcpBootstrap};
+    /// # use hostbuf_rdma::{Fabric, FabricOptions, ProcessIndex, TcpBootstrap};
     /// # use hostbuf::{HostBuffer, BufferOptions, job::Solo};
     /// # fn process(index: usize, leader: SocketAddr) -> hostbuf::Result<()> {
     /// let timeout = Duration::from_secs(30);
     /// let bootstrap = match index {
     ///     0 => TcpBootstrap::lead(TcpListener::bind(leader).expect("a free port"), 2, timeout)?,
-    ///     _ => TcpBootstrap::join(index, 2, leader, timeout)?,
+    ///     _ => TcpBootstrap::join(ProcessIndex(index), 2, leader, timeout)?,
     /// };
     /// let buffer = HostBuffer::allocate(&Solo, BufferOptions::new(1 << 20))?;
     /// // SAFETY: no references into the buffer exist while it is written.
