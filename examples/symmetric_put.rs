@@ -177,9 +177,10 @@ impl Transport {
             #[cfg(feature = "rdma")]
             Transport::Puts(fabric) => {
                 /// The signal that reports the arrival of a host's part, and the time limit for it.
-                const FILLED: usize = 0;
+                const FILLED: hostbuf_rdma::Signal = hostbuf_rdma::Signal(0);
                 const PATIENCE: Duration = Duration::from_secs(60);
-                let others = (0..hosts.count).filter(|&host| host != hosts.index.0);
+                let others =
+                    (0..hosts.count).map(hostbuf_rdma::HostIndex).filter(|&host| host != hosts.index);
                 let puts = others.map(|host| fabric.put_signal(table.part(hosts.index.0), host, FILLED));
                 for put in puts.collect::<Result<Vec<_>>>()? {
                     put.wait()?;

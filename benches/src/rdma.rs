@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use hostbuf::job::{Collective, Mpi};
 use hostbuf::{BufferOptions, HostBuffer, Pages, Span};
-use hostbuf_rdma::{Channel, ChannelOptions, Fabric, FabricOptions, Pending};
+use hostbuf_rdma::{Channel, ChannelOptions, Fabric, FabricOptions, HostIndex, Pending, Tag};
 
 use mpi::traits::Communicator;
 
@@ -77,7 +77,7 @@ fn measure(group: &Mpi, repeats: usize, volume: usize) -> Outcome {
 fn put(group: &Mpi, fabric: &Fabric, size: usize, count: usize) -> Result<f64, Box<dyn std::error::Error>> {
     group.barrier()?;
     let mut rate = 0.0;
-    if fabric.host() == 0 {
+    if fabric.host() == HostIndex(0) {
         let begun = Instant::now();
         let mut under_way: VecDeque<Pending> = VecDeque::with_capacity(DEPTH);
         for _ in 0..count {
@@ -86,7 +86,7 @@ fn put(group: &Mpi, fabric: &Fabric, size: usize, count: usize) -> Result<f64, B
             {
                 first.wait()?;
             }
-            under_way.push_back(fabric.put(..size, 1)?);
+            under_way.push_back(fabric.put(..size, HostIndex(1))?);
         }
         under_way.into_iter().try_for_each(Pending::wait)?;
         rate = (size * count) as f64 / begun.elapsed().as_secs_f64();
@@ -101,10 +101,10 @@ fn small(group: &Mpi, fabric: &Fabric, repeats: usize) -> Outcome {
     for repeat in 0..=repeats {
         for side in turns(repeat) {
             group.barrier()?;
-            if fabric.host() == 0 {
+            if fabric.host() == HostIndex(0) {
                 let (took, result) = timed(|| match side {
-                    0 => fabric.put_many((0..COUNT).map(|n| n * 8..n * 8 + 8), 1)?.wait(),
-                    _ => (0..COUNT).try_for_each(|n| fabric.put(n * 8..n * 8 + 8, 1)?.wait()),
+                    0 => fabric.put_many((0..COUNT).map(|n| n * 8..n * 8 + 8), HostIndex(1))?.wait(),
+                    _ => (0..COUNT).try_for_each(|n| fabric.put(n * 8..n * 8 + 8, HostIndex(1))?.wait()),
                 });
                 result?;
                 if repeat > 0 {
@@ -121,7 +121,7 @@ fn small(group: &Mpi, fabric: &Fabric, repeats: usize) -> Outcome {
 /// sides register for the message.
 fn channels(group: &Mpi, repeats: usize, volume: usize) -> Outcome {
     let other = 1 - group.rank();
-    let channels = Channel::connect(group, &[(other, 0)], ChannelOptions::default())?;
+    let channels = Channel::connect(group, &[(other, Tag(0))], ChannelOptions::default())?;
     let channel = &channels[0];
     let mut bytes = vec![1u8; 16 * MIB];
     for (size, of_size) in SIZES {

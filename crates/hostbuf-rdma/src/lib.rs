@@ -8,16 +8,16 @@
 //!
 //! ```no_run
 //! # use hostbuf::{HostBuffer, job::Solo};
-//! # use hostbuf_rdma::{Fabric, FabricOptions};
+//! # use hostbuf_rdma::{Fabric, FabricOptions, HostIndex, Signal};
 //! # use std::time::Duration;
 //! # let (world, buffer) = (Solo, HostBuffer::attach()?);
 //! // SAFETY: no references into the buffer exist while it is written.
 //! let fabric = unsafe { Fabric::connect(&world, &buffer, FabricOptions::default())? };
-//! if fabric.host() == 0 {
+//! if fabric.host() == HostIndex(0) {
 //!     // Writes the first 4096 bytes to the same place on host 1, and increments signal 0 there.
-//!     fabric.put_signal(0..4096, 1, 0)?.wait()?;
+//!     fabric.put_signal(0..4096, HostIndex(1), Signal(0))?.wait()?;
 //! } else {
-//!     assert!(fabric.wait_signal(0, 1, Duration::from_secs(10))?);
+//!     assert!(fabric.wait_signal(Signal(0), 1, Duration::from_secs(10))?);
 //! }
 //! # Ok::<(), hostbuf::Error>(())
 //! ```
@@ -47,12 +47,13 @@
 //!
 //! ```no_run
 //! # use hostbuf::job::Collective;
-//! # use hostbuf_rdma::{Channel, ChannelOptions};
+//! # use hostbuf_rdma::{Channel, ChannelOptions, Tag};
 //! # fn exchange(world: &dyn Collective) -> hostbuf::Result<()> {
 //! let right = (world.rank() + 1) % world.size();
 //! let left = (world.rank() + world.size() - 1) % world.size();
 //! // For more than two ranks; both ends of a channel have the same tag.
-//! let channels = Channel::connect(world, &[(right, 0), (left, 0)], ChannelOptions::default())?;
+//! let wanted = [(right, Tag(0)), (left, Tag(0))];
+//! let channels = Channel::connect(world, &wanted, ChannelOptions::default())?;
 //! let (mut halo, edge) = (vec![0u8; 1 << 20], vec![1u8; 1 << 20]);
 //! for _step in 0..1000 {
 //!     let sending = channels[0].begin_send(&edge)?;
@@ -93,6 +94,7 @@ mod limits;
 mod messages;
 mod one_sided;
 mod options;
+mod peer;
 mod replicate;
 mod sync;
 mod verbs;
@@ -100,8 +102,11 @@ mod verbs;
 pub use connect::bootstrap::Bootstrap;
 pub use connect::pending::Pending;
 pub use connect::tcp_bootstrap::{ProcessIndex, TcpBootstrap};
+pub use hostbuf::job::HostIndex;
 pub use messages::channel::{Channel, Sending};
 pub use messages::channel_options::ChannelOptions;
+pub use messages::tag::Tag;
 pub use one_sided::fabric::Fabric;
-pub use one_sided::signals::SIGNALS;
+pub use one_sided::offset::Offset;
+pub use one_sided::signal::{SIGNALS, Signal};
 pub use options::FabricOptions;

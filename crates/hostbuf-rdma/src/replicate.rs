@@ -14,7 +14,7 @@ use crate::connect::pending::Pending;
 use crate::limits::ALIVE_INTERVAL;
 use crate::one_sided::fabric_state::FabricState;
 use crate::one_sided::operations::put_with_signal;
-use crate::one_sided::signals::{PIECE_ARRIVED, REPLICATION_FAILED};
+use crate::one_sided::signal::Signal;
 use crate::verbs::work_request::Operation;
 use hostbuf::carrier::{Carrier, JoinedHosts};
 use hostbuf::error::{Error, Failure, Result};
@@ -42,17 +42,40 @@ impl Baseline {
     }
 }
 
-/// Returns the children and the parent of host `own` in the tree with root `source`.
-fn family(own: usize, source: usize, hosts: usize) -> (Vec<usize>, Option<usize>) {
-    let position = (own + hosts - source) % hosts;
-    let host = |position: usize| (position + source) % hosts;
-    let children = (2 * position + 1..=2 * position + 2).filter(|&child| child < hosts).map(host).collect();
-    (children, (position > 0).then(|| host((position - 1) / 2)))
+/// The tree along which the hosts forward a buffer.
+#[derive(Clone, Copy)]
+struct ForwardTree {
+    /// The host at the root.
+    source: HostIndex,
+    /// The number of hosts.
+    hosts: usize,
+}
+
+impl ForwardTree {
+    fn children(self, host: HostIndex) -> Vec<HostIndex> {
+        let position = self.position(host);
+        let children = (2 * position + 1..=2 * position + 2).filter(|&child| child < self.hosts);
+        children.map(|child| self.at(child)).collect()
+    }
+
+    fn parent(self, host: HostIndex) -> Option<HostIndex> {
+        let position = self.position(host);
+        (position > 0).then(|| self.at((position - 1) / 2))
+    }
+
+    /// Returns the position of `host`, counted from the source.
+    fn position(self, host: HostIndex) -> usize {
+        (host.0 + self.hosts - self.source.0) % self.hosts
+    }
+
+    fn at(self, position: usize) -> HostIndex {
+        HostIndex((position + self.source.0) % self.hosts)
+    }
 }
 
 impl Carrier for FabricState {
     fn joins(&self) -> JoinedHosts {
-        JoinedHosts { start: self.span.start(), count: self.parts.len(), own: HostIndex(self.own) }
+        JoinedHosts { start: self.span.start(), count: self.parts.len(), own: self.own }
     }
 
     fn number(&self) -> u64 {
@@ -64,28 +87,29 @@ impl Carrier for FabricState {
     }
 
     fn prepare(&self) -> u64 {
-        let pieces = self.signals.count(PIECE_ARRIVED) as u32;
-        let failures = self.signals.count(REPLICATION_FAILED) as u32;
+        let pieces = self.signals.count(Signal::PIECE_ARRIVED) as u32;
+        let failures = self.signals.count(Signal::REPLICATION_FAILED) as u32;
         Baseline { pieces, failures }.pack()
     }
 
     fn carry(
         &self,
         prepared: u64,
-        HostIndex(source): HostIndex,
+        source: HostIndex,
         bytes: usize,
         each: &mut dyn FnMut(usize, usize),
     ) -> Result<()> {
-        let (children, parent) = family(self.own, source, self.parts.len());
+        let tree = ForwardTree { source, hosts: self.parts.len() };
+        let (children, parent) = (tree.children(self.own), tree.parent(self.own));
         let result = self.forward(Baseline::unpack(prepared), &children, parent, bytes, each);
         if result.is_err() {
             // The children must not wait for more pieces.
             for &child in &children {
-                let notify = || self.notify(child, REPLICATION_FAILED).and_then(Pending::wait);
+                let notify = || self.notify(child, Signal::REPLICATION_FAILED).and_then(Pending::wait);
                 // The first attempt may only discover that the connection has failed; the second
                 // makes a new one.
                 if let Err(error) = notify().or_else(|_| notify()) {
-                    tracing::warn!(host = child, %error, "cannot notify a host that replicating has failed");
+                    tracing::warn!(host = child.0, %error, "cannot notify a host that replicating has failed");
                 }
             }
         }
@@ -97,8 +121,8 @@ impl FabricState {
     fn forward(
         &self,
         baseline: Baseline,
-        children: &[usize],
-        parent: Option<usize>,
+        children: &[HostIndex],
+        parent: Option<HostIndex>,
         bytes: usize,
         each: &mut dyn FnMut(usize, usize),
     ) -> Result<()> {
@@ -111,7 +135,7 @@ impl FabricState {
             }
             let span = Span::new(self.span.start() + offset, length)?;
             for &child in children {
-                puts.push_back(put_with_signal(self, "replicate", child, span, PIECE_ARRIVED)?);
+                puts.push_back(put_with_signal(self, "replicate", child, span, Signal::PIECE_ARRIVED)?);
             }
             // A failure is reported early, rather than at the end.
             while let Some(first) = puts.front_mut()
@@ -125,25 +149,25 @@ impl FabricState {
         puts.into_iter().try_for_each(Pending::wait)
     }
 
-    fn wait_for_pieces(&self, baseline: Baseline, parent: usize, pieces: u64) -> Result<()> {
+    fn wait_for_pieces(&self, baseline: Baseline, parent: HostIndex, pieces: u64) -> Result<()> {
         let since = |signal, before| u64::from((self.signals.count(signal) as u32).wrapping_sub(before));
-        let has_arrived = || since(PIECE_ARRIVED, baseline.pieces) >= pieces;
-        let has_failed = || since(REPLICATION_FAILED, baseline.failures) > 0;
+        let has_arrived = || since(Signal::PIECE_ARRIVED, baseline.pieces) >= pieces;
+        let has_failed = || since(Signal::REPLICATION_FAILED, baseline.failures) > 0;
         while !self.signals.wait_until(ALIVE_INTERVAL, &|| has_arrived() || has_failed()) {
             // The device acknowledges it as long as the process exists.
-            let mut probe = Pending::new(&self.endpoint, parent, "replicate")?;
-            probe.post_empty(Operation::Write(self.parts[parent]))?;
+            let mut probe = Pending::new(&self.endpoint, parent.into(), "replicate")?;
+            probe.post_empty(Operation::Write(self.part(parent)))?;
             probe.wait()?;
         }
         match has_arrived() {
             true => Ok(()),
-            false => Err(Error::Peer { host: parent, doing: "replicate".into(), failure: Failure::GaveUp }),
+            false => Err(Error::Peer { host: parent.0, doing: "replicate".into(), failure: Failure::GaveUp }),
         }
     }
 
-    fn notify(&self, host: usize, signal: usize) -> Result<Pending> {
-        let mut notification = Pending::new(&self.endpoint, host, "replicate")?;
-        let (remote, immediate) = (self.parts[host], signal as u32);
+    fn notify(&self, host: HostIndex, signal: Signal) -> Result<Pending> {
+        let mut notification = Pending::new(&self.endpoint, host.into(), "replicate")?;
+        let (remote, immediate) = (self.part(host), signal.to_immediate());
         notification.post_empty(Operation::WriteWithImmediate { remote, immediate })?;
         Ok(notification)
     }
@@ -157,14 +181,15 @@ mod tests {
     fn every_host_is_a_child_of_its_parent() {
         for hosts in 1..20 {
             for source in 0..hosts {
-                for own in 0..hosts {
-                    let (children, parent) = family(own, source, hosts);
-                    assert_eq!(parent.is_none(), own == source);
-                    for child in children {
-                        assert_eq!(family(child, source, hosts).1, Some(own));
+                let tree = ForwardTree { source: HostIndex(source), hosts };
+                for own in (0..hosts).map(HostIndex) {
+                    let parent = tree.parent(own);
+                    assert_eq!(parent.is_none(), own == tree.source);
+                    for child in tree.children(own) {
+                        assert_eq!(tree.parent(child), Some(own));
                     }
                     if let Some(parent) = parent {
-                        assert!(family(parent, source, hosts).0.contains(&own));
+                        assert!(tree.children(parent).contains(&own));
                     }
                 }
             }

@@ -20,10 +20,12 @@ use crate::connect::connect_message::{ConnectBody, ConnectMessage};
 use crate::connect::device_resources::DeviceResources;
 use crate::connect::endpoint_info::GroupId;
 use crate::options::FabricOptions;
+use crate::peer::PeerIndex;
 use crate::sync::{lock, time_left};
 use crate::verbs::completion_queue::CompletionQueue;
 use crate::verbs::datagram::DatagramAddress;
-use crate::verbs::queue_pair::{QueuePair, QueuePairInfo};
+use crate::verbs::queue_pair::{LocalInfo, QueuePair, QueuePairInfo, RemoteInfo};
+use crate::verbs::shared_receive_queue::ReceiveSlot;
 use hostbuf::error::{Error, Failure, Result};
 
 /// The time until a request is repeated for the first time. It doubles with each repetition, up to
@@ -82,7 +84,7 @@ struct FailedAttempts {
 /// A connection that a peer has requested.
 struct Accepted {
     attempt: u64,
-    info: QueuePairInfo,
+    info: LocalInfo,
     _queue_pair: QueuePair,
 }
 
@@ -91,13 +93,13 @@ impl Connections {
     pub(crate) fn new(
         resources: DeviceResources,
         group: GroupId,
-        own: usize,
+        own: PeerIndex,
         peers: Vec<DatagramAddress>,
         options: FabricOptions,
     ) -> Connections {
         Connections {
             group,
-            own: own as u32,
+            own: own.0 as u32,
             outgoing: peers.iter().map(|_| Outgoing::default()).collect(),
             peers,
             accepted: Mutex::new(HashMap::new()),
@@ -127,8 +129,8 @@ impl Connections {
     ///
     /// # Errors
     /// [`Error::Peer`] if the peer does not reply in time, or refuses; [`Error::Os`].
-    pub(crate) fn get(&self, peer: usize, deadline: Option<Instant>) -> Result<Arc<QueuePair>> {
-        let outgoing = &self.outgoing[peer];
+    pub(crate) fn get(&self, peer: PeerIndex, deadline: Option<Instant>) -> Result<Arc<QueuePair>> {
+        let outgoing = &self.outgoing[peer.0];
         let mut state = lock(&outgoing.state);
         let failed_before = state.1.count;
         loop {
@@ -166,8 +168,8 @@ impl Connections {
     /// Discards the connection to `peer` if it is still `queue_pair`. The next request makes a new
     /// one. A failed request has moved the queue pair to the error state, in which the device
     /// flushes all others.
-    pub(crate) fn discard(&self, peer: usize, queue_pair: &Arc<QueuePair>) {
-        let mut state = lock(&self.outgoing[peer].state);
+    pub(crate) fn discard(&self, peer: PeerIndex, queue_pair: &Arc<QueuePair>) {
+        let mut state = lock(&self.outgoing[peer.0].state);
         if matches!(&state.0, OutgoingState::Connected(current) if Arc::ptr_eq(current, queue_pair)) {
             let queue_pair = std::mem::take(&mut state.0);
             // Destroying it is a system call, for which the lock must not be held.
@@ -176,11 +178,12 @@ impl Connections {
         }
     }
 
-    fn info(&self, queue_pair: &QueuePair, attempt: u64) -> QueuePairInfo {
+    fn info(&self, queue_pair: &QueuePair, attempt: u64) -> LocalInfo {
         // Packets of an earlier connection must not match.
         let first_packet = (attempt.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as u32;
         let port = &self.resources.port;
-        QueuePairInfo { gid: port.gid, number: queue_pair.number(), first_packet, mtu: port.mtu }
+        let number = queue_pair.number();
+        LocalInfo(QueuePairInfo { gid: port.gid, number, first_packet, mtu: port.mtu })
     }
 
     fn new_queue_pair(&self, depth: u32) -> Result<QueuePair> {
@@ -188,39 +191,39 @@ impl Connections {
         QueuePair::new_reliable(verbs, sends, receive_queue, depth)
     }
 
-    fn request(&self, peer: usize, deadline: Instant) -> Result<Arc<QueuePair>> {
+    fn request(&self, peer: PeerIndex, deadline: Instant) -> Result<Arc<QueuePair>> {
         let queue_pair = self.new_queue_pair(self.options.depth)?;
         let attempt = self.next_attempt.fetch_add(1, Ordering::Relaxed);
         let own = self.info(&queue_pair, attempt);
-        let body = ConnectBody::Request(own);
+        let body = ConnectBody::Request(own.0);
         let message = ConnectMessage { group: self.group, sender: self.own, attempt, body };
         lock(&self.replies).insert(attempt, None);
         let reply = self.wait_for_reply(peer, &message, deadline);
         lock(&self.replies).remove(&attempt);
         match reply? {
             ConnectBody::Reply(other) => {
-                queue_pair.connect(&self.resources.port, own, other, &self.options)?;
+                queue_pair.connect(&self.resources.port, own, RemoteInfo(other), &self.options)?;
                 Ok(Arc::new(queue_pair))
             }
             _ => Err(self.failed(peer, Failure::Refused)),
         }
     }
 
-    fn failed(&self, peer: usize, failure: Failure) -> Error {
-        let doing = format!("connecting to {}", self.peers[peer].gid);
-        Error::Peer { host: peer, doing, failure }
+    fn failed(&self, peer: PeerIndex, failure: Failure) -> Error {
+        let doing = format!("connecting to {}", self.peers[peer.0].gid);
+        Error::Peer { host: peer.0, doing, failure }
     }
 
     /// Sends `message` to `peer`, repeatedly, until the reply arrives.
     fn wait_for_reply(
         &self,
-        peer: usize,
+        peer: PeerIndex,
         message: &ConnectMessage,
         deadline: Instant,
     ) -> Result<ConnectBody> {
         let mut interval = RETRY_INTERVAL;
         loop {
-            self.resources.datagrams.send(self.peers[peer], &message.encode())?;
+            self.resources.datagrams.send(self.peers[peer.0], &message.encode())?;
             let repeat = (Instant::now() + interval).min(deadline);
             let mut replies = lock(&self.replies);
             loop {
@@ -253,7 +256,7 @@ impl Connections {
                 each(u32::from_be(immediate));
             }
             // A failed receive has used its slot as well.
-            if let Err(error) = receive_queue.post(completion.wr_id()) {
+            if let Err(error) = receive_queue.post(ReceiveSlot(completion.wr_id())) {
                 result = Err(error);
             }
         })?;
@@ -271,8 +274,8 @@ impl Connections {
             let Some(&sender) = valid_sender(&self.peers, self.group, &message) else { continue };
             match message.body {
                 ConnectBody::Request(info) => {
-                    let body = match self.accept(&message, info) {
-                        Ok(Some(own)) => ConnectBody::Reply(own),
+                    let body = match self.accept(&message, RemoteInfo(info)) {
+                        Ok(Some(own)) => ConnectBody::Reply(own.0),
                         Ok(None) => continue,
                         Err(error) => {
                             tracing::warn!(peer = message.sender, %error, "cannot accept a connection");
@@ -298,7 +301,7 @@ impl Connections {
     }
 
     /// Makes a queue pair that is connected to `other`. Returns `None` for an outdated request.
-    fn accept(&self, request: &ConnectMessage, other: QueuePairInfo) -> Result<Option<QueuePairInfo>> {
+    fn accept(&self, request: &ConnectMessage, other: RemoteInfo) -> Result<Option<LocalInfo>> {
         let mut accepted = lock(&self.accepted);
         if let Some(current) = accepted.get(&request.sender) {
             if current.attempt == request.attempt {

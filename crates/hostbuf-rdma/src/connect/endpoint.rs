@@ -4,8 +4,9 @@ use crate::connect::connections::Connections;
 use crate::connect::device_resources::{DeviceResources, MAX_REQUESTS};
 use crate::connect::endpoint_info::EndpointInfo;
 use crate::options::FabricOptions;
+use crate::peer::PeerIndex;
 use crate::verbs::completion_queue::CompletionQueue;
-use crate::verbs::in_flight::InFlight;
+use crate::verbs::in_flight::{InFlight, InFlightLimits};
 use hostbuf::error::Result;
 use hostbuf_os::fork_guard::ForkGuard;
 
@@ -21,12 +22,13 @@ impl Endpoint {
     /// Makes an endpoint for the process with index `own` in `peers`.
     pub(crate) fn new(
         resources: DeviceResources,
-        own: usize,
+        own: PeerIndex,
         peers: &[EndpointInfo],
         options: FabricOptions,
     ) -> Endpoint {
         let sends = resources.sends.clone();
-        let in_flight = InFlight::new(sends, MAX_REQUESTS, peers.len(), options.depth, options.busy_poll);
+        let limits = InFlightLimits { total: MAX_REQUESTS, depth: options.depth };
+        let in_flight = InFlight::new(sends, limits, peers.len(), options.busy_poll);
         let addresses = peers.iter().map(|peer| peer.address).collect();
         let connections = Connections::new(resources, peers[0].group, own, addresses, options.clone());
         Endpoint { fork_guard: ForkGuard::current(), in_flight, connections, options }

@@ -5,7 +5,7 @@ use std::time::Instant;
 use crate::connect::bootstrap::{Bootstrap, exchange};
 use crate::verbs::datagram::DatagramAddress;
 use crate::verbs::gid::Gid;
-use crate::verbs::work_request::RemoteSegment;
+use crate::verbs::work_request::{RemoteKey, RemoteSegment};
 use hostbuf::error::{Error, Result};
 use hostbuf_os::process;
 
@@ -61,7 +61,7 @@ impl EndpointInfo {
         bytes.extend_from_slice(&MAGIC);
         bytes.extend_from_slice(self.address.gid.as_bytes());
         bytes.extend_from_slice(&self.address.queue_pair.to_le_bytes());
-        bytes.extend_from_slice(&self.memory.rkey.to_le_bytes());
+        bytes.extend_from_slice(&self.memory.rkey.0.to_le_bytes());
         bytes.extend_from_slice(&self.memory.address.to_le_bytes());
         bytes.extend_from_slice(&self.memory_bytes.to_le_bytes());
         bytes.extend_from_slice(&self.group.0.to_le_bytes());
@@ -79,7 +79,7 @@ impl EndpointInfo {
         let gid = Gid::from_bytes(fixed[8..24].try_into().expect("16 bytes"));
         Some(EndpointInfo {
             address: DatagramAddress { gid, queue_pair: u32_at(24) },
-            memory: RemoteSegment { rkey: u32_at(28), address: u64_at(32) },
+            memory: RemoteSegment { rkey: RemoteKey(u32_at(28)), address: u64_at(32) },
             memory_bytes: u64_at(40),
             group: GroupId(u64_at(48)),
             host: String::from_utf8_lossy(host).into_owned(),
@@ -106,7 +106,7 @@ mod tests {
     fn decoding_reverses_encoding_and_refuses_other_versions() {
         let info = EndpointInfo {
             address: DatagramAddress { gid: Gid::from_bytes([3; 16]), queue_pair: 0x0102_0304 },
-            memory: RemoteSegment { address: 1 << 46, rkey: 7 },
+            memory: RemoteSegment { address: 1 << 46, rkey: RemoteKey(7) },
             memory_bytes: 1 << 33,
             group: GroupId(u64::MAX - 1),
             host: "node17".into(),

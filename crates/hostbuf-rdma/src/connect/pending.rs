@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::connect::endpoint::Endpoint;
+use crate::peer::PeerIndex;
 use crate::sync::deadline;
 use crate::verbs::in_flight::BatchStatus;
 use crate::verbs::queue_pair::QueuePair;
@@ -17,7 +18,7 @@ use hostbuf::error::{Error, Failure, Result};
 #[must_use = "an operation is complete only when wait() or test() says so"]
 pub struct Pending {
     endpoint: Arc<Endpoint>,
-    host: usize,
+    peer: PeerIndex,
     /// The name of the operation, for errors.
     name: &'static str,
     /// The connection, until the operation has failed.
@@ -30,31 +31,31 @@ pub struct Pending {
 }
 
 impl Pending {
-    /// Makes an operation on `host` without any request yet.
+    /// Makes an operation on `peer` without any request yet.
     ///
     /// # Errors
-    /// [`Error::Peer`] if the host cannot be reached; [`Error::Os`].
-    pub(crate) fn new(endpoint: &Arc<Endpoint>, host: usize, name: &'static str) -> Result<Pending> {
-        Pending::new_until(endpoint, host, name, None)
+    /// [`Error::Peer`] if the peer cannot be reached; [`Error::Os`].
+    pub(crate) fn new(endpoint: &Arc<Endpoint>, peer: PeerIndex, name: &'static str) -> Result<Pending> {
+        Pending::new_until(endpoint, peer, name, None)
     }
 
-    /// Makes an operation on `host` without any request yet. If a connection has to be made first,
+    /// Makes an operation on `peer` without any request yet. If a connection has to be made first,
     /// that must succeed before the deadline.
     ///
     /// # Errors
-    /// [`Error::Peer`] if the host cannot be reached, with [`Failure::Timeout`] at the deadline;
+    /// [`Error::Peer`] if the peer cannot be reached, with [`Failure::Timeout`] at the deadline;
     /// [`Error::Os`].
     pub(crate) fn new_until(
         endpoint: &Arc<Endpoint>,
-        host: usize,
+        peer: PeerIndex,
         name: &'static str,
         deadline: Option<Instant>,
     ) -> Result<Pending> {
         endpoint.check_owner()?;
-        let queue_pair = Some(endpoint.connections.get(host, deadline)?);
+        let queue_pair = Some(endpoint.connections.get(peer, deadline)?);
         Ok(Pending {
             endpoint: endpoint.clone(),
-            host,
+            peer,
             name,
             queue_pair,
             batches: VecDeque::new(),
@@ -101,11 +102,11 @@ impl Pending {
                 return Err(self.error(Failure::Flushed));
             };
             let patience = endpoint.options.connect_timeout;
-            let reserved = endpoint.in_flight.reserve(self.host, requests.len(), &queue_pair, patience)?;
+            let reserved = endpoint.in_flight.reserve(self.peer, requests.len(), &queue_pair, patience)?;
             let Some(batch) = reserved else { return Err(self.error(Failure::Timeout)) };
             let last = batch.slots().last().copied();
             let work_requests = batch.slots().iter().zip(requests).map(|(&slot, &(operation, local))| {
-                WorkRequest { id: u64::from(slot), operation, local, signaled: Some(slot) == last }
+                WorkRequest { id: slot.into(), operation, local, signaled: Some(slot) == last }
             });
             // SAFETY: the caller keeps the contract.
             if let Err((posted, error)) = unsafe { queue_pair.post(work_requests) } {
@@ -113,8 +114,8 @@ impl Pending {
                     // The device has a part of the batch, of which it reports nothing without the
                     // signaled last request.
                     (1.., Some(last)) => {
-                        queue_pair.fail(u64::from(last));
-                        endpoint.connections.discard(self.host, &queue_pair);
+                        queue_pair.fail(last.into());
+                        endpoint.connections.discard(self.peer, &queue_pair);
                     }
                     _ => endpoint.in_flight.cancel(&batch),
                 }
@@ -136,7 +137,7 @@ impl Pending {
     }
 
     fn error(&self, failure: Failure) -> Error {
-        Error::Peer { host: self.host, doing: self.name.into(), failure }
+        Error::Peer { host: self.peer.0, doing: self.name.into(), failure }
     }
 
     /// Collects the status of completed batches, and returns whether all have completed.
@@ -158,7 +159,7 @@ impl Pending {
             Some(failure) => {
                 // After a failure the connection flushes all requests.
                 if let Some(queue_pair) = self.queue_pair.take() {
-                    self.endpoint.connections.discard(self.host, &queue_pair);
+                    self.endpoint.connections.discard(self.peer, &queue_pair);
                 }
                 Err(self.error(failure))
             }
@@ -212,7 +213,7 @@ impl std::fmt::Debug for Pending {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Pending")
             .field("operation", &self.name)
-            .field("host", &self.host)
+            .field("host", &self.peer.0)
             .finish_non_exhaustive()
     }
 }

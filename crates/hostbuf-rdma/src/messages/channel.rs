@@ -16,9 +16,10 @@ use crate::connect::pending::Pending;
 use crate::connect::progress_thread::ProgressThread;
 use crate::limits::{ALIVE_INTERVAL, MAX_REQUEST_BYTES};
 use crate::messages::channel_state::{ChannelState, Notification, PendingWrites, ReceiveState, SendState};
-use crate::messages::ring::{ChannelStatus, MessageHeader, Rings};
+use crate::messages::ring::{ChannelIndex, ChannelStatus, MessageHeader, Rings};
+use crate::messages::tag::Tag;
 use crate::sync::{deadline, lock, time_left};
-use crate::verbs::work_request::{LocalSegment, Operation, RemoteSegment};
+use crate::verbs::work_request::{LocalKey, LocalSegment, Operation, RemoteKey, RemoteSegment};
 use hostbuf::error::{Error, Failure, Result};
 use hostbuf_register::{Access, Lease, RegistrationCache, Span, Stats, Verbs};
 
@@ -33,7 +34,7 @@ use hostbuf_register::{Access, Lease, RegistrationCache, Span, Stats, Verbs};
 /// other side has not received by then is lost, since the receiver reads it from this host.
 pub struct Channel {
     pub(crate) set: Arc<ChannelSet>,
-    pub(crate) index: usize,
+    pub(crate) index: ChannelIndex,
 }
 
 /// The objects that all channels of a rank share.
@@ -65,7 +66,7 @@ impl Channel {
 
     /// Returns the tag, which distinguishes channels to the same rank.
     #[must_use]
-    pub fn tag(&self) -> u32 {
+    pub fn tag(&self) -> Tag {
         self.state().tag
     }
 
@@ -123,7 +124,7 @@ impl Channel {
         let header = MessageHeader { number, length: bytes.len() as u64, address, rkey };
         // SAFETY: the lock makes this the only sender, and a slot is free.
         let local = unsafe { rings.fill(self.index, header, if is_eager { bytes } else { &[] }) };
-        let slot = state.peer_rings.offset(layout.incoming(state.peer_channel, number));
+        let slot = state.peer_rings.at(layout.incoming(state.peer_channel, number));
         self.write_and_notify(writes, Notification::Message, slot, local)?;
         *sent = number;
         Ok(Sending { channel: self, number, lease })
@@ -180,19 +181,19 @@ impl Channel {
             // SAFETY: as above; the sender wrote `length` bytes behind the header.
             unsafe { rings.copy(self.index, number, &mut into[..length]) };
         } else {
-            let remote = RemoteSegment { address: header.address, rkey: header.rkey as u32 };
+            let remote = RemoteSegment { address: header.address, rkey: RemoteKey(header.rkey as u32) };
             self.read(&mut into[..length], remote)?;
         }
         *received = number;
         // Acknowledgements are batched, except for rendezvous messages, for which the sender waits.
         if !is_eager || *received - *acknowledged >= (rings.layout().slots as u64).div_ceil(2) {
             let local = rings.acknowledge(self.index, *received);
-            let word = state.peer_rings.offset(rings.layout().acknowledged(state.peer_channel));
+            let word = state.peer_rings.at(rings.layout().acknowledged(state.peer_channel));
             match self.write_and_notify(writes, Notification::Acknowledgement, word, local) {
                 Ok(()) => *acknowledged = *received,
                 // This message was received, so the error is that of the next call.
                 Err(error) => {
-                    tracing::warn!(rank = state.rank, tag = state.tag, %error, "cannot acknowledge a message");
+                    tracing::warn!(rank = state.rank, tag = state.tag.0, %error, "cannot acknowledge a message");
                     let failure =
                         if let Error::Peer { failure, .. } = error { failure } else { Failure::Flushed };
                     state.fail(rings, self.index, failure);
@@ -203,18 +204,18 @@ impl Channel {
     }
 
     fn state(&self) -> &ChannelState {
-        &self.set.states[self.index]
+        &self.set.states[self.index.0]
     }
 
     /// Reads bytes of the other side.
     fn read(&self, into: &mut [u8], remote: RemoteSegment) -> Result<()> {
         let lease = self.set.cache.get(into.as_ptr(), into.len(), Access::WRITE)?;
-        let mut read = Pending::new(&self.set.endpoint, self.state().rank, "receive")?;
+        let mut read = Pending::new(&self.set.endpoint, self.state().peer(), "receive")?;
         let mut done = 0;
         while done < into.len() {
             let length = MAX_REQUEST_BYTES.min(into.len() - done);
             let address = into.as_mut_ptr() as usize + done;
-            let local = LocalSegment { address, length: length as u32, lkey: lease.key().lkey };
+            let local = LocalSegment { address, length: length as u32, lkey: LocalKey(lease.key().lkey) };
             // SAFETY: the bytes are borrowed, and the lease keeps them registered. This function
             // returns only after the request is complete.
             if let Err(error) = unsafe { read.post(Operation::Read(remote.offset(done)), local) } {
@@ -238,7 +239,7 @@ impl Channel {
         local: LocalSegment,
     ) -> Result<()> {
         let state = self.state();
-        let mut write = Pending::new(&self.set.endpoint, state.rank, "send")?;
+        let mut write = Pending::new(&self.set.endpoint, state.peer(), "send")?;
         if writes.0.back().is_some_and(|last| !last.has_same_connection(&write)) {
             // Another thread has replaced the connection. All writes on the old one must have
             // arrived.
@@ -307,8 +308,8 @@ impl Channel {
     /// [`Error::Peer`] if the other side does not respond, has failed, or has closed the channel.
     fn check_peer(&self, doing: &'static str, deadline: Option<Instant>) -> Result<()> {
         let (state, rings) = (self.state(), &self.set.rings);
-        let mut read = Pending::new_until(&self.set.endpoint, state.rank, doing, deadline)?;
-        let status = state.peer_rings.offset(rings.layout().status(state.peer_channel));
+        let mut read = Pending::new_until(&self.set.endpoint, state.peer(), doing, deadline)?;
+        let status = state.peer_rings.at(rings.layout().status(state.peer_channel));
         // SAFETY: a word of this side's rings, which outlive the endpoint's connections.
         unsafe { read.post(Operation::Read(status), rings.peer_status_word(self.index))? };
         let failed = |failure| Err(Error::Peer { host: state.rank, doing: doing.into(), failure });
@@ -395,7 +396,7 @@ impl std::fmt::Debug for Channel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Channel")
             .field("rank", &self.rank())
-            .field("tag", &self.tag())
+            .field("tag", &self.tag().0)
             .finish_non_exhaustive()
     }
 }

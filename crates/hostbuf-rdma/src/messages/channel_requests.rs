@@ -1,11 +1,12 @@
 //! The channels that processes request.
 
 use crate::connect::bootstrap::{Bootstrap, exchange};
-use crate::messages::ring::RingLayout;
+use crate::messages::ring::{ChannelIndex, RingLayout};
+use crate::messages::tag::Tag;
 use hostbuf::error::{Error, Result};
 
 /// A requested channel: the process at the other end, and the tag.
-type Request = (usize, u32);
+type Request = (usize, Tag);
 
 /// The channels that each process requests, in its order.
 pub(crate) struct ChannelRequests(Vec<Vec<Request>>);
@@ -41,8 +42,8 @@ impl ChannelRequests {
     }
 
     /// Returns the index of a channel among those of `rank`.
-    pub(crate) fn index(&self, rank: usize, channel: Request) -> Option<usize> {
-        self.0.get(rank)?.iter().position(|&other| other == channel)
+    pub(crate) fn index(&self, rank: usize, channel: Request) -> Option<ChannelIndex> {
+        self.0.get(rank)?.iter().position(|&other| other == channel).map(ChannelIndex)
     }
 
     /// Checks that every request has its counterpart.
@@ -76,7 +77,7 @@ impl ChannelRequests {
 }
 
 fn encode(requested: &[Request], layout: RingLayout) -> Vec<u8> {
-    let requested = requested.iter().flat_map(|&(rank, tag)| [rank as u64, u64::from(tag)]);
+    let requested = requested.iter().flat_map(|&(rank, tag)| [rank as u64, u64::from(tag.0)]);
     let words = [layout.eager as u64, layout.slots as u64].into_iter().chain(requested);
     words.flat_map(u64::to_le_bytes).collect()
 }
@@ -88,7 +89,7 @@ fn decode(record: &[u8]) -> Option<(Vec<Request>, RingLayout)> {
     let (pairs, []) = words.as_chunks::<2>() else { return None };
     let (&[eager, slots], requested) = pairs.split_first()?;
     let requested: Option<Vec<Request>> =
-        requested.iter().map(|&[rank, tag]| Some((rank as usize, tag.try_into().ok()?))).collect();
+        requested.iter().map(|&[rank, tag]| Some((rank as usize, Tag(tag.try_into().ok()?)))).collect();
     Some((requested?, RingLayout { eager: eager as usize, slots: slots as usize }))
 }
 
@@ -99,7 +100,7 @@ mod tests {
     #[test]
     fn decoding_reverses_encoding() {
         let layout = RingLayout { eager: 8192, slots: 16 };
-        for requests in [&[][..], &[(1, u32::MAX)], &[(7, 0), (usize::MAX, 1)]] {
+        for requests in [&[][..], &[(1, Tag(u32::MAX))], &[(7, Tag(0)), (usize::MAX, Tag(1))]] {
             let record = encode(requests, layout);
             assert_eq!(decode(&record), Some((requests.to_vec(), layout)));
             assert_eq!(decode(&record[1..]), None);
@@ -112,14 +113,14 @@ mod tests {
     fn a_channel_without_a_counterpart_is_an_error() {
         let check =
             |all: &[&[Request]]| ChannelRequests(all.iter().map(|one| one.to_vec()).collect()).check();
-        assert!(check(&[&[(1, 5), (1, 6)], &[(0, 6), (0, 5)]]).is_ok());
+        assert!(check(&[&[(1, Tag(5)), (1, Tag(6))], &[(0, Tag(6)), (0, Tag(5))]]).is_ok());
         assert!(check(&[&[], &[]]).is_ok());
         for (all, why) in [
-            (&[&[(1, 5)][..], &[(0, 6)]][..], "rank 1 requests no channel to rank 0"),
-            (&[&[(0, 5)], &[]], "needs two ranks"),
-            (&[&[(2, 5)], &[]], "2 ranks"),
-            (&[&[(1, 5), (1, 5)], &[(0, 5)]], "twice"),
-            (&[&[], &[(0, 1)]], "rank 0 requests no channel to rank 1"),
+            (&[&[(1, Tag(5))][..], &[(0, Tag(6))]][..], "rank 1 requests no channel to rank 0"),
+            (&[&[(0, Tag(5))], &[]], "needs two ranks"),
+            (&[&[(2, Tag(5))], &[]], "2 ranks"),
+            (&[&[(1, Tag(5)), (1, Tag(5))], &[(0, Tag(5))]], "twice"),
+            (&[&[], &[(0, Tag(1))]], "rank 0 requests no channel to rank 1"),
         ] {
             let error = check(all).unwrap_err().to_string();
             assert!(error.contains(why), "{error}");

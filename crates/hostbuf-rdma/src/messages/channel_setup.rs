@@ -14,7 +14,9 @@ use crate::messages::channel::{Channel, ChannelSet};
 use crate::messages::channel_options::ChannelOptions;
 use crate::messages::channel_requests::ChannelRequests;
 use crate::messages::channel_state::{ChannelState, dispatch};
-use crate::messages::ring::Rings;
+use crate::messages::ring::{ChannelIndex, PeerRings, Rings};
+use crate::messages::tag::Tag;
+use crate::peer::PeerIndex;
 use hostbuf::error::Result;
 use hostbuf_register::{Budget, MonitorMode, RegistrationCache, Verbs};
 
@@ -38,7 +40,7 @@ impl Channel {
     /// its range; [`Error::Elsewhere`](hostbuf::Error::Elsewhere) on the other ranks.
     pub fn connect<B: Bootstrap + ?Sized>(
         bootstrap: &B,
-        requested: &[(usize, u32)],
+        requested: &[(usize, Tag)],
         options: ChannelOptions,
     ) -> Result<Vec<Channel>> {
         connect(&ByRef(bootstrap), requested, options)
@@ -47,7 +49,7 @@ impl Channel {
 
 fn connect(
     bootstrap: &dyn Bootstrap,
-    requested: &[(usize, u32)],
+    requested: &[(usize, Tag)],
     options: ChannelOptions,
 ) -> Result<Vec<Channel>> {
     let _span = info_span!("channels", count = requested.len()).entered();
@@ -61,10 +63,10 @@ fn connect(
         .iter()
         .map(|&(rank, tag)| {
             let peer_channel = requests.index(rank, (own, tag)).expect("the request was checked");
-            ChannelState::new(rank, tag, peer_channel, infos[rank].memory)
+            ChannelState::new(rank, tag, peer_channel, PeerRings(infos[rank].memory))
         })
         .collect();
-    let endpoint = Arc::new(Endpoint::new(resources, own, &infos, options.connection));
+    let endpoint = Arc::new(Endpoint::new(resources, PeerIndex(own), &infos, options.connection));
     let rings = Arc::new(rings);
     let on_notification = {
         let states = states.clone();
@@ -76,7 +78,7 @@ fn connect(
         let (states, rings) = (states.clone(), rings.clone());
         move || {
             for (index, state) in states.iter().enumerate() {
-                state.try_collect(&rings, index);
+                state.try_collect(&rings, ChannelIndex(index));
             }
         }
     };
@@ -85,7 +87,7 @@ fn connect(
     // No rank sends a connect message before all can reply.
     let progress = agree(bootstrap, progress)?;
     let set = Arc::new(ChannelSet { _progress: progress, states, cache, endpoint, rings });
-    Ok((0..requested.len()).map(|index| Channel { set: set.clone(), index }).collect())
+    Ok((0..requested.len()).map(ChannelIndex).map(|index| Channel { set: set.clone(), index }).collect())
 }
 
 struct OpenedChannels {

@@ -7,9 +7,10 @@ use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError}
 use std::time::Duration;
 
 use crate::connect::pending::Pending;
-use crate::messages::ring::{ChannelStatus, Rings};
+use crate::messages::ring::{ChannelIndex, ChannelStatus, PeerRings, Rings};
+use crate::messages::tag::Tag;
+use crate::peer::PeerIndex;
 use crate::sync::lock;
-use crate::verbs::work_request::RemoteSegment;
 use hostbuf::error::{Error, Failure, Result};
 
 /// The kind of a notification between the ends of a channel.
@@ -23,14 +24,14 @@ pub(crate) enum Notification {
 
 impl Notification {
     /// Encodes the notification for the channel with index `channel` at the peer.
-    pub(crate) fn encode(self, channel: usize) -> u32 {
-        2 * channel as u32 + u32::from(self == Notification::Acknowledgement)
+    pub(crate) fn encode(self, channel: ChannelIndex) -> u32 {
+        2 * channel.0 as u32 + u32::from(self == Notification::Acknowledgement)
     }
 
-    fn decode(immediate: u32) -> (usize, Notification) {
+    fn decode(immediate: u32) -> (ChannelIndex, Notification) {
         let kind =
             if immediate.is_multiple_of(2) { Notification::Message } else { Notification::Acknowledgement };
-        (immediate as usize / 2, kind)
+        (ChannelIndex(immediate as usize / 2), kind)
     }
 }
 
@@ -38,11 +39,11 @@ impl Notification {
 pub(crate) struct ChannelState {
     /// The rank at the other end.
     pub(crate) rank: usize,
-    pub(crate) tag: u32,
+    pub(crate) tag: Tag,
     /// The index of the channel at the peer.
-    pub(crate) peer_channel: usize,
+    pub(crate) peer_channel: ChannelIndex,
     /// The rings of all channels of the peer.
-    pub(crate) peer_rings: RemoteSegment,
+    pub(crate) peer_rings: PeerRings,
     pub(crate) sending: Mutex<SendState>,
     pub(crate) receiving: Mutex<ReceiveState>,
     /// The number of messages that have arrived.
@@ -84,7 +85,12 @@ fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
 }
 
 impl ChannelState {
-    pub(crate) fn new(rank: usize, tag: u32, peer_channel: usize, peer_rings: RemoteSegment) -> ChannelState {
+    pub(crate) fn new(
+        rank: usize,
+        tag: Tag,
+        peer_channel: ChannelIndex,
+        peer_rings: PeerRings,
+    ) -> ChannelState {
         ChannelState {
             rank,
             tag,
@@ -97,6 +103,11 @@ impl ChannelState {
             mutex: Mutex::new(()),
             changed: Condvar::new(),
         }
+    }
+
+    /// Returns the peer of the endpoint at the other end.
+    pub(crate) fn peer(&self) -> PeerIndex {
+        PeerIndex(self.rank)
     }
 
     /// Returns the number of messages that have arrived.
@@ -137,7 +148,7 @@ impl ChannelState {
     }
 
     /// Marks the channel as failed. The peer reads that when it checks this side's status.
-    pub(crate) fn fail(&self, rings: &Rings, index: usize, failure: Failure) {
+    pub(crate) fn fail(&self, rings: &Rings, index: ChannelIndex, failure: Failure) {
         if self.failed.set(failure).is_ok() {
             rings.set_status(index, ChannelStatus::Failed);
             self.wake();
@@ -146,7 +157,7 @@ impl ChannelState {
 
     /// Collects the results of the writes in each direction that no other thread uses at the
     /// moment.
-    pub(crate) fn try_collect(&self, rings: &Rings, index: usize) {
+    pub(crate) fn try_collect(&self, rings: &Rings, index: ChannelIndex) {
         let mut result = Ok(());
         if let Some(mut sending) = try_lock(&self.sending) {
             result = self.collect(&mut sending.writes, rings, index, false);
@@ -168,7 +179,7 @@ impl ChannelState {
         &self,
         writes: &mut PendingWrites,
         rings: &Rings,
-        index: usize,
+        index: ChannelIndex,
         wait: bool,
     ) -> Result<()> {
         while let Some(first) = writes.0.front_mut() {
@@ -188,7 +199,7 @@ impl ChannelState {
 /// Passes a notification of a peer to its channel.
 pub(crate) fn dispatch(states: &[ChannelState], immediate: u32) {
     let (channel, notification) = Notification::decode(immediate);
-    if let Some(state) = states.get(channel) {
+    if let Some(state) = states.get(channel.0) {
         state.notify(notification);
     }
 }
@@ -199,7 +210,7 @@ mod tests {
 
     #[test]
     fn decoding_reverses_encoding() {
-        for channel in [0, 1, 77] {
+        for channel in [0, 1, 77].map(ChannelIndex) {
             for notification in [Notification::Message, Notification::Acknowledgement] {
                 assert_eq!(Notification::decode(notification.encode(channel)), (channel, notification));
             }

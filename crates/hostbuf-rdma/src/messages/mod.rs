@@ -6,3 +6,4 @@ pub(crate) mod channel_requests;
 pub(crate) mod channel_setup;
 pub(crate) mod channel_state;
 pub(crate) mod ring;
+pub(crate) mod tag;

@@ -16,7 +16,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::verbs::work_request::{LocalSegment, RemoteSegment};
+use crate::verbs::work_request::{LocalKey, LocalSegment, RemoteKey, RemoteSegment};
 use hostbuf::error::Result;
 use hostbuf_register::{Access, Pinned, PinnedAlloc, Verbs};
 
@@ -43,7 +43,34 @@ pub(crate) enum ChannelStatus {
     Closed = 2,
 }
 
-/// The number of words behind the slots. Each has a cache line of its own.
+/// The index of a channel among those of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ChannelIndex(pub(crate) usize);
+
+/// The number of bytes from the start of the rings of a process to a part of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct RingOffset(usize);
+
+/// The rings of all channels of a peer.
+#[derive(Clone, Copy)]
+pub(crate) struct PeerRings(pub(crate) RemoteSegment);
+
+impl PeerRings {
+    pub(crate) fn at(self, offset: RingOffset) -> RemoteSegment {
+        self.0.offset(offset.0)
+    }
+}
+
+/// A word behind the slots of a channel. Each has a cache line of its own.
+#[derive(Clone, Copy)]
+enum RingWord {
+    Acknowledged,
+    Acknowledging,
+    Status,
+    PeerStatus,
+}
+
+/// The number of words behind the slots.
 const WORDS: usize = 4;
 const LINE: usize = 64;
 
@@ -79,32 +106,32 @@ impl RingLayout {
     }
 
     /// Returns the offset of the slot in which message `number` of a channel arrives.
-    pub(crate) fn incoming(&self, channel: usize, number: u64) -> usize {
-        channel * self.channel_bytes() + (number as usize - 1) % self.slots * self.slot_bytes()
+    pub(crate) fn incoming(&self, channel: ChannelIndex, number: u64) -> RingOffset {
+        RingOffset(channel.0 * self.channel_bytes() + (number as usize - 1) % self.slots * self.slot_bytes())
     }
 
-    fn outgoing(&self, channel: usize, number: u64) -> usize {
-        self.incoming(channel, number) + self.slots * self.slot_bytes()
+    fn outgoing(&self, channel: ChannelIndex, number: u64) -> RingOffset {
+        RingOffset(self.incoming(channel, number).0 + self.slots * self.slot_bytes())
     }
 
-    pub(crate) fn acknowledged(&self, channel: usize) -> usize {
-        self.word(channel, 0)
+    pub(crate) fn acknowledged(&self, channel: ChannelIndex) -> RingOffset {
+        self.word(channel, RingWord::Acknowledged)
     }
 
-    fn acknowledging(&self, channel: usize) -> usize {
-        self.word(channel, 1)
+    fn acknowledging(&self, channel: ChannelIndex) -> RingOffset {
+        self.word(channel, RingWord::Acknowledging)
     }
 
-    pub(crate) fn status(&self, channel: usize) -> usize {
-        self.word(channel, 2)
+    pub(crate) fn status(&self, channel: ChannelIndex) -> RingOffset {
+        self.word(channel, RingWord::Status)
     }
 
-    fn peer_status(&self, channel: usize) -> usize {
-        self.word(channel, 3)
+    fn peer_status(&self, channel: ChannelIndex) -> RingOffset {
+        self.word(channel, RingWord::PeerStatus)
     }
 
-    fn word(&self, channel: usize, index: usize) -> usize {
-        (channel + 1) * self.channel_bytes() - (WORDS - index) * LINE
+    fn word(&self, channel: ChannelIndex, word: RingWord) -> RingOffset {
+        RingOffset((channel.0 + 1) * self.channel_bytes() - (WORDS - word as usize) * LINE)
     }
 }
 
@@ -129,7 +156,7 @@ impl Rings {
 
     /// Returns the address and the key of the rings for peers.
     pub(crate) fn remote(&self) -> RemoteSegment {
-        RemoteSegment { address: self.base.as_ptr() as u64, rkey: self.memory.handle().rkey() }
+        RemoteSegment { address: self.base.as_ptr() as u64, rkey: RemoteKey(self.memory.handle().rkey()) }
     }
 
     /// Returns the number of bytes of all rings.
@@ -137,43 +164,44 @@ impl Rings {
         self.memory.len()
     }
 
-    fn local(&self, offset: usize, length: usize) -> LocalSegment {
-        let (address, lkey) = (self.base.as_ptr() as usize + offset, self.memory.handle().lkey());
+    fn local(&self, offset: RingOffset, length: usize) -> LocalSegment {
+        let address = self.base.as_ptr() as usize + offset.0;
+        let lkey = LocalKey(self.memory.handle().lkey());
         LocalSegment { address, length: length as u32, lkey }
     }
 
-    fn word(&self, offset: usize) -> &AtomicU64 {
+    fn word(&self, offset: RingOffset) -> &AtomicU64 {
         // SAFETY: a 64-byte aligned word inside the memory, which is accessed only in this way and
         // by the device.
-        unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset).cast()) }
+        unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset.0).cast()) }
     }
 
     /// Returns the number of this side's messages that the peer has received. It is valid after an
     /// acknowledgement has arrived.
-    pub(crate) fn acknowledged(&self, channel: usize) -> u64 {
+    pub(crate) fn acknowledged(&self, channel: ChannelIndex) -> u64 {
         self.word(self.layout.acknowledged(channel)).load(Ordering::Acquire)
     }
 
     /// Sets the number of messages that this side has received, and returns the word, which is to
     /// be written to the peer's `acknowledged`.
-    pub(crate) fn acknowledge(&self, channel: usize, count: u64) -> LocalSegment {
+    pub(crate) fn acknowledge(&self, channel: ChannelIndex, count: u64) -> LocalSegment {
         let offset = self.layout.acknowledging(channel);
         self.word(offset).store(count, Ordering::Release);
         self.local(offset, size_of::<u64>())
     }
 
     /// Sets the status that the peer reads.
-    pub(crate) fn set_status(&self, channel: usize, status: ChannelStatus) {
+    pub(crate) fn set_status(&self, channel: ChannelIndex, status: ChannelStatus) {
         self.word(self.layout.status(channel)).store(status as u64, Ordering::Release);
     }
 
     /// Returns the word into which the peer's status is to be read.
-    pub(crate) fn peer_status_word(&self, channel: usize) -> LocalSegment {
+    pub(crate) fn peer_status_word(&self, channel: ChannelIndex) -> LocalSegment {
         self.local(self.layout.peer_status(channel), size_of::<u64>())
     }
 
     /// Returns the peer's status as it was read last, or `None` if the channel is open there.
-    pub(crate) fn peer_status(&self, channel: usize) -> Option<ChannelStatus> {
+    pub(crate) fn peer_status(&self, channel: ChannelIndex) -> Option<ChannelStatus> {
         match self.word(self.layout.peer_status(channel)).load(Ordering::Acquire) {
             0 => None,
             1 => Some(ChannelStatus::Failed),
@@ -187,13 +215,18 @@ impl Rings {
     /// # Safety
     /// Only the caller sends on the channel, and the peer has received the message that used the
     /// slot before.
-    pub(crate) unsafe fn fill(&self, channel: usize, header: MessageHeader, bytes: &[u8]) -> LocalSegment {
+    pub(crate) unsafe fn fill(
+        &self,
+        channel: ChannelIndex,
+        header: MessageHeader,
+        bytes: &[u8],
+    ) -> LocalSegment {
         assert!(bytes.len() <= self.layout.eager);
         let offset = self.layout.outgoing(channel, header.number);
         // SAFETY: inside the memory; by the contract of this function nothing else accesses the
         // slot.
         unsafe {
-            let slot = self.base.as_ptr().add(offset);
+            let slot = self.base.as_ptr().add(offset.0);
             slot.cast::<MessageHeader>().write(header);
             slot.add(size_of::<MessageHeader>()).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
         }
@@ -204,10 +237,10 @@ impl Rings {
     ///
     /// # Safety
     /// The notification of the message has arrived, and the message was not acknowledged.
-    pub(crate) unsafe fn header(&self, channel: usize, number: u64) -> MessageHeader {
+    pub(crate) unsafe fn header(&self, channel: ChannelIndex, number: u64) -> MessageHeader {
         let offset = self.layout.incoming(channel, number);
         // SAFETY: inside the memory; by the contract of this function it is completely written.
-        unsafe { self.base.as_ptr().add(offset).cast::<MessageHeader>().read_volatile() }
+        unsafe { self.base.as_ptr().add(offset.0).cast::<MessageHeader>().read_volatile() }
     }
 
     /// Copies the bytes of the eager message `number`.
@@ -217,9 +250,9 @@ impl Rings {
     ///
     /// # Safety
     /// The contract of [`header`](Rings::header).
-    pub(crate) unsafe fn copy(&self, channel: usize, number: u64, into: &mut [u8]) {
+    pub(crate) unsafe fn copy(&self, channel: ChannelIndex, number: u64, into: &mut [u8]) {
         assert!(into.len() <= self.layout.eager);
-        let offset = self.layout.incoming(channel, number) + size_of::<MessageHeader>();
+        let offset = self.layout.incoming(channel, number).0 + size_of::<MessageHeader>();
         // SAFETY: as above.
         unsafe { self.base.as_ptr().add(offset).copy_to_nonoverlapping(into.as_mut_ptr(), into.len()) };
     }
@@ -234,7 +267,7 @@ mod tests {
         for (eager, slots) in [(0, 1), (1, 2), (8192, 16), (31, 3)] {
             let layout = RingLayout { eager, slots };
             let mut parts = Vec::new();
-            for channel in 0..3 {
+            for channel in (0..3).map(ChannelIndex) {
                 for number in 1..=slots as u64 {
                     let length = size_of::<MessageHeader>() + eager;
                     parts.push((layout.incoming(channel, number), length));
@@ -247,9 +280,9 @@ mod tests {
                 parts.push((layout.peer_status(channel), 8));
             }
             parts.sort_unstable();
-            assert!(parts.windows(2).all(|two| two[0].0 + two[0].1 <= two[1].0), "{layout:?}");
-            assert!(parts.last().unwrap().0 + 8 <= 3 * layout.channel_bytes());
-            assert!(parts.iter().all(|(offset, _)| offset % 8 == 0));
+            assert!(parts.windows(2).all(|two| two[0].0.0 + two[0].1 <= two[1].0.0), "{layout:?}");
+            assert!(parts.last().unwrap().0.0 + 8 <= 3 * layout.channel_bytes());
+            assert!(parts.iter().all(|(offset, _)| offset.0 % 8 == 0));
         }
     }
 }

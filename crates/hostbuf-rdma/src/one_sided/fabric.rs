@@ -12,12 +12,13 @@ use crate::connect::endpoint::Endpoint;
 use crate::connect::endpoint_info::EndpointInfo;
 use crate::connect::progress_thread::ProgressThread;
 use crate::one_sided::fabric_state::{FabricState, frozen};
-use crate::one_sided::signals::SignalCounters;
+use crate::one_sided::signal::Signal;
+use crate::one_sided::signal_counters::SignalCounters;
 use crate::options::FabricOptions;
-use crate::verbs::work_request::RemoteSegment;
+use crate::verbs::work_request::{RemoteKey, RemoteSegment};
 use hostbuf::carrier::{self, Carrier};
 use hostbuf::error::{Bytes, Error, Result};
-use hostbuf::job::{Collective, Hosts, all_or_none};
+use hostbuf::job::{Collective, HostIndex, Hosts, all_or_none};
 use hostbuf::{FillState, HostBuffer};
 use hostbuf_os::array::Array;
 use hostbuf_os::process;
@@ -34,7 +35,7 @@ pub struct Fabric {
     _progress: Option<ProgressThread>,
     state: Option<Arc<FabricState>>,
     hosts: usize,
-    own: usize,
+    own: HostIndex,
 }
 
 /// The device and the registered memory of a host.
@@ -70,7 +71,7 @@ impl Fabric {
         let opened = if hosts.leads() { open(buffer, &options).map(Some) } else { Ok(None) };
         let Some(opened) = all_or_none(group, opened)? else {
             all_or_none(group, Ok(()))?;
-            return Ok(Fabric { _progress: None, state: None, hosts: hosts.count, own: hosts.index.0 });
+            return Ok(Fabric { _progress: None, state: None, hosts: hosts.count, own: hosts.index });
         };
         let (state, progress) = begin(&ByRef(&*hosts.leaders), opened, buffer, options)?;
         Ok(Fabric::with_state(state, all_or_none(group, progress)?))
@@ -83,7 +84,7 @@ impl Fabric {
     ///
     /// ```no_run
     /// # use std::{net::{SocketAddr, TcpListener}, time::Duration};
-    /// # use hostbuf_rdma::{Fabric, FabricOptions, ProcessIndex, TcpBootstrap};
+    /// # use hostbuf_rdma::{Fabric, FabricOptions, HostIndex, ProcessIndex, Signal, TcpBootstrap};
     /// # use hostbuf::{HostBuffer, BufferOptions, job::Solo};
     /// # fn process(index: usize, leader: SocketAddr) -> hostbuf::Result<()> {
     /// let timeout = Duration::from_secs(30);
@@ -96,9 +97,9 @@ impl Fabric {
     /// let options = FabricOptions::default();
     /// let fabric = unsafe { Fabric::connect_with(&bootstrap, &buffer, options)? };
     /// if index == 0 {
-    ///     fabric.put_signal(0..4096, 1, 0)?.wait()?;
+    ///     fabric.put_signal(0..4096, HostIndex(1), Signal(0))?.wait()?;
     /// } else {
-    ///     assert!(fabric.wait_signal(0, 1, timeout)?);
+    ///     assert!(fabric.wait_signal(Signal(0), 1, timeout)?);
     /// }
     /// # Ok(())
     /// # }
@@ -145,7 +146,7 @@ impl Fabric {
 
     /// Returns the index of this host.
     #[must_use]
-    pub fn host(&self) -> usize {
+    pub fn host(&self) -> HostIndex {
         self.own
     }
 
@@ -189,13 +190,14 @@ fn begin(
 ) -> Result<(Arc<FabricState>, Result<ProgressThread>)> {
     let OpenedFabric { resources, registration, scratch } = opened;
     let span = Span::new(buffer.as_ptr().as_ptr() as usize, buffer.len())?;
-    let memory = RemoteSegment { address: span.start() as u64, rkey: registration.handle().rkey() };
+    let memory =
+        RemoteSegment { address: span.start() as u64, rkey: RemoteKey(registration.handle().rkey()) };
     let infos = EndpointInfo::new(resources.datagrams.address(), memory, span.len()).exchange(bootstrap)?;
     check_lengths(&infos)?;
-    let own = bootstrap.index();
+    let own = HostIndex(bootstrap.index());
     let state = Arc::new(FabricState {
         group: infos[0].group,
-        endpoint: Arc::new(Endpoint::new(resources, own, &infos, options)),
+        endpoint: Arc::new(Endpoint::new(resources, own.into(), &infos, options)),
         signals: Arc::new(SignalCounters::new()),
         own,
         parts: infos.iter().map(|info| info.memory).collect(),
@@ -207,7 +209,7 @@ fn begin(
     let registrations: Arc<dyn FreezeObserver> = state.clone();
     own_ranges::observe(Arc::downgrade(&registrations));
     let signals = state.signals.clone();
-    let on_signal = move |signal| signals.notify(signal as usize);
+    let on_signal = move |signal| signals.notify(Signal::from_immediate(signal));
     let progress = ProgressThread::start(&state.endpoint, on_signal, None);
     // A rank that began to freeze the buffer before `tell` has not ended this registration.
     let progress = progress.and_then(|progress| Ok(own_ranges::may_write(span).map(|()| progress)?));
@@ -249,6 +251,9 @@ fn open(buffer: &HostBuffer, options: &FabricOptions) -> Result<OpenedFabric> {
 
 impl std::fmt::Debug for Fabric {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Fabric").field("host", &self.own).field("hosts", &self.hosts).finish_non_exhaustive()
+        f.debug_struct("Fabric")
+            .field("host", &self.own.0)
+            .field("hosts", &self.hosts)
+            .finish_non_exhaustive()
     }
 }

@@ -4,11 +4,12 @@ use std::sync::{Arc, Mutex};
 
 use crate::connect::endpoint::Endpoint;
 use crate::connect::endpoint_info::GroupId;
-use crate::one_sided::signals::SignalCounters;
+use crate::one_sided::signal_counters::SignalCounters;
 use crate::sync::lock;
-use crate::verbs::work_request::{LocalSegment, RemoteSegment};
+use crate::verbs::work_request::{LocalKey, LocalSegment, RemoteSegment};
 use hostbuf::HostBuffer;
 use hostbuf::error::{Error, Result};
+use hostbuf::job::HostIndex;
 use hostbuf_register::own_ranges::FreezeObserver;
 use hostbuf_register::{Registration, Span, Verbs};
 
@@ -18,7 +19,7 @@ pub(crate) struct FabricState {
     pub(crate) endpoint: Arc<Endpoint>,
     pub(crate) signals: Arc<SignalCounters>,
     /// The index of this host.
-    pub(crate) own: usize,
+    pub(crate) own: HostIndex,
     /// The part of the buffer of each host.
     pub(crate) parts: Vec<RemoteSegment>,
     /// The registration of this host's part, until the buffer is frozen.
@@ -39,19 +40,25 @@ impl FabricState {
     ///
     /// # Errors
     /// [`Error::Freeze`] if the buffer is frozen, which has ended the registration.
-    pub(crate) fn lkey(&self) -> Result<u32> {
+    pub(crate) fn lkey(&self) -> Result<LocalKey> {
         let registration = lock(&self.registration);
-        registration.as_ref().map(|registration| registration.handle().lkey()).ok_or_else(frozen)
+        registration.as_ref().map(|registration| LocalKey(registration.handle().lkey())).ok_or_else(frozen)
+    }
+
+    /// Returns the part of the buffer of `host`.
+    pub(crate) fn part(&self, host: HostIndex) -> RemoteSegment {
+        self.parts[host.0]
     }
 
     /// Returns the memory of `host` that corresponds to `address` here.
-    pub(crate) fn remote(&self, host: usize, address: usize) -> RemoteSegment {
-        self.parts[host].offset(address - self.span.start())
+    pub(crate) fn remote(&self, host: HostIndex, address: usize) -> RemoteSegment {
+        self.part(host).offset(address - self.span.start())
     }
 
     pub(crate) fn scratch(&self) -> LocalSegment {
         let span = self.scratch.span().expect("the scratch word is host memory");
-        LocalSegment { address: span.start(), length: span.len() as u32, lkey: self.scratch.handle().lkey() }
+        let lkey = LocalKey(self.scratch.handle().lkey());
+        LocalSegment { address: span.start(), length: span.len() as u32, lkey }
     }
 }
 

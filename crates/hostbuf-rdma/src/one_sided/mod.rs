@@ -2,5 +2,7 @@
 
 pub(crate) mod fabric;
 pub(crate) mod fabric_state;
+pub(crate) mod offset;
 pub(crate) mod operations;
-pub(crate) mod signals;
+pub(crate) mod signal;
+pub(crate) mod signal_counters;

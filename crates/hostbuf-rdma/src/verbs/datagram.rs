@@ -15,8 +15,8 @@ use crate::verbs::address_handle::AddressHandle;
 use crate::verbs::completion_queue::CompletionQueue;
 use crate::verbs::gid::Gid;
 use crate::verbs::port::Port;
-use crate::verbs::queue_pair::QueuePair;
-use crate::verbs::shared_receive_queue::SharedReceiveQueue;
+use crate::verbs::queue_pair::{QueueKey, QueuePair};
+use crate::verbs::shared_receive_queue::{ReceiveSlot, SharedReceiveQueue};
 use hostbuf::error::{Error, Result};
 use hostbuf_register::Verbs;
 
@@ -25,7 +25,7 @@ const RECEIVE_SLOTS: u32 = 256;
 /// The number of bytes in front of each received datagram: its global routing header.
 const ROUTING_HEADER: usize = 40;
 /// The queue key (Q_Key), which both sides of a datagram have in common.
-const QUEUE_KEY: u32 = 0x6862_7566;
+const QUEUE_KEY: QueueKey = QueueKey(0x6862_7566);
 
 /// The address of a process's datagram queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +96,7 @@ impl DatagramQueuePair {
         };
         request.wr.ud.ah = handle.as_ptr();
         request.wr.ud.remote_qpn = to.queue_pair;
-        request.wr.ud.remote_qkey = QUEUE_KEY;
+        request.wr.ud.remote_qkey = QUEUE_KEY.0;
         // SAFETY: the segment and the address handle exist until the call returns. The call copies
         // the bytes, and the handle stays in the map until this queue pair is dropped.
         match unsafe { self.queue_pair.post_raw(&raw mut request, &mut null_mut()) } {
@@ -113,7 +113,7 @@ impl DatagramQueuePair {
     pub(crate) fn receive(&self, mut each: impl FnMut(&[u8])) -> Result<()> {
         let mut result = Ok(());
         self.received.completions().poll(|completion| {
-            let slot = completion.wr_id();
+            let slot = ReceiveSlot(completion.wr_id());
             if completion.is_valid() && completion.len() >= ROUTING_HEADER {
                 // SAFETY: the completion was just polled, and the slot is posted again only below.
                 let bytes = unsafe { self.received.bytes(slot, completion.len()) };

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::limits::MAX_BATCH;
+use crate::peer::PeerIndex;
 use crate::sync::{deadline, lock};
 use crate::verbs::completion_queue::CompletionQueue;
 use crate::verbs::queue_pair::QueuePair;
@@ -25,6 +26,25 @@ use hostbuf::error::Result;
 /// The longest sleep between two polls. Events are not lost; the limit is for a device that is
 /// gone.
 const MAX_SLEEP: Duration = Duration::from_millis(200);
+
+/// The limits of the requests in progress.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct InFlightLimits {
+    /// The maximum number of requests to all peers.
+    pub(crate) total: u32,
+    /// The maximum number of requests to one peer.
+    pub(crate) depth: u32,
+}
+
+/// The index of a slot for a request, which is also the identifier of the request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SlotIndex(u32);
+
+impl From<SlotIndex> for u64 {
+    fn from(slot: SlotIndex) -> u64 {
+        slot.0.into()
+    }
+}
 
 /// The status of a batch of requests.
 pub(crate) struct BatchStatus(AtomicU32);
@@ -40,13 +60,13 @@ impl BatchStatus {
 /// The slots of a batch of requests, in the order in which the requests are posted.
 pub(crate) struct Batch {
     count: usize,
-    slots: [u32; MAX_BATCH],
+    slots: [SlotIndex; MAX_BATCH],
     pub(crate) status: Arc<BatchStatus>,
 }
 
 impl Batch {
     /// Returns the slots. They are the identifiers of the requests.
-    pub(crate) fn slots(&self) -> &[u32] {
+    pub(crate) fn slots(&self) -> &[SlotIndex] {
         &self.slots[..self.count]
     }
 }
@@ -55,10 +75,10 @@ impl Batch {
 #[derive(Default)]
 struct RequestSlot {
     /// The slot of the last request, for all others.
-    last: Option<u32>,
-    host: usize,
+    last: Option<SlotIndex>,
+    peer: PeerIndex,
     /// The slots of the requests before the last one.
-    before: Vec<u32>,
+    before: Vec<SlotIndex>,
     /// The status of the first request that failed.
     failed: Option<u32>,
     status: Option<Arc<BatchStatus>>,
@@ -67,25 +87,24 @@ struct RequestSlot {
     queue_pair: Option<Arc<QueuePair>>,
 }
 
-/// The number of requests to a host.
+/// The number of requests to a peer.
 #[derive(Clone, Copy, Default)]
-struct HostCount {
+struct PeerCount {
     in_progress: u32,
     completed: u64,
 }
 
 struct RequestTable {
     slots: Vec<RequestSlot>,
-    free: Vec<u32>,
-    hosts: Vec<HostCount>,
+    free: Vec<SlotIndex>,
+    peers: Vec<PeerCount>,
 }
 
 /// The work requests in progress of a process. See the [module](self).
 pub(crate) struct InFlight {
     completions: Arc<CompletionQueue>,
     busy_poll: bool,
-    /// The maximum number of requests to one host at a time.
-    depth: u32,
+    limits: InFlightLimits,
     table: Mutex<RequestTable>,
     /// True while a thread polls for all.
     polling: Mutex<bool>,
@@ -93,55 +112,54 @@ pub(crate) struct InFlight {
 }
 
 impl InFlight {
-    /// Makes room for `slots` requests at a time, and for `depth` requests to each of `hosts`
-    /// hosts.
+    /// Makes room for requests to `peers` peers.
     pub(crate) fn new(
         completions: Arc<CompletionQueue>,
-        slots: u32,
-        hosts: usize,
-        depth: u32,
+        limits: InFlightLimits,
+        peers: usize,
         busy_poll: bool,
     ) -> InFlight {
         let table = Mutex::new(RequestTable {
-            slots: (0..slots).map(|_| RequestSlot::default()).collect(),
-            free: (0..slots).rev().collect(),
-            hosts: vec![HostCount::default(); hosts],
+            slots: (0..limits.total).map(|_| RequestSlot::default()).collect(),
+            free: (0..limits.total).rev().map(SlotIndex).collect(),
+            peers: vec![PeerCount::default(); peers],
         });
-        InFlight { completions, busy_poll, depth, table, polling: Mutex::new(false), polled: Condvar::new() }
+        InFlight { completions, busy_poll, limits, table, polling: Mutex::new(false), polled: Condvar::new() }
     }
 
     /// Returns the maximum number of requests of a batch.
     pub(crate) fn max_batch(&self) -> usize {
-        MAX_BATCH.min(self.depth as usize)
+        MAX_BATCH.min(self.limits.depth as usize)
     }
 
-    /// Reserves slots for a batch of `count` requests to `host`, which the caller posts to
-    /// `queue_pair`. Waits for free slots as long as a request to `host` completes at least once in
+    /// Reserves slots for a batch of `count` requests to `peer`, which the caller posts to
+    /// `queue_pair`. Waits for free slots as long as a request to `peer` completes at least once in
     /// every `patience`. Returns `None` if none does.
     ///
     /// # Errors
     /// [`Error::Os`](hostbuf::Error::Os).
     pub(crate) fn reserve(
         &self,
-        host: usize,
+        peer: PeerIndex,
         count: usize,
         queue_pair: &Arc<QueuePair>,
         patience: Duration,
     ) -> Result<Option<Batch>> {
         debug_assert!((1..=self.max_batch()).contains(&count));
-        let mut completed = self.count(host).completed;
+        let mut completed = self.count(peer).completed;
         loop {
             let mut batch = None;
             self.wait(deadline(patience), || {
                 // `wait` may call this again after it succeeded.
-                batch =
-                    batch.take().or_else(|| lock(&self.table).reserve(host, count, self.depth, queue_pair));
+                batch = batch
+                    .take()
+                    .or_else(|| lock(&self.table).reserve(peer, count, self.limits.depth, queue_pair));
                 batch.is_some()
             })?;
             if batch.is_some() {
                 return Ok(batch);
             }
-            let before = std::mem::replace(&mut completed, self.count(host).completed);
+            let before = std::mem::replace(&mut completed, self.count(peer).completed);
             if before == completed {
                 return Ok(None);
             }
@@ -156,13 +174,13 @@ impl InFlight {
         }
     }
 
-    /// Returns the number of requests to `host` in progress.
-    pub(crate) fn in_progress(&self, host: usize) -> u32 {
-        self.count(host).in_progress
+    /// Returns the number of requests to `peer` in progress.
+    pub(crate) fn in_progress(&self, peer: PeerIndex) -> u32 {
+        self.count(peer).in_progress
     }
 
-    fn count(&self, host: usize) -> HostCount {
-        lock(&self.table).hosts[host]
+    fn count(&self, peer: PeerIndex) -> PeerCount {
+        lock(&self.table).peers[peer.0]
     }
 
     /// Polls once for completions, and returns their number.
@@ -178,7 +196,7 @@ impl InFlight {
             let mut table = lock(&self.table);
             self.completions.poll(|completion| {
                 let status = completion.error().map_or(0, |(status, _)| status);
-                table.complete(completion.wr_id() as u32, status, &mut released);
+                table.complete(SlotIndex(completion.wr_id() as u32), status, &mut released);
             })?
         };
         Ok(count)
@@ -253,38 +271,38 @@ impl InFlight {
 impl RequestTable {
     fn reserve(
         &mut self,
-        host: usize,
+        peer: PeerIndex,
         count: usize,
         depth: u32,
         queue_pair: &Arc<QueuePair>,
     ) -> Option<Batch> {
-        if self.hosts[host].in_progress + count as u32 > depth {
+        if self.peers[peer.0].in_progress + count as u32 > depth {
             return None;
         }
         let left = self.free.len().checked_sub(count)?;
         let status = Arc::new(BatchStatus(AtomicU32::new(0)));
-        let mut batch = Batch { count, slots: [0; MAX_BATCH], status: status.clone() };
+        let mut batch = Batch { count, slots: [SlotIndex::default(); MAX_BATCH], status: status.clone() };
         batch.slots[..count].copy_from_slice(&self.free[left..]);
         self.free.truncate(left);
-        self.hosts[host].in_progress += count as u32;
+        self.peers[peer.0].in_progress += count as u32;
         let (&last, before) = batch.slots().split_last()?;
         for &slot in before {
-            self.slots[slot as usize].last = Some(last);
+            self.slots[slot.0 as usize].last = Some(last);
         }
-        let slot = &mut self.slots[last as usize];
-        (slot.host, slot.last, slot.failed) = (host, None, None);
+        let slot = &mut self.slots[last.0 as usize];
+        (slot.peer, slot.last, slot.failed) = (peer, None, None);
         (slot.status, slot.queue_pair) = (Some(status), Some(queue_pair.clone()));
         slot.before.extend_from_slice(before);
         Some(batch)
     }
 
     /// Records the completion of the request in `slot`.
-    fn complete(&mut self, slot: u32, status: u32, released: &mut Vec<Arc<QueuePair>>) {
-        let Some(request) = self.slots.get(slot as usize) else { return };
+    fn complete(&mut self, slot: SlotIndex, status: u32, released: &mut Vec<Arc<QueuePair>>) {
+        let Some(request) = self.slots.get(slot.0 as usize) else { return };
         match request.last {
             // An unsignaled request reports only a failure. The batch ends with its last request.
             Some(last) => {
-                let first = &mut self.slots[last as usize].failed;
+                let first = &mut self.slots[last.0 as usize].failed;
                 *first = first.or(Some(status));
             }
             None => {
@@ -295,18 +313,18 @@ impl RequestTable {
     }
 
     /// Releases the slots of the batch whose last slot is `last`, and publishes its status.
-    fn complete_batch(&mut self, last: u32, status: u32, released: &mut Vec<Arc<QueuePair>>) {
-        let slot = &mut self.slots[last as usize];
+    fn complete_batch(&mut self, last: SlotIndex, status: u32, released: &mut Vec<Arc<QueuePair>>) {
+        let slot = &mut self.slots[last.0 as usize];
         let Some(batch_status) = slot.status.take() else { return };
-        let (host, count) = (slot.host, slot.before.len() as u32 + 1);
+        let (peer, count) = (slot.peer, slot.before.len() as u32 + 1);
         released.extend(slot.queue_pair.take());
         let mut before = std::mem::take(&mut slot.before);
         self.free.append(&mut before);
         self.free.push(last);
         // The next batch uses its allocation.
-        self.slots[last as usize].before = before;
-        self.hosts[host].in_progress -= count;
-        self.hosts[host].completed += u64::from(count);
+        self.slots[last.0 as usize].before = before;
+        self.peers[peer.0].in_progress -= count;
+        self.peers[peer.0].completed += u64::from(count);
         batch_status.0.store(status + 1, Ordering::Release);
     }
 }

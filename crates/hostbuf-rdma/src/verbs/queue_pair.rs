@@ -56,6 +56,26 @@ pub(crate) struct QueuePairInfo {
     pub(crate) mtu: u32,
 }
 
+/// The attributes of this process's end of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LocalInfo(pub(crate) QueuePairInfo);
+
+/// The attributes of the other process's end of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RemoteInfo(pub(crate) QueuePairInfo);
+
+/// The key by which a queue pair accepts datagrams (Q_Key).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct QueueKey(pub(crate) u32);
+
+/// The capacity of a queue pair.
+struct Capacity {
+    /// The length of the send queue.
+    depth: u32,
+    /// The maximum number of bytes of an inline send.
+    max_inline: u32,
+}
+
 impl QueuePair {
     /// Creates a queue pair for a reliable connection with at most `depth` requests at a time.
     ///
@@ -67,7 +87,8 @@ impl QueuePair {
         receive_queue: &Arc<SharedReceiveQueue>,
         depth: u32,
     ) -> Result<QueuePair> {
-        QueuePair::new(verbs, sends, receive_queue, ffi::ibv_qp_type::IBV_QPT_RC, depth, 0)
+        let capacity = Capacity { depth, max_inline: 0 };
+        QueuePair::new(verbs, sends, receive_queue, ffi::ibv_qp_type::IBV_QPT_RC, capacity)
     }
 
     /// Creates a queue pair for datagrams, ready for use. Sends of up to `max_inline` bytes may be
@@ -80,17 +101,18 @@ impl QueuePair {
         sends: &Arc<CompletionQueue>,
         receive_queue: &Arc<SharedReceiveQueue>,
         port: &Port,
-        queue_key: u32,
+        queue_key: QueueKey,
         max_inline: u32,
     ) -> Result<QueuePair> {
         use ffi::ibv_qp_attr_mask as Mask;
         use ffi::ibv_qp_state as State;
         let kind = ffi::ibv_qp_type::IBV_QPT_UD;
-        let queue_pair = QueuePair::new(verbs, sends, receive_queue, kind, DATAGRAM_DEPTH, max_inline)?;
+        let capacity = Capacity { depth: DATAGRAM_DEPTH, max_inline };
+        let queue_pair = QueuePair::new(verbs, sends, receive_queue, kind, capacity)?;
         let mut attributes = ffi::ibv_qp_attr {
             qp_state: State::IBV_QPS_INIT,
             port_num: port.number,
-            qkey: queue_key,
+            qkey: queue_key.0,
             ..Default::default()
         };
         let mask = Mask::IBV_QP_STATE | Mask::IBV_QP_PKEY_INDEX | Mask::IBV_QP_PORT | Mask::IBV_QP_QKEY;
@@ -107,8 +129,7 @@ impl QueuePair {
         sends: &Arc<CompletionQueue>,
         receive_queue: &Arc<SharedReceiveQueue>,
         kind: ffi::ibv_qp_type::Type,
-        depth: u32,
-        max_inline: u32,
+        capacity: Capacity,
     ) -> Result<QueuePair> {
         let mut attributes = ffi::ibv_qp_init_attr {
             send_cq: sends.as_ptr(),
@@ -117,9 +138,9 @@ impl QueuePair {
             qp_type: kind,
             ..Default::default()
         };
-        attributes.cap.max_send_wr = depth;
+        attributes.cap.max_send_wr = capacity.depth;
         attributes.cap.max_send_sge = 1;
-        attributes.cap.max_inline_data = max_inline;
+        attributes.cap.max_inline_data = capacity.max_inline;
         // SAFETY: the queue pair holds all objects that it is created with.
         let queue_pair =
             unsafe { ffi::ibv_create_qp(verbs.protection_domain().as_ptr().cast(), &raw mut attributes) };
@@ -148,8 +169,8 @@ impl QueuePair {
     pub(crate) fn connect(
         &self,
         port: &Port,
-        own: QueuePairInfo,
-        other: QueuePairInfo,
+        LocalInfo(own): LocalInfo,
+        RemoteInfo(other): RemoteInfo,
         options: &FabricOptions,
     ) -> Result<()> {
         use ffi::ibv_access_flags as Access;
@@ -246,7 +267,7 @@ impl QueuePair {
         let mut list = [ffi::ibv_send_wr::default(); N];
         for (at, request) in requests.enumerate() {
             let LocalSegment { address, length, lkey } = request.local;
-            segments[at] = ffi::ibv_sge { addr: address as u64, length, lkey };
+            segments[at] = ffi::ibv_sge { addr: address as u64, length, lkey: lkey.0 };
             list[at] = raw_request(&request);
         }
         let (first_segment, first) = (segments.as_mut_ptr(), list.as_mut_ptr());
@@ -313,11 +334,11 @@ fn raw_request(request: &WorkRequest) -> ffi::ibv_send_wr {
     let mut flags = if request.signaled { ffi::ibv_send_flags::IBV_SEND_SIGNALED.0 } else { 0 };
     if let Operation::FetchAdd { add, .. } = request.operation {
         raw.wr.atomic.remote_addr = address;
-        raw.wr.atomic.rkey = rkey;
+        raw.wr.atomic.rkey = rkey.0;
         raw.wr.atomic.compare_add = add;
     } else {
         raw.wr.rdma.remote_addr = address;
-        raw.wr.rdma.rkey = rkey;
+        raw.wr.rdma.rkey = rkey.0;
     }
     raw.opcode = match request.operation {
         Operation::Write(_) => Opcode::IBV_WR_RDMA_WRITE,

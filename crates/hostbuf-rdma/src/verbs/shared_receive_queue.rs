@@ -15,6 +15,10 @@ use hostbuf::error::{Error, Result};
 use hostbuf_os::fork_guard::ForkGuard;
 use hostbuf_register::{Access, Registration, Span, Verbs};
 
+/// The index of a slot of a shared receive queue, which is also the identifier of its completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ReceiveSlot(pub(crate) u64);
+
 /// A shared receive queue (`ibv_srq`) with slots of equal size. The device fills the slots that are
 /// posted to it.
 pub(crate) struct SharedReceiveQueue {
@@ -73,7 +77,7 @@ impl SharedReceiveQueue {
             .ok_or_else(|| Error::os("creating a shared receive queue")(io::Error::last_os_error()))?;
         let fork_guard = ForkGuard::current();
         let queue = SharedReceiveQueue { queue, completions, fork_guard, registration, memory, slot_bytes };
-        (0..u64::from(slots)).try_for_each(|slot| queue.post(slot))?;
+        (0..u64::from(slots)).try_for_each(|slot| queue.post(ReceiveSlot(slot)))?;
         Ok(queue)
     }
 
@@ -92,14 +96,14 @@ impl SharedReceiveQueue {
     /// # Errors
     /// [`Error::Os`].
     #[doc(alias = "ibv_post_srq_recv")]
-    pub(crate) fn post(&self, slot: u64) -> Result<()> {
+    pub(crate) fn post(&self, slot: ReceiveSlot) -> Result<()> {
         let mut segment = ffi::ibv_sge {
-            addr: self.memory.start.as_ptr() as u64 + slot * self.slot_bytes as u64,
+            addr: self.memory.start.as_ptr() as u64 + slot.0 * self.slot_bytes as u64,
             length: self.slot_bytes as u32,
             lkey: self.registration.handle().lkey(),
         };
         let mut request =
-            ffi::ibv_recv_wr { wr_id: slot, sg_list: &raw mut segment, num_sge: 1, ..Default::default() };
+            ffi::ibv_recv_wr { wr_id: slot.0, sg_list: &raw mut segment, num_sge: 1, ..Default::default() };
         let mut bad = null_mut();
         // SAFETY: the queue exists; the slot belongs to this queue, and to the device from here on.
         let code = unsafe {
@@ -116,8 +120,8 @@ impl SharedReceiveQueue {
     ///
     /// # Safety
     /// The slot's completion reported at least `length` bytes, and the slot was not posted since.
-    pub(crate) unsafe fn bytes(&self, slot: u64, length: usize) -> &[u8] {
-        let slot = slot as usize;
+    pub(crate) unsafe fn bytes(&self, slot: ReceiveSlot, length: usize) -> &[u8] {
+        let slot = slot.0 as usize;
         assert!(length <= self.slot_bytes && (slot + 1) * self.slot_bytes <= self.memory.layout.size());
         // SAFETY: inside the memory; the device is done with it, by the contract of this function.
         unsafe { std::slice::from_raw_parts(self.memory.start.as_ptr().add(slot * self.slot_bytes), length) }

@@ -1,16 +1,24 @@
 //! Work requests: one operation of a device each.
 
+/// A key by which the own device may access a part of this process's memory (lkey).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LocalKey(pub(crate) u32);
+
+/// A key by which a peer may access a part of the memory of another process (rkey).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RemoteKey(pub(crate) u32);
+
 /// A part of this process's memory that a device may access by a local key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LocalSegment {
     pub(crate) address: usize,
     pub(crate) length: u32,
-    pub(crate) lkey: u32,
+    pub(crate) lkey: LocalKey,
 }
 
 impl LocalSegment {
     /// The segment of requests that transfer no bytes.
-    pub(crate) const EMPTY: LocalSegment = LocalSegment { address: 0, length: 0, lkey: 0 };
+    pub(crate) const EMPTY: LocalSegment = LocalSegment { address: 0, length: 0, lkey: LocalKey(0) };
 }
 
 /// An address in the memory of another process, with the key by which it may be accessed. The
@@ -18,12 +26,12 @@ impl LocalSegment {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RemoteSegment {
     pub(crate) address: u64,
-    pub(crate) rkey: u32,
+    pub(crate) rkey: RemoteKey,
 }
 
 impl RemoteSegment {
     /// The segment of a request that is posted only to fail.
-    pub(crate) const NONE: RemoteSegment = RemoteSegment { address: 0, rkey: 0 };
+    pub(crate) const NONE: RemoteSegment = RemoteSegment { address: 0, rkey: RemoteKey(0) };
 
     /// Returns the segment that begins `bytes` later.
     pub(crate) fn offset(self, bytes: usize) -> RemoteSegment {

@@ -12,7 +12,7 @@ use hostbuf::register::{Access, Budget, MonitorMode, RegistrationCache, Verbs};
 use hostbuf::{BufferOptions, HostBuffer, Pages};
 use hostbuf_programs::checks::{Outcome, expect, text};
 use hostbuf_programs::tcp::Tcp;
-use hostbuf_rdma::{Fabric, FabricOptions, Pending};
+use hostbuf_rdma::{Fabric, FabricOptions, HostIndex, Pending};
 
 const SIZE: u64 = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(900);
@@ -83,7 +83,7 @@ fn replication() -> Outcome {
     world.barrier().map_err(text)?;
     if world.rank() == 0 {
         // The first operation connects the hosts.
-        fabric.get(0..8, 1).and_then(Pending::wait).map_err(text)?;
+        fabric.get(0..8, HostIndex(1)).and_then(Pending::wait).map_err(text)?;
     }
     call_path_replicate(&buffer, &world)?;
     world.barrier().map_err(text)?;

@@ -6,7 +6,7 @@ use hostbuf::HostBuffer;
 use hostbuf::job::Collective;
 use hostbuf_programs::checks::text;
 use hostbuf_programs::tcp::Tcp;
-use hostbuf_rdma::{Fabric, FabricOptions};
+use hostbuf_rdma::{Fabric, FabricOptions, HostIndex};
 
 pub(crate) const MIB: usize = 1 << 20;
 pub(crate) const SIZE: usize = 132 * MIB;
@@ -18,7 +18,7 @@ pub(crate) struct Setup {
     pub(crate) buffer: HostBuffer,
     pub(crate) fabric: Fabric,
     pub(crate) own: usize,
-    pub(crate) other: usize,
+    pub(crate) other: HostIndex,
 }
 
 pub(crate) fn connect(

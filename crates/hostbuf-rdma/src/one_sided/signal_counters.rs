@@ -4,21 +4,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::one_sided::signal::Signal;
 use crate::sync::{deadline, lock};
-
-/// The number of signals of each host.
-pub const SIGNALS: usize = 64;
-/// An internal signal: a piece of a buffer that is being replicated has arrived.
-pub(crate) const PIECE_ARRIVED: usize = SIGNALS;
-/// An internal signal: no more pieces will arrive, since replicating has failed.
-pub(crate) const REPLICATION_FAILED: usize = SIGNALS + 1;
 
 /// The longest single sleep of a thread without a deadline.
 const MAX_SLEEP: Duration = Duration::from_secs(3600);
 
 /// The number of times that each signal has arrived.
 pub(crate) struct SignalCounters {
-    counts: [AtomicU64; SIGNALS + 2],
+    counts: [AtomicU64; Signal::ALL],
     mutex: Mutex<()>,
     arrived: Condvar,
 }
@@ -30,16 +24,16 @@ impl SignalCounters {
     }
 
     /// Counts an arrival of `signal`, and wakes the threads that wait.
-    pub(crate) fn notify(&self, signal: usize) {
-        let Some(count) = self.counts.get(signal) else { return };
+    pub(crate) fn notify(&self, signal: Signal) {
+        let Some(count) = self.counts.get(signal.0) else { return };
         count.fetch_add(1, Ordering::Release);
         drop(lock(&self.mutex));
         self.arrived.notify_all();
     }
 
     /// Returns the number of times that `signal` has arrived.
-    pub(crate) fn count(&self, signal: usize) -> u64 {
-        self.counts[signal].load(Ordering::Acquire)
+    pub(crate) fn count(&self, signal: Signal) -> u64 {
+        self.counts[signal.0].load(Ordering::Acquire)
     }
 
     /// Waits until `ready` returns true. It is called whenever a signal has arrived. Returns
