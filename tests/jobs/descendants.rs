@@ -164,8 +164,9 @@ fn the_error_names_a_rank_that_a_signal_ended() {
         let named = format!(
             "hostbuf run: rank 1 on {host} (process {process}) was ended by signal {number} (SIG{signal})"
         );
-        let err = outcome.stderr.trim_end();
-        assert_eq!((outcome.status, err.lines().count()), (128 + number, 1), "{outcome:?}");
+        let said = outcome.said();
+        assert_eq!((outcome.status, said.len()), (128 + number, 1), "{outcome:?}");
+        let err = said[0];
         assert!(err.starts_with(&named), "{err}");
         assert_eq!(err.contains("seccomp"), signal == "SYS", "{err}");
     }
