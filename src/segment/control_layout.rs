@@ -27,6 +27,9 @@ const VERSION: u16 = 1;
 pub(super) const ROW_LENGTH: usize = 64;
 /// The number of rows of registrations for which there is always room.
 const LEDGER_ROWS: usize = 256;
+/// The largest length of a control file that is read, in bytes: tables that a later build has added
+/// have room, and a forged table of contents cannot ask for much memory.
+const MAX_LENGTH: u64 = 16 << 20;
 
 /// The places of the tables in a control file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +44,8 @@ pub struct ControlLayout {
     pub(super) ledger: usize,
     /// The number of rows of that table, without its head.
     pub(super) registrations: usize,
+    /// The length of the file in bytes.
+    length: u64,
 }
 
 impl ControlLayout {
@@ -51,13 +56,14 @@ impl ControlLayout {
         let ledger = states + buffers * ROW_LENGTH;
         let length = (ledger + LEDGER_ROWS * ROW_LENGTH).next_multiple_of(UNIT as usize);
         let registrations = (length - ledger) / ROW_LENGTH - 1;
-        ControlLayout { phases: 0, states, buffers, ledger, registrations }
+        ControlLayout { phases: 0, states, buffers, ledger, registrations, length: length as u64 }
     }
 
-    /// Returns the length of the control file in bytes.
+    /// Returns the length in bytes of the part of the control file that contains these tables. The
+    /// file may be longer, if a later build has added tables.
     #[must_use]
     pub fn length(&self) -> u64 {
-        ((self.ledger + (1 + self.registrations) * ROW_LENGTH) as u64).next_multiple_of(UNIT)
+        self.length
     }
 
     /// Returns the entries of the table of contents.
@@ -78,8 +84,8 @@ impl ControlLayout {
     }
 
     /// Returns the layout that the entries of a table of contents describe, for `buffers` buffers.
-    /// `None` if a table is missing or of another version, does not begin on a cache line, or
-    /// overlaps another.
+    /// `None` if a table is missing or of another version, does not begin on a cache line, overlaps
+    /// another, or ends beyond 16 MiB.
     pub(super) fn of(buffers: usize, find: impl Fn(u16) -> Option<Table>) -> Option<ControlLayout> {
         let table = |kind: u16, rows: usize| {
             let fits = |t: &Table| {
@@ -88,7 +94,7 @@ impl ControlLayout {
                     && t.row_length as usize == ROW_LENGTH
                     && t.rows as usize >= rows
                     && t.offset.is_multiple_of(ROW_LENGTH as u64)
-                    && t.end().is_some_and(|end| end <= 1 << 40)
+                    && t.end().is_some_and(|end| end <= MAX_LENGTH)
             };
             find(kind).filter(fits)
         };
@@ -99,7 +105,9 @@ impl ControlLayout {
         if (0..all.len()).any(|i| all[..i].iter().any(|other| overlap(other, &all[i]))) {
             return None;
         }
+        let end = all.iter().filter_map(Table::end).max()?;
         Some(ControlLayout {
+            length: end.next_multiple_of(UNIT),
             phases: phases.offset as usize,
             states: states.offset as usize,
             buffers,
@@ -144,8 +152,24 @@ mod tests {
             (2, &|t| t.version += 1),
             (2, &|t| t.row_length = 128),
             (2, &|t| t.offset = u64::MAX - 63),
+            (2, &|t| t.rows = 1 << 20),
         ] {
             assert_eq!(changed(index, change), None);
         }
+    }
+
+    #[test]
+    fn the_length_covers_the_last_table_wherever_it_is() {
+        let far = changed_offset(1, 1 << 20);
+        assert!(far.length() >= (1 << 20) + 3 * ROW_LENGTH as u64);
+        // The end of the ledger does not determine the length.
+        assert!(far.length() > ControlLayout::new(3).length());
+    }
+
+    /// Returns the layout in which table `index` begins at `offset`.
+    fn changed_offset(index: usize, offset: u64) -> ControlLayout {
+        let mut tables = ControlLayout::new(3).tables();
+        tables[index].offset = offset;
+        ControlLayout::of(3, |kind| tables.into_iter().find(|table| table.kind == kind)).expect("it is valid")
     }
 }

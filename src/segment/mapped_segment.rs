@@ -67,8 +67,17 @@ impl MappedSegment {
             <[OwnedFd; 2]>::try_from(descriptors).expect("two descriptors remain");
         let seals =
             memfd::seals(identity_fd.as_fd()).map_err(Error::os("reading the seals of the identity"))?;
-        if !seals.contains(SealFlag::F_SEAL_WRITE) {
+        let all =
+            SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_SEAL | SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW;
+        if !seals.contains(all) {
             return Err(Error::Corrupt { word: "the seals of the identity", found: seals.bits() as u64 });
+        }
+        // A mapping beyond the end of its file would raise SIGBUS.
+        for (fd, part) in [(&identity_fd, range.identity), (&control_fd, range.control)] {
+            let found = memfd::length(fd.as_fd()).map_err(Error::os("fstat of a memory file"))?;
+            if found < part.length {
+                return Err(Error::Corrupt { word: "the length of a memory file", found });
+            }
         }
         let at = |part: Part| (range.address + part.offset) as usize;
         // SAFETY: mapped by the contract of this function, and sealed, so no process changes it.
@@ -78,7 +87,7 @@ impl MappedSegment {
         let (identity, layout) = Identity::decode(bytes)?;
         let fits = identity.address == range.address
             && identity.length == range.length
-            && layout.length() == range.control.length
+            && layout.length() <= range.control.length
             && identity
                 .buffers
                 .iter()

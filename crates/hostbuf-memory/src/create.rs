@@ -22,9 +22,14 @@ use crate::space::{self, Demand};
 /// # Panics
 /// If there are fewer names than demands.
 pub fn create_all(demands: &[Demand], names: &[String]) -> Result<Vec<(OwnedFd, Pages)>> {
-    match create_on(demands, names, &space::resolve_all(demands)) {
-        Err(Error::NoSpace(_)) if demands.iter().any(|demand| demand.pages == Pages::Auto) => {
+    let pages = space::resolve_all(demands);
+    let chosen = |(demand, pages): (&Demand, &Pages)| {
+        demand.pages == Pages::Auto && matches!(pages, Pages::Huge2M | Pages::Huge1G)
+    };
+    match create_on(demands, names, &pages) {
+        Err(Error::NoSpace(first)) if demands.iter().zip(&pages).any(chosen) => {
             create_on(demands, names, &space::resolve_without_pools(demands))
+                .map_err(|_| Error::NoSpace(first))
         }
         created => created,
     }

@@ -111,9 +111,8 @@ impl FrameSocket {
 #[must_use]
 pub fn encode(message: &Message<'_>) -> Vec<u8> {
     let mut buffer = vec![0; FRAME_MAX];
-    let length = message.encode(buffer.first_chunk_mut().expect("the buffer has this length")).len();
-    buffer.truncate(length);
-    buffer
+    // A copy, since packets may wait in a queue: the buffer has room for the longest.
+    message.encode(buffer.first_chunk_mut().expect("the buffer has this length")).to_vec()
 }
 
 impl AsFd for FrameSocket {

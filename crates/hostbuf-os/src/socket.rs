@@ -7,10 +7,9 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::linux::net::SocketAddrExt;
 use std::time::Duration;
 
-use nix::cmsg_space;
 use nix::sys::socket::{
-    AddressFamily, Backlog, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, UnixAddr,
-    bind, getsockopt, listen, recvmsg, sendmsg, socket, sockopt,
+    AddressFamily, Backlog, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, bind, getsockopt, listen,
+    sendmsg, socket, sockopt,
 };
 
 use hostbuf_raw::syscall as raw;
@@ -106,31 +105,26 @@ pub enum ReceivedPacket {
 #[allow(unsafe_code)]
 pub fn receive(fd: BorrowedFd<'_>, longest: usize) -> io::Result<ReceivedPacket> {
     let mut packet = vec![0u8; longest];
-    let mut control = cmsg_space!([RawFd; raw::MAX_DESCRIPTORS]);
-    let mut descriptors = Vec::new();
-    let length = loop {
-        let mut iov = [io::IoSliceMut::new(&mut packet)];
-        match recvmsg::<()>(fd.as_raw_fd(), &mut iov, Some(&mut control), MsgFlags::MSG_CMSG_CLOEXEC) {
-            Ok(message) => {
-                for c in message.cmsgs()? {
-                    if let ControlMessageOwned::ScmRights(list) = c {
-                        // SAFETY: the kernel has created these descriptors for this process.
-                        descriptors.extend(list.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
-                    }
-                }
-                if message.flags.contains(MsgFlags::MSG_CTRUNC) {
-                    return Err(io::Error::from_raw_os_error(libc::EMFILE));
-                }
-                break message.bytes;
-            }
-            Err(nix::Error::EINTR) => {}
-            Err(nix::Error::EAGAIN) => return Ok(ReceivedPacket::Nothing),
-            Err(nix::Error::ECONNRESET) => return Ok(ReceivedPacket::End),
-            Err(e) => return Err(e.into()),
-        }
+    let mut raw_descriptors = [-1; raw::MAX_DESCRIPTORS];
+    let received = match raw::receive(fd.as_raw_fd(), &mut packet, &mut raw_descriptors) {
+        Ok(received) => received,
+        Err(raw::Errno::AGAIN) => return Ok(ReceivedPacket::Nothing),
+        Err(raw::Errno(libc::ECONNRESET)) => return Ok(ReceivedPacket::End),
+        Err(errno) => return Err(io::Error::from_raw_os_error(errno.0)),
     };
-    packet.truncate(length);
-    Ok(if length == 0 { ReceivedPacket::End } else { ReceivedPacket::Packet(packet, descriptors) })
+    let descriptors = raw_descriptors[..received.descriptors]
+        .iter()
+        // SAFETY: the kernel has created these descriptors for this process.
+        .map(|&fd| unsafe { OwnedFd::from_raw_fd(fd) })
+        .collect();
+    if received.truncated {
+        return Err(io::Error::from_raw_os_error(libc::EMFILE));
+    }
+    packet.truncate(received.packet);
+    Ok(match received.packet {
+        0 => ReceivedPacket::End,
+        _ => ReceivedPacket::Packet(packet, descriptors),
+    })
 }
 
 /// Limits the time that a blocking receive on `fd` waits. `None` means no limit.
@@ -147,4 +141,26 @@ pub fn set_receive_timeout(fd: BorrowedFd<'_>, timeout: Option<Duration>) -> io:
 #[must_use]
 pub fn is_name(name: &str) -> bool {
     std::os::unix::net::SocketAddr::from_abstract_name(name).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn descriptors_without_room_are_an_error_and_none_remains() {
+        let own = || std::fs::read_dir("/proc/self/fd").expect("/proc is there").count();
+        let flags = SockFlag::empty();
+        let pair = nix::sys::socket::socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags);
+        let (a, b) = pair.expect("two sockets");
+        send(a.as_fd(), b"x", &[a.as_raw_fd(); 40]).expect("there is room in the socket");
+        let before = own();
+        let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
+        setrlimit(Resource::RLIMIT_NOFILE, before as u64 + 8, hard).expect("it is lower");
+        let error = receive(b.as_fd(), 64).err().and_then(|e| e.raw_os_error());
+        setrlimit(Resource::RLIMIT_NOFILE, soft, hard).expect("it was so before");
+        assert_eq!((error, own()), (Some(libc::EMFILE), before));
+    }
 }

@@ -104,12 +104,16 @@ impl<'a> FrameRef<'a> {
     pub fn parse(packet: &'a [u8]) -> Result<FrameRef<'a>, FrameError> {
         let short = |at: usize| Some(u16::from_ne_bytes(packet.get(at..at + 2)?.try_into().ok()?));
         let word = |at: usize| Some(u32::from_ne_bytes(packet.get(at..at + 4)?.try_into().ok()?));
-        if word(0) != Some(MAGIC) || word(8).map(|length| length as usize) != Some(packet.len()) {
+        if word(0) != Some(MAGIC) {
             return Err(FrameError::Malformed);
         }
         let (Some(version), Some(kind)) = (short(4), short(6)) else { return Err(FrameError::Malformed) };
+        // Before the length: a frame of another version may be longer than any of this one.
         if version != VERSION {
             return Err(FrameError::OtherVersion(version));
+        }
+        if word(8).map(|length| length as usize) != Some(packet.len()) {
+            return Err(FrameError::Malformed);
         }
         let Some(fields) = packet.get(HEAD..) else { return Err(FrameError::Malformed) };
         let mut rest = fields;
@@ -200,8 +204,9 @@ mod tests {
         let mut bytes = frame(&[]);
         bytes[4..6].copy_from_slice(&(VERSION + 1).to_ne_bytes());
         assert_eq!(FrameRef::parse(&bytes).unwrap_err(), FrameError::OtherVersion(VERSION + 1));
-        assert_eq!(FrameRef::parse(&bytes[..8]).unwrap_err(), FrameError::Malformed);
-        bytes.push(0);
+        // Also if it was cut, since it may be longer than the frames of this version.
+        assert_eq!(FrameRef::parse(&bytes[..8]).unwrap_err(), FrameError::OtherVersion(VERSION + 1));
+        bytes[0] = 0;
         assert_eq!(FrameRef::parse(&bytes).unwrap_err(), FrameError::Malformed);
         assert_eq!(FrameRef::parse(&[]).unwrap_err(), FrameError::Malformed);
     }

@@ -263,9 +263,18 @@ fn push_numbers(frame: &mut FrameWriter<'_>, list: &[u64]) -> Result<(), Full> {
     frame.push(NUMBERS, &[&bytes[..8 * list.len()]])
 }
 
-/// Appends a text, which is cut at [`TEXT_MAX`] bytes.
+/// Appends a text, which is cut at the last character that ends within [`TEXT_MAX`] bytes.
 fn push_text(frame: &mut FrameWriter<'_>, text: &[u8]) -> Result<(), Full> {
-    if text.is_empty() { Ok(()) } else { frame.push(TEXT, &[&text[..text.len().min(TEXT_MAX)]]) }
+    let mut length = text.len().min(TEXT_MAX);
+    while text.get(length).is_some_and(|byte| byte & 0xc0 == 0x80) && length > 0 {
+        length -= 1;
+    }
+    push_part(frame, &text[..length])
+}
+
+/// Appends a member's part of a gather operation.
+fn push_part(frame: &mut FrameWriter<'_>, part: &[u8]) -> Result<(), Full> {
+    if part.is_empty() { Ok(()) } else { frame.push(TEXT, &[part]) }
 }
 
 impl<'a> Message<'a> {
@@ -288,7 +297,7 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// Encodes the message. Texts and parts are cut at [`TEXT_MAX`] bytes.
+    /// Encodes the message. Texts are cut at [`TEXT_MAX`] bytes, at the end of a character.
     ///
     /// # Panics
     /// If a range has more than [`MAX_BUFFERS`] buffers: every other message fits into the buffer.
@@ -349,11 +358,11 @@ impl<'a> Message<'a> {
             }
             Message::Gather { sequence, group, size, part } => {
                 push_numbers(to, &[*sequence, *group, *size])?;
-                push_text(to, part)?;
+                push_part(to, part)?;
             }
             Message::Gathered { sequence, rank, part } => {
                 push_numbers(to, &[*sequence, *rank])?;
-                push_text(to, part)?;
+                push_part(to, part)?;
             }
             Message::Mapped | Message::Populated => {}
         }
@@ -548,6 +557,14 @@ mod tests {
         };
         assert_eq!(Message::parse(&with(77)), Ok(message));
         assert_eq!(Message::parse(&with(REQUIRED | 77)), Err(FrameError::Malformed));
+    }
+
+    #[test]
+    fn a_long_text_is_cut_at_the_end_of_a_character() {
+        let text = "x".repeat(TEXT_MAX - 1) + "\u{e9}";
+        let bytes = encoded(&Message::Go { notice: text.as_bytes() });
+        let Ok(Message::Go { notice }) = Message::parse(&bytes) else { panic!("it is valid") };
+        assert_eq!(notice, "x".repeat(TEXT_MAX - 1).as_bytes());
     }
 
     #[test]

@@ -427,8 +427,18 @@ pub fn send(fd: i32, packet: &[u8]) -> Result<(), Errno> {
 /// The maximum number of descriptors with one packet: the kernel's own limit (`SCM_MAX_FD`).
 pub const MAX_DESCRIPTORS: usize = 253;
 
-/// Receives one packet and its descriptors (close-on-exec). Returns the length of the packet, which
-/// is 0 at the end, and the number of descriptors written to `descriptors`.
+/// The result of [`receive`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReceivedLengths {
+    /// The length of the packet, 0 at the end of the connection.
+    pub packet: usize,
+    /// The number of descriptors.
+    pub descriptors: usize,
+    /// True if the kernel dropped descriptors, for which this process has no room.
+    pub truncated: bool,
+}
+
+/// Receives one packet and its descriptors (close-on-exec).
 ///
 /// # Errors
 /// As `recvmsg(2)`.
@@ -436,7 +446,8 @@ pub fn receive(
     fd: i32,
     packet: &mut [u8],
     descriptors: &mut [i32; MAX_DESCRIPTORS],
-) -> Result<(usize, usize), Errno> {
+) -> Result<ReceivedLengths, Errno> {
+    const MSG_CTRUNC: i32 = 8;
     const MSG_CMSG_CLOEXEC: usize = 0x4000_0000;
     const HEADER: usize = 16;
     #[repr(C, align(8))]
@@ -477,5 +488,6 @@ pub fn receive(
             count += 1;
         }
     }
-    Ok((received, count))
+    let truncated = header.flags & MSG_CTRUNC != 0;
+    Ok(ReceivedLengths { packet: received, descriptors: count, truncated })
 }

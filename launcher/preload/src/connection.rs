@@ -28,7 +28,8 @@ impl PacketBuffer {
     pub(crate) fn receive(&mut self, fd: i32) -> Result<(), Errno> {
         self.close();
         self.length = 0;
-        (self.length, self.count) = raw::receive(fd, &mut self.bytes, &mut self.descriptors)?;
+        let received = raw::receive(fd, &mut self.bytes, &mut self.descriptors)?;
+        (self.length, self.count) = (received.packet, received.descriptors);
         Ok(())
     }
 

@@ -31,6 +31,8 @@ impl Station {
     fn say_failed(&mut self, id: u64, prints: bool) {
         if let Some(peer) = self.peers.get_mut(&id) {
             peer.refused = true;
+            // The failure must not wait behind memory that cannot be sent now.
+            peer.outbox.clear();
         }
         let Some(JobError { class, message, .. }) = &self.failure else { return };
         let fail = Message::Fail { status: class.status(), prints, text: message.as_bytes() };

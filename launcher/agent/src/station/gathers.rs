@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use hostbuf::ErrorClass;
+use hostbuf_os::encode;
 use hostbuf_protocol::message::{Hello, Message, Role};
 
 use super::state::{ClientProcess, Station};
@@ -52,9 +53,10 @@ impl Station {
             return;
         }
         let parts = self.gathers.remove(&key).unwrap_or_default();
-        for &(id, _) in parts.values() {
-            for (&rank, (_, part)) in &parts {
-                self.send(id, &Message::Gathered { sequence, rank, part });
+        for (&rank, (_, part)) in &parts {
+            let packet = encode(&Message::Gathered { sequence, rank, part });
+            for &(id, _) in parts.values() {
+                self.send_packet(id, packet.clone(), false);
             }
         }
     }

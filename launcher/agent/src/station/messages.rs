@@ -58,7 +58,7 @@ impl Station {
                     self.look_if_answered();
                 }
             }
-            (Message::Mapped, Some(hello)) => {
+            (Message::Mapped, Some(hello)) if peer.served => {
                 peer.mapped = true;
                 self.deadline.progress();
                 if hello.role == Role::Rank {

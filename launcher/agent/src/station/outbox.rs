@@ -36,6 +36,9 @@ impl Station {
         let Some(peer) = self.peers.get_mut(&id) else { return };
         let Some(channel) = &peer.channel else { return };
         while let Some((packet, with_memory)) = peer.outbox.front() {
+            if *with_memory && self.crowded {
+                return;
+            }
             match channel.send_packet(packet, if *with_memory { &memory } else { &[] }) {
                 Ok(()) => drop(peer.outbox.pop_front()),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,

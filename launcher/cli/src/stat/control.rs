@@ -100,7 +100,7 @@ impl PageSource<'_> {
         let (file, offset) = self.open()?;
         if let PageSource::File(_) = self {
             let found = file.metadata()?;
-            if found.len() != layout.length() || !found.is_file() {
+            if found.len() < layout.length() || !found.is_file() {
                 let word = "the control page's length";
                 return Ok(Err(Error::Corrupt { word, found: found.len() }.to_string()));
             }
