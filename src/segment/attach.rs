@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)]
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -15,7 +15,7 @@ use crate::error::{AttachError, Error, Result};
 use crate::segment::handle::HostBuffer;
 use crate::segment::identity::BufferIdentity;
 use crate::segment::mapped_segment::MappedSegment;
-use hostbuf_os::maps;
+use hostbuf_os::file_mapping::is_file_mapped_at;
 use hostbuf_os::process_lock::ProcessLock;
 use hostbuf_os::{FrameSocket, Received};
 use hostbuf_protocol::ballot::Holds;
@@ -161,19 +161,8 @@ fn attach_to(name: &str) -> Result<Arc<MappedSegment>> {
 /// Returns whether the control page is mapped at its agreed address, which means that the preloaded
 /// object has mapped the buffers. `None` if `/proc` is not mounted, as in a chroot.
 fn is_mapped(range: &AgreedRange<'_>, control: &OwnedFd) -> Result<Option<bool>> {
-    let file = match std::fs::read_link(format!("/proc/self/fd/{}", control.as_raw_fd())) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        file => file.map_err(Error::os("reading /proc/self/fd"))?,
-    };
-    let file = file.as_os_str().as_encoded_bytes();
     let at = (range.address + range.control.offset) as usize;
-    let mut mapped = false;
-    maps::each(|m| {
-        mapped = m.start <= at && at < m.end && m.path == &file[..file.len().min(maps::PATH_MAX)];
-        m.end <= at
-    })
-    .map_err(|e| Error::os("reading /proc/self/maps")(std::io::Error::from_raw_os_error(e.0)))?;
-    Ok(Some(mapped))
+    is_file_mapped_at(control.as_fd(), at).map_err(Error::os("reading /proc/self/maps"))
 }
 
 /// Returns whether the environment contains the address of the first buffer. If that range is
@@ -202,7 +191,6 @@ fn map(range: &AgreedRange<'_>, descriptors: &[OwnedFd]) -> Result<()> {
 mod tests {
     use super::*;
     use hostbuf_os::socket;
-    use std::os::fd::AsFd;
 
     #[test]
     fn the_error_of_a_failed_job_keeps_its_class() {

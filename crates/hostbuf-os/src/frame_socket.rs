@@ -110,9 +110,10 @@ impl FrameSocket {
 /// Encodes a message.
 #[must_use]
 pub fn encode(message: &Message<'_>) -> Vec<u8> {
-    let mut buffer = vec![0; FRAME_MAX];
-    // A copy, since packets may wait in a queue: the buffer has room for the longest.
-    message.encode(buffer.first_chunk_mut().expect("the buffer has this length")).to_vec()
+    let mut packet = vec![0; message.length()];
+    let length = message.encode(&mut packet).len();
+    debug_assert_eq!(length, packet.len());
+    packet
 }
 
 impl AsFd for FrameSocket {

@@ -9,6 +9,7 @@ pub mod copies;
 pub mod cores;
 pub mod descriptors;
 pub mod error;
+pub mod file_mapping;
 pub mod fork_guard;
 pub mod forking;
 mod frame_socket;

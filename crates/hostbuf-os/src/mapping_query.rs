@@ -45,6 +45,8 @@ pub struct QueriedMapping {
     pub end: usize,
     /// True if the mapping is private (MAP_PRIVATE).
     pub private: bool,
+    /// The major and the minor number of the file's device, zeros for anonymous memory.
+    pub device: (u32, u32),
     /// The inode number of the file, 0 for anonymous memory.
     pub inode: u64,
 }
@@ -71,6 +73,7 @@ pub fn mapping_at_or_after(maps: &File, address: usize) -> Result<Option<Queried
             start: query.vma_start as usize,
             end: query.vma_end as usize,
             private: query.vma_flags & VMA_SHARED == 0,
+            device: (query.dev_major, query.dev_minor),
             inode: query.inode,
         })),
         Err(NOENT) => Ok(None),
@@ -93,7 +96,7 @@ mod tests {
         // stack remain.
         let mut list = Vec::new();
         maps::each(|m| {
-            list.push((m.start, m.end, m.private, m.inode != 0));
+            list.push((m.start, m.end, m.private, m.device, m.inode as u64));
             true
         })
         .unwrap();
@@ -102,7 +105,7 @@ mod tests {
         for address in [here, &raw const local as usize] {
             let found = mapping_at_or_after(&file, address).unwrap().unwrap();
             assert!(found.start <= address && address < found.end, "{found:?}");
-            let found = (found.start, found.end, found.private, found.inode != 0);
+            let found = (found.start, found.end, found.private, found.device, found.inode);
             assert!(list.contains(&found), "{found:x?} is not in {list:x?}");
         }
         assert_eq!(mapping_at_or_after(&file, 0).unwrap().unwrap().start, list[0].0);

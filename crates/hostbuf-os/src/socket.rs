@@ -7,9 +7,10 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::linux::net::SocketAddrExt;
 use std::time::Duration;
 
+use nix::errno::Errno;
 use nix::sys::socket::{
     AddressFamily, Backlog, ControlMessage, MsgFlags, SockFlag, SockType, UnixAddr, bind, getsockopt, listen,
-    sendmsg, socket, sockopt,
+    recv, sendmsg, socket, sockopt,
 };
 
 use hostbuf_raw::syscall as raw;
@@ -104,7 +105,13 @@ pub enum ReceivedPacket {
 /// are closed then.
 #[allow(unsafe_code)]
 pub fn receive(fd: BorrowedFd<'_>, longest: usize) -> io::Result<ReceivedPacket> {
-    let mut packet = vec![0u8; longest];
+    let length = match next_length(fd) {
+        Ok(length) => length.min(longest),
+        Err(Errno::EAGAIN) => return Ok(ReceivedPacket::Nothing),
+        Err(Errno::ECONNRESET) => return Ok(ReceivedPacket::End),
+        Err(errno) => return Err(errno.into()),
+    };
+    let mut packet = vec![0u8; length];
     let mut raw_descriptors = [-1; raw::MAX_DESCRIPTORS];
     let received = match raw::receive(fd.as_raw_fd(), &mut packet, &mut raw_descriptors) {
         Ok(received) => received,
@@ -125,6 +132,17 @@ pub fn receive(fd: BorrowedFd<'_>, longest: usize) -> io::Result<ReceivedPacket>
         0 => ReceivedPacket::End,
         _ => ReceivedPacket::Packet(packet, descriptors),
     })
+}
+
+/// Returns the length of the next packet, which stays in the socket: most packets are much shorter
+/// than the longest. 0 at the end of the connection.
+fn next_length(fd: BorrowedFd<'_>) -> nix::Result<usize> {
+    loop {
+        match recv(fd.as_raw_fd(), &mut [], MsgFlags::MSG_PEEK | MsgFlags::MSG_TRUNC) {
+            Err(Errno::EINTR) => {}
+            other => return other,
+        }
+    }
 }
 
 /// Limits the time that a blocking receive on `fd` waits. `None` means no limit.
@@ -148,6 +166,22 @@ mod tests {
     use super::*;
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     use std::os::fd::AsFd;
+
+    #[test]
+    fn packets_are_received_whole_up_to_the_limit() {
+        let flags = SockFlag::SOCK_NONBLOCK;
+        let pair = nix::sys::socket::socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags);
+        let (a, b) = pair.expect("two sockets");
+        let received = |longest| receive(b.as_fd(), longest).expect("a packet socket");
+        assert!(matches!(received(64), ReceivedPacket::Nothing));
+        send(a.as_fd(), b"first", &[a.as_raw_fd(); 3]).expect("there is room in the socket");
+        send(a.as_fd(), b"second", &[]).expect("there is room in the socket");
+        assert!(matches!(received(64), ReceivedPacket::Packet(p, d) if p == b"first" && d.len() == 3));
+        assert!(matches!(received(3), ReceivedPacket::Packet(p, d) if p == b"sec" && d.is_empty()));
+        assert!(matches!(received(64), ReceivedPacket::Nothing));
+        drop(a);
+        assert!(matches!(received(64), ReceivedPacket::End));
+    }
 
     #[test]
     fn descriptors_without_room_are_an_error_and_none_remains() {

@@ -26,10 +26,10 @@ const MAGIC: u32 = u32::from_ne_bytes(*b"hbuf");
 const HEAD: usize = 16;
 const FIELD_HEAD: usize = 8;
 
-/// A frame under construction in a buffer.
+/// A frame under construction in a buffer, or without one, to count its bytes.
 pub struct FrameWriter<'b> {
     length: usize,
-    buffer: &'b mut [u8],
+    buffer: Option<&'b mut [u8]>,
 }
 
 /// The buffer has no room for a part of the frame.
@@ -47,7 +47,20 @@ impl<'b> FrameWriter<'b> {
         head[0..4].copy_from_slice(&MAGIC.to_ne_bytes());
         head[4..6].copy_from_slice(&VERSION.to_ne_bytes());
         head[6..8].copy_from_slice(&kind.to_ne_bytes());
-        Ok(FrameWriter { length: HEAD, buffer })
+        Ok(FrameWriter { length: HEAD, buffer: Some(buffer) })
+    }
+
+    /// Begins a frame that is only counted: it takes every field, and [`finish`](Self::finish)
+    /// returns no bytes.
+    #[must_use]
+    pub fn counting() -> FrameWriter<'static> {
+        FrameWriter { length: HEAD, buffer: None }
+    }
+
+    /// Returns the length of the frame in bytes so far.
+    #[must_use]
+    pub fn length(&self) -> usize {
+        self.length
     }
 
     /// Appends a field with the concatenation of `parts` as its value.
@@ -57,7 +70,11 @@ impl<'b> FrameWriter<'b> {
     pub fn push(&mut self, tag: u16, parts: &[&[u8]]) -> Result<(), Full> {
         let value: usize = parts.iter().map(|part| part.len()).sum();
         let length = self.length + FIELD_HEAD + value.next_multiple_of(8);
-        let field = self.buffer.get_mut(self.length..length).ok_or(Full)?;
+        let Some(buffer) = &mut self.buffer else {
+            self.length = length;
+            return Ok(());
+        };
+        let field = buffer.get_mut(self.length..length).ok_or(Full)?;
         field.fill(0);
         field[0..2].copy_from_slice(&tag.to_ne_bytes());
         field[4..8].copy_from_slice(&(value as u32).to_ne_bytes());
@@ -73,8 +90,9 @@ impl<'b> FrameWriter<'b> {
     /// Completes the frame and returns its bytes.
     #[must_use]
     pub fn finish(self) -> &'b [u8] {
-        self.buffer[8..12].copy_from_slice(&(self.length as u32).to_ne_bytes());
-        &self.buffer[..self.length]
+        let Some(buffer) = self.buffer else { return &[] };
+        buffer[8..12].copy_from_slice(&(self.length as u32).to_ne_bytes());
+        &buffer[..self.length]
     }
 }
 

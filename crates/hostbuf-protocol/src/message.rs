@@ -300,15 +300,26 @@ impl<'a> Message<'a> {
     /// Encodes the message. Texts are cut at [`TEXT_MAX`] bytes, at the end of a character.
     ///
     /// # Panics
-    /// If a range has more than [`MAX_BUFFERS`] buffers: every other message fits into the buffer.
+    /// If the buffer is shorter than the [length](Message::length) of the message. [`FRAME_MAX`]
+    /// bytes are enough for every message with at most [`MAX_BUFFERS`] buffers.
     #[must_use]
-    pub fn encode<'b>(&self, buffer: &'b mut [u8; FRAME_MAX]) -> &'b [u8] {
-        self.write(buffer).expect("a message fits into the largest frame")
+    pub fn encode<'b>(&self, buffer: &'b mut [u8]) -> &'b [u8] {
+        let encoded = FrameWriter::new(buffer, self.kind() as u16).and_then(|mut frame| {
+            self.write(&mut frame)?;
+            Ok(frame.finish())
+        });
+        encoded.expect("the buffer has room for the message")
     }
 
-    fn write<'b>(&self, buffer: &'b mut [u8; FRAME_MAX]) -> Result<&'b [u8], Full> {
-        let mut frame = FrameWriter::new(buffer, self.kind() as u16)?;
-        let to = &mut frame;
+    /// Returns the length of the encoded message in bytes.
+    #[must_use]
+    pub fn length(&self) -> usize {
+        let mut frame = FrameWriter::counting();
+        self.write(&mut frame).expect("a frame that is only counted takes every field");
+        frame.length()
+    }
+
+    fn write(&self, to: &mut FrameWriter<'_>) -> Result<(), Full> {
         match self {
             Message::Hello { hello, command } => {
                 let Hello { role, rank, size, local_rank, local_size, request } = *hello;
@@ -366,7 +377,7 @@ impl<'a> Message<'a> {
             }
             Message::Mapped | Message::Populated => {}
         }
-        Ok(frame.finish())
+        Ok(())
     }
 
     /// Parses a packet.
@@ -509,7 +520,10 @@ mod tests {
     #[test]
     fn messages_are_parsed_from_their_frames() {
         for message in samples().into_iter().chain([Message::Mapped, Message::Populated]) {
-            assert_eq!(Message::parse(&encoded(&message)), Ok(message));
+            let bytes = encoded(&message);
+            assert_eq!(Message::parse(&bytes), Ok(message));
+            assert_eq!(message.length(), bytes.len());
+            assert_eq!(message.encode(&mut vec![0xff; bytes.len()]), bytes);
         }
     }
 

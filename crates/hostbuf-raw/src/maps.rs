@@ -16,6 +16,8 @@ pub struct Mapped<'a> {
     pub writable: bool,
     /// True if the mapping is private (MAP_PRIVATE).
     pub private: bool,
+    /// The major and the minor number of the file's device, zeros for anonymous memory.
+    pub device: (u32, u32),
     /// The inode number of the file, 0 for anonymous memory.
     pub inode: usize,
     /// The name of the mapping: a path, `[heap]`, or empty for anonymous memory. Cut at
@@ -80,14 +82,19 @@ fn parse_line(line: &[u8]) -> Option<Mapped<'_>> {
         let length = rest.iter().position(|&b| b == b' ').unwrap_or(rest.len());
         (*field, rest) = rest.split_at(length);
     }
-    let [permissions, _, _, inode] = fields;
+    let [permissions, _, device, inode] = fields;
     let may = |at: usize, flag: u8| permissions.get(at) == Some(&flag);
     let (readable, writable, private) = (may(0, b'r'), may(1, b'w'), may(3, b'p'));
-    // Decimal digits. Only the difference between 0 and other values matters here.
+    // Hexadecimal: `major:minor`.
+    let (major, minor) = hex(device)?;
+    let (minor, _) = hex(minor.strip_prefix(b":")?)?;
+    let device = (major as u32, minor as u32);
+    // Decimal.
     let inode =
         inode.iter().fold(0usize, |n, &b| n.wrapping_mul(10).wrapping_add(usize::from(b.wrapping_sub(b'0'))));
     let path = rest.trim_ascii();
-    Some(Mapped { start, end, readable, writable, private, inode, path: &path[..path.len().min(PATH_MAX)] })
+    let path = &path[..path.len().min(PATH_MAX)];
+    Some(Mapped { start, end, readable, writable, private, device, inode, path })
 }
 
 /// Calls `each` for every mapping of this process in ascending order, until `each` returns false.
@@ -211,19 +218,22 @@ mod tests {
     #[test]
     fn lines_are_parsed_in_pieces_of_any_size() {
         let text =
-            b"00400000-0040b000 r-xp 00001000 fd:00 1234     /bin/a b\n7f00-7fff rw-p 0 0:0 0 \nrubbish\n";
+            b"00400000-0040b000 r-xp 00001000 fd:1a 1234     /bin/a b\n7f00-7fff rw-p 0 0:0 0 \nrubbish\n";
         for cut in 1..text.len() {
             let mut parser = Parser::default();
             let mut seen = Vec::new();
             for piece in text.chunks(cut) {
                 assert!(parser.feed(piece, &mut |m| {
-                    seen.push((m.start, m.end, m.path.to_vec()));
+                    seen.push((m.start, m.end, m.device, m.inode, m.path.to_vec()));
                     true
                 }));
             }
             assert_eq!(
                 seen,
-                [(0x40_0000, 0x40_b000, b"/bin/a b".to_vec()), (0x7f00, 0x7fff, Vec::new())],
+                [
+                    (0x40_0000, 0x40_b000, (0xfd, 0x1a), 1234, b"/bin/a b".to_vec()),
+                    (0x7f00, 0x7fff, (0, 0), 0, Vec::new())
+                ],
                 "cut {cut}"
             );
         }
