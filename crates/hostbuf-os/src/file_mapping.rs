@@ -51,7 +51,8 @@ mod tests {
     #[test]
     #[allow(unsafe_code)]
     fn a_mapped_file_is_found_by_the_query_and_in_the_list() {
-        let make = || nix::sys::memfd::memfd_create(c"mapped", nix::sys::memfd::MFdFlags::empty()).expect("memory");
+        let make =
+            || nix::sys::memfd::memfd_create(c"mapped", nix::sys::memfd::MFdFlags::empty()).expect("memory");
         let (mapped, other) = (make(), make());
         let length = 2 * 4096;
         nix::unistd::ftruncate(&mapped, length as i64).expect("memory");

@@ -100,6 +100,10 @@ fn find_anchor() -> Result<(FoundCopy, &'static CopyTable), NotJoined> {
         if !own.keep_loaded() {
             return Err(NotJoined(format!("{} cannot be kept loaded", own.path_for_people())));
         }
+        // Nothing is listed before an object that is first and stays loaded.
+        if std::ptr::eq(own.table, first.table) {
+            return Ok((own, note::own()));
+        }
         // It may have been unloaded since it was found.
         if !first.keep_loaded() {
             continue;

@@ -4,10 +4,9 @@
 
 use std::sync::atomic::Ordering;
 
-use super::hit::{
-    CountedLease, UncheckedLease, count_lease, find_hint, sequence, unchanged_since, uncount_lease,
-};
+use super::hit::{UncheckedLease, count_lease, find_hint, sequence, unchanged_since};
 use super::lease::Lease;
+use super::lease_end::uncount_lease;
 use super::miss::get;
 use super::shared::CacheShared;
 use super::slot::Observation;
@@ -65,7 +64,7 @@ pub(super) fn get_many<'c, R: Registrar>(
     }
     for &span in &spans[leases.len() - before..] {
         match get(shared, span, access, WaitMode::Progress) {
-            Ok(lease) => leases.push(Lease::new(shared, lease)),
+            Ok(lease) => leases.push(lease),
             Err(error) => {
                 leases.truncate(before);
                 return Err(error);
@@ -107,7 +106,7 @@ pub(super) fn hit_many<'c, R: Registrar>(
             let Some(UncheckedLease { slot, seen, key, .. }) = count_lease(shared, span, access) else {
                 break;
             };
-            leases.push(Lease::new(shared, CountedLease { slot, key }));
+            leases.push(Lease::new(shared, slot, key));
             changes.include(shared, seen.descriptors());
             if !shared.slots[slot].is_unchanged(seen) {
                 return None;
@@ -144,7 +143,7 @@ fn count_hinted<'c, R: Registrar>(
         let Some((slot, observed, key)) = find_hint(shared, own, span, access) else { break };
         own.count_before_fence(slot);
         *seen = observed;
-        place.write(Lease::new(shared, CountedLease { slot, key }));
+        place.write(Lease::new(shared, slot, key));
         count += 1;
     }
     let length = leases.len() + count;

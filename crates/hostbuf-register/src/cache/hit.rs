@@ -10,22 +10,15 @@
 
 #![allow(unsafe_code)]
 
-use std::sync::atomic::Ordering;
-
-use super::deregister::deregister_if_unused;
 use super::hints::{FoundHint, Hint};
+use super::lease::Lease;
 use super::lease_counts::ThreadCounts;
+use super::lease_end::{after_lease_end, uncount_lease};
 use super::shared::CacheShared;
 use super::slot::{Observation, Slot};
 use crate::monitor::DescriptorSet;
 use crate::registrar::Registrar;
 use crate::span::{Access, Span};
-
-/// A lease that the calling thread has counted.
-pub(super) struct CountedLease<K> {
-    pub(super) slot: u32,
-    pub(super) key: K,
-}
 
 /// A lease that the calling thread has counted on a slot that was live at that time. Changes of its
 /// memory have not been checked.
@@ -39,17 +32,13 @@ pub(super) struct UncheckedLease<K> {
 
 /// Takes a lease of an existing registration, without the lock. It waits for changes in progress.
 #[inline(always)]
-pub(super) fn hit<R: Registrar>(
-    shared: &CacheShared<R>,
-    span: Span,
-    access: Access,
-) -> Option<CountedLease<R::Key>> {
+pub(super) fn hit<R: Registrar>(shared: &CacheShared<R>, span: Span, access: Access) -> Option<Lease<'_, R>> {
     let UncheckedLease { slot, seen, key, sequence } = count_lease(shared, span, access)?;
     if !seen.is_watched()
         || unchanged_since(shared, seen.descriptors(), sequence)
         || is_live_after_changes(shared, slot, seen.descriptors())
     {
-        return Some(CountedLease { slot, key });
+        return Some(Lease::new(shared, slot, key));
     }
     uncount_lease(shared, slot);
     None
@@ -61,10 +50,10 @@ pub(super) fn hit_without_wait<R: Registrar>(
     shared: &CacheShared<R>,
     span: Span,
     access: Access,
-) -> Option<CountedLease<R::Key>> {
+) -> Option<Lease<'_, R>> {
     let UncheckedLease { slot, seen, key, sequence } = count_lease(shared, span, access)?;
     if !seen.is_watched() || unchanged_since(shared, seen.descriptors(), sequence) {
-        return Some(CountedLease { slot, key });
+        return Some(Lease::new(shared, slot, key));
     }
     uncount_lease(shared, slot);
     None
@@ -80,10 +69,14 @@ pub(super) fn is_live_after_changes<R: Registrar>(
     shared.monitor.as_ref().is_some_and(|monitor| monitor.settle(descriptors)) && shared.slots[slot].is_live()
 }
 
-/// Returns a number that each change of memory watched by `descriptors` advances.
+/// Returns a number that each change of memory watched by `descriptors` advances; 0 for memory that
+/// is not watched.
 #[inline(always)]
 pub(super) fn sequence<R: Registrar>(shared: &CacheShared<R>, descriptors: DescriptorSet) -> u64 {
-    shared.monitor.as_ref().map_or(0, |monitor| monitor.sequence(descriptors))
+    match &shared.monitor {
+        Some(monitor) if descriptors != DescriptorSet::EMPTY => monitor.sequence(descriptors),
+        _ => 0,
+    }
 }
 
 /// Returns whether no change of memory watched by `descriptors` is in progress, and none has been
@@ -219,49 +212,4 @@ pub(super) fn count_locked<R: Registrar>(
     // No thread changes a slot without the lock.
     debug_assert!(here.is_unchanged(seen));
     true
-}
-
-/// Returns a lease. In a forked child it changes only memory of the child.
-#[inline(always)]
-pub(super) fn return_lease<R: Registrar>(shared: &CacheShared<R>, slot: u32) {
-    let Some(own) = shared.counts.last_used() else { return return_lease_slowly(shared, slot) };
-    own.count_return(slot);
-    after_lease_end(shared, slot);
-}
-
-#[cold]
-fn return_lease_slowly<R: Registrar>(shared: &CacheShared<R>, slot: u32) {
-    if shared.fork_guard.is_current() {
-        shared.counts.count_return(slot);
-        handle_lease_end(shared, slot);
-    }
-}
-
-/// Undoes the counting of a lease that is not handed out.
-#[cold]
-pub(super) fn uncount_lease<R: Registrar>(shared: &CacheShared<R>, slot: u32) {
-    shared.counts.uncount(slot);
-    after_lease_end(shared, slot);
-}
-
-/// Handles the end of a lease if a request waits for it, or if its slot is stale.
-#[inline(always)]
-fn after_lease_end<R: Registrar>(shared: &CacheShared<R>, slot: u32) {
-    if shared.slots[slot].is_stale() || shared.waiters.load(Ordering::Relaxed) > 0 {
-        handle_lease_end(shared, slot);
-    }
-}
-
-/// Deregisters a stale slot after its last lease, and wakes waiting requests.
-#[cold]
-fn handle_lease_end<R: Registrar>(shared: &CacheShared<R>, slot: u32) {
-    if !shared.fork_guard.is_current() {
-        return;
-    }
-    if shared.slots[slot].is_stale() {
-        deregister_if_unused(shared, slot);
-    }
-    if shared.waiters.load(Ordering::Relaxed) > 0 {
-        shared.state.wake_requests();
-    }
 }

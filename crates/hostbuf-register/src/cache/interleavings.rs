@@ -20,8 +20,9 @@ use super::batch::hit_many;
 use super::budget::Budget;
 use super::deregister::{deregister, deregister_stale, make_stale, select};
 use super::eviction::Shortage;
-use super::hit::{CountedLease, find_hint, key, uncount_lease};
+use super::hit::{find_hint, key};
 use super::lease::Lease;
+use super::lease_end::uncount_lease;
 use super::range_table::{Lookup, RangeTable};
 use super::shared::CacheShared;
 use super::sync::without_fences;
@@ -43,13 +44,13 @@ fn model(preemptions: usize, run: impl Fn() + Send + Sync + 'static) {
 
 /// Takes a lease of an existing registration.
 fn hit(shared: &CacheShared<Fake>, span: Span) -> Option<Lease<'_, Fake>> {
-    super::hit::hit(shared, span, Access::READ).map(|lease| Lease::new(shared, lease))
+    super::hit::hit(shared, span, Access::READ)
 }
 
 /// Takes a lease, and returns it at once.
 fn get(shared: &CacheShared<Fake>, span: Span) {
     let lease = super::miss::get(shared, span, Access::READ, WaitMode::Progress).expect("there is room");
-    drop(Lease::new(shared, lease));
+    drop(lease);
 }
 
 fn span() -> Span {
@@ -214,7 +215,7 @@ fn uses_of_a_lease_happen_before_its_deregistration() {
                 move || {
                     // Adds the thread's counters to the list first.
                     drop(hit(&shared, span()));
-                    let lease = Lease::new(&shared, CountedLease { slot, key: key(&shared, slot) });
+                    let lease = Lease::new(&shared, slot, key(&shared, slot));
                     assert_eq!(lease.handle().0, 1);
                 }
             });

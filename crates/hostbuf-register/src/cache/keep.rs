@@ -2,7 +2,6 @@
 
 use std::time::Instant;
 
-use super::lease::Lease;
 use super::miss::get;
 use super::shared::CacheShared;
 use super::slot::SlotState;
@@ -20,7 +19,7 @@ use crate::span::{Access, Span};
 pub(super) fn keep<R: Registrar>(shared: &CacheShared<R>, span: Span, access: Access) -> Result<()> {
     let begun = Instant::now();
     loop {
-        let lease = Lease::new(shared, get(shared, span, access, WaitMode::Progress)?);
+        let lease = get(shared, span, access, WaitMode::Progress)?;
         let here = &shared.slots[lease.slot()];
         let is_own = own_ranges::find(span).is_some();
         let mut state = shared.lock();

@@ -5,7 +5,7 @@
 use std::fmt;
 use std::mem::ManuallyDrop;
 
-use super::hit::{CountedLease, return_lease};
+use super::lease_end::return_lease;
 use super::shared::CacheShared;
 use crate::registrar::Registrar;
 use crate::span::{Access, Span};
@@ -22,10 +22,10 @@ pub struct Lease<'c, R: Registrar> {
 }
 
 impl<'c, R: Registrar> Lease<'c, R> {
-    /// Makes the lease that the calling thread has counted.
+    /// Makes the lease that the calling thread has counted on a slot with this key.
     #[inline(always)]
-    pub(super) fn new(shared: &'c CacheShared<R>, counted: CountedLease<R::Key>) -> Lease<'c, R> {
-        Lease { shared, slot: counted.slot, key: counted.key }
+    pub(super) fn new(shared: &'c CacheShared<R>, slot: u32, key: R::Key) -> Lease<'c, R> {
+        Lease { shared, slot, key }
     }
 
     /// Returns the number of the slot.

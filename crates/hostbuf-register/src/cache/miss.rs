@@ -16,7 +16,9 @@ use std::time::Instant;
 use super::deregister::{deregister_or_log, select};
 use super::eviction::{Shortage, key_of};
 use super::growth::grown_range;
-use super::hit::{CountedLease, count_locked, hit, is_live_after_changes, key, uncount_lease};
+use super::hit::{count_locked, hit, is_live_after_changes, key};
+use super::lease::Lease;
+use super::lease_end::uncount_lease;
 use super::origin::MemoryOrigin;
 use super::publish::{RegisterOutcome, register};
 use super::refusal::MissRefusal;
@@ -34,7 +36,7 @@ use crate::span::{Access, Span};
 /// made for its lease only.
 const RETRIES: u32 = 8;
 
-/// Returns a counted lease of a registration that covers `span`, which is made if necessary.
+/// Returns a lease of a registration that covers `span`, which is made if necessary.
 ///
 /// # Errors
 /// As [`RegistrationCache::get`](super::RegistrationCache::get).
@@ -44,21 +46,21 @@ pub(super) fn get<R: Registrar>(
     span: Span,
     access: Access,
     wait: WaitMode,
-) -> Result<CountedLease<R::Key>> {
+) -> Result<Lease<'_, R>> {
     match hit(shared, span, access) {
         Some(lease) => Ok(lease),
         None => miss(shared, span, access, wait),
     }
 }
 
-/// Returns a counted lease as [`get`] does, for a request that has not hit.
+/// Returns a lease as [`get`] does, for a request that has not hit.
 #[cold]
 pub(super) fn miss<R: Registrar>(
     shared: &CacheShared<R>,
     span: Span,
     access: Access,
     wait: WaitMode,
-) -> Result<CountedLease<R::Key>> {
+) -> Result<Lease<'_, R>> {
     if !shared.fork_guard.is_current() {
         return Err(Error::Forked);
     }
@@ -68,7 +70,7 @@ pub(super) fn miss<R: Registrar>(
     // The thread's counters are allocated now, since that must not happen with the lock.
     let _ = shared.counts.of_thread();
     let slot = Miss::new(shared, span, access, wait).run()?;
-    Ok(CountedLease { slot, key: key(shared, slot) })
+    Ok(Lease::new(shared, slot, key(shared, slot)))
 }
 
 /// A request that has not hit.
@@ -132,8 +134,10 @@ impl<'a, R: Registrar> Miss<'a, R> {
 
     /// Returns the slot in which a lease has been counted.
     fn run(mut self) -> Result<u32> {
+        let mut known = None;
         loop {
-            let origin = self.origin();
+            // An eviction does not change the memory of the request.
+            let origin = known.take().unwrap_or_else(|| self.origin());
             let step = match self.look(&origin) {
                 Err(MissRefusal::Overlap { .. }) if origin.is_busy() && self.may_wait_for_busy_memory() => {
                     // The conflicting registration may serve the request once it is known to be
@@ -150,7 +154,10 @@ impl<'a, R: Registrar> Miss<'a, R> {
             };
             match step {
                 MissStep::Again => {}
-                MissStep::Deregister(slot) => deregister_or_log(self.shared, slot),
+                MissStep::Deregister(slot) => {
+                    deregister_or_log(self.shared, slot);
+                    known = Some(origin);
+                }
                 MissStep::Validate(slot) => {
                     if self.is_valid(slot, &origin) {
                         return Ok(slot);

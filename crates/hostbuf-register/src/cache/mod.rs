@@ -34,6 +34,7 @@ mod interleavings;
 mod keep;
 mod lease;
 mod lease_counts;
+mod lease_end;
 mod lease_totals;
 mod miss;
 mod observers;
@@ -148,7 +149,7 @@ impl<R: Registrar> RegistrationCache<R> {
     #[inline(always)]
     pub fn try_get(&self, start: *const u8, length: usize, access: Access) -> Option<Lease<'_, R>> {
         let span = Span::new(start as usize, length).ok()?;
-        hit::hit_without_wait(&self.shared, span, access).map(|lease| Lease::new(&self.shared, lease))
+        hit::hit_without_wait(&self.shared, span, access)
     }
 
     /// Returns a lease as [`get`](RegistrationCache::get) does, but also waits for other leases to
@@ -179,7 +180,7 @@ impl<R: Registrar> RegistrationCache<R> {
         wait: WaitMode,
     ) -> Result<Lease<'_, R>> {
         let span = Span::new(start as usize, length)?;
-        Ok(Lease::new(&self.shared, miss::get(&self.shared, span, access, wait)?))
+        miss::get(&self.shared, span, access, wait)
     }
 
     /// Returns leases of several ranges, all or none. One check for changes of the address space

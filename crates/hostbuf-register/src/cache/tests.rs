@@ -7,7 +7,6 @@ use std::time::Duration;
 use super::budget::Budget;
 use super::deregister::{deregister_stale, make_stale};
 use super::hit::{hit, validate_hint};
-use super::lease::Lease;
 use super::shared::CacheShared;
 use super::slot::VERSION_BITS;
 use super::wait::WaitMode;
@@ -29,7 +28,6 @@ fn with_room_for_one() -> CacheShared<Fake> {
 
 fn get(shared: &CacheShared<Fake>) {
     let lease = super::miss::get(shared, span(), Access::READ, WaitMode::Progress).expect("there is room");
-    let lease = Lease::new(shared, lease);
     assert_eq!(lease.key(), lease.handle().0, "the key of another registration");
 }
 
@@ -123,7 +121,7 @@ fn the_end_of_a_lease_wakes_threads_that_wait() {
         scope.spawn(|| {
             // The first lease may end before this thread waits.
             while !woken.load(Ordering::Relaxed) {
-                drop(Lease::new(&shared, hit(&shared, span(), Access::READ).expect("it is registered")));
+                drop(hit(&shared, span(), Access::READ).expect("it is registered"));
             }
         });
         let (state, timed_out) = shared.state.wait_unannounced(state, Duration::from_secs(20));
