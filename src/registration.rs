@@ -7,7 +7,9 @@ use hostbuf_register::{Access, Registrar, Registration};
 
 use crate::HostBuffer;
 use crate::error::{Error, Result};
-use crate::segment::ledger::{Ledger, Listed};
+use crate::segment::ledger::Ledger;
+use crate::segment::listed::Listed;
+use crate::segment::mapped_segment::MappedSegment;
 #[cfg(doc)]
 use hostbuf_register::own_ranges::FreezeObserver;
 use hostbuf_register::own_ranges::{self, Writing};
@@ -16,7 +18,7 @@ use hostbuf_register::own_ranges::{self, Writing};
 /// the memory, and the row that `hostbuf stat` shows.
 struct Kept {
     _writing: Option<Writing>,
-    job: Arc<dyn Send + Sync>,
+    segment: Arc<MappedSegment>,
     listed: OnceLock<Option<Listed>>,
 }
 
@@ -95,18 +97,12 @@ impl HostBuffer {
             true => own_ranges::may_write(span).map(|()| None)?,
             false => None,
         };
-        let kept = Arc::new(Kept { _writing: writing, job: self.segment.clone(), listed: OnceLock::new() });
+        let kept =
+            Arc::new(Kept { _writing: writing, segment: self.segment.clone(), listed: OnceLock::new() });
         let registration = Registration::with_keepalive(registrar, span, access, kept.clone())?;
         let region = ((span.start() - self.as_ptr().as_ptr() as usize) as u64, span.len() as u64);
         kept.listed.get_or_init(|| {
-            Listed::enter(
-                self.control(),
-                kept.job.clone(),
-                self.index,
-                region,
-                access,
-                &registrar.stat_name(),
-            )
+            Listed::enter(kept.segment.clone(), self.index, region, access, &registrar.stat_name())
         });
         Ok(registration)
     }
@@ -143,16 +139,17 @@ mod tests {
         let whole = buffer.register(&fake, .., Access::READ).unwrap();
         let all = Span::new(start, length).unwrap();
         assert_eq!(whole.span(), Some(all));
-        let control = buffer.control();
+        let segment = Arc::downgrade(&buffer.segment);
         drop(buffer);
         drop(part);
         // The memory is still mapped, readable and listed.
-        let listed =
-            || Ledger::new(control).registrations().into_iter().map(Result::unwrap).collect::<Vec<_>>();
-        let [left] = &listed()[..] else { panic!("one is left") };
+        let mapped = segment.upgrade().expect("a registration keeps it");
+        let listed = Ledger::new(mapped.control()).registrations();
+        let [Ok(left)] = &listed[..] else { panic!("not one row but {listed:?}") };
         assert_eq!((left.pid, left.index, left.offset), (std::process::id(), 0, 0));
         assert_eq!((left.length, left.access, left.device.as_str()), (length as u64, Access::READ, "fake"));
         assert!(own_ranges::find(all).is_some());
+        drop(mapped);
         whole.deregister().unwrap();
         assert!(fake.live().is_empty());
         assert!(own_ranges::find(all).is_none());

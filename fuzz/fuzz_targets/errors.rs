@@ -12,7 +12,8 @@ fuzz_target!(|bytes: &[u8]| {
     }
     let mut written = [0; ErrorRecord::SIZE];
     let length = record.encode(&mut written);
-    let fit = record.operands.concat().len() + record.line.len() + record.host.len() + 22 <= ErrorRecord::SIZE;
+    let fit =
+        record.operands.concat().len() + record.line.len() + record.host.len() + 22 <= ErrorRecord::SIZE;
     let operands = if fit { record.operands } else { Default::default() };
     assert_eq!(ErrorRecord::decode(&written[..length]), Some(ErrorRecord { operands, ..record }));
 });

@@ -84,7 +84,8 @@ impl BufferHandle {
                 FillState::Frozen => "frozen",
                 _ => "unknown",
             };
-            let (host, hosts) = buffer.host();
+            let host = buffer.host().map_or(0, |host| host.0 as u32);
+            let hosts = buffer.host_count().map_or(0, |hosts| hosts.get() as u32);
             let address = buffer.as_ptr().as_ptr() as usize;
             let pages = buffer.pages().to_string();
             let (generation, used) = (buffer.generation()?, buffer.high_water()?);

@@ -30,7 +30,7 @@ use crate::segment::handle::HostBuffer;
 pub struct Arena<'b> {
     start: NonNull<u8>,
     length: u64,
-    control: Control,
+    control: Control<'b>,
     index: u64,
     generation: u64,
     buffer: PhantomData<&'b HostBuffer>,

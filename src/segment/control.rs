@@ -7,6 +7,7 @@
 
 #![allow(unsafe_code)]
 
+use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -37,28 +38,28 @@ struct Phases([Checked; Phase::COUNT]);
 
 const _: () = assert!(size_of::<Phases>() == ROW_LENGTH);
 
-/// A mapped control page. Copies of this handle refer to one page. The mapping outlives them: the
-/// segment that owns it determines for how long.
+/// A mapped control page, which stays mapped for `'p`. Copies of this handle refer to one page.
 #[derive(Clone, Copy, Debug)]
-pub struct Control {
+pub struct Control<'p> {
     page: *const u8,
     layout: ControlLayout,
+    mapping: PhantomData<&'p AtomicU64>,
 }
 
 // SAFETY: the page is shared memory that is only read and written as atomics.
-unsafe impl Send for Control {}
+unsafe impl Send for Control<'_> {}
 // SAFETY: as above.
-unsafe impl Sync for Control {}
+unsafe impl Sync for Control<'_> {}
 
-impl Control {
+impl<'p> Control<'p> {
     /// Makes a handle of the page at `address`, whose tables lie where `layout` states.
     ///
     /// # Safety
     /// `address` must be aligned to 64 bytes and begin a readable and writable mapping of
-    /// [`length`](ControlLayout::length) bytes that outlives every use.
+    /// [`length`](ControlLayout::length) bytes, which exists for `'p`.
     #[must_use]
-    pub unsafe fn at(address: usize, layout: ControlLayout) -> Control {
-        Control { page: address as *const u8, layout }
+    pub unsafe fn at(address: usize, layout: ControlLayout) -> Control<'p> {
+        Control { page: address as *const u8, layout, mapping: PhantomData }
     }
 
     /// Returns the address of the mapping.
@@ -73,7 +74,7 @@ impl Control {
         self.layout
     }
 
-    fn phase_words(self) -> &'static Phases {
+    fn phase_words(self) -> &'p Phases {
         // SAFETY: inside the mapping by the contract of at(), aligned, and atomics only: valid for
         // any bytes that other processes write.
         unsafe { &*self.page.add(self.layout.phases).cast() }
@@ -106,10 +107,11 @@ impl Control {
         state.fill.store(FillState::Empty as u32, Ordering::Release);
     }
 
-    fn state(self, index: usize) -> &'static ControlState {
+    fn state(self, index: usize) -> &'p ControlState {
         assert!(index < self.layout.buffers);
+        let offset = self.layout.states + index * self.layout.state_length;
         // SAFETY: as for the phases.
-        unsafe { &*self.page.add(self.layout.states).cast::<ControlState>().add(index) }
+        unsafe { &*self.page.add(offset).cast::<ControlState>() }
     }
 
     /// Returns the fill state.
@@ -228,7 +230,7 @@ impl Control {
 mod tests {
     use super::*;
 
-    fn page() -> (Vec<u64>, Control) {
+    fn page() -> (Vec<u64>, Control<'static>) {
         let layout = ControlLayout::new(1);
         let memory = vec![0u64; layout.length() as usize / 8 + 8];
         let address = (memory.as_ptr() as usize).next_multiple_of(64);
@@ -244,7 +246,7 @@ mod tests {
     #[test]
     fn any_flipped_byte_is_an_error_and_never_another_value() {
         let (_memory, control) = page();
-        let words = |c: Control| -> Result<_> {
+        let words = |c: Control<'_>| -> Result<_> {
             Ok((c.fill(0)?, c.generation(0)?, c.high_water(0)?, c.root(0)?.0, c.retained(0)?))
         };
         let good = words(control).unwrap();

@@ -23,8 +23,11 @@ pub(super) const LEDGER: u16 = 5;
 
 /// The version of the rows of all three tables.
 const VERSION: u16 = 1;
-/// The length of a row in bytes.
+/// The length in bytes of the rows that this build writes. A row of a later build may be longer, by
+/// whole cache lines.
 pub(super) const ROW_LENGTH: usize = 64;
+/// The length of a cache line in bytes, to which rows are aligned.
+const CACHE_LINE: usize = 64;
 /// The number of rows of registrations for which there is always room.
 const LEDGER_ROWS: usize = 256;
 /// The largest length of a control file that is read, in bytes: tables that a later build has added
@@ -38,10 +41,14 @@ pub struct ControlLayout {
     pub(super) phases: usize,
     /// The offset of the state of the first buffer.
     pub(super) states: usize,
+    /// The distance from the state of a buffer to that of the next.
+    pub(super) state_length: usize,
     /// The number of buffers.
     pub(super) buffers: usize,
     /// The offset of the head of the table of registrations.
     pub(super) ledger: usize,
+    /// The distance from a row of that table to the next.
+    pub(super) registration_length: usize,
     /// The number of rows of that table, without its head.
     pub(super) registrations: usize,
     /// The length of the file in bytes.
@@ -56,7 +63,16 @@ impl ControlLayout {
         let ledger = states + buffers * ROW_LENGTH;
         let length = (ledger + LEDGER_ROWS * ROW_LENGTH).next_multiple_of(UNIT as usize);
         let registrations = (length - ledger) / ROW_LENGTH - 1;
-        ControlLayout { phases: 0, states, buffers, ledger, registrations, length: length as u64 }
+        ControlLayout {
+            phases: 0,
+            states,
+            state_length: ROW_LENGTH,
+            buffers,
+            ledger,
+            registration_length: ROW_LENGTH,
+            registrations,
+            length: length as u64,
+        }
     }
 
     /// Returns the length in bytes of the part of the control file that contains these tables. The
@@ -84,16 +100,17 @@ impl ControlLayout {
     }
 
     /// Returns the layout that the entries of a table of contents describe, for `buffers` buffers.
-    /// `None` if a table is missing or of another version, does not begin on a cache line, overlaps
-    /// another, or ends beyond 16 MiB.
+    /// `None` if a table is missing or of another version, has rows that do not begin on a cache
+    /// line, overlaps another, or ends beyond 16 MiB.
     pub(super) fn of(buffers: usize, find: impl Fn(u16) -> Option<Table>) -> Option<ControlLayout> {
         let table = |kind: u16, rows: usize| {
             let fits = |t: &Table| {
                 t.version == VERSION
                     && t.file == TableFile::Control
-                    && t.row_length as usize == ROW_LENGTH
+                    && t.row_length as usize >= ROW_LENGTH
+                    && (t.row_length as usize).is_multiple_of(CACHE_LINE)
                     && t.rows as usize >= rows
-                    && t.offset.is_multiple_of(ROW_LENGTH as u64)
+                    && t.offset.is_multiple_of(CACHE_LINE as u64)
                     && t.end().is_some_and(|end| end <= MAX_LENGTH)
             };
             find(kind).filter(fits)
@@ -110,8 +127,10 @@ impl ControlLayout {
             length: end.next_multiple_of(UNIT),
             phases: phases.offset as usize,
             states: states.offset as usize,
+            state_length: states.row_length as usize,
             buffers,
             ledger: ledger.offset as usize,
+            registration_length: ledger.row_length as usize,
             registrations: ledger.rows as usize - 1,
         })
     }
@@ -150,12 +169,27 @@ mod tests {
             (1, &|t| t.rows += 1),
             (1, &|t| t.file = TableFile::Identity),
             (2, &|t| t.version += 1),
-            (2, &|t| t.row_length = 128),
+            (2, &|t| t.row_length = 96),
+            (2, &|t| t.row_length = 32),
+            (1, &|t| t.row_length = 128),
             (2, &|t| t.offset = u64::MAX - 63),
             (2, &|t| t.rows = 1 << 20),
         ] {
             assert_eq!(changed(index, change), None);
         }
+    }
+
+    #[test]
+    fn longer_rows_and_unknown_tables_are_accepted() {
+        let mut tables = ControlLayout::new(3).tables().to_vec();
+        tables[1].row_length = 192;
+        tables[2].offset = tables[1].end().unwrap();
+        tables[2].row_length = 128;
+        tables.push(Table { kind: LEDGER + 1, version: 9, row_length: 7, ..tables[0] });
+        let layout = ControlLayout::of(3, |kind| tables.iter().copied().find(|table| table.kind == kind));
+        let layout = layout.expect("a later build may add columns and tables");
+        assert_eq!((layout.state_length, layout.registration_length), (192, 128));
+        assert!(layout.length() >= tables[2].end().unwrap());
     }
 
     #[test]

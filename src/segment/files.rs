@@ -165,7 +165,7 @@ impl ControlPage {
 
     /// Returns a handle of the page, valid as long as this mapping.
     #[must_use]
-    pub fn control(&self) -> Control {
+    pub fn control(&self) -> Control<'_> {
         // SAFETY: mapped until drop, and the file cannot shrink (sealed; its length was checked).
         unsafe { Control::at(self.mapping.start(), self.layout) }
     }

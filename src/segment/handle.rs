@@ -1,11 +1,13 @@
 //! The user's handle of a buffer.
 
+use std::num::NonZeroUsize;
 use std::ops::{Bound, RangeBounds};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
+use crate::job::HostIndex;
 use crate::segment::control::Control;
 use crate::segment::fill_state::FillState;
 use crate::segment::identity::BufferIdentity;
@@ -35,8 +37,8 @@ impl HostBuffer {
         &self.segment.identity.buffers[self.index]
     }
 
-    pub(crate) fn control(&self) -> Control {
-        self.segment.control
+    pub(crate) fn control(&self) -> Control<'_> {
+        self.segment.control()
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
@@ -110,11 +112,18 @@ impl HostBuffer {
         self.identity().huge
     }
 
-    /// Returns the index of this host in the job, and the number of hosts. Both are 0 under
-    /// `hostbuf exec`, where the hosts do not know each other.
+    /// Returns the index of this host in the job, or `None` under `hostbuf exec`, where the hosts do
+    /// not know each other.
     #[must_use]
-    pub fn host(&self) -> (u32, u32) {
-        (self.segment.identity.host, self.segment.identity.hosts)
+    pub fn host(&self) -> Option<HostIndex> {
+        let index = self.segment.identity.host as usize;
+        self.host_count().map(|_| HostIndex(index))
+    }
+
+    /// Returns the number of hosts of the job, or `None` under `hostbuf exec`.
+    #[must_use]
+    pub fn host_count(&self) -> Option<NonZeroUsize> {
+        NonZeroUsize::new(self.segment.identity.hosts as usize)
     }
 
     /// Returns the duration of each phase before the ranks started.

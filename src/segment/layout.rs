@@ -89,7 +89,8 @@ mod tests {
                 .enumerate()
                 .map(|(i, &s)| BufferOptions::new(s).pages(pages).name(format!("b{i}")))
                 .collect();
-            let layout = Layout::of(&buffers);
+            let mut layout = Layout::of(&buffers);
+            layout.address = 1 << 40;
             let mut end = 0;
             for (Extent { part, .. }, options) in layout.buffers.iter().zip(&buffers) {
                 assert!(part.offset >= end && part.offset.is_multiple_of(GUARD));

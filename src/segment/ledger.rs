@@ -13,15 +13,14 @@
 #![allow(unsafe_code)]
 
 use std::mem::offset_of;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::error::{Error, Result};
 use crate::segment::checked::Checked;
 use crate::segment::control::Control;
 use crate::segment::control_layout::ROW_LENGTH;
-use hostbuf_os::fork_guard::ForkGuard;
 use hostbuf_os::process;
+use hostbuf_protocol::limits::MAX_BUFFERS;
 use hostbuf_register::Access;
 
 /// The maximum number of bytes of a device's name in a row.
@@ -45,6 +44,8 @@ pub(super) struct Row {
 
 const _: () = assert!(size_of::<Row>() == ROW_LENGTH && offset_of!(Row, seal) == 56);
 const _: () = assert!(size_of::<Head>() == ROW_LENGTH);
+// A row has 8 bits for the index of its buffer.
+const _: () = assert!(MAX_BUFFERS <= 1 << 8);
 
 /// The count in front of the first row.
 #[repr(C, align(64))]
@@ -55,14 +56,14 @@ struct Head {
 /// The holder of a row: a process number of 22 bits (the kernel's limit), the low 24 bits of its
 /// start time, and a flag that the row is complete.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Holder(u64);
+pub(super) struct Holder(u64);
 
 const PID_BITS: u32 = 22;
 const START_BITS: u32 = 24;
 const COMPLETE: u64 = 1 << (PID_BITS + START_BITS);
 
 impl Holder {
-    fn new(pid: u32, start: u64) -> Holder {
+    pub(super) fn new(pid: u32, start: u64) -> Holder {
         let low = |value: u64, bits: u32| value & ((1 << bits) - 1);
         Holder(low(u64::from(pid), PID_BITS) | low(start, START_BITS) << PID_BITS)
     }
@@ -75,7 +76,7 @@ impl Holder {
         self.0 & COMPLETE != 0
     }
 
-    fn completed(self) -> Holder {
+    pub(super) fn completed(self) -> Holder {
         Holder(self.0 | COMPLETE)
     }
 
@@ -119,66 +120,20 @@ impl Registered {
     }
 }
 
-/// A row of this process. Dropping it clears the row, except in a forked child: the row belongs to
-/// the parent.
-pub(crate) struct Listed {
-    /// Keeps the control page mapped.
-    _keeper: Arc<dyn Send + Sync>,
-    ledger: Ledger,
-    row: usize,
-    holder: Holder,
-    fork_guard: ForkGuard,
-}
-
-impl Listed {
-    /// Lists a registration of this process. Returns `None` if the table is full, which is counted.
-    ///
-    /// `keeper` keeps the control page mapped.
-    pub(crate) fn enter(
-        control: Control,
-        keeper: Arc<dyn Send + Sync>,
-        index: usize,
-        (offset, length): (u64, u64),
-        access: Access,
-        device: &str,
-    ) -> Option<Listed> {
-        let pid = std::process::id();
-        let start = process::start_time(pid as i32).unwrap_or(0);
-        let holder = Holder::new(pid, start);
-        let ledger = Ledger::new(control);
-        let row = ledger.enter(holder, index, (offset, length), access, device)?;
-        Some(Listed {
-            _keeper: keeper,
-            ledger,
-            row,
-            holder: holder.completed(),
-            fork_guard: ForkGuard::current(),
-        })
-    }
-}
-
-impl Drop for Listed {
-    fn drop(&mut self) {
-        if self.fork_guard.is_current() {
-            self.ledger.clear(self.row, self.holder);
-        }
-    }
-}
-
 /// The table of a control page. Copies refer to the same table.
 #[derive(Clone, Copy, Debug)]
-pub struct Ledger {
-    control: Control,
+pub struct Ledger<'p> {
+    control: Control<'p>,
 }
 
-impl Ledger {
+impl<'p> Ledger<'p> {
     /// Returns the table of the page of `control`.
     #[must_use]
-    pub fn new(control: Control) -> Ledger {
+    pub fn new(control: Control<'p>) -> Ledger<'p> {
         Ledger { control }
     }
 
-    fn head(self) -> &'static Head {
+    fn head(self) -> &'p Head {
         // SAFETY: inside the mapping by the contract of Control::at(), aligned, and an atomic only.
         unsafe { &*((self.control.address() + self.control.layout().ledger) as *const Head) }
     }
@@ -188,11 +143,12 @@ impl Ledger {
         self.control.layout().registrations
     }
 
-    fn row(self, row: usize) -> &'static Row {
+    fn row(self, row: usize) -> &'p Row {
         let layout = self.control.layout();
         assert!(row < layout.registrations);
+        let offset = layout.ledger + (1 + row) * layout.registration_length;
         // SAFETY: as above; the number of rows does not include the head.
-        unsafe { &*((self.control.address() + layout.ledger + ROW_LENGTH) as *const Row).add(row) }
+        unsafe { &*((self.control.address() + offset) as *const Row) }
     }
 
     /// Returns the complete rows, with an error for each corrupt one. The caller checks whether
@@ -229,7 +185,7 @@ impl Ledger {
 
     /// Claims a row and fills it. Returns its index, or `None` if the table is full, which is
     /// counted.
-    fn enter(
+    pub(super) fn enter(
         self,
         holder: Holder,
         index: usize,
@@ -286,7 +242,8 @@ impl Ledger {
         first.or_else(|| holders().find(|&(row, word)| gone(word) && take(row, word))).map(|(row, _)| row)
     }
 
-    fn clear(self, row: usize, holder: Holder) {
+    /// Frees a row, if `holder` holds it.
+    pub(super) fn clear(self, row: usize, holder: Holder) {
         // Another process may have taken the row, if it believed that this one had ended.
         let place = &self.row(row).holder;
         let _ = place.compare_exchange(holder.word(), 0, Ordering::AcqRel, Ordering::Relaxed);
@@ -347,13 +304,11 @@ fn read(row: &Row, buffers: usize) -> Result<Option<Registered>> {
 mod tests {
     use super::*;
     use crate::segment::control_layout::ControlLayout;
-    use nix::sys::wait::{WaitStatus, waitpid};
-    use nix::unistd::{ForkResult, fork};
 
     /// The number of buffers in these tests.
     const BUFFERS: usize = 16;
 
-    fn page() -> (Vec<u64>, Ledger) {
+    fn page() -> (Vec<u64>, Ledger<'static>) {
         let layout = ControlLayout::new(BUFFERS);
         let page = vec![0u64; layout.length() as usize / 8 + 8];
         let address = (page.as_ptr() as usize).next_multiple_of(64);
@@ -371,7 +326,7 @@ mod tests {
     /// A number that no process has: those of the kernel are less.
     const NOBODY: u32 = (1 << PID_BITS) - 1;
 
-    fn listed(ledger: Ledger) -> Vec<Registered> {
+    fn listed(ledger: Ledger<'_>) -> Vec<Registered> {
         ledger.registrations().into_iter().map(Result::unwrap).collect()
     }
 
@@ -478,26 +433,5 @@ mod tests {
             }
         });
         assert_eq!(listed(ledger), []);
-    }
-
-    #[test]
-    fn a_forked_child_leaves_the_rows_of_its_parent() {
-        let buffer = crate::HostBuffer::allocate(&crate::job::Solo, crate::BufferOptions::new(4096)).unwrap();
-        let listed_ =
-            Listed::enter(buffer.control(), buffer.segment.clone(), 0, (0, 4096), Access::READ, "x").unwrap();
-        // SAFETY: the child drops one value and ends.
-        match unsafe { fork() }.unwrap() {
-            ForkResult::Child => {
-                drop(listed_);
-                // SAFETY: runs no exit handler of the parent.
-                unsafe { libc::_exit(0) }
-            }
-            ForkResult::Parent { child } => {
-                assert!(matches!(waitpid(child, None), Ok(WaitStatus::Exited(_, 0))));
-            }
-        }
-        assert_eq!(listed(Ledger::new(buffer.control())).len(), 1);
-        drop(listed_);
-        assert_eq!(listed(Ledger::new(buffer.control())), []);
     }
 }

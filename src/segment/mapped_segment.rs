@@ -9,6 +9,7 @@ use nix::fcntl::SealFlag;
 
 use crate::error::{AttachError, Error, Result};
 use crate::segment::control::Control;
+use crate::segment::control_layout::ControlLayout;
 use crate::segment::fillers::Fillers;
 use crate::segment::identity::Identity;
 use crate::segment::mapping::Mapping;
@@ -23,7 +24,8 @@ use hostbuf_register::own_ranges::{self, OwnRange};
 #[derive(Debug)]
 pub(crate) struct MappedSegment {
     pub(crate) identity: Identity,
-    pub(crate) control: Control,
+    /// The address of the control page, and the places of its tables.
+    control: (usize, ControlLayout),
     pub(crate) control_fd: OwnedFd,
     pub(crate) fds: Vec<OwnedFd>,
     pub(crate) fillers: Fillers,
@@ -35,6 +37,14 @@ pub(crate) struct MappedSegment {
 }
 
 impl MappedSegment {
+    /// Returns the control page.
+    pub(crate) fn control(&self) -> Control<'_> {
+        let (address, layout) = self.control;
+        // SAFETY: mapped until the segment is dropped, by the contract of open(), which has also
+        // compared the lengths.
+        unsafe { Control::at(address, layout) }
+    }
+
     /// Returns the number of ranks that a launcher has started on this host, or 1 if there is no
     /// launcher or the number is unknown.
     pub(crate) fn launched_ranks(&self) -> usize {
@@ -96,11 +106,10 @@ impl MappedSegment {
         if !fits {
             return Err(Error::Corrupt { word: "the address", found: identity.address });
         }
-        // SAFETY: by the contract of this function; its length was compared above.
-        let control = unsafe { Control::at(at(range.control), layout) };
+        check_files(&identity, &fds)?;
         let segment = Arc::new(MappedSegment {
             identity,
-            control,
+            control: (at(range.control), layout),
             control_fd,
             fds,
             fillers: Fillers::default(),
@@ -118,5 +127,32 @@ impl MappedSegment {
         }
         segment.own.get_or_init(|| own);
         Ok(segment)
+    }
+}
+
+/// Checks that the memory files of the buffers are those of the identity, in its order.
+fn check_files(identity: &Identity, fds: &[OwnedFd]) -> Result<()> {
+    for (fd, buffer) in fds.iter().zip(&identity.buffers) {
+        let found = memfd::inode(fd.as_fd()).map_err(Error::os("fstat of a memory file"))?;
+        if found != buffer.inode {
+            return Err(Error::Corrupt { word: "the memory file of a buffer", found });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hostbuf_memory::memfd::Backing;
+
+    #[test]
+    fn another_memory_file_is_refused() {
+        let options = crate::BufferOptions::new(4096);
+        let buffer = crate::HostBuffer::allocate(&crate::job::Solo, options).expect("there is memory");
+        let MappedSegment { identity, fds, .. } = &*buffer.segment;
+        assert!(check_files(identity, fds).is_ok());
+        let other = memfd::create("hostbuf:other", 4096, Backing::Shmem).expect("there is memory");
+        assert!(matches!(check_files(identity, &[other]), Err(Error::Corrupt { .. })));
     }
 }

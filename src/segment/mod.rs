@@ -13,6 +13,7 @@ pub(crate) mod handle;
 pub(crate) mod identity;
 pub(crate) mod layout;
 pub(crate) mod ledger;
+pub(crate) mod listed;
 pub(crate) mod mapped_segment;
 pub(crate) mod mapping;
 pub(crate) mod options;

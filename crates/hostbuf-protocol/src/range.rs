@@ -142,16 +142,24 @@ impl Extent {
 }
 
 impl AgreedRange<'_> {
-    /// Returns whether every part lies within the range, and the range within the address space.
+    /// Returns whether the range lies within the address space, not at address 0, and its parts
+    /// follow each other in it without overlapping: one to [`MAX_BUFFERS`] buffers, the identity
+    /// and, directly behind it, the control page. No part is empty.
     #[must_use]
     pub fn is_valid(&self) -> bool {
-        let inside = |part: Part| part.offset.checked_add(part.length).is_some_and(|end| end <= self.length);
-        self.address.checked_add(self.length).is_some()
-            && inside(self.identity)
-            && inside(self.control)
+        let mut end = Some(0);
+        let parts = self.buffers.iter().map(|buffer| buffer.part).chain([self.identity, self.control]);
+        let in_order = parts.into_iter().all(|part| {
+            let follows = part.length > 0 && end.is_some_and(|end| end <= part.offset);
+            end = part.offset.checked_add(part.length);
+            follows
+        });
+        self.address > 0
+            && self.address.checked_add(self.length).is_some()
+            && in_order
+            && end.is_some_and(|end| end <= self.length)
             && self.identity.offset + self.identity.length == self.control.offset
-            && self.buffers.iter().all(|buffer| inside(buffer.part))
-            && self.buffers.count() <= MAX_BUFFERS
+            && (1..=MAX_BUFFERS).contains(&self.buffers.count())
     }
 
     /// Returns the number of descriptors that belong to the range: those of the identity, of the
@@ -205,8 +213,27 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn empty_overlapping_and_unordered_parts_are_invalid() {
+        let buffers = extents(3);
+        let good = range(&buffers);
+        let with = |index: usize, offset, length| {
+            let mut changed = buffers.clone();
+            changed[index].part = Part { offset, length };
+            AgreedRange { buffers: Extents::of(&changed), ..good }.is_valid()
+        };
+        assert!(with(1, 4096, 4096));
+        assert!(!with(1, 4096, 0), "empty");
+        assert!(!with(1, 4095, 4096), "it overlaps the buffer before");
+        assert!(!with(1, 4096, 4097), "it overlaps the next buffer");
+        assert!(!with(2, 8192, 4097), "it overlaps the identity");
+        assert!(!with(0, 8192, 4096) && !with(2, 0, 4096), "out of order");
+        assert!(!AgreedRange { address: 0, ..good }.is_valid());
+        assert!(!AgreedRange { identity: Part { length: 0, ..good.identity }, ..good }.is_valid());
+    }
+
+    #[test]
     fn a_range_has_a_largest_number_of_buffers() {
-        for (count, valid) in [(MAX_BUFFERS, true), (MAX_BUFFERS + 1, false)] {
+        for (count, valid) in [(0, false), (1, true), (MAX_BUFFERS, true), (MAX_BUFFERS + 1, false)] {
             assert_eq!(range(&extents(count as u64)).is_valid(), valid, "{count}");
         }
     }

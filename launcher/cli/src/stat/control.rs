@@ -37,9 +37,9 @@ impl PageCopy {
         Ok(PageCopy { lines, layout })
     }
 
-    fn control(&self) -> Control {
-        // SAFETY: the copy is readable, writable, aligned and as long as the layout states, and no
-        // handle outlives it.
+    fn control(&self) -> Control<'_> {
+        // SAFETY: the copy is readable, writable, aligned and as long as the layout states, and the
+        // handle borrows it.
         unsafe { Control::at(self.lines.as_ptr() as usize, self.layout) }
     }
 }
