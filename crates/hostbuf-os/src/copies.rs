@@ -16,4 +16,4 @@ mod note;
 mod table;
 
 pub use copy_name::CopyName;
-pub use joined::{NotJoined, OtherCopy, incompatible, join, others};
+pub use joined::{NotJoined, OtherCopy, incompatible, is_alone, join, others};

@@ -137,6 +137,15 @@ pub fn others() -> impl Iterator<Item = OtherCopy> {
     successors(first, |table| table.next()).filter(|table| !std::ptr::eq(*table, note::own())).map(OtherCopy)
 }
 
+/// Returns whether no other copy has joined. It orders no stores of this thread, which
+/// [`others`] does: a thread that must be seen by a copy that joins at this moment calls that.
+#[inline]
+#[must_use]
+pub fn is_alone() -> bool {
+    let Some(first) = anchor().and_then(CopyTable::first) else { return true };
+    std::ptr::eq(first, note::own()) && first.next().is_none()
+}
+
 /// Returns a copy in this process whose table has another version, so that it cannot be asked
 /// anything.
 #[must_use]
@@ -161,6 +170,7 @@ mod tests {
         assert!(std::ptr::eq(copies[0].table, note::own()));
         assert_eq!((copies[0].abi, copies[0].version.as_str()), (ABI, env!("CARGO_PKG_VERSION")));
         assert_eq!(others().count(), 0);
+        assert!(is_alone());
         assert_eq!(incompatible(), None);
         let name = note::own().name();
         let exe = std::env::current_exe().unwrap();

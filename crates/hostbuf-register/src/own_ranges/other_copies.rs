@@ -88,7 +88,14 @@ pub(super) fn any_froze(span: Span) -> bool {
 }
 
 /// Returns the own range of another copy that contains `span`, and its keeper.
+#[inline]
 pub(super) fn find_elsewhere(span: Span) -> Option<(Span, Arc<dyn Send + Sync>)> {
+    // No fence: a range that this thread can know was declared by a copy that had joined before.
+    if copies::is_alone() { None } else { ask_for_range(span) }
+}
+
+#[cold]
+fn ask_for_range(span: Span) -> Option<(Span, Arc<dyn Send + Sync>)> {
     others().find_map(|other| {
         let mut whole = [0; 2];
         // SAFETY: `whole` is valid for writing.
