@@ -112,8 +112,8 @@ impl HostBuffer {
         self.identity().huge
     }
 
-    /// Returns the index of this host in the job, or `None` under `hostbuf exec`, where the hosts do
-    /// not know each other.
+    /// Returns the index of this host in the job, or `None` under `hostbuf exec`, where the hosts
+    /// do not know each other.
     #[must_use]
     pub fn host(&self) -> Option<HostIndex> {
         let index = self.segment.identity.host as usize;
