@@ -1,4 +1,6 @@
 //! The kind of device `cuda`: all GPUs, through the context of one of them.
+//!
+//! Names: CUDA, libcuda, NVIDIA, nvidia-smi.
 
 use super::device::Device;
 use super::kind::{DeviceCheck, DeviceKind};
@@ -15,6 +17,10 @@ impl DeviceKind for CudaKind {
 
     fn forms(&self) -> &'static [&'static str] {
         &["cuda", "cuda:NUMBER"]
+    }
+
+    fn summary(&self) -> &'static str {
+        "a GPU"
     }
 
     fn parse_selector(&self, selector: &str) -> std::result::Result<Option<String>, &'static str> {

@@ -15,6 +15,9 @@ pub(super) trait DeviceKind: Sync {
     /// Returns the forms of a device's name for messages, such as `rdma:NAME`.
     fn forms(&self) -> &'static [&'static str];
 
+    /// Returns a description of the devices for a list of all kinds.
+    fn summary(&self) -> &'static str;
+
     /// Checks the part of a device's name after the colon. Returns `None` for the default device.
     ///
     /// # Errors
@@ -58,6 +61,8 @@ pub struct SystemLibrary {
     pub soname: &'static CStr,
     /// The packages that contain it.
     pub packages: &'static str,
+    /// The command that installs its headers for a build of hostbuf.
+    pub headers: &'static str,
 }
 
 /// The description of a check that registers some memory with a kind of device.

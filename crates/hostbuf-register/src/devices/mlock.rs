@@ -1,4 +1,6 @@
 //! The kind of device `mlock`: no device, pages are locked into memory.
+//!
+//! Names: mlock, page-locking.
 
 use super::device::{Device, DeviceKey, SelectableRegistrar};
 use super::kind::{DeviceCheck, DeviceKind};
@@ -17,6 +19,10 @@ impl DeviceKind for MlockKind {
 
     fn forms(&self) -> &'static [&'static str] {
         &["mlock"]
+    }
+
+    fn summary(&self) -> &'static str {
+        "page-locking, for reading"
     }
 
     fn parse_selector(&self, _: &str) -> std::result::Result<Option<String>, &'static str> {

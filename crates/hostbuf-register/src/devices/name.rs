@@ -33,7 +33,7 @@ impl FromStr for DeviceName {
     /// [`Error::Invalid`], with the valid names.
     fn from_str(text: &str) -> Result<DeviceName> {
         let wrong = |why: &str| {
-            let forms: Vec<&str> = ALL.iter().flat_map(|kind| kind.forms()).copied().collect();
+            let forms: Vec<&str> = DeviceName::all_forms().collect();
             let (last, others) = forms.split_last().expect("a kind of device has a form");
             let others = others.join(", ");
             Error::invalid(format!("\"{text}\" {why}; expected {others} or {last}"))
@@ -70,6 +70,23 @@ impl DeviceName {
     /// Returns the names of the default devices of all kinds.
     pub fn all() -> impl Iterator<Item = DeviceName> {
         ALL.into_iter().map(|kind| DeviceName { kind, selector: None })
+    }
+
+    /// Returns the forms of the names of all kinds, such as `cuda:NUMBER`, for messages.
+    pub fn all_forms() -> impl Iterator<Item = &'static str> {
+        ALL.into_iter().flat_map(DeviceKind::forms).copied()
+    }
+
+    /// Returns the forms of the names of this kind of device.
+    #[must_use]
+    pub fn forms(&self) -> &'static [&'static str] {
+        self.kind.forms()
+    }
+
+    /// Returns a description of this kind of device for a list of all kinds.
+    #[must_use]
+    pub fn summary(&self) -> &'static str {
+        self.kind.summary()
     }
 
     /// Returns the name of the kind of device, such as `cuda`.
@@ -176,7 +193,8 @@ mod tests {
         for (i, name) in all.iter().enumerate() {
             assert_eq!(name.to_string().parse::<DeviceName>().unwrap(), *name);
             assert!(all[..i].iter().all(|other| other != name), "{name} is listed twice");
-            assert!(name.kind.forms().contains(&name.kind()) && !name.check().title.is_empty());
+            assert!(name.forms().contains(&name.kind()) && !name.check().title.is_empty());
+            assert!(!name.summary().is_empty());
         }
     }
 }

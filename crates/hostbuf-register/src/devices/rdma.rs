@@ -1,4 +1,6 @@
 //! The kind of device `rdma`: an RDMA device by its name, or the first one.
+//!
+//! Names: RDMA, verbs, ibverbs, libibverbs, ibv_, mlx5.
 
 use super::device::Device;
 use super::kind::{DeviceCheck, DeviceKind, SystemLibrary};
@@ -17,6 +19,10 @@ impl DeviceKind for RdmaKind {
         &["rdma", "rdma:NAME"]
     }
 
+    fn summary(&self) -> &'static str {
+        "an RDMA device, for remote reading and writing"
+    }
+
     fn parse_selector(&self, selector: &str) -> std::result::Result<Option<String>, &'static str> {
         let plain = |b: u8| b.is_ascii_alphanumeric() || b"_-.".contains(&b);
         match !selector.is_empty() && selector.bytes().all(plain) {
@@ -29,6 +35,7 @@ impl DeviceKind for RdmaKind {
         Some(SystemLibrary {
             soname: c"libibverbs.so.1",
             packages: "libibverbs1 and ibverbs-providers (or rdma-core)",
+            headers: "scripts/install-deps rdma",
         })
     }
 
