@@ -46,7 +46,7 @@ impl OtherUser {
             open_to_all(&path);
         }
         other.copy(&hostbuf(), "bin/hostbuf");
-        for object in ["libhostbuf_register.so", "libhostbuf_register_rdma.so"] {
+        for object in ["libhostbuf_register.so", "libhostbuf_register_all.so"] {
             let built = root().join("target/lib/hostbuf").join(object);
             if built.is_file() {
                 other.copy(&built, &format!("lib/hostbuf/{object}"));

@@ -161,7 +161,7 @@ fn the_doctor_tries_to_register() {
     let report: serde_json::Value = serde_json::from_str(&outcome.stdout).expect("JSON");
     let checks = report["checks"].as_array().expect("a list").iter().filter(|c| c["group"] == "registration");
     let names: Vec<&str> = checks.clone().map(|c| c["name"].as_str().expect("a name")).collect();
-    for name in ["page-locking", "libhostbuf_register.so", "libhostbuf_register_rdma.so", "strict monitor"] {
+    for name in ["page-locking", "libhostbuf_register.so", "libhostbuf_register_all.so", "strict monitor"] {
         assert!(names.contains(&name), "{names:?}");
     }
     if can_register() {
@@ -417,7 +417,7 @@ fn without_the_object_one_line_gives_the_build_command() {
         Outcome::of(&mut command)
     };
     one_line(&job("mlock"), 82, &["lib/hostbuf/libhostbuf_register.so", "scripts/install --prefix"]);
-    one_line(&job("rdma"), 82, &["lib/hostbuf/libhostbuf_register_rdma.so", "install-deps rdma"]);
+    one_line(&job("rdma"), 82, &["lib/hostbuf/libhostbuf_register_all.so", "install-deps rdma"]);
     fs::create_dir_all(dir.0.join("lib/hostbuf")).expect("it is new");
     let object = dir.0.join("lib/hostbuf/libhostbuf_register.so");
     fs::write(&object, "no library").expect("it is new");
@@ -431,7 +431,7 @@ fn the_objects_export_the_functions_of_the_header_and_load_after_the_preloaded_o
     if !can_register() || !have("readelf") {
         return;
     }
-    for name in ["libhostbuf_register.so", "libhostbuf_register_rdma.so"] {
+    for name in ["libhostbuf_register.so", "libhostbuf_register_all.so"] {
         let object = root().join("target/lib/hostbuf").join(name);
         if !object.is_file() {
             skip(&format!("{name}: it is not built (scripts/build, with the headers of libibverbs)"));

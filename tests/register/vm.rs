@@ -17,7 +17,7 @@ fn an_rdma_device_passes_the_probe() {
         ["rdma_probe", "repeated_sends"].map(|name| root.join("target/rdma/release").join(name));
     let c = root.join("target/rdma/release/c_rdma");
     let hostbuf = root.join("target/release/hostbuf");
-    let object = root.join("target/lib/hostbuf/libhostbuf_register_rdma.so");
+    let object = root.join("target/lib/hostbuf/libhostbuf_register_all.so");
     if ![&probe, &sends, &hostbuf, &object, &c].iter().all(|file| file.exists()) {
         return skip("RDMA: its programs are not built (scripts/test builds them)");
     }

@@ -23,7 +23,7 @@ pub(crate) fn find(command: &LaunchCommand, given: Option<&Path>) -> Result<Agen
     }
     if engine.agent() == AgentKind::Command {
         let path = absolute(&std::env::current_exe().unwrap_or_default())?;
-        return Ok(AgentProgram { path, under_srun: None });
+        return Ok(AgentProgram { path, managed_start: None });
     }
     let flavours = flavours(command);
     if let Some(found) = installed(&flavours) {
@@ -48,9 +48,7 @@ pub(crate) fn flavours(command: &LaunchCommand) -> Vec<String> {
     match command.engine.agent() {
         AgentKind::Command => Vec::new(),
         AgentKind::OwnMpi => command.release.flavour.iter().cloned().collect(),
-        AgentKind::AnyMpi => {
-            engines::ALL.iter().flat_map(|engine| engine.flavours()).map(|&f| f.to_owned()).collect()
-        }
+        AgentKind::AnyMpi => engines::flavours().map(str::to_owned).collect(),
     }
 }
 
@@ -75,7 +73,7 @@ fn program(path: PathBuf) -> AgentProgram {
     let mut mpis = engines::ALL.iter().filter(|engine| !engine.flavours().is_empty());
     let first = mpis.clone().next();
     let mpi = mpis.find(|engine| name.contains(engine.option())).or(first);
-    AgentProgram { path, under_srun: mpi.and_then(|engine| engine.under_srun()) }
+    AgentProgram { path, managed_start: mpi.and_then(|engine| engine.managed_start()) }
 }
 
 fn absolute(path: &Path) -> Result<PathBuf> {
@@ -88,11 +86,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn srun_starts_an_agent_with_the_protocol_of_its_mpi() {
+    fn a_resource_manager_starts_an_agent_with_the_protocol_of_its_mpi() {
         for (path, protocol) in
             [("/x/hostbuf-agent-mpich4", "pmi2"), ("/x/hostbuf-agent-openmpi5", "pmix"), ("/x/agent", "pmix")]
         {
-            assert_eq!(program(path.into()).under_srun.map(|srun| srun.protocol), Some(protocol), "{path}");
+            assert_eq!(
+                program(path.into()).managed_start.map(|start| start.protocol),
+                Some(protocol),
+                "{path}"
+            );
         }
     }
 }

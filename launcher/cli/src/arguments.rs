@@ -7,7 +7,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use hostbuf::segment::check_all;
 use hostbuf::{BufferOptions, Bytes, Error, Pages, Result};
 
-use hostbuf::register::DeviceList;
+use hostbuf::register::{DeviceList, DeviceName};
 
 /// The requested buffers of a job.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -105,14 +105,23 @@ impl StartArguments {
 /// The registrations that are made before `main`.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct RegisterArguments {
-    /// Register every buffer before main, with devices separated by commas: cuda, cuda:1, rdma,
-    /// rdma:mlx5_0 (for reading and writing), mlock (locks the pages; for reading). A device
-    /// followed by :optional may be missing
-    #[arg(long, value_name = "DEVICES", value_hint = ValueHint::Other, value_parser = |text: &str| text.parse::<DeviceList>())]
+    #[arg(long, help = register_help(), value_name = "DEVICES", value_hint = ValueHint::Other, value_parser = |text: &str| text.parse::<DeviceList>())]
     pub(crate) register: Option<DeviceList>,
     /// Register in the first rank of each host, or in all ranks
     #[arg(long, value_name = "WHO", value_enum, default_value_t, requires = "register")]
     pub(crate) register_ranks: RegisterRanks,
+}
+
+/// Returns the help text of `--register`, with the devices of the list.
+fn register_help() -> String {
+    let devices: Vec<String> = DeviceName::all()
+        .map(|device| format!("{} ({})", device.forms().join(" or "), device.summary()))
+        .collect();
+    format!(
+        "Register every buffer before main, with devices separated by commas: {}. A device followed by :optional may \
+         be missing",
+        devices.join(", ")
+    )
 }
 
 /// The ranks of a host that register.

@@ -1,15 +1,15 @@
 //! The object for `--register` as a file.
 //!
-//! There are two objects: one for page-locking and GPUs, and one that supports RDMA too and needs
-//! libibverbs on every host. scripts/build builds them, and an installation has them in
-//! `lib/hostbuf/` next to `bin/`.
+//! There are two objects: one for the devices that need no library when it is loaded, and one for
+//! all devices, which needs the libraries of all of them on every host. scripts/build builds them,
+//! and an installation has them in `lib/hostbuf/` next to `bin/`.
 
 use std::ffi::CStr;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-use hostbuf::register::{DeviceList, ListedDevice};
+use hostbuf::register::{DeviceList, DeviceName, ListedDevice, SystemLibrary};
 use hostbuf::{Error, Result};
 
 use crate::elf::Elf;
@@ -17,10 +17,10 @@ use crate::installation;
 use crate::preload_file::can_be_named;
 use crate::program::Program;
 
-/// The name of the object for page-locking and GPUs.
+/// The name of the object for the devices that need no library when it is loaded.
 pub(crate) const PLAIN: &str = "libhostbuf_register.so";
-/// The name of the object that supports RDMA too.
-pub(crate) const WITH_RDMA: &str = "libhostbuf_register_rdma.so";
+/// The name of the object for all devices.
+pub(crate) const ALL_DEVICES: &str = "libhostbuf_register_all.so";
 
 /// The object and the devices with which a rank registers.
 pub(crate) struct Preregistration {
@@ -61,7 +61,7 @@ pub(crate) fn find(devices: &DeviceList, program: &Program) -> Result<Option<Pre
 pub(crate) fn check(devices: &DeviceList) -> Result<()> {
     let needed = devices.0.iter().filter(|d| !d.optional);
     let needs_library = needed.filter(|device| needs_library(device)).count() > 0;
-    place(if needs_library { WITH_RDMA } else { PLAIN }).map(drop)
+    place(if needs_library { ALL_DEVICES } else { PLAIN }).map(drop)
 }
 
 /// Returns the object for `devices`, and those of them that are available.
@@ -69,7 +69,7 @@ fn choose(devices: &DeviceList) -> Result<(PathBuf, DeviceList)> {
     if !devices.0.iter().any(needs_library) {
         return Ok((place(PLAIN)?, devices.clone()));
     }
-    let found = place(WITH_RDMA).and_then(|object| {
+    let found = place(ALL_DEVICES).and_then(|object| {
         devices.0.iter().try_for_each(expect_library)?;
         Ok(object)
     });
@@ -84,8 +84,7 @@ fn choose(devices: &DeviceList) -> Result<(PathBuf, DeviceList)> {
     }
 }
 
-/// Returns whether a device needs a library that the object for page-locking and GPUs is not linked
-/// with.
+/// Returns whether a device needs a library that only the object for all devices is linked with.
 fn needs_library(device: &ListedDevice) -> bool {
     device.name.library().is_some()
 }
@@ -105,6 +104,11 @@ fn expect_library(device: &ListedDevice) -> Result<()> {
     }
 }
 
+/// Returns the libraries that the object for all devices needs.
+pub(crate) fn libraries() -> impl Iterator<Item = SystemLibrary> {
+    DeviceName::all().filter_map(|device| device.library())
+}
+
 /// Returns the path of an object: `lib/hostbuf/` next to the `bin/` of this command.
 ///
 /// # Errors
@@ -116,9 +120,10 @@ pub(crate) fn place(name: &str) -> Result<PathBuf> {
     let folder = command.parent().and_then(|bin| bin.parent()).map(|prefix| prefix.join("lib/hostbuf"));
     let path = folder.unwrap_or_default().join(name);
     let command = installation::mend("");
-    let mend = if name == WITH_RDMA {
+    let mend = if name == ALL_DEVICES {
+        let headers = libraries().map(|library| library.headers).collect::<Vec<_>>().join(" and ");
         format!(
-            "`{command}` in hostbuf's sources builds it where libibverbs' headers are (scripts/install-deps rdma)"
+            "`{command}` in hostbuf's sources builds it where the headers of its libraries are ({headers})"
         )
     } else {
         format!("`{command}` in hostbuf's sources builds it")

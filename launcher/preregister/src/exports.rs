@@ -63,7 +63,7 @@ fn in_range(address: usize, length: usize, act: fn(Span) -> bool) -> c_int {
 }
 
 /// Checks for each kind of device whether this host can register memory with it. Writes one line
-/// each to `text`: `mlock`, `cuda` or `rdma`, a blank, `ready` or `missing`, a blank, and the
+/// each to `text`: the name of the kind, a blank, `ready` or `missing`, a blank, and the
 /// description or the reason. The text is truncated to `room` bytes. Returns its length.
 ///
 /// # Safety

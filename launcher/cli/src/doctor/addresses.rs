@@ -10,6 +10,7 @@ use hostbuf_protocol::candidates::{SEARCH_FROM, TOP};
 use nix::sys::resource::{Resource, getrlimit};
 
 use super::kernel_text::{knob, reason};
+use crate::engines;
 use crate::finding::{Finding, Mark};
 
 /// The windows in which the ranks look for a common address first, and the programs that can use
@@ -124,8 +125,8 @@ fn address_space(size: Option<u64>) -> Finding {
     if hard == libc::RLIM_INFINITY {
         line.mend("ulimit -v unlimited")
     } else {
-        line.mend("/etc/security/limits.conf: * - as unlimited")
-            .mend("slurm.conf: VSizeFactor=0, PropagateResourceLimitsExcept=AS")
+        let line = line.mend("/etc/security/limits.conf: * - as unlimited");
+        engines::limit_remedies(Resource::RLIMIT_AS).fold(line, Finding::mend)
     }
 }
 

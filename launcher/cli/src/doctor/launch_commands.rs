@@ -1,4 +1,4 @@
-//! The launch commands of MPIs and of Slurm on this host, and their agents.
+//! The launch commands of the engines on this host, and their agents.
 
 use std::path::{Path, PathBuf};
 
@@ -7,15 +7,15 @@ use crate::engines::{self, LaunchCommand, Release};
 use crate::finding::Finding;
 use crate::{agent_program, installation, search_path};
 
-/// Launch commands that `hostbuf run` does not use: the name, a mark in the output of `--version`,
-/// and the word in front of the version.
-const UNSUPPORTED: &[(&str, &str, &str)] = &[("Intel MPI", "Intel(R) MPI", "Version")];
-
 /// Checks the launch commands in PATH, and then what each engine checks.
 pub fn lines() -> Vec<Finding> {
     let mut findings: Vec<Finding> = found().iter().map(finding).collect();
     if findings.is_empty() {
-        let says = "no mpirun, mpiexec or srun in PATH: jobs of this host alone (--launcher local)";
+        let others = engines::without_mpirun_commands();
+        let names: Vec<&str> = engines::COMMON_COMMANDS.iter().copied().chain(others).collect();
+        let (last, first) = names.split_last().expect("there are launch commands");
+        let says =
+            format!("no {} or {last} in PATH: jobs of this host alone (--launcher local)", first.join(", "));
         let mut packages = engines::ALL.iter().filter_map(|engine| engine.package());
         let first = packages.next().unwrap_or_default();
         let others = packages.map(|other| format!(" (or {other})")).collect::<String>();
@@ -86,7 +86,7 @@ fn identify(path: &Path, version: &str) -> Result<Owner, String> {
             return Ok(Owner::Engine(LaunchCommand { engine, path: path.to_owned(), release }));
         }
     }
-    if let Some((name, _, word)) = UNSUPPORTED.iter().find(|(_, mark, _)| version.contains(mark)) {
+    if let Some((name, _, word)) = engines::UNSUPPORTED.iter().find(|(_, mark, _)| version.contains(mark)) {
         let number = version.split_once(word).and_then(|(_, rest)| rest.split_whitespace().next());
         return Ok(Owner::Unsupported(Release::new(name, number.unwrap_or_default().into(), None)));
     }

@@ -6,6 +6,7 @@ use hostbuf::Bytes;
 use hostbuf_os::memlock;
 use nix::sys::resource::{Resource, getrlimit};
 
+use crate::engines;
 use crate::finding::Finding;
 
 pub fn lines(size: Option<u64>) -> Vec<Finding> {
@@ -32,15 +33,16 @@ fn memlock() -> Finding {
         let says = format!("{}, which does not bind this process (it has CAP_IPC_LOCK)", amount(soft));
         return figures(Finding::ok(NAME, says));
     }
-    let use_of = "registering with a network card and mmap-flags with MAP_LOCKED count against it; buffers without these, and CUDA, do not";
+    let use_of = "registering with a network card and mmap-flags with MAP_LOCKED count against it; other buffers, and GPUs, do not";
     let says = format!("{} for each user: {use_of}", amount(soft));
     let line =
-        if super::devices::has_rdma() { Finding::lacks(NAME, says) } else { Finding::note(NAME, says) };
+        if super::devices::lock_memory() { Finding::lacks(NAME, says) } else { Finding::note(NAME, says) };
     let line = if hard == libc::RLIM_INFINITY {
         line.mend("ulimit -l unlimited")
     } else {
-        line.mend("/etc/security/limits.conf: * - memlock unlimited (and log in again)")
-            .mend("slurm.conf: PropagateResourceLimitsExcept=MEMLOCK, and LimitMEMLOCK=infinity in slurmd.service")
+        let line = line.mend("/etc/security/limits.conf: * - memlock unlimited (and log in again)");
+        engines::limit_remedies(Resource::RLIMIT_MEMLOCK)
+            .fold(line, Finding::mend)
             .mend("containers: --ulimit memlock=-1")
     };
     figures(line)

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hostbuf::register::{Access, DeviceName, MonitorMode, Probe, Registration, Span};
+use hostbuf::register::{Access, DeviceName, MonitorMode, Probe, Registration, Span, SystemLibrary};
 
 use super::child;
 use crate::finding::{Finding, Mark};
@@ -20,7 +20,7 @@ const TRIED: usize = 64 << 10;
 pub fn lines() -> Vec<Finding> {
     let mut lines: Vec<Finding> =
         DeviceName::all().filter(DeviceName::is_built).filter_map(|name| device(&name)).collect();
-    lines.extend([object(register_file::PLAIN), object(register_file::WITH_RDMA), monitor()]);
+    lines.extend([object(register_file::PLAIN), object(register_file::ALL_DEVICES), monitor()]);
     lines
 }
 
@@ -83,13 +83,17 @@ fn outcome(name: &str, tried: Result<String, String>) -> Finding {
 /// Checks that the object for `--register` exists and loads, and reports its probe of each kind of
 /// device.
 fn object(name: &str) -> Finding {
-    let with_rdma = name == register_file::WITH_RDMA;
+    let libraries: Vec<SystemLibrary> =
+        if name == register_file::ALL_DEVICES { register_file::libraries().collect() } else { Vec::new() };
     let path = match register_file::place(name) {
         Ok(path) => path,
         Err(error) => {
             let line = Finding::note(name, format!("hostbuf run {error}"));
-            let line = if with_rdma { line.mend("scripts/install-deps rdma") } else { line };
-            return line.mend(installation::mend(""));
+            return libraries
+                .iter()
+                .map(|library| library.headers)
+                .fold(line, Finding::mend)
+                .mend(installation::mend(""));
         }
     };
     let asked = preload_file::path()
@@ -99,11 +103,11 @@ fn object(name: &str) -> Finding {
         Ok(answers) if !answers.starts_with("does not load") => answers,
         Ok(why) | Err(why) => {
             let line = Finding::lacks(name, why);
-            return if with_rdma {
-                line.mend("apt-get install libibverbs1 ibverbs-providers")
-            } else {
-                line.mend(installation::mend(""))
-            };
+            if libraries.is_empty() {
+                return line.mend(installation::mend(""));
+            }
+            let packages = libraries.iter().map(|library| format!("install {}", library.packages));
+            return packages.fold(line, Finding::mend);
         }
     };
     let kinds: Vec<[&str; 3]> = answers.lines().filter_map(parts).collect();

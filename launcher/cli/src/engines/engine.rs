@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use hostbuf::Result;
 use hostbuf_os::process;
+use nix::sys::resource::Resource;
 
 use super::place::Place;
-use super::plan::{LaunchPlan, LaunchRequest, UnderSrun};
+use super::plan::{LaunchPlan, LaunchRequest, ManagedStart};
 use super::release::Release;
 use crate::finding::Finding;
 
@@ -112,8 +113,8 @@ pub(crate) trait Engine: Send + Sync {
         &[]
     }
 
-    /// Returns the way in which srun starts programs of this MPI.
-    fn under_srun(&self) -> Option<UnderSrun> {
+    /// Returns the way in which a resource manager's launch command starts programs of this MPI.
+    fn managed_start(&self) -> Option<ManagedStart> {
         None
     }
 
@@ -148,9 +149,20 @@ pub(crate) trait Engine: Send + Sync {
         &[]
     }
 
+    /// Returns the variable that is set inside an allocation of the engine, for the manual.
+    fn allocation_variable(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Returns the setting of the engine that raises a limit of its ranks.
+    fn limit_remedy(&self, limit: Resource) -> Option<&'static str> {
+        let _ = limit;
+        None
+    }
+
     /// Returns why the engine cannot start ranks on several hosts. `automatic` is true if the user
     /// has not chosen the engine.
-    fn limited_to_one_host(&self, automatic: bool) -> Option<&'static str> {
+    fn limited_to_one_host(&self, automatic: bool) -> Option<String> {
         let _ = automatic;
         None
     }
@@ -174,6 +186,11 @@ pub(crate) trait Engine: Send + Sync {
     /// `mpiexec`.
     fn daemons(&self) -> &'static [&'static str] {
         &[]
+    }
+
+    /// Returns the variable with the number of a rank, for the manual.
+    fn rank_variable(&self) -> Option<&'static str> {
+        None
     }
 
     // Its failures.

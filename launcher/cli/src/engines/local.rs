@@ -1,4 +1,6 @@
 //! The engine `local`: the launcher itself starts the ranks, on this host only, without an MPI.
+//!
+//! Names: LocalEngine.
 
 use std::time::Duration;
 
@@ -42,11 +44,14 @@ impl Engine for LocalEngine {
         AgentKind::Command
     }
 
-    fn limited_to_one_host(&self, automatic: bool) -> Option<&'static str> {
+    fn limited_to_one_host(&self, automatic: bool) -> Option<String> {
         Some(if automatic {
-            "no mpirun in PATH and no Slurm allocation. Install an MPI, or name its mpirun with --mpirun"
+            let managers = super::ALL.iter().filter(|engine| engine.allocation_variable().is_some());
+            let allocations: String =
+                managers.map(|engine| format!(" and no {} allocation", engine.name())).collect();
+            format!("no mpirun in PATH{allocations}. Install an MPI, or name its mpirun with --mpirun")
         } else {
-            "--launcher local starts ranks here only. Leave out --launcher or the other hosts"
+            "--launcher local starts ranks here only. Leave out --launcher or the other hosts".into()
         })
     }
 

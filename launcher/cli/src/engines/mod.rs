@@ -10,6 +10,8 @@ mod plan;
 mod release;
 mod slurm;
 
+use nix::sys::resource::Resource;
+
 pub(crate) use engine::{AgentKind, Engine, LaunchCommand};
 pub(crate) use place::Place;
 pub(crate) use plan::{AgentProgram, AppContext, Invocation, LaunchPlan, LaunchRequest};
@@ -22,5 +24,25 @@ pub(crate) use release::Release;
 pub(crate) const ALL: &[&dyn Engine] =
     &[&local::LocalEngine, &openmpi::OpenMpi, &mpich::Mpich, &slurm::Slurm];
 
+/// The launch commands in PATH that no engine uses: the name, a mark in the output of `--version`,
+/// and the word in front of the version.
+pub(crate) const UNSUPPORTED: &[(&str, &str, &str)] = &[("Intel MPI", "Intel(R) MPI", "Version")];
+
 /// The names of the launch commands of every MPI.
 pub(crate) const COMMON_COMMANDS: &[&str] = &["mpirun", "mpiexec"];
+
+/// Returns the names of the launch commands of the engines that need no mpirun.
+pub(crate) fn without_mpirun_commands() -> impl Iterator<Item = &'static str> {
+    let engines = ALL.iter().filter(|engine| engine.without_mpirun().is_some());
+    engines.flat_map(|engine| engine.commands()).copied()
+}
+
+/// Returns the settings of all engines that raise a limit of their ranks.
+pub(crate) fn limit_remedies(limit: Resource) -> impl Iterator<Item = &'static str> {
+    ALL.iter().filter_map(move |engine| engine.limit_remedy(limit))
+}
+
+/// Returns the flavours of all agents.
+pub(crate) fn flavours() -> impl Iterator<Item = &'static str> {
+    ALL.iter().flat_map(|engine| engine.flavours()).copied()
+}

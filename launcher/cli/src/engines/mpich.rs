@@ -1,16 +1,21 @@
 //! MPICH and its relatives: mpiexec of the process manager Hydra.
+//!
+//! Names: MPICH, Hydra, MVAPICH, PMI_, MPI_LOCALRANKID, MPI_LOCALNRANKS.
 
 use hostbuf::Result;
 use hostbuf_os::process;
 
 use super::engine::{Engine, HOST, HOSTFILE, RANKS_OF_HOSTS, Replacement};
 use super::place::Place;
-use super::plan::{Invocation, LaunchPlan, LaunchRequest, UnderSrun};
+use super::plan::{Invocation, LaunchPlan, LaunchRequest, ManagedStart};
 use super::release::Release;
 use crate::hosts;
 
 /// The engine MPICH.
 pub(crate) struct Mpich;
+
+/// The variable with the number of a rank.
+const RANK: &str = "PMI_RANK";
 
 /// Hydra's process above the ranks of a host.
 const PROXY: &str = "hydra_pmi_proxy";
@@ -61,8 +66,8 @@ impl Engine for Mpich {
         &["mpich4", "mpich5"]
     }
 
-    fn under_srun(&self) -> Option<UnderSrun> {
-        Some(UnderSrun { protocol: "pmi2", variables: &[] })
+    fn managed_start(&self) -> Option<ManagedStart> {
+        Some(ManagedStart { protocol: "pmi2", variables: &[] })
     }
 
     fn replacements(&self) -> &'static [Replacement] {
@@ -128,14 +133,18 @@ impl Engine for Mpich {
     }
 
     fn place(&self, variable: &dyn Fn(&str) -> Option<String>) -> Option<Place> {
-        const VARIABLES: [&str; 4] = ["PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"];
+        const VARIABLES: [&str; 4] = [RANK, "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"];
         Place::from_variables(variable, VARIABLES)
+    }
+
+    fn rank_variable(&self) -> Option<&'static str> {
+        Some(RANK)
     }
 
     /// Returns the proxy's process as the job's key. Hydra gives its ranks no name for the job, but
     /// all ranks of a host have one proxy as their ancestor.
     fn job_key(&self) -> Option<String> {
-        std::env::var_os("PMI_RANK")?;
+        std::env::var_os(RANK)?;
         let mut pid = nix::unistd::getppid().as_raw();
         while pid > 1 {
             if process::name(pid).starts_with(PROXY) {

@@ -1,15 +1,21 @@
 //! Open MPI: mpirun of the series 4.1 (ORTE) and 5 (PRRTE).
+//!
+//! Names: Open MPI, openmpi, open-mpi, OMPI, ORTE, orterun, orted, PRTE, PRRTE,
+//! prterun, prted, PMIX_.
 
 use hostbuf::Result;
 
 use super::engine::{Engine, HOST, HOSTFILE, RANKS_OF_HOSTS, Replacement};
 use super::place::Place;
-use super::plan::{Invocation, LaunchPlan, LaunchRequest, UnderSrun};
+use super::plan::{Invocation, LaunchPlan, LaunchRequest, ManagedStart};
 use super::release::Release;
 use crate::hosts;
 
 /// The engine Open MPI.
 pub(crate) struct OpenMpi;
+
+/// The variable with the number of a rank.
+const RANK: &str = "OMPI_COMM_WORLD_RANK";
 
 impl OpenMpi {
     fn release(&self, version: &str) -> Release {
@@ -61,8 +67,8 @@ impl Engine for OpenMpi {
     /// Selects UCX on all networks. Under srun, Open MPI's own transport (ob1) sometimes crashes
     /// when a message reaches a rank that is still in MPI_Init (4.1: 1 to 7 of 100 jobs); UCX does
     /// not.
-    fn under_srun(&self) -> Option<UnderSrun> {
-        Some(UnderSrun {
+    fn managed_start(&self) -> Option<ManagedStart> {
+        Some(ManagedStart {
             protocol: "pmix",
             variables: &[("OMPI_MCA_pml_ucx_tls", "any"), ("OMPI_MCA_pml_ucx_devices", "any")],
         })
@@ -136,13 +142,13 @@ impl Engine for OpenMpi {
     }
 
     fn place(&self, variable: &dyn Fn(&str) -> Option<String>) -> Option<Place> {
-        const VARIABLES: [&str; 4] = [
-            "OMPI_COMM_WORLD_RANK",
-            "OMPI_COMM_WORLD_SIZE",
-            "OMPI_COMM_WORLD_LOCAL_RANK",
-            "OMPI_COMM_WORLD_LOCAL_SIZE",
-        ];
+        const VARIABLES: [&str; 4] =
+            [RANK, "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"];
         Place::from_variables(variable, VARIABLES)
+    }
+
+    fn rank_variable(&self) -> Option<&'static str> {
+        Some(RANK)
     }
 
     fn job_key(&self) -> Option<String> {

@@ -12,10 +12,10 @@ pub(crate) struct AppContext {
     pub(crate) command: Vec<OsString>,
 }
 
-/// The way in which srun starts the programs of an MPI.
+/// The way in which a resource manager's own launch command starts the programs of an MPI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct UnderSrun {
-    /// The value of srun's option `--mpi`.
+pub(crate) struct ManagedStart {
+    /// The protocol by which the processes find each other, such as `pmix`.
     pub(crate) protocol: &'static str,
     /// Variables that the agents get unless the user has set them.
     pub(crate) variables: &'static [(&'static str, &'static str)],
@@ -25,8 +25,8 @@ pub(crate) struct UnderSrun {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AgentProgram {
     pub(crate) path: PathBuf,
-    /// The way in which srun starts the agent.
-    pub(crate) under_srun: Option<UnderSrun>,
+    /// The way in which a resource manager starts the agent.
+    pub(crate) managed_start: Option<ManagedStart>,
 }
 
 /// The request from which an engine makes the command lines of a job.

@@ -2,6 +2,7 @@
 //! line, so that they list exactly its options. `hostbuf manual PREFIX` writes them, and
 //! scripts/install calls it.
 
+mod names;
 mod page;
 
 use std::fs;
@@ -41,12 +42,15 @@ pub(crate) fn write(command: &Command, prefix: &Path, date: &str) -> Result<()> 
         let made = path.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::write(&path, text));
         made.map_err(|source| Error::Os { doing: format!("writing {}", path.display()), source })
     };
-    file("share/man/man1/hostbuf.1", page::page(&command, COMMAND, date).as_bytes())?;
+    file("share/man/man1/hostbuf.1", page::page(&command, &names::insert(COMMAND), date).as_bytes())?;
     for (name, sections) in SECTIONS {
         let verb = command.find_subcommand(name).expect("for_people has it");
-        file(&format!("share/man/man1/hostbuf-{name}.1"), page::page(verb, sections, date).as_bytes())?;
+        file(
+            &format!("share/man/man1/hostbuf-{name}.1"),
+            page::page(verb, &names::insert(sections), date).as_bytes(),
+        )?;
     }
-    file("share/man/man3/hostbuf.3", (page::title("hostbuf", 3, date) + LIBRARY).as_bytes())?;
+    file("share/man/man3/hostbuf.3", (page::title("hostbuf", 3, date) + &names::insert(LIBRARY)).as_bytes())?;
     for (shell, place) in COMPLETIONS {
         let mut text = Vec::new();
         clap_complete::generate(shell, &mut command.clone(), "hostbuf", &mut text);

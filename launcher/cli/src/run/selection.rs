@@ -24,8 +24,11 @@ pub(super) const AUTO: &str = "auto";
 impl EngineChoice {
     /// Returns the parser of `--launcher`.
     pub(super) fn parser() -> impl TypedValueParser<Value = EngineChoice> {
-        let auto = "Use the mpirun of the MPI to which the program is linked, else the first mpirun in PATH, else srun in an \
-                    allocation, else local";
+        let others = engines::without_mpirun_commands().collect::<Vec<_>>().join(" or ");
+        let auto = format!(
+            "Use the mpirun of the MPI to which the program is linked, else the first mpirun in PATH, else {others} in an \
+             allocation, else local"
+        );
         let named = engines::ALL.iter().map(|engine| PossibleValue::new(engine.option()).help(engine.help()));
         let values = [PossibleValue::new(AUTO).help(auto)].into_iter().chain(named);
         PossibleValuesParser::new(values).map(|text| {

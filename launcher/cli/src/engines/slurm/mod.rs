@@ -1,14 +1,17 @@
 //! Slurm: srun inside an allocation.
+//!
+//! Names: Slurm, slurmd, slurmstepd, srun, salloc, sbatch, scontrol.
 
 mod accounting;
 
 use std::ffi::OsString;
 
 use hostbuf::Result;
+use nix::sys::resource::Resource;
 
 use super::engine::{AgentKind, Engine, HOST, LaunchCommand, Query, RANKS_OF_HOSTS, Replacement};
 use super::place::Place;
-use super::plan::{Invocation, LaunchPlan, LaunchRequest, UnderSrun};
+use super::plan::{Invocation, LaunchPlan, LaunchRequest, ManagedStart};
 use super::release::Release;
 use crate::finding::Finding;
 use crate::hosts;
@@ -19,6 +22,8 @@ pub(crate) struct Slurm;
 
 /// The variable that Slurm sets inside an allocation.
 const JOB: &str = "SLURM_JOB_ID";
+/// The variable with the number of a rank.
+const RANK: &str = "SLURM_PROCID";
 
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
@@ -107,8 +112,8 @@ impl Engine for Slurm {
             0 => request.allocated_hosts.unwrap_or("1").to_owned(),
             count => count.to_string(),
         };
-        let UnderSrun { protocol, variables } =
-            request.agent.under_srun.unwrap_or(UnderSrun { protocol: "none", variables: &[] });
+        let ManagedStart { protocol, variables } =
+            request.agent.managed_start.unwrap_or(ManagedStart { protocol: "none", variables: &[] });
         let agents = Invocation::new(srun).words(["--overlap", "--quiet", "--kill-on-bad-exit=1"]);
         let mut agents = on_hosts(agents.words(request.agent_options))
             .words(["-N", &count, "-n", &count, "--ntasks-per-node=1", "--cpu-bind=none", "--input=none"])
@@ -143,15 +148,33 @@ impl Engine for Slurm {
         if std::env::var_os(JOB).is_some() { &[("SLURM_OVERLAP", "1")] } else { &[] }
     }
 
+    fn allocation_variable(&self) -> Option<&'static str> {
+        Some(JOB)
+    }
+
+    fn limit_remedy(&self, limit: Resource) -> Option<&'static str> {
+        match limit {
+            Resource::RLIMIT_MEMLOCK => Some(
+                "slurm.conf: PropagateResourceLimitsExcept=MEMLOCK, and LimitMEMLOCK=infinity in slurmd.service",
+            ),
+            Resource::RLIMIT_AS => Some("slurm.conf: VSizeFactor=0, PropagateResourceLimitsExcept=AS"),
+            _ => None,
+        }
+    }
+
     fn place(&self, variable: &dyn Fn(&str) -> Option<String>) -> Option<Place> {
         let number = |name: &str| variable(name)?.parse().ok();
         let tasks = variable("SLURM_STEP_TASKS_PER_NODE").or_else(|| variable("SLURM_TASKS_PER_NODE"))?;
         Some(Place {
-            rank: number("SLURM_PROCID")?,
+            rank: number(RANK)?,
             size: number("SLURM_STEP_NUM_TASKS").or_else(|| number("SLURM_NTASKS")).unwrap_or(0),
             local_rank: number("SLURM_LOCALID")?,
             local_size: tasks_of(&tasks, number("SLURM_NODEID")?)?,
         })
+    }
+
+    fn rank_variable(&self) -> Option<&'static str> {
+        Some(RANK)
     }
 
     fn job_key(&self) -> Option<String> {

@@ -1,39 +1,15 @@
-//! GPUs and RDMA devices. Their libraries are loaded at run time, so a missing one is only
-//! reported.
+//! GPUs and their driver. Its library is loaded at run time, so a missing one is only reported.
 
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
-use std::fs;
 use std::time::Duration;
 
-use super::child;
-use super::kernel_text::knob;
+use super::HostDevices;
+use super::library::Library;
+use crate::doctor::child;
+use crate::doctor::kernel_text::knob;
 use crate::finding::Finding;
-
-pub fn lines() -> Vec<Finding> {
-    let mut lines = vec![cuda()];
-    lines.extend(rdma());
-    lines
-}
-
-/// A loaded library, which stays loaded until the process ends.
-struct Library(*mut c_void);
-
-impl Library {
-    fn open(name: &CStr) -> Option<Library> {
-        // SAFETY: loads a library by its name; its constructors run, which is why this is done in a
-        // child.
-        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-        (!handle.is_null()).then_some(Library(handle))
-    }
-
-    fn symbol(&self, name: &CStr) -> Option<*mut c_void> {
-        // SAFETY: the handle is never closed.
-        let found = unsafe { libc::dlsym(self.0, name.as_ptr()) };
-        (!found.is_null()).then_some(found)
-    }
-}
 
 /// Queries the CUDA driver. Returns `absent`, `error WHERE NUMBER TEXT`, or `ok VERSION DEVICES`.
 fn ask_driver() -> String {
@@ -78,10 +54,15 @@ fn describe(library: &Library, error: c_int) -> String {
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
-fn cuda() -> Finding {
-    let asked = child::ask(Duration::from_secs(60), ask_driver);
-    let driver = knob("/proc/driver/nvidia/version").and_then(|t| driver_version(&t));
-    cuda_line(asked, driver.as_deref())
+/// The GPUs.
+pub(super) struct Gpus;
+
+impl HostDevices for Gpus {
+    fn findings(&self) -> Vec<Finding> {
+        let asked = child::ask(Duration::from_secs(60), ask_driver);
+        let driver = knob("/proc/driver/nvidia/version").and_then(|t| driver_version(&t));
+        vec![cuda_line(asked, driver.as_deref())]
+    }
 }
 
 fn cuda_line(asked: Result<String, String>, driver: Option<&str>) -> Finding {
@@ -135,67 +116,6 @@ fn cuda_version(number: u32) -> String {
 fn driver_version(text: &str) -> Option<String> {
     let is_version = |w: &&str| w.contains('.') && w.chars().all(|c| c.is_ascii_digit() || c == '.');
     text.lines().next()?.split_whitespace().find(is_version).map(str::to_owned)
-}
-
-const CARDS: &str = "/sys/class/infiniband";
-
-/// Returns whether there is an RDMA device.
-pub fn has_rdma() -> bool {
-    !cards().is_empty()
-}
-
-fn cards() -> Vec<String> {
-    let entries = fs::read_dir(CARDS).into_iter().flatten().flatten();
-    let mut names: Vec<String> = entries.filter_map(|e| e.file_name().into_string().ok()).collect();
-    names.sort();
-    names
-}
-
-fn rdma() -> Vec<Finding> {
-    const LIBRARY: &str = "libibverbs";
-    let cards = cards();
-    if cards.is_empty() {
-        return vec![Finding::ok("RDMA", "no network card for it here, and none is needed")];
-    }
-    let mut lines: Vec<Finding> = cards.iter().map(|name| card(name)).collect();
-    let loaded = child::ask(Duration::from_secs(20), || match Library::open(c"libibverbs.so.1") {
-        Some(_) => "yes".into(),
-        None => "no".into(),
-    });
-    lines.push(match loaded.as_deref() {
-        Ok("yes") => Finding::ok(LIBRARY, "libibverbs.so.1 loads"),
-        Ok(_) => Finding::lacks(LIBRARY, "libibverbs.so.1 is not found: the cards cannot be used")
-            .mend("apt-get install libibverbs1 ibverbs-providers"),
-        Err(why) => Finding::lacks(LIBRARY, format!("loading libibverbs.so.1: {why}")),
-    });
-    lines
-}
-
-/// Reports an RDMA device and its ports from the files in sysfs.
-fn card(name: &str) -> Finding {
-    let folder = format!("{CARDS}/{name}/ports");
-    let entries = fs::read_dir(&folder).into_iter().flatten().flatten();
-    let mut ports: Vec<String> = entries.filter_map(|e| e.file_name().into_string().ok()).collect();
-    ports.sort();
-    let read =
-        |port: &str, what: &str| knob(&format!("{folder}/{port}/{what}")).unwrap_or_else(|| "?".into());
-    let active = ports.iter().any(|p| read(p, "state").contains("ACTIVE"));
-    let each: Vec<String> = ports
-        .iter()
-        .map(|p| {
-            let state = read(p, "state");
-            let state = state.split_once(": ").map_or(&*state, |(_, name)| name).to_lowercase();
-            format!("port {p} {state}, {}, {}", read(p, "link_layer"), read(p, "rate"))
-        })
-        .collect();
-    let name = format!("RDMA {name}");
-    let line = if active {
-        Finding::ok(name, each.join("; "))
-    } else {
-        let line = Finding::note(name, format!("no active port ({})", each.join("; ")));
-        line.mend("rdma link, and ip link set DEVICE up (RoCE) or a subnet manager (InfiniBand)")
-    };
-    line.value("ports", each)
 }
 
 #[cfg(test)]
