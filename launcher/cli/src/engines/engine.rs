@@ -160,10 +160,10 @@ pub(crate) trait Engine: Send + Sync {
         None
     }
 
-    /// Returns why the engine cannot start ranks on several hosts. `automatic` is true if the user
-    /// has not chosen the engine.
-    fn limited_to_one_host(&self, automatic: bool) -> Option<String> {
-        let _ = automatic;
+    /// Returns why the engine cannot start ranks on several hosts. `missing` states what was not
+    /// found if the user has not chosen the engine.
+    fn limited_to_one_host(&self, missing: Option<&str>) -> Option<String> {
+        let _ = missing;
         None
     }
 

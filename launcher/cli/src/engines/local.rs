@@ -44,14 +44,10 @@ impl Engine for LocalEngine {
         AgentKind::Command
     }
 
-    fn limited_to_one_host(&self, automatic: bool) -> Option<String> {
-        Some(if automatic {
-            let managers = super::ALL.iter().filter(|engine| engine.allocation_variable().is_some());
-            let allocations: String =
-                managers.map(|engine| format!(" and no {} allocation", engine.name())).collect();
-            format!("no mpirun in PATH{allocations}. Install an MPI, or name its mpirun with --mpirun")
-        } else {
-            "--launcher local starts ranks here only. Leave out --launcher or the other hosts".into()
+    fn limited_to_one_host(&self, missing: Option<&str>) -> Option<String> {
+        Some(match missing {
+            Some(missing) => format!("{missing}. Install an MPI, or name its mpirun with --mpirun"),
+            None => "--launcher local starts ranks here only. Leave out --launcher or the other hosts".into(),
         })
     }
 

@@ -46,3 +46,11 @@ pub(crate) fn limit_remedies(limit: Resource) -> impl Iterator<Item = &'static s
 pub(crate) fn flavours() -> impl Iterator<Item = &'static str> {
     ALL.iter().flat_map(|engine| engine.flavours()).copied()
 }
+
+/// Returns what is missing if no engine can start ranks on several hosts: a clause for a message.
+pub(crate) fn missing_for_several_hosts() -> String {
+    let managers = ALL.iter().filter(|engine| engine.allocation_variable().is_some());
+    let allocations: String =
+        managers.map(|engine| format!(" and no {} allocation", engine.name())).collect();
+    format!("no mpirun in PATH{allocations}")
+}

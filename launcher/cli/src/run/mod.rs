@@ -23,7 +23,7 @@ use hostbuf_os::process;
 
 use crate::arguments::{BufferArguments, RegisterArguments, StartArguments};
 use crate::program::Program;
-use crate::{agent_program, hosts, register_file};
+use crate::{agent_program, engines, hosts, register_file};
 use hostbuf_agent::report::end;
 use hostbuf_agent::spec::Spec;
 use plan::{EngineOptions, RequestedSize};
@@ -110,7 +110,8 @@ fn start(arguments: RunArguments) -> Result<u8, JobError> {
     let command = selection::find(arguments.launcher, arguments.mpirun.as_deref(), &needed)?;
     let engine = command.engine;
     let automatic = arguments.launcher == EngineChoice::Auto;
-    if let Some(why) = engine.limited_to_one_host(automatic)
+    let missing = automatic.then(engines::missing_for_several_hosts);
+    if let Some(why) = engine.limited_to_one_host(missing.as_deref())
         && hosts.iter().any(|host| !is_here(&host.name))
     {
         return Err(JobError::new(ErrorClass::Unsupported, format!("cannot run on several hosts: {why}")));

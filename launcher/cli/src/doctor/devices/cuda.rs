@@ -5,7 +5,7 @@
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::time::Duration;
 
-use super::HostDevices;
+use super::host_devices::HostDevices;
 use super::library::Library;
 use crate::doctor::child;
 use crate::doctor::kernel_text::knob;

@@ -2,22 +2,12 @@
 //! of [`DeviceName::check`](hostbuf::register::DeviceName::check) has a file of its own.
 
 mod cuda;
+mod host_devices;
 mod library;
 mod rdma;
 
 use crate::finding::Finding;
-
-/// The devices of one kind on this host.
-trait HostDevices: Sync {
-    /// Checks the devices, their driver and their library.
-    fn findings(&self) -> Vec<Finding>;
-
-    /// Returns whether there are such devices here whose registrations count against the limit on
-    /// locked memory.
-    fn lock_memory(&self) -> bool {
-        false
-    }
-}
+use host_devices::HostDevices;
 
 /// The kinds of devices with checks of their own, in the order of their findings.
 const ALL: [&dyn HostDevices; 2] = [&cuda::Gpus, &rdma::RdmaDevices];

@@ -4,7 +4,7 @@
 use std::fs;
 use std::time::Duration;
 
-use super::HostDevices;
+use super::host_devices::HostDevices;
 use super::library::Library;
 use crate::doctor::child;
 use crate::doctor::kernel_text::knob;
