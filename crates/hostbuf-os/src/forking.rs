@@ -24,13 +24,15 @@ pub fn around(before: extern "C" fn(), after: extern "C" fn()) {
 macro_rules! hold_around_fork {
     ($lock:ident: $value:ty) => {{
         use std::cell::Cell;
-        use std::sync::{MutexGuard, Once, PoisonError};
+        use std::sync::{MutexGuard, Once};
+
+        use $crate::poison::IgnorePoison;
         thread_local! {
             /// The guard of the lock while this thread forks.
             static WHILE_FORKING: Cell<Option<MutexGuard<'static, $value>>> = const { Cell::new(None) };
         }
         extern "C" fn before() {
-            let guard = $lock.lock().unwrap_or_else(PoisonError::into_inner);
+            let guard = $lock.lock().ignore_poison();
             // In a thread that is ending the guard cannot be stored, and is dropped.
             let _ = WHILE_FORKING.try_with(|held| held.set(Some(guard)));
         }

@@ -17,6 +17,7 @@ pub mod kernel;
 pub mod mapping_query;
 pub mod memlock;
 pub mod memory;
+pub mod poison;
 pub mod process;
 pub mod process_lock;
 pub mod socket;

@@ -4,9 +4,10 @@
 
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use crate::fork_guard::ForkGuard;
+use crate::poison::IgnorePoison;
 
 /// A lock of each process: a forked child finds it free, whatever thread of the parent held it at
 /// the fork. It suits operations that take long, and guards no data: what the holder was changing
@@ -32,7 +33,7 @@ impl ProcessLock {
 
     /// Takes the lock.
     pub fn lock(&'static self) -> MutexGuard<'static, ()> {
-        self.of_process().lock().unwrap_or_else(PoisonError::into_inner)
+        self.of_process().lock().ignore_poison()
     }
 
     fn of_process(&self) -> &'static Mutex<()> {

@@ -108,7 +108,6 @@ mod mlock;
 mod monitor;
 pub mod own_ranges;
 mod pinned;
-mod poison;
 mod properties;
 mod registrar;
 mod span;

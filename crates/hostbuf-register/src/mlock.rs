@@ -6,10 +6,11 @@ use std::ffi::c_long;
 use std::io;
 use std::sync::Mutex;
 
+use hostbuf_os::poison::IgnorePoison;
+
 use crate::error::{Bytes, Error, Result};
 use crate::lock_counts::LockCounts;
 use crate::memory::Memory;
-use crate::poison::IgnorePoison;
 use crate::properties::{Overlap, RegistrarProperties};
 use crate::registrar::{Probe, Registrar};
 use crate::span::{Access, Span};

@@ -13,9 +13,10 @@ use hostbuf_memory::space::Demand;
 use hostbuf_memory::{AnonymousSegment, Pages};
 use hostbuf_os::Bytes;
 
+use hostbuf_os::poison::IgnorePoison;
+
 use crate::error::{Error, Result};
 use crate::own_ranges::{self, OwnRange};
-use crate::poison::IgnorePoison;
 use crate::registrar::{Registrar, Registration};
 use crate::span::{Access, Span};
 use hostbuf_os::fork_guard::ForkGuard;

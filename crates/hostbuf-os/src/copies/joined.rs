@@ -13,6 +13,7 @@ use super::copy_name::CopyName;
 use super::note::{self, FoundCopy};
 use super::table::{ABI, CopyTable};
 use crate::forking::hold_around_fork;
+use crate::poison::IgnorePoison;
 
 /// The anchor's table, once this copy has joined.
 static ANCHOR: AtomicPtr<CopyTable> = AtomicPtr::new(null_mut());
@@ -70,7 +71,7 @@ pub(super) fn anchor() -> Option<&'static CopyTable> {
 
 fn joining() -> MutexGuard<'static, ()> {
     hold_around_fork!(JOINING: ());
-    JOINING.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    JOINING.lock().ignore_poison()
 }
 
 #[cold]

@@ -23,9 +23,9 @@ use std::sync::atomic::Ordering;
 
 use super::hints::{self, FoundHint, Hint, HintPair, HintSizes, OverflowBucket};
 use super::sync::{AtomicBool, AtomicPtr, AtomicU64, CounterArray, Mutex, MutexGuard, thread_local};
-use crate::poison::IgnorePoison;
 #[cfg(not(all(test, loom)))]
 use hostbuf_os::array::Zero;
+use hostbuf_os::poison::IgnorePoison;
 
 /// The half of a counter with the leases taken.
 const LOW: u64 = 0xffff_ffff;

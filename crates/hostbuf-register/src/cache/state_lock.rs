@@ -3,10 +3,11 @@
 use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant};
 
+use hostbuf_os::poison::IgnorePoison;
+
 use super::cache_state::CacheState;
 use super::sync::{Condvar, Mutex, MutexGuard};
 use super::wait::sleep_time;
-use crate::poison::IgnorePoison;
 
 /// The state under the cache's lock, in separate cache lines, since every hit reads the rest of the
 /// cache.

@@ -3,12 +3,13 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use hostbuf_os::poison::IgnorePoison;
+
 use super::process_monitor::ProcessMonitor;
 use super::self_test;
 use super::userfaultfd::FEATURES;
 use crate::error::Error;
 use crate::own_ranges;
-use crate::poison::IgnorePoison;
 use hostbuf_os::copies::CopyName;
 use hostbuf_os::copies::claims::{self, ClaimRefusal, ProcessClaim};
 use hostbuf_os::forking::hold_around_fork;

@@ -5,10 +5,11 @@ use std::time::Instant;
 
 use nix::sys::epoll::{EpollEvent, EpollTimeout};
 
+use hostbuf_os::poison::IgnorePoison;
+
 use super::descriptor_set::{DescriptorSet, MOST_DESCRIPTORS};
 use super::monitor_shared::{MonitorShared, STOP, WAKE};
 use super::userfaultfd::{EventBuffer, MappingChange};
-use crate::poison::IgnorePoison;
 use hostbuf_os::descriptors;
 
 impl MonitorShared {

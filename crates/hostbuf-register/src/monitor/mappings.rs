@@ -5,8 +5,9 @@ use std::io::{Seek, SeekFrom};
 use std::os::fd::AsRawFd;
 use std::sync::Mutex;
 
+use hostbuf_os::poison::IgnorePoison;
+
 use super::watched::Unwatched;
-use crate::poison::IgnorePoison;
 use crate::span::Span;
 use hostbuf_os::mapping_query::mapping_at_or_after;
 use hostbuf_os::maps;

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
+use hostbuf_os::poison::IgnorePoison;
+
 use super::change_sequence::{ChangeSequence, ChangeSequences};
 use super::descriptor_set::{DescriptorSet, MOST_DESCRIPTORS};
 use super::mappings::ProcessMappings;
@@ -14,7 +16,6 @@ use super::userfaultfd::Userfaultfd;
 use super::watched::Watcher;
 use super::watched_ranges::WatchedRanges;
 use crate::error::Error;
-use crate::poison::IgnorePoison;
 use crate::span::Span;
 
 /// The epoll data of the descriptor that stops the thread.

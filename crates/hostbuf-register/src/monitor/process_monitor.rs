@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use nix::sys::resource::{Resource, getrlimit};
 use nix::sys::signal::SigSet;
 
+use hostbuf_os::poison::IgnorePoison;
+
 use super::change_sequence::ChangeSequences;
 use super::descriptor_set::{DescriptorSet, MOST_DESCRIPTORS};
 use super::mappings::ProcessMappings;
@@ -15,7 +17,6 @@ use super::userfaultfd::Userfaultfd;
 use super::watched::{Unwatched, Watched, Watcher};
 use crate::environment;
 use crate::error::Error;
-use crate::poison::IgnorePoison;
 use crate::span::Span;
 use hostbuf_os::descriptors;
 use hostbuf_os::fork_guard::ForkGuard;

@@ -6,13 +6,14 @@ use std::ops::Range;
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
+use hostbuf_os::poison::IgnorePoison;
+
 use super::change_sequence::{ChangeSequence, Unchanged};
 use super::current::start_tested;
 use super::descriptor_set::DescriptorSet;
 use super::monitor_shared::MonitorShared;
 use super::process_monitor::ProcessMonitor;
 use super::userfaultfd::FEATURES;
-use crate::poison::IgnorePoison;
 use crate::span::Span;
 use hostbuf_os::{kernel, memory};
 

@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use hostbuf_os::poison::IgnorePoison;
+
 use super::process_monitor::ProcessMonitor;
 use super::watched::{Unwatched, Watcher};
-use crate::poison::IgnorePoison;
 use crate::span::Span;
 use hostbuf_os::{kernel, memory};
 

@@ -5,11 +5,12 @@ use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+use hostbuf_os::poison::IgnorePoison;
+
 use super::change_mark::{ChangeMark, ChangeState};
 use super::change_sequence::Unchanged;
 use super::descriptor_set::DescriptorSet;
 use super::monitor_shared::MonitorShared;
-use crate::poison::IgnorePoison;
 
 /// The time for which the kernel may report a change in progress without an event. After it, no
 /// registration is kept until the change is over.

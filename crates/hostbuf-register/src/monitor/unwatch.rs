@@ -3,9 +3,10 @@
 
 use std::time::Instant;
 
+use hostbuf_os::poison::IgnorePoison;
+
 use super::change_sequence::ChangeSequence;
 use super::monitor_shared::{MonitorShared, WatchedPiece};
-use crate::poison::IgnorePoison;
 use crate::span::Span;
 
 impl MonitorShared {

@@ -4,6 +4,8 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use hostbuf_os::poison::IgnorePoison;
+
 use super::change_sequence::ChangeSequence;
 use super::descriptor_set::DescriptorSet;
 use super::mappings::WatchRefusal;
@@ -12,7 +14,6 @@ use super::recent_discards::{DiscardState, GAP};
 use super::settle::{PATIENCE_WITH_THREAD, Unsettled};
 use super::userfaultfd;
 use super::watched::{Unwatched, Watched};
-use crate::poison::IgnorePoison;
 use crate::span::Span;
 
 /// The number of times that a changing mapping is looked up again.

@@ -3,7 +3,8 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-use crate::poison::IgnorePoison;
+use hostbuf_os::poison::IgnorePoison;
+
 use crate::span::Span;
 use hostbuf_os::forking::hold_around_fork;
 

@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
+use hostbuf_os::poison::IgnorePoison;
+
 use crate::error::{Error, Result};
 use crate::memory::Memory;
-use crate::poison::IgnorePoison;
 use crate::properties::{Overlap, RegistrarProperties};
 use crate::registrar::Registrar;
 use crate::span::{Access, Span};
