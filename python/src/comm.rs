@@ -1,10 +1,11 @@
 //! An mpi4py communicator as a group of ranks. It calls the methods of the communicator, so that
 //! hostbuf links no MPI.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use hostbuf::job::{Collective, Solo, all_or_none};
 use hostbuf::{Error, Result};
+use hostbuf_os::poison::IgnorePoison;
 use pyo3::exceptions::{PyException, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -67,7 +68,7 @@ impl Comm {
             call(py, self.comm.bind(py)).map_err(|raised| {
                 let why = raised.to_string();
                 if !raised.is_instance_of::<PyException>(py) {
-                    self.interrupted.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(raised);
+                    self.interrupted.lock().ignore_poison().get_or_insert(raised);
                 }
                 Error::Collective { operation, why }
             })
@@ -199,7 +200,7 @@ impl RankGroup {
     pub fn interrupted(&self) -> Option<PyErr> {
         match self {
             RankGroup::Solo(_) => None,
-            RankGroup::Comm(comm) => comm.interrupted.lock().unwrap_or_else(PoisonError::into_inner).take(),
+            RankGroup::Comm(comm) => comm.interrupted.lock().ignore_poison().take(),
         }
     }
 

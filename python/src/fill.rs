@@ -1,11 +1,12 @@
 //! Fills a buffer with a function of the program.
 
 use std::alloc::Layout;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use hostbuf::ffi::{self, ScopedArena};
 use hostbuf::job::all_or_none;
 use hostbuf::{Error, Result};
+use hostbuf_os::poison::IgnorePoison;
 use pyo3::prelude::*;
 
 use crate::comm::RankGroup;
@@ -45,7 +46,7 @@ fn run(arena: &hostbuf::Arena<'_>, fill: &Py<PyAny>, failed: &Mutex<Option<PyErr
         });
         called.map(|root| root as *mut u8).map_err(|error| {
             let why = format!("the fill function raised {error}");
-            *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+            *failed.lock().ignore_poison() = Some(error);
             Error::Fill { why }
         })
     })
@@ -58,7 +59,7 @@ fn filled(
 ) -> PyResult<usize> {
     let (fill, failed) = (fill.clone().unbind(), Mutex::new(None));
     let outcome = py.detach(|| work(&fill, &failed));
-    let thrown = failed.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let thrown = failed.into_inner().ignore_poison();
     match (outcome, thrown) {
         (_, Some(error)) => Err(error),
         (Ok(root), None) => Ok(root),

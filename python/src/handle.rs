@@ -1,9 +1,10 @@
 //! Buffers: attach, allocate, replicate to other hosts, freeze.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use hostbuf::job::all_or_none;
 use hostbuf::{BufferOptions, Bytes, Error, FillState, HostBuffer, Pages, Proof};
+use hostbuf_os::poison::IgnorePoison;
 use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
@@ -32,7 +33,7 @@ impl BufferHandle {
     /// # Errors
     /// [`Error::Invalid`] if the handle is closed.
     pub fn open(&self) -> hostbuf::Result<HostBuffer> {
-        let held = self.buffer.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = self.buffer.lock().ignore_poison();
         held.clone().ok_or_else(|| Error::Invalid { what: "the buffer is closed".into() })
     }
 
@@ -48,12 +49,12 @@ impl BufferHandle {
 #[pymethods]
 impl BufferHandle {
     fn close(&self) {
-        drop(self.buffer.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(self.buffer.lock().ignore_poison().take());
     }
 
     #[getter]
     fn closed(&self) -> bool {
-        self.buffer.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+        self.buffer.lock().ignore_poison().is_none()
     }
 
     fn address(&self) -> PyResult<usize> {

@@ -1,11 +1,12 @@
 //! Devices, registrations, and the registration cache.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use hostbuf::register::{
     self as library, Budget, DeviceKey, DeviceName, MonitorMode, Probe, Registrar, RegistrationCache,
 };
 use hostbuf::{Access, Error, Span};
+use hostbuf_os::poison::IgnorePoison;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -106,12 +107,12 @@ impl Registration {
 
     /// Returns the key, or `None` if the registration is closed.
     fn key(&self) -> Option<Key> {
-        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = self.held.lock().ignore_poison();
         held.as_ref().map(|registration| numbers(registration.key()))
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let held = self.held.lock().ignore_poison().take();
         held.map_or(Ok(()), |registration| outside(py, || registration.deregister()))
     }
 }
@@ -124,7 +125,7 @@ pub struct Cache {
 
 impl Cache {
     fn open_cache(&self) -> PyResult<Arc<RegistrationCache<library::Device>>> {
-        let held = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = self.cache.lock().ignore_poison();
         held.clone().ok_or_else(|| PyValueError::new_err("the cache is closed"))
     }
 }
@@ -196,7 +197,7 @@ impl Cache {
 
     /// Closes the cache. Its registrations end with the last lease.
     fn close(&self, py: Python<'_>) {
-        let held = self.cache.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let held = self.cache.lock().ignore_poison().take();
         py.detach(|| drop(held));
     }
 }
@@ -233,12 +234,12 @@ pub struct Lease {
 impl Lease {
     /// Returns the key, or `None` if the lease is closed.
     fn key(&self) -> Option<Key> {
-        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = self.held.lock().ignore_poison();
         held.as_ref().map(|held| numbers(held.lease.key()))
     }
 
     fn close(&self, py: Python<'_>) {
-        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let held = self.held.lock().ignore_poison().take();
         py.detach(|| drop(held));
     }
 }

@@ -1,9 +1,10 @@
 //! Writable views of a buffer's memory.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use hostbuf::HostBuffer;
+use hostbuf_os::poison::IgnorePoison;
 
 /// The number of writable views of one buffer's memory in this process. After a freeze, a write
 /// through such a view would kill the process. During a freeze no new writable view is made.
@@ -20,7 +21,7 @@ impl Writers {
     /// Returns the count for the buffer at this address, which all its handles share.
     pub fn of(buffer: &HostBuffer) -> Arc<Writers> {
         static ALL: Mutex<BTreeMap<usize, Weak<Writers>>> = Mutex::new(BTreeMap::new());
-        let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = ALL.lock().ignore_poison();
         all.retain(|_, one| one.strong_count() > 0);
         let entry = all.entry(buffer.as_ptr().as_ptr() as usize).or_default();
         entry.upgrade().unwrap_or_else(|| {
@@ -31,7 +32,7 @@ impl Writers {
     }
 
     fn state(&self) -> MutexGuard<'_, WriterCounts> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().ignore_poison()
     }
 
     /// Counts one more writable view, unless a freeze is in progress. Returns whether it did.

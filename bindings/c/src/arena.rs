@@ -3,8 +3,9 @@
 use std::alloc::Layout;
 use std::ffi::{c_char, c_void};
 use std::ptr::null_mut;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
+use hostbuf_os::poison::IgnorePoison;
 use library::ffi::ScopedArena;
 use library::{Arena, Error, HostBuffer};
 
@@ -34,7 +35,7 @@ struct FillFailure {
 const ROOT: u64 = 16;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock().ignore_poison()
 }
 
 impl hostbuf_arena {

@@ -2,11 +2,12 @@
 
 use std::ffi::CString;
 use std::ptr::{NonNull, null_mut};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use hostbuf::register::{self, Device, DeviceList, DeviceName, DevicePart, Registrar, Registration, Span};
 use hostbuf::{Error, FillState, HostBuffer, Result};
 use hostbuf_os::forking::hold_around_fork;
+use hostbuf_os::poison::IgnorePoison;
 
 use crate::registration_record::RegistrationRecord;
 
@@ -35,7 +36,7 @@ static REGISTRATIONS: Mutex<Registrations> =
 /// the handler of this lock is the later one, and runs first.
 fn registrations() -> MutexGuard<'static, Registrations> {
     hold_around_fork!(REGISTRATIONS: Registrations);
-    REGISTRATIONS.lock().unwrap_or_else(PoisonError::into_inner)
+    REGISTRATIONS.lock().ignore_poison()
 }
 
 /// Registers all of `buffer`, for reading and, if `writing`, for writing.
