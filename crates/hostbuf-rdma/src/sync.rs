@@ -1,11 +1,13 @@
 //! Locks and deadlines.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
+
+use hostbuf_os::poison::IgnorePoison;
 
 /// Locks `mutex`, also if a thread that held it has panicked.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock().ignore_poison()
 }
 
 /// Returns the time in `timeout` from now, or `None` if the clock does not reach that far.

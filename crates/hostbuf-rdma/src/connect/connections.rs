@@ -13,8 +13,10 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
+
+use hostbuf_os::poison::IgnorePoison;
 
 use crate::connect::connect_message::{ConnectBody, ConnectMessage};
 use crate::connect::device_resources::DeviceResources;
@@ -143,7 +145,7 @@ impl Connections {
                         return Err(self.failed(peer, Failure::Timeout));
                     }
                     let waited = outgoing.changed.wait_timeout(state, left);
-                    state = waited.unwrap_or_else(PoisonError::into_inner).0;
+                    state = waited.ignore_poison().0;
                     // A failure counts for all threads that waited for this attempt.
                     if state.1.count != failed_before {
                         return Err(self.failed(peer, state.1.last.unwrap_or(Failure::Timeout)));
@@ -234,7 +236,7 @@ impl Connections {
                 if left.is_zero() {
                     break;
                 }
-                replies = self.replied.wait_timeout(replies, left).unwrap_or_else(PoisonError::into_inner).0;
+                replies = self.replied.wait_timeout(replies, left).ignore_poison().0;
             }
             drop(replies);
             if Instant::now() >= deadline {

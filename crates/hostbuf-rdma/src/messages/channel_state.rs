@@ -3,8 +3,10 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, TryLockError};
 use std::time::Duration;
+
+use hostbuf_os::poison::IgnorePoison;
 
 use crate::connect::pending::Pending;
 use crate::messages::ring::{ChannelIndex, ChannelStatus, PeerRings, Rings};
@@ -132,7 +134,7 @@ impl ChannelState {
     pub(crate) fn sleep_unless(&self, ready: &dyn Fn() -> bool, timeout: Duration) {
         let guard = lock(&self.mutex);
         if !ready() && self.failed.get().is_none() {
-            drop(self.changed.wait_timeout(guard, timeout).unwrap_or_else(PoisonError::into_inner));
+            drop(self.changed.wait_timeout(guard, timeout).ignore_poison());
         }
     }
 

@@ -1,8 +1,10 @@
 //! Counters of the notifications of other hosts.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
+
+use hostbuf_os::poison::IgnorePoison;
 
 use crate::one_sided::signal::Signal;
 use crate::sync::{deadline, lock};
@@ -47,7 +49,7 @@ impl SignalCounters {
             if left.is_zero() {
                 return false;
             }
-            guard = self.arrived.wait_timeout(guard, left).unwrap_or_else(PoisonError::into_inner).0;
+            guard = self.arrived.wait_timeout(guard, left).ignore_poison().0;
         }
         true
     }

@@ -11,9 +11,10 @@
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
+use hostbuf_os::poison::IgnorePoison;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::limits::MAX_BATCH;
@@ -235,7 +236,7 @@ impl InFlight {
                 return Ok(true);
             }
             if *polling {
-                drop(self.polled.wait_timeout(polling, sleep).unwrap_or_else(PoisonError::into_inner));
+                drop(self.polled.wait_timeout(polling, sleep).ignore_poison());
                 continue;
             }
             *polling = true;
