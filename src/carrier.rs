@@ -1,7 +1,9 @@
 //! Carriers, which move a buffer's bytes between hosts instead of the group's collective
 //! operations.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+
+use hostbuf_os::poison::IgnorePoison;
 
 use crate::error::Result;
 use crate::job::HostIndex;
@@ -57,7 +59,7 @@ static CARRIERS: Mutex<Carriers> = Mutex::new(Vec::new());
 
 fn carriers() -> MutexGuard<'static, Carriers> {
     hold_around_fork!(CARRIERS: Carriers);
-    CARRIERS.lock().unwrap_or_else(PoisonError::into_inner)
+    CARRIERS.lock().ignore_poison()
 }
 
 /// Offers a carrier to [`HostBuffer::replicate`](crate::HostBuffer::replicate), for as long as it

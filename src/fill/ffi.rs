@@ -4,7 +4,9 @@
 
 #![allow(unsafe_code)]
 
-use std::sync::{PoisonError, RwLock};
+use std::sync::RwLock;
+
+use hostbuf_os::poison::IgnorePoison;
 
 use crate::error::{Error, Result};
 use crate::fill::arena::{Arena, Placed};
@@ -35,7 +37,7 @@ impl ScopedArena {
         // SAFETY: with() gives the arena out only for the time of a call, and the drop of `_revoke`
         // waits for such calls.
         let longer = unsafe { std::mem::transmute::<Arena<'_>, Arena<'static>>(*arena) };
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(longer);
+        *self.0.write().ignore_poison() = Some(longer);
         let _revoke = RevokeOnDrop(self);
         work()
     }
@@ -45,7 +47,7 @@ impl ScopedArena {
     /// # Errors
     /// [`Error::Invalid`] outside of [`during`](ScopedArena::during); those of `work`.
     pub fn with<T>(&self, work: impl FnOnce(&Arena<'_>) -> Result<T>) -> Result<T> {
-        let arena = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let arena = self.0.read().ignore_poison();
         let why = "the arena is used after the fill function has returned";
         work(arena.as_ref().ok_or_else(|| Error::invalid(why))?)
     }
@@ -56,7 +58,7 @@ struct RevokeOnDrop<'a>(&'a ScopedArena);
 
 impl Drop for RevokeOnDrop<'_> {
     fn drop(&mut self) {
-        *self.0.0.write().unwrap_or_else(PoisonError::into_inner) = None;
+        *self.0.0.write().ignore_poison() = None;
     }
 }
 

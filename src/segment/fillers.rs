@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::thread::ThreadId;
+
+use hostbuf_os::poison::IgnorePoison;
 
 /// The buffers that threads of this process fill. The kernel's record lock excludes other
 /// processes, but not other threads.
@@ -23,7 +25,7 @@ pub(crate) enum Claim {
 
 impl Fillers {
     fn table(&self) -> MutexGuard<'_, BTreeMap<usize, ThreadId>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().ignore_poison()
     }
 
     /// Claims buffer `index` for the calling thread.
