@@ -17,8 +17,7 @@ use std::process::Command;
 use hostbuf::BufferOptions;
 use hostbuf::segment::Layout;
 use hostbuf_protocol::candidates;
-
-use crate::harness::{Outcome, can_simulate, fixture, flavours, hostbuf, local, root, simulated, skip};
+use hostbuf_tests::{Outcome, can_simulate, fixture, flavours, have, hostbuf, local, root, simulated, skip};
 
 const FIRST: &str = "0x550000000000";
 const TOP: usize = 0x7fff_ffff_f000;
@@ -40,16 +39,6 @@ pub fn build(compiler: &str, source: &str, flags: &[&str]) -> Option<String> {
             None
         }
     }
-}
-
-/// Returns true if `program` can be started here, and records a skip if not.
-pub fn have(program: &str) -> bool {
-    let there = Command::new("sh").args(["-c", &format!("command -v {program}")]).output();
-    let there = there.is_ok_and(|o| o.status.success());
-    if !there {
-        skip(&format!("{program} is not installed"));
-    }
-    there
 }
 
 /// Returns the path of a test program; with `is_static`, of its build against a static libc, or the

@@ -4,9 +4,10 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::harness::{
+use hostbuf_tests::{
     Outcome, can_simulate, eventually, fixture, flavours, hostbuf, local, run, simulated, skip,
 };
+
 use crate::watched::{SOON, probe, remains};
 
 /// Asserts that hostbuf printed one line on standard error that contains all of `words`.

@@ -1,6 +1,6 @@
 //! A minimal job with each installed engine.
 
-use crate::harness::{can_simulate, fixture, flavours, local, simulated};
+use hostbuf_tests::{can_simulate, fixture, flavours, local, simulated};
 
 const ADDRESS: &str = "0x550000000000";
 

@@ -6,12 +6,14 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use hostbuf_tests::{
+    Outcome, can_simulate, eventually, flavours, have, hostbuf, local, root, simulated, skip,
+};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::address::{build, have, probe};
+use crate::address::{build, probe};
 use crate::containers::object;
-use crate::harness::{Outcome, can_simulate, eventually, flavours, hostbuf, local, root, simulated, skip};
 
 const FIRST: &str = "0x550000000000";
 

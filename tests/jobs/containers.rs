@@ -4,9 +4,9 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::address::{build, have};
-use crate::harness::{Outcome, hostbuf, local, skip};
-use crate::watched::Scratch;
+use hostbuf_tests::{Outcome, Scratch, have, hostbuf, local, skip};
+
+use crate::address::build;
 use crate::without_buffer::{all_absent, all_used, one_line};
 
 /// Returns the path of the preloaded object on this host.

@@ -1,7 +1,8 @@
 //! Programs under debugging tools: valgrind, gdb.
 
-use crate::address::{build, have};
-use crate::harness::local;
+use hostbuf_tests::{have, local};
+
+use crate::address::build;
 
 #[test]
 fn valgrind_reports_no_error_and_the_buffer_is_mapped() {

@@ -6,11 +6,13 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use hostbuf_os::process;
+use hostbuf_tests::{
+    Outcome, Scratch, can_simulate, eventually, fixture, flavours, hostbuf, local, simulated,
+};
 use nix::sys::signal::{SigHandler, Signal, kill};
 use nix::unistd::Pid;
 
-use crate::harness::{Outcome, can_simulate, eventually, fixture, flavours, hostbuf, local, simulated};
-use crate::watched::{ARRIVAL, Job, SOON, Scratch, kill_now, remains};
+use crate::watched::{ARRIVAL, Job, SOON, kill_now, remains};
 
 /// The relation of a rank's child to it (tests/fixtures/family.c).
 const RELATIONS: [&[&str]; 2] = [&[], &["daemon"]];

@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use crate::harness::{Outcome, hostbuf, root};
+use hostbuf_tests::{Outcome, hostbuf, root};
 
 #[test]
 fn the_descriptor_limit_agrees_with_the_agent_and_the_documentation() {

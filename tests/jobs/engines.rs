@@ -1,13 +1,13 @@
 //! Behaviour that every engine has under `hostbuf run` and `hostbuf exec`.
 
-use crate::harness::{can_simulate, fixture, flavours, simulated, skip};
+use hostbuf_tests::{can_simulate, fixture, flavours, simulated, skip};
 
 fn show() -> String {
     fixture("cc", "show.c", &[]).unwrap().display().to_string()
 }
 
 /// Runs `script` on `hosts` simulated hosts under every installed MPI.
-fn under_every_mpi(hosts: usize, script: &str, mut check: impl FnMut(&str, crate::harness::Outcome)) {
+fn under_every_mpi(hosts: usize, script: &str, mut check: impl FnMut(&str, hostbuf_tests::Outcome)) {
     if can_simulate() {
         for flavour in flavours() {
             check(&flavour, simulated(hosts, &flavour, script));

@@ -1,7 +1,7 @@
 //! examples/symmetric_put.rs and examples/halo_exchange.rs over MPI alone. tests/rdma runs them
 //! with RDMA.
 
-use crate::harness::{can_simulate, root, simulated, skip};
+use hostbuf_tests::{can_simulate, root, simulated, skip};
 
 /// Runs an example on two hosts with two ranks each and returns its output. Records a skip and
 /// returns `None` if the example cannot run here.

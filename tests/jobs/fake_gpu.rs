@@ -4,8 +4,9 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
-use crate::harness::{Outcome, fixture, hostbuf, root, skip};
-use crate::watched::{Scratch, probe};
+use hostbuf_tests::{Outcome, Scratch, fixture, hostbuf, root, skip};
+
+use crate::watched::probe;
 
 /// Runs `hostbuf` with `arguments` and the driver in `folder`.
 fn with_driver(folder: &Scratch, arguments: &[&str]) -> Outcome {

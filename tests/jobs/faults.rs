@@ -6,13 +6,13 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use hostbuf_os::process;
+use hostbuf_tests::{Scratch, can_simulate, eventually, flavours, processes_with, simulated_command, skip};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::harness::{can_simulate, eventually, flavours, processes_with, simulated_command, skip};
 use crate::other_user::OtherUser;
 use crate::watched::{
-    ARRIVAL, Job, SOON, Scratch, children, environment, hold, kill_now, probe, remains, socket_of, words,
+    ARRIVAL, Job, SOON, children, environment, hold, kill_now, probe, remains, socket_of, words,
 };
 
 /// Lists all nonempty subsets of `0..n`, those of more than one element in two orders.

@@ -4,7 +4,8 @@ use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::harness::{Outcome, eventually, hostbuf, local};
+use hostbuf_tests::{Outcome, eventually, hostbuf, local};
+
 use crate::watched::{ARRIVAL, Job, SOON, kill_now, probe};
 
 /// Starts ranks that outlive their programs, so the job continues after one of the programs is
@@ -32,7 +33,7 @@ fn a_killed_filler_is_replaced_within_a_second() {
         let filler: i32 = filling(&job).expect("the value was just read").parse().expect("its pid");
         // The others wait.
         let waiting = || {
-            crate::harness::processes_with(&job.mark)
+            hostbuf_tests::processes_with(&job.mark)
                 .iter()
                 .filter(|(_, l)| l.contains("job_probe takeover"))
                 .count()

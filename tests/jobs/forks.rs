@@ -2,9 +2,7 @@
 
 use std::process::Command;
 
-use hostbuf_tests::program;
-
-use crate::harness::{Outcome, local, root, skip};
+use hostbuf_tests::{Outcome, local, program, root, skip};
 
 #[test]
 fn a_child_does_not_wait_for_an_attachment_of_its_parent() {

@@ -12,10 +12,10 @@ use hostbuf_os::socket::{self, ReceivedPacket};
 use hostbuf_protocol::frame::{self, FRAME_MAX, FrameError, FrameWriter};
 use hostbuf_protocol::limits::TEXT_MAX;
 use hostbuf_protocol::message::{Hello, Message, Role};
+use hostbuf_tests::{Outcome, Scratch, eventually, fixture, hostbuf};
 
-use crate::harness::{Outcome, eventually, fixture, hostbuf};
 use crate::other_user::OtherUser;
-use crate::watched::{ARRIVAL, Job, SOON, Scratch, hold, kill_now, probe};
+use crate::watched::{ARRIVAL, Job, SOON, hold, kill_now, probe};
 
 fn connect(name: &str) -> OwnedFd {
     socket::connect(name).expect("the agent listens")

@@ -1,11 +1,11 @@
 //! Ranks that never connect, vote or map: the job fails after the time limit, and names them.
 
 use hostbuf_os::process;
+use hostbuf_tests::{Outcome, can_simulate, eventually, flavours, hostbuf, run, simulated, skip};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::arguments::one_line;
-use crate::harness::{Outcome, can_simulate, eventually, flavours, hostbuf, run, simulated, skip};
 use crate::watched::{ARRIVAL, Job, SOON, hold};
 
 /// Starts two ranks. Rank 1 waits forever at `place` before its main. The time limit of the job is

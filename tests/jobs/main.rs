@@ -1,10 +1,8 @@
 //! Real jobs: `hostbuf run` and `hostbuf exec` with real programs, on this host and on simulated
 //! ones.
 //!
-//! If a machine lacks a prerequisite of a test, the test records it by [`harness::skip`], and
+//! If a machine lacks a prerequisite of a test, the test records it by `hostbuf_tests::skip`, and
 //! `scripts/test` prints all skips and their reasons at the end.
-
-mod harness;
 
 mod address;
 mod arguments;

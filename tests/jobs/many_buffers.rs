@@ -5,8 +5,8 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
 use hostbuf_protocol::limits::MAX_BUFFERS;
+use hostbuf_tests::{Outcome, can_simulate, eventually, fixture, flavours, hostbuf, simulated};
 
-use crate::harness::{Outcome, can_simulate, eventually, fixture, flavours, hostbuf, simulated};
 use crate::other_user::OtherUser;
 use crate::watched::{ARRIVAL, probe};
 

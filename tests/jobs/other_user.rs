@@ -8,9 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use hostbuf_tests::{hostbuf, root, skip};
 use nix::sys::statvfs::{FsFlags, statvfs};
-
-use crate::harness::{hostbuf, root, skip};
 
 const UID: u32 = 65534;
 

@@ -1,7 +1,8 @@
 //! Limits on the number of processes and threads (RLIMIT_NPROC), which count all processes of a
 //! user.
 
-use crate::harness::Outcome;
+use hostbuf_tests::Outcome;
+
 use crate::other_user::OtherUser;
 
 /// Runs a job as another user with each of a range of limits. Under each limit another process or

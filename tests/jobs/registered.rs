@@ -4,14 +4,15 @@ use std::fs;
 use std::process::Command;
 
 use hostbuf::register::CudaHost;
-
-use crate::address::{build, have};
-use crate::arguments::one_line;
-use crate::harness::{
-    Outcome, can_simulate, eventually, fixture, flavours, hostbuf, local, root, run, simulated, skip,
+use hostbuf_tests::{
+    Outcome, Scratch, can_simulate, eventually, fixture, flavours, have, hostbuf, local, root, run,
+    simulated, skip,
 };
+
+use crate::address::build;
+use crate::arguments::one_line;
 use crate::other_user::OtherUser;
-use crate::watched::{ARRIVAL, Job, SOON, Scratch, kill_now, probe};
+use crate::watched::{ARRIVAL, Job, SOON, kill_now, probe};
 
 const AT: &str = "0x550000000000";
 

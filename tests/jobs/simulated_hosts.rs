@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-use crate::harness::{Outcome, can_simulate, root};
+use hostbuf_tests::{Outcome, can_simulate, root};
 
 /// A reachable host refuses a connection to a closed port; a disconnected one does not reply.
 const REACH: &str = r#"

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::harness::{Outcome, fixture, hostbuf, root, skip};
+use hostbuf_tests::{Outcome, fixture, hostbuf, root, skip};
 
 /// Runs a shell script inside an allocation of 4 hosts x 2 ranks. Returns `None` if Slurm cannot
 /// run.

@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use hostbuf_tests::{Outcome, can_simulate, eventually, flavours, hostbuf, local, root, simulated, skip};
+
 use crate::address::build;
-use crate::harness::{Outcome, can_simulate, eventually, flavours, hostbuf, local, root, simulated, skip};
 use crate::watched::{ARRIVAL, Job, SOON, children, probe};
 
 /// Asserts that the error is one line with all four parts, and returns the available bytes that it

@@ -7,10 +7,9 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use hostbuf_os::process;
+use hostbuf_tests::{Scratch, eventually, fixture, hostbuf, processes_with};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-
-use crate::harness::{eventually, fixture, hostbuf, processes_with, root};
 
 /// The time limit for the end of a job.
 pub const SOON: Duration = Duration::from_secs(5);
@@ -20,32 +19,6 @@ pub const ARRIVAL: Duration = Duration::from_secs(30);
 /// Returns the path of the program `job_probe`.
 pub fn probe() -> String {
     hostbuf_tests::program("job_probe").to_str().expect("the repository's path is UTF-8").to_owned()
-}
-
-/// A folder for one test, removed on drop.
-pub struct Scratch(pub PathBuf);
-
-impl Scratch {
-    pub fn new(name: &str) -> Scratch {
-        let dir = root().join(format!("target/tmp/{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&dir);
-        fs::create_dir_all(&dir).expect("target/ is writable");
-        Scratch(dir)
-    }
-
-    pub fn path(&self, name: &str) -> String {
-        self.0.join(name).to_str().expect("UTF-8").to_owned()
-    }
-
-    pub fn has(&self, name: &str) -> bool {
-        self.0.join(name).exists()
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }
 
 /// A job that runs beside the test. All its processes have its mark in their command line or

@@ -4,12 +4,13 @@
 use std::process::Command;
 
 use hostbuf_os::process::host_name;
+use hostbuf_tests::{
+    Outcome, Scratch, can_simulate, fixture, flavours, have, local, root, run, simulated, skip,
+};
 
-use crate::address::{all_at, build, have, probe};
+use crate::address::{all_at, build, probe};
 use crate::containers::{image, object};
-use crate::harness::{Outcome, can_simulate, fixture, flavours, local, root, run, simulated, skip};
 use crate::other_user::OtherUser;
-use crate::watched::Scratch;
 
 const FIRST: &str = "0x550000000000";
 

@@ -4,9 +4,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use hostbuf_tests::program;
-
-use crate::harness::{Outcome, fixture, hostbuf, root, skip};
+use hostbuf_tests::{Outcome, fixture, hostbuf, program, root, skip};
 
 /// Returns libhostbuf, or records a skip.
 fn library() -> Option<PathBuf> {

@@ -1,7 +1,7 @@
 //! Each example on two simulated hosts of two ranks, in the launcher's buffer and in one that it
 //! allocates, by every installed MPI. All use the same libhostbuf, which is built without any MPI.
 
-use crate::harness::{can_simulate, flavours, root, simulated, skip};
+use hostbuf_tests::{can_simulate, flavours, root, simulated, skip};
 
 /// The commands that build an example. `$bin` is the folder of `$MPICC`, and `$of` its suffix on
 /// Debian.

@@ -4,7 +4,7 @@
 
 use std::fs;
 
-use crate::harness::{can_simulate, flavours, root, simulated, skip};
+use hostbuf_tests::{can_simulate, flavours, root, simulated, skip};
 
 const C: &str = "$MPICC -std=c11 -O1 -Wall -Wextra -pedantic -Werror";
 const CPP: &str =

@@ -3,58 +3,49 @@
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::Command;
 
-use crate::harness::{Outcome, can_simulate, flavours, hostbuf, root, simulated, skip};
+use hostbuf_tests::{Outcome, Scratch, can_simulate, flavours, hostbuf, root, simulated, skip};
 
-/// A folder for one test, removed on drop.
-struct Scratch(PathBuf);
+/// An installation in a scratch folder.
+struct Installation(Scratch);
 
-impl Scratch {
-    fn new(name: &str) -> Scratch {
-        let folder = root().join(format!("target/fixtures/{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&folder);
-        fs::create_dir_all(&folder).expect("target/ is writable");
-        Scratch(folder)
-    }
-
+impl Installation {
     /// Installs hostbuf below `prefix` in a scratch folder. Records a skip and returns `None` if it
     /// is not built.
-    fn installed(name: &str) -> Option<Scratch> {
+    fn installed(name: &str) -> Option<Installation> {
         for built in ["target/release/hostbuf", "target/lib/libhostbuf.so", "target/lib/libhostbuf.a"] {
             if !root().join(built).exists() {
                 skip(&format!("{name}: there is no {built} (scripts/build)"));
                 return None;
             }
         }
-        let scratch = Scratch::new(name);
+        let scratch = Installation(Scratch::new(name));
         scratch.run("$ROOT/scripts/install --no-build --prefix prefix").ok();
         Some(scratch)
+    }
+
+    fn folder(&self) -> &Path {
+        &self.0.0
     }
 
     /// Runs a shell script in this folder, with `$ROOT` and `$PREFIX` set.
     fn run(&self, script: &str) -> Outcome {
         let mut command = Command::new("bash");
-        command.args(["-euo", "pipefail", "-c", script]).current_dir(&self.0);
+        command.args(["-euo", "pipefail", "-c", script]).current_dir(self.folder());
         command
             .env("ROOT", root())
-            .env("PREFIX", self.0.join("prefix"))
+            .env("PREFIX", self.folder().join("prefix"))
             .env_remove("MANPATH")
             .env("LC_ALL", "C");
-        Outcome::of(command.env("PKG_CONFIG_PATH", self.0.join("prefix/lib/pkgconfig")))
+        Outcome::of(command.env("PKG_CONFIG_PATH", self.folder().join("prefix/lib/pkgconfig")))
     }
 
     /// Lists every file and folder below `prefix`, in the format of the manifest.
     fn contents(&self) -> String {
         let list = r"cd prefix && find . -mindepth 1 \( -type d -printf '%P/\n' -o -printf '%P\n' \) | LC_ALL=C sort";
         self.run(list).ok().stdout
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 
@@ -84,12 +75,12 @@ const THEY_SAY: &str = "its own: 1048576 bytes\nthe launcher's: 4194304 bytes\nt
 
 #[test]
 fn pkg_config_builds_programs_also_after_the_prefix_moved() {
-    let Some(scratch) = Scratch::installed("pkg-config") else { return };
+    let Some(scratch) = Installation::installed("pkg-config") else { return };
     if !has("pkg-config", "building with an installation") {
         return;
     }
     assert_eq!(scratch.run(BY_PKG_CONFIG).ok().stdout, THEY_SAY);
-    fs::rename(scratch.0.join("prefix"), scratch.0.join("moved")).expect("the file exists");
+    fs::rename(scratch.folder().join("prefix"), scratch.folder().join("moved")).expect("the file exists");
     let moved = format!("export PKG_CONFIG_PATH=$PWD/moved/lib/pkgconfig\n{BY_PKG_CONFIG}");
     assert_eq!(scratch.run(&moved).ok().stdout, THEY_SAY);
 }
@@ -108,11 +99,11 @@ endif()
 
 #[test]
 fn a_cmake_project_finds_both_libraries() {
-    let Some(scratch) = Scratch::installed("cmake") else { return };
+    let Some(scratch) = Installation::installed("cmake") else { return };
     if !has("cmake", "an installation for CMake") {
         return;
     }
-    fs::write(scratch.0.join("CMakeLists.txt"), CMAKE).expect("the folder is writable");
+    fs::write(scratch.folder().join("CMakeLists.txt"), CMAKE).expect("the folder is writable");
     let build = |prefix: &str| {
         scratch.run(&format!(
             "rm -rf built; source=$ROOT/tests/fixtures/installed.c
@@ -123,26 +114,29 @@ fn a_cmake_project_finds_both_libraries() {
     };
     let said = "its own: 1048576 bytes\nits own: 1048576 bytes\n";
     assert_eq!(build("prefix").ok().stdout, said);
-    fs::rename(scratch.0.join("prefix"), scratch.0.join("moved")).expect("the file exists");
+    fs::rename(scratch.folder().join("prefix"), scratch.folder().join("moved")).expect("the file exists");
     assert_eq!(build("moved").ok().stdout, said);
     // /lib is a link to /usr/lib on many machines, and CMake may search through the link.
-    fs::create_dir(scratch.0.join("linked")).expect("it is new");
-    symlink("../moved/lib", scratch.0.join("linked/lib")).expect("it is new");
+    fs::create_dir(scratch.folder().join("linked")).expect("it is new");
+    symlink("../moved/lib", scratch.folder().join("linked/lib")).expect("it is new");
     assert_eq!(build("linked").ok().stdout, said);
     let newer = CMAKE.replace("hostbuf 0.1", "hostbuf 0.2");
-    fs::write(scratch.0.join("CMakeLists.txt"), newer).expect("the folder is writable");
+    fs::write(scratch.folder().join("CMakeLists.txt"), newer).expect("the folder is writable");
     let outcome = build("moved");
     assert!(outcome.status != 0 && outcome.stdout.contains("0.2"), "{outcome:?}");
 }
 
 #[test]
 fn a_job_runs_from_the_installation() {
-    let Some(scratch) = Scratch::installed("job") else { return };
+    let Some(scratch) = Installation::installed("job") else { return };
     let register = "$PREFIX/bin/hostbuf run --launcher local -n 2 --size 4M --register mlock -- \
                     grep -o \"$PREFIX/lib/.*so\" /proc/self/maps";
     let said = scratch.run(register).ok().stdout;
     for object in ["libhostbuf_preload.so", "libhostbuf_register.so"] {
-        assert!(said.contains(&format!("{}/prefix/lib/hostbuf/{object}\n", scratch.0.display())), "{said}");
+        assert!(
+            said.contains(&format!("{}/prefix/lib/hostbuf/{object}\n", scratch.folder().display())),
+            "{said}"
+        );
     }
     if !can_simulate() {
         return;
@@ -150,7 +144,7 @@ fn a_job_runs_from_the_installation() {
     for flavour in flavours() {
         let script = format!(
             "{}/prefix/bin/hostbuf run -n 2 --mpirun $MPIRUN --host h0:1,h1:1 --size 4M -- sh -c 'echo $HOSTBUF_SIZE'",
-            scratch.0.display()
+            scratch.folder().display()
         );
         let said = simulated(2, &flavour, &script).ok().stdout;
         assert_eq!(said, "4194304\n4194304\n", "{flavour}");
@@ -159,7 +153,7 @@ fn a_job_runs_from_the_installation() {
 
 #[test]
 fn man_renders_the_manual_without_a_warning() {
-    let Some(scratch) = Scratch::installed("manual") else { return };
+    let Some(scratch) = Installation::installed("manual") else { return };
     if !has("man", "the manual") {
         return;
     }
@@ -185,7 +179,7 @@ fn man_renders_the_manual_without_a_warning() {
 
 #[test]
 fn shells_complete_commands_and_options() {
-    let Some(scratch) = Scratch::installed("completions") else { return };
+    let Some(scratch) = Installation::installed("completions") else { return };
     let bash = ". $PREFIX/share/bash-completion/completions/hostbuf
                 complete -p hostbuf
                 try() {
@@ -216,20 +210,21 @@ fn shells_complete_commands_and_options() {
 
 #[test]
 fn uninstall_removes_exactly_the_installed_files() {
-    let Some(scratch) = Scratch::installed("manifest") else { return };
+    let Some(scratch) = Installation::installed("manifest") else { return };
     let manifest = scratch.run("cat prefix/share/hostbuf/manifest").ok().stdout;
     assert_eq!(scratch.contents(), manifest);
     assert!(manifest.contains("bin/hostbuf\n") && manifest.contains("libexec/hostbuf/\n"), "{manifest}");
 
     // A file that a process has open keeps its contents, and files that are no longer installed are
     // removed.
-    let library = scratch.0.join("prefix/lib/libhostbuf.so.0");
+    let library = scratch.folder().join("prefix/lib/libhostbuf.so.0");
     let open = fs::File::open(&library).expect("it is installed");
-    let mode = fs::metadata(scratch.0.join("prefix/bin/hostbuf")).expect("it is installed").permissions();
+    let mode =
+        fs::metadata(scratch.folder().join("prefix/bin/hostbuf")).expect("it is installed").permissions();
     assert_eq!(mode.mode() & 0o7777, 0o755);
     scratch.run("umask 077; $ROOT/scripts/install --no-build --prefix prefix --libdir lib64").ok();
     assert!(!library.exists(), "of the first installation nothing is left that the second has not");
-    assert!(!scratch.0.join("prefix/lib/pkgconfig").exists());
+    assert!(!scratch.folder().join("prefix/lib/pkgconfig").exists());
     let second = scratch.run("cat prefix/share/hostbuf/manifest").ok().stdout;
     assert_eq!(scratch.contents(), second);
     scratch.run("$ROOT/scripts/install --no-build --prefix prefix").ok();
@@ -255,7 +250,7 @@ fn uninstall_removes_exactly_the_installed_files() {
     wanted.dedup();
     assert_eq!(scratch.run(agents).ok().lines(""), wanted);
 
-    fs::write(scratch.0.join("prefix/share/man/man1/other.1"), "another's").expect("it is writable");
+    fs::write(scratch.folder().join("prefix/share/man/man1/other.1"), "another's").expect("it is writable");
     scratch.run("$ROOT/scripts/install --prefix prefix --uninstall").ok();
     assert_eq!(scratch.contents(), "share/\nshare/man/\nshare/man/man1/\nshare/man/man1/other.1\n");
 
@@ -268,7 +263,7 @@ fn uninstall_removes_exactly_the_installed_files() {
 
 #[test]
 fn invalid_calls_are_refused() {
-    let scratch = Scratch::new("calls");
+    let scratch = Installation(Scratch::new("calls"));
     for (call, status, words) in [
         ("install", 2, "--prefix is missing"),
         ("install --prefix", 2, "--prefix wants a folder"),
@@ -303,12 +298,12 @@ fn invalid_calls_are_refused() {
                   $ROOT/scripts/install --prefix prefix --uninstall";
     let outcome = scratch.run(script);
     assert_eq!((outcome.status, outcome.stderr.lines().count()), (1, 1), "{outcome:?}");
-    assert!(scratch.0.join("stays").exists());
+    assert!(scratch.folder().join("stays").exists());
 }
 
 #[test]
 fn the_debian_package_is_complete_and_its_programs_run() {
-    let Some(scratch) = Scratch::installed("package") else { return };
+    let Some(scratch) = Installation::installed("package") else { return };
     if !has("dpkg-shlibdeps", "the Debian package") {
         return;
     }
@@ -370,9 +365,9 @@ fn said(outcome: &Outcome) -> usize {
 #[test]
 fn a_command_installed_alone_names_the_source_of_an_agent() {
     // cargo install installs only the command.
-    let scratch = Scratch::new("alone");
-    fs::create_dir(scratch.0.join("bin")).expect("it is new");
-    fs::hard_link(hostbuf(), scratch.0.join("bin/hostbuf")).expect("one file system");
+    let scratch = Installation(Scratch::new("alone"));
+    fs::create_dir(scratch.folder().join("bin")).expect("it is new");
+    fs::hard_link(hostbuf(), scratch.folder().join("bin/hostbuf")).expect("one file system");
     scratch.run("bin/hostbuf run --launcher local -n 2 --size 4M -- /bin/true").ok();
     // LD_PRELOAD cannot contain this path, so the object is loaded from the cache.
     let spaced = "mkdir -p 'a b/lib/hostbuf' && cp -r bin 'a b/' && 'a b/bin/hostbuf' object 'a b/lib/hostbuf/libhostbuf_preload.so'
@@ -386,6 +381,6 @@ fn a_command_installed_alone_names_the_source_of_an_agent() {
                   bin/hostbuf run --mpirun ./mpirun -n 2 --size 4M -- /bin/true";
     let outcome = scratch.run(mpirun);
     assert_eq!((outcome.status, said(&outcome)), (82, 1), "{outcome:?}");
-    let mend = format!("scripts/install --prefix {} openmpi4", scratch.0.display());
+    let mend = format!("scripts/install --prefix {} openmpi4", scratch.folder().display());
     assert!(outcome.stderr.contains(&mend) && outcome.stderr.contains("--agent"), "{}", outcome.stderr);
 }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::harness::{Outcome, root, skip};
+use hostbuf_tests::{Outcome, Scratch, root, skip};
 
 /// A built program, removed on drop.
 struct Built(PathBuf);
@@ -16,15 +16,6 @@ impl Drop for Built {
     fn drop(&mut self) {
         // The file may be missing after a failed test.
         let _ = fs::remove_file(&self.0);
-    }
-}
-
-/// A folder with its contents, removed on drop.
-struct Folder(PathBuf);
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 
@@ -108,8 +99,7 @@ fn the_module_for_fortran_compiles_and_passes() {
     {
         return skip("libhostbuf in Fortran: there is no libhostbuf (scripts/build), or no gfortran");
     }
-    let folder = Folder(root().join(format!("target/fixtures/fortran-{}", std::process::id())));
-    fs::create_dir_all(&folder.0).expect("the folder above is there");
+    let folder = Scratch::new("fortran");
     let (fortran, sizes) = (folder.0.join("fortran"), folder.0.join("sizes"));
     let mut command = Command::new("gfortran");
     // Some fill functions do not use their argument. The order of calls does not matter for

@@ -3,8 +3,9 @@
 
 use std::process::Command;
 
+use hostbuf_tests::{Outcome, can_simulate, hostbuf, root, simulated, skip};
+
 use crate::guides::one_of_each;
-use crate::harness::{Outcome, can_simulate, hostbuf, root, simulated, skip};
 use crate::python::{by_each, python};
 
 const ALL_FAILED: &str = "every rank has an error\n";

@@ -4,8 +4,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use hostbuf_tests::{Outcome, can_simulate, flavours, root, simulated, skip};
+
 use crate::guides::{one_of_each, patch};
-use crate::harness::{Outcome, can_simulate, flavours, root, simulated, skip};
 
 /// Returns the interpreter of the environment of scripts/install-deps, for the package that
 /// scripts/build-python installed.

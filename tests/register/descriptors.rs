@@ -11,6 +11,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use hostbuf::register::{MonitorMode, Overlap, Probe};
+use hostbuf_tests::Scratch;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -68,9 +69,9 @@ fn a_process_with_xpmem_keeps_one_descriptor_table() {
     if !is_alone("descriptors::a_process_with_xpmem_keeps_one_descriptor_table") {
         return;
     }
-    let folder = std::env::temp_dir().join(format!("hostbuf-xpmem-{}", std::process::id()));
-    fs::create_dir_all(folder.join("dev")).unwrap();
-    let device = fs::File::create(folder.join("dev/xpmem")).unwrap();
+    let folder = Scratch::new("xpmem");
+    fs::create_dir(folder.0.join("dev")).unwrap();
+    let device = fs::File::create(folder.path("dev/xpmem")).unwrap();
     let (_, cache) = strict().unwrap();
     let area = Area::new(1);
     let kept = kept_one(&cache, area.pointer(), PAGE);
@@ -83,7 +84,6 @@ fn a_process_with_xpmem_keeps_one_descriptor_table() {
             assert_eq!(cache.get(area.pointer(), PAGE, READ).unwrap().stamp(), kept);
         });
     });
-    fs::remove_dir_all(folder).unwrap();
 }
 
 /// A process with an invalid variable gets an error, not a cache that keeps no registrations.

@@ -1,9 +1,22 @@
-//! The parts that the tests share: the repository's folder, programs that are built beforehand, and
-//! tests that are skipped.
+//! The parts that the tests share: the repository's folder, programs that are built beforehand or
+//! on demand, jobs, temporary folders, and tests that are skipped.
+
+mod fixture;
+mod jobs;
+mod outcome;
+mod processes;
+mod scratch;
+
+pub use fixture::fixture;
+pub use jobs::{can_simulate, flavours, hostbuf, local, run, simulated, simulated_command};
+pub use outcome::Outcome;
+pub use processes::{eventually, processes_with};
+pub use scratch::Scratch;
 
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// Returns the repository's folder.
 ///
@@ -50,4 +63,15 @@ pub fn skip(why: &str) {
         let list = File::options().append(true).create(true).open(path);
         writeln!(list.expect("the list is writable"), "{why}").expect("the list is writable");
     }
+}
+
+/// Returns true if `program` can be started here, and records a skip if not.
+#[must_use]
+pub fn have(program: &str) -> bool {
+    let there = Command::new("sh").args(["-c", &format!("command -v {program}")]).output();
+    let there = there.is_ok_and(|o| o.status.success());
+    if !there {
+        skip(&format!("{program} is not installed"));
+    }
+    there
 }

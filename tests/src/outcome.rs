@@ -1,0 +1,55 @@
+//! The result of a command.
+
+use std::process::{Command, Stdio};
+
+/// The status and the output of a command that ended.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The exit status, or 128 plus the number of the signal.
+    pub status: i32,
+    /// The standard output.
+    pub stdout: String,
+    /// The standard error.
+    pub stderr: String,
+}
+
+impl Outcome {
+    /// Runs a command with an empty standard input.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn of(command: &mut Command) -> Outcome {
+        use std::os::unix::process::ExitStatusExt;
+        let output = command.stdin(Stdio::null()).output().expect("the command starts");
+        let status = output.status.code().unwrap_or_else(|| 128 + output.status.signal().unwrap_or(0));
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        Outcome { status, stdout: text(output.stdout), stderr: text(output.stderr) }
+    }
+
+    /// Checks that the command succeeded.
+    ///
+    /// # Panics
+    /// With everything that was printed, if not.
+    #[track_caller]
+    pub fn ok(self) -> Outcome {
+        assert!(
+            self.status == 0,
+            "status {}\nstdout:\n{}\nstderr:\n{}",
+            self.status,
+            self.stdout,
+            self.stderr
+        );
+        self
+    }
+
+    /// Returns the lines of standard error, except those about progress, which appear on slow
+    /// machines.
+    pub fn said(&self) -> Vec<&str> {
+        self.stderr.lines().filter(|line| !line.starts_with("hostbuf: taking memory")).collect()
+    }
+
+    /// Returns the lines of standard output that begin with `prefix`, without it.
+    pub fn lines(&self, prefix: &str) -> Vec<String> {
+        self.stdout.lines().filter_map(|l| l.strip_prefix(prefix)).map(str::to_owned).collect()
+    }
+}
