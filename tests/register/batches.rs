@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hostbuf::register::Error;
+use hostbuf::register::testing::delays;
 use hostbuf::register::testing::fake::Fake;
 use hostbuf::register::{Budget, Lease, MonitorMode, Overlap, Span};
 
@@ -43,7 +44,7 @@ fn get_many_registers_only_the_changed_ranges_again() {
 #[test]
 fn get_many_does_not_hit_between_a_change_and_its_event() {
     let Some((_, cache)) = strict() else { return };
-    MonitorMode::delay(Duration::from_micros(200));
+    delays::delay_events(Duration::from_micros(200));
     let areas: Vec<Area> = (0..4).map(|_| Area::new(2)).collect();
     let spans = spans(&areas);
     let mut before = numbers(&cache, &spans);
@@ -63,7 +64,7 @@ fn get_many_does_not_hit_between_a_change_and_its_event() {
             before = after;
         });
     }
-    MonitorMode::delay(Duration::ZERO);
+    delays::delay_events(Duration::ZERO);
 }
 
 /// Other threads change and request the ranges all the time: each request succeeds, and nothing

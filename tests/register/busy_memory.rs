@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use hostbuf::register::testing::delays;
 use hostbuf::register::testing::fake::{Fake, Stamp};
 use hostbuf::register::{
     Access, Memory, MonitorMode, Overlap, Probe, Registrar, RegistrarProperties, RegistrationCache,
@@ -144,7 +145,7 @@ fn requests_continue_while_other_memory_changes_without_pause() {
 /// Discards the page at `address` while the monitor reads events with the delay `late`, and calls
 /// `meanwhile`.
 fn while_a_page_is_being_discarded(late: Duration, address: usize, meanwhile: impl FnOnce()) {
-    MonitorMode::delay(late);
+    delays::delay_events(late);
     std::thread::scope(|scope| {
         let (begin, begins) = std::sync::mpsc::channel::<()>();
         scope.spawn(move || {
@@ -154,7 +155,7 @@ fn while_a_page_is_being_discarded(late: Duration, address: usize, meanwhile: im
         });
         begins.recv().unwrap();
         meanwhile();
-        MonitorMode::delay(Duration::ZERO);
+        delays::delay_events(Duration::ZERO);
     });
 }
 

@@ -3,6 +3,7 @@
 use std::ptr::null_mut;
 use std::time::Duration;
 
+use hostbuf::register::testing::delays;
 use hostbuf::register::testing::fake::Fake;
 use hostbuf::register::{Budget, MonitorMode, Overlap, RegistrationCache};
 
@@ -59,10 +60,10 @@ fn a_mapping_that_another_descriptor_watches_is_not_served_by_the_old_registrati
         let area = Area::new(1);
         let before = crate::kept_one(&cache, area.pointer(), PAGE);
         // Longer than the time for which a request waits for the monitor's thread.
-        MonitorMode::delay_notifications(Duration::from_millis(60));
+        delays::delay_notifications(Duration::from_millis(60));
         map_over(area.at(), PAGE);
         let now = cache.get(area.pointer(), PAGE, READ).unwrap().stamp();
-        MonitorMode::delay_notifications(Duration::ZERO);
+        delays::delay_notifications(Duration::ZERO);
         assert_ne!(now, before, "round {round}: a registration of memory that is gone");
     }
 }
@@ -234,7 +235,7 @@ fn free_and_realloc_of_large_blocks_end_the_registration() {
 #[test]
 fn no_hit_between_a_change_and_its_event() {
     let Some((_, cache)) = strict() else { return };
-    MonitorMode::delay(std::time::Duration::from_micros(200));
+    delays::delay_events(std::time::Duration::from_micros(200));
     let area = Area::new(4);
     for round in 0..3000 {
         let before = cache.get(area.pointer(), area.len(), READ).unwrap().stamp();
@@ -252,7 +253,7 @@ fn no_hit_between_a_change_and_its_event() {
             assert_ne!(after, before, "round {round}");
         });
     }
-    MonitorMode::delay(std::time::Duration::ZERO);
+    delays::delay_events(std::time::Duration::ZERO);
 }
 
 /// ```text
@@ -264,7 +265,7 @@ fn no_hit_between_a_change_and_its_event() {
 fn no_stale_entry_when_memory_changes_between_watching_and_registering() {
     let Some((_, cache)) = strict() else { return };
     let pause = std::time::Duration::from_micros(200);
-    MonitorMode::pause(pause);
+    delays::pause_requests(pause);
     let area = Area::new(4);
     let mut stale = 0;
     for round in 0..500 {
@@ -276,7 +277,7 @@ fn no_stale_entry_when_memory_changes_between_watching_and_registering() {
         map_over(area.at(), area.len());
         stale += usize::from(cache.try_get(area.pointer(), area.len(), READ).is_some());
     }
-    MonitorMode::pause(std::time::Duration::ZERO);
+    delays::pause_requests(std::time::Duration::ZERO);
     assert_eq!(stale, 0);
 }
 

@@ -9,6 +9,8 @@ mod busy_ranges;
 mod change_mark;
 mod change_sequence;
 mod current;
+#[cfg(any(test, feature = "testing"))]
+pub mod delays;
 mod descriptor_set;
 mod events;
 mod handle;

@@ -114,33 +114,6 @@ impl MonitorMode {
         }
     }
 
-    /// Delays the reading of events as long as a cache lives. For tests.
-    #[doc(hidden)]
-    pub fn delay(time: std::time::Duration) {
-        if let Ok(monitor) = current::acquire() {
-            monitor.delays().events.set(time);
-            current::release(monitor);
-        }
-    }
-
-    /// Delays the notification of caches after the monitor has read an event. For tests.
-    #[doc(hidden)]
-    pub fn delay_notifications(time: std::time::Duration) {
-        if let Ok(monitor) = current::acquire() {
-            monitor.delays().notifications.set(time);
-            current::release(monitor);
-        }
-    }
-
-    /// Pauses requests after their memory has been watched. For tests.
-    #[doc(hidden)]
-    pub fn pause(time: std::time::Duration) {
-        if let Ok(monitor) = current::acquire() {
-            monitor.delays().requests.set(time);
-            current::release(monitor);
-        }
-    }
-
     /// Checks whether this process can have a working strict monitor, and returns the reason if
     /// not.
     #[must_use]

@@ -72,6 +72,7 @@ pub(super) struct TestDelay(AtomicU64);
 
 impl TestDelay {
     /// Sets the delay.
+    #[cfg(any(test, feature = "testing"))]
     pub(super) fn set(&self, time: Duration) {
         self.0.store(time.as_micros() as u64, Ordering::Relaxed);
     }

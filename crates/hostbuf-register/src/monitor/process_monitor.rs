@@ -12,7 +12,9 @@ use hostbuf_os::poison::IgnorePoison;
 use super::change_sequence::ChangeSequences;
 use super::descriptor_set::{DescriptorSet, MOST_DESCRIPTORS};
 use super::mappings::ProcessMappings;
-use super::monitor_shared::{MonitorShared, TestDelays};
+use super::monitor_shared::MonitorShared;
+#[cfg(any(test, feature = "testing"))]
+use super::monitor_shared::TestDelays;
 use super::userfaultfd::Userfaultfd;
 use super::watched::{Unwatched, Watched, Watcher};
 use crate::environment;
@@ -168,6 +170,7 @@ impl ProcessMonitor {
     }
 
     /// Returns the delays that tests set.
+    #[cfg(any(test, feature = "testing"))]
     pub(super) fn delays(&self) -> &TestDelays {
         &self.shared.delays
     }

@@ -1,5 +1,5 @@
-//! Devices for tests: a registrar whose calls fail or wait on request, and queue pairs that write
-//! through a registration.
+//! Parts for tests: a registrar whose calls fail or wait on request, delays inside the monitor, and
+//! queue pairs that write through a registration.
 
 pub mod contract;
 pub mod fake;
@@ -7,3 +7,5 @@ pub mod fake;
 pub mod loopback;
 #[cfg(feature = "rdma")]
 pub mod queue;
+
+pub use crate::monitor::delays;
