@@ -20,3 +20,8 @@ pub use create::{create_all, creation_error};
 pub use error::{Error, NoSpace, Result};
 pub use mapping::{FileMapping, MappingRefused};
 pub use pages::Pages;
+
+/// Compiles and runs the examples of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

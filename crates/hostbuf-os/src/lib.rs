@@ -28,3 +28,8 @@ pub use bytes::Bytes;
 pub use error::Error;
 pub use frame_socket::{FrameSocket, Packet, Received, encode};
 pub use hostbuf_raw::{maps, syscall as raw};
+
+/// Compiles and runs the examples of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

@@ -17,3 +17,8 @@ pub mod frame;
 pub mod limits;
 pub mod message;
 pub mod range;
+
+/// Compiles and runs the examples of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

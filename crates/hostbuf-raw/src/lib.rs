@@ -10,3 +10,8 @@ pub mod maps;
 pub mod syscall;
 
 pub use syscall::Errno;
+
+/// Compiles and runs the examples of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

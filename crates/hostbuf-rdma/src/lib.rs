@@ -110,3 +110,8 @@ pub use one_sided::fabric::Fabric;
 pub use one_sided::offset::Offset;
 pub use one_sided::signal::{SIGNALS, Signal};
 pub use options::FabricOptions;
+
+/// Compiles and runs the examples of the README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}

@@ -138,4 +138,4 @@ pub use verbs::{Verbs, VerbsHandle, VerbsKey};
 /// Compiles and runs the examples of the README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
-struct Readme;
+mod readme {}
