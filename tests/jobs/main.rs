@@ -12,6 +12,7 @@ mod containers;
 mod debugging;
 mod descendants;
 mod doctor;
+mod documentation;
 mod engines;
 mod examples;
 mod fake_gpu;

@@ -121,18 +121,4 @@ mod tests {
             assert!(!lines.iter().any(|line| line.contains("compgen -f")), "{option}: {lines:?}");
         }
     }
-
-    #[test]
-    fn the_library_page_names_every_function_of_the_header() {
-        let header = include_str!("../../../../include/hostbuf.h");
-        let beside = [" ", "/", "#", "typedef"];
-        let declared = header.lines().filter(|line| !beside.iter().any(|b| line.starts_with(b)));
-        let names: Vec<_> =
-            declared.filter_map(|line| line.split_once('(')?.0.rsplit([' ', '*']).next()).collect();
-        assert!(names.len() > 30, "{names:?}");
-        for name in names {
-            let bold = format!(".BR {name} ()");
-            assert!(LIBRARY.contains(&bold), "hostbuf(3) does not tell of {name}");
-        }
-    }
 }
