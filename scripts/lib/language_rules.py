@@ -294,7 +294,7 @@ def comment_width(source):
 
 
 def file_length(source):
-    """Finds the lines beyond the 600th. Each counts, so a file of the baseline cannot grow."""
+    """Finds the lines beyond the 600th."""
     count = len(source.lines) - (source.lines[-1] == "")
     if source.generated or source.path == "docs/figures.md":
         return
