@@ -14,6 +14,7 @@ pub mod contents;
 pub mod environment;
 pub mod failure;
 pub mod frame;
+mod hello;
 pub mod limits;
 pub mod message;
 pub mod range;

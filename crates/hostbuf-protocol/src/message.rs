@@ -21,6 +21,7 @@
 
 use crate::candidates::Ballot;
 use crate::frame::{FRAME_MAX, FrameError, FrameRef, FrameWriter, Full, REQUIRED, numbers};
+pub use crate::hello::{Coverage, Hello, Role, Territory};
 use crate::limits::{MAX_BUFFERS, MAX_CANDIDATES, NAME_MAX, TEXT_MAX};
 use crate::range::{AgreedRange, Extent, Extents, Part};
 
@@ -33,6 +34,7 @@ const BUFFER: u16 = REQUIRED | 3;
 
 /// One message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Message<'a> {
     /// From a participant: its identification.
     Hello {
@@ -146,79 +148,6 @@ pub struct RefusedCandidate<'a> {
     pub path: &'a [u8],
 }
 
-/// The part of the address space in which a participant may hold addresses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u64)]
-pub enum Territory {
-    /// Any free range.
-    Anywhere = 0,
-    /// Only in the window that ThreadSanitizer and MemorySanitizer leave to applications.
-    Sanitized = 1,
-}
-
-/// The way in which a rank's program gets the buffer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u64)]
-pub enum Coverage {
-    /// The preloaded object maps it before `main`.
-    Preloaded = 0,
-    /// Nothing can be preloaded, but the program contains the library and can attach.
-    Attaches = 1,
-    /// Nothing can be preloaded, and the program cannot attach.
-    None = 2,
-}
-
-/// The identification of a participant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hello {
-    /// Its part in the job.
-    pub role: Role,
-    /// The rank in the first world of the job.
-    pub rank: u64,
-    /// The number of ranks of the job, 0 if the engine does not report it.
-    pub size: u64,
-    /// The rank on this host.
-    pub local_rank: u64,
-    /// The number of ranks on this host.
-    pub local_size: u64,
-    /// A number that is the same in all participants that request the same buffers.
-    pub request: u64,
-}
-
-/// The part of a participant in the job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u64)]
-pub enum Role {
-    /// A rank of the job: it votes, and the job waits for it.
-    Rank = 1,
-    /// A later program, a child or a spawned process: it maps the agreed range.
-    Late = 2,
-    /// The library in a process, which requests the agreed range and the descriptors.
-    Library = 3,
-    /// A rank that takes part in collective operations among the ranks of this host, through the
-    /// agent.
-    Member = 4,
-}
-
-impl Hello {
-    /// Returns the identification of a process that is no rank.
-    #[must_use]
-    pub fn of(role: Role) -> Hello {
-        Hello { role, rank: 0, size: 0, local_rank: 0, local_size: 0, request: 0 }
-    }
-
-    fn from_numbers([role, rank, size, local_rank, local_size, request]: [u64; 6]) -> Option<Hello> {
-        let role = [Role::Rank, Role::Late, Role::Library, Role::Member]
-            .into_iter()
-            .find(|&candidate| candidate as u64 == role)?;
-        let ranked = !matches!(role, Role::Rank | Role::Member)
-            || (local_rank < local_size
-                && local_size <= 1 << 20
-                && (size == 0 || (rank < size && size <= 1 << 40)));
-        ranked.then_some(Hello { role, rank, size, local_rank, local_size, request })
-    }
-}
-
 /// The numbers by which frames state the kind of their message.
 #[derive(Clone, Copy)]
 #[repr(u16)]
@@ -322,8 +251,7 @@ impl<'a> Message<'a> {
     fn write(&self, to: &mut FrameWriter<'_>) -> Result<(), Full> {
         match self {
             Message::Hello { hello, command } => {
-                let Hello { role, rank, size, local_rank, local_size, request } = *hello;
-                push_numbers(to, &[role as u64, rank, size, local_rank, local_size, request])?;
+                push_numbers(to, &hello.to_numbers())?;
                 push_text(to, command)?;
             }
             Message::Ready { territory, coverage, reason } => {
@@ -405,18 +333,8 @@ impl<'a> Message<'a> {
             }
             Kind::Ready => {
                 let [territory, coverage] = frame.numbers(NUMBERS)?;
-                let territory = match territory {
-                    0 => Territory::Anywhere,
-                    1 => Territory::Sanitized,
-                    _ => return None,
-                };
-                let coverage = match coverage {
-                    0 => Coverage::Preloaded,
-                    1 => Coverage::Attaches,
-                    2 => Coverage::None,
-                    _ => return None,
-                };
-                Message::Ready { territory, coverage, reason: text }
+                let territory = Territory::from_number(territory)?;
+                Message::Ready { territory, coverage: Coverage::from_number(coverage)?, reason: text }
             }
             Kind::Ballot => {
                 let list = frame.field(NUMBERS)?;

@@ -137,6 +137,10 @@ impl Station {
                 self.supply(id);
             }
             Role::Member => self.join(id, hello),
+            role => {
+                tracing::warn!(pid = peer.pid, ?role, "a peer has a role that this agent does not serve");
+                self.hung_up(id);
+            }
         }
     }
 
