@@ -20,6 +20,7 @@ pub mod memory;
 pub mod poison;
 pub mod process;
 pub mod process_lock;
+pub mod session;
 pub mod socket;
 pub mod thread;
 mod wiped_page;

@@ -1,0 +1,245 @@
+//! The server's side of a session, up to the client's hello.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use hostbuf_protocol::failure::ErrorClass;
+use hostbuf_protocol::frame::{self, FrameError};
+use hostbuf_protocol::message::Message;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::frame_socket::{FrameSocket, Packet, Received};
+use crate::{process, socket};
+
+/// The largest number of connections without a hello; beyond it the acceptor refuses one that is
+/// not a client's.
+const MAX_STRANGERS: usize = 128;
+/// The time after which a silent connection is not a client's: a client says hello as soon as it is
+/// connected.
+const SILENCE: Duration = Duration::from_secs(1);
+/// The interval at which the acceptor tries again without room for another connection: other
+/// processes may use up the descriptors of the host, and close them soon.
+const PACE: Duration = Duration::from_millis(100);
+/// The largest number of connections that are accepted at once, so that the server's clients do not
+/// wait for them.
+const BATCH: usize = 64;
+
+/// Accepts connections, checks their users, and collects their hellos without blocking. A
+/// connection that sends anything else, or nothing, costs only itself.
+#[derive(Debug)]
+pub struct Acceptor {
+    listener: OwnedFd,
+    /// The connections whose hello is on its way, in the order of their arrival.
+    strangers: Vec<Stranger>,
+    /// The clients whose process cannot be watched for a lack of descriptors or memory.
+    unwatched: Vec<(FrameSocket, Packet)>,
+    shortage: Option<Shortage>,
+}
+
+/// A connection without a hello.
+#[derive(Debug)]
+struct Stranger {
+    connection: FrameSocket,
+    since: Instant,
+}
+
+/// A client that has said hello.
+#[derive(Debug)]
+pub struct Newcomer {
+    /// The connection, which has the credentials of the client.
+    pub connection: FrameSocket,
+    /// The packet with the hello.
+    pub hello: Packet,
+    /// The descriptor that becomes readable when the client's process ends. `None` if the process
+    /// has ended, or is in another PID namespace.
+    pub process: Option<OwnedFd>,
+}
+
+/// A lack of descriptors or memory, for which clients wait.
+#[derive(Debug)]
+pub struct Shortage {
+    /// The time since which no client could be accepted.
+    pub since: Instant,
+    /// The kernel's error.
+    pub error: io::Error,
+}
+
+impl Acceptor {
+    /// Makes an acceptor of the clients of `listener`, which must not block.
+    #[must_use]
+    pub fn new(listener: OwnedFd) -> Acceptor {
+        Acceptor { listener, strangers: Vec::new(), unwatched: Vec::new(), shortage: None }
+    }
+
+    /// Returns the descriptors for whose input the server waits before it calls
+    /// [`advance`](Acceptor::advance).
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        // Without room for a connection, the listener would be readable all the time.
+        let listener = self.shortage.is_none().then(|| self.listener.as_fd());
+        listener.into_iter().chain(self.strangers.iter().map(|stranger| stranger.connection.as_fd()))
+    }
+
+    /// Returns the time after which the server calls [`advance`](Acceptor::advance) without input.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.shortage.as_ref().map(|_| PACE)
+    }
+
+    /// Returns the lack for which clients wait.
+    #[must_use]
+    pub fn shortage(&self) -> Option<&Shortage> {
+        self.shortage.as_ref()
+    }
+
+    /// Returns the time for which the hello of an accepted connection may be on its way, or `None`
+    /// if there is no such connection. A server that is about to end waits so long.
+    #[must_use]
+    pub fn expects_within(&self) -> Option<Duration> {
+        let left = |stranger: &Stranger| SILENCE.checked_sub(stranger.since.elapsed());
+        let unwatched = self.unwatched.first().map(|_| PACE);
+        self.strangers.iter().filter_map(left).chain(unwatched).max()
+    }
+
+    /// Accepts what has arrived, and returns the clients that have said hello.
+    pub fn advance(&mut self) -> Vec<Newcomer> {
+        let mut newcomers = Vec::new();
+        self.accept();
+        self.hear(&mut newcomers);
+        for (connection, hello) in std::mem::take(&mut self.unwatched) {
+            self.watch(connection, hello, &mut newcomers);
+        }
+        newcomers
+    }
+
+    fn accept(&mut self) {
+        for _ in 0..BATCH {
+            let fd = match socket::accept(self.listener.as_fd()) {
+                Ok(Some(fd)) => fd,
+                Ok(None) => {
+                    if self.unwatched.is_empty() {
+                        self.shortage = None;
+                    }
+                    return;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "accepting a connection");
+                    // With one connection less there is room again in the next turn.
+                    if !self.refuse_stranger() {
+                        self.is_short(error);
+                    }
+                    return;
+                }
+            };
+            self.shortage = None;
+            match FrameSocket::from_fd(fd) {
+                Ok(connection) => self.strangers.push(Stranger { connection, since: Instant::now() }),
+                // Another user gets nothing, not even a reason.
+                Err(error) => tracing::debug!(%error, "rejecting a connection"),
+            }
+            if self.strangers.len() > MAX_STRANGERS {
+                self.refuse_stranger();
+            }
+        }
+    }
+
+    fn is_short(&mut self, error: io::Error) {
+        let since = self.shortage.as_ref().map_or_else(Instant::now, |shortage| shortage.since);
+        self.shortage = Some(Shortage { since, error });
+    }
+
+    /// Receives the hellos that have arrived.
+    fn hear(&mut self, newcomers: &mut Vec<Newcomer>) {
+        let mut fds: Vec<_> = self
+            .strangers
+            .iter()
+            .map(|stranger| PollFd::new(stranger.connection.as_fd(), PollFlags::POLLIN))
+            .collect();
+        // An error of poll shows again in the next turn.
+        if !poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0) {
+            return;
+        }
+        let ready: Vec<bool> = fds.iter().map(|fd| fd.any().unwrap_or(false)).collect();
+        let mut ready = ready.into_iter();
+        let speaking = self.strangers.extract_if(.., |_| ready.next().unwrap_or(false)).collect::<Vec<_>>();
+        for stranger in speaking {
+            let pid = stranger.connection.peer().pid;
+            let hello = match stranger.connection.receive() {
+                Ok(Received::Packet(packet)) => packet,
+                Ok(Received::Nothing) => {
+                    self.strangers.push(stranger);
+                    continue;
+                }
+                Ok(Received::End) => continue,
+                Err(error) => {
+                    tracing::warn!(pid, %error, "receiving a hello");
+                    continue;
+                }
+            };
+            match hello.message() {
+                Ok(Message::Hello { .. }) => self.watch(stranger.connection, hello, newcomers),
+                Err(FrameError::OtherVersion(theirs)) => refuse_version(&stranger.connection, theirs),
+                Ok(_) | Err(FrameError::Malformed) => {
+                    tracing::warn!(pid, "a process sent something else than a hello");
+                }
+            }
+        }
+    }
+
+    /// Completes a client, unless descriptors or memory are missing: its process may outlive its
+    /// connection, so the process itself is watched.
+    fn watch(&mut self, connection: FrameSocket, hello: Packet, newcomers: &mut Vec<Newcomer>) {
+        let process = match process::pidfd(connection.peer().pid) {
+            Ok(process) => Some(process),
+            Err(error) => match error.raw_os_error() {
+                Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM) => {
+                    self.refuse_stranger();
+                    self.is_short(error);
+                    return self.unwatched.push((connection, hello));
+                }
+                _ => None,
+            },
+        };
+        newcomers.push(Newcomer { connection, hello, process });
+    }
+
+    /// Refuses the oldest connection of the process that has the most of them, or else one that has
+    /// been silent for too long, and returns whether there was one. A client is safe: it has a
+    /// single, recent connection.
+    fn refuse_stranger(&mut self) -> bool {
+        let mut count: BTreeMap<i32, usize> = BTreeMap::new();
+        // The processes of another PID namespace all have the number 0.
+        let pids = self.strangers.iter().map(|stranger| stranger.connection.peer().pid);
+        pids.filter(|&pid| pid != 0).for_each(|pid| *count.entry(pid).or_default() += 1);
+        let flooder = count.iter().max_by_key(|(_, n)| **n).filter(|(_, n)| **n > 1).map(|(pid, _)| *pid);
+        let oldest = match flooder {
+            Some(pid) => self.strangers.iter().position(|stranger| stranger.connection.peer().pid == pid),
+            None => self.strangers.iter().position(|stranger| stranger.since.elapsed() > SILENCE),
+        };
+        let Some(index) = oldest else { return false };
+        let stranger = self.strangers.remove(index);
+        let text = "the connection was silent, and the server has too many of them: say hello at once";
+        refuse(&stranger.connection, ErrorClass::Os, text);
+        true
+    }
+}
+
+/// Tells a client of another version of the protocol why it gets no session. It cannot read this
+/// version's messages either, but it recognises their version.
+fn refuse_version(connection: &FrameSocket, theirs: u16) {
+    let (pid, own) = (connection.peer().pid, frame::VERSION);
+    tracing::warn!(pid, theirs, own, "a client has another version");
+    let text = format!(
+        "this host's server of hostbuf has version {own} of its protocol, not {theirs}: use one installation"
+    );
+    refuse(connection, ErrorClass::Attach, &text);
+}
+
+/// Sends a refusal, if the client's socket has room for it.
+fn refuse(connection: &FrameSocket, class: ErrorClass, text: &str) {
+    let refusal = Message::Fail { status: class.status(), prints: true, text: text.as_bytes() };
+    if let Err(error) = connection.send(&refusal, &[]) {
+        tracing::debug!(%error, "refusing a client");
+    }
+}
