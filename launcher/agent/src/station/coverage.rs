@@ -52,9 +52,10 @@ impl Station {
     /// line.
     pub(super) fn report_of(&self, id: u64) -> String {
         let peer = &self.peers[&id];
-        let Some(hello) = peer.hello.filter(|h| h.role == Role::Rank && peer.counted) else {
+        let hello = peer.hello;
+        if hello.role != Role::Rank || !peer.counted {
             return String::new();
-        };
+        }
         let same: Vec<u64> = self
             .ranks()
             .filter(|(id, _)| self.peers[id].command == peer.command)

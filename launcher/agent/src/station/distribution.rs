@@ -61,8 +61,8 @@ impl Station {
         let Some(pid) = self.peers.get(&id).map(|p| p.pid) else { return };
         let counted = self.peers.values().any(|p| p.counted && p.pid == pid);
         let Some(peer) = self.peers.get_mut(&id) else { return };
-        let Some(hello) = peer.hello.filter(|h| h.role != Role::Member) else { return };
-        if peer.served || (!running && !counted) {
+        let hello = peer.hello;
+        if hello.role == Role::Member || peer.served || (!running && !counted) {
             return;
         }
         peer.served = true;

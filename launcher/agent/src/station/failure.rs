@@ -4,7 +4,7 @@ use hostbuf::JobError;
 use hostbuf_os::encode;
 use hostbuf_protocol::message::Message;
 
-use super::state::{ClientProcess, Speaker, Station};
+use super::state::{Speaker, Station};
 
 impl Station {
     /// Tells the peers that the job has failed. Without a launcher, one rank of the host prints the
@@ -21,8 +21,7 @@ impl Station {
         if matches!(self.speaker, Speaker::Rank(_)) {
             return;
         }
-        let open = |p: &ClientProcess| p.hello.is_some() && !p.refused;
-        let rest: Vec<u64> = self.peers.iter().filter(|(_, p)| open(p)).map(|(&id, _)| id).collect();
+        let rest: Vec<u64> = self.peers.iter().filter(|(_, p)| !p.refused).map(|(&id, _)| id).collect();
         for id in rest {
             self.say_failed(id, false);
         }

@@ -18,12 +18,12 @@ impl Station {
     /// parts.
     pub(super) fn join(&mut self, id: u64, hello: Hello) {
         let same = |(&other, p): (&u64, &ClientProcess)| {
-            let member = p.hello.is_some_and(|h| h.role == Role::Member && h.local_rank == hello.local_rank);
+            let member = p.hello.role == Role::Member && p.hello.local_rank == hello.local_rank;
             other != id && member && p.channel.is_some()
         };
         if self.peers.iter().any(same) {
             if let Some(peer) = self.peers.get_mut(&id) {
-                peer.hello = None;
+                peer.refused = true;
             }
             let why = format!(
                 "local rank {} takes part already: make job::Local once, and split it",
@@ -64,7 +64,7 @@ impl Station {
     /// Returns the members of a host of this size.
     fn members(&self, size: u64) -> Vec<u64> {
         let member =
-            |p: &ClientProcess| p.hello.is_some_and(|h| h.role == Role::Member && h.local_size == size);
+            |p: &ClientProcess| p.hello.role == Role::Member && p.hello.local_size == size && !p.refused;
         self.peers.iter().filter(|(_, p)| member(p)).map(|(&id, _)| id).collect()
     }
 

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use hostbuf::{ErrorClass, JobError};
 use hostbuf_os::process;
-use nix::poll::PollTimeout;
 
 use super::super::orders::Event;
 use super::state::{ClientProcess, Stage, Station};
@@ -29,11 +28,9 @@ impl Station {
         self.deadline.limit.filter(|_| waits)
     }
 
-    /// Returns the timeout for the next poll.
-    pub(super) fn until_late(&self) -> PollTimeout {
-        let Some(limit) = self.limit() else { return PollTimeout::NONE };
-        let left = limit.saturating_sub(self.deadline.since.elapsed()) + Duration::from_millis(1);
-        PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
+    /// Returns the time until the ranks that the job waits for are late.
+    pub(super) fn until_late(&self) -> Option<Duration> {
+        Some(self.limit()?.saturating_sub(self.deadline.since.elapsed()))
     }
 
     /// Fails the job when the ranks that it waits for have made no progress within the limit.

@@ -1,8 +1,7 @@
 //! The messages of the peers, and the end of their connections and processes.
 
 use hostbuf::ErrorClass;
-use hostbuf_os::{Packet, Received, process};
-use hostbuf_protocol::frame::{self, FrameError};
+use hostbuf_os::{Packet, Received};
 use hostbuf_protocol::message::{Hello, Message, RefusedCandidate, Role};
 
 use super::super::orders::Question;
@@ -25,25 +24,22 @@ impl Station {
     fn hear(&mut self, id: u64, packet: &Packet) {
         let message = match packet.message() {
             Ok(message) => message,
-            Err(FrameError::OtherVersion(theirs)) => return self.refuse_version(id, theirs),
-            Err(FrameError::Malformed) => {
-                tracing::warn!(pid = self.peers.get(&id).map(|p| p.pid), "a peer sent an invalid message");
+            Err(error) => {
+                let pid = self.peers.get(&id).map(|p| p.pid);
+                tracing::warn!(pid, ?error, "a peer sent an invalid message");
                 return self.hung_up(id);
             }
         };
         let Some(peer) = self.peers.get_mut(&id) else { return };
-        match (message, peer.hello) {
-            (Message::Hello { hello, command }, None) => {
-                peer.command = String::from_utf8_lossy(command).into_owned();
-                self.greet(id, hello);
-            }
-            (Message::Ready { territory, coverage, reason }, Some(Hello { role: Role::Rank, .. })) => {
+        let hello = peer.hello;
+        match (message, hello.role) {
+            (Message::Ready { territory, coverage, reason }, Role::Rank) => {
                 self.deadline.progress();
                 peer.ready = Some(territory);
                 peer.coverage = (coverage, String::from_utf8_lossy(reason).into_owned());
                 self.look_if_present();
             }
-            (Message::Votes { mask, refusal }, Some(Hello { role: Role::Rank, .. })) => {
+            (Message::Votes { mask, refusal }, Role::Rank) => {
                 if let Stage::Asking(Question::Ballot(_, length)) = self.stage {
                     let refusal = refusal.map(|refused| describe(&refused, length));
                     peer.answer = Some(RankAnswer::Votes(mask, refusal));
@@ -51,27 +47,27 @@ impl Station {
                     self.look_if_answered();
                 }
             }
-            (Message::Hole { address }, Some(Hello { role: Role::Rank, .. })) => {
+            (Message::Hole { address }, Role::Rank) => {
                 if let Stage::Asking(Question::Search { .. }) = self.stage {
                     peer.answer = Some(RankAnswer::Hole(address));
                     self.deadline.progress();
                     self.look_if_answered();
                 }
             }
-            (Message::Mapped, Some(hello)) if peer.served => {
+            (Message::Mapped, role) if peer.served => {
                 peer.mapped = true;
                 self.deadline.progress();
-                if hello.role == Role::Rank {
+                if role == Role::Rank {
                     self.look_if_mapped();
                 }
             }
-            (Message::Failed { status, text }, Some(hello)) => {
-                if hello.role == Role::Rank && peer.counted {
+            (Message::Failed { status, text }, role) => {
+                if role == Role::Rank && peer.counted {
                     let class = ErrorClass::from_status(status).unwrap_or(ErrorClass::Lost);
                     self.lost_with(id, class, String::from_utf8_lossy(text).into_owned());
                 }
             }
-            (Message::Gather { sequence, group, size, part }, Some(hello)) if hello.role == Role::Member => {
+            (Message::Gather { sequence, group, size, part }, Role::Member) => {
                 self.gather(id, hello, (group, sequence), size, part.to_vec());
             }
             (message, _) => {
@@ -81,31 +77,18 @@ impl Station {
         }
     }
 
-    /// Tells a peer with another version of the protocol why it gets no buffer. It cannot read this
-    /// version's messages either, but it recognises their version.
-    fn refuse_version(&mut self, id: u64, theirs: u16) {
-        let own = frame::VERSION;
-        tracing::warn!(pid = self.peers.get(&id).map(|p| p.pid), theirs, own, "a peer has another version");
-        let text = format!("the agent of this host has version {own} of hostbuf's protocol, not {theirs}");
-        let status = ErrorClass::Attach.status();
-        self.send(id, &Message::Fail { status, prints: true, text: text.as_bytes() });
-        self.hung_up(id);
-    }
-
-    fn greet(&mut self, id: u64, hello: Hello) {
+    /// Takes a client in that has said hello.
+    pub(super) fn greet(&mut self, id: u64, hello: Hello) {
         let differs = |h: &Hello| {
             h.local_rank == hello.local_rank || h.local_size != hello.local_size || h.request != hello.request
         };
         let other = self.ranks().find(|(_, h)| differs(h));
         let other = other.map(|(_, h)| h);
         let Some(peer) = self.peers.get_mut(&id) else { return };
-        peer.hello = Some(hello);
         if hello.role == Role::Rank {
             self.seen.0.insert(hello.local_rank);
             self.seen.1 = hello.local_size;
         }
-        // A process may outlive its connection, so the process itself is watched.
-        peer.process = process::pidfd(peer.pid).ok();
         if matches!(self.stage, Stage::Failed) {
             return self.refuse();
         }
@@ -154,10 +137,7 @@ impl Station {
             self.heard_out(id);
         }
         let Some(peer) = self.peers.get(&id) else { return };
-        let Some(hello) = peer.hello else {
-            self.peers.remove(&id);
-            return;
-        };
+        let hello = peer.hello;
         match hello.role {
             Role::Rank if !running && peer.counted => {
                 self.lost(id, "it ended before it had the buffer".into());

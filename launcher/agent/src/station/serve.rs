@@ -5,8 +5,10 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc;
+use std::time::Duration;
 
 use hostbuf::{Error, ErrorClass, Result};
+use hostbuf_os::session::Acceptor;
 use hostbuf_os::socket;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -22,6 +24,9 @@ use super::state::{Speaker, Stage, Station};
 
 /// The largest number of frames of one peer that are handled before those of the other peers.
 const MAX_FRAMES: usize = 64;
+
+/// The interval at which packets with descriptors are tried again while too many are on their way.
+const CROWDED_PACE: Duration = Duration::from_millis(10);
 
 /// The result of serving the host's processes.
 #[derive(Debug)]
@@ -62,10 +67,9 @@ impl Station {
         let come = deadline.come.clone();
         let handle = StationHandle { orders: order_sender, wake: wake.clone(), events: event_receiver, come };
         let station = Station {
-            listener,
-            full: false,
+            acceptor: Acceptor::new(listener),
+            reported_shortage: false,
             crowded: false,
-            locked_out: None,
             lifeline,
             local: LocalJob::of(spec),
             deadline,
@@ -111,7 +115,6 @@ impl Station {
     /// whether the job was called off.
     fn turn(&mut self) -> io::Result<Option<(i32, bool)>> {
         let woken = self.wait()?;
-        self.full = false;
         if woken.ended {
             if let Some(job) = &self.local {
                 job.end_orphans(self.peers.values().filter(|p| p.counted).map(|p| p.pid).collect());
@@ -137,37 +140,48 @@ impl Station {
         for id in woken.writable {
             self.flush(id);
         }
-        if woken.newcomers {
+        if woken.newcomers || self.acceptor.retry_after().is_some() {
             self.accept();
         }
         self.look_if_late();
-        let attached = self.peers.values().any(|p| p.hello.is_some());
-        let status = match self.stage {
-            Stage::Running if !attached => Some(0),
+        if self.status().is_some() {
+            // A client may have connected meanwhile, and its hello may be on its way.
+            self.accept();
+        }
+        let status = self.status().filter(|_| self.acceptor.expects_within().is_none());
+        Ok(status.map(|status| (status, false)))
+    }
+
+    /// Returns the exit status if the agent has no more clients.
+    fn status(&self) -> Option<i32> {
+        match self.stage {
+            _ if !self.peers.is_empty() => None,
+            Stage::Running => Some(0),
             // Ranks that have yet to connect must learn of the failure too. A launcher ends the
             // agent; without one, it ends after all ranks have been told, or with the engine's
             // daemon.
-            Stage::Failed if !attached && self.print_failures && self.all_have_come() => Some(1),
+            Stage::Failed if self.print_failures && self.all_have_come() => Some(1),
             _ => None,
-        };
-        Ok(status.map(|status| (status, false)))
+        }
     }
 
     fn wait(&self) -> io::Result<Woken> {
         enum WakeSource {
-            Listener,
+            Newcomer,
             Wake,
             End,
             Channel(u64),
             Process(u64),
         }
-        let mut sources = vec![WakeSource::Listener, WakeSource::Wake, WakeSource::End];
-        let listening = if self.full { PollFlags::empty() } else { PollFlags::POLLIN };
+        let mut sources = vec![WakeSource::Wake, WakeSource::End];
         let mut fds = vec![
-            PollFd::new(self.listener.as_fd(), listening),
             PollFd::new(self.wake.as_fd(), PollFlags::POLLIN),
             PollFd::new(self.terminate.as_fd(), PollFlags::POLLIN),
         ];
+        for fd in self.acceptor.descriptors() {
+            sources.push(WakeSource::Newcomer);
+            fds.push(PollFd::new(fd, PollFlags::POLLIN));
+        }
         if let Some(lifeline) = &self.lifeline {
             sources.push(WakeSource::End);
             fds.push(PollFd::new(lifeline.as_fd(), PollFlags::POLLIN));
@@ -186,13 +200,7 @@ impl Station {
                 fds.push(PollFd::new(process.as_fd(), PollFlags::POLLIN));
             }
         }
-        // Other processes may use up the descriptors of the host, and close them soon.
-        let patience = match (self.crowded, self.full) {
-            (true, _) => PollTimeout::from(10u8),
-            (false, true) => PollTimeout::from(100u8),
-            (false, false) => self.until_late(),
-        };
-        match poll(&mut fds, patience) {
+        match poll(&mut fds, self.patience()) {
             Ok(_) | Err(nix::Error::EINTR) => {}
             Err(e) => return Err(e.into()),
         }
@@ -203,7 +211,7 @@ impl Station {
                 continue;
             }
             match *source {
-                WakeSource::Listener => woken.newcomers = true,
+                WakeSource::Newcomer => woken.newcomers = true,
                 WakeSource::Wake => woken.orders = true,
                 WakeSource::End => woken.ended = true,
                 WakeSource::Process(id) => woken.departed.push(id),
@@ -218,6 +226,16 @@ impl Station {
             }
         }
         Ok(woken)
+    }
+
+    /// Returns the time for which the station waits for events.
+    fn patience(&self) -> PollTimeout {
+        let crowded = self.crowded.then_some(CROWDED_PACE);
+        let expected = self.acceptor.expects_within().filter(|_| self.peers.is_empty());
+        let limits = [crowded, self.acceptor.retry_after(), expected, self.until_late()];
+        // Rounded up: the station would wake shortly before the time otherwise.
+        let least = limits.into_iter().flatten().min().map(|time| time + Duration::from_millis(1));
+        least.map_or(PollTimeout::NONE, |time| PollTimeout::try_from(time).unwrap_or(PollTimeout::MAX))
     }
 }
 

@@ -4,12 +4,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
-use std::time::Instant;
 
 use hostbuf::segment::Layout;
 use hostbuf::{ErrorClass, JobError};
-use hostbuf_os::FrameSocket;
-use hostbuf_os::process;
+use hostbuf_os::session::{Acceptor, Newcomer};
+use hostbuf_os::{FrameSocket, process};
 use hostbuf_protocol::message::{Coverage, Hello, Territory};
 use nix::sys::eventfd::EventFd;
 use nix::sys::signalfd::SignalFd;
@@ -27,8 +26,7 @@ pub(super) struct ClientProcess {
     pub(super) channel: Option<FrameSocket>,
     pub(super) process: Option<OwnedFd>,
     pub(super) pid: i32,
-    pub(super) since: Instant,
-    pub(super) hello: Option<Hello>,
+    pub(super) hello: Hello,
     /// The command line of a rank, as far as a frame holds it.
     pub(super) command: String,
     /// The way in which a rank's program gets the buffer, and, if it does not get it before `main`,
@@ -45,6 +43,27 @@ pub(super) struct ClientProcess {
     pub(super) refused: bool,
     /// True for a rank that connected while the ranks were gathering: the job waits for it.
     pub(super) counted: bool,
+}
+
+impl ClientProcess {
+    /// Makes a client that has said `hello`, with the command line of a rank.
+    pub(super) fn new(newcomer: Newcomer, hello: Hello, command: String) -> ClientProcess {
+        ClientProcess {
+            pid: newcomer.connection.peer().pid,
+            channel: Some(newcomer.connection),
+            process: newcomer.process,
+            hello,
+            command,
+            coverage: (Coverage::Preloaded, String::new()),
+            ready: None,
+            answer: None,
+            mapped: false,
+            outbox: VecDeque::new(),
+            served: false,
+            refused: false,
+            counted: false,
+        }
+    }
 }
 
 /// The answer of one rank.
@@ -85,12 +104,9 @@ pub(super) enum Speaker {
 
 /// The side of the agent that serves the processes of its host.
 pub(crate) struct Station {
-    pub(super) listener: OwnedFd,
-    /// True if no descriptor is free: new connections wait until a peer has ended, or a short time
-    /// has passed.
-    pub(super) full: bool,
-    /// The time since which no missing rank could connect for that reason.
-    pub(super) locked_out: Option<Instant>,
+    pub(super) acceptor: Acceptor,
+    /// True if the conductor knows that ranks cannot be accepted.
+    pub(super) reported_shortage: bool,
     /// True if too many descriptors of this user are on their way: packets with descriptors wait
     /// until their receivers have read others.
     pub(super) crowded: bool,
@@ -125,7 +141,7 @@ impl Station {
 
     /// Returns the ranks that the job waits for.
     pub(super) fn ranks(&self) -> impl Iterator<Item = (&u64, Hello)> {
-        self.peers.iter().filter(|(_, p)| p.counted).filter_map(|(id, p)| Some((id, p.hello?)))
+        self.peers.iter().filter(|(_, p)| p.counted).map(|(id, p)| (id, p.hello))
     }
 
     /// Reports the loss of a rank to the conductor.
@@ -136,7 +152,7 @@ impl Station {
     /// Reports to the conductor that a rank cannot continue because of an error of this class.
     pub(super) fn lost_with(&mut self, id: u64, class: ErrorClass, why: String) {
         let Some(peer) = self.peers.get(&id) else { return };
-        let who = peer.hello.map_or(0, |h| h.rank);
+        let who = peer.hello.rank;
         let message = format!("rank {who} on {} (process {}): {why}", process::host_name(), peer.pid);
         let _ = self.events.send(Event::Lost(JobError::new(class, message)));
     }
