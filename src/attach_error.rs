@@ -2,7 +2,9 @@
 
 use std::fmt;
 
+use hostbuf_os::session::SessionError;
 use hostbuf_protocol::failure::ErrorClass;
+use hostbuf_protocol::message::Message;
 
 /// The reason why a process cannot attach to the buffers of a launcher.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,6 +60,42 @@ impl AttachError {
              version for launcher and program"
         );
         AttachError::OtherVersion { why }
+    }
+}
+
+impl From<SessionError> for AttachError {
+    /// Converts the error of a session with the agent of this host.
+    fn from(error: SessionError) -> AttachError {
+        let does_not_answer = |why: &dyn fmt::Display| AttachError::AgentGone {
+            why: format!("the agent of this host does not answer: {why}"),
+        };
+        match error {
+            SessionError::NoServer => does_not_answer(
+                &"the job has ended, or this process is not in the network namespace of the launcher",
+            ),
+            SessionError::OtherUser { .. } => {
+                AttachError::OtherUser { why: format!("the agent of this host does not answer: {error}") }
+            }
+            SessionError::Refused(packet) => match packet.message() {
+                Ok(Message::Fail { status, text, .. }) => AttachError::JobFailed {
+                    class: ErrorClass::from_status(status).unwrap_or(ErrorClass::Attach),
+                    why: String::from_utf8_lossy(text).into_owned(),
+                },
+                _ => AttachError::AgentGone { why: "the agent of this host has refused this process".into() },
+            },
+            SessionError::OtherVersion(theirs) => AttachError::other_protocol(theirs),
+            SessionError::Gone => AttachError::AgentGone { why: "the agent of this host has ended".into() },
+            SessionError::Malformed => {
+                AttachError::AgentGone { why: "the agent of this host sent an invalid message".into() }
+            }
+            SessionError::Timeout(limit) => AttachError::AgentGone {
+                why: format!("the agent of this host did not answer within {} s", limit.as_secs()),
+            },
+            SessionError::Io(error) => AttachError::AgentGone {
+                why: format!("exchanging messages with the agent of this host failed: {error}"),
+            },
+            other => does_not_answer(&other),
+        }
     }
 }
 

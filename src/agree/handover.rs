@@ -5,6 +5,7 @@
 //! The other ranks sleep until the message arrives. A wait inside MPI spins, and would take the
 //! cores from the threads that populate the pages.
 
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
@@ -12,10 +13,11 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::error::{AttachError, Error, Result};
 use crate::job::{Collective, all_or_none};
+use hostbuf_os::session::{Acceptor, Newcomer, Session};
 use hostbuf_os::socket;
 use hostbuf_os::{FrameSocket, Received};
 use hostbuf_protocol::frame::FrameError;
-use hostbuf_protocol::message::Message;
+use hostbuf_protocol::message::{Hello, Message, Role};
 use hostbuf_protocol::range::AgreedRange;
 
 /// The time within which a rank must connect, or its leader must send the descriptors.
@@ -48,9 +50,9 @@ impl Handover {
         let listener = leads.then(|| socket::listen_on(&name)).transpose();
         let listener = all_or_none(local, listener.map_err(Error::os("listening on a socket")))?;
         let opened = match listener {
-            Some(listener) => accept(&listener, others).map(Handover::Leader),
-            None => FrameSocket::connect(&name)
-                .map(Handover::Rank)
+            Some(listener) => accept(listener, others).map(Handover::Leader),
+            None => Session::open(&name, &hello(local))
+                .map(|session| Handover::Rank(session.into_connection()))
                 .map_err(|e| failed(format!("the leader rank of this host does not answer: {e}"))),
         };
         all_or_none(local, opened)
@@ -130,26 +132,40 @@ fn failed(why: String) -> Error {
     Error::Collective { operation: "hand_over", why }
 }
 
-/// Accepts `others` connections of this user, and rejects those of other users.
-fn accept(listener: &OwnedFd, others: usize) -> Result<Vec<FrameSocket>> {
+/// Returns the identification of a rank among the ranks of its host.
+fn hello(local: &dyn Collective) -> Message<'static> {
+    let (rank, size) = (local.rank() as u64, local.size() as u64);
+    let hello = Hello { role: Role::Member, rank, size, local_rank: rank, local_size: size, request: 0 };
+    Message::Hello { hello, command: b"" }
+}
+
+/// Accepts the `others` ranks of the host, and rejects other processes.
+fn accept(listener: OwnedFd, others: usize) -> Result<Vec<FrameSocket>> {
     let deadline = Instant::now() + PATIENCE;
-    let mut ranks = Vec::with_capacity(others);
+    let mut acceptor = Acceptor::new(listener);
+    let mut ranks = BTreeMap::new();
     while ranks.len() < others {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(failed(format!("{} of {others} ranks did not connect", others - ranks.len())));
         }
+        let left = acceptor.retry_after().map_or(left, |pace| left.min(pace));
         let timeout = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
-        let mut fds = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
+        let mut fds: Vec<_> = acceptor.descriptors().map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
         match poll(&mut fds, timeout) {
             Ok(_) | Err(nix::Error::EINTR) => {}
             Err(e) => return Err(Error::os("waiting for the ranks of this host")(e)),
         }
-        while let Some(fd) = socket::accept(listener.as_fd()).map_err(Error::os("accepting a rank"))? {
-            ranks.extend(FrameSocket::from_fd(fd).ok());
+        drop(fds);
+        for Newcomer { connection, hello, .. } in acceptor.advance() {
+            if let Ok(Message::Hello { hello: Hello { role: Role::Member, local_rank, .. }, .. }) =
+                hello.message()
+            {
+                ranks.insert(local_rank, connection);
+            }
         }
     }
-    Ok(ranks)
+    Ok(ranks.into_values().collect())
 }
 
 fn is_readable(channel: &FrameSocket, timeout: PollTimeout) -> Result<bool> {
@@ -176,5 +192,26 @@ fn expect(leader: &FrameSocket, is_expected: fn(&Message<'_>) -> bool) -> Result
         }
         Err(FrameError::OtherVersion(theirs)) => Err(AttachError::other_protocol(theirs).into()),
         Err(FrameError::Malformed) => Err(failed("the leader rank of this host sent no message".into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_process_does_not_take_the_place_of_a_rank() {
+        let name = format!("hostbuf/allocate/stray/{}", std::process::id());
+        let listener = socket::listen_on(&name).unwrap();
+        let silent = socket::connect(&name).unwrap();
+        let garbage = socket::connect(&name).unwrap();
+        socket::send(garbage.as_fd(), b"garbage", &[]).unwrap();
+        let hello = Hello { local_rank: 1, local_size: 2, rank: 1, size: 2, ..Hello::of(Role::Member) };
+        let session = Session::open(&name, &Message::Hello { hello, command: b"" }).unwrap();
+        let ranks = accept(listener, 1).unwrap();
+        ranks[0].send(&Message::Populated, &[]).unwrap();
+        let answer = session.first_answer(PATIENCE).unwrap();
+        assert_eq!(answer.message(), Ok(Message::Populated));
+        drop(silent);
     }
 }

@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use super::{Collective, Reduce};
 use crate::error::{AttachError, Error, Result};
+use hostbuf_os::session::Session;
 use hostbuf_os::{FrameSocket, Received};
 use hostbuf_protocol::environment::{ENV_JOB, ENV_LOCAL_RANK, ENV_LOCAL_SIZE};
 use hostbuf_protocol::frame::FrameError;
@@ -47,9 +48,6 @@ impl Local {
                 .map_err(|_| AttachError::NotLaunched { why: format!("{name} is not a number") }.into())
         };
         let (rank, size) = (number(ENV_LOCAL_RANK)?, number(ENV_LOCAL_SIZE)?);
-        let channel = FrameSocket::connect(&variable(ENV_JOB)?).map_err(|e| AttachError::AgentGone {
-            why: format!("the agent of this host does not answer: {e}"),
-        })?;
         let hello = Hello {
             role: Role::Member,
             rank: rank as u64,
@@ -59,8 +57,8 @@ impl Local {
             request: 0,
         };
         let hello = Message::Hello { hello, command: b"" };
-        channel.send(&hello, &[]).map_err(Error::os("greeting the agent of this host"))?;
-        let connection = Rc::new(Connection { channel, rank });
+        let session = Session::open(&variable(ENV_JOB)?, &hello).map_err(AttachError::from)?;
+        let connection = Rc::new(Connection { channel: session.into_connection(), rank });
         Ok(Local { connection, members: (0..size).collect(), group: 0, sequence: Cell::new(0) })
     }
 }

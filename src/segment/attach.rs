@@ -17,11 +17,9 @@ use crate::segment::identity::BufferIdentity;
 use crate::segment::mapped_segment::MappedSegment;
 use hostbuf_os::file_mapping::is_file_mapped_at;
 use hostbuf_os::process_lock::ProcessLock;
-use hostbuf_os::{FrameSocket, Received};
+use hostbuf_os::session::Session;
 use hostbuf_protocol::ballot::Holds;
 use hostbuf_protocol::environment::{ENV_ADDRESS, ENV_JOB};
-use hostbuf_protocol::failure::ErrorClass;
-use hostbuf_protocol::frame::FrameError;
 use hostbuf_protocol::message::{Hello, Message, Role, Territory};
 use hostbuf_protocol::range::AgreedRange;
 
@@ -29,6 +27,8 @@ use hostbuf_protocol::range::AgreedRange;
 /// (Closing a descriptor of the control page would also release the filler's lock, so there is only
 /// one.)
 static ATTACHED: AtomicPtr<MappedSegment> = AtomicPtr::new(null_mut());
+/// The time within which the agent of this host has to answer.
+const ANSWER_LIMIT: Duration = Duration::from_secs(120);
 /// Held while a thread attaches. A child that is forked meanwhile attaches by itself.
 static ATTACHING: ProcessLock = ProcessLock::new();
 
@@ -103,45 +103,15 @@ fn attached() -> Result<Arc<MappedSegment>> {
 fn attach_to(name: &str) -> Result<Arc<MappedSegment>> {
     let _span = info_span!("attach").entered();
     let failed = |why: String| Error::from(AttachError::AgentGone { why });
-    let channel = FrameSocket::connect(name).map_err(|e| match e.raw_os_error() {
-        Some(libc::ECONNREFUSED) => failed(
-            "the agent of this host does not answer: the job has ended, or this process is not in the network namespace of the launcher".into(),
-        ),
-        _ if e.kind() == std::io::ErrorKind::PermissionDenied => {
-            AttachError::OtherUser { why: format!("the agent of this host does not answer: {e}") }.into()
-        }
-        _ => failed(format!("the agent of this host does not answer: {e}")),
-    })?;
-    channel
-        .send(&Message::Hello { hello: Hello::of(Role::Library), command: b"" }, &[])
-        .map_err(|e| failed(format!("sending to the agent of this host failed: {e}")))?;
-    // The agent replies at once, or as soon as the ranks agree. The timeout covers an agent that is
+    let hello = Message::Hello { hello: Hello::of(Role::Library), command: b"" };
+    // The agent replies at once, or as soon as the ranks agree. The limit covers an agent that is
     // stopped.
-    hostbuf_os::socket::set_receive_timeout(
-        std::os::fd::AsFd::as_fd(&channel),
-        Some(Duration::from_secs(120)),
-    )
-    .map_err(Error::os("setting a timeout"))?;
-    let received = channel
-        .receive()
-        .map_err(|e| failed(format!("receiving from the agent of this host failed: {e}")))?;
-    let mut packet = match received {
-        Received::Packet(packet) => packet,
-        Received::Nothing => return Err(failed("the agent of this host did not answer within 120 s".into())),
-        Received::End => return Err(failed("the agent of this host has ended".into())),
-    };
+    let mut packet = Session::open(name, &hello)
+        .and_then(|session| session.first_answer(ANSWER_LIMIT))
+        .map_err(AttachError::from)?;
     let descriptors = std::mem::take(&mut packet.descriptors);
-    let range = match packet.message() {
-        Ok(Message::Agreed { range, .. }) => range,
-        Ok(Message::Fail { status, text, .. }) => {
-            let class = ErrorClass::from_status(status).unwrap_or(ErrorClass::Attach);
-            let why = String::from_utf8_lossy(text).into_owned();
-            return Err(AttachError::JobFailed { class, why }.into());
-        }
-        Err(FrameError::OtherVersion(theirs)) => return Err(AttachError::other_protocol(theirs).into()),
-        Ok(_) | Err(FrameError::Malformed) => {
-            return Err(failed("the agent of this host sent an invalid message".into()));
-        }
+    let Ok(Message::Agreed { range, .. }) = packet.message() else {
+        return Err(failed("the agent of this host sent an invalid message".into()));
     };
     let [_, control, ..] = &descriptors[..] else {
         return Err(failed("the agent of this host sent no memory".into()));
@@ -190,7 +160,8 @@ fn map(range: &AgreedRange<'_>, descriptors: &[OwnedFd]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hostbuf_os::socket;
+    use hostbuf_os::{FrameSocket, socket};
+    use hostbuf_protocol::failure::ErrorClass;
 
     #[test]
     fn the_error_of_a_failed_job_keeps_its_class() {

@@ -34,3 +34,15 @@ fn a_process_limit_ends_the_job_with_an_error_that_names_it() {
     }
     assert!(refused > 0, "no limit was reached");
 }
+
+/// Starts the agent of `hostbuf exec` as another user who may have few processes.
+#[test]
+fn a_process_limit_that_forbids_the_agent_of_exec_is_named() {
+    let Some(other) = OtherUser::new("a limit on processes for an agent") else { return };
+    let script = format!("ulimit -u 1 && exec {} exec --size 1M -- true", other.hostbuf().display());
+    let outcome = Outcome::of(other.command("bash").args(["-c", &script]));
+    let lines: Vec<&str> = outcome.stderr.lines().collect();
+    let [line] = lines[..] else { panic!("{outcome:?}") };
+    assert!(line.contains("starting the agent of this host (raise `ulimit -u`"), "{line}");
+    assert_eq!(outcome.status, 85, "{outcome:?}");
+}

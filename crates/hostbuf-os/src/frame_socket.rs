@@ -1,5 +1,5 @@
-//! A connection between a process and the agent of its host: frames over a packet socket, whose
-//! ends belong to one user.
+//! A connection between a process and a server of its host, such as the agent: frames over a packet
+//! socket, whose ends belong to one user.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -16,6 +16,7 @@ pub struct FrameSocket {
 }
 
 /// The result of [`FrameSocket::receive`].
+#[non_exhaustive]
 pub enum Received {
     /// A packet with its descriptors.
     Packet(Packet),
@@ -44,14 +45,6 @@ impl Packet {
 }
 
 impl FrameSocket {
-    /// Connects to the agent at the abstract name `name`. The connection is blocking.
-    ///
-    /// # Errors
-    /// As `connect(2)`; `PermissionDenied` if the socket belongs to another user.
-    pub fn connect(name: &str) -> io::Result<FrameSocket> {
-        FrameSocket::from_fd(socket::connect(name)?)
-    }
-
     /// Takes over a connection.
     ///
     /// # Errors

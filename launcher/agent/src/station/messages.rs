@@ -16,7 +16,7 @@ impl Station {
             match channel.receive() {
                 Ok(Received::Packet(packet)) => self.hear(id, &packet),
                 Ok(Received::Nothing) => return,
-                Ok(Received::End) | Err(_) => return self.hung_up(id),
+                Ok(_) | Err(_) => return self.hung_up(id),
             }
         }
     }

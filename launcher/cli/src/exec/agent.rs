@@ -6,8 +6,9 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use hostbuf::{AttachError, BufferOptions, Error, Result};
-use hostbuf_os::FrameSocket;
+use hostbuf_os::session::{Session, SessionError};
 use hostbuf_os::{process, socket};
+use hostbuf_protocol::message::Message;
 
 use super::rank::{is_daemon, job_key};
 use crate::engines::Place;
@@ -16,8 +17,8 @@ use hostbuf_agent::spec::{Lifeline, Spec};
 /// The time in which the agent of a host has to answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Returns the connection to this host's agent, which is started if necessary, and the name of its
-/// socket.
+/// Says `hello` to this host's agent, which is started if necessary. Returns the session and the
+/// name of the agent's socket.
 ///
 /// # Errors
 /// [`Error::Attach`] if another user has the name, or if the agent does not start.
@@ -25,7 +26,8 @@ pub(super) fn find_or_start(
     buffers: &[BufferOptions],
     timeout: Option<Duration>,
     place: Place,
-) -> Result<(FrameSocket, String)> {
+    hello: &Message<'_>,
+) -> Result<(Session, String)> {
     let random =
         process::random().map_err(|e| Error::Os { doing: "asking for a random number".into(), source: e })?;
     let key = match job_key() {
@@ -40,15 +42,16 @@ pub(super) fn find_or_start(
     let name = format!("hostbuf/{}/{:032x}", nix::unistd::geteuid(), hash(key.as_bytes()));
     let deadline = Instant::now() + PATIENCE;
     loop {
-        match FrameSocket::connect(&name) {
-            Ok(channel) => return Ok((channel, name)),
-            Err(e) if e.raw_os_error() == Some(libc::ECONNREFUSED) => {}
-            Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
-                let why = format!("another user has taken the name @{name} of this job's agent: {e}");
+        match Session::open(&name, hello) {
+            Ok(session) => return Ok((session, name)),
+            Err(SessionError::NoServer) => {}
+            Err(error @ SessionError::OtherUser { .. }) => {
+                let why = format!("another user has taken the name @{name} of this job's agent: {error}");
                 return Err(AttachError::OtherUser { why }.into());
             }
-            Err(e) => {
-                let why = format!("the agent of this host at @{name}: {e}");
+            Err(SessionError::Gone) => return Err(gone().into()),
+            Err(error) => {
+                let why = format!("the agent of this host at @{name}: {error}");
                 return Err(AttachError::AgentGone { why }.into());
             }
         }
@@ -61,6 +64,11 @@ pub(super) fn find_or_start(
             Err(e) => return Err(Error::Os { doing: format!("listening on @{name}"), source: e }),
         }
     }
+}
+
+/// Returns the error of an agent that was killed after this rank had connected.
+pub(super) fn gone() -> AttachError {
+    AttachError::AgentGone { why: "the agent of this host ended before the buffer was agreed on".into() }
 }
 
 /// Returns a hash of the requested buffers, by which the agent detects ranks with different
@@ -88,7 +96,10 @@ fn start(
     timeout: Option<Duration>,
     listener: &OwnedFd,
 ) -> Result<()> {
-    let failed = |e: std::io::Error| Error::Os { doing: "starting the agent of this host".into(), source: e };
+    let failed = |source: std::io::Error| Error::Os {
+        doing: format!("starting the agent of this host{}", process::start_remedy(&source)),
+        source,
+    };
     let daemon = daemon();
     let lifeline = process::start_time(daemon).map(|start| Lifeline { pid: daemon, start });
     // The descriptor keeps its number through exec, so it must not be a standard stream.

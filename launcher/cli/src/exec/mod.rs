@@ -6,7 +6,6 @@ mod proxy;
 mod rank;
 
 use std::ffi::OsString;
-use std::io::ErrorKind;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -16,6 +15,7 @@ use std::process::{Command, ExitCode};
 use hostbuf::{AttachError, Error, ErrorClass, JobError};
 use hostbuf_agent::report::{self, exit_code};
 use hostbuf_os::FrameSocket;
+use hostbuf_os::session::{Session, SessionError};
 use hostbuf_protocol::environment::{
     ENV_CONNECTION, ENV_JOB, ENV_LOCAL_RANK, ENV_LOCAL_SIZE, ENV_NETWORK, ENV_OBJECT, ENV_REGISTER,
     ENV_REPORT, ENV_REQUIRE,
@@ -135,37 +135,34 @@ fn give_up(channel: &FrameSocket, error: &JobError) -> bool {
 fn connect(arguments: &ExecArguments, place: Place) -> hostbuf::Result<(FrameSocket, String)> {
     let Place { rank, size, local_rank, local_size } = place;
     let mut hello = Hello { role: Role::Rank, rank, size, local_rank, local_size, request: 0 };
-    let (channel, name) = match &arguments.socket {
-        Some(name) => (agent_of_run(name)?, name.clone()),
+    let command = arguments.command.join(std::ffi::OsStr::new(" "));
+    let command = command.as_bytes();
+    let (session, name) = match &arguments.socket {
+        Some(name) => (agent_of_run(name, &Message::Hello { hello, command })?, name.clone()),
         None => {
             let buffers = arguments.buffers.options()?;
             arguments.register.check(&buffers)?;
             hello.request = agent::request(&buffers);
-            agent::find_or_start(&buffers, arguments.start.timeout()?, place)?
+            let timeout = arguments.start.timeout()?;
+            agent::find_or_start(&buffers, timeout, place, &Message::Hello { hello, command })?
         }
     };
-    let command = arguments.command.join(std::ffi::OsStr::new(" "));
-    channel.send(&Message::Hello { hello, command: command.as_bytes() }, &[]).map_err(|e| {
-        match e.kind() {
-            // The agent was killed after this rank had connected.
-            ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => AttachError::AgentGone {
-                why: "the agent of this host ended before the buffer was agreed on".into(),
-            },
-            _ => AttachError::AgentGone { why: format!("the agent of this host: {e}") },
-        }
-    })?;
-    Ok((channel, name))
+    Ok((session.into_connection(), name))
 }
 
-/// Connects to the agent that `hostbuf run` has started here before any rank.
-fn agent_of_run(name: &str) -> hostbuf::Result<FrameSocket> {
-    FrameSocket::connect(name).map_err(|e| {
-        let why = format!(
-            "no agent of the job answers on {} at @{name}: {e}. The engine has put a rank where `hostbuf run` has no \
-             agent (name all hosts with --host), or this rank is in a network namespace of its own, or the job is over",
-            hostbuf_os::process::host_name()
-        );
-        AttachError::AgentGone { why }.into()
+/// Says `hello` to the agent that `hostbuf run` has started here before any rank.
+fn agent_of_run(name: &str, hello: &Message<'_>) -> hostbuf::Result<Session> {
+    Session::open(name, hello).map_err(|error| match error {
+        SessionError::Gone => agent::gone().into(),
+        SessionError::Refused(_) => AttachError::from(error).into(),
+        error => {
+            let why = format!(
+                "no agent of the job answers on {} at @{name}: {error}. The engine has put a rank where `hostbuf run` has no \
+                 agent (name all hosts with --host), or this rank is in a network namespace of its own, or the job is over",
+                hostbuf_os::process::host_name()
+            );
+            AttachError::AgentGone { why }.into()
+        }
     })
 }
 
