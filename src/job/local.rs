@@ -1,6 +1,7 @@
 //! The ranks of one host without MPI, which communicate through the host's agent.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use super::{Collective, Reduce};
@@ -15,6 +16,10 @@ use hostbuf_protocol::message::{Hello, Message, Role};
 /// The ranks that `hostbuf run` or `hostbuf exec` started on this host, as a [`Collective`]. It is
 /// meant for setting up a buffer, not for moving data: every operation goes through the agent, in
 /// parts of 1024 bytes.
+///
+/// A rank may make it again after it has dropped the one before, also in another program. The first
+/// ones of all ranks form a group, the second ones form the next, and so on. An operation whose
+/// group a rank has left fails on the other ranks.
 pub struct Local {
     connection: Rc<Connection>,
     /// The members of this group, as ranks among all ranks of the host, ascending.
@@ -28,6 +33,38 @@ pub struct Local {
 struct Connection {
     channel: FrameSocket,
     rank: usize,
+    /// The process that has made the connection. A forked child does not leave in its name.
+    process: u32,
+    /// The ranks of this host that take no part any more, and why.
+    left: RefCell<BTreeMap<usize, String>>,
+    /// The reason why the agent has refused this member.
+    refusal: RefCell<Option<String>>,
+}
+
+impl Connection {
+    /// Records that a rank of this host has left.
+    fn has_left(&self, local_rank: u64, ended: bool) {
+        let why = if ended {
+            format!("local rank {local_rank} has ended")
+        } else {
+            format!(
+                "local rank {local_rank} has left the group: every rank has to make the same number of job::Local, and to keep \
+                 each until its last operation"
+            )
+        };
+        let rank = usize::try_from(local_rank).unwrap_or(usize::MAX);
+        self.left.borrow_mut().entry(rank).or_insert(why);
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if self.process == std::process::id() {
+            let left = Message::Left { local_rank: self.rank as u64, ended: false };
+            // An agent that has ended tells nobody.
+            let _ = self.channel.send(&left, &[]);
+        }
+    }
 }
 
 impl Local {
@@ -58,16 +95,34 @@ impl Local {
         };
         let hello = Message::Hello { hello, command: b"" };
         let session = Session::open(&variable(ENV_JOB)?, &hello).map_err(AttachError::from)?;
-        let connection = Rc::new(Connection { channel: session.into_connection(), rank });
+        let connection = Rc::new(Connection {
+            channel: session.into_connection(),
+            rank,
+            process: std::process::id(),
+            left: RefCell::default(),
+            refusal: RefCell::default(),
+        });
         Ok(Local { connection, members: (0..size).collect(), group: 0, sequence: Cell::new(0) })
     }
 }
 
 impl Local {
+    /// Returns the reason if the members of this group cannot complete an operation any more.
+    fn check(&self) -> std::result::Result<(), String> {
+        if let Some(why) = &*self.connection.refusal.borrow() {
+            return Err(why.clone());
+        }
+        let left = self.connection.left.borrow();
+        let gone = self.members.iter().find_map(|member| left.get(member));
+        gone.map_or(Ok(()), |why| Err(why.clone()))
+    }
+
     /// Runs the group's next gather operation and returns the parts of all members, in their order.
     fn exchange(&self, mine: &[u8]) -> Result<Vec<Vec<u8>>> {
         let failed = |why: String| Error::Collective { operation: "gather", why };
-        let channel = &self.connection.channel;
+        let connection = &*self.connection;
+        let channel = &connection.channel;
+        self.check().map_err(failed)?;
         let sequence = self.sequence.get();
         self.sequence.set(sequence + 1);
         let gather =
@@ -79,7 +134,9 @@ impl Local {
                 return Err(failed("the agent or a rank of this host has ended".into()));
             };
             match packet.message() {
-                Ok(Message::Gathered { sequence: theirs, rank, part }) if theirs == sequence => {
+                Ok(Message::Gathered { sequence: theirs, group, rank, part })
+                    if (group, theirs) == (self.group, sequence) =>
+                {
                     let whose = usize::try_from(rank).unwrap_or(usize::MAX);
                     let index = self.members.binary_search(&whose);
                     let index = index.map_err(|_| {
@@ -87,8 +144,13 @@ impl Local {
                     })?;
                     parts[index] = Some(part.to_vec());
                 }
+                Ok(Message::Left { local_rank, ended }) => {
+                    connection.has_left(local_rank, ended);
+                    self.check().map_err(failed)?;
+                }
                 Ok(Message::Fail { text, .. }) => {
-                    return Err(failed(String::from_utf8_lossy(text).into_owned()));
+                    *connection.refusal.borrow_mut() = Some(String::from_utf8_lossy(text).into_owned());
+                    self.check().map_err(failed)?;
                 }
                 Ok(_) => {}
                 Err(FrameError::OtherVersion(theirs)) => {

@@ -22,6 +22,7 @@ mod forks;
 mod hostile;
 mod late;
 mod many_buffers;
+mod members;
 mod other_user;
 mod process_limit;
 mod registered;

@@ -123,12 +123,21 @@ pub enum Message<'a> {
     },
     /// To a member: the part of another member.
     Gathered {
-        /// The number of the operation.
+        /// The number of the operation in its group.
         sequence: u64,
+        /// The group.
+        group: u64,
         /// The rank of the member on this host.
         rank: u64,
         /// The part.
         part: &'a [u8],
+    },
+    /// From a member: it leaves on purpose. To a member: another member has left.
+    Left {
+        /// The rank of the leaving member on this host.
+        local_rank: u64,
+        /// True if its process has ended, or its connection has, without this message.
+        ended: bool,
     },
     /// To a rank of a program that allocates, from its host's leader: the pages are populated, or
     /// populating has failed.
@@ -166,6 +175,7 @@ enum Kind {
     Gather = 12,
     Gathered = 13,
     Populated = 14,
+    Left = 15,
 }
 
 impl Kind {
@@ -173,7 +183,7 @@ impl Kind {
         use Kind::*;
         [
             Hello, Ready, Ballot, Votes, Search, Hole, Agreed, Mapped, Go, Fail, Failed, Gather, Gathered,
-            Populated,
+            Populated, Left,
         ]
         .into_iter()
         .find(|&kind| kind as u16 == number)
@@ -223,6 +233,7 @@ impl<'a> Message<'a> {
             Message::Gather { .. } => Kind::Gather,
             Message::Gathered { .. } => Kind::Gathered,
             Message::Populated => Kind::Populated,
+            Message::Left { .. } => Kind::Left,
         }
     }
 
@@ -299,10 +310,11 @@ impl<'a> Message<'a> {
                 push_numbers(to, &[*sequence, *group, *size])?;
                 push_part(to, part)?;
             }
-            Message::Gathered { sequence, rank, part } => {
-                push_numbers(to, &[*sequence, *rank])?;
+            Message::Gathered { sequence, group, rank, part } => {
+                push_numbers(to, &[*sequence, *group, *rank])?;
                 push_part(to, part)?;
             }
+            Message::Left { local_rank, ended } => push_numbers(to, &[*local_rank, u64::from(*ended)])?,
             Message::Mapped | Message::Populated => {}
         }
         Ok(())
@@ -375,8 +387,12 @@ impl<'a> Message<'a> {
                 Message::Gather { sequence, group, size, part: text }
             }
             Kind::Gathered => {
-                let [sequence, rank] = frame.numbers(NUMBERS)?;
-                Message::Gathered { sequence, rank, part: text }
+                let [sequence, group, rank] = frame.numbers(NUMBERS)?;
+                Message::Gathered { sequence, group, rank, part: text }
+            }
+            Kind::Left => {
+                let [local_rank, ended] = frame.numbers(NUMBERS)?;
+                Message::Left { local_rank, ended: ended != 0 }
             }
             Kind::Populated => Message::Populated,
         })
@@ -400,7 +416,7 @@ mod tests {
         message.encode(&mut [0xff; FRAME_MAX]).to_vec()
     }
 
-    fn samples() -> [Message<'static>; 17] {
+    fn samples() -> [Message<'static>; 18] {
         let few: &'static [Extent] = Vec::leak(extents(3));
         let many: &'static [Extent] = Vec::leak(extents(MAX_BUFFERS as u64));
         let hello = Hello { role: Role::Rank, rank: 3, size: 4, local_rank: 1, local_size: 2, request: 9 };
@@ -431,7 +447,8 @@ mod tests {
             Message::Fail { status: 83, prints: true, text: b"no room" },
             Message::Failed { status: 0, text: b"it cannot" },
             Message::Gather { sequence: 1, group: 2, size: 3, part: &[0xff; TEXT_MAX] },
-            Message::Gathered { sequence: 1, rank: 2, part: b"" },
+            Message::Gathered { sequence: 1, group: 2, rank: 2, part: b"" },
+            Message::Left { local_rank: 3, ended: true },
         ]
     }
 

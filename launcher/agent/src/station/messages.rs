@@ -70,6 +70,7 @@ impl Station {
             (Message::Gather { sequence, group, size, part }, Role::Member) => {
                 self.gather(id, hello, (group, sequence), size, part.to_vec());
             }
+            (Message::Left { .. }, Role::Member) => self.member_left(id, hello, false),
             (message, _) => {
                 tracing::warn!(pid = peer.pid, ?message, "a peer sent an unexpected message");
                 self.hung_up(id);
@@ -95,6 +96,8 @@ impl Station {
         match hello.role {
             Role::Rank if matches!(self.stage, Stage::Gathering) => {
                 peer.counted = true;
+                let pid = peer.pid;
+                self.rank_runs(pid, hello);
                 self.deadline.rank_has_come();
                 self.request = hello.request;
                 if let Some(other) = other.filter(|o| o.request != hello.request) {
@@ -142,7 +145,7 @@ impl Station {
             Role::Rank if !running && peer.counted => {
                 self.lost(id, "it ended before it had the buffer".into());
             }
-            Role::Member => self.member_left(id, hello),
+            Role::Member => self.member_left(id, hello, true),
             _ => {}
         }
         let Some(peer) = self.peers.get(&id) else { return };
@@ -158,9 +161,13 @@ impl Station {
     pub(super) fn departed(&mut self, id: u64) {
         // Frames from before its end are still valid.
         self.read(id, MAX_BACKLOG);
+        let pid = self.peers.get(&id).map(|peer| peer.pid);
         self.hung_up(id);
         self.peers.remove(&id);
         self.heard_out(id);
+        if let Some(pid) = pid {
+            self.rank_ended(pid);
+        }
         if matches!(self.stage, Stage::Asking(_)) {
             self.look_if_answered();
         }

@@ -8,6 +8,7 @@ mod failure;
 mod gathers;
 mod lateness;
 mod local_job;
+mod members;
 mod messages;
 mod newcomers;
 mod outbox;

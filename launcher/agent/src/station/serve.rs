@@ -19,11 +19,13 @@ use super::super::inherited::{adopt, lifeline};
 use super::super::orders::StationHandle;
 use super::super::spec::Spec;
 use super::deadline::Deadline;
+use super::gathers::Gathers;
 use super::local_job::LocalJob;
+use super::members::Members;
 use super::state::{Speaker, Stage, Station};
 
 /// The largest number of frames of one peer that are handled before those of the other peers.
-const MAX_FRAMES: usize = 64;
+pub(super) const MAX_FRAMES: usize = 64;
 
 /// The interval at which packets with descriptors are tried again while too many are on their way.
 const CROWDED_PACE: Duration = Duration::from_millis(10);
@@ -79,7 +81,8 @@ impl Station {
             stage: Stage::Gathering,
             result: None,
             failure: None,
-            gathers: BTreeMap::new(),
+            members: Members::default(),
+            gathers: Gathers::new(),
             print_failures: !spec.reports,
             speaker: Speaker::None,
             request: 0,
@@ -130,6 +133,10 @@ impl Station {
         }
         if std::mem::take(&mut self.crowded) {
             self.flush_all();
+        }
+        if !woken.departed.is_empty() {
+            // The last connections of an ended process come before its end.
+            self.accept();
         }
         for id in woken.departed {
             self.departed(id);

@@ -15,11 +15,9 @@ use nix::sys::signalfd::SignalFd;
 
 use super::super::orders::{Event, Order, Question};
 use super::deadline::Deadline;
+use super::gathers::{GatherKey, Gathers};
 use super::local_job::LocalJob;
-
-/// The parts of a collective operation by local rank, each with the number of the peer that sent
-/// it.
-pub(super) type Parts = BTreeMap<u64, (u64, Vec<u8>)>;
+use super::members::Members;
 
 /// A process that is or was connected.
 pub(super) struct ClientProcess {
@@ -43,6 +41,10 @@ pub(super) struct ClientProcess {
     pub(super) refused: bool,
     /// True for a rank that connected while the ranks were gathering: the job waits for it.
     pub(super) counted: bool,
+    /// The generation of a member, unless it was refused.
+    pub(super) generation: Option<u64>,
+    /// The unfinished operation to which a member has sent its part.
+    pub(super) gathering: Option<GatherKey>,
 }
 
 impl ClientProcess {
@@ -62,6 +64,8 @@ impl ClientProcess {
             served: false,
             refused: false,
             counted: false,
+            generation: None,
+            gathering: None,
         }
     }
 }
@@ -120,8 +124,9 @@ pub(crate) struct Station {
     pub(super) result: Option<(Layout, Arc<Vec<OwnedFd>>)>,
     /// The error with which the job has failed.
     pub(super) failure: Option<JobError>,
-    /// The parts of unfinished collective operations, by group and sequence.
-    pub(super) gathers: BTreeMap<(u64, u64), Parts>,
+    pub(super) members: Members,
+    /// The unfinished collective operations of the members.
+    pub(super) gathers: Gathers,
     pub(super) print_failures: bool,
     pub(super) speaker: Speaker,
     /// The request of the counted ranks.
