@@ -348,7 +348,7 @@ fn the_agent_refuses_another_user() {
 
 /// Returns the name of the agent's socket for `hostbuf exec` in a job whose PMIx namespace is
 /// `namespace`.
-fn name_for(namespace: &str) -> String {
+pub fn name_for(namespace: &str) -> String {
     let half = |basis: u64| {
         format!("pmix/{namespace}")
             .bytes()

@@ -31,3 +31,4 @@ mod slurm;
 mod space;
 mod watched;
 mod without_buffer;
+mod without_launcher;

@@ -1,5 +1,7 @@
 //! The orders of the conductor, and the distribution of the memory.
 
+use std::time::Instant;
+
 use hostbuf_os::encode;
 use hostbuf_protocol::message::{Message, Role};
 
@@ -46,6 +48,7 @@ impl Station {
             Order::Fail(error) => {
                 self.stage = Stage::Failed;
                 self.failure = Some(error);
+                self.failed_at = Some(Instant::now());
                 self.refuse();
             }
         }

@@ -2,7 +2,7 @@
 
 use hostbuf::JobError;
 use hostbuf_os::encode;
-use hostbuf_protocol::message::Message;
+use hostbuf_protocol::message::{Message, Role};
 
 use super::state::{Speaker, Station};
 
@@ -12,8 +12,12 @@ impl Station {
     /// one rank fail ends the others at once.
     pub(super) fn refuse(&mut self) {
         if self.print_failures && self.speaker == Speaker::None {
-            let able = self.ranks().filter(|(id, _)| self.peers[id].channel.is_some());
-            if let Some(id) = able.min_by_key(|(_, h)| h.local_rank).map(|(&id, _)| id) {
+            // Also a rank that has connected after the failure, if it is the first.
+            let able = self
+                .peers
+                .iter()
+                .filter(|(_, peer)| peer.hello.role == Role::Rank && peer.channel.is_some() && !peer.refused);
+            if let Some(id) = able.min_by_key(|(_, peer)| peer.hello.local_rank).map(|(&id, _)| id) {
                 self.speaker = Speaker::Rank(id);
                 return self.say_failed(id, true);
             }

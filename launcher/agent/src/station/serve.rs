@@ -30,6 +30,11 @@ pub(super) const MAX_FRAMES: usize = 64;
 /// The interval at which packets with descriptors are tried again while too many are on their way.
 const CROWDED_PACE: Duration = Duration::from_millis(10);
 
+/// The time for which the agent of a failed job waits for the first rank, if no launcher prints the
+/// error. The rank that has started the agent connects at once; it would start the next agent, and
+/// no rank would print why the job has failed.
+const FIRST_RANK: Duration = Duration::from_secs(10);
+
 /// The result of serving the host's processes.
 #[derive(Debug)]
 pub(crate) struct ServeOutcome {
@@ -81,6 +86,7 @@ impl Station {
             stage: Stage::Gathering,
             result: None,
             failure: None,
+            failed_at: None,
             members: Members::default(),
             gathers: Gathers::new(),
             print_failures: !spec.reports,
@@ -167,9 +173,19 @@ impl Station {
             // Ranks that have yet to connect must learn of the failure too. A launcher ends the
             // agent; without one, it ends after all ranks have been told, or with the engine's
             // daemon.
-            Stage::Failed if self.print_failures && self.all_have_come() => Some(1),
+            Stage::Failed if self.print_failures && self.all_have_come() => {
+                self.until_given_up().is_none().then_some(1)
+            }
             _ => None,
         }
+    }
+
+    /// Returns the time for which the agent of a failed job still waits for the first rank, or
+    /// `None` if it does not wait.
+    fn until_given_up(&self) -> Option<Duration> {
+        let awaited = self.seen.0.is_empty() && self.print_failures;
+        let failed_at = self.failed_at.filter(|_| awaited)?;
+        FIRST_RANK.checked_sub(failed_at.elapsed()).filter(|left| !left.is_zero())
     }
 
     fn wait(&self) -> io::Result<Woken> {
@@ -239,7 +255,8 @@ impl Station {
     fn patience(&self) -> PollTimeout {
         let crowded = self.crowded.then_some(CROWDED_PACE);
         let expected = self.acceptor.expects_within().filter(|_| self.peers.is_empty());
-        let limits = [crowded, self.acceptor.retry_after(), expected, self.until_late()];
+        let limits =
+            [crowded, self.acceptor.retry_after(), expected, self.until_late(), self.until_given_up()];
         // Rounded up: the station would wake shortly before the time otherwise.
         let least = limits.into_iter().flatten().min().map(|time| time + Duration::from_millis(1));
         least.map_or(PollTimeout::NONE, |time| PollTimeout::try_from(time).unwrap_or(PollTimeout::MAX))

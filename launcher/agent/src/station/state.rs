@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
+use std::time::Instant;
 
 use hostbuf::segment::Layout;
 use hostbuf::{ErrorClass, JobError};
@@ -124,6 +125,8 @@ pub(crate) struct Station {
     pub(super) result: Option<(Layout, Arc<Vec<OwnedFd>>)>,
     /// The error with which the job has failed.
     pub(super) failure: Option<JobError>,
+    /// The time of that failure.
+    pub(super) failed_at: Option<Instant>,
     pub(super) members: Members,
     /// The unfinished collective operations of the members.
     pub(super) gathers: Gathers,

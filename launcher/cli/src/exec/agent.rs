@@ -17,6 +17,10 @@ use hostbuf_agent::spec::{Lifeline, Spec};
 /// The time in which the agent of a host has to answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// The number of agents that a rank starts. An agent waits for the rank that has started it, so a
+/// further one would end as the first.
+const MAX_STARTS: u32 = 3;
+
 /// Says `hello` to this host's agent, which is started if necessary. Returns the session and the
 /// name of the agent's socket.
 ///
@@ -41,6 +45,7 @@ pub(super) fn find_or_start(
     // The length of a socket's name is limited.
     let name = format!("hostbuf/{}/{:032x}", nix::unistd::geteuid(), hash(key.as_bytes()));
     let deadline = Instant::now() + PATIENCE;
+    let mut started = 0;
     loop {
         match Session::open(&name, hello) {
             Ok(session) => return Ok((session, name)),
@@ -57,7 +62,17 @@ pub(super) fn find_or_start(
         }
         // The process that binds the name starts the agent; the other processes find it.
         match socket::listen_on(&name) {
-            Ok(listener) => start(random, &name, buffers, timeout, &listener)?,
+            Ok(_) if started == MAX_STARTS => {
+                let why = format!(
+                    "the agent of this host at @{name} has ended {MAX_STARTS} times at once after its start: check the limits of \
+                     this process (ulimit -a), and run `hostbuf doctor` on this host"
+                );
+                return Err(AttachError::AgentGone { why }.into());
+            }
+            Ok(listener) => {
+                started += 1;
+                start(random, &name, buffers, timeout, &listener)?;
+            }
             Err(e) if e.kind() == std::io::ErrorKind::AddrInUse && Instant::now() < deadline => {
                 std::thread::sleep(Duration::from_millis(1));
             }
