@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use hostbuf::job::{Collective, Mpi, Reduce};
 use hostbuf::{Error, Result};
 #[cfg(feature = "rdma")]
-use hostbuf_rdma::{Channel, ChannelOptions, Sending, Tag};
+use hostbuf_rdma::{Channel, ChannelOptions, PeerId, Sending, Tag};
 use mpi::request::WaitGuard;
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::{Communicator, Destination, Source};
@@ -273,7 +273,7 @@ enum Transport<'w> {
 impl<'w> Transport<'w> {
     #[cfg(feature = "rdma")]
     fn find(world: &'w SimpleCommunicator, group: &Mpi, neighbours: &[usize]) -> Result<Transport<'w>> {
-        let wanted: Vec<_> = neighbours.iter().map(|&rank| (rank, Tag(0))).collect();
+        let wanted: Vec<_> = neighbours.iter().map(|&rank| (PeerId(rank), Tag(0))).collect();
         match Channel::connect(group, &wanted, ChannelOptions::default()) {
             Ok(channels) => Ok(Transport::Channels(channels)),
             Err(Error::Unsupported { why, .. }) => Ok(Transport::Mpi(world, neighbours.to_vec(), why)),

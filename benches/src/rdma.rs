@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use hostbuf::job::{Collective, Mpi};
 use hostbuf::{BufferOptions, HostBuffer, Pages, Span};
-use hostbuf_rdma::{Channel, ChannelOptions, Fabric, FabricOptions, HostIndex, Pending, Tag};
+use hostbuf_rdma::{Channel, ChannelOptions, Fabric, FabricOptions, HostIndex, PeerId, Pending, Tag};
 
 use mpi::traits::Communicator;
 
@@ -121,7 +121,7 @@ fn small(group: &Mpi, fabric: &Fabric, repeats: usize) -> Outcome {
 /// sides register for the message.
 fn channels(group: &Mpi, repeats: usize, volume: usize) -> Outcome {
     let other = 1 - group.rank();
-    let channels = Channel::connect(group, &[(other, Tag(0))], ChannelOptions::default())?;
+    let channels = Channel::connect(group, &[(PeerId(other), Tag(0))], ChannelOptions::default())?;
     let channel = &channels[0];
     let mut bytes = vec![1u8; 16 * MIB];
     for (size, of_size) in SIZES {

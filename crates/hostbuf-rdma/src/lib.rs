@@ -47,10 +47,10 @@
 //!
 //! ```no_run
 //! # use hostbuf::job::Collective;
-//! # use hostbuf_rdma::{Channel, ChannelOptions, Tag};
+//! # use hostbuf_rdma::{Channel, ChannelOptions, PeerId, Tag};
 //! # fn exchange(world: &dyn Collective) -> hostbuf::Result<()> {
-//! let right = (world.rank() + 1) % world.size();
-//! let left = (world.rank() + world.size() - 1) % world.size();
+//! let right = PeerId((world.rank() + 1) % world.size());
+//! let left = PeerId((world.rank() + world.size() - 1) % world.size());
 //! // For more than two ranks; both ends of a channel have the same tag.
 //! let wanted = [(right, Tag(0)), (left, Tag(0))];
 //! let channels = Channel::connect(world, &wanted, ChannelOptions::default())?;
@@ -101,7 +101,7 @@ mod verbs;
 
 pub use connect::bootstrap::Bootstrap;
 pub use connect::pending::Pending;
-pub use connect::tcp_bootstrap::{ProcessIndex, TcpBootstrap};
+pub use connect::tcp_bootstrap::TcpBootstrap;
 pub use hostbuf::job::HostIndex;
 pub use messages::channel::{Channel, Sending};
 pub use messages::channel_options::ChannelOptions;
@@ -110,6 +110,7 @@ pub use one_sided::fabric::Fabric;
 pub use one_sided::offset::Offset;
 pub use one_sided::signal::{SIGNALS, Signal};
 pub use options::FabricOptions;
+pub use peer::PeerId;
 
 /// Compiles and runs the examples of the README.
 #[cfg(doctest)]

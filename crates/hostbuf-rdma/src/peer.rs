@@ -1,14 +1,39 @@
-//! Peers of an endpoint.
+//! Peers, the processes that connect to each other.
+
+use std::fmt;
 
 use hostbuf::job::HostIndex;
 
-/// The index of a peer among the endpoints that were connected together: of a host in a fabric, of
-/// a rank in channels.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct PeerIndex(pub(crate) usize);
+/// The index of a process among those that connect to each other, from 0: its index in a
+/// [`Bootstrap`](crate::Bootstrap), or its rank if the bootstrap is a group of ranks.
+///
+/// The number of processes has another type, so exchanging the two does not compile:
+///
+/// ```
+/// # use hostbuf_rdma::{PeerId, TcpBootstrap};
+/// # let join = |leader, timeout| {
+/// TcpBootstrap::join(PeerId(1), 2, leader, timeout)
+/// # };
+/// ```
+///
+/// ```compile_fail
+/// # use hostbuf_rdma::{PeerId, TcpBootstrap};
+/// # let join = |leader, timeout| {
+/// TcpBootstrap::join(2, PeerId(1), leader, timeout)
+/// # };
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PeerId(pub usize);
 
-impl From<HostIndex> for PeerIndex {
-    fn from(host: HostIndex) -> PeerIndex {
-        PeerIndex(host.0)
+/// A host of a fabric is represented by one process, which has the same index.
+impl From<HostIndex> for PeerId {
+    fn from(host: HostIndex) -> PeerId {
+        PeerId(host.0)
+    }
+}
+
+impl fmt::Display for PeerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
     }
 }

@@ -1,5 +1,6 @@
 //! The exchange of endpoint records, before any connection exists.
 
+use crate::peer::PeerId;
 use hostbuf::JobError;
 use hostbuf::error::{Error, Result};
 use hostbuf::job::Collective;
@@ -15,17 +16,17 @@ use hostbuf_os::process;
 /// ```
 /// use std::sync::mpsc::{Receiver, Sender};
 /// use hostbuf::{Error, Result};
-/// use hostbuf_rdma::Bootstrap;
+/// use hostbuf_rdma::{Bootstrap, PeerId};
 ///
 /// /// Two processes, joined by a pair of queues.
 /// struct Queues {
-///     index: usize,
+///     index: PeerId,
 ///     to: Sender<Vec<u8>>,
 ///     from: Receiver<Vec<u8>>,
 /// }
 ///
 /// impl Bootstrap for Queues {
-///     fn index(&self) -> usize {
+///     fn index(&self) -> PeerId {
 ///         self.index
 ///     }
 ///
@@ -39,7 +40,7 @@ use hostbuf_os::process;
 ///         self.to.send(record.to_vec()).map_err(|_| lost())?;
 ///         let other = self.from.recv().map_err(|_| lost())?;
 ///         let mut records = vec![record.to_vec(), other];
-///         if self.index == 1 {
+///         if self.index == PeerId(1) {
 ///             records.swap(0, 1);
 ///         }
 ///         Ok(records)
@@ -48,16 +49,16 @@ use hostbuf_os::process;
 /// # let (to_1, from_0) = std::sync::mpsc::channel();
 /// # let (to_0, from_1) = std::sync::mpsc::channel();
 /// # let one = std::thread::spawn(move || {
-/// #     Queues { index: 1, to: to_0, from: from_0 }.exchange(b"one").map_err(|e| e.to_string())
+/// #     Queues { index: PeerId(1), to: to_0, from: from_0 }.exchange(b"one").map_err(|e| e.to_string())
 /// # });
-/// # let zero = Queues { index: 0, to: to_1, from: from_1 }.exchange(b"zero")?;
+/// # let zero = Queues { index: PeerId(0), to: to_1, from: from_1 }.exchange(b"zero")?;
 /// # assert_eq!(zero, [&b"zero"[..], b"one"]);
 /// # assert_eq!(one.join().unwrap().unwrap(), zero);
 /// # Ok::<(), Error>(())
 /// ```
 pub trait Bootstrap {
     /// Returns the index of this process, counted from 0.
-    fn index(&self) -> usize;
+    fn index(&self) -> PeerId;
 
     /// Returns the number of processes.
     fn count(&self) -> usize;
@@ -72,8 +73,8 @@ pub trait Bootstrap {
 }
 
 impl<C: Collective + ?Sized> Bootstrap for C {
-    fn index(&self) -> usize {
-        self.rank()
+    fn index(&self) -> PeerId {
+        PeerId(self.rank())
     }
 
     fn count(&self) -> usize {
@@ -102,7 +103,7 @@ impl<C: Collective + ?Sized> Bootstrap for C {
 pub(crate) struct ByRef<'b, B: ?Sized>(pub(crate) &'b B);
 
 impl<B: Bootstrap + ?Sized> Bootstrap for ByRef<'_, B> {
-    fn index(&self) -> usize {
+    fn index(&self) -> PeerId {
         self.0.index()
     }
 
@@ -122,7 +123,7 @@ impl<B: Bootstrap + ?Sized> Bootstrap for ByRef<'_, B> {
 pub(crate) fn exchange(bootstrap: &dyn Bootstrap, record: &[u8]) -> Result<Vec<Vec<u8>>> {
     let (index, count) = (bootstrap.index(), bootstrap.count());
     let records = bootstrap.exchange(record)?;
-    if records.len() == count && records.get(index).is_some_and(|own| own == record) {
+    if records.len() == count && records.get(index.0).is_some_and(|own| own == record) {
         return Ok(records);
     }
     let why = format!(
@@ -148,7 +149,7 @@ pub(crate) fn agree<T>(bootstrap: &dyn Bootstrap, result: Result<T>) -> Result<T
     let records = exchange(bootstrap, &record)?;
     let Some(rank) = records.iter().position(|record| !record.is_empty()) else { return result };
     match result {
-        Err(own) if rank == bootstrap.index() => Err(own),
+        Err(own) if rank == bootstrap.index().0 => Err(own),
         _ => {
             let mut error = JobError::decode(&records[rank]).ok_or_else(|| Error::Collective {
                 operation: "exchange",
@@ -170,8 +171,8 @@ mod tests {
     struct Fixed(Vec<Vec<u8>>);
 
     impl Bootstrap for Fixed {
-        fn index(&self) -> usize {
-            1
+        fn index(&self) -> PeerId {
+            PeerId(1)
         }
 
         fn count(&self) -> usize {

@@ -22,7 +22,7 @@ use crate::connect::connect_message::{ConnectBody, ConnectMessage};
 use crate::connect::device_resources::DeviceResources;
 use crate::connect::endpoint_info::GroupId;
 use crate::options::FabricOptions;
-use crate::peer::PeerIndex;
+use crate::peer::PeerId;
 use crate::sync::{lock, time_left};
 use crate::verbs::completion_queue::CompletionQueue;
 use crate::verbs::datagram::DatagramAddress;
@@ -95,7 +95,7 @@ impl Connections {
     pub(crate) fn new(
         resources: DeviceResources,
         group: GroupId,
-        own: PeerIndex,
+        own: PeerId,
         peers: Vec<DatagramAddress>,
         options: FabricOptions,
     ) -> Connections {
@@ -131,7 +131,7 @@ impl Connections {
     ///
     /// # Errors
     /// [`Error::Peer`] if the peer does not reply in time, or refuses; [`Error::Os`].
-    pub(crate) fn get(&self, peer: PeerIndex, deadline: Option<Instant>) -> Result<Arc<QueuePair>> {
+    pub(crate) fn get(&self, peer: PeerId, deadline: Option<Instant>) -> Result<Arc<QueuePair>> {
         let outgoing = &self.outgoing[peer.0];
         let mut state = lock(&outgoing.state);
         let failed_before = state.1.count;
@@ -170,7 +170,7 @@ impl Connections {
     /// Discards the connection to `peer` if it is still `queue_pair`. The next request makes a new
     /// one. A failed request has moved the queue pair to the error state, in which the device
     /// flushes all others.
-    pub(crate) fn discard(&self, peer: PeerIndex, queue_pair: &Arc<QueuePair>) {
+    pub(crate) fn discard(&self, peer: PeerId, queue_pair: &Arc<QueuePair>) {
         let mut state = lock(&self.outgoing[peer.0].state);
         if matches!(&state.0, OutgoingState::Connected(current) if Arc::ptr_eq(current, queue_pair)) {
             let queue_pair = std::mem::take(&mut state.0);
@@ -193,7 +193,7 @@ impl Connections {
         QueuePair::new_reliable(verbs, sends, receive_queue, depth)
     }
 
-    fn request(&self, peer: PeerIndex, deadline: Instant) -> Result<Arc<QueuePair>> {
+    fn request(&self, peer: PeerId, deadline: Instant) -> Result<Arc<QueuePair>> {
         let queue_pair = self.new_queue_pair(self.options.depth)?;
         let attempt = self.next_attempt.fetch_add(1, Ordering::Relaxed);
         let own = self.info(&queue_pair, attempt);
@@ -211,7 +211,7 @@ impl Connections {
         }
     }
 
-    fn failed(&self, peer: PeerIndex, failure: Failure) -> Error {
+    fn failed(&self, peer: PeerId, failure: Failure) -> Error {
         let doing = format!("connecting to {}", self.peers[peer.0].gid);
         Error::Peer { host: peer.0, doing, failure }
     }
@@ -219,7 +219,7 @@ impl Connections {
     /// Sends `message` to `peer`, repeatedly, until the reply arrives.
     fn wait_for_reply(
         &self,
-        peer: PeerIndex,
+        peer: PeerId,
         message: &ConnectMessage,
         deadline: Instant,
     ) -> Result<ConnectBody> {

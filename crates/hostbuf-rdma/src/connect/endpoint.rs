@@ -4,7 +4,7 @@ use crate::connect::connections::Connections;
 use crate::connect::device_resources::{DeviceResources, MAX_REQUESTS};
 use crate::connect::endpoint_info::EndpointInfo;
 use crate::options::FabricOptions;
-use crate::peer::PeerIndex;
+use crate::peer::PeerId;
 use crate::verbs::completion_queue::CompletionQueue;
 use crate::verbs::in_flight::{InFlight, InFlightLimits};
 use hostbuf::error::Result;
@@ -22,7 +22,7 @@ impl Endpoint {
     /// Makes an endpoint for the process with index `own` in `peers`.
     pub(crate) fn new(
         resources: DeviceResources,
-        own: PeerIndex,
+        own: PeerId,
         peers: &[EndpointInfo],
         options: FabricOptions,
     ) -> Endpoint {

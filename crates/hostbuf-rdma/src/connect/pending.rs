@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::connect::endpoint::Endpoint;
-use crate::peer::PeerIndex;
+use crate::peer::PeerId;
 use crate::sync::deadline;
 use crate::verbs::in_flight::BatchStatus;
 use crate::verbs::queue_pair::QueuePair;
@@ -18,7 +18,7 @@ use hostbuf::error::{Error, Failure, Result};
 #[must_use = "an operation is complete only when wait() or test() says so"]
 pub struct Pending {
     endpoint: Arc<Endpoint>,
-    peer: PeerIndex,
+    peer: PeerId,
     /// The name of the operation, for errors.
     name: &'static str,
     /// The connection, until the operation has failed.
@@ -35,7 +35,7 @@ impl Pending {
     ///
     /// # Errors
     /// [`Error::Peer`] if the peer cannot be reached; [`Error::Os`].
-    pub(crate) fn new(endpoint: &Arc<Endpoint>, peer: PeerIndex, name: &'static str) -> Result<Pending> {
+    pub(crate) fn new(endpoint: &Arc<Endpoint>, peer: PeerId, name: &'static str) -> Result<Pending> {
         Pending::new_until(endpoint, peer, name, None)
     }
 
@@ -47,7 +47,7 @@ impl Pending {
     /// [`Error::Os`].
     pub(crate) fn new_until(
         endpoint: &Arc<Endpoint>,
-        peer: PeerIndex,
+        peer: PeerId,
         name: &'static str,
         deadline: Option<Instant>,
     ) -> Result<Pending> {

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::connect::bootstrap::Bootstrap;
+use crate::peer::PeerId;
 use crate::sync::lock;
 use hostbuf::error::{Error, Result};
 
@@ -21,26 +22,6 @@ const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 const MAX_RECORD: usize = 1 << 20;
 
-/// The index of a process of a bootstrap, from 0.
-///
-/// The number of processes has another type, so exchanging the two does not compile:
-///
-/// ```
-/// # use hostbuf_rdma::{ProcessIndex, TcpBootstrap};
-/// # let join = |leader, timeout| {
-/// TcpBootstrap::join(ProcessIndex(1), 2, leader, timeout)
-/// # };
-/// ```
-///
-/// ```compile_fail
-/// # use hostbuf_rdma::{ProcessIndex, TcpBootstrap};
-/// # let join = |leader, timeout| {
-/// TcpBootstrap::join(2, ProcessIndex(1), leader, timeout)
-/// # };
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ProcessIndex(pub usize);
-
 /// A bootstrap over TCP, for processes that have neither MPI nor a launcher in common.
 ///
 /// The process with index 0 leads: the others connect to it, and it distributes the records. It has
@@ -49,13 +30,13 @@ pub struct ProcessIndex(pub usize);
 /// ```
 /// use std::net::TcpListener;
 /// use std::time::Duration;
-/// use hostbuf_rdma::{Bootstrap, ProcessIndex, TcpBootstrap};
+/// use hostbuf_rdma::{Bootstrap, PeerId, TcpBootstrap};
 ///
 /// let timeout = Duration::from_secs(30);
 /// let listener = TcpListener::bind("127.0.0.1:0")?;
 /// let leader = listener.local_addr()?;
 /// // In another process, on this host or another one:
-/// let join = move || TcpBootstrap::join(ProcessIndex(1), 2, leader, timeout)?.exchange(b"one");
+/// let join = move || TcpBootstrap::join(PeerId(1), 2, leader, timeout)?.exchange(b"one");
 /// let other = std::thread::spawn(join);
 /// let records = TcpBootstrap::lead(listener, 2, timeout)?.exchange(b"zero")?;
 /// assert_eq!(records, [&b"zero"[..], b"one"]);
@@ -63,7 +44,7 @@ pub struct ProcessIndex(pub usize);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct TcpBootstrap {
-    index: ProcessIndex,
+    index: PeerId,
     count: usize,
     timeout: Duration,
     /// The connections: on the leader to all others in the order of their indices, elsewhere to the
@@ -89,7 +70,7 @@ impl TcpBootstrap {
                     format!("{} of {total} processes have connected within {timeout:?}", total - missing);
                 return Err(failed("connect", why));
             };
-            let Some((ProcessIndex(index), size)) = read_greeting(&mut stream, deadline) else {
+            let Some((PeerId(index), size)) = read_greeting(&mut stream, deadline) else {
                 tracing::warn!("ignored a connection that is not from a process of this bootstrap");
                 continue;
             };
@@ -108,7 +89,7 @@ impl TcpBootstrap {
             }
         }
         let bootstrap =
-            TcpBootstrap::new(ProcessIndex(0), count, timeout, streams.into_iter().flatten().collect())?;
+            TcpBootstrap::new(PeerId(0), count, timeout, streams.into_iter().flatten().collect())?;
         // The others return from `join` when all have connected.
         bootstrap.exchange(&[])?;
         Ok(bootstrap)
@@ -120,12 +101,7 @@ impl TcpBootstrap {
     /// # Errors
     /// [`Error::Invalid`] for an index that is 0 or not below `count`; [`Error::Collective`] if the
     /// leader does not respond within `timeout`, or ends the connection.
-    pub fn join(
-        index: ProcessIndex,
-        count: usize,
-        leader: SocketAddr,
-        timeout: Duration,
-    ) -> Result<TcpBootstrap> {
+    pub fn join(index: PeerId, count: usize, leader: SocketAddr, timeout: Duration) -> Result<TcpBootstrap> {
         if !(1..count).contains(&index.0) {
             return Err(Error::invalid(format!(
                 "invalid index {} of {count} processes: expected 1 to {}",
@@ -141,12 +117,7 @@ impl TcpBootstrap {
         Ok(bootstrap)
     }
 
-    fn new(
-        index: ProcessIndex,
-        count: usize,
-        timeout: Duration,
-        streams: Vec<TcpStream>,
-    ) -> Result<TcpBootstrap> {
+    fn new(index: PeerId, count: usize, timeout: Duration, streams: Vec<TcpStream>) -> Result<TcpBootstrap> {
         // A timeout of zero would mean none.
         let timeout = timeout.max(Duration::from_millis(1));
         for stream in &streams {
@@ -177,8 +148,8 @@ impl TcpBootstrap {
 }
 
 impl Bootstrap for TcpBootstrap {
-    fn index(&self) -> usize {
-        self.index.0
+    fn index(&self) -> PeerId {
+        self.index
     }
 
     fn count(&self) -> usize {
@@ -191,7 +162,7 @@ impl Bootstrap for TcpBootstrap {
             return Err(failed("exchange", why));
         }
         let mut streams = lock(&self.streams);
-        if self.index == ProcessIndex(0) {
+        if self.index == PeerId(0) {
             let mut records = vec![record.to_vec()];
             for (stream, peer) in streams.iter_mut().zip(1..) {
                 records.push(read_record(stream).map_err(|e| self.lost(peer, &e))?);
@@ -258,19 +229,19 @@ fn accept(listener: &TcpListener, deadline: Instant) -> Result<Option<TcpStream>
     }
 }
 
-fn greeting(index: ProcessIndex, count: usize) -> Vec<u8> {
+fn greeting(index: PeerId, count: usize) -> Vec<u8> {
     [&GREETING[..], &(index.0 as u32).to_le_bytes(), &(count as u32).to_le_bytes()].concat()
 }
 
 /// Reads the index and the number of processes of a greeting. Returns `None` for other bytes.
-fn read_greeting(stream: &mut TcpStream, deadline: Instant) -> Option<(ProcessIndex, usize)> {
+fn read_greeting(stream: &mut TcpStream, deadline: Instant) -> Option<(PeerId, usize)> {
     let timeout = deadline.saturating_duration_since(Instant::now()).min(GREETING_TIMEOUT);
     stream.set_nonblocking(false).ok()?;
     stream.set_read_timeout(Some(timeout.max(Duration::from_millis(1)))).ok()?;
     let mut bytes = [0; 16];
     stream.read_exact(&mut bytes).ok()?;
     let number = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes")) as usize;
-    (bytes[..8] == GREETING).then(|| (ProcessIndex(number(8)), number(12)))
+    (bytes[..8] == GREETING).then(|| (PeerId(number(8)), number(12)))
 }
 
 fn connect(leader: SocketAddr, deadline: Instant) -> Result<TcpStream> {
@@ -304,9 +275,8 @@ mod tests {
         let (listener, leader) = listener();
         let process = &process;
         thread::scope(|scope| {
-            let join = |index| {
-                process(TcpBootstrap::join(ProcessIndex(index), count, leader, LONG).expect("a leader"))
-            };
+            let join =
+                |index| process(TcpBootstrap::join(PeerId(index), count, leader, LONG).expect("a leader"));
             let others: Vec<_> = (1..count).map(|index| scope.spawn(move || join(index))).collect();
             let first = process(TcpBootstrap::lead(listener, count, LONG).expect("all connect"));
             let others = others.into_iter().map(|thread| thread.join().expect("no panic"));
@@ -321,7 +291,7 @@ mod tests {
                 let record = |index: usize, round: usize| vec![index as u8; index * 100_000 + round];
                 (0..3)
                     .map(|round| {
-                        let records = bootstrap.exchange(&record(bootstrap.index(), round)).unwrap();
+                        let records = bootstrap.exchange(&record(bootstrap.index().0, round)).unwrap();
                         records == (0..count).map(|index| record(index, round)).collect::<Vec<_>>()
                     })
                     .collect::<Vec<_>>()
@@ -333,7 +303,7 @@ mod tests {
     #[test]
     fn a_process_that_ends_is_an_error_on_all_others() {
         let seen = run(3, |bootstrap| match bootstrap.index() {
-            1 => String::new(),
+            PeerId(1) => String::new(),
             _ => bootstrap.exchange(b"record").unwrap_err().to_string(),
         });
         assert!(seen[0].contains("process 1 of 3 has ended the connection"), "{seen:?}");
@@ -346,7 +316,7 @@ mod tests {
         let (listener, leader) = listener();
         let error = TcpBootstrap::lead(listener, 3, SHORT).unwrap_err().to_string();
         assert!(error.contains("0 of 2 processes have connected within 50ms"), "{error}");
-        let error = TcpBootstrap::join(ProcessIndex(1), 2, leader, SHORT).unwrap_err().to_string();
+        let error = TcpBootstrap::join(PeerId(1), 2, leader, SHORT).unwrap_err().to_string();
         assert!(error.contains(&format!("the leader at {leader} does not respond")), "{error}");
     }
 
@@ -354,7 +324,7 @@ mod tests {
     fn invalid_indices_are_errors() {
         let (_, leader) = listener();
         for (index, count) in [(0, 2), (2, 2), (0, 0)] {
-            let error = TcpBootstrap::join(ProcessIndex(index), count, leader, SHORT).unwrap_err();
+            let error = TcpBootstrap::join(PeerId(index), count, leader, SHORT).unwrap_err();
             assert!(matches!(error, Error::Invalid { .. }), "{error}");
         }
         for (greetings, why) in [
@@ -365,7 +335,7 @@ mod tests {
             let (listener, leader) = listener();
             let mut others = greetings.map(|(index, count)| {
                 let mut stream = TcpStream::connect(leader).expect("it listens");
-                stream.write_all(&greeting(ProcessIndex(index), count)).expect("it listens");
+                stream.write_all(&greeting(PeerId(index), count)).expect("it listens");
                 stream
             });
             let error = TcpBootstrap::lead(listener, 3, LONG).unwrap_err().to_string();
@@ -384,8 +354,7 @@ mod tests {
         let mut stranger = TcpStream::connect(leader).expect("it listens");
         stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("it listens");
         thread::scope(|scope| {
-            let other =
-                scope.spawn(move || TcpBootstrap::join(ProcessIndex(1), 2, leader, LONG)?.exchange(b"one"));
+            let other = scope.spawn(move || TcpBootstrap::join(PeerId(1), 2, leader, LONG)?.exchange(b"one"));
             let records = TcpBootstrap::lead(listener, 2, LONG).unwrap().exchange(b"zero").unwrap();
             assert_eq!(records, [&b"zero"[..], b"one"]);
             assert_eq!(other.join().expect("no panic").unwrap(), records);

@@ -18,6 +18,7 @@ use crate::limits::{ALIVE_INTERVAL, MAX_REQUEST_BYTES};
 use crate::messages::channel_state::{ChannelState, Notification, PendingWrites, ReceiveState, SendState};
 use crate::messages::ring::{ChannelIndex, ChannelStatus, MessageHeader, Rings};
 use crate::messages::tag::Tag;
+use crate::peer::PeerId;
 use crate::sync::{deadline, lock, time_left};
 use crate::verbs::work_request::{LocalKey, LocalSegment, Operation, RemoteKey, RemoteSegment};
 use hostbuf::error::{Error, Failure, Result};
@@ -58,13 +59,13 @@ pub struct Sending<'c> {
 }
 
 impl Channel {
-    /// Returns the rank at the other end.
+    /// Returns the process at the other end.
     #[must_use]
-    pub fn rank(&self) -> usize {
-        self.state().rank
+    pub fn peer(&self) -> PeerId {
+        self.state().peer
     }
 
-    /// Returns the tag, which distinguishes channels to the same rank.
+    /// Returns the tag, which distinguishes channels to the same process.
     #[must_use]
     pub fn tag(&self) -> Tag {
         self.state().tag
@@ -165,13 +166,13 @@ impl Channel {
         if header.number != number {
             // The notification arrived on another connection than the message, which is lost.
             let doing = "receive".into();
-            return Err(Error::Peer { host: state.rank, doing, failure: Failure::Flushed });
+            return Err(Error::Peer { host: state.peer.0, doing, failure: Failure::Flushed });
         }
         let length = header.length as usize;
         if length > into.len() {
             return Err(Error::invalid(format!(
                 "cannot receive a message of {length} bytes from rank {} (tag {}) into a buffer of {} bytes: receive it into a longer one",
-                state.rank,
+                state.peer,
                 state.tag,
                 into.len()
             )));
@@ -193,7 +194,7 @@ impl Channel {
                 Ok(()) => *acknowledged = *received,
                 // This message was received, so the error is that of the next call.
                 Err(error) => {
-                    tracing::warn!(rank = state.rank, tag = state.tag.0, %error, "cannot acknowledge a message");
+                    tracing::warn!(rank = state.peer.0, tag = state.tag.0, %error, "cannot acknowledge a message");
                     let failure =
                         if let Error::Peer { failure, .. } = error { failure } else { Failure::Flushed };
                     state.fail(rings, self.index, failure);
@@ -210,7 +211,7 @@ impl Channel {
     /// Reads bytes of the other side.
     fn read(&self, into: &mut [u8], remote: RemoteSegment) -> Result<()> {
         let lease = self.set.cache.get(into.as_ptr(), into.len(), Access::WRITE)?;
-        let mut read = Pending::new(&self.set.endpoint, self.state().peer(), "receive")?;
+        let mut read = Pending::new(&self.set.endpoint, self.state().peer, "receive")?;
         let mut done = 0;
         while done < into.len() {
             let length = MAX_REQUEST_BYTES.min(into.len() - done);
@@ -239,7 +240,7 @@ impl Channel {
         local: LocalSegment,
     ) -> Result<()> {
         let state = self.state();
-        let mut write = Pending::new(&self.set.endpoint, state.peer(), "send")?;
+        let mut write = Pending::new(&self.set.endpoint, state.peer, "send")?;
         if writes.0.back().is_some_and(|last| !last.has_same_connection(&write)) {
             // Another thread has replaced the connection. All writes on the old one must have
             // arrived.
@@ -308,11 +309,11 @@ impl Channel {
     /// [`Error::Peer`] if the other side does not respond, has failed, or has closed the channel.
     fn check_peer(&self, doing: &'static str, deadline: Option<Instant>) -> Result<()> {
         let (state, rings) = (self.state(), &self.set.rings);
-        let mut read = Pending::new_until(&self.set.endpoint, state.peer(), doing, deadline)?;
+        let mut read = Pending::new_until(&self.set.endpoint, state.peer, doing, deadline)?;
         let status = state.peer_rings.at(rings.layout().status(state.peer_channel));
         // SAFETY: a word of this side's rings, which outlive the endpoint's connections.
         unsafe { read.post(Operation::Read(status), rings.peer_status_word(self.index))? };
-        let failed = |failure| Err(Error::Peer { host: state.rank, doing: doing.into(), failure });
+        let failed = |failure| Err(Error::Peer { host: state.peer.0, doing: doing.into(), failure });
         if !read.wait_timeout(time_left(deadline))? {
             return failed(Failure::Timeout);
         }
@@ -395,7 +396,7 @@ impl Drop for Channel {
 impl std::fmt::Debug for Channel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Channel")
-            .field("rank", &self.rank())
+            .field("peer", &self.peer().0)
             .field("tag", &self.tag().0)
             .finish_non_exhaustive()
     }
@@ -403,6 +404,6 @@ impl std::fmt::Debug for Channel {
 
 impl std::fmt::Debug for Sending<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Sending").field("to", &self.channel.rank()).finish_non_exhaustive()
+        f.debug_struct("Sending").field("to", &self.channel.peer().0).finish_non_exhaustive()
     }
 }

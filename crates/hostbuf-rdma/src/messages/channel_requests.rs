@@ -3,10 +3,11 @@
 use crate::connect::bootstrap::{Bootstrap, exchange};
 use crate::messages::ring::{ChannelIndex, RingLayout};
 use crate::messages::tag::Tag;
+use crate::peer::PeerId;
 use hostbuf::error::{Error, Result};
 
 /// A requested channel: the process at the other end, and the tag.
-type Request = (usize, Tag);
+type Request = (PeerId, Tag);
 
 /// The channels that each process requests, in its order.
 pub(crate) struct ChannelRequests(Vec<Vec<Request>>);
@@ -41,9 +42,9 @@ impl ChannelRequests {
         Ok(ChannelRequests(all.into_iter().map(|(requests, _)| requests).collect()))
     }
 
-    /// Returns the index of a channel among those of `rank`.
-    pub(crate) fn index(&self, rank: usize, channel: Request) -> Option<ChannelIndex> {
-        self.0.get(rank)?.iter().position(|&other| other == channel).map(ChannelIndex)
+    /// Returns the index of a channel among those of `peer`.
+    pub(crate) fn index(&self, peer: PeerId, channel: Request) -> Option<ChannelIndex> {
+        self.0.get(peer.0)?.iter().position(|&other| other == channel).map(ChannelIndex)
     }
 
     /// Checks that every request has its counterpart.
@@ -52,6 +53,7 @@ impl ChannelRequests {
     /// [`Error::Invalid`] for the first invalid request, the same on all ranks.
     pub(crate) fn check(&self) -> Result<()> {
         for (rank, requested) in self.0.iter().enumerate() {
+            let rank = PeerId(rank);
             for (n, &(other, tag)) in requested.iter().enumerate() {
                 let invalid = |why: String| {
                     Err(Error::invalid(format!(
@@ -61,7 +63,7 @@ impl ChannelRequests {
                 if other == rank {
                     return invalid("a channel needs two ranks".into());
                 }
-                if other >= self.0.len() {
+                if other.0 >= self.0.len() {
                     return invalid(format!("there are {} ranks, counted from 0", self.0.len()));
                 }
                 if requested[..n].contains(&(other, tag)) {
@@ -77,7 +79,7 @@ impl ChannelRequests {
 }
 
 fn encode(requested: &[Request], layout: RingLayout) -> Vec<u8> {
-    let requested = requested.iter().flat_map(|&(rank, tag)| [rank as u64, u64::from(tag.0)]);
+    let requested = requested.iter().flat_map(|&(peer, tag)| [peer.0 as u64, u64::from(tag.0)]);
     let words = [layout.eager as u64, layout.slots as u64].into_iter().chain(requested);
     words.flat_map(u64::to_le_bytes).collect()
 }
@@ -88,8 +90,10 @@ fn decode(record: &[u8]) -> Option<(Vec<Request>, RingLayout)> {
     let words: Vec<u64> = words.iter().map(|&word| u64::from_le_bytes(word)).collect();
     let (pairs, []) = words.as_chunks::<2>() else { return None };
     let (&[eager, slots], requested) = pairs.split_first()?;
-    let requested: Option<Vec<Request>> =
-        requested.iter().map(|&[rank, tag]| Some((rank as usize, Tag(tag.try_into().ok()?)))).collect();
+    let requested: Option<Vec<Request>> = requested
+        .iter()
+        .map(|&[rank, tag]| Some((PeerId(rank as usize), Tag(tag.try_into().ok()?))))
+        .collect();
     Some((requested?, RingLayout { eager: eager as usize, slots: slots as usize }))
 }
 
@@ -100,7 +104,9 @@ mod tests {
     #[test]
     fn decoding_reverses_encoding() {
         let layout = RingLayout { eager: 8192, slots: 16 };
-        for requests in [&[][..], &[(1, Tag(u32::MAX))], &[(7, Tag(0)), (usize::MAX, Tag(1))]] {
+        for requests in
+            [&[][..], &[(PeerId(1), Tag(u32::MAX))], &[(PeerId(7), Tag(0)), (PeerId(usize::MAX), Tag(1))]]
+        {
             let record = encode(requests, layout);
             assert_eq!(decode(&record), Some((requests.to_vec(), layout)));
             assert_eq!(decode(&record[1..]), None);
@@ -113,14 +119,23 @@ mod tests {
     fn a_channel_without_a_counterpart_is_an_error() {
         let check =
             |all: &[&[Request]]| ChannelRequests(all.iter().map(|one| one.to_vec()).collect()).check();
-        assert!(check(&[&[(1, Tag(5)), (1, Tag(6))], &[(0, Tag(6)), (0, Tag(5))]]).is_ok());
+        assert!(
+            check(&[
+                &[(PeerId(1), Tag(5)), (PeerId(1), Tag(6))],
+                &[(PeerId(0), Tag(6)), (PeerId(0), Tag(5))]
+            ])
+            .is_ok()
+        );
         assert!(check(&[&[], &[]]).is_ok());
         for (all, why) in [
-            (&[&[(1, Tag(5))][..], &[(0, Tag(6))]][..], "rank 1 requests no channel to rank 0"),
-            (&[&[(0, Tag(5))], &[]], "needs two ranks"),
-            (&[&[(2, Tag(5))], &[]], "2 ranks"),
-            (&[&[(1, Tag(5)), (1, Tag(5))], &[(0, Tag(5))]], "twice"),
-            (&[&[], &[(0, Tag(1))]], "rank 0 requests no channel to rank 1"),
+            (
+                &[&[(PeerId(1), Tag(5))][..], &[(PeerId(0), Tag(6))]][..],
+                "rank 1 requests no channel to rank 0",
+            ),
+            (&[&[(PeerId(0), Tag(5))], &[]], "needs two ranks"),
+            (&[&[(PeerId(2), Tag(5))], &[]], "2 ranks"),
+            (&[&[(PeerId(1), Tag(5)), (PeerId(1), Tag(5))], &[(PeerId(0), Tag(5))]], "twice"),
+            (&[&[], &[(PeerId(0), Tag(1))]], "rank 0 requests no channel to rank 1"),
         ] {
             let error = check(all).unwrap_err().to_string();
             assert!(error.contains(why), "{error}");

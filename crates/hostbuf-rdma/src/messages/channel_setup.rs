@@ -16,13 +16,13 @@ use crate::messages::channel_requests::ChannelRequests;
 use crate::messages::channel_state::{ChannelState, dispatch};
 use crate::messages::ring::{ChannelIndex, PeerRings, Rings};
 use crate::messages::tag::Tag;
-use crate::peer::PeerIndex;
+use crate::peer::PeerId;
 use hostbuf::error::Result;
 use hostbuf_register::{Budget, MonitorMode, RegistrationCache, Verbs};
 
 impl Channel {
-    /// Makes this process's channels, one for each of `requested`: another process of `bootstrap`,
-    /// its rank, and a tag. The other process requests the counterpart. All processes call it. Any
+    /// Makes this process's channels, one for each of `requested`: another process of `bootstrap`
+    /// and a tag. The other process requests the counterpart. All processes call it. Any
     /// [`Collective`](hostbuf::job::Collective) is a bootstrap. Each connection is made by the
     /// first message that needs it.
     ///
@@ -40,7 +40,7 @@ impl Channel {
     /// its range; [`Error::Elsewhere`](hostbuf::Error::Elsewhere) on the other ranks.
     pub fn connect<B: Bootstrap + ?Sized>(
         bootstrap: &B,
-        requested: &[(usize, Tag)],
+        requested: &[(PeerId, Tag)],
         options: ChannelOptions,
     ) -> Result<Vec<Channel>> {
         connect(&ByRef(bootstrap), requested, options)
@@ -49,7 +49,7 @@ impl Channel {
 
 fn connect(
     bootstrap: &dyn Bootstrap,
-    requested: &[(usize, Tag)],
+    requested: &[(PeerId, Tag)],
     options: ChannelOptions,
 ) -> Result<Vec<Channel>> {
     let _span = info_span!("channels", count = requested.len()).entered();
@@ -61,12 +61,12 @@ fn connect(
     let own = bootstrap.index();
     let states: Arc<[ChannelState]> = requested
         .iter()
-        .map(|&(rank, tag)| {
-            let peer_channel = requests.index(rank, (own, tag)).expect("the request was checked");
-            ChannelState::new(rank, tag, peer_channel, PeerRings(infos[rank].memory))
+        .map(|&(peer, tag)| {
+            let peer_channel = requests.index(peer, (own, tag)).expect("the request was checked");
+            ChannelState::new(peer, tag, peer_channel, PeerRings(infos[peer.0].memory))
         })
         .collect();
-    let endpoint = Arc::new(Endpoint::new(resources, PeerIndex(own), &infos, options.connection));
+    let endpoint = Arc::new(Endpoint::new(resources, own, &infos, options.connection));
     let rings = Arc::new(rings);
     let on_notification = {
         let states = states.clone();

@@ -11,7 +11,7 @@ use hostbuf_os::poison::IgnorePoison;
 use crate::connect::pending::Pending;
 use crate::messages::ring::{ChannelIndex, ChannelStatus, PeerRings, Rings};
 use crate::messages::tag::Tag;
-use crate::peer::PeerIndex;
+use crate::peer::PeerId;
 use crate::sync::lock;
 use hostbuf::error::{Error, Failure, Result};
 
@@ -39,8 +39,8 @@ impl Notification {
 
 /// The state of this end of a channel.
 pub(crate) struct ChannelState {
-    /// The rank at the other end.
-    pub(crate) rank: usize,
+    /// The process at the other end.
+    pub(crate) peer: PeerId,
     pub(crate) tag: Tag,
     /// The index of the channel at the peer.
     pub(crate) peer_channel: ChannelIndex,
@@ -88,13 +88,13 @@ fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
 
 impl ChannelState {
     pub(crate) fn new(
-        rank: usize,
+        peer: PeerId,
         tag: Tag,
         peer_channel: ChannelIndex,
         peer_rings: PeerRings,
     ) -> ChannelState {
         ChannelState {
-            rank,
+            peer,
             tag,
             peer_channel,
             peer_rings,
@@ -105,11 +105,6 @@ impl ChannelState {
             mutex: Mutex::new(()),
             changed: Condvar::new(),
         }
-    }
-
-    /// Returns the peer of the endpoint at the other end.
-    pub(crate) fn peer(&self) -> PeerIndex {
-        PeerIndex(self.rank)
     }
 
     /// Returns the number of messages that have arrived.
@@ -145,7 +140,7 @@ impl ChannelState {
     pub(crate) fn check(&self, doing: &'static str) -> Result<()> {
         match self.failed.get() {
             None => Ok(()),
-            Some(&failure) => Err(Error::Peer { host: self.rank, doing: doing.into(), failure }),
+            Some(&failure) => Err(Error::Peer { host: self.peer.0, doing: doing.into(), failure }),
         }
     }
 
@@ -168,7 +163,7 @@ impl ChannelState {
             result = result.and(self.collect(&mut receiving.writes, rings, index, false));
         }
         if let Err(error) = result {
-            tracing::warn!(rank = self.rank, %error, "cannot determine which messages have arrived");
+            tracing::warn!(rank = self.peer.0, %error, "cannot determine which messages have arrived");
         }
     }
 

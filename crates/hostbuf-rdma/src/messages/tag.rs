@@ -4,20 +4,21 @@ use std::fmt;
 
 /// The tag of a channel, which distinguishes the channels between the same two ranks.
 ///
-/// A request of [`Channel::connect`](crate::Channel::connect) has a rank and a tag. Exchanging them
+/// A request of [`Channel::connect`](crate::Channel::connect) has a process and a tag. Exchanging
+/// them
 /// does not compile:
 ///
 /// ```
-/// # use hostbuf_rdma::{Channel, ChannelOptions, Tag};
+/// # use hostbuf_rdma::{Channel, ChannelOptions, PeerId, Tag};
 /// # let connect = |group: &hostbuf::job::Solo| {
-/// Channel::connect(group, &[(1, Tag(7))], ChannelOptions::default())
+/// Channel::connect(group, &[(PeerId(1), Tag(7))], ChannelOptions::default())
 /// # };
 /// ```
 ///
 /// ```compile_fail
-/// # use hostbuf_rdma::{Channel, ChannelOptions, Tag};
+/// # use hostbuf_rdma::{Channel, ChannelOptions, PeerId, Tag};
 /// # let connect = |group: &hostbuf::job::Solo| {
-/// Channel::connect(group, &[(Tag(7), 1)], ChannelOptions::default())
+/// Channel::connect(group, &[(Tag(7), PeerId(1))], ChannelOptions::default())
 /// # };
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

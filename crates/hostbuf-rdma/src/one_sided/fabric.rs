@@ -84,13 +84,13 @@ impl Fabric {
     ///
     /// ```no_run
     /// # use std::{net::{SocketAddr, TcpListener}, time::Duration};
-    /// # use hostbuf_rdma::{Fabric, FabricOptions, HostIndex, ProcessIndex, Signal, TcpBootstrap};
+    /// # use hostbuf_rdma::{Fabric, FabricOptions, HostIndex, PeerId, Signal, TcpBootstrap};
     /// # use hostbuf::{HostBuffer, BufferOptions, job::Solo};
     /// # fn process(index: usize, leader: SocketAddr) -> hostbuf::Result<()> {
     /// let timeout = Duration::from_secs(30);
     /// let bootstrap = match index {
     ///     0 => TcpBootstrap::lead(TcpListener::bind(leader).expect("a free port"), 2, timeout)?,
-    ///     _ => TcpBootstrap::join(ProcessIndex(index), 2, leader, timeout)?,
+    ///     _ => TcpBootstrap::join(PeerId(index), 2, leader, timeout)?,
     /// };
     /// let buffer = HostBuffer::allocate(&Solo, BufferOptions::new(1 << 20))?;
     /// // SAFETY: no references into the buffer exist while it is written.
@@ -194,7 +194,7 @@ fn begin(
         RemoteSegment { address: span.start() as u64, rkey: RemoteKey(registration.handle().rkey()) };
     let infos = EndpointInfo::new(resources.datagrams.address(), memory, span.len()).exchange(bootstrap)?;
     check_lengths(&infos)?;
-    let own = HostIndex(bootstrap.index());
+    let own = HostIndex(bootstrap.index().0);
     let state = Arc::new(FabricState {
         group: infos[0].group,
         endpoint: Arc::new(Endpoint::new(resources, own.into(), &infos, options)),

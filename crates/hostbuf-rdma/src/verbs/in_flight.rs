@@ -18,7 +18,7 @@ use hostbuf_os::poison::IgnorePoison;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::limits::MAX_BATCH;
-use crate::peer::PeerIndex;
+use crate::peer::PeerId;
 use crate::sync::{deadline, lock};
 use crate::verbs::completion_queue::CompletionQueue;
 use crate::verbs::queue_pair::QueuePair;
@@ -77,7 +77,7 @@ impl Batch {
 struct RequestSlot {
     /// The slot of the last request, for all others.
     last: Option<SlotIndex>,
-    peer: PeerIndex,
+    peer: PeerId,
     /// The slots of the requests before the last one.
     before: Vec<SlotIndex>,
     /// The status of the first request that failed.
@@ -141,7 +141,7 @@ impl InFlight {
     /// [`Error::Os`](hostbuf::Error::Os).
     pub(crate) fn reserve(
         &self,
-        peer: PeerIndex,
+        peer: PeerId,
         count: usize,
         queue_pair: &Arc<QueuePair>,
         patience: Duration,
@@ -176,11 +176,11 @@ impl InFlight {
     }
 
     /// Returns the number of requests to `peer` in progress.
-    pub(crate) fn in_progress(&self, peer: PeerIndex) -> u32 {
+    pub(crate) fn in_progress(&self, peer: PeerId) -> u32 {
         self.count(peer).in_progress
     }
 
-    fn count(&self, peer: PeerIndex) -> PeerCount {
+    fn count(&self, peer: PeerId) -> PeerCount {
         lock(&self.table).peers[peer.0]
     }
 
@@ -272,7 +272,7 @@ impl InFlight {
 impl RequestTable {
     fn reserve(
         &mut self,
-        peer: PeerIndex,
+        peer: PeerId,
         count: usize,
         depth: u32,
         queue_pair: &Arc<QueuePair>,
