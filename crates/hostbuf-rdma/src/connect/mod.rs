@@ -7,6 +7,8 @@ pub(crate) mod device_resources;
 pub(crate) mod device_selection;
 pub(crate) mod endpoint;
 pub(crate) mod endpoint_info;
+pub(crate) mod greeting;
 pub(crate) mod pending;
 pub(crate) mod progress_thread;
+pub(crate) mod record_stream;
 pub(crate) mod tcp_bootstrap;

@@ -1,31 +1,29 @@
 //! A bootstrap over TCP.
 
-use std::io::{self, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsFd;
+use std::io::{self, ErrorKind};
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Mutex;
-use std::thread;
 use std::time::{Duration, Instant};
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-
 use crate::connect::bootstrap::Bootstrap;
+use crate::connect::greeting::{self, Newcomer};
+use crate::connect::record_stream::{MAX_RECORD, RecordStream, encode};
 use crate::peer::PeerId;
 use crate::sync::lock;
 use hostbuf::error::{Error, Result};
 
-/// The first bytes of a connection, with the version of the protocol in the last one.
-const GREETING: [u8; 8] = *b"hbboot\0\x01";
-/// The time that a new connection has for its greeting.
-const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
-/// The interval between two attempts to connect to a leader that does not listen yet.
-const RETRY_INTERVAL: Duration = Duration::from_millis(20);
-const MAX_RECORD: usize = 1 << 20;
+/// The maximum number of processes, far above the number of file descriptors of the leader.
+const MAX_PROCESSES: usize = 1 << 20;
+/// The longest time limit. A longer one might lie beyond the range of the clock.
+const MAX_TIMEOUT: Duration = Duration::from_secs(10 * 365 * 86_400);
 
 /// A bootstrap over TCP, for processes that have neither MPI nor a launcher in common.
 ///
 /// The process with index 0 leads: the others connect to it, and it distributes the records. It has
 /// no authentication, so use it on a trusted network.
+///
+/// After an error the connections are closed, so the other processes get an error too, and every
+/// later exchange fails with the first error. Make a new bootstrap then.
 ///
 /// ```
 /// use std::net::TcpListener;
@@ -47,103 +45,149 @@ pub struct TcpBootstrap {
     index: PeerId,
     count: usize,
     timeout: Duration,
+    /// The connections. An exchange holds the lock.
+    state: Mutex<BootstrapState>,
+}
+
+enum BootstrapState {
     /// The connections: on the leader to all others in the order of their indices, elsewhere to the
-    /// leader. An exchange holds the lock.
-    streams: Mutex<Vec<TcpStream>>,
+    /// leader.
+    Connected(Vec<RecordStream>),
+    /// The first error. The connections are closed, since a peer may have sent or received a part
+    /// of a record.
+    Failed(String),
 }
 
 impl TcpBootstrap {
     /// Waits until all other processes have connected to `listener`. This process has index 0 of
-    /// `count`.
+    /// `count`. `timeout` also limits each later exchange.
     ///
     /// # Errors
-    /// [`Error::Collective`] if they do not all connect within `timeout`, or two of them have the
-    /// same index.
+    /// [`Error::Invalid`] if `count` is 0 or above a million. [`Error::Collective`] if the processes
+    /// do not all connect within `timeout`, if two of them have the same index, or if one of them
+    /// has another version of hostbuf.
     pub fn lead(listener: TcpListener, count: usize, timeout: Duration) -> Result<TcpBootstrap> {
-        let deadline = Instant::now() + timeout;
-        let mut streams: Vec<Option<TcpStream>> = (1..count).map(|_| None).collect();
+        if !(1..=MAX_PROCESSES).contains(&count) {
+            let what = format!("invalid number of processes {count}: expected 1 to {MAX_PROCESSES}");
+            return Err(Error::invalid(what));
+        }
+        let until = limit(timeout);
+        let mut streams: Vec<Option<RecordStream>> = (1..count).map(|_| None).collect();
         listener.set_nonblocking(true).map_err(|e| failed("connect", e))?;
         while let missing @ 1.. = streams.iter().filter(|stream| stream.is_none()).count() {
-            let Some(mut stream) = accept(&listener, deadline)? else {
+            let newcomer = greeting::accept(&listener, until).map_err(|why| failed("connect", why))?;
+            let Some(Newcomer { stream, peer, count: size }) = newcomer else {
                 let total = count - 1;
                 let why =
                     format!("{} of {total} processes have connected within {timeout:?}", total - missing);
                 return Err(failed("connect", why));
             };
-            let Some((PeerId(index), size)) = read_greeting(&mut stream, deadline) else {
-                tracing::warn!("ignored a connection that is not from a process of this bootstrap");
-                continue;
-            };
-            if size != count || !(1..count).contains(&index) {
+            if size != count || !(1..count).contains(&peer.0) {
                 let why = format!(
-                    "a process connected as number {index} of {size}, expected 1 to {} of {count}",
+                    "a process connected as number {peer} of {size}, expected 1 to {} of {count}",
                     count - 1
                 );
                 return Err(failed("connect", why));
             }
-            if streams[index - 1].replace(stream).is_some() {
-                return Err(failed(
-                    "connect",
-                    format!("two processes connected as number {index} of {count}"),
-                ));
+            if streams[peer.0 - 1].replace(stream).is_some() {
+                let why = format!("two processes connected as number {peer} of {count}");
+                return Err(failed("connect", why));
             }
         }
-        let bootstrap =
-            TcpBootstrap::new(PeerId(0), count, timeout, streams.into_iter().flatten().collect())?;
-        // The others return from `join` when all have connected.
-        bootstrap.exchange(&[])?;
-        Ok(bootstrap)
+        let streams = streams.into_iter().flatten().collect();
+        TcpBootstrap::new(PeerId(0), count, timeout, streams).connected(until)
     }
 
-    /// Connects to the process with index 0, which listens at `leader` or will do so soon. This
-    /// process has index `index` of `count`.
+    /// Connects to the process with index 0, which listens at `leader` or will do so soon, and waits
+    /// until all processes have connected. This process has index `index` of `count`. `timeout` also
+    /// limits each later exchange.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for an index that is 0 or not below `count`; [`Error::Collective`] if the
-    /// leader does not respond within `timeout`, or ends the connection.
+    /// [`Error::Invalid`] for an index that is 0 or not below `count`; [`Error::Collective`] if not
+    /// all processes have connected within `timeout`, or if the leader ends the connection, has
+    /// another version of hostbuf, or is another program.
     pub fn join(index: PeerId, count: usize, leader: SocketAddr, timeout: Duration) -> Result<TcpBootstrap> {
-        if !(1..count).contains(&index.0) {
+        if !(1..count.min(MAX_PROCESSES + 1)).contains(&index.0) {
             return Err(Error::invalid(format!(
-                "invalid index {} of {count} processes: expected 1 to {}",
-                index.0,
+                "invalid index {index} of {count} processes: expected 1 to {}",
                 count.saturating_sub(1)
             )));
         }
-        let deadline = Instant::now() + timeout;
-        let mut stream = connect(leader, deadline)?;
-        stream.write_all(&greeting(index, count)).map_err(|e| failed("connect", format!("{leader}: {e}")))?;
-        let bootstrap = TcpBootstrap::new(index, count, timeout, vec![stream])?;
-        bootstrap.exchange(&[])?;
-        Ok(bootstrap)
+        let until = limit(timeout);
+        let stream = greeting::connect(index, count, leader, until).map_err(|why| failed("connect", why))?;
+        TcpBootstrap::new(index, count, timeout, vec![stream]).connected(until)
     }
 
-    fn new(index: PeerId, count: usize, timeout: Duration, streams: Vec<TcpStream>) -> Result<TcpBootstrap> {
-        // A timeout of zero would mean none.
-        let timeout = timeout.max(Duration::from_millis(1));
-        for stream in &streams {
-            let prepared = stream
-                .set_nonblocking(false)
-                .and_then(|()| stream.set_nodelay(true))
-                .and_then(|()| stream.set_read_timeout(Some(timeout)))
-                .and_then(|()| stream.set_write_timeout(Some(timeout)));
-            prepared.map_err(|e| failed("connect", e))?;
-        }
-        Ok(TcpBootstrap { index, count, timeout, streams: Mutex::new(streams) })
+    fn new(index: PeerId, count: usize, timeout: Duration, streams: Vec<RecordStream>) -> TcpBootstrap {
+        TcpBootstrap { index, count, timeout, state: Mutex::new(BootstrapState::Connected(streams)) }
     }
 
-    /// Describes an error of the connection to process `peer`.
-    fn lost(&self, peer: usize, error: &io::Error) -> Error {
-        let why = match error.kind() {
-            ErrorKind::WouldBlock | ErrorKind::TimedOut => {
-                format!("process {peer} of {} did not respond within {:?}", self.count, self.timeout)
+    /// Waits until all processes have connected, which the leader reports by the first exchange.
+    fn connected(self, until: Instant) -> Result<TcpBootstrap> {
+        self.exchange_until(&[], until)?;
+        Ok(self)
+    }
+
+    fn exchange_until(&self, record: &[u8], until: Instant) -> Result<Vec<Vec<u8>>> {
+        let mut state = lock(&self.state);
+        let result = match &mut *state {
+            BootstrapState::Connected(streams) => self.exchange_over(streams, record, until),
+            BootstrapState::Failed(why) => {
+                let why = format!("an earlier exchange failed ({why}): make a new bootstrap");
+                return Err(failed("exchange", why));
             }
-            ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => format!(
-                "process {peer} of {} has ended the connection: see its own error message",
-                self.count
-            ),
-            _ => format!("the connection to process {peer} of {} failed: {error}", self.count),
         };
-        Error::Collective { operation: "exchange", why }
+        result.map_err(|why| {
+            *state = BootstrapState::Failed(why.clone());
+            failed("exchange", why)
+        })
+    }
+
+    /// Exchanges records.
+    ///
+    /// # Errors
+    /// The text of an error.
+    fn exchange_over(
+        &self,
+        streams: &mut [RecordStream],
+        record: &[u8],
+        until: Instant,
+    ) -> std::result::Result<Vec<Vec<u8>>, String> {
+        if record.len() > MAX_RECORD {
+            return Err(format!("a record has {} bytes: at most {MAX_RECORD} are possible", record.len()));
+        }
+        if self.index == PeerId(0) {
+            let peers = || (1..self.count).map(PeerId);
+            let mut records = vec![record.to_vec()];
+            for (stream, peer) in streams.iter_mut().zip(peers()) {
+                records.push(stream.read_record(until).map_err(|e| self.describe(peer, &e))?);
+            }
+            let all: Vec<u8> = records.iter().flat_map(|record| encode(record)).collect();
+            for (stream, peer) in streams.iter_mut().zip(peers()) {
+                stream.write(&all, until).map_err(|e| self.describe(peer, &e))?;
+            }
+            return Ok(records);
+        }
+        let leader = &mut streams[0];
+        let mut exchange = || {
+            leader.write(&encode(record), until)?;
+            (0..self.count).map(|_| leader.read_record(until)).collect::<io::Result<_>>()
+        };
+        exchange().map_err(|e| self.describe(PeerId(0), &e))
+    }
+
+    /// Describes an error of the connection to `peer`.
+    fn describe(&self, peer: PeerId, error: &io::Error) -> String {
+        let count = self.count;
+        match error.kind() {
+            ErrorKind::TimedOut => {
+                format!("process {peer} of {count} did not respond within {:?}", self.timeout)
+            }
+            ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
+                format!("process {peer} of {count} has ended the connection: see its own error message")
+            }
+            _ => format!("the connection to process {peer} of {count} failed: {error}"),
+        }
     }
 }
 
@@ -157,25 +201,7 @@ impl Bootstrap for TcpBootstrap {
     }
 
     fn exchange(&self, record: &[u8]) -> Result<Vec<Vec<u8>>> {
-        if record.len() > MAX_RECORD {
-            let why = format!("a record has {} bytes: at most {MAX_RECORD} are possible", record.len());
-            return Err(failed("exchange", why));
-        }
-        let mut streams = lock(&self.streams);
-        if self.index == PeerId(0) {
-            let mut records = vec![record.to_vec()];
-            for (stream, peer) in streams.iter_mut().zip(1..) {
-                records.push(read_record(stream).map_err(|e| self.lost(peer, &e))?);
-            }
-            let all: Vec<u8> = records.iter().flat_map(|record| encode(record)).collect();
-            for (stream, peer) in streams.iter_mut().zip(1..) {
-                stream.write_all(&all).map_err(|e| self.lost(peer, &e))?;
-            }
-            return Ok(records);
-        }
-        let leader = &mut streams[0];
-        leader.write_all(&encode(record)).map_err(|e| self.lost(0, &e))?;
-        (0..self.count).map(|_| read_record(leader)).collect::<io::Result<_>>().map_err(|e| self.lost(0, &e))
+        self.exchange_until(record, limit(self.timeout))
     }
 }
 
@@ -192,74 +218,17 @@ fn failed(operation: &'static str, why: impl ToString) -> Error {
     Error::Collective { operation, why: why.to_string() }
 }
 
-/// Encodes a record with its length in front.
-fn encode(record: &[u8]) -> Vec<u8> {
-    [&(record.len() as u32).to_le_bytes(), record].concat()
-}
-
-fn read_record(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
-    let mut length = [0; 4];
-    stream.read_exact(&mut length)?;
-    let length = u32::from_le_bytes(length) as usize;
-    if length > MAX_RECORD {
-        return Err(io::Error::new(ErrorKind::InvalidData, format!("a record of {length} bytes is invalid")));
-    }
-    let mut record = vec![0; length];
-    stream.read_exact(&mut record)?;
-    Ok(record)
-}
-
-/// Accepts a connection. Returns `None` at the deadline.
-fn accept(listener: &TcpListener, deadline: Instant) -> Result<Option<TcpStream>> {
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Ok(None);
-        }
-        let timeout = i32::try_from(left.as_millis()).unwrap_or(i32::MAX).max(1);
-        let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
-        // The result does not matter: `accept` says whether there is a connection.
-        let _ = poll(&mut [PollFd::new(listener.as_fd(), PollFlags::POLLIN)], timeout);
-        match listener.accept() {
-            Ok((stream, _)) => return Ok(Some(stream)),
-            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::ConnectionAborted) => {}
-            Err(e) if e.kind() == ErrorKind::Interrupted => {}
-            Err(e) => return Err(failed("connect", e)),
-        }
-    }
-}
-
-fn greeting(index: PeerId, count: usize) -> Vec<u8> {
-    [&GREETING[..], &(index.0 as u32).to_le_bytes(), &(count as u32).to_le_bytes()].concat()
-}
-
-/// Reads the index and the number of processes of a greeting. Returns `None` for other bytes.
-fn read_greeting(stream: &mut TcpStream, deadline: Instant) -> Option<(PeerId, usize)> {
-    let timeout = deadline.saturating_duration_since(Instant::now()).min(GREETING_TIMEOUT);
-    stream.set_nonblocking(false).ok()?;
-    stream.set_read_timeout(Some(timeout.max(Duration::from_millis(1)))).ok()?;
-    let mut bytes = [0; 16];
-    stream.read_exact(&mut bytes).ok()?;
-    let number = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes")) as usize;
-    (bytes[..8] == GREETING).then(|| (PeerId(number(8)), number(12)))
-}
-
-fn connect(leader: SocketAddr, deadline: Instant) -> Result<TcpStream> {
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-        match TcpStream::connect_timeout(&leader, left) {
-            Ok(stream) => return Ok(stream),
-            Err(error) if Instant::now() + RETRY_INTERVAL >= deadline => {
-                return Err(failed("connect", format!("the leader at {leader} does not respond: {error}")));
-            }
-            Err(_) => thread::sleep(RETRY_INTERVAL),
-        }
-    }
+/// Returns the time in `timeout` from now.
+fn limit(timeout: Duration) -> Instant {
+    Instant::now() + timeout.min(MAX_TIMEOUT)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+    use std::thread;
 
     const LONG: Duration = Duration::from_secs(60);
     const SHORT: Duration = Duration::from_millis(50);
@@ -282,6 +251,19 @@ mod tests {
             let others = others.into_iter().map(|thread| thread.join().expect("no panic"));
             std::iter::once(first).chain(others).collect()
         })
+    }
+
+    fn greeting(version: u8, index: u32, count: u32) -> Vec<u8> {
+        [b"hbboot\0", &[version][..], &index.to_le_bytes(), &count.to_le_bytes()].concat()
+    }
+
+    fn is_closed(stream: &mut TcpStream) -> bool {
+        let mut rest = Vec::new();
+        stream.set_read_timeout(Some(LONG)).expect("a time limit");
+        match stream.read_to_end(&mut rest) {
+            Ok(_) => true,
+            Err(error) => error.kind() == ErrorKind::ConnectionReset,
+        }
     }
 
     #[test]
@@ -307,8 +289,44 @@ mod tests {
             _ => bootstrap.exchange(b"record").unwrap_err().to_string(),
         });
         assert!(seen[0].contains("process 1 of 3 has ended the connection"), "{seen:?}");
-        // The leader returned its error, and ended all connections.
         assert!(seen[2].contains("process 0 of 3 has ended the connection"), "{seen:?}");
+    }
+
+    #[test]
+    fn after_an_error_every_exchange_fails_with_the_first_one() {
+        // All bootstraps live until all threads have returned: the failing exchange itself closes
+        // the connections.
+        let seen = run(3, |bootstrap| {
+            let record = vec![0; if bootstrap.index() == PeerId(1) { MAX_RECORD + 1 } else { 1 }];
+            let errors = [0, 1, 2].map(|_| bootstrap.exchange(&record).unwrap_err().to_string());
+            (errors, bootstrap)
+        });
+        for ((errors, _), why) in seen.iter().zip([
+            "process 1 of 3 has ended the connection",
+            "a record has 1048577 bytes",
+            "process 0 of 3 has ended the connection",
+        ]) {
+            assert!(errors[0].contains(why) && !errors[0].contains("earlier"), "{errors:?}");
+            for later in &errors[1..] {
+                assert!(later.contains("an earlier exchange failed") && later.contains(why), "{errors:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn records_that_arrive_late_are_not_those_of_a_later_exchange() {
+        let (listener, leader) = listener();
+        thread::scope(|scope| {
+            let lead = scope.spawn(move || TcpBootstrap::lead(listener, 2, LONG));
+            let other = TcpBootstrap::join(PeerId(1), 2, leader, LONG).unwrap();
+            let mut lead = lead.join().expect("no panic").unwrap();
+            lead.timeout = SHORT;
+            let error = lead.exchange(b"first of 0").unwrap_err().to_string();
+            assert!(error.contains("process 1 of 2 did not respond within 50ms"), "{error}");
+            assert!(other.exchange(b"first of 1").is_err());
+            let error = lead.exchange(b"second of 0").unwrap_err().to_string();
+            assert!(error.contains("an earlier exchange failed (process 1 of 2 did not"), "{error}");
+        });
     }
 
     #[test]
@@ -321,10 +339,21 @@ mod tests {
     }
 
     #[test]
-    fn invalid_indices_are_errors() {
+    fn a_leader_that_accepts_and_sends_nothing_is_an_error_in_time() {
+        let (_listening, leader) = listener();
+        let error = TcpBootstrap::join(PeerId(1), 2, leader, SHORT).unwrap_err().to_string();
+        assert!(error.contains("does not respond: it accepted the connection"), "{error}");
+    }
+
+    #[test]
+    fn invalid_indices_and_counts_are_errors() {
         let (_, leader) = listener();
-        for (index, count) in [(0, 2), (2, 2), (0, 0)] {
+        for (index, count) in [(0, 2), (2, 2), (0, 0), (MAX_PROCESSES + 1, usize::MAX)] {
             let error = TcpBootstrap::join(PeerId(index), count, leader, SHORT).unwrap_err();
+            assert!(matches!(error, Error::Invalid { .. }), "{error}");
+        }
+        for count in [0, MAX_PROCESSES + 1, usize::MAX] {
+            let error = TcpBootstrap::lead(listener().0, count, SHORT).unwrap_err();
             assert!(matches!(error, Error::Invalid { .. }), "{error}");
         }
         for (greetings, why) in [
@@ -335,16 +364,55 @@ mod tests {
             let (listener, leader) = listener();
             let mut others = greetings.map(|(index, count)| {
                 let mut stream = TcpStream::connect(leader).expect("it listens");
-                stream.write_all(&greeting(PeerId(index), count)).expect("it listens");
+                stream.write_all(&greeting(2, index, count)).expect("it listens");
                 stream
             });
             let error = TcpBootstrap::lead(listener, 3, LONG).unwrap_err().to_string();
             assert!(error.contains(why), "{error}");
-            for other in &mut others {
-                let ended = other.read(&mut [0]);
-                assert!(ended.is_err() || ended.is_ok_and(|bytes| bytes == 0), "the connection is open");
-            }
+            assert!(others.iter_mut().all(is_closed), "a connection is open after: {why}");
         }
+    }
+
+    #[test]
+    fn both_sides_report_another_version() {
+        let (listener, leader) = listener();
+        let mut newer = TcpStream::connect(leader).expect("it listens");
+        newer.write_all(&greeting(3, 1, 2)).expect("it listens");
+        let error = TcpBootstrap::lead(listener, 2, LONG).unwrap_err().to_string();
+        let why = "a process that has connected has version 3 of the protocol, and this process version 2";
+        assert!(error.contains(why), "{error}");
+        let mut answer = [0; 8];
+        newer.read_exact(&mut answer).expect("an answer");
+        assert_eq!(&answer, b"hbboot\0\x02");
+
+        let (error, leader) = join_to(b"hbboot\0\x03");
+        let why = format!(
+            "the leader at {leader} has version 3 of the protocol, and this process version 2: use one version"
+        );
+        assert!(error.contains(&why), "{error}");
+    }
+
+    #[test]
+    fn a_port_of_another_program_is_an_error() {
+        let (error, leader) = join_to(b"HTTP/1.1 400 Bad Request\r\n");
+        let why = format!("the program at {leader} is not the leader of a bootstrap: it sent \"HTTP/1.1\"");
+        assert!(error.contains(&why), "{error}");
+        let (error, _) = join_to(b"");
+        assert!(error.contains("has ended the connection"), "{error}");
+    }
+
+    /// Joins a bootstrap whose leader answers with `answer` and ends. Returns the error and the
+    /// leader's address.
+    fn join_to(answer: &'static [u8]) -> (String, SocketAddr) {
+        let (listener, leader) = listener();
+        let other = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("it connects");
+            stream.read_exact(&mut [0; 16]).expect("a greeting");
+            stream.write_all(answer).expect("it reads");
+        });
+        let error = TcpBootstrap::join(PeerId(1), 2, leader, LONG).unwrap_err().to_string();
+        other.join().expect("no panic");
+        (error, leader)
     }
 
     #[test]
@@ -358,6 +426,18 @@ mod tests {
             let records = TcpBootstrap::lead(listener, 2, LONG).unwrap().exchange(b"zero").unwrap();
             assert_eq!(records, [&b"zero"[..], b"one"]);
             assert_eq!(other.join().expect("no panic").unwrap(), records);
+        });
+    }
+
+    #[test]
+    fn a_time_limit_beyond_the_clock_is_no_panic() {
+        let (listener, leader) = listener();
+        thread::scope(|scope| {
+            let other = scope.spawn(move || TcpBootstrap::join(PeerId(1), 2, leader, Duration::MAX));
+            let lead = TcpBootstrap::lead(listener, 2, Duration::MAX).unwrap();
+            let other = other.join().expect("no panic").unwrap();
+            let one = scope.spawn(move || other.exchange(b"one").unwrap());
+            assert_eq!(lead.exchange(b"zero").unwrap(), one.join().expect("no panic"));
         });
     }
 

@@ -1,0 +1,156 @@
+//! Connecting to the leader of a TCP bootstrap.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use crate::connect::record_stream::RecordStream;
+use crate::peer::PeerId;
+
+/// The first bytes of a connection, in each direction. The version of the protocol follows.
+const MAGIC: [u8; 7] = *b"hbboot\0";
+const VERSION: u8 = 2;
+/// The number of bytes of [`MAGIC`] and the version.
+const HEAD: usize = 8;
+/// The time that a new connection has for its greeting.
+const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
+/// The interval between two attempts to connect to a leader that does not listen yet.
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
+
+/// A process that has connected to the leader.
+pub(crate) struct Newcomer {
+    pub(crate) stream: RecordStream,
+    pub(crate) peer: PeerId,
+    /// The number of processes of its bootstrap.
+    pub(crate) count: usize,
+}
+
+/// Accepts the connection of a process and answers its greeting. Connections of other programs are
+/// ignored. Returns `None` at the deadline.
+///
+/// # Errors
+/// The text of an error of the listener, or of a process with another version.
+pub(crate) fn accept(listener: &TcpListener, deadline: Instant) -> Result<Option<Newcomer>, String> {
+    while let Some(stream) = accept_connection(listener, deadline).map_err(|error| error.to_string())? {
+        let until = deadline.min(Instant::now() + GREETING_TIMEOUT);
+        match receive(stream, until) {
+            Ok((newcomer, VERSION)) => return Ok(Some(newcomer)),
+            Ok((_, version)) => return Err(other_version("a process that has connected", version)),
+            Err(error) => {
+                tracing::warn!(%error, "ignored a connection that is not from a process of this bootstrap");
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// Reads the greeting of a connection and answers it. Returns the process and its version.
+fn receive(stream: TcpStream, deadline: Instant) -> io::Result<(Newcomer, u8)> {
+    let mut stream = RecordStream::new(stream)?;
+    let version = read_head(&mut stream, deadline)?;
+    stream.write(&head(), deadline)?;
+    let mut numbers = [0; 8];
+    if version == VERSION {
+        stream.read(&mut numbers, deadline)?;
+    }
+    let ([peer, count], _) = numbers.as_chunks::<4>() else { unreachable!("8 bytes are two numbers") };
+    let number = |bytes: &[u8; 4]| u32::from_le_bytes(*bytes) as usize;
+    Ok((Newcomer { stream, peer: PeerId(number(peer)), count: number(count) }, version))
+}
+
+/// Connects process `peer` of `count` to the leader, which listens at `leader` or will do so soon.
+///
+/// # Errors
+/// The text of an error: no leader, another program, or another version.
+pub(crate) fn connect(
+    peer: PeerId,
+    count: usize,
+    leader: SocketAddr,
+    deadline: Instant,
+) -> Result<RecordStream, String> {
+    let stream = connect_stream(leader, deadline)
+        .map_err(|error| format!("the leader at {leader} does not respond: {error}"))?;
+    match greet(stream, peer, count, deadline) {
+        Ok((stream, VERSION)) => Ok(stream),
+        Ok((_, version)) => Err(other_version(&format!("the leader at {leader}"), version)),
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => Err(format!(
+            "the leader at {leader} does not respond: it accepted the connection and sent no greeting"
+        )),
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+            Err(format!("the program at {leader} is not the leader of a bootstrap: {error}"))
+        }
+        Err(error) => Err(format!(
+            "the leader at {leader} has ended the connection ({error}): see its own error message"
+        )),
+    }
+}
+
+fn greet(stream: TcpStream, peer: PeerId, count: usize, deadline: Instant) -> io::Result<(RecordStream, u8)> {
+    let mut stream = RecordStream::new(stream)?;
+    let numbers = [(peer.0 as u32).to_le_bytes(), (count as u32).to_le_bytes()].concat();
+    stream.write(&[&head()[..], &numbers].concat(), deadline)?;
+    let version = read_head(&mut stream, deadline)?;
+    Ok((stream, version))
+}
+
+fn head() -> [u8; HEAD] {
+    let mut bytes = [VERSION; HEAD];
+    bytes[..MAGIC.len()].copy_from_slice(&MAGIC);
+    bytes
+}
+
+/// Reads the head of a greeting, and returns its version.
+fn read_head(stream: &mut RecordStream, deadline: Instant) -> io::Result<u8> {
+    let mut bytes = [0; HEAD];
+    stream.read(&mut bytes, deadline)?;
+    if bytes[..MAGIC.len()] != MAGIC {
+        let why = format!("it sent \"{}\" instead of a greeting", bytes.escape_ascii());
+        return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+    }
+    Ok(bytes[MAGIC.len()])
+}
+
+fn other_version(side: &str, version: u8) -> String {
+    format!(
+        "{side} has version {version} of the protocol, and this process version {VERSION}: use one version of hostbuf for all processes"
+    )
+}
+
+/// Accepts a connection. Returns `None` at the deadline.
+fn accept_connection(listener: &TcpListener, deadline: Instant) -> io::Result<Option<TcpStream>> {
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(None);
+        }
+        let timeout = i32::try_from(left.as_millis()).unwrap_or(i32::MAX).max(1);
+        let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
+        // The result does not matter: `accept` says whether there is a connection.
+        let _ = poll(&mut [PollFd::new(listener.as_fd(), PollFlags::POLLIN)], timeout);
+        match listener.accept() {
+            Ok((stream, _)) => return Ok(Some(stream)),
+            Err(error) if is_temporary(error.kind()) => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn is_temporary(kind: io::ErrorKind) -> bool {
+    use io::ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};
+    matches!(kind, WouldBlock | ConnectionAborted | Interrupted)
+}
+
+fn connect_stream(leader: SocketAddr, deadline: Instant) -> io::Result<TcpStream> {
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        match TcpStream::connect_timeout(&leader, left) {
+            Ok(stream) => return Ok(stream),
+            Err(error) if Instant::now() + RETRY_INTERVAL >= deadline => return Err(error),
+            Err(_) => thread::sleep(RETRY_INTERVAL),
+        }
+    }
+}
