@@ -6,7 +6,6 @@ use std::fs;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-use nix::fcntl::SealFlag;
 use tracing::{info_span, warn};
 
 use crate::error::{Error, Result};
@@ -14,7 +13,7 @@ use crate::job::{Collective, Hosts, Reduce, all_or_none, text_of_first};
 use crate::preregistered;
 use crate::segment::fill_state::FillState;
 use crate::segment::handle::HostBuffer;
-use hostbuf_memory::memfd;
+use hostbuf_memory::{Seals, memfd};
 use hostbuf_os::{process, raw};
 use hostbuf_register::Span;
 use hostbuf_register::own_ranges::Freezing;
@@ -109,7 +108,7 @@ impl HostBuffer {
         let begun = self.region(..).and_then(|span| Ok(Freezing::begin(span)?));
         all_or_none(group, begun.map(|begun| freezing = Some(begun)))?;
         // From here on there is no new writable mapping; then every rank gives up its own.
-        let sealed = if hosts.leads() { self.add_seal(SealFlag::F_SEAL_FUTURE_WRITE) } else { Ok(()) };
+        let sealed = if hosts.leads() { self.add_seal(Seals::FUTURE_WRITE) } else { Ok(()) };
         all_or_none(group, sealed)?;
         // Registrations made before main may write, and pin pages, which would prevent the seal.
         let span = Span::new(self.as_ptr().as_ptr() as usize, self.len())?;
@@ -142,7 +141,7 @@ impl HostBuffer {
     }
 
     /// Adds a seal, unless the file has it already.
-    fn add_seal(&self, seal: SealFlag) -> Result<()> {
+    fn add_seal(&self, seal: Seals) -> Result<()> {
         let have = memfd::seals(self.fd()).map_err(Error::os("reading the seals of the buffer"))?;
         if have.contains(seal) {
             return Ok(());
@@ -172,8 +171,7 @@ impl HostBuffer {
     fn prove(&self) -> Proof {
         let begun = Instant::now();
         let proof = loop {
-            let sealed =
-                self.add_seal(SealFlag::F_SEAL_WRITE).and_then(|()| self.add_seal(SealFlag::F_SEAL_SEAL));
+            let sealed = self.add_seal(Seals::WRITE).and_then(|()| self.add_seal(Seals::SEAL));
             let why = match sealed {
                 Ok(()) => break Proof::Sealed,
                 Err(Error::Os { source, .. }) if source.raw_os_error() == Some(libc::EBUSY) => {

@@ -4,7 +4,6 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use nix::fcntl::SealFlag;
 use tracing::info_span;
 
 use crate::error::{Error, Result};
@@ -16,7 +15,7 @@ use crate::segment::options::BufferOptions;
 use crate::segment::phase::Phase;
 use hostbuf_memory::memfd::{self, Backing};
 use hostbuf_memory::populate::{self, Workers};
-use hostbuf_memory::{FileMapping, MappingRefused, Pages, create_all, creation_error};
+use hostbuf_memory::{FileMapping, MappingRefused, Pages, Seals, create_all, creation_error};
 
 /// The memory of a job on one host, referenced by its descriptors and not yet mapped.
 #[derive(Debug)]
@@ -124,7 +123,7 @@ impl Segments {
         let file = memfd::create(&name, layout.identity.length, Backing::Shmem)
             .map_err(|e| creation_error("making the identity's memory file".into(), e))?;
         memfd::write(file.as_fd(), &identity.encode()).map_err(Error::os("writing the identity"))?;
-        let seals = SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_SEAL;
+        let seals = Seals::WRITE | Seals::SEAL;
         memfd::seal(file.as_fd(), seals).map_err(Error::os("sealing the identity"))?;
         let buffers = self.buffers.into_iter().map(|s| s.fd);
         let descriptors = [file, self.control].into_iter().chain(buffers).collect();

@@ -5,15 +5,13 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
-use nix::fcntl::SealFlag;
-
 use crate::error::{AttachError, Error, Result};
 use crate::segment::control::Control;
 use crate::segment::control_layout::ControlLayout;
 use crate::segment::fillers::Fillers;
 use crate::segment::identity::Identity;
 use crate::segment::mapping::Mapping;
-use hostbuf_memory::memfd;
+use hostbuf_memory::{Seals, memfd};
 use hostbuf_protocol::environment::ENV_LOCAL_SIZE;
 use hostbuf_protocol::range::{AgreedRange, Part};
 use hostbuf_register::Span;
@@ -77,10 +75,9 @@ impl MappedSegment {
             <[OwnedFd; 2]>::try_from(descriptors).expect("two descriptors remain");
         let seals =
             memfd::seals(identity_fd.as_fd()).map_err(Error::os("reading the seals of the identity"))?;
-        let all =
-            SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_SEAL | SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW;
+        let all = Seals::WRITE | Seals::SEAL | Seals::SHRINK | Seals::GROW;
         if !seals.contains(all) {
-            return Err(Error::Corrupt { word: "the seals of the identity", found: seals.bits() as u64 });
+            return Err(Error::Corrupt { word: "the seals of the identity", found: u64::from(seals.bits()) });
         }
         // A mapping beyond the end of its file would raise SIGBUS.
         for (fd, part) in [(&identity_fd, range.identity), (&control_fd, range.control)] {

@@ -13,6 +13,7 @@ mod mapping;
 pub mod memfd;
 mod pages;
 pub mod populate;
+mod seals;
 pub mod space;
 
 pub use anonymous::AnonymousSegment;
@@ -20,6 +21,7 @@ pub use create::{create_all, creation_error};
 pub use error::{Error, NoSpace, Result};
 pub use mapping::{FileMapping, MappingRefused};
 pub use pages::Pages;
+pub use seals::Seals;
 
 /// Compiles and runs the examples of the README.
 #[cfg(doctest)]

@@ -5,8 +5,10 @@ use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
+
+use crate::seals::Seals;
 
 /// The pages that back a memory file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +39,7 @@ pub fn create(name: &str, length: u64, backing: Backing) -> io::Result<OwnedFd> 
     let name = CString::new(name)?;
     let fd = memfd_create(name.as_c_str(), flags)?;
     nix::unistd::ftruncate(&fd, i64::try_from(length).map_err(io::Error::other)?)?;
-    seal(fd.as_fd(), SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW)?;
+    seal(fd.as_fd(), Seals::SHRINK | Seals::GROW)?;
     Ok(fd)
 }
 
@@ -61,8 +63,8 @@ pub fn write(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<()> {
 ///
 /// # Errors
 /// As `fcntl(F_ADD_SEALS)`: `EBUSY` for `F_SEAL_WRITE` while any process has a writable mapping.
-pub fn seal(fd: BorrowedFd<'_>, seals: SealFlag) -> io::Result<()> {
-    fcntl(fd, FcntlArg::F_ADD_SEALS(seals))?;
+pub fn seal(fd: BorrowedFd<'_>, seals: Seals) -> io::Result<()> {
+    fcntl(fd, FcntlArg::F_ADD_SEALS(seals.flags()))?;
     Ok(())
 }
 
@@ -70,8 +72,8 @@ pub fn seal(fd: BorrowedFd<'_>, seals: SealFlag) -> io::Result<()> {
 ///
 /// # Errors
 /// `EINVAL` if the file does not support seals (a file of tmpfs).
-pub fn seals(fd: BorrowedFd<'_>) -> io::Result<SealFlag> {
-    Ok(SealFlag::from_bits_truncate(fcntl(fd, FcntlArg::F_GET_SEALS)?))
+pub fn seals(fd: BorrowedFd<'_>) -> io::Result<Seals> {
+    Ok(Seals::from_bits(fcntl(fd, FcntlArg::F_GET_SEALS)?))
 }
 
 /// Tries to take the filler's lock on byte `at` of `fd`. Returns false if another process has it.

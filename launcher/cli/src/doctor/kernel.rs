@@ -6,8 +6,8 @@ use std::io;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
+use hostbuf_memory::Seals;
 use hostbuf_memory::memfd::{self, Backing};
-use nix::fcntl::SealFlag;
 
 use super::child;
 use super::kernel_text::{knob, reason};
@@ -60,8 +60,8 @@ fn memory_file() -> Finding {
     const NAME: &str = "memfd";
     let seal_it = || {
         let fd = memfd::create("hostbuf-doctor", 4096, Backing::Shmem)?;
-        memfd::seal(fd.as_fd(), SealFlag::F_SEAL_FUTURE_WRITE)?;
-        memfd::seal(fd.as_fd(), SealFlag::F_SEAL_WRITE)?;
+        memfd::seal(fd.as_fd(), Seals::FUTURE_WRITE)?;
+        memfd::seal(fd.as_fd(), Seals::WRITE)?;
         let wrote = nix::unistd::write(&fd, b"x");
         io::Result::Ok(wrote == Err(nix::Error::EPERM))
     };

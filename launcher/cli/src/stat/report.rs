@@ -6,7 +6,6 @@ use std::path::PathBuf;
 
 use hostbuf::Access;
 use hostbuf::segment::{CONTROL_NAME, IDENTITY_NAME};
-use nix::fcntl::SealFlag;
 
 use super::control::{BufferState, PageSource, Snapshot, read_identity};
 use super::scan::{Area, FileId, FileName, Process, printable};
@@ -335,7 +334,7 @@ fn sealed(path: &std::path::Path) -> Option<bool> {
     use std::os::fd::AsFd;
     use std::os::unix::fs::OpenOptionsExt;
     let file = std::fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
-    Some(hostbuf_memory::memfd::seals(file.as_fd()).ok()?.contains(SealFlag::F_SEAL_WRITE))
+    Some(hostbuf_memory::memfd::seals(file.as_fd()).ok()?.contains(hostbuf_memory::Seals::WRITE))
 }
 
 /// Returns the name of a user, or the number.
