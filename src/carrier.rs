@@ -11,6 +11,7 @@ use hostbuf_os::forking::hold_around_fork;
 
 /// The hosts that a carrier joins, and the buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+// Exhaustive: a carrier of another crate states all of them.
 pub struct JoinedHosts {
     /// The address of the buffer.
     pub start: usize,

@@ -17,6 +17,7 @@ use hostbuf_protocol::candidates::{self, Ballot, SEARCH_FROM};
 
 /// The size of the range that an election is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+// Exhaustive: the demands of the election, whose callers name all of them.
 pub struct RangeRequest {
     /// The length in bytes.
     pub length: usize,
@@ -43,6 +44,7 @@ pub trait Electorate {
 
 /// The result of an election.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ElectionOutcome {
     /// The address that all participants hold, or `None` if there is no common hole.
     pub address: Option<usize>,

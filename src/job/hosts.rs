@@ -7,9 +7,11 @@ use hostbuf_os::process;
 /// The index of a host of a group, from 0 in the order of the leaders' ranks. Among the leaders it
 /// is also the rank of the host's leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+// Exhaustive: a number, and nothing else.
 pub struct HostIndex(pub usize);
 
 /// The ranks of a group, by host.
+#[non_exhaustive]
 pub struct Hosts {
     /// The ranks of this host.
     pub local: Box<dyn Collective>,

@@ -132,6 +132,7 @@ impl Segments {
 }
 
 /// The memory of a job on one host, complete.
+// Exhaustive: the caller takes it apart, and owns each part.
 pub struct PublishedSegments {
     /// A mapping of the control page.
     pub page: ControlPage,

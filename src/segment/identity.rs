@@ -26,6 +26,7 @@ const TABLES: usize = 5;
 
 /// The description of a job on one host.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Identity {
     /// The job's random number.
     pub job: u128,

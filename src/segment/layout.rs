@@ -18,6 +18,7 @@ const GUARD: u64 = 2 << 20;
 
 /// The layout of a job's memory, from the address on which the ranks agree.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Layout {
     /// The agreed address, 0 before the agreement.
     pub address: u64,

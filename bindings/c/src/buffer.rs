@@ -262,6 +262,7 @@ pub unsafe extern "C" fn hostbuf_stat(
                 Pages::Transparent => hostbuf_pages::HOSTBUF_PAGES_TRANSPARENT,
                 Pages::Huge2M => hostbuf_pages::HOSTBUF_PAGES_2M,
                 Pages::Huge1G => hostbuf_pages::HOSTBUF_PAGES_1G,
+                other => return Err(argument(format!("the pages {other:?} have no number in C"))),
             },
             huge_bytes: buffer.huge_bytes(),
             state: match buffer.fill_state()? {

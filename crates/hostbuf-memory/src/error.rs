@@ -39,6 +39,7 @@ pub enum Error {
 ///
 /// It is sent between ranks field by field, so it is exhaustive.
 #[derive(Clone, Debug, PartialEq, Eq)]
+// Exhaustive: the form that carries an error to other processes has an operand for each field.
 pub struct NoSpace {
     /// The host without enough memory.
     pub host: String,

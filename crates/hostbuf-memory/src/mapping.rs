@@ -16,6 +16,7 @@ pub struct FileMapping {
 
 /// The step of the mapping that the kernel rejected, with its errno.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+// Exhaustive: a mapping needs addresses and a file, and nothing else.
 pub enum MappingRefused {
     /// There is no free address range.
     Addresses(i32),

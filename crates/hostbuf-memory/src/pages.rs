@@ -11,10 +11,8 @@ use crate::error::{Error, Result};
 pub(crate) const EXTENT: u64 = 2 << 20;
 
 /// The kind of pages of a memory file.
-///
-/// The enum is exhaustive: code that translates it, such as a binding of another language, handles
-/// every kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Pages {
     /// The largest that are available: 1 GiB from the reserved pool, 2 MiB from the reserved pool,
     /// transparent huge pages of 2 MiB, ordinary pages.

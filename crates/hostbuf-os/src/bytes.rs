@@ -4,6 +4,7 @@ use std::fmt;
 
 /// A number of bytes that prints with a unit: `2 GiB`, `1.5 MiB`, `17 bytes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+// Exhaustive: a number with a way to show it.
 pub struct Bytes(pub u64);
 
 impl fmt::Display for Bytes {

@@ -4,6 +4,7 @@ use std::{fmt, io};
 
 /// An operation that the kernel has refused.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Error {
     /// The failed operation, with its operands.
     pub doing: String,

@@ -38,6 +38,7 @@ struct ProcmapQuery {
 
 /// A mapping as `PROCMAP_QUERY` describes it, without its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct QueriedMapping {
     /// The address of the first byte.
     pub start: usize,

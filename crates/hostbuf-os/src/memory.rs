@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 /// One limit on memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Limit {
     /// The name of the limit, for messages: `the memory cgroup /batch/job_7`.
     pub name: String,
@@ -171,6 +172,7 @@ fn ancestors(mount: &Path, root: &str, path: &str) -> Vec<(PathBuf, String)> {
 
 /// The state of one pool of reserved huge pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct HugePool {
     /// The number of free pages that are not reserved.
     pub free: u64,

@@ -55,6 +55,7 @@ pub fn connect(name: &str) -> io::Result<OwnedFd> {
 
 /// The credentials of the process at the other end of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PeerCredentials {
     /// The process id in this PID namespace, 0 if the process is not visible here.
     pub pid: i32,
@@ -89,6 +90,7 @@ pub fn send(fd: BorrowedFd<'_>, packet: &[u8], descriptors: &[RawFd]) -> io::Res
 }
 
 /// The result of [`receive`].
+// Exhaustive: a read has no other outcome.
 pub enum ReceivedPacket {
     /// A packet with its descriptors.
     Packet(Vec<u8>, Vec<OwnedFd>),

@@ -24,6 +24,7 @@ const CHECKSUM: core::ops::Range<usize> = 24..32;
 /// The file that contains a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
+// Exhaustive: a new file is a new version of the contents, which every reader must handle.
 pub enum TableFile {
     /// The identity file, which no process can change.
     Identity = 0,
@@ -33,6 +34,7 @@ pub enum TableFile {
 
 /// One table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+// Exhaustive: an entry of the contents; a new field is a new version of them.
 pub struct Table {
     /// The kind of the table.
     pub kind: u16,
@@ -59,6 +61,7 @@ impl Table {
 
 /// The reason why bytes are not the identity of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+// Exhaustive: a reader reports each of them in its own words.
 pub enum ContentsError {
     /// The magic number is this one instead.
     NotAnIdentity(u64),

@@ -119,6 +119,7 @@ pub const MAX_OPERANDS: usize = 4;
 
 /// An error in the form in which it is passed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+// Exhaustive: a sender sets every field of the record.
 pub struct ErrorRecord<'a> {
     /// The class.
     pub class: ErrorClass,

@@ -98,6 +98,7 @@ impl<'b> FrameWriter<'b> {
 
 /// The reason why a packet is not a frame of this version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+// Exhaustive: a receiver reports each of them in its own words.
 pub enum FrameError {
     /// The packet is a frame of this other version.
     OtherVersion(u16),

@@ -4,6 +4,7 @@
 /// The part of the address space in which a participant may hold addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
+// Exhaustive: an agent must know each, to choose candidates.
 pub enum Territory {
     /// Any free range.
     Anywhere = 0,
@@ -14,6 +15,7 @@ pub enum Territory {
 /// The way in which a rank's program gets the buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u64)]
+// Exhaustive: an agent must handle each.
 pub enum Coverage {
     /// The preloaded object maps it before `main`.
     Preloaded = 0,
@@ -25,6 +27,7 @@ pub enum Coverage {
 
 /// The identification of a participant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+// Exhaustive: a sender sets every field of the message.
 pub struct Hello {
     /// Its part in the job.
     pub role: Role,

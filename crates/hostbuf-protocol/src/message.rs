@@ -146,6 +146,7 @@ pub enum Message<'a> {
 
 /// A candidate that a participant could not hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+// Exhaustive: a sender sets every field of the message.
 pub struct RefusedCandidate<'a> {
     /// The candidate.
     pub address: u64,

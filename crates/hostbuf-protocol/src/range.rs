@@ -9,6 +9,7 @@ pub const FLAG_DUMP: u64 = 1 << 63;
 
 /// A part of the agreed range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+// Exhaustive: an offset and a length.
 pub struct Part {
     /// The offset from the agreed address, in bytes.
     pub offset: u64,
@@ -18,6 +19,7 @@ pub struct Part {
 
 /// The range of addresses on which all ranks have agreed, and its layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+// Exhaustive: a sender sets every field of the message.
 pub struct AgreedRange<'a> {
     /// The agreed address, at which the first buffer begins.
     pub address: u64,
@@ -33,6 +35,7 @@ pub struct AgreedRange<'a> {
 
 /// One buffer in the agreed range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+// Exhaustive: a sender sets every field of the message.
 pub struct Extent {
     /// The buffer's part of the range.
     pub part: Part,

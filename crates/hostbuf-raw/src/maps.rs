@@ -5,6 +5,7 @@ use crate::syscall::{self, Errno};
 
 /// One line of `/proc/self/maps`.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Mapped<'a> {
     /// The first address.
     pub start: usize,
@@ -127,6 +128,7 @@ pub fn each_of(fd: i32, mut each: impl FnMut(Mapped<'_>) -> bool) -> Result<(), 
 
 /// The access that this process has to an address range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+// Exhaustive: every range is one of these.
 pub enum RangeAccess {
     /// The whole range is mapped for reading and writing.
     Writable,

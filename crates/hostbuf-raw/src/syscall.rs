@@ -12,6 +12,7 @@ use core::arch::asm;
 
 /// The error number of a failed system call, positive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+// Exhaustive: the number of the kernel, and nothing else.
 pub struct Errno(pub i32);
 
 /// The error numbers that callers distinguish.
@@ -429,6 +430,7 @@ pub const MAX_DESCRIPTORS: usize = 253;
 
 /// The result of [`receive`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ReceivedLengths {
     /// The length of the packet, 0 at the end of the connection.
     pub packet: usize,

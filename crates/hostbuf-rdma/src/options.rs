@@ -5,6 +5,14 @@ use std::time::Duration;
 use hostbuf::error::{Error, Result};
 
 /// Options of the connections between hosts. The defaults suit most networks.
+///
+/// ```
+/// use hostbuf_rdma::FabricOptions;
+///
+/// let options = FabricOptions::default().device("mlx5_0").busy_poll();
+/// assert_eq!(options.device.as_deref(), Some("mlx5_0"));
+/// assert!(options.busy_poll);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FabricOptions {
@@ -51,6 +59,64 @@ impl Default for FabricOptions {
 }
 
 impl FabricOptions {
+    /// Selects a device by name. See [`device`](FabricOptions#structfield.device).
+    #[must_use]
+    pub fn device(mut self, name: impl Into<String>) -> FabricOptions {
+        self.device = Some(name.into());
+        self
+    }
+
+    /// Selects an address of the port. See [`gid_index`](FabricOptions#structfield.gid_index).
+    #[must_use]
+    pub fn gid_index(mut self, index: u8) -> FabricOptions {
+        self.gid_index = Some(index);
+        self
+    }
+
+    /// Limits the maximum transfer unit. See [`mtu`](FabricOptions#structfield.mtu).
+    #[must_use]
+    pub fn mtu(mut self, bytes: u16) -> FabricOptions {
+        self.mtu = Some(bytes);
+        self
+    }
+
+    /// Limits the time for making a connection. See
+    /// [`connect_timeout`](FabricOptions#structfield.connect_timeout).
+    #[must_use]
+    pub fn connect_timeout(mut self, timeout: Duration) -> FabricOptions {
+        self.connect_timeout = timeout;
+        self
+    }
+
+    /// Sets the time before a packet is repeated. See
+    /// [`ack_timeout`](FabricOptions#structfield.ack_timeout).
+    #[must_use]
+    pub fn ack_timeout(mut self, timeout: Duration) -> FabricOptions {
+        self.ack_timeout = timeout;
+        self
+    }
+
+    /// Sets the number of repetitions. See [`retries`](FabricOptions#structfield.retries).
+    #[must_use]
+    pub fn retries(mut self, retries: u8) -> FabricOptions {
+        self.retries = retries;
+        self
+    }
+
+    /// Limits the operations in progress. See [`depth`](FabricOptions#structfield.depth).
+    #[must_use]
+    pub fn depth(mut self, operations: u32) -> FabricOptions {
+        self.depth = operations;
+        self
+    }
+
+    /// Selects busy polling for completions. See [`busy_poll`](FabricOptions#structfield.busy_poll).
+    #[must_use]
+    pub fn busy_poll(mut self) -> FabricOptions {
+        self.busy_poll = true;
+        self
+    }
+
     /// Checks all values.
     ///
     /// # Errors

@@ -23,6 +23,7 @@ use hostbuf::job::HostIndex;
 /// # };
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+// Exhaustive: a number, and nothing else.
 pub struct PeerId(pub usize);
 
 /// A host of a fabric is represented by one process, which has the same index.

@@ -13,6 +13,7 @@ use hostbuf_os::fork_guard::ForkGuard;
 ///
 /// It works or it does not, so the enum is exhaustive.
 #[derive(Clone, Debug, PartialEq, Eq)]
+// Exhaustive: a device is available or it is not.
 pub enum Probe {
     /// The registrar works. The text describes the device.
     Ready(String),

@@ -34,6 +34,7 @@ pub struct ProcessClaim {
 
 /// The holder of a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ClaimHolder {
     /// The copy of the library.
     pub copy: CopyName,
@@ -43,6 +44,7 @@ pub struct ClaimHolder {
 
 /// The reason why a claim was not granted.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ClaimRefusal {
     /// Another claim with the same key exists.
     Held(ClaimHolder),

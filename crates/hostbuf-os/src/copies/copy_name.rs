@@ -4,6 +4,7 @@ use std::fmt;
 
 /// The object that contains a copy, and the version of the copy.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CopyName {
     /// The path of the object.
     pub path: String,

@@ -24,6 +24,7 @@ const ATTEMPTS: usize = 16;
 
 /// The reason why this copy could not join the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct NotJoined(pub String);
 
 impl fmt::Display for NotJoined {

@@ -49,7 +49,8 @@ use hostbuf_os::process;
 /// # let (to_1, from_0) = std::sync::mpsc::channel();
 /// # let (to_0, from_1) = std::sync::mpsc::channel();
 /// # let one = std::thread::spawn(move || {
-/// #     Queues { index: PeerId(1), to: to_0, from: from_0 }.exchange(b"one").map_err(|e| e.to_string())
+/// #     let one = Queues { index: PeerId(1), to: to_0, from: from_0 };
+/// #     one.exchange(b"one").map_err(|e| e.to_string())
 /// # });
 /// # let zero = Queues { index: PeerId(0), to: to_1, from: from_1 }.exchange(b"zero")?;
 /// # assert_eq!(zero, [&b"zero"[..], b"one"]);

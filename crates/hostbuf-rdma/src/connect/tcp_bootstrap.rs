@@ -63,9 +63,9 @@ impl TcpBootstrap {
     /// `count`. `timeout` also limits each later exchange.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if `count` is 0 or above a million. [`Error::Collective`] if the processes
-    /// do not all connect within `timeout`, if two of them have the same index, or if one of them
-    /// has another version of hostbuf.
+    /// [`Error::Invalid`] if `count` is 0 or above a million. [`Error::Collective`] if the
+    /// processes do not all connect within `timeout`, if two of them have the same index, or if one
+    /// of them has another version of hostbuf.
     pub fn lead(listener: TcpListener, count: usize, timeout: Duration) -> Result<TcpBootstrap> {
         if !(1..=MAX_PROCESSES).contains(&count) {
             let what = format!("invalid number of processes {count}: expected 1 to {MAX_PROCESSES}");
@@ -98,9 +98,9 @@ impl TcpBootstrap {
         TcpBootstrap::new(PeerId(0), count, timeout, streams).connected(until)
     }
 
-    /// Connects to the process with index 0, which listens at `leader` or will do so soon, and waits
-    /// until all processes have connected. This process has index `index` of `count`. `timeout` also
-    /// limits each later exchange.
+    /// Connects to the process with index 0, which listens at `leader` or will do so soon, and
+    /// waits until all processes have connected. This process has index `index` of `count`.
+    /// `timeout` also limits each later exchange.
     ///
     /// # Errors
     /// [`Error::Invalid`] for an index that is 0 or not below `count`; [`Error::Collective`] if not

@@ -8,6 +8,14 @@ const MAX_EAGER: usize = 1 << 20;
 const MAX_SLOTS: usize = 4096;
 
 /// Options of channels. All ranks have equal values, except for `connection`.
+///
+/// ```
+/// use hostbuf_rdma::{ChannelOptions, FabricOptions};
+///
+/// let connection = FabricOptions::default().depth(64);
+/// let options = ChannelOptions::default().eager(4096).slots(32).connection(connection);
+/// assert_eq!((options.eager, options.slots, options.connection.depth), (4096, 32, 64));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ChannelOptions {
@@ -32,6 +40,28 @@ impl Default for ChannelOptions {
 }
 
 impl ChannelOptions {
+    /// Sets the options of the connections. See
+    /// [`connection`](ChannelOptions#structfield.connection).
+    #[must_use]
+    pub fn connection(mut self, options: FabricOptions) -> ChannelOptions {
+        self.connection = options;
+        self
+    }
+
+    /// Limits the length of an eager message. See [`eager`](ChannelOptions#structfield.eager).
+    #[must_use]
+    pub fn eager(mut self, bytes: usize) -> ChannelOptions {
+        self.eager = bytes;
+        self
+    }
+
+    /// Sets the number of slots. See [`slots`](ChannelOptions#structfield.slots).
+    #[must_use]
+    pub fn slots(mut self, slots: usize) -> ChannelOptions {
+        self.slots = slots;
+        self
+    }
+
     pub(crate) fn layout(&self) -> RingLayout {
         RingLayout { eager: self.eager, slots: self.slots }
     }

@@ -22,6 +22,7 @@ use std::fmt;
 /// # };
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+// Exhaustive: a number, and nothing else.
 pub struct Tag(pub u32);
 
 impl fmt::Display for Tag {

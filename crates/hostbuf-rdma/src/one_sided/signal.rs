@@ -7,6 +7,7 @@ pub const SIGNALS: usize = 64;
 
 /// The index of a signal of a host, from 0. It is below [`SIGNALS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+// Exhaustive: a number, and nothing else.
 pub struct Signal(pub usize);
 
 impl Signal {

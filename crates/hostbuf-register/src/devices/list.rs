@@ -21,6 +21,7 @@ pub struct ListedDevice {
 
 /// Devices, separated by commas: `cuda:optional,rdma:mlx5_0`. No device is named twice.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+// Exhaustive: a list, and nothing else.
 pub struct DeviceList(pub Vec<ListedDevice>);
 
 impl FromStr for ListedDevice {

@@ -66,7 +66,7 @@ impl NoMonitor {
 fn claim() -> Result<ProcessClaim, NoMonitor> {
     claims::claim(claims::MONITOR).map_err(|refusal| match refusal {
         ClaimRefusal::Held(holder) => {
-            let CopyName { path, version } = holder.copy;
+            let CopyName { path, version, .. } = holder.copy;
             let why = "has the monitor, and a process can have one: make the strict caches by that copy, or give the monitor up \
                        there by dropping its strict caches";
             NoMonitor::OtherCopy { path, version, why: why.into() }

@@ -59,7 +59,7 @@ pub(super) fn join() -> Result<()> {
 /// [`Error::OtherCopy`] names one with another table; [`Error::Unsupported`] as [`join`].
 pub(crate) fn check_all() -> Result<()> {
     join()?;
-    let Some(CopyName { path, version }) = copies::incompatible() else { return Ok(()) };
+    let Some(CopyName { path, version, .. }) = copies::incompatible() else { return Ok(()) };
     let own = env!("CARGO_PKG_VERSION");
     let why = format!(
         "cannot work together with this one (hostbuf {own}): use one version of hostbuf in a process"

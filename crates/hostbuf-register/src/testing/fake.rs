@@ -43,6 +43,7 @@ struct FakeState {
 
 /// The handle of a registration with a [`Fake`]: a number that no other registration has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+// Exhaustive: a number, and nothing else.
 pub struct Stamp(pub u64);
 
 impl Fake {
