@@ -9,7 +9,7 @@ ITEM = re.compile(r"^ *(?!#\[)\S[^\n]*?(?:;|\}|(\{))$", re.M)
 
 
 def without_tests(text):
-    """Returns the code of a file with blanks for comments, strings and items that only tests contain."""
+    """Returns the code of a file, with blanks for comments, strings and the items of tests."""
     _, code = language_rules.split_c_like(text)
     kept, at = [], 0
     for match in TEST.finditer(code):
