@@ -325,7 +325,7 @@ fn the_debian_package_is_complete_and_its_programs_run() {
         let moved = own.iter().find_map(|(from, to)| Some(format!("{to}{}", file.strip_prefix(from)?)));
         let place = match file {
             "share/hostbuf/manifest" | "share/doc/hostbuf/CHANGELOG.md" => continue,
-            _ if file.contains("LICENSE")
+            _ if file.contains("/LICENSE-")
                 || file.contains("agent-openmpi5")
                 || file.contains("agent-mpich5") =>
             {
@@ -339,7 +339,7 @@ fn the_debian_package_is_complete_and_its_programs_run() {
             "{place} is not in the package:\n{list}"
         );
     }
-    for file in ["copyright", "changelog.gz", "changelog.Debian.gz"] {
+    for file in ["copyright", "changelog.gz", "changelog.Debian.gz", "THIRD-PARTY-LICENSES.txt"] {
         assert!(list.contains(&format!("./usr/share/doc/hostbuf/{file}\n")), "{list}");
     }
     let fields = scratch.run("dpkg-deb --field *.deb").ok().stdout;
