@@ -19,7 +19,7 @@ pub struct BufferHandle {
 }
 
 /// The description of a buffer, in the order of the fields of the package's `Info`.
-type Info = (String, usize, usize, String, u64, &'static str, u64, u64, u32, u32);
+type Info = (String, usize, usize, String, u64, &'static str, u64, u64, usize, usize);
 
 impl From<HostBuffer> for BufferHandle {
     fn from(buffer: HostBuffer) -> BufferHandle {
@@ -85,8 +85,7 @@ impl BufferHandle {
                 FillState::Frozen => "frozen",
                 _ => "unknown",
             };
-            let host = buffer.host().map_or(0, |host| host.0 as u32);
-            let hosts = buffer.host_count().map_or(0, |hosts| hosts.get() as u32);
+            let (host, hosts) = (buffer.host().map_or(0, |host| host.0), buffer.hosts());
             let address = buffer.as_ptr().as_ptr() as usize;
             let pages = buffer.pages().to_string();
             let (generation, used) = (buffer.generation()?, buffer.high_water()?);

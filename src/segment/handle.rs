@@ -1,6 +1,5 @@
 //! The user's handle of a buffer.
 
-use std::num::NonZeroUsize;
 use std::ops::{Bound, RangeBounds};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
@@ -114,16 +113,25 @@ impl HostBuffer {
 
     /// Returns the index of this host in the job, or `None` under `hostbuf exec`, where the hosts
     /// do not know each other.
+    ///
+    /// ```
+    /// use hostbuf::{BufferOptions, HostBuffer};
+    /// use hostbuf::job::{HostIndex, Solo};
+    ///
+    /// let buffer = HostBuffer::allocate(&Solo, BufferOptions::new(4096))?;
+    /// assert_eq!((buffer.host(), buffer.hosts()), (Some(HostIndex(0)), 1));
+    /// # Ok::<(), hostbuf::Error>(())
+    /// ```
     #[must_use]
     pub fn host(&self) -> Option<HostIndex> {
-        let index = self.segment.identity.host as usize;
-        self.host_count().map(|_| HostIndex(index))
+        (self.hosts() > 0).then_some(HostIndex(self.segment.identity.host as usize))
     }
 
-    /// Returns the number of hosts of the job, or `None` under `hostbuf exec`.
+    /// Returns the number of hosts of the job: 0 under `hostbuf exec`, where the hosts do not know
+    /// each other.
     #[must_use]
-    pub fn host_count(&self) -> Option<NonZeroUsize> {
-        NonZeroUsize::new(self.segment.identity.hosts as usize)
+    pub fn hosts(&self) -> usize {
+        self.segment.identity.hosts as usize
     }
 
     /// Returns the duration of each phase before the ranks started.

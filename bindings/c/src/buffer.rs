@@ -249,8 +249,6 @@ pub unsafe extern "C" fn hostbuf_stat(
         let mut to = unsafe { struct_output(to, "to") }?;
         let own = input(buffer, "buffer")?;
         let buffer = &own.buffer;
-        let host = buffer.host().map_or(0, |host| host.0 as u32);
-        let hosts = buffer.host_count().map_or(0, |hosts| hosts.get() as u32);
         to.write(&hostbuf_info {
             struct_size: size_of::<hostbuf_info>(),
             address: own.start(),
@@ -274,8 +272,8 @@ pub unsafe extern "C" fn hostbuf_stat(
             },
             generation: buffer.generation()?,
             used: buffer.high_water()?,
-            host,
-            hosts,
+            host: buffer.host().map_or(0, |host| host.0 as u32),
+            hosts: buffer.hosts() as u32,
         });
         Ok(())
     })
