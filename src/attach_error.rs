@@ -2,8 +2,8 @@
 
 use std::fmt;
 
+use crate::job::JobError;
 use hostbuf_os::session::SessionError;
-use hostbuf_protocol::failure::ErrorClass;
 use hostbuf_protocol::message::Message;
 
 /// The reason why a process cannot attach to the buffers of a launcher.
@@ -21,12 +21,7 @@ pub enum AttachError {
         why: String,
     },
     /// The job has failed, so its agent gives no buffer to any process.
-    JobFailed {
-        /// The class of the job's error.
-        class: ErrorClass,
-        /// The line of the job's error.
-        why: String,
-    },
+    JobFailed(JobError),
     /// The agent's socket belongs to another user.
     OtherUser {
         /// The socket and both users.
@@ -77,10 +72,7 @@ impl From<SessionError> for AttachError {
                 AttachError::OtherUser { why: format!("the agent of this host does not answer: {error}") }
             }
             SessionError::Refused(packet) => match packet.message() {
-                Ok(Message::Fail { status, text, .. }) => AttachError::JobFailed {
-                    class: ErrorClass::from_status(status).unwrap_or(ErrorClass::Attach),
-                    why: String::from_utf8_lossy(text).into_owned(),
-                },
+                Ok(Message::Fail { error, .. }) => AttachError::JobFailed(JobError::from(&error)),
                 _ => AttachError::AgentGone { why: "the agent of this host has refused this process".into() },
             },
             SessionError::OtherVersion(theirs) => AttachError::other_protocol(theirs),
@@ -104,10 +96,10 @@ impl fmt::Display for AttachError {
         match self {
             AttachError::NotLaunched { why }
             | AttachError::AgentGone { why }
-            | AttachError::JobFailed { why, .. }
             | AttachError::OtherUser { why }
             | AttachError::OtherVersion { why }
             | AttachError::Occupied { why } => f.write_str(why),
+            AttachError::JobFailed(error) => error.fmt(f),
             AttachError::UnknownBuffer { name, known } => {
                 write!(f, "no buffer is named \"{name}\"; the buffers are {}", known.join(", "))
             }

@@ -279,7 +279,7 @@ impl Error {
         move |source| Error::Os { doing, source: source.into() }
     }
 
-    /// Returns the variant's name, for logs and for other languages.
+    /// Returns the name of the variant, or of the reason if other languages have a status for it. For logs and for other languages.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match self {
@@ -289,6 +289,7 @@ impl Error {
             Error::Disagreed { .. } => "Disagreed",
             Error::Invalid { .. } => "Invalid",
             Error::Os { .. } => "Os",
+            Error::Attach(AttachError::JobFailed(_)) => "JobFailed",
             Error::Attach(_) => "Attach",
             Error::Lost { .. } => "Lost",
             Error::Corrupt { .. } => "Corrupt",
@@ -314,7 +315,7 @@ impl Error {
             Error::Disagreed { .. } => ErrorClass::Disagreed,
             Error::Invalid { .. } => ErrorClass::Invalid,
             Error::Os { .. } => ErrorClass::Os,
-            Error::Attach(AttachError::JobFailed { class, .. }) => *class,
+            Error::Attach(AttachError::JobFailed(error)) => error.class,
             Error::Attach(_) => ErrorClass::Attach,
             Error::Lost { .. } => ErrorClass::Lost,
             Error::Corrupt { .. } => ErrorClass::Corrupt,

@@ -43,6 +43,13 @@ impl JobError {
         JobError { class, message: message.into(), host: None, rank: None, operands: Vec::new() }
     }
 
+    /// Returns the error with the host of the process that detected it, if none is known yet.
+    #[must_use]
+    pub fn with_host(mut self, host: impl Into<String>) -> JobError {
+        self.host.get_or_insert_with(|| host.into());
+        self
+    }
+
     /// Returns the error with the line that `change` makes of its line.
     #[must_use]
     pub fn map_message(mut self, change: impl FnOnce(String) -> String) -> JobError {
@@ -87,7 +94,7 @@ impl JobError {
         let first = JobError::first(group, result.as_ref().err().cloned())?;
         match (first, result) {
             (None, result) => result,
-            (Some(first), Err(own)) if first.rank == group.rank() => Err(own),
+            (Some(first), Err(own)) if first.rank == group.rank() => Err(own.with_host(process::host_name())),
             (Some(FirstError { error, .. }), _) => Err(error.with_host_in_line()),
         }
     }
@@ -102,37 +109,50 @@ impl JobError {
         if is_named { self } else { self.map_message(|message| format!("on {host}: {message}")) }
     }
 
-    /// Encodes the error for another process. A message of more than [`ErrorRecord::LINE_MAX`]
-    /// bytes is cut at the end of a character.
+    /// Returns the error as a record, which a message can carry.
     #[must_use]
-    pub fn encode(&self) -> [u8; ErrorRecord::SIZE] {
-        let mut bytes = [0; ErrorRecord::SIZE];
+    pub fn record(&self) -> ErrorRecord<'_> {
         let mut operands = [""; MAX_OPERANDS];
         for (to, operand) in operands.iter_mut().zip(&self.operands) {
             *to = operand;
         }
-        let record = ErrorRecord {
+        ErrorRecord {
             class: self.class,
             rank: self.rank.map(|rank| rank as u64),
             host: self.host.as_deref().unwrap_or_default(),
             line: &self.message,
             operands,
-        };
-        record.encode(&mut bytes);
+        }
+    }
+
+    /// Encodes the error for another process. A message of more than
+    /// [`TEXT_MAX`](hostbuf_protocol::limits::TEXT_MAX) bytes is cut at the end of a character.
+    #[must_use]
+    pub fn encode(&self) -> [u8; ErrorRecord::SIZE] {
+        let mut bytes = [0; ErrorRecord::SIZE];
+        self.record().encode(&mut bytes);
         bytes
     }
 
     /// Decodes the error of another process. Returns `None` if the bytes are not one.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<JobError> {
-        let ErrorRecord { class, rank, host, line, operands } = ErrorRecord::decode(bytes)?;
-        Some(JobError {
+        ErrorRecord::decode(bytes).map(|record| JobError::from(&record))
+    }
+}
+
+impl From<&ErrorRecord<'_>> for JobError {
+    fn from(record: &ErrorRecord<'_>) -> JobError {
+        let ErrorRecord { class, rank, host, line, operands } = *record;
+        // The unused operands are at the end.
+        let used = operands.iter().rposition(|operand| !operand.is_empty()).map_or(0, |last| last + 1);
+        JobError {
             class,
             message: line.to_owned(),
             host: (!host.is_empty()).then(|| host.to_owned()),
-            rank: rank.map(usize::try_from).transpose().ok()?,
-            operands: operands.map(str::to_owned).into(),
-        })
+            rank: rank.and_then(|rank| usize::try_from(rank).ok()),
+            operands: operands[..used].iter().map(|&operand| operand.to_owned()).collect(),
+        }
     }
 }
 
@@ -183,7 +203,8 @@ impl From<JobError> for Error {
     /// Restores an error that this process has received: the typed error if the operands of its
     /// class are there, otherwise [`Error::Elsewhere`].
     fn from(error: JobError) -> Error {
-        let JobError { class, message, host, rank, operands } = error;
+        let JobError { class, message, host, rank, mut operands } = error;
+        operands.resize(MAX_OPERANDS, String::new());
         let host = host.unwrap_or_else(|| "?".into());
         let rank = rank.unwrap_or_default();
         match (class, &operands[..]) {
@@ -279,6 +300,15 @@ mod tests {
             }
             // A second group passes it on.
             assert_eq!(sent(&there).class(), error.class());
+        }
+    }
+
+    #[test]
+    fn an_error_is_the_same_on_the_other_side() {
+        for error in errors() {
+            let mut error = JobError::from(error);
+            error.rank.get_or_insert(3);
+            assert_eq!(JobError::decode(&error.encode()), Some(error));
         }
     }
 

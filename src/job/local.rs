@@ -148,8 +148,8 @@ impl Local {
                     connection.has_left(local_rank, ended);
                     self.check().map_err(failed)?;
                 }
-                Ok(Message::Fail { text, .. }) => {
-                    *connection.refusal.borrow_mut() = Some(String::from_utf8_lossy(text).into_owned());
+                Ok(Message::Fail { error, .. }) => {
+                    *connection.refusal.borrow_mut() = Some(error.line.to_owned());
                     self.check().map_err(failed)?;
                 }
                 Ok(_) => {}

@@ -17,6 +17,7 @@ pub use mpi::Mpi;
 pub use solo::Solo;
 
 use hostbuf_protocol::failure::cut;
+use hostbuf_protocol::limits::TEXT_MAX;
 
 use crate::error::Result;
 
@@ -97,12 +98,12 @@ pub trait Collective {
     }
 }
 
-/// Returns the first rank's text on all ranks, cut at 512 bytes. Collective.
+/// Returns the first rank's text on all ranks, cut at [`TEXT_MAX`] bytes. Collective.
 ///
 /// # Errors
 /// [`Error::Collective`](crate::Error::Collective).
 pub(crate) fn text_of_first(group: &dyn Collective, text: &str) -> Result<String> {
-    let mut bytes = [0; 512];
+    let mut bytes = [0; TEXT_MAX];
     let text = cut(text, bytes.len());
     bytes[..text.len()].copy_from_slice(text.as_bytes());
     group.broadcast(&mut bytes, 0)?;

@@ -161,13 +161,18 @@ fn map(range: &AgreedRange<'_>, descriptors: &[OwnedFd]) -> Result<()> {
 mod tests {
     use super::*;
     use hostbuf_os::{FrameSocket, socket};
-    use hostbuf_protocol::failure::ErrorClass;
+    use hostbuf_protocol::failure::{ErrorClass, ErrorRecord};
 
     #[test]
-    fn the_error_of_a_failed_job_keeps_its_class() {
+    fn the_error_of_a_failed_job_keeps_its_contents() {
         let name = format!("hostbuf/failed/{}", std::process::id());
         let agent = socket::listen_on(&name).expect("the name is free");
-        let text = "not enough memory on h1";
+        let error = ErrorRecord {
+            rank: Some(3),
+            host: "h1",
+            operands: ["2", "1", "the pool", "request less"],
+            ..ErrorRecord::new(ErrorClass::NoSpace, "not enough memory on h1")
+        };
         let attached = std::thread::scope(|scope| {
             let sender = scope.spawn(|| {
                 let client = loop {
@@ -176,8 +181,7 @@ mod tests {
                         None => std::thread::yield_now(),
                     }
                 };
-                let status = ErrorClass::NoSpace.status();
-                client.send(&Message::Fail { status, prints: false, text: text.as_bytes() }, &[]).unwrap();
+                client.send(&Message::Fail { prints: false, error }, &[]).unwrap();
                 // The connection stays open until the process has attached.
                 client
             });
@@ -185,9 +189,10 @@ mod tests {
             sender.join().expect("no panic");
             attached
         });
-        let error = attached.unwrap_err();
-        assert!(matches!(&error, Error::Attach(AttachError::JobFailed { .. })), "{error:?}");
-        assert_eq!(error.class(), ErrorClass::NoSpace);
-        assert!(error.to_string().ends_with(text), "{error}");
+        let failed = attached.unwrap_err();
+        assert_eq!((failed.class(), failed.kind()), (ErrorClass::NoSpace, "JobFailed"));
+        assert!(failed.to_string().ends_with(error.line), "{failed}");
+        let Error::Attach(AttachError::JobFailed(received)) = &failed else { panic!("{failed:?}") };
+        assert_eq!(received.record(), error);
     }
 }

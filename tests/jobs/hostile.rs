@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use hostbuf_os::encode;
 use hostbuf_os::socket::{self, ReceivedPacket};
+use hostbuf_protocol::failure::{ErrorClass, ErrorRecord};
 use hostbuf_protocol::frame::{self, FRAME_MAX, FrameError, FrameWriter};
 use hostbuf_protocol::limits::TEXT_MAX;
 use hostbuf_protocol::message::{Hello, Message, Role};
@@ -232,11 +233,11 @@ fn a_client_of_another_version_gets_an_answer_and_harms_nothing() {
     let Ok(ReceivedPacket::Packet(packet, memory)) = socket::receive(client.as_fd(), FRAME_MAX) else {
         panic!("no answer")
     };
-    let Ok(Message::Fail { status: 86, prints: true, text }) = Message::parse(&packet) else {
+    let Ok(Message::Fail { prints: true, error }) = Message::parse(&packet) else {
         panic!("{:?}", Message::parse(&packet))
     };
-    let text = String::from_utf8_lossy(text);
-    assert!(text.contains(&format!("version {}", frame::VERSION)) && memory.is_empty(), "{text}");
+    assert_eq!((error.class.status(), memory.len()), (86, 0));
+    assert!(error.line.contains(&format!("version {}", frame::VERSION)), "{error:?}");
     // A program of the next version recognises that the answer is not of its own.
     assert_eq!(Message::parse(&of_next_version(packet)), Err(FrameError::OtherVersion(frame::VERSION + 1)));
     assert!(matches!(socket::receive(client.as_fd(), FRAME_MAX), Ok(ReceivedPacket::End)));
@@ -260,7 +261,10 @@ fn an_agent_of_another_version_is_reported_by_every_kind_of_client() {
             client.is_some() || child.try_wait().expect("it is a child").is_some()
         });
         let client = client.expect("it has connected");
-        let fail = encode(&Message::Fail { status: 86, prints: true, text: b"unreadable" });
+        let fail = encode(&Message::Fail {
+            prints: true,
+            error: ErrorRecord::new(ErrorClass::Attach, "unreadable"),
+        });
         send(&client, &of_next_version(fail));
         child.wait_with_output().expect("it ends")
     };

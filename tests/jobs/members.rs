@@ -7,8 +7,8 @@ use hostbuf_os::Received;
 use hostbuf_os::session::Session;
 use hostbuf_protocol::message::{Hello, Message, Role};
 
-use crate::harness::{Outcome, eventually, local};
-use crate::watched::{ARRIVAL, Job, Scratch, probe};
+use crate::watched::{ARRIVAL, Job, probe};
+use hostbuf_tests::{Outcome, Scratch, eventually, local};
 
 /// Runs `ranks` ranks of `member_rounds` with the step `what`, and returns the line of each.
 #[track_caller]

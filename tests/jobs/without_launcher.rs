@@ -8,9 +8,9 @@ use hostbuf_os::process;
 use hostbuf_os::{encode, socket};
 use hostbuf_protocol::message::{Hello, Message, Role};
 
-use crate::harness::{Outcome, eventually, fixture, hostbuf};
 use crate::hostile::name_for;
-use crate::watched::{ARRIVAL, SOON, Scratch, kill_now, probe};
+use crate::watched::{ARRIVAL, SOON, kill_now, probe};
+use hostbuf_tests::{Outcome, Scratch, eventually, fixture, hostbuf};
 
 /// A job of `hostbuf exec` with a name of its own.
 struct ExecJob {

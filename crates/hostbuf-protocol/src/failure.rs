@@ -4,6 +4,8 @@
 //! The process that detects an error makes the record. Ranks, agents and the launcher only pass it
 //! on.
 
+use crate::limits::TEXT_MAX;
+
 /// The class of an error. The number is the exit status by which a command states the class, and
 /// the byte that stands for it in messages. It is 80 plus the number of the `hostbuf_status` where
 /// there is one, so that it differs from the statuses of shells and from most programs' own. A
@@ -137,38 +139,47 @@ pub struct ErrorRecord<'a> {
 impl<'a> ErrorRecord<'a> {
     /// The largest length of an encoded record in bytes.
     pub const SIZE: usize = 2048;
-    /// The largest length of [`line`](ErrorRecord::line) in bytes.
-    pub const LINE_MAX: usize = 1000;
     /// The largest length of [`host`](ErrorRecord::host) in bytes.
     pub const HOST_MAX: usize = 255;
 
-    /// Encodes the record and returns its length in bytes. The rest of `to` becomes zero. A host or
-    /// line that is too long is cut at the end of a character. Operands that do not fit are all
-    /// left out.
+    /// Makes the record of an error from its class and the line for the user.
+    #[must_use]
+    pub fn new(class: ErrorClass, line: &'a str) -> ErrorRecord<'a> {
+        ErrorRecord { class, rank: None, host: "", line, operands: [""; MAX_OPERANDS] }
+    }
+
+    /// Encodes the record and returns its length in bytes. The rest of `to` becomes zero. A line of
+    /// more than [`TEXT_MAX`] bytes, or a host that is too long, is cut at the end of a character.
+    /// Operands that do not fit are all left out.
     pub fn encode(&self, to: &mut [u8; ErrorRecord::SIZE]) -> usize {
         to.fill(0);
         to[0] = self.class.status();
         to[1] = u8::from(self.rank.is_some());
         to[2..HEAD].copy_from_slice(&self.rank.unwrap_or(0).to_le_bytes());
         let mut end = put(to, HEAD, cut(self.host, ErrorRecord::HOST_MAX));
-        end = put(to, end, cut(self.line, ErrorRecord::LINE_MAX));
+        end = put(to, end, cut(self.line, TEXT_MAX));
         let needed: usize = self.operands.iter().map(|text| LENGTH + text.len()).sum();
         let fit = needed <= to.len() - end;
         self.operands.iter().fold(end, |end, text| put(to, end, if fit { text } else { "" }))
     }
 
-    /// Decodes a record. Returns `None` if the bytes are not one.
+    /// Decodes a record. A class that only a later build knows becomes [`ErrorClass::General`].
+    /// Returns `None` if the bytes are not a record.
     #[must_use]
     pub fn decode(bytes: &'a [u8]) -> Option<ErrorRecord<'a>> {
+        let bytes = &bytes[..bytes.len().min(ErrorRecord::SIZE)];
         let (&[class, has_rank, rank @ ..], mut rest) = bytes.split_first_chunk::<HEAD>()?;
-        let class = ErrorClass::from_status(class)?;
+        let class = match class {
+            0 => return None,
+            status => ErrorClass::from_status(status).unwrap_or(ErrorClass::General),
+        };
         let rank = match has_rank {
             0 => None,
             1 => Some(u64::from_le_bytes(rank)),
             _ => return None,
         };
-        let host = take(&mut rest)?;
-        let line = take(&mut rest)?;
+        let host = take(&mut rest).filter(|host| host.len() <= ErrorRecord::HOST_MAX)?;
+        let line = take(&mut rest).filter(|line| line.len() <= TEXT_MAX)?;
         let mut operands = [""; MAX_OPERANDS];
         for operand in &mut operands {
             *operand = take(&mut rest)?;
@@ -183,16 +194,25 @@ const HEAD: usize = 10;
 const LENGTH: usize = size_of::<u16>();
 
 // Host and line always fit, also without operands.
-const _: () = assert!(
-    HEAD + ErrorRecord::HOST_MAX + ErrorRecord::LINE_MAX + (2 + MAX_OPERANDS) * LENGTH <= ErrorRecord::SIZE
-);
+const _: () =
+    assert!(HEAD + ErrorRecord::HOST_MAX + TEXT_MAX + (2 + MAX_OPERANDS) * LENGTH <= ErrorRecord::SIZE);
 const _: () = assert!(ErrorRecord::SIZE <= u16::MAX as usize);
 
 /// Returns the longest beginning of `text` with at most `most` bytes that ends with a character.
 #[must_use]
 pub fn cut(text: &str, most: usize) -> &str {
-    let end = (0..=text.len().min(most)).rev().find(|&at| text.is_char_boundary(at));
-    &text[..end.unwrap_or(0)]
+    &text[..cut_bytes(text.as_bytes(), most).len()]
+}
+
+/// Returns the longest beginning of `text`, which is UTF-8 or at least similar, with at most `most`
+/// bytes that ends with a character.
+#[must_use]
+pub fn cut_bytes(text: &[u8], most: usize) -> &[u8] {
+    let mut length = text.len().min(most);
+    while text.get(length).is_some_and(|byte| byte & 0xc0 == 0x80) && length > 0 {
+        length -= 1;
+    }
+    &text[..length]
 }
 
 /// Writes a text behind its length, and returns the end.
@@ -212,10 +232,10 @@ fn take<'a>(rest: &mut &'a [u8]) -> Option<&'a str> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    const SPACE: ErrorRecord<'_> = ErrorRecord {
+    pub(crate) const SPACE: ErrorRecord<'_> = ErrorRecord {
         class: ErrorClass::NoSpace,
         rank: Some(7),
         host: "h1",
@@ -237,10 +257,10 @@ mod tests {
 
     #[test]
     fn a_long_text_is_cut_at_the_end_of_a_character() {
-        let line = "é".repeat(ErrorRecord::LINE_MAX);
+        let line = "é".repeat(TEXT_MAX);
         let odd = format!("x{line}");
         let mut bytes = [0; ErrorRecord::SIZE];
-        for (text, length) in [(&line, ErrorRecord::LINE_MAX), (&odd, ErrorRecord::LINE_MAX - 1)] {
+        for (text, length) in [(&line, TEXT_MAX), (&odd, TEXT_MAX - 1)] {
             let record = ErrorRecord { host: text, line: text, rank: None, ..SPACE };
             record.encode(&mut bytes);
             let back = ErrorRecord::decode(&bytes).expect("a record");
@@ -248,6 +268,25 @@ mod tests {
             assert!(text.starts_with(back.host) && back.host.len() >= ErrorRecord::HOST_MAX - 1);
             assert_eq!((back.rank, back.operands), (None, SPACE.operands));
         }
+    }
+
+    #[test]
+    fn a_text_that_is_too_long_is_no_record() {
+        let mut bytes = [0; ErrorRecord::SIZE];
+        ErrorRecord { host: "", line: &"x".repeat(TEXT_MAX), operands: ["x"; 4], ..SPACE }.encode(&mut bytes);
+        assert!(ErrorRecord::decode(&bytes).is_some());
+        // The first operand becomes a part of the line.
+        bytes[12..14].copy_from_slice(&(TEXT_MAX as u16 + 3).to_le_bytes());
+        assert_eq!(ErrorRecord::decode(&bytes), None);
+    }
+
+    #[test]
+    fn a_class_of_a_later_build_is_general() {
+        let mut bytes = [0; ErrorRecord::SIZE];
+        let length = SPACE.encode(&mut bytes);
+        bytes[0] = 99;
+        let general = ErrorRecord { class: ErrorClass::General, ..SPACE };
+        assert_eq!(ErrorRecord::decode(&bytes[..length]), Some(general));
     }
 
     #[test]

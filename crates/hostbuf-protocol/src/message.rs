@@ -12,14 +12,15 @@
 //!                                 <-  Agreed (range + descriptors)
 //!   Mapped                        ->
 //!                                 <-  Go                           all ranks have mapped
-//!   at any time:                  <-  Fail (text, and if to print it)
-//!   Failed (text)                 ->
+//!   at any time:                  <-  Fail (error, and if to print it)
+//!   Failed (error)                ->
 //! ```
 //!
-//! A message has up to three kinds of fields: the list of its numbers, a text, and one field for
-//! each buffer. A list may be longer than its reader expects: a later build has added numbers.
+//! A message has up to four kinds of fields: the list of its numbers, a text, an error, and one
+//! field for each buffer. A list may be longer than its reader expects: a later build has added numbers.
 
 use crate::candidates::Ballot;
+use crate::failure::{ErrorRecord, cut_bytes};
 use crate::frame::{FRAME_MAX, FrameError, FrameRef, FrameWriter, Full, REQUIRED, numbers};
 pub use crate::hello::{Coverage, Hello, Role, Territory};
 use crate::limits::{MAX_BUFFERS, MAX_CANDIDATES, NAME_MAX, TEXT_MAX};
@@ -31,6 +32,8 @@ const NUMBERS: u16 = REQUIRED | 1;
 const TEXT: u16 = REQUIRED | 2;
 /// The field of one buffer: offset, length and flags, then its name.
 const BUFFER: u16 = REQUIRED | 3;
+/// The field with the encoded [`ErrorRecord`] of a failure.
+const ERROR: u16 = REQUIRED | 5;
 
 /// One message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,19 +99,15 @@ pub enum Message<'a> {
     },
     /// To a participant: the job has failed.
     Fail {
-        /// The exit status, which states the class of the error.
-        status: u8,
-        /// True if the participant prints the text.
+        /// True if the participant prints the line of the error.
         prints: bool,
-        /// The line for the user.
-        text: &'a [u8],
+        /// The error of the job.
+        error: ErrorRecord<'a>,
     },
     /// From a participant: it cannot continue.
     Failed {
-        /// The exit status, which states the class of the error; 0 if the participant knows none.
-        status: u8,
         /// The reason.
-        text: &'a [u8],
+        error: ErrorRecord<'a>,
     },
     /// From a member: its part of a gather operation.
     Gather {
@@ -205,11 +204,14 @@ fn push_numbers(frame: &mut FrameWriter<'_>, list: &[u64]) -> Result<(), Full> {
 
 /// Appends a text, which is cut at the last character that ends within [`TEXT_MAX`] bytes.
 fn push_text(frame: &mut FrameWriter<'_>, text: &[u8]) -> Result<(), Full> {
-    let mut length = text.len().min(TEXT_MAX);
-    while text.get(length).is_some_and(|byte| byte & 0xc0 == 0x80) && length > 0 {
-        length -= 1;
-    }
-    push_part(frame, &text[..length])
+    push_part(frame, cut_bytes(text, TEXT_MAX))
+}
+
+/// Appends an error.
+fn push_error(frame: &mut FrameWriter<'_>, error: &ErrorRecord<'_>) -> Result<(), Full> {
+    let mut record = [0; ErrorRecord::SIZE];
+    let length = error.encode(&mut record);
+    frame.push(ERROR, &[&record[..length]])
 }
 
 /// Appends a member's part of a gather operation.
@@ -299,14 +301,11 @@ impl<'a> Message<'a> {
                 push_text(to, report)?;
             }
             Message::Go { notice } => push_text(to, notice)?,
-            Message::Fail { status, prints, text } => {
-                push_numbers(to, &[u64::from(*status), u64::from(*prints)])?;
-                push_text(to, text)?;
+            Message::Fail { prints, error } => {
+                push_numbers(to, &[u64::from(*prints)])?;
+                push_error(to, error)?;
             }
-            Message::Failed { status, text } => {
-                push_numbers(to, &[u64::from(*status)])?;
-                push_text(to, text)?;
-            }
+            Message::Failed { error } => push_error(to, error)?,
             Message::Gather { sequence, group, size, part } => {
                 push_numbers(to, &[*sequence, *group, *size])?;
                 push_part(to, part)?;
@@ -332,10 +331,11 @@ impl<'a> Message<'a> {
     }
 
     fn of(frame: &FrameRef<'a>) -> Option<Message<'a>> {
-        let known = |tag: u16| tag & REQUIRED == 0 || matches!(tag, NUMBERS | TEXT | BUFFER);
+        let known = |tag: u16| tag & REQUIRED == 0 || matches!(tag, NUMBERS | TEXT | BUFFER | ERROR);
         if !frame.fields().all(|(tag, _)| known(tag)) {
             return None;
         }
+        let error = || ErrorRecord::decode(frame.field(ERROR)?);
         let text = frame.field(TEXT).unwrap_or_default();
         if text.len() > TEXT_MAX {
             return None;
@@ -376,13 +376,10 @@ impl<'a> Message<'a> {
             Kind::Mapped => Message::Mapped,
             Kind::Go => Message::Go { notice: text },
             Kind::Fail => {
-                let [status, prints] = frame.numbers(NUMBERS)?;
-                Message::Fail { status: u8::try_from(status).ok()?, prints: prints != 0, text }
+                let [prints] = frame.numbers(NUMBERS)?;
+                Message::Fail { prints: prints != 0, error: error()? }
             }
-            Kind::Failed => {
-                let [status] = frame.numbers(NUMBERS)?;
-                Message::Failed { status: u8::try_from(status).ok()?, text }
-            }
+            Kind::Failed => Message::Failed { error: error()? },
             Kind::Gather => {
                 let [sequence, group, size] = frame.numbers(NUMBERS)?;
                 Message::Gather { sequence, group, size, part: text }
@@ -411,6 +408,8 @@ fn range_of<'a>(frame: &FrameRef<'a>) -> Option<AgreedRange<'a>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::failure::ErrorClass;
+    use crate::failure::tests::SPACE;
     use crate::range::tests::{extents, range};
 
     fn encoded(message: &Message<'_>) -> Vec<u8> {
@@ -445,8 +444,8 @@ mod tests {
             Message::Agreed { range: range(few), report: b"rank 0 on h" },
             Message::Agreed { range: range(many), report: &[b'x'; TEXT_MAX] },
             Message::Go { notice: b"" },
-            Message::Fail { status: 83, prints: true, text: b"no room" },
-            Message::Failed { status: 0, text: b"it cannot" },
+            Message::Fail { prints: true, error: SPACE },
+            Message::Failed { error: ErrorRecord::new(ErrorClass::Lost, "it cannot") },
             Message::Gather { sequence: 1, group: 2, size: 3, part: &[0xff; TEXT_MAX] },
             Message::Gathered { sequence: 1, group: 2, rank: 2, part: b"" },
             Message::Left { local_rank: 3, ended: true },
@@ -490,8 +489,20 @@ mod tests {
                 without.push(tag, &[value]).unwrap();
             }
             let parsed = Message::parse(without.finish());
-            let needs_none = matches!(message, Message::Hole { .. } | Message::Go { .. });
+            let needs_none =
+                matches!(message, Message::Hole { .. } | Message::Go { .. } | Message::Failed { .. });
             assert_eq!(parsed.is_ok(), needs_none, "{message:?}");
+        }
+    }
+
+    #[test]
+    fn a_failure_without_its_error_is_malformed() {
+        for message in [Message::Fail { prints: true, error: SPACE }, Message::Failed { error: SPACE }] {
+            let mut buffer = [0; FRAME_MAX];
+            let mut without = FrameWriter::new(&mut buffer, message.kind() as u16).unwrap();
+            push_numbers(&mut without, &[1]).unwrap();
+            push_text(&mut without, b"no room").unwrap();
+            assert_eq!(Message::parse(without.finish()), Err(FrameError::Malformed));
         }
     }
 

@@ -51,7 +51,7 @@ pub(super) fn start(
 fn run(spec: &Spec, open: Open, station: &StationHandle, ending: &OnceLock<Instant>) {
     if catch_unwind(AssertUnwindSafe(|| conduct(spec, open, station, ending))).is_err() {
         let message = format!("the agent on {} panicked; its message is above", process::host_name());
-        let error = JobError::new(ErrorClass::Defect, message);
+        let error = JobError::new(ErrorClass::Defect, message).with_host(process::host_name());
         Report::Failed(error.clone()).print();
         station.order(Order::Fail(error));
     }
@@ -91,7 +91,7 @@ fn conduct(spec: &Spec, open: Open, station: &StationHandle, ending: &OnceLock<I
     let (group, engine) = match opened {
         Ok(opened) => opened,
         Err(error) => {
-            let error = JobError::from(error);
+            let error = JobError::from(error).with_host(process::host_name());
             Report::Failed(error.clone()).print();
             return station.order(Order::Fail(error));
         }

@@ -8,6 +8,7 @@
 #[macro_use]
 mod complain;
 mod conductor;
+pub mod first_failure;
 pub mod group;
 mod inherited;
 pub mod log;
@@ -24,6 +25,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use hostbuf::{ErrorClass, JobError};
+use hostbuf_os::process;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::SigSet;
 
@@ -57,7 +59,7 @@ pub fn main(arguments: impl Iterator<Item = String>, open: Open) -> ExitCode {
         }
     };
     let failed = |error: hostbuf::Error| {
-        let error = JobError::from(error);
+        let error = JobError::from(error).with_host(process::host_name());
         let status = exit_code(error.class);
         Report::Failed(error).print();
         status

@@ -6,6 +6,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use hostbuf::{ErrorClass, JobError};
+use hostbuf_protocol::failure::{ErrorRecord, MAX_OPERANDS};
 use serde_json::{Value, json};
 
 /// A report of an agent to its launcher.
@@ -88,7 +89,13 @@ pub fn covered(ranks: u64, without: u64, attaching: u64) -> String {
 impl Report {
     /// Prints the line, whole, in one write.
     pub fn print(&self) {
-        let value = match self {
+        // An error means that the launcher has ended, which the station notices.
+        let _ = std::io::stdout().lock().write_all(format!("{}\n", self.to_json()).as_bytes());
+        let _ = std::io::stdout().lock().flush();
+    }
+
+    fn to_json(&self) -> Value {
+        match self {
             Report::Ready { host, agents } => json!({"hostbuf": "ready", "host": host, "agents": agents}),
             Report::Progress { host, done, total } => {
                 json!({"hostbuf": "progress", "host": host, "done": done, "total": total})
@@ -106,13 +113,18 @@ impl Report {
                 "without": without,
                 "attaching": attaching,
             }),
-            Report::Failed(JobError { class, message, .. }) => {
-                json!({"hostbuf": "failed", "status": class.status(), "message": message})
+            Report::Failed(error) => {
+                let ErrorRecord { class, rank, host, line, operands } = error.record();
+                json!({
+                    "hostbuf": "failed",
+                    "status": class.status(),
+                    "host": host,
+                    "rank": rank,
+                    "message": line,
+                    "operands": operands,
+                })
             }
-        };
-        // An error means that the launcher has ended, which the station notices.
-        let _ = std::io::stdout().lock().write_all(format!("{value}\n").as_bytes());
-        let _ = std::io::stdout().lock().flush();
+        }
     }
 
     /// Parses a line. The result is `None` for other output, such as an engine's own.
@@ -144,9 +156,56 @@ impl Report {
             },
             "failed" => {
                 let status = u8::try_from(number("status")?).ok()?;
-                Report::Failed(JobError::new(ErrorClass::from_status(status)?, text("message")?))
+                let given = value.get("operands")?.as_array()?;
+                let mut operands = [""; MAX_OPERANDS];
+                for (operand, given) in operands.iter_mut().zip(given) {
+                    *operand = given.as_str()?;
+                }
+                Report::Failed(JobError::from(&ErrorRecord {
+                    class: ErrorClass::from_status(status)?,
+                    rank: number("rank"),
+                    host: value.get("host")?.as_str()?,
+                    line: value.get("message")?.as_str()?,
+                    operands,
+                }))
             }
             _ => return None,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hostbuf::{Error, NoSpace};
+
+    #[test]
+    fn the_report_of_a_failure_has_all_fields_of_the_error() {
+        let space = NoSpace {
+            host: "h1".into(),
+            asked: 2,
+            available: 1,
+            limit: "the pool".into(),
+            remedy: "request less".into(),
+        };
+        let mut error = JobError::from(Error::NoSpace(space));
+        error.rank = Some(3);
+        let report = Report::Failed(error.clone());
+        let json = report.to_json();
+        assert_eq!(Report::parse(&json.to_string()), Some(report));
+        assert_eq!(
+            json,
+            json!({
+                "hostbuf": "failed",
+                "status": 83,
+                "host": "h1",
+                "rank": 3,
+                "message": error.message,
+                "operands": ["2", "1", "the pool", "request less"],
+            })
+        );
+        // A rank may be unknown.
+        let lost = Report::Failed(JobError::new(ErrorClass::Lost, "a rank has ended"));
+        assert_eq!(Report::parse(&lost.to_json().to_string()), Some(lost));
     }
 }

@@ -1,7 +1,7 @@
 //! The new root directory of `chroot`, as the program that it starts will see it.
 
-use crate::command_line;
-use hostbuf_raw::syscall as raw;
+use crate::command_line::CommandLine;
+use crate::path::Path;
 
 /// The way by which a program in the new root can load the preloaded object.
 pub(crate) enum Inside {
@@ -13,11 +13,11 @@ pub(crate) enum Inside {
     Neither,
 }
 
-/// Looks into the new root directory of this process, which is `chroot`, for `object`, a path
-/// terminated by NUL. Returns `None` if the command line names no directory.
-pub(crate) fn inside(object: &[u8]) -> Option<Inside> {
-    let mut text = [0u8; 16384];
-    let mut arguments = command_line::read(&mut text).skip(1);
+/// Looks into the new root directory of this process, which is `chroot`, for `object`. Returns
+/// `None` if the command line names no directory.
+pub(crate) fn inside(object: &Path) -> Option<Inside> {
+    let command_line = CommandLine::read();
+    let mut arguments = command_line.arguments().skip(1);
     let root = loop {
         match arguments.next()? {
             b"--" => break arguments.next()?,
@@ -27,17 +27,10 @@ pub(crate) fn inside(object: &[u8]) -> Option<Inside> {
             operand => break operand,
         }
     };
-    let exists = |path: &[u8]| {
-        let mut whole = [0u8; 8192];
-        let length = root.len() + path.len();
-        let Some(room) = whole.get_mut(..length) else { return false };
-        room[..root.len()].copy_from_slice(root);
-        room[root.len()..].copy_from_slice(path);
-        raw::open(&whole[..length]).map(raw::close).is_ok()
-    };
-    Some(if exists(object) {
+    let exists = |path: &[u8]| Path::join(&[root, path]).is_some_and(|path| path.exists());
+    Some(if exists(object.bytes()) {
         Inside::Object
-    } else if exists(b"/proc/self/environ\0") {
+    } else if exists(b"/proc/self/environ") {
         Inside::Proc
     } else {
         Inside::Neither

@@ -4,11 +4,17 @@ use hostbuf_protocol::frame::{FRAME_MAX, FrameError};
 use hostbuf_protocol::message::Message;
 use hostbuf_raw::syscall::{self as raw, Errno};
 
+use crate::static_buffer::{BufferGuard, StaticBuffer};
 use crate::text::Line;
+
+/// The memory of the received packets: the one with the agreed range, and a later one.
+static RECEIVED: [StaticBuffer<FRAME_MAX>; 2] = [const { StaticBuffer::new() }; 2];
+/// The memory of a packet that is sent.
+static SENT: [StaticBuffer<FRAME_MAX>; 1] = [const { StaticBuffer::new() }; 1];
 
 /// A received packet. Dropping it closes its descriptors.
 pub(crate) struct PacketBuffer {
-    bytes: [u8; FRAME_MAX],
+    bytes: BufferGuard<FRAME_MAX>,
     length: usize,
     descriptors: [i32; raw::MAX_DESCRIPTORS],
     count: usize,
@@ -17,7 +23,8 @@ pub(crate) struct PacketBuffer {
 impl PacketBuffer {
     /// Makes an empty packet.
     pub(crate) fn new() -> PacketBuffer {
-        PacketBuffer { bytes: [0; FRAME_MAX], length: 0, descriptors: [-1; raw::MAX_DESCRIPTORS], count: 0 }
+        let bytes = StaticBuffer::one_of(&RECEIVED);
+        PacketBuffer { bytes, length: 0, descriptors: [-1; raw::MAX_DESCRIPTORS], count: 0 }
     }
 
     /// Replaces the packet by the next one of the connection `fd`. Its length is 0 when the agent
@@ -28,7 +35,7 @@ impl PacketBuffer {
     pub(crate) fn receive(&mut self, fd: i32) -> Result<(), Errno> {
         self.close();
         self.length = 0;
-        let received = raw::receive(fd, &mut self.bytes, &mut self.descriptors)?;
+        let received = raw::receive(fd, &mut *self.bytes, &mut self.descriptors)?;
         (self.length, self.count) = (received.packet, received.descriptors);
         Ok(())
     }
@@ -71,7 +78,7 @@ impl Drop for PacketBuffer {
 /// # Errors
 /// As `sendmsg(2)`.
 pub(crate) fn send(fd: i32, message: &Message<'_>) -> Result<(), Errno> {
-    raw::send(fd, message.encode(&mut [0; FRAME_MAX]))
+    raw::send(fd, message.encode(&mut StaticBuffer::one_of(&SENT)[..]))
 }
 
 /// Describes a failure to map buffers with `expected` descriptors, of which `found` have arrived.

@@ -6,9 +6,10 @@
 //! and mounts `/proc` inside, `LD_PRELOAD` names a descriptor instead of the path.
 
 use crate::chroot::{self, Inside};
-use crate::command_line;
+use crate::command_line::CommandLine;
 use crate::environment::Environment;
-use crate::text::{Line, number};
+use crate::path::Path;
+use crate::text::{ShortText, number};
 use crate::unreachable;
 use hostbuf_protocol::environment::{ENV_ADDRESS, ENV_ADDRESS_ROOM, ENV_OBJECT, ENV_SIZE, ENV_SIZE_ROOM};
 use hostbuf_raw::syscall as raw;
@@ -36,9 +37,8 @@ const RUNTIMES: [&[u8]; 12] = [
 
 /// Prepares the environment of a container runtime for the program that it starts.
 pub(crate) fn leave(environment: &mut Environment) {
-    let mut path = [0u8; 4096];
-    let length = raw::read_link(b"/proc/self/exe\0", &mut path).unwrap_or(0);
-    let name = path[..length].rsplit(|&b| b == b'/').next().unwrap_or(&[]);
+    let program = Path::of_link(b"/proc/self/exe\0");
+    let name = program.bytes().rsplit(|&b| b == b'/').next().unwrap_or(&[]);
     // Charliecloud keeps descriptors open and always mounts the host's /proc; bubblewrap mounts one
     // with --proc.
     let passes = name == b"ch-run" || (name == b"bwrap" && has_argument(b"--proc"));
@@ -50,17 +50,15 @@ pub(crate) fn leave(environment: &mut Environment) {
     if passes {
         return hand_over(environment);
     }
-    let mut path = [0u8; 4096];
     if name != b"chroot" {
         return;
     }
-    let Some(object) = object(environment, &mut path) else { return };
-    match chroot::inside(object) {
+    let Some(object) = object(environment) else { return };
+    match chroot::inside(&object) {
         Some(Inside::Object) | None => {}
         Some(Inside::Proc) => hand_over(environment),
         Some(Inside::Neither) => {
-            let length = object.len() - 1;
-            environment.replace(LD_PRELOAD, &object[..length], length, b"");
+            environment.replace(LD_PRELOAD, object.bytes(), object.bytes().len(), b"");
             unreachable::report(environment, b"the program that it starts cannot load hostbuf's object, since the new root \
                 directory has neither /proc nor this object. Mount /proc there, or bind hostbuf's directory to the same path");
         }
@@ -69,15 +67,13 @@ pub(crate) fn leave(environment: &mut Environment) {
 
 /// Changes `LD_PRELOAD` so that it names the object by a descriptor that stays open through exec.
 fn hand_over(environment: &mut Environment) {
-    let mut path = [0u8; 4096];
-    let Some(object) = object(environment, &mut path) else { return };
-    let length = object.len() - 1;
-    let Ok(opened) = raw::open(object) else { return };
+    let Some(object) = object(environment) else { return };
+    let Ok(opened) = object.open() else { return };
     let kept = raw::duplicate(opened, LOWEST).or_else(|_| raw::duplicate(opened, 3));
     raw::close(opened);
     let Ok(kept) = kept else { return };
-    let name = Line::new(format_args!("/proc/self/fd/{kept}"));
-    if !environment.replace(LD_PRELOAD, &object[..length], length, name.bytes()) {
+    let name = ShortText::new(format_args!("/proc/self/fd/{kept}"));
+    if !environment.replace(LD_PRELOAD, object.bytes(), object.bytes().len(), name.bytes()) {
         raw::close(kept);
     }
 }
@@ -90,37 +86,27 @@ pub(crate) fn enter(environment: &mut Environment) {
     let Some(at) = list.windows(BY_DESCRIPTOR.len()).position(|part| part == BY_DESCRIPTOR) else { return };
     let digits = list[at + BY_DESCRIPTOR.len()..].split(|b| !b.is_ascii_digit()).next();
     let Some(fd) = digits.and_then(number) else { return };
-    let mut path = [0u8; 4096];
-    let Some(object) = object(environment, &mut path) else { return };
-    let length = object.len() - 1;
-    if let Ok(opened) = raw::open(object) {
-        raw::close(opened);
-        if environment.replace(LD_PRELOAD, BY_DESCRIPTOR, length, &object[..length]) {
+    let Some(object) = object(environment) else { return };
+    let length = object.bytes().len();
+    if object.exists() {
+        if environment.replace(LD_PRELOAD, BY_DESCRIPTOR, length, object.bytes()) {
             raw::close(fd as i32);
         }
         return;
     }
     // The process number in /proc, which differs from getpid() if /proc belongs to another PID
     // namespace.
-    let mut own = [0u8; 16];
-    let Some(own) = raw::read_link(b"/proc/self\0", &mut own).ok().and_then(|length| number(&own[..length]))
-    else {
-        return;
-    };
-    let name = Line::new(format_args!("/proc/{own}/fd/{fd}"));
+    let Some(own) = number(Path::of_link(b"/proc/self\0").bytes()) else { return };
+    let name = ShortText::new(format_args!("/proc/{own}/fd/{fd}"));
     environment.replace(LD_PRELOAD, BY_DESCRIPTOR, length, name.bytes());
 }
 
-/// Returns the object's path on the host, terminated by NUL.
-fn object<'a>(environment: &Environment, path: &'a mut [u8; 4096]) -> Option<&'a [u8]> {
-    let value = environment.value(ENV_OBJECT)?;
-    path.get_mut(..value.len())?.copy_from_slice(value);
-    *path.get_mut(value.len())? = 0;
-    path.get(..=value.len())
+/// Returns the object's path on the host.
+fn object(environment: &Environment) -> Option<Path> {
+    Path::join(&[environment.value(ENV_OBJECT)?])
 }
 
 /// Returns whether the command line contains the argument `wanted`.
 fn has_argument(wanted: &[u8]) -> bool {
-    let mut text = [0u8; 16384];
-    command_line::read(&mut text).any(|argument| argument == wanted)
+    CommandLine::read().arguments().any(|argument| argument == wanted)
 }

@@ -2,7 +2,7 @@
 //! process. It maps the agreed range, or ends with an error.
 
 use hostbuf_protocol::ballot::{Holds, Refusal};
-use hostbuf_protocol::failure::ErrorClass;
+use hostbuf_protocol::failure::{ErrorClass, ErrorRecord};
 use hostbuf_protocol::frame::FrameError;
 use hostbuf_protocol::message::{Hello, Message, Role, Territory};
 use hostbuf_protocol::range::AgreedRange;
@@ -12,45 +12,52 @@ use crate::connection::{PacketBuffer, mapping_error, send};
 use crate::rank::{end, other_version};
 use crate::text::Line;
 
+/// The reason why a later image has no buffer.
+pub(crate) enum LateError {
+    /// The agent cannot be reached.
+    Unreachable(Errno),
+    /// The connection closed without an answer, or the name belongs to another user now, as at the
+    /// end of a job.
+    JobOver,
+    /// The job has failed: the received packet has the error.
+    JobFailed,
+}
+
 /// Gets the memory from the agent that listens on `name`. Receives the message with the agreed
 /// range into `agreed`.
 ///
 /// # Errors
-/// The error of connecting, or `None` if the connection closed without an answer, as at the end of
-/// a job.
-pub(crate) fn attach(
-    name: &[u8],
-    territory: Territory,
-    agreed: &mut PacketBuffer,
-) -> Result<(), Option<Errno>> {
-    let fd = raw::connect(name).map_err(Some)?;
+/// [`LateError`].
+pub(crate) fn attach(name: &[u8], territory: Territory, agreed: &mut PacketBuffer) -> Result<(), LateError> {
+    let fd = raw::connect(name).map_err(LateError::Unreachable)?;
     let attached = attach_over(fd, territory, agreed);
     raw::close(fd);
     agreed.close();
-    attached.ok_or(None)
+    attached
 }
 
-fn attach_over(fd: i32, territory: Territory, packet: &mut PacketBuffer) -> Option<()> {
+fn attach_over(fd: i32, territory: Territory, packet: &mut PacketBuffer) -> Result<(), LateError> {
     // Any user can take a name; another user's socket does not belong to the job's agent.
     if raw::peer_uid(fd) != Ok(raw::euid()) {
-        return None;
+        return Err(LateError::JobOver);
     }
-    send(fd, &Message::Hello { hello: Hello::of(Role::Late), command: b"" }).ok()?;
-    packet.receive(fd).ok()?;
+    let hello = Message::Hello { hello: Hello::of(Role::Late), command: b"" };
+    send(fd, &hello).and_then(|()| packet.receive(fd)).map_err(|_| LateError::JobOver)?;
     let range = match packet.message() {
         Ok(Message::Agreed { range, .. }) => range,
+        Ok(Message::Fail { .. }) => return Err(LateError::JobFailed),
         Err(FrameError::OtherVersion(theirs)) => {
             other_version(theirs).say();
             end(ErrorClass::Attach)
         }
-        _ => return None,
+        _ => return Err(LateError::JobOver),
     };
     let mut holds = Holds::new(territory);
     if let Err(refusal) = holds.take(&range) {
         let line = describe(&refusal, &range);
         line.say();
         let class = ErrorClass::Attach;
-        let _ = send(fd, &Message::Failed { status: class.status(), text: line.bytes() });
+        let _ = send(fd, &Message::Failed { error: ErrorRecord::new(class, line.text()) });
         end(class);
     }
     let descriptors = packet.descriptors();
@@ -62,7 +69,7 @@ fn attach_over(fd: i32, territory: Territory, packet: &mut PacketBuffer) -> Opti
         end(ErrorClass::Os);
     }
     let _ = send(fd, &Message::Mapped);
-    Some(())
+    Ok(())
 }
 
 /// Describes why this process cannot have the agreed range.

@@ -14,7 +14,11 @@
 //!    error (`late.rs`).
 //! 3. No agent answers. The process runs without the buffers, and without addresses in its
 //!    environment. It prints nothing if the job is over, and a message if the agent cannot be
-//!    reached from its network namespace (`unreachable.rs`).
+//!    reached from its network namespace. With `--require` it always prints the reason and ends
+//!    (`unreachable.rs`).
+//!
+//! It uses little of the program's stack, which may be small: large buffers are static
+//! (`static_buffer.rs`).
 //!
 //! In the first image of a rank that registers the buffers (`--register`) the object returns when
 //! the range is mapped and leaves the connection open. The constructor of the registering object
@@ -29,18 +33,23 @@ mod connection;
 mod container;
 mod environment;
 mod late;
+mod path;
 mod publish;
 mod rank;
+mod static_buffer;
 mod text;
 mod unreachable;
 
 use connection::PacketBuffer;
 use environment::Environment;
-use hostbuf_protocol::environment::{ENV_CONNECTION, ENV_JOB, ENV_PREFIX, ENV_REGISTER, ENV_REPORT};
+use hostbuf_protocol::environment::{
+    ENV_CONNECTION, ENV_JOB, ENV_LOCAL_RANK, ENV_PREFIX, ENV_REGISTER, ENV_REPORT,
+};
 use hostbuf_protocol::failure::ErrorClass;
 use hostbuf_protocol::message::{Message, Territory};
 use hostbuf_raw::syscall as raw;
-use rank::Until;
+use path::Path;
+use rank::{Rank, Until};
 use text::Line;
 
 // Weak references: null unless a sanitizer's runtime is in the process.
@@ -85,7 +94,9 @@ pub fn start() {
                 environment.write(ENV_CONNECTION, b"-");
             }
             let until = if registers { Until::Mapped } else { Until::Go };
-            let report = rank::take_part(fd, territory(), until, &mut agreed);
+            // All ranks of the host see the end of their agent.
+            let reports = environment.value(ENV_LOCAL_RANK).is_none_or(|rank| rank == b"0");
+            let report = Rank { fd, reports }.take_part(territory(), until, &mut agreed);
             if !registers {
                 raw::close(fd);
             }
@@ -96,7 +107,7 @@ pub fn start() {
         None => match late::attach(name, territory(), &mut agreed) {
             Ok(()) => true,
             Err(why) => {
-                unreachable::tell(&mut environment, why);
+                unreachable::tell(&mut environment, why, &agreed);
                 false
             }
         },
@@ -115,10 +126,9 @@ pub fn start() {
 /// name the prefix.)
 fn is_the_prefix(environment: &Environment) -> bool {
     let Some(prefix) = environment.value(ENV_PREFIX) else { return false };
-    let mut path = [0u8; 4096];
-    let length = raw::read_link(b"/proc/self/exe\0", &mut path).unwrap_or(0);
+    let program = Path::of_link(b"/proc/self/exe\0");
     // A prefix that was replaced by a newer one meanwhile is shown as deleted.
-    path[..length].strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest == b" (deleted)")
+    program.bytes().strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest == b" (deleted)")
 }
 
 /// Returns the descriptor in `fd:pid`, as `hostbuf exec` wrote it, if this is the process that it

@@ -4,7 +4,7 @@ use hostbuf_protocol::environment::{ENV_ADDRESS, ENV_ADDRESS_ROOM, ENV_SIZE, ENV
 use hostbuf_protocol::range::{AgreedRange, Name};
 
 use crate::environment::Environment;
-use crate::text::Line;
+use crate::text::ShortText;
 
 /// Writes the addresses and sizes of the buffers in `range` into the environment, in place of those
 /// of a parent; without a range there are none.
@@ -13,8 +13,8 @@ pub(crate) fn publish(environment: &mut Environment, range: Option<&AgreedRange<
     environment.rename_all(ENV_SIZE, ENV_SIZE_ROOM);
     let Some(range) = range else { return };
     for (index, buffer) in range.buffers.iter().enumerate() {
-        let address = Line::new(format_args!("{:#018x}", range.address + buffer.part.offset));
-        let size = Line::new(format_args!("{}", buffer.part.length));
+        let address = ShortText::new(format_args!("{:#018x}", range.address + buffer.part.offset));
+        let size = ShortText::new(format_args!("{}", buffer.part.length));
         for (room, variable, value) in
             [(ENV_ADDRESS_ROOM, ENV_ADDRESS, &address), (ENV_SIZE_ROOM, ENV_SIZE, &size)]
         {
@@ -28,7 +28,7 @@ pub(crate) fn publish(environment: &mut Environment, range: Option<&AgreedRange<
 
 /// Writes a value into the variable `room`, or that of a buffer, and renames it to `variable`. A
 /// variable without room is left as it is.
-fn set(environment: &mut Environment, room: &str, variable: &str, buffer: Option<&Name>, value: &Line) {
+fn set(environment: &mut Environment, room: &str, variable: &str, buffer: Option<&Name>, value: &ShortText) {
     let is_it = |name: &[u8]| match buffer {
         None => name == room.as_bytes(),
         Some(buffer) => is_variable_of(name, room, buffer.bytes()),

@@ -72,8 +72,7 @@ fn begin() {
         (Err(error), Some(channel)) => {
             let error = JobError::from(error);
             let _ = socket::set_receive_timeout(std::os::fd::AsFd::as_fd(&channel), Some(PATIENCE));
-            let failed = Message::Failed { status: error.class.status(), text: error.message.as_bytes() };
-            if channel.send(&failed, &[]).is_ok() {
+            if channel.send(&Message::Failed { error: error.record() }, &[]).is_ok() {
                 hear(&channel);
             }
             // The agent has ended, or does not count this rank: no other process prints the error.
@@ -147,11 +146,11 @@ fn hear(channel: &FrameSocket) -> Heard {
         match channel.receive() {
             Ok(Received::Packet(packet)) => match packet.message() {
                 Ok(Message::Go { .. }) => return Heard::Go,
-                Ok(Message::Fail { status, prints, text }) => {
+                Ok(Message::Fail { prints, error }) => {
                     if prints {
-                        say(&String::from_utf8_lossy(text));
+                        say(error.line);
                     }
-                    leave(i32::from(status));
+                    leave(error.class.status().into());
                 }
                 _ => {}
             },

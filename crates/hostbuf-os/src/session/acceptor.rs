@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use hostbuf_protocol::failure::ErrorClass;
+use hostbuf_protocol::failure::{ErrorClass, ErrorRecord};
 use hostbuf_protocol::frame::{self, FrameError};
 use hostbuf_protocol::message::Message;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -238,7 +238,7 @@ fn refuse_version(connection: &FrameSocket, theirs: u16) {
 
 /// Sends a refusal, if the client's socket has room for it.
 fn refuse(connection: &FrameSocket, class: ErrorClass, text: &str) {
-    let refusal = Message::Fail { status: class.status(), prints: true, text: text.as_bytes() };
+    let refusal = Message::Fail { prints: true, error: ErrorRecord::new(class, text) };
     if let Err(error) = connection.send(&refusal, &[]) {
         tracing::debug!(%error, "refusing a client");
     }

@@ -46,7 +46,7 @@ impl fmt::Display for SessionError {
                 write!(f, "the socket belongs to user {theirs}, and this process to user {own}")
             }
             SessionError::Refused(packet) => match packet.message() {
-                Ok(Message::Fail { text, .. }) => f.write_str(&String::from_utf8_lossy(text)),
+                Ok(Message::Fail { error, .. }) => f.write_str(error.line),
                 _ => f.write_str("it has refused this process"),
             },
             SessionError::OtherVersion(theirs) => write!(

@@ -3,6 +3,7 @@
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use hostbuf_protocol::failure::{ErrorClass, ErrorRecord};
 use hostbuf_protocol::frame::VERSION;
 use hostbuf_protocol::message::{Hello, Message, Role};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -17,7 +18,7 @@ fn hello() -> Message<'static> {
 }
 
 fn refusal() -> Message<'static> {
-    Message::Fail { status: 83, prints: false, text: b"no room" }
+    Message::Fail { prints: false, error: ErrorRecord::new(ErrorClass::NoSpace, "no room") }
 }
 
 /// Returns the name of a socket for one test, and its acceptor.
@@ -94,8 +95,8 @@ fn a_client_of_another_version_is_refused() {
     client.send_packet(&packet, &[]).unwrap();
     assert!(acceptor.advance().is_empty());
     let Ok(crate::Received::Packet(answer)) = client.receive() else { panic!("no answer") };
-    let Ok(Message::Fail { text, .. }) = answer.message() else { panic!("no refusal") };
-    let text = String::from_utf8_lossy(text);
+    let Ok(Message::Fail { error, .. }) = answer.message() else { panic!("no refusal") };
+    let text = error.line;
     assert!(text.contains(&format!("version {VERSION} ")) && text.contains("use one"), "{text}");
 }
 

@@ -47,7 +47,7 @@ impl Station {
             }
             Order::Fail(error) => {
                 self.stage = Stage::Failed;
-                self.failure = Some(error);
+                self.failure.record(error);
                 self.failed_at = Some(Instant::now());
                 self.refuse();
             }

@@ -1,6 +1,5 @@
 //! Reports a failed job to the ranks of a host, so that one of them prints the reason.
 
-use hostbuf::JobError;
 use hostbuf_os::encode;
 use hostbuf_protocol::message::{Message, Role};
 
@@ -37,9 +36,8 @@ impl Station {
             // The failure must not wait behind memory that cannot be sent now.
             peer.outbox.clear();
         }
-        let Some(JobError { class, message, .. }) = &self.failure else { return };
-        let fail = Message::Fail { status: class.status(), prints, text: message.as_bytes() };
-        let packet = encode(&fail);
+        let Some(error) = self.failure.get() else { return };
+        let packet = encode(&Message::Fail { prints, error: error.record() });
         self.send_packet(id, packet, false);
     }
 

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use hostbuf::ErrorClass;
+use hostbuf_protocol::failure::ErrorRecord;
 use hostbuf_protocol::message::{Hello, Message};
 
 use super::serve::MAX_FRAMES;
@@ -101,8 +102,8 @@ impl Station {
                 }
             }
             Err(why) => {
-                let status = ErrorClass::General.status();
-                self.send(id, &Message::Fail { status, prints: false, text: why.as_bytes() });
+                let error = ErrorRecord::new(ErrorClass::General, &why);
+                self.send(id, &Message::Fail { prints: false, error });
             }
         }
     }

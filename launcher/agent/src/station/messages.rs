@@ -1,7 +1,8 @@
 //! The messages of the peers, and the end of their connections and processes.
 
-use hostbuf::ErrorClass;
+use hostbuf::{ErrorClass, JobError};
 use hostbuf_os::{Packet, Received};
+use hostbuf_protocol::failure::ErrorRecord;
 use hostbuf_protocol::message::{Hello, Message, RefusedCandidate, Role};
 
 use super::super::orders::Question;
@@ -61,10 +62,9 @@ impl Station {
                     self.look_if_mapped();
                 }
             }
-            (Message::Failed { status, text }, role) => {
+            (Message::Failed { error }, role) => {
                 if role == Role::Rank && peer.counted {
-                    let class = ErrorClass::from_status(status).unwrap_or(ErrorClass::Lost);
-                    self.lost_with(id, class, String::from_utf8_lossy(text).into_owned());
+                    self.lost_with(id, JobError::from(&error));
                 }
             }
             (Message::Gather { sequence, group, size, part }, Role::Member) => {
@@ -102,7 +102,7 @@ impl Station {
                 self.request = hello.request;
                 if let Some(other) = other.filter(|o| o.request != hello.request) {
                     let why = format!("it asks for other buffers than rank {} of the same job", other.rank);
-                    self.lost_with(id, ErrorClass::Disagreed, why);
+                    self.lost_with(id, JobError::new(ErrorClass::Disagreed, why));
                 } else if let Some(other) = other {
                     let why = format!(
                         "it says that it is local rank {} of {}, and another said {} of {}: are these two jobs under one name?",
@@ -114,8 +114,8 @@ impl Station {
             Role::Rank if hello.request != self.request => {
                 let why = "this job has its buffers already, and this rank asks for others: one `hostbuf exec` after \
                            another in one job must ask for the same";
-                let status = ErrorClass::Disagreed.status();
-                self.send(id, &Message::Fail { status, prints: true, text: why.as_bytes() });
+                let error = ErrorRecord::new(ErrorClass::Disagreed, why);
+                self.send(id, &Message::Fail { prints: true, error });
             }
             // The engine may start processes later (MPI_Comm_spawn). They attach, and are not
             // counted.

@@ -15,6 +15,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
+use super::super::first_failure::FirstFailure;
 use super::super::inherited::{adopt, lifeline};
 use super::super::orders::StationHandle;
 use super::super::spec::Spec;
@@ -85,7 +86,7 @@ impl Station {
             next: 0,
             stage: Stage::Gathering,
             result: None,
-            failure: None,
+            failure: FirstFailure::default(),
             failed_at: None,
             members: Members::default(),
             gathers: Gathers::new(),

@@ -14,6 +14,7 @@ use hostbuf_protocol::message::{Coverage, Hello, Territory};
 use nix::sys::eventfd::EventFd;
 use nix::sys::signalfd::SignalFd;
 
+use super::super::first_failure::FirstFailure;
 use super::super::orders::{Event, Order, Question};
 use super::deadline::Deadline;
 use super::gathers::{GatherKey, Gathers};
@@ -124,7 +125,7 @@ pub(crate) struct Station {
     pub(super) stage: Stage,
     pub(super) result: Option<(Layout, Arc<Vec<OwnedFd>>)>,
     /// The error with which the job has failed.
-    pub(super) failure: Option<JobError>,
+    pub(super) failure: FirstFailure,
     /// The time of that failure.
     pub(super) failed_at: Option<Instant>,
     pub(super) members: Members,
@@ -154,14 +155,17 @@ impl Station {
 
     /// Reports the loss of a rank to the conductor.
     pub(super) fn lost(&mut self, id: u64, why: String) {
-        self.lost_with(id, ErrorClass::Lost, why);
+        self.lost_with(id, JobError::new(ErrorClass::Lost, why));
     }
 
-    /// Reports to the conductor that a rank cannot continue because of an error of this class.
-    pub(super) fn lost_with(&mut self, id: u64, class: ErrorClass, why: String) {
+    /// Passes on to the conductor the error because of which a rank cannot continue, with the place
+    /// of the rank.
+    pub(super) fn lost_with(&mut self, id: u64, mut error: JobError) {
         let Some(peer) = self.peers.get(&id) else { return };
-        let who = peer.hello.rank;
-        let message = format!("rank {who} on {} (process {}): {why}", process::host_name(), peer.pid);
-        let _ = self.events.send(Event::Lost(JobError::new(class, message)));
+        let (host, who) = (process::host_name(), peer.hello.rank);
+        error.rank.get_or_insert(who as usize);
+        let error = error.map_message(|why| format!("rank {who} on {host} (process {}): {why}", peer.pid));
+        let error = error.with_host(host);
+        let _ = self.events.send(Event::Lost(error));
     }
 }

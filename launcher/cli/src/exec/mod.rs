@@ -127,7 +127,7 @@ fn end(place: Place, error: &JobError) -> ExitCode {
 
 /// Sends the error of this rank to the agent. Returns whether the agent could be reached.
 fn give_up(channel: &FrameSocket, error: &JobError) -> bool {
-    let failed = Message::Failed { status: error.class.status(), text: error.message.as_bytes() };
+    let failed = Message::Failed { error: error.record() };
     channel.send(&failed, &[]).is_ok()
 }
 

@@ -47,11 +47,11 @@ pub(super) fn vote_for(program: &Program, why: &str, channel: &FrameSocket) -> R
                 }
                 return Ok(report);
             }
-            Message::Fail { status, prints, text } => {
+            Message::Fail { prints, error } => {
                 if prints {
-                    hostbuf_agent::complain!("hostbuf: {}", String::from_utf8_lossy(text));
+                    hostbuf_agent::complain!("hostbuf: {}", error.line);
                 }
-                std::process::exit(i32::from(status));
+                std::process::exit(error.class.status().into());
             }
             _ => {}
         }

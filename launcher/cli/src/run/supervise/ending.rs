@@ -105,7 +105,7 @@ impl Launcher<'_> {
             let _ = child.wait();
         }
         if self.command.engine.spawns_ranks() {
-            let in_order = self.failure.is_none() && self.status.is_none_or(|s| s.success());
+            let in_order = !self.failure.is_some() && self.status.is_none_or(|s| s.success());
             let patience = match self.stopping {
                 Some((_, true)) => Patience::NONE,
                 None if in_order => Patience { linger: LINGER, grace: GRACE },
@@ -116,7 +116,7 @@ impl Launcher<'_> {
         }
         let Some(mut agents) = self.agents.take() else { return };
         // Agents end after their ranks, and their last reports are still to be read.
-        if self.failure.is_none() && self.patience(NOTICE, &mut agents) {
+        if !self.failure.is_some() && self.patience(NOTICE, &mut agents) {
             return;
         }
         // An mpiexec that is ended while it starts its daemon may leave the daemon and the agent

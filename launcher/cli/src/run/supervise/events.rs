@@ -59,7 +59,7 @@ impl Launcher<'_> {
                         // Ranks may run already, though their agents have not reported it yet.
                         self.ended_by = Some(signal);
                         if self.spawned.is_empty() {
-                            self.failure = Some(JobError::new(ErrorClass::Lost, "no rank has been started"));
+                            self.failure.record(JobError::new(ErrorClass::Lost, "no rank has been started"));
                         }
                     }
                 }
@@ -124,10 +124,9 @@ impl Launcher<'_> {
             }
             Some(Report::Failed(error)) => {
                 self.progress.end();
-                if self.failure.is_none() {
-                    // This launcher may have ended the rank that the agent misses, since another
-                    // rank was lost.
-                    self.failure = self.lost().or(Some(error));
+                // This launcher may have ended the rank that the agent misses, since another rank was
+                // lost.
+                if self.failure.record(self.lost().unwrap_or(error)) {
                     // The agents tell their ranks. A rank that ends by itself has a better exit
                     // status.
                     self.stop_soon();

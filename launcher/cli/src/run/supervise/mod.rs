@@ -66,7 +66,8 @@ impl Launcher<'_> {
         self.agents = Some(agents);
         let mut waiting = Some(plan.ranks);
         loop {
-            if waiting.is_some() && self.expected.is_some_and(|n| self.ready >= n) && self.failure.is_none() {
+            if waiting.is_some() && self.expected.is_some_and(|n| self.ready >= n) && !self.failure.is_some()
+            {
                 let lines = waiting.take().unwrap_or_default();
                 self.note(&lines[0]);
                 for line in &lines {
@@ -78,7 +79,7 @@ impl Launcher<'_> {
                 }
             }
             self.reap()?;
-            if let Some(error) = &self.failure {
+            if let Some(error) = self.failure.get() {
                 if self.ranks.is_empty() {
                     if let Some(signal) = self.ended_by {
                         hostbuf_agent::complain!(
@@ -89,13 +90,14 @@ impl Launcher<'_> {
                     return Err(error.clone());
                 }
             } else if self.agents.is_none() && !self.agreed {
-                self.failure = Some(self.agents_died());
+                let error = self.agents_died();
+                self.failure.record(error);
                 self.stop();
                 continue;
             }
             if waiting.is_some() && self.unreachable.is_some_and(|since| since.elapsed() > REACH) {
                 // The engine would wait for that host for ever.
-                self.failure = Some(self.no_agents());
+                self.failure.record(self.no_agents());
                 continue;
             }
             if waiting.is_none() && self.ranks.is_empty() {
@@ -103,9 +105,9 @@ impl Launcher<'_> {
                 // now.
                 let over = *self.over.get_or_insert_with(Instant::now);
                 let late = over.elapsed() > NOTICE;
-                if late && !self.agreed && self.first.is_some() {
+                if let Some(error) = self.lost().filter(|_| late && !self.agreed) {
                     // No rank has connected to its agent.
-                    self.failure = self.lost();
+                    self.failure.record(error);
                     continue;
                 }
                 if late || self.agreed || self.agents.is_none() {

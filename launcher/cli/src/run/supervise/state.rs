@@ -3,7 +3,8 @@
 use std::process::{Child, ExitStatus};
 use std::time::Instant;
 
-use hostbuf::{ErrorClass, JobError};
+use hostbuf::ErrorClass;
+use hostbuf_agent::first_failure::FirstFailure;
 use nix::sys::signal::Signal;
 
 use super::super::death::FirstDeath;
@@ -35,7 +36,7 @@ pub(super) struct Launcher<'a> {
     pub(super) expected: Option<usize>,
     pub(super) agreed: bool,
     /// The reason why the job cannot have its buffer.
-    pub(super) failure: Option<JobError>,
+    pub(super) failure: FirstFailure,
     /// The result of the program's job: that of the first process that failed, else success.
     pub(super) status: Option<ExitStatus>,
     /// The time at which the program's job was asked to end, and whether it was killed.
@@ -84,7 +85,7 @@ impl<'a> Launcher<'a> {
             ready: 0,
             expected: plan.agent_count,
             agreed: false,
-            failure: None,
+            failure: FirstFailure::default(),
             status: None,
             stopping: None,
             failing: None,
