@@ -74,6 +74,8 @@ typedef enum hostbuf_status {
     HOSTBUF_NOTHING = 20,
     // A defect of hostbuf: please report the message.
     HOSTBUF_DEFECT = 21,
+    // The job has failed, so no process can attach. The message is that of the job's error.
+    HOSTBUF_JOB_FAILED = 22,
 } hostbuf_status;
 
 // The operation of `all_reduce`.
@@ -142,6 +144,8 @@ typedef enum hostbuf_monitor {
     HOSTBUF_MONITOR_STRICT = 1,
     // The program calls `hostbuf_cache_invalidate` before it changes a mapping.
     HOSTBUF_MONITOR_EXPLICIT = 2,
+    // The kernel reports changes. Without the monitor no cache is made.
+    HOSTBUF_MONITOR_REQUIRED = 3,
 } hostbuf_monitor;
 
 // Allocates the memory of a buffer while it is being filled. Its address is constant as long as

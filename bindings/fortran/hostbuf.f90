@@ -18,7 +18,8 @@ module hostbuf
         HOSTBUF_DISAGREED = 4, HOSTBUF_OS = 5, HOSTBUF_ATTACH_FAILED = 6, HOSTBUF_LOST = 7, HOSTBUF_CORRUPT = 8, &
         HOSTBUF_FULL = 9, HOSTBUF_FILL = 10, HOSTBUF_PEER = 11, HOSTBUF_FREEZE_FAILED = 12, HOSTBUF_REPLICATE_FAILED = 13, &
         HOSTBUF_COLLECTIVE_FAILED = 14, HOSTBUF_REGISTRATION = 15, HOSTBUF_BUDGET = 16, HOSTBUF_LIMIT = 17, &
-        HOSTBUF_FORKED = 18, HOSTBUF_ELSEWHERE = 19, HOSTBUF_NOTHING = 20, HOSTBUF_DEFECT = 21
+        HOSTBUF_FORKED = 18, HOSTBUF_ELSEWHERE = 19, HOSTBUF_NOTHING = 20, HOSTBUF_DEFECT = 21, &
+        HOSTBUF_JOB_FAILED = 22
     integer(c_int), parameter :: HOSTBUF_MIN = 0, HOSTBUF_MAX = 1, HOSTBUF_SUM = 2, HOSTBUF_AND = 3
     integer(c_int), parameter :: HOSTBUF_PAGES_AUTO = 0, HOSTBUF_PAGES_SMALL = 1, HOSTBUF_PAGES_TRANSPARENT = 2, &
         HOSTBUF_PAGES_2M = 3, HOSTBUF_PAGES_1G = 4
@@ -26,7 +27,8 @@ module hostbuf
     integer(c_int), parameter :: HOSTBUF_SEALED = 0, HOSTBUF_WEAKER = 1
     integer(c_int), parameter :: HOSTBUF_READ = 0, HOSTBUF_WRITE = 1, HOSTBUF_REMOTE_READ = 2, HOSTBUF_REMOTE_WRITE = 5, &
         HOSTBUF_REMOTE_ATOMIC = 9
-    integer(c_int), parameter :: HOSTBUF_MONITOR_DEFAULT = 0, HOSTBUF_MONITOR_STRICT = 1, HOSTBUF_MONITOR_EXPLICIT = 2
+    integer(c_int), parameter :: HOSTBUF_MONITOR_DEFAULT = 0, HOSTBUF_MONITOR_STRICT = 1, &
+        HOSTBUF_MONITOR_EXPLICIT = 2, HOSTBUF_MONITOR_REQUIRED = 3
 
     ! The types begin with the size of their fields, which tells the library the version that the
     ! program was compiled with. Leave struct_size as it is.

@@ -145,9 +145,10 @@ impl Cache {
             let monitor = match monitor {
                 None => MonitorMode::from_environment()?,
                 Some("strict") => MonitorMode::Strict,
+                Some("required") => MonitorMode::Required,
                 Some("explicit") => MonitorMode::Explicit,
                 Some(other) => {
-                    let what = format!("invalid monitor \"{other}\": expected strict or explicit");
+                    let what = format!("invalid monitor \"{other}\": expected strict, required or explicit");
                     return Err(Error::Invalid { what });
                 }
             };

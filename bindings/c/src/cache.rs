@@ -28,6 +28,8 @@ pub enum hostbuf_monitor {
     HOSTBUF_MONITOR_STRICT = 1,
     /// The program calls `hostbuf_cache_invalidate` before it changes a mapping.
     HOSTBUF_MONITOR_EXPLICIT = 2,
+    /// The kernel reports changes. Without the monitor no cache is made.
+    HOSTBUF_MONITOR_REQUIRED = 3,
 }
 
 /// A lease, which keeps a registration alive until `hostbuf_cache_put`. Another thread may put it
@@ -180,6 +182,7 @@ pub extern "C" fn hostbuf_cache_open(
             0 => MonitorMode::from_environment()?,
             1 => MonitorMode::Strict,
             2 => MonitorMode::Explicit,
+            3 => MonitorMode::Required,
             other => {
                 return Err(argument(format!(
                     "invalid monitor {other}: expected a value of hostbuf_monitor"

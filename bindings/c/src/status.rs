@@ -6,7 +6,7 @@ use std::ffi::{CStr, CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use library::job::{Collective, all_or_none};
-use library::{Error, register};
+use library::{AttachError, Error, register};
 
 /// The status that a call returns. `hostbuf_message` returns the details.
 #[repr(C)]
@@ -56,6 +56,8 @@ pub enum hostbuf_status {
     HOSTBUF_NOTHING = 20,
     /// A defect of hostbuf: please report the message.
     HOSTBUF_DEFECT = 21,
+    /// The job has failed, so no process can attach. The message is that of the job's error.
+    HOSTBUF_JOB_FAILED = 22,
 }
 
 use hostbuf_status as S;
@@ -126,7 +128,8 @@ fn status_of(error: &Error) -> hostbuf_status {
         Error::NoSpace { .. } => S::HOSTBUF_NO_SPACE,
         Error::Disagreed { .. } => S::HOSTBUF_DISAGREED,
         Error::Os { .. } => S::HOSTBUF_OS,
-        Error::Attach { .. } => S::HOSTBUF_ATTACH,
+        Error::Attach(AttachError::JobFailed(_)) => S::HOSTBUF_JOB_FAILED,
+        Error::Attach(_) => S::HOSTBUF_ATTACH,
         Error::Lost { .. } => S::HOSTBUF_LOST,
         Error::Corrupt { .. } => S::HOSTBUF_CORRUPT,
         Error::Full { .. } => S::HOSTBUF_FULL,
@@ -159,7 +162,7 @@ pub extern "C" fn hostbuf_message() -> *const c_char {
 /// is never null.
 #[unsafe(no_mangle)]
 pub extern "C" fn hostbuf_status_name(status: i32) -> *const c_char {
-    const NAMES: [&CStr; 22] = [
+    const NAMES: [&CStr; 23] = [
         c"HOSTBUF_OK",
         c"HOSTBUF_INVALID",
         c"HOSTBUF_UNSUPPORTED",
@@ -182,6 +185,7 @@ pub extern "C" fn hostbuf_status_name(status: i32) -> *const c_char {
         c"HOSTBUF_ELSEWHERE",
         c"HOSTBUF_NOTHING",
         c"HOSTBUF_DEFECT",
+        c"HOSTBUF_JOB_FAILED",
     ];
     usize::try_from(status).ok().and_then(|at| NAMES.get(at)).unwrap_or(&c"?").as_ptr()
 }
@@ -200,7 +204,7 @@ pub fn agree<T>(group: &dyn Collective, given: CallResult<T>) -> CallResult<T> {
 mod tests {
     use std::ffi::CStr;
 
-    use library::{Access, Failure, NoSpace, Span};
+    use library::{Access, Failure, JobError, NoSpace, Span};
 
     use super::*;
 
@@ -214,7 +218,8 @@ mod tests {
             Error::Disagreed { host: text(), rank: 0, why: text() },
             Error::Invalid { what: text() },
             Error::Os { doing: text(), source: std::io::Error::other("x") },
-            library::AttachError::AgentGone { why: text() }.into(),
+            AttachError::AgentGone { why: text() }.into(),
+            AttachError::JobFailed(JobError::new(library::ErrorClass::NoSpace, text())).into(),
             Error::Lost { why: text() },
             Error::Corrupt { word: "x", found: 0 },
             Error::Full { asked: 2, left: 1 },
@@ -259,6 +264,6 @@ mod tests {
             assert!(seen.insert(wanted));
         }
         // OK, NOTHING and DEFECT are no errors of the library.
-        assert_eq!(seen.len(), 22 - 3);
+        assert_eq!(seen.len(), 23 - 3);
     }
 }

@@ -19,7 +19,16 @@ Under ``hostbuf run -n 8 --size 2G -- python app.py`` the buffer is mapped befor
 """
 
 from ._buffer import Arena, Buffer, Info, Proof, allocate, attach, launched, stat
-from ._error import AttachError, CopyWarning, Error, FullError, InvalidError, NoSpaceError, UnsupportedError
+from ._error import (
+    AttachError,
+    CopyWarning,
+    Error,
+    FullError,
+    InvalidError,
+    JobFailedError,
+    NoSpaceError,
+    UnsupportedError,
+)
 from ._hostbuf import __version__
 from ._register import Cache, Device, Key, Lease, Registration, register
 
@@ -34,6 +43,7 @@ __all__ = [
     "FullError",
     "Info",
     "InvalidError",
+    "JobFailedError",
     "Key",
     "Lease",
     "NoSpaceError",

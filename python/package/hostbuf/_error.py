@@ -25,6 +25,10 @@ class AttachError(Error):
     """There is no buffer to attach to."""
 
 
+class JobFailedError(AttachError):
+    """The job has failed, so no process can attach. The message is that of the job's error."""
+
+
 class CopyWarning(UserWarning):
     """Each rank keeps a private copy of data that a fill function has returned, instead of sharing
     it.
@@ -54,6 +58,7 @@ _CLASSES: dict[str, type[Error]] = {
     "Attach": AttachError,
     "Full": FullError,
     "Invalid": InvalidError,
+    "JobFailed": JobFailedError,
     "NoSpace": NoSpaceError,
     "OtherCopy": UnsupportedError,
     "Unsupported": UnsupportedError,

@@ -195,7 +195,8 @@ class Cache:
     """A registration cache, which registers memory once for many transfers, within a hard limit.
 
     The kernel (``strict``) or the program (``explicit``, by :meth:`invalidate`) reports changed
-    mappings to it. The defaults of the arguments are the values of ``HOSTBUF_CACHE_REGIONS``,
+    mappings to it. ``required`` is ``strict``, but an error where the kernel cannot report
+    (:meth:`probe_monitor`). The defaults of the arguments are the values of ``HOSTBUF_CACHE_REGIONS``,
     ``HOSTBUF_CACHE_BYTES`` and ``HOSTBUF_CACHE_MONITOR``.
 
     >>> import hostbuf
@@ -216,6 +217,16 @@ class Cache:
     ) -> None:
         self._device = _device(device)
         self._native = _hostbuf.Cache(self._device._native, regions, bytes, monitor)
+
+    @staticmethod
+    def probe_monitor() -> tuple[bool, str]:
+        """Returns whether the kernel can report changed mappings to caches of this process, and a
+        text for the user: the properties of the monitor, or the reason why there is none.
+
+        >>> import hostbuf
+        >>> works, text = hostbuf.Cache.probe_monitor()
+        """
+        return _hostbuf.monitor()
 
     def __enter__(self) -> Cache:
         return self
