@@ -29,6 +29,7 @@ mod registered;
 mod simulated_hosts;
 mod slurm;
 mod space;
+mod stack_limit;
 mod watched;
 mod without_buffer;
 mod without_launcher;

@@ -16,6 +16,7 @@ pub mod lookup;
 mod orders;
 pub mod report;
 pub mod spec;
+pub mod stack;
 mod station;
 mod thread_error;
 

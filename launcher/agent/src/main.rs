@@ -3,6 +3,9 @@
 
 use std::process::ExitCode;
 
+use hostbuf_agent::stack;
+
 fn main() -> ExitCode {
-    hostbuf_agent::main(std::env::args().skip(1), hostbuf_agent::group::over_mpi)
+    let agent = || hostbuf_agent::main(std::env::args().skip(1), hostbuf_agent::group::over_mpi);
+    if stack::is_enough() { agent() } else { stack::in_a_thread(agent) }
 }

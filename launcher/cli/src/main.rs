@@ -2,6 +2,8 @@
 
 use std::process::ExitCode;
 
+use hostbuf_agent::stack;
+
 fn main() -> ExitCode {
-    hostbuf_cli::main()
+    if stack::is_enough() { hostbuf_cli::main() } else { stack::in_a_thread(hostbuf_cli::main) }
 }

@@ -52,7 +52,7 @@ pub(super) fn spawn(line: &Invocation, streams: Streams, mask: SigSet) -> Result
         command.pre_exec(move || {
             mask.thread_set_mask()?;
             // Both jobs end with a killed launcher. The kernel sends the signal when the forking
-            // thread ends, which is the main thread and lives as long as the process.
+            // thread ends, which is the command's and lives as long as the process.
             process::die_with_parent(libc::SIGTERM)?;
             if nix::unistd::getppid() != parent {
                 return Err(std::io::Error::other("the launcher has ended"));
