@@ -279,12 +279,14 @@ impl Error {
         move |source| Error::Os { doing, source: source.into() }
     }
 
-    /// Returns the name of the variant, or of the reason if other languages have a status for it. For logs and for other languages.
+    /// Returns the variant's name, for logs and for other languages. An error with a status of its
+    /// own in other languages has the name of that status.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match self {
             Error::Unsupported { .. } => "Unsupported",
             Error::NoSpace { .. } => "NoSpace",
+            Error::Memory(hostbuf_memory::Error::WorkerEnded { .. }) => "Fill",
             Error::Memory(_) => "Memory",
             Error::Disagreed { .. } => "Disagreed",
             Error::Invalid { .. } => "Invalid",
@@ -310,10 +312,12 @@ impl Error {
     pub fn class(&self) -> ErrorClass {
         use hostbuf_register::Error as Register;
         match self {
+            Error::Memory(hostbuf_memory::Error::WorkerEnded { .. }) => ErrorClass::Fill,
             Error::Unsupported { .. } | Error::Memory(_) => ErrorClass::Unsupported,
             Error::NoSpace(_) => ErrorClass::NoSpace,
             Error::Disagreed { .. } => ErrorClass::Disagreed,
             Error::Invalid { .. } => ErrorClass::Invalid,
+            Error::Os { source, .. } if source.kind() == io::ErrorKind::OutOfMemory => ErrorClass::NoSpace,
             Error::Os { .. } => ErrorClass::Os,
             Error::Attach(AttachError::JobFailed(error)) => error.class,
             Error::Attach(_) => ErrorClass::Attach,
@@ -329,6 +333,7 @@ impl Error {
             Error::Register(Register::Budget { .. }) => ErrorClass::Budget,
             Error::Register(Register::Limit { .. }) => ErrorClass::Limit,
             Error::Register(Register::Forked) => ErrorClass::Forked,
+            Error::Register(Register::OtherCopy { .. }) => ErrorClass::Unsupported,
             Error::Register(_) => ErrorClass::General,
             Error::Elsewhere { class, .. } => *class,
         }

@@ -6,7 +6,7 @@ use std::ffi::{CStr, CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use library::job::{Collective, all_or_none};
-use library::{AttachError, Error, register};
+use library::{AttachError, Error, ErrorClass, register};
 
 /// The status that a call returns. `hostbuf_message` returns the details.
 #[repr(C)]
@@ -124,6 +124,9 @@ fn words(panic: &(dyn Any + Send)) -> String {
 fn status_of(error: &Error) -> hostbuf_status {
     match error {
         Error::Invalid { .. } => S::HOSTBUF_INVALID,
+        // The kernel reports a lack of memory as its own error too.
+        Error::Os { .. } if error.class() == ErrorClass::NoSpace => S::HOSTBUF_NO_SPACE,
+        Error::Memory(_) if error.class() == ErrorClass::Fill => S::HOSTBUF_FILL,
         Error::Unsupported { .. } | Error::Memory(_) => S::HOSTBUF_UNSUPPORTED,
         Error::NoSpace { .. } => S::HOSTBUF_NO_SPACE,
         Error::Disagreed { .. } => S::HOSTBUF_DISAGREED,
@@ -219,7 +222,7 @@ mod tests {
             Error::Invalid { what: text() },
             Error::Os { doing: text(), source: std::io::Error::other("x") },
             AttachError::AgentGone { why: text() }.into(),
-            AttachError::JobFailed(JobError::new(library::ErrorClass::NoSpace, text())).into(),
+            AttachError::JobFailed(JobError::new(ErrorClass::NoSpace, text())).into(),
             Error::Lost { why: text() },
             Error::Corrupt { word: "x", found: 0 },
             Error::Full { asked: 2, left: 1 },
@@ -240,8 +243,15 @@ mod tests {
                 .into(),
             register::Error::Limit { device: text(), asked: 1, block: 1, registered: 0, limit: 0 }.into(),
             register::Error::Forked.into(),
-            Error::Elsewhere { host: text(), rank: 0, class: library::ErrorClass::General, message: text() },
+            Error::Elsewhere { host: text(), rank: 0, class: ErrorClass::General, message: text() },
         ]
+    }
+
+    #[test]
+    fn a_lack_of_memory_has_one_status() {
+        let no_memory = std::io::Error::from(std::io::ErrorKind::OutOfMemory);
+        let error = Error::Os { doing: "mapping a page".into(), source: no_memory };
+        assert_eq!(status_of(&error), S::HOSTBUF_NO_SPACE);
     }
 
     #[test]

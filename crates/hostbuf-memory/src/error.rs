@@ -2,7 +2,7 @@
 
 use std::{fmt, io};
 
-use hostbuf_os::Bytes;
+use hostbuf_os::{Bytes, process};
 
 /// The result of the operations of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -31,6 +31,15 @@ pub enum Error {
         doing: String,
         /// The kernel's error.
         source: io::Error,
+    },
+    /// A process that allocates pages was ended by a signal, and not for lack of memory.
+    WorkerEnded {
+        /// The failed operation, with its operands.
+        doing: String,
+        /// The process number.
+        pid: i32,
+        /// The signal.
+        signal: i32,
     },
 }
 
@@ -72,6 +81,12 @@ impl fmt::Display for Error {
             Error::NoSpace(no_space) => no_space.fmt(f),
             Error::Invalid { what } => f.write_str(what),
             Error::Os { doing, source } => hostbuf_os::error::describe(f, doing, source),
+            Error::WorkerEnded { doing, pid, signal } => write!(
+                f,
+                "{doing} failed: its worker process {pid} was ended by {}, which the kernel's OOM killer has not sent: find \
+                 the sender, and start the job again",
+                process::signal_name(*signal)
+            ),
         }
     }
 }

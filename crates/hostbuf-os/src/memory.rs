@@ -17,6 +17,14 @@ pub struct Limit {
     pub remedy: String,
 }
 
+/// Returns the number of processes that the kernel's OOM killer has ended on this host, for a cgroup
+/// or for the host; `None` if the kernel does not show it.
+#[must_use]
+pub fn oom_kills() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/vmstat").ok()?;
+    text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.parse().ok())
+}
+
 /// Returns the tightest limit on ordinary pages: the host's available memory, or a memory cgroup of
 /// this process or above it, of version 1 or 2.
 #[must_use]

@@ -34,6 +34,15 @@ pub fn signal(process: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
     Ok(())
 }
 
+/// Formats a signal as `signal 9 (SIGKILL)`.
+#[must_use]
+pub fn signal_name(number: i32) -> String {
+    match nix::sys::signal::Signal::try_from(number) {
+        Ok(signal) => format!("signal {number} ({signal})"),
+        Err(_) => format!("signal {number}"),
+    }
+}
+
 /// Makes the kernel send `signal` to this process when the thread that created it ends: for direct
 /// children of a main thread.
 ///

@@ -7,23 +7,25 @@ use std::io;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork};
 
 use crate::error::{Error, Result};
 use crate::populate::view::FileView;
-use crate::populate::work::{Means, Tally, Task};
+use crate::populate::work::{Means, Tally, Task, WorkerFailure};
 use hostbuf_os::cores::Cores;
-use hostbuf_os::process;
+use hostbuf_os::{memory, process};
 
-/// Populates the file of `task`. Returns the number of bytes on huge pages, or the errno of a
+/// Populates the file of `task`. Returns the number of bytes on huge pages, or the failure of a
 /// worker. The outer error means that the workers could not be started.
 pub(super) fn run(
     task: Task,
     cores: &Cores,
     progress: &mut dyn FnMut(u64),
-) -> Result<std::result::Result<u64, i32>> {
+) -> Result<std::result::Result<u64, WorkerFailure>> {
     let tally = SharedTally::new()?;
+    let oom_kills = memory::oom_kills();
     let parent = nix::unistd::getpid();
     let mut children: Vec<Pid> = Vec::new();
     // This process only waits, so one of the workers may use its core.
@@ -58,11 +60,17 @@ pub(super) fn run(
             match waitpid(child, Some(WaitPidFlag::WNOHANG)) {
                 Ok(WaitStatus::StillAlive) => running.push(child),
                 Ok(WaitStatus::Exited(_, 0)) => {}
-                Ok(WaitStatus::Exited(_, errno)) => result = result.and(Err(errno)),
-                // The limit of a cgroup, or the memory of the host, was exceeded.
-                Ok(WaitStatus::Signaled(..)) => result = result.and(Err(libc::ENOMEM)),
+                Ok(WaitStatus::Exited(_, errno)) => result = result.and(Err(errno.into())),
+                Ok(WaitStatus::Signaled(child, signal, _)) => {
+                    // The kernel counts before it sends the signal. It may hide the count.
+                    let for_memory = signal == Signal::SIGKILL
+                        && (oom_kills.is_none() || memory::oom_kills() != oom_kills);
+                    let ended =
+                        WorkerFailure::Ended { pid: child.as_raw(), signal: signal as i32, for_memory };
+                    result = result.and(Err(ended));
+                }
                 Ok(_) | Err(nix::Error::EINTR) => running.push(child),
-                Err(_) => result = result.and(Err(libc::ECHILD)),
+                Err(_) => result = result.and(Err(libc::ECHILD.into())),
             }
         }
         left = running;
@@ -80,7 +88,7 @@ pub(super) fn run(
 
 fn reap(children: &[Pid]) {
     for &child in children {
-        let _ = nix::sys::signal::kill(child, nix::sys::signal::Signal::SIGKILL);
+        let _ = kill(child, Signal::SIGKILL);
         let _ = waitpid(child, None);
     }
 }

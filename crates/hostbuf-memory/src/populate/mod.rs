@@ -3,8 +3,8 @@
 //! `MADV_POPULATE_WRITE` by several workers is as fast as touching the pages in parallel. It
 //! returns an error where a touch would raise SIGBUS, and places the pages by the memory policy. A
 //! process that exceeds the limit of a memory cgroup is killed. If such a limit applies to this
-//! process, the workers are therefore children, and a killed child means that there is not enough
-//! memory.
+//! process, the workers are therefore children, and a child that the OOM killer has ended means that
+//! there is not enough memory.
 
 mod children;
 mod threads;
@@ -18,9 +18,9 @@ use crate::error::{Error, NoSpace, Result};
 use crate::pages::{EXTENT, Pages};
 use crate::space;
 use hostbuf_os::cores::Cores;
-use hostbuf_os::{memory, process};
+use hostbuf_os::{Bytes, memory, process};
 use view::NO_ADDRESSES;
-use work::Task;
+use work::{Task, WorkerFailure};
 
 /// The kind of workers that populate memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,8 +57,8 @@ impl Workers {
 /// huge pages.
 ///
 /// # Errors
-/// [`Error::NoSpace`] if pages ran out or a worker was killed; [`Error::Unsupported`] for a strict
-/// demand that this kernel cannot meet.
+/// [`Error::NoSpace`] if pages ran out; [`Error::WorkerEnded`] if a signal has ended a worker;
+/// [`Error::Unsupported`] for a strict demand that this kernel cannot meet.
 pub fn populate(
     fd: BorrowedFd<'_>,
     length: u64,
@@ -69,12 +69,30 @@ pub fn populate(
 ) -> Result<u64> {
     let task = Task { fd: fd.as_raw_fd(), length, pages, strict };
     let outcome = match workers {
-        Workers::Threads(cores) => threads::run(task, &cores, progress),
+        Workers::Threads(cores) => threads::run(task, &cores, progress).map_err(WorkerFailure::from),
         Workers::Children(cores) => children::run(task, &cores, progress)?,
     };
     // The pages allocated so far are still allocated, and count as available.
     let taken = || nix::sys::stat::fstat(fd).map_or(0, |s| s.st_blocks as u64 * 512);
-    outcome.map_err(|errno| explain(errno, length, pages, taken()))
+    outcome.map_err(|failure| match failure {
+        WorkerFailure::Errno(errno) => explain(errno, length, pages, taken()),
+        WorkerFailure::Ended { signal, for_memory: true, .. } => ended_for_memory(signal, length, taken()),
+        WorkerFailure::Ended { pid, signal, .. } => {
+            let doing = format!("populating {} of memory on {}", Bytes(length), process::host_name());
+            Error::WorkerEnded { doing, pid, signal }
+        }
+    })
+}
+
+/// Makes the error for a worker that the OOM killer has ended when `taken` bytes were allocated.
+fn ended_for_memory(signal: i32, length: u64, taken: u64) -> Error {
+    let mut limit = memory::tightest_limit();
+    limit.remedy = format!(
+        "the kernel's OOM killer ended a worker process with {} at this point; {}",
+        process::signal_name(signal),
+        limit.remedy
+    );
+    space::no_space(length, taken.min(length - 1), &limit)
 }
 
 fn explain(errno: i32, length: u64, pages: Pages, taken: u64) -> Error {
@@ -83,7 +101,7 @@ fn explain(errno: i32, length: u64, pages: Pages, taken: u64) -> Error {
         space::no_space(length, space::available(limit).saturating_add(taken).min(length - 1), limit)
     };
     let other = Error::Os {
-        doing: format!("populating {} of memory", hostbuf_os::Bytes(length)),
+        doing: format!("populating {} of memory", Bytes(length)),
         source: io::Error::from_raw_os_error(errno),
     };
     match (errno, pages) {
@@ -118,6 +136,8 @@ fn explain(errno: i32, length: u64, pages: Pages, taken: u64) -> Error {
 mod tests {
     use super::*;
     use crate::memfd::{self, Backing};
+    use nix::sys::signal::{Signal, kill};
+    use nix::unistd::Pid;
     use std::os::fd::AsFd;
 
     fn resident(fd: BorrowedFd<'_>) -> u64 {
@@ -141,6 +161,60 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_worker_that_is_killed_is_named_with_its_signal() {
+        const LENGTH: u64 = 64 << 20;
+        let fd = memfd::create("hostbuf-test", LENGTH, Backing::Shmem).unwrap();
+        let mut killed = None;
+        let oom_kills = memory::oom_kills();
+        let error = populate(
+            fd.as_fd(),
+            LENGTH,
+            Pages::Small,
+            false,
+            Workers::Children(Cores::own()),
+            // Called while the workers are running, and once more.
+            &mut |_| {
+                let children = std::fs::read_to_string("/proc/thread-self/children").unwrap_or_default();
+                let Some(pid) = children.split_whitespace().next().and_then(|pid| pid.parse().ok()) else {
+                    return;
+                };
+                // A stopped worker cannot end by itself.
+                let send = |signal| kill(Pid::from_raw(pid), signal).unwrap();
+                send(Signal::SIGSTOP);
+                let state = loop {
+                    match process::state(pid) {
+                        Some('T') => break 'T',
+                        Some('Z') | None => break 'Z',
+                        _ => std::thread::yield_now(),
+                    }
+                };
+                if state == 'T' {
+                    send(Signal::SIGKILL);
+                    killed.get_or_insert(pid);
+                }
+            },
+        );
+        match error {
+            Err(Error::WorkerEnded { pid, signal: libc::SIGKILL, .. }) => assert_eq!(Some(pid), killed),
+            // All workers had ended before the first look, or the kernel was out of memory.
+            Ok(_) if killed.is_none() => {}
+            Err(Error::NoSpace(_)) if memory::oom_kills() != oom_kills => {}
+            other => panic!("{other:?}, killed {killed:?}"),
+        }
+    }
+
+    #[test]
+    fn a_worker_that_the_oom_killer_has_ended_is_a_lack_of_memory() {
+        let error = ended_for_memory(libc::SIGKILL, 4 << 20, 1 << 20);
+        let Error::NoSpace(no_space) = &error else { panic!("{error:?}") };
+        assert_eq!((no_space.asked, no_space.available), (4 << 20, 1 << 20));
+        assert!(
+            error.to_string().contains("OOM killer ended a worker process with signal 9 (SIGKILL)"),
+            "{error}"
+        );
     }
 
     /// The error for a lack of reserved pages names their pool, not the memory of the host.

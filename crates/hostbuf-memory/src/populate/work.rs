@@ -19,6 +19,26 @@ pub(super) struct Task {
     pub(super) strict: bool,
 }
 
+/// The reason why a worker has not allocated its pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WorkerFailure {
+    /// A system call failed with this errno.
+    Errno(i32),
+    /// A signal has ended the worker process.
+    Ended {
+        pid: i32,
+        signal: i32,
+        /// True if the OOM killer has sent it.
+        for_memory: bool,
+    },
+}
+
+impl From<i32> for WorkerFailure {
+    fn from(errno: i32) -> WorkerFailure {
+        WorkerFailure::Errno(errno)
+    }
+}
+
 /// The way in which a worker allocates ordinary pages. One worker that writes and several that
 /// fault are faster than workers of one kind: writes wait for each other, and the faults of several
 /// threads contend for shared locks.

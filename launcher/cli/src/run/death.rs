@@ -24,8 +24,7 @@ impl FirstDeath {
 /// Describes the signal that has ended a process, and explains SIGSYS, which few users know.
 pub(super) fn death(status: ExitStatus) -> String {
     let Some(number) = status.signal() else { return status.to_string() };
-    let name = Signal::try_from(number).map_or_else(|_| format!("signal {number}"), |s| s.to_string());
-    let mut text = format!("signal {number} ({name})");
+    let mut text = process::signal_name(number);
     if status.core_dumped() {
         text += ", core dumped";
     }

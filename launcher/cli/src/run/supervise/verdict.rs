@@ -75,16 +75,28 @@ impl Launcher<'_> {
             said.truncate(MOST_SAID);
             said.push("...");
         }
-        let said = match self.agents_status {
-            _ if !said.is_empty() => said.join(" "),
-            Some(status) if status.signal().is_some() => format!("it was ended by {}", death(status)),
-            _ => "it printed no reason".into(),
-        };
-        let message = if self.ready > 0 {
-            let status = self.agents_status.map_or("?".into(), |s| s.to_string());
-            format!("an agent of this job ended ({status}) before the buffer was agreed on: {said}")
+        let said = if said.is_empty() { String::new() } else { format!(": {}", said.join(" ")) };
+        let release = self.command.release.title();
+        let local = self.command.engine.spawns_ranks();
+        let program = if local {
+            "the agent of this host".into()
         } else {
-            format!("{} could not start an agent on every host: {said}", self.command.release.title())
+            format!("{release}, which runs the agents,")
+        };
+        let early = self.ready == 0;
+        let when = if early { "before every host had an agent" } else { "before all ranks had the buffer" };
+        let message = match self.agents_status {
+            Some(status) if status.signal().is_some() => {
+                format!("{program} was ended {when} by {}{said}", death(status))
+            }
+            _ if early && local && !said.is_empty() => {
+                format!("the agent of this host could not start{said}")
+            }
+            _ if early && !said.is_empty() => {
+                format!("{release} could not start an agent on every host{said}")
+            }
+            Some(status) => format!("{program} ended {when} ({status}){said}"),
+            None => format!("{program} does not continue{said}"),
         };
         JobError::new(ErrorClass::Attach, message)
     }
