@@ -276,7 +276,7 @@ fn all_of(start: usize, end: usize) -> String {
 }
 
 /// Returns the argument of plant.c for everything except these ranges of one job's length each.
-fn all_but(holes: &[usize]) -> String {
+pub fn all_but(holes: &[usize]) -> String {
     let mut at = LOWEST;
     let mut parts = Vec::new();
     for &hole in holes {

@@ -14,6 +14,7 @@ mod descendants;
 mod doctor;
 mod documentation;
 mod engines;
+mod errors;
 mod examples;
 mod fake_gpu;
 mod faults;

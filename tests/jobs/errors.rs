@@ -1,0 +1,259 @@
+//! One error of each class, followed from its source to the agent's report, the line for the user
+//! and the exit status.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+use hostbuf_os::process;
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+use serde_json::Value;
+
+use crate::address::all_but;
+use crate::harness::{Outcome, can_simulate, eventually, fixture, flavours, hostbuf, root, simulated};
+use crate::other_user::OtherUser;
+use crate::watched::{ARRIVAL, Job, SOON, Scratch, hold, kill_now};
+
+/// A failed job: its outcome, and the failures that the agents have reported.
+struct FailedJob {
+    outcome: Outcome,
+    reports: Vec<Value>,
+}
+
+/// A program in the place of an agent: it becomes that agent, and keeps a copy of its reports.
+struct RecordingAgent {
+    folder: Scratch,
+}
+
+impl RecordingAgent {
+    fn new(name: &str, agent: &str) -> RecordingAgent {
+        let folder = Scratch::new(&format!("errors-{name}"));
+        // The launcher may end as soon as it has read a report.
+        let script = format!(
+            "#!/bin/bash\nexec {agent} \"$@\" > >(while IFS= read -r line; do echo \"$line\" >> {}; echo \"$line\"; done)\n",
+            folder.path("reports")
+        );
+        fs::write(folder.path("agent"), script).expect("the folder is writable");
+        fs::set_permissions(folder.path("agent"), Permissions::from_mode(0o755)).expect("our own file");
+        RecordingAgent { folder }
+    }
+
+    fn path(&self) -> String {
+        self.folder.path("agent")
+    }
+
+    /// Returns the failures of the agents. The launcher reads them before it ends.
+    fn reports(&self) -> Vec<Value> {
+        let text = fs::read_to_string(self.folder.path("reports")).unwrap_or_default();
+        let lines = text.lines().map(|line| serde_json::from_str(line).expect("JSON"));
+        lines.filter(|report: &Value| report["hostbuf"] == "failed").collect()
+    }
+}
+
+/// Runs `hostbuf run` with the engine `local`.
+fn failed(name: &str, arguments: &[&str], set: impl FnOnce(&mut Command)) -> FailedJob {
+    let agent = RecordingAgent::new(name, hostbuf().to_str().expect("UTF-8"));
+    let mut command = Command::new(hostbuf());
+    command.args(["run", "--launcher", "local", "--agent", &agent.path()]).args(arguments);
+    set(&mut command);
+    FailedJob { outcome: Outcome::of(&mut command), reports: agent.reports() }
+}
+
+impl FailedJob {
+    /// Asserts that the status and all reports have one class, that there is one line for the user,
+    /// and that it is the line of the reports. Returns that line and the first report.
+    #[track_caller]
+    fn agrees(&self, status: i32) -> (&str, &Value) {
+        let FailedJob { outcome, reports } = self;
+        assert_eq!((outcome.status, outcome.said().len()), (status, 1), "{outcome:?}");
+        let line = outcome.said()[0].strip_prefix("hostbuf run: ").expect("the launcher prints it");
+        assert!(!reports.is_empty(), "{outcome:?}");
+        for report in reports {
+            assert_eq!(report["status"], status, "{report}");
+            assert_eq!(report["message"], line, "{report}");
+        }
+        (line, &reports[0])
+    }
+}
+
+#[test]
+fn a_lack_of_memory_keeps_its_operands() {
+    let job = failed("memory", &["-n", "2", "--size", "10T", "--", "true"], |_| {});
+    let (line, report) = job.agrees(83);
+    let host = process::host_name();
+    assert!(line.starts_with(&format!("not enough memory on {host}: 10 TiB asked, ")), "{line}");
+    assert_eq!((&report["host"], &report["rank"]), (&Value::from(host), &Value::Null), "{report}");
+    assert_eq!(report["operands"][0], (10u64 << 40).to_string(), "{report}");
+    let available: u64 = report["operands"][1].as_str().and_then(|n| n.parse().ok()).expect("a number");
+    assert!(line.contains(&format!(" and {available} bytes)")), "{line}");
+    let remedy = report["operands"][3].as_str().expect("a text");
+    assert!(!remedy.is_empty() && line.ends_with(remedy), "{report}");
+}
+
+#[test]
+fn a_refusal_of_the_kernel_keeps_its_class() {
+    let agent = RecordingAgent::new("kernel", hostbuf().to_str().expect("UTF-8"));
+    let mut command = Command::new("prlimit");
+    command.arg("--fsize=1048576").arg(hostbuf()).args([
+        "run",
+        "--launcher",
+        "local",
+        "--agent",
+        &agent.path(),
+    ]);
+    command.args(["--size", "40M", "--", "true"]);
+    let job = FailedJob { outcome: Outcome::of(&mut command), reports: agent.reports() };
+    let (line, report) = job.agrees(85);
+    assert!(line.starts_with("making a memory file of 41943040 bytes"), "{line}");
+    assert_eq!(report["host"], process::host_name(), "{report}");
+}
+
+#[test]
+fn the_error_of_a_rank_has_its_rank_and_host() {
+    // Several programs, so no agent looks for them in advance.
+    let job =
+        failed("rank", &["-n", "1", "--size", "1M", "--", "true", ":", "-n", "1", "--", "/no/such"], |_| {});
+    let (line, report) = job.agrees(127);
+    let host = process::host_name();
+    assert!(line.starts_with(&format!("rank 1 on {host} (process ")), "{line}");
+    assert!(line.ends_with("program \"/no/such\" does not exist"), "{line}");
+    assert_eq!((&report["host"], &report["rank"]), (&Value::from(host), &Value::from(1)), "{report}");
+}
+
+#[test]
+fn a_rank_without_the_demanded_buffer_is_unsupported() {
+    let Ok(fixed) = fixture("cc", "show.c", &["-static"]) else { return };
+    let fixed = fixed.to_str().expect("UTF-8");
+    let job = failed("require", &["-n", "1", "--size", "1M", "--require", "--", fixed], |_| {});
+    let (line, report) = job.agrees(82);
+    assert!(line.contains("no buffer (--require)"), "{line}");
+    assert_eq!(report["rank"], 0, "{report}");
+}
+
+#[test]
+fn an_address_in_use_names_the_rank_that_differs() {
+    let plant = fixture("cc", "plant.c", &[]).expect("it compiles");
+    let plant = plant.to_str().expect("UTF-8");
+    let job = failed("address", &["-n", "2", "--size", "1M", "--", plant], |command| {
+        command.env("PLANT_1", all_but(&[]));
+    });
+    let (line, report) = job.agrees(84);
+    let host = process::host_name();
+    assert!(line.contains(&format!("rank 1 on {host}: ")), "{line}");
+    assert_eq!((&report["host"], &report["rank"]), (&Value::from(host), &Value::from(1)), "{report}");
+    let why = report["operands"][0].as_str().expect("a text");
+    assert!(!why.is_empty() && line.ends_with(why), "{report}");
+}
+
+#[test]
+fn a_rank_that_ends_too_early_is_lost() {
+    let mut job = Job::start("errors-lost", "size=1M", &["-n", "2"], &["sleep", "1000"], |command, dir| {
+        command.env("LD_PRELOAD", hold()).env("HOLD_RANK", "1").env("HOLD_AT", "image");
+        command.env("HOLD_FILE", dir.path("held"));
+    });
+    eventually("rank 1 is held", ARRIVAL, || job.dir.has("held"));
+    kill_now(job.rank(1).expect("it is held"));
+    let status = job.end(SOON);
+    let err = job.err();
+    assert_eq!((status.code(), err.lines().count()), (Some(87), 1), "{err}");
+    assert!(err.contains("rank 1 on ") && err.contains("signal 9 (SIGKILL)"), "{err}");
+    job.leaves_nothing("lost");
+}
+
+#[test]
+fn an_invalid_argument_is_reported_before_any_agent_starts() {
+    let job = failed("invalid", &["-n", "0", "--size", "1M", "--", "true"], |_| {});
+    assert_eq!((job.outcome.status, job.reports.len()), (2, 0), "{:?}", job.outcome);
+    assert_eq!(job.outcome.said(), ["hostbuf run: -n 0: a job has at least one rank"]);
+}
+
+#[test]
+fn another_user_gets_the_class_of_a_failed_attachment() {
+    let Some(other) = OtherUser::new("attaching to another user's job") else { return };
+    let name = format!("hostbuf/errors/{}", std::process::id());
+    let _listener = hostbuf_os::socket::listen_on(&name).expect("the name is free");
+    let mut command = other.command(other.hostbuf());
+    command.args(["exec", "--socket", &name, "--names", "default", "--", "true"]);
+    let outcome = Outcome::of(&mut command);
+    assert_eq!((outcome.status, outcome.said().len()), (86, 1), "{outcome:?}");
+    assert!(outcome.stderr.contains("belongs to user 0, and this process to user 65534"), "{outcome:?}");
+}
+
+#[test]
+fn a_program_that_demands_the_buffer_reports_that_its_job_is_over() {
+    let show = fixture("cc", "show.c", &[]).expect("it compiles");
+    let show = show.to_str().expect("UTF-8");
+    // The shell reads a line before it starts the program.
+    let script = "read x < $0/go; $1; echo status $? > $0/status";
+    for (required, status) in [(true, "status 86\n"), (false, "status 0\n")] {
+        let options: &[&str] = if required { &["--require"] } else { &[] };
+        let program = ["sh", "-c", script, "DIR", show];
+        let mut job = Job::start("errors-over", "size=1M", options, &program, |_, dir| {
+            mkfifo(&dir.0.join("go"), Mode::S_IRWXU).expect("the folder is writable");
+        });
+        // Opening the pipe waits for the shell, which has its buffer then.
+        let go = fs::File::options().write(true).open(job.dir.path("go")).expect("it exists");
+        let agent = job.agent().expect("it serves the shell");
+        kill_now(agent);
+        eventually("the agent has ended", ARRIVAL, || job.agent().is_none());
+        std::io::Write::write_all(&mut &go, b"\n").expect("the shell reads");
+        job.end(SOON);
+        assert_eq!(fs::read_to_string(job.dir.path("status")).unwrap_or_default(), status, "{}", job.err());
+        let err = job.err();
+        if required {
+            assert_eq!(err.lines().count(), 1, "{err}");
+            let end = format!(", {show} (rank 0 on {}): ", process::host_name());
+            assert!(err.starts_with("hostbuf: no buffer in process ") && err.contains(&end), "{err}");
+            assert!(err.ends_with(": the job is over, and its agent has ended (--require)\n"), "{err}");
+        } else {
+            assert_eq!(err, "");
+        }
+        job.leaves_nothing("over");
+    }
+}
+
+#[test]
+fn an_error_is_the_same_under_an_mpi() {
+    if !can_simulate() {
+        return;
+    }
+    let plant = fixture("cc", "plant.c", &[]).expect("it compiles");
+    for flavour in flavours() {
+        let agent = root().join(format!("target/libexec/hostbuf/hostbuf-agent-{flavour}"));
+        for (what, status, words) in [
+            ("-n 2 --size 10T -- true".to_owned(), 83, "not enough memory on h0: 10 TiB asked, "),
+            ("-n 1 --size 1M -- true : -n 1 -- /no/such".to_owned(), 127, "rank 1 on h0 (process "),
+            (format!("-n 2 --size 1M -- {}", plant.display()), 84, "no agreement among the ranks: rank "),
+        ] {
+            let recording =
+                RecordingAgent::new(&format!("{flavour}-{status}"), agent.to_str().expect("UTF-8"));
+            let export = if flavour.starts_with("openmpi") {
+                "--launcher-arg -x --launcher-arg PLANT_0 --launcher-arg -x --launcher-arg PLANT_1"
+            } else {
+                ""
+            };
+            let plants = all_but(&[]);
+            let script = format!(
+                "export PLANT_0={plants} PLANT_1={plants}\n\
+                 timeout 60 $HOSTBUF run --mpirun $MPIRUN --agent {} {export} {what}",
+                recording.path()
+            );
+            let outcome = simulated(1, &flavour, &script);
+            let line = outcome.stderr.lines().find_map(|line| line.strip_prefix("hostbuf run: "));
+            let line = line.unwrap_or_else(|| panic!("{flavour}: {outcome:?}"));
+            assert_eq!(outcome.status, status, "{flavour}: {outcome:?}");
+            assert!(line.starts_with(words), "{flavour}: {line}");
+            let reports = recording.reports();
+            assert!(!reports.is_empty(), "{flavour}: {outcome:?}");
+            for report in reports {
+                assert_eq!(
+                    (&report["status"], &report["message"]),
+                    (&status.into(), &line.into()),
+                    "{report}"
+                );
+                assert_eq!(report["host"], "h0", "{report}");
+            }
+        }
+    }
+}
