@@ -162,6 +162,30 @@ fn a_rank_that_ends_too_early_is_lost() {
 }
 
 #[test]
+fn one_rank_of_a_host_reports_a_killed_agent() {
+    let mut job = Job::start("errors-agent", "size=1M", &["-n", "4"], &["sleep", "1000"], |command, dir| {
+        command.env("LD_PRELOAD", hold()).env("HOLD_RANK", "1").env("HOLD_AT", "agreed");
+        command.env("HOLD_FILE", dir.path("held"));
+    });
+    // The agent sends this message when all ranks have voted.
+    eventually("rank 1 is held", ARRIVAL, || job.dir.has("held"));
+    kill_now(job.agent().expect("it serves"));
+    let status = job.end(SOON);
+    let err = job.err();
+    let (launcher, ranks): (Vec<&str>, Vec<&str>) = err.lines().partition(|l| l.starts_with("hostbuf run: "));
+    let ended =
+        "hostbuf run: the agent of this host was ended before all ranks had the buffer by signal 9 (SIGKILL)";
+    assert_eq!((status.code(), &launcher[..]), (Some(86), &[ended][..]), "{err}");
+    // The launcher may end that rank before it prints its line.
+    assert!(ranks.len() <= 1, "{err}");
+    assert!(
+        ranks.iter().all(|line| line.starts_with("hostbuf: the agent of this host ended before")),
+        "{err}"
+    );
+    job.leaves_nothing("agent");
+}
+
+#[test]
 fn an_invalid_argument_is_reported_before_any_agent_starts() {
     let job = failed("invalid", &["-n", "0", "--size", "1M", "--", "true"], |_| {});
     assert_eq!((job.outcome.status, job.reports.len()), (2, 0), "{:?}", job.outcome);

@@ -85,6 +85,8 @@ pub(crate) fn run(arguments: ExecArguments) -> ExitCode {
         (Ok((program, registering)), Ok((channel, name))) => {
             match become_program(&arguments, &program, registering, place, channel, &name) {
                 Ok(never) => match never {},
+                // The agent has accepted this rank, and ends for all ranks of the host.
+                Err(error) if error.class == ErrorClass::Attach => end_on_host(place, &error),
                 Err(error) => end(place, &error),
             }
         }
@@ -118,8 +120,16 @@ fn required(arguments: &ExecArguments, program: Program) -> Result<Program, JobE
 
 /// Prints an error and returns the exit status.
 fn end(place: Place, error: &JobError) -> ExitCode {
-    // A missing program is missing for every rank of the host: one line is enough.
-    if error.class.is_of_program() && place.local_rank > 0 {
+    // A missing program is missing for every rank of the host.
+    if error.class.is_of_program() {
+        return end_on_host(place, error);
+    }
+    report::end("hostbuf exec", error.class, error)
+}
+
+/// Prints an error that all ranks of the host have, in one of them, and returns the exit status.
+fn end_on_host(place: Place, error: &JobError) -> ExitCode {
+    if place.local_rank > 0 {
         return exit_code(error.class);
     }
     report::end("hostbuf exec", error.class, error)
