@@ -17,7 +17,7 @@ pub use mpi::Mpi;
 pub use solo::Solo;
 
 use hostbuf_protocol::failure::cut;
-use hostbuf_protocol::limits::TEXT_MAX;
+pub use hostbuf_protocol::limits::TEXT_MAX;
 
 use crate::error::Result;
 

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
 
-use library::job::{Collective, Reduce, Solo};
+use library::job::{Collective, Reduce, Solo, TEXT_MAX};
 use library::sized_struct::{self, MAX_SIZE, SizedInput};
 use library::{Error, Result};
 
@@ -120,7 +120,7 @@ impl CallerGroup {
         if code == 0 {
             return Ok(());
         }
-        let mut text = [0u8; 512];
+        let mut text = [0u8; TEXT_MAX];
         if let Some(describe) = self.table.describe {
             // SAFETY: `text` is longer than the size that is passed; its last byte stays NUL.
             unsafe { describe(self.table.context, code, text.as_mut_ptr().cast(), text.len() - 1) };

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use library::job::{Collective, all_or_none};
+use library::job::{Collective, TEXT_MAX, all_or_none};
 use library::{AttachError, Error, ErrorClass, register};
 
 /// The status that a call returns. `hostbuf_message` returns the details.
@@ -99,16 +99,12 @@ pub fn call(work: impl FnOnce() -> CallResult<()>) -> hostbuf_status {
     status
 }
 
-/// The maximum length of a message, in bytes.
-const MAX_MESSAGE: usize = 4096;
-
-/// Stores a message for the calling thread. Control characters, such as line breaks in texts of the
+/// Stores a message for the calling thread, cut at [`TEXT_MAX`] bytes. Control characters, such as line breaks in texts of the
 /// program, become spaces.
 pub fn set_message(mut message: String) {
-    if message.len() > MAX_MESSAGE {
-        let end = (0..=MAX_MESSAGE).rev().find(|&at| message.is_char_boundary(at)).unwrap_or(0);
+    if message.len() > TEXT_MAX {
+        let end = (0..=TEXT_MAX).rev().find(|&at| message.is_char_boundary(at)).unwrap_or(0);
         message.truncate(end);
-        message.push_str("...");
     }
     let line: String = message.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     let text = CString::new(line).unwrap_or_default();
@@ -245,6 +241,14 @@ mod tests {
             register::Error::Forked.into(),
             Error::Elsewhere { host: text(), rank: 0, class: ErrorClass::General, message: text() },
         ]
+    }
+
+    #[test]
+    fn a_long_message_is_cut_at_the_end_of_a_character() {
+        set_message(format!("x{}", "é".repeat(TEXT_MAX)));
+        // SAFETY: the message of this thread, which ends with NUL.
+        let message = unsafe { CStr::from_ptr(hostbuf_message()) };
+        assert_eq!(message.to_str().map(str::len), Ok(TEXT_MAX - 1));
     }
 
     #[test]
