@@ -99,8 +99,8 @@ pub fn call(work: impl FnOnce() -> CallResult<()>) -> hostbuf_status {
     status
 }
 
-/// Stores a message for the calling thread, cut at [`TEXT_MAX`] bytes. Control characters, such as line breaks in texts of the
-/// program, become spaces.
+/// Stores a message for the calling thread, cut at [`TEXT_MAX`] bytes. Control characters, such as
+/// line breaks in texts of the program, become spaces.
 pub fn set_message(mut message: String) {
     if message.len() > TEXT_MAX {
         let end = (0..=TEXT_MAX).rev().find(|&at| message.is_char_boundary(at)).unwrap_or(0);

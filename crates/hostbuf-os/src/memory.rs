@@ -17,8 +17,8 @@ pub struct Limit {
     pub remedy: String,
 }
 
-/// Returns the number of processes that the kernel's OOM killer has ended on this host, for a cgroup
-/// or for the host; `None` if the kernel does not show it.
+/// Returns the number of processes that the kernel's OOM killer has ended on this host, for a
+/// cgroup or for the host; `None` if the kernel does not show it.
 #[must_use]
 pub fn oom_kills() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/vmstat").ok()?;

@@ -16,8 +16,8 @@
 //!   Failed (error)                ->
 //! ```
 //!
-//! A message has up to four kinds of fields: the list of its numbers, a text, an error, and one
-//! field for each buffer. A list may be longer than its reader expects: a later build has added numbers.
+//! A message has up to four kinds of fields: the list of its numbers, a text, an error, and one for
+//! each buffer. A list may be longer than its reader expects: a later build has added numbers.
 
 use crate::candidates::Ballot;
 use crate::failure::{ErrorRecord, cut_bytes};

@@ -1,6 +1,6 @@
 //! The new root directory of `chroot`, as the program that it starts will see it.
 
-use crate::command_line::CommandLine;
+use crate::argument_list::ArgumentList;
 use crate::path::Path;
 
 /// The way by which a program in the new root can load the preloaded object.
@@ -16,8 +16,8 @@ pub(crate) enum Inside {
 /// Looks into the new root directory of this process, which is `chroot`, for `object`. Returns
 /// `None` if the command line names no directory.
 pub(crate) fn inside(object: &Path) -> Option<Inside> {
-    let command_line = CommandLine::read();
-    let mut arguments = command_line.arguments().skip(1);
+    let list = ArgumentList::read();
+    let mut arguments = list.arguments().skip(1);
     let root = loop {
         match arguments.next()? {
             b"--" => break arguments.next()?,

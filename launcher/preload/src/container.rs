@@ -5,8 +5,8 @@
 //! environment; an image that loads the object sets it again. If the runtime keeps descriptors open
 //! and mounts `/proc` inside, `LD_PRELOAD` names a descriptor instead of the path.
 
+use crate::argument_list::ArgumentList;
 use crate::chroot::{self, Inside};
-use crate::command_line::CommandLine;
 use crate::environment::Environment;
 use crate::path::Path;
 use crate::text::{ShortText, number};
@@ -108,5 +108,5 @@ fn object(environment: &Environment) -> Option<Path> {
 
 /// Returns whether the command line contains the argument `wanted`.
 fn has_argument(wanted: &[u8]) -> bool {
-    CommandLine::read().arguments().any(|argument| argument == wanted)
+    ArgumentList::read().arguments().any(|argument| argument == wanted)
 }

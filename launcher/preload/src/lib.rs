@@ -27,8 +27,8 @@
 #![cfg_attr(not(test), no_std)]
 #![allow(unsafe_code)]
 
+mod argument_list;
 mod chroot;
-mod command_line;
 mod connection;
 mod container;
 mod environment;

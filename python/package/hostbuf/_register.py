@@ -196,8 +196,8 @@ class Cache:
 
     The kernel (``strict``) or the program (``explicit``, by :meth:`invalidate`) reports changed
     mappings to it. ``required`` is ``strict``, but an error where the kernel cannot report
-    (:meth:`probe_monitor`). The defaults of the arguments are the values of ``HOSTBUF_CACHE_REGIONS``,
-    ``HOSTBUF_CACHE_BYTES`` and ``HOSTBUF_CACHE_MONITOR``.
+    (:meth:`probe_monitor`). The defaults of the arguments are the values of
+    ``HOSTBUF_CACHE_REGIONS``, ``HOSTBUF_CACHE_BYTES`` and ``HOSTBUF_CACHE_MONITOR``.
 
     >>> import hostbuf
     >>> message = bytearray(8192)

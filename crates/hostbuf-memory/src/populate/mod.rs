@@ -3,8 +3,8 @@
 //! `MADV_POPULATE_WRITE` by several workers is as fast as touching the pages in parallel. It
 //! returns an error where a touch would raise SIGBUS, and places the pages by the memory policy. A
 //! process that exceeds the limit of a memory cgroup is killed. If such a limit applies to this
-//! process, the workers are therefore children, and a child that the OOM killer has ended means that
-//! there is not enough memory.
+//! process, the workers are therefore children, and a child that the OOM killer has ended means
+//! that there is not enough memory.
 
 mod children;
 mod threads;

@@ -124,8 +124,8 @@ impl Launcher<'_> {
             }
             Some(Report::Failed(error)) => {
                 self.progress.end();
-                // This launcher may have ended the rank that the agent misses, since another rank was
-                // lost.
+                // This launcher may have ended the rank that the agent misses, since another rank
+                // was lost.
                 if self.failure.record(self.lost().unwrap_or(error)) {
                     // The agents tell their ranks. A rank that ends by itself has a better exit
                     // status.
