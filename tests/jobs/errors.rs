@@ -11,9 +11,11 @@ use nix::unistd::mkfifo;
 use serde_json::Value;
 
 use crate::address::all_but;
-use crate::harness::{Outcome, can_simulate, eventually, fixture, flavours, hostbuf, root, simulated};
 use crate::other_user::OtherUser;
-use crate::watched::{ARRIVAL, Job, SOON, Scratch, hold, kill_now};
+use crate::watched::{ARRIVAL, Job, SOON, hold, kill_now};
+use hostbuf_tests::{
+    Outcome, Scratch, can_simulate, eventually, fixture, flavours, hostbuf, root, simulated,
+};
 
 /// A failed job: its outcome, and the failures that the agents have reported.
 struct FailedJob {

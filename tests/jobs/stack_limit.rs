@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::harness::{Outcome, fixture, hostbuf};
+use hostbuf_tests::{Outcome, fixture, hostbuf};
 
 /// The limit, below which programs of the C library do not start either.
 const LIMIT: &str = "--stack=65536";
@@ -29,7 +29,7 @@ fn a_job_runs_with_a_small_stack() {
 fn a_later_image_of_a_rank_gets_the_buffer_with_a_small_stack() {
     let show = fixture("cc", "show.c", &[]).expect("it compiles");
     let show = show.to_str().expect("UTF-8");
-    let alone = crate::harness::local(1, "1M", &[], &[show]).ok();
-    let later = crate::harness::local(1, "1M", &[], &["prlimit", LIMIT, show]).ok();
+    let alone = hostbuf_tests::local(1, "1M", &[], &[show]).ok();
+    let later = hostbuf_tests::local(1, "1M", &[], &["prlimit", LIMIT, show]).ok();
     assert_eq!(later.stdout, alone.stdout);
 }
