@@ -1,15 +1,15 @@
 //! A later image of a job: a child of a rank, a program that a rank has become, or a spawned
 //! process. It maps the agreed range, or ends with an error.
 
-use hostbuf_protocol::ballot::{Holds, Refusal};
+use hostbuf_protocol::ballot::Holds;
 use hostbuf_protocol::failure::{ErrorClass, ErrorRecord};
 use hostbuf_protocol::frame::FrameError;
 use hostbuf_protocol::message::{Hello, Message, Role, Territory};
-use hostbuf_protocol::range::AgreedRange;
 use hostbuf_raw::syscall::{self as raw, Errno};
 
 use crate::connection::{PacketBuffer, mapping_error, send};
 use crate::rank::{end, other_version};
+use crate::refusal::describe;
 use crate::text::Line;
 
 /// The reason why a later image has no buffer.
@@ -54,7 +54,8 @@ fn attach_over(fd: i32, territory: Territory, packet: &mut PacketBuffer) -> Resu
     };
     let mut holds = Holds::new(territory);
     if let Err(refusal) = holds.take(&range) {
-        let line = describe(&refusal, &range);
+        let line = describe(&refusal, &range)
+            .and(b". It is a later image of a rank: run it directly under `hostbuf exec`, so that it votes.");
         line.say();
         let class = ErrorClass::Attach;
         let _ = send(fd, &Message::Failed { error: ErrorRecord::new(class, line.text()) });
@@ -70,24 +71,4 @@ fn attach_over(fd: i32, territory: Territory, packet: &mut PacketBuffer) -> Resu
     }
     let _ = send(fd, &Message::Mapped);
     Ok(())
-}
-
-/// Describes why this process cannot have the agreed range.
-fn describe(refusal: &Refusal, range: &AgreedRange<'_>) -> Line {
-    let (start, end) = refusal.mapping;
-    let line = Line::new(format_args!(
-        "hostbuf: process {} cannot have the job's buffer at {:#x} ({} bytes): ",
-        raw::pid(),
-        range.address,
-        range.length
-    ));
-    let line = if start == 0 && refusal.errno == Errno::NOMEM {
-        line.and(b"the address space is limited (`ulimit -v`)")
-    } else if start == 0 {
-        line.and(Line::new(format_args!("the range is refused, error {}", refusal.errno.0)).bytes())
-    } else {
-        let path = if refusal.path().is_empty() { b"an anonymous mapping" } else { refusal.path() };
-        line.and(path).and(Line::new(format_args!(" stands at {start:#x}-{end:#x}")).bytes())
-    };
-    line.and(b". It is a later image of a rank: run it directly under `hostbuf exec`, so that it votes.")
 }

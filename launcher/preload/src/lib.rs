@@ -36,6 +36,7 @@ mod late;
 mod path;
 mod publish;
 mod rank;
+mod refusal;
 mod static_buffer;
 mod text;
 mod unreachable;

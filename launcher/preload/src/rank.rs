@@ -7,6 +7,7 @@ use hostbuf_protocol::message::{Coverage, Message, Territory};
 use hostbuf_raw::syscall as raw;
 
 use crate::connection::{PacketBuffer, mapping_error, send};
+use crate::refusal::describe;
 use crate::text::{Line, ShortText};
 
 /// The point up to which [`Rank::take_part`] goes.
@@ -55,16 +56,31 @@ impl Rank {
     /// Votes until the ranks have agreed, and maps the agreed range, whose message is in `packet`
     /// then.
     fn vote(&self, mut holds: Holds, packet: &mut PacketBuffer) {
+        let mut has_voted = false;
         loop {
             self.receive(packet);
             let message = self.understood(packet);
             if answer(&mut holds, &message, |reply| send(self.fd, reply)).is_some() {
+                has_voted = true;
                 continue;
             }
             if let Message::Agreed { range, .. } = message {
+                // A further program of a rank of a job that runs is not asked.
+                if !has_voted && let Err(refusal) = holds.take(&range) {
+                    describe(&refusal, &range)
+                        .and(
+                            b". The ranks agreed on the address before this program: run it as a job of its own.",
+                        )
+                        .say();
+                    end(ErrorClass::Attach);
+                }
                 let descriptors = packet.descriptors();
                 let Err(errno) = holds.map(&range, descriptors) else { return };
                 let why = mapping_error(errno, descriptors.len(), range.descriptors());
+                if !has_voted {
+                    Line::new(format_args!("hostbuf: process {}: ", raw::pid())).and(why.bytes()).say();
+                    end(ErrorClass::Os);
+                }
                 let error = ErrorRecord::new(ErrorClass::Os, why.text());
                 let _ = send(self.fd, &Message::Failed { error });
                 self.wait_for_go();
