@@ -1,15 +1,17 @@
 //! The agents of `hostbuf exec`, which no launcher observes: their errors reach the user through a
 //! rank.
 
+use std::fs::File;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use hostbuf_os::process;
+use hostbuf_os::session::{Session, SessionError};
 use hostbuf_os::{encode, socket};
 use hostbuf_protocol::message::{Hello, Message, Role};
 
 use crate::hostile::name_for;
-use crate::watched::{ARRIVAL, SOON, kill_now, probe};
+use crate::watched::{ARRIVAL, SOON, hold, kill_now, probe};
 use hostbuf_tests::{Outcome, Scratch, eventually, fixture, hostbuf};
 
 /// A job of `hostbuf exec` with a name of its own.
@@ -39,26 +41,30 @@ impl ExecJob {
     }
 
     /// Starts the agent as a child of the test.
-    fn agent(&self, bytes: &str) -> Agent {
+    fn agent(&self, bytes: &str) -> Process {
         let own = std::process::id() as i32;
         let start = process::start_time(own).expect("this process runs");
         let mut command = Command::new(hostbuf());
         command.args(["agent", "--job=1", &format!("--buffer=size={bytes}")]);
         command.arg(format!("--socket={}", self.socket())).arg(format!("--lifeline={own}:{start}"));
-        Agent(command.stdin(Stdio::null()).spawn().expect("the command starts"))
+        Process::start(command.stdin(Stdio::null()))
     }
 }
 
-/// An agent that ends with the test.
-struct Agent(Child);
+/// A process that ends with the test.
+struct Process(Child);
 
-impl Agent {
+impl Process {
+    fn start(command: &mut Command) -> Process {
+        Process(command.spawn().expect("the command starts"))
+    }
+
     fn status(&mut self) -> Option<i32> {
         self.0.try_wait().expect("it is a child").and_then(|status| status.code())
     }
 }
 
-impl Drop for Agent {
+impl Drop for Process {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -111,17 +117,14 @@ fn a_rank_starts_a_limited_number_of_agents_that_end_at_once() {
     let (job, dir) = (ExecJob::new("ends-at-once"), Scratch::new("ends-at-once"));
     let mut rank = job.rank(0, 1, "1M", &["true"]);
     rank.env("LD_PRELOAD", object).env("END_AGENT", dir.path("agent"));
-    let mut rank = rank.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the command starts");
+    let mut rank = Process::start(rank.stderr(File::create(dir.path("err")).expect("the folder is there")));
     let mut status = None;
-    let begun = Instant::now();
-    while status.is_none() && begun.elapsed() < ARRIVAL {
-        status = rank.try_wait().expect("it is a child");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    let _ = rank.kill();
-    let output = rank.wait_with_output().expect("it ends");
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert_eq!((output.status.code(), text.lines().count()), (Some(86), 1), "{text}");
+    eventually("the rank's end", ARRIVAL, || {
+        status = rank.status();
+        status.is_some()
+    });
+    let text = std::fs::read_to_string(dir.path("err")).expect("the file exists");
+    assert_eq!((status, text.lines().count()), (Some(86), 1), "{text}");
     assert!(text.contains("has ended 3 times at once after its start"), "{text}");
 }
 
@@ -132,13 +135,13 @@ fn the_agent_waits_for_a_hello_that_is_on_its_way() {
         let dir = Scratch::new("hello-on-its-way");
         let folder = dir.0.to_str().expect("UTF-8");
         let mut rank = job.rank(0, 1, "1M", &[&probe(), "stay", folder]);
-        let mut rank = rank.spawn().expect("the command starts");
+        let rank = Process::start(&mut rank);
         eventually("the rank runs", ARRIVAL, || dir.has("stay.0"));
         let pid = std::fs::read_to_string(dir.path("stay.0")).expect("it is complete");
         let connected = Instant::now();
         let client = socket::connect(&job.socket()).expect("the agent listens");
         kill_now(pid.parse().expect("a number"));
-        let _ = rank.wait();
+        drop(rank);
         // An agent that does not wait ends within this time.
         std::thread::sleep(Duration::from_millis(100));
         let client = hostbuf_os::FrameSocket::from_fd(client).expect("an agent of this user");
@@ -152,6 +155,60 @@ fn the_agent_waits_for_a_hello_that_is_on_its_way() {
         assert!(matches!(packet.message(), Ok(Message::Agreed { .. })), "{packet:?}");
         return;
     }
+}
+
+#[test]
+fn a_second_process_in_the_place_of_a_rank_is_refused_and_the_job_goes_on() {
+    let (job, dir) = (ExecJob::new("place"), Scratch::new("place"));
+    let held = dir.path("held");
+    let mut first = job.rank(0, 2, "1M", &["true"]);
+    first.env("LD_PRELOAD", hold()).env("HOLD_RANK", "0").env("HOLD_AT", "image").env("HOLD_FILE", &held);
+    let mut first = Process::start(&mut first);
+    eventually("rank 0 is connected", ARRIVAL, || dir.has("held"));
+    for (local_rank, local_size) in [(0, 2), (1, 3)] {
+        let hello = Hello { local_rank, local_size, ..Hello::of(Role::Rank) };
+        let other =
+            Session::open(&job.socket(), &Message::Hello { hello, command: b"" }).expect("it listens");
+        let Err(SessionError::Refused(packet)) = other.first_answer(ARRIVAL) else { panic!("no refusal") };
+        let Ok(Message::Fail { status: 84, prints: true, text }) = packet.message() else {
+            panic!("{packet:?}")
+        };
+        let text = String::from_utf8_lossy(text);
+        let places = [format!("local rank {local_rank} of {local_size}"), "local rank 0 of 2".into()];
+        assert!(places.iter().all(|place| text.contains(place)), "{text}");
+        assert!(text.contains(&format!("process {}", first.0.id())), "{text}");
+        // A refused process does not influence the start.
+        let ready = Message::Votes { mask: 0, refusal: None };
+        let _ = other.connection().send(&ready, &[]);
+    }
+    std::fs::write(format!("{held}.go"), "").expect("the folder is there");
+    let second = Outcome::of(&mut job.rank(1, 2, "1M", &["echo", "ran"])).ok();
+    assert_eq!((second.stdout.as_str(), second.stderr.as_str()), ("ran\n", ""), "{second:?}");
+    assert!(first.0.wait().expect("it is a child").success());
+}
+
+#[test]
+fn one_program_after_another_runs_as_one_rank() {
+    let (job, dir) = (ExecJob::new("restarted"), Scratch::new("restarted"));
+    let folder = dir.0.to_str().expect("UTF-8");
+    let _other = Process::start(&mut job.rank(1, 2, "1M", &[&probe(), "stay", folder]));
+    let print = ["sh", "-c", "echo $HOSTBUF_ADDRESS"];
+    let addresses: Vec<String> = (0..3)
+        .map(|_| {
+            let outcome = Outcome::of(&mut job.rank(0, 2, "1M", &print)).ok();
+            assert_eq!(outcome.stderr, "", "{outcome:?}");
+            outcome.stdout.trim().to_owned()
+        })
+        .collect();
+    assert!(addresses[0].starts_with("0x") && addresses.iter().all(|a| *a == addresses[0]), "{addresses:?}");
+    // A program that cannot have the address says so.
+    let plant = fixture("cc", "plant.c", &[]).expect("a C compiler is there");
+    let mut rank = job.rank(0, 2, "1M", &[plant.to_str().expect("UTF-8")]);
+    let outcome = Outcome::of(rank.env("PLANT_0", &addresses[0]));
+    assert_eq!((outcome.status, outcome.said().len()), (86, 1), "{outcome:?}");
+    let address = u64::from_str_radix(&addresses[0][2..], 16).expect("a number");
+    let parts = [&format!("an anonymous mapping stands at {address:#x}-"), "run it as a job of its own"];
+    assert!(parts.iter().all(|part| outcome.stderr.contains(part)), "{outcome:?}");
 }
 
 /// Asserts that no agent of the job listens any more.

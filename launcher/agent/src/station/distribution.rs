@@ -65,7 +65,7 @@ impl Station {
         let counted = self.peers.values().any(|p| p.counted && p.pid == pid);
         let Some(peer) = self.peers.get_mut(&id) else { return };
         let hello = peer.hello;
-        if hello.role == Role::Member || peer.served || (!running && !counted) {
+        if hello.role == Role::Member || peer.served || peer.refused || (!running && !counted) {
             return;
         }
         peer.served = true;

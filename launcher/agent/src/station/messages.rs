@@ -1,9 +1,8 @@
 //! The messages of the peers, and the end of their connections and processes.
 
-use hostbuf::{ErrorClass, JobError};
+use hostbuf::JobError;
 use hostbuf_os::{Packet, Received};
-use hostbuf_protocol::failure::ErrorRecord;
-use hostbuf_protocol::message::{Hello, Message, RefusedCandidate, Role};
+use hostbuf_protocol::message::{Message, RefusedCandidate, Role};
 
 use super::super::orders::Question;
 use super::outbox::MAX_BACKLOG;
@@ -35,12 +34,14 @@ impl Station {
         let hello = peer.hello;
         match (message, hello.role) {
             (Message::Ready { territory, coverage, reason }, Role::Rank) => {
-                self.deadline.progress();
                 peer.ready = Some(territory);
                 peer.coverage = (coverage, String::from_utf8_lossy(reason).into_owned());
-                self.look_if_present();
+                if peer.counted {
+                    self.deadline.progress();
+                    self.look_if_present();
+                }
             }
-            (Message::Votes { mask, refusal }, Role::Rank) => {
+            (Message::Votes { mask, refusal }, Role::Rank) if peer.counted => {
                 if let Stage::Asking(Question::Ballot(_, length)) = self.stage {
                     let refusal = refusal.map(|refused| describe(&refused, length));
                     peer.answer = Some(RankAnswer::Votes(mask, refusal));
@@ -48,7 +49,7 @@ impl Station {
                     self.look_if_answered();
                 }
             }
-            (Message::Hole { address }, Role::Rank) => {
+            (Message::Hole { address }, Role::Rank) if peer.counted => {
                 if let Stage::Asking(Question::Search { .. }) = self.stage {
                     peer.answer = Some(RankAnswer::Hole(address));
                     self.deadline.progress();
@@ -57,8 +58,8 @@ impl Station {
             }
             (Message::Mapped, role) if peer.served => {
                 peer.mapped = true;
-                self.deadline.progress();
-                if role == Role::Rank {
+                if role == Role::Rank && peer.counted {
+                    self.deadline.progress();
                     self.look_if_mapped();
                 }
             }
@@ -73,58 +74,6 @@ impl Station {
             (Message::Left { .. }, Role::Member) => self.member_left(id, hello, false),
             (message, _) => {
                 tracing::warn!(pid = peer.pid, ?message, "a peer sent an unexpected message");
-                self.hung_up(id);
-            }
-        }
-    }
-
-    /// Takes a client in that has said hello.
-    pub(super) fn greet(&mut self, id: u64, hello: Hello) {
-        let differs = |h: &Hello| {
-            h.local_rank == hello.local_rank || h.local_size != hello.local_size || h.request != hello.request
-        };
-        let other = self.ranks().find(|(_, h)| differs(h));
-        let other = other.map(|(_, h)| h);
-        let Some(peer) = self.peers.get_mut(&id) else { return };
-        if hello.role == Role::Rank {
-            self.seen.0.insert(hello.local_rank);
-            self.seen.1 = hello.local_size;
-        }
-        if matches!(self.stage, Stage::Failed) {
-            return self.refuse();
-        }
-        match hello.role {
-            Role::Rank if matches!(self.stage, Stage::Gathering) => {
-                peer.counted = true;
-                let pid = peer.pid;
-                self.rank_runs(pid, hello);
-                self.deadline.rank_has_come();
-                self.request = hello.request;
-                if let Some(other) = other.filter(|o| o.request != hello.request) {
-                    let why = format!("it asks for other buffers than rank {} of the same job", other.rank);
-                    self.lost_with(id, JobError::new(ErrorClass::Disagreed, why));
-                } else if let Some(other) = other {
-                    let why = format!(
-                        "it says that it is local rank {} of {}, and another said {} of {}: are these two jobs under one name?",
-                        hello.local_rank, hello.local_size, other.local_rank, other.local_size
-                    );
-                    self.lost(id, why);
-                }
-            }
-            Role::Rank if hello.request != self.request => {
-                let why = "this job has its buffers already, and this rank asks for others: one `hostbuf exec` after \
-                           another in one job must ask for the same";
-                let error = ErrorRecord::new(ErrorClass::Disagreed, why);
-                self.send(id, &Message::Fail { prints: true, error });
-            }
-            // The engine may start processes later (MPI_Comm_spawn). They attach, and are not
-            // counted.
-            Role::Rank | Role::Late | Role::Library => {
-                self.supply(id);
-            }
-            Role::Member => self.join(id, hello),
-            role => {
-                tracing::warn!(pid = peer.pid, ?role, "a peer has a role that this agent does not serve");
                 self.hung_up(id);
             }
         }

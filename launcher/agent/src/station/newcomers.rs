@@ -5,7 +5,8 @@ use std::time::Duration;
 use hostbuf::{ErrorClass, JobError};
 use hostbuf_os::process;
 use hostbuf_os::session::Shortage;
-use hostbuf_protocol::message::Message;
+use hostbuf_protocol::failure::ErrorRecord;
+use hostbuf_protocol::message::{Hello, Message, Role};
 use nix::sys::resource::{Resource, getrlimit};
 
 use super::super::orders::Event;
@@ -28,6 +29,84 @@ impl Station {
             self.greet(id, hello);
         }
         self.look_if_short();
+    }
+
+    /// Takes a client in that has said hello.
+    fn greet(&mut self, id: u64, hello: Hello) {
+        if hello.role == Role::Rank {
+            match self.stage {
+                Stage::Gathering => return self.count(id, hello),
+                Stage::Failed => self.has_come(hello),
+                // One program after another may run as one rank, so its place is not compared.
+                _ => {}
+            }
+        }
+        if matches!(self.stage, Stage::Failed) {
+            return self.refuse();
+        }
+        match hello.role {
+            Role::Rank if hello.request != self.request => {
+                let why = "this job has its buffers already, and this rank asks for others: one `hostbuf exec` after \
+                           another in one job must ask for the same";
+                self.refuse_rank(id, why);
+            }
+            // The engine may start processes later (MPI_Comm_spawn). They attach, and are not
+            // counted.
+            Role::Rank | Role::Late | Role::Library => self.supply(id),
+            Role::Member => self.join(id, hello),
+            role => {
+                tracing::warn!(id, ?role, "a client has a role that this agent does not serve");
+                self.hung_up(id);
+            }
+        }
+    }
+
+    /// Counts a rank that has connected before the job has its buffers, unless its place on the
+    /// host contradicts that of another rank.
+    fn count(&mut self, id: u64, hello: Hello) {
+        let contradicts = |h: &Hello| h.local_rank == hello.local_rank || h.local_size != hello.local_size;
+        let other = self.ranks().find(|(_, h)| contradicts(h)).map(|(&other, h)| (other, h));
+        if let Some((other, theirs)) = other {
+            let pid = self.peers[&other].pid;
+            let why = format!(
+                "this process is local rank {} of {} by the engine's variables, and process {pid} of this job is local rank \
+                 {} of {}: the engine must give each job a name of its own, and each rank a place of its own",
+                hello.local_rank, hello.local_size, theirs.local_rank, theirs.local_size
+            );
+            return self.refuse_rank(id, &why);
+        }
+        let other = self.ranks().find(|(_, h)| h.request != hello.request).map(|(_, h)| h);
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        peer.counted = true;
+        let pid = peer.pid;
+        self.has_come(hello);
+        self.rank_runs(pid, hello);
+        self.deadline.rank_has_come();
+        self.request = hello.request;
+        if let Some(other) = other {
+            let why = format!("it asks for other buffers than rank {} of the same job", other.rank);
+            self.lost_with(id, JobError::new(ErrorClass::Disagreed, why));
+        }
+    }
+
+    /// Records that a rank of the host has connected. The first determines the number of ranks.
+    fn has_come(&mut self, hello: Hello) {
+        let (ranks, size) = &mut self.seen;
+        if ranks.is_empty() {
+            *size = hello.local_size;
+        }
+        if *size == hello.local_size {
+            ranks.insert(hello.local_rank);
+        }
+    }
+
+    /// Refuses a rank, which prints the reason. The job goes on without it.
+    fn refuse_rank(&mut self, id: u64, why: &str) {
+        if let Some(peer) = self.peers.get_mut(&id) {
+            peer.refused = true;
+        }
+        let error = ErrorRecord::new(ErrorClass::Disagreed, why);
+        self.send(id, &Message::Fail { prints: true, error });
     }
 
     /// Fails the job if ranks cannot be accepted: they would wait for ever, and all other ranks for
