@@ -78,7 +78,7 @@ fn a_rank_that_ends_without_the_group_fails_the_operations_of_the_others() {
     assert_results(&lines[0], &[Err("local rank 1 has ended")]);
 }
 
-/// A member of a host with two ranks that speaks the protocol itself.
+/// Joins as a member of a host with two ranks, without the library.
 fn member(job: &Job, local_rank: u64) -> Session {
     let hello = Hello { local_rank, local_size: 2, ..Hello::of(Role::Member) };
     Session::open(&job.socket, &Message::Hello { hello, command: b"" }).expect("the agent listens")

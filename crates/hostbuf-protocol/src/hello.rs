@@ -1,5 +1,5 @@
-//! The first statements of a participant: its part in the job, and the way in which its program gets
-//! the buffer.
+//! The first statements of a participant: its part in the job, and the way in which its program
+//! gets the buffer.
 
 /// The part of the address space in which a participant may hold addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

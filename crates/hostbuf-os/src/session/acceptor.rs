@@ -35,7 +35,7 @@ pub struct Acceptor {
     strangers: Vec<Stranger>,
     /// The clients whose process cannot be watched for a lack of descriptors or memory.
     unwatched: Vec<(FrameSocket, Packet)>,
-    shortage: Option<Shortage>,
+    shortage: Option<DescriptorShortage>,
 }
 
 /// A connection without a hello.
@@ -59,7 +59,7 @@ pub struct Newcomer {
 
 /// A lack of descriptors or memory, for which clients wait.
 #[derive(Debug)]
-pub struct Shortage {
+pub struct DescriptorShortage {
     /// The time since which no client could be accepted.
     pub since: Instant,
     /// The kernel's error.
@@ -89,7 +89,7 @@ impl Acceptor {
 
     /// Returns the lack for which clients wait.
     #[must_use]
-    pub fn shortage(&self) -> Option<&Shortage> {
+    pub fn shortage(&self) -> Option<&DescriptorShortage> {
         self.shortage.as_ref()
     }
 
@@ -146,7 +146,7 @@ impl Acceptor {
 
     fn is_short(&mut self, error: io::Error) {
         let since = self.shortage.as_ref().map_or_else(Instant::now, |shortage| shortage.since);
-        self.shortage = Some(Shortage { since, error });
+        self.shortage = Some(DescriptorShortage { since, error });
     }
 
     /// Receives the hellos that have arrived.

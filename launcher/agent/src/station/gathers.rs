@@ -1,28 +1,11 @@
 //! Collective operations among the members of a host: the agent collects the part of each and sends
 //! all parts to all.
 
-use std::collections::BTreeMap;
-
 use hostbuf_os::encode;
 use hostbuf_protocol::message::{Hello, Message};
 
+use super::gather_parts::GatherKey;
 use super::state::Station;
-
-/// The identification of an operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct GatherKey {
-    /// The number of ranks on the host, which differs between worlds.
-    local_size: u64,
-    /// The generation of the members.
-    generation: u64,
-    /// The group.
-    group: u64,
-    /// The number of the operation in its group.
-    sequence: u64,
-}
-
-/// The parts of unfinished operations by local rank, each with the number of the peer that sent it.
-pub(super) type Gathers = BTreeMap<GatherKey, BTreeMap<u64, (u64, Vec<u8>)>>;
 
 impl Station {
     /// Takes a member's part of an operation; the last of the `size` parts completes it.

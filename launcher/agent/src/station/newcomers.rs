@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hostbuf::{ErrorClass, JobError};
 use hostbuf_os::process;
-use hostbuf_os::session::Shortage;
+use hostbuf_os::session::DescriptorShortage;
 use hostbuf_protocol::failure::ErrorRecord;
 use hostbuf_protocol::message::{Hello, Message, Role};
 use nix::sys::resource::{Resource, getrlimit};
@@ -112,7 +112,7 @@ impl Station {
     /// Fails the job if ranks cannot be accepted: they would wait for ever, and all other ranks for
     /// them.
     fn look_if_short(&mut self) {
-        let Some(Shortage { since, error }) = self.acceptor.shortage() else { return };
+        let Some(DescriptorShortage { since, error }) = self.acceptor.shortage() else { return };
         if self.reported_shortage || !matches!(self.stage, Stage::Gathering) || since.elapsed() < PATIENCE {
             return;
         }

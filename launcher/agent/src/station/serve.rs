@@ -20,9 +20,9 @@ use super::super::inherited::{adopt, lifeline};
 use super::super::orders::StationHandle;
 use super::super::spec::Spec;
 use super::deadline::Deadline;
-use super::gathers::Gathers;
+use super::gather_parts::Gathers;
 use super::local_job::LocalJob;
-use super::members::Members;
+use super::member_ranks::Members;
 use super::state::{Speaker, Stage, Station};
 
 /// The largest number of frames of one peer that are handled before those of the other peers.

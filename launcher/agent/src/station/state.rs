@@ -17,9 +17,9 @@ use nix::sys::signalfd::SignalFd;
 use super::super::first_failure::FirstFailure;
 use super::super::orders::{Event, Order, Question};
 use super::deadline::Deadline;
-use super::gathers::{GatherKey, Gathers};
+use super::gather_parts::{GatherKey, Gathers};
 use super::local_job::LocalJob;
-use super::members::Members;
+use super::member_ranks::Members;
 
 /// A process that is or was connected.
 pub(super) struct ClientProcess {

@@ -73,7 +73,7 @@ fn repeated(rank: u64) -> Result<String> {
     Ok(format!("{ROUNDS} rounds"))
 }
 
-/// Rank 1 makes its first group after rank 0 has left its own. Both make a second one.
+/// Makes the first group of rank 1 after rank 0 has left its own, and then a second one of both.
 fn late(rank: u64) -> Result<String> {
     if rank == 1 {
         wait_for("left");
@@ -89,8 +89,7 @@ fn late(rank: u64) -> Result<String> {
     Ok(format!("{first}; {}", outcome(gather(&Local::from_env()?, 11))))
 }
 
-/// Rank 2 leaves while ranks 0 and 1 have the group. They gather in it twice, and all make a second
-/// one.
+/// Gathers twice in a group that rank 2 has left. Then all ranks make a second one.
 fn refused(rank: u64) -> Result<String> {
     let group = Local::from_env()?;
     let first = outcome(gather(&group, rank));
@@ -108,7 +107,7 @@ fn refused(rank: u64) -> Result<String> {
     Ok(lines.join("; "))
 }
 
-/// Rank 2 leaves, and ranks 0 and 1 gather in a group of their own.
+/// Gathers in a group of ranks 0 and 1 after rank 2 has left.
 fn split(rank: u64) -> Result<String> {
     let group = Local::from_env()?;
     let part = group.split(usize::from(rank == 2))?;
@@ -122,7 +121,7 @@ fn split(rank: u64) -> Result<String> {
     Ok(format!("{first}; {}; {}", outcome(gather(&group, rank)), outcome(gather(&*part, 10 + rank))))
 }
 
-/// Rank 1 ends without a group, and rank 0 gathers.
+/// Gathers in rank 0, while rank 1 ends without a group.
 fn absent(rank: u64) -> Result<String> {
     if rank == 1 {
         return Ok("no group".into());
