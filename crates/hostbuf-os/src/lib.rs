@@ -1,5 +1,5 @@
-//! The interface of hostbuf to the operating system: descriptors, sockets, limits, processes,
-//! threads, and forks.
+//! The interface of hostbuf to the operating system: descriptors, sockets, sessions, limits,
+//! processes, threads, and forks.
 //!
 //! This crate does not depend on buffers or registrations.
 
