@@ -29,23 +29,69 @@ pub(crate) struct Newcomer {
     pub(crate) count: usize,
 }
 
-/// Accepts the connection of a process and answers its greeting. Connections of other programs are
-/// ignored. Returns `None` at the deadline.
-///
-/// # Errors
-/// The text of an error of the listener, or of a process with another version.
-pub(crate) fn accept(listener: &TcpListener, deadline: Instant) -> Result<Option<Newcomer>, String> {
-    while let Some(stream) = accept_connection(listener, deadline).map_err(|error| error.to_string())? {
-        let until = deadline.min(Instant::now() + GREETING_TIMEOUT);
-        match receive(stream, until) {
-            Ok((newcomer, VERSION)) => return Ok(Some(newcomer)),
-            Ok((_, version)) => return Err(other_version("a process that has connected", version)),
-            Err(error) => {
-                tracing::warn!(%error, "ignored a connection that is not from a process of this bootstrap");
+/// The connections to the leader's port.
+pub(crate) struct Arrivals {
+    listener: TcpListener,
+    /// Connections that have sent nothing yet, each with the time at which it is closed.
+    silent: Vec<(TcpStream, Instant)>,
+}
+
+impl Arrivals {
+    /// Prepares the listener.
+    ///
+    /// # Errors
+    /// As `fcntl(2)`.
+    pub(crate) fn new(listener: TcpListener) -> io::Result<Arrivals> {
+        listener.set_nonblocking(true)?;
+        Ok(Arrivals { listener, silent: Vec::new() })
+    }
+
+    /// Waits for the next process, and answers its greeting. Connections of other programs are
+    /// ignored, and those that send nothing delay no other. Returns `None` at the deadline.
+    ///
+    /// # Errors
+    /// The text of an error of the listener, or of a process with another version.
+    pub(crate) fn next(&mut self, deadline: Instant) -> Result<Option<Newcomer>, String> {
+        loop {
+            let now = Instant::now();
+            self.silent.retain(|(_, until)| *until > now);
+            if now >= deadline {
+                return Ok(None);
+            }
+            let wake = self.silent.iter().map(|(_, until)| *until).fold(deadline, Instant::min);
+            let (arrived, speaking) = self.wait(wake - now);
+            if let Some(at) = speaking {
+                let (stream, until) = self.silent.swap_remove(at);
+                match receive(stream, until.min(deadline)) {
+                    Ok((newcomer, VERSION)) => return Ok(Some(newcomer)),
+                    Ok((_, version)) => return Err(other_version("a process that has connected", version)),
+                    Err(error) => {
+                        tracing::warn!(%error, "ignored a connection that is not from a process of this bootstrap");
+                    }
+                }
+            } else if arrived {
+                match self.listener.accept() {
+                    Ok((stream, _)) => self.silent.push((stream, Instant::now() + GREETING_TIMEOUT)),
+                    Err(error) if is_temporary(error.kind()) => {}
+                    Err(error) => return Err(error.to_string()),
+                }
             }
         }
     }
-    Ok(None)
+
+    /// Waits for at most `timeout`. Returns whether a connection has arrived, and the index of a
+    /// silent one that has sent something or has ended.
+    fn wait(&self, timeout: Duration) -> (bool, Option<usize>) {
+        // Rounded up, so that it is not zero before the time.
+        let timeout = i32::try_from(timeout.as_millis() + 1).unwrap_or(i32::MAX);
+        let descriptors =
+            std::iter::once(self.listener.as_fd()).chain(self.silent.iter().map(|(s, _)| s.as_fd()));
+        let mut polled: Vec<PollFd<'_>> = descriptors.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+        // An error, such as an interruption, is repeated by the caller.
+        let _ = poll(&mut polled, PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX));
+        let is_ready = |fd: &PollFd<'_>| fd.any().unwrap_or(false);
+        (is_ready(&polled[0]), polled[1..].iter().position(is_ready))
+    }
 }
 
 /// Reads the greeting of a connection and answers it. Returns the process and its version.
@@ -118,25 +164,6 @@ fn other_version(side: &str, version: u8) -> String {
     format!(
         "{side} has version {version} of the protocol, and this process version {VERSION}: use one version of hostbuf for all processes"
     )
-}
-
-/// Accepts a connection. Returns `None` at the deadline.
-fn accept_connection(listener: &TcpListener, deadline: Instant) -> io::Result<Option<TcpStream>> {
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Ok(None);
-        }
-        let timeout = i32::try_from(left.as_millis()).unwrap_or(i32::MAX).max(1);
-        let timeout = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
-        // The result does not matter: `accept` says whether there is a connection.
-        let _ = poll(&mut [PollFd::new(listener.as_fd(), PollFlags::POLLIN)], timeout);
-        match listener.accept() {
-            Ok((stream, _)) => return Ok(Some(stream)),
-            Err(error) if is_temporary(error.kind()) => {}
-            Err(error) => return Err(error),
-        }
-    }
 }
 
 fn is_temporary(kind: io::ErrorKind) -> bool {

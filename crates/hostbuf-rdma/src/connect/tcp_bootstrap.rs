@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use crate::connect::bootstrap::Bootstrap;
-use crate::connect::greeting::{self, Newcomer};
+use crate::connect::greeting::{self, Arrivals, Newcomer};
 use crate::connect::record_stream::{MAX_RECORD, RecordStream, encode};
 use crate::peer::PeerId;
 use crate::sync::lock;
@@ -73,9 +73,9 @@ impl TcpBootstrap {
         }
         let until = limit(timeout);
         let mut streams: Vec<Option<RecordStream>> = (1..count).map(|_| None).collect();
-        listener.set_nonblocking(true).map_err(|e| failed("connect", e))?;
+        let mut arrivals = Arrivals::new(listener).map_err(|e| failed("connect", e))?;
         while let missing @ 1.. = streams.iter().filter(|stream| stream.is_none()).count() {
-            let newcomer = greeting::accept(&listener, until).map_err(|why| failed("connect", why))?;
+            let newcomer = arrivals.next(until).map_err(|why| failed("connect", why))?;
             let Some(Newcomer { stream, peer, count: size }) = newcomer else {
                 let total = count - 1;
                 let why =
@@ -427,6 +427,19 @@ mod tests {
             assert_eq!(records, [&b"zero"[..], b"one"]);
             assert_eq!(other.join().expect("no panic").unwrap(), records);
         });
+    }
+
+    #[test]
+    fn connections_that_send_nothing_delay_no_process() {
+        let (listener, leader) = listener();
+        // One after the other they would take longer than the bootstrap may.
+        let silent = [(); 20].map(|()| TcpStream::connect(leader).expect("it listens"));
+        thread::scope(|scope| {
+            let other = scope.spawn(move || TcpBootstrap::join(PeerId(1), 2, leader, LONG)?.exchange(b"one"));
+            let records = TcpBootstrap::lead(listener, 2, LONG).unwrap().exchange(b"zero").unwrap();
+            assert_eq!(other.join().expect("no panic").unwrap(), records);
+        });
+        drop(silent);
     }
 
     #[test]
