@@ -93,6 +93,13 @@ fn one_wheel_works_with_all_versions() {
         .collect();
     let [wheel] = &wheels[..] else { panic!("one wheel is wanted: {wheels:?}") };
     assert!(wheel.contains("-cp39-abi3-linux_"), "{wheel}");
+    // The wheel contains crates of other projects, so their licences come with it.
+    for licence in ["LICENSE-MIT", "LICENSE-APACHE", "THIRD-PARTY-LICENSES.txt"] {
+        let installed = root()
+            .join(concat!("target/python-plain/hostbuf-", env!("CARGO_PKG_VERSION"), ".dist-info/licenses"))
+            .join(licence);
+        assert!(installed.exists(), "{} is missing", installed.display());
+    }
     // The environment has no numpy: the buffer protocol is Python's own.
     let script = "
 import sys, hostbuf
