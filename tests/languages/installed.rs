@@ -283,6 +283,8 @@ fn invalid_calls_are_refused() {
         ("install-deps nothing", 2, "no group \"nothing\""),
         ("test-long nothing", 2, "no part \"nothing\""),
         ("third-party --fast", 2, "unexpected argument '--fast'"),
+        ("check-exhaustive --fast", 2, "unexpected argument '--fast'"),
+        ("check-public --fast", 2, "unexpected argument '--fast'"),
     ] {
         let outcome = scratch.run(&format!("$ROOT/scripts/{call}"));
         let lines = outcome.stderr.lines().count();
