@@ -115,6 +115,15 @@ class Caching(unittest.TestCase):
             cache.flush()
             self.assertEqual(cache.stats()["regions"], 0)
 
+    def test_the_required_monitor_is_an_error_where_there_is_none(self) -> None:
+        works, text = hostbuf.Cache.probe_monitor()
+        self.assertTrue(text)
+        if works:
+            hostbuf.Cache("mlock", monitor="required").close()
+        else:
+            with self.assertRaises(hostbuf.UnsupportedError):
+                hostbuf.Cache("mlock", monitor="required")
+
     def test_the_limit_is_hard(self) -> None:
         with hostbuf.Cache("mlock", regions=1, bytes=1 << 20, monitor="explicit") as cache:
             first, second = bytearray(1 << 14), bytearray(1 << 14)

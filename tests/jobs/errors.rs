@@ -2,10 +2,14 @@
 //! and the exit status.
 
 use std::fs::{self, Permissions};
+use std::io::Write;
+use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
-use hostbuf_os::process;
+use hostbuf_os::{encode, process, socket};
+use hostbuf_protocol::failure::{ErrorClass, ErrorRecord};
+use hostbuf_protocol::message::Message;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 use serde_json::Value;
@@ -14,7 +18,7 @@ use crate::address::all_but;
 use crate::other_user::OtherUser;
 use crate::watched::{ARRIVAL, Job, SOON, hold, kill_now};
 use hostbuf_tests::{
-    Outcome, Scratch, can_simulate, eventually, fixture, flavours, hostbuf, root, simulated,
+    Outcome, Scratch, can_simulate, eventually, fixture, flavours, hostbuf, root, run, simulated,
 };
 
 /// A failed job: its outcome, and the failures that the agents have reported.
@@ -155,11 +159,13 @@ fn a_rank_that_ends_too_early_is_lost() {
         command.env("HOLD_FILE", dir.path("held"));
     });
     eventually("rank 1 is held", ARRIVAL, || job.dir.has("held"));
-    kill_now(job.rank(1).expect("it is held"));
+    let rank = job.rank(1).expect("it is held");
+    kill_now(rank);
     let status = job.end(SOON);
     let err = job.err();
     assert_eq!((status.code(), err.lines().count()), (Some(87), 1), "{err}");
-    assert!(err.contains("rank 1 on ") && err.contains("signal 9 (SIGKILL)"), "{err}");
+    // The agent or the launcher is the first to see it.
+    assert!(err.contains(&format!("rank 1 on {} (process {rank})", process::host_name())), "{err}");
     job.leaves_nothing("lost");
 }
 
@@ -198,7 +204,7 @@ fn an_invalid_argument_is_reported_before_any_agent_starts() {
 fn another_user_gets_the_class_of_a_failed_attachment() {
     let Some(other) = OtherUser::new("attaching to another user's job") else { return };
     let name = format!("hostbuf/errors/{}", std::process::id());
-    let _listener = hostbuf_os::socket::listen_on(&name).expect("the name is free");
+    let _listener = socket::listen_on(&name).expect("the name is free");
     let mut command = other.command(other.hostbuf());
     command.args(["exec", "--socket", &name, "--names", "default", "--", "true"]);
     let outcome = Outcome::of(&mut command);
@@ -213,29 +219,62 @@ fn a_program_that_demands_the_buffer_reports_that_its_job_is_over() {
     // The shell reads a line before it starts the program.
     let script = "read x < $0/go; $1; echo status $? > $0/status";
     for (required, status) in [(true, "status 86\n"), (false, "status 0\n")] {
-        let options: &[&str] = if required { &["--require"] } else { &[] };
+        let options: &[&str] = if required { &["--verbose", "--require"] } else { &["--verbose"] };
         let program = ["sh", "-c", script, "DIR", show];
         let mut job = Job::start("errors-over", "size=1M", options, &program, |_, dir| {
             mkfifo(&dir.0.join("go"), Mode::S_IRWXU).expect("the folder is writable");
         });
         // Opening the pipe waits for the shell, which has its buffer then.
-        let go = fs::File::options().write(true).open(job.dir.path("go")).expect("it exists");
-        let agent = job.agent().expect("it serves the shell");
-        kill_now(agent);
+        let mut go = fs::File::options().write(true).open(job.dir.path("go")).expect("it exists");
+        // Until then the end of the agent ends the job.
+        eventually("the launcher knows of it", ARRIVAL, || job.err().contains("hostbuf: agreed on "));
+        kill_now(job.agent().expect("it serves the shell"));
         eventually("the agent has ended", ARRIVAL, || job.agent().is_none());
-        std::io::Write::write_all(&mut &go, b"\n").expect("the shell reads");
+        go.write_all(b"\n").expect("the shell reads");
         job.end(SOON);
-        assert_eq!(fs::read_to_string(job.dir.path("status")).unwrap_or_default(), status, "{}", job.err());
         let err = job.err();
-        if required {
-            assert_eq!(err.lines().count(), 1, "{err}");
-            let end = format!(", {show} (rank 0 on {}): ", process::host_name());
-            assert!(err.starts_with("hostbuf: no buffer in process ") && err.contains(&end), "{err}");
-            assert!(err.ends_with(": the job is over, and its agent has ended (--require)\n"), "{err}");
-        } else {
-            assert_eq!(err, "");
+        assert_eq!(fs::read_to_string(job.dir.path("status")).unwrap_or_default(), status, "{err}");
+        let verbose =
+            |line: &&str| line.starts_with("hostbuf: starting") || line.starts_with("hostbuf: agreed");
+        let said: Vec<&str> = err.lines().filter(|line| !verbose(line)).collect();
+        assert_eq!(said.len(), usize::from(required), "{err}");
+        if let [line] = said[..] {
+            let end = format!(
+                ", {show} (rank 0 on {}): the job is over, and its agent has ended (--require)",
+                process::host_name()
+            );
+            assert!(line.starts_with("hostbuf: no buffer in process ") && line.ends_with(&end), "{err}");
         }
         job.leaves_nothing("over");
+    }
+}
+
+#[test]
+fn a_program_that_demands_the_buffer_has_the_error_of_its_failed_job() {
+    let folder = Scratch::new("errors-failed");
+    let object = folder.path("object.so");
+    run(&["object", &object]).ok();
+    let name = format!("hostbuf/errors-failed/{}", std::process::id());
+    let listener = socket::listen_on(&name).expect("the name is free");
+    let show = fixture("cc", "show.c", &[]).expect("it compiles");
+    for (required, status) in [("1", 83), ("", 0)] {
+        let mut command = Command::new(&show);
+        command.env("LD_PRELOAD", &object).env("HOSTBUF_JOB", &name).env("HOSTBUF_REQUIRE", required);
+        let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts");
+        let mut client = None;
+        eventually("the object connects", ARRIVAL, || {
+            client = socket::accept(listener.as_fd()).expect("it listens");
+            client.is_some()
+        });
+        let fail =
+            Message::Fail { prints: false, error: ErrorRecord::new(ErrorClass::NoSpace, "no memory on h1") };
+        let client = client.expect("it has connected");
+        socket::send(client.as_fd(), &encode(&fail), &[]).expect("it reads");
+        let output = child.wait_with_output().expect("it ends");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(status), "{said}");
+        assert_eq!(said.lines().count(), usize::from(status != 0), "{said}");
+        assert!(status == 0 || said.ends_with(": no memory on h1 (--require)\n"), "{said}");
     }
 }
 
