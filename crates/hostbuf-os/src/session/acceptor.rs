@@ -47,6 +47,7 @@ struct Stranger {
 
 /// A client that has said hello.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Newcomer {
     /// The connection, which has the credentials of the client.
     pub connection: FrameSocket,
@@ -59,6 +60,7 @@ pub struct Newcomer {
 
 /// A lack of descriptors or memory, for which clients wait.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct DescriptorShortage {
     /// The time since which no client could be accepted.
     pub since: Instant,

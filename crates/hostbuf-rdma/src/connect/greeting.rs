@@ -22,7 +22,7 @@ const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A process that has connected to the leader.
-pub(crate) struct Newcomer {
+pub(crate) struct GreetedPeer {
     pub(crate) stream: RecordStream,
     pub(crate) peer: PeerId,
     /// The number of processes of its bootstrap.
@@ -51,7 +51,7 @@ impl Arrivals {
     ///
     /// # Errors
     /// The text of an error of the listener, or of a process with another version.
-    pub(crate) fn next(&mut self, deadline: Instant) -> Result<Option<Newcomer>, String> {
+    pub(crate) fn next(&mut self, deadline: Instant) -> Result<Option<GreetedPeer>, String> {
         loop {
             let now = Instant::now();
             self.silent.retain(|(_, until)| *until > now);
@@ -95,7 +95,7 @@ impl Arrivals {
 }
 
 /// Reads the greeting of a connection and answers it. Returns the process and its version.
-fn receive(stream: TcpStream, deadline: Instant) -> io::Result<(Newcomer, u8)> {
+fn receive(stream: TcpStream, deadline: Instant) -> io::Result<(GreetedPeer, u8)> {
     let mut stream = RecordStream::new(stream)?;
     let version = read_head(&mut stream, deadline)?;
     stream.write(&head(), deadline)?;
@@ -105,7 +105,7 @@ fn receive(stream: TcpStream, deadline: Instant) -> io::Result<(Newcomer, u8)> {
     }
     let ([peer, count], _) = numbers.as_chunks::<4>() else { unreachable!("8 bytes are two numbers") };
     let number = |bytes: &[u8; 4]| u32::from_le_bytes(*bytes) as usize;
-    Ok((Newcomer { stream, peer: PeerId(number(peer)), count: number(count) }, version))
+    Ok((GreetedPeer { stream, peer: PeerId(number(peer)), count: number(count) }, version))
 }
 
 /// Connects process `peer` of `count` to the leader, which listens at `leader` or will do so soon.

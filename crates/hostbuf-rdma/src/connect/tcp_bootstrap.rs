@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use crate::connect::bootstrap::Bootstrap;
-use crate::connect::greeting::{self, Arrivals, Newcomer};
+use crate::connect::greeting::{self, Arrivals, GreetedPeer};
 use crate::connect::record_stream::{MAX_RECORD, RecordStream, encode};
 use crate::peer::PeerId;
 use crate::sync::lock;
@@ -76,7 +76,7 @@ impl TcpBootstrap {
         let mut arrivals = Arrivals::new(listener).map_err(|e| failed("connect", e))?;
         while let missing @ 1.. = streams.iter().filter(|stream| stream.is_none()).count() {
             let newcomer = arrivals.next(until).map_err(|why| failed("connect", why))?;
-            let Some(Newcomer { stream, peer, count: size }) = newcomer else {
+            let Some(GreetedPeer { stream, peer, count: size }) = newcomer else {
                 let total = count - 1;
                 let why =
                     format!("{} of {total} processes have connected within {timeout:?}", total - missing);

@@ -112,7 +112,7 @@ impl Station {
     /// Fails the job if ranks cannot be accepted: they would wait for ever, and all other ranks for
     /// them.
     fn look_if_short(&mut self) {
-        let Some(DescriptorShortage { since, error }) = self.acceptor.shortage() else { return };
+        let Some(DescriptorShortage { since, error, .. }) = self.acceptor.shortage() else { return };
         if self.reported_shortage || !matches!(self.stage, Stage::Gathering) || since.elapsed() < PATIENCE {
             return;
         }
