@@ -134,7 +134,9 @@ impl Acceptor {
                     return;
                 }
             };
-            self.shortage = None;
+            if self.unwatched.is_empty() {
+                self.shortage = None;
+            }
             match FrameSocket::from_fd(fd) {
                 Ok(connection) => self.strangers.push(Stranger { connection, since: Instant::now() }),
                 // Another user gets nothing, not even a reason.
@@ -153,6 +155,9 @@ impl Acceptor {
 
     /// Receives the hellos that have arrived.
     fn hear(&mut self, newcomers: &mut Vec<Newcomer>) {
+        if self.strangers.is_empty() {
+            return;
+        }
         let mut fds: Vec<_> = self
             .strangers
             .iter()
