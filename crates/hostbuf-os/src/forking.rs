@@ -3,26 +3,18 @@
 
 #![allow(unsafe_code)]
 
-/// Calls `before` in a thread that forks, and `after` in the thread and in its child after the
-/// fork, so that a lock that `before` takes is not held by another thread. The functions stay
-/// registered for the life of the process. They are not called for a child that was created without
-/// the C library's `fork`.
-pub fn around(before: extern "C" fn(), after: extern "C" fn()) {
-    // SAFETY: both functions stay loaded, as all functions of this library do.
-    let refused = unsafe { libc::pthread_atfork(Some(before), Some(after), Some(after)) };
-    if refused != 0 {
-        tracing::warn!(
-            refused,
-            "cannot register fork handlers: a child that is forked from several threads may hang when it uses hostbuf"
-        );
-    }
-}
+use std::sync::{Mutex, MutexGuard};
+
+use crate::poison::IgnorePoison;
 
 /// Holds the mutex `$lock`, a static of a `$value`, around each fork from the first call on, so
 /// that it is unlocked in the child.
 #[macro_export]
 macro_rules! hold_around_fork {
-    ($lock:ident: $value:ty) => {{
+    ($lock:ident: $value:ty) => {
+        $crate::hold_around_fork!($lock: $value, $crate::forking::around)
+    };
+    ($lock:ident: $value:ty, $around:path) => {{
         use std::cell::Cell;
         use std::sync::{MutexGuard, Once};
 
@@ -40,7 +32,43 @@ macro_rules! hold_around_fork {
             let _ = WHILE_FORKING.try_with(Cell::take);
         }
         static ONCE: Once = Once::new();
-        ONCE.call_once(|| $crate::forking::around(before, after));
+        ONCE.call_once(|| $around(before, after));
     }};
 }
 pub use hold_around_fork;
+
+/// Held while the loaded objects are listed, during which the dynamic loader holds a lock of its
+/// own. The C library does not release that lock in a child, which would wait for it for ever.
+static SCANNING: Mutex<()> = Mutex::new(());
+
+/// Calls `before` in a thread that forks, and `after` in the thread and in its child after the
+/// fork, so that a lock that `before` takes is not held by another thread. The functions stay
+/// registered for the life of the process. They are not called for a child that was created without
+/// the C library's `fork`.
+pub fn around(before: extern "C" fn(), after: extern "C" fn()) {
+    hold_scanning();
+    register(before, after);
+}
+
+/// Locks the listing of loaded objects, which no fork interrupts.
+pub(crate) fn scanning() -> MutexGuard<'static, ()> {
+    hold_scanning();
+    SCANNING.lock().ignore_poison()
+}
+
+/// Holds `SCANNING` around each fork. It may be taken under every other lock. Fork handlers run in
+/// the reverse order of their registration, so this has to be registered before all others.
+fn hold_scanning() {
+    hold_around_fork!(SCANNING: (), register);
+}
+
+fn register(before: extern "C" fn(), after: extern "C" fn()) {
+    // SAFETY: both functions stay loaded, as all functions of this library do.
+    let refused = unsafe { libc::pthread_atfork(Some(before), Some(after), Some(after)) };
+    if refused != 0 {
+        tracing::warn!(
+            refused,
+            "cannot register fork handlers: a child that is forked from several threads may hang when it uses hostbuf"
+        );
+    }
+}

@@ -15,6 +15,7 @@ use std::ffi::{CStr, CString, OsStr, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 
 use super::table::{ABI, CopyTable};
+use crate::forking;
 
 /// The name of the note, with its zero byte.
 const NAME: &[u8; 8] = b"hostbuf\0";
@@ -85,6 +86,7 @@ struct Scan {
 /// Returns all copies, in the order in which the loader lists their objects. A copy that has not
 /// joined may be unloaded at any time.
 pub(super) fn scan() -> Vec<FoundCopy> {
+    let _scanning = forking::scanning();
     let mut scan = Scan { objects: 0, found: Vec::new() };
     // SAFETY: the callback gets the pointer to `scan`, which lives during the call.
     unsafe { libc::dl_iterate_phdr(Some(add_copies), (&raw mut scan).cast()) };
