@@ -35,7 +35,7 @@ mod unsound_monitor;
 mod vm;
 
 use hostbuf_programs::memory;
-use hostbuf_tests::skip;
+use hostbuf_tests::{rounds, skip};
 use std::sync::Arc;
 
 use hostbuf::register::testing::fake::{Fake, Stamp};
@@ -94,6 +94,26 @@ fn kept_one(cache: &FakeCache, start: *const u8, length: usize) -> Stamp {
             return lease.stamp();
         }
     }
+}
+
+/// Requests a registration until the cache keeps it, and returns the number of requests. Returns
+/// `None` if the cache does not keep one although the monitor had a core in time.
+fn requests_until_kept(cache: &FakeCache, start: *const u8, length: usize) -> Option<usize> {
+    let without_core = || {
+        let stats = cache.stats();
+        stats.busy + stats.unproven
+    };
+    for requests in 1..=100 {
+        let before = without_core();
+        drop(cache.get(start, length, READ).ok()?);
+        if cache.try_get(start, length, READ).is_some() {
+            return Some(requests);
+        }
+        if without_core() == before {
+            return None;
+        }
+    }
+    None
 }
 
 fn span(start: usize, length: usize) -> Span {

@@ -5,12 +5,14 @@ mod fixture;
 mod jobs;
 mod outcome;
 mod processes;
+mod rounds;
 mod scratch;
 
 pub use fixture::fixture;
 pub use jobs::{can_simulate, flavours, hostbuf, local, run, simulated, simulated_command};
 pub use outcome::Outcome;
 pub use processes::{eventually, processes_with};
+pub use rounds::rounds;
 pub use scratch::Scratch;
 
 use std::fs::File;
