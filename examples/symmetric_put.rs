@@ -8,7 +8,7 @@
 //! The table's words are a function of their positions, and every rank of every host checks all of
 //! them in each round.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "one-sided operations and shared views are unsafe functions")]
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};

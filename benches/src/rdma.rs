@@ -4,7 +4,7 @@
 //!
 //! It runs on one rank of each of two hosts. The first rank sends and measures.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "one-sided operations on buffers are unsafe functions")]
 
 use std::collections::VecDeque;
 use std::time::Instant;

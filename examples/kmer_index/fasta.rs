@@ -1,6 +1,6 @@
 //! Reading FASTA files.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "maps the input files")]
 
 use std::fs::File;
 use std::path::Path;

@@ -17,7 +17,7 @@
 //! [`build`] makes all objects, in the buffer. They are never freed, and not written after it.
 //! Their pointers are null or point to each other: the safety comments below rest on this.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "the tables in the buffer are built and read by raw pointers")]
 
 use std::alloc::Layout;
 use std::collections::HashMap;

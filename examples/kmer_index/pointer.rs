@@ -1,7 +1,7 @@
 //! A raw pointer as a message: one rank sends the address of a node, and a rank of another host
 //! follows it.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "follows a pointer that another host sent")]
 
 use hostbuf::job::all_or_none;
 use hostbuf::{Error, HostBuffer, Result};

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    #[allow(unsafe_code)]
+    #[allow(unsafe_code, reason = "the test maps a file")]
     fn touched_memory_is_counted() {
         // The kernel never merges a file's mapping with its neighbours.
         let file = std::fs::File::open(std::env::current_exe().unwrap()).unwrap();

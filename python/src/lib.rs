@@ -1,6 +1,6 @@
 //! The native part of the Python package hostbuf. It is private to the package's modules.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "views of a buffer are made from its address")]
 
 mod comm;
 mod error;

@@ -200,7 +200,7 @@ fn under_nohup_a_hangup_stays_ignored() {
     let job = Job::start("nohup", "size=1M", &["-n", "1"], &["sleep", "1000"], |command, _| {
         use std::os::unix::process::CommandExt;
         // SAFETY: the closure makes one system call between fork and exec.
-        #[allow(unsafe_code)]
+        #[allow(unsafe_code, reason = "a closure runs between fork and exec")]
         unsafe {
             command.pre_exec(|| {
                 nix::sys::signal::signal(Signal::SIGHUP, SigHandler::SigIgn)?;

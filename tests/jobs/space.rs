@@ -100,7 +100,7 @@ impl Cgroup {
     }
 
     /// Makes `command` run inside of the cgroup.
-    #[allow(unsafe_code)]
+    #[allow(unsafe_code, reason = "a closure runs between fork and exec")]
     fn enter<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         let procs = File::options().write(true).open(self.0.join("cgroup.procs")).expect("the file exists");
         // SAFETY: between fork and exec one system call.
@@ -337,7 +337,7 @@ fn jobs_that_see_the_same_free_pages_get_others_where_auto_permits() {
 /// A process may not have transparent huge pages: `auto` uses small pages, and a request for
 /// transparent ones is refused.
 #[test]
-#[allow(unsafe_code)]
+#[allow(unsafe_code, reason = "a closure runs between fork and exec")]
 fn auto_uses_small_pages_without_transparent_huge_pages() {
     let Some(_pool) = Pool::of(0) else { return };
     let without = |pages: &str| {

@@ -80,7 +80,7 @@ impl AsFd for AnonymousSegment {
 
 #[cfg(test)]
 mod tests {
-    #![allow(unsafe_code)]
+    #![allow(unsafe_code, reason = "the tests read and write the segment by its address")]
 
     use super::*;
 

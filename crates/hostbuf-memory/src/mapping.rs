@@ -1,6 +1,6 @@
 //! A shared mapping of a part of a file, at an address of the kernel's choice.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "maps and unmaps memory files")]
 
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 

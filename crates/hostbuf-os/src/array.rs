@@ -1,7 +1,7 @@
 //! Arrays that many threads access at random. They have cache lines of their own, and huge pages if
 //! they are large: an access that includes a page table walk takes twice as long.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "shares a mapped array between threads")]
 
 use std::io;
 use std::marker::PhantomData;

@@ -1,6 +1,6 @@
 //! The calling thread's table of file descriptors.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "calls unshare and takes over descriptors")]
 
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! Detection of forks: tells a process from its forked children by a load and a comparison.
 //! `getpid` is a system call, and would be too slow for the callers.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "reads a page that the kernel zeroes in a child")]
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,7 +1,7 @@
 //! Locks that a forked child needs. Another thread may hold such a lock at the moment of the fork,
 //! and the child does not have that thread.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "registers fork handlers by a foreign function")]
 
 use std::sync::{Mutex, MutexGuard};
 

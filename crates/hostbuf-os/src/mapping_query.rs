@@ -4,7 +4,7 @@
 //! The time to read the whole list is proportional to the number of mappings; the time of a query
 //! does not depend on it.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "an ioctl gets a structure by its address")]
 
 use std::fs::File;
 use std::os::fd::AsRawFd;

@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 ///
 /// # Errors
 /// As `pidfd_open(2)`: `ESRCH` if there is no such process; `ENOSYS` before Linux 5.3.
-#[allow(unsafe_code)]
+#[allow(unsafe_code, reason = "calls the C library by its foreign functions")]
 pub fn pidfd(pid: i32) -> io::Result<OwnedFd> {
     // SAFETY: the call accesses no memory; the returned descriptor is new.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
@@ -23,7 +23,7 @@ pub fn pidfd(pid: i32) -> io::Result<OwnedFd> {
 ///
 /// # Errors
 /// As `pidfd_send_signal(2)`: `ESRCH` if the process has ended.
-#[allow(unsafe_code)]
+#[allow(unsafe_code, reason = "calls the C library by its foreign functions")]
 pub fn signal(process: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
     let no_info = std::ptr::null::<libc::siginfo_t>();
     // SAFETY: with a null pointer the kernel fills in the same information as for kill(2).
@@ -48,7 +48,7 @@ pub fn signal_name(number: i32) -> String {
 ///
 /// # Errors
 /// As `prctl(2)`.
-#[allow(unsafe_code)]
+#[allow(unsafe_code, reason = "calls the C library by its foreign functions")]
 pub fn die_with_parent(signal: i32) -> io::Result<()> {
     // SAFETY: PR_SET_PDEATHSIG takes a number.
     if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal) } != 0 {
@@ -126,7 +126,7 @@ pub fn host_identity() -> u64 {
 ///
 /// # Errors
 /// As `getrandom(2)`.
-#[allow(unsafe_code)]
+#[allow(unsafe_code, reason = "calls the C library by its foreign functions")]
 pub fn random() -> io::Result<u128> {
     let mut bytes = [0u8; 16];
     // SAFETY: the pointer is valid for 16 bytes. The kernel returns up to 256 bytes completely once

@@ -31,7 +31,7 @@ pub fn listen_on(name: &str) -> io::Result<OwnedFd> {
 ///
 /// # Errors
 /// As `accept4(2)`.
-#[allow(unsafe_code)]
+#[allow(unsafe_code, reason = "takes over descriptors and reads structures of the kernel")]
 pub fn accept(listener: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     match nix::sys::socket::accept4(listener.as_raw_fd(), flags) {
@@ -46,7 +46,7 @@ pub fn accept(listener: BorrowedFd<'_>) -> io::Result<Option<OwnedFd>> {
 ///
 /// # Errors
 /// As `connect(2)`: `ECONNREFUSED` if no socket listens on the name.
-#[allow(unsafe_code)]
+#[allow(unsafe_code, reason = "takes over descriptors and reads structures of the kernel")]
 pub fn connect(name: &str) -> io::Result<OwnedFd> {
     let fd = raw::connect(name.as_bytes()).map_err(|e| io::Error::from_raw_os_error(e.0))?;
     // SAFETY: connect() returned a new descriptor.
@@ -105,7 +105,7 @@ pub enum ReceivedPacket {
 /// # Errors
 /// As `recvmsg(2)`; `EMFILE` if this process has no room for all descriptors of the packet, which
 /// are closed then.
-#[allow(unsafe_code)]
+#[allow(unsafe_code, reason = "takes over descriptors and reads structures of the kernel")]
 pub fn receive(fd: BorrowedFd<'_>, longest: usize) -> io::Result<ReceivedPacket> {
     let length = match next_length(fd) {
         Ok(length) => length.min(longest),

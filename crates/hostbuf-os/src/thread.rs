@@ -5,7 +5,7 @@
 //! that the child starts never run. The C library makes its own locks usable in the child, so
 //! caches work there.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "starts threads by pthread_create")]
 
 use std::ffi::CStr;
 use std::io;

@@ -1,6 +1,6 @@
 //! A page of memory that the kernel zeroes in a forked child.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "maps a page that the kernel zeroes in a child")]
 
 use std::io;
 use std::ptr::NonNull;

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    #[allow(unsafe_code)]
+    #[allow(unsafe_code, reason = "the test maps pages of its own")]
     fn the_access_to_a_range_is_determined() {
         let page = 4096;
         // SAFETY: new memory, unmapped at the end.

@@ -6,7 +6,7 @@
 //! module therefore depends only on `core`. It is compiled into the library and into the preloaded
 //! object.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "system calls are instructions with addresses as operands")]
 
 use core::arch::asm;
 

@@ -8,7 +8,7 @@ use hostbuf_os::process;
 use super::spec::Spec;
 
 /// Takes ownership of an inherited listening socket.
-#[allow(unsafe_code)]
+#[allow(unsafe_code, reason = "takes over an inherited descriptor")]
 pub(super) fn adopt(fd: RawFd) -> Result<OwnedFd> {
     let is_listener = |fd| {
         // SAFETY: the call only queries the descriptor; an invalid number causes an error.

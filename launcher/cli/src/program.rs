@@ -88,7 +88,7 @@ fn is_foreign(image: &fs::File) -> bool {
 }
 
 /// Returns whether the file contains the bytes `wanted`.
-#[allow(unsafe_code)]
+#[allow(unsafe_code, reason = "calls the C library by its foreign functions")]
 fn contains(mut file: fs::File, wanted: &[u8]) -> std::io::Result<bool> {
     let mut part = vec![0; 1 << 20];
     let mut kept = 0;
@@ -149,7 +149,7 @@ fn privileged(image: &Path) -> Option<String> {
 }
 
 /// Returns whether a program has file capabilities.
-#[allow(unsafe_code)]
+#[allow(unsafe_code, reason = "calls the C library by its foreign functions")]
 fn has_capabilities(image: &Path) -> bool {
     let Ok(path) = std::ffi::CString::new(image.as_os_str().as_bytes()) else { return false };
     // SAFETY: both strings are NUL-terminated; with size 0 nothing is written.

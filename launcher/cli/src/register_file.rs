@@ -154,7 +154,7 @@ pub(crate) fn place(name: &str) -> Result<PathBuf> {
 
 /// Returns whether the dynamic linker finds a library. The library may stay loaded, since this
 /// process only starts others or is replaced.
-#[allow(unsafe_code)]
+#[allow(unsafe_code, reason = "loads a library to see whether the linker finds it")]
 fn has_library(name: &CStr) -> bool {
     // SAFETY: loading a system library by its name runs only its own constructors.
     !unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) }.is_null()

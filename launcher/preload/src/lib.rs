@@ -25,7 +25,10 @@
 //! (launcher/preregister), which is next, completes the start.
 
 #![cfg_attr(not(test), no_std)]
-#![allow(unsafe_code)]
+#![allow(
+    unsafe_code,
+    reason = "makes system calls, and reads the arguments and the environment of the process by address"
+)]
 
 mod argument_list;
 mod chroot;

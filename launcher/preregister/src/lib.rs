@@ -12,7 +12,7 @@
 //!
 //! include/hostbuf_registered.h declares the exported functions.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "the constructor and the exported functions are called by C")]
 
 mod exports;
 mod message;

@@ -1,7 +1,7 @@
 //! Workers that are children of this process: if one is killed, populating fails, but this process
 //! continues.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "forks children that populate")]
 
 use std::io;
 use std::sync::atomic::Ordering;

@@ -1,7 +1,7 @@
 //! The work of one worker, which claims windows in turn and allocates their pages. This code
 //! neither allocates nor locks, since it also runs in a child of a process with threads.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "pages are touched and advised by address")]
 
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 

@@ -4,7 +4,7 @@
 //! They are in a page that the kernel zeroes in a forked child: the child has neither the monitor's
 //! thread nor the record locks of its parent.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "reads the page of claims, which all copies share")]
 
 use std::fmt;
 use std::ptr::NonNull;

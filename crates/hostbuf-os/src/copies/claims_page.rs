@@ -1,6 +1,6 @@
 //! The page of claims that all copies share.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "maps the page of claims")]
 
 use std::ffi::c_void;
 use std::io;

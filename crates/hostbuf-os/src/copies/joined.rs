@@ -1,6 +1,6 @@
 //! The list of the copies that have joined.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "follows pointers to the tables of other copies")]
 
 use std::ffi::{CString, c_void};
 use std::fmt;

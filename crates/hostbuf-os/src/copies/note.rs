@@ -9,7 +9,7 @@
 //! a zero byte ends. That form is the same in all versions, so a copy can name another one whose
 //! table it does not know.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "reads the notes of loaded objects by address")]
 
 use std::ffi::{CStr, CString, OsStr, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;

@@ -1,6 +1,6 @@
 //! The table of a copy, which the other copies read.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "the table has pointers to other copies")]
 
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::io;

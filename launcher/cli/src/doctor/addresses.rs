@@ -1,6 +1,6 @@
 //! The free address ranges for buffers.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "reserves and releases address ranges")]
 
 use hostbuf::segment::Layout;
 use hostbuf::{BufferOptions, Bytes};

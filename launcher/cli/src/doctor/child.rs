@@ -1,6 +1,6 @@
 //! Checks that may crash, hang, or change the process, made in a child process.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "forks a child for each check that may crash")]
 
 use std::io::{Read, Write};
 use std::os::fd::AsFd;

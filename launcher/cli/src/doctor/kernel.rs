@@ -1,6 +1,6 @@
 //! The features of the kernel, each checked by using it.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "makes system calls that the C library does not wrap")]
 
 use std::io;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};

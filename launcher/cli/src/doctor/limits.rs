@@ -1,6 +1,6 @@
 //! The limits on locked memory, open files and file sizes for this user.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "ignores a signal")]
 
 use hostbuf::Bytes;
 use hostbuf_os::memlock;

@@ -1,6 +1,6 @@
 //! Registration of memory with devices, checked by registering in a child process.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "calls an exported function of the loaded object")]
 
 use std::ffi::{CString, c_char, c_void};
 use std::os::unix::ffi::OsStrExt;

@@ -151,7 +151,7 @@ fn daemon() -> i32 {
 }
 
 /// Makes the child inherit descriptor `fd` and run without a parent here.
-#[allow(unsafe_code)]
+#[allow(unsafe_code, reason = "forks the agent")]
 fn inherit(command: &mut Command, fd: i32) {
     // SAFETY: between fork and exec there are only system calls: one changes the flag of a
     // descriptor, and a second fork, whose parent ends, makes the agent no child of this process.

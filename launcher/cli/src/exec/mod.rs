@@ -268,7 +268,7 @@ fn become_program(
     Err(error)
 }
 
-#[allow(unsafe_code)]
+#[allow(unsafe_code, reason = "borrows a descriptor by its number")]
 fn borrow(fd: i32) -> std::os::fd::BorrowedFd<'static> {
     // SAFETY: the descriptor was made by this process and stays open until it execs or ends.
     unsafe { std::os::fd::BorrowedFd::borrow_raw(fd) }

@@ -103,7 +103,7 @@ impl AsFd for Signals {
     }
 }
 
-#[allow(unsafe_code)]
+#[allow(unsafe_code, reason = "queries the action of a signal by a foreign function")]
 fn is_ignored(signal: Signal) -> bool {
     // SAFETY: a null action only queries the current one; the all-zero `sigaction` is valid.
     let action = unsafe {

@@ -26,7 +26,7 @@ pub(super) enum Streams {
 ///
 /// # Errors
 /// [`Error::Os`].
-#[allow(unsafe_code)]
+#[allow(unsafe_code, reason = "a closure runs between fork and exec")]
 pub(super) fn spawn(line: &Invocation, streams: Streams, mask: SigSet) -> Result<Child> {
     let mut words = line.words.clone();
     let script = match &line.script {

@@ -4,7 +4,7 @@
 //! memory of a rank. They are copied, not mapped: a copy cannot change while it is read, and a file
 //! that is too short causes a short read instead of a signal.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "reads the copy of a control page through the type for mapped pages")]
 
 use std::cell::UnsafeCell;
 use std::fs::{File, OpenOptions};

@@ -2,7 +2,7 @@
 //! cache, and a replication by RDMA. `scripts/rdma-vm --hosts 2` runs it on both machines, under
 //! gdb on the first. Each traced function is one request; its name is what the script looks for.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "connecting a fabric is an unsafe function")]
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -3,7 +3,7 @@
 //!   fork_probe attaching     a thread attaches to an agent that does not answer
 //!   fork_probe registered    a thread asks for the registrations of `--register`
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "forks children")]
 
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,6 +1,6 @@
 //! GPUs and their driver. Its library is loaded at run time, so a missing one is only reported.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "calls the functions of the GPU driver")]
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! A library that is loaded at run time.
 
-#![allow(unsafe_code)]
+#![allow(unsafe_code, reason = "loads a library and looks up symbols")]
 
 use std::ffi::{CStr, c_void};
 
