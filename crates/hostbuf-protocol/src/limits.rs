@@ -9,7 +9,8 @@ pub const MAX_CANDIDATES: usize = 16;
 pub const MAX_BUFFERS: usize = 250;
 /// The largest length of a buffer's name in bytes.
 pub const NAME_MAX: usize = 31;
-/// The largest number of bytes of a text, or of a member's part of a gather operation, in a frame.
+/// The largest number of bytes of a text for the user, in a frame and everywhere else, and of a
+/// member's part of a gather operation.
 pub const TEXT_MAX: usize = 1024;
 /// The largest length of the value of [`ENV_REPORT`](crate::environment::ENV_REPORT), in bytes.
 pub const REPORT_MAX: usize = 64;
