@@ -158,14 +158,14 @@ macro_rules! tuple {
         unsafe impl<$($name: Portable),+> Portable for ($($name,)+) {
             const PLAIN: bool = true $(&& $name::PLAIN)+;
 
-            #[allow(non_snake_case)]
+            #[allow(non_snake_case, reason = "the fields are named for their types")]
             fn settle(&mut self) -> Result<()> {
                 let ($($name,)+) = self;
                 $($name.settle()?;)+
                 Ok(())
             }
 
-            #[allow(non_snake_case)]
+            #[allow(non_snake_case, reason = "the fields are named for their types")]
             fn belongs(&self, arena: ArenaId) -> bool {
                 let ($($name,)+) = self;
                 true $(&& $name.belongs(arena))+

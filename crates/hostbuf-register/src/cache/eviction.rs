@@ -4,8 +4,9 @@
 //! New registrations pass through a small queue, which has a tenth of all, and at least one. A
 //! registration that is used again there moves to the main queue. One that leaves the small queue
 //! unused is recorded for a while as a ghost. A ghost that returns enters the main queue directly
-//! while the main queue grows. Later it only replaces a member that has not been used for as long
-//! as all places take to change hands.
+//! while the main queue grows. Later it only replaces a member whose last check found no use, and
+//! that has not been used since: each registration that leaves the small queue checks one member of
+//! the main queue, in turn.
 //!
 //! So a working set that slightly exceeds the budget keeps most of its places, unlike with FIFO and
 //! LRU; a scan passes through the small queue; and a new working set takes over in its third round.

@@ -155,14 +155,14 @@ mod modelled {
                     fenced(order);
                 }
 
-                #[allow(dead_code)]
+                #[allow(dead_code, reason = "not every type of the cache uses it")]
                 pub(in crate::cache) fn swap(&self, value: $value, order: Ordering) -> $value {
                     let before = self.0.swap(value, weaker(order, AcqRel));
                     fenced(order);
                     before
                 }
 
-                #[allow(dead_code)]
+                #[allow(dead_code, reason = "not every type of the cache uses it")]
                 pub(in crate::cache) fn compare_exchange(
                     &self,
                     old: $value,
