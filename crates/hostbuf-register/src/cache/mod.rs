@@ -237,7 +237,8 @@ impl<R: Registrar> RegistrationCache<R> {
     /// before. Leased registrations end with their last lease. Call it before the pages change if
     /// the monitor does not see the change.
     ///
-    /// It returns after every unleased registration of `span` has ended.
+    /// It returns after every unleased registration of `span` has ended, except those that other
+    /// threads are making at this time: their threads end them, possibly later.
     ///
     /// # Errors
     /// The device's error of the first failed deregistration, by this call or, in `span`, by
