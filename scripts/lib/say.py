@@ -17,8 +17,8 @@ def fail(message, status=1):
 
 
 def refuse(words):
-    """Ends the script: these arguments are wrong."""
-    fail(f"unexpected arguments: {' '.join(words)} (scripts/{SCRIPT} --help)", 2)
+    """Ends the script: the first of these arguments is wrong."""
+    fail(f"unexpected argument '{words[0]}' (scripts/{SCRIPT} --help)", 2)
 
 
 def cannot_run(why):
