@@ -168,15 +168,15 @@ fn try_get_does_not_wait_for_a_change_in_progress() {
     let area = Area::new(2);
     drop(cache.get(area.pointer(), PAGE, READ).unwrap());
     assert!(cache.try_get(area.pointer(), PAGE, READ).is_some());
-    while_a_page_is_being_discarded(Duration::from_secs(1), area.at() + PAGE, || {
+    while_a_page_is_being_discarded(Duration::from_secs(2), area.at() + PAGE, || {
         // Requests hit until the change begins.
         let begun = Instant::now();
         while cache.try_get(area.pointer(), PAGE, READ).is_some() {
-            assert!(begun.elapsed() < Duration::from_millis(900), "it has waited for the change to be over");
+            assert!(begun.elapsed() < Duration::from_millis(1900), "it has waited for the change to be over");
         }
         let begun = Instant::now();
         assert!(cache.try_get(area.pointer(), PAGE, READ).is_none());
-        assert!(begun.elapsed() < Duration::from_millis(500));
+        assert!(begun.elapsed() < Duration::from_secs(1));
     });
     let begun = Instant::now();
     while cache.try_get(area.pointer(), PAGE, READ).is_none() {
@@ -194,7 +194,7 @@ fn a_change_in_one_mapping_delays_no_hit_in_another() {
         drop(cache.get(area.pointer(), PAGE, READ).unwrap());
     }
     let stamp = cache.get(area.pointer(), PAGE, READ).unwrap().stamp();
-    while_a_page_is_being_discarded(Duration::from_secs(1), same.at() + PAGE, || {
+    while_a_page_is_being_discarded(Duration::from_secs(2), same.at() + PAGE, || {
         // The change is in progress when the descriptor of its mapping reports it.
         while cache.try_get(same.pointer(), PAGE, READ).is_some() {
             std::hint::spin_loop();
@@ -206,7 +206,7 @@ fn a_change_in_one_mapping_delays_no_hit_in_another() {
             }
         }
         assert_eq!(cache.get(area.pointer(), PAGE, READ).unwrap().stamp(), stamp);
-        assert!(begun.elapsed() < Duration::from_millis(500));
+        assert!(begun.elapsed() < Duration::from_secs(1));
         assert!(cache.try_get(same.pointer(), PAGE, READ).is_none(), "the change is over");
     });
 }
@@ -240,16 +240,18 @@ fn get_timeout_keeps_its_limit_while_memory_is_busy() {
     let Some((_, cache)) = crate::strict_with(Overlap::Refused, MANY) else { return };
     let area = Area::new(2);
     let held = cache.get(area.pointer(), PAGE, READ).unwrap();
-    // SAFETY: the test's own page.
-    unsafe { libc::madvise(area.at() as *mut _, PAGE, libc::MADV_DONTNEED) };
-    let begun = Instant::now();
-    let late = cache.get_timeout(area.pointer(), PAGE, READ, Duration::from_millis(5)).map(drop);
-    // Without a time limit the request would wait for the lease.
-    assert!(
-        late.is_err() && begun.elapsed() < Duration::from_millis(90),
-        "{late:?} after {:?}",
+    // The shortest of several attempts counts, since a thread may wait for a core.
+    let attempt = || {
+        // SAFETY: the test's own page.
+        unsafe { libc::madvise(area.at() as *mut _, PAGE, libc::MADV_DONTNEED) };
+        let begun = Instant::now();
+        let late = cache.get_timeout(area.pointer(), PAGE, READ, Duration::from_millis(5)).map(drop);
+        // Without a time limit the request would wait for the lease.
+        assert!(late.is_err(), "{late:?}");
         begun.elapsed()
-    );
+    };
+    let shortest = (0..10).map(|_| attempt()).min();
+    assert!(shortest < Some(Duration::from_millis(90)), "{shortest:?}");
     drop(held);
 }
 
