@@ -39,7 +39,8 @@ impl Handover {
     /// Connects the ranks of a host with the first of them. Collective over `local`.
     ///
     /// # Errors
-    /// [`Error::Os`] or [`Error::Collective`], on all ranks alike.
+    /// [`Error::Os`] or [`Error::Collective`], which other ranks may not have: the caller brings
+    /// the ranks to one result, and knows the number of the rank that failed in its own group.
     pub fn open(local: &dyn Collective, job: u128) -> Result<Handover> {
         let others = local.size() - 1;
         if others == 0 {
@@ -49,13 +50,12 @@ impl Handover {
         let leads = local.rank() == 0;
         let listener = leads.then(|| socket::listen_on(&name)).transpose();
         let listener = all_or_none(local, listener.map_err(Error::os("listening on a socket")))?;
-        let opened = match listener {
+        match listener {
             Some(listener) => accept(listener, others).map(Handover::Leader),
             None => Session::open(&name, &hello(local))
                 .map(|session| Handover::Rank(session.into_connection()))
                 .map_err(|e| failed(format!("the leader rank of this host does not answer: {e}"))),
-        };
-        all_or_none(local, opened)
+        }
     }
 
     /// Runs `work` on the leader. The other ranks of `group` sleep until it has returned, and get

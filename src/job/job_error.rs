@@ -7,7 +7,7 @@ use hostbuf_os::process;
 use hostbuf_protocol::failure::{ErrorClass, ErrorRecord, MAX_OPERANDS};
 
 use super::{Collective, Reduce};
-use crate::error::{Error, NoSpace, Result};
+use crate::error::{Error, Result};
 
 /// The reason why a job, a rank of it or a collective call has failed: an [`ErrorRecord`] that owns
 /// its texts. It is made once, in the process that detects the error.
@@ -24,7 +24,7 @@ pub struct JobError {
     pub rank: Option<usize>,
     /// The operands of a class that the receiver restores as a typed error: at most
     /// [`MAX_OPERANDS`].
-    operands: Vec<String>,
+    pub(super) operands: Vec<String>,
 }
 
 /// The error of the lowest rank that failed, as all ranks of a group get it.
@@ -161,65 +161,23 @@ impl From<&ErrorRecord<'_>> for JobError {
 ///
 /// # Errors
 /// On the lowest rank that failed: its own error. On the others: [`Error::NoSpace`],
-/// [`Error::Disagreed`] or [`Error::Elsewhere`] with the class and the operands of that rank.
+/// [`Error::Disagreed`] or [`Error::Elsewhere`] with the class and the operands of that error. An
+/// error that this rank has received from another one keeps the host and the rank of its origin;
+/// one that it has received from the agent of a host stays
+/// [`AttachError::JobFailed`](crate::AttachError::JobFailed).
 pub fn all_or_none<T>(group: &dyn Collective, result: Result<T>) -> Result<T> {
-    let own = result.as_ref().err().map(JobError::from);
+    let own = result.as_ref().err().map(|error| {
+        let mut own = JobError::from(error);
+        // The agent of a host has no rank, and this rank may be on another host.
+        if own.host.is_none() || !matches!(error, Error::Attach(_)) {
+            own.rank.get_or_insert(group.rank());
+        }
+        own
+    });
     match (JobError::first(group, own)?, result) {
         (None, result) => result,
         (Some(first), Err(own)) if first.rank == group.rank() => Err(own),
-        (Some(FirstError { rank, mut error }), _) => {
-            error.rank.get_or_insert(rank);
-            Err(error.into())
-        }
-    }
-}
-
-impl From<&Error> for JobError {
-    fn from(error: &Error) -> JobError {
-        let mut job_error = JobError::new(error.class(), error.to_string());
-        match error {
-            Error::NoSpace(NoSpace { host, asked, available, limit, remedy }) => {
-                job_error.host = Some(host.clone());
-                job_error.operands =
-                    vec![asked.to_string(), available.to_string(), limit.clone(), remedy.clone()];
-            }
-            Error::Disagreed { host, rank, why } => {
-                (job_error.host, job_error.rank) = (Some(host.clone()), Some(*rank));
-                job_error.operands = vec![why.clone()];
-            }
-            _ => {}
-        }
-        job_error
-    }
-}
-
-impl From<Error> for JobError {
-    fn from(error: Error) -> JobError {
-        JobError::from(&error)
-    }
-}
-
-impl From<JobError> for Error {
-    /// Restores an error that this process has received: the typed error if the operands of its
-    /// class are there, otherwise [`Error::Elsewhere`].
-    fn from(error: JobError) -> Error {
-        let JobError { class, message, host, rank, mut operands } = error;
-        operands.resize(MAX_OPERANDS, String::new());
-        let host = host.unwrap_or_else(|| "?".into());
-        let rank = rank.unwrap_or_default();
-        match (class, &operands[..]) {
-            (ErrorClass::NoSpace, [asked, available, limit, remedy]) => {
-                if let (Ok(asked), Ok(available)) = (asked.parse(), available.parse()) {
-                    let (limit, remedy) = (limit.clone(), remedy.clone());
-                    return Error::NoSpace(NoSpace { host, asked, available, limit, remedy });
-                }
-            }
-            (ErrorClass::Disagreed, [why, ..]) if !why.is_empty() => {
-                return Error::Disagreed { host, rank, why: why.clone() };
-            }
-            _ => {}
-        }
-        Error::Elsewhere { host, rank, class, message }
+        (Some(FirstError { error, .. }), _) => Err(error.into()),
     }
 }
 
@@ -234,83 +192,6 @@ impl std::error::Error for JobError {}
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::{AttachError, Failure};
-    use hostbuf_register::{Access, Span};
-
-    /// Returns `error` as another rank gets it.
-    fn sent(error: &Error) -> Error {
-        let mut received = JobError::decode(&JobError::from(error).encode()).expect("an error");
-        received.host.get_or_insert("h1".into());
-        received.rank.get_or_insert(4);
-        received.into()
-    }
-
-    /// Returns one error of each variant.
-    fn errors() -> Vec<Error> {
-        let text = || String::from("x");
-        let span = Span::new(4096, 4096).expect("a span");
-        let why = text();
-        let registration = hostbuf_register::Error::Registration {
-            device: text(),
-            memory: span.into(),
-            access: Access::READ,
-            why,
-            source: None,
-        };
-        vec![
-            Error::Unsupported { what: text(), why: text() },
-            Error::NoSpace(NoSpace {
-                host: "h2".into(),
-                asked: 7,
-                available: 3,
-                limit: text(),
-                remedy: text(),
-            }),
-            Error::Disagreed { host: "h2".into(), rank: 9, why: text() },
-            Error::Invalid { what: text() },
-            Error::Os { doing: text(), source: std::io::Error::other("x") },
-            AttachError::AgentGone { why: text() }.into(),
-            Error::Lost { why: text() },
-            Error::Corrupt { word: "x", found: 0 },
-            Error::Full { asked: 2, left: 1 },
-            Error::Fill { why: text() },
-            Error::Peer { host: 0, doing: text(), failure: Failure::GaveUp },
-            Error::Freeze { why: text() },
-            Error::Replicate { host: text(), why: text() },
-            Error::Collective { operation: "x", why: text() },
-            registration.into(),
-            Error::Register(hostbuf_register::Error::Forked),
-        ]
-    }
-
-    #[test]
-    fn an_error_keeps_its_class_and_message_on_the_way_to_another_rank() {
-        for error in errors() {
-            let there = sent(&error);
-            assert_eq!(there.class(), error.class(), "{error:?}");
-            match (&error, &there) {
-                (Error::NoSpace(own), Error::NoSpace(received)) => assert_eq!(own, received),
-                (Error::Disagreed { .. }, Error::Disagreed { .. }) => {
-                    assert_eq!(there.to_string(), error.to_string());
-                }
-                (_, Error::Elsewhere { host, rank: 4, message, .. }) => {
-                    assert_eq!((host.as_str(), message), ("h1", &error.to_string()));
-                }
-                _ => panic!("{error:?} became {there:?}"),
-            }
-            // A second group passes it on.
-            assert_eq!(sent(&there).class(), error.class());
-        }
-    }
-
-    #[test]
-    fn an_error_is_the_same_on_the_other_side() {
-        for error in errors() {
-            let mut error = JobError::from(error);
-            error.rank.get_or_insert(3);
-            assert_eq!(JobError::decode(&error.encode()), Some(error));
-        }
-    }
 
     #[test]
     fn the_error_of_another_agent_names_its_host_once() {
@@ -326,20 +207,5 @@ mod tests {
             assert_eq!(of("h1", named), named);
         }
         assert_eq!(of("h1", "rank 3 on h10 has ended"), "on h1: rank 3 on h10 has ended");
-    }
-
-    #[test]
-    fn an_error_whose_operands_do_not_fit_keeps_its_class() {
-        let long = "x".repeat(2 * ErrorRecord::SIZE);
-        let space = NoSpace { host: "h1".into(), asked: 7, available: 3, limit: long, remedy: "y".into() };
-        let there = sent(&Error::NoSpace(space));
-        assert!(matches!(there, Error::Elsewhere { class: ErrorClass::NoSpace, .. }), "{there:?}");
-    }
-
-    #[test]
-    fn the_class_of_an_error_has_the_name_of_its_variant() {
-        for error in errors() {
-            assert_eq!(error.kind(), format!("{:?}", error.class()));
-        }
     }
 }

@@ -1,5 +1,6 @@
 //! Groups of ranks, and their collective operations.
 
+mod error_conversion;
 mod hosts;
 mod job_error;
 mod local;

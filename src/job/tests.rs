@@ -6,7 +6,7 @@ use hostbuf_os::process;
 use hostbuf_protocol::failure::ErrorClass;
 
 use super::*;
-use crate::error::{Error, NoSpace};
+use crate::error::{AttachError, Error, NoSpace};
 
 /// One thread of this process as a rank.
 struct Thread {
@@ -100,6 +100,51 @@ fn all_ranks_get_the_operands_of_a_lack_of_memory() {
     });
     for result in results {
         assert!(matches!(&result, Err(Error::NoSpace(received)) if *received == space()), "{result:?}");
+    }
+}
+
+#[test]
+fn all_ranks_get_the_record_of_a_failed_job() {
+    let space = || NoSpace {
+        host: "h1".into(),
+        asked: 7,
+        available: 3,
+        limit: "the pool".into(),
+        remedy: "request less".into(),
+    };
+    let mut of_rank = JobError::new(ErrorClass::Fill, "the file ends");
+    (of_rank.host, of_rank.rank) = (Some("h1".into()), Some(9));
+    let of_agent = JobError::new(ErrorClass::Os, "no thread").with_host("h1");
+    let unknown = JobError::new(ErrorClass::Lost, "a rank has ended");
+    let mut of_here = unknown.clone().with_host(process::host_name());
+    of_here.rank = Some(1);
+    let of_space = JobError::from(Error::NoSpace(space()));
+    for (sent, expected) in
+        [(&of_rank, &of_rank), (&of_agent, &of_agent), (&unknown, &of_here), (&of_space, &of_space)]
+    {
+        let results = Thread::run(3, |group| {
+            let failed = || AttachError::JobFailed(sent.clone()).into();
+            all_or_none(group, if group.rank == 1 { Err::<(), Error>(failed()) } else { Ok(()) })
+        });
+        for (rank, result) in results.into_iter().enumerate() {
+            let error = result.unwrap_err();
+            assert_eq!(&JobError::from(&error), if rank == 1 { sent } else { expected }, "rank {rank}");
+            let is_typed = sent.class != ErrorClass::NoSpace || matches!(error, Error::NoSpace(_));
+            assert!(rank == 1 || is_typed, "rank {rank}: {error:?}");
+        }
+    }
+}
+
+#[test]
+fn an_error_passes_through_two_groups_unchanged() {
+    let results = Thread::run(3, |group| {
+        let failed = if group.rank == 2 { Err(Error::invalid("size 0")) } else { Ok(()) };
+        let there = all_or_none(group, failed);
+        all_or_none(group, if group.rank == 2 { Ok(()) } else { there })
+    });
+    let text = format!("rank 2 on {}: size 0", process::host_name());
+    for (rank, result) in results.into_iter().enumerate() {
+        assert_eq!(result.unwrap_err().to_string(), text, "rank {rank}");
     }
 }
 
