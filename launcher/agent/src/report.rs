@@ -162,7 +162,8 @@ impl Report {
                     *operand = given.as_str()?;
                 }
                 Report::Failed(JobError::from(&ErrorRecord {
-                    class: ErrorClass::from_status(status)?,
+                    // Only a later build knows the class.
+                    class: ErrorClass::from_status(status).unwrap_or(ErrorClass::General),
                     rank: number("rank"),
                     host: value.get("host")?.as_str()?,
                     line: value.get("message")?.as_str()?,
@@ -207,5 +208,14 @@ mod tests {
         // A rank may be unknown.
         let lost = Report::Failed(JobError::new(ErrorClass::Lost, "a rank has ended"));
         assert_eq!(Report::parse(&lost.to_json().to_string()), Some(lost));
+    }
+
+    #[test]
+    fn the_report_of_a_failure_with_an_unknown_class_is_general() {
+        let mut error = JobError::new(ErrorClass::General, "the cause").with_host("h1");
+        error.rank = Some(3);
+        let mut json = Report::Failed(error.clone()).to_json();
+        json["status"] = json!(99);
+        assert_eq!(Report::parse(&json.to_string()), Some(Report::Failed(error)));
     }
 }
