@@ -139,7 +139,8 @@ fn hello(local: &dyn Collective) -> Message<'static> {
     Message::Hello { hello, command: b"" }
 }
 
-/// Accepts the `others` ranks of the host, and rejects other processes.
+/// Accepts the local ranks 1 to `others`, and rejects other processes. A rank's first connection
+/// stays.
 fn accept(listener: OwnedFd, others: usize) -> Result<Vec<FrameSocket>> {
     let deadline = Instant::now() + PATIENCE;
     let mut acceptor = Acceptor::new(listener);
@@ -160,8 +161,9 @@ fn accept(listener: OwnedFd, others: usize) -> Result<Vec<FrameSocket>> {
         for Newcomer { connection, hello, .. } in acceptor.advance() {
             if let Ok(Message::Hello { hello: Hello { role: Role::Member, local_rank, .. }, .. }) =
                 hello.message()
+                && (1..=others as u64).contains(&local_rank)
             {
-                ranks.insert(local_rank, connection);
+                ranks.entry(local_rank).or_insert(connection);
             }
         }
     }
@@ -213,5 +215,29 @@ mod tests {
         let answer = session.first_answer(PATIENCE).unwrap();
         assert_eq!(answer.message(), Ok(Message::Populated));
         drop(silent);
+    }
+
+    #[test]
+    fn only_the_ranks_of_the_host_are_accepted_and_each_once() {
+        let name = format!("hostbuf/allocate/ranks/{}", std::process::id());
+        let listener = socket::listen_on(&name).unwrap();
+        let open = |local_rank| {
+            let hello = Hello { local_rank, local_size: 100, rank: 1, size: 100, ..Hello::of(Role::Member) };
+            Session::open(&name, &Message::Hello { hello, command: b"" }).unwrap()
+        };
+        // The acceptor takes them in the order in which they connect.
+        let [leader, first, second, beyond, last] = [0, 1, 1, 99, 2].map(open);
+        let ranks = accept(listener, 2).unwrap();
+        assert_eq!(ranks.len(), 2);
+        for rank in &ranks {
+            rank.send(&Message::Populated, &[]).unwrap();
+        }
+        drop(ranks);
+        for (session, is_accepted) in
+            [(first, true), (last, true), (leader, false), (second, false), (beyond, false)]
+        {
+            let answer = session.first_answer(PATIENCE);
+            assert_eq!(answer.is_ok_and(|answer| answer.message() == Ok(Message::Populated)), is_accepted);
+        }
     }
 }
