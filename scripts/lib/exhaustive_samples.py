@@ -9,6 +9,13 @@ SAMPLES = [
     "#[derive(\n    Clone,\n    Copy,\n)]\n#[non_exhaustive]\n#[cfg(\n    feature = \"a\"\n)]\npub enum A {}\n",
     "#[non_exhaustive]\npub enum A {}\npub enum B {} <<\n",
     "#[non_exhaustive]\npub struct A {\n    pub b: u32,\n}\n\npub enum B {} <<\n",
+    # Attributes in the line of the type.
+    "#[derive(Clone)] pub enum A { <<\n    B,\n}\n",
+    "#[derive(Clone)] #[repr(C)] pub struct A(pub [u8; 4]); <<\n",
+    "#[derive(\n    Clone,\n    Copy,\n)] pub enum A {} <<\n",
+    "#[derive(Clone)] #[non_exhaustive] pub enum A {}\n#[non_exhaustive] pub struct B(pub u32);\n",
+    "#[non_exhaustive]\n#[derive(\n    Clone,\n)] pub enum A {}\npub enum B {} <<\n",
+    "// Exhaustive: a number, and nothing else.\n#[derive(Clone)] pub struct A(pub u32);\n",
     # The reason: a comment right above the type, with more than a word.
     "#[derive(Clone)]\n// Exhaustive: a device is available or it is not.\npub enum A {}\n",
     "// Exhaustive: a long reason, which\n// needs two lines.\npub enum A {}\n",
@@ -29,6 +36,10 @@ SAMPLES = [
     "pub struct A<T: Fn(u32) -> u32>(pub T); <<\n",
     "pub struct A<'a, T, const N: usize> <<\nwhere\n    T: Fn(u32) -> u32,\n{\n    pub b: &'a [T; N],\n    pub c: fn(T) -> (u8, u8),\n}\n",
     "pub struct A(pub fn() -> Vec<u8>, u32);\n",
+    "#[repr(C)]\npub union A { <<\n    pub b: u32,\n    pub c: f32,\n}\n",
+    "#[repr(C)] pub union A { <<\n    pub b: u32,\n}\n",
+    "pub union A {\n    b: u32,\n    pub c: f32,\n}\n",
+    "// Exhaustive: a register of the device.\npub union A {\n    pub b: u32,\n}\n",
     # Types that are not public, and code that is none.
     "pub(crate) enum A {}\nenum B {}\npub(super) struct C(pub u32);\n",
     "const A: &str = \"\npub enum B {}\n\";\n/*\npub enum C {}\n*/\n// pub enum D {}\n",
