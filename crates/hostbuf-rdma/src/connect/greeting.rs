@@ -7,6 +7,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::Linger;
 
 use crate::connect::record_stream::RecordStream;
 use crate::peer::PeerId;
@@ -172,12 +174,86 @@ fn is_temporary(kind: io::ErrorKind) -> bool {
 }
 
 fn connect_stream(leader: SocketAddr, deadline: Instant) -> io::Result<TcpStream> {
+    retry(deadline, |left| TcpStream::connect_timeout(&leader, left))
+}
+
+/// Repeats `attempt`, which gets the time that is left, until it returns a connection to another
+/// socket than its own.
+fn retry(
+    deadline: Instant,
+    mut attempt: impl FnMut(Duration) -> io::Result<TcpStream>,
+) -> io::Result<TcpStream> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-        match TcpStream::connect_timeout(&leader, left) {
+        match attempt(left).and_then(check_peer) {
             Ok(stream) => return Ok(stream),
             Err(error) if Instant::now() + RETRY_INTERVAL >= deadline => return Err(error),
             Err(_) => thread::sleep(RETRY_INTERVAL),
         }
+    }
+}
+
+/// Closes a connection of a socket to itself. The kernel makes one if the leader's port is on this
+/// host, nobody listens there yet, and the kernel selects that port for the socket.
+///
+/// # Errors
+/// `ConnectionRefused`, since nobody listens.
+fn check_peer(stream: TcpStream) -> io::Result<TcpStream> {
+    let is_itself = matches!((stream.local_addr(), stream.peer_addr()), (Ok(own), Ok(peer)) if own == peer);
+    if !is_itself {
+        return Ok(stream);
+    }
+    // An orderly end would keep the port in TIME_WAIT, and the leader could not listen there.
+    setsockopt(&stream, Linger, &libc::linger { l_onoff: 1, l_linger: 0 })?;
+    Err(io::ErrorKind::ConnectionRefused.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+
+    /// Makes a connection of a socket to itself.
+    #[allow(unsafe_code)]
+    fn self_connected() -> TcpStream {
+        let socket = socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None);
+        let stream = TcpStream::from(socket.expect("a socket"));
+        let address = |port: u16| libc::sockaddr_in {
+            sin_family: libc::AF_INET as libc::sa_family_t,
+            sin_port: port.to_be(),
+            // No other test listens on this address.
+            sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes([127, 7, 0, 1]) },
+            sin_zero: [0; 8],
+        };
+        let (any, size) = (address(0), size_of::<libc::sockaddr_in>() as libc::socklen_t);
+        // SAFETY: an address of that size, which the call copies.
+        let bound = unsafe { libc::bind(stream.as_raw_fd(), (&raw const any).cast(), size) };
+        assert_eq!(bound, 0, "{}", io::Error::last_os_error());
+        let own = address(stream.local_addr().expect("its address").port());
+        // SAFETY: an address of that size, which the call copies.
+        let connected = unsafe { libc::connect(stream.as_raw_fd(), (&raw const own).cast(), size) };
+        assert_eq!(connected, 0, "{}", io::Error::last_os_error());
+        stream
+    }
+
+    #[test]
+    fn a_connection_to_itself_is_not_the_leader_and_frees_its_port() {
+        let stream = self_connected();
+        let address = stream.local_addr().expect("its address");
+        assert_eq!(stream.peer_addr().expect("it is connected"), address);
+        let mut listener = None;
+        let mut first = Some(stream);
+        let connected = retry(Instant::now() + Duration::from_secs(60), |left| match first.take() {
+            Some(stream) => Ok(stream),
+            None => {
+                listener = Some(TcpListener::bind(address).expect("the port is free"));
+                TcpStream::connect_timeout(&address, left)
+            }
+        });
+        assert!(listener.is_some(), "the connection to itself was taken for the leader");
+        let connected = connected.expect("the leader listens");
+        assert_ne!(connected.local_addr().expect("its address"), address);
     }
 }
