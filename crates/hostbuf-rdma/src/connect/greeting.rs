@@ -1,6 +1,6 @@
 //! Connecting to the leader of a TCP bootstrap.
 
-use std::io;
+use std::io::{self, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::thread;
@@ -18,6 +18,8 @@ const MAGIC: [u8; 7] = *b"hbboot\0";
 const VERSION: u8 = 2;
 /// The number of bytes of [`MAGIC`] and the version.
 const HEAD: usize = 8;
+/// The number of bytes of the greeting of a process: head, index, and number of processes.
+const GREETING: usize = HEAD + 8;
 /// The time that a new connection has for its greeting.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
 /// The interval between two attempts to connect to a leader that does not listen yet.
@@ -34,8 +36,63 @@ pub(crate) struct GreetedPeer {
 /// The connections to the leader's port.
 pub(crate) struct Arrivals {
     listener: TcpListener,
-    /// Connections that have sent nothing yet, each with the time at which it is closed.
-    silent: Vec<(TcpStream, Instant)>,
+    /// Connections without a whole greeting.
+    ungreeted: Vec<Arrival>,
+}
+
+/// A connection that has not sent its whole greeting yet.
+struct Arrival {
+    /// The connection, on which reads do not wait.
+    stream: TcpStream,
+    /// The time at which it is closed.
+    until: Instant,
+    bytes: [u8; GREETING],
+    /// The number of bytes that have been received.
+    received: usize,
+}
+
+impl Arrival {
+    /// Prepares a connection.
+    ///
+    /// # Errors
+    /// As `fcntl(2)`.
+    fn new(stream: TcpStream) -> io::Result<Arrival> {
+        stream.set_nonblocking(true)?;
+        let until = Instant::now() + GREETING_TIMEOUT;
+        Ok(Arrival { stream, until, bytes: [0; GREETING], received: 0 })
+    }
+
+    /// Reads more of the greeting, without waiting for it. Returns the version once no more bytes
+    /// are needed: of another version only the head is known.
+    ///
+    /// # Errors
+    /// `InvalidData` for another program; `UnexpectedEof` if the peer has ended the connection;
+    /// otherwise as `recv(2)`.
+    fn receive(&mut self) -> io::Result<Option<u8>> {
+        match self.stream.read(&mut self.bytes[self.received..]) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(count) => self.received += count,
+            Err(error) if is_temporary(error.kind()) => {}
+            Err(error) => return Err(error),
+        }
+        let Some(head) = self.bytes[..self.received].first_chunk() else { return Ok(None) };
+        let version = version_of(head)?;
+        Ok((version != VERSION || self.received == GREETING).then_some(version))
+    }
+
+    /// Answers a greeting that has been received, and returns its process.
+    ///
+    /// # Errors
+    /// As [`RecordStream::write`].
+    fn answer(self, deadline: Instant) -> io::Result<GreetedPeer> {
+        let mut stream = RecordStream::new(self.stream)?;
+        stream.write(&head(), deadline)?;
+        let ([peer, count], _) = self.bytes[HEAD..].as_chunks::<4>() else {
+            unreachable!("8 bytes are two numbers")
+        };
+        let number = |bytes: &[u8; 4]| u32::from_le_bytes(*bytes) as usize;
+        Ok(GreetedPeer { stream, peer: PeerId(number(peer)), count: number(count) })
+    }
 }
 
 impl Arrivals {
@@ -45,35 +102,38 @@ impl Arrivals {
     /// As `fcntl(2)`.
     pub(crate) fn new(listener: TcpListener) -> io::Result<Arrivals> {
         listener.set_nonblocking(true)?;
-        Ok(Arrivals { listener, silent: Vec::new() })
+        Ok(Arrivals { listener, ungreeted: Vec::new() })
     }
 
     /// Waits for the next process, and answers its greeting. Connections of other programs are
-    /// ignored, and those that send nothing delay no other. Returns `None` at the deadline.
+    /// ignored, and those that send no whole greeting delay no other. Returns `None` at the
+    /// deadline.
     ///
     /// # Errors
     /// The text of an error of the listener, or of a process with another version.
     pub(crate) fn next(&mut self, deadline: Instant) -> Result<Option<GreetedPeer>, String> {
         loop {
             let now = Instant::now();
-            self.silent.retain(|(_, until)| *until > now);
+            self.ungreeted.retain(|arrival| arrival.until > now);
             if now >= deadline {
                 return Ok(None);
             }
-            let wake = self.silent.iter().map(|(_, until)| *until).fold(deadline, Instant::min);
+            let wake = self.ungreeted.iter().map(|arrival| arrival.until).fold(deadline, Instant::min);
             let (arrived, speaking) = self.wait(wake - now);
             if let Some(at) = speaking {
-                let (stream, until) = self.silent.swap_remove(at);
-                match receive(stream, until.min(deadline)) {
-                    Ok((newcomer, VERSION)) => return Ok(Some(newcomer)),
-                    Ok((_, version)) => return Err(other_version("a process that has connected", version)),
+                match self.greeted(at, deadline) {
+                    Ok(None) => {}
+                    Ok(Some((newcomer, VERSION))) => return Ok(Some(newcomer)),
+                    Ok(Some((_, version))) => {
+                        return Err(other_version("a process that has connected", version));
+                    }
                     Err(error) => {
                         tracing::warn!(%error, "ignored a connection that is not from a process of this bootstrap");
                     }
                 }
             } else if arrived {
-                match self.listener.accept() {
-                    Ok((stream, _)) => self.silent.push((stream, Instant::now() + GREETING_TIMEOUT)),
+                match self.listener.accept().and_then(|(stream, _)| Arrival::new(stream)) {
+                    Ok(arrival) => self.ungreeted.push(arrival),
                     Err(error) if is_temporary(error.kind()) => {}
                     Err(error) => return Err(error.to_string()),
                 }
@@ -81,33 +141,32 @@ impl Arrivals {
         }
     }
 
-    /// Waits for at most `timeout`. Returns whether a connection has arrived, and the index of a
-    /// silent one that has sent something or has ended.
+    /// Reads from the connection at `at`, and answers its greeting if that is whole. Returns the
+    /// process and its version. The connection is removed with its greeting, or with an error.
+    fn greeted(&mut self, at: usize, deadline: Instant) -> io::Result<Option<(GreetedPeer, u8)>> {
+        let received = self.ungreeted[at].receive();
+        if let Ok(None) = received {
+            return Ok(None);
+        }
+        let arrival = self.ungreeted.swap_remove(at);
+        let Some(version) = received? else { return Ok(None) };
+        let deadline = arrival.until.min(deadline);
+        Ok(Some((arrival.answer(deadline)?, version)))
+    }
+
+    /// Waits for at most `timeout`. Returns whether a connection has arrived, and the index of one
+    /// without a whole greeting that has sent something or has ended.
     fn wait(&self, timeout: Duration) -> (bool, Option<usize>) {
         // Rounded up, so that it is not zero before the time.
         let timeout = i32::try_from(timeout.as_millis() + 1).unwrap_or(i32::MAX);
-        let descriptors =
-            std::iter::once(self.listener.as_fd()).chain(self.silent.iter().map(|(s, _)| s.as_fd()));
+        let ungreeted = self.ungreeted.iter().map(|arrival| arrival.stream.as_fd());
+        let descriptors = std::iter::once(self.listener.as_fd()).chain(ungreeted);
         let mut polled: Vec<PollFd<'_>> = descriptors.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
         // An error, such as an interruption, is repeated by the caller.
         let _ = poll(&mut polled, PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX));
         let is_ready = |fd: &PollFd<'_>| fd.any().unwrap_or(false);
         (is_ready(&polled[0]), polled[1..].iter().position(is_ready))
     }
-}
-
-/// Reads the greeting of a connection and answers it. Returns the process and its version.
-fn receive(stream: TcpStream, deadline: Instant) -> io::Result<(GreetedPeer, u8)> {
-    let mut stream = RecordStream::new(stream)?;
-    let version = read_head(&mut stream, deadline)?;
-    stream.write(&head(), deadline)?;
-    let mut numbers = [0; 8];
-    if version == VERSION {
-        stream.read(&mut numbers, deadline)?;
-    }
-    let ([peer, count], _) = numbers.as_chunks::<4>() else { unreachable!("8 bytes are two numbers") };
-    let number = |bytes: &[u8; 4]| u32::from_le_bytes(*bytes) as usize;
-    Ok((GreetedPeer { stream, peer: PeerId(number(peer)), count: number(count) }, version))
 }
 
 /// Connects process `peer` of `count` to the leader, which listens at `leader` or will do so soon.
@@ -141,7 +200,9 @@ fn greet(stream: TcpStream, peer: PeerId, count: usize, deadline: Instant) -> io
     let mut stream = RecordStream::new(stream)?;
     let numbers = [(peer.0 as u32).to_le_bytes(), (count as u32).to_le_bytes()].concat();
     stream.write(&[&head()[..], &numbers].concat(), deadline)?;
-    let version = read_head(&mut stream, deadline)?;
+    let mut bytes = [0; HEAD];
+    stream.read(&mut bytes, deadline)?;
+    let version = version_of(&bytes)?;
     Ok((stream, version))
 }
 
@@ -151,10 +212,11 @@ fn head() -> [u8; HEAD] {
     bytes
 }
 
-/// Reads the head of a greeting, and returns its version.
-fn read_head(stream: &mut RecordStream, deadline: Instant) -> io::Result<u8> {
-    let mut bytes = [0; HEAD];
-    stream.read(&mut bytes, deadline)?;
+/// Returns the version in the head of a greeting.
+///
+/// # Errors
+/// `InvalidData` for another program.
+fn version_of(bytes: &[u8; HEAD]) -> io::Result<u8> {
     if bytes[..MAGIC.len()] != MAGIC {
         let why = format!("it sent \"{}\" instead of a greeting", bytes.escape_ascii());
         return Err(io::Error::new(io::ErrorKind::InvalidData, why));

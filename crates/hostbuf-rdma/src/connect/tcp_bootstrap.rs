@@ -430,16 +430,41 @@ mod tests {
     }
 
     #[test]
-    fn connections_that_send_nothing_delay_no_process() {
+    fn connections_without_a_whole_greeting_delay_no_process() {
+        let whole = greeting(2, 1, 2);
+        for sent in [0, 1, 8, 15] {
+            let (listener, leader) = listener();
+            // One after the other they would take longer than the bootstrap may.
+            let strangers = [(); 20].map(|()| {
+                let mut stream = TcpStream::connect(leader).expect("it listens");
+                stream.write_all(&whole[..sent]).expect("it listens");
+                stream
+            });
+            thread::scope(|scope| {
+                let join = move || TcpBootstrap::join(PeerId(1), 2, leader, LONG)?.exchange(b"one");
+                let other = scope.spawn(join);
+                let records = TcpBootstrap::lead(listener, 2, LONG).unwrap().exchange(b"zero").unwrap();
+                assert_eq!(other.join().expect("no panic").unwrap(), records, "{sent} bytes");
+            });
+            drop(strangers);
+        }
+    }
+
+    #[test]
+    fn a_greeting_in_single_bytes_is_answered() {
         let (listener, leader) = listener();
-        // One after the other they would take longer than the bootstrap may.
-        let silent = [(); 20].map(|()| TcpStream::connect(leader).expect("it listens"));
-        thread::scope(|scope| {
-            let other = scope.spawn(move || TcpBootstrap::join(PeerId(1), 2, leader, LONG)?.exchange(b"one"));
-            let records = TcpBootstrap::lead(listener, 2, LONG).unwrap().exchange(b"zero").unwrap();
-            assert_eq!(other.join().expect("no panic").unwrap(), records);
-        });
-        drop(silent);
+        let lead = thread::spawn(move || TcpBootstrap::lead(listener, 2, LONG)?.exchange(b"zero"));
+        let mut stream = TcpStream::connect(leader).expect("it listens");
+        stream.set_nodelay(true).expect("a TCP socket");
+        for byte in greeting(2, 1, 2) {
+            stream.write_all(&[byte]).expect("it reads");
+        }
+        let mut answer = [0; 8];
+        stream.read_exact(&mut answer).expect("an answer");
+        assert_eq!(&answer, b"hbboot\0\x02");
+        // The empty record that shows that all have connected, and the first exchange.
+        stream.write_all(&[encode(b""), encode(b"one")].concat()).expect("it reads");
+        assert_eq!(lead.join().expect("no panic").unwrap(), [&b"zero"[..], b"one"]);
     }
 
     #[test]
