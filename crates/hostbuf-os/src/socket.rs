@@ -108,6 +108,12 @@ pub enum ReceivedPacket {
 #[allow(unsafe_code, reason = "takes over descriptors and reads structures of the kernel")]
 pub fn receive(fd: BorrowedFd<'_>, longest: usize) -> io::Result<ReceivedPacket> {
     let length = match next_length(fd) {
+        // A peer that closes the connection before it has read everything resets it. The kernel
+        // reports that first, and then what the peer has sent.
+        Err(Errno::ECONNRESET) => next_length(fd),
+        other => other,
+    };
+    let length = match length {
         Ok(length) => length.min(longest),
         Err(Errno::EAGAIN) => return Ok(ReceivedPacket::Nothing),
         Err(Errno::ECONNRESET) => return Ok(ReceivedPacket::End),
@@ -183,6 +189,19 @@ mod tests {
         assert!(matches!(received(64), ReceivedPacket::Nothing));
         drop(a);
         assert!(matches!(received(64), ReceivedPacket::End));
+    }
+
+    #[test]
+    fn packets_of_a_peer_that_has_not_read_everything_are_received() {
+        let flags = SockFlag::SOCK_NONBLOCK;
+        let pair = nix::sys::socket::socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags);
+        let (a, b) = pair.expect("two sockets");
+        send(a.as_fd(), b"unread", &[]).expect("there is room in the socket");
+        send(b.as_fd(), b"last", &[a.as_raw_fd()]).expect("there is room in the socket");
+        drop(b);
+        let received = || receive(a.as_fd(), 64).expect("a packet socket");
+        assert!(matches!(received(), ReceivedPacket::Packet(p, d) if p == b"last" && d.len() == 1));
+        assert!(matches!(received(), ReceivedPacket::End));
     }
 
     #[test]

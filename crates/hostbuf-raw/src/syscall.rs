@@ -29,6 +29,8 @@ impl Errno {
     pub const EXIST: Errno = Errno(17);
     /// Not enough address space, memory or mappings.
     pub const NOMEM: Errno = Errno(12);
+    /// The peer has closed the connection before it had read everything.
+    pub const CONNRESET: Errno = Errno(104);
     /// Connection refused: no socket of this network namespace listens on the name.
     pub const CONNREFUSED: Errno = Errno(111);
     /// Invalid argument.
@@ -440,7 +442,8 @@ pub struct ReceivedLengths {
     pub truncated: bool,
 }
 
-/// Receives one packet and its descriptors (close-on-exec).
+/// Receives one packet and its descriptors (close-on-exec). Packets of a peer that has reset the
+/// connection are received before the error.
 ///
 /// # Errors
 /// As `recvmsg(2)`.
@@ -465,6 +468,7 @@ pub fn receive(
         control_length: control.0.len(),
         flags: 0,
     };
+    let mut was_reset = false;
     let received = loop {
         // SAFETY: every pointer in the header is valid for its length.
         let n = unsafe {
@@ -473,6 +477,8 @@ pub fn receive(
         };
         match checked(n) {
             Err(Errno::INTR) => {}
+            // The kernel reports the reset once, and then the packets from before it.
+            Err(Errno::CONNRESET) if !was_reset => was_reset = true,
             other => break other?,
         }
     };

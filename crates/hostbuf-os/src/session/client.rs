@@ -58,13 +58,7 @@ impl Session {
     }
 
     fn receive(&self) -> Result<Packet, SessionError> {
-        let mut received = self.connection.receive();
-        // A server that closes the connection before it has read everything resets it. The kernel
-        // reports that first, and then what the server has sent.
-        if let Ok(Received::End) = received {
-            received = self.connection.receive();
-        }
-        let packet = match received {
+        let packet = match self.connection.receive() {
             Ok(Received::Packet(packet)) => packet,
             Ok(Received::Nothing) => return Err(SessionError::Timeout(Duration::ZERO)),
             Ok(Received::End) => return Err(SessionError::Gone),
