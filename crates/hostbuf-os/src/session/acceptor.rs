@@ -22,6 +22,8 @@ const SILENCE: Duration = Duration::from_secs(1);
 /// The interval at which the acceptor tries again without room for another connection: other
 /// processes may use up the descriptors of the host, and close them soon.
 const PACE: Duration = Duration::from_millis(100);
+/// The time for which a connection waits for descriptors that other clients hold.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// The largest number of connections that are accepted at once, so that the server's clients do not
 /// wait for them.
 const BATCH: usize = 64;
@@ -33,8 +35,10 @@ pub struct Acceptor {
     listener: OwnedFd,
     /// The connections whose hello is on its way, in the order of their arrival.
     strangers: Vec<Stranger>,
-    /// The clients whose process cannot be watched for a lack of descriptors or memory.
-    unwatched: Vec<(FrameSocket, Packet)>,
+    /// A connection whose process cannot be watched for a lack of descriptors or memory. Until it
+    /// has its second descriptor, no further one is accepted: connections without one would take
+    /// the descriptors that others free.
+    pending: Option<Stranger>,
     shortage: Option<DescriptorShortage>,
 }
 
@@ -42,6 +46,8 @@ pub struct Acceptor {
 #[derive(Debug)]
 struct Stranger {
     connection: FrameSocket,
+    /// The descriptor of the client's process, which may outlive its connection.
+    process: Option<OwnedFd>,
     since: Instant,
 }
 
@@ -72,7 +78,7 @@ impl Acceptor {
     /// Makes an acceptor of the clients of `listener`, which must not block.
     #[must_use]
     pub fn new(listener: OwnedFd) -> Acceptor {
-        Acceptor { listener, strangers: Vec::new(), unwatched: Vec::new(), shortage: None }
+        Acceptor { listener, strangers: Vec::new(), pending: None, shortage: None }
     }
 
     /// Returns the descriptors for whose input the server waits before it calls
@@ -100,45 +106,46 @@ impl Acceptor {
     #[must_use]
     pub fn expects_within(&self) -> Option<Duration> {
         let left = |stranger: &Stranger| SILENCE.checked_sub(stranger.since.elapsed());
-        let unwatched = self.unwatched.first().map(|_| PACE);
-        self.strangers.iter().filter_map(left).chain(unwatched).max()
+        let pending = self.pending.as_ref().map(|_| PACE);
+        self.strangers.iter().filter_map(left).chain(pending).max()
     }
 
     /// Accepts what has arrived, and returns the clients that have said hello.
     pub fn advance(&mut self) -> Vec<Newcomer> {
         let mut newcomers = Vec::new();
+        if let Some(pending) = self.pending.take() {
+            self.watch(pending);
+        }
         self.accept();
         self.hear(&mut newcomers);
-        for (connection, hello) in std::mem::take(&mut self.unwatched) {
-            self.watch(connection, hello, &mut newcomers);
+        // After the hellos that have arrived: a client is no stranger then.
+        if self.shortage.is_some() && self.refuse_stranger() && self.pending.is_none() {
+            // With one connection less there is room again in the next turn.
+            self.shortage = None;
         }
         newcomers
     }
 
     fn accept(&mut self) {
         for _ in 0..BATCH {
+            if self.pending.is_some() {
+                return;
+            }
             let fd = match socket::accept(self.listener.as_fd()) {
                 Ok(Some(fd)) => fd,
                 Ok(None) => {
-                    if self.unwatched.is_empty() {
-                        self.shortage = None;
-                    }
+                    self.shortage = None;
                     return;
                 }
                 Err(error) => {
                     tracing::warn!(%error, "accepting a connection");
-                    // With one connection less there is room again in the next turn.
-                    if !self.refuse_stranger() {
-                        self.is_short(error);
-                    }
-                    return;
+                    return self.is_short(error);
                 }
             };
-            if self.unwatched.is_empty() {
-                self.shortage = None;
-            }
             match FrameSocket::from_fd(fd) {
-                Ok(connection) => self.strangers.push(Stranger { connection, since: Instant::now() }),
+                Ok(connection) => {
+                    self.watch(Stranger { connection, process: None, since: Instant::now() });
+                }
                 // Another user gets nothing, not even a reason.
                 Err(error) => tracing::debug!(%error, "rejecting a connection"),
             }
@@ -185,7 +192,10 @@ impl Acceptor {
                 }
             };
             match hello.message() {
-                Ok(Message::Hello { .. }) => self.watch(stranger.connection, hello, newcomers),
+                Ok(Message::Hello { .. }) => {
+                    let Stranger { connection, process, .. } = stranger;
+                    newcomers.push(Newcomer { connection, hello, process });
+                }
                 Err(FrameError::OtherVersion(theirs)) => refuse_version(&stranger.connection, theirs),
                 Ok(_) | Err(FrameError::Malformed) => {
                     tracing::warn!(pid, "a process sent something else than a hello");
@@ -194,21 +204,30 @@ impl Acceptor {
         }
     }
 
-    /// Completes a client, unless descriptors or memory are missing: its process may outlive its
-    /// connection, so the process itself is watched.
-    fn watch(&mut self, connection: FrameSocket, hello: Packet, newcomers: &mut Vec<Newcomer>) {
-        let process = match process::pidfd(connection.peer().pid) {
-            Ok(process) => Some(process),
-            Err(error) => match error.raw_os_error() {
-                Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM) => {
-                    self.refuse_stranger();
+    /// Adds a connection whose process can be watched. Without descriptors or memory for that, the
+    /// connection waits for them, and is refused if others hold them for too long.
+    fn watch(&mut self, mut stranger: Stranger) {
+        match process::pidfd(stranger.connection.peer().pid) {
+            Ok(process) => stranger.process = Some(process),
+            Err(error)
+                if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM)) =>
+            {
+                if stranger.since.elapsed() > PATIENCE {
+                    let text = format!(
+                        "this host's server of hostbuf has no descriptor for another process (raise ulimit -n there): {error}"
+                    );
                     self.is_short(error);
-                    return self.unwatched.push((connection, hello));
+                    return refuse(&stranger.connection, ErrorClass::Os, &text);
                 }
-                _ => None,
-            },
-        };
-        newcomers.push(Newcomer { connection, hello, process });
+                self.is_short(error);
+                self.pending = Some(stranger);
+                return;
+            }
+            // The process has ended, or is in another PID namespace.
+            Err(_) => {}
+        }
+        self.shortage = None;
+        self.strangers.push(Stranger { since: Instant::now(), ..stranger });
     }
 
     /// Refuses the oldest connection of the process that has the most of them, or else one that has

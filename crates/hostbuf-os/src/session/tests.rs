@@ -171,3 +171,22 @@ fn a_client_waits_while_descriptors_are_missing() {
     assert!(acceptor.shortage().is_none());
     drop(session);
 }
+
+/// Each client needs two descriptors of the server. Clients that have one each would wait for ever.
+#[test]
+fn many_clients_are_served_with_few_descriptors() {
+    let (name, mut acceptor) = server("few");
+    let sessions: Vec<Session> = (0..40).map(|_| Session::open(&name, &hello()).unwrap()).collect();
+    let served = with_descriptors(7, || {
+        let (mut served, begun) = (0, Instant::now());
+        while served < sessions.len() && begun.elapsed() < LIMIT {
+            // Dropped, since the server has nothing else to do for them.
+            served += acceptor.advance().len();
+            if let Some(pace) = acceptor.retry_after() {
+                std::thread::sleep(pace / 10);
+            }
+        }
+        served
+    });
+    assert_eq!(served, sessions.len());
+}
