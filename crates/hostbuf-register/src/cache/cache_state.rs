@@ -1,6 +1,7 @@
 //! The state that the cache's lock guards, and the transitions of slots under it.
 
 use super::budget::Budget;
+use super::cache_slot::CacheSlot;
 use super::eviction::{EvictionPolicy, Shortage, key_of};
 use super::lease_counts::LeaseCounts;
 use super::lease_totals::LeaseTotals;
@@ -44,14 +45,14 @@ impl CacheState {
 
     /// Returns the details of a slot.
     #[inline]
-    pub(super) fn details(&mut self, slot: u32) -> &mut SlotDetails {
-        &mut self.details[slot as usize]
+    pub(super) fn details(&mut self, slot: CacheSlot) -> &mut SlotDetails {
+        &mut self.details[slot.index()]
     }
 
     /// Returns the number of bytes of the budget that a slot takes.
     #[inline]
-    pub(super) fn bytes_of(&self, slot: u32) -> usize {
-        self.details[slot as usize].bytes
+    pub(super) fn bytes_of(&self, slot: CacheSlot) -> usize {
+        self.details[slot.index()].bytes
     }
 
     /// Returns the statistics, with the leases counted by now.
@@ -65,7 +66,7 @@ impl CacheState {
     }
 
     /// Makes a slot Deregistering. From then on only the calling thread changes it.
-    pub(super) fn begin_deregistering<H>(&mut self, slots: &Slots<H>, slot: u32) {
+    pub(super) fn begin_deregistering<H>(&mut self, slots: &Slots<H>, slot: CacheSlot) {
         slots[slot].set_state(SlotState::Deregistering);
         self.lists.begin_deregistering(slot);
     }
@@ -75,7 +76,7 @@ impl CacheState {
         &mut self,
         slots: &Slots<H>,
         counts: &LeaseCounts<K>,
-        slot: u32,
+        slot: CacheSlot,
     ) -> bool {
         // A thread that takes a lease counts it and then reads the state; this one sets the state
         // and then sums the counts.
@@ -97,11 +98,11 @@ impl CacheState {
         counts: &LeaseCounts<K>,
         shortage: Shortage,
         key: u64,
-    ) -> Option<u32> {
+    ) -> Option<CacheSlot> {
         // A thread may take a lease after the policy has summed the counts. Then another
         // registration is selected.
         for _ in 0..=self.usage.regions() {
-            let count = |slot: u32| {
+            let count = |slot: CacheSlot| {
                 let (taken, dropped) = counts.sum(slot);
                 (taken, taken != dropped)
             };
@@ -117,8 +118,8 @@ impl CacheState {
     }
 
     /// Makes a slot evictable. `key` is the one by which the policy recognises the registration.
-    pub(super) fn add_to_policy<K: Copy>(&mut self, counts: &LeaseCounts<K>, slot: u32, key: u64) {
-        self.policy.add(slot, key, self.details[slot as usize].bytes, counts.sum(slot).0);
+    pub(super) fn add_to_policy<K: Copy>(&mut self, counts: &LeaseCounts<K>, slot: CacheSlot, key: u64) {
+        self.policy.add(slot, key, self.details[slot.index()].bytes, counts.sum(slot).0);
     }
 
     /// Makes a stale slot Deregistering that is not leased and whose range `wanted` accepts.
@@ -127,7 +128,7 @@ impl CacheState {
         slots: &Slots<H>,
         counts: &LeaseCounts<K>,
         wanted: impl Fn(Span) -> bool,
-    ) -> Option<u32> {
+    ) -> Option<CacheSlot> {
         let slot = self.lists.take_stale(|slot| wanted(slots[slot].span()) && counts.leases(slot) == 0)?;
         self.begin_deregistering(slots, slot);
         Some(slot)
@@ -138,10 +139,11 @@ impl CacheState {
         &mut self,
         slots: &Slots<H>,
         counts: &LeaseCounts<K>,
-        slot: u32,
+        slot: CacheSlot,
     ) -> bool {
-        let is_unused =
-            |other: u32| other == slot && slots[slot].state() == SlotState::Stale && counts.leases(slot) == 0;
+        let is_unused = |other: CacheSlot| {
+            other == slot && slots[slot].state() == SlotState::Stale && counts.leases(slot) == 0
+        };
         let claimed = self.lists.take_stale(is_unused).is_some();
         if claimed {
             self.begin_deregistering(slots, slot);
@@ -175,7 +177,7 @@ impl CacheState {
     }
 
     /// Returns a slot that overlaps `span` and that the device has registered, or may have.
-    pub(super) fn conflicting<H>(&self, slots: &Slots<H>, span: Span) -> Option<u32> {
+    pub(super) fn conflicting<H>(&self, slots: &Slots<H>, span: Span) -> Option<CacheSlot> {
         let live = slots.find_overlapping(span, |_| true);
         live.or_else(|| self.lists.unlisted().find(|&slot| slots[slot].span().overlaps(span)))
     }
@@ -183,7 +185,7 @@ impl CacheState {
     /// Returns the number of bytes that are available once every unleased registration has been
     /// evicted and everything in progress has ended.
     pub(super) fn attainable_bytes<H, K: Copy>(&self, slots: &Slots<H>, counts: &LeaseCounts<K>) -> usize {
-        let can_end = |(slot, _): &(u32, &SlotDetails)| {
+        let can_end = |(slot, _): &(CacheSlot, &SlotDetails)| {
             let here = &slots[*slot];
             match here.state() {
                 SlotState::Registering | SlotState::Deregistering => true,
@@ -192,7 +194,7 @@ impl CacheState {
                 SlotState::Free | SlotState::Dying | SlotState::Leaked => false,
             }
         };
-        let removable = (0..).zip(&self.details).filter(can_end).map(|(_, details)| details.bytes);
+        let removable = CacheSlot::all().zip(&self.details).filter(can_end).map(|(_, details)| details.bytes);
         removable.fold(self.usage.bytes_left(), usize::saturating_add)
     }
 }

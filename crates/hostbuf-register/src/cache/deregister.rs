@@ -5,6 +5,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use super::cache_slot::CacheSlot;
 use super::eviction::Shortage;
 use super::shared::CacheShared;
 use super::slot::{Slot, SlotState};
@@ -16,7 +17,7 @@ use crate::span::Span;
 
 /// Deregisters a slot that this thread has made Deregistering. Its part of the budget is free once
 /// the device has succeeded.
-pub(super) fn deregister<R: Registrar>(shared: &CacheShared<R>, slot: u32) -> Result<()> {
+pub(super) fn deregister<R: Registrar>(shared: &CacheShared<R>, slot: CacheSlot) -> Result<()> {
     let mut deregistering = DeregisteringSlot { shared, slot, done: false, why: None };
     let here = &shared.slots[slot];
     // SAFETY: the slot is Deregistering by this thread.
@@ -42,7 +43,7 @@ const PANICKED: &str = "deregistering it panicked";
 
 /// Deregisters a slot as [`deregister`] does, where no caller gets the error: it is logged and
 /// counted.
-pub(super) fn deregister_or_log<R: Registrar>(shared: &CacheShared<R>, slot: u32) {
+pub(super) fn deregister_or_log<R: Registrar>(shared: &CacheShared<R>, slot: CacheSlot) {
     if let Err(error) = deregister(shared, slot) {
         tracing::error!(%error, "a deregistration has failed");
     }
@@ -63,7 +64,7 @@ pub(super) fn deregister_stale<R: Registrar>(shared: &CacheShared<R>) -> Result<
 
 /// Deregisters a slot if it is stale and not leased.
 #[cold]
-pub(super) fn deregister_if_unused<R: Registrar>(shared: &CacheShared<R>, slot: u32) {
+pub(super) fn deregister_if_unused<R: Registrar>(shared: &CacheShared<R>, slot: CacheSlot) {
     let claimed = shared.lock().claim_if_unused(&shared.slots, &shared.counts, slot);
     if claimed {
         deregister_or_log(shared, slot);
@@ -72,7 +73,11 @@ pub(super) fn deregister_if_unused<R: Registrar>(shared: &CacheShared<R>, slot: 
 
 /// Selects a registration to be ended, which is stale or the one that the policy evicts, and makes
 /// its slot Deregistering.
-pub(super) fn select<R: Registrar>(shared: &CacheShared<R>, shortage: Shortage, key: u64) -> Option<u32> {
+pub(super) fn select<R: Registrar>(
+    shared: &CacheShared<R>,
+    shortage: Shortage,
+    key: u64,
+) -> Option<CacheSlot> {
     let (slots, counts) = (&shared.slots, &shared.counts);
     let mut state = shared.lock();
     state.claim_unused(slots, counts, |_| true).or_else(|| state.evict(slots, counts, shortage, key))
@@ -94,7 +99,7 @@ pub(super) fn wait_for_deregistrations<R: Registrar>(shared: &CacheShared<R>, sp
     let mut state = shared.lock();
     let last = state.lists.deregistrations_begun();
     let is_awaited =
-        |&(slot, number): &(u32, u64)| number <= last && shared.slots[slot].span().overlaps(span);
+        |&(slot, number): &(CacheSlot, u64)| number <= last && shared.slots[slot].span().overlaps(span);
     while state.lists.deregistering().iter().any(is_awaited) {
         state = shared.state.wait(state, None);
     }
@@ -130,7 +135,7 @@ pub(super) fn check_leaks<R: Registrar>(shared: &CacheShared<R>, span: Span, lea
 /// Retains the memory of registrations that leases hold which the program has forgotten.
 pub(super) fn retain_forgotten_memory<R: Registrar>(shared: &CacheShared<R>) {
     let mut state = shared.lock();
-    for (slot, here) in (0..).zip(shared.slots.iter()) {
+    for (slot, here) in CacheSlot::all().zip(shared.slots.iter()) {
         if here.state() != SlotState::Free {
             std::mem::forget(state.details(slot).memory.take());
         }
@@ -150,7 +155,7 @@ fn reason(error: &Error) -> Arc<str> {
 /// otherwise makes the slot Leaked.
 struct DeregisteringSlot<'a, R: Registrar> {
     shared: &'a CacheShared<R>,
-    slot: u32,
+    slot: CacheSlot,
     done: bool,
     /// The device's answer if it has failed.
     why: Option<Arc<str>>,

@@ -14,10 +14,11 @@
 //! Uses are not reported to the policy, which reads them from the lease counts when it chooses.
 //! Nothing here allocates after construction.
 
+use super::cache_slot::CacheSlot;
 use crate::span::{Access, Span};
 
 /// The number of no slot.
-const NONE: u32 = u32::MAX;
+const NONE: CacheSlot = CacheSlot::new(u32::MAX);
 /// The number of ghosts in a set. There are four times as many places as slots, so a set is rarely
 /// full of young ghosts.
 const WAYS: usize = 8;
@@ -34,8 +35,8 @@ enum EvictionQueue {
 #[derive(Clone, Copy)]
 struct PolicyEntry {
     queue: EvictionQueue,
-    previous: u32,
-    next: u32,
+    previous: CacheSlot,
+    next: CacheSlot,
     bytes: usize,
     key: u64,
     /// True if it had been used at the last check.
@@ -47,8 +48,8 @@ struct PolicyEntry {
 /// The ends of a queue, and its length.
 #[derive(Default)]
 struct QueueEnds {
-    head: Option<u32>,
-    tail: Option<u32>,
+    head: Option<CacheSlot>,
+    tail: Option<CacheSlot>,
     count: usize,
     bytes: usize,
 }
@@ -127,15 +128,15 @@ impl EvictionPolicy {
     }
 
     /// Adds a registration that has been leased `taken` times so far.
-    pub(super) fn add(&mut self, slot: u32, key: u64, bytes: usize, taken: u32) {
+    pub(super) fn add(&mut self, slot: CacheSlot, key: u64, bytes: usize, taken: u32) {
         let replaces = std::mem::take(&mut self.replacing) == Some(key);
-        let entry = &mut self.entries[slot as usize];
+        let entry = &mut self.entries[slot.index()];
         (entry.key, entry.bytes, entry.hot, entry.seen) = (key, bytes, true, taken);
         self.push(slot, if replaces { EvictionQueue::Main } else { EvictionQueue::Small });
     }
 
     /// Removes a registration that is not evicted.
-    pub(super) fn remove(&mut self, slot: u32) {
+    pub(super) fn remove(&mut self, slot: CacheSlot) {
         self.unlink(slot);
     }
 
@@ -145,8 +146,8 @@ impl EvictionPolicy {
         &mut self,
         short: Shortage,
         key: u64,
-        count: impl Fn(u32) -> (u32, bool),
-    ) -> Option<u32> {
+        count: impl Fn(CacheSlot) -> (u32, bool),
+    ) -> Option<CacheSlot> {
         let ghost = self.is_ghost(key);
         // As long as the small queue has more than its share, the main queue is growing.
         let growing = self.small.count > ((self.small.count + self.main.count) / 10).max(1);
@@ -184,8 +185,8 @@ impl EvictionPolicy {
     }
 
     /// Returns whether a slot has been used since the last check.
-    fn check_use(&mut self, slot: u32, taken: u32) -> bool {
-        let entry = &mut self.entries[slot as usize];
+    fn check_use(&mut self, slot: CacheSlot, taken: u32) -> bool {
+        let entry = &mut self.entries[slot.index()];
         let used = entry.seen != taken;
         entry.hot = used;
         entry.seen = taken;
@@ -194,8 +195,8 @@ impl EvictionPolicy {
 
     /// Makes a slot that leaves the small queue a ghost, and checks one member of the main queue,
     /// in turn.
-    fn leave_small_queue(&mut self, slot: u32, count: &impl Fn(u32) -> (u32, bool)) {
-        self.record_departure(self.entries[slot as usize].key);
+    fn leave_small_queue(&mut self, slot: CacheSlot, count: &impl Fn(CacheSlot) -> (u32, bool)) {
+        self.record_departure(self.entries[slot.index()].key);
         if let Some(member) = self.main.head {
             self.check_use(member, count(member).0);
             self.unlink(member);
@@ -205,14 +206,14 @@ impl EvictionPolicy {
 
     /// Removes and returns a member of the main queue that is not leased, has not been used since
     /// the last check, and had not been used before that check.
-    fn take_cold(&mut self, count: &impl Fn(u32) -> (u32, bool)) -> Option<u32> {
+    fn take_cold(&mut self, count: &impl Fn(CacheSlot) -> (u32, bool)) -> Option<CacheSlot> {
         // The oldest members come first. The number of checks is bounded, since every miss makes
         // them.
         const CHECKS: usize = 8;
         for _ in 0..CHECKS.min(self.main.count) {
             let slot = self.main.head?;
             let (taken, leased) = count(slot);
-            let entry = &self.entries[slot as usize];
+            let entry = &self.entries[slot.index()];
             let cold = !entry.hot && entry.seen == taken && !leased;
             self.unlink(slot);
             if cold {
@@ -224,7 +225,11 @@ impl EvictionPolicy {
     }
 
     /// Removes and returns the first member of a queue that is not leased.
-    fn take_unleased(&mut self, queue: EvictionQueue, count: &impl Fn(u32) -> (u32, bool)) -> Option<u32> {
+    fn take_unleased(
+        &mut self,
+        queue: EvictionQueue,
+        count: &impl Fn(CacheSlot) -> (u32, bool),
+    ) -> Option<CacheSlot> {
         for _ in 0..self.ends(queue).count {
             let slot = self.ends(queue).head?;
             self.unlink(slot);
@@ -242,34 +247,34 @@ impl EvictionPolicy {
     }
 
     /// Appends a slot to a queue.
-    fn push(&mut self, slot: u32, queue: EvictionQueue) {
-        let bytes = self.entries[slot as usize].bytes;
+    fn push(&mut self, slot: CacheSlot, queue: EvictionQueue) {
+        let bytes = self.entries[slot.index()].bytes;
         let ends = self.ends(queue);
         let last = ends.tail.replace(slot);
         ends.head.get_or_insert(slot);
         ends.count += 1;
         ends.bytes += bytes;
-        let entry = &mut self.entries[slot as usize];
+        let entry = &mut self.entries[slot.index()];
         (entry.queue, entry.previous, entry.next) = (queue, last.unwrap_or(NONE), NONE);
         if let Some(last) = last {
-            self.entries[last as usize].next = slot;
+            self.entries[last.index()].next = slot;
         }
     }
 
     /// Removes a slot from its queue.
-    fn unlink(&mut self, slot: u32) {
-        let entry = self.entries[slot as usize];
+    fn unlink(&mut self, slot: CacheSlot) {
+        let entry = self.entries[slot.index()];
         if entry.queue == EvictionQueue::None {
             return;
         }
-        self.entries[slot as usize].queue = EvictionQueue::None;
-        let named = |n: u32| (n != NONE).then_some(n);
+        self.entries[slot.index()].queue = EvictionQueue::None;
+        let named = |n: CacheSlot| (n != NONE).then_some(n);
         match named(entry.previous) {
-            Some(previous) => self.entries[previous as usize].next = entry.next,
+            Some(previous) => self.entries[previous.index()].next = entry.next,
             None => self.ends(entry.queue).head = named(entry.next),
         }
         match named(entry.next) {
-            Some(next) => self.entries[next as usize].previous = entry.previous,
+            Some(next) => self.entries[next.index()].previous = entry.previous,
             None => self.ends(entry.queue).tail = named(entry.previous),
         }
         let ends = self.ends(entry.queue);
@@ -287,9 +292,9 @@ mod tests {
     struct Model {
         policy: EvictionPolicy,
         capacity: (usize, usize),
-        here: HashMap<u64, (u32, usize)>,
+        here: HashMap<u64, (CacheSlot, usize)>,
         taken: Vec<u32>,
-        free: Vec<u32>,
+        free: Vec<CacheSlot>,
         used: usize,
         registered: usize,
     }
@@ -301,7 +306,7 @@ mod tests {
                 capacity: (regions, bytes),
                 here: HashMap::new(),
                 taken: vec![0; regions],
-                free: (0..regions as u32).collect(),
+                free: (0..regions).map(CacheSlot::from_index).collect(),
                 used: 0,
                 registered: 0,
             }
@@ -313,20 +318,19 @@ mod tests {
             let mixed = key.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29) ^ bytes as u64;
             let hash = mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29) | 1;
             if let Some((slot, _)) = self.here.get(&hash) {
-                self.taken[*slot as usize] += 1;
+                self.taken[slot.index()] += 1;
                 return true;
             }
             while self.free.is_empty() || self.used + bytes > self.capacity.1 {
                 let short = if self.free.is_empty() { Shortage::Regions } else { Shortage::Bytes };
-                let slot =
-                    self.policy.choose(short, hash, |slot| (self.taken[slot as usize], false)).unwrap();
+                let slot = self.policy.choose(short, hash, |slot| (self.taken[slot.index()], false)).unwrap();
                 let key = *self.here.iter().find(|(_, v)| v.0 == slot).unwrap().0;
                 self.used -= self.here.remove(&key).unwrap().1;
                 self.free.push(slot);
             }
             let slot = self.free.pop().unwrap();
-            self.taken[slot as usize] += 1;
-            self.policy.add(slot, hash, bytes, self.taken[slot as usize]);
+            self.taken[slot.index()] += 1;
+            self.policy.add(slot, hash, bytes, self.taken[slot.index()]);
             self.here.insert(hash, (slot, bytes));
             self.used += bytes;
             self.registered += bytes;
@@ -399,10 +403,11 @@ mod tests {
     #[test]
     fn used_or_leased_members_are_not_evicted_from_the_small_queue() {
         let mut policy = EvictionPolicy::new(4);
-        (0..4).for_each(|slot| policy.add(slot, u64::from(slot) + 1, 1, 1));
+        (0..4).for_each(|slot| policy.add(CacheSlot::new(slot), u64::from(slot) + 1, 1, 1));
         // Slot 0 has been leased again since, and slot 1 is leased.
-        let chosen = policy.choose(Shortage::Regions, 9, |slot| (if slot == 0 { 2 } else { 1 }, slot == 1));
-        assert_eq!(chosen, Some(2));
+        let chosen = policy
+            .choose(Shortage::Regions, 9, |slot| (if slot.index() == 0 { 2 } else { 1 }, slot.index() == 1));
+        assert_eq!(chosen, Some(CacheSlot::new(2)));
         assert!(
             policy.entries[0].queue == EvictionQueue::Main && policy.entries[1].queue == EvictionQueue::Small
         );

@@ -29,7 +29,7 @@ pub(super) fn grown_range<H>(
     slots.overlapping(span, |slot| {
         let here = &slots[slot];
         if here.access() == access {
-            let requested = state.details[slot as usize].requested;
+            let requested = state.details[slot.index()].requested;
             growth.add(here.span(), requested.unwrap_or(here.span()), span);
         }
     });

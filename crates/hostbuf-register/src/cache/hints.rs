@@ -21,6 +21,7 @@ use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use super::cache_slot::CacheSlot;
 use hostbuf_os::array::Zero;
 
 /// The number of hints in a bucket.
@@ -41,7 +42,7 @@ const REPLACE_AFTER: u64 = 8;
 /// A slot, its version at the time of the hit, and the key of that registration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hint<K> {
-    pub(super) slot: u32,
+    pub(super) slot: CacheSlot,
     /// The lowest [`VERSION_BITS`](super::slot::VERSION_BITS) bits of the version.
     pub(super) version: u32,
     pub(super) key: K,
@@ -186,7 +187,7 @@ impl<K: Copy> HintPair<K> {
         place: HintPlace,
         hint: Hint<K>,
         anyhow: bool,
-        outdated: impl Fn(u32, u32) -> bool,
+        outdated: impl Fn(CacheSlot, u32) -> bool,
     ) -> bool {
         let (preferred, other) = self.preferred_first(place);
         let both = [preferred, other].map(|first| (first, first.word.load(Ordering::Relaxed)));
@@ -213,7 +214,7 @@ impl<K: Copy> HintPair<K> {
 
 impl<K> HintPair<K> {
     /// Removes the hints of a slot. Any thread may call it.
-    pub(super) fn remove(&self, slot: u32) {
+    pub(super) fn remove(&self, slot: CacheSlot) {
         self.0.iter().for_each(|first| first.remove(slot));
     }
 }
@@ -247,14 +248,14 @@ impl<K: Copy> PrimaryHint<K> {
     unsafe fn set(&self, place: HintPlace, hint: Hint<K>) {
         // SAFETY: no other thread accesses the key.
         unsafe { (*self.key.get()).write(hint.key) };
-        let below = place.first_tag() << FIRST_TAG | u64::from(hint.slot);
+        let below = place.first_tag() << FIRST_TAG | u64::from(hint.slot.number());
         self.word.store(u64::from(hint.version) << FIRST_VERSION | below, Ordering::Relaxed);
     }
 }
 
 impl<K> PrimaryHint<K> {
     /// Removes the hint if it is one of `slot`.
-    fn remove(&self, slot: u32) {
+    fn remove(&self, slot: CacheSlot) {
         let word = self.word.load(Ordering::Relaxed);
         if slot_in(word) == slot {
             // A hint that its thread has stored meanwhile stays.
@@ -274,8 +275,8 @@ fn version_in(word: u64) -> u32 {
 }
 
 #[inline(always)]
-fn slot_in(word: u64) -> u32 {
-    word as u32 & ((1 << FIRST_TAG) - 1)
+fn slot_in(word: u64) -> CacheSlot {
+    CacheSlot::new(word as u32 & ((1 << FIRST_TAG) - 1))
 }
 
 /// Stores a hint in a free place, or in place of an `outdated` hint (a slot and a version), of an
@@ -289,8 +290,8 @@ pub(super) unsafe fn store<K: Copy>(
     bucket: &OverflowBucket,
     place: HintPlace,
     hint: Hint<K>,
-    outdated: impl Fn(u32, u32) -> bool,
-    elsewhere: impl Fn(u32) -> bool,
+    outdated: impl Fn(CacheSlot, u32) -> bool,
+    elsewhere: impl Fn(CacheSlot) -> bool,
 ) {
     let turn = bucket.count_store();
     // SAFETY: the hints belong to the calling thread, by the contract of this function.
@@ -302,14 +303,14 @@ pub(super) unsafe fn store<K: Copy>(
 impl OverflowBucket {
     /// Returns the slots of the hints of a page. Rarely one is of another page.
     #[inline]
-    pub(super) fn slots_for(&self, place: HintPlace) -> impl Iterator<Item = u32> {
+    pub(super) fn slots_for(&self, place: HintPlace) -> impl Iterator<Item = CacheSlot> {
         let different = self.tags.load(Ordering::Relaxed) ^ (LOW * u64::from(place.tag()));
         // The highest bit of each byte that is zero; rarely also that of a byte above one.
         let mut left = different.wrapping_sub(LOW) & !different & HIGH;
         std::iter::from_fn(move || {
             let way = left.trailing_zeros() as usize / 8;
             left &= left.wrapping_sub(1);
-            Some(self.slots.get(way)?.load(Ordering::Relaxed))
+            Some(CacheSlot::new(self.slots.get(way)?.load(Ordering::Relaxed)))
         })
     }
 
@@ -322,15 +323,15 @@ impl OverflowBucket {
 
     /// Stores a slot in the place of the same hint, in a free place, in place of an `outdated` hint
     /// with the same tag, or in the place `turn`.
-    fn store(&self, place: HintPlace, slot: u32, turn: usize, outdated: impl Fn(u32) -> bool) {
+    fn store(&self, place: HintPlace, slot: CacheSlot, turn: usize, outdated: impl Fn(CacheSlot) -> bool) {
         let tags = self.tags.load(Ordering::Relaxed);
-        let slot_of = |way: usize| self.slots[way].load(Ordering::Relaxed);
+        let slot_of = |way: usize| CacheSlot::new(self.slots[way].load(Ordering::Relaxed));
         let same = |way: usize| (tags >> (8 * way)) as u8 == place.tag();
         let known = (0..WAYS).find(|&way| same(way) && slot_of(way) == slot);
         let free = || (0..WAYS).find(|&way| (tags >> (8 * way)) as u8 == 0);
         let useless = || (0..WAYS).find(|&way| same(way) && outdated(slot_of(way)));
         let way = known.or_else(free).or_else(useless).unwrap_or(turn);
-        self.slots[way].store(slot, Ordering::Relaxed);
+        self.slots[way].store(slot.number(), Ordering::Relaxed);
         let others = tags & !(0xff << (8 * way));
         self.tags.store(others | u64::from(place.tag()) << (8 * way), Ordering::Relaxed);
     }

@@ -10,6 +10,7 @@
 
 #![allow(unsafe_code)]
 
+use super::cache_slot::CacheSlot;
 use super::hints::{FoundHint, Hint};
 use super::lease::Lease;
 use super::lease_counts::ThreadCounts;
@@ -23,7 +24,7 @@ use crate::span::{Access, Span};
 /// A lease that the calling thread has counted on a slot that was live at that time. Changes of its
 /// memory have not been checked.
 pub(super) struct UncheckedLease<K> {
-    pub(super) slot: u32,
+    pub(super) slot: CacheSlot,
     pub(super) seen: Observation,
     pub(super) key: K,
     /// The change sequence from before the slot was found to be live.
@@ -63,7 +64,7 @@ pub(super) fn hit_without_wait<R: Registrar>(
 #[cold]
 pub(super) fn is_live_after_changes<R: Registrar>(
     shared: &CacheShared<R>,
-    slot: u32,
+    slot: CacheSlot,
     descriptors: DescriptorSet,
 ) -> bool {
     shared.monitor.as_ref().is_some_and(|monitor| monitor.settle(descriptors)) && shared.slots[slot].is_live()
@@ -119,7 +120,7 @@ pub(super) fn find_hint<R: Registrar>(
     own: ThreadCounts<'_, R::Key>,
     span: Span,
     access: Access,
-) -> Option<(u32, Observation, R::Key)> {
+) -> Option<(CacheSlot, Observation, R::Key)> {
     validate_hint(shared, own.primary_hint(shared.slots.page(span.start()))?, span, access)
 }
 
@@ -130,7 +131,7 @@ pub(super) fn validate_hint<R: Registrar>(
     found: FoundHint<'_, R::Key>,
     span: Span,
     access: Access,
-) -> Option<(u32, Observation, R::Key)> {
+) -> Option<(CacheSlot, Observation, R::Key)> {
     let Hint { slot, version, key } = found.hint;
     let seen = shared.slots.get(slot)?.observe_version(span, access, version)?;
     // The hint is checked after the slot, since the version of a slot is reused after 2^24
@@ -153,7 +154,7 @@ fn search<R: Registrar>(
     let own = shared.counts.of_thread()?;
     let page = shared.slots.page(span.start());
     let observe = |here: &Slot<R::Handle>| here.observe(span, access);
-    let is_outdated = |other: u32, version: u32| shared.slots[other].version() != version;
+    let is_outdated = |other: CacheSlot, version: u32| shared.slots[other].version() != version;
     for slot in own.overflow_hints(page) {
         if let Some((seen, sequence)) = count_observed(shared, own, slot, observe) {
             let key = key(shared, slot);
@@ -175,7 +176,7 @@ fn search<R: Registrar>(
 fn count_observed<R: Registrar>(
     shared: &CacheShared<R>,
     own: ThreadCounts<'_, R::Key>,
-    slot: u32,
+    slot: CacheSlot,
     observe: impl Fn(&Slot<R::Handle>) -> Option<Observation>,
 ) -> Option<(Observation, u64)> {
     let here = shared.slots.get(slot)?;
@@ -193,7 +194,7 @@ fn count_observed<R: Registrar>(
 
 /// Returns the key of a slot in which the calling thread has counted a lease.
 #[inline]
-pub(super) fn key<R: Registrar>(shared: &CacheShared<R>, slot: u32) -> R::Key {
+pub(super) fn key<R: Registrar>(shared: &CacheShared<R>, slot: CacheSlot) -> R::Key {
     // SAFETY: the calling thread has counted a lease and not returned it.
     shared.registrar.key(unsafe { shared.slots[slot].handle() })
 }
@@ -202,7 +203,7 @@ pub(super) fn key<R: Registrar>(shared: &CacheShared<R>, slot: u32) -> R::Key {
 /// counters of its own uses the shared ones.
 pub(super) fn count_locked<R: Registrar>(
     shared: &CacheShared<R>,
-    slot: u32,
+    slot: CacheSlot,
     span: Span,
     access: Access,
 ) -> bool {

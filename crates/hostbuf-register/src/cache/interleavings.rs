@@ -18,6 +18,7 @@ use loom::thread;
 
 use super::batch::hit_many;
 use super::budget::Budget;
+use super::cache_slot::CacheSlot;
 use super::deregister::{deregister, deregister_stale, make_stale, select};
 use super::eviction::Shortage;
 use super::hit::{find_hint, key};
@@ -146,7 +147,7 @@ fn never_both(hold: fn(&Fake, &CacheShared<Fake>) -> bool, preemptions: usize) {
                 let (fake, shared) = registered();
                 let (held, evicted) = beside(hold, new, (fake.clone(), shared.clone()), evict);
                 assert_eq!(fake.live().is_empty(), evicted);
-                assert_eq!(shared.counts.leases(0), 0);
+                assert_eq!(shared.counts.leases(CacheSlot::new(0)), 0);
                 seen.lock().expect("nobody panics with it").insert((held, evicted));
             }
         });
@@ -240,16 +241,22 @@ fn a_lookup_finds_the_entry_or_reports_a_concurrent_change() {
             model(2, move || {
                 let (a, b) = (Span::new(100, 10).expect("a range"), Span::new(80, 10).expect("a range"));
                 let table = Arc::new(RangeTable::new(2));
-                table.insert(a, 0);
+                table.insert(a, CacheSlot::new(0));
                 if !coming {
-                    table.insert(b, 1);
+                    table.insert(b, CacheSlot::new(1));
                 }
                 let writer = thread::spawn({
                     let table = table.clone();
-                    move || if coming { table.insert(b, 1) } else { table.remove(b, 1) }
+                    move || {
+                        if coming {
+                            table.insert(b, CacheSlot::new(1))
+                        } else {
+                            table.remove(b, CacheSlot::new(1))
+                        }
+                    }
                 });
                 match table.find(a, |_| true) {
-                    Lookup::Slot(slot) => assert_eq!(slot, 0),
+                    Lookup::Slot(slot) => assert_eq!(slot, CacheSlot::new(0)),
                     Lookup::Nothing => panic!("it was there all the time"),
                     Lookup::Changed => {}
                 }

@@ -5,6 +5,7 @@
 use std::fmt;
 use std::mem::ManuallyDrop;
 
+use super::cache_slot::CacheSlot;
 use super::lease_end::return_lease;
 use super::shared::CacheShared;
 use crate::registrar::Registrar;
@@ -17,25 +18,25 @@ use crate::span::{Access, Span};
 /// from the cache, since a hit costs almost nothing.
 pub struct Lease<'c, R: Registrar> {
     shared: &'c CacheShared<R>,
-    slot: u32,
+    slot: CacheSlot,
     key: R::Key,
 }
 
 impl<'c, R: Registrar> Lease<'c, R> {
     /// Makes the lease that the calling thread has counted on a slot with this key.
     #[inline(always)]
-    pub(super) fn new(shared: &'c CacheShared<R>, slot: u32, key: R::Key) -> Lease<'c, R> {
+    pub(super) fn new(shared: &'c CacheShared<R>, slot: CacheSlot, key: R::Key) -> Lease<'c, R> {
         Lease { shared, slot, key }
     }
 
     /// Returns the number of the slot.
     #[inline(always)]
-    pub(super) fn slot(&self) -> u32 {
+    pub(super) fn slot(&self) -> CacheSlot {
         self.slot
     }
 
     /// Returns the number of the slot, and leaves the lease counted.
-    pub(super) fn into_slot(self) -> u32 {
+    pub(super) fn into_slot(self) -> CacheSlot {
         ManuallyDrop::new(self).slot
     }
 

@@ -21,6 +21,7 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::cache_slot::CacheSlot;
 use super::hints::{self, FoundHint, Hint, HintPair, HintSizes, OverflowBucket};
 use super::sync::{AtomicBool, AtomicPtr, AtomicU64, CounterArray, Mutex, MutexGuard, thread_local};
 #[cfg(not(all(test, loom)))]
@@ -73,8 +74,8 @@ struct ThreadBlock {
 
 impl ThreadBlock {
     /// Returns the counter of a slot.
-    fn counter(&self, slot: u32) -> &AtomicU64 {
-        &self.lines[slot as usize / IN_LINE].0[slot as usize % IN_LINE]
+    fn counter(&self, slot: CacheSlot) -> &AtomicU64 {
+        &self.lines[slot.index() / IN_LINE].0[slot.index() % IN_LINE]
     }
 }
 
@@ -162,35 +163,35 @@ impl<K> Copy for ThreadCounts<'_, K> {}
 impl<'a, K: Copy> ThreadCounts<'a, K> {
     /// Counts a lease that this thread takes, before anything that follows in program order.
     #[inline(always)]
-    pub(super) fn count(self, slot: u32) {
+    pub(super) fn count(self, slot: CacheSlot) {
         add_lease(self.counter(slot));
     }
 
     /// Counts a lease of `slot`, as [`take`](ThreadCounts::count) does when a fence follows.
     #[inline(always)]
-    pub(super) fn count_before_fence(self, slot: u32) {
+    pub(super) fn count_before_fence(self, slot: CacheSlot) {
         add_lease_before_fence(self.counter(slot));
     }
 
     /// Counts a lease that this thread drops, after everything that precedes in program order.
     #[inline(always)]
-    pub(super) fn count_return(self, slot: u32) {
+    pub(super) fn count_return(self, slot: CacheSlot) {
         add_return(self.counter(slot));
     }
 
     /// Undoes the last count of a lease that is not handed out.
     #[cold]
-    pub(super) fn uncount(self, slot: u32) {
+    pub(super) fn uncount(self, slot: CacheSlot) {
         subtract_lease(self.counter(slot));
     }
 
     /// Returns the thread's counter of a slot.
     #[inline(always)]
-    fn counter(&self, slot: u32) -> &AtomicU64 {
-        debug_assert!((slot as usize) < self.counts.slots);
+    fn counter(&self, slot: CacheSlot) -> &AtomicU64 {
+        debug_assert!(slot.index() < self.counts.slots);
         // SAFETY: `lines` begins with `slots` counters of this thread, and lives as long as the
         // list.
-        unsafe { self.lines.cast::<AtomicU64>().add(slot as usize).as_ref() }
+        unsafe { self.lines.cast::<AtomicU64>().add(slot.index()).as_ref() }
     }
 
     /// Returns the thread's primary hint for a page.
@@ -202,13 +203,13 @@ impl<'a, K: Copy> ThreadCounts<'a, K> {
     }
 
     /// Returns the slots of the thread's overflow hints for a page.
-    pub(super) fn overflow_hints(&self, page: usize) -> impl Iterator<Item = u32> + use<'a, K> {
+    pub(super) fn overflow_hints(&self, page: usize) -> impl Iterator<Item = CacheSlot> + use<'a, K> {
         let place = self.counts.sizes.place(page);
         self.bucket(place.bucket(self.counts.sizes)).slots_for(place)
     }
 
     /// Stores the primary hint of a page if there is a place that is free or `outdated`.
-    pub(super) fn promote_hint(&self, page: usize, hint: Hint<K>, outdated: impl Fn(u32, u32) -> bool) {
+    pub(super) fn promote_hint(&self, page: usize, hint: Hint<K>, outdated: impl Fn(CacheSlot, u32) -> bool) {
         let place = self.counts.sizes.place(page);
         // SAFETY: the hints belong to this thread.
         unsafe { self.pair(place.pair).store(place, hint, false, outdated) };
@@ -220,10 +221,10 @@ impl<'a, K: Copy> ThreadCounts<'a, K> {
         &self,
         page: usize,
         hint: Hint<K>,
-        outdated: impl Fn(u32, u32) -> bool,
-        elsewhere: impl Fn(u32) -> bool,
+        outdated: impl Fn(CacheSlot, u32) -> bool,
+        elsewhere: impl Fn(CacheSlot) -> bool,
     ) {
-        debug_assert!((hint.slot as usize) < self.counts.slots);
+        debug_assert!(hint.slot.index() < self.counts.slots);
         let place = self.counts.sizes.place(page);
         let bucket = self.bucket(place.bucket(self.counts.sizes));
         // SAFETY: the hints belong to this thread.
@@ -331,7 +332,7 @@ impl<K: Copy> LeaseCounts<K> {
     }
 
     /// Counts a lease that the calling thread takes, as [`ThreadCounts::count`] does.
-    pub(super) fn count(&self, slot: u32) {
+    pub(super) fn count(&self, slot: CacheSlot) {
         match self.of_thread() {
             Some(own) => own.count(slot),
             None => add_lease(self.shared_count(slot).0),
@@ -339,7 +340,7 @@ impl<K: Copy> LeaseCounts<K> {
     }
 
     /// Undoes the calling thread's last count, as [`ThreadCounts::uncount`] does.
-    pub(super) fn uncount(&self, slot: u32) {
+    pub(super) fn uncount(&self, slot: CacheSlot) {
         match self.of_thread() {
             Some(own) => own.uncount(slot),
             None => subtract_lease(self.shared_count(slot).0),
@@ -347,7 +348,7 @@ impl<K: Copy> LeaseCounts<K> {
     }
 
     /// Counts a lease that the calling thread drops, as [`ThreadCounts::count_return`] does.
-    pub(super) fn count_return(&self, slot: u32) {
+    pub(super) fn count_return(&self, slot: CacheSlot) {
         match self.of_thread() {
             Some(own) => own.count_return(slot),
             None => add_return(self.shared_count(slot).0),
@@ -355,9 +356,9 @@ impl<K: Copy> LeaseCounts<K> {
     }
 
     /// Returns the counter that threads without their own ones share, and the lock of it.
-    fn shared_count(&self, slot: u32) -> (&AtomicU64, MutexGuard<'_, ()>) {
+    fn shared_count(&self, slot: CacheSlot) -> (&AtomicU64, MutexGuard<'_, ()>) {
         let turn = self.list.shared_lock.lock().ignore_poison();
-        (&self.list.shared_counts[slot as usize / IN_LINE].0[slot as usize % IN_LINE], turn)
+        (&self.list.shared_counts[slot.index() / IN_LINE].0[slot.index() % IN_LINE], turn)
     }
 
     /// Finds the calling thread's block, or gives it one.
@@ -427,7 +428,7 @@ impl<K: Copy> LeaseCounts<K> {
     /// not validated yet.
     #[cold]
     #[allow(unsafe_code)]
-    pub(super) fn remove_hints(&self, slot: u32) {
+    pub(super) fn remove_hints(&self, slot: CacheSlot) {
         for block in self.blocks() {
             let own = ThreadCounts { counts: self, lines: NonNull::from(&*block.lines).cast() };
             (0..self.sizes.pairs).for_each(|number| own.pair(number).remove(slot));
@@ -445,15 +446,15 @@ impl<K: Copy> LeaseCounts<K> {
     }
 
     /// Returns the leases of a slot that have been taken and dropped, each modulo 2^32.
-    pub(super) fn sum(&self, slot: u32) -> (u32, u32) {
-        let shared_count = &self.list.shared_counts[slot as usize / IN_LINE].0[slot as usize % IN_LINE];
+    pub(super) fn sum(&self, slot: CacheSlot) -> (u32, u32) {
+        let shared_count = &self.list.shared_counts[slot.index() / IN_LINE].0[slot.index() % IN_LINE];
         let counts = self.blocks().map(|b| b.counter(slot)).chain([shared_count]);
         let halves = counts.map(|w| w.load(Ordering::SeqCst)).map(|w| ((w & LOW) as u32, (w >> 32) as u32));
         halves.fold((0, 0), |(taken, dropped), (t, d)| (taken.wrapping_add(t), dropped.wrapping_add(d)))
     }
 
     /// Returns the number of leases of a slot.
-    pub(super) fn leases(&self, slot: u32) -> u32 {
+    pub(super) fn leases(&self, slot: CacheSlot) -> u32 {
         let (taken, dropped) = self.sum(slot);
         taken.wrapping_sub(dropped)
     }

@@ -2,20 +2,21 @@
 
 use std::sync::atomic::Ordering;
 
+use super::cache_slot::CacheSlot;
 use super::deregister::deregister_if_unused;
 use super::shared::CacheShared;
 use crate::registrar::Registrar;
 
 /// Returns a lease. In a forked child it changes only memory of the child.
 #[inline(always)]
-pub(super) fn return_lease<R: Registrar>(shared: &CacheShared<R>, slot: u32) {
+pub(super) fn return_lease<R: Registrar>(shared: &CacheShared<R>, slot: CacheSlot) {
     let Some(own) = shared.counts.last_used() else { return return_lease_slowly(shared, slot) };
     own.count_return(slot);
     after_lease_end(shared, slot);
 }
 
 #[cold]
-fn return_lease_slowly<R: Registrar>(shared: &CacheShared<R>, slot: u32) {
+fn return_lease_slowly<R: Registrar>(shared: &CacheShared<R>, slot: CacheSlot) {
     if shared.fork_guard.is_current() {
         shared.counts.count_return(slot);
         handle_lease_end(shared, slot);
@@ -24,14 +25,14 @@ fn return_lease_slowly<R: Registrar>(shared: &CacheShared<R>, slot: u32) {
 
 /// Undoes the counting of a lease that is not handed out.
 #[cold]
-pub(super) fn uncount_lease<R: Registrar>(shared: &CacheShared<R>, slot: u32) {
+pub(super) fn uncount_lease<R: Registrar>(shared: &CacheShared<R>, slot: CacheSlot) {
     shared.counts.uncount(slot);
     after_lease_end(shared, slot);
 }
 
 /// Handles the end of a lease if a request waits for it, or if its slot is stale.
 #[inline(always)]
-pub(super) fn after_lease_end<R: Registrar>(shared: &CacheShared<R>, slot: u32) {
+pub(super) fn after_lease_end<R: Registrar>(shared: &CacheShared<R>, slot: CacheSlot) {
     if shared.slots[slot].is_stale() || shared.waiters.load(Ordering::Relaxed) > 0 {
         handle_lease_end(shared, slot);
     }
@@ -39,7 +40,7 @@ pub(super) fn after_lease_end<R: Registrar>(shared: &CacheShared<R>, slot: u32) 
 
 /// Deregisters a stale slot after its last lease, and wakes waiting requests.
 #[cold]
-fn handle_lease_end<R: Registrar>(shared: &CacheShared<R>, slot: u32) {
+fn handle_lease_end<R: Registrar>(shared: &CacheShared<R>, slot: CacheSlot) {
     if !shared.fork_guard.is_current() {
         return;
     }

@@ -1,5 +1,7 @@
 //! The number of leases ever counted.
 
+use super::cache_slot::CacheSlot;
+
 /// The number of leases of all slots, from which hits are derived. The counts of a slot have 32
 /// bits, so they are added up before they can wrap around.
 pub(super) struct LeaseTotals {
@@ -16,9 +18,9 @@ impl LeaseTotals {
 
     /// Adds the leases counted since the last call. `counted` returns the count of a slot, modulo
     /// 2^32.
-    pub(super) fn fold(&mut self, counted: impl Fn(u32) -> u32) {
+    pub(super) fn fold(&mut self, counted: impl Fn(CacheSlot) -> u32) {
         for (slot, folded) in self.folded.iter_mut().enumerate() {
-            let now = counted(slot as u32);
+            let now = counted(CacheSlot::from_index(slot));
             let (more, less) = (now.wrapping_sub(*folded), folded.wrapping_sub(now));
             // A few leases may have been counted at the last call and uncounted since.
             self.total = match less < 1 << 16 {

@@ -13,6 +13,7 @@ use std::ops::ControlFlow::{self, Break, Continue};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use super::cache_slot::CacheSlot;
 use super::deregister::{deregister_or_log, select};
 use super::eviction::{Shortage, key_of};
 use super::growth::grown_range;
@@ -102,9 +103,9 @@ struct Miss<'a, R: Registrar> {
 /// The next step of a miss, which is taken without the lock.
 enum MissStep<'a, R: Registrar> {
     /// Validate the lease that was counted on this slot.
-    Validate(u32),
+    Validate(CacheSlot),
     /// Deregister this slot, and begin again.
-    Deregister(u32),
+    Deregister(CacheSlot),
     /// Register the range of this slot.
     Register(Reserved<'a, R::Handle>),
     /// Begin again.
@@ -133,7 +134,7 @@ impl<'a, R: Registrar> Miss<'a, R> {
     }
 
     /// Returns the slot in which a lease has been counted.
-    fn run(mut self) -> Result<u32> {
+    fn run(mut self) -> Result<CacheSlot> {
         let mut known = None;
         loop {
             // An eviction does not change the memory of the request.
@@ -194,7 +195,7 @@ impl<'a, R: Registrar> Miss<'a, R> {
 
     /// Returns whether a slot in which a lease has been counted was live after all earlier changes
     /// of its memory. If not, the lease is uncounted.
-    fn is_valid(&self, slot: u32, origin: &MemoryOrigin) -> bool {
+    fn is_valid(&self, slot: CacheSlot, origin: &MemoryOrigin) -> bool {
         // Watching the range has settled the descriptors that watch it now. The slot may belong to
         // memory of another descriptor, which may be reporting an unmap at this moment.
         let descriptors = self.shared.slots[slot].descriptors();

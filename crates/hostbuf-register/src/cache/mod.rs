@@ -23,6 +23,7 @@
 mod batch;
 mod budget;
 mod cache_registrar;
+mod cache_slot;
 mod cache_state;
 mod deregister;
 mod eviction;

@@ -1,5 +1,6 @@
 //! The cache's part in the freezing of buffers and in changes that the monitor reports.
 
+use super::cache_slot::CacheSlot;
 use super::deregister::{deregister_stale, make_stale};
 use super::shared::CacheShared;
 use super::slot::{Slot, SlotState};
@@ -21,7 +22,7 @@ impl<R: Registrar> FreezeObserver for CacheShared<R> {
             deregister_stale(self).map_err(|error| error.to_string())?;
             self.state.wake_reaper();
             let mut state = self.lock();
-            let leased = |slot: &&u32| writes(&self.slots[**slot]) && self.counts.leases(**slot) != 0;
+            let leased = |slot: &&CacheSlot| writes(&self.slots[**slot]) && self.counts.leases(**slot) != 0;
             let leased = state.lists.stale().iter().find(leased).map(|&slot| self.slots[slot].span());
             let leaked = |slot: &&Slot<R::Handle>| writes(slot) && slot.state() == SlotState::Leaked;
             let leaked = self.slots.iter().find(leaked).map(Slot::span);

@@ -1,5 +1,6 @@
 //! Registers a reserved range with the device, and makes the registration live.
 
+use super::cache_slot::CacheSlot;
 use super::deregister::deregister_or_log;
 use super::eviction::key_of;
 use super::origin::MemoryOrigin;
@@ -71,7 +72,7 @@ fn is_still_watched<R: Registrar>(shared: &CacheShared<R>, whole: Span, before: 
 #[inline(always)]
 fn publish<R: Registrar>(
     shared: &CacheShared<R>,
-    slot: u32,
+    slot: CacheSlot,
     whole: Span,
     access: Access,
     origin: MemoryOrigin,

@@ -13,6 +13,7 @@
 
 use std::sync::atomic::Ordering;
 
+use super::cache_slot::CacheSlot;
 use super::sync::{AtomicU32, AtomicUsize, fence, spin_loop};
 use crate::span::Span;
 
@@ -22,7 +23,7 @@ const WIDTH: usize = if MODEL { 4 } else { 64 };
 /// least a quarter full on average.
 const MERGE: usize = if MODEL { 2 } else { 40 };
 /// The slot of an unused entry.
-const NO_SLOT: u32 = u32::MAX;
+const NO_SLOT: CacheSlot = CacheSlot::new(u32::MAX);
 /// The number of attempts of a reader while writers change the table. Then the request takes the
 /// lock.
 const ATTEMPTS: usize = if MODEL { 2 } else { 16 };
@@ -45,7 +46,7 @@ impl RangeBlock {
             greatest_end: AtomicUsize::new(0),
             starts: std::array::from_fn(|_| AtomicUsize::new(0)),
             ends: std::array::from_fn(|_| AtomicUsize::new(0)),
-            slots: std::array::from_fn(|_| AtomicU32::new(NO_SLOT)),
+            slots: std::array::from_fn(|_| AtomicU32::new(NO_SLOT.number())),
         }
     }
 
@@ -55,10 +56,15 @@ impl RangeBlock {
         self.slots[at].store(from.slots[other].load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
-    fn set(&self, at: usize, span: Span, slot: u32) {
+    fn set(&self, at: usize, span: Span, slot: CacheSlot) {
         self.starts[at].store(span.start(), Ordering::Relaxed);
         self.ends[at].store(span.end(), Ordering::Relaxed);
-        self.slots[at].store(slot, Ordering::Relaxed);
+        self.slots[at].store(slot.number(), Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn slot(&self, at: usize) -> CacheSlot {
+        CacheSlot::new(self.slots[at].load(Ordering::Relaxed))
     }
 
     fn resize(&self, count: usize) {
@@ -87,7 +93,7 @@ pub(super) struct RangeTable {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Lookup {
     /// The range of this slot covered the request at the time of the search.
-    Slot(u32),
+    Slot(CacheSlot),
     /// No range covered the request at the time of the search.
     Nothing,
     /// Writers changed the table during all attempts.
@@ -108,7 +114,7 @@ impl RangeTable {
     }
 
     /// Finds a slot whose range covers `span` and that `fits` accepts, without the lock.
-    pub(super) fn find(&self, span: Span, fits: impl Fn(u32) -> bool) -> Lookup {
+    pub(super) fn find(&self, span: Span, fits: impl Fn(CacheSlot) -> bool) -> Lookup {
         for _ in 0..ATTEMPTS {
             let before = self.sequence.load(Ordering::Acquire);
             if before % 2 == 1 {
@@ -126,7 +132,7 @@ impl RangeTable {
 
     /// Finds a slot as [`find`](RangeTable::find) does. The caller holds the lock, or checks
     /// afterwards that the table has not changed.
-    pub(super) fn find_locked(&self, span: Span, fits: &impl Fn(u32) -> bool) -> Option<u32> {
+    pub(super) fn find_locked(&self, span: Span, fits: &impl Fn(CacheSlot) -> bool) -> Option<CacheSlot> {
         let count = get(&self.count).min(self.order.len());
         // A block that begins behind the start cannot contain the range, and the last one before it
         // is the likeliest.
@@ -141,7 +147,7 @@ impl RangeTable {
             let mut entry = block.starts[..entries].partition_point(|start| get(start) <= span.start());
             while entry > 0 {
                 entry -= 1;
-                let slot = block.slots[entry].load(Ordering::Relaxed);
+                let slot = block.slot(entry);
                 if get(&block.ends[entry]) >= span.end() && slot != NO_SLOT && fits(slot) {
                     return Some(slot);
                 }
@@ -152,7 +158,7 @@ impl RangeTable {
 
     /// Passes each slot whose range overlaps `span`. The caller holds the lock, and `each` must not
     /// change the table.
-    pub(super) fn overlapping(&self, span: Span, mut each: impl FnMut(u32)) {
+    pub(super) fn overlapping(&self, span: Span, mut each: impl FnMut(CacheSlot)) {
         self.find_overlapping(span, |slot| {
             each(slot);
             false
@@ -160,7 +166,11 @@ impl RangeTable {
     }
 
     /// Finds any slot whose range overlaps `span` and that is `wanted`. The caller holds the lock.
-    pub(super) fn find_overlapping(&self, span: Span, mut wanted: impl FnMut(u32) -> bool) -> Option<u32> {
+    pub(super) fn find_overlapping(
+        &self,
+        span: Span,
+        mut wanted: impl FnMut(CacheSlot) -> bool,
+    ) -> Option<CacheSlot> {
         let count = get(&self.count);
         let mut at = self.first[..count].partition_point(|first| get(first) < span.end());
         while at > 0 {
@@ -170,7 +180,7 @@ impl RangeTable {
                 continue;
             }
             for entry in 0..get(&block.count) {
-                let slot = block.slots[entry].load(Ordering::Relaxed);
+                let slot = block.slot(entry);
                 let overlaps =
                     get(&block.starts[entry]) < span.end() && get(&block.ends[entry]) > span.start();
                 if overlaps && wanted(slot) {
@@ -198,7 +208,7 @@ impl RangeTable {
     ///
     /// # Panics
     /// With more entries than the table was made for.
-    pub(super) fn insert(&self, span: Span, slot: u32) {
+    pub(super) fn insert(&self, span: Span, slot: CacheSlot) {
         self.change(|| {
             if get(&self.count) == 0 {
                 self.add_block(0, span.start());
@@ -221,7 +231,7 @@ impl RangeTable {
     }
 
     /// Removes an entry. The caller holds the lock.
-    pub(super) fn remove(&self, span: Span, slot: u32) {
+    pub(super) fn remove(&self, span: Span, slot: CacheSlot) {
         let Some((at, entry)) = self.position_of(span, slot) else { return };
         self.change(|| {
             let block = self.blocks_at(at);
@@ -258,14 +268,12 @@ impl RangeTable {
 
     /// Returns the position of the block and of the entry. Entries with the same start may span
     /// several blocks.
-    fn position_of(&self, span: Span, slot: u32) -> Option<(usize, usize)> {
+    fn position_of(&self, span: Span, slot: CacheSlot) -> Option<(usize, usize)> {
         let last = self.block_for(span);
         (0..=last).rev().find_map(|at| {
             let block = self.block(at).filter(|_| at < get(&self.count))?;
-            let entry = (0..get(&block.count)).find(|&entry| {
-                block.slots[entry].load(Ordering::Relaxed) == slot
-                    && get(&block.starts[entry]) == span.start()
-            })?;
+            let entry = (0..get(&block.count))
+                .find(|&entry| block.slot(entry) == slot && get(&block.starts[entry]) == span.start())?;
             Some((at, entry))
         })
     }
@@ -341,11 +349,11 @@ mod tests {
             asked in proptest::collection::vec((1usize..600, 1usize..40), 20),
         ) {
             let table = RangeTable::new(400);
-            let mut list: Vec<(Span, u32)> = Vec::new();
+            let mut list: Vec<(Span, CacheSlot)> = Vec::new();
             for (i, (add, start, length)) in steps.into_iter().enumerate() {
                 if add || list.is_empty() {
-                    list.push((span(start, length), i as u32));
-                    table.insert(span(start, length), i as u32);
+                    list.push((span(start, length), CacheSlot::from_index(i)));
+                    table.insert(span(start, length), CacheSlot::from_index(i));
                 } else {
                     let (span, slot) = list.swap_remove(start % list.len());
                     table.remove(span, slot);
@@ -353,7 +361,7 @@ mod tests {
             }
             for (start, length) in asked {
                 let asked = span(start, length);
-                let covers = |slot: u32| list.iter().any(|(s, n)| *n == slot && s.contains(asked));
+                let covers = |slot: CacheSlot| list.iter().any(|(s, n)| *n == slot && s.contains(asked));
                 match table.find(asked, |_| true) {
                     Lookup::Slot(slot) => prop_assert!(covers(slot)),
                     Lookup::Nothing => prop_assert!(!list.iter().any(|(s, _)| s.contains(asked))),
@@ -362,7 +370,7 @@ mod tests {
                 let mut seen = Vec::new();
                 table.overlapping(asked, |slot| seen.push(slot));
                 seen.sort_unstable();
-                let mut expected: Vec<u32> =
+                let mut expected: Vec<CacheSlot> =
                     list.iter().filter(|(s, _)| s.overlaps(asked)).map(|(_, n)| *n).collect();
                 expected.sort_unstable();
                 prop_assert_eq!(seen, expected);
@@ -376,19 +384,22 @@ mod tests {
             let table = RangeTable::new(10_000);
             for i in 0..10_000 {
                 let n = i * step % 10_000;
-                table.insert(span((n + 1) << 12, 4096), n as u32);
+                table.insert(span((n + 1) << 12, 4096), CacheSlot::from_index(n));
             }
             for n in 0..10_000 {
-                assert_eq!(table.find(span(((n + 1) << 12) + 5, 7), |_| true), Lookup::Slot(n as u32));
+                assert_eq!(
+                    table.find(span(((n + 1) << 12) + 5, 7), |_| true),
+                    Lookup::Slot(CacheSlot::from_index(n))
+                );
             }
             // Even removal leaves blocks with few entries; then entries are added elsewhere.
             for n in (0..10_000).filter(|n| n % 37 != 0) {
-                table.remove(span((n + 1) << 12, 4096), n as u32);
+                table.remove(span((n + 1) << 12, 4096), CacheSlot::from_index(n));
             }
             for n in (0..10_000).filter(|n| n % 37 != 0) {
-                table.insert(span((n + 20_001) << 12, 4096), n as u32);
+                table.insert(span((n + 20_001) << 12, 4096), CacheSlot::from_index(n));
             }
-            assert_eq!(table.find(span((37 + 1) << 12, 1), |_| true), Lookup::Slot(37));
+            assert_eq!(table.find(span((37 + 1) << 12, 1), |_| true), Lookup::Slot(CacheSlot::new(37)));
             assert_eq!(table.find(span((38 + 1) << 12, 1), |_| true), Lookup::Nothing);
         }
     }
@@ -398,7 +409,7 @@ mod tests {
         let table = RangeTable::new(1000);
         // Entries with even numbers are always there.
         for n in (0..1000).step_by(2) {
-            table.insert(span((n + 1) << 12, 4096), n as u32);
+            table.insert(span((n + 1) << 12, 4096), CacheSlot::from_index(n));
         }
         let stop = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -409,7 +420,7 @@ mod tests {
                     while !stop.load(Ordering::Relaxed) {
                         n = (n * 31 + 7) % 1000;
                         match table.find(span(((n + 1) << 12) + 1, 1), |_| true) {
-                            Lookup::Slot(slot) => assert_eq!(slot as usize, n),
+                            Lookup::Slot(slot) => assert_eq!(slot.index(), n),
                             Lookup::Nothing => assert_eq!(n % 2, 1),
                             Lookup::Changed => {}
                         }
@@ -418,10 +429,10 @@ mod tests {
             }
             for round in 0..50 {
                 for n in (1..1000).step_by(2).skip(round % 3) {
-                    table.insert(span((n + 1) << 12, 4096), n as u32);
+                    table.insert(span((n + 1) << 12, 4096), CacheSlot::from_index(n));
                 }
                 for n in (1..1000).step_by(2).skip(round % 3) {
-                    table.remove(span((n + 1) << 12, 4096), n as u32);
+                    table.remove(span((n + 1) << 12, 4096), CacheSlot::from_index(n));
                 }
             }
             stop.store(true, Ordering::Relaxed);

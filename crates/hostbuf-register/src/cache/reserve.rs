@@ -3,6 +3,7 @@
 
 #![allow(unsafe_code)]
 
+use super::cache_slot::CacheSlot;
 use super::slot::{Slot, SlotState};
 use super::slots::Slots;
 use super::state_lock::{StateGuard, StateLock};
@@ -29,7 +30,7 @@ pub(super) struct Reservation {
 pub(super) struct Reserved<'a, H> {
     lock: &'a StateLock,
     slots: &'a Slots<H>,
-    slot: u32,
+    slot: CacheSlot,
     span: Span,
     access: Access,
 }
@@ -47,7 +48,7 @@ impl<'a, H> Reserved<'a, H> {
         mut state: StateGuard<'a>,
         slots: &'a Slots<H>,
         reservation: &Reservation,
-        reused: impl FnOnce(u32),
+        reused: impl FnOnce(CacheSlot),
     ) -> Option<Reserved<'a, H>> {
         let Reservation { span, access, watched, bytes, requested } = *reservation;
         let slot = state.lists.begin_registering()?;
@@ -63,7 +64,7 @@ impl<'a, H> Reserved<'a, H> {
 
     /// Returns the number of the slot.
     #[inline]
-    pub(super) fn slot(&self) -> u32 {
+    pub(super) fn slot(&self) -> CacheSlot {
         self.slot
     }
 

@@ -3,6 +3,7 @@
 use std::io;
 use std::ops::Index;
 
+use super::cache_slot::CacheSlot;
 use super::range_table::{Lookup, RangeTable};
 use super::slot::{Slot, SlotState};
 use crate::span::{Access, Span};
@@ -28,8 +29,8 @@ impl<H> Slots<H> {
 
     /// Returns a slot, or `None` for a number that no slot has.
     #[inline(always)]
-    pub(super) fn get(&self, slot: u32) -> Option<&Slot<H>> {
-        self.slots.get(slot as usize)
+    pub(super) fn get(&self, slot: CacheSlot) -> Option<&Slot<H>> {
+        self.slots.get(slot.index())
     }
 
     /// Returns all slots.
@@ -44,13 +45,13 @@ impl<H> Slots<H> {
     }
 
     /// Returns whether the range of a slot contains a byte of the page `page`.
-    pub(super) fn is_on_page(&self, slot: u32, page: usize) -> bool {
+    pub(super) fn is_on_page(&self, slot: CacheSlot, page: usize) -> bool {
         let span = self[slot].span();
         self.page(span.start()) <= page && page <= self.page(span.end() - 1)
     }
 
     /// Finds a live slot that covers a request, without the lock.
-    pub(super) fn find(&self, span: Span, access: Access) -> Option<u32> {
+    pub(super) fn find(&self, span: Span, access: Access) -> Option<CacheSlot> {
         match self.table.find(span, |slot| self[slot].covers(span, access)) {
             Lookup::Slot(slot) => Some(slot),
             Lookup::Nothing | Lookup::Changed => None,
@@ -58,38 +59,42 @@ impl<H> Slots<H> {
     }
 
     /// Finds a live slot that covers a request. The caller holds the cache's lock.
-    pub(super) fn find_locked(&self, span: Span, access: Access) -> Option<u32> {
+    pub(super) fn find_locked(&self, span: Span, access: Access) -> Option<CacheSlot> {
         self.table.find_locked(span, &|slot| self[slot].covers(span, access))
     }
 
     /// Passes each live slot that overlaps `span`. The caller holds the cache's lock.
-    pub(super) fn overlapping(&self, span: Span, each: impl FnMut(u32)) {
+    pub(super) fn overlapping(&self, span: Span, each: impl FnMut(CacheSlot)) {
         self.table.overlapping(span, each);
     }
 
     /// Finds a live slot that overlaps `span` and that `wanted` accepts. The caller holds the
     /// cache's lock.
-    pub(super) fn find_overlapping(&self, span: Span, wanted: impl FnMut(u32) -> bool) -> Option<u32> {
+    pub(super) fn find_overlapping(
+        &self,
+        span: Span,
+        wanted: impl FnMut(CacheSlot) -> bool,
+    ) -> Option<CacheSlot> {
         self.table.find_overlapping(span, wanted)
     }
 
     /// Makes a slot live, whose registered range is `span`. The caller holds the cache's lock.
-    pub(super) fn publish(&self, slot: u32, span: Span) {
+    pub(super) fn publish(&self, slot: CacheSlot, span: Span) {
         self[slot].set_state(SlotState::Live);
         self.table.insert(span, slot);
     }
 
     /// Removes a slot that is no longer live from the table. The caller holds the cache's lock.
-    pub(super) fn unpublish(&self, slot: u32) {
+    pub(super) fn unpublish(&self, slot: CacheSlot) {
         self.table.remove(self[slot].span(), slot);
     }
 }
 
-impl<H> Index<u32> for Slots<H> {
+impl<H> Index<CacheSlot> for Slots<H> {
     type Output = Slot<H>;
 
     #[inline(always)]
-    fn index(&self, slot: u32) -> &Slot<H> {
-        &self.slots[slot as usize]
+    fn index(&self, slot: CacheSlot) -> &Slot<H> {
+        &self.slots[slot.index()]
     }
 }

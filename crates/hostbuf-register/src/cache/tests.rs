@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use super::budget::Budget;
+use super::cache_slot::CacheSlot;
 use super::deregister::{deregister_stale, make_stale};
 use super::hit::{hit, validate_hint};
 use super::shared::CacheShared;
@@ -42,12 +43,12 @@ fn end(shared: &CacheShared<Fake>) {
 fn a_reused_version_is_not_the_old_registration() {
     for version in [0, 1, 5, VERSIONS - 1] {
         let shared = with_room_for_one();
-        shared.slots[0].set_version(version.wrapping_sub(1));
+        shared.slots[CacheSlot::new(0)].set_version(version.wrapping_sub(1));
         (0..3).for_each(|_| get(&shared));
         std::thread::scope(|scope| drop(scope.spawn(|| (0..3).for_each(|_| get(&shared)))));
         end(&shared);
         // All versions up to the one that wraps around, that one, and all up to the old one.
-        shared.slots[0].set_version(VERSIONS - 1);
+        shared.slots[CacheSlot::new(0)].set_version(VERSIONS - 1);
         std::thread::scope(|scope| {
             drop(scope.spawn(|| {
                 get(&shared);
@@ -55,7 +56,7 @@ fn a_reused_version_is_not_the_old_registration() {
             }));
         });
         if version != 0 {
-            shared.slots[0].set_version(VERSIONS + version - 1);
+            shared.slots[CacheSlot::new(0)].set_version(VERSIONS + version - 1);
         }
         std::thread::scope(|scope| drop(scope.spawn(|| (0..2).for_each(|_| get(&shared)))));
         get(&shared);
@@ -67,15 +68,15 @@ fn a_reused_version_is_not_the_old_registration() {
 #[test]
 fn a_hint_found_before_its_version_is_reused_is_not_current() {
     let shared = with_room_for_one();
-    shared.slots[0].set_version(u32::MAX);
+    shared.slots[CacheSlot::new(0)].set_version(u32::MAX);
     (0..3).for_each(|_| get(&shared));
     let own = shared.counts.last_used().expect("this cache was used last");
     let found = own.primary_hint(shared.slots.page(START)).expect("it was stored");
     end(&shared);
-    shared.slots[0].set_version(VERSIONS - 1);
+    shared.slots[CacheSlot::new(0)].set_version(VERSIONS - 1);
     std::thread::scope(|scope| drop(scope.spawn(|| get(&shared))));
     assert!(
-        shared.slots[0].observe_version(span(), Access::READ, found.hint.version).is_some(),
+        shared.slots[CacheSlot::new(0)].observe_version(span(), Access::READ, found.hint.version).is_some(),
         "the same version"
     );
     assert!(validate_hint(&shared, found, span(), Access::READ).is_none(), "the key of another registration");
@@ -102,7 +103,7 @@ fn memory_is_released_before_its_deregistration_counts_as_done() {
     let recorded = Arc::new(Mutex::new(Vec::new()));
     get(&shared);
     let memory = RecordingMemory { shared: Arc::downgrade(&shared), recorded: recorded.clone() };
-    shared.lock().details(0).memory = Some(Arc::new(memory));
+    shared.lock().details(CacheSlot::new(0)).memory = Some(Arc::new(memory));
     end(&shared);
     assert_eq!(*recorded.lock().expect("no panic"), [1], "released after its deregistration counted as done");
     assert_eq!((shared.stats().regions, shared.lock().lists.deregistering().len()), (0, 0));

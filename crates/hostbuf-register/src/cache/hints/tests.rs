@@ -18,7 +18,7 @@ impl All {
         All { sizes, pairs, buckets }
     }
 
-    fn store(&self, page: usize, slot: u32, outdated: impl Fn(u32) -> bool) {
+    fn store(&self, page: usize, slot: CacheSlot, outdated: impl Fn(CacheSlot) -> bool) {
         let place = self.sizes.place(page);
         let (pair, bucket) = (&self.pairs[place.pair], &self.buckets[place.bucket(self.sizes)]);
         // SAFETY: only this thread has the hints.
@@ -26,19 +26,23 @@ impl All {
     }
 
     /// Returns the primary hint and the overflow hints.
-    fn lookup(&self, page: usize) -> (Option<u32>, Vec<u32>) {
+    fn lookup(&self, page: usize) -> (Option<CacheSlot>, Vec<CacheSlot>) {
         let place = self.sizes.place(page);
         let others = self.buckets[place.bucket(self.sizes)].slots_for(place).collect();
         (hinted(&self.pairs[place.pair], place), others)
     }
 }
 
-/// Makes a hint whose version and key follow from the slot.
-fn hint(slot: u32) -> Hint<u64> {
-    Hint { slot, version: !slot & ((1 << VERSION_BITS) - 1), key: u64::from(slot) << 7 }
+fn slot(number: u32) -> CacheSlot {
+    CacheSlot::new(number)
 }
 
-fn hinted(pair: &HintPair<u64>, place: HintPlace) -> Option<u32> {
+/// Makes a hint whose version and key follow from the slot.
+fn hint(slot: CacheSlot) -> Hint<u64> {
+    Hint { slot, version: !slot.number() & ((1 << VERSION_BITS) - 1), key: u64::from(slot.number()) << 7 }
+}
+
+fn hinted(pair: &HintPair<u64>, place: HintPlace) -> Option<CacheSlot> {
     // SAFETY: only this thread has the hints.
     let there = unsafe { pair.find(place) }?;
     assert!(there.is_current());
@@ -66,17 +70,21 @@ fn stored_hints_are_found() {
         for _ in 0..3 {
             for slot in 0..SLOTS {
                 let (first, others) = all.lookup(page(slot));
-                if first != Some(slot as u32) && !others.contains(&(slot as u32)) {
-                    all.store(page(slot), slot as u32, |_| false);
+                if first != Some(CacheSlot::from_index(slot))
+                    && !others.contains(&(CacheSlot::from_index(slot)))
+                {
+                    all.store(page(slot), CacheSlot::from_index(slot), |_| false);
                 }
             }
         }
         let (mut known, mut firsts, mut wrong) = (0, 0, 0);
         for slot in 0..SLOTS {
             let (first, others) = all.lookup(page(slot));
-            firsts += usize::from(first == Some(slot as u32));
-            wrong += usize::from(first.is_some_and(|first| first != slot as u32));
-            known += usize::from(first == Some(slot as u32) || others.contains(&(slot as u32)));
+            firsts += usize::from(first == Some(CacheSlot::from_index(slot)));
+            wrong += usize::from(first.is_some_and(|first| first != CacheSlot::from_index(slot)));
+            known += usize::from(
+                first == Some(CacheSlot::from_index(slot)) || others.contains(&(CacheSlot::from_index(slot))),
+            );
         }
         assert!(firsts * 100 >= SLOTS * at_once, "{pattern}: {firsts} of {SLOTS} at once");
         assert!(known * 100 >= SLOTS * 98, "{pattern}: {known} of {SLOTS}");
@@ -92,19 +100,19 @@ fn a_bucket_replaces_outdated_hints_first_and_then_in_turn() {
     let first = |tag: u16| bucket.slots_for(at(tag)).next();
     assert_eq!(first(1), None);
     for n in 1..=6 {
-        bucket.store(at(n), u32::from(n), usize::from(n) % WAYS, |_| false);
+        bucket.store(at(n), slot(n.into()), usize::from(n) % WAYS, |_| false);
     }
-    assert!((1..=6).all(|n| first(n) == Some(u32::from(n))));
-    bucket.store(at(3), 30, 0, |slot| slot == 3);
-    assert_eq!((first(3), first(1)), (Some(30), Some(1)));
+    assert!((1..=6).all(|n| first(n) == Some(slot(n.into()))));
+    bucket.store(at(3), slot(30), 0, |slot| slot.number() == 3);
+    assert_eq!((first(3), first(1)), (Some(slot(30)), Some(slot(1))));
     // Two hints of one page, both valid.
-    bucket.store(at(3), 31, 0, |_| false);
-    let both: Vec<u32> = bucket.slots_for(at(3)).collect();
+    bucket.store(at(3), slot(31), 0, |_| false);
+    let both: Vec<u32> = bucket.slots_for(at(3)).map(CacheSlot::number).collect();
     assert!(both.contains(&30) && both.contains(&31), "{both:?}");
     for n in 50..56 {
-        bucket.store(at(n), u32::from(n), usize::from(n) % WAYS, |_| false);
+        bucket.store(at(n), slot(n.into()), usize::from(n) % WAYS, |_| false);
     }
-    assert!((50..56).all(|n| first(n) == Some(u32::from(n))), "the last six are there");
+    assert!((50..56).all(|n| first(n) == Some(slot(n.into()))), "the last six are there");
     assert!((1..7).all(|n| first(n).is_none()));
 }
 
@@ -116,16 +124,16 @@ fn a_primary_hint_is_replaced_after_several_stores() {
     // SAFETY: only this thread has the hints.
     let store = |place, slot| unsafe { store(pair, bucket, place, hint(slot), |_, _| false, |_| false) };
     // All prefer the same place, and the second has the other one.
-    store(a, 1);
-    store(b, 2);
-    assert_eq!((hinted(pair, a), hinted(pair, b)), (Some(1), Some(2)));
+    store(a, slot(1));
+    store(b, slot(2));
+    assert_eq!((hinted(pair, a), hinted(pair, b)), (Some(slot(1)), Some(slot(2))));
     let mut asked = 0;
     while hinted(pair, c).is_none() {
-        store(c, 3);
+        store(c, slot(3));
         asked += 1;
         assert!(asked <= REPLACE_AFTER);
     }
-    assert_eq!([a, b, c].map(|place| hinted(pair, place)), [None, Some(2), Some(3)]);
+    assert_eq!([a, b, c].map(|place| hinted(pair, place)), [None, Some(slot(2)), Some(slot(3))]);
     assert!(asked > 1, "it survives several stores");
 }
 
@@ -150,8 +158,8 @@ fn outdated_hints_make_room() {
             for (slot, &page) in pages.iter().enumerate() {
                 let place = all.sizes.place(page);
                 let (pair, bucket) = (&all.pairs[place.pair], &all.buckets[place.bucket(all.sizes)]);
-                let hint = Hint { slot: slot as u32, version: generation, key: 0 };
-                let outdated = |_: u32, version: u32| version != generation;
+                let hint = Hint { slot: CacheSlot::from_index(slot), version: generation, key: 0 };
+                let outdated = |_: CacheSlot, version: u32| version != generation;
                 // SAFETY: only this thread has the hints.
                 unsafe {
                     match pair.find(place) {
@@ -160,7 +168,7 @@ fn outdated_hints_make_room() {
                             pair.store(place, hint, false, outdated);
                         }
                         _ => {
-                            store(pair, bucket, place, hint, outdated, |other| pages[other as usize] != page);
+                            store(pair, bucket, place, hint, outdated, |other| pages[other.index()] != page);
                         }
                     }
                 }
@@ -175,26 +183,26 @@ fn outdated_hints_make_room() {
 fn two_slots_of_one_page_do_not_replace_each_other() {
     let all = All::new(64);
     let place = all.sizes.place(77);
-    all.store(77, 1, |_| false);
+    all.store(77, slot(1), |_| false);
     for _ in 0..100 {
-        all.store(77, 2, |_| false);
+        all.store(77, slot(2), |_| false);
     }
-    assert_eq!(hinted(&all.pairs[place.pair], place), Some(1));
-    assert!(all.lookup(77).1.contains(&2));
+    assert_eq!(hinted(&all.pairs[place.pair], place), Some(slot(1)));
+    assert!(all.lookup(77).1.contains(&slot(2)));
 }
 
 #[test]
 fn removing_a_slot_keeps_the_hints_of_others() {
     let all = All::new(64);
-    (0..64).for_each(|slot| all.store(slot as usize, slot, |_| false));
+    (0..64).for_each(|page| all.store(page, CacheSlot::from_index(page), |_| false));
     let place = all.sizes.place(7);
     // SAFETY: only this thread has the hints.
     let before = unsafe { all.pairs[place.pair].find(place) }.unwrap();
-    all.pairs.iter().for_each(|pair| pair.remove(7));
+    all.pairs.iter().for_each(|pair| pair.remove(slot(7)));
     assert!(!before.is_current());
     assert_eq!(all.lookup(7).0, None);
-    let others = (0..64).filter(|&slot| all.lookup(slot as usize).0 == Some(slot as u32)).count();
+    let others = (0..64).filter(|&slot| all.lookup(slot).0 == Some(CacheSlot::from_index(slot))).count();
     assert!(others > 50, "{others}");
-    all.store(7, 7, |_| false);
-    assert_eq!(all.lookup(7).0, Some(7));
+    all.store(7, slot(7), |_| false);
+    assert_eq!(all.lookup(7).0, Some(slot(7)));
 }
