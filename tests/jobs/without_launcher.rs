@@ -111,6 +111,16 @@ fn the_agent_of_a_failed_job_without_any_rank_ends() {
     assert!(begun.elapsed() >= Duration::from_secs(10), "{:?}", begun.elapsed());
 }
 
+/// The rank that starts an agent may be killed before it connects.
+#[test]
+fn an_agent_that_no_rank_reaches_ends() {
+    let job = ExecJob::new("unreached");
+    let begun = Instant::now();
+    let mut agent = job.agent("1M");
+    eventually("the agent's end", ARRIVAL, || agent.status() == Some(1));
+    assert!(begun.elapsed() >= Duration::from_secs(10), "{:?}", begun.elapsed());
+}
+
 #[test]
 fn a_rank_starts_a_limited_number_of_agents_that_end_at_once() {
     let object = fixture("cc", "end_agent.c", &["-shared", "-fPIC"]).expect("a C compiler is there");

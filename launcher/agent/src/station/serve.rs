@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hostbuf::{Error, ErrorClass, Result};
 use hostbuf_os::session::Acceptor;
@@ -31,9 +31,10 @@ pub(super) const MAX_FRAMES: usize = 64;
 /// The interval at which packets with descriptors are tried again while too many are on their way.
 const CROWDED_PACE: Duration = Duration::from_millis(10);
 
-/// The time for which the agent of a failed job waits for the first rank, if no launcher prints the
-/// error. The rank that has started the agent connects at once; it would start the next agent, and
-/// no rank would print why the job has failed.
+/// The time for which an agent without a launcher waits for the first rank, from its start or from
+/// the failure of the job on. The rank that has started the agent connects at once, unless it was
+/// killed. After a failure it would otherwise start the next agent, and no rank would print why the
+/// job has failed.
 const FIRST_RANK: Duration = Duration::from_secs(10);
 
 /// The result of serving the host's processes.
@@ -87,6 +88,7 @@ impl Station {
             stage: Stage::Gathering,
             result: None,
             failure: FirstFailure::default(),
+            started_at: Instant::now(),
             failed_at: None,
             members: Members::default(),
             gathers: Gathers::new(),
@@ -177,16 +179,22 @@ impl Station {
             Stage::Failed if self.print_failures && self.all_have_come() => {
                 self.until_given_up().is_none().then_some(1)
             }
+            // The rank that has started this agent was ended before it could connect.
+            Stage::Gathering if self.print_failures && self.seen.0.is_empty() => {
+                self.until_given_up().is_none().then_some(1)
+            }
             _ => None,
         }
     }
 
-    /// Returns the time for which the agent of a failed job still waits for the first rank, or
-    /// `None` if it does not wait.
+    /// Returns the time for which an agent without a launcher still waits for the first rank, since
+    /// its start or the failure of the job, or `None` if it does not wait.
     fn until_given_up(&self) -> Option<Duration> {
-        let awaited = self.seen.0.is_empty() && self.print_failures;
-        let failed_at = self.failed_at.filter(|_| awaited)?;
-        FIRST_RANK.checked_sub(failed_at.elapsed()).filter(|left| !left.is_zero())
+        if !self.seen.0.is_empty() || !self.print_failures {
+            return None;
+        }
+        let since = self.failed_at.unwrap_or(self.started_at);
+        FIRST_RANK.checked_sub(since.elapsed()).filter(|left| !left.is_zero())
     }
 
     fn wait(&self) -> io::Result<Woken> {

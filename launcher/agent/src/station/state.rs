@@ -128,6 +128,8 @@ pub(crate) struct Station {
     pub(super) failure: FirstFailure,
     /// The time of that failure.
     pub(super) failed_at: Option<Instant>,
+    /// The time of the agent's start.
+    pub(super) started_at: Instant,
     pub(super) members: Members,
     /// The unfinished collective operations of the members.
     pub(super) gathers: Gathers,
