@@ -102,6 +102,37 @@ fn a_rank_that_connects_after_the_failure_prints_it() {
 }
 
 #[test]
+fn all_clients_of_a_process_learn_of_the_failure_that_one_of_them_prints() {
+    let job = ExecJob::new("one-prints");
+    let agent = job.agent("50T");
+    wait_for_failure(&job);
+    let files = format!("/proc/{}/fd", agent.0.id());
+    // The agent watches the test as its lifeline, and once more for each connection.
+    let watches = |count: usize| {
+        let is_process = |to: std::path::PathBuf| to.to_string_lossy().contains("pidfd");
+        eventually("the agent's watches", SOON, || {
+            let files = std::fs::read_dir(&files).expect("the agent runs").flatten();
+            files.filter(|file| std::fs::read_link(file.path()).is_ok_and(is_process)).count() == count
+        });
+    };
+    let refused = |session: &Session| match session.first_answer(ARRIVAL) {
+        Err(SessionError::Refused(packet)) => match packet.message() {
+            Ok(Message::Fail { prints, .. }) => prints,
+            other => panic!("{other:?}"),
+        },
+        other => panic!("{other:?}"),
+    };
+    let open = |role| Session::open(&job.socket(), &hello(role)).expect("the agent listens");
+    let rank = open(Role::Rank);
+    assert!(refused(&rank));
+    watches(2);
+    let library = open(Role::Library);
+    watches(3);
+    drop(rank);
+    assert!(!refused(&library));
+}
+
+#[test]
 fn the_agent_of_a_failed_job_without_any_rank_ends() {
     let job = ExecJob::new("none");
     let begun = Instant::now();

@@ -102,6 +102,8 @@ impl Station {
         // One pidfd is enough for a process, even with several connections.
         let watched = running && others.any(|(_, p)| p.process.is_some());
         if watched || peer.process.is_none() {
+            // Nothing reports the end of the process under this number any more.
+            self.heard_out(id);
             self.peers.remove(&id);
         }
     }
