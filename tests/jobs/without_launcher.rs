@@ -170,6 +170,23 @@ fn a_rank_starts_a_limited_number_of_agents_that_end_at_once() {
 }
 
 #[test]
+fn a_rank_whose_agent_ends_before_the_hello_starts_another() {
+    let object = fixture("cc", "hold_hello.c", &["-shared", "-fPIC"]).expect("a C compiler is there");
+    let (job, dir) = (ExecJob::new("ends-before-hello"), Scratch::new("ends-before-hello"));
+    let agent = socket::listen_on(&job.socket()).expect("the name is free");
+    let mut rank = job.rank(0, 1, "1M", &["true"]);
+    rank.env("LD_PRELOAD", object).env("HOLD_FILE", dir.path("held"));
+    let rank = rank.stderr(Stdio::piped()).spawn().expect("the command starts");
+    eventually("the rank is connected", ARRIVAL, || dir.has("held"));
+    // The connection has not been accepted, and ends with the listener.
+    drop(agent);
+    std::fs::write(dir.path("held.go"), "").expect("the folder is there");
+    let output = rank.wait_with_output().expect("it ends");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), &*text), (Some(0), ""));
+}
+
+#[test]
 fn the_agent_waits_for_a_hello_that_is_on_its_way() {
     loop {
         let job = ExecJob::new("hello");

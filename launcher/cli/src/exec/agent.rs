@@ -45,7 +45,7 @@ pub(super) fn find_or_start(
     // The length of a socket's name is limited.
     let name = format!("hostbuf/{}/{:032x}", nix::unistd::geteuid(), hash(key.as_bytes()));
     let deadline = Instant::now() + PATIENCE;
-    let mut started = 0;
+    let (mut started, mut ended) = (0, 0);
     loop {
         match Session::open(&name, hello) {
             Ok(session) => return Ok((session, name)),
@@ -54,6 +54,8 @@ pub(super) fn find_or_start(
                 let why = format!("another user has taken the name @{name} of this job's agent: {error}");
                 return Err(AttachError::OtherUser { why }.into());
             }
+            // An agent that ends closes connections that it has not accepted, and frees its name.
+            Err(SessionError::Gone) if ended < MAX_STARTS => ended += 1,
             Err(SessionError::Gone) => return Err(gone().into()),
             Err(error) => {
                 let why = format!("the agent of this host at @{name}: {error}");
