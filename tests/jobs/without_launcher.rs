@@ -187,6 +187,36 @@ fn a_rank_whose_agent_ends_before_the_hello_starts_another() {
 }
 
 #[test]
+fn every_rank_reports_a_killed_agent() {
+    let (job, dir) = (ExecJob::new("killed"), Scratch::new("killed"));
+    let agent = job.agent("1M");
+    eventually("the agent listens", ARRIVAL, || socket::connect(&job.socket()).is_ok());
+    let mut rank = job.rank(1, 2, "1M", &["true"]);
+    rank.env("LD_PRELOAD", hold()).env("HOLD_RANK", "1").env("HOLD_AT", "image");
+    let rank = rank.env("HOLD_FILE", dir.path("held")).stderr(Stdio::piped()).spawn();
+    let rank = rank.expect("the command starts");
+    eventually("rank 1 is connected", ARRIVAL, || dir.has("held"));
+    drop(agent);
+    std::fs::write(dir.path("held.go"), "").expect("the folder is there");
+    let output = rank.wait_with_output().expect("it ends");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), text.lines().count()), (Some(86), 1), "{text}");
+    assert!(text.starts_with("hostbuf: the agent of this host ended before"), "{text}");
+}
+
+#[test]
+fn every_rank_reports_a_missing_program() {
+    let (job, dir) = (ExecJob::new("missing-later"), Scratch::new("missing-later"));
+    let folder = dir.0.to_str().expect("UTF-8");
+    let _other = Process::start(&mut job.rank(0, 2, "1M", &[&probe(), "stay", folder]));
+    let first = Outcome::of(&mut job.rank(1, 2, "1M", &["true"])).ok();
+    assert_eq!(first.stderr, "", "{first:?}");
+    let second = Outcome::of(&mut job.rank(1, 2, "1M", &["/no/such/program"]));
+    assert_eq!((second.status, second.said().len()), (127, 1), "{second:?}");
+    assert!(second.stderr.starts_with("hostbuf exec: ") && second.stderr.contains("/no/such"), "{second:?}");
+}
+
+#[test]
 fn the_agent_waits_for_a_hello_that_is_on_its_way() {
     loop {
         let job = ExecJob::new("hello");

@@ -23,7 +23,7 @@ pub(crate) enum Until {
 pub(crate) struct Rank {
     /// The connection.
     pub(crate) fd: i32,
-    /// True if this rank reports the end of the agent for all ranks of its host.
+    /// True if this rank reports the end of its agent.
     pub(crate) reports: bool,
 }
 
@@ -126,7 +126,7 @@ impl Rank {
         }
     }
 
-    /// Ends the process. One rank of the host prints the reason.
+    /// Ends the process, which prints the reason if it [reports](Rank::reports).
     fn agent_ended(&self) -> ! {
         if self.reports {
             Line::new(format_args!(

@@ -26,7 +26,7 @@ use std::time::Duration;
 use hostbuf::register::DeviceList;
 use hostbuf::{Error, ErrorClass, HostBuffer, JobError, Result};
 use hostbuf_os::{FrameSocket, Received, process, socket};
-use hostbuf_protocol::environment::{ENV_ADDRESS, ENV_CONNECTION, ENV_REGISTER};
+use hostbuf_protocol::environment::{CONNECTION_LAUNCHED, ENV_ADDRESS, ENV_CONNECTION, ENV_REGISTER};
 use hostbuf_protocol::message::Message;
 
 use message::say;
@@ -100,7 +100,7 @@ fn has_buffer() -> bool {
 /// Returns the connection that the preloaded object has left open.
 fn handed_over() -> Option<FrameSocket> {
     let value = std::env::var(ENV_CONNECTION).ok()?;
-    let (fd, pid) = value.split_once(':')?;
+    let (fd, pid) = value.strip_suffix(CONNECTION_LAUNCHED).unwrap_or(&value).split_once(':')?;
     let fd = fd.parse::<i32>().ok().filter(|_| pid.parse() == Ok(std::process::id()))?;
     used_up(ENV_CONNECTION);
     // SAFETY: `hostbuf exec` has left this descriptor open for this process. The preloaded object

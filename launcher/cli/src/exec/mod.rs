@@ -17,8 +17,8 @@ use hostbuf_agent::report::{self, exit_code};
 use hostbuf_os::FrameSocket;
 use hostbuf_os::session::{Session, SessionError};
 use hostbuf_protocol::environment::{
-    ENV_CONNECTION, ENV_JOB, ENV_LOCAL_RANK, ENV_LOCAL_SIZE, ENV_NETWORK, ENV_OBJECT, ENV_REGISTER,
-    ENV_REPORT, ENV_REQUIRE,
+    CONNECTION_LAUNCHED, ENV_CONNECTION, ENV_JOB, ENV_LOCAL_RANK, ENV_LOCAL_SIZE, ENV_NETWORK, ENV_OBJECT,
+    ENV_REGISTER, ENV_REPORT, ENV_REQUIRE,
 };
 use hostbuf_protocol::limits::REPORT_MAX;
 use hostbuf_protocol::message::{Hello, Message, Role};
@@ -86,8 +86,8 @@ pub(crate) fn run(arguments: ExecArguments) -> ExitCode {
             match become_program(&arguments, &program, registering, place, channel, &name) {
                 Ok(never) => match never {},
                 // The agent has accepted this rank, and ends for all ranks of the host.
-                Err(error) if error.class == ErrorClass::Attach => end_on_host(place, &error),
-                Err(error) => end(place, &error),
+                Err(error) if error.class == ErrorClass::Attach => end_on_host(&arguments, place, &error),
+                Err(error) => end(&arguments, place, &error),
             }
         }
         (Err(error), connection) => {
@@ -97,10 +97,10 @@ pub(crate) fn run(arguments: ExecArguments) -> ExitCode {
                 Ok((channel, _)) if give_up(&channel, &error) && arguments.socket.is_some() => {
                     exit_code(error.class)
                 }
-                _ => end(place, &error),
+                _ => end(&arguments, place, &error),
             }
         }
-        (Ok(_), Err(error)) => end(place, &error.into()),
+        (Ok(_), Err(error)) => end(&arguments, place, &error.into()),
     }
 }
 
@@ -119,17 +119,18 @@ fn required(arguments: &ExecArguments, program: Program) -> Result<Program, JobE
 }
 
 /// Prints an error and returns the exit status.
-fn end(place: Place, error: &JobError) -> ExitCode {
+fn end(arguments: &ExecArguments, place: Place, error: &JobError) -> ExitCode {
     // A missing program is missing for every rank of the host.
     if error.class.is_of_program() {
-        return end_on_host(place, error);
+        return end_on_host(arguments, place, error);
     }
     report::end("hostbuf exec", error.class, error)
 }
 
-/// Prints an error that all ranks of the host have, in one of them, and returns the exit status.
-fn end_on_host(place: Place, error: &JobError) -> ExitCode {
-    if place.local_rank > 0 {
+/// Prints an error that all ranks of the host may have, and returns the exit status. A launcher
+/// reports the end of its ranks, so that one rank of the host is enough.
+fn end_on_host(arguments: &ExecArguments, place: Place, error: &JobError) -> ExitCode {
+    if arguments.socket.is_some() && place.local_rank > 0 {
         return exit_code(error.class);
     }
     report::end("hostbuf exec", error.class, error)
@@ -250,7 +251,8 @@ fn become_program(
     let high = fcntl(channel.as_fd(), FcntlArg::F_DUPFD_CLOEXEC(500))
         .or_else(|_| fcntl(channel.as_fd(), FcntlArg::F_DUPFD_CLOEXEC(3)));
     let kept = high.map_err(|e| Error::Os { doing: "moving the connection".into(), source: e.into() })?;
-    command.env(ENV_CONNECTION, format!("{kept}:{}", std::process::id()));
+    let launched = if arguments.socket.is_some() { CONNECTION_LAUNCHED } else { "" };
+    command.env(ENV_CONNECTION, format!("{kept}:{}{launched}", std::process::id()));
     let through = |flag| {
         // Only the flag of the new descriptor changes.
         fcntl(borrow(kept), FcntlArg::F_SETFD(flag))
