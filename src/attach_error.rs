@@ -22,6 +22,12 @@ pub enum AttachError {
     },
     /// The job has failed, so its agent gives no buffer to any process.
     JobFailed(JobError),
+    /// The agent does not serve this process, for a reason that does not concern the job, such as a
+    /// shortage of descriptors. The job goes on.
+    Refused {
+        /// The reason, and the remedy.
+        why: String,
+    },
     /// The agent's socket belongs to another user.
     OtherUser {
         /// The socket and both users.
@@ -73,6 +79,9 @@ impl From<SessionError> for AttachError {
             }
             SessionError::Refused(packet) => match packet.message() {
                 Ok(Message::Fail { error, .. }) => AttachError::JobFailed(JobError::from(&error)),
+                Ok(Message::Refused { error }) => AttachError::Refused {
+                    why: format!("the agent of this host has refused this process: {}", error.line),
+                },
                 _ => AttachError::AgentGone { why: "the agent of this host has refused this process".into() },
             },
             SessionError::OtherVersion(theirs) => AttachError::other_protocol(theirs),
@@ -96,6 +105,7 @@ impl fmt::Display for AttachError {
         match self {
             AttachError::NotLaunched { why }
             | AttachError::AgentGone { why }
+            | AttachError::Refused { why }
             | AttachError::OtherUser { why }
             | AttachError::OtherVersion { why }
             | AttachError::Occupied { why } => f.write_str(why),

@@ -148,7 +148,7 @@ impl Local {
                     connection.has_left(local_rank, ended);
                     self.check().map_err(failed)?;
                 }
-                Ok(Message::Fail { error, .. }) => {
+                Ok(Message::Fail { error, .. } | Message::Refused { error }) => {
                     *connection.refusal.borrow_mut() = Some(error.line.to_owned());
                     self.check().map_err(failed)?;
                 }

@@ -233,7 +233,7 @@ fn a_client_of_another_version_gets_an_answer_and_harms_nothing() {
     let Ok(ReceivedPacket::Packet(packet, memory)) = socket::receive(client.as_fd(), FRAME_MAX) else {
         panic!("no answer")
     };
-    let Ok(Message::Fail { prints: true, error }) = Message::parse(&packet) else {
+    let Ok(Message::Refused { error }) = Message::parse(&packet) else {
         panic!("{:?}", Message::parse(&packet))
     };
     assert_eq!((error.class.status(), memory.len()), (86, 0));
@@ -244,29 +244,62 @@ fn a_client_of_another_version_gets_an_answer_and_harms_nothing() {
     ends_well(&mut job);
 }
 
+/// Runs a command, whose first connection to `listener` gets the answer `packet`.
+fn run_with_answer(listener: &OwnedFd, packet: &[u8], command: &mut Command) -> std::process::Output {
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the command starts");
+    let mut client = None;
+    eventually("it connects", ARRIVAL, || {
+        client = client.take().or(socket::accept(listener.as_fd()).expect("it listens"));
+        client.is_some() || child.try_wait().expect("it is a child").is_some()
+    });
+    // The connection stays open until the command has read the answer.
+    let client = client.expect("it has connected");
+    send(&client, packet);
+    child.wait_with_output().expect("it ends")
+}
+
+#[test]
+fn a_refused_client_does_not_report_that_the_job_has_failed() {
+    let name = format!("hostbuf/{}/refuses-{}", nix::unistd::geteuid(), std::process::id());
+    let listener = socket::listen_on(&name).expect("the name is free");
+    let error = ErrorRecord::new(ErrorClass::Os, "it has no free descriptors");
+    let refusal = encode(&Message::Refused { error });
+    let said = "the agent of this host has refused this process: it has no free descriptors";
+    let mut library = Command::new(probe());
+    let output = run_with_answer(&listener, &refusal, library.arg("names").env("HOSTBUF_JOB", &name));
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(3) && text.contains(said), "{output:?}");
+    // A later image runs without the buffer, and reports it.
+    let dir = Scratch::new("refuses");
+    let object = dir.path("object.so");
+    Outcome::of(Command::new(hostbuf()).args(["object", &object])).ok();
+    let mut late = Command::new("true");
+    late.env("LD_PRELOAD", &object).env("HOSTBUF_JOB", &name).env("HOSTBUF_REPORT", "rank 0 on h0");
+    let output = run_with_answer(&listener, &refusal, &mut late);
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), text.lines().count()), (Some(0), 1), "{text}");
+    assert!(text.starts_with("hostbuf: no buffer in process ") && text.contains(said), "{text}");
+    // With `--require` it ends.
+    let output = run_with_answer(&listener, &refusal, late.env("HOSTBUF_REQUIRE", "1"));
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(86) && text.contains(said), "{output:?}");
+}
+
 #[test]
 fn an_agent_of_another_version_is_reported_by_every_kind_of_client() {
     let name = format!("hostbuf/{}/version-{}", nix::unistd::geteuid(), std::process::id());
     let listener = socket::listen_on(&name).expect("the name is free");
     let run = |command: &mut Command| {
-        let mut child = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the command starts");
-        let mut client = None;
-        eventually("it connects", ARRIVAL, || {
-            client = client.take().or(socket::accept(listener.as_fd()).expect("it listens"));
-            client.is_some() || child.try_wait().expect("it is a child").is_some()
-        });
-        let client = client.expect("it has connected");
         let fail = encode(&Message::Fail {
             prints: true,
             error: ErrorRecord::new(ErrorClass::Attach, "unreadable"),
         });
-        send(&client, &of_next_version(fail));
-        child.wait_with_output().expect("it ends")
+        run_with_answer(&listener, &of_next_version(fail), command)
     };
     let versions = [format!("protocol {}", frame::VERSION + 1), format!("has {}", frame::VERSION)];
     let reports = |output: std::process::Output, status: i32, what: &str| {

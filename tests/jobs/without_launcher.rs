@@ -258,7 +258,7 @@ fn a_second_process_in_the_place_of_a_rank_is_refused_and_the_job_goes_on() {
         let other =
             Session::open(&job.socket(), &Message::Hello { hello, command: b"" }).expect("it listens");
         let Err(SessionError::Refused(packet)) = other.first_answer(ARRIVAL) else { panic!("no refusal") };
-        let Ok(Message::Fail { prints: true, error }) = packet.message() else { panic!("{packet:?}") };
+        let Ok(Message::Refused { error }) = packet.message() else { panic!("{packet:?}") };
         assert_eq!(error.class.status(), 84, "{error:?}");
         let text = error.line;
         let places = [format!("local rank {local_rank} of {local_size}"), "local rank 0 of 2".into()];

@@ -104,6 +104,11 @@ pub enum Message<'a> {
         /// The error of the job.
         error: ErrorRecord<'a>,
     },
+    /// To a client: the server does not serve it. Its other clients, and their job, go on.
+    Refused {
+        /// The reason, which the client prints.
+        error: ErrorRecord<'a>,
+    },
     /// From a participant: it cannot continue.
     Failed {
         /// The reason.
@@ -176,6 +181,7 @@ enum Kind {
     Gathered = 13,
     Populated = 14,
     Left = 15,
+    Refused = 16,
 }
 
 impl Kind {
@@ -183,7 +189,7 @@ impl Kind {
         use Kind::*;
         [
             Hello, Ready, Ballot, Votes, Search, Hole, Agreed, Mapped, Go, Fail, Failed, Gather, Gathered,
-            Populated, Left,
+            Populated, Left, Refused,
         ]
         .into_iter()
         .find(|&kind| kind as u16 == number)
@@ -237,6 +243,7 @@ impl<'a> Message<'a> {
             Message::Gathered { .. } => Kind::Gathered,
             Message::Populated => Kind::Populated,
             Message::Left { .. } => Kind::Left,
+            Message::Refused { .. } => Kind::Refused,
         }
     }
 
@@ -305,7 +312,7 @@ impl<'a> Message<'a> {
                 push_numbers(to, &[u64::from(*prints)])?;
                 push_error(to, error)?;
             }
-            Message::Failed { error } => push_error(to, error)?,
+            Message::Failed { error } | Message::Refused { error } => push_error(to, error)?,
             Message::Gather { sequence, group, size, part } => {
                 push_numbers(to, &[*sequence, *group, *size])?;
                 push_part(to, part)?;
@@ -380,6 +387,7 @@ impl<'a> Message<'a> {
                 Message::Fail { prints: prints != 0, error: error()? }
             }
             Kind::Failed => Message::Failed { error: error()? },
+            Kind::Refused => Message::Refused { error: error()? },
             Kind::Gather => {
                 let [sequence, group, size] = frame.numbers(NUMBERS)?;
                 Message::Gather { sequence, group, size, part: text }
@@ -416,7 +424,7 @@ mod tests {
         message.encode(&mut [0xff; FRAME_MAX]).to_vec()
     }
 
-    fn samples() -> [Message<'static>; 18] {
+    fn samples() -> [Message<'static>; 19] {
         let few: &'static [Extent] = Vec::leak(extents(3));
         let many: &'static [Extent] = Vec::leak(extents(MAX_BUFFERS as u64));
         let hello = Hello { role: Role::Rank, rank: 3, size: 4, local_rank: 1, local_size: 2, request: 9 };
@@ -446,6 +454,7 @@ mod tests {
             Message::Go { notice: b"" },
             Message::Fail { prints: true, error: SPACE },
             Message::Failed { error: ErrorRecord::new(ErrorClass::Lost, "it cannot") },
+            Message::Refused { error: ErrorRecord::new(ErrorClass::Os, "too many") },
             Message::Gather { sequence: 1, group: 2, size: 3, part: &[0xff; TEXT_MAX] },
             Message::Gathered { sequence: 1, group: 2, rank: 2, part: b"" },
             Message::Left { local_rank: 3, ended: true },
@@ -489,15 +498,20 @@ mod tests {
                 without.push(tag, &[value]).unwrap();
             }
             let parsed = Message::parse(without.finish());
-            let needs_none =
-                matches!(message, Message::Hole { .. } | Message::Go { .. } | Message::Failed { .. });
+            let needs_none = matches!(
+                message,
+                Message::Hole { .. } | Message::Go { .. } | Message::Failed { .. } | Message::Refused { .. }
+            );
             assert_eq!(parsed.is_ok(), needs_none, "{message:?}");
         }
     }
 
     #[test]
     fn a_failure_without_its_error_is_malformed() {
-        for message in [Message::Fail { prints: true, error: SPACE }, Message::Failed { error: SPACE }] {
+        let refused = Message::Refused { error: SPACE };
+        for message in
+            [Message::Fail { prints: true, error: SPACE }, Message::Failed { error: SPACE }, refused]
+        {
             let mut buffer = [0; FRAME_MAX];
             let mut without = FrameWriter::new(&mut buffer, message.kind() as u16).unwrap();
             push_numbers(&mut without, &[1]).unwrap();

@@ -21,6 +21,9 @@ pub(crate) enum LateError {
     JobOver,
     /// The job has failed: the received packet has the error.
     JobFailed,
+    /// The agent does not serve this process, although the job goes on: the received packet has the
+    /// reason.
+    Refused,
 }
 
 /// Gets the memory from the agent that listens on `name`. Receives the message with the agreed
@@ -46,6 +49,7 @@ fn attach_over(fd: i32, territory: Territory, packet: &mut PacketBuffer) -> Resu
     let range = match packet.message() {
         Ok(Message::Agreed { range, .. }) => range,
         Ok(Message::Fail { .. }) => return Err(LateError::JobFailed),
+        Ok(Message::Refused { .. }) => return Err(LateError::Refused),
         Err(FrameError::OtherVersion(theirs)) => {
             other_version(theirs).say();
             end(ErrorClass::Attach)

@@ -108,13 +108,17 @@ impl Rank {
     }
 
     /// Returns the message in a packet. Ends the process if the job has failed, or if the agent
-    /// speaks another version of the protocol.
+    /// refuses this process or speaks another version of the protocol.
     fn understood<'a>(&self, packet: &'a PacketBuffer) -> Message<'a> {
         match packet.message() {
             Ok(Message::Fail { prints, error }) => {
                 if prints {
                     Line::new(format_args!("hostbuf: {}", error.line)).say();
                 }
+                end(error.class)
+            }
+            Ok(Message::Refused { error }) => {
+                Line::new(format_args!("hostbuf: {}", error.line)).say();
                 end(error.class)
             }
             Ok(message) => message,

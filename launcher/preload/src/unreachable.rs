@@ -25,6 +25,13 @@ pub(crate) fn tell(environment: &mut Environment, why: LateError, answer: &Packe
             }
             return;
         }
+        LateError::Refused => {
+            if let Ok(Message::Refused { error }) = answer.message() {
+                let why = "the agent of this host has refused this process";
+                report(environment, Line::new(format_args!("{why}: {}", error.line)).bytes());
+            }
+            return;
+        }
         LateError::JobOver => return require(environment, ErrorClass::Attach, JOB_OVER),
     };
     let why = Line::new(format_args!("connecting to the job's agent failed, error {}", errno.0));

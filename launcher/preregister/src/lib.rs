@@ -152,6 +152,10 @@ fn hear(channel: &FrameSocket) -> Heard {
                     }
                     leave(error.class.status().into());
                 }
+                Ok(Message::Refused { error }) => {
+                    say(error.line);
+                    leave(error.class.status().into());
+                }
                 _ => {}
             },
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}

@@ -264,7 +264,7 @@ fn refuse_version(connection: &FrameSocket, theirs: u16) {
 
 /// Sends a refusal, if the client's socket has room for it.
 fn refuse(connection: &FrameSocket, class: ErrorClass, text: &str) {
-    let refusal = Message::Fail { prints: true, error: ErrorRecord::new(class, text) };
+    let refusal = Message::Refused { error: ErrorRecord::new(class, text) };
     if let Err(error) = connection.send(&refusal, &[]) {
         tracing::debug!(%error, "refusing a client");
     }

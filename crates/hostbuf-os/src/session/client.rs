@@ -65,7 +65,7 @@ impl Session {
             Err(error) => return Err(SessionError::Io(error)),
         };
         match packet.message() {
-            Ok(Message::Fail { .. }) => Err(SessionError::Refused(packet)),
+            Ok(Message::Fail { .. } | Message::Refused { .. }) => Err(SessionError::Refused(packet)),
             Ok(_) => Ok(packet),
             Err(FrameError::OtherVersion(theirs)) => Err(SessionError::OtherVersion(theirs)),
             Err(FrameError::Malformed) => Err(SessionError::Malformed),

@@ -23,7 +23,8 @@ pub enum SessionError {
         /// The user of this process.
         own: u32,
     },
-    /// The server has refused this process: the packet contains its [`Message::Fail`].
+    /// The server has refused this process: the packet contains its [`Message::Refused`], or its
+    /// [`Message::Fail`] if all that it serves has failed.
     Refused(Packet),
     /// The server speaks this other version of the protocol.
     OtherVersion(u16),
@@ -46,7 +47,7 @@ impl fmt::Display for SessionError {
                 write!(f, "the socket belongs to user {theirs}, and this process to user {own}")
             }
             SessionError::Refused(packet) => match packet.message() {
-                Ok(Message::Fail { error, .. }) => f.write_str(error.line),
+                Ok(Message::Fail { error, .. } | Message::Refused { error }) => f.write_str(error.line),
                 _ => f.write_str("it has refused this process"),
             },
             SessionError::OtherVersion(theirs) => write!(

@@ -82,7 +82,7 @@ fn a_flood_of_silent_connections_is_refused_with_the_reason() {
     assert!(acceptor.descriptors().count() < 140);
     let oldest = crate::FrameSocket::from_fd(silent.into_iter().next().unwrap()).unwrap();
     let Ok(crate::Received::Packet(packet)) = oldest.receive() else { panic!("no answer") };
-    assert!(matches!(packet.message(), Ok(Message::Fail { .. })));
+    assert!(matches!(packet.message(), Ok(Message::Refused { .. })));
     drop(session);
 }
 
@@ -95,7 +95,7 @@ fn a_client_of_another_version_is_refused() {
     client.send_packet(&packet, &[]).unwrap();
     assert!(acceptor.advance().is_empty());
     let Ok(crate::Received::Packet(answer)) = client.receive() else { panic!("no answer") };
-    let Ok(Message::Fail { error, .. }) = answer.message() else { panic!("no refusal") };
+    let Ok(Message::Refused { error }) = answer.message() else { panic!("no refusal") };
     let text = error.line;
     assert!(text.contains(&format!("version {VERSION} ")) && text.contains("use one"), "{text}");
 }

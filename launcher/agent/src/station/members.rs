@@ -28,7 +28,7 @@ impl Station {
             }
             Err(why) => {
                 let error = ErrorRecord::new(ErrorClass::General, &why);
-                self.send(id, &Message::Fail { prints: false, error });
+                self.send(id, &Message::Refused { error });
             }
         }
     }

@@ -106,7 +106,7 @@ impl Station {
             peer.refused = true;
         }
         let error = ErrorRecord::new(ErrorClass::Disagreed, why);
-        self.send(id, &Message::Fail { prints: true, error });
+        self.send(id, &Message::Refused { error });
     }
 
     /// Fails the job if ranks cannot be accepted: they would wait for ever, and all other ranks for

@@ -53,6 +53,10 @@ pub(super) fn vote_for(program: &Program, why: &str, channel: &FrameSocket) -> R
                 }
                 std::process::exit(error.class.status().into());
             }
+            Message::Refused { error } => {
+                hostbuf_agent::complain!("hostbuf: {}", error.line);
+                std::process::exit(error.class.status().into());
+            }
             _ => {}
         }
     }
