@@ -20,6 +20,10 @@ use hostbuf_protocol::message::{Hello, Message, Role};
 /// A rank may make it again after it has dropped the one before, also in another program. The first
 /// ones of all ranks form a group, the second ones form the next, and so on. An operation whose
 /// group a rank has left fails on the other ranks.
+///
+/// Every rank has to make it. Under `hostbuf run`, an operation fails if the process of a rank has
+/// ended without making its group. Under `hostbuf exec` alone it waits, since a further `hostbuf
+/// exec` may continue as that rank.
 pub struct Local {
     connection: Rc<Connection>,
     /// The members of this group, as ranks among all ranks of the host, ascending.
