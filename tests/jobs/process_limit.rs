@@ -46,3 +46,21 @@ fn a_process_limit_that_forbids_the_agent_of_exec_is_named() {
     assert!(line.contains("starting the agent of this host (raise `ulimit -u`"), "{line}");
     assert_eq!(outcome.status, 85, "{outcome:?}");
 }
+
+/// The rank of `hostbuf exec` prints the error of an agent that cannot start a thread.
+#[test]
+fn an_agent_of_exec_without_its_thread_is_reported_by_its_rank() {
+    let program = hostbuf_tests::hostbuf();
+    // A limit on memory, since the limit on processes counts those of other tests. With some limits
+    // other allocations of the agent fail.
+    let refused = (256..4096).step_by(256).filter(|limit| {
+        let script = format!("ulimit -d {limit} && exec {} exec --size 1M -- true", program.display());
+        let outcome = Outcome::of(std::process::Command::new("bash").args(["-c", &script]));
+        let named = outcome.stderr.starts_with("hostbuf: starting a thread of the agent on ")
+            && outcome.stderr.contains("`-d`")
+            && outcome.stderr.lines().count() == 1;
+        assert!(!named || outcome.status == 85, "limit {limit}: {outcome:?}");
+        named
+    });
+    assert!(refused.count() > 0, "no limit was reached");
+}

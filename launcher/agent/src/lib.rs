@@ -70,9 +70,17 @@ pub fn main(arguments: impl Iterator<Item = String>, open: Open) -> ExitCode {
         Err(error) => return failed(error),
     };
     let ending = Arc::new(OnceLock::new());
+    let has_launcher = spec.reports;
     let conductor = match conductor::start(spec, open, handle, ending.clone()) {
         Ok(conductor) => conductor,
-        Err(error) => return failed(unstarted_thread(error)),
+        Err(error) if has_launcher => return failed(unstarted_thread(error)),
+        Err(error) => {
+            let error = JobError::from(unstarted_thread(error)).with_host(process::host_name());
+            let status = exit_code(error.class);
+            // The first rank prints it.
+            station.serve_failure(error);
+            return status;
+        }
     };
     let served = station.serve();
     // An engine may hang in its shutdown, so the agent waits for it for a limited time only.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use hostbuf::{Error, ErrorClass, Result};
+use hostbuf::{Error, ErrorClass, JobError, Result};
 use hostbuf_os::session::Acceptor;
 use hostbuf_os::socket;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -17,7 +17,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use super::super::first_failure::FirstFailure;
 use super::super::inherited::{adopt, lifeline};
-use super::super::orders::StationHandle;
+use super::super::orders::{Order, StationHandle};
 use super::super::spec::Spec;
 use super::deadline::Deadline;
 use super::gather_parts::Gathers;
@@ -121,6 +121,12 @@ impl Station {
                 }
             }
         }
+    }
+
+    /// Tells the ranks why the job has failed before anything else of it could start.
+    pub(crate) fn serve_failure(mut self, error: JobError) {
+        self.obey(Order::Fail(error));
+        self.serve();
     }
 
     /// Waits for events and handles them. At the end of the job it returns the exit status, and
