@@ -189,6 +189,9 @@ fn expect(leader: &FrameSocket, is_expected: fn(&Message<'_>) -> bool) -> Result
     };
     match packet.message() {
         Ok(message) if is_expected(&message) => Ok(packet.descriptors),
+        Ok(Message::Refused { error } | Message::Fail { error, .. }) => {
+            Err(failed(format!("the leader rank of this host has refused this rank: {}", error.line)))
+        }
         Ok(message) => {
             Err(failed(format!("the leader rank of this host sent an unexpected message ({message:?})")))
         }

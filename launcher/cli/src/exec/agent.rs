@@ -54,6 +54,10 @@ pub(super) fn find_or_start(
                 let why = format!("another user has taken the name @{name} of this job's agent: {error}");
                 return Err(AttachError::OtherUser { why }.into());
             }
+            // The reason keeps its class.
+            Err(error @ (SessionError::Refused(_) | SessionError::OtherVersion(_))) => {
+                return Err(AttachError::from(error).into());
+            }
             // An agent that ends closes connections that it has not accepted, and frees its name.
             Err(SessionError::Gone) if ended < MAX_STARTS => ended += 1,
             Err(SessionError::Gone) => return Err(gone().into()),
