@@ -42,6 +42,9 @@ impl std::str::FromStr for Bytes {
         if let Ok(whole) = number.parse::<u64>() {
             return whole.checked_mul(1 << shift).map(Bytes).ok_or_else(too_large);
         }
+        if shift == 0 {
+            return Err(format!("\"{text}\" is not a size: a fraction needs a unit, for example {text}G"));
+        }
         let value = number.parse::<f64>().map_err(|_| wrong())? * (1u64 << shift) as f64;
         if value < 1.8e19 { Ok(Bytes(value as u64)) } else { Err(too_large()) }
     }
@@ -58,6 +61,7 @@ mod tests {
         {
             assert_eq!(text.parse::<Bytes>(), Ok(Bytes(bytes)), "{text}");
         }
+        assert!("1.5".parse::<Bytes>().unwrap_err().contains("needs a unit"));
         for text in ["", "G", "-1", "2X", "1e9", "99999999T", "2.2.2G"] {
             assert!(text.parse::<Bytes>().is_err(), "{text}");
         }

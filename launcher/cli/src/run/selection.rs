@@ -83,12 +83,24 @@ pub(super) fn find(choice: EngineChoice, mpirun: Option<&Path>, needed: &[String
     }
     let why = match mpirun {
         None => "no mpirun of this MPI is in PATH".into(),
-        Some(path) => {
-            let known = names(&mpis().collect::<Vec<_>>());
-            format!("{} is no mpirun of {known} that this can use", path.display())
-        }
+        Some(path) => unsuitable(path, candidates.first().map(PathBuf::as_path)),
     };
     Err(unsupported(why))
+}
+
+/// Returns the reason why the mpirun that the user names, which is `found`, is not used.
+fn unsuitable(named: &Path, found: Option<&Path>) -> String {
+    let shown = named.display();
+    let Some(found) = found.filter(|found| found.exists()) else {
+        return format!("{shown} does not exist, or is not in PATH");
+    };
+    match identify(found) {
+        Some(command) => {
+            let (name, option) = (command.engine.name(), command.engine.option());
+            format!("{shown} belongs to {name}: use --launcher {option}, or leave out --launcher")
+        }
+        None => format!("{shown} is no mpirun of {}", names(&mpis().collect::<Vec<_>>())),
+    }
 }
 
 /// Returns the launch commands of `engines` in PATH, those of all MPIs first.
