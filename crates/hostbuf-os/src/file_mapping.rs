@@ -11,7 +11,7 @@ use crate::mapping_query::mapping_at_or_after;
 /// Returns whether the file of `fd` is mapped at `address` in this process, or `None` if `/proc` is
 /// not mounted.
 ///
-/// Where the kernel has no query for one mapping, this reads the list of all mappings.
+/// On a kernel without a query for one mapping, this reads the list of all mappings.
 ///
 /// # Errors
 /// As `fstat(2)` of `fd`, and `open(2)` and `read(2)` of `/proc/self/maps`.
