@@ -110,7 +110,7 @@ fn options_of_mpirun_get_the_name_of_their_counterpart() {
         (&["-env", "NAME", "value"], "-env", environment),
         (&["-genvall"], "-genvall", "did you mean --launcher-arg -genvall? "),
         (&["-genvlist", "A,B"], "-genvlist", "did you mean --launcher-arg -genvlist --launcher-arg NAMES? "),
-        (&["-mca", "btl", "self"], "-mca", "the engine's behind --launcher-arg"),
+        (&["-mca", "btl", "self"], "-mca", "the engine's after --launcher-arg"),
         (&["--launcher-arg", "-ppn", "-hosts", "h0"], "-hosts", hosts),
     ] {
         // After the program such an option belongs to the program.

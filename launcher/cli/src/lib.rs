@@ -155,9 +155,10 @@ fn reject(error: &clap::Error) -> ExitCode {
         _ if error.kind() == ErrorKind::UnknownArgument => {
             match std::env::args_os().nth(1).as_ref().and_then(|word| word.to_str()) {
                 Some("run") => {
-                    "the program's options stand behind it, the engine's behind --launcher-arg, ".into()
+                    "write the program's options after the program, the engine's after --launcher-arg, "
+                        .into()
                 }
-                Some("exec") => "the program's options stand behind it, ".into(),
+                Some("exec") => "write the program's options after the program, ".into(),
                 _ => String::new(),
             }
         }
