@@ -206,7 +206,7 @@ impl fmt::Display for Error {
             }
             Error::Full { asked, left } => write!(
                 f,
-                "the arena is full: {} asked, {} left. Make the buffer larger (--size, or the size passed to allocate)",
+                "the arena is full: {} requested, {} left. Make the buffer larger (--size, or the size passed to allocate)",
                 Bytes(*asked),
                 Bytes(*left)
             ),

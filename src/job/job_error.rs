@@ -203,7 +203,7 @@ mod tests {
             error.message
         };
         assert_eq!(of("h1", "no huge pages"), "on h1: no huge pages");
-        for named in ["not enough memory on h1: 2 GiB asked", "program \"x\" does not exist on h1"] {
+        for named in ["not enough memory on h1: 2 GiB requested", "program \"x\" does not exist on h1"] {
             assert_eq!(of("h1", named), named);
         }
         assert_eq!(of("h1", "rank 3 on h10 has ended"), "on h1: rank 3 on h10 has ended");

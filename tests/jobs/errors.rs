@@ -88,7 +88,7 @@ fn a_lack_of_memory_keeps_its_operands() {
     let job = failed("memory", &["-n", "2", "--size", "10T", "--", "true"], |_| {});
     let (line, report) = job.agrees(83);
     let host = process::host_name();
-    assert!(line.starts_with(&format!("not enough memory on {host}: 10 TiB asked, ")), "{line}");
+    assert!(line.starts_with(&format!("not enough memory on {host}: 10 TiB requested, ")), "{line}");
     assert_eq!((&report["host"], &report["rank"]), (&Value::from(host), &Value::Null), "{report}");
     assert_eq!(report["operands"][0], (10u64 << 40).to_string(), "{report}");
     let available: u64 = report["operands"][1].as_str().and_then(|n| n.parse().ok()).expect("a number");
@@ -287,7 +287,7 @@ fn an_error_is_the_same_under_an_mpi() {
     for flavour in flavours() {
         let agent = root().join(format!("target/libexec/hostbuf/hostbuf-agent-{flavour}"));
         for (what, status, words) in [
-            ("-n 2 --size 10T -- true".to_owned(), 83, "not enough memory on h0: 10 TiB asked, "),
+            ("-n 2 --size 10T -- true".to_owned(), 83, "not enough memory on h0: 10 TiB requested, "),
             ("-n 1 --size 1M -- true : -n 1 -- /no/such".to_owned(), 127, "rank 1 on h0 (process "),
             (format!("-n 2 --size 1M -- {}", plant.display()), 84, "no agreement among the ranks: rank "),
         ] {

@@ -22,7 +22,7 @@ fn refusal(outcome: &Outcome) -> u64 {
     let ours: Vec<&str> = err.lines().filter(|l| l.starts_with("hostbuf")).collect();
     assert_eq!((outcome.status, ours.len()), (83, 1), "{outcome:?}");
     assert_eq!(outcome.stdout, "", "no rank has run");
-    let parts = ["hostbuf run: not enough memory on ", " asked, ", " available (", ", limited by "];
+    let parts = ["hostbuf run: not enough memory on ", " requested, ", " available (", ", limited by "];
     assert!(parts.iter().all(|p| ours[0].contains(p)), "{err}");
     let remedy = ours[0].rsplit(". ").next().unwrap_or("");
     assert!(remedy.len() > 10, "no remedy: {err}");

@@ -67,7 +67,7 @@ impl fmt::Display for NoSpace {
         let NoSpace { host, asked, available, limit, remedy } = self;
         write!(
             f,
-            "not enough memory on {host}: {} asked, {} available ({asked} and {available} bytes), limited by {limit}: {remedy}",
+            "not enough memory on {host}: {} requested, {} available ({asked} and {available} bytes), limited by {limit}: {remedy}",
             Bytes(*asked),
             Bytes(*available)
         )
