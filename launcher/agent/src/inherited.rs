@@ -16,7 +16,7 @@ pub(super) fn adopt(fd: RawFd) -> Result<OwnedFd> {
         nix::sys::socket::getsockopt(&borrowed, nix::sys::socket::sockopt::AcceptConn).unwrap_or(false)
     };
     if fd < 3 || !is_listener(fd) {
-        return Err(Error::Invalid { what: format!("descriptor {fd} is no listening socket") });
+        return Err(Error::Invalid { what: format!("descriptor {fd} is not a listening socket") });
     }
     // SAFETY: the descriptor is open, the parent process has handed it over, and nothing else in
     // this process uses the number.

@@ -60,7 +60,7 @@ impl Members {
         if rank.current.is_some() {
             let local_rank = place.1;
             return Err(format!(
-                "local rank {local_rank} takes part already: make job::Local once, and split it"
+                "local rank {local_rank} has a group already: create job::Local once, and split it"
             ));
         }
         rank.made += 1;
@@ -85,7 +85,7 @@ mod tests {
     fn a_member_belongs_to_the_generation_with_the_number_of_its_groups() {
         let mut members = Members::default();
         assert_eq!((members.join(1, (2, 0)), members.join(2, (2, 1))), (Ok(0), Ok(0)));
-        assert!(members.join(3, (2, 0)).unwrap_err().contains("local rank 0 takes part already"));
+        assert!(members.join(3, (2, 0)).unwrap_err().contains("local rank 0 has a group already"));
         // Ranks of another world are independent.
         assert_eq!(members.join(4, (3, 0)), Ok(0));
         assert_eq!(members.left((2, 1), 0), []);

@@ -84,7 +84,8 @@ impl Station {
         self.deadline.rank_has_come();
         self.request = hello.request;
         if let Some(other) = other {
-            let why = format!("it asks for other buffers than rank {} of the same job", other.rank);
+            let why =
+                format!("its requested buffers differ from those of rank {} of the same job", other.rank);
             self.lost_with(id, JobError::new(ErrorClass::Disagreed, why));
         }
     }
