@@ -49,7 +49,7 @@ class Registering(unittest.TestCase):
         with hostbuf.allocate(None, SIZE) as buffer:
             for kind, words, call in [
                 (ValueError, "lie in no open buffer; hostbuf.Cache", lambda: hostbuf.register(np.zeros(8))),
-                (hostbuf.InvalidError, '"gpu" is no device', lambda: hostbuf.register(buffer, "gpu")),
+                (hostbuf.InvalidError, '"gpu" is not a device', lambda: hostbuf.register(buffer, "gpu")),
                 (ValueError, 'access "all"', lambda: hostbuf.register(buffer, access="all")),
                 (TypeError, "", lambda: hostbuf.register(5)),
                 (hostbuf.InvalidError, "bytes", lambda: hostbuf.register(buffer.array(0))),

@@ -87,7 +87,7 @@ impl HostBuffer {
         if start >= end || end > self.len() {
             let (name, length) = (self.name(), self.len());
             return Err(Error::invalid(format!(
-                "bytes {start}..{end} are not inside buffer \"{name}\" of {length} bytes, or are none"
+                "invalid region {start}..{end}: expected at least one byte, inside buffer \"{name}\" of {length} bytes"
             )));
         }
         Ok(Span::new(self.as_ptr().as_ptr() as usize + start, end - start)?)

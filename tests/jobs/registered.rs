@@ -347,9 +347,12 @@ fn invalid_arguments_are_refused_before_the_start() {
     let run_with = |more: &[&str]| {
         run(&[&["run", "--launcher", "local", "-n", "2"], more, &["--", "echo", "ran"]].concat())
     };
-    for (devices, words) in
-        [("gpu", "is no device"), ("cuda,cuda:1", "one is enough"), ("rdma:", "mlx5_0"), ("", "no device")]
-    {
+    for (devices, words) in [
+        ("gpu", "is not a device"),
+        ("cuda,cuda:1", "one is enough"),
+        ("rdma:", "mlx5_0"),
+        ("", "not a device"),
+    ] {
         one_line(&run_with(&["--size", "1M", "--register", devices]), 2, &[words, "--register"]);
     }
     one_line(&run_with(&["--size", "1M", "--register-ranks", "all"]), 2, &["--register"]);
@@ -422,7 +425,7 @@ fn without_the_object_one_line_gives_the_build_command() {
     fs::create_dir_all(dir.0.join("lib/hostbuf")).expect("it is new");
     let object = dir.0.join("lib/hostbuf/libhostbuf_register.so");
     fs::write(&object, "no library").expect("it is new");
-    one_line(&job("mlock"), 82, &["is no 64-bit library"]);
+    one_line(&job("mlock"), 82, &["is not a 64-bit library"]);
     fs::set_permissions(&object, std::os::unix::fs::PermissionsExt::from_mode(0o666)).expect("our own file");
     one_line(&job("mlock"), 82, &["could be changed by other users"]);
 }

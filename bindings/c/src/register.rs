@@ -162,7 +162,7 @@ pub extern "C" fn hostbuf_register(
             0 => own.buffer.len(),
             length => offset
                 .checked_add(length)
-                .ok_or_else(|| argument(format!("{length} bytes from {offset} are no region")))?,
+                .ok_or_else(|| argument(format!("{length} bytes from {offset} are not a region")))?,
         };
         let registration = own.buffer.register(&device.device, offset..end, self::access(access)?)?;
         *to = Box::into_raw(Box::new(hostbuf_region { registration }));

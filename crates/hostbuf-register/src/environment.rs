@@ -11,7 +11,7 @@ pub fn text(name: &str) -> Result<Option<String>> {
         Ok(value) => Ok(Some(value).filter(|value| !value.trim().is_empty())),
         Err(std::env::VarError::NotPresent) => Ok(None),
         Err(std::env::VarError::NotUnicode(value)) => {
-            Err(Error::invalid(format!("{name} is {value:?}, which is no text")))
+            Err(Error::invalid(format!("{name} is {value:?}, which is not valid UTF-8")))
         }
     }
 }

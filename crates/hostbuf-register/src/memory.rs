@@ -58,7 +58,9 @@ impl DmaBuf {
             Some(length) => Ok(DmaBuf { descriptor: descriptor.into(), offset: part.start, length, iova }),
             None => {
                 let (start, end) = (part.start, part.end);
-                Err(InvalidMemory(format!("{start:#x}..{end:#x} at iova {iova:#x} is no part of a dma-buf")))
+                Err(InvalidMemory(format!(
+                    "{start:#x}..{end:#x} at iova {iova:#x} is not a part of a dma-buf"
+                )))
             }
         }
     }
@@ -103,7 +105,9 @@ impl DeviceRange {
     /// [`InvalidMemory`] for no bytes, and for an end beyond the address space.
     pub fn new(address: u64, length: usize) -> Result<DeviceRange, InvalidMemory> {
         if length == 0 || address.checked_add(length as u64).is_none() {
-            return Err(InvalidMemory(format!("{length} bytes from {address:#x} are no memory of a device")));
+            return Err(InvalidMemory(format!(
+                "{length} bytes from {address:#x} are not memory of a device"
+            )));
         }
         Ok(DeviceRange { address, length })
     }

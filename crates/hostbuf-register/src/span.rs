@@ -95,7 +95,7 @@ pub struct InvalidSpan {
 
 impl fmt::Display for InvalidSpan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} bytes from {:#x} are no range of memory", self.length, self.start)
+        write!(f, "{} bytes from {:#x} are not a range of memory", self.length, self.start)
     }
 }
 

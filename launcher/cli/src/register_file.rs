@@ -130,7 +130,7 @@ pub(crate) fn place(name: &str) -> Result<PathBuf> {
     };
     if !can_be_named(&path) {
         return Err(refused(format!(
-            "nothing can be preloaded from {}: a space or a colon is in the way",
+            "nothing can be preloaded from {}: the path contains a space or a colon",
             path.display()
         )));
     }
@@ -142,12 +142,12 @@ pub(crate) fn place(name: &str) -> Result<PathBuf> {
     let trusted = |m: &fs::Metadata| m.is_file() && (m.uid() == own || m.uid() == 0) && m.mode() & 0o022 == 0;
     if !file.metadata().is_ok_and(|m| trusted(&m)) {
         return Err(refused(format!(
-            "{} could be changed by other users: it must belong to this one or to root, and be writable for its owner only",
+            "{} could be changed by other users: it must belong to this user or to root, and only its owner may write it",
             path.display()
         )));
     }
     if Elf::read(&file).is_none() {
-        return Err(refused(format!("{} is no 64-bit library: {mend}", path.display())));
+        return Err(refused(format!("{} is not a 64-bit library: {mend}", path.display())));
     }
     Ok(path)
 }

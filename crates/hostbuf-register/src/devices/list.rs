@@ -94,11 +94,11 @@ mod tests {
     #[test]
     fn an_error_names_the_invalid_device() {
         for (text, words) in [
-            ("", "is no device"),
-            ("gpu", "\"gpu\" is no device; expected cuda"),
-            ("cuda?", "is no device"),
-            ("cuda,,rdma", "is no device"),
-            ("cuda,", "is no device"),
+            ("", "is not a device"),
+            ("gpu", "\"gpu\" is not a device: expected cuda"),
+            ("cuda?", "is not a device"),
+            ("cuda,,rdma", "is not a device"),
+            ("cuda,", "is not a device"),
             ("rdma,rdma:optional", "rdma is named twice"),
             ("cuda,cuda:0", "cuda is named twice"),
             ("cuda,cuda:1", "one is enough"),

@@ -36,10 +36,11 @@ impl FromStr for DeviceName {
             let forms: Vec<&str> = DeviceName::all_forms().collect();
             let (last, others) = forms.split_last().expect("a kind of device has a form");
             let others = others.join(", ");
-            Error::invalid(format!("\"{text}\" {why}; expected {others} or {last}"))
+            Error::invalid(format!("\"{text}\" {why}: expected {others} or {last}"))
         };
         let (name, selector) = text.split_once(':').map_or((text, None), |(name, rest)| (name, Some(rest)));
-        let kind = ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| wrong("is no device"))?;
+        let kind =
+            ALL.into_iter().find(|kind| kind.name() == name).ok_or_else(|| wrong("is not a device"))?;
         let selector = selector.map(|selector| kind.parse_selector(selector)).transpose().map_err(wrong)?;
         Ok(DeviceName { kind, selector: selector.flatten() })
     }
@@ -157,9 +158,9 @@ mod tests {
     #[test]
     fn an_error_names_the_invalid_device() {
         for (text, words) in [
-            ("", "is no device"),
-            ("gpu", "\"gpu\" is no device; expected cuda"),
-            ("CUDA", "is no device"),
+            ("", "is not a device"),
+            ("gpu", "\"gpu\" is not a device: expected cuda"),
+            ("CUDA", "is not a device"),
             ("cuda:", "number of a GPU"),
             ("cuda:x", "number of a GPU"),
             ("cuda:+1", "number of a GPU"),

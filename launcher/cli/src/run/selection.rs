@@ -99,7 +99,7 @@ fn unsuitable(named: &Path, found: Option<&Path>) -> String {
             let (name, option) = (command.engine.name(), command.engine.option());
             format!("{shown} belongs to {name}: use --launcher {option}, or leave out --launcher")
         }
-        None => format!("{shown} is no mpirun of {}", names(&mpis().collect::<Vec<_>>())),
+        None => format!("{shown} is not an mpirun of {}", names(&mpis().collect::<Vec<_>>())),
     }
 }
 

@@ -43,7 +43,7 @@ pub(super) fn all<R: Registrar<Key: Debug + PartialEq>>() -> [(Promise, PromiseP
 fn name<R: Registrar>(subject: &mut Subject<'_, R>) -> CheckResult {
     for name in [subject.registrar.name(), subject.registrar.stat_name()] {
         if name.trim().is_empty() || name.lines().count() != 1 {
-            return Err(broken(Promise::Name, format!("\"{name}\" is no name")));
+            return Err(broken(Promise::Name, format!("\"{name}\" is not a name")));
         }
     }
     Ok(())
