@@ -64,7 +64,7 @@ unsafe fn checked_size<T: SizedStruct>(at: *const T, name: &str) -> Result<usize
     let is_zero = |index| unsafe { at.cast::<u8>().add(index).read() } == 0;
     if !(own..size).all(is_zero) {
         return Err(format!(
-            "{name} has {size} bytes, and fields behind the {own} bytes that this version of hostbuf knows of {} are not 0: \
+            "{name} has {size} bytes, and fields after the {own} bytes that this version of hostbuf knows of {} are not 0: \
              leave them 0, or use the hostbuf that the program was compiled with",
             T::NAME
         ));

@@ -535,7 +535,7 @@ fn a_later_process_image_without_the_address_fails_with_a_clear_error() {
     let plant = build("cc", "plant.c", &[]).unwrap();
     let outcome = planted(&[(0, FIRST.into())], 1, &["sh", "-c", &format!("{plant}; exit $?")]);
     failed_before_main(&outcome, 86);
-    for part in [FIRST, "an anonymous mapping stands at 0x550000000000-0x550000001000", "hostbuf exec"] {
+    for part in [FIRST, "an anonymous mapping occupies 0x550000000000-0x550000001000", "hostbuf exec"] {
         assert!(outcome.stderr.contains(part), "{outcome:?}");
     }
 }

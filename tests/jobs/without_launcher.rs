@@ -295,7 +295,7 @@ fn one_program_after_another_runs_as_one_rank() {
     let outcome = Outcome::of(rank.env("PLANT_0", &addresses[0]));
     assert_eq!((outcome.status, outcome.said().len()), (86, 1), "{outcome:?}");
     let address = u64::from_str_radix(&addresses[0][2..], 16).expect("a number");
-    let parts = [&format!("an anonymous mapping stands at {address:#x}-"), "run it as a job of its own"];
+    let parts = [&format!("an anonymous mapping occupies {address:#x}-"), "run it as a job of its own"];
     assert!(parts.iter().all(|part| outcome.stderr.contains(part)), "{outcome:?}");
 }
 

@@ -21,6 +21,6 @@ pub(crate) fn describe(refusal: &Refusal, range: &AgreedRange<'_>) -> Line {
         line.and(Line::new(format_args!("the range is refused, error {}", refusal.errno.0)).bytes())
     } else {
         let path = if refusal.path().is_empty() { b"an anonymous mapping" } else { refusal.path() };
-        line.and(path).and(Line::new(format_args!(" stands at {start:#x}-{end:#x}")).bytes())
+        line.and(path).and(Line::new(format_args!(" occupies {start:#x}-{end:#x}")).bytes())
     }
 }
