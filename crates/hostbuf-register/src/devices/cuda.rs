@@ -40,7 +40,7 @@ impl DeviceKind for CudaKind {
         DeviceCheck {
             title: "GPU registration",
             optional: true,
-            failed: &["nvidia-smi, and dmesg, say more"],
+            failed: &["see nvidia-smi and dmesg"],
             limited: &["install another version of the driver, or leave buffers unfrozen (docs/gpu.md)"],
         }
     }

@@ -43,7 +43,7 @@ impl DeviceKind for RdmaKind {
         DeviceCheck {
             title: "RDMA registration",
             optional: true,
-            failed: &["ulimit -l unlimited", "ibv_devinfo, and dmesg, say more"],
+            failed: &["ulimit -l unlimited", "see ibv_devinfo and dmesg"],
             limited: &[],
         }
     }

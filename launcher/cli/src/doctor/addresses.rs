@@ -16,10 +16,10 @@ use crate::finding::{Finding, Mark};
 /// The windows in which the ranks look for a common address first, and the programs that can use
 /// them.
 const WINDOWS: [(usize, &str); 4] = [
-    (0x5500_0000_0000, "good for every program, sanitized ones too"),
-    (0x3000_0000_0000, "good for programs without sanitizers"),
-    (0x1700_0000_0000, "good for programs without sanitizers"),
-    (0x4100_0000_0000, "good for programs without sanitizers"),
+    (0x5500_0000_0000, "usable by every program, with sanitizers too"),
+    (0x3000_0000_0000, "usable by programs without sanitizers"),
+    (0x1700_0000_0000, "usable by programs without sanitizers"),
+    (0x4100_0000_0000, "usable by programs without sanitizers"),
 ];
 /// The buffer whose addresses are tried without `--size`.
 const TRIAL: u64 = 1 << 30;
@@ -62,14 +62,16 @@ fn window(address: usize, who: &str, size: u64, held: &Result<(), Errno>, none: 
     let name = format!("window {address:#x}");
     let room = format!("room for {}", Bytes(size));
     let line = match held {
-        Ok(()) => Finding::ok(name, format!("{room} can be held: {who}")),
+        Ok(()) => Finding::ok(name, format!("{room} can be reserved: {who}")),
         Err(Errno::EXIST) => Finding::note(
             name,
-            format!("something of this program stands within {room}: the agreement goes elsewhere"),
+            format!(
+                "this program has a mapping within {room}: ranks that have one too agree on another address"
+            ),
         ),
         Err(e) => {
             let why = reason(&std::io::Error::from_raw_os_error(e.0));
-            Finding::note(name, format!("{room} cannot be held: {why} (see RLIMIT_AS)"))
+            Finding::note(name, format!("{room} cannot be reserved: {why} (see RLIMIT_AS)"))
         }
     };
     let line = line.value("address", format!("{address:#x}")).value("size_bytes", size);
@@ -85,11 +87,8 @@ fn replace() -> Finding {
     let page = usize::try_from(hostbuf_os::memory::page_size()).unwrap_or(4096);
     let found = maps::hole(WINDOWS[2].0, page, page, WINDOWS[0].0);
     let Ok(Some(address)) = found else {
-        return Finding::lacks(
-            NAME,
-            "not tried: no page of the address space is free, or /proc is not there",
-        )
-        .needed();
+        return Finding::lacks(NAME, "not tested: no page of the address space is free, or /proc is missing")
+            .needed();
     };
     let (first, second) = (raw::hold(address, page), raw::hold(address, page));
     if first.is_ok() {
@@ -97,14 +96,12 @@ fn replace() -> Finding {
         unsafe { raw::unmap(address, page) };
     }
     let line = match (first, second) {
-        (Ok(()), Err(Errno::EXIST)) => {
-            Finding::ok(NAME, "an address that is taken is refused, not overwritten")
-        }
+        (Ok(()), Err(Errno::EXIST)) => Finding::ok(NAME, "an occupied address is refused, not overwritten"),
         (Err(e), _) => {
             let why = reason(&std::io::Error::from_raw_os_error(e.0));
-            Finding::lacks(NAME, format!("a free page at {address:#x} cannot be held: {why}"))
+            Finding::lacks(NAME, format!("a free page at {address:#x} cannot be reserved: {why}"))
         }
-        _ => Finding::lacks(NAME, "an address that is taken was given out again").mend("Linux 4.17 or later"),
+        _ => Finding::lacks(NAME, "an occupied address was reserved again").mend("Linux 4.17 or later"),
     };
     line.needed()
 }
@@ -113,12 +110,12 @@ fn replace() -> Finding {
 fn address_space(size: Option<u64>) -> Finding {
     const NAME: &str = "RLIMIT_AS (ulimit -v)";
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_AS) else {
-        return Finding::note(NAME, "the kernel does not say");
+        return Finding::note(NAME, "the kernel does not report the limit");
     };
     if soft == libc::RLIM_INFINITY {
         return Finding::ok(NAME, "unlimited");
     }
-    let says = format!("{} of addresses for each process; a buffer counts in full", Bytes(soft));
+    let says = format!("{} of address space for each process; a buffer counts in full", Bytes(soft));
     let enough = soft / 2 > size.unwrap_or(TRIAL);
     let line = if enough { Finding::note(NAME, says) } else { Finding::lacks(NAME, says) };
     let line = line.value("soft_bytes", soft);
@@ -135,12 +132,12 @@ fn address_space(size: Option<u64>) -> Finding {
 fn mappings() -> Finding {
     const NAME: &str = "vm.max_map_count";
     match knob("/proc/sys/vm/max_map_count").and_then(|t| t.parse::<u64>().ok()) {
-        None => Finding::note(NAME, "the kernel does not say"),
+        None => Finding::note(NAME, "the kernel does not report the limit"),
         Some(count) if count < 4096 => {
             let says = format!("{count} mappings for each process: a large program may have none left");
             Finding::lacks(NAME, says).value("count", count).mend("root: sysctl vm.max_map_count=65530")
         }
-        Some(count) => Finding::ok(NAME, format!("{count}; hostbuf adds two for each buffer, and one"))
+        Some(count) => Finding::ok(NAME, format!("{count}; hostbuf adds two for each buffer and one more"))
             .value("count", count),
     }
 }

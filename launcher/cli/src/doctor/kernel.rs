@@ -26,20 +26,21 @@ fn release(text: &str) -> Option<(u32, u32)> {
 }
 
 const WANTED: [((u32, u32), &str); 4] = [
-    ((4, 17), "MAP_FIXED_NOREPLACE, to hold an address safely"),
+    ((4, 17), "MAP_FIXED_NOREPLACE, to reserve an address safely"),
     ((5, 3), "pidfd, to notice the end of a process at once"),
-    ((5, 14), "MADV_POPULATE_WRITE, to take pages fast"),
-    ((6, 1), "MADV_COLLAPSE, to make transparent huge pages of a memory file"),
+    ((5, 14), "MADV_POPULATE_WRITE, to allocate pages quickly"),
+    ((6, 1), "MADV_COLLAPSE, to use transparent huge pages for a memory file"),
 ];
 
 fn version() -> Finding {
     const NAME: &str = "version";
     let Some(text) = nix::sys::utsname::uname().ok().map(|u| u.release().to_string_lossy().into_owned())
     else {
-        return Finding::note(NAME, "the kernel does not say its version");
+        return Finding::note(NAME, "the kernel does not report its version");
     };
     let Some(found) = release(&text) else {
-        return Finding::note(NAME, format!("Linux {text}, whatever that is")).value("release", text);
+        return Finding::note(NAME, format!("Linux {text}: a version of unknown form"))
+            .value("release", text);
     };
     let missing: Vec<String> = WANTED
         .iter()
@@ -47,10 +48,10 @@ fn version() -> Finding {
         .map(|((major, minor), what)| format!("{what} (from {major}.{minor})"))
         .collect();
     let line = if missing.is_empty() {
-        Finding::ok(NAME, format!("Linux {text}: has all that hostbuf can use"))
+        Finding::ok(NAME, format!("Linux {text} has all features that hostbuf uses"))
     } else {
-        let line = Finding::note(NAME, format!("Linux {text} is older than {}", missing.join(", ")));
-        line.mend("nothing has to be done: hostbuf does these another way, slower")
+        let line = Finding::note(NAME, format!("Linux {text} lacks {}", missing.join("; ")));
+        line.mend("no action is needed: hostbuf has slower replacements")
     };
     line.value("release", text)
 }
@@ -66,12 +67,12 @@ fn memory_file() -> Finding {
         io::Result::Ok(wrote == Err(nix::Error::EPERM))
     };
     let line = match seal_it() {
-        Ok(true) => Finding::ok(NAME, "memory files can be made, and a sealed one refuses writes"),
+        Ok(true) => Finding::ok(NAME, "memory files can be created, and a sealed one refuses writes"),
         Ok(false) => {
-            Finding::lacks(NAME, "a sealed memory file took a write: this kernel does not keep seals")
+            Finding::lacks(NAME, "a sealed memory file accepted a write: this kernel does not enforce seals")
         }
         Err(e) => {
-            let line = Finding::lacks(NAME, format!("no sealed memory file can be made: {}", reason(&e)));
+            let line = Finding::lacks(NAME, format!("cannot create a sealed memory file: {}", reason(&e)));
             match knob("/proc/sys/vm/memfd_noexec").as_deref() {
                 _ if e.raw_os_error() == Some(libc::EFBIG) => line.mend("ulimit -f unlimited"),
                 Some("2") => line.mend("root: sysctl vm.memfd_noexec=1"),
@@ -85,7 +86,7 @@ fn memory_file() -> Finding {
 fn process_descriptor() -> Finding {
     const NAME: &str = "pidfd";
     match hostbuf_os::process::pidfd(i32::try_from(std::process::id()).unwrap_or(1)) {
-        Ok(_) => Finding::ok(NAME, "the end of a process is noticed at once, and never taken for another's"),
+        Ok(_) => Finding::ok(NAME, "the end of a process is noticed at once, even if its PID is reused"),
         Err(e) => Finding::note(NAME, format!("pidfd_open: {}", reason(&e)))
             .mend("Linux 5.3, or allow pidfd_open in this container's seccomp profile"),
     }
@@ -110,14 +111,15 @@ fn userfaultfd() -> Finding {
     let (whole, user) = (fault_descriptor(0), fault_descriptor(USER_MODE_ONLY));
     let knob = knob("/proc/sys/vm/unprivileged_userfaultfd");
     let line = match (&whole, &user) {
-        (Ok(()), _) => Finding::ok(NAME, "given to this user, for faults of the kernel too"),
-        (_, Ok(())) => Finding::ok(NAME, "given to this user for faults of user mode, which is enough"),
+        (Ok(()), _) => Finding::ok(NAME, "available to this user, for kernel faults too"),
+        (_, Ok(())) => Finding::ok(NAME, "available to this user for user-mode faults, which is enough"),
         (_, Err(e)) => {
-            let says = format!("refused ({}): memory that hostbuf did not make cannot be watched", reason(e));
+            let says =
+                format!("refused ({}): memory that hostbuf has not allocated cannot be watched", reason(e));
             let line = Finding::note(NAME, says);
             match e.raw_os_error() {
                 Some(libc::ENOSYS) => {
-                    line.mend("a kernel with CONFIG_USERFAULTFD=y (5.11 for other users than root)")
+                    line.mend("a kernel with CONFIG_USERFAULTFD=y (5.11 or later for users other than root)")
                 }
                 _ => line
                     .mend("allow userfaultfd in this container's seccomp profile, or")
@@ -143,7 +145,7 @@ fn namespaces() -> Finding {
     match made.as_deref().unwrap_or_else(|why| why) {
         "yes" => Finding::ok(NAME, "allowed: several hosts can be simulated on this one"),
         why => {
-            let says = format!("refused ({why}): no simulated hosts here. Jobs do not need them");
+            let says = format!("refused ({why}): hosts cannot be simulated here, which jobs do not need");
             let mut line = Finding::note(NAME, says);
             if knob("/proc/sys/kernel/unprivileged_userns_clone").as_deref() == Some("0") {
                 line = line.mend("root: sysctl kernel.unprivileged_userns_clone=1");
@@ -164,14 +166,14 @@ fn namespaces() -> Finding {
 fn ptrace() -> Finding {
     const NAME: &str = "ptrace_scope";
     match knob("/proc/sys/kernel/yama/ptrace_scope") {
-        None => Finding::ok(NAME, "no Yama: a user's processes may look into one another"),
+        None => Finding::ok(NAME, "no Yama: processes of one user may read each other's memory"),
         Some(scope) if scope == "0" => {
-            Finding::ok(NAME, "0: a user's processes may look into one another").value("scope", scope)
+            Finding::ok(NAME, "0: processes of one user may read each other's memory").value("scope", scope)
         }
         Some(scope) => Finding::note(
             NAME,
             format!(
-                "{scope}: hostbuf stat works, but cannot read the control page of a job whose agent has gone. A \
+                "{scope}: hostbuf stat works, but cannot read the control page of a job whose agent has ended. A \
                  single-copy transport of MPI (CMA) may be off too"
             ),
         )

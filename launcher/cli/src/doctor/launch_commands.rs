@@ -15,7 +15,7 @@ pub fn lines() -> Vec<Finding> {
         let names: Vec<&str> = engines::COMMON_COMMANDS.iter().copied().chain(others).collect();
         let (last, first) = names.split_last().expect("there are launch commands");
         let says =
-            format!("no {} or {last} in PATH: jobs of this host alone (--launcher local)", first.join(", "));
+            format!("no {} or {last} in PATH: only jobs on this host (--launcher local)", first.join(", "));
         let mut packages = engines::ALL.iter().filter_map(|engine| engine.package());
         let first = packages.next().unwrap_or_default();
         let others = packages.map(|other| format!(" (or {other})")).collect::<String>();
@@ -91,7 +91,7 @@ fn identify(path: &Path, version: &str) -> Result<Owner, String> {
         return Ok(Owner::Unsupported(Release::new(name, number.unwrap_or_default().into(), None)));
     }
     let first = version.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("nothing");
-    Err(format!("no MPI that is known here; it says \"{}\"", clip(first)))
+    Err(format!("not an MPI that hostbuf knows; its version is \"{}\"", clip(first)))
 }
 
 fn finding(found: &Found) -> Finding {

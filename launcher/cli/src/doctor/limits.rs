@@ -20,7 +20,7 @@ fn amount(limit: u64) -> String {
 fn memlock() -> Finding {
     const NAME: &str = "memlock (ulimit -l)";
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_MEMLOCK) else {
-        return Finding::note(NAME, "the kernel does not say");
+        return Finding::note(NAME, "the kernel does not report the limit");
     };
     let figures = |line: Finding| {
         let number = |limit| (limit != libc::RLIM_INFINITY).then_some(limit);
@@ -33,7 +33,7 @@ fn memlock() -> Finding {
         let says = format!("{}, which does not bind this process (it has CAP_IPC_LOCK)", amount(soft));
         return figures(Finding::ok(NAME, says));
     }
-    let use_of = "registering with a network card and mmap-flags with MAP_LOCKED count against it; other buffers, and GPUs, do not";
+    let use_of = "registrations with a network card and buffers with MAP_LOCKED count against it; other buffers, and registrations with GPUs, do not";
     let says = format!("{} for each user: {use_of}", amount(soft));
     let line =
         if super::devices::lock_memory() { Finding::lacks(NAME, says) } else { Finding::note(NAME, says) };
@@ -60,7 +60,7 @@ pub fn survive_file_size() {
 fn file_size(size: Option<u64>) -> Finding {
     const NAME: &str = "file size (ulimit -f)";
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_FSIZE) else {
-        return Finding::note(NAME, "the kernel does not say");
+        return Finding::note(NAME, "the kernel does not report the limit");
     };
     if soft == libc::RLIM_INFINITY {
         return Finding::ok(NAME, "unlimited");
@@ -85,7 +85,7 @@ const OF_THE_AGENT: u64 = 64;
 fn descriptors() -> Finding {
     const NAME: &str = "descriptors (ulimit -n)";
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else {
-        return Finding::note(NAME, "the kernel does not say");
+        return Finding::note(NAME, "the kernel does not report the limit");
     };
     let ranks = hard.saturating_sub(OF_THE_AGENT) / 2;
     let says = format!(
@@ -103,12 +103,12 @@ fn descriptors() -> Finding {
 fn core() -> Finding {
     const NAME: &str = "core files (ulimit -c)";
     let Ok((soft, _)) = getrlimit(Resource::RLIMIT_CORE) else {
-        return Finding::note(NAME, "the kernel does not say");
+        return Finding::note(NAME, "the kernel does not report the limit");
     };
     let number = (soft != libc::RLIM_INFINITY).then_some(soft);
     let says = match soft {
         0 => "none are written".into(),
-        limit => format!("{}; buffers are left out of them unless asked for (dump)", amount(limit)),
+        limit => format!("{}; they contain no buffers, except those with the option dump", amount(limit)),
     };
     Finding::ok(NAME, says).value("soft_bytes", number)
 }

@@ -30,7 +30,7 @@ fn cgroups() -> Finding {
     const NAME: &str = "memory cgroup";
     let text = knob("/proc/self/cgroup").unwrap_or_default();
     let which = match versions(&text).as_slice() {
-        [] => "no memory cgroup is known".to_owned(),
+        [] => "no memory cgroup was found".to_owned(),
         list => format!("version {}", list.join(" and ")),
     };
     if memory::cgroup_limited() {
@@ -71,13 +71,13 @@ fn overcommit(size: Option<u64>) -> Finding {
     const NAME: &str = "vm.overcommit_memory";
     let mode = knob("/proc/sys/vm/overcommit_memory").unwrap_or_else(|| "?".into());
     if mode != "2" {
-        let line = Finding::ok(NAME, format!("{mode}: addresses can be held without taking memory"));
+        let line = Finding::ok(NAME, format!("{mode}: reserving addresses takes no memory"));
         return line.value("mode", mode);
     }
     let left = memory::meminfo("CommitLimit")
         .unwrap_or(u64::MAX)
         .saturating_sub(memory::meminfo("Committed_AS").unwrap_or(0));
-    let says = format!("2: the kernel promises no more than it has; {} of its promise are left", Bytes(left));
+    let says = format!("2: the kernel does not overcommit; {} can still be committed", Bytes(left));
     let line = if size.is_some_and(|s| s > left) {
         Finding::lacks(NAME, says).needed().mend("root: sysctl vm.overcommit_memory=0")
     } else {
@@ -100,12 +100,12 @@ fn nodes() -> Finding {
         })
         .collect();
     let line = match each.as_slice() {
-        [] => Finding::note(NAME, "the kernel does not say: taken as one"),
+        [] => Finding::note(NAME, "the kernel does not report them: treated as one"),
         [_] => Finding::ok(NAME, "one: nothing to place"),
         list => {
             let free = list.iter().map(|(n, free)| format!("node {n} {} free", Bytes(*free)));
             let says = format!(
-                "{}: {}. Pages go where the memory policy says",
+                "{}: {}. The memory policy places the pages",
                 list.len(),
                 free.collect::<Vec<_>>().join(", ")
             );
@@ -133,7 +133,7 @@ fn small_file_system() -> Finding {
             Finding::ok(NAME, says).value("size_bytes", bytes)
         }
         Err(_) => {
-            Finding::ok(NAME, "not there, which does not matter: buffers are memory files, not files in it")
+            Finding::ok(NAME, "missing, which does not matter: buffers are memory files, not files in it")
         }
     }
 }
@@ -155,7 +155,7 @@ fn fits(size: u64) -> Finding {
     let line = match check(resolved) {
         Ok(()) => Finding::ok(
             NAME,
-            format!("{} fits on pages {}; auto takes {resolved}", Bytes(size), fitting.join(", ")),
+            format!("{} fits on pages {}; auto uses {resolved}", Bytes(size), fitting.join(", ")),
         ),
         Err(MemoryError::NoSpace(NoSpace { asked, available, limit, remedy, .. })) => {
             let says =

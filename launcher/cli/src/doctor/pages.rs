@@ -75,23 +75,24 @@ fn transparent() -> Finding {
     let line = match &tried {
         Ok(()) => Finding::ok(
             NAME,
-            format!("4 MiB became huge pages when tried (MADV_COLLAPSE; shmem_enabled: {shown})"),
+            format!("a test of 4 MiB got huge pages (MADV_COLLAPSE; shmem_enabled: {shown})"),
         ),
         Err(e) => {
-            let says = format!("not when tried: {} (shmem_enabled: {shown})", reason(e));
+            let says = format!("a test got none: {} (shmem_enabled: {shown})", reason(e));
             let touched = matches!(shown.as_str(), "always" | "within_size" | "advise" | "force");
             match (e.raw_os_error(), touched) {
                 (Some(libc::EFBIG), _) => {
-                    Finding::note(NAME, says).mend("ulimit -f unlimited, then ask again")
+                    Finding::note(NAME, says).mend("ulimit -f unlimited, then run hostbuf doctor again")
                 }
-                (Some(libc::EINVAL), true) => {
-                    Finding::note(NAME, format!("{says}; the kernel gives them at the first touch instead"))
-                }
+                (Some(libc::EINVAL), true) => Finding::note(
+                    NAME,
+                    format!("{says}; the kernel allocates them at the first access instead"),
+                ),
                 (Some(libc::EINVAL), false) if shown != "absent" => {
                     Finding::lacks(NAME, says).mend(format!("root: echo advise > {KNOB}, or Linux 6.1"))
                 }
                 (Some(libc::EAGAIN | libc::ENOMEM | libc::EBUSY), _) => Finding::lacks(NAME, says)
-                    .mend("memory is in pieces, root: echo 1 > /proc/sys/vm/compact_memory"),
+                    .mend("memory is fragmented, root: echo 1 > /proc/sys/vm/compact_memory"),
                 _ => Finding::lacks(NAME, says)
                     .mend("a kernel with CONFIG_TRANSPARENT_HUGEPAGE=y, or reserved pages (below)"),
             }
@@ -105,7 +106,7 @@ fn pool(page: u64, size: Option<u64>, have_transparent: bool) -> Finding {
     let name = format!("reserved pages of {}", Bytes(page));
     let folder = format!("/sys/kernel/mm/hugepages/hugepages-{}kB", page >> 10);
     let Some(pool) = memory::huge_pool(page) else {
-        return Finding::note(name, "this kernel or processor has none of this size");
+        return Finding::note(name, "this kernel or processor does not support this size");
     };
     let wanted = size.unwrap_or(1 << 30).div_ceil(page);
     let says = format!("{} free of {}", pool.free, pool.total);
@@ -125,13 +126,13 @@ fn pool(page: u64, size: Option<u64>, have_transparent: bool) -> Finding {
         Finding::ok(name, says)
     } else if have_transparent || page > 2 << 20 {
         let why = if have_transparent {
-            "transparent ones serve as well"
+            "transparent huge pages serve as well"
         } else {
-            "those of 2 MiB serve nearly as well"
+            "pages of 2 MiB serve nearly as well"
         };
         offer(Finding::note(name, format!("{says}; {why}")))
     } else {
-        offer(Finding::lacks(name, format!("{says}: buffers stand on small pages")))
+        offer(Finding::lacks(name, format!("{says}: buffers use small pages")))
     };
     line.value("free", pool.free).value("total", pool.total).value("page_bytes", page)
 }
@@ -141,17 +142,18 @@ fn pool(page: u64, size: Option<u64>, have_transparent: bool) -> Finding {
 fn populate() -> Finding {
     const NAME: &str = "MADV_POPULATE_WRITE";
     match map_trial().and_then(|trial| advise(&trial, EXTENT, libc::MADV_POPULATE_WRITE)) {
-        Ok(()) => {
-            Finding::ok(NAME, "pages are taken before use, so a full host is an error and never SIGBUS")
-        }
+        Ok(()) => Finding::ok(
+            NAME,
+            "pages are allocated before use, so a full host causes an error and never SIGBUS",
+        ),
         Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
-            Finding::note(NAME, "not known to this kernel: fallocate is used, which is slower")
+            Finding::note(NAME, "this kernel lacks it: hostbuf uses fallocate, which is slower")
                 .mend("Linux 5.14")
         }
         Err(e) if e.raw_os_error() == Some(libc::EFBIG) => {
-            Finding::note(NAME, format!("not tried: {}", reason(&e)))
-                .mend("ulimit -f unlimited, then ask again")
+            Finding::note(NAME, format!("not tested: {}", reason(&e)))
+                .mend("ulimit -f unlimited, then run hostbuf doctor again")
         }
-        Err(e) => Finding::lacks(NAME, format!("{}: pages cannot be taken before use", reason(&e))),
+        Err(e) => Finding::lacks(NAME, format!("{}: pages cannot be allocated before use", reason(&e))),
     }
 }

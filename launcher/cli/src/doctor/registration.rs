@@ -116,9 +116,9 @@ fn object(name: &str) -> Finding {
         kinds.join(", ")
     });
     let mut says = if ready.is_empty() {
-        "loads, and can register with nothing here".to_owned()
+        "loads, but no device can be used here".to_owned()
     } else {
-        format!("loads; --register can have {ready}")
+        format!("loads; --register can use {ready}")
     };
     if !missing.is_empty() {
         says.push_str(&format!(" (not here: {missing})"));
@@ -152,7 +152,7 @@ fn probe(preload: &Path, object: &Path) -> String {
     // SAFETY: searches for a symbol in the library that was just loaded.
     let found = unsafe { libc::dlsym(handle, c"hostbuf_registered_probe".as_ptr()) };
     if found.is_null() {
-        return "does not load: it is of another version of hostbuf".into();
+        return "does not load: it belongs to another version of hostbuf".into();
     }
     type Ask = unsafe extern "C" fn(*mut c_char, usize) -> usize;
     let mut text = [0u8; 4096];
@@ -170,7 +170,7 @@ fn linker_says() -> String {
         let text = libc::dlerror();
         (!text.is_null()).then(|| std::ffi::CStr::from_ptr(text))
     };
-    text.map_or("no reason is given".into(), |text| text.to_string_lossy().into_owned())
+    text.map_or("the linker gives no reason".into(), |text| text.to_string_lossy().into_owned())
 }
 
 /// Checks whether registrations of memory that hostbuf has not allocated can be cached.
@@ -181,17 +181,18 @@ fn monitor() -> Finding {
         Probe::Missing(why) => format!("missing {why}"),
     });
     match tried.as_deref().map(|text| text.split_once(' ').unwrap_or((text, ""))) {
-        Ok(("ok", what)) => Finding::ok(NAME, format!("proven: {what}")),
+        Ok(("ok", what)) => Finding::ok(NAME, format!("works: {what}")),
         Ok((_, why)) => unproven(NAME, why),
         Err(why) => unproven(NAME, why),
     }
 }
 
 fn unproven(name: &str, why: &str) -> Finding {
-    let says =
-        format!("not proven: {why}. A registration cache keeps nothing of memory that hostbuf did not make");
+    let says = format!(
+        "does not work: {why}. A registration cache keeps no registration of memory that hostbuf has not allocated"
+    );
     Finding::note(name, says)
-        .mend("kernel, userfaultfd above says what is missing; or HOSTBUF_CACHE_MONITOR=explicit, and the program tells")
+        .mend("see userfaultfd under kernel above; or set HOSTBUF_CACHE_MONITOR=explicit in a program that calls invalidate")
 }
 
 #[cfg(test)]

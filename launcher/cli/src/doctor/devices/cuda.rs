@@ -19,7 +19,7 @@ fn ask_driver() -> String {
         library.symbol(c"cuDriverGetVersion"),
         library.symbol(c"cuDeviceGetCount"),
     ) else {
-        return "error libcuda.so.1 0 has not the functions of a CUDA driver".into();
+        return "error dlsym 0 it lacks the functions of a CUDA driver".into();
     };
     // SAFETY: the driver's interface: CUresult cuInit(unsigned int).
     let init = unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(c_uint) -> c_int>(init) };
@@ -70,15 +70,15 @@ fn cuda_line(asked: Result<String, String>, driver: Option<&str>) -> Finding {
     let answer = match asked {
         Ok(answer) => answer,
         Err(why) => {
-            return Finding::lacks(NAME, format!("asking the driver: {why}"))
-                .mend("nvidia-smi, and dmesg, say more");
+            return Finding::lacks(NAME, format!("cannot query the driver: {why}"))
+                .mend("see nvidia-smi and dmesg");
         }
     };
     let words: Vec<&str> = answer.splitn(4, ' ').collect();
     let line = match words.as_slice() {
         ["absent"] if driver.is_some() => Finding::lacks(
             NAME,
-            "a GPU driver runs here, but libcuda.so.1 is not found",
+            "a GPU driver is loaded, but libcuda.so.1 is not found",
         )
         .mend("put libcuda.so.1 on LD_LIBRARY_PATH; containers: run with the GPU runtime (--gpus all, --nv)"),
         ["absent"] => Finding::ok(NAME, "no CUDA driver here, and none is needed"),
@@ -92,16 +92,16 @@ fn cuda_line(asked: Result<String, String>, driver: Option<&str>) -> Finding {
         ["error", place, number, rest @ ..] => {
             let line = Finding::note(
                 NAME,
-                format!("libcuda.so.1 is here, but {place} says {number}: {}", rest.join(" ")),
+                format!("libcuda.so.1 loads, but {place} returns {number}: {}", rest.join(" ")),
             );
             // Error 100 means that the driver works and has no device, so there is no remedy.
             if *number == "100" {
                 line
             } else {
-                line.mend("nvidia-smi says more; the driver and its library must match")
+                line.mend("see nvidia-smi; the driver and its library must match")
             }
         }
-        _ => Finding::note(NAME, "the driver gave no answer that makes sense"),
+        _ => Finding::note(NAME, "the driver returned an unexpected answer"),
     };
     line.value("driver_version", driver)
 }
@@ -132,7 +132,7 @@ mod tests {
         assert_eq!((good.mark, good.says.as_str()), (Mark::Ok, "2 GPUs, CUDA 13.0, driver 580.65.06"));
         let none = line("error cuInit 100 no CUDA-capable device is detected", None);
         assert!(
-            none.says.ends_with("cuInit says 100: no CUDA-capable device is detected")
+            none.says.ends_with("cuInit returns 100: no CUDA-capable device is detected")
                 && none.mends.is_empty()
         );
         assert_eq!(cuda_line(Err("it crashed".into()), None).mark, Mark::Lacks);

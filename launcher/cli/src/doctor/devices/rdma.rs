@@ -27,7 +27,7 @@ impl HostDevices for RdmaDevices {
         const LIBRARY: &str = "libibverbs";
         let cards = cards();
         if cards.is_empty() {
-            return vec![Finding::ok("RDMA", "no network card for it here, and none is needed")];
+            return vec![Finding::ok("RDMA", "no device here, and none is needed")];
         }
         let mut findings: Vec<Finding> = cards.iter().map(|name| card(name)).collect();
         let loaded = child::ask(Duration::from_secs(20), || match Library::open(c"libibverbs.so.1") {
@@ -36,7 +36,7 @@ impl HostDevices for RdmaDevices {
         });
         findings.push(match loaded.as_deref() {
             Ok("yes") => Finding::ok(LIBRARY, "libibverbs.so.1 loads"),
-            Ok(_) => Finding::lacks(LIBRARY, "libibverbs.so.1 is not found: the cards cannot be used")
+            Ok(_) => Finding::lacks(LIBRARY, "libibverbs.so.1 is not found: the devices cannot be used")
                 .mend("apt-get install libibverbs1 ibverbs-providers"),
             Err(why) => Finding::lacks(LIBRARY, format!("loading libibverbs.so.1: {why}")),
         });
