@@ -60,7 +60,7 @@ impl fmt::Display for Failure {
             Failure::NoAnswer => {
                 write!(
                     f,
-                    "the host does not answer any more: its process has ended, or the network is broken (status 12)"
+                    "the host no longer answers: its process has ended, or the network is broken (status 12)"
                 )
             }
             Failure::Flushed => {

@@ -81,7 +81,7 @@ fn conduct(spec: &Spec, open: Open, station: &StationHandle, ending: &OnceLock<I
         }
         let segments = match populating {
             Ok(thread) => {
-                let panicked = || Error::Fill { why: "taking the pages panicked".into() };
+                let panicked = || Error::Fill { why: "allocating the pages panicked".into() };
                 thread.join().unwrap_or_else(|_| Err(panicked().into()))
             }
             Err(error) => Err(unstarted_thread(error).into()),

@@ -45,7 +45,7 @@ pub(crate) fn find(devices: &DeviceList, program: &Program) -> Result<Option<Pre
         program.needed.iter().find(|name| *name == "libc.so" || name.starts_with("libc.musl-"))
     {
         let why = format!(
-            "the program is made for another C library ({libc}) than the object that registers: let it register by itself (HostBuffer::register, hostbuf_register)"
+            "the program uses another C library ({libc}), so the object that registers cannot be loaded: let the program register by itself (HostBuffer::register, hostbuf_register)"
         );
         return Err(Error::Unsupported { what: format!("--register {devices}"), why });
     }

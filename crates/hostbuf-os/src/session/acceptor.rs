@@ -198,7 +198,7 @@ impl Acceptor {
                 }
                 Err(FrameError::OtherVersion(theirs)) => refuse_version(&stranger.connection, theirs),
                 Ok(_) | Err(FrameError::Malformed) => {
-                    tracing::warn!(pid, "a process sent something else than a hello");
+                    tracing::warn!(pid, "a process sent something other than a hello");
                 }
             }
         }
@@ -245,7 +245,8 @@ impl Acceptor {
         };
         let Some(index) = oldest else { return false };
         let stranger = self.strangers.remove(index);
-        let text = "the connection was silent, and the server has too many of them: say hello at once";
+        let text =
+            "the connection was silent, and the server has too many silent ones: send the hello at once";
         refuse(&stranger.connection, ErrorClass::Os, text);
         true
     }

@@ -58,7 +58,7 @@ fn run(endpoint: &Endpoint, stop: &EventFd, on_notification: &dyn Fn(u32), task:
         timeout.and_then(|timeout| PollTimeout::try_from(timeout).ok()).unwrap_or(PollTimeout::NONE);
     loop {
         if let Err(error) = endpoint.receive(on_notification) {
-            tracing::error!(%error, "the RDMA progress thread stops: peers get no answer any more");
+            tracing::error!(%error, "the RDMA progress thread stops: peers no longer get an answer");
             return;
         }
         let [datagrams, notifications] = endpoint.connections.incoming();

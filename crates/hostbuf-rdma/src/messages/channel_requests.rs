@@ -26,7 +26,8 @@ impl ChannelRequests {
         let mut all = Vec::with_capacity(records.len());
         for (rank, record) in records.iter().enumerate() {
             let Some((requests, other)) = decode(record) else {
-                let why = format!("process {rank} sent no channel requests: all have to make channels");
+                let why =
+                    format!("process {rank} sent no channel requests: all processes must create channels");
                 return Err(Error::Collective { operation: "exchange", why });
             };
             all.push((requests, other));

@@ -46,8 +46,8 @@ impl Station {
         }
         match hello.role {
             Role::Rank if hello.request != self.request => {
-                let why = "this job has its buffers already, and this rank asks for others: one `hostbuf exec` after \
-                           another in one job must ask for the same";
+                let why = "this job has its buffers already, and this rank requests different ones: each \
+                           `hostbuf exec` of a job must request the same buffers";
                 self.refuse_rank(id, why);
             }
             // The engine may start processes later (MPI_Comm_spawn). They attach, and are not

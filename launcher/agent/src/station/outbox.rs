@@ -43,7 +43,7 @@ impl Station {
                 Ok(()) => drop(peer.outbox.pop_front()),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
                 Err(e) if e.raw_os_error() == Some(nix::libc::ETOOMANYREFS) => {
-                    tracing::debug!(id, "too many descriptors are on their way: the packet waits");
+                    tracing::debug!(id, "too many descriptors are in flight: the packet waits");
                     self.crowded = true;
                     return;
                 }

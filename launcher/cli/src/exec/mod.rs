@@ -258,7 +258,7 @@ fn become_program(
         fcntl(borrow(kept), FcntlArg::F_SETFD(flag))
     };
     through(FdFlag::empty())
-        .map_err(|e| Error::Os { doing: "handing the connection on".into(), source: e.into() })?;
+        .map_err(|e| Error::Os { doing: "passing the connection on".into(), source: e.into() })?;
     let source = command.exec();
     let mut doing = format!("starting {}", program.path.display());
     if source.kind() == std::io::ErrorKind::NotFound {
