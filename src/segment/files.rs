@@ -58,7 +58,7 @@ impl Segments {
         let files = create_all(&demands, &names)?;
         let length = ControlLayout::new(buffers.len()).length();
         let control = memfd::create(&file_name(job, CONTROL_NAME), length, Backing::Shmem)
-            .map_err(|e| creation_error("making the control page's memory file".into(), e))?;
+            .map_err(|e| creation_error("creating the control page's memory file".into(), e))?;
         let mut segments = Segments { job, control, buffers: Vec::new() };
         for (options, (fd, pages)) in buffers.iter().zip(files) {
             let mut identity = BufferIdentity::new(&options.name, pages);
@@ -121,7 +121,7 @@ impl Segments {
         page.control().set_phases(phases);
         let name = file_name(self.job, IDENTITY_NAME);
         let file = memfd::create(&name, layout.identity.length, Backing::Shmem)
-            .map_err(|e| creation_error("making the identity's memory file".into(), e))?;
+            .map_err(|e| creation_error("creating the identity's memory file".into(), e))?;
         memfd::write(file.as_fd(), &identity.encode()).map_err(Error::os("writing the identity"))?;
         let seals = Seals::WRITE | Seals::SEAL;
         memfd::seal(file.as_fd(), seals).map_err(Error::os("sealing the identity"))?;

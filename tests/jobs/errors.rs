@@ -111,7 +111,7 @@ fn a_refusal_of_the_kernel_keeps_its_class() {
     command.args(["--size", "40M", "--", "true"]);
     let job = FailedJob { outcome: Outcome::of(&mut command), reports: agent.reports() };
     let (line, report) = job.agrees(85);
-    assert!(line.starts_with("making a memory file of 41943040 bytes"), "{line}");
+    assert!(line.starts_with("creating a memory file of 41943040 bytes"), "{line}");
     assert_eq!(report["host"], process::host_name(), "{report}");
 }
 

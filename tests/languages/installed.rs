@@ -361,7 +361,7 @@ fn the_debian_package_is_complete_and_its_programs_run() {
 /// Returns the number of lines on standard error, without those about progress, which appear on
 /// slow machines.
 fn said(outcome: &Outcome) -> usize {
-    outcome.stderr.lines().filter(|line| !line.starts_with("hostbuf: taking memory")).count()
+    outcome.stderr.lines().filter(|line| !line.starts_with("hostbuf: allocating memory")).count()
 }
 
 #[test]

@@ -45,7 +45,7 @@ impl Outcome {
     /// Returns the lines of standard error, except those about progress, which appear on slow
     /// machines.
     pub fn said(&self) -> Vec<&str> {
-        self.stderr.lines().filter(|line| !line.starts_with("hostbuf: taking memory")).collect()
+        self.stderr.lines().filter(|line| !line.starts_with("hostbuf: allocating memory")).collect()
     }
 
     /// Returns the lines of standard output that begin with `prefix`, without it.

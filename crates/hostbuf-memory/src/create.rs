@@ -39,7 +39,7 @@ fn create_on(demands: &[Demand], names: &[String], pages: &[Pages]) -> Result<Ve
     space::check(demands, pages)?;
     let create = |(i, &pages): (usize, &Pages)| {
         let length = demands[i].pages.round_up(demands[i].size);
-        let doing = format!("making a memory file of {length} bytes on pages {pages}");
+        let doing = format!("creating a memory file of {length} bytes on pages {pages}");
         let backing = match pages {
             Pages::Huge2M | Pages::Huge1G => Backing::Hugetlb(pages.size()),
             _ => Backing::Shmem,

@@ -33,7 +33,7 @@ struct WorkProgress {
 
 impl Progress {
     pub(super) fn new(quiet: bool) -> Progress {
-        Progress { taking: WorkProgress::new("taking memory".into()), filling: BTreeMap::new(), quiet }
+        Progress { taking: WorkProgress::new("allocating memory".into()), filling: BTreeMap::new(), quiet }
     }
 
     /// Updates the number of bytes that a host has allocated.
