@@ -331,7 +331,7 @@ fn clients_that_never_send_or_never_read_do_not_grow_the_agent() {
 
 #[test]
 fn a_job_withstands_ten_thousand_connections() {
-    // The agent allows 128 unidentified clients and closes the oldest of the rest. The test
+    // The agent allows 64 unidentified clients and closes the oldest of the rest. The test
     // connects in rounds, because this process may open only about 1024 files.
     let mut job = waiting_job("crowd-starts");
     let name = job.socket.clone();

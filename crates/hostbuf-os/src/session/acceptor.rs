@@ -14,8 +14,8 @@ use crate::frame_socket::{FrameSocket, Packet, Received};
 use crate::{process, socket};
 
 /// The largest number of connections without a hello; beyond it the acceptor refuses one that is
-/// not a client's.
-const MAX_STRANGERS: usize = 128;
+/// not a client's. Each holds two descriptors.
+const MAX_STRANGERS: usize = 64;
 /// The time after which a silent connection is not a client's: a client says hello as soon as it is
 /// connected.
 const SILENCE: Duration = Duration::from_secs(1);
