@@ -11,15 +11,15 @@ use hostbuf::job::HostIndex;
 ///
 /// ```
 /// # use hostbuf_rdma::{PeerId, TcpBootstrap};
-/// # let join = |leader, timeout| {
-/// TcpBootstrap::join(PeerId(1), 2, leader, timeout)
+/// # let join = |root, timeout| {
+/// TcpBootstrap::join(PeerId(1), 2, root, timeout)
 /// # };
 /// ```
 ///
 /// ```compile_fail
 /// # use hostbuf_rdma::{PeerId, TcpBootstrap};
-/// # let join = |leader, timeout| {
-/// TcpBootstrap::join(2, PeerId(1), leader, timeout)
+/// # let join = |root, timeout| {
+/// TcpBootstrap::join(2, PeerId(1), root, timeout)
 /// # };
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,4 +1,4 @@
-//! Connecting to the leader of a TCP bootstrap.
+//! Connecting to the root of a TCP bootstrap.
 
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -22,10 +22,10 @@ const HEAD: usize = 8;
 const GREETING: usize = HEAD + 8;
 /// The time that a new connection has for its greeting.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
-/// The interval between two attempts to connect to a leader that does not listen yet.
+/// The interval between two attempts to connect to a root that does not listen yet.
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A process that has connected to the leader.
+/// A process that has connected to the root.
 pub(crate) struct GreetedPeer {
     pub(crate) stream: RecordStream,
     pub(crate) peer: PeerId,
@@ -33,7 +33,7 @@ pub(crate) struct GreetedPeer {
     pub(crate) count: usize,
 }
 
-/// The connections to the leader's port.
+/// The connections to the root's port.
 pub(crate) struct Arrivals {
     listener: TcpListener,
     /// Connections without a whole greeting.
@@ -169,30 +169,30 @@ impl Arrivals {
     }
 }
 
-/// Connects process `peer` of `count` to the leader, which listens at `leader` or will do so soon.
+/// Connects process `peer` of `count` to the root, which listens at `root` or will do so soon.
 ///
 /// # Errors
-/// The text of an error: no leader, another program, or another version.
+/// The text of an error: no root, another program, or another version.
 pub(crate) fn connect(
     peer: PeerId,
     count: usize,
-    leader: SocketAddr,
+    root: SocketAddr,
     deadline: Instant,
 ) -> Result<RecordStream, String> {
-    let stream = connect_stream(leader, deadline)
-        .map_err(|error| format!("the leader at {leader} does not respond: {error}"))?;
+    let stream = connect_stream(root, deadline)
+        .map_err(|error| format!("the root at {root} does not respond: {error}"))?;
     match greet(stream, peer, count, deadline) {
         Ok((stream, VERSION)) => Ok(stream),
-        Ok((_, version)) => Err(other_version(&format!("the leader at {leader}"), version)),
+        Ok((_, version)) => Err(other_version(&format!("the root at {root}"), version)),
         Err(error) if error.kind() == io::ErrorKind::TimedOut => Err(format!(
-            "the leader at {leader} does not respond: it accepted the connection and sent no greeting"
+            "the root at {root} does not respond: it accepted the connection and sent no greeting"
         )),
         Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-            Err(format!("the program at {leader} is not the leader of a bootstrap: {error}"))
+            Err(format!("the program at {root} is not the root of a bootstrap: {error}"))
         }
-        Err(error) => Err(format!(
-            "the leader at {leader} has ended the connection ({error}): see its own error message"
-        )),
+        Err(error) => {
+            Err(format!("the root at {root} has ended the connection ({error}): see its own error message"))
+        }
     }
 }
 
@@ -235,8 +235,8 @@ fn is_temporary(kind: io::ErrorKind) -> bool {
     matches!(kind, WouldBlock | ConnectionAborted | Interrupted)
 }
 
-fn connect_stream(leader: SocketAddr, deadline: Instant) -> io::Result<TcpStream> {
-    retry(deadline, |left| TcpStream::connect_timeout(&leader, left))
+fn connect_stream(root: SocketAddr, deadline: Instant) -> io::Result<TcpStream> {
+    retry(deadline, |left| TcpStream::connect_timeout(&root, left))
 }
 
 /// Repeats `attempt`, which gets the time that is left, until it returns a connection to another
@@ -255,7 +255,7 @@ fn retry(
     }
 }
 
-/// Closes a connection of a socket to itself. The kernel makes one if the leader's port is on this
+/// Closes a connection of a socket to itself. The kernel makes one if the root's port is on this
 /// host, nobody listens there yet, and the kernel selects that port for the socket.
 ///
 /// # Errors
@@ -265,7 +265,7 @@ fn check_peer(stream: TcpStream) -> io::Result<TcpStream> {
     if !is_itself {
         return Ok(stream);
     }
-    // An orderly end would keep the port in TIME_WAIT, and the leader could not listen there.
+    // An orderly end would keep the port in TIME_WAIT, and the root could not listen there.
     setsockopt(&stream, Linger, &libc::linger { l_onoff: 1, l_linger: 0 })?;
     Err(io::ErrorKind::ConnectionRefused.into())
 }
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_to_itself_is_not_the_leader_and_frees_its_port() {
+    fn a_connection_to_itself_is_not_the_root_and_frees_its_port() {
         let stream = self_connected();
         let address = stream.local_addr().expect("its address");
         assert_eq!(stream.peer_addr().expect("it is connected"), address);
@@ -314,8 +314,8 @@ mod tests {
                 TcpStream::connect_timeout(&address, left)
             }
         });
-        assert!(listener.is_some(), "the connection to itself was taken for the leader");
-        let connected = connected.expect("the leader listens");
+        assert!(listener.is_some(), "the connection to itself was taken for the root");
+        let connected = connected.expect("the root listens");
         assert_ne!(connected.local_addr().expect("its address"), address);
     }
 }

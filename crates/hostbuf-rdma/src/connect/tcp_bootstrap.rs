@@ -12,15 +12,15 @@ use crate::peer::PeerId;
 use crate::sync::lock;
 use hostbuf::error::{Error, Result};
 
-/// The maximum number of processes, far above the number of file descriptors of the leader.
+/// The maximum number of processes, far above the number of file descriptors of the root.
 const MAX_PROCESSES: usize = 1 << 20;
 /// The longest time limit. A longer one might lie beyond the range of the clock.
 const MAX_TIMEOUT: Duration = Duration::from_secs(10 * 365 * 86_400);
 
 /// A bootstrap over TCP, for processes that have neither MPI nor a launcher in common.
 ///
-/// The process with index 0 leads: the others connect to it, and it distributes the records. It has
-/// no authentication, so use it on a trusted network.
+/// The process with index 0 is the root: the others connect to it, and it distributes the records.
+/// It has no authentication, so use it on a trusted network.
 ///
 /// After an error the connections are closed, so the other processes get an error too, and every
 /// later exchange fails with the first error. Make a new bootstrap then.
@@ -32,11 +32,11 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(10 * 365 * 86_400);
 ///
 /// let timeout = Duration::from_secs(30);
 /// let listener = TcpListener::bind("127.0.0.1:0")?;
-/// let leader = listener.local_addr()?;
+/// let root = listener.local_addr()?;
 /// // In another process, on this host or another one:
-/// let join = move || TcpBootstrap::join(PeerId(1), 2, leader, timeout)?.exchange(b"one");
+/// let join = move || TcpBootstrap::join(PeerId(1), 2, root, timeout)?.exchange(b"one");
 /// let other = std::thread::spawn(join);
-/// let records = TcpBootstrap::lead(listener, 2, timeout)?.exchange(b"zero")?;
+/// let records = TcpBootstrap::listen(listener, 2, timeout)?.exchange(b"zero")?;
 /// assert_eq!(records, [&b"zero"[..], b"one"]);
 /// # assert_eq!(other.join().unwrap()?, records);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -50,8 +50,8 @@ pub struct TcpBootstrap {
 }
 
 enum BootstrapState {
-    /// The connections: on the leader to all others in the order of their indices, elsewhere to the
-    /// leader.
+    /// The connections: on the root to all others in the order of their indices, elsewhere to the
+    /// root.
     Connected(Vec<RecordStream>),
     /// The first error. The connections are closed, since a peer may have sent or received a part
     /// of a record.
@@ -66,7 +66,7 @@ impl TcpBootstrap {
     /// [`Error::Invalid`] if `count` is 0 or above a million. [`Error::Collective`] if the
     /// processes do not all connect within `timeout`, if two of them have the same index, or if one
     /// of them has another version of hostbuf.
-    pub fn lead(listener: TcpListener, count: usize, timeout: Duration) -> Result<TcpBootstrap> {
+    pub fn listen(listener: TcpListener, count: usize, timeout: Duration) -> Result<TcpBootstrap> {
         if !(1..=MAX_PROCESSES).contains(&count) {
             let what = format!("invalid number of processes {count}: expected 1 to {MAX_PROCESSES}");
             return Err(Error::invalid(what));
@@ -98,15 +98,15 @@ impl TcpBootstrap {
         TcpBootstrap::new(PeerId(0), count, timeout, streams).connected(until)
     }
 
-    /// Connects to the process with index 0, which listens at `leader` or will do so soon, and
+    /// Connects to the process with index 0, which listens at `root` or will do so soon, and
     /// waits until all processes have connected. This process has index `index` of `count`.
     /// `timeout` also limits each later exchange.
     ///
     /// # Errors
     /// [`Error::Invalid`] for an index that is 0 or not below `count`; [`Error::Collective`] if not
-    /// all processes have connected within `timeout`, or if the leader ends the connection, has
+    /// all processes have connected within `timeout`, or if the root ends the connection, has
     /// another version of hostbuf, or is another program.
-    pub fn join(index: PeerId, count: usize, leader: SocketAddr, timeout: Duration) -> Result<TcpBootstrap> {
+    pub fn join(index: PeerId, count: usize, root: SocketAddr, timeout: Duration) -> Result<TcpBootstrap> {
         if !(1..count.min(MAX_PROCESSES + 1)).contains(&index.0) {
             return Err(Error::invalid(format!(
                 "invalid index {index} of {count} processes: expected 1 to {}",
@@ -114,7 +114,7 @@ impl TcpBootstrap {
             )));
         }
         let until = limit(timeout);
-        let stream = greeting::connect(index, count, leader, until).map_err(|why| failed("connect", why))?;
+        let stream = greeting::connect(index, count, root, until).map_err(|why| failed("connect", why))?;
         TcpBootstrap::new(index, count, timeout, vec![stream]).connected(until)
     }
 
@@ -122,7 +122,7 @@ impl TcpBootstrap {
         TcpBootstrap { index, count, timeout, state: Mutex::new(BootstrapState::Connected(streams)) }
     }
 
-    /// Waits until all processes have connected, which the leader reports by the first exchange.
+    /// Waits until all processes have connected, which the root reports by the first exchange.
     fn connected(self, until: Instant) -> Result<TcpBootstrap> {
         self.exchange_until(&[], until)?;
         Ok(self)
@@ -168,10 +168,10 @@ impl TcpBootstrap {
             }
             return Ok(records);
         }
-        let leader = &mut streams[0];
+        let root = &mut streams[0];
         let mut exchange = || {
-            leader.write(&encode(record), until)?;
-            (0..self.count).map(|_| leader.read_record(until)).collect::<io::Result<_>>()
+            root.write(&encode(record), until)?;
+            (0..self.count).map(|_| root.read_record(until)).collect::<io::Result<_>>()
         };
         exchange().map_err(|e| self.describe(PeerId(0), &e))
     }
@@ -241,13 +241,12 @@ mod tests {
 
     /// Runs `process` in `count` threads with a bootstrap each, and returns the results in order.
     fn run<T: Send>(count: usize, process: impl Fn(TcpBootstrap) -> T + Sync) -> Vec<T> {
-        let (listener, leader) = listener();
+        let (listener, root) = listener();
         let process = &process;
         thread::scope(|scope| {
-            let join =
-                |index| process(TcpBootstrap::join(PeerId(index), count, leader, LONG).expect("a leader"));
+            let join = |index| process(TcpBootstrap::join(PeerId(index), count, root, LONG).expect("a root"));
             let others: Vec<_> = (1..count).map(|index| scope.spawn(move || join(index))).collect();
-            let first = process(TcpBootstrap::lead(listener, count, LONG).expect("all connect"));
+            let first = process(TcpBootstrap::listen(listener, count, LONG).expect("all connect"));
             let others = others.into_iter().map(|thread| thread.join().expect("no panic"));
             std::iter::once(first).chain(others).collect()
         })
@@ -315,45 +314,45 @@ mod tests {
 
     #[test]
     fn records_that_arrive_late_are_not_those_of_a_later_exchange() {
-        let (listener, leader) = listener();
+        let (listener, root) = listener();
         thread::scope(|scope| {
-            let lead = scope.spawn(move || TcpBootstrap::lead(listener, 2, LONG));
-            let other = TcpBootstrap::join(PeerId(1), 2, leader, LONG).unwrap();
-            let mut lead = lead.join().expect("no panic").unwrap();
-            lead.timeout = SHORT;
-            let error = lead.exchange(b"first of 0").unwrap_err().to_string();
+            let first = scope.spawn(move || TcpBootstrap::listen(listener, 2, LONG));
+            let other = TcpBootstrap::join(PeerId(1), 2, root, LONG).unwrap();
+            let mut first = first.join().expect("no panic").unwrap();
+            first.timeout = SHORT;
+            let error = first.exchange(b"first of 0").unwrap_err().to_string();
             assert!(error.contains("process 1 of 2 did not respond within 50ms"), "{error}");
             assert!(other.exchange(b"first of 1").is_err());
-            let error = lead.exchange(b"second of 0").unwrap_err().to_string();
+            let error = first.exchange(b"second of 0").unwrap_err().to_string();
             assert!(error.contains("an earlier exchange failed (process 1 of 2 did not"), "{error}");
         });
     }
 
     #[test]
     fn a_process_that_does_not_connect_is_an_error() {
-        let (listener, leader) = listener();
-        let error = TcpBootstrap::lead(listener, 3, SHORT).unwrap_err().to_string();
+        let (listener, root) = listener();
+        let error = TcpBootstrap::listen(listener, 3, SHORT).unwrap_err().to_string();
         assert!(error.contains("0 of 2 processes have connected within 50ms"), "{error}");
-        let error = TcpBootstrap::join(PeerId(1), 2, leader, SHORT).unwrap_err().to_string();
-        assert!(error.contains(&format!("the leader at {leader} does not respond")), "{error}");
+        let error = TcpBootstrap::join(PeerId(1), 2, root, SHORT).unwrap_err().to_string();
+        assert!(error.contains(&format!("the root at {root} does not respond")), "{error}");
     }
 
     #[test]
-    fn a_leader_that_accepts_and_sends_nothing_is_an_error_in_time() {
-        let (_listening, leader) = listener();
-        let error = TcpBootstrap::join(PeerId(1), 2, leader, SHORT).unwrap_err().to_string();
+    fn a_root_that_accepts_and_sends_nothing_is_an_error_in_time() {
+        let (_listening, root) = listener();
+        let error = TcpBootstrap::join(PeerId(1), 2, root, SHORT).unwrap_err().to_string();
         assert!(error.contains("does not respond: it accepted the connection"), "{error}");
     }
 
     #[test]
     fn invalid_indices_and_counts_are_errors() {
-        let (_, leader) = listener();
+        let (_, root) = listener();
         for (index, count) in [(0, 2), (2, 2), (0, 0), (MAX_PROCESSES + 1, usize::MAX)] {
-            let error = TcpBootstrap::join(PeerId(index), count, leader, SHORT).unwrap_err();
+            let error = TcpBootstrap::join(PeerId(index), count, root, SHORT).unwrap_err();
             assert!(matches!(error, Error::Invalid { .. }), "{error}");
         }
         for count in [0, MAX_PROCESSES + 1, usize::MAX] {
-            let error = TcpBootstrap::lead(listener().0, count, SHORT).unwrap_err();
+            let error = TcpBootstrap::listen(listener().0, count, SHORT).unwrap_err();
             assert!(matches!(error, Error::Invalid { .. }), "{error}");
         }
         for (greetings, why) in [
@@ -361,13 +360,13 @@ mod tests {
             ([(1, 3), (2, 4)], "a process connected as number 2 of 4, expected 1 to 2 of 3"),
             ([(1, 3), (0, 3)], "a process connected as number 0 of 3, expected 1 to 2 of 3"),
         ] {
-            let (listener, leader) = listener();
+            let (listener, root) = listener();
             let mut others = greetings.map(|(index, count)| {
-                let mut stream = TcpStream::connect(leader).expect("it listens");
+                let mut stream = TcpStream::connect(root).expect("it listens");
                 stream.write_all(&greeting(2, index, count)).expect("it listens");
                 stream
             });
-            let error = TcpBootstrap::lead(listener, 3, LONG).unwrap_err().to_string();
+            let error = TcpBootstrap::listen(listener, 3, LONG).unwrap_err().to_string();
             assert!(error.contains(why), "{error}");
             assert!(others.iter_mut().all(is_closed), "a connection is open after: {why}");
         }
@@ -375,55 +374,55 @@ mod tests {
 
     #[test]
     fn both_sides_report_another_version() {
-        let (listener, leader) = listener();
-        let mut newer = TcpStream::connect(leader).expect("it listens");
+        let (listener, root) = listener();
+        let mut newer = TcpStream::connect(root).expect("it listens");
         newer.write_all(&greeting(3, 1, 2)).expect("it listens");
-        let error = TcpBootstrap::lead(listener, 2, LONG).unwrap_err().to_string();
+        let error = TcpBootstrap::listen(listener, 2, LONG).unwrap_err().to_string();
         let why = "a process that has connected has version 3 of the protocol, and this process version 2";
         assert!(error.contains(why), "{error}");
         let mut answer = [0; 8];
         newer.read_exact(&mut answer).expect("an answer");
         assert_eq!(&answer, b"hbboot\0\x02");
 
-        let (error, leader) = join_to(b"hbboot\0\x03");
+        let (error, root) = join_to(b"hbboot\0\x03");
         let why = format!(
-            "the leader at {leader} has version 3 of the protocol, and this process version 2: use one version"
+            "the root at {root} has version 3 of the protocol, and this process version 2: use one version"
         );
         assert!(error.contains(&why), "{error}");
     }
 
     #[test]
     fn a_port_of_another_program_is_an_error() {
-        let (error, leader) = join_to(b"HTTP/1.1 400 Bad Request\r\n");
-        let why = format!("the program at {leader} is not the leader of a bootstrap: it sent \"HTTP/1.1\"");
+        let (error, root) = join_to(b"HTTP/1.1 400 Bad Request\r\n");
+        let why = format!("the program at {root} is not the root of a bootstrap: it sent \"HTTP/1.1\"");
         assert!(error.contains(&why), "{error}");
         let (error, _) = join_to(b"");
         assert!(error.contains("has ended the connection"), "{error}");
     }
 
-    /// Joins a bootstrap whose leader answers with `answer` and ends. Returns the error and the
-    /// leader's address.
+    /// Joins a bootstrap whose root answers with `answer` and ends. Returns the error and the
+    /// root's address.
     fn join_to(answer: &'static [u8]) -> (String, SocketAddr) {
-        let (listener, leader) = listener();
+        let (listener, root) = listener();
         let other = thread::spawn(move || {
             let (mut stream, _) = listener.accept().expect("it connects");
             stream.read_exact(&mut [0; 16]).expect("a greeting");
             stream.write_all(answer).expect("it reads");
         });
-        let error = TcpBootstrap::join(PeerId(1), 2, leader, LONG).unwrap_err().to_string();
+        let error = TcpBootstrap::join(PeerId(1), 2, root, LONG).unwrap_err().to_string();
         other.join().expect("no panic");
-        (error, leader)
+        (error, root)
     }
 
     #[test]
     fn connections_of_other_programs_are_ignored() {
-        let (listener, leader) = listener();
-        drop(TcpStream::connect(leader).expect("it listens"));
-        let mut stranger = TcpStream::connect(leader).expect("it listens");
+        let (listener, root) = listener();
+        drop(TcpStream::connect(root).expect("it listens"));
+        let mut stranger = TcpStream::connect(root).expect("it listens");
         stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("it listens");
         thread::scope(|scope| {
-            let other = scope.spawn(move || TcpBootstrap::join(PeerId(1), 2, leader, LONG)?.exchange(b"one"));
-            let records = TcpBootstrap::lead(listener, 2, LONG).unwrap().exchange(b"zero").unwrap();
+            let other = scope.spawn(move || TcpBootstrap::join(PeerId(1), 2, root, LONG)?.exchange(b"one"));
+            let records = TcpBootstrap::listen(listener, 2, LONG).unwrap().exchange(b"zero").unwrap();
             assert_eq!(records, [&b"zero"[..], b"one"]);
             assert_eq!(other.join().expect("no panic").unwrap(), records);
         });
@@ -433,17 +432,17 @@ mod tests {
     fn connections_without_a_whole_greeting_delay_no_process() {
         let whole = greeting(2, 1, 2);
         for sent in [0, 1, 8, 15] {
-            let (listener, leader) = listener();
+            let (listener, root) = listener();
             // One after the other they would take longer than the bootstrap may.
             let strangers = [(); 20].map(|()| {
-                let mut stream = TcpStream::connect(leader).expect("it listens");
+                let mut stream = TcpStream::connect(root).expect("it listens");
                 stream.write_all(&whole[..sent]).expect("it listens");
                 stream
             });
             thread::scope(|scope| {
-                let join = move || TcpBootstrap::join(PeerId(1), 2, leader, LONG)?.exchange(b"one");
+                let join = move || TcpBootstrap::join(PeerId(1), 2, root, LONG)?.exchange(b"one");
                 let other = scope.spawn(join);
-                let records = TcpBootstrap::lead(listener, 2, LONG).unwrap().exchange(b"zero").unwrap();
+                let records = TcpBootstrap::listen(listener, 2, LONG).unwrap().exchange(b"zero").unwrap();
                 assert_eq!(other.join().expect("no panic").unwrap(), records, "{sent} bytes");
             });
             drop(strangers);
@@ -452,9 +451,9 @@ mod tests {
 
     #[test]
     fn a_greeting_in_single_bytes_is_answered() {
-        let (listener, leader) = listener();
-        let lead = thread::spawn(move || TcpBootstrap::lead(listener, 2, LONG)?.exchange(b"zero"));
-        let mut stream = TcpStream::connect(leader).expect("it listens");
+        let (listener, root) = listener();
+        let first = thread::spawn(move || TcpBootstrap::listen(listener, 2, LONG)?.exchange(b"zero"));
+        let mut stream = TcpStream::connect(root).expect("it listens");
         stream.set_nodelay(true).expect("a TCP socket");
         for byte in greeting(2, 1, 2) {
             stream.write_all(&[byte]).expect("it reads");
@@ -464,25 +463,25 @@ mod tests {
         assert_eq!(&answer, b"hbboot\0\x02");
         // The empty record that shows that all have connected, and the first exchange.
         stream.write_all(&[encode(b""), encode(b"one")].concat()).expect("it reads");
-        assert_eq!(lead.join().expect("no panic").unwrap(), [&b"zero"[..], b"one"]);
+        assert_eq!(first.join().expect("no panic").unwrap(), [&b"zero"[..], b"one"]);
     }
 
     #[test]
     fn a_time_limit_beyond_the_clock_is_no_panic() {
-        let (listener, leader) = listener();
+        let (listener, root) = listener();
         thread::scope(|scope| {
-            let other = scope.spawn(move || TcpBootstrap::join(PeerId(1), 2, leader, Duration::MAX));
-            let lead = TcpBootstrap::lead(listener, 2, Duration::MAX).unwrap();
+            let other = scope.spawn(move || TcpBootstrap::join(PeerId(1), 2, root, Duration::MAX));
+            let first = TcpBootstrap::listen(listener, 2, Duration::MAX).unwrap();
             let other = other.join().expect("no panic").unwrap();
             let one = scope.spawn(move || other.exchange(b"one").unwrap());
-            assert_eq!(lead.exchange(b"zero").unwrap(), one.join().expect("no panic"));
+            assert_eq!(first.exchange(b"zero").unwrap(), one.join().expect("no panic"));
         });
     }
 
     #[test]
     fn a_record_that_is_too_long_is_an_error() {
         let (listener, _) = listener();
-        let alone = TcpBootstrap::lead(listener, 1, SHORT).unwrap();
+        let alone = TcpBootstrap::listen(listener, 1, SHORT).unwrap();
         let error = alone.exchange(&vec![0; MAX_RECORD + 1]).unwrap_err().to_string();
         assert!(error.contains("a record has 1048577 bytes"), "{error}");
     }

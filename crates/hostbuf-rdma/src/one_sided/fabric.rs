@@ -86,11 +86,11 @@ impl Fabric {
     /// # use std::{net::{SocketAddr, TcpListener}, time::Duration};
     /// # use hostbuf_rdma::{Fabric, FabricOptions, HostIndex, PeerId, Signal, TcpBootstrap};
     /// # use hostbuf::{HostBuffer, BufferOptions, job::Solo};
-    /// # fn process(index: usize, leader: SocketAddr) -> hostbuf::Result<()> {
+    /// # fn process(index: usize, root: SocketAddr) -> hostbuf::Result<()> {
     /// let timeout = Duration::from_secs(30);
     /// let bootstrap = match index {
-    ///     0 => TcpBootstrap::lead(TcpListener::bind(leader).expect("a free port"), 2, timeout)?,
-    ///     _ => TcpBootstrap::join(PeerId(index), 2, leader, timeout)?,
+    ///     0 => TcpBootstrap::listen(TcpListener::bind(root).expect("a free port"), 2, timeout)?,
+    ///     _ => TcpBootstrap::join(PeerId(index), 2, root, timeout)?,
     /// };
     /// let buffer = HostBuffer::allocate(&Solo, BufferOptions::new(1 << 20))?;
     /// // SAFETY: no references into the buffer exist while it is written.
