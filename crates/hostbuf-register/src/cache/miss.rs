@@ -23,7 +23,7 @@ use super::lease_end::uncount_lease;
 use super::origin::MemoryOrigin;
 use super::publish::{RegisterOutcome, register};
 use super::refusal::MissRefusal;
-use super::reserve::{Reservation, Reserved};
+use super::reserve::{Reserved, SlotRange};
 use super::shared::CacheShared;
 use super::slot::SlotState;
 use super::state_lock::StateGuard;
@@ -385,7 +385,7 @@ impl<'a, R: Registrar> Miss<'a, R> {
                 || shared.registrar.allows_overlap() || state.conflicting(&shared.slots, grown).is_none();
             if fits && is_free() { grown } else { self.span }
         });
-        let reservation = Reservation {
+        let range = SlotRange {
             span: whole,
             access: self.access,
             watched: origin.settled(),
@@ -394,7 +394,7 @@ impl<'a, R: Registrar> Miss<'a, R> {
         };
         // A hint from long ago could have the version that the slot begins with again.
         let reused = |slot| shared.counts.remove_hints(slot);
-        Reserved::new(&shared.state, state, &shared.slots, &reservation, reused)
+        Reserved::new(&shared.state, state, &shared.slots, &range, reused)
             .expect("make_way has found a free slot")
     }
 

@@ -11,7 +11,7 @@ use crate::monitor::DescriptorSet;
 use crate::span::{Access, Span};
 
 /// A range that a slot is reserved for.
-pub(super) struct Reservation {
+pub(super) struct SlotRange {
     pub(super) span: Span,
     pub(super) access: Access,
     /// The descriptors that watch the memory.
@@ -36,8 +36,7 @@ pub(super) struct Reserved<'a, H> {
 }
 
 impl<'a, H> Reserved<'a, H> {
-    /// Takes a free slot for `reservation`, and releases the lock. Returns `None` if no slot is
-    /// free.
+    /// Takes a free slot for `range`, and releases the lock. Returns `None` if no slot is free.
     ///
     /// `reused` is called with the slot, and with the lock, if the versions of the slot have
     /// wrapped around.
@@ -47,10 +46,10 @@ impl<'a, H> Reserved<'a, H> {
         lock: &'a StateLock,
         mut state: StateGuard<'a>,
         slots: &'a Slots<H>,
-        reservation: &Reservation,
+        range: &SlotRange,
         reused: impl FnOnce(CacheSlot),
     ) -> Option<Reserved<'a, H>> {
-        let Reservation { span, access, watched, bytes, requested } = *reservation;
+        let SlotRange { span, access, watched, bytes, requested } = *range;
         let slot = state.lists.begin_registering()?;
         state.usage.reserve(bytes);
         if slots[slot].describe(span, access, watched) == 0 {
