@@ -29,7 +29,7 @@ pub struct Spec {
     pub timeout: Option<Duration>,
 }
 
-/// The identity of a process, which the reuse of process IDs does not affect.
+/// The pid and the start time of a process: a later process with the same pid starts later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lifeline {
     /// The process ID.
