@@ -24,7 +24,8 @@ impl HostBuffer {
     /// Sends the filled buffer of `root`'s host to all other hosts of `group`, where it must be
     /// empty: the bytes up to the high-water mark, checksummed. Pointers inside stay valid, since
     /// the address is the same. Collective. The leaders of the hosts move the data: by RDMA along a
-    /// tree if an `rdma::Fabric` joins them for this buffer, by the group's broadcast otherwise.
+    /// tree if a `hostbuf_rdma::Fabric` joins them for this buffer, by the group's broadcast
+    /// otherwise.
     ///
     /// It also compares hosts that do not know each other yet (`hostbuf exec`).
     ///
