@@ -170,6 +170,14 @@ pub enum Error {
         /// The reason.
         why: String,
     },
+    /// The processes that RDMA is to connect could not exchange their addresses.
+    Bootstrap {
+        /// The name of the operation.
+        operation: &'static str,
+        /// The reason: a `hostbuf_rdma::BootstrapError`, or the error of another implementation of
+        /// `hostbuf_rdma::Bootstrap`.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// A registration failed.
     Register(hostbuf_register::Error),
     /// Another rank of the same collective call has failed; all other ranks return this.
@@ -217,6 +225,9 @@ impl fmt::Display for Error {
             Error::Collective { operation, why } => {
                 write!(f, "collective operation {operation} failed: {why}")
             }
+            Error::Bootstrap { operation, source } => {
+                write!(f, "collective operation {operation} failed: {source}")
+            }
             Error::Register(error) => error.fmt(f),
             Error::Elsewhere { host, rank, message, .. } => write!(f, "rank {rank} on {host}: {message}"),
         }
@@ -229,6 +240,7 @@ impl std::error::Error for Error {
             Error::Os { source, .. } => Some(source),
             Error::Memory(error) => error.source(),
             Error::Attach(reason) => Some(reason),
+            Error::Bootstrap { source, .. } => Some(&**source),
             Error::Register(error) => error.source(),
             _ => None,
         }
@@ -300,7 +312,7 @@ impl Error {
             Error::Peer { .. } => "Peer",
             Error::Freeze { .. } => "Freeze",
             Error::Replicate { .. } => "Replicate",
-            Error::Collective { .. } => "Collective",
+            Error::Collective { .. } | Error::Bootstrap { .. } => "Collective",
             Error::Register(error) => error.kind(),
             Error::Elsewhere { .. } => "Elsewhere",
         }
@@ -328,7 +340,7 @@ impl Error {
             Error::Peer { .. } => ErrorClass::Peer,
             Error::Freeze { .. } => ErrorClass::Freeze,
             Error::Replicate { .. } => ErrorClass::Replicate,
-            Error::Collective { .. } => ErrorClass::Collective,
+            Error::Collective { .. } | Error::Bootstrap { .. } => ErrorClass::Collective,
             Error::Register(Register::Registration { .. }) => ErrorClass::Registration,
             Error::Register(Register::Budget { .. }) => ErrorClass::Budget,
             Error::Register(Register::Limit { .. }) => ErrorClass::Limit,

@@ -113,6 +113,7 @@ mod tests {
             Error::Freeze { why: text() },
             Error::Replicate { host: text(), why: text() },
             Error::Collective { operation: "x", why: text() },
+            Error::Bootstrap { operation: "x", source: text().into() },
             registration.into(),
             Error::Register(hostbuf_register::Error::Forked),
         ]

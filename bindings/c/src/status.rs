@@ -136,7 +136,7 @@ fn status_of(error: &Error) -> hostbuf_status {
         Error::Peer { .. } => S::HOSTBUF_PEER,
         Error::Freeze { .. } => S::HOSTBUF_FREEZE,
         Error::Replicate { .. } => S::HOSTBUF_REPLICATE,
-        Error::Collective { .. } => S::HOSTBUF_COLLECTIVE,
+        Error::Collective { .. } | Error::Bootstrap { .. } => S::HOSTBUF_COLLECTIVE,
         Error::Register(register::Error::Registration { .. }) => S::HOSTBUF_REGISTRATION,
         Error::Register(register::Error::Budget { .. }) => S::HOSTBUF_BUDGET,
         Error::Register(register::Error::Limit { .. }) => S::HOSTBUF_LIMIT,
@@ -256,6 +256,13 @@ mod tests {
         let no_memory = std::io::Error::from(std::io::ErrorKind::OutOfMemory);
         let error = Error::Os { doing: "mapping a page".into(), source: no_memory };
         assert_eq!(status_of(&error), S::HOSTBUF_NO_SPACE);
+    }
+
+    #[test]
+    fn a_failed_bootstrap_has_the_status_of_a_failed_collective() {
+        let error = Error::Bootstrap { operation: "connect", source: "x".into() };
+        assert_eq!(status_of(&error), S::HOSTBUF_COLLECTIVE);
+        assert_eq!(error.kind(), "Collective");
     }
 
     #[test]

@@ -100,6 +100,7 @@ mod sync;
 mod verbs;
 
 pub use connect::bootstrap::Bootstrap;
+pub use connect::bootstrap_error::{BootstrapError, RecordContent};
 pub use connect::pending::Pending;
 pub use connect::tcp_bootstrap::TcpBootstrap;
 pub use hostbuf::job::HostIndex;

@@ -1,8 +1,9 @@
 //! The exchange of endpoint records, before any connection exists.
 
+use crate::connect::bootstrap_error::{BootstrapError, RecordContent};
 use crate::peer::PeerId;
 use hostbuf::JobError;
-use hostbuf::error::{Error, Result};
+use hostbuf::error::Result;
 use hostbuf::job::Collective;
 use hostbuf_os::process;
 
@@ -16,7 +17,7 @@ use hostbuf_os::process;
 /// ```
 /// use std::sync::mpsc::{Receiver, Sender};
 /// use hostbuf::{Error, Result};
-/// use hostbuf_rdma::{Bootstrap, PeerId};
+/// use hostbuf_rdma::{Bootstrap, BootstrapError, PeerId};
 ///
 /// /// Two processes, joined by a pair of queues.
 /// struct Queues {
@@ -35,10 +36,10 @@ use hostbuf_os::process;
 ///     }
 ///
 ///     fn exchange(&self, record: &[u8]) -> Result<Vec<Vec<u8>>> {
-///         let why = || "the peer is gone".to_owned();
-///         let lost = || Error::Collective { operation: "exchange", why: why() };
-///         self.to.send(record.to_vec()).map_err(|_| lost())?;
-///         let other = self.from.recv().map_err(|_| lost())?;
+///         let peer = PeerId(1 - self.index.0);
+///         let lost = BootstrapError::Lost { peer, count: 2, address: None };
+///         self.to.send(record.to_vec()).map_err(|_| lost.clone())?;
+///         let other = self.from.recv().map_err(|_| lost)?;
 ///         let mut records = vec![record.to_vec(), other];
 ///         if self.index == PeerId(1) {
 ///             records.swap(0, 1);
@@ -69,7 +70,9 @@ pub trait Bootstrap {
     /// of less than 1 KiB.
     ///
     /// # Errors
-    /// [`Error::Collective`] if a process is lost, or does not respond in time.
+    /// [`Error::Bootstrap`](hostbuf::Error::Bootstrap) with a [`BootstrapError`] or an error type
+    /// of the implementation if a process is lost, or does not respond in time. A collective
+    /// returns [`Error::Collective`](hostbuf::Error::Collective).
     fn exchange(&self, record: &[u8]) -> Result<Vec<Vec<u8>>>;
 }
 
@@ -120,18 +123,14 @@ impl<B: Bootstrap + ?Sized> Bootstrap for ByRef<'_, B> {
 /// Exchanges records, and checks the result of an implementation that may be the caller's.
 ///
 /// # Errors
-/// [`Error::Collective`].
+/// As [`Bootstrap::exchange`].
 pub(crate) fn exchange(bootstrap: &dyn Bootstrap, record: &[u8]) -> Result<Vec<Vec<u8>>> {
     let (index, count) = (bootstrap.index(), bootstrap.count());
     let records = bootstrap.exchange(record)?;
     if records.len() == count && records.get(index.0).is_some_and(|own| own == record) {
         return Ok(records);
     }
-    let why = format!(
-        "the bootstrap returned {} records to process {index} of {count}: expected one for each process, its own at its index",
-        records.len()
-    );
-    Err(Error::Collective { operation: "exchange", why })
+    Err(BootstrapError::Misordered { returned: records.len(), index, count }.into())
 }
 
 /// Brings all processes to one result: `result` if all succeeded, else the error of the process
@@ -139,8 +138,9 @@ pub(crate) fn exchange(bootstrap: &dyn Bootstrap, record: &[u8]) -> Result<Vec<V
 ///
 /// # Errors
 /// The own error if this process has the lowest index of those that failed. On the others:
-/// [`Error::NoSpace`], [`Error::Disagreed`] or [`Error::Elsewhere`] with the class and the message
-/// of that process. [`Error::Collective`].
+/// [`Error::NoSpace`](hostbuf::Error::NoSpace), [`Error::Disagreed`](hostbuf::Error::Disagreed) or
+/// [`Error::Elsewhere`](hostbuf::Error::Elsewhere) with the class and the message of that process.
+/// Otherwise as [`Bootstrap::exchange`].
 pub(crate) fn agree<T>(bootstrap: &dyn Bootstrap, result: Result<T>) -> Result<T> {
     let record = result.as_ref().err().map_or(Vec::new(), |error| {
         let mut error = JobError::from(error);
@@ -152,9 +152,9 @@ pub(crate) fn agree<T>(bootstrap: &dyn Bootstrap, result: Result<T>) -> Result<T
     match result {
         Err(own) if rank == bootstrap.index().0 => Err(own),
         _ => {
-            let mut error = JobError::decode(&records[rank]).ok_or_else(|| Error::Collective {
-                operation: "exchange",
-                why: format!("process {rank} failed, and sent an error that this process cannot read"),
+            let mut error = JobError::decode(&records[rank]).ok_or(BootstrapError::InvalidRecord {
+                peer: PeerId(rank),
+                expected: RecordContent::Error,
             })?;
             error.rank.get_or_insert(rank);
             Err(error.into())
@@ -165,8 +165,8 @@ pub(crate) fn agree<T>(bootstrap: &dyn Bootstrap, result: Result<T>) -> Result<T
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hostbuf::ErrorClass;
     use hostbuf::job::Solo;
+    use hostbuf::{Error, ErrorClass};
 
     /// Returns these records, whatever is exchanged.
     struct Fixed(Vec<Vec<u8>>);
@@ -200,8 +200,13 @@ mod tests {
     fn records_in_the_wrong_order_or_number_are_an_error() {
         assert!(exchange(&records(&["other", "own"]), b"own").is_ok());
         for wrong in [&["own", "other"][..], &["own"], &["other", "own", "third"], &[]] {
-            let error = exchange(&records(wrong), b"own").unwrap_err().to_string();
-            assert!(error.contains("to process 1 of 2"), "{error}");
+            let error = exchange(&records(wrong), b"own").unwrap_err();
+            let reason = BootstrapError::downcast_ref(&error);
+            assert!(
+                matches!(reason, Some(BootstrapError::Misordered { returned, index: PeerId(1), count: 2 }) if *returned == wrong.len()),
+                "{error:?}"
+            );
+            assert!(error.to_string().contains("to process 1 of 2"), "{error}");
         }
     }
 
@@ -215,6 +220,13 @@ mod tests {
         assert!(matches!(&error, Error::Elsewhere { rank: 0, .. }), "{error:?}");
         assert_eq!(error.class(), ErrorClass::Unsupported);
         assert_eq!(error.to_string(), "rank 0 on h0: no device");
+        let error = agree(&records(&["no error", ""]), Ok(())).unwrap_err();
+        let reason = BootstrapError::downcast_ref(&error);
+        let expected = RecordContent::Error;
+        assert!(
+            matches!(reason, Some(BootstrapError::InvalidRecord { peer: PeerId(0), expected: content }) if *content == expected),
+            "{error:?}"
+        );
         let own = || Error::invalid("depth 0");
         let mut record = JobError::from(own());
         record.host = Some(process::host_name());

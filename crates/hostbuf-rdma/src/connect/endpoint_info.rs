@@ -3,10 +3,12 @@
 use std::time::Instant;
 
 use crate::connect::bootstrap::{Bootstrap, exchange};
+use crate::connect::bootstrap_error::{BootstrapError, RecordContent};
+use crate::peer::PeerId;
 use crate::verbs::datagram::DatagramAddress;
 use crate::verbs::gid::Gid;
 use crate::verbs::work_request::{RemoteKey, RemoteSegment};
-use hostbuf::error::{Error, Result};
+use hostbuf::error::Result;
 use hostbuf_os::process;
 
 /// A random number by which endpoints that have exchanged their information recognise each other's
@@ -42,16 +44,14 @@ impl EndpointInfo {
     /// Returns the information of all endpoints. All processes call it.
     ///
     /// # Errors
-    /// [`Error::Collective`], also for a record of another version of hostbuf.
+    /// As [`Bootstrap::exchange`]; [`BootstrapError::InvalidRecord`] for a record of another
+    /// version of hostbuf.
     pub(crate) fn exchange(self, bootstrap: &dyn Bootstrap) -> Result<Vec<EndpointInfo>> {
         let records = exchange(bootstrap, &self.encode())?;
-        let decode = |(rank, record): (usize, &Vec<u8>)| {
-            EndpointInfo::decode(record).ok_or_else(|| {
-                let why = format!(
-                    "process {rank} sent no endpoint record of this version: use one version of hostbuf for all"
-                );
-                Error::Collective { operation: "exchange", why }
-            })
+        let decode = |(index, record): (usize, &Vec<u8>)| {
+            let (peer, expected) = (PeerId(index), RecordContent::Endpoint);
+            EndpointInfo::decode(record)
+                .ok_or_else(|| BootstrapError::InvalidRecord { peer, expected }.into())
         };
         records.iter().enumerate().map(decode).collect()
     }
@@ -101,6 +101,36 @@ fn random() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_record_without_an_endpoint_is_an_error_with_its_process() {
+        struct Other;
+
+        impl Bootstrap for Other {
+            fn index(&self) -> PeerId {
+                PeerId(0)
+            }
+
+            fn count(&self) -> usize {
+                2
+            }
+
+            fn exchange(&self, record: &[u8]) -> Result<Vec<Vec<u8>>> {
+                Ok(vec![record.to_vec(), b"channel requests".to_vec()])
+            }
+        }
+
+        let address = DatagramAddress { gid: Gid::UNSPECIFIED, queue_pair: 1 };
+        let memory = RemoteSegment { address: 0, rkey: RemoteKey(0) };
+        let error = EndpointInfo::new(address, memory, 0).exchange(&Other).unwrap_err();
+        let reason = BootstrapError::downcast_ref(&error);
+        let (wanted, expected) = (PeerId(1), RecordContent::Endpoint);
+        assert!(
+            matches!(reason, Some(BootstrapError::InvalidRecord { peer, expected: content })
+                if (*peer, *content) == (wanted, expected)),
+            "{error:?}"
+        );
+    }
 
     #[test]
     fn decoding_reverses_encoding_and_refuses_other_versions() {

@@ -3,6 +3,7 @@
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -10,6 +11,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::Linger;
 
+use crate::connect::bootstrap_error::{BootstrapError, is_end};
 use crate::connect::record_stream::RecordStream;
 use crate::peer::PeerId;
 
@@ -28,6 +30,7 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 /// A process that has connected to the root.
 pub(crate) struct GreetedPeer {
     pub(crate) stream: RecordStream,
+    pub(crate) address: SocketAddr,
     pub(crate) peer: PeerId,
     /// The number of processes of its bootstrap.
     pub(crate) count: usize,
@@ -44,6 +47,7 @@ pub(crate) struct Arrivals {
 struct Arrival {
     /// The connection, on which reads do not wait.
     stream: TcpStream,
+    address: SocketAddr,
     /// The time at which it is closed.
     until: Instant,
     bytes: [u8; GREETING],
@@ -56,10 +60,10 @@ impl Arrival {
     ///
     /// # Errors
     /// As `fcntl(2)`.
-    fn new(stream: TcpStream) -> io::Result<Arrival> {
+    fn new((stream, address): (TcpStream, SocketAddr)) -> io::Result<Arrival> {
         stream.set_nonblocking(true)?;
         let until = Instant::now() + GREETING_TIMEOUT;
-        Ok(Arrival { stream, until, bytes: [0; GREETING], received: 0 })
+        Ok(Arrival { stream, address, until, bytes: [0; GREETING], received: 0 })
     }
 
     /// Reads more of the greeting, without waiting for it. Returns the version once no more bytes
@@ -91,7 +95,8 @@ impl Arrival {
             unreachable!("8 bytes are two numbers")
         };
         let number = |bytes: &[u8; 4]| u32::from_le_bytes(*bytes) as usize;
-        Ok(GreetedPeer { stream, peer: PeerId(number(peer)), count: number(count) })
+        let address = self.address;
+        Ok(GreetedPeer { stream, address, peer: PeerId(number(peer)), count: number(count) })
     }
 }
 
@@ -110,8 +115,8 @@ impl Arrivals {
     /// deadline.
     ///
     /// # Errors
-    /// The text of an error of the listener, or of a process with another version.
-    pub(crate) fn next(&mut self, deadline: Instant) -> Result<Option<GreetedPeer>, String> {
+    /// [`BootstrapError::Listener`], or [`BootstrapError::OtherVersion`] of a process.
+    pub(crate) fn next(&mut self, deadline: Instant) -> Result<Option<GreetedPeer>, BootstrapError> {
         loop {
             let now = Instant::now();
             self.ungreeted.retain(|arrival| arrival.until > now);
@@ -124,18 +129,16 @@ impl Arrivals {
                 match self.greeted(at, deadline) {
                     Ok(None) => {}
                     Ok(Some((newcomer, VERSION))) => return Ok(Some(newcomer)),
-                    Ok(Some((_, version))) => {
-                        return Err(other_version("a process that has connected", version));
-                    }
+                    Ok(Some((newcomer, version))) => return Err(other_version(newcomer.address, version)),
                     Err(error) => {
                         tracing::warn!(%error, "ignored a connection that is not from a process of this bootstrap");
                     }
                 }
             } else if arrived {
-                match self.listener.accept().and_then(|(stream, _)| Arrival::new(stream)) {
+                match self.listener.accept().and_then(Arrival::new) {
                     Ok(arrival) => self.ungreeted.push(arrival),
                     Err(error) if is_temporary(error.kind()) => {}
-                    Err(error) => return Err(error.to_string()),
+                    Err(error) => return Err(BootstrapError::Listener { source: Arc::new(error) }),
                 }
             }
         }
@@ -172,27 +175,30 @@ impl Arrivals {
 /// Connects process `peer` of `count` to the root, which listens at `root` or will do so soon.
 ///
 /// # Errors
-/// The text of an error: no root, another program, or another version.
+/// [`BootstrapError::Unreachable`], [`BootstrapError::Lost`], [`BootstrapError::NotBootstrap`] for
+/// another program, or [`BootstrapError::OtherVersion`].
 pub(crate) fn connect(
     peer: PeerId,
     count: usize,
     root: SocketAddr,
     deadline: Instant,
-) -> Result<RecordStream, String> {
-    let stream = connect_stream(root, deadline)
-        .map_err(|error| format!("the root at {root} does not respond: {error}"))?;
+) -> Result<RecordStream, BootstrapError> {
+    let unreachable = |error| BootstrapError::Unreachable { root, source: Arc::new(error) };
+    let stream = connect_stream(root, deadline).map_err(unreachable)?;
     match greet(stream, peer, count, deadline) {
         Ok((stream, VERSION)) => Ok(stream),
-        Ok((_, version)) => Err(other_version(&format!("the root at {root}"), version)),
-        Err(error) if error.kind() == io::ErrorKind::TimedOut => Err(format!(
-            "the root at {root} does not respond: it accepted the connection and sent no greeting"
-        )),
+        Ok((_, version)) => Err(other_version(root, version)),
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+            let silent = "it accepted the connection and sent no greeting";
+            Err(unreachable(io::Error::new(io::ErrorKind::TimedOut, silent)))
+        }
         Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-            Err(format!("the program at {root} is not the root of a bootstrap: {error}"))
+            Err(BootstrapError::NotBootstrap { root, source: Arc::new(error) })
         }
-        Err(error) => {
-            Err(format!("the root at {root} has ended the connection ({error}): see its own error message"))
+        Err(error) if is_end(&error) => {
+            Err(BootstrapError::Lost { peer: PeerId(0), count, address: Some(root) })
         }
+        Err(error) => Err(unreachable(error)),
     }
 }
 
@@ -224,10 +230,8 @@ fn version_of(bytes: &[u8; HEAD]) -> io::Result<u8> {
     Ok(bytes[MAGIC.len()])
 }
 
-fn other_version(side: &str, version: u8) -> String {
-    format!(
-        "{side} has version {version} of the protocol, and this process version {VERSION}: use one version of hostbuf for all processes"
-    )
+fn other_version(address: SocketAddr, version: u8) -> BootstrapError {
+    BootstrapError::OtherVersion { address, version, own_version: VERSION }
 }
 
 fn is_temporary(kind: io::ErrorKind) -> bool {

@@ -1,6 +1,7 @@
 //! Connections between processes, and the operations on them.
 
 pub(crate) mod bootstrap;
+pub(crate) mod bootstrap_error;
 pub(crate) mod connect_message;
 pub(crate) mod connections;
 pub(crate) mod device_resources;

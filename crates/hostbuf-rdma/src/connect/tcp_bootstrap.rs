@@ -1,11 +1,12 @@
 //! A bootstrap over TCP.
 
-use std::io::{self, ErrorKind};
+use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::connect::bootstrap::Bootstrap;
+use crate::connect::bootstrap_error::BootstrapError;
 use crate::connect::greeting::{self, Arrivals, GreetedPeer};
 use crate::connect::record_stream::{MAX_RECORD, RecordStream, encode};
 use crate::peer::PeerId;
@@ -55,7 +56,7 @@ enum BootstrapState {
     Connected(Vec<RecordStream>),
     /// The first error. The connections are closed, since a peer may have sent or received a part
     /// of a record.
-    Failed(String),
+    Failed(BootstrapError),
 }
 
 impl TcpBootstrap {
@@ -63,9 +64,9 @@ impl TcpBootstrap {
     /// `count`. `timeout` also limits each later exchange.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if `count` is 0 or above a million. [`Error::Collective`] if the
-    /// processes do not all connect within `timeout`, if two of them have the same index, or if one
-    /// of them has another version of hostbuf.
+    /// [`Error::Invalid`] if `count` is 0 or above a million. [`Error::Bootstrap`] with a
+    /// [`BootstrapError`] if the processes do not all connect within `timeout`, if two of them have
+    /// the same index, or if one of them has another version of hostbuf.
     pub fn listen(listener: TcpListener, count: usize, timeout: Duration) -> Result<TcpBootstrap> {
         if !(1..=MAX_PROCESSES).contains(&count) {
             let what = format!("invalid number of processes {count}: expected 1 to {MAX_PROCESSES}");
@@ -73,25 +74,21 @@ impl TcpBootstrap {
         }
         let until = limit(timeout);
         let mut streams: Vec<Option<RecordStream>> = (1..count).map(|_| None).collect();
-        let mut arrivals = Arrivals::new(listener).map_err(|e| failed("connect", e))?;
+        let mut arrivals = Arrivals::new(listener)
+            .map_err(|error| BootstrapError::Listener { source: Arc::new(error) }.of("connect"))?;
         while let missing @ 1.. = streams.iter().filter(|stream| stream.is_none()).count() {
-            let newcomer = arrivals.next(until).map_err(|why| failed("connect", why))?;
-            let Some(GreetedPeer { stream, peer, count: size }) = newcomer else {
-                let total = count - 1;
-                let why =
-                    format!("{} of {total} processes have connected within {timeout:?}", total - missing);
-                return Err(failed("connect", why));
+            let newcomer = arrivals.next(until).map_err(|reason| reason.of("connect"))?;
+            let Some(GreetedPeer { stream, peer, count: size, .. }) = newcomer else {
+                let expected = count - 1;
+                let connected = expected - missing;
+                return Err(BootstrapError::Missing { connected, expected, timeout }.of("connect"));
             };
             if size != count || !(1..count).contains(&peer.0) {
-                let why = format!(
-                    "a process connected as number {peer} of {size}, expected 1 to {} of {count}",
-                    count - 1
-                );
-                return Err(failed("connect", why));
+                let reason = BootstrapError::Contradiction { peer, count: size, root_count: count };
+                return Err(reason.of("connect"));
             }
             if streams[peer.0 - 1].replace(stream).is_some() {
-                let why = format!("two processes connected as number {peer} of {count}");
-                return Err(failed("connect", why));
+                return Err(BootstrapError::Duplicate { peer, count }.of("connect"));
             }
         }
         let streams = streams.into_iter().flatten().collect();
@@ -103,9 +100,9 @@ impl TcpBootstrap {
     /// `timeout` also limits each later exchange.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for an index that is 0 or not below `count`; [`Error::Collective`] if not
-    /// all processes have connected within `timeout`, or if the root ends the connection, has
-    /// another version of hostbuf, or is another program.
+    /// [`Error::Invalid`] for an index that is 0 or not below `count`; [`Error::Bootstrap`] with a
+    /// [`BootstrapError`] if not all processes have connected within `timeout`, or if the root ends
+    /// the connection, has another version of hostbuf, or is another program.
     pub fn join(index: PeerId, count: usize, root: SocketAddr, timeout: Duration) -> Result<TcpBootstrap> {
         if !(1..count.min(MAX_PROCESSES + 1)).contains(&index.0) {
             return Err(Error::invalid(format!(
@@ -114,7 +111,7 @@ impl TcpBootstrap {
             )));
         }
         let until = limit(timeout);
-        let stream = greeting::connect(index, count, root, until).map_err(|why| failed("connect", why))?;
+        let stream = greeting::connect(index, count, root, until).map_err(|reason| reason.of("connect"))?;
         TcpBootstrap::new(index, count, timeout, vec![stream]).connected(until)
     }
 
@@ -132,39 +129,35 @@ impl TcpBootstrap {
         let mut state = lock(&self.state);
         let result = match &mut *state {
             BootstrapState::Connected(streams) => self.exchange_over(streams, record, until),
-            BootstrapState::Failed(why) => {
-                let why = format!("an earlier exchange failed ({why}): make a new bootstrap");
-                return Err(failed("exchange", why));
+            BootstrapState::Failed(first) => {
+                return Err(BootstrapError::Earlier { first: Box::new(first.clone()) }.into());
             }
         };
-        result.map_err(|why| {
-            *state = BootstrapState::Failed(why.clone());
-            failed("exchange", why)
+        result.map_err(|reason| {
+            *state = BootstrapState::Failed(reason.clone());
+            reason.into()
         })
     }
 
     /// Exchanges records.
-    ///
-    /// # Errors
-    /// The text of an error.
     fn exchange_over(
         &self,
         streams: &mut [RecordStream],
         record: &[u8],
         until: Instant,
-    ) -> std::result::Result<Vec<Vec<u8>>, String> {
+    ) -> std::result::Result<Vec<Vec<u8>>, BootstrapError> {
         if record.len() > MAX_RECORD {
-            return Err(format!("a record has {} bytes: at most {MAX_RECORD} are possible", record.len()));
+            return Err(BootstrapError::RecordTooLong { length: record.len(), limit: MAX_RECORD });
         }
         if self.index == PeerId(0) {
             let peers = || (1..self.count).map(PeerId);
             let mut records = vec![record.to_vec()];
             for (stream, peer) in streams.iter_mut().zip(peers()) {
-                records.push(stream.read_record(until).map_err(|e| self.describe(peer, &e))?);
+                records.push(stream.read_record(until).map_err(|e| self.reason(peer, e))?);
             }
             let all: Vec<u8> = records.iter().flat_map(|record| encode(record)).collect();
             for (stream, peer) in streams.iter_mut().zip(peers()) {
-                stream.write(&all, until).map_err(|e| self.describe(peer, &e))?;
+                stream.write(&all, until).map_err(|e| self.reason(peer, e))?;
             }
             return Ok(records);
         }
@@ -173,20 +166,15 @@ impl TcpBootstrap {
             root.write(&encode(record), until)?;
             (0..self.count).map(|_| root.read_record(until)).collect::<io::Result<_>>()
         };
-        exchange().map_err(|e| self.describe(PeerId(0), &e))
+        exchange().map_err(|e| self.reason(PeerId(0), e))
     }
 
-    /// Describes an error of the connection to `peer`.
-    fn describe(&self, peer: PeerId, error: &io::Error) -> String {
-        let count = self.count;
+    /// Returns the reason why the connection to `peer` failed.
+    fn reason(&self, peer: PeerId, error: io::Error) -> BootstrapError {
+        let (count, timeout) = (self.count, self.timeout);
         match error.kind() {
-            ErrorKind::TimedOut => {
-                format!("process {peer} of {count} did not respond within {:?}", self.timeout)
-            }
-            ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
-                format!("process {peer} of {count} has ended the connection: see its own error message")
-            }
-            _ => format!("the connection to process {peer} of {count} failed: {error}"),
+            io::ErrorKind::TimedOut => BootstrapError::TimedOut { peer, count, timeout },
+            _ => BootstrapError::of_connection(peer, count, error),
         }
     }
 }
@@ -214,10 +202,6 @@ impl std::fmt::Debug for TcpBootstrap {
     }
 }
 
-fn failed(operation: &'static str, why: impl ToString) -> Error {
-    Error::Collective { operation, why: why.to_string() }
-}
-
 /// Returns the time in `timeout` from now.
 fn limit(timeout: Duration) -> Instant {
     Instant::now() + timeout.min(MAX_TIMEOUT)
@@ -226,7 +210,7 @@ fn limit(timeout: Duration) -> Instant {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::{Read, Write};
+    use std::io::{ErrorKind, Read, Write};
     use std::net::TcpStream;
     use std::thread;
 
@@ -250,6 +234,20 @@ mod tests {
             let others = others.into_iter().map(|thread| thread.join().expect("no panic"));
             std::iter::once(first).chain(others).collect()
         })
+    }
+
+    /// Returns the reason of an error, which also has to be its source.
+    fn reason(error: &Error) -> &BootstrapError {
+        let source = std::error::Error::source(error).expect("a source");
+        let reason = BootstrapError::downcast_ref(error).expect("an error of the bootstrap");
+        assert_eq!(source.to_string(), reason.to_string());
+        reason
+    }
+
+    /// Returns the reason of an error, and its text.
+    fn described<T: std::fmt::Debug>(result: Result<T>) -> (BootstrapError, String) {
+        let error = result.unwrap_err();
+        (reason(&error).clone(), error.to_string())
     }
 
     fn greeting(version: u8, index: u32, count: u32) -> Vec<u8> {
@@ -284,11 +282,17 @@ mod tests {
     #[test]
     fn a_process_that_ends_is_an_error_on_all_others() {
         let seen = run(3, |bootstrap| match bootstrap.index() {
-            PeerId(1) => String::new(),
-            _ => bootstrap.exchange(b"record").unwrap_err().to_string(),
+            PeerId(1) => None,
+            _ => Some(described(bootstrap.exchange(b"record"))),
         });
-        assert!(seen[0].contains("process 1 of 3 has ended the connection"), "{seen:?}");
-        assert!(seen[2].contains("process 0 of 3 has ended the connection"), "{seen:?}");
+        for (seen, lost) in [(&seen[0], 1), (&seen[2], 0)] {
+            let (reason, text) = seen.as_ref().expect("an error");
+            assert!(
+                matches!(reason, BootstrapError::Lost { peer, count: 3, address: None } if peer.0 == lost),
+                "{reason:?}"
+            );
+            assert!(text.contains(&format!("process {lost} of 3 has ended the connection")), "{text}");
+        }
     }
 
     #[test]
@@ -297,7 +301,7 @@ mod tests {
         // the connections.
         let seen = run(3, |bootstrap| {
             let record = vec![0; if bootstrap.index() == PeerId(1) { MAX_RECORD + 1 } else { 1 }];
-            let errors = [0, 1, 2].map(|_| bootstrap.exchange(&record).unwrap_err().to_string());
+            let errors = [0, 1, 2].map(|_| described(bootstrap.exchange(&record)));
             (errors, bootstrap)
         });
         for ((errors, _), why) in seen.iter().zip([
@@ -305,11 +309,16 @@ mod tests {
             "a record has 1048577 bytes",
             "process 0 of 3 has ended the connection",
         ]) {
-            assert!(errors[0].contains(why) && !errors[0].contains("earlier"), "{errors:?}");
-            for later in &errors[1..] {
-                assert!(later.contains("an earlier exchange failed") && later.contains(why), "{errors:?}");
+            let [(first, text), later @ ..] = errors;
+            assert!(text.contains(why) && !matches!(first, BootstrapError::Earlier { .. }), "{errors:?}");
+            for (reason, text) in later {
+                let BootstrapError::Earlier { first: earlier } = reason else { panic!("{errors:?}") };
+                assert_eq!(format!("{earlier:?}"), format!("{first:?}"));
+                assert!(text.contains("an earlier exchange failed") && text.contains(why), "{errors:?}");
             }
         }
+        let too_long = &seen[1].0[0].0;
+        assert!(matches!(too_long, BootstrapError::RecordTooLong { limit: MAX_RECORD, .. }), "{too_long:?}");
     }
 
     #[test]
@@ -320,7 +329,11 @@ mod tests {
             let other = TcpBootstrap::join(PeerId(1), 2, root, LONG).unwrap();
             let mut first = first.join().expect("no panic").unwrap();
             first.timeout = SHORT;
-            let error = first.exchange(b"first of 0").unwrap_err().to_string();
+            let (reason, error) = described(first.exchange(b"first of 0"));
+            assert!(
+                matches!(reason, BootstrapError::TimedOut { peer: PeerId(1), count: 2, timeout: SHORT }),
+                "{reason:?}"
+            );
             assert!(error.contains("process 1 of 2 did not respond within 50ms"), "{error}");
             assert!(other.exchange(b"first of 1").is_err());
             let error = first.exchange(b"second of 0").unwrap_err().to_string();
@@ -331,16 +344,29 @@ mod tests {
     #[test]
     fn a_process_that_does_not_connect_is_an_error() {
         let (listener, root) = listener();
-        let error = TcpBootstrap::listen(listener, 3, SHORT).unwrap_err().to_string();
+        let (reason, error) = described(TcpBootstrap::listen(listener, 3, SHORT));
+        assert!(
+            matches!(reason, BootstrapError::Missing { connected: 0, expected: 2, timeout: SHORT }),
+            "{reason:?}"
+        );
         assert!(error.contains("0 of 2 processes have connected within 50ms"), "{error}");
-        let error = TcpBootstrap::join(PeerId(1), 2, root, SHORT).unwrap_err().to_string();
+        let (reason, error) = described(TcpBootstrap::join(PeerId(1), 2, root, SHORT));
+        assert!(
+            matches!(&reason, BootstrapError::Unreachable { root: tried, source }
+                if *tried == root && source.kind() == ErrorKind::ConnectionRefused),
+            "{reason:?}"
+        );
         assert!(error.contains(&format!("the root at {root} does not respond")), "{error}");
     }
 
     #[test]
     fn a_root_that_accepts_and_sends_nothing_is_an_error_in_time() {
         let (_listening, root) = listener();
-        let error = TcpBootstrap::join(PeerId(1), 2, root, SHORT).unwrap_err().to_string();
+        let (reason, error) = described(TcpBootstrap::join(PeerId(1), 2, root, SHORT));
+        assert!(
+            matches!(&reason, BootstrapError::Unreachable { source, .. } if source.kind() == ErrorKind::TimedOut),
+            "{reason:?}"
+        );
         assert!(error.contains("does not respond: it accepted the connection"), "{error}");
     }
 
@@ -366,7 +392,16 @@ mod tests {
                 stream.write_all(&greeting(2, index, count)).expect("it listens");
                 stream
             });
-            let error = TcpBootstrap::listen(listener, 3, LONG).unwrap_err().to_string();
+            let (reason, error) = described(TcpBootstrap::listen(listener, 3, LONG));
+            match reason {
+                BootstrapError::Duplicate { peer: PeerId(1), count: 3 } => {
+                    assert_eq!(greetings[0], greetings[1]);
+                }
+                BootstrapError::Contradiction { peer, count, root_count: 3 } => {
+                    assert_eq!((peer.0 as u32, count as u32), greetings[1]);
+                }
+                other => panic!("{other:?}"),
+            }
             assert!(error.contains(why), "{error}");
             assert!(others.iter_mut().all(is_closed), "a connection is open after: {why}");
         }
@@ -377,39 +412,46 @@ mod tests {
         let (listener, root) = listener();
         let mut newer = TcpStream::connect(root).expect("it listens");
         newer.write_all(&greeting(3, 1, 2)).expect("it listens");
-        let error = TcpBootstrap::listen(listener, 2, LONG).unwrap_err().to_string();
-        let why = "a process that has connected has version 3 of the protocol, and this process version 2";
-        assert!(error.contains(why), "{error}");
+        let (reason, error) = described(TcpBootstrap::listen(listener, 2, LONG));
+        let peer = newer.local_addr().expect("its address");
+        let is_expected = |reason: &BootstrapError, from| matches!(reason, BootstrapError::OtherVersion { address, version: 3, own_version: 2 } if *address == from);
+        assert!(is_expected(&reason, peer), "{reason:?}");
+        let why = format!(
+            "the process at {peer} has version 3 of the protocol, and this process version 2: use one"
+        );
+        assert!(error.contains(&why), "{error}");
         let mut answer = [0; 8];
         newer.read_exact(&mut answer).expect("an answer");
         assert_eq!(&answer, b"hbboot\0\x02");
 
-        let (error, root) = join_to(b"hbboot\0\x03");
-        let why = format!(
-            "the root at {root} has version 3 of the protocol, and this process version 2: use one version"
-        );
-        assert!(error.contains(&why), "{error}");
+        let ((reason, _), root) = join_to(b"hbboot\0\x03");
+        assert!(is_expected(&reason, root), "{reason:?}");
     }
 
     #[test]
     fn a_port_of_another_program_is_an_error() {
-        let (error, root) = join_to(b"HTTP/1.1 400 Bad Request\r\n");
+        let ((reason, error), root) = join_to(b"HTTP/1.1 400 Bad Request\r\n");
+        assert!(matches!(reason, BootstrapError::NotBootstrap { root: at, .. } if at == root), "{reason:?}");
         let why = format!("the program at {root} is not the root of a bootstrap: it sent \"HTTP/1.1\"");
         assert!(error.contains(&why), "{error}");
-        let (error, _) = join_to(b"");
-        assert!(error.contains("has ended the connection"), "{error}");
+        let ((reason, error), root) = join_to(b"");
+        assert!(
+            matches!(reason, BootstrapError::Lost { peer: PeerId(0), count: 2, address: Some(at) } if at == root),
+            "{reason:?}"
+        );
+        assert!(error.contains(&format!("the root at {root} has ended the connection")), "{error}");
     }
 
     /// Joins a bootstrap whose root answers with `answer` and ends. Returns the error and the
     /// root's address.
-    fn join_to(answer: &'static [u8]) -> (String, SocketAddr) {
+    fn join_to(answer: &'static [u8]) -> ((BootstrapError, String), SocketAddr) {
         let (listener, root) = listener();
         let other = thread::spawn(move || {
             let (mut stream, _) = listener.accept().expect("it connects");
             stream.read_exact(&mut [0; 16]).expect("a greeting");
             stream.write_all(answer).expect("it reads");
         });
-        let error = TcpBootstrap::join(PeerId(1), 2, root, LONG).unwrap_err().to_string();
+        let error = described(TcpBootstrap::join(PeerId(1), 2, root, LONG));
         other.join().expect("no panic");
         (error, root)
     }

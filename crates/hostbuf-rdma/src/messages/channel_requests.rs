@@ -1,6 +1,7 @@
 //! The channels that processes request.
 
 use crate::connect::bootstrap::{Bootstrap, exchange};
+use crate::connect::bootstrap_error::{BootstrapError, RecordContent};
 use crate::messages::ring::{ChannelIndex, RingLayout};
 use crate::messages::tag::Tag;
 use crate::peer::PeerId;
@@ -16,7 +17,9 @@ impl ChannelRequests {
     /// Exchanges the requests of all processes. All of them call it.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the processes have different layouts; [`Error::Collective`].
+    /// [`Error::Invalid`] if the processes have different layouts;
+    /// [`BootstrapError::InvalidRecord`] for other bytes than requests; otherwise as
+    /// [`Bootstrap::exchange`].
     pub(crate) fn exchange(
         bootstrap: &dyn Bootstrap,
         requested: &[Request],
@@ -26,9 +29,8 @@ impl ChannelRequests {
         let mut all = Vec::with_capacity(records.len());
         for (rank, record) in records.iter().enumerate() {
             let Some((requests, other)) = decode(record) else {
-                let why =
-                    format!("process {rank} sent no channel requests: all processes must create channels");
-                return Err(Error::Collective { operation: "exchange", why });
+                let (peer, expected) = (PeerId(rank), RecordContent::Channels);
+                return Err(BootstrapError::InvalidRecord { peer, expected }.into());
             };
             all.push((requests, other));
         }
