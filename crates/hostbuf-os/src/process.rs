@@ -77,6 +77,14 @@ pub fn state(pid: i32) -> Option<char> {
     stat_field(pid, 0)?.chars().next()
 }
 
+/// Returns whether a process has begun to end: the kernel closes its descriptors and frees its
+/// memory, or its parent has not waited for it yet.
+#[must_use]
+pub fn is_ending(pid: i32) -> bool {
+    // PF_EXITING of include/linux/sched.h.
+    stat_field(pid, 6).and_then(|flags| flags.parse::<u64>().ok()).is_some_and(|flags| flags & 0x4 != 0)
+}
+
 /// Returns field `n` behind the name in `/proc/PID/stat` (0: the state).
 fn stat_field(pid: i32, n: usize) -> Option<String> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -136,4 +144,26 @@ pub fn random() -> io::Result<u128> {
         return Err(io::Error::last_os_error());
     }
     Ok(u128::from_ne_bytes(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use nix::sys::wait::{Id, WaitPidFlag, waitid};
+    use nix::unistd::Pid;
+
+    use super::*;
+
+    #[test]
+    fn a_process_is_ending_until_its_parent_waits_for_it() {
+        assert!(!is_ending(std::process::id() as i32));
+        let mut child = Command::new("true").spawn().expect("it starts");
+        let pid = child.id() as i32;
+        let ended = waitid(Id::Pid(Pid::from_raw(pid)), WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT);
+        ended.expect("it is a child of this process");
+        assert!(is_ending(pid));
+        child.wait().expect("it is a child of this process");
+        assert!(!is_ending(pid), "nobody has the number any more");
+    }
 }

@@ -12,10 +12,11 @@ pub const ENV_JOB: &str = "HOSTBUF_JOB";
 /// the ranks' programs.
 pub const ENV_PREFIX: &str = "HOSTBUF_PREFIX";
 /// The environment variable with the number of the connection that `hostbuf exec` opened, a colon,
-/// and the process; under a launcher, [`CONNECTION_LAUNCHED`] follows.
+/// and the process; [`CONNECTION_SILENT`] may follow.
 pub const ENV_CONNECTION: &str = "HOSTBUF_CONNECTION";
-/// The end of [`ENV_CONNECTION`] under a launcher, which reports the end of its agents and ranks.
-pub const CONNECTION_LAUNCHED: &str = ":launched";
+/// The end of [`ENV_CONNECTION`] in a rank that does not report the end of its agent, since the
+/// launcher or another rank of the host does.
+pub const CONNECTION_SILENT: &str = ":silent";
 
 /// The environment variable with the first buffer's address: `0x` and 16 hexadecimal digits. Only a
 /// process that has mapped the buffer has it; see [`ENV_ADDRESS_ROOM`]. With an underscore and the

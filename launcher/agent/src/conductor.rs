@@ -244,6 +244,9 @@ fn steps(
         Report::Uncovered { message: message.clone() }.print();
     }
     station.order(Order::Go);
+    // Once the launcher has the report, no rank depends on the agent any more. Ranks that have
+    // ended meanwhile are no failure of the start.
+    while !matches!(station.events.recv(), Ok(Event::Released) | Err(_)) {}
     if spec.reports {
         // The thread ends with the process. Without it there is no progress report.
         let _ = std::thread::Builder::new().spawn(move || watch(&page, buffers));

@@ -60,6 +60,8 @@ pub(super) enum Event {
     Answered(Answer),
     /// All ranks of this host have mapped the buffers.
     Mapped,
+    /// All ranks of this host have been told to run.
+    Released,
     /// A rank is lost, or cannot continue.
     Lost(JobError),
 }

@@ -47,7 +47,7 @@ mod unreachable;
 use connection::PacketBuffer;
 use environment::Environment;
 use hostbuf_protocol::environment::{
-    CONNECTION_LAUNCHED, ENV_CONNECTION, ENV_JOB, ENV_LOCAL_RANK, ENV_PREFIX, ENV_REGISTER, ENV_REPORT,
+    CONNECTION_SILENT, ENV_CONNECTION, ENV_JOB, ENV_PREFIX, ENV_REGISTER, ENV_REPORT,
 };
 use hostbuf_protocol::failure::ErrorClass;
 use hostbuf_protocol::message::{Message, Territory};
@@ -91,18 +91,14 @@ pub fn start() {
     let connection = environment.value(ENV_CONNECTION).and_then(handed_over);
     let mut agreed = PacketBuffer::new();
     let attached = match connection {
-        Some((fd, launched)) => {
+        Some((fd, silent)) => {
             let registers = environment.value(ENV_REGISTER).is_some_and(names_this);
             if !registers {
                 // A child inherits the variable, but in the child this number may be another file.
                 environment.write(ENV_CONNECTION, b"-");
             }
             let until = if registers { Until::Mapped } else { Until::Go };
-            // A launcher reports the end of its agents and ranks, so one rank of a host is enough.
-            // Without a launcher, the first rank may run already, or may not have started.
-            let is_first = environment.value(ENV_LOCAL_RANK).is_none_or(|rank| rank == b"0");
-            let reports = is_first || !launched;
-            let report = Rank { fd, reports }.take_part(territory(), until, &mut agreed);
+            let report = Rank { fd, silent }.take_part(territory(), until, &mut agreed);
             if !registers {
                 raw::close(fd);
             }
@@ -138,15 +134,15 @@ fn is_the_prefix(environment: &Environment) -> bool {
 }
 
 /// Returns the descriptor in `fd:pid`, as `hostbuf exec` wrote it, if this is the process that it
-/// has become and the descriptor is a connection to a process of the same user, and whether a
-/// launcher has started the job.
+/// has become and the descriptor is a connection to a process of the same user, and whether this
+/// rank leaves the report of the end of its agent to another process.
 fn handed_over(value: &[u8]) -> Option<(i32, bool)> {
-    let shorter = value.strip_suffix(CONNECTION_LAUNCHED.as_bytes());
-    let (value, launched) = (shorter.unwrap_or(value), shorter.is_some());
+    let shorter = value.strip_suffix(CONNECTION_SILENT.as_bytes());
+    let (value, silent) = (shorter.unwrap_or(value), shorter.is_some());
     let colon = value.iter().position(|&b| b == b':')?;
     let (fd, pid) = (text::number(&value[..colon])?, text::number(&value[colon + 1..])?);
     let fd = i32::try_from(fd).ok()?;
-    (pid == u64::from(raw::pid()) && raw::peer_uid(fd) == Ok(raw::euid())).then_some((fd, launched))
+    (pid == u64::from(raw::pid()) && raw::peer_uid(fd) == Ok(raw::euid())).then_some((fd, silent))
 }
 
 /// Returns whether `pid:...` names this process.

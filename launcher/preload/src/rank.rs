@@ -23,8 +23,8 @@ pub(crate) enum Until {
 pub(crate) struct Rank {
     /// The connection.
     pub(crate) fd: i32,
-    /// True if this rank reports the end of its agent.
-    pub(crate) reports: bool,
+    /// True if the launcher or another rank reports the end of the agent.
+    pub(crate) silent: bool,
 }
 
 impl Rank {
@@ -130,9 +130,9 @@ impl Rank {
         }
     }
 
-    /// Ends the process, which prints the reason if it [reports](Rank::reports).
+    /// Ends the process, which prints the reason unless it is [silent](Rank::silent).
     fn agent_ended(&self) -> ! {
-        if self.reports {
+        if !self.silent {
             Line::new(format_args!(
                 "hostbuf: the agent of this host ended before the buffer was agreed on (process {})",
                 raw::pid()

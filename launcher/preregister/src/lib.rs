@@ -26,7 +26,7 @@ use std::time::Duration;
 use hostbuf::register::DeviceList;
 use hostbuf::{Error, ErrorClass, HostBuffer, JobError, Result};
 use hostbuf_os::{FrameSocket, Received, process, socket};
-use hostbuf_protocol::environment::{CONNECTION_LAUNCHED, ENV_ADDRESS, ENV_CONNECTION, ENV_REGISTER};
+use hostbuf_protocol::environment::{CONNECTION_SILENT, ENV_ADDRESS, ENV_CONNECTION, ENV_REGISTER};
 use hostbuf_protocol::message::Message;
 
 use message::say;
@@ -59,17 +59,21 @@ fn begin() {
     });
     match (registered, channel) {
         (Ok(()), None) => {}
-        (Ok(()), Some(channel)) => {
+        (Ok(()), Some((channel, silent))) => {
             // The next receive reports a failure to send.
             let _ = channel.send(&Message::Mapped, &[]);
             if hear(&channel) == Heard::Nothing {
                 let own = std::process::id();
-                say(&format!("the agent of this host ended before all ranks had the buffer (process {own})"));
+                if !silent {
+                    say(&format!(
+                        "the agent of this host ended before all ranks had the buffer (process {own})"
+                    ));
+                }
                 leave(ErrorClass::Attach.status().into());
             }
         }
         (Err(error), None) => fail(&error.into()),
-        (Err(error), Some(channel)) => {
+        (Err(error), Some((channel, _))) => {
             let error = JobError::from(error);
             let _ = socket::set_receive_timeout(std::os::fd::AsFd::as_fd(&channel), Some(PATIENCE));
             if channel.send(&Message::Failed { error: error.record() }, &[]).is_ok() {
@@ -97,15 +101,19 @@ fn has_buffer() -> bool {
     u64::from_str_radix(address.trim_start_matches("0x"), 16).is_ok_and(|address| address != 0)
 }
 
-/// Returns the connection that the preloaded object has left open.
-fn handed_over() -> Option<FrameSocket> {
+/// Returns the connection that the preloaded object has left open, and whether another process
+/// reports the end of the agent.
+fn handed_over() -> Option<(FrameSocket, bool)> {
     let value = std::env::var(ENV_CONNECTION).ok()?;
-    let (fd, pid) = value.strip_suffix(CONNECTION_LAUNCHED).unwrap_or(&value).split_once(':')?;
+    let shorter = value.strip_suffix(CONNECTION_SILENT);
+    let (fd, pid) = shorter.unwrap_or(&value).split_once(':')?;
+    let silent = shorter.is_some();
     let fd = fd.parse::<i32>().ok().filter(|_| pid.parse() == Ok(std::process::id()))?;
     used_up(ENV_CONNECTION);
     // SAFETY: `hostbuf exec` has left this descriptor open for this process. The preloaded object
     // has used it, and nothing else knows its number.
-    FrameSocket::from_fd(unsafe { OwnedFd::from_raw_fd(fd) }).ok()
+    let connection = FrameSocket::from_fd(unsafe { OwnedFd::from_raw_fd(fd) }).ok()?;
+    Some((connection, silent))
 }
 
 /// Overwrites the value of a variable with `-` in place. Some programs (bash) have their own

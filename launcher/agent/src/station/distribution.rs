@@ -5,7 +5,7 @@ use std::time::Instant;
 use hostbuf_os::encode;
 use hostbuf_protocol::message::{Message, Role};
 
-use super::super::orders::Order;
+use super::super::orders::{Event, Order};
 use super::state::{Stage, Station};
 
 impl Station {
@@ -44,6 +44,7 @@ impl Station {
                 for id in waiting {
                     self.supply(id);
                 }
+                let _ = self.events.send(Event::Released);
             }
             Order::Fail(error) => {
                 self.stage = Stage::Failed;

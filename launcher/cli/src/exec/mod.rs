@@ -17,7 +17,7 @@ use hostbuf_agent::report::{self, exit_code};
 use hostbuf_os::FrameSocket;
 use hostbuf_os::session::{Session, SessionError};
 use hostbuf_protocol::environment::{
-    CONNECTION_LAUNCHED, ENV_CONNECTION, ENV_JOB, ENV_LOCAL_RANK, ENV_LOCAL_SIZE, ENV_NETWORK, ENV_OBJECT,
+    CONNECTION_SILENT, ENV_CONNECTION, ENV_JOB, ENV_LOCAL_RANK, ENV_LOCAL_SIZE, ENV_NETWORK, ENV_OBJECT,
     ENV_REGISTER, ENV_REPORT, ENV_REQUIRE,
 };
 use hostbuf_protocol::limits::REPORT_MAX;
@@ -53,6 +53,9 @@ pub(crate) struct ExecArguments {
     /// The names of the buffers of `hostbuf run`
     #[arg(long, hide = true, requires = "socket", value_delimiter = ',')]
     names: Vec<String>,
+    /// Leave it to `hostbuf run` to report the end of the agent, which is its child
+    #[arg(long, hide = true, requires = "socket")]
+    agent_watched: bool,
     /// Run this program with these arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     #[arg(value_hint = clap::ValueHint::CommandWithArguments)]
@@ -66,6 +69,13 @@ impl ExecArguments {
             return Ok(self.names.clone());
         }
         Ok(self.buffers.options()?.into_iter().map(|buffer| buffer.name).collect())
+    }
+
+    /// Returns whether another process reports the end of this host's agent. A launcher that is the
+    /// agent's parent does. Under another launcher, the first rank of the host is enough. Without a
+    /// launcher, the first rank may run already, or may not have started.
+    fn is_silent(&self, place: Place) -> bool {
+        self.agent_watched || (self.socket.is_some() && place.local_rank > 0)
     }
 }
 
@@ -86,7 +96,7 @@ pub(crate) fn run(arguments: ExecArguments) -> ExitCode {
             match become_program(&arguments, &program, registering, place, channel, &name) {
                 Ok(never) => match never {},
                 // The agent has accepted this rank, and ends for all ranks of the host.
-                Err(error) if error.class == ErrorClass::Attach => end_on_host(&arguments, place, &error),
+                Err(error) if error.class == ErrorClass::Attach => agent_ended(&arguments, place, &error),
                 Err(error) => end(&arguments, place, &error),
             }
         }
@@ -99,6 +109,9 @@ pub(crate) fn run(arguments: ExecArguments) -> ExitCode {
                 }
                 _ => end(&arguments, place, &error),
             }
+        }
+        (Ok(_), Err(error @ Error::Attach(AttachError::AgentGone { .. }))) => {
+            agent_ended(&arguments, place, &error.into())
         }
         (Ok(_), Err(error)) => end(&arguments, place, &error.into()),
     }
@@ -120,17 +133,17 @@ fn required(arguments: &ExecArguments, program: Program) -> Result<Program, JobE
 
 /// Prints an error and returns the exit status.
 fn end(arguments: &ExecArguments, place: Place, error: &JobError) -> ExitCode {
-    // A missing program is missing for every rank of the host.
-    if error.class.is_of_program() {
-        return end_on_host(arguments, place, error);
+    // A missing program is missing for every rank of the host. A launcher reports the end of its
+    // ranks, so one rank of the host is enough.
+    if error.class.is_of_program() && arguments.socket.is_some() && place.local_rank > 0 {
+        return exit_code(error.class);
     }
     report::end("hostbuf exec", error.class, error)
 }
 
-/// Prints an error that all ranks of the host may have, and returns the exit status. A launcher
-/// reports the end of its ranks, so that one rank of the host is enough.
-fn end_on_host(arguments: &ExecArguments, place: Place, error: &JobError) -> ExitCode {
-    if arguments.socket.is_some() && place.local_rank > 0 {
+/// Prints the end of the agent unless another process does, and returns the exit status.
+fn agent_ended(arguments: &ExecArguments, place: Place, error: &JobError) -> ExitCode {
+    if arguments.is_silent(place) {
         return exit_code(error.class);
     }
     report::end("hostbuf exec", error.class, error)
@@ -165,8 +178,7 @@ fn connect(arguments: &ExecArguments, place: Place) -> hostbuf::Result<(FrameSoc
 fn agent_of_run(name: &str, hello: &Message<'_>) -> hostbuf::Result<Session> {
     Session::open(name, hello).map_err(|error| match error {
         SessionError::Gone => agent::gone().into(),
-        SessionError::Refused(_) => AttachError::from(error).into(),
-        error => {
+        SessionError::NoServer => {
             let why = format!(
                 "no agent of the job answers on {} at @{name}: {error}. The engine has put a rank where `hostbuf run` has no \
                  agent (name all hosts with --host), or this rank is in a network namespace of its own, or the job is over",
@@ -174,6 +186,10 @@ fn agent_of_run(name: &str, hello: &Message<'_>) -> hostbuf::Result<Session> {
             );
             AttachError::AgentGone { why }.into()
         }
+        SessionError::Connect(source) | SessionError::Io(source) => {
+            Error::Os { doing: format!("connecting to the agent of this host at @{name}"), source }
+        }
+        error => AttachError::from(error).into(),
     })
 }
 
@@ -251,8 +267,8 @@ fn become_program(
     let high = fcntl(channel.as_fd(), FcntlArg::F_DUPFD_CLOEXEC(500))
         .or_else(|_| fcntl(channel.as_fd(), FcntlArg::F_DUPFD_CLOEXEC(3)));
     let kept = high.map_err(|e| Error::Os { doing: "moving the connection".into(), source: e.into() })?;
-    let launched = if arguments.socket.is_some() { CONNECTION_LAUNCHED } else { "" };
-    command.env(ENV_CONNECTION, format!("{kept}:{}{launched}", std::process::id()));
+    let silent = if arguments.is_silent(place) { CONNECTION_SILENT } else { "" };
+    command.env(ENV_CONNECTION, format!("{kept}:{}{silent}", std::process::id()));
     let through = |flag| {
         // Only the flag of the new descriptor changes.
         fcntl(borrow(kept), FcntlArg::F_SETFD(flag))

@@ -143,6 +143,8 @@ fn start(arguments: RunArguments) -> Result<u8, JobError> {
     };
     let mut for_exec = arguments.register.words();
     for_exec.extend(arguments.buffers.require.then(|| "--require".to_owned()));
+    // The agent is a child of this process, which therefore learns of its end.
+    for_exec.extend(engine.spawns_ranks().then(|| "--agent-watched".to_owned()));
     let plan = plan::plan(&command, &agent, &hosts, &contexts, &options, &spec, &for_exec)?;
     let size = RequestedSize::new(&contexts, &hosts);
     let voice = supervise::Voice { quiet: arguments.quiet, verbose: arguments.verbose };

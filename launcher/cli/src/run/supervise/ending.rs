@@ -5,6 +5,7 @@ use std::process::Child;
 use std::time::{Duration, Instant};
 
 use hostbuf::{Error, ErrorClass, Result};
+use hostbuf_os::process;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -19,7 +20,7 @@ const GRACE: Duration = Duration::from_secs(5);
 /// (`./app | tee log &`) may still have data to write.
 const LINGER: Duration = Duration::from_secs(2);
 /// The time that agents get to notice that all their ranks have ended.
-pub(super) const NOTICE: Duration = Duration::from_millis(500);
+const NOTICE: Duration = Duration::from_millis(500);
 
 impl Launcher<'_> {
     /// Collects the processes that have ended.
@@ -68,6 +69,33 @@ impl Launcher<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Returns the exit status of a job whose ranks have ended, or `None` while a reason for their
+    /// end may follow, or has just been recorded as the failure.
+    pub(super) fn conclude(&mut self) -> Option<u8> {
+        // If all ranks have ended before they had the buffer, the agents report the reason now.
+        let late = self.over.get_or_insert_with(Instant::now).elapsed() > NOTICE;
+        if late && !self.agreed {
+            if let Some(error) = self.lost() {
+                // No rank has connected to its agent.
+                self.failure.record(error);
+                return None;
+            }
+            if self.misses_agent() {
+                // An agent with much memory takes long to end, and states the reason only then.
+                if !self.agents.as_ref().is_some_and(|agents| process::is_ending(agents.id() as i32)) {
+                    self.failure.record(self.no_agents());
+                }
+                return None;
+            }
+        }
+        if !late && !self.agreed && self.agents.is_some() {
+            return None;
+        }
+        self.name_the_dead();
+        self.tell_of_the_engine();
+        Some(self.verdict())
     }
 
     /// Asks the program's job to end if it does not do so by itself.

@@ -7,7 +7,7 @@ mod state;
 mod verdict;
 
 use std::os::fd::OwnedFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hostbuf::JobError;
 
@@ -17,7 +17,6 @@ use super::plan::RequestedSize;
 use super::signals::Signals;
 use super::spawn::{Streams, spawn};
 use crate::engines::{Invocation, LaunchCommand, LaunchPlan};
-use ending::NOTICE;
 use state::Launcher;
 
 pub(super) use state::Voice;
@@ -101,19 +100,11 @@ impl Launcher<'_> {
                 continue;
             }
             if waiting.is_none() && self.ranks.is_empty() {
-                // If all ranks have ended before they had the buffer, the agents report the reason
-                // now.
-                let over = *self.over.get_or_insert_with(Instant::now);
-                let late = over.elapsed() > NOTICE;
-                if let Some(error) = self.lost().filter(|_| late && !self.agreed) {
-                    // No rank has connected to its agent.
-                    self.failure.record(error);
-                    continue;
+                if let Some(status) = self.conclude() {
+                    return Ok(status);
                 }
-                if late || self.agreed || self.agents.is_none() {
-                    self.name_the_dead();
-                    self.tell_of_the_engine();
-                    return Ok(self.verdict());
+                if self.failure.is_some() {
+                    continue;
                 }
             }
             self.escalate();

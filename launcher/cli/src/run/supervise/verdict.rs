@@ -61,6 +61,13 @@ impl Launcher<'_> {
         Some(JobError::new(ErrorClass::Lost, message))
     }
 
+    /// Returns whether a rank has missed its agent before all ranks had the buffer, and has left it
+    /// to this launcher to report that.
+    pub(super) fn misses_agent(&self) -> bool {
+        let missed = Some(i32::from(ErrorClass::Attach.status()));
+        self.command.engine.spawns_ranks() && self.status.is_some_and(|status| status.code() == missed)
+    }
+
     /// Describes the end of the agents' job.
     pub(super) fn agents_died(&mut self) -> JobError {
         self.agent_noise.drain();
