@@ -1,6 +1,7 @@
 //! Registration of buffers before main (`--register`), and its output.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::process::Command;
 
 use hostbuf::register::CudaHost;
@@ -428,6 +429,11 @@ fn without_the_object_one_line_gives_the_build_command() {
     one_line(&job("mlock"), 82, &["is not a 64-bit library"]);
     fs::set_permissions(&object, std::os::unix::fs::PermissionsExt::from_mode(0o666)).expect("our own file");
     one_line(&job("mlock"), 82, &["could be changed by other users"]);
+    // A file that exists, and that no user can open.
+    fs::remove_file(&object).expect("our own file");
+    symlink(&object, &object).expect("the name is free");
+    let opening = format!("opening {}: Too many levels of symbolic links", object.display());
+    one_line(&job("mlock"), 85, &[&opening]);
 }
 
 #[test]

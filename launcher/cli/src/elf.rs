@@ -1,6 +1,8 @@
 //! The ELF header and dynamic section of a program.
 
+use std::cell::Cell;
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::FileExt;
 
 /// The relevant part of a 64-bit ELF image.
@@ -16,12 +18,23 @@ pub struct Elf {
 impl Elf {
     /// Reads an image, or returns `None` if the file is none. Every rank does this and programs may
     /// be large, so only the needed parts are read.
-    pub fn read(file: &File) -> Option<Elf> {
-        Elf::parse(&|offset, bytes| {
+    ///
+    /// # Errors
+    /// The reason why the file cannot be read.
+    pub fn read(file: &File) -> io::Result<Option<Elf>> {
+        let failure = Cell::new(None);
+        let elf = Elf::parse(&|offset, bytes| {
             let mut part = vec![0; bytes];
-            file.read_exact_at(&mut part, offset as u64).ok()?;
-            Some(part)
-        })
+            match file.read_exact_at(&mut part, offset as u64) {
+                Ok(()) => Some(part),
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => None,
+                Err(error) => {
+                    failure.set(Some(error));
+                    None
+                }
+            }
+        });
+        failure.take().map_or(Ok(elf), Err)
     }
 
     /// Parses an image. `part` returns a number of bytes from an offset, or `None` if the file is

@@ -49,7 +49,7 @@ impl Program {
             program.not_preloadable =
                 Some(format!("{} is built for another architecture or for 32 bits", image.display()));
         }
-        let Some(elf) = Elf::read(&file) else { return program };
+        let Ok(Some(elf)) = Elf::read(&file) else { return program };
         program.segments = elf.fixed_segments;
         program.needed = elf.needed;
         if !elf.dynamic {

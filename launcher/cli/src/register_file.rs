@@ -6,6 +6,7 @@
 
 use std::ffi::CStr;
 use std::fs;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
@@ -75,7 +76,10 @@ fn choose(devices: &DeviceList) -> Result<(PathBuf, DeviceList)> {
     });
     match found {
         Ok(object) => Ok((object, devices.clone())),
-        Err(_) if devices.0.iter().filter(|d| needs_library(d)).all(|d| d.optional) => {
+        // A file that exists and cannot be loaded is an error, also for an optional device.
+        Err(Error::Unsupported { .. })
+            if devices.0.iter().filter(|d| needs_library(d)).all(|d| d.optional) =>
+        {
             let rest: Vec<ListedDevice> = devices.0.iter().filter(|d| !needs_library(d)).cloned().collect();
             let object = if rest.is_empty() { PathBuf::new() } else { place(PLAIN)? };
             Ok((object, DeviceList(rest)))
@@ -92,16 +96,26 @@ fn needs_library(device: &ListedDevice) -> bool {
 /// Checks that this host has the library that a device needs.
 ///
 /// # Errors
-/// [`Error::Unsupported`] with the packages.
+/// [`Error::Unsupported`] with the packages if the library is missing, and [`Error::Os`] with the
+/// dynamic linker's reason if it exists and cannot be loaded.
 fn expect_library(device: &ListedDevice) -> Result<()> {
-    match device.name.library().filter(|library| !has_library(library.soname)) {
-        None => Ok(()),
-        Some(library) => {
-            let (soname, packages) = (library.soname.to_string_lossy(), library.packages);
-            let why = format!("{soname} is not found: install {packages}");
-            Err(Error::Unsupported { what: format!("--register {}", device.name), why })
-        }
+    let Some(library) = device.name.library() else { return Ok(()) };
+    let Err(reason) = load(library.soname) else { return Ok(()) };
+    let (soname, packages) = (library.soname.to_string_lossy(), library.packages);
+    if is_missing(&soname, &reason) {
+        let why = format!("{soname} is not found: install {packages}");
+        return Err(Error::Unsupported { what: format!("--register {}", device.name), why });
     }
+    Err(Error::Os {
+        doing: format!("--register {}: loading {soname}", device.name),
+        source: io::Error::other(reason),
+    })
+}
+
+/// Returns whether the dynamic linker's `reason` is that there is no library `soname`. If another
+/// library is missing that this one needs, the reason names only the other one.
+fn is_missing(soname: &str, reason: &str) -> bool {
+    reason.contains(soname) && reason.contains("No such file or directory")
 }
 
 /// Returns the libraries that the object for all devices needs.
@@ -112,7 +126,8 @@ pub(crate) fn libraries() -> impl Iterator<Item = SystemLibrary> {
 /// Returns the path of an object: `lib/hostbuf/` next to the `bin/` of this command.
 ///
 /// # Errors
-/// [`Error::Unsupported`] if it is missing, or if another user could change it.
+/// [`Error::Unsupported`] if it is missing, or if another user could change it. [`Error::Os`] if it
+/// exists and cannot be read.
 pub(crate) fn place(name: &str) -> Result<PathBuf> {
     let refused = |why| Error::Unsupported { what: "--register".into(), why };
     let command = std::env::current_exe()
@@ -134,28 +149,64 @@ pub(crate) fn place(name: &str) -> Result<PathBuf> {
             path.display()
         )));
     }
-    let Ok(file) = fs::File::open(&path) else {
-        return Err(refused(format!("the object that registers is not at {}: {mend}", path.display())));
+    let failed = |doing: &str| {
+        let doing = format!("--register: {doing} {}", path.display());
+        move |source| Error::Os { doing, source }
     };
+    let file = fs::File::open(&path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
+            refused(format!("the object that registers is not at {}: {mend}", path.display()))
+        }
+        _ => failed("opening")(error),
+    })?;
     let own = nix::unistd::geteuid().as_raw();
     // The object is loaded into other programs, so no other user may be able to change it.
     let trusted = |m: &fs::Metadata| m.is_file() && (m.uid() == own || m.uid() == 0) && m.mode() & 0o022 == 0;
-    if !file.metadata().is_ok_and(|m| trusted(&m)) {
+    if !trusted(&file.metadata().map_err(failed("reading"))?) {
         return Err(refused(format!(
             "{} could be changed by other users: it must belong to this user or to root, and only its owner may write it",
             path.display()
         )));
     }
-    if Elf::read(&file).is_none() {
+    if Elf::read(&file).map_err(failed("reading"))?.is_none() {
         return Err(refused(format!("{} is not a 64-bit library: {mend}", path.display())));
     }
     Ok(path)
 }
 
-/// Returns whether the dynamic linker finds a library. The library may stay loaded, since this
-/// process only starts others or is replaced.
+/// Loads a library. It may stay loaded, since this process only starts others or is replaced.
+///
+/// # Errors
+/// The dynamic linker's reason.
 #[allow(unsafe_code, reason = "loads a library to see whether the linker finds it")]
-fn has_library(name: &CStr) -> bool {
-    // SAFETY: loading a system library by its name runs only its own constructors.
-    !unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) }.is_null()
+fn load(name: &CStr) -> std::result::Result<(), String> {
+    // SAFETY: loading a system library by its name runs only its own constructors. The text of an
+    // error is valid until the next call of the dynamic linker by this thread, and is copied.
+    unsafe {
+        if !libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL).is_null() {
+            return Ok(());
+        }
+        let text = libc::dlerror();
+        let text = (!text.is_null()).then(|| CStr::from_ptr(text).to_string_lossy().into_owned());
+        Err(text.unwrap_or_else(|| "the dynamic linker gives no reason".into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_library_differs_from_one_that_cannot_be_loaded() {
+        let missing = load(c"libhostbuf_nowhere.so.7").unwrap_err();
+        assert!(is_missing("libhostbuf_nowhere.so.7", &missing), "{missing}");
+        // A file that is no library.
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/src/register_file.rs");
+        let damaged = load(&std::ffi::CString::new(source).unwrap()).unwrap_err();
+        assert!(damaged.contains("register_file.rs") && !is_missing(source, &damaged), "{damaged}");
+        assert!(!is_missing("libibverbs.so.1", "libibverbs.so.1: failed to map segment from shared object"));
+        let other = "libnl-3.so.200: cannot open shared object file: No such file or directory";
+        assert!(!is_missing("libibverbs.so.1", other));
+        load(c"libc.so.6").unwrap();
+    }
 }

@@ -88,6 +88,9 @@ fn object(name: &str) -> Finding {
     let path = match register_file::place(name) {
         Ok(path) => path,
         Err(error) => {
+            if matches!(error, hostbuf::Error::Os { .. }) {
+                return Finding::lacks(name, error.to_string());
+            }
             let line = Finding::note(name, format!("hostbuf run {error}"));
             return libraries
                 .iter()
