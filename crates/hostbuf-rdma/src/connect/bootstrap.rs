@@ -3,7 +3,7 @@
 use crate::connect::bootstrap_error::{BootstrapError, RecordContent};
 use crate::peer::PeerId;
 use hostbuf::JobError;
-use hostbuf::error::Result;
+use hostbuf::error::{Error, Result};
 use hostbuf::job::Collective;
 use hostbuf_os::process;
 
@@ -138,25 +138,29 @@ pub(crate) fn exchange(bootstrap: &dyn Bootstrap, record: &[u8]) -> Result<Vec<V
 ///
 /// # Errors
 /// The own error if this process has the lowest index of those that failed. On the others:
-/// [`Error::NoSpace`](hostbuf::Error::NoSpace), [`Error::Disagreed`](hostbuf::Error::Disagreed) or
-/// [`Error::Elsewhere`](hostbuf::Error::Elsewhere) with the class and the message of that process.
-/// Otherwise as [`Bootstrap::exchange`].
+/// [`Error::NoSpace`], [`Error::Disagreed`] or [`Error::Elsewhere`] with the class and the message
+/// of that process. The error of a host's agent, which has no rank, stays
+/// [`AttachError::JobFailed`](hostbuf::AttachError::JobFailed). Otherwise as
+/// [`Bootstrap::exchange`].
 pub(crate) fn agree<T>(bootstrap: &dyn Bootstrap, result: Result<T>) -> Result<T> {
     let record = result.as_ref().err().map_or(Vec::new(), |error| {
-        let mut error = JobError::from(error);
-        error.host.get_or_insert_with(process::host_name);
-        error.encode().to_vec()
+        let mut own = JobError::from(error);
+        // The agent of a host has no rank, and this process may be on another host.
+        if own.host.is_none() || !matches!(error, Error::Attach(_)) {
+            own.rank.get_or_insert(bootstrap.index().0);
+        }
+        own.host.get_or_insert_with(process::host_name);
+        own.encode().to_vec()
     });
     let records = exchange(bootstrap, &record)?;
-    let Some(rank) = records.iter().position(|record| !record.is_empty()) else { return result };
+    let Some(first) = records.iter().position(|record| !record.is_empty()) else { return result };
     match result {
-        Err(own) if rank == bootstrap.index().0 => Err(own),
+        Err(own) if first == bootstrap.index().0 => Err(own),
         _ => {
-            let mut error = JobError::decode(&records[rank]).ok_or(BootstrapError::InvalidRecord {
-                peer: PeerId(rank),
+            let error = JobError::decode(&records[first]).ok_or(BootstrapError::InvalidRecord {
+                peer: PeerId(first),
                 expected: RecordContent::Error,
             })?;
-            error.rank.get_or_insert(rank);
             Err(error.into())
         }
     }
@@ -166,7 +170,7 @@ pub(crate) fn agree<T>(bootstrap: &dyn Bootstrap, result: Result<T>) -> Result<T
 mod tests {
     use super::*;
     use hostbuf::job::Solo;
-    use hostbuf::{Error, ErrorClass};
+    use hostbuf::{AttachError, ErrorClass};
 
     /// Returns these records, whatever is exchanged.
     struct Fixed(Vec<Vec<u8>>);
@@ -214,7 +218,7 @@ mod tests {
     fn all_processes_get_the_error_of_the_lowest_index() {
         assert_eq!(agree(&records(&["", ""]), Ok(7)).unwrap(), 7);
         let mut no_device = JobError::new(ErrorClass::Unsupported, "no device");
-        no_device.host = Some("h0".into());
+        (no_device.host, no_device.rank) = (Some("h0".into()), Some(0));
         let no_device = no_device.encode().to_vec();
         let error = agree(&Fixed(vec![no_device.clone(), Vec::new()]), Ok(())).unwrap_err();
         assert!(matches!(&error, Error::Elsewhere { rank: 0, .. }), "{error:?}");
@@ -229,11 +233,28 @@ mod tests {
         );
         let own = || Error::invalid("depth 0");
         let mut record = JobError::from(own());
-        record.host = Some(process::host_name());
+        (record.host, record.rank) = (Some(process::host_name()), Some(1));
         let record = record.encode().to_vec();
         let error = agree(&Fixed(vec![Vec::new(), record.clone()]), Err::<(), _>(own())).unwrap_err();
         assert!(matches!(error, Error::Invalid { .. }), "{error:?}");
         let error = agree(&Fixed(vec![no_device, record]), Err::<(), _>(own())).unwrap_err();
         assert!(matches!(error, Error::Elsewhere { rank: 0, .. }), "{error:?}");
+    }
+
+    #[test]
+    fn the_error_of_an_agent_has_no_rank_in_any_process() {
+        let of_agent = JobError::new(ErrorClass::Os, "no thread").with_host("h0");
+        let record = of_agent.encode().to_vec();
+        let failed = || Error::from(AttachError::JobFailed(of_agent.clone()));
+        for (records, result) in [
+            (vec![record.clone(), Vec::new()], Ok(())),
+            // This process sends the error.
+            (vec![Vec::new(), record.clone()], Err(failed())),
+            (vec![record.clone(), record.clone()], Err(failed())),
+        ] {
+            let error = agree(&Fixed(records), result).unwrap_err();
+            assert!(matches!(&error, Error::Attach(AttachError::JobFailed(_))), "{error:?}");
+            assert_eq!(JobError::from(&error), of_agent);
+        }
     }
 }
