@@ -3,7 +3,7 @@
 
 use std::fs::{self, Permissions};
 use std::io::Write;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
@@ -279,6 +279,48 @@ fn a_program_that_demands_the_buffer_has_the_error_of_its_failed_job() {
         assert_eq!(output.status.code(), Some(status), "{said}");
         assert_eq!(said.lines().count(), usize::from(status != 0), "{said}");
         assert!(status == 0 || said.ends_with(": no memory on h1 (--require)\n"), "{said}");
+    }
+}
+
+#[test]
+fn a_rank_distinguishes_the_end_of_its_agent_from_its_own_errors() {
+    let folder = Scratch::new("errors-connection");
+    let object = folder.path("object.so");
+    run(&["object", &object]).ok();
+    let show = fixture("cc", "show.c", &[]).expect("it compiles");
+    let name = format!("hostbuf/errors-connection/{}", std::process::id());
+    let listener = socket::listen_on(&name).expect("the name is free");
+    // `hostbuf exec` hands a connection over like this: the process keeps its number.
+    let rank = |connection: &OwnedFd| {
+        let kept = nix::unistd::dup(connection).expect("a descriptor is free");
+        let script = "exec env LD_PRELOAD=$0 HOSTBUF_JOB=$1 HOSTBUF_CONNECTION=$2:$$ $3";
+        let mut command = Command::new("sh");
+        command.args(["-c", script, &object, &name, &kept.as_raw_fd().to_string()]).arg(&show);
+        Outcome::of(&mut command)
+    };
+    let connected = |last: Option<Message<'_>>| {
+        let client = socket::connect(&name).expect("it listens");
+        let server = socket::accept(listener.as_fd()).expect("it listens").expect("a client has connected");
+        if let Some(message) = last {
+            socket::send(server.as_fd(), &encode(&message), &[]).expect("it reads");
+        }
+        client
+    };
+    let reason =
+        Message::Fail { prints: true, error: ErrorRecord::new(ErrorClass::NoSpace, "no memory on h1") };
+    for (connection, status, beginning) in [
+        // A socket that is no connection: ENOTCONN.
+        (&listener, 85, "hostbuf: sending a message to the agent of this host failed, error 107 (process "),
+        (
+            &connected(None),
+            86,
+            "hostbuf: the agent of this host ended before the buffer was agreed on (process ",
+        ),
+        (&connected(Some(reason)), 83, "hostbuf: no memory on h1"),
+    ] {
+        let outcome = rank(connection);
+        assert_eq!((outcome.status, outcome.said().len()), (status, 1), "{outcome:?}");
+        assert!(outcome.stderr.starts_with(beginning), "{outcome:?}");
     }
 }
 

@@ -29,6 +29,8 @@ impl Errno {
     pub const EXIST: Errno = Errno(17);
     /// Not enough address space, memory or mappings.
     pub const NOMEM: Errno = Errno(12);
+    /// The peer has closed the connection.
+    pub const PIPE: Errno = Errno(32);
     /// The peer has closed the connection before it had read everything.
     pub const CONNRESET: Errno = Errno(104);
     /// Connection refused: no socket of this network namespace listens on the name.

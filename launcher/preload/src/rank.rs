@@ -4,7 +4,7 @@ use hostbuf_protocol::ballot::{Holds, answer};
 use hostbuf_protocol::failure::{ErrorClass, ErrorRecord};
 use hostbuf_protocol::frame::FrameError;
 use hostbuf_protocol::message::{Coverage, Message, Territory};
-use hostbuf_raw::syscall as raw;
+use hostbuf_raw::syscall::{self as raw, Errno};
 
 use crate::connection::{PacketBuffer, mapping_error, send};
 use crate::refusal::describe;
@@ -38,16 +38,13 @@ impl Rank {
         agreed: &mut PacketBuffer,
     ) -> ShortText {
         let ready = Message::Ready { territory, coverage: Coverage::Preloaded, reason: b"" };
-        if send(self.fd, &ready).is_err() {
-            self.agent_ended();
-        }
+        self.send(&ready);
         self.vote(Holds::new(territory), agreed);
         let Ok(Message::Agreed { report, .. }) = agreed.message() else { self.agent_ended() };
         let report = ShortText::new(format_args!("")).and(report);
         agreed.close();
         if until == Until::Go {
-            // A failure to send shows in the next receive.
-            let _ = send(self.fd, &Message::Mapped);
+            self.send(&Message::Mapped);
             self.wait_for_go();
         }
         report
@@ -60,7 +57,7 @@ impl Rank {
         loop {
             self.receive(packet);
             let message = self.understood(packet);
-            if answer(&mut holds, &message, |reply| send(self.fd, reply)).is_some() {
+            if answer(&mut holds, &message, |reply| self.send(reply)).is_some() {
                 has_voted = true;
                 continue;
             }
@@ -82,7 +79,7 @@ impl Rank {
                     end(ErrorClass::Os);
                 }
                 let error = ErrorRecord::new(ErrorClass::Os, why.text());
-                let _ = send(self.fd, &Message::Failed { error });
+                self.send(&Message::Failed { error });
                 self.wait_for_go();
                 self.agent_ended()
             }
@@ -100,10 +97,21 @@ impl Rank {
         }
     }
 
+    /// Sends a message, or ends the process if this fails for a reason of its own. If the agent has
+    /// closed the connection, the next receive returns its last message, or the end.
+    fn send(&self, message: &Message<'_>) {
+        match send(self.fd, message) {
+            Ok(()) | Err(Errno::PIPE | Errno::CONNRESET) => {}
+            Err(errno) => connection_failed("sending a message to", errno),
+        }
+    }
+
     /// Receives the next packet, or ends the process if there is none.
     fn receive(&self, packet: &mut PacketBuffer) {
-        if packet.receive(self.fd).is_err() || packet.is_end() {
-            self.agent_ended();
+        match packet.receive(self.fd) {
+            Ok(()) if !packet.is_end() => {}
+            Ok(()) | Err(Errno::CONNRESET) => self.agent_ended(),
+            Err(errno) => connection_failed("receiving a message from", errno),
         }
     }
 
@@ -141,6 +149,17 @@ impl Rank {
         }
         end(ErrorClass::Attach)
     }
+}
+
+/// Ends the process, which cannot use its connection to the agent.
+fn connection_failed(doing: &str, errno: Errno) -> ! {
+    Line::new(format_args!(
+        "hostbuf: {doing} the agent of this host failed, error {} (process {})",
+        errno.0,
+        raw::pid()
+    ))
+    .say();
+    end(ErrorClass::Os)
 }
 
 /// Describes an agent with another version of the protocol.
