@@ -1,6 +1,7 @@
 //! Groups of ranks, and their collective operations.
 
 mod error_conversion;
+mod first_error;
 mod hosts;
 mod job_error;
 mod local;
@@ -10,8 +11,9 @@ mod solo;
 #[cfg(test)]
 mod tests;
 
+pub use first_error::{FirstError, all_or_none};
 pub use hosts::{HostIndex, Hosts};
-pub use job_error::{FirstError, JobError, all_or_none};
+pub use job_error::JobError;
 pub use local::Local;
 #[cfg(feature = "mpi")]
 pub use mpi::Mpi;

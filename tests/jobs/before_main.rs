@@ -13,7 +13,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::address::{build, probe};
-use crate::containers::object;
+use crate::image::object;
 
 const FIRST: &str = "0x550000000000";
 

@@ -21,6 +21,7 @@ mod faults;
 mod filling;
 mod forks;
 mod hostile;
+mod image;
 mod late;
 mod many_buffers;
 mod members;

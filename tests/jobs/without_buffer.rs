@@ -9,7 +9,7 @@ use hostbuf_tests::{
 };
 
 use crate::address::{all_at, build, probe};
-use crate::containers::{image, object};
+use crate::image::{image, object};
 use crate::other_user::OtherUser;
 
 const FIRST: &str = "0x550000000000";

@@ -18,7 +18,7 @@ use tracing::{Event, Level, Metadata, Subscriber};
 
 use crate::child::{End, does};
 use crate::memory::{Area, PAGE};
-use crate::monitor_shutdown::within;
+use crate::time_limit::within;
 use crate::unsound_monitor::is_alone;
 use crate::{READ, Stamped, kept_one, skip, strict};
 

@@ -31,6 +31,7 @@ mod races;
 mod registrar_properties;
 mod scenarios;
 mod stale;
+mod time_limit;
 mod unsound_monitor;
 mod vm;
 

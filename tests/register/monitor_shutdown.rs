@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use hostbuf::job::Solo;
@@ -15,21 +14,8 @@ use nix::unistd::{ForkResult, fork};
 
 use crate::allocator::give_back_with_each_call;
 use crate::memory::{Area, PAGE};
+use crate::time_limit::within;
 use crate::{READ, Stamped, span, strict, strict_with};
-
-/// Ends the test if a call waits forever in the kernel: only a signal can end such a call.
-pub(crate) fn within(what: &'static str, time: Duration, act: impl FnOnce()) {
-    let (done, is_done) = mpsc::channel::<()>();
-    let guard = std::thread::spawn(move || {
-        if is_done.recv_timeout(time) == Err(mpsc::RecvTimeoutError::Timeout) {
-            eprintln!("{what}: it hangs");
-            std::process::abort();
-        }
-    });
-    act();
-    drop(done);
-    guard.join().unwrap();
-}
 
 #[test]
 fn dropping_a_cache_does_not_deadlock_with_an_allocator_that_unmaps() {
