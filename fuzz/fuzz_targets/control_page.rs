@@ -2,6 +2,7 @@
 //! And the identity file, for which the same holds although no process can write to it.
 
 #![no_main]
+#![allow(unsafe_code, reason = "maps a control page over bytes of its own")]
 
 use std::ops::Range;
 

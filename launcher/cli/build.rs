@@ -26,7 +26,7 @@ fn folder_of(package: &str) -> PathBuf {
 fn rustc(out: &Path, name: &str, sources: &Path, kind: &str, named: &[&str]) {
     let mut command = Command::new(env::var_os("RUSTC").expect("cargo sets RUSTC"));
     command
-        .args(["--edition=2024", "--crate-name", name, "--crate-type", kind, "--cap-lints=warn"])
+        .args(["--edition=2024", "--crate-name", name, "--crate-type", kind])
         .args(["-Cpanic=abort", "-Copt-level=s", "-Ccodegen-units=1", "-Crelocation-model=pic"])
         .args(["-Cforce-frame-pointers=no", "--target", &env::var("TARGET").expect("cargo sets TARGET")])
         .arg("-L")

@@ -1,6 +1,6 @@
 //! The root of the preloaded object, which the build script of the command compiles: the
 //! constructor, the panic handler and the memory functions that the compiler calls. The rest is the
-//! crate `hostbuf_preload`, an ordinary library.
+//! crate `hostbuf_preload`, an ordinary library. `scripts/lint-others` lints this root.
 
 #![no_std]
 #![allow(unsafe_code, reason = "the constructor is called by the dynamic loader")]

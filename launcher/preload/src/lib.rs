@@ -36,6 +36,7 @@ mod connection;
 mod container;
 mod environment;
 mod late;
+pub mod memory;
 mod path;
 mod publish;
 mod rank;
