@@ -7,6 +7,7 @@ use hostbuf::{BufferOptions, Error, Result};
 
 /// The task of an agent: its job, its buffers, and its launcher.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Spec {
     /// The job's random number.
     pub job: u128,
@@ -31,6 +32,7 @@ pub struct Spec {
 
 /// The pid and the start time of a process: a later process with the same pid starts later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Lifeline {
     /// The process ID.
     pub pid: i32,
@@ -38,7 +40,31 @@ pub struct Lifeline {
     pub start: u64,
 }
 
+impl Lifeline {
+    /// Makes the identity of the process with this ID and this start time.
+    #[must_use]
+    pub fn new(pid: i32, start: u64) -> Lifeline {
+        Lifeline { pid, start }
+    }
+}
+
 impl Spec {
+    /// Makes the task of an agent of this job that creates these buffers, without a launcher.
+    #[must_use]
+    pub fn new(job: u128, socket: String, buffers: Vec<BufferOptions>) -> Spec {
+        Spec {
+            job,
+            socket,
+            buffers,
+            listener: None,
+            lifeline: None,
+            reports: false,
+            ends_processes: false,
+            program: None,
+            timeout: None,
+        }
+    }
+
     /// Returns the arguments of an agent's command line.
     pub fn arguments(&self) -> Vec<String> {
         let mut list = vec![format!("--job={:032x}", self.job), format!("--socket={}", self.socket)];
@@ -57,17 +83,7 @@ impl Spec {
     /// # Errors
     /// [`Error::Invalid`] for anything that [`arguments`](Spec::arguments) does not return.
     pub fn parse(arguments: impl Iterator<Item = String>) -> Result<Spec> {
-        let mut spec = Spec {
-            job: 0,
-            socket: String::new(),
-            buffers: Vec::new(),
-            listener: None,
-            lifeline: None,
-            reports: false,
-            ends_processes: false,
-            program: None,
-            timeout: None,
-        };
+        let mut spec = Spec::new(0, String::new(), Vec::new());
         let wrong = |argument: &str| Error::Invalid { what: format!("argument \"{argument}\" is unknown") };
         for argument in arguments {
             let (name, value) = argument.split_once('=').unwrap_or((&argument, ""));

@@ -30,7 +30,7 @@ use hostbuf_agent::report::{end, exit_code};
 ///
 /// The exit status is 0 unless this host cannot have a buffer (with --size: a buffer of this size).
 #[derive(Debug, clap::Args)]
-pub struct DoctorArguments {
+pub(crate) struct DoctorArguments {
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -6,6 +6,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 /// The relevant part of a 64-bit ELF image.
+#[non_exhaustive]
 pub struct Elf {
     /// True if the image requests a dynamic linker.
     pub dynamic: bool,

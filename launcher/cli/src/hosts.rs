@@ -22,6 +22,7 @@ pub fn ranks(text: &str) -> std::result::Result<usize, String> {
 
 /// A host with its number of slots.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Host {
     /// The name that the engine knows.
     pub name: String,

@@ -19,7 +19,7 @@ use std::process::ExitCode;
 /// The command only reads /proc, so it also works while a job is stopped, and after its launcher
 /// was killed. You see your own jobs; root sees all.
 #[derive(Debug, clap::Args)]
-pub struct StatArguments {
+pub(crate) struct StatArguments {
     /// Print JSON, with the unit in the name of each figure
     #[arg(long)]
     pub json: bool,

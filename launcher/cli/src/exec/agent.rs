@@ -122,20 +122,13 @@ fn start(
         source,
     };
     let daemon = daemon();
-    let lifeline = process::start_time(daemon).map(|start| Lifeline { pid: daemon, start });
+    let lifeline = process::start_time(daemon).map(|start| Lifeline::new(daemon, start));
     // The descriptor keeps its number through exec, so it must not be a standard stream.
     let fd = listener.as_raw_fd();
-    let spec = Spec {
-        job,
-        socket: name.into(),
-        buffers: buffers.to_vec(),
-        listener: Some(fd),
-        lifeline,
-        reports: false,
-        ends_processes: false,
-        program: None,
-        timeout,
-    };
+    let mut spec = Spec::new(job, name.into(), buffers.to_vec());
+    spec.listener = Some(fd);
+    spec.lifeline = lifeline;
+    spec.timeout = timeout;
     let mut command = Command::new(std::env::current_exe().map_err(failed)?);
     command.arg("agent").args(spec.arguments());
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());

@@ -128,19 +128,14 @@ fn start(arguments: RunArguments) -> Result<u8, JobError> {
     let job = process::random()
         .map_err(|source| Error::Os { doing: "asking for a random number".into(), source })?;
     let timeout = arguments.start.timeout()?;
-    let spec = Spec {
-        job,
-        // The name is random, so no other process can bind it first.
-        socket: format!("hostbuf/{}/{job:032x}", nix::unistd::geteuid()),
-        buffers,
-        listener: None,
-        lifeline: None,
-        reports: true,
-        // An engine ends its ranks by itself, and its daemons may be lost without the job.
-        ends_processes: engine.spawns_ranks(),
-        program: options.common_program(&contexts),
-        timeout,
-    };
+    // The name is random, so no other process can bind it first.
+    let socket = format!("hostbuf/{}/{job:032x}", nix::unistd::geteuid());
+    let mut spec = Spec::new(job, socket, buffers);
+    spec.reports = true;
+    // An engine ends its ranks by itself, and its daemons may be lost without the job.
+    spec.ends_processes = engine.spawns_ranks();
+    spec.program = options.common_program(&contexts);
+    spec.timeout = timeout;
     let mut for_exec = arguments.register.words();
     for_exec.extend(arguments.buffers.require.then(|| "--require".to_owned()));
     // The agent is a child of this process, which therefore learns of its end.

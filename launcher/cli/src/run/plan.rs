@@ -159,17 +159,8 @@ mod tests {
         command: &[&str],
         arguments: &[&str],
     ) -> LaunchPlan {
-        let spec = Spec {
-            job: 1,
-            socket: "s".into(),
-            buffers: vec![BufferOptions::new(4096)],
-            listener: None,
-            lifeline: None,
-            reports: true,
-            ends_processes: false,
-            program: None,
-            timeout: None,
-        };
+        let mut spec = Spec::new(1, "s".into(), vec![BufferOptions::new(4096)]);
+        spec.reports = true;
         let hosts = if hosts.is_empty() { Vec::new() } else { hosts::parse(hosts).unwrap() };
         let contexts = contexts::split(ranks, command.iter().map(OsString::from).collect()).unwrap();
         let arguments: Vec<OsString> = arguments.iter().map(OsString::from).collect();

@@ -46,7 +46,7 @@ impl PageCopy {
 
 /// The mutable state of a buffer at one moment. A field is an error if its word is damaged.
 #[derive(Clone, Debug)]
-pub struct BufferState {
+pub(crate) struct BufferState {
     /// The fill state.
     pub fill: Result<FillState, String>,
     /// The number of times that filling has begun.
@@ -57,7 +57,7 @@ pub struct BufferState {
 
 /// The contents of the identity and of the control page.
 #[derive(Clone, Debug)]
-pub struct Snapshot {
+pub(crate) struct Snapshot {
     /// The identity.
     pub identity: Identity,
     /// The durations of the phases, indexed by [`Phase`].

@@ -11,7 +11,7 @@ use super::control::{BufferState, PageSource, Snapshot, read_identity};
 use super::scan::{Area, FileId, FileName, Process, printable};
 
 /// A job of one user on this host.
-pub struct Job {
+pub(crate) struct Job {
     /// The random number of the job.
     pub number: u128,
     /// The user ID.
@@ -27,7 +27,7 @@ pub struct Job {
 }
 
 /// A process of a job.
-pub struct Member {
+pub(crate) struct Member {
     /// The process ID.
     pub pid: i32,
     /// The name.
@@ -37,7 +37,7 @@ pub struct Member {
 }
 
 /// A buffer of a job.
-pub struct Buffer {
+pub(crate) struct Buffer {
     /// The name.
     pub name: String,
     /// The address of the first byte.
@@ -64,7 +64,7 @@ pub struct Buffer {
 
 /// A registration of a living process.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BufferRegistration {
+pub(crate) struct BufferRegistration {
     /// The process ID.
     pub pid: i32,
     /// The name of the process.

@@ -11,7 +11,7 @@ use hostbuf_os::process;
 
 /// The name of a memory file: its job and its role in the job.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct FileName {
+pub(crate) struct FileName {
     /// The job's random number.
     pub job: u128,
     /// The name of a buffer, or [`hostbuf::segment::CONTROL_NAME`].
@@ -39,7 +39,7 @@ pub fn printable(text: &str) -> String {
 
 /// The identity of a memory file while it exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct FileId {
+pub(crate) struct FileId {
     /// The major and minor number of the device.
     pub device: (u64, u64),
     /// The inode number.
@@ -48,7 +48,7 @@ pub struct FileId {
 
 /// A mapping, or the sum of several mappings of one file in one process. Sizes are in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Area {
+pub(crate) struct Area {
     /// The name of the mapped file.
     pub name: FileName,
     /// The mapped file.
@@ -77,7 +77,7 @@ pub struct Area {
 
 /// A descriptor of a memory file.
 #[derive(Clone, Debug)]
-pub struct OpenFile {
+pub(crate) struct OpenFile {
     /// The name of the file.
     pub name: FileName,
     /// The file.
@@ -90,7 +90,7 @@ pub struct OpenFile {
 
 /// A process that maps or holds a memory file of hostbuf.
 #[derive(Clone, Debug)]
-pub struct Process {
+pub(crate) struct Process {
     /// The process ID.
     pub pid: i32,
     /// The process ID in its own namespace, which differs in a container.
