@@ -1,6 +1,8 @@
 //! Attaching: the cost of finding the buffer in a process, and the cost of the preloaded object
 //! before `main`.
 
+#![allow(unsafe_code, reason = "the shared memory is read by a raw pointer")]
+
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 

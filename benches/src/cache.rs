@@ -2,6 +2,8 @@
 //! of memory, beside UCX's, and the cost that a miss adds. The replacement policy and the cost of
 //! the monitor for munmap have files of their own.
 
+#![allow(unsafe_code, reason = "calls the system directly")]
+
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

@@ -1,6 +1,11 @@
 //! The order of the requests: one cycle through all registered ranges, in which each address
 //! depends on the previous answer. So hits do not overlap, and the latency of one hit is measured.
 
+#![allow(
+    unsafe_code,
+    reason = "the chain is memory that is read by raw pointers, and the clock is a foreign function"
+)]
+
 use std::hint::black_box;
 
 use hostbuf::register::Span;

@@ -2,6 +2,8 @@
 //! program that only starts and ends MPI. A list of parts shows the distribution of the time of
 //! `hostbuf run`.
 
+#![allow(unsafe_code, reason = "the clock is a foreign function")]
+
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};

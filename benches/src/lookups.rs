@@ -6,6 +6,8 @@
 //! through all words in an order that no prefetcher predicts. Sixteen interleaved chains are
 //! printed beside it.
 
+#![allow(unsafe_code, reason = "the measured lookups read tables by raw pointers")]
+
 use hostbuf::job::Solo;
 use hostbuf::{BufferOptions, HostBuffer, Pages};
 use mpi::traits::Communicator;

@@ -5,11 +5,6 @@
 //! The benchmarks use MPI windows through rsmpi's foreign functions, since rsmpi has no other
 //! interface to them. They access shared memory through raw pointers, as the measured programs do.
 
-#![allow(
-    unsafe_code,
-    reason = "rsmpi has only foreign functions for windows, and shared memory is accessed by raw pointers"
-)]
-
 mod agreement;
 mod allocate;
 mod attach;

@@ -1,6 +1,8 @@
 //! Memory of all ranks together: a shared table against private copies, and against the same
 //! program without one.
 
+#![allow(unsafe_code, reason = "the measured programs touch pages by raw pointers")]
+
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;

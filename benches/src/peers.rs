@@ -1,5 +1,7 @@
 //! Other registration caches, measured in the same run and in turns by separate programs.
 
+#![allow(unsafe_code, reason = "looks for libraries by the dynamic linker")]
+
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 

@@ -3,6 +3,8 @@
 //! compared with four processes that each touch a part (as ranks do with an MPI window). It does
 //! not use the library's own code (crates/hostbuf-memory/src/populate), and prints its own table.
 
+#![allow(unsafe_code, reason = "maps and populates memory by system calls")]
+
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

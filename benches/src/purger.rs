@@ -1,6 +1,8 @@
 //! The registration cache in a busy process: hits while another thread discards pages without a
 //! pause, and a first miss among many mappings.
 
+#![allow(unsafe_code, reason = "maps and discards memory by system calls")]
+
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 

@@ -1,6 +1,11 @@
 //! Replication of a filled buffer to the other hosts, against `MPI_Bcast` of the same bytes between
 //! the same processes.
 
+#![allow(
+    unsafe_code,
+    reason = "the buffer is written by raw pointers, and MPI's broadcast is a foreign function"
+)]
+
 use std::alloc::Layout;
 
 use hostbuf::job::Mpi;

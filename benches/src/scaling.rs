@@ -3,6 +3,8 @@
 //! Each pattern is a row of [`PATTERNS`]. A pattern in foreign memory is measured on many sets of
 //! mappings at random addresses, since contention may depend on the addresses.
 
+#![allow(unsafe_code, reason = "maps memory at fixed addresses")]
+
 use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};

@@ -1,6 +1,8 @@
 //! The cost that the monitor adds to munmap, and its lower bound: a thread that only reads the
 //! kernel's events, and either sleeps between them or polls.
 
+#![allow(unsafe_code, reason = "maps memory and watches it by system calls")]
+
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Instant;
 

@@ -1,5 +1,10 @@
 //! MPI's own shared memory, for comparison with hostbuf.
 
+#![allow(
+    unsafe_code,
+    reason = "rsmpi has only foreign functions for windows, and their memory is a raw pointer"
+)]
+
 use std::ffi::{c_int, c_void};
 
 use mpi::ffi;

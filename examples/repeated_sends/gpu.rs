@@ -1,5 +1,7 @@
 //! Copies to a GPU.
 
+#![allow(unsafe_code, reason = "the GPU driver is called by foreign functions")]
+
 use std::ptr::null_mut;
 use std::sync::Arc;
 

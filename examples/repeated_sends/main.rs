@@ -9,8 +9,6 @@
 //! feature `rdma`), else locked pages and a socket. The received data is compared with the data
 //! sent.
 
-#![allow(unsafe_code, reason = "the GPU driver is called by foreign functions")]
-
 #[cfg(feature = "cuda")]
 mod gpu;
 #[cfg(feature = "rdma")]

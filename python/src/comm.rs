@@ -1,6 +1,8 @@
 //! An mpi4py communicator as a group of ranks. It calls the methods of the communicator, so that
 //! hostbuf links no MPI.
 
+#![allow(unsafe_code, reason = "the operands are views of memory of the caller")]
+
 use std::sync::Mutex;
 
 use hostbuf::job::{Collective, Solo, all_or_none};

@@ -1,7 +1,5 @@
 //! The native part of the Python package hostbuf. It is private to the package's modules.
 
-#![allow(unsafe_code, reason = "views of a buffer are made from its address")]
-
 mod comm;
 mod error;
 mod fill;
@@ -15,6 +13,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 #[pymodule]
+#[allow(unsafe_code, reason = "asks for the interpreter by a foreign function")]
 fn _hostbuf(module: &Bound<'_, PyModule>) -> PyResult<()> {
     // SAFETY: the importing thread is attached to an interpreter.
     if unsafe { ffi::PyInterpreterState_GetID(ffi::PyInterpreterState_Get()) } != 0 {

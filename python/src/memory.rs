@@ -5,6 +5,8 @@
 //! interface since 3.11 and were the same before: types made from a specification have taken them
 //! since 3.9 (bpo-40724).
 
+#![allow(unsafe_code, reason = "Python's buffer protocol consists of functions with raw pointers")]
+
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::ptr::null_mut;
 use std::sync::Arc;

@@ -1,5 +1,7 @@
 //! Devices, registrations, and the registration cache.
 
+#![allow(unsafe_code, reason = "a lease is kept together with its cache")]
+
 use std::sync::{Arc, Mutex};
 
 use hostbuf::register::{

@@ -2,6 +2,8 @@
 //! page to the kernel, as any allocator may. The allocator also counts the calls of the monitor's
 //! thread: a monitor that frees memory could wait for itself.
 
+#![allow(unsafe_code, reason = "an allocator is unsafe to implement, and this one discards pages")]
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};

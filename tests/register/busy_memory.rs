@@ -1,5 +1,7 @@
 //! Memory that other threads change all the time, and memory during a discard.
 
+#![allow(unsafe_code, reason = "the tests discard memory that is registered")]
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};

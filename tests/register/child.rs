@@ -1,5 +1,7 @@
 //! Forked children with a time limit: a child that hangs is killed, and the test fails.
 
+#![allow(unsafe_code, reason = "forks, and ends the child without its destructors")]
+
 use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

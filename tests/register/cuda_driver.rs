@@ -1,6 +1,8 @@
 //! CudaHost with a fake driver (tests/fixtures/fake_cuda.c) that refuses the same registrations as
 //! some real drivers. These tests build it, and the dynamic linker finds it first.
 
+#![allow(unsafe_code, reason = "the tests map memory, fork and call the fake driver")]
+
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;

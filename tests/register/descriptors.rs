@@ -1,6 +1,8 @@
 //! The monitor's descriptors: its thread keeps no others, threads may have their own tables, and
 //! the program may close descriptors that it does not own.
 
+#![allow(unsafe_code, reason = "the tests replace and close descriptors of the monitor")]
+
 use std::fs;
 use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};

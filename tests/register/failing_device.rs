@@ -1,6 +1,8 @@
 //! A device that fails or panics: the request that called it gets the error, and no other request
 //! is affected.
 
+#![allow(unsafe_code, reason = "the device asks the kernel whether memory is mapped")]
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};

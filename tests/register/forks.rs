@@ -1,5 +1,7 @@
 //! fork: registrations belong to the parent.
 
+#![allow(unsafe_code, reason = "the tests fork")]
+
 use std::time::Duration;
 
 use hostbuf::register::Error;

@@ -1,5 +1,7 @@
 //! Freezing: no device writes into a frozen buffer.
 
+#![allow(unsafe_code, reason = "the tests write to the buffer, and ask the kernel whether memory is mapped")]
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,5 +1,7 @@
 //! CudaHost on a GPU. `scripts/test-gpu` runs these tests, and prints the measurements.
 
+#![allow(unsafe_code, reason = "the GPU driver is called by foreign functions")]
+
 mod before_main;
 mod copies;
 mod figures;

@@ -2,6 +2,8 @@
 //! old memory. The kernel blocks a thread that frees memory until the monitor has read the event,
 //! so no thread that the monitor needs may wait for a thread that frees.
 
+#![allow(unsafe_code, reason = "the tests allocate and free registered memory")]
+
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};

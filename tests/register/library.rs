@@ -1,5 +1,7 @@
 //! Libraries that are loaded and unloaded at run time.
 
+#![allow(unsafe_code, reason = "the tests load and unload libraries")]
+
 use std::ffi::{CStr, CString, c_void};
 use std::path::PathBuf;
 use std::process::Command;

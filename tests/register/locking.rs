@@ -1,5 +1,7 @@
 //! Page locks that registrations leave behind.
 
+#![allow(unsafe_code, reason = "the tests change the mappings of locked memory")]
+
 use std::sync::Arc;
 
 use hostbuf::register::Error;

@@ -1,8 +1,6 @@
 //! The registration cache with a registrar that counts, and registrations with an RDMA device in a
 //! virtual machine.
 
-#![allow(unsafe_code, reason = "the tests change mappings and fork, which the cache has to notice")]
-
 mod allocator;
 mod batches;
 mod budget;

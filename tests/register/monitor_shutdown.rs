@@ -1,5 +1,7 @@
 //! The end of the monitor: with the last cache all memory is unwatched, and no call hangs.
 
+#![allow(unsafe_code, reason = "the tests fork and change the mappings of watched memory")]
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

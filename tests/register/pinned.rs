@@ -1,5 +1,7 @@
 //! Memory that is registered from the start: concurrent use by threads and forked processes.
 
+#![allow(unsafe_code, reason = "the tests read values that other threads or processes have dropped")]
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};

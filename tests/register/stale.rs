@@ -1,5 +1,7 @@
 //! Stale hits: after any change of the memory at an address, the next request registers again.
 
+#![allow(unsafe_code, reason = "the tests change the mappings of registered memory")]
+
 use std::ptr::null_mut;
 use std::time::Duration;
 

@@ -1,6 +1,8 @@
 //! The unsound monitor: the kernel reports for a long time that memory is changing, but sends no
 //! event.
 
+#![allow(unsafe_code, reason = "the tests make a userfaultfd of their own by system calls")]
+
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::process::Command;

@@ -1,5 +1,7 @@
 //! The memory of a buffer while it is filled.
 
+#![allow(unsafe_code, reason = "the functions are called by C, with pointers of the caller")]
+
 use std::alloc::Layout;
 use std::ffi::{c_char, c_void};
 use std::ptr::null_mut;

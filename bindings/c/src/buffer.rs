@@ -1,5 +1,7 @@
 //! Buffers: attach, allocate, replicate to other hosts, freeze.
 
+#![allow(unsafe_code, reason = "the functions are called by C, with pointers of the caller")]
+
 use std::ffi::{CString, c_char, c_void};
 use std::mem::MaybeUninit;
 use std::ptr::{null, null_mut};

@@ -1,5 +1,7 @@
 //! The registration cache.
 
+#![allow(unsafe_code, reason = "the functions are called by C, with pointers of the caller")]
+
 use std::ffi::{c_int, c_void};
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::ptr::null_mut;

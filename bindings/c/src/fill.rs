@@ -1,5 +1,7 @@
 //! Fills a buffer once per host with a function of the caller.
 
+#![allow(unsafe_code, reason = "the functions are called by C, and call functions of the caller")]
+
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
 use std::ptr::null_mut;

@@ -1,5 +1,7 @@
 //! Groups of ranks of the caller: a table of functions, so that this library links no MPI.
 
+#![allow(unsafe_code, reason = "the functions are called by C, and call functions of the caller")]
+
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
 

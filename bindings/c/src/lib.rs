@@ -3,7 +3,6 @@
 //! Functions return a status and never panic. The message of an error is stored for the calling
 //! thread. Handles are pointers to boxed Rust values, which the caller releases.
 
-#![allow(unsafe_code, reason = "the functions are called by C, with pointers of the caller")]
 #![allow(non_camel_case_types, reason = "the types have the names of the C interface")]
 
 #[macro_use]

@@ -4,6 +4,8 @@
 //! `Option<&mut MaybeUninit<T>>`, and handles that they release as `Option<Box<T>>`. In C these are
 //! pointers, and null is `None`. The functions here check the pointers that have no such type.
 
+#![allow(unsafe_code, reason = "reads and writes memory of the caller")]
+
 use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;
 use std::ptr;

@@ -1,5 +1,7 @@
 //! Devices, and the registration of buffers with them.
 
+#![allow(unsafe_code, reason = "the functions are called by C, with pointers of the caller")]
+
 use std::ffi::{CString, c_char, c_int};
 use std::mem::MaybeUninit;
 use std::ptr::null_mut;

@@ -1,5 +1,7 @@
 //! The status of a call, and its message.
 
+#![allow(unsafe_code, reason = "the functions are called by C")]
+
 use std::any::Any;
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};

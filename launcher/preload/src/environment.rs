@@ -1,5 +1,7 @@
 //! The environment of this process, read and changed in place before other code reads it.
 
+#![allow(unsafe_code, reason = "reads and changes the environment of the process by address")]
+
 use core::arch::global_asm;
 
 use hostbuf_raw::syscall as raw;

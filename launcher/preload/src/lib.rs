@@ -25,10 +25,6 @@
 //! (launcher/preregister), which is next, completes the start.
 
 #![cfg_attr(not(test), no_std)]
-#![allow(
-    unsafe_code,
-    reason = "makes system calls, and reads the arguments and the environment of the process by address"
-)]
 
 mod argument_list;
 mod chroot;
@@ -41,6 +37,7 @@ mod path;
 mod publish;
 mod rank;
 mod refusal;
+mod sanitizers;
 mod static_buffer;
 mod text;
 mod unreachable;
@@ -51,34 +48,12 @@ use hostbuf_protocol::environment::{
     CONNECTION_SILENT, ENV_CONNECTION, ENV_JOB, ENV_PREFIX, ENV_REGISTER, ENV_REPORT,
 };
 use hostbuf_protocol::failure::ErrorClass;
-use hostbuf_protocol::message::{Message, Territory};
+use hostbuf_protocol::message::Message;
 use hostbuf_raw::syscall as raw;
 use path::Path;
 use rank::{Rank, Until};
+use sanitizers::territory;
 use text::Line;
-
-// Weak references: null unless a sanitizer's runtime is in the process.
-core::arch::global_asm!(
-    ".weak __tsan_init",
-    ".weak __msan_init",
-    ".pushsection .data.rel.ro,\"aw\"",
-    ".balign 8",
-    ".hidden hostbuf_sanitizers",
-    "hostbuf_sanitizers: .quad __tsan_init",
-    ".quad __msan_init",
-    ".popsection",
-);
-
-unsafe extern "C" {
-    #[link_name = "hostbuf_sanitizers"]
-    static SANITIZERS: [usize; 2];
-}
-
-fn territory() -> Territory {
-    // SAFETY: two words, written by the dynamic linker before any constructor runs.
-    let [thread, memory] = unsafe { SANITIZERS };
-    if thread == 0 && memory == 0 { Territory::Anywhere } else { Territory::Sanitized }
-}
 
 /// Gets the buffer into this process, or ends the process with one line on standard error.
 ///

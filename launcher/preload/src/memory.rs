@@ -4,6 +4,8 @@
 //! The loops access memory as volatile, or the compiler would replace them by calls of the same
 //! functions.
 
+#![allow(unsafe_code, reason = "memory is read and written by address")]
+
 #[cfg(target_arch = "x86_64")]
 use core::arch::asm;
 

@@ -1,6 +1,8 @@
 //! Large buffers in static memory: this object runs on the stack of a program, which may be small
 //! (`ulimit -s`).
 
+#![allow(unsafe_code, reason = "a guard gives access to static memory")]
+
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicBool, Ordering};

@@ -1,6 +1,8 @@
 //! The exported functions, for programs and for hostbuf's library in them:
 //! include/hostbuf_registered.h.
 
+#![allow(unsafe_code, reason = "the functions are called by C, with pointers of the caller")]
+
 use std::ffi::{c_char, c_int};
 
 use hostbuf::register::{DeviceName, Probe, Span};

@@ -12,8 +12,6 @@
 //!
 //! include/hostbuf_registered.h declares the exported functions.
 
-#![allow(unsafe_code, reason = "the constructor and the exported functions are called by C")]
-
 mod exports;
 mod message;
 mod registration_record;
@@ -32,6 +30,7 @@ use hostbuf_protocol::message::Message;
 use message::say;
 
 #[used]
+#[allow(unsafe_code, reason = "the dynamic loader calls the functions in this section")]
 #[unsafe(link_section = ".init_array")]
 static START: extern "C" fn() = start;
 
@@ -103,6 +102,7 @@ fn has_buffer() -> bool {
 
 /// Returns the connection that the preloaded object has left open, and whether another process
 /// reports the end of the agent.
+#[allow(unsafe_code, reason = "takes over an inherited descriptor")]
 fn handed_over() -> Option<(FrameSocket, bool)> {
     let value = std::env::var(ENV_CONNECTION).ok()?;
     let shorter = value.strip_suffix(CONNECTION_SILENT);
@@ -118,6 +118,7 @@ fn handed_over() -> Option<(FrameSocket, bool)> {
 
 /// Overwrites the value of a variable with `-` in place. Some programs (bash) have their own
 /// setenv, which must not be called before their main.
+#[allow(unsafe_code, reason = "changes the environment of the process by address")]
 fn used_up(name: &str) {
     unsafe extern "C" {
         static mut environ: *mut *mut c_char;
@@ -179,6 +180,7 @@ fn fail(error: &JobError) -> ! {
 
 /// Ends the process at once. The program's own functions for its end do not run, since the program
 /// has not begun.
+#[allow(unsafe_code, reason = "ends the process without its destructors")]
 fn leave(status: i32) -> ! {
     // SAFETY: the call ends the process.
     unsafe { libc::_exit(status) }

@@ -1,5 +1,7 @@
 //! The C structure that describes a registration.
 
+#![allow(unsafe_code, reason = "the record is a structure of C, which states its size")]
+
 use std::ffi::{c_char, c_int, c_void};
 
 use hostbuf::sized_struct::SizedStruct;

@@ -1,5 +1,7 @@
 //! Memory of a test's own, by system calls.
 
+#![allow(unsafe_code, reason = "maps memory by system calls")]
+
 use std::ptr::null_mut;
 
 pub const PAGE: usize = 4096;
