@@ -217,7 +217,10 @@ mod tests {
         let backwards = Range { start: 2, end: 1 };
         for (part, iova) in [(0..0, 0), (backwards, 0), (0..2, u64::MAX - 1)] {
             assert!(
-                DmaBuf::new(fd.clone(), part, iova).unwrap_err().to_string().contains("not a part of a dma-buf")
+                DmaBuf::new(fd.clone(), part, iova)
+                    .unwrap_err()
+                    .to_string()
+                    .contains("not a part of a dma-buf")
             );
         }
         assert!(DeviceRange::new(1, 0).is_err() && DeviceRange::new(u64::MAX, 1).is_err());
