@@ -108,7 +108,9 @@ fn limit_of(dir: &Path, path: &str, version: u32) -> Option<Limit> {
         name: format!("the memory cgroup {path}"),
         limit,
         available: limit.saturating_sub(used.saturating_sub(reclaimable)),
-        remedy: "ask the batch system for more memory (Slurm: --mem), or for a smaller buffer".into(),
+        remedy: "request more memory for the job (the batch system's --mem, or docker run --memory), \
+                 or a smaller buffer"
+            .into(),
     })
 }
 
