@@ -87,6 +87,27 @@ fn a_misspelled_command_gets_a_suggestion() {
 }
 
 #[test]
+fn an_invalid_argument_names_the_help_of_its_subcommand() {
+    for (arguments, help) in [
+        (&["run", "--size", "1M", "--sise", "2M", "--", "true"][..], "hostbuf run --help"),
+        (&["run", "--size", "1M", "-hosts", "h0", "--", "true"], "hostbuf run --help"),
+        (&["run", "--size", "rubbish", "--", "true"], "hostbuf run --help"),
+        (&["exec", "--sise", "1M", "--", "true"], "hostbuf exec --help"),
+        (&["stat", "--bogus"], "hostbuf stat --help"),
+        (&["doctor", "--size", "rubbish"], "hostbuf doctor --help"),
+        (&["runn"], "hostbuf --help"),
+        (&["--bogus", "run"], "hostbuf --help"),
+    ] {
+        let end = format!("see {help})\n");
+        let outcome = run(arguments);
+        one_line(&outcome, 2, &[end.trim_end()]);
+        assert!(outcome.stderr.ends_with(&end), "{outcome:?}");
+    }
+    // The command that the help of `hostbuf` names without listing it.
+    assert!(run(&["--help"]).ok().stdout.contains("hostbuf manual PREFIX"));
+}
+
+#[test]
 fn options_of_mpirun_get_the_name_of_their_counterpart() {
     let hosts = "did you mean --host h0:2,h1:2? ";
     let file = "did you mean --hostfile FILE? ";

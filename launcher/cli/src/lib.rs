@@ -30,6 +30,9 @@ use hostbuf_agent::report::end;
 /// One buffer per host, at one address on every host of an MPI job, shared by all its ranks.
 #[derive(Debug, Parser)]
 #[command(name = "hostbuf", version, propagate_version = true)]
+#[command(after_help = "\
+`hostbuf manual PREFIX` writes the manual pages and the completions for shells to PREFIX/share, for an installation by \
+`cargo install`.")]
 struct CommandLine {
     #[command(subcommand)]
     command: Verb,
@@ -112,12 +115,23 @@ fn engine_option(error: &clap::Error) -> Option<EngineOption> {
     EngineOption::find(words, error).filter(|_| verb == "run")
 }
 
+/// Returns the command that prints the help for the subcommand of this command line, or for all
+/// subcommands if it names none.
+fn help_command() -> String {
+    let word = std::env::args_os().nth(1);
+    let command = <CommandLine as clap::CommandFactory>::command();
+    match word.as_ref().and_then(|word| command.find_subcommand(word)) {
+        Some(found) => format!("hostbuf {} --help", found.get_name()),
+        None => "hostbuf --help".into(),
+    }
+}
+
 /// Prints one line about an invalid command line. For help and version, prints these.
 fn reject(error: &clap::Error) -> ExitCode {
     let option = engine_option(error);
     if let Some(EngineOption { word, instead: Some(instead) }) = &option {
-        let message =
-            format!("unexpected argument '{word}' found (did you mean {instead}? see hostbuf --help)");
+        let help = help_command();
+        let message = format!("unexpected argument '{word}' found (did you mean {instead}? see {help})");
         return end("hostbuf", ErrorClass::Invalid, message);
     }
     if !error.use_stderr() {
@@ -164,6 +178,6 @@ fn reject(error: &clap::Error) -> ExitCode {
         }
         _ => String::new(),
     };
-    let message = format!("{} ({instead}see hostbuf --help)", said.trim_start_matches("error: "));
+    let message = format!("{} ({instead}see {})", said.trim_start_matches("error: "), help_command());
     end("hostbuf", ErrorClass::Invalid, message)
 }
