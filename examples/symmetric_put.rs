@@ -51,7 +51,10 @@ fn arguments() -> Result<(u64, u64)> {
         let value =
             words.next().ok_or_else(|| invalid(format!("\"{word}\" is no option, or lacks its value")))?;
         match &*word {
-            "--size" => size = value.parse::<Bytes>().map_err(invalid)?.0,
+            "--size" => {
+                let size_error = |why| invalid(format!("invalid value '{value}' for --size: {why}"));
+                size = value.parse::<Bytes>().map_err(size_error)?.0;
+            }
             "--rounds" => rounds = number(&value)?,
             _ => return Err(invalid(format!("\"{word}\": no such option"))),
         }

@@ -202,7 +202,8 @@ pub fn allocate(
 /// InvalidError for a number or text that is not a valid size, TypeError for other types.
 fn bytes(name: &str, given: &Bound<'_, PyAny>) -> PyResult<u64> {
     let Ok(text) = given.extract::<String>() else { return argument::<u64>(name, given) };
-    let parsed = text.parse::<Bytes>().map_err(|why| Error::Invalid { what: format!("{name} = {why}") });
+    let parsed = text.parse::<Bytes>();
+    let parsed = parsed.map_err(|why| Error::Invalid { what: format!("invalid {name} \"{text}\": {why}") });
     parsed.map(|bytes| bytes.0).map_err(|error| raised(given.py(), error))
 }
 

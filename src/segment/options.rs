@@ -164,7 +164,8 @@ impl FromStr for BufferOptions {
             match part.split_once('=').unwrap_or((part, "")) {
                 ("name", name) => options.name = name.into(),
                 ("size", size) => {
-                    options.size = size.parse::<Bytes>().map_err(Error::invalid)?.0;
+                    let invalid = |why| Error::invalid(format!("invalid size \"{size}\": {why}"));
+                    options.size = size.parse::<Bytes>().map_err(invalid)?.0;
                     sized = true;
                 }
                 ("pages", pages) => options.pages = pages.parse()?,
@@ -225,6 +226,7 @@ mod tests {
         for (text, word) in [
             ("size=0", "size 0"),
             ("size=200T", "address space"),
+            ("size=1P", "invalid size \"1P\": unknown unit P"),
             ("name=x", "no size"),
             ("size=1,name=a b", "name"),
             ("size=1,pages=3m", "pages"),

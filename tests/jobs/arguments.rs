@@ -40,7 +40,12 @@ fn impossible_sizes_are_refused() {
 fn invalid_values_are_refused() {
     for (arguments, words) in [
         (&["--size", "rubbish"][..], &["rubbish", "2G"][..]),
-        (&["--size", "-5"], &["invalid value '-5' for '--size", "is not a size"]),
+        (&["--size", "-5"], &["invalid value '-5' for '--size <SIZE>': expected a size, for example"]),
+        (
+            &["--size", "1P"],
+            &["invalid value '1P' for '--size <SIZE>': unknown unit P: expected K, M, G or T (see"],
+        ),
+        (&["--buffer", "size=12Q"], &["invalid size \"12Q\": unknown unit Q: expected K, M, G or T"]),
         (&["--size", "1M", "-n", "-3"], &["invalid value '-3' for '--ranks", "a whole number"]),
         (&["--size", "1e9"], &["1e9"]),
         (&["--size", "99999999T"], &["address space"]),

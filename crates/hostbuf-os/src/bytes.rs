@@ -22,30 +22,37 @@ impl fmt::Display for Bytes {
 }
 
 impl std::str::FromStr for Bytes {
+    /// The reason alone: the caller states the invalid text and the option that it belongs to.
     type Err = String;
 
     /// Parses `4096`, `64k`, `512M`, `2G`, `1.5GiB` or `3T`: binary units, upper or lower case.
     fn from_str(text: &str) -> std::result::Result<Bytes, String> {
-        let wrong = || format!("\"{text}\" is not a size: expected for example 4096, 64K, 512M, 2G or 1.5T");
+        let wrong = || "expected a size, for example 4096, 64K, 512M, 2G or 1.5T".to_owned();
         let trimmed = text.trim();
         let digits = trimmed.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(trimmed.len());
         let (number, unit) = trimmed.split_at(digits);
-        let shift = match unit.trim().to_ascii_lowercase().trim_end_matches("ib").trim_end_matches('b') {
+        let unit = unit.trim();
+        let shift = match unit.to_ascii_lowercase().trim_end_matches("ib").trim_end_matches('b') {
             "" => 0,
             "k" => 10,
             "m" => 20,
             "g" => 30,
             "t" => 40,
+            // `1e9` and `-5` have no unit.
+            _ if !number.is_empty() && unit.bytes().all(|byte| byte.is_ascii_alphabetic()) => {
+                return Err(format!("unknown unit {unit}: expected K, M, G or T"));
+            }
             _ => return Err(wrong()),
         };
-        let too_large = || format!("\"{text}\" is more than the address space holds");
+        let too_large = || "more than the address space holds".to_owned();
         if let Ok(whole) = number.parse::<u64>() {
             return whole.checked_mul(1 << shift).map(Bytes).ok_or_else(too_large);
         }
-        if shift == 0 {
-            return Err(format!("\"{text}\" is not a size: a fraction needs a unit, for example {text}G"));
+        let value = number.parse::<f64>().map_err(|_| wrong())?;
+        if shift == 0 && number.contains('.') {
+            return Err(format!("a fraction needs a unit, for example {number}G"));
         }
-        let value = number.parse::<f64>().map_err(|_| wrong())? * (1u64 << shift) as f64;
+        let value = value * (1u64 << shift) as f64;
         if value < 1.8e19 { Ok(Bytes(value as u64)) } else { Err(too_large()) }
     }
 }
@@ -61,9 +68,19 @@ mod tests {
         {
             assert_eq!(text.parse::<Bytes>(), Ok(Bytes(bytes)), "{text}");
         }
-        assert!("1.5".parse::<Bytes>().unwrap_err().contains("needs a unit"));
-        for text in ["", "G", "-1", "2X", "1e9", "99999999T", "2.2.2G"] {
-            assert!(text.parse::<Bytes>().is_err(), "{text}");
+        for (text, why) in [
+            ("1P", "unknown unit P: expected K, M, G or T"),
+            ("12 QiB", "unknown unit QiB: expected K, M, G or T"),
+            ("1.5", "a fraction needs a unit, for example 1.5G"),
+            ("99999999T", "more than the address space holds"),
+            ("99999999.5T", "more than the address space holds"),
+            ("99999999999999999999", "more than the address space holds"),
+        ] {
+            assert_eq!(text.parse::<Bytes>(), Err(why.into()), "{text}");
+        }
+        for text in ["", "G", "rubbish", ".", "-1", "1e9", "1,5G", "2.2.2G", "2.2.2"] {
+            let why = text.parse::<Bytes>().unwrap_err();
+            assert_eq!(why, "expected a size, for example 4096, 64K, 512M, 2G or 1.5T", "{text}");
         }
         assert_eq!(Bytes(2 << 30).to_string(), "2 GiB");
         assert_eq!(Bytes(3 << 29).to_string(), "1.5 GiB");

@@ -72,8 +72,8 @@ impl Budget {
         let bytes = match bytes {
             None => default_bytes(),
             Some(text) => {
-                let size: Bytes =
-                    text.parse().map_err(|why| Error::invalid(format!("HOSTBUF_CACHE_BYTES: {why}")))?;
+                let invalid = |why| Error::invalid(format!("invalid HOSTBUF_CACHE_BYTES \"{text}\": {why}"));
+                let size: Bytes = text.parse().map_err(invalid)?;
                 if size.0 == 0 {
                     return Err(Error::invalid(format!(
                         "invalid HOSTBUF_CACHE_BYTES \"{text}\": expected at least one byte"
@@ -127,7 +127,7 @@ mod tests {
         assert!(read(None, None).unwrap().bytes >= 4096);
         for (regions, bytes, name) in [
             (Some("many"), None, "HOSTBUF_CACHE_REGIONS"),
-            (None, Some("lots"), "HOSTBUF_CACHE_BYTES"),
+            (None, Some("12Q"), "invalid HOSTBUF_CACHE_BYTES \"12Q\": unknown unit Q"),
             (Some("0"), None, "HOSTBUF_CACHE_REGIONS"),
             (Some("99999999"), None, "1 to 1048576"),
             (Some("99999999999999999999999"), None, "HOSTBUF_CACHE_REGIONS"),
