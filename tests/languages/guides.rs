@@ -71,6 +71,37 @@ fn guide(page: &str, builder: &str, source: &str, wanted: &str) {
     }
 }
 
+/// `patch` also finds hunks at other lines, and prints the offset.
+#[test]
+fn the_hunks_of_each_patch_are_at_their_line_numbers() {
+    for (page, source) in [
+        ("c.md", "charges.c"),
+        ("cpp.md", "words.cpp"),
+        ("fortran.md", "opacity.f90"),
+        ("python.md", "spectrum.py"),
+    ] {
+        let text = fs::read_to_string(root().join("examples/guide").join(source)).expect("it is there");
+        let lines: Vec<&str> = text.lines().collect();
+        // The numbers of lines before the current one in the old and the new file.
+        let (mut old, mut new) = (0, 0);
+        for line in patch(page).lines().skip(2) {
+            if let Some(head) = line.strip_prefix("@@ -") {
+                let start: usize = head.split(',').next().expect("a number").parse().expect("a number");
+                new = new + start - 1 - old;
+                old = start - 1;
+                assert!(head.contains(&format!(" +{},", new + 1)), "{page}: {line}");
+                continue;
+            }
+            let (kind, text) = line.split_at_checked(1).unwrap_or((" ", ""));
+            if kind != "+" {
+                assert_eq!(lines.get(old), Some(&text), "{page}, line {} of {source}", old + 1);
+                old += 1;
+            }
+            new += usize::from(kind != "-");
+        }
+    }
+}
+
 #[test]
 fn the_patch_of_the_page_for_c_applies_and_runs() {
     guide("c.md", C, "charges.c", "100000 atoms, energy 6687, in 4 ranks");
