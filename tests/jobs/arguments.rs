@@ -227,10 +227,11 @@ fn system_calls_that_a_seccomp_filter_forbids_are_reported() {
 fn impossible_ranks_and_hosts_are_refused() {
     let with = |more: &[&str]| run(&[&["run", "--size", "1M"], more, &["--", "true"]].concat());
     one_line(&with(&["-n", "0"]), 2, &["-n 0"]);
+    let elsewhere = "cannot start ranks on elsewhere,h5 (this host is ";
     one_line(
-        &with(&["--launcher", "local", "--host", "elsewhere:2"]),
+        &with(&["--launcher", "local", "--host", "localhost:2,elsewhere:2,h5"]),
         82,
-        &["cannot run on several hosts: --launcher local starts ranks here only"],
+        &[elsewhere, "): --launcher local starts ranks on this host only. Leave out --launcher or the"],
     );
     let many = with(&["--launcher", "local", "-n", "100000000"]);
     one_line(&many, 2, &["-n 100000000", "at most 65536"]);
@@ -244,6 +245,35 @@ fn impossible_ranks_and_hosts_are_refused() {
     let colons = ["sleep", "1", ":", ":", "-n", "1", "true"];
     one_line(&local(1, "1M", &[], &colons), 2, &["program 2"]);
     one_line(&local(1, "1M", &[], &["sleep", "1", ":", "true"]), 2, &["-n"]);
+}
+
+/// Without an MPI, too, a host gets at most as many ranks as it has slots.
+#[test]
+fn the_slots_of_this_host_bound_its_ranks_without_an_mpi() {
+    let with = |more: &[&str], program: &[&str]| {
+        run(&[&["run", "--launcher", "local", "--size", "1M", "--host"], more, &["--"], program].concat())
+    };
+    let ranks = with(&["localhost:3"], &["echo", "a rank"]).ok();
+    assert_eq!(ranks.stdout, "a rank\n".repeat(3), "one for each slot: {ranks:?}");
+    assert_eq!(with(&["localhost:3", "-n", "2"], &["echo", "a rank"]).ok().stdout, "a rank\n".repeat(2));
+    let why = "-n 4 exceeds the 2 slots of localhost:2: request fewer ranks, or name more slots (--host localhost:4)";
+    one_line(&with(&["localhost:2", "-n", "4"], &["true"]), 2, &[why]);
+    one_line(&with(&["localhost:2", "-n", "1"], &["true", ":", "-n", "3", "true"]), 2, &[why]);
+    one_line(&with(&["localhost", "-n", "2"], &["true"]), 2, &["-n 2 exceeds the 1 slot of localhost:1: "]);
+}
+
+/// The engine `local` reads neither option, so a user who gives one expects something else.
+#[test]
+fn options_for_an_mpirun_are_refused_without_one() {
+    let with = |more: &[&str]| {
+        run(&[&["run", "--launcher", "local", "--size", "1M"], more, &["--", "true"]].concat())
+    };
+    let why =
+        "--launcher local cannot be used with --mpirun mpirun: this engine uses no mpirun. Leave out one";
+    one_line(&with(&["--mpirun", "mpirun"]), 2, &[why]);
+    let why =
+        "--launcher-arg --oversubscribe: --launcher local starts the ranks itself and takes no such options";
+    one_line(&with(&["--launcher-arg", "--oversubscribe"]), 2, &[why]);
 }
 
 #[test]
@@ -262,8 +292,9 @@ fn missing_engines_are_reported() {
     let mut elsewhere = Command::new(hostbuf());
     elsewhere.env("PATH", "/nowhere").env_remove("SLURM_JOB_ID");
     elsewhere.args(["run", "--host", "elsewhere:2", "--size", "1M", "--", "/bin/true"]);
-    let why = "cannot run on several hosts: no mpirun in PATH and no Slurm allocation";
-    one_line(&Outcome::of(&mut elsewhere), 82, &[why, "--mpirun"]);
+    let why = "): no mpirun in PATH and no Slurm allocation";
+    let words = ["cannot start ranks on elsewhere (this host is ", why, "--mpirun"];
+    one_line(&Outcome::of(&mut elsewhere), 82, &words);
     let wrong = run(&["run", "--mpirun", "/bin/true", "-n", "1", "--size", "1M", "--", "true"]);
     one_line(&wrong, 82, &["/bin/true"]);
 }

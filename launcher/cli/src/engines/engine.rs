@@ -160,8 +160,8 @@ pub(crate) trait Engine: Send + Sync {
         None
     }
 
-    /// Returns why the engine cannot start ranks on several hosts. `missing` states what was not
-    /// found if the user has not chosen the engine.
+    /// Returns why the engine cannot start ranks on other hosts than this one. `missing` states
+    /// what was not found if the user has not chosen the engine.
     fn limited_to_one_host(&self, missing: Option<&str>) -> Option<String> {
         let _ = missing;
         None

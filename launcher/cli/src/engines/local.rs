@@ -11,12 +11,42 @@ use super::engine::{AgentKind, Engine, LaunchCommand};
 use super::place::Place;
 use super::plan::{AppContext, Invocation, LaunchPlan, LaunchRequest};
 use super::release::Release;
+use crate::hosts;
 
 /// The engine `local`.
 pub(crate) struct LocalEngine;
 
 /// The largest number of ranks. Each has a command line here and a connection to the agent.
 const MAX_RANKS: usize = 1 << 16;
+
+/// Checks that `size` ranks can be started as requested.
+///
+/// # Errors
+/// [`Error::Invalid`].
+fn check(size: usize, request: &LaunchRequest<'_>) -> Result<()> {
+    let invalid = |what| Err(Error::Invalid { what });
+    if let Some(option) = request.options.first() {
+        let option = option.to_string_lossy();
+        return invalid(format!(
+            "--launcher-arg {option}: --launcher local starts the ranks itself and takes no such options. Leave out \
+             --launcher-arg, or use an MPI"
+        ));
+    }
+    let slots: usize = request.hosts.iter().map(|host| host.slots).sum();
+    if !request.hosts.is_empty() && size > slots {
+        let (list, name) = (hosts::list(request.hosts), &request.hosts[0].name);
+        let s = if slots == 1 { "" } else { "s" };
+        return invalid(format!(
+            "-n {size} exceeds the {slots} slot{s} of {list}: request fewer ranks, or name more slots (--host {name}:{size})"
+        ));
+    }
+    if size > MAX_RANKS {
+        return invalid(format!(
+            "-n {size}: --launcher local starts at most {MAX_RANKS} ranks. Request fewer ranks, or use an MPI"
+        ));
+    }
+    Ok(())
+}
 
 /// The variables of a rank: its number, the number of ranks, and both for the host.
 const VARIABLES: [&str; 4] = ["HOSTBUF_RANK", "HOSTBUF_RANKS", ENV_LOCAL_RANK, ENV_LOCAL_SIZE];
@@ -47,20 +77,18 @@ impl Engine for LocalEngine {
     fn limited_to_one_host(&self, missing: Option<&str>) -> Option<String> {
         Some(match missing {
             Some(missing) => format!("{missing}. Install an MPI, or name its mpirun with --mpirun"),
-            None => "--launcher local starts ranks here only. Leave out --launcher or the other hosts".into(),
+            None => {
+                "--launcher local starts ranks on this host only. Leave out --launcher or the other hosts"
+                    .into()
+            }
         })
     }
 
     fn plan(&self, request: &LaunchRequest<'_>) -> Result<LaunchPlan> {
         let counted: Vec<(usize, &AppContext)> =
-            request.contexts.iter().map(|c| (c.ranks.unwrap_or(1), c)).collect();
+            request.contexts.iter().map(|c| (c.ranks.or(request.ranks).unwrap_or(1), c)).collect();
         let size: usize = counted.iter().map(|(n, _)| n).sum();
-        if size > MAX_RANKS {
-            let what = format!(
-                "-n {size}: --launcher local starts at most {MAX_RANKS} ranks. Request fewer ranks, or use an MPI"
-            );
-            return Err(Error::Invalid { what });
-        }
+        check(size, request)?;
         let each = counted.iter().flat_map(|&(n, context)| std::iter::repeat_n(context, n));
         let ranks = each.enumerate().map(|(number, context)| {
             let values = [number, size, number, size].map(|value| value.to_string());

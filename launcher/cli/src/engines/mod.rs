@@ -47,8 +47,8 @@ pub(crate) fn flavours() -> impl Iterator<Item = &'static str> {
     ALL.iter().flat_map(|engine| engine.flavours()).copied()
 }
 
-/// Returns what is missing if no engine can start ranks on several hosts: a clause for a message.
-pub(crate) fn missing_for_several_hosts() -> String {
+/// Returns what is missing if no engine can start ranks on other hosts: a clause for a message.
+pub(crate) fn missing_for_other_hosts() -> String {
     let managers = ALL.iter().filter(|engine| engine.allocation_variable().is_some());
     let allocations: String =
         managers.map(|engine| format!(" and no {} allocation", engine.name())).collect();

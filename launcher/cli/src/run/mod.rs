@@ -22,6 +22,8 @@ use hostbuf::{Error, ErrorClass, JobError};
 use hostbuf_os::process;
 
 use crate::arguments::{BufferArguments, RegisterArguments, StartArguments};
+use crate::engines::Engine;
+use crate::hosts::Host;
 use crate::program::Program;
 use crate::{agent_program, engines, hosts, register_file};
 use hostbuf_agent::report::end;
@@ -109,13 +111,7 @@ fn start(arguments: RunArguments) -> Result<u8, JobError> {
     let needed: Vec<String> = programs.flat_map(|p| p.needed).collect();
     let command = selection::find(arguments.launcher, arguments.mpirun.as_deref(), &needed)?;
     let engine = command.engine;
-    let automatic = arguments.launcher == EngineChoice::Auto;
-    let missing = automatic.then(engines::missing_for_several_hosts);
-    if let Some(why) = engine.limited_to_one_host(missing.as_deref())
-        && hosts.iter().any(|host| !is_here(&host.name))
-    {
-        return Err(JobError::new(ErrorClass::Unsupported, format!("cannot run on several hosts: {why}")));
-    }
+    check_hosts(engine, arguments.launcher, &hosts)?;
     if let (Some(name), false) = (selection::foreign_mpi(engine, &needed), arguments.quiet) {
         hostbuf_agent::complain!(
             "hostbuf run: the program is linked to {name}, but {} starts it: each of its ranks may be rank 0 of 1 (leave out \
@@ -144,6 +140,23 @@ fn start(arguments: RunArguments) -> Result<u8, JobError> {
     let size = RequestedSize::new(&contexts, &hosts);
     let voice = supervise::Voice { quiet: arguments.quiet, verbose: arguments.verbose };
     supervise::supervise(&command, plan, size, voice)
+}
+
+/// Checks that the engine can start ranks on `hosts`.
+///
+/// # Errors
+/// An error of the class `Unsupported` that names the other hosts, if the engine starts ranks on
+/// this host only.
+fn check_hosts(engine: &dyn Engine, choice: EngineChoice, hosts: &[Host]) -> Result<(), JobError> {
+    let missing = (choice == EngineChoice::Auto).then(engines::missing_for_other_hosts);
+    let Some(why) = engine.limited_to_one_host(missing.as_deref()) else { return Ok(()) };
+    let others: Vec<Host> = hosts.iter().filter(|host| !is_here(&host.name)).cloned().collect();
+    if others.is_empty() {
+        return Ok(());
+    }
+    let (others, here) = (hosts::names(&others), process::host_name());
+    let message = format!("cannot start ranks on {others} (this host is {here}): {why}");
+    Err(JobError::new(ErrorClass::Unsupported, message))
 }
 
 fn is_here(name: &str) -> bool {

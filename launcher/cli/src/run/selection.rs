@@ -51,13 +51,23 @@ impl EngineChoice {
 /// `needed` are the libraries that the program needs.
 ///
 /// # Errors
-/// [`Error::Unsupported`] with the remedy if there is none.
+/// [`Error::Unsupported`] with the remedy if there is none, [`Error::Invalid`] if the user names an
+/// mpirun for an engine that uses none.
 pub(super) fn find(choice: EngineChoice, mpirun: Option<&Path>, needed: &[String]) -> Result<LaunchCommand> {
     let unsupported =
         |why: String| Error::Unsupported { what: format!("--launcher {}", choice.option()), why };
     if let EngineChoice::Named(engine) = choice
         && let Some(found) = engine.without_mpirun()
     {
+        if let Some(path) = mpirun {
+            let (option, path) = (engine.option(), path.display());
+            return Err(Error::Invalid {
+                what: format!(
+                    "--launcher {option} cannot be used with --mpirun {path}: this engine uses no mpirun. Leave out one of \
+                     the two"
+                ),
+            });
+        }
         return found.map_err(unsupported);
     }
     let candidates: Vec<PathBuf> = match (mpirun, choice) {
