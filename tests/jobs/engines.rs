@@ -156,6 +156,54 @@ fn more_ranks_than_slots_get_a_message_with_the_remedy() {
     }
 }
 
+/// The messages of an engine are paragraphs, which are hard to read in one line.
+#[test]
+fn the_lines_of_an_engine_that_fails_stand_above_the_error() {
+    if !can_simulate() {
+        return;
+    }
+    let separate = |stderr: &str| {
+        let (ours, theirs): (Vec<String>, Vec<String>) =
+            stderr.lines().map(str::to_owned).partition(|line| line.starts_with("hostbuf run: "));
+        assert!(ours.len() == 1 && stderr.ends_with(&format!("{}\n", ours[0])), "{stderr}");
+        assert!(theirs.len() > 1 && theirs.iter().all(|line| line.len() < 200), "{stderr}");
+        (ours[0].clone(), theirs)
+    };
+    for flavour in flavours().iter().filter(|f| f.starts_with("openmpi")) {
+        let allow = "--launcher-arg --allow-run-as-root";
+        let script = format!(
+            "[ $(id -u) = 0 ] || exit 90
+             unset $(compgen -v | grep ALLOW_RUN_AS_ROOT)
+             $HOSTBUF run -n 1 --mpirun $MPIRUN --size 1M {allow} -- echo allowed || exit 91
+             $HOSTBUF run -n 1 --mpirun $MPIRUN --size 1M -- true"
+        );
+        let outcome = simulated(1, flavour, &script);
+        if outcome.status == 90 {
+            skip("an mpirun that refuses to run as root: this user is not root");
+            break;
+        }
+        assert_eq!((outcome.status, outcome.stdout.as_str()), (86, "allowed\n"), "{flavour}: {outcome:?}");
+        let (ours, theirs) = separate(&outcome.stderr);
+        let why = format!(
+            "could not start an agent on every host: it refuses to run as root. Run as another user, or add {allow}"
+        );
+        assert!(ours.ends_with(&why), "{flavour}: {ours}");
+        assert!(
+            theirs.iter().any(|line| line.ends_with("detected an attempt to run as root.")),
+            "{theirs:?}"
+        );
+    }
+    if flavours().iter().any(|flavour| flavour == "openmpi4") {
+        let script = "$HOSTBUF run --host h0:1,nosuchhost:1 --mpirun $MPIRUN --size 1M -- true";
+        let outcome = simulated(1, "openmpi4", script);
+        let (ours, theirs) = separate(&outcome.stderr);
+        assert!(
+            ours.contains("could not start an agent on every host: ssh: ") && ours.contains("nosuchhost")
+        );
+        assert!(theirs.iter().any(|line| line.starts_with("ORTE was unable to")), "{theirs:?}");
+    }
+}
+
 #[test]
 fn spawned_processes_attach_without_being_counted() {
     if !can_simulate() {

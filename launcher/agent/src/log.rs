@@ -7,6 +7,12 @@ use tracing_subscriber::util::SubscriberInitExt;
 /// The environment variable with the filter.
 const FILTER: &str = "HOSTBUF_LOG";
 
+/// Returns whether the user has set a filter.
+#[must_use]
+pub fn is_wanted() -> bool {
+    std::env::var_os(FILTER).is_some()
+}
+
 /// Starts the log of this process: errors, or the messages for which `HOSTBUF_LOG` asks by a level
 /// or by a list such as `warn,hostbuf=debug`. An invalid list is reported and ignored.
 pub fn start() {

@@ -8,6 +8,7 @@ use hostbuf::Result;
 use hostbuf_os::process;
 use nix::sys::resource::Resource;
 
+use super::diagnosis::{self, Diagnosis};
 use super::place::Place;
 use super::plan::{LaunchPlan, LaunchRequest, ManagedStart};
 use super::release::Release;
@@ -212,6 +213,12 @@ pub(crate) trait Engine: Send + Sync {
     fn reports_unreachable_host(&self, line: &str) -> bool {
         let _ = line;
         false
+    }
+
+    /// Describes why the engine could not start the agents, if `lines` tell: its lines on standard
+    /// error.
+    fn diagnose(&self, lines: &[&str]) -> Option<Diagnosis> {
+        diagnosis::unreachable_host(lines)
     }
 
     /// Returns whether a line on standard error means that the engine crashed while it started the

@@ -1,6 +1,7 @@
 //! The engines: the programs that start the processes of a job on its hosts. Each engine has a file
 //! of its own.
 
+mod diagnosis;
 mod engine;
 mod local;
 mod mpich;
@@ -12,6 +13,7 @@ mod slurm;
 
 use nix::sys::resource::Resource;
 
+pub(crate) use diagnosis::Diagnosis;
 pub(crate) use engine::{AgentKind, Engine, LaunchCommand};
 pub(crate) use place::Place;
 pub(crate) use plan::{AgentProgram, AppContext, Invocation, LaunchPlan, LaunchRequest};

@@ -5,6 +5,7 @@
 use hostbuf::Result;
 use hostbuf_os::process;
 
+use super::diagnosis;
 use super::engine::{Engine, HOST, HOSTFILE, RANKS_OF_HOSTS, Replacement};
 use super::place::Place;
 use super::plan::{Invocation, LaunchPlan, LaunchRequest, ManagedStart};
@@ -164,9 +165,7 @@ impl Engine for Mpich {
     }
 
     fn reports_unreachable_host(&self, line: &str) -> bool {
-        line.starts_with("ssh: ")
-            || line.contains("Host key verification failed")
-            || line.contains("Permission denied (")
+        diagnosis::is_of_ssh(line)
     }
 }
 

@@ -5,6 +5,7 @@
 
 use hostbuf::Result;
 
+use super::diagnosis::{self, Diagnosis};
 use super::engine::{Engine, HOST, HOSTFILE, RANKS_OF_HOSTS, Replacement};
 use super::place::Place;
 use super::plan::{Invocation, LaunchPlan, LaunchRequest, ManagedStart};
@@ -162,6 +163,17 @@ impl Engine for OpenMpi {
 
     fn daemons(&self) -> &'static [&'static str] {
         &["orted", "orterun", "prted", "prterun"]
+    }
+
+    /// Recognises the paragraph by which mpirun refuses to run as root.
+    fn diagnose(&self, lines: &[&str]) -> Option<Diagnosis> {
+        if lines.iter().any(|line| line.contains("detected an attempt to run as root")) {
+            return Some(Diagnosis {
+                cause: "it refuses to run as root".into(),
+                remedy: "Run as another user, or add --launcher-arg --allow-run-as-root".into(),
+            });
+        }
+        diagnosis::unreachable_host(lines)
     }
 
     fn oversubscribe(&self, release: &Release) -> &'static str {

@@ -13,7 +13,13 @@ use super::super::descendants;
 use super::super::lines::Lines;
 use super::super::signals::ReceivedSignal;
 use super::state::Launcher;
+use hostbuf_agent::log;
 use hostbuf_agent::report::{Report, covered};
+
+/// Prints lines of the engine, some of which separate their messages by NULs.
+pub(super) fn print(lines: &[String]) {
+    lines.iter().for_each(|line| hostbuf_agent::complain!("{}", line.trim_matches('\0')));
+}
 
 impl Launcher<'_> {
     /// Waits for events and handles them.
@@ -35,8 +41,8 @@ impl Launcher<'_> {
             self.hear(&line);
         }
         let noise = self.agent_noise.read();
-        if std::env::var_os("HOSTBUF_LOG").is_some() {
-            noise.iter().for_each(|line| hostbuf_agent::complain!("{line}"));
+        if log::is_wanted() {
+            print(&noise);
         }
         if noise.iter().any(|line| self.command.engine.reports_unreachable_host(line)) {
             self.unreachable.get_or_insert_with(Instant::now);

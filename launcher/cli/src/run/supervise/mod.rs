@@ -48,6 +48,9 @@ pub(super) fn supervise(
         status = launcher.run(plan);
         launcher.end();
     }
+    if status.is_err() {
+        launcher.show_engine();
+    }
     let class = launcher.class_of_rank;
     status.map_err(|mut error| {
         error.class = class.unwrap_or(error.class);
@@ -96,7 +99,8 @@ impl Launcher<'_> {
             }
             if waiting.is_some() && self.unreachable.is_some_and(|since| since.elapsed() > REACH) {
                 // The engine would wait for that host for ever.
-                self.failure.record(self.no_agents());
+                let error = self.no_agents();
+                self.failure.record(error);
                 continue;
             }
             if waiting.is_none() && self.ranks.is_empty() {

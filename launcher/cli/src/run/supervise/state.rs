@@ -31,6 +31,8 @@ pub(super) struct Launcher<'a> {
     pub(super) foreign: Vec<u32>,
     pub(super) agent_lines: Lines,
     pub(super) agent_noise: Lines,
+    /// True if the error of the job refers to the engine's own lines.
+    pub(super) shows_engine: bool,
     pub(super) ranks: Vec<Child>,
     pub(super) ready: usize,
     pub(super) expected: Option<usize>,
@@ -81,6 +83,7 @@ impl<'a> Launcher<'a> {
             foreign: Vec::new(),
             agent_lines: Lines::default(),
             agent_noise: Lines::default(),
+            shows_engine: false,
             ranks: Vec::new(),
             ready: 0,
             expected: plan.agent_count,

@@ -6,10 +6,13 @@ use hostbuf::{ErrorClass, JobError};
 
 use super::super::death::death;
 use super::super::shortage::shortage;
+use super::events;
 use super::state::Launcher;
+use crate::engines::Diagnosis;
+use hostbuf_agent::log;
 
-/// The largest number of an engine's lines that a message quotes: enough for the remedies at their
-/// end.
+/// The largest number of lines of the agent of this host that a message quotes: enough for the
+/// remedies at their end.
 const MOST_SAID: usize = 16;
 
 impl Launcher<'_> {
@@ -70,19 +73,47 @@ impl Launcher<'_> {
 
     /// Describes the end of the agents' job.
     pub(super) fn agents_died(&mut self) -> JobError {
-        self.agent_noise.drain();
+        let rest = self.agent_noise.drain();
+        if log::is_wanted() {
+            events::print(&rest);
+        }
         self.no_agents()
     }
 
-    /// Describes why there are no agents, with the last lines of the engine.
-    pub(super) fn no_agents(&self) -> JobError {
+    /// Returns the end of a message about the agents: the cause and the remedy, or the only line of
+    /// the engine. Several lines of an engine are printed in front of the message, as they are.
+    fn said(&mut self) -> String {
         let noise = self.agent_noise.seen.iter().map(|l| l.trim());
         let mut said: Vec<&str> = noise.filter(|l| l.chars().any(char::is_alphanumeric)).collect();
+        let engine = self.command.engine;
+        self.shows_engine = said.len() > 1 && !engine.spawns_ranks();
+        if let Some(Diagnosis { cause, remedy }) = engine.diagnose(&said) {
+            return format!(": {cause}. {remedy}");
+        }
+        if said.is_empty() {
+            return String::new();
+        }
+        if self.shows_engine {
+            return "; see its own messages above".to_owned();
+        }
         if said.len() > MOST_SAID {
             said.truncate(MOST_SAID);
             said.push("...");
         }
-        let said = if said.is_empty() { String::new() } else { format!(": {}", said.join(" ")) };
+        format!(": {}", said.join(" "))
+    }
+
+    /// Prints the lines of the engine to which the error of the job refers, unless they have been
+    /// printed as they came.
+    pub(super) fn show_engine(&self) {
+        if self.shows_engine && !log::is_wanted() {
+            events::print(&self.agent_noise.seen);
+        }
+    }
+
+    /// Describes why there are no agents.
+    pub(super) fn no_agents(&mut self) -> JobError {
+        let said = self.said();
         let release = self.command.release.title();
         let local = self.command.engine.spawns_ranks();
         let program = if local {

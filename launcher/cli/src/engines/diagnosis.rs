@@ -1,0 +1,45 @@
+//! The cause and the remedy of a failed start, from the lines that an engine prints on standard
+//! error.
+
+/// A failure that an engine's lines describe: a clause, and a sentence without its full stop.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Diagnosis {
+    pub(crate) cause: String,
+    pub(crate) remedy: String,
+}
+
+/// Returns whether a line comes from ssh, by which most engines reach other hosts, and means that
+/// a host cannot be reached.
+pub(super) fn is_of_ssh(line: &str) -> bool {
+    line.starts_with("ssh: ")
+        || line.contains("Host key verification failed")
+        || line.contains("Permission denied (")
+}
+
+/// Describes the host that ssh cannot reach, if one of `lines` reports it.
+pub(super) fn unreachable_host(lines: &[&str]) -> Option<Diagnosis> {
+    let line = lines.iter().find(|line| is_of_ssh(line))?;
+    Some(Diagnosis {
+        cause: line.trim_end_matches('.').to_owned(),
+        remedy: "Check the names of the hosts, and that ssh reaches each of them without a password".into(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_of_ssh_is_the_cause() {
+        let unknown = "ssh: Could not resolve hostname h9: Name or service not known";
+        let refused = "u@h9: Permission denied (publickey,password).";
+        for (lines, cause) in [
+            (&["a warning", unknown, "more"][..], unknown),
+            (&[refused], "u@h9: Permission denied (publickey,password)"),
+            (&["Host key verification failed."], "Host key verification failed"),
+        ] {
+            assert_eq!(unreachable_host(lines).map(|found| found.cause).as_deref(), Some(cause));
+        }
+        assert_eq!(unreachable_host(&["an agent has ended"]), None);
+    }
+}
