@@ -112,12 +112,11 @@ fn start(arguments: RunArguments) -> Result<u8, JobError> {
     let command = selection::find(arguments.launcher, arguments.mpirun.as_deref(), &needed)?;
     let engine = command.engine;
     check_hosts(engine, arguments.launcher, &hosts)?;
-    if let (Some(name), false) = (selection::foreign_mpi(engine, &needed), arguments.quiet) {
-        hostbuf_agent::complain!(
-            "hostbuf run: the program is linked to {name}, but {} starts it: each of its ranks may be rank 0 of 1 (leave out \
-             --launcher, or build the program with that MPI)",
-            command.release.title()
-        );
+    let mpirun = arguments.mpirun.as_deref();
+    if let Some(warning) = selection::foreign_mpi(&command, &needed, arguments.launcher, mpirun)
+        && !arguments.quiet
+    {
+        hostbuf_agent::complain!("hostbuf run: {warning}");
     }
     let agent = agent_program::find(&command, arguments.agent.as_deref())?;
     let options = EngineOptions::new(engine, &arguments.launcher_args);

@@ -147,12 +147,35 @@ fn missing_mpirun(owners: &[&dyn Engine]) -> Error {
     }
 }
 
-/// Returns the name of the MPI to which the program is linked if `engine` starts its ranks without
-/// that MPI.
-pub(super) fn foreign_mpi(engine: &'static dyn Engine, needed: &[String]) -> Option<String> {
-    let owners = mpis_of(needed);
-    let fits = owners.is_empty() || owners.contains(&engine) || engine.agent() == AgentKind::AnyMpi;
-    (!fits).then(|| names(&owners))
+/// Returns a warning if the program is linked to an MPI and `command`, which the user has chosen by
+/// the options `choice` and `mpirun`, starts its ranks without that MPI.
+pub(super) fn foreign_mpi(
+    command: &LaunchCommand,
+    needed: &[String],
+    choice: EngineChoice,
+    mpirun: Option<&Path>,
+) -> Option<String> {
+    let (engine, owners) = (command.engine, mpis_of(needed));
+    if owners.is_empty() || owners.contains(&engine) || engine.agent() == AgentKind::AnyMpi {
+        return None;
+    }
+    let title = command.release.title();
+    let (start, build) = match engine.agent() {
+        AgentKind::Command => {
+            (format!("--launcher {} starts it without an MPI", engine.option()), String::new())
+        }
+        _ => (format!("{title} starts it"), format!(", or build the program with {title}")),
+    };
+    let given = match (choice, mpirun) {
+        (EngineChoice::Auto, _) => "--mpirun",
+        (EngineChoice::Named(_), None) => "--launcher",
+        (EngineChoice::Named(_), Some(_)) => "--launcher and --mpirun",
+    };
+    Some(format!(
+        "the program is linked to {}, but {start}, so each rank may be alone in a job of its own (rank 0 of 1). Leave out \
+         {given}{build}",
+        names(&owners)
+    ))
 }
 
 /// Returns the launch command at `path` if it is an MPI's.
@@ -172,6 +195,7 @@ fn identify(path: &Path) -> Option<LaunchCommand> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engines::Release;
 
     fn engine(option: &str) -> &'static dyn Engine {
         engines::ALL.iter().copied().find(|engine| engine.option() == option).unwrap()
@@ -188,12 +212,27 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_of_another_mpi_is_detected() {
-        let foreign = |option: &str, library: &str| foreign_mpi(engine(option), &[library.to_owned()]);
-        assert_eq!(foreign("mpich", "libmpi.so.40").as_deref(), Some("Open MPI"));
-        assert_eq!(foreign("local", "libmpi.so.40").as_deref(), Some("Open MPI"));
-        assert_eq!(foreign("mpich", "libmpi.so.12"), None);
-        assert_eq!(foreign("slurm", "libmpi.so.40"), None);
-        assert_eq!(foreign("local", "libc.so.6"), None);
+    fn an_engine_of_another_mpi_is_reported() {
+        let foreign = |choice: Option<&str>, mpirun: Option<&str>, starts: &str, library: &str| {
+            let engine = engine(starts);
+            let release = Release::new(engine.name(), "4".into(), None);
+            let command = LaunchCommand { engine, path: PathBuf::new(), release };
+            let choice = choice.map_or(EngineChoice::Auto, |_| EngineChoice::Named(engine));
+            foreign_mpi(&command, &[library.to_owned()], choice, mpirun.map(Path::new))
+        };
+        let auto = foreign(None, Some("mpirun"), "mpich", "libmpi.so.40").unwrap();
+        assert_eq!(
+            auto,
+            "the program is linked to Open MPI, but MPICH 4 starts it, so each rank may be alone in a job of its own (rank \
+             0 of 1). Leave out --mpirun, or build the program with MPICH 4"
+        );
+        let both = foreign(Some("mpich"), Some("mpirun"), "mpich", "libmpi.so.40").unwrap();
+        assert!(both.contains("Leave out --launcher and --mpirun, or build"), "{both}");
+        let local = foreign(Some("local"), None, "local", "libmpi.so.40").unwrap();
+        assert!(local.contains("but --launcher local starts it without an MPI, so"), "{local}");
+        assert!(local.ends_with("(rank 0 of 1). Leave out --launcher"), "{local}");
+        assert_eq!(foreign(None, Some("mpirun"), "mpich", "libmpi.so.12"), None);
+        assert_eq!(foreign(Some("slurm"), None, "slurm", "libmpi.so.40"), None);
+        assert_eq!(foreign(Some("local"), None, "local", "libc.so.6"), None);
     }
 }
