@@ -212,7 +212,7 @@ fn shells_complete_commands_and_options() {
 fn uninstall_removes_exactly_the_installed_files() {
     let Some(scratch) = Installation::installed("manifest") else { return };
     let manifest = scratch.run("cat prefix/share/hostbuf/manifest").ok().stdout;
-    assert_eq!(scratch.contents(), manifest);
+    assert_eq!(format!("./\n{}", scratch.contents()), manifest, "the prefix is new, too");
     assert!(manifest.contains("bin/hostbuf\n") && manifest.contains("libexec/hostbuf/\n"), "{manifest}");
 
     // A file that a process has open keeps its contents, and files that are no longer installed are
@@ -226,9 +226,9 @@ fn uninstall_removes_exactly_the_installed_files() {
     assert!(!library.exists(), "of the first installation nothing is left that the second has not");
     assert!(!scratch.folder().join("prefix/lib/pkgconfig").exists());
     let second = scratch.run("cat prefix/share/hostbuf/manifest").ok().stdout;
-    assert_eq!(scratch.contents(), second);
+    assert_eq!(format!("./\n{}", scratch.contents()), second);
     scratch.run("$ROOT/scripts/install --no-build --prefix prefix").ok();
-    assert_eq!(scratch.contents(), manifest);
+    assert_eq!(format!("./\n{}", scratch.contents()), manifest);
     let again = fs::File::open(&library).expect("it is installed");
     let inode = |file: &fs::File| file.metadata().expect("it is open").ino();
     assert_ne!(inode(&open), inode(&again));
@@ -254,7 +254,16 @@ fn uninstall_removes_exactly_the_installed_files() {
     scratch.run("$ROOT/scripts/install --prefix prefix --uninstall").ok();
     assert_eq!(scratch.contents(), "share/\nshare/man/\nshare/man/man1/\nshare/man/man1/other.1\n");
 
-    // Folders that existed before remain.
+    // Folders that existed before remain, also the prefix. A failed installation leaves no prefix.
+    let kept = "install() { $ROOT/scripts/install --prefix $1 ${2:---no-build} >said; }
+        install new; install new; install new --uninstall
+        mkdir kept; install kept; install kept --uninstall
+        ! PATH=$PWD/without:$PATH install failed 2>said
+        find new kept failed 2>/dev/null || true";
+    fs::create_dir(scratch.folder().join("without")).expect("it is new");
+    let strip = scratch.folder().join("without/strip");
+    symlink("/bin/false", strip).expect("it is new");
+    assert_eq!(scratch.run(kept).ok().stdout, "kept\n");
     let into =
         "mkdir -p stage/usr/bin && $ROOT/scripts/install --no-build --prefix /usr --destdir stage >said &&
                 $ROOT/scripts/install --prefix=/usr --destdir=stage --uninstall >said && find stage";
