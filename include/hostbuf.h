@@ -137,7 +137,7 @@ typedef enum hostbuf_access {
 } hostbuf_access;
 
 // The source of a cache's reports of changed mappings.
-typedef enum hostbuf_monitor {
+typedef enum hostbuf_monitor_mode {
     // The mode in `HOSTBUF_CACHE_MONITOR`, or strict if the variable is not set.
     HOSTBUF_MONITOR_DEFAULT = 0,
     // The kernel reports changes.
@@ -146,7 +146,7 @@ typedef enum hostbuf_monitor {
     HOSTBUF_MONITOR_EXPLICIT = 2,
     // The kernel reports changes. Without the monitor no cache is made.
     HOSTBUF_MONITOR_REQUIRED = 3,
-} hostbuf_monitor;
+} hostbuf_monitor_mode;
 
 // Allocates the memory of a buffer while it is being filled. Its address is constant as long as
 // the `hostbuf_buffer` lives. After the fill function has returned, it allocates nothing.
@@ -162,7 +162,7 @@ typedef struct hostbuf_cache hostbuf_cache;
 typedef struct hostbuf_device hostbuf_device;
 
 // A registration of a part of a buffer with a device.
-typedef struct hostbuf_region hostbuf_region;
+typedef struct hostbuf_registration hostbuf_registration;
 
 // A group of ranks, as a table of collective functions of the program. hostbuf_mpi.h makes one
 // from an MPI communicator.
@@ -313,11 +313,11 @@ typedef struct hostbuf_cache_stats {
     // Requests that found the budget exhausted.
     uint64_t over_budget;
     // The current number of registrations.
-    size_t regions;
+    size_t registrations;
     // The current number of registered bytes.
     size_t bytes;
     // The maximum number of simultaneous registrations.
-    size_t peak_regions;
+    size_t peak_registrations;
     // The maximum number of registered bytes.
     size_t peak_bytes;
 } hostbuf_cache_stats;
@@ -460,21 +460,21 @@ enum hostbuf_status hostbuf_register(const struct hostbuf_buffer *buffer,
                                      size_t offset,
                                      size_t length,
                                      int access,
-                                     struct hostbuf_region **to);
+                                     struct hostbuf_registration **to);
 
-// Writes the key for requests about a region to `to`.
-enum hostbuf_status hostbuf_region_key(const struct hostbuf_region *region,
-                                       struct hostbuf_key *to);
+// Writes the key of a registration to `to`.
+enum hostbuf_status hostbuf_registration_key(const struct hostbuf_registration *registration,
+                                             struct hostbuf_key *to);
 
-// Ends a registration and releases `region` in any case. If the device refuses, the pages may stay
-// pinned until the process exits.
-enum hostbuf_status hostbuf_deregister(struct hostbuf_region *region);
+// Ends a registration and releases `registration` in any case. If the device refuses, the pages
+// may stay pinned until the process exits.
+enum hostbuf_status hostbuf_deregister(struct hostbuf_registration *registration);
 
-// Makes a cache with a hard limit of `regions` registrations and of `bytes` registered bytes. If a
-// limit is 0, the value of `HOSTBUF_CACHE_REGIONS` or `HOSTBUF_CACHE_BYTES` applies, or its
-// default. `monitor` is one of `hostbuf_monitor`.
+// Makes a cache with hard limits: `registrations` at a time, and `bytes` registered bytes. If a
+// limit is 0, the value of `HOSTBUF_CACHE_REGISTRATIONS` or `HOSTBUF_CACHE_BYTES` applies, or its
+// default. `monitor` is one of `hostbuf_monitor_mode`.
 enum hostbuf_status hostbuf_cache_open(const struct hostbuf_device *device,
-                                       size_t regions,
+                                       size_t registrations,
                                        size_t bytes,
                                        int monitor,
                                        struct hostbuf_cache **to);

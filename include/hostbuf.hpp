@@ -319,33 +319,34 @@ private:
 };
 
 /// A registration of a part of a buffer with a device. The destructor ends it.
-class region {
+class registration {
 public:
-    region(const buffer &of, const device &with, int access = HOSTBUF_READ, std::size_t offset = 0, std::size_t length = 0)
+    registration(const buffer &of, const device &with, int access = HOSTBUF_READ, std::size_t offset = 0,
+                 std::size_t length = 0)
     {
         check(hostbuf_register(of.get(), with.get(), offset, length, access, &own_));
     }
-    region(region &&other) noexcept : own_(std::exchange(other.own_, nullptr)) {}
-    region &operator=(region &&other) noexcept
+    registration(registration &&other) noexcept : own_(std::exchange(other.own_, nullptr)) {}
+    registration &operator=(registration &&other) noexcept
     {
         std::swap(own_, other.own_);
         return *this;
     }
-    ~region()
+    ~registration()
     {
         if (own_) (void)hostbuf_deregister(own_);
     }
 
-    /// Returns the key for requests to the device, or zeros if the region was moved from.
+    /// Returns the key for requests to the device, or zeros if the registration was moved from.
     hostbuf_key key() const noexcept
     {
         hostbuf_key key = HOSTBUF_KEY_INIT;
-        (void)hostbuf_region_key(own_, &key);
+        (void)hostbuf_registration_key(own_, &key);
         return key;
     }
 
 private:
-    hostbuf_region *own_ = nullptr;
+    hostbuf_registration *own_ = nullptr;
 };
 
 /// A lease of a registration in a cache. The destructor puts it back.
@@ -372,12 +373,12 @@ private:
 /// A registration cache. Its leases must be destroyed before it.
 class cache {
 public:
-    /// Makes a cache of at most `regions` registrations and `bytes` registered bytes. A limit of 0
-    /// takes the value from the environment.
-    explicit cache(const device &of, std::size_t regions = 0, std::size_t bytes = 0,
-                   hostbuf_monitor monitor = HOSTBUF_MONITOR_DEFAULT)
+    /// Makes a cache of at most `registrations` at a time, and of at most `bytes` registered bytes.
+    /// A limit of 0 takes the value from the environment.
+    explicit cache(const device &of, std::size_t registrations = 0, std::size_t bytes = 0,
+                   hostbuf_monitor_mode monitor = HOSTBUF_MONITOR_DEFAULT)
     {
-        check(hostbuf_cache_open(of.get(), regions, bytes, monitor, &own_));
+        check(hostbuf_cache_open(of.get(), registrations, bytes, monitor, &own_));
     }
     cache(cache &&other) noexcept : own_(std::exchange(other.own_, nullptr)) {}
     cache &operator=(cache &&other) noexcept

@@ -5,7 +5,7 @@
  *
  *     hostbuf_registered_function *registered =
  *         (hostbuf_registered_function *)dlsym(RTLD_DEFAULT, "hostbuf_registered");
- *     struct hostbuf_registration r = HOSTBUF_REGISTRATION_INIT;
+ *     struct hostbuf_registered_buffer r = HOSTBUF_REGISTERED_BUFFER_INIT;
  *     for (size_t i = 0; registered && registered(i, &r) > 0; i++)
  *         printf("%s: %zu bytes at %p, rkey %#x\n", r.device, r.length, r.address, r.remote_key);
  *
@@ -26,8 +26,8 @@ extern "C" {
 
 /* A registration of a buffer with a device. It covers the whole buffer; for GPUs, at most 64 GiB of
  * it. */
-struct hostbuf_registration {
-    size_t struct_size;      /* the size of this structure: initialize it with HOSTBUF_REGISTRATION_INIT */
+struct hostbuf_registered_buffer {
+    size_t struct_size;      /* the size of this structure: initialize it with HOSTBUF_REGISTERED_BUFFER_INIT */
     const char *device;      /* "cuda 0", "mlx5_0", "mlock"; valid until the process exits */
     void *address;           /* the first byte */
     size_t length;           /* the number of bytes */
@@ -36,16 +36,16 @@ struct hostbuf_registration {
     uint32_t remote_key;     /* RDMA: rkey */
     void *context;           /* RDMA: struct ibv_context * */
     void *protection_domain; /* RDMA: struct ibv_pd *, for the queue pairs that use the keys */
-    void *region;            /* RDMA: struct ibv_mr * */
+    void *memory_region;     /* RDMA: struct ibv_mr * */
     uint64_t device_address; /* CUDA: the CUdeviceptr of the first byte; otherwise 0 */
 };
 
-/* The initial value of a hostbuf_registration. hostbuf.h states the rule for struct_size. */
-#define HOSTBUF_REGISTRATION_INIT {sizeof(struct hostbuf_registration), NULL, NULL, 0, 0, 0, 0, NULL, NULL, NULL, 0}
+/* The initial value of a hostbuf_registered_buffer. hostbuf.h states the rule for struct_size. */
+#define HOSTBUF_REGISTERED_BUFFER_INIT {sizeof(struct hostbuf_registered_buffer), NULL, NULL, 0, 0, 0, 0, NULL, NULL, NULL, 0}
 
 /* Writes registration number `index`, counted from 0, to *to. Returns 1, or 0 if there are fewer
  * registrations, or -1 and prints a line to standard error if to->struct_size is invalid. */
-typedef int hostbuf_registered_function(size_t index, struct hostbuf_registration *to);
+typedef int hostbuf_registered_function(size_t index, struct hostbuf_registered_buffer *to);
 
 /* hostbuf_registered_end ends the registrations of the buffers in a range and returns 0 if all have
  * ended. hostbuf_registered_again registers the buffers again for reading only and returns 0 if all

@@ -20,8 +20,8 @@ use crate::unmapping::{Reader, unmapping};
 
 const BASE: usize = 0x10_0000_0000;
 
-fn of_regions(regions: usize, monitor: MonitorMode) -> hostbuf::register::Result<Cache> {
-    cache(Budget::new(regions).bytes(usize::MAX / 2), monitor)
+fn of_registrations(registrations: usize, monitor: MonitorMode) -> hostbuf::register::Result<Cache> {
+    cache(Budget::new(registrations).bytes(usize::MAX / 2), monitor)
 }
 
 /// Gets and drops one lease, and returns its key. It is inlined, as in a program's own loop: every
@@ -65,7 +65,7 @@ pub(crate) fn measure(repeats: usize, hits: usize, peer: Result<&str, &str>, par
         misses(repeats)?;
     }
     if wanted("munmap") {
-        let strict = || of_regions(1024, MonitorMode::Strict);
+        let strict = || of_registrations(1024, MonitorMode::Strict);
         let (asleep, both) = ([Reader::Asleep], [Reader::Asleep, Reader::Awake]);
         on_one_core(|| unmapping("cache-munmap", &asleep, &strict()?, repeats))?;
         unmapping("cache-munmap-free", &both, &strict()?, repeats)?;
@@ -81,7 +81,7 @@ fn owned(
     (entries, name): (usize, &str),
     (bar, libfabric): (f64, f64),
 ) -> Outcome {
-    let cache = of_regions(entries, MonitorMode::Explicit)?;
+    let cache = of_registrations(entries, MonitorMode::Explicit)?;
     let chain = Chain::new(BASE, entries);
     fill(&cache, &chain)?;
     let mut ucx = match peer {
@@ -133,7 +133,7 @@ fn getpid(calls: usize) -> f64 {
 
 fn foreign(repeats: usize, hits: usize) -> Outcome {
     let (strict, explicit) =
-        (of_regions(1024, MonitorMode::Strict)?, of_regions(1024, MonitorMode::Explicit)?);
+        (of_registrations(1024, MonitorMode::Strict)?, of_registrations(1024, MonitorMode::Explicit)?);
     let memory = vec![1u8; 64 * crate::chain::STRIDE * PAGE + PAGE];
     let chain = Chain::new((memory.as_ptr() as usize).next_multiple_of(PAGE), 64);
     fill(&strict, &chain)?;
@@ -162,7 +162,7 @@ fn foreign(repeats: usize, hits: usize) -> Outcome {
 }
 
 fn threads(repeats: usize, hits: usize) -> Outcome {
-    let cache = &of_regions(4096, MonitorMode::Explicit)?;
+    let cache = &of_registrations(4096, MonitorMode::Explicit)?;
     let chains = [Chain::new(BASE, 512), Chain::new(2 * BASE, 512)];
     fill(cache, &chains[0])?;
     fill(cache, &chains[1])?;
@@ -220,7 +220,7 @@ fn threads(repeats: usize, hits: usize) -> Outcome {
 
 /// Samples the p99.9 of hits during a second in which another thread registers.
 fn while_registering() -> Outcome {
-    let cache = of_regions(64, MonitorMode::Explicit)?;
+    let cache = of_registrations(64, MonitorMode::Explicit)?;
     let pointer = 0x10_0000 as *const u8;
     drop(cache.get(pointer, PAGE, Access::READ)?);
     let idle = cache.registrar().clone();
@@ -249,8 +249,8 @@ fn while_registering() -> Outcome {
 /// Measures complete misses, each of which evicts another registration.
 fn misses(repeats: usize) -> Outcome {
     const COUNT: usize = 4096;
-    let owned = of_regions(64, MonitorMode::Explicit)?;
-    let strict = of_regions(64, MonitorMode::Strict)?;
+    let owned = of_registrations(64, MonitorMode::Explicit)?;
+    let strict = of_registrations(64, MonitorMode::Strict)?;
     let memory = vec![1u8; 2 * COUNT * PAGE + PAGE];
     let base = (memory.as_ptr() as usize).next_multiple_of(PAGE);
     let miss = |cache: &Cache| -> hostbuf::register::Result<f64> {

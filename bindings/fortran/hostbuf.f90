@@ -104,9 +104,9 @@ module hostbuf
         integer(c_int64_t) :: failures = 0
         integer(c_int64_t) :: leaked = 0
         integer(c_int64_t) :: over_budget = 0
-        integer(c_size_t)  :: regions = 0
+        integer(c_size_t)  :: registrations = 0
         integer(c_size_t)  :: bytes = 0
-        integer(c_size_t)  :: peak_regions = 0
+        integer(c_size_t)  :: peak_registrations = 0
         integer(c_size_t)  :: peak_bytes = 0
     end type
 
@@ -250,21 +250,21 @@ module hostbuf
             type(c_ptr), intent(out) :: to
         end function
 
-        integer(c_int) function hostbuf_region_key(region, to) bind(c)
+        integer(c_int) function hostbuf_registration_key(registration, to) bind(c)
             import
-            type(c_ptr), value               :: region
+            type(c_ptr), value               :: registration
             type(hostbuf_key), intent(inout) :: to
         end function
 
-        integer(c_int) function hostbuf_deregister(region) bind(c)
+        integer(c_int) function hostbuf_deregister(registration) bind(c)
             import
-            type(c_ptr), value :: region
+            type(c_ptr), value :: registration
         end function
 
-        integer(c_int) function hostbuf_cache_open(device, regions, bytes, monitor, to) bind(c)
+        integer(c_int) function hostbuf_cache_open(device, registrations, bytes, monitor, to) bind(c)
             import
             type(c_ptr), value       :: device
-            integer(c_size_t), value :: regions, bytes
+            integer(c_size_t), value :: registrations, bytes
             integer(c_int), value    :: monitor
             type(c_ptr), intent(out) :: to
         end function

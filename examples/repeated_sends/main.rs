@@ -247,7 +247,7 @@ fn report(arguments: &Arguments, each_time: &Took, cached: &Took, from_the_start
         stats.misses,
         stats.evictions,
         stats.changed,
-        stats.peak_regions,
+        stats.peak_registrations,
         hostbuf::Bytes(stats.peak_bytes as u64)
     );
     println!("checked       everything that was sent has arrived as it was");

@@ -138,7 +138,7 @@ impl Cache {
     fn make(
         py: Python<'_>,
         device: &Bound<'_, Device>,
-        regions: Option<usize>,
+        registrations: Option<usize>,
         bytes: Option<usize>,
         monitor: Option<&str>,
     ) -> PyResult<Cache> {
@@ -155,7 +155,8 @@ impl Cache {
                 }
             };
             let usual = Budget::from_environment()?;
-            let budget = Budget::new(regions.unwrap_or(usual.regions)).bytes(bytes.unwrap_or(usual.bytes));
+            let budget =
+                Budget::new(registrations.unwrap_or(usual.registrations)).bytes(bytes.unwrap_or(usual.bytes));
             Ok(RegistrationCache::new(device, budget, monitor)?)
         })?;
         Ok(Cache { cache: Mutex::new(Some(Arc::new(cache))) })
@@ -191,9 +192,9 @@ impl Cache {
             ("failures", stats.failures),
             ("leaked", stats.leaked),
             ("over_budget", stats.over_budget),
-            ("regions", stats.regions as u64),
+            ("registrations", stats.registrations as u64),
             ("bytes", stats.bytes as u64),
-            ("peak_regions", stats.peak_regions as u64),
+            ("peak_registrations", stats.peak_registrations as u64),
             ("peak_bytes", stats.peak_bytes as u64),
         ])
     }

@@ -102,7 +102,7 @@ class Registering(unittest.TestCase):
 class Caching(unittest.TestCase):
     def test_hits_and_misses(self) -> None:
         # The monitor refuses what it cannot watch; either way the sums hold.
-        with hostbuf.Cache("mlock", regions=8, bytes=1 << 20) as cache:
+        with hostbuf.Cache("mlock", registrations=8, bytes=1 << 20) as cache:
             message = np.zeros(1 << 14, "u1")
             for _ in range(10):
                 with cache.get(message) as lease:
@@ -110,10 +110,10 @@ class Caching(unittest.TestCase):
             stats = cache.stats()
             self.assertEqual(stats["hits"] + stats["misses"] + stats["coalesced"], 10)
             if not stats["not_kept"]:
-                self.assertEqual((stats["hits"], stats["regions"]), (9, 1))
+                self.assertEqual((stats["hits"], stats["registrations"]), (9, 1))
             cache.invalidate(message)
             cache.flush()
-            self.assertEqual(cache.stats()["regions"], 0)
+            self.assertEqual(cache.stats()["registrations"], 0)
 
     def test_the_required_monitor_is_an_error_where_there_is_none(self) -> None:
         works, text = hostbuf.Cache.probe_monitor()
@@ -125,7 +125,7 @@ class Caching(unittest.TestCase):
                 hostbuf.Cache("mlock", monitor="required")
 
     def test_the_limit_is_hard(self) -> None:
-        with hostbuf.Cache("mlock", regions=1, bytes=1 << 20, monitor="explicit") as cache:
+        with hostbuf.Cache("mlock", registrations=1, bytes=1 << 20, monitor="explicit") as cache:
             first, second = bytearray(1 << 14), bytearray(1 << 14)
             held = cache.get(first)
             with self.assertRaises(hostbuf.Error) as caught:

@@ -109,7 +109,7 @@ fn structures_of_other_sizes_are_filled_or_refused() {
     assert!(
         said.len() == 1
             && said[0].contains("to has the invalid struct_size 0")
-            && said[0].contains("HOSTBUF_REGISTRATION_INIT"),
+            && said[0].contains("HOSTBUF_REGISTERED_BUFFER_INIT"),
         "{outcome:?}"
     );
 }

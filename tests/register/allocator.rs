@@ -95,7 +95,7 @@ fn the_monitors_thread_neither_allocates_nor_frees() {
         return;
     }
     let Some((_, cache)) = strict() else { return };
-    let Some((_, small)) = strict_with(Overlap::Refused, MANY.regions(8)) else { return };
+    let Some((_, small)) = strict_with(Overlap::Refused, MANY.registrations(8)) else { return };
     let thread = crate::descriptors::monitors_thread().rsplit('/').next().unwrap().parse().unwrap();
     OBSERVED.store(thread, Ordering::Relaxed);
     for round in 0..20 {

@@ -109,7 +109,7 @@ fn get_many_succeeds_under_changes_and_a_small_budget() {
         }
     });
     let peak = fake.peak();
-    assert!(peak.0 <= budget.regions && peak.1 <= budget.bytes, "{peak:?}");
+    assert!(peak.0 <= budget.registrations && peak.1 <= budget.bytes, "{peak:?}");
     assert_eq!(numbers(&cache, &spans[..2]).len(), 2);
     drop(cache);
     assert_eq!((fake.live().len(), fake.ended().len()), (0, fake.made()));

@@ -23,7 +23,7 @@ fn a_request_beyond_the_unleased_budget_fails_at_once() {
     let leases = [cache.get(at(0x1000), 10, READ).unwrap(), cache.get(at(0x2000), 10, READ).unwrap()];
     let begun = Instant::now();
     let full = cache.get(at(0x3000), 10, READ).unwrap_err();
-    assert!(matches!(full, Error::Budget { leased: true, regions: (2, 2), .. }), "{full:?}");
+    assert!(matches!(full, Error::Budget { leased: true, registrations: (2, 2), .. }), "{full:?}");
     let large = cache.get(at(0x3000), 101, READ).unwrap_err();
     assert!(matches!(large, Error::Budget { leased: false, .. }), "{large:?}");
     assert!(large.to_string().contains("HOSTBUF_CACHE_BYTES"), "{large}");
@@ -55,7 +55,7 @@ fn much(stats: &Stats) -> bool {
 /// budget, and every lease is counted once.
 #[test]
 fn threads_stay_within_the_budget_and_every_lease_is_counted() {
-    for budget in [Budget::new(4).bytes(3 * PAGE), MANY.regions(3), Budget::new(64).bytes(40 * PAGE)] {
+    for budget in [Budget::new(4).bytes(3 * PAGE), MANY.registrations(3), Budget::new(64).bytes(40 * PAGE)] {
         let (fake, cache) = explicit(budget);
         let mut taken = 0;
         // On a busy machine the measurement is repeated.
@@ -69,11 +69,11 @@ fn threads_stay_within_the_budget_and_every_lease_is_counted() {
             });
         }
         let (peak, stats) = (fake.peak(), cache.stats());
-        assert!(peak.0 <= budget.regions && peak.1 <= budget.bytes, "{peak:?} of {budget:?}");
-        assert_eq!((stats.peak_regions, stats.peak_bytes), peak);
+        assert!(peak.0 <= budget.registrations && peak.1 <= budget.bytes, "{peak:?} of {budget:?}");
+        assert_eq!((stats.peak_registrations, stats.peak_bytes), peak);
         assert_eq!((stats.hits + stats.misses + stats.coalesced, stats.leaked), (taken, 0), "{stats:?}");
         assert_eq!(stats.misses + stats.retried, fake.made() as u64);
-        assert_eq!(fake.live().len(), stats.regions);
+        assert_eq!(fake.live().len(), stats.registrations);
         drop(cache);
         assert_eq!((fake.live().len(), fake.ended().len()), (0, fake.made()));
     }
@@ -118,7 +118,7 @@ fn requests(cache: &FakeCache, seed: u64, until: Instant) -> u64 {
 
 #[test]
 fn waiting_requests_are_served_in_order() {
-    let (_, cache) = explicit(MANY.regions(1));
+    let (_, cache) = explicit(MANY.registrations(1));
     let held = cache.get(at(0x1000), 8, READ).unwrap();
     let order = std::sync::Mutex::new(Vec::new());
     std::thread::scope(|scope| {
@@ -145,7 +145,7 @@ fn waiting_requests_are_served_in_order() {
 
 #[test]
 fn a_request_that_times_out_lets_the_next_one_proceed() {
-    let (_, cache) = explicit(MANY.regions(1));
+    let (_, cache) = explicit(MANY.registrations(1));
     let held = cache.get(at(0x1000), 8, READ).unwrap();
     let begun = Instant::now();
     let error = cache.get_timeout(at(0x2000), 8, READ, Duration::from_millis(50)).unwrap_err();
@@ -157,7 +157,7 @@ fn a_request_that_times_out_lets_the_next_one_proceed() {
 
 #[test]
 fn get_many_is_all_or_nothing() {
-    let (fake, cache) = explicit(MANY.regions(4));
+    let (fake, cache) = explicit(MANY.registrations(4));
     let spans: Vec<_> = (1..=6).map(|n| span(n * PAGE, 64)).collect();
     assert!(matches!(cache.get_many(&spans, READ), Err(Error::Budget { .. })));
     // Nothing of the range is leased.
@@ -207,7 +207,7 @@ fn a_device_without_overlaps_never_sees_an_overlap() {
 /// While one request waits in the queue, another thread requests the same budget repeatedly.
 #[test]
 fn a_later_request_waits_behind_an_earlier_one() {
-    let (_, cache) = explicit(MANY.regions(1));
+    let (_, cache) = explicit(MANY.registrations(1));
     let wait = |start: usize| cache.get_timeout(at(start), 8, READ, Duration::from_secs(20));
     let mut held = Some(cache.get(at(0x1000), 8, READ).unwrap());
     let served = std::sync::atomic::AtomicBool::new(false);

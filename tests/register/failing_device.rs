@@ -77,9 +77,12 @@ impl Registrar for FailingDevice {
     }
 }
 
-fn failing(regions: usize, monitor: MonitorMode) -> (Arc<FailingDevice>, RegistrationCache<FailingDevice>) {
+fn failing(
+    registrations: usize,
+    monitor: MonitorMode,
+) -> (Arc<FailingDevice>, RegistrationCache<FailingDevice>) {
     let failing = Arc::new(FailingDevice::default());
-    let cache = RegistrationCache::new(failing.clone(), MANY.regions(regions), monitor).unwrap();
+    let cache = RegistrationCache::new(failing.clone(), MANY.registrations(registrations), monitor).unwrap();
     (failing, cache)
 }
 
@@ -87,7 +90,10 @@ fn failing(regions: usize, monitor: MonitorMode) -> (Arc<FailingDevice>, Registr
 #[track_caller]
 fn books(failing: &FailingDevice, cache: &RegistrationCache<FailingDevice>, live: usize, leaked: u64) {
     let stats = cache.stats();
-    assert_eq!((failing.live.load(Ordering::Relaxed), stats.regions, stats.bytes), (live, live, live * PAGE));
+    assert_eq!(
+        (failing.live.load(Ordering::Relaxed), stats.registrations, stats.bytes),
+        (live, live, live * PAGE)
+    );
     assert_eq!(stats.leaked, leaked);
 }
 
@@ -227,7 +233,7 @@ fn invalidate_reports_the_failed_deregistration_of_another_thread() {
         assert!(error.contains("one after the other") && error.contains("on purpose"), "{error}");
         assert!(error.contains(&span(PAGE, PAGE).to_string()), "{error}");
     });
-    assert_eq!((cache.stats().regions, cache.stats().leaked), (1, 1));
+    assert_eq!((cache.stats().registrations, cache.stats().leaked), (1, 1));
     // The error belongs to that call alone.
     cache.flush().unwrap();
 }
@@ -246,7 +252,7 @@ fn a_failed_deregistration_by_the_reaper_is_counted_as_leaked() {
         // No request comes, so the cache's own thread ends the registration.
         let begun = Instant::now();
         let kept = round.min(2);
-        while cache.stats().regions != kept || cache.stats().changed != round as u64 {
+        while cache.stats().registrations != kept || cache.stats().changed != round as u64 {
             assert!(begun.elapsed() < Duration::from_secs(10), "round {round}: {:?}", cache.stats());
             std::thread::yield_now();
         }

@@ -54,7 +54,7 @@ fn freezing_ends_registrations_and_allows_only_reading_afterwards() {
     let refused = cache.get(page(&buffer, 0), PAGE, Access::WRITE).unwrap_err();
     assert!(matches!(refused, Error::Freeze { .. }), "{refused}");
     assert!(matches!(cache.keep(page(&buffer, 0), PAGE, Access::WRITE), Err(Error::Freeze { .. })));
-    assert_eq!((fake.made(), cache.stats().regions, cache.stats().failures), (made, 3, 0));
+    assert_eq!((fake.made(), cache.stats().registrations, cache.stats().failures), (made, 3, 0));
 }
 
 #[test]

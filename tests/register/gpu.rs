@@ -125,7 +125,7 @@ fn a_frozen_buffer_can_be_read_by_the_gpu_and_not_written() {
     let cache = RegistrationCache::new(gpu.clone(), budget, MonitorMode::Strict).expect("with room");
     cache.keep(buffer.as_ptr().as_ptr(), buffer.len(), Access::WRITE).expect("kept");
     let frozen = buffer.freeze(&Solo).expect("frozen");
-    assert_eq!((frozen.proof(), cache.stats().regions), (&Proof::Sealed, 0));
+    assert_eq!((frozen.proof(), cache.stats().registrations), (&Proof::Sealed, 0));
     let device = Device::new(buffer.len());
 
     let error = gpu.register(&span.into(), Access::WRITE).expect_err("nobody may write to it");

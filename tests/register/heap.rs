@@ -218,7 +218,7 @@ fn dropped_caches_leave_nothing_in_threads() {
         });
         let mut sizes = Vec::new();
         for _ in 0..30 {
-            let cache = Arc::new(explicit(MANY.regions(1 << 16)).1);
+            let cache = Arc::new(explicit(MANY.registrations(1 << 16)).1);
             drop(cache.get(at(0x1000), 8, READ).unwrap());
             ask.send(cache.clone()).unwrap();
             answered.recv().unwrap();

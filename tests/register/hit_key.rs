@@ -13,8 +13,8 @@ const BASE: usize = 0x10_0000;
 /// With a small budget, one slot after the other gets another range, and the first range again.
 #[test]
 fn a_hit_in_a_reused_slot_returns_the_new_key() {
-    for regions in 1..=4 {
-        let (fake, cache) = explicit(Budget::new(regions).bytes(1 << 40));
+    for registrations in 1..=4 {
+        let (fake, cache) = explicit(Budget::new(registrations).bytes(1 << 40));
         let mut state = 88_172_645_463_325_252_u64;
         let mut hits = 0;
         for step in 0..20_000 {

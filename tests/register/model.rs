@@ -201,9 +201,9 @@ impl<'c> Model<'c> {
     fn refused(&mut self, error: &Error, own: usize) {
         let leased_now = self.leases.len() + own > 0;
         match error {
-            Error::Budget { leased, regions, bytes, .. } => {
+            Error::Budget { leased, registrations, bytes, .. } => {
                 self.over_budget += 1;
-                assert!(regions.0 <= regions.1 && bytes.0 <= bytes.1);
+                assert!(registrations.0 <= registrations.1 && bytes.0 <= bytes.1);
                 // Leases take up the budget, or the request alone exceeds it.
                 assert!(!leased || leased_now, "{error}");
             }
@@ -225,7 +225,7 @@ impl<'c> Model<'c> {
         let stays = |number: &u64| !self.invalid.contains(number) || leased.contains(number);
         let seen = loop {
             let seen = (self.fake.live(), self.cache.stats());
-            if seen.0.iter().all(|(number, ..)| stays(number)) && seen.0.len() == seen.1.regions {
+            if seen.0.iter().all(|(number, ..)| stays(number)) && seen.0.len() == seen.1.registrations {
                 break seen;
             }
             std::thread::yield_now();
@@ -243,7 +243,7 @@ impl<'c> Model<'c> {
         assert!(numbers.intersection(&self.invalid).all(|number| self.leased().contains(number)));
         // The counters agree with the device.
         let bytes: usize = live.iter().map(|live| live.1.len()).sum();
-        assert_eq!((stats.regions, stats.bytes), (live.len(), bytes));
+        assert_eq!((stats.registrations, stats.bytes), (live.len(), bytes));
         assert_eq!(stats.hits + stats.misses + stats.coalesced, self.taken);
         assert_eq!(stats.misses, self.fake.made() as u64);
         assert_eq!(stats.registered_bytes, self.fake.made_bytes() as u64);
@@ -251,8 +251,8 @@ impl<'c> Model<'c> {
         assert_eq!(stats.over_budget, self.over_budget);
         assert_eq!((stats.evictions + stats.invalidated) as usize, ended.len() + self.leased_invalid());
         let peak = self.fake.peak();
-        assert!(peak.0 <= self.budget.regions && peak.1 <= self.budget.bytes, "{peak:?}");
-        assert_eq!((stats.peak_regions, stats.peak_bytes), peak);
+        assert!(peak.0 <= self.budget.registrations && peak.1 <= self.budget.bytes, "{peak:?}");
+        assert_eq!((stats.peak_registrations, stats.peak_bytes), peak);
     }
 
     /// Counts the invalidated registrations that are still leased.
@@ -344,12 +344,12 @@ proptest! {
     #[test]
     fn random_operations_agree_with_the_model(
         steps in proptest::collection::vec(step(), 1..120),
-        regions in 1..6usize,
+        registrations in 1..6usize,
         pages in 1..12usize,
         overlaps in any::<bool>(),
     ) {
         let overlap = if overlaps { Overlap::Free } else { Overlap::Refused };
-        run(overlap, Budget::new(regions).bytes(pages * PAGE), &steps);
+        run(overlap, Budget::new(registrations).bytes(pages * PAGE), &steps);
     }
 
     #[test]

@@ -99,13 +99,13 @@ fn a_panicking_registration_leaves_nothing_behind() {
         let _ = cache.get(at(0x1000), 64, READ);
     }));
     assert!(outcome.is_err());
-    assert_eq!((cache.stats().regions, cache.stats().bytes), (0, 0));
+    assert_eq!((cache.stats().registrations, cache.stats().bytes), (0, 0));
     cache.get(at(0x1000), 64, READ).unwrap();
 }
 
 #[test]
 fn overlapping_windows_on_several_threads_leak_nothing() {
-    let (fake, cache) = explicit(MANY.regions(32));
+    let (fake, cache) = explicit(MANY.registrations(32));
     std::thread::scope(|scope| {
         for seed in 1..5usize {
             let cache = &cache;
@@ -123,7 +123,7 @@ fn overlapping_windows_on_several_threads_leak_nothing() {
             });
         }
     });
-    assert_eq!(fake.live().len(), cache.stats().regions);
+    assert_eq!(fake.live().len(), cache.stats().registrations);
     cache.flush().unwrap();
     assert!(fake.live().is_empty());
     assert_eq!(fake.ended().len(), fake.made());
@@ -219,10 +219,10 @@ fn invalidate_waits_only_for_its_own_range() {
         // Waiting for the first range would take forever.
         cache.invalidate(span(0x2000, 64)).unwrap();
         cache.invalidate(span(0x3000, 64)).unwrap();
-        assert_eq!(cache.stats().regions, 1);
+        assert_eq!(cache.stats().registrations, 1);
         let same = scope.spawn(|| {
             cache.invalidate(span(0x1020, 1)).unwrap();
-            cache.stats().regions
+            cache.stats().registrations
         });
         cache.registrar().set(|state| state.1 = true);
         assert_eq!(same.join().unwrap(), 0, "it came back before the registration had ended");

@@ -29,7 +29,7 @@ fn a_cache_requests_no_range_longer_than_the_longest() {
     assert!(why.contains("at most 32 KiB at once"), "{why}");
     assert!(cache.keep(at(0x10_0000), 8 * PAGE + 1, READ).is_err());
     // The device was not called, and nothing is reserved.
-    assert_eq!((fake.made(), cache.stats().failures, cache.stats().regions), (1, 0, 1));
+    assert_eq!((fake.made(), cache.stats().failures, cache.stats().registrations), (1, 0, 1));
 }
 
 #[test]

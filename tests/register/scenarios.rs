@@ -81,14 +81,14 @@ fn a_registrar_that_always_fails_under_ten_threads() {
     });
     assert_eq!((fake.made(), fake.live().len()), (0, 0));
     let stats = cache.stats();
-    assert_eq!((stats.failures, stats.regions, stats.bytes), (500, 0, 0));
+    assert_eq!((stats.failures, stats.registrations, stats.bytes), (500, 0, 0));
     fake.fail(0, 0);
     cache.get(at(0x40_0000), 4096, READ).unwrap();
 }
 
 #[test]
 fn a_budget_of_two_keeps_the_last_two() {
-    let (_, cache) = explicit(MANY.regions(2));
+    let (_, cache) = explicit(MANY.registrations(2));
     let id = |n: usize| cache.get(at(0x50_0000 + n * PAGE), PAGE, READ).unwrap().handle().0;
     let (_, two, three) = (id(1), id(2), id(3));
     assert_eq!((id(2), id(3)), (two, three));
@@ -107,17 +107,17 @@ fn a_byte_budget_of_1000_holds_600_once() {
 
 #[test]
 fn counters_are_exact() {
-    let (_, cache) = explicit(MANY.regions(2));
+    let (_, cache) = explicit(MANY.registrations(2));
     for n in [1, 1, 2, 1, 3, 3, 3] {
         drop(cache.get(at(0x70_0000 + n * PAGE), PAGE, READ).unwrap());
     }
     let stats = cache.stats();
     assert_eq!((stats.misses, stats.hits, stats.evictions, stats.invalidated), (3, 4, 1, 0));
-    assert_eq!((stats.regions, stats.bytes, stats.peak_regions), (2, 2 * PAGE, 2));
+    assert_eq!((stats.registrations, stats.bytes, stats.peak_registrations), (2, 2 * PAGE, 2));
     assert_eq!(stats.registered_bytes, 3 * PAGE as u64);
     cache.flush().unwrap();
     let stats = cache.stats();
-    assert_eq!((stats.invalidated, stats.regions, stats.bytes, stats.hits), (2, 0, 0, 4));
+    assert_eq!((stats.invalidated, stats.registrations, stats.bytes, stats.hits), (2, 0, 0, 4));
 }
 
 #[test]

@@ -346,7 +346,7 @@ fn an_unmapped_registration_frees_its_budget_at_once() {
     // The budget has one slot: an unmapped registration is ended for the next request, whether or
     // not the cache's own thread has handled it, also if the device refuses overlaps.
     for overlap in [Overlap::Free, Overlap::Refused] {
-        let (fake, cache) = cache(overlap, MANY.regions(1), MonitorMode::Strict);
+        let (fake, cache) = cache(overlap, MANY.registrations(1), MonitorMode::Strict);
         for round in 0..300 {
             let area = Area::new(2);
             let lease = cache.get(area.pointer(), area.len(), READ);

@@ -23,7 +23,7 @@ pub struct hostbuf_cache {
 #[allow(dead_code, reason = "the functions take an integer, since the caller's may be invalid")]
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub enum hostbuf_monitor {
+pub enum hostbuf_monitor_mode {
     /// The mode in `HOSTBUF_CACHE_MONITOR`, or strict if the variable is not set.
     HOSTBUF_MONITOR_DEFAULT = 0,
     /// The kernel reports changes.
@@ -143,11 +143,11 @@ pub struct hostbuf_cache_stats {
     /// Requests that found the budget exhausted.
     pub over_budget: u64,
     /// The current number of registrations.
-    pub regions: usize,
+    pub registrations: usize,
     /// The current number of registered bytes.
     pub bytes: usize,
     /// The maximum number of simultaneous registrations.
-    pub peak_regions: usize,
+    pub peak_registrations: usize,
     /// The maximum number of registered bytes.
     pub peak_bytes: usize,
 }
@@ -159,14 +159,14 @@ fn span(start: *const c_void, length: usize) -> CallResult<Span> {
     Ok(Span::new(start as usize, length)?)
 }
 
-/// Makes a cache with a hard limit of `regions` registrations and of `bytes` registered bytes. If a
-/// limit is 0, the value of `HOSTBUF_CACHE_REGIONS` or `HOSTBUF_CACHE_BYTES` applies, or its
-/// default. `monitor` is one of `hostbuf_monitor`.
+/// Makes a cache with hard limits: `registrations` at a time, and `bytes` registered bytes. If a
+/// limit is 0, the value of `HOSTBUF_CACHE_REGISTRATIONS` or `HOSTBUF_CACHE_BYTES` applies, or its
+/// default. `monitor` is one of `hostbuf_monitor_mode`.
 // Safety: `device` and `to` are null or valid.
 #[unsafe(no_mangle)]
 pub extern "C" fn hostbuf_cache_open(
     device: Option<&hostbuf_device>,
-    regions: usize,
+    registrations: usize,
     bytes: usize,
     monitor: c_int,
     to: Option<&mut MaybeUninit<*mut hostbuf_cache>>,
@@ -174,10 +174,10 @@ pub extern "C" fn hostbuf_cache_open(
     call(|| {
         let to = output(to, "to", null_mut())?;
         let device = input(device, "device")?;
-        let mut budget = Budget::new(regions).bytes(bytes);
-        if regions == 0 || bytes == 0 {
+        let mut budget = Budget::new(registrations).bytes(bytes);
+        if registrations == 0 || bytes == 0 {
             let usual = Budget::from_environment()?;
-            budget.regions = if regions == 0 { usual.regions } else { regions };
+            budget.registrations = if registrations == 0 { usual.registrations } else { registrations };
             budget.bytes = if bytes == 0 { usual.bytes } else { bytes };
         }
         let monitor = match monitor {
@@ -187,7 +187,7 @@ pub extern "C" fn hostbuf_cache_open(
             3 => MonitorMode::Required,
             other => {
                 return Err(argument(format!(
-                    "invalid monitor {other}: expected a value of hostbuf_monitor"
+                    "invalid monitor {other}: expected a value of hostbuf_monitor_mode"
                 )));
             }
         };
@@ -335,9 +335,9 @@ pub unsafe extern "C" fn hostbuf_cache_stat(
             failures: stats.failures,
             leaked: stats.leaked,
             over_budget: stats.over_budget,
-            regions: stats.regions,
+            registrations: stats.registrations,
             bytes: stats.bytes,
-            peak_regions: stats.peak_regions,
+            peak_registrations: stats.peak_registrations,
             peak_bytes: stats.peak_bytes,
         });
         Ok(())

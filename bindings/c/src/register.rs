@@ -54,7 +54,7 @@ pub struct hostbuf_device {
 }
 
 /// A registration of a part of a buffer with a device.
-pub struct hostbuf_region {
+pub struct hostbuf_registration {
     registration: Registration<Device>,
 }
 
@@ -155,7 +155,7 @@ pub extern "C" fn hostbuf_register(
     offset: usize,
     length: usize,
     access: c_int,
-    to: Option<&mut MaybeUninit<*mut hostbuf_region>>,
+    to: Option<&mut MaybeUninit<*mut hostbuf_registration>>,
 ) -> hostbuf_status {
     call(|| {
         let to = output(to, "to", null_mut())?;
@@ -167,30 +167,30 @@ pub extern "C" fn hostbuf_register(
                 .ok_or_else(|| argument(format!("{length} bytes from {offset} are not a region")))?,
         };
         let registration = own.buffer.register(&device.device, offset..end, self::access(access)?)?;
-        *to = Box::into_raw(Box::new(hostbuf_region { registration }));
+        *to = Box::into_raw(Box::new(hostbuf_registration { registration }));
         Ok(())
     })
 }
 
-/// Writes the key for requests about a region to `to`.
-// Safety: `region` is null or a live handle, `to` is null or valid.
+/// Writes the key of a registration to `to`.
+// Safety: `registration` is null or a live handle, `to` is null or valid.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn hostbuf_region_key(
-    region: Option<&hostbuf_region>,
+pub unsafe extern "C" fn hostbuf_registration_key(
+    registration: Option<&hostbuf_registration>,
     to: *mut hostbuf_key,
 ) -> hostbuf_status {
     call(|| {
         // SAFETY: by the contract of this function.
         let mut to = unsafe { struct_output(to, "to") }?;
-        to.write(&input(region, "region")?.registration.key().into());
+        to.write(&input(registration, "registration")?.registration.key().into());
         Ok(())
     })
 }
 
-/// Ends a registration and releases `region` in any case. If the device refuses, the pages may stay
-/// pinned until the process exits.
-// Safety: `region` is null or a live handle, and is not used again.
+/// Ends a registration and releases `registration` in any case. If the device refuses, the pages
+/// may stay pinned until the process exits.
+// Safety: `registration` is null or a live handle, and is not used again.
 #[unsafe(no_mangle)]
-pub extern "C" fn hostbuf_deregister(region: Option<Box<hostbuf_region>>) -> hostbuf_status {
-    call(|| Ok(region.ok_or_else(|| argument("region is null"))?.registration.deregister()?))
+pub extern "C" fn hostbuf_deregister(registration: Option<Box<hostbuf_registration>>) -> hostbuf_status {
+    call(|| Ok(registration.ok_or_else(|| argument("registration is null"))?.registration.deregister()?))
 }

@@ -237,8 +237,14 @@ mod tests {
                 source: None,
             }
             .into(),
-            register::Error::Budget { device: text(), span, regions: (0, 1), bytes: (0, 1), leased: false }
-                .into(),
+            register::Error::Budget {
+                device: text(),
+                span,
+                registrations: (0, 1),
+                bytes: (0, 1),
+                leased: false,
+            }
+            .into(),
             register::Error::Limit { device: text(), asked: 1, block: 1, registered: 0, limit: 0 }.into(),
             register::Error::Forked.into(),
             Error::Elsewhere { host: text(), rank: 0, class: ErrorClass::General, message: text() },

@@ -61,7 +61,7 @@ pub enum Error {
         /// The requested range.
         span: Span,
         /// The current number of registrations, and the limit.
-        regions: (usize, usize),
+        registrations: (usize, usize),
         /// The current number of registered bytes, and the limit.
         bytes: (usize, usize),
         /// True if the request would fit with fewer leases, false if it exceeds the whole budget.
@@ -107,10 +107,10 @@ impl fmt::Display for Error {
                 write!(f, "{device}: registering {memory} ({bytes}; {access}): {why}")?;
                 source.as_ref().map_or(Ok(()), |source| write!(f, ": {source}"))
             }
-            Error::Budget { device, span, regions, bytes, leased } => {
+            Error::Budget { device, span, registrations, bytes, leased } => {
                 let asked = Bytes(span.len() as u64);
-                let registrations = of(regions.0, regions.1, regions.1);
-                let plural = if *regions == (1, usize::MAX) { "" } else { "s" };
+                let plural = if *registrations == (1, usize::MAX) { "" } else { "s" };
+                let registrations = of(registrations.0, registrations.1, registrations.1);
                 let bytes = of(Bytes(bytes.0 as u64), bytes.1, Bytes(bytes.1 as u64));
                 write!(
                     f,
@@ -118,7 +118,7 @@ impl fmt::Display for Error {
                      {bytes} are taken"
                 )?;
                 f.write_str(if *leased {
-                    "; drop leases, wait until others do, or raise HOSTBUF_CACHE_REGIONS or HOSTBUF_CACHE_BYTES"
+                    "; drop leases, wait until others do, or raise HOSTBUF_CACHE_REGISTRATIONS or HOSTBUF_CACHE_BYTES"
                 } else {
                     "; it is larger than the whole budget (HOSTBUF_CACHE_BYTES)"
                 })
@@ -231,9 +231,9 @@ mod tests {
 
     #[test]
     fn a_budget_error_states_the_usage_and_the_limits() {
-        let text = |regions, bytes, leased| {
+        let text = |registrations, bytes, leased| {
             let (device, span) = ("mlock".into(), Span::new(0x1000, 1).unwrap());
-            Error::Budget { device, span, regions, bytes, leased }.to_string()
+            Error::Budget { device, span, registrations, bytes, leased }.to_string()
         };
         let both = text((2, 2), (8192, 1 << 20), true);
         assert!(

@@ -10,7 +10,7 @@ use hostbuf::sized_struct::Output;
 use hostbuf_os::process;
 
 use crate::message;
-use crate::registration_record::RegistrationRecord;
+use crate::registered_buffer::RegisteredBuffer;
 use crate::registrations;
 
 /// Writes registration number `index` of this process to `*to`. Returns 1, or 0 if there are fewer
@@ -20,7 +20,7 @@ use crate::registrations;
 /// `to` must be null, or point to a writable structure whose `struct_size` is initialized and
 /// correct.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn hostbuf_registered(index: usize, to: *mut RegistrationRecord) -> c_int {
+pub unsafe extern "C" fn hostbuf_registered(index: usize, to: *mut RegisteredBuffer) -> c_int {
     // SAFETY: by the contract of this function.
     let mut to = match unsafe { Output::new(to, "to") } {
         Ok(to) => to,

@@ -14,7 +14,7 @@
 
 mod exports;
 mod message;
-mod registration_record;
+mod registered_buffer;
 mod registrations;
 
 use std::ffi::{CStr, c_char};

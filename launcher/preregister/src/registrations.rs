@@ -9,7 +9,7 @@ use hostbuf::{Error, FillState, HostBuffer, Result};
 use hostbuf_os::forking::hold_around_fork;
 use hostbuf_os::poison::IgnorePoison;
 
-use crate::registration_record::RegistrationRecord;
+use crate::registered_buffer::RegisteredBuffer;
 
 /// The registration of a buffer with a device.
 struct PreregisteredBuffer {
@@ -45,11 +45,11 @@ fn register_all(buffer: &HostBuffer, device: &Arc<Device>, writing: bool) -> Res
 }
 
 /// Describes a part of a registration with `device`.
-fn record(part: &DevicePart, device: &Device, name: &CString, writable: bool) -> RegistrationRecord {
+fn record(part: &DevicePart, device: &Device, name: &CString, writable: bool) -> RegisteredBuffer {
     let pointer = |object: Option<NonNull<_>>| object.map_or(null_mut(), NonNull::as_ptr);
     let objects = device.objects();
-    RegistrationRecord {
-        struct_size: size_of::<RegistrationRecord>(),
+    RegisteredBuffer {
+        struct_size: size_of::<RegisteredBuffer>(),
         device: name.as_ptr(),
         address: part.span.start() as *mut _,
         length: part.span.len(),
@@ -58,7 +58,7 @@ fn record(part: &DevicePart, device: &Device, name: &CString, writable: bool) ->
         remote_key: part.key.rkey,
         context: pointer(objects.context),
         protection_domain: pointer(objects.protection_domain),
-        region: pointer(part.region),
+        memory_region: pointer(part.memory_region),
         device_address: part.key.address,
     }
 }
@@ -144,7 +144,7 @@ pub(crate) fn again(range: Span) -> Vec<String> {
 
 /// Describes registration number `index` for the program. A registration that the device has split
 /// counts once for each part.
-pub(crate) fn describe(index: usize) -> Option<RegistrationRecord> {
+pub(crate) fn describe(index: usize) -> Option<RegisteredBuffer> {
     let all = registrations();
     let mut parts = all.buffers.iter().flat_map(|one| {
         let (device, name) = &all.devices[one.device];

@@ -197,11 +197,11 @@ class Cache:
     The kernel (``strict``) or the program (``explicit``, by :meth:`invalidate`) reports changed
     mappings to it. ``required`` is ``strict``, but an error where the kernel cannot report
     (:meth:`probe_monitor`). The defaults of the arguments are the values of
-    ``HOSTBUF_CACHE_REGIONS``, ``HOSTBUF_CACHE_BYTES`` and ``HOSTBUF_CACHE_MONITOR``.
+    ``HOSTBUF_CACHE_REGISTRATIONS``, ``HOSTBUF_CACHE_BYTES`` and ``HOSTBUF_CACHE_MONITOR``.
 
     >>> import hostbuf
     >>> message = bytearray(8192)
-    >>> with hostbuf.Cache("mlock", regions=16, bytes=1 << 20) as cache:
+    >>> with hostbuf.Cache("mlock", registrations=16, bytes=1 << 20) as cache:
     ...     for _ in range(3):
     ...         with cache.get(message) as lease:
     ...             pass    # send it, by lease.key
@@ -213,10 +213,14 @@ class Cache:
     __slots__ = ("_device", "_native")
 
     def __init__(
-        self, device: Device | str, regions: int | None = None, bytes: int | None = None, monitor: str | None = None
+        self,
+        device: Device | str,
+        registrations: int | None = None,
+        bytes: int | None = None,
+        monitor: str | None = None,
     ) -> None:
         self._device = _device(device)
-        self._native = _hostbuf.Cache(self._device._native, regions, bytes, monitor)
+        self._native = _hostbuf.Cache(self._device._native, registrations, bytes, monitor)
 
     @staticmethod
     def probe_monitor() -> tuple[bool, str]:

@@ -31,7 +31,7 @@ pub(super) struct CacheState {
 impl CacheState {
     /// Makes the state of an empty cache.
     pub(super) fn new(budget: Budget) -> CacheState {
-        let slots = budget.regions;
+        let slots = budget.registrations;
         CacheState {
             lists: SlotLists::new(slots),
             usage: BudgetUsage::new(budget),
@@ -101,7 +101,7 @@ impl CacheState {
     ) -> Option<CacheSlot> {
         // A thread may take a lease after the policy has summed the counts. Then another
         // registration is selected.
-        for _ in 0..=self.usage.regions() {
+        for _ in 0..=self.usage.registrations() {
             let count = |slot: CacheSlot| {
                 let (taken, dropped) = counts.sum(slot);
                 (taken, taken != dropped)

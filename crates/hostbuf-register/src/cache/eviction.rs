@@ -70,7 +70,7 @@ pub(super) struct EvictionPolicy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shortage {
     /// The number of registrations.
-    Regions,
+    Registrations,
     /// The number of bytes.
     Bytes,
 }
@@ -161,7 +161,7 @@ impl EvictionPolicy {
         // All members of the small queue may have been used, or may be leased.
         for _ in 0..self.small.count {
             let (small, all) = match short {
-                Shortage::Regions => (self.small.count, self.small.count + self.main.count),
+                Shortage::Registrations => (self.small.count, self.small.count + self.main.count),
                 Shortage::Bytes => (self.small.bytes, self.small.bytes + self.main.bytes),
             };
             if small < (all / 10).max(1) {
@@ -300,13 +300,13 @@ mod tests {
     }
 
     impl Model {
-        fn new(regions: usize, bytes: usize) -> Model {
+        fn new(registrations: usize, bytes: usize) -> Model {
             Model {
-                policy: EvictionPolicy::new(regions),
-                capacity: (regions, bytes),
+                policy: EvictionPolicy::new(registrations),
+                capacity: (registrations, bytes),
                 here: HashMap::new(),
-                taken: vec![0; regions],
-                free: (0..regions).map(CacheSlot::from_index).collect(),
+                taken: vec![0; registrations],
+                free: (0..registrations).map(CacheSlot::from_index).collect(),
                 used: 0,
                 registered: 0,
             }
@@ -322,7 +322,7 @@ mod tests {
                 return true;
             }
             while self.free.is_empty() || self.used + bytes > self.capacity.1 {
-                let short = if self.free.is_empty() { Shortage::Regions } else { Shortage::Bytes };
+                let short = if self.free.is_empty() { Shortage::Registrations } else { Shortage::Bytes };
                 let slot = self.policy.choose(short, hash, |slot| (self.taken[slot.index()], false)).unwrap();
                 let key = *self.here.iter().find(|(_, v)| v.0 == slot).unwrap().0;
                 self.used -= self.here.remove(&key).unwrap().1;
@@ -405,8 +405,9 @@ mod tests {
         let mut policy = EvictionPolicy::new(4);
         (0..4).for_each(|slot| policy.add(CacheSlot::new(slot), u64::from(slot) + 1, 1, 1));
         // Slot 0 has been leased again since, and slot 1 is leased.
-        let chosen = policy
-            .choose(Shortage::Regions, 9, |slot| (if slot.index() == 0 { 2 } else { 1 }, slot.index() == 1));
+        let chosen = policy.choose(Shortage::Registrations, 9, |slot| {
+            (if slot.index() == 0 { 2 } else { 1 }, slot.index() == 1)
+        });
         assert_eq!(chosen, Some(CacheSlot::new(2)));
         assert!(
             policy.entries[0].queue == EvictionQueue::Main && policy.entries[1].queue == EvictionQueue::Small

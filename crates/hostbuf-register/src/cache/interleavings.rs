@@ -101,7 +101,7 @@ fn hold_many(fake: &Fake, shared: &CacheShared<Fake>) -> bool {
 }
 
 fn evict(shared: &CacheShared<Fake>) -> bool {
-    let chosen = select(shared, Shortage::Regions, 7);
+    let chosen = select(shared, Shortage::Registrations, 7);
     if let Some(slot) = chosen {
         deregister(shared, slot).expect("the fake ends it");
     }

@@ -293,7 +293,7 @@ impl<'a, R: Registrar> Miss<'a, R> {
             return Err(over_budget(&mut state, false));
         }
         let shortage = match () {
-            () if !state.lists.has_free() => Some(Shortage::Regions),
+            () if !state.lists.has_free() => Some(Shortage::Registrations),
             () if bytes > state.usage.bytes_left() => Some(Shortage::Bytes),
             () => None,
         };
@@ -423,5 +423,5 @@ impl<R: Registrar> Drop for Miss<'_, R> {
 /// Counts a request that the budget has no room for, and returns the reason.
 fn over_budget(state: &mut StateGuard<'_>, leased: bool) -> MissRefusal {
     state.stats.over_budget += 1;
-    MissRefusal::Budget { regions: state.usage.regions(), bytes: state.usage.bytes(), leased }
+    MissRefusal::Budget { registrations: state.usage.registrations(), bytes: state.usage.bytes(), leased }
 }

@@ -82,10 +82,10 @@ fn run<R: Registrar>(shared: &CacheShared<R>) {
             if pressure.is_first_sign(&stats) {
                 tracing::warn!(
                     device = shared.registrar.name(),
-                    regions = stats.regions,
+                    registrations = stats.registrations,
                     bytes = stats.bytes,
                     "more than half of all requests evict another registration, so the budget is smaller than the working \
-                     set: raise HOSTBUF_CACHE_REGIONS or HOSTBUF_CACHE_BYTES"
+                     set: raise HOSTBUF_CACHE_REGISTRATIONS or HOSTBUF_CACHE_BYTES"
                 );
             }
         }

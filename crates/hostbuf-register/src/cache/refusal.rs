@@ -10,7 +10,7 @@ pub(super) enum MissRefusal {
     /// The budget has no room.
     Budget {
         /// The number of registrations at that time.
-        regions: usize,
+        registrations: usize,
         /// The number of registered bytes at that time.
         bytes: usize,
         /// True if the request would fit into the budget without the leased registrations.
@@ -32,9 +32,9 @@ impl MissRefusal {
     /// Makes the error for people. It allocates, so the caller does not hold the cache's lock.
     pub(super) fn into_error(self, device: String, budget: Budget, span: Span, access: Access) -> Error {
         let why = match self {
-            MissRefusal::Budget { regions, bytes, leased } => {
-                let (regions, bytes) = ((regions, budget.regions), (bytes, budget.bytes));
-                return Error::Budget { device, span, regions, bytes, leased };
+            MissRefusal::Budget { registrations, bytes, leased } => {
+                let (registrations, bytes) = ((registrations, budget.registrations), (bytes, budget.bytes));
+                return Error::Budget { device, span, registrations, bytes, leased };
             }
             MissRefusal::TimedOut => {
                 "the timeout expired while another thread was registering the same range".to_owned()

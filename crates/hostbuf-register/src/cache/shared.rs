@@ -45,8 +45,8 @@ impl<R: Registrar> CacheShared<R> {
         let no_memory = || Error::os("allocating the table of a registration cache");
         Ok(CacheShared {
             registrar: CacheRegistrar::new(registrar)?,
-            slots: Slots::new(budget.regions).map_err(no_memory())?,
-            counts: LeaseCounts::new(budget.regions).map_err(no_memory())?,
+            slots: Slots::new(budget.registrations).map_err(no_memory())?,
+            counts: LeaseCounts::new(budget.registrations).map_err(no_memory())?,
             waiters: AtomicUsize::new(0),
             monitor,
             fork_guard: ForkGuard::current(),

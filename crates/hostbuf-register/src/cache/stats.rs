@@ -43,11 +43,11 @@ pub struct Stats {
     /// The number of requests that are waiting for leases.
     pub waiting: usize,
     /// The current number of registrations.
-    pub regions: usize,
+    pub registrations: usize,
     /// The current number of registered bytes.
     pub bytes: usize,
     /// The largest number of registrations at a time.
-    pub peak_regions: usize,
+    pub peak_registrations: usize,
     /// The largest number of registered bytes at a time.
     pub peak_bytes: usize,
 }

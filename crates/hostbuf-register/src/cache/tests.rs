@@ -106,7 +106,7 @@ fn memory_is_released_before_its_deregistration_counts_as_done() {
     shared.lock().details(CacheSlot::new(0)).memory = Some(Arc::new(memory));
     end(&shared);
     assert_eq!(*recorded.lock().expect("no panic"), [1], "released after its deregistration counted as done");
-    assert_eq!((shared.stats().regions, shared.lock().lists.deregistering().len()), (0, 0));
+    assert_eq!((shared.stats().registrations, shared.lock().lists.deregistering().len()), (0, 0));
 }
 
 /// Waiting threads check again by themselves after a moment, so requests alone do not show that

@@ -7,16 +7,16 @@ use super::stats::Stats;
 /// deregistered.
 pub(super) struct BudgetUsage {
     limit: Budget,
-    regions: usize,
+    registrations: usize,
     bytes: usize,
-    peak_regions: usize,
+    peak_registrations: usize,
     peak_bytes: usize,
 }
 
 impl BudgetUsage {
     /// Makes the usage of an empty cache.
     pub(super) fn new(limit: Budget) -> BudgetUsage {
-        BudgetUsage { limit, regions: 0, bytes: 0, peak_regions: 0, peak_bytes: 0 }
+        BudgetUsage { limit, registrations: 0, bytes: 0, peak_registrations: 0, peak_bytes: 0 }
     }
 
     /// Returns the limit.
@@ -27,8 +27,8 @@ impl BudgetUsage {
 
     /// Returns the number of registrations.
     #[inline]
-    pub(super) fn regions(&self) -> usize {
-        self.regions
+    pub(super) fn registrations(&self) -> usize {
+        self.registrations
     }
 
     /// Returns the number of bytes of all registrations.
@@ -47,21 +47,21 @@ impl BudgetUsage {
     #[inline]
     pub(super) fn reserve(&mut self, bytes: usize) {
         self.bytes += bytes;
-        self.regions += 1;
+        self.registrations += 1;
         self.peak_bytes = self.peak_bytes.max(self.bytes);
-        self.peak_regions = self.peak_regions.max(self.regions);
+        self.peak_registrations = self.peak_registrations.max(self.registrations);
     }
 
     /// Removes a registration of `bytes`.
     #[inline]
     pub(super) fn release(&mut self, bytes: usize) {
-        self.regions -= 1;
+        self.registrations -= 1;
         self.bytes -= bytes;
     }
 
     /// Copies the figures to `stats`.
     pub(super) fn report(&self, stats: &mut Stats) {
-        (stats.regions, stats.bytes) = (self.regions, self.bytes);
-        (stats.peak_regions, stats.peak_bytes) = (self.peak_regions, self.peak_bytes);
+        (stats.registrations, stats.bytes) = (self.registrations, self.bytes);
+        (stats.peak_registrations, stats.peak_bytes) = (self.peak_registrations, self.peak_bytes);
     }
 }

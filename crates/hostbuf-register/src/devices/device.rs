@@ -41,7 +41,7 @@ pub struct DevicePart {
     /// The key for requests.
     pub key: DeviceKey,
     /// The device's own object for the registration (`ibv_mr`), if there is one.
-    pub region: Option<NonNull<c_void>>,
+    pub memory_region: Option<NonNull<c_void>>,
 }
 
 /// The objects of a device that a program passes to the interface of the device.
@@ -82,7 +82,7 @@ pub(super) trait SelectableRegistrar: Registrar {
 impl DevicePart {
     /// Makes a part without an object of the device.
     pub(super) fn new(span: Span, key: DeviceKey) -> DevicePart {
-        DevicePart { span, key, region: None }
+        DevicePart { span, key, memory_region: None }
     }
 }
 

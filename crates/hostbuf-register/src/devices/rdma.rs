@@ -88,7 +88,7 @@ mod implementation {
 
         fn parts(&self, span: Span, handle: &VerbsHandle) -> Vec<DevicePart> {
             let part = DevicePart::new(span, Verbs::device_key(self.key(handle)));
-            vec![DevicePart { region: Some(handle.as_ptr()), ..part }]
+            vec![DevicePart { memory_region: Some(handle.as_ptr()), ..part }]
         }
 
         fn objects(&self) -> DeviceObjects {

@@ -378,7 +378,7 @@ fn cache<R: Registrar<Key: Debug + PartialEq>>(subject: &mut Subject<'_, R>) -> 
     expect(cache.stats().hits == hits + 2, "a request inside a registration does not hit")?;
     (0..24).try_for_each(|page| get(page, 1))?;
     cache.invalidate(all).map_err(failed)?;
-    expect(cache.stats().regions == 0, "invalidating leaves registrations")?;
+    expect(cache.stats().registrations == 0, "invalidating leaves registrations")?;
     subject.expect_live(Promise::Cache, 0)?;
     subject.once(Promise::Cache, all, BOTH)?;
     get(3, 2)?;

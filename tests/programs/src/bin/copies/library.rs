@@ -180,21 +180,21 @@ impl Handle<'_> {
 
     /// Registers the whole buffer.
     pub fn register(&self, device: &Handle<'_>, access: c_int) -> Result<*mut c_void, c_int> {
-        let mut region = null_mut();
+        let mut registration = null_mut();
         // SAFETY: as above.
         let status = unsafe {
             type Register =
                 extern "C" fn(*mut c_void, *const c_void, usize, usize, c_int, *mut *mut c_void) -> c_int;
             let register = self.library.function::<Register>(c"hostbuf_register");
-            register(self.pointer, device.pointer, 0, 0, access, &raw mut region)
+            register(self.pointer, device.pointer, 0, 0, access, &raw mut registration)
         };
-        if status == OK { Ok(region) } else { Err(status) }
+        if status == OK { Ok(registration) } else { Err(status) }
     }
 
-    pub fn deregister(&self, region: *mut c_void) {
+    pub fn deregister(&self, registration: *mut c_void) {
         // SAFETY: as above; ended once.
         let status = unsafe {
-            self.library.function::<extern "C" fn(*mut c_void) -> c_int>(c"hostbuf_deregister")(region)
+            self.library.function::<extern "C" fn(*mut c_void) -> c_int>(c"hostbuf_deregister")(registration)
         };
         assert_eq!(status, OK);
     }

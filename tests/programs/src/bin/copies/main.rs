@@ -84,13 +84,13 @@ fn freeze(library: &Library, python: &Python) {
     let why = refused(&buffer);
     assert!(why.contains("a lease lets mlock write") && why.contains("libhostbuf.so"), "{why}");
     cache.put(lease);
-    let region = handle.register(&device, WRITE).expect("a registration");
+    let registration = handle.register(&device, WRITE).expect("a registration");
     let why = refused(&buffer);
     assert!(why.contains("has registered") && why.contains("libhostbuf.so"), "{why}");
     // A freeze that has failed allows writing again, in all copies.
     drop(own.get(start as *const u8, PAGE, Access::WRITE).expect("a lease"));
     cache.get_and_put(start, PAGE, WRITE);
-    handle.deregister(region);
+    handle.deregister(registration);
     python.run("view = memoryview(buffer)\nlease = cache.get(view, 'write')");
     let why = refused(&buffer);
     assert!(why.contains("a lease") && why.contains("_hostbuf"), "{why}");
@@ -107,7 +107,7 @@ fn freeze(library: &Library, python: &Python) {
         "view = memoryview(buffer)\ntry: cache.get(view, 'write')\nexcept (hostbuf.Error, BufferError, ValueError, TypeError): pass\n\
          else: raise AssertionError('a frozen buffer was registered for writing')\n\
          with cache.get(view, 'read') as lease: pass\n\
-         assert cache.stats()['regions'] == 1, cache.stats()",
+         assert cache.stats()['registrations'] == 1, cache.stats()",
     );
     // The registering object has registered the buffer again, for reading.
     println!("registered {:?}", registered());

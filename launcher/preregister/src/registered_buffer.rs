@@ -1,4 +1,4 @@
-//! The C structure that describes a registration.
+//! The C structure that describes the registration of a buffer.
 
 #![allow(unsafe_code, reason = "the record is a structure of C, which states its size")]
 
@@ -6,10 +6,10 @@ use std::ffi::{c_char, c_int, c_void};
 
 use hostbuf::sized_struct::SizedStruct;
 
-/// The C structure `hostbuf_registration`.
+/// The C structure `hostbuf_registered_buffer`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct RegistrationRecord {
+pub struct RegisteredBuffer {
     pub(crate) struct_size: usize,
     pub(crate) device: *const c_char,
     pub(crate) address: *mut c_void,
@@ -19,13 +19,13 @@ pub struct RegistrationRecord {
     pub(crate) remote_key: u32,
     pub(crate) context: *mut c_void,
     pub(crate) protection_domain: *mut c_void,
-    pub(crate) region: *mut c_void,
+    pub(crate) memory_region: *mut c_void,
     pub(crate) device_address: u64,
 }
 
 // SAFETY: the type is `repr(C)` and begins with its size; its last field, of 8 bytes, ends at a
 // multiple of 8.
-unsafe impl SizedStruct for RegistrationRecord {
-    const NAME: &'static str = "hostbuf_registration";
-    const INITIALIZER: &'static str = "HOSTBUF_REGISTRATION_INIT";
+unsafe impl SizedStruct for RegisteredBuffer {
+    const NAME: &'static str = "hostbuf_registered_buffer";
+    const INITIALIZER: &'static str = "HOSTBUF_REGISTERED_BUFFER_INIT";
 }
