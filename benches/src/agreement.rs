@@ -20,8 +20,8 @@ use hostbuf_protocol::message::Message;
 use hostbuf_raw::maps::HoleSearch;
 
 use crate::expectation::{self, Planted};
-use crate::fixture::Outcome;
-use crate::programs::{GIB, PROGRAMS, Program, TIB, TOP};
+use crate::fixture::BenchResult;
+use crate::programs::{GIB, PROGRAMS, ProgramKind, TIB, TOP};
 use crate::sample::{note, sample, timed};
 
 const PAGE: u64 = 4096;
@@ -49,10 +49,10 @@ impl Random {
 }
 
 /// The layout of a job's processes, and their requests.
-struct Job {
+struct SimulatedJob {
     seed: u64,
     participants: usize,
-    program: Program,
+    program: ProgramKind,
     /// PMIx 5 puts segments of its server's into every client.
     pmix: bool,
     /// One process in a hundred has a mapping at a random address.
@@ -63,11 +63,11 @@ struct Job {
     planted: HashMap<usize, Vec<usize>>,
 }
 
-impl Job {
-    fn random(seed: u64, participants: usize) -> Job {
+impl SimulatedJob {
+    fn random(seed: u64, participants: usize) -> SimulatedJob {
         let mut random = Random(seed);
         let mut ticket = random.below(100);
-        let mut program = Program::Plain;
+        let mut program = ProgramKind::Plain;
         for (kind, weight) in PROGRAMS {
             if ticket < weight {
                 program = kind;
@@ -77,12 +77,12 @@ impl Job {
         }
         // The sizes are 16 MiB to 256 GiB (the most that a sanitizer leaves), every power of two
         // equally likely, and rarely up to 4 TiB.
-        let sanitized = matches!(program, Program::Tsan | Program::Msan | Program::Asan);
+        let sanitized = matches!(program, ProgramKind::Tsan | ProgramKind::Msan | ProgramKind::Asan);
         let vast = random.chance(5) && !sanitized;
         let length = if vast { (512 * GIB) << random.below(4) } else { (16 << 20) << random.below(15) };
         let align = if length >= GIB && random.chance(20) { GIB } else { 2 << 20 };
         let (pmix, stray) = (random.chance(30), random.chance(10));
-        Job {
+        SimulatedJob {
             seed: random.next(),
             participants,
             program,
@@ -114,7 +114,7 @@ impl Job {
         // The executable and its heap: 28 random bits of pages above two thirds of the address
         // space.
         let executable = match self.program {
-            Program::Fixed => 0x40_0000,
+            ProgramKind::Fixed => 0x40_0000,
             _ => 0x5555_5555_4000 + random.below(1 << 28) * PAGE,
         };
         map(executable, (1 + random.below(64)) << 20);
@@ -124,8 +124,8 @@ impl Job {
         let stack = TOP - random.below(1 << 22) * PAGE - (8 << 20);
         map(stack, 8 << 20);
         let (mut at, up) = match self.program {
-            Program::UnlimitedStack => (0x1554_0000_0000 + random.below(1 << 26) * PAGE, false),
-            Program::Legacy => (0x2aaa_aaaa_b000 + random.below(1 << 28) * PAGE, true),
+            ProgramKind::UnlimitedStack => (0x1554_0000_0000 + random.below(1 << 26) * PAGE, false),
+            ProgramKind::Legacy => (0x2aaa_aaaa_b000 + random.below(1 << 28) * PAGE, true),
             _ => (stack - (1 << 20) - random.below(1 << 28) * PAGE, false),
         };
         for _ in 0..20 + random.below(30) {
@@ -137,23 +137,23 @@ impl Job {
             at = if up { at + length } else { at };
         }
         match self.program {
-            Program::Asan => {
+            ProgramKind::Asan => {
                 map(0x7fff_8000, 0x1000_7fff_8000 - 0x7fff_8000);
                 map(0x6000_0000_0000, 4 * TIB + 0x2000);
             }
-            Program::Tsan => map(0x80_0000_0000, 0x5500_0000_0000 - 0x80_0000_0000),
-            Program::Msan => {
+            ProgramKind::Tsan => map(0x80_0000_0000, 0x5500_0000_0000 - 0x80_0000_0000),
+            ProgramKind::Msan => {
                 map(0x100_0000_0000, 0x5100_0000_0000 - 0x100_0000_0000);
                 map(0x6000_0000_0000, 0x1400_0000_0000);
             }
-            Program::Zgc => (0..3).for_each(|i| map((4 << i) * TIB, (1 + random.below(64)) * GIB)),
-            Program::Node => {
+            ProgramKind::Zgc => (0..3).for_each(|i| map((4 << i) * TIB, (1 + random.below(64)) * GIB)),
+            ProgramKind::Node => {
                 for _ in 0..6 + random.below(10) {
                     map(random.below(1 << 34) * PAGE, (1 + random.below(512)) << 20);
                 }
             }
-            Program::Go => map(0xc0_0000_0000, (64 << 20) << random.below(8)),
-            Program::Cuda => {
+            ProgramKind::Go => map(0xc0_0000_0000, (64 << 20) << random.below(8)),
+            ProgramKind::Cuda => {
                 map(0x2_04c0_0000, 0xfb40_0000);
                 map(TIB, 64 << 20);
             }
@@ -188,7 +188,7 @@ impl Job {
 /// The job's processes. Their layout is recomputed for every request, which is cheaper than storing
 /// a million of them.
 struct Simulated<'a> {
-    job: &'a Job,
+    job: &'a SimulatedJob,
     messages: u64,
     looked_at: u64,
 }
@@ -265,7 +265,7 @@ impl Electorate for Simulated<'_> {
 /// Measures jobs of `participants` with planted conflicts: on all of the first ballot, in all
 /// windows, and at random addresses. Reports the rounds, and the bytes that a participant and a
 /// host send and receive. With a `kind`, only conflicts of that kind.
-pub(crate) fn planted(participants: usize, jobs: usize, kind: Option<&str>) -> Outcome {
+pub(crate) fn planted(participants: usize, jobs: usize, kind: Option<&str>) -> BenchResult {
     type Addresses = fn(usize, usize, &mut Random) -> Vec<usize>;
     let first: Addresses = |length, align, _| {
         candidates::ballot(0, length, align).map_or(Vec::new(), |ballot| ballot.as_slice().to_vec())
@@ -287,9 +287,9 @@ pub(crate) fn planted(participants: usize, jobs: usize, kind: Option<&str>) -> O
         let key = format!("agreement-planted-{name}");
         let (mut worst, mut without) = (0, 0);
         let mut jobs_by_rounds = BTreeMap::new();
-        let (elapsed, outcome) = timed(|| -> Outcome {
+        let (elapsed, outcome) = timed(|| -> BenchResult {
             for seed in 0..jobs {
-                let mut job = Job::random(((participants as u64) << 20) + seed as u64, participants);
+                let mut job = SimulatedJob::random(((participants as u64) << 20) + seed as u64, participants);
                 let mut random = Random(job.seed);
                 let planted = addresses(job.length, job.align, &mut random);
                 job.plant(planted.iter().copied());
@@ -336,7 +336,7 @@ pub(crate) fn planted(participants: usize, jobs: usize, kind: Option<&str>) -> O
 
 /// Measures jobs of 1, 10, ... `most` participants. `scale` is the number of participants in all
 /// jobs of a size, within 100 to 2000 jobs.
-pub(crate) fn simulate(most: usize, scale: usize) -> Outcome {
+pub(crate) fn simulate(most: usize, scale: usize) -> BenchResult {
     let mut participants = 1;
     while participants <= most {
         // Fewer jobs of a million participants, since each takes one second on all cores.
@@ -346,9 +346,9 @@ pub(crate) fn simulate(most: usize, scale: usize) -> Outcome {
         let mut without = 0;
         let mut slow: Vec<String> = Vec::new();
         let (mut messages, mut looked_at) = (0, 0);
-        let (elapsed, outcome) = timed(|| -> Outcome {
+        let (elapsed, outcome) = timed(|| -> BenchResult {
             for i in 0..jobs {
-                let job = Job::random(((participants as u64) << 32) + i as u64, participants);
+                let job = SimulatedJob::random(((participants as u64) << 32) + i as u64, participants);
                 let mut electorate = Simulated { job: &job, messages: 0, looked_at: 0 };
                 let outcome = elect(&mut electorate, RangeRequest { length: job.length, align: job.align })?;
                 one += u32::from(outcome.rounds == 1 && outcome.address.is_some());

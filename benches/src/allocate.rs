@@ -9,12 +9,12 @@ use hostbuf::job::Mpi;
 use hostbuf::{BufferOptions, HostBuffer, Pages};
 use mpi::traits::{Communicator, CommunicatorCollectives};
 
-use crate::fixture::Outcome;
+use crate::fixture::BenchResult;
 use crate::sample::{note, time, timed, turns};
-use crate::window::Window;
+use crate::window::MpiWindow;
 
 /// Measures an allocation. Every rank of one host calls it.
-pub(crate) fn compare(bytes: usize, repeats: usize, page: &str) -> Outcome {
+pub(crate) fn compare(bytes: usize, repeats: usize, page: &str) -> BenchResult {
     let universe = mpi::initialize().ok_or("MPI does not start")?;
     let world = universe.world();
     let group = Mpi::new(&world);
@@ -45,7 +45,7 @@ pub(crate) fn compare(bytes: usize, repeats: usize, page: &str) -> Outcome {
                 (elapsed, "ours")
             } else {
                 let (elapsed, window) = timed(|| {
-                    let window = Window::allocate(&world, bytes);
+                    let window = MpiWindow::allocate(&world, bytes);
                     window.touch();
                     world.barrier();
                     window

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use hostbuf::HostBuffer;
 
-use crate::fixture::Outcome;
+use crate::fixture::BenchResult;
 use crate::sample::{note, sample, time, turns};
 
 /// The bar, in seconds.
@@ -16,7 +16,7 @@ const BAR: f64 = 1e-3;
 
 /// Runs one rank for each size in turns. Its children are measured, since a process attaches only
 /// once.
-pub(crate) fn compare(hostbuf: &str, rounds: usize, children: usize) -> Outcome {
+pub(crate) fn compare(hostbuf: &str, rounds: usize, children: usize) -> BenchResult {
     let own = std::env::current_exe()?;
     note(
         "attach-16m-before-main",
@@ -49,7 +49,7 @@ pub(crate) fn compare(hostbuf: &str, rounds: usize, children: usize) -> Outcome 
 }
 
 /// Runs as the rank: starts children with and without hostbuf in turn, and samples their times.
-pub(crate) fn rank(key: &str, children: usize) -> Outcome {
+pub(crate) fn rank(key: &str, children: usize) -> BenchResult {
     let own = std::env::current_exe()?;
     let row = |part: &str| format!("{key}-{part}");
     for turn in 0..=children {
@@ -90,7 +90,7 @@ fn lifetime(command: &mut Command) -> Result<Duration, std::io::Error> {
 }
 
 /// Measures the first attach in a process of its own.
-pub(crate) fn child() -> Outcome {
+pub(crate) fn child() -> BenchResult {
     let begun = Instant::now();
     let buffer = HostBuffer::attach()?;
     let elapsed = begun.elapsed();

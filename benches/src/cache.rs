@@ -12,26 +12,26 @@ use hostbuf::register::{Access, Budget, Lease, MonitorMode, Span};
 use hostbuf_os::cores::Cores;
 
 use crate::chain::{ASKED, Chain, PAGE, own_time};
-use crate::fixture::{Cache, Idle, Outcome, cache};
-use crate::peers::{self, Peer};
+use crate::fixture::{BenchCache, BenchResult, Idle, cache};
+use crate::other_caches::{self, CacheProgram};
 use crate::policy;
 use crate::sample::{median, note, sample, unmeasured};
 use crate::unmapping::{Reader, unmapping};
 
 const BASE: usize = 0x10_0000_0000;
 
-fn of_registrations(registrations: usize, monitor: MonitorMode) -> hostbuf::register::Result<Cache> {
+fn of_registrations(registrations: usize, monitor: MonitorMode) -> hostbuf::register::Result<BenchCache> {
     cache(Budget::new(registrations).bytes(usize::MAX / 2), monitor)
 }
 
 /// Gets and drops one lease, and returns its key. It is inlined, as in a program's own loop: every
 /// return is costly after a system call.
 #[inline(always)]
-fn hit(cache: &Cache, address: *const u8) -> u64 {
+fn hit(cache: &BenchCache, address: *const u8) -> u64 {
     cache.get(address, ASKED, Access::READ).expect("a hit").key()
 }
 
-fn fill(cache: &Cache, chain: &Chain) -> hostbuf::register::Result<()> {
+fn fill(cache: &BenchCache, chain: &Chain) -> hostbuf::register::Result<()> {
     chain
         .entries()
         .try_for_each(|span| cache.get(span.start() as *const u8, span.len(), Access::READ).map(drop))
@@ -39,7 +39,7 @@ fn fill(cache: &Cache, chain: &Chain) -> hostbuf::register::Result<()> {
 
 /// Measures the named `parts`, or all if there are none. `peer` is the program that measures UCX's
 /// cache, or the reason for its absence.
-pub(crate) fn measure(repeats: usize, hits: usize, peer: Result<&str, &str>, parts: &[&str]) -> Outcome {
+pub(crate) fn measure(repeats: usize, hits: usize, peer: Result<&str, &str>, parts: &[&str]) -> BenchResult {
     let wanted = |part: &str| parts.is_empty() || parts.contains(&part);
     // The bar, and the lowest figure of libfabric's cache on such a machine, in nanoseconds.
     for (entries, name, bar, libfabric) in
@@ -80,14 +80,14 @@ fn owned(
     peer: Result<&str, &str>,
     (entries, name): (usize, &str),
     (bar, libfabric): (f64, f64),
-) -> Outcome {
+) -> BenchResult {
     let cache = of_registrations(entries, MonitorMode::Explicit)?;
     let chain = Chain::new(BASE, entries);
     fill(&cache, &chain)?;
     let mut ucx = match peer {
         Ok(program) => {
-            note(&format!("cache-ucx-{name}"), &Peer::version(program)?);
-            Some(Peer::start(program, BASE, entries)?)
+            note(&format!("cache-ucx-{name}"), &CacheProgram::version(program)?);
+            Some(CacheProgram::start(program, BASE, entries)?)
         }
         Err(why) => {
             unmeasured(&format!("cache-ucx-{name}"), why);
@@ -113,7 +113,7 @@ fn owned(
     if cache.stats().misses != entries as u64 {
         return Err("a hit was a miss".into());
     }
-    let why = peers::libfabric();
+    let why = other_caches::libfabric();
     note(
         &format!("cache-libfabric-{name}"),
         &format!("not measured here ({why}): theirs is an earlier figure, of another run"),
@@ -131,7 +131,7 @@ fn getpid(calls: usize) -> f64 {
     (own_time() - begun) / calls as f64
 }
 
-fn foreign(repeats: usize, hits: usize) -> Outcome {
+fn foreign(repeats: usize, hits: usize) -> BenchResult {
     let (strict, explicit) =
         (of_registrations(1024, MonitorMode::Strict)?, of_registrations(1024, MonitorMode::Explicit)?);
     let memory = vec![1u8; 64 * crate::chain::STRIDE * PAGE + PAGE];
@@ -161,7 +161,7 @@ fn foreign(repeats: usize, hits: usize) -> Outcome {
     Ok(())
 }
 
-fn threads(repeats: usize, hits: usize) -> Outcome {
+fn threads(repeats: usize, hits: usize) -> BenchResult {
     let cache = &of_registrations(4096, MonitorMode::Explicit)?;
     let chains = [Chain::new(BASE, 512), Chain::new(2 * BASE, 512)];
     fill(cache, &chains[0])?;
@@ -219,7 +219,7 @@ fn threads(repeats: usize, hits: usize) -> Outcome {
 }
 
 /// Samples the p99.9 of hits during a second in which another thread registers.
-fn while_registering() -> Outcome {
+fn while_registering() -> BenchResult {
     let cache = of_registrations(64, MonitorMode::Explicit)?;
     let pointer = 0x10_0000 as *const u8;
     drop(cache.get(pointer, PAGE, Access::READ)?);
@@ -247,13 +247,13 @@ fn while_registering() -> Outcome {
 }
 
 /// Measures complete misses, each of which evicts another registration.
-fn misses(repeats: usize) -> Outcome {
+fn misses(repeats: usize) -> BenchResult {
     const COUNT: usize = 4096;
     let owned = of_registrations(64, MonitorMode::Explicit)?;
     let strict = of_registrations(64, MonitorMode::Strict)?;
     let memory = vec![1u8; 2 * COUNT * PAGE + PAGE];
     let base = (memory.as_ptr() as usize).next_multiple_of(PAGE);
-    let miss = |cache: &Cache| -> hostbuf::register::Result<f64> {
+    let miss = |cache: &BenchCache| -> hostbuf::register::Result<f64> {
         let begun = Instant::now();
         for i in 0..COUNT {
             drop(cache.get((base + 2 * i * PAGE) as *const u8, PAGE, Access::READ)?);
@@ -277,7 +277,7 @@ fn misses(repeats: usize) -> Outcome {
 }
 
 /// Runs `work` on a thread that is bound to one core, as mpirun binds a rank.
-fn on_one_core(work: impl FnOnce() -> Outcome + Send) -> Outcome {
+fn on_one_core(work: impl FnOnce() -> BenchResult + Send) -> BenchResult {
     std::thread::scope(|scope| {
         let bound = scope.spawn(|| {
             Cores::own().spread(1)[0].apply().map_err(|e| e.to_string())?;
@@ -288,7 +288,7 @@ fn on_one_core(work: impl FnOnce() -> Outcome + Send) -> Outcome {
 }
 
 /// Runs `work` while as many threads as there are cores only count.
-fn every_core_busy(work: impl FnOnce() -> Outcome) -> Outcome {
+fn every_core_busy(work: impl FnOnce() -> BenchResult) -> BenchResult {
     let stop = &AtomicBool::new(false);
     let cores = std::thread::available_parallelism()?.get();
     std::thread::scope(|scope| {

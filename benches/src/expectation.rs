@@ -4,7 +4,7 @@
 
 use hostbuf_protocol::candidates;
 
-use crate::programs::{GIB, PROGRAMS, Program, TIB, TOP};
+use crate::programs::{GIB, PROGRAMS, ProgramKind, TIB, TOP};
 
 /// The planted conflicts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub(crate) enum Planted {
 pub(crate) fn shares(participants: usize, planted: Planted) -> Vec<f64> {
     let mut shares = vec![0.0; 5];
     for (program, percent) in PROGRAMS {
-        let sanitized = matches!(program, Program::Asan | Program::Tsan | Program::Msan);
+        let sanitized = matches!(program, ProgramKind::Asan | ProgramKind::Tsan | ProgramKind::Msan);
         let vast = if sanitized { 0.0 } else { 0.05 };
         let lengths = (0..15).map(|bits| ((16 << 20) << bits, (1.0 - vast) / 15.0));
         let lengths = lengths.chain((0..4).map(|bits| ((512 * GIB) << bits, vast / 4.0)));
@@ -67,12 +67,12 @@ fn add(
 
 /// Returns the probability that no participant has one of its own mappings in a range. The ranges
 /// of the other programs and of PMIx lie outside the windows.
-fn free(program: Program, stray: bool, at: u64, length: u64, participants: usize) -> f64 {
+fn free(program: ProgramKind, stray: bool, at: u64, length: u64, participants: usize) -> f64 {
     let meets = |start: u64, end: u64| at < end && at + length > start;
     let participants = participants as f64;
     match program {
-        Program::Tsan if meets(0x80_0000_0000, 0x5500_0000_0000) => return 0.0,
-        Program::Msan if meets(0x100_0000_0000, 0x5100_0000_0000) => return 0.0,
+        ProgramKind::Tsan if meets(0x80_0000_0000, 0x5500_0000_0000) => return 0.0,
+        ProgramKind::Msan if meets(0x100_0000_0000, 0x5100_0000_0000) => return 0.0,
         _ => {}
     }
     // A mapping of `size` bytes at a random place of `room` meets the range with the probability
@@ -81,7 +81,7 @@ fn free(program: Program, stray: bool, at: u64, length: u64, participants: usize
     if stray {
         met += 0.01 * participants * (length + GIB) as f64 / TOP as f64;
     }
-    if program == Program::Node && at < 64 * TIB {
+    if program == ProgramKind::Node && at < 64 * TIB {
         met += 10.5 * participants * (length + (256 << 20)) as f64 / (64 * TIB) as f64;
     }
     (-met).exp()

@@ -10,7 +10,7 @@ use hostbuf::register::{
 };
 
 /// The result of a benchmark.
-pub(crate) type Outcome = Result<(), Box<dyn std::error::Error>>;
+pub(crate) type BenchResult = Result<(), Box<dyn std::error::Error>>;
 
 /// A registrar that does nothing: what is left is the cache. While the gate is closed its calls
 /// wait.
@@ -50,8 +50,8 @@ impl Registrar for Idle {
     }
 }
 
-pub(crate) type Cache = RegistrationCache<Idle>;
+pub(crate) type BenchCache = RegistrationCache<Idle>;
 
-pub(crate) fn cache(budget: Budget, monitor: MonitorMode) -> hostbuf::register::Result<Cache> {
+pub(crate) fn cache(budget: Budget, monitor: MonitorMode) -> hostbuf::register::Result<BenchCache> {
     RegistrationCache::new(Arc::new(Idle::default()), budget, monitor)
 }

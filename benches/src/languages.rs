@@ -9,7 +9,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use hostbuf::HostBuffer;
 
-use crate::fixture::Outcome;
+use crate::fixture::BenchResult;
 use crate::lookups::{chain, fill, lanes};
 use crate::sample::{sample, timed, turns};
 
@@ -18,20 +18,20 @@ use crate::sample::{sample, timed, turns};
 const STEPS: u64 = 1 << 17;
 
 /// A program that takes turns.
-struct Peer {
+struct LookupProgram {
     child: Child,
     say: ChildStdin,
     hear: BufReader<ChildStdout>,
 }
 
-impl Peer {
-    fn start(words: &[&str]) -> Result<Peer, Box<dyn std::error::Error>> {
+impl LookupProgram {
+    fn start(words: &[&str]) -> Result<LookupProgram, Box<dyn std::error::Error>> {
         let [program, arguments @ ..] = words else { return Err("no program".into()) };
         let mut child =
             Command::new(program).args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let say = child.stdin.take().ok_or("no input")?;
         let hear = BufReader::new(child.stdout.take().ok_or("no output")?);
-        Ok(Peer { child, say, hear })
+        Ok(LookupProgram { child, say, hear })
     }
 
     fn turn<const N: usize>(&mut self, start: u64) -> Result<[f64; N], Box<dyn std::error::Error>> {
@@ -42,8 +42,8 @@ impl Peer {
         numbers.try_into().map_err(|_| format!("a peer answered {line:?} to a turn").into())
     }
 
-    fn end(self) -> Outcome {
-        let Peer { mut child, say, hear } = self;
+    fn end(self) -> BenchResult {
+        let LookupProgram { mut child, say, hear } = self;
         drop((say, hear));
         let status = child.wait()?;
         if status.success() { Ok(()) } else { Err(format!("a peer ended with {status}").into()) }
@@ -51,7 +51,7 @@ impl Peer {
 }
 
 /// Measures `c`, a program, and `python` with a script, in `repeats` turns each.
-pub(crate) fn compare(repeats: usize, c: &str, python: &[&str]) -> Outcome {
+pub(crate) fn compare(repeats: usize, c: &str, python: &[&str]) -> BenchResult {
     let buffer = HostBuffer::attach()?;
     let table = buffer.as_ptr().as_ptr().cast::<u64>();
     let words = (buffer.len() / 8) as u64;
@@ -59,7 +59,7 @@ pub(crate) fn compare(repeats: usize, c: &str, python: &[&str]) -> Outcome {
         return Err("a power of two is meant".into());
     }
     fill(table, words);
-    let mut in_c = Peer::start(&[c, &STEPS.to_string()])?;
+    let mut in_c = LookupProgram::start(&[c, &STEPS.to_string()])?;
     let in_rust = |start| {
         let (elapsed, end) = timed(|| chain(table, start, STEPS));
         let (elapsed_lanes, sum) = timed(|| lanes(table, end, words, STEPS));
@@ -86,7 +86,7 @@ pub(crate) fn compare(repeats: usize, c: &str, python: &[&str]) -> Outcome {
     in_c.end()?;
     // numpy runs by itself, because it leaves its words in the processor's cache for the next
     // program.
-    let mut numpy = Peer::start(python)?;
+    let mut numpy = LookupProgram::start(python)?;
     for repeat in 0..repeats {
         let [shared, private] = numpy.turn(repeat as u64)?;
         sample("lookup-numpy", "ours", shared);

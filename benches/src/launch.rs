@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use hostbuf::HostBuffer;
 
-use crate::fixture::Outcome;
+use crate::fixture::BenchResult;
 use crate::sample::{median, note, sample, time, timed};
 
 /// Runs as the launched program. With `stamps`, rank 0 prints the time of each step and the
 /// durations of the agent's phases.
-pub(crate) fn trivial(stamps: bool) -> Outcome {
+pub(crate) fn trivial(stamps: bool) -> BenchResult {
     let main = now();
     let universe = mpi::initialize().ok_or("MPI does not start")?;
     let started = now();
@@ -42,7 +42,7 @@ fn now() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
 }
 
-struct Setup {
+struct LaunchSetup {
     hostbuf: String,
     mpirun: String,
     hosts: String,
@@ -50,12 +50,12 @@ struct Setup {
     own: String,
 }
 
-impl Setup {
-    fn of_environment(hostbuf: &str) -> Result<Setup, Box<dyn std::error::Error>> {
+impl LaunchSetup {
+    fn of_environment(hostbuf: &str) -> Result<LaunchSetup, Box<dyn std::error::Error>> {
         let variable = |name: &str| std::env::var(name).map_err(|_| format!("{name} is not set"));
         let hosts = variable("SIMHOSTS_HOSTS")?;
         let slots = |host: &str| host.rsplit(':').next().and_then(|n| n.parse::<usize>().ok()).unwrap_or(1);
-        Ok(Setup {
+        Ok(LaunchSetup {
             hostbuf: hostbuf.into(),
             mpirun: variable("MPIRUN")?,
             ranks: hosts.split(',').map(slots).sum::<usize>().to_string(),
@@ -129,8 +129,8 @@ impl Setup {
 
 /// Compares the start by each of `which` (`exec`, `run`) with plain mpirun. It runs inside of
 /// simulated hosts; MPIRUN and SIMHOSTS_HOSTS describe them.
-pub(crate) fn compare(hostbuf: &str, repeats: usize, which: &[&str]) -> Outcome {
-    let setup = Setup::of_environment(hostbuf)?;
+pub(crate) fn compare(hostbuf: &str, repeats: usize, which: &[&str]) -> BenchResult {
+    let setup = LaunchSetup::of_environment(hostbuf)?;
     for times in setup.turns(repeats, which, "trivial")? {
         for (&row, elapsed) in which.iter().zip(&times[1..]) {
             time(&format!("launch-{row}"), "ours", *elapsed);
@@ -147,9 +147,9 @@ pub(crate) fn compare(hostbuf: &str, repeats: usize, which: &[&str]) -> Outcome 
 /// Measures launches, on one of several numbers of hosts, of a program that does not initialise
 /// MPI: MPI_Init of many ranks on few cores takes far longer than the launch. `place` is `fewest`
 /// or `most` for the smallest and the largest number of hosts.
-pub(crate) fn scale(hostbuf: &str, repeats: usize, place: &str) -> Outcome {
+pub(crate) fn scale(hostbuf: &str, repeats: usize, place: &str) -> BenchResult {
     const WHICH: [&str; 2] = ["exec", "run"];
-    let setup = Setup::of_environment(hostbuf)?;
+    let setup = LaunchSetup::of_environment(hostbuf)?;
     let hosts = setup.hosts.split(',').count();
     for times in setup.turns(repeats, &WHICH, "nothing")? {
         for (kind, elapsed) in WHICH.iter().zip(&times[1..]) {
@@ -172,7 +172,7 @@ pub(crate) fn scale(hostbuf: &str, repeats: usize, place: &str) -> Outcome {
 }
 
 /// Reports the median time of each part over some runs, as a note of the row `key`.
-fn parts(setup: &Setup, kind: &str, key: &str, repeats: usize) -> Outcome {
+fn parts(setup: &LaunchSetup, kind: &str, key: &str, repeats: usize) -> BenchResult {
     let mut all: BTreeMap<(usize, String), Vec<f64>> = BTreeMap::new();
     for _ in 0..repeats {
         for (i, (name, took)) in stamps(setup, kind)?.into_iter().enumerate() {
@@ -186,7 +186,7 @@ fn parts(setup: &Setup, kind: &str, key: &str, repeats: usize) -> Outcome {
 }
 
 /// Runs the program once, and returns the duration of each part in seconds.
-fn stamps(setup: &Setup, kind: &str) -> Result<Vec<(String, f64)>, Box<dyn std::error::Error>> {
+fn stamps(setup: &LaunchSetup, kind: &str) -> Result<Vec<(String, f64)>, Box<dyn std::error::Error>> {
     let (reader, writer) = std::io::pipe()?;
     let mut command = setup.command(kind, "stamps");
     let begun = now();

@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use crate::fixture::Outcome;
+use crate::fixture::BenchResult;
 use crate::sample::{note, sample, time, timed, unmeasured};
 
 /// The number of pages that each rank writes.
@@ -11,7 +11,7 @@ const PAGES: u64 = 64;
 const PAGE: u64 = 4096;
 
 /// Compares lazy buffers of several sizes. `program` is tests/fixtures/far_pages.c.
-pub(crate) fn compare(hostbuf: &str, program: &str, ranks: u64, repeats: usize) -> Outcome {
+pub(crate) fn compare(hostbuf: &str, program: &str, ranks: u64, repeats: usize) -> BenchResult {
     let start = |size: &str, rest: &[&str]| -> Result<_, Box<dyn std::error::Error>> {
         let count = ranks.to_string();
         let mut command = Command::new(hostbuf);

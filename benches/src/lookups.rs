@@ -12,12 +12,12 @@ use hostbuf::job::Solo;
 use hostbuf::{BufferOptions, HostBuffer, Pages};
 use mpi::traits::Communicator;
 
-use crate::fixture::Outcome;
+use crate::fixture::BenchResult;
 use crate::sample::{note, sample, timed};
-use crate::window::Window;
+use crate::window::MpiWindow;
 
 /// A table of words, each the index of another.
-struct Table {
+struct LookupTable {
     name: String,
     at: *mut u64,
     /// The current position of the chain.
@@ -31,18 +31,18 @@ const STEPS: u64 = 1 << 19;
 
 /// Measures tables of `bytes` (a power of two): the buffer on each of `pages`, private memory on
 /// huge and on small pages, and the window.
-pub(crate) fn compare(bytes: usize, repeats: usize, pages: &[&str]) -> Outcome {
+pub(crate) fn compare(bytes: usize, repeats: usize, pages: &[&str]) -> BenchResult {
     let universe = mpi::initialize().ok_or("MPI does not start")?;
     let world = universe.world();
     if world.size() != 1 || !bytes.is_power_of_two() {
         return Err("one rank and a power of two are meant".into());
     }
-    let window = Window::allocate(&world, bytes);
+    let window = MpiWindow::allocate(&world, bytes);
     let mut buffers = Vec::new();
     let mut tables = vec![
-        Table { name: "private-thp".into(), at: private(bytes, libc::MADV_HUGEPAGE)?, next: 0 },
-        Table { name: "private-4k".into(), at: private(bytes, libc::MADV_NOHUGEPAGE)?, next: 0 },
-        Table { name: "window".into(), at: window.base.cast(), next: 0 },
+        LookupTable { name: "private-thp".into(), at: private(bytes, libc::MADV_HUGEPAGE)?, next: 0 },
+        LookupTable { name: "private-4k".into(), at: private(bytes, libc::MADV_NOHUGEPAGE)?, next: 0 },
+        LookupTable { name: "window".into(), at: window.base.cast(), next: 0 },
     ];
     for &name in pages {
         let pages: Pages = name.parse()?;
@@ -52,7 +52,11 @@ pub(crate) fn compare(bytes: usize, repeats: usize, pages: &[&str]) -> Outcome {
             &format!("lookup-{name}-private"),
             &format!("{:.1} % of the buffer stand on huge pages", huge * 100.0),
         );
-        tables.push(Table { name: format!("buffer-{name}"), at: buffer.as_ptr().as_ptr().cast(), next: 0 });
+        tables.push(LookupTable {
+            name: format!("buffer-{name}"),
+            at: buffer.as_ptr().as_ptr().cast(),
+            next: 0,
+        });
         buffers.push(buffer);
     }
     let words = (bytes / 8) as u64;

@@ -17,7 +17,7 @@ mod launch;
 mod lazy;
 mod lookups;
 mod memory;
-mod peers;
+mod other_caches;
 #[cfg(feature = "rdma")]
 mod perftest;
 mod policy;

@@ -11,7 +11,7 @@ use hostbuf::HostBuffer;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::fixture::Outcome;
+use crate::fixture::BenchResult;
 use crate::sample::{note, sample};
 
 /// The allowance of the bar beside the table itself.
@@ -20,7 +20,7 @@ const EACH_RANK: f64 = 4e6;
 
 /// Runs as a rank: creates a table of its `kind`, reads all of it, prints a line, and stays until a
 /// signal ends it.
-pub(crate) fn hold(kind: &str, bytes: usize) -> Outcome {
+pub(crate) fn hold(kind: &str, bytes: usize) -> BenchResult {
     // SAFETY: no memory is involved.
     unsafe { libc::alarm(120) };
     let buffer;
@@ -60,7 +60,7 @@ struct Usage {
 }
 
 /// Compares `ranks` ranks with a table of `bytes` on pages `pages` in all three ways.
-pub(crate) fn compare(hostbuf: &str, pages: &str, bytes: usize, ranks: usize) -> Outcome {
+pub(crate) fn compare(hostbuf: &str, pages: &str, bytes: usize, ranks: usize) -> BenchResult {
     let own = std::env::current_exe()?;
     let rank = |kind: &str| {
         let mut command = Command::new(&own);

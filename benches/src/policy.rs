@@ -3,7 +3,7 @@
 use hostbuf::register::{Access, Budget, MonitorMode, RegistrationCache};
 
 use crate::chain::PAGE;
-use crate::fixture::Outcome;
+use crate::fixture::BenchResult;
 use crate::fixture::{Idle, cache};
 use crate::sample::sample;
 
@@ -32,7 +32,7 @@ fn cycle(first: usize, count: usize, rounds: usize) -> impl Iterator<Item = usiz
     (0..count * rounds).map(move |i| first + i % count)
 }
 
-pub(crate) fn measure() -> Outcome {
+pub(crate) fn measure() -> BenchResult {
     for capacity in CAPACITIES {
         let fresh = || cache(Budget::new(capacity).bytes(usize::MAX / 2), MonitorMode::Explicit);
         let rounds = (20_000 / capacity).clamp(20, 200);
@@ -66,7 +66,7 @@ pub(crate) fn measure() -> Outcome {
 
 /// Compares the registered bytes with those of a list in the order of last use. The buffers have
 /// sizes from a page to 4 MiB; low numbers are most frequent, and some buffers occur only once.
-fn mixed_sizes() -> Outcome {
+fn mixed_sizes() -> BenchResult {
     const BUDGET: usize = 64 << 20;
     let mut state = 88_172_645_463_325_252u64;
     let mut random = move || {

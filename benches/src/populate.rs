@@ -17,12 +17,12 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork};
 
-use crate::fixture::Outcome;
+use crate::fixture::BenchResult;
 use crate::sample::median;
 
 /// The call with which a worker populates pages.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Means {
+enum PopulateCall {
     /// `MADV_POPULATE_WRITE`.
     Populate,
     /// `pwrite` of zeroes, with this number of bytes per call.
@@ -34,7 +34,7 @@ enum Means {
 /// The calls of the workers, by their number.
 #[derive(Clone, Copy, Debug)]
 enum Mix {
-    All(Means),
+    All(PopulateCall),
     /// The first worker writes, as in the library; the others populate.
     OneWrites,
     /// Every second worker writes.
@@ -42,21 +42,21 @@ enum Mix {
 }
 
 impl Mix {
-    fn of(self, worker: usize) -> Means {
+    fn of(self, worker: usize) -> PopulateCall {
         match self {
             Mix::All(means) => means,
-            Mix::OneWrites if worker == 0 => Means::Write(64 << 10),
-            Mix::HalfWrite if worker.is_multiple_of(2) => Means::Write(64 << 10),
-            Mix::OneWrites | Mix::HalfWrite => Means::Populate,
+            Mix::OneWrites if worker == 0 => PopulateCall::Write(64 << 10),
+            Mix::HalfWrite if worker.is_multiple_of(2) => PopulateCall::Write(64 << 10),
+            Mix::OneWrites | Mix::HalfWrite => PopulateCall::Populate,
         }
     }
 
     fn name(self) -> &'static str {
         match self {
-            Mix::All(Means::Populate) => "populate",
-            Mix::All(Means::Write(0x1_0000)) => "write 64 KiB",
-            Mix::All(Means::Write(_)) => "write 2 MiB",
-            Mix::All(Means::Touch) => "touch",
+            Mix::All(PopulateCall::Populate) => "populate",
+            Mix::All(PopulateCall::Write(0x1_0000)) => "write 64 KiB",
+            Mix::All(PopulateCall::Write(_)) => "write 2 MiB",
+            Mix::All(PopulateCall::Touch) => "touch",
             Mix::OneWrites => "one writes, others populate (the library)",
             Mix::HalfWrite => "half write, half populate",
         }
@@ -101,18 +101,18 @@ fn map(fd: &OwnedFd, bytes: usize) -> io::Result<usize> {
 }
 
 /// Populates `length` bytes at `from` of the file that is mapped at `base`.
-fn take(fd: i32, base: usize, from: usize, length: usize, means: Means) -> bool {
+fn take(fd: i32, base: usize, from: usize, length: usize, means: PopulateCall) -> bool {
     match means {
-        Means::Populate => {
+        PopulateCall::Populate => {
             // SAFETY: inside the mapping; populating changes no content.
             unsafe { libc::madvise((base + from) as *mut _, length, libc::MADV_POPULATE_WRITE) == 0 }
         }
-        Means::Write(piece) => (from..from + length).step_by(piece).all(|at| {
+        PopulateCall::Write(piece) => (from..from + length).step_by(piece).all(|at| {
             let bytes = piece.min(from + length - at);
             // SAFETY: reads at most the length of ZEROES.
             unsafe { libc::pwrite(fd, ZEROES.as_ptr().cast(), bytes, at as libc::off_t) == bytes as isize }
         }),
-        Means::Touch => {
+        PopulateCall::Touch => {
             for at in (from..from + length).step_by(4096) {
                 // SAFETY: inside the mapping, which only these workers use.
                 unsafe { ((base + at) as *mut u8).write_volatile(1) };
@@ -195,10 +195,10 @@ fn variants(cores: usize) -> Vec<Variant> {
     const MIB: usize = 1 << 20;
     let counts: Vec<usize> = [1, 2, 4, 8, 16, 32].into_iter().filter(|&n| n <= cores.max(2)).collect();
     let mixes = [
-        Mix::All(Means::Populate),
-        Mix::All(Means::Write(64 << 10)),
-        Mix::All(Means::Write(2 << 20)),
-        Mix::All(Means::Touch),
+        Mix::All(PopulateCall::Populate),
+        Mix::All(PopulateCall::Write(64 << 10)),
+        Mix::All(PopulateCall::Write(2 << 20)),
+        Mix::All(PopulateCall::Touch),
         Mix::OneWrites,
         Mix::HalfWrite,
     ];
@@ -210,7 +210,7 @@ fn variants(cores: usize) -> Vec<Variant> {
     }
     for window in [0, MIB, 2 * MIB, 32 * MIB] {
         for &workers in counts.iter().filter(|&&n| n >= 4 || n == cores) {
-            variants.extend([Mix::All(Means::Populate), Mix::OneWrites].map(|mix| Variant {
+            variants.extend([Mix::All(PopulateCall::Populate), Mix::OneWrites].map(|mix| Variant {
                 processes: false,
                 workers,
                 mix,
@@ -237,10 +237,10 @@ fn on_cores<T: Send, E: Into<Box<dyn std::error::Error>> + Send>(
 
 /// Measures every variant `repeats` times, in an order that changes, so that drift of the machine
 /// affects all variants equally.
-pub(crate) fn compare(bytes: usize, repeats: usize) -> Outcome {
+pub(crate) fn compare(bytes: usize, repeats: usize) -> BenchResult {
     let board = shared_board()?;
     let cores = std::thread::available_parallelism()?.get();
-    let reference = Variant { processes: true, workers: 4, mix: Mix::All(Means::Touch), window: 0 };
+    let reference = Variant { processes: true, workers: 4, mix: Mix::All(PopulateCall::Touch), window: 0 };
     let variants = variants(cores);
     let mut times = vec![Vec::new(); variants.len()];
     let (mut touched, mut library) = (Vec::new(), vec![Vec::new(); cores]);

@@ -6,7 +6,7 @@ pub(crate) const TOP: u64 = 0x7fff_ffff_f000;
 
 /// The kind of the processes of one job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Program {
+pub(crate) enum ProgramKind {
     Plain,
     /// At a fixed address, not position-independent.
     Fixed,
@@ -26,16 +26,16 @@ pub(crate) enum Program {
 }
 
 /// The kinds, each with its share in percent.
-pub(crate) const PROGRAMS: [(Program, u64); 11] = [
-    (Program::Plain, 50),
-    (Program::Fixed, 8),
-    (Program::UnlimitedStack, 7),
-    (Program::Legacy, 7),
-    (Program::Asan, 4),
-    (Program::Tsan, 3),
-    (Program::Msan, 3),
-    (Program::Zgc, 5),
-    (Program::Node, 4),
-    (Program::Go, 4),
-    (Program::Cuda, 5),
+pub(crate) const PROGRAMS: [(ProgramKind, u64); 11] = [
+    (ProgramKind::Plain, 50),
+    (ProgramKind::Fixed, 8),
+    (ProgramKind::UnlimitedStack, 7),
+    (ProgramKind::Legacy, 7),
+    (ProgramKind::Asan, 4),
+    (ProgramKind::Tsan, 3),
+    (ProgramKind::Msan, 3),
+    (ProgramKind::Zgc, 5),
+    (ProgramKind::Node, 4),
+    (ProgramKind::Go, 4),
+    (ProgramKind::Cuda, 5),
 ];

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use hostbuf::register::{Access, Budget, MonitorMode};
 
 use crate::chain::PAGE;
-use crate::fixture::Outcome;
-use crate::fixture::{Cache, cache};
+use crate::fixture::BenchResult;
+use crate::fixture::{BenchCache, cache};
 use crate::sample::{median, note, sample};
 use crate::scaling::{Mappings, hit, rate};
 
@@ -48,7 +48,7 @@ fn purging<T>(address: usize, work: impl FnOnce() -> T) -> (T, f64) {
 }
 
 /// Measures hits on one mapping while another one is purged, for `pairs` random pairs of mappings.
-pub(crate) fn measure(pairs: usize) -> Outcome {
+pub(crate) fn measure(pairs: usize) -> BenchResult {
     let mut state = crate::chain::SEED;
     let (mut worst, mut rates) = ([f64::INFINITY; 2], Vec::new());
     let mut drawn = 0;
@@ -65,7 +65,7 @@ pub(crate) fn measure(pairs: usize) -> Outcome {
             let hit_one = state as usize % usable.len();
             let other = (hit_one + 1 + (state >> 32) as usize % (usable.len() - 1)) % usable.len();
             let (at, other) = (usable[hit_one], usable[other]);
-            let cache: Cache = cache(Budget::new(1024).bytes(1 << 40), MonitorMode::Strict)?;
+            let cache: BenchCache = cache(Budget::new(1024).bytes(1 << 40), MonitorMode::Strict)?;
             mappings.0.iter().for_each(|&(at, _)| hit(&cache, at));
             let alone = rate(1, || {}, |_, _| hit(&cache, at));
             for (n, (key, purged)) in [("cache-purger-other", other + PAGE), ("cache-purger-same", at + PAGE)]
@@ -87,7 +87,7 @@ pub(crate) fn measure(pairs: usize) -> Outcome {
 }
 
 /// Adds mappings that the kernel does not join, and takes the first lease in a new one.
-pub(crate) fn first_miss(repeats: usize) -> Outcome {
+pub(crate) fn first_miss(repeats: usize) -> BenchResult {
     for (count, side) in [(46, "theirs"), (60_000, "ours")] {
         let (rw, flags) = (libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         // SAFETY: new memory of which every other page gets another protection.
@@ -98,7 +98,7 @@ pub(crate) fn first_miss(repeats: usize) -> Outcome {
             }
             many
         };
-        let cache: Cache = cache(Budget::new(1024).bytes(1 << 40), MonitorMode::Strict)?;
+        let cache: BenchCache = cache(Budget::new(1024).bytes(1 << 40), MonitorMode::Strict)?;
         let mut state = crate::chain::SEED;
         for _ in 0..repeats {
             let misses: Result<Vec<f64>, std::io::Error> = (0..50)

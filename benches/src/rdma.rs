@@ -15,7 +15,7 @@ use hostbuf_rdma::{Channel, ChannelOptions, Fabric, FabricOptions, HostIndex, Pe
 
 use mpi::traits::Communicator;
 
-use crate::fixture::Outcome;
+use crate::fixture::BenchResult;
 use crate::perftest::Perftest;
 use crate::sample::{note, sample, timed, turns};
 
@@ -27,7 +27,7 @@ const DEPTH: usize = 128;
 
 /// Compares puts and messages with perftest. Each of `repeats` turns sends `volume` bytes of each
 /// size.
-pub(crate) fn compare(repeats: usize, volume: usize) -> Outcome {
+pub(crate) fn compare(repeats: usize, volume: usize) -> BenchResult {
     let universe = mpi::initialize().ok_or("MPI does not start")?;
     // A waiting rank must leave the only core to the software device.
     let group = Mpi::gentle(&universe.world());
@@ -41,7 +41,7 @@ pub(crate) fn compare(repeats: usize, volume: usize) -> Outcome {
     })
 }
 
-fn measure(group: &Mpi, repeats: usize, volume: usize) -> Outcome {
+fn measure(group: &Mpi, repeats: usize, volume: usize) -> BenchResult {
     let buffer = HostBuffer::allocate(group, BufferOptions::new(16 * MIB as u64).pages(Pages::Small))?;
     for (busy, name) in [(true, "busy"), (false, "events")] {
         let mut how = FabricOptions::default();
@@ -96,7 +96,7 @@ fn put(group: &Mpi, fabric: &Fabric, size: usize, count: usize) -> Result<f64, B
 }
 
 /// Measures messages of 8 bytes per second: many in flight, and each awaited.
-fn small(group: &Mpi, fabric: &Fabric, repeats: usize) -> Outcome {
+fn small(group: &Mpi, fabric: &Fabric, repeats: usize) -> BenchResult {
     const COUNT: usize = 1000;
     for repeat in 0..=repeats {
         for side in turns(repeat) {
@@ -119,7 +119,7 @@ fn small(group: &Mpi, fabric: &Fabric, repeats: usize) -> Outcome {
 
 /// Measures the seconds of a message from a buffer that stays registered, and of one that both
 /// sides register for the message.
-fn channels(group: &Mpi, repeats: usize, volume: usize) -> Outcome {
+fn channels(group: &Mpi, repeats: usize, volume: usize) -> BenchResult {
     let other = 1 - group.rank();
     let channels = Channel::connect(group, &[(PeerId(other), Tag(0))], ChannelOptions::default())?;
     let channel = &channels[0];
@@ -129,7 +129,7 @@ fn channels(group: &Mpi, repeats: usize, volume: usize) -> Outcome {
         for repeat in 0..=repeats {
             for side in turns(repeat) {
                 let span = Span::new(bytes.as_ptr() as usize, size)?;
-                let mut messages = |count: usize| -> Outcome {
+                let mut messages = |count: usize| -> BenchResult {
                     for _ in 0..count {
                         match group.rank() {
                             0 => channel.send(&bytes[..size])?,

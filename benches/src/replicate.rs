@@ -13,12 +13,12 @@ use hostbuf::{BufferOptions, HostBuffer, Pages};
 use mpi::ffi;
 use mpi::traits::{AsRaw, Communicator, CommunicatorCollectives};
 
-use crate::fixture::Outcome;
+use crate::fixture::BenchResult;
 use crate::sample::{note, time, timed, turns};
 
 /// Compares the replication of row `key`, with one rank on every host. The row of RDMA uses puts,
 /// the others MPI.
-pub(crate) fn compare(key: &str, bytes: usize, repeats: usize, page: &str) -> Outcome {
+pub(crate) fn compare(key: &str, bytes: usize, repeats: usize, page: &str) -> BenchResult {
     let universe = mpi::initialize().ok_or("MPI does not start")?;
     let world = universe.world();
     // If the device is software, a waiting rank must leave the core to it.
@@ -84,7 +84,7 @@ fn fill(buffer: &HostBuffer, bytes: usize) -> hostbuf::Result<()> {
 }
 
 /// Checks one word in each page against the value that was sent.
-fn check(buffer: &HostBuffer) -> Outcome {
+fn check(buffer: &HostBuffer) -> BenchResult {
     let words = buffer.as_ptr().as_ptr().cast::<u64>();
     for index in (0..buffer.len() / 8).step_by(512) {
         // SAFETY: inside the buffer, to which no process writes now.

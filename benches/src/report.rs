@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::rows::Bar::{self, AtLeast, AtMost};
 use crate::rows::Ratio::{Over, Speed, SpeedByTurn};
 use crate::rows::Unit::{self, Bytes, Count, Rate, Seconds, Share};
-use crate::rows::{ROWS, Row};
+use crate::rows::{FigureRow, ROWS};
 use crate::sample::median;
 
 #[derive(Default)]
@@ -41,7 +41,7 @@ pub(crate) fn report(arguments: &[&str]) -> ExitCode {
     let mut lines = Vec::new();
     let mut records = Vec::new();
     let mut missed = 0;
-    let rows: Vec<(&Row, String, String)> = ROWS.iter().flat_map(|row| each_of(row, &all)).collect();
+    let rows: Vec<(&FigureRow, String, String)> = ROWS.iter().flat_map(|row| each_of(row, &all)).collect();
     for (row, key, what) in &rows {
         let Some(measured) = all.get(key) else { continue };
         if let Some(why) = &measured.unmeasured {
@@ -106,7 +106,7 @@ pub(crate) fn report(arguments: &[&str]) -> ExitCode {
 
 /// Returns `row` with its key and text. If the key ends in `*`, returns one row for each measured
 /// number, in ascending order.
-fn each_of<'a>(row: &'a Row, all: &BTreeMap<String, Measured>) -> Vec<(&'a Row, String, String)> {
+fn each_of<'a>(row: &'a FigureRow, all: &BTreeMap<String, Measured>) -> Vec<(&'a FigureRow, String, String)> {
     let Some(prefix) = row.key.strip_suffix('*') else {
         return vec![(row, row.key.to_owned(), row.what.to_owned())];
     };

@@ -31,7 +31,7 @@ pub(crate) enum Bar {
     None,
 }
 
-pub(crate) struct Row {
+pub(crate) struct FigureRow {
     /// Ends in `*` if there is a row for each measured number; `what` contains a `*` in its place.
     pub(crate) key: &'static str,
     pub(crate) what: &'static str,
@@ -40,15 +40,15 @@ pub(crate) struct Row {
     pub(crate) bar: Bar,
 }
 
-const fn row(key: &'static str, what: &'static str, unit: Unit, ratio: Ratio, bar: Bar) -> Row {
-    Row { key, what, unit, ratio, bar }
+const fn row(key: &'static str, what: &'static str, unit: Unit, ratio: Ratio, bar: Bar) -> FigureRow {
+    FigureRow { key, what, unit, ratio, bar }
 }
 
 use Bar::{AtLeast, AtMost};
 use Ratio::{Over, Speed, SpeedByTurn};
 use Unit::{Bytes, Count, Rate, Seconds, Share};
 
-pub(crate) const ROWS: &[Row] = &[
+pub(crate) const ROWS: &[FigureRow] = &[
     row(
         "memory-4k",
         "PSS above the program without the table, of 1.02 T + 4 MB a rank; 4k pages",

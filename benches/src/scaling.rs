@@ -15,9 +15,9 @@ use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
 use crate::chain::{ASKED, Chain, PAGE};
-use crate::fixture::Outcome;
-use crate::fixture::{Cache, cache};
-use crate::peers::Peer;
+use crate::fixture::BenchResult;
+use crate::fixture::{BenchCache, cache};
+use crate::other_caches::CacheProgram;
 use crate::sample::{note, sample, unmeasured};
 
 /// The duration of one measurement.
@@ -101,7 +101,7 @@ pub(crate) fn rate(threads: usize, begin: fn(), call: impl Fn(usize, usize) + Sy
     })
 }
 
-pub(crate) fn hit(cache: &Cache, address: usize) {
+pub(crate) fn hit(cache: &BenchCache, address: usize) {
     black_box(cache.get(address as *const u8, ASKED, Access::READ).expect("a hit").key());
 }
 
@@ -150,7 +150,7 @@ impl Drop for Mappings {
 
 /// Measures all patterns, those in foreign memory on `sets` sets of mappings. `peer` is as for
 /// [`crate::cache::measure`].
-pub(crate) fn measure(sets: usize, repeats: usize, hits: usize, peer: Result<&str, &str>) -> Outcome {
+pub(crate) fn measure(sets: usize, repeats: usize, hits: usize, peer: Result<&str, &str>) -> BenchResult {
     let counts = counts(Cores::own().threads());
     owned(&counts, repeats, hits, peer)?;
     let mut state = crate::chain::SEED;
@@ -181,7 +181,7 @@ pub(crate) fn measure(sets: usize, repeats: usize, hits: usize, peer: Result<&st
 }
 
 /// Measures one set of entries in own memory for all threads, and UCX's cache beside it.
-fn owned(counts: &[usize], repeats: usize, hits: usize, peer: Result<&str, &str>) -> Outcome {
+fn owned(counts: &[usize], repeats: usize, hits: usize, peer: Result<&str, &str>) -> BenchResult {
     let cache = cache(Budget::new(ENTRIES).bytes(usize::MAX / 2), MonitorMode::Explicit)?;
     let chain = Chain::new(BASE, ENTRIES);
     for span in chain.entries() {
@@ -189,7 +189,7 @@ fn owned(counts: &[usize], repeats: usize, hits: usize, peer: Result<&str, &str>
     }
     let addresses: Vec<usize> = chain.asked().map(Span::start).collect();
     let call = |thread: usize, i: usize| hit(&cache, addresses[(thread * 97 + i * 7) % ENTRIES]);
-    let mut ucx = peer.map(|program| Peer::start(program, BASE, ENTRIES));
+    let mut ucx = peer.map(|program| CacheProgram::start(program, BASE, ENTRIES));
     for _ in 0..repeats {
         let alone = rate(1, || {}, call);
         for &threads in counts {

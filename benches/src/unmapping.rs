@@ -9,8 +9,8 @@ use std::time::Instant;
 use hostbuf::register::Access;
 
 use crate::chain::PAGE;
-use crate::fixture::Cache;
-use crate::fixture::Outcome;
+use crate::fixture::BenchCache;
+use crate::fixture::BenchResult;
 use crate::sample::{median, note, sample};
 
 /// The length of one munmap, and the number of them that remove a mapping piece by piece.
@@ -29,7 +29,7 @@ pub(crate) enum Reader {
 
 /// Prints the rows `key`, and `key-asleep` or `key-awake`: the cost of the monitor, and that of
 /// each of the bare `readers`, in turns.
-pub(crate) fn unmapping(key: &str, readers: &[Reader], cache: &Cache, repeats: usize) -> Outcome {
+pub(crate) fn unmapping(key: &str, readers: &[Reader], cache: &BenchCache, repeats: usize) -> BenchResult {
     let mut ours = Vec::new();
     let mut theirs = vec![Vec::new(); readers.len()];
     for _ in 0..repeats {

@@ -12,7 +12,7 @@ use mpi::topology::SimpleCommunicator;
 use mpi::traits::{AsRaw, Communicator};
 
 /// A shared window over the ranks of one host.
-pub(crate) struct Window {
+pub(crate) struct MpiWindow {
     window: ffi::MPI_Win,
     /// The address of rank 0's part in this process; the parts are contiguous.
     pub(crate) base: *mut u8,
@@ -22,10 +22,10 @@ pub(crate) struct Window {
     pub(crate) part: usize,
 }
 
-impl Window {
+impl MpiWindow {
     /// Allocates `bytes` over all ranks of `world`, each an equal part. Collective; all ranks are
     /// on one host.
-    pub(crate) fn allocate(world: &SimpleCommunicator, bytes: usize) -> Window {
+    pub(crate) fn allocate(world: &SimpleCommunicator, bytes: usize) -> MpiWindow {
         let part = bytes / world.size() as usize;
         let (mut mine, mut base) = (std::ptr::null_mut::<c_void>(), std::ptr::null_mut::<c_void>());
         let (mut size, mut unit): (ffi::MPI_Aint, c_int) = (0, 0);
@@ -47,7 +47,7 @@ impl Window {
             ffi::MPI_Win_shared_query(window, 0, &raw mut size, &raw mut unit, base_at);
             window
         };
-        Window { window, base: base.cast(), mine: mine.cast(), part }
+        MpiWindow { window, base: base.cast(), mine: mine.cast(), part }
     }
 
     /// Writes to every page of this rank's part.

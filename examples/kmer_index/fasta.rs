@@ -13,12 +13,12 @@ pub struct Source {
     /// The file's name without folder and ending.
     pub name: String,
     /// The sequences, in the order of the file.
-    pub records: Vec<Record>,
+    pub records: Vec<FastaRecord>,
 }
 
 /// One sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct FastaRecord {
     /// The first word after `>`, which may be empty.
     pub name: String,
     /// The letters of all its lines, in upper case, which may be none.
@@ -56,17 +56,17 @@ pub fn read(path: &Path) -> Result<Source> {
 }
 
 /// Parses the records of a file. The error is a description of the malformed part.
-fn parse(bytes: &[u8]) -> std::result::Result<Vec<Record>, String> {
+fn parse(bytes: &[u8]) -> std::result::Result<Vec<FastaRecord>, String> {
     if bytes.starts_with(&[0x1f, 0x8b]) {
         return Err("it is compressed; unpack it first (gunzip)".into());
     }
-    let mut records: Vec<Record> = Vec::new();
+    let mut records: Vec<FastaRecord> = Vec::new();
     for (line, number) in bytes.split(|&b| b == b'\n').zip(1..) {
         let line = line.trim_ascii();
         if let [b'>', header @ ..] = line {
             let header = String::from_utf8_lossy(header);
             let name = header.split_whitespace().next().unwrap_or("").into();
-            records.push(Record { name, bases: Vec::new() });
+            records.push(FastaRecord { name, bases: Vec::new() });
         } else if !line.is_empty() {
             let Some(record) = records.last_mut() else {
                 return Err(format!("line {number} comes before the first line that begins with '>'"));
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     fn parsed(text: &str) -> Vec<(String, String)> {
-        let text_of = |r: Record| (r.name, String::from_utf8(r.bases).unwrap());
+        let text_of = |r: FastaRecord| (r.name, String::from_utf8(r.bases).unwrap());
         parse(text.as_bytes()).unwrap().into_iter().map(text_of).collect()
     }
 

@@ -25,7 +25,7 @@ use std::{iter, ptr, slice, str};
 
 use hostbuf::{Arena, Placed, Portable, Result};
 
-use crate::fasta::{Record as Sequence, Source};
+use crate::fasta::{FastaRecord, Source};
 use crate::kmer::{K, kmers, spread};
 
 /// The root object.
@@ -293,7 +293,7 @@ impl<'b> Builder<'b> {
         Ok(Text { start, length: text.len() as u64 })
     }
 
-    fn record(&self, record: &Sequence, next: *const Record) -> Result<*const Record> {
+    fn record(&self, record: &FastaRecord, next: *const Record) -> Result<*const Record> {
         let bases = str::from_utf8(&record.bases).expect("letters of FASTA are ASCII");
         let record = Record { name: self.text(&record.name)?, bases: self.text(bases)?, next };
         Ok(self.arena.place(record)?.as_ptr().as_ptr())
@@ -409,7 +409,7 @@ mod tests {
 
     fn source(name: &str, sequences: &[&str]) -> Source {
         let record =
-            |(i, s): (usize, &&str)| Sequence { name: format!("{name}.{i}"), bases: s.bytes().collect() };
+            |(i, s): (usize, &&str)| FastaRecord { name: format!("{name}.{i}"), bases: s.bytes().collect() };
         Source { name: name.into(), records: sequences.iter().enumerate().map(record).collect() }
     }
 

@@ -390,7 +390,7 @@ mod tests {
         };
         let [one, two, common, other] = [500, 400, 300, 200].map(&mut random);
         let source = |name: &str, parts: &[&[u8]]| {
-            let record = fasta::Record { name: format!("{name}.1"), bases: parts.concat() };
+            let record = fasta::FastaRecord { name: format!("{name}.1"), bases: parts.concat() };
             Source { name: name.into(), records: vec![record] }
         };
         let contig = |bases: &[u8]| Contig { file: 0, name: "c".into(), bases: bases.into() };

@@ -80,7 +80,7 @@ fn available_of_host() -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fasta::Record;
+    use crate::fasta::FastaRecord;
 
     #[test]
     fn a_sample_gives_a_close_upper_bound() {
@@ -89,7 +89,7 @@ mod tests {
             seed = spread(seed + 1);
             b"ACGT"[(seed >> 60 & 3) as usize]
         };
-        let record = |bases| Record { name: "r".into(), bases };
+        let record = |bases| FastaRecord { name: "r".into(), bases };
         let one: Vec<u8> = (0..5 << 20).map(|_| bases()).collect();
         let source = |bases| Source { name: "s".into(), records: vec![record(bases)] };
         let needs = survey(&[source(one.clone()), source(one)]);

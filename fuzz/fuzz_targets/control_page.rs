@@ -15,7 +15,7 @@ const BUFFERS: usize = 16;
 
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
-struct Line([u8; 64]);
+struct PageLine([u8; 64]);
 
 /// Decodes an identity. An accepted one is encoded and decoded again.
 fn decode(bytes: &[u8]) {
@@ -52,7 +52,7 @@ fuzz_target!(|data: &[u8]| {
     decode(data);
     decode(&with_checksum(data));
     let layout = ControlLayout::new(BUFFERS);
-    let mut page = vec![Line([0; 64]); layout.length() as usize / 64];
+    let mut page = vec![PageLine([0; 64]); layout.length() as usize / 64];
     // SAFETY: the page is aligned, has the right length, and outlives the handle.
     let control = unsafe { Control::at(page.as_mut_ptr() as usize, layout) };
     (0..BUFFERS).for_each(|index| control.reset(index));

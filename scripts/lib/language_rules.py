@@ -415,15 +415,23 @@ def test_modules(sources):
     return paths
 
 
-# Programs and packages that stand alone: no code sees their types together with those of another.
-STAND_ALONE = ("tests/", "examples/", "benches/", "integration/", "fuzz/")
+# Complete programs, each of which is read alone, as a user copies it: a type of one may have the
+# name of a type of another or of the library. Each is a file or a folder right below these folders.
+STAND_ALONE = ("examples/",)
+
+
+def program_of(path):
+    """Returns the file or folder of the program that `path` belongs to if the program stands alone,
+    or None."""
+    folder = next((folder for folder in STAND_ALONE if path.startswith(folder)), None)
+    return folder and folder + path[len(folder) :].split("/")[0]
 
 
 def types_of_one_name(sources):
     """Finds types of one name, and yields (source, line, text) for each."""
     defined, tests = {}, test_modules(sources)
     for source in sources:
-        if source.language != "rust" or source.path.startswith(STAND_ALONE) or source.path in tests:
+        if source.language != "rust" or source.path in tests:
             continue
         if PurePath(source.path).stem == "tests":
             continue
@@ -431,8 +439,8 @@ def types_of_one_name(sources):
         for line, name in types_of(source):
             if name in wrapping:
                 continue
-            defined.setdefault(name, []).append((source, line))
-    for name, places in defined.items():
+            defined.setdefault((program_of(source.path), name), []).append((source, line))
+    for (_, name), places in defined.items():
         # Two in one file are the variants of a target or a feature.
         files = {source.path for source, _ in places}
         if len(files) < 2 or name in SHARED_TYPES:

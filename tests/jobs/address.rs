@@ -17,7 +17,9 @@ use std::process::Command;
 use hostbuf::BufferOptions;
 use hostbuf::segment::Layout;
 use hostbuf_protocol::candidates;
-use hostbuf_tests::{Outcome, can_simulate, fixture, flavours, have, hostbuf, local, root, simulated, skip};
+use hostbuf_tests::{
+    CommandOutput, can_simulate, fixture, flavours, have, hostbuf, local, root, simulated, skip,
+};
 
 const FIRST: &str = "0x550000000000";
 const TOP: usize = 0x7fff_ffff_f000;
@@ -59,7 +61,7 @@ pub fn probe(name: &str, is_static: bool) -> Result<String, String> {
 
 /// Asserts that every rank printed `prefix` and this address, and that standard error is empty.
 #[track_caller]
-pub fn all_at(outcome: &Outcome, prefix: &str, ranks: usize, address: &str) {
+pub fn all_at(outcome: &CommandOutput, prefix: &str, ranks: usize, address: &str) {
     let lines = outcome.lines(prefix);
     assert_eq!(lines.len(), ranks, "{outcome:?}");
     assert!(lines.iter().all(|l| l.split(' ').next() == Some(address)), "{outcome:?}");
@@ -192,7 +194,7 @@ fn a_program_with_an_unlimited_stack_has_the_buffer() {
                 .map(str::to_owned);
         let mut command = Command::new("bash");
         command.args(words).args(["--size", "4M", "--", &program]);
-        let outcome = Outcome::of(&mut command);
+        let outcome = CommandOutput::of(&mut command);
         if outcome.status == 77 {
             return skip("ulimit -s unlimited: the hard limit is lower");
         }
@@ -219,7 +221,7 @@ fn a_program_without_address_randomisation_has_the_buffer() {
         "--",
         &show,
     ]);
-    let outcome = Outcome::of(&mut command);
+    let outcome = CommandOutput::of(&mut command);
     if outcome.stderr.contains("setarch:") {
         return skip("setarch -R: personality() is not allowed here");
     }
@@ -229,7 +231,7 @@ fn a_program_without_address_randomisation_has_the_buffer() {
 
 /// Asserts that a runtime's own list of mappings contains the buffer in each of `ranks` ranks.
 #[track_caller]
-fn mapped_in(outcome: &Outcome, ranks: usize) {
+fn mapped_in(outcome: &CommandOutput, ranks: usize) {
     assert_eq!(outcome.stdout.matches("550000000000-550000400000 rw-s ").count(), ranks, "{outcome:?}");
     assert_eq!(outcome.stdout.matches(":default (deleted)").count(), ranks, "{outcome:?}");
     assert_eq!(outcome.said(), [""; 0], "{outcome:?}");
@@ -288,7 +290,7 @@ pub fn all_but(holes: &[usize]) -> String {
 }
 
 /// Runs `hostbuf run` with the engine `local` and each rank's plants in its environment.
-fn planted(plants: &[(usize, String)], ranks: usize, program: &[&str]) -> Outcome {
+fn planted(plants: &[(usize, String)], ranks: usize, program: &[&str]) -> CommandOutput {
     let mut command = Command::new(hostbuf());
     command
         .args(["run", "--launcher", "local", "-n", &ranks.to_string(), "--size", SIZE, "--"])
@@ -296,24 +298,24 @@ fn planted(plants: &[(usize, String)], ranks: usize, program: &[&str]) -> Outcom
     for (rank, what) in plants {
         command.env(format!("PLANT_{rank}"), what);
     }
-    Outcome::of(&mut command)
+    CommandOutput::of(&mut command)
 }
 
 /// Runs three ranks of the planting program.
-fn three(plants: &[(usize, String)]) -> Outcome {
+fn three(plants: &[(usize, String)]) -> CommandOutput {
     planted(plants, 3, &[&build("cc", "plant.c", &[]).unwrap()])
 }
 
 /// Asserts that the job failed before main with one line, because the ranks have no common free
 /// address.
 #[track_caller]
-fn assert_failed_without_address(outcome: &Outcome) {
+fn assert_failed_without_address(outcome: &CommandOutput) {
     failed_before_main(outcome, 84);
 }
 
 /// Asserts that the job failed before main with this status and one line.
 #[track_caller]
-fn failed_before_main(outcome: &Outcome, status: i32) {
+fn failed_before_main(outcome: &CommandOutput, status: i32) {
     assert_eq!(outcome.status, status, "{outcome:?}");
     assert_eq!(outcome.stdout, "", "a main ran: {outcome:?}");
     assert_eq!(outcome.said().len(), 1, "{outcome:?}");
@@ -322,7 +324,7 @@ fn failed_before_main(outcome: &Outcome, status: i32) {
 /// Asserts that the job failed before main, and that the error names the host, the rank and the
 /// obstacle.
 #[track_caller]
-fn names(outcome: &Outcome, rank: &str, what: &str) {
+fn names(outcome: &CommandOutput, rank: &str, what: &str) {
     assert_failed_without_address(outcome);
     let host = hostbuf_os::process::host_name();
     let who = format!("no agreement among the ranks: {rank} on {host}: ");
@@ -434,7 +436,7 @@ fn hostbuf_exec_gives_the_same_error_without_a_common_hole() {
     let exec = |what: &str| {
         let mut command = Command::new(hostbuf());
         command.args(["exec", "--size", SIZE, "--", &plant]).env("PLANT_0", what);
-        Outcome::of(&mut command)
+        CommandOutput::of(&mut command)
     };
     all_at(&exec(FIRST).ok(), "main ", 1, "0x300000000000");
     all_at(&exec(&all_but(&[0x2345_6760_0000])).ok(), "main ", 1, "0x234567600000");
@@ -509,7 +511,7 @@ fn too_little_address_space_is_reported() {
         "ulimit -v 60000; exec {} run --launcher local -n 2 --size {SIZE} -- {show}",
         hostbuf().display()
     );
-    let outcome = Outcome::of(Command::new("bash").args(["-c", &script]));
+    let outcome = CommandOutput::of(Command::new("bash").args(["-c", &script]));
     failed_before_main(&outcome, 83);
     assert!(outcome.stderr.contains("ulimit -v"), "{outcome:?}");
 }
@@ -526,7 +528,7 @@ fn mappings_of_library_constructors_exist_before_the_vote() {
     let mut command = Command::new(hostbuf());
     command.args(["run", "--launcher", "local", "-n", "2", "--size", SIZE, "--", &show]);
     command.env("LD_PRELOAD", &library).env("PLANT_1", FIRST);
-    all_at(&Outcome::of(&mut command).ok(), "buffer ", 2, "0x300000000000");
+    all_at(&CommandOutput::of(&mut command).ok(), "buffer ", 2, "0x300000000000");
 }
 
 #[test]

@@ -5,14 +5,14 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use hostbuf_tests::{
-    Outcome, can_simulate, eventually, fixture, flavours, hostbuf, local, run, simulated, skip,
+    CommandOutput, can_simulate, eventually, fixture, flavours, hostbuf, local, run, simulated, skip,
 };
 
 use crate::watched::{SOON, probe, remains};
 
 /// Asserts that hostbuf printed one line on standard error that contains all of `words`.
 #[track_caller]
-pub fn one_line(outcome: &Outcome, status: i32, words: &[&str]) {
+pub fn one_line(outcome: &CommandOutput, status: i32, words: &[&str]) {
     let err = &outcome.stderr;
     assert_eq!((outcome.status, err.lines().count()), (status, 1), "{outcome:?}");
     assert!(err.starts_with("hostbuf"), "{err}");
@@ -213,7 +213,17 @@ fn system_calls_that_a_seccomp_filter_forbids_are_reported() {
     let under = |how: &str, call: &str| {
         let mut command = Command::new(&forbid);
         command.args([how, call]).arg(hostbuf());
-        Outcome::of(command.args(["run", "--launcher", "local", "-n", "2", "--size", "1M", "--", "true"]))
+        CommandOutput::of(command.args([
+            "run",
+            "--launcher",
+            "local",
+            "-n",
+            "2",
+            "--size",
+            "1M",
+            "--",
+            "true",
+        ]))
     };
     one_line(
         &under("errno", "pidfd_open"),
@@ -282,7 +292,7 @@ fn missing_engines_are_reported() {
         let mut command = Command::new(hostbuf());
         command.env("PATH", "/nowhere").env_remove("SLURM_JOB_ID");
         command.args(["run", "--launcher", choice, "-n", "2", "--size", "1M", "--", "/bin/true"]);
-        Outcome::of(&mut command)
+        CommandOutput::of(&mut command)
     };
     one_line(&alone("slurm"), 82, &["--launcher slurm", "allocation", "salloc"]);
     one_line(&alone("mpich"), 82, &["--launcher mpich", "mpirun"]);
@@ -294,7 +304,7 @@ fn missing_engines_are_reported() {
     elsewhere.args(["run", "--host", "elsewhere:2", "--size", "1M", "--", "/bin/true"]);
     let why = "): no mpirun in PATH and no Slurm allocation";
     let words = ["cannot start ranks on elsewhere (this host is ", why, "--mpirun"];
-    one_line(&Outcome::of(&mut elsewhere), 82, &words);
+    one_line(&CommandOutput::of(&mut elsewhere), 82, &words);
     let wrong = run(&["run", "--mpirun", "/bin/true", "-n", "1", "--size", "1M", "--", "true"]);
     one_line(&wrong, 82, &["/bin/true"]);
 }
@@ -366,7 +376,7 @@ fn several_programs_share_several_buffers() {
     command.args(["run", "--launcher", "local", "-n", "1"]);
     command.args((0..16).map(|i| format!("--buffer=name=b{i},size={}K,pages=4k", 4 * (i + 1))));
     command.args(["--", "sh", "-c", script, "0", ":", "-n", "2", "--", "sh", "-c", script, "0"]);
-    let outcome = Outcome::of(&mut command).ok();
+    let outcome = CommandOutput::of(&mut command).ok();
     // Shells can compute with the values, which have no leading 0 that would make them octal.
     assert_eq!(outcome.stdout, "4096\n".repeat(3), "the first buffer: {outcome:?}");
 }

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use hostbuf_tests::{
-    Outcome, can_simulate, eventually, flavours, have, hostbuf, local, root, simulated, skip,
+    CommandOutput, can_simulate, eventually, flavours, have, hostbuf, local, root, simulated, skip,
 };
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -26,7 +26,7 @@ fn show() -> String {
 /// Asserts that each of `images` process images printed the first address, and that the highest
 /// count is `count`.
 #[track_caller]
-fn counted(outcome: &Outcome, images: usize, count: u64) {
+fn counted(outcome: &CommandOutput, images: usize, count: u64) {
     let lines = outcome.lines("buffer ");
     assert_eq!(lines.len(), images, "{outcome:?}");
     assert!(lines.iter().all(|l| l.starts_with(FIRST)), "{outcome:?}");
@@ -146,7 +146,7 @@ fn a_surviving_grandchild_does_not_delay_the_end_of_the_job() {
 
 #[test]
 fn a_program_outside_any_job_runs_unchanged() {
-    let outcome = Outcome::of(Command::new(show()).env("LD_PRELOAD", object())).ok();
+    let outcome = CommandOutput::of(Command::new(show()).env("LD_PRELOAD", object())).ok();
     assert_eq!((&outcome.stdout[..], &outcome.stderr[..]), ("buffer (nil) 0 0\n", ""));
 }
 
@@ -160,7 +160,7 @@ fn a_program_of_an_ended_job_runs_without_the_buffer() {
             .env("LD_PRELOAD", &object)
             .env("HOSTBUF_JOB", format!("hostbuf/0/{:032x}", std::process::id()));
         program.env("HOSTBUF_ADDRESS", "0x0000550000000000").env("HOSTBUF_SIZE", "1048576");
-        Outcome::of(program)
+        CommandOutput::of(program)
     };
     let outcome = orphan(&mut Command::new(show())).ok();
     assert_eq!((&outcome.stdout[..], &outcome.stderr[..]), ("buffer (nil) 0 0\n", ""));
@@ -170,7 +170,7 @@ fn a_program_of_an_ended_job_runs_without_the_buffer() {
     assert_eq!((outcome.status, &outcome.stdout[..]), (1, "early 0x0\n"), "{outcome:?}");
     assert!(outcome.stderr.contains("the agent of this host does not answer"), "{outcome:?}");
     // A program outside of any job gets the same error.
-    let outcome = Outcome::of(Command::new(&probe).env("LD_PRELOAD", &object));
+    let outcome = CommandOutput::of(Command::new(&probe).env("LD_PRELOAD", &object));
     assert!(outcome.status == 1 && outcome.stderr.contains("hostbuf run"), "{outcome:?}");
 }
 
@@ -189,7 +189,7 @@ fn malformed_variables_do_no_harm() {
                 // A value too short for the address must not be overwritten beyond its end. The
                 // fixture would follow the address 0x1.
                 let name = if address == "0x1" { "HOSTBUF_SIZE" } else { "HOSTBUF_ADDRESS" };
-                let outcome = Outcome::of(command.env(name, address)).ok();
+                let outcome = CommandOutput::of(command.env(name, address)).ok();
                 assert_eq!(
                     (&outcome.stdout[..15], &outcome.stderr[..]),
                     ("buffer (nil) 0 ", ""),
@@ -206,7 +206,8 @@ fn the_object_needs_no_library_and_no_version_of_one() {
         return;
     }
     let object = object();
-    let readelf = |what: &str| Outcome::of(Command::new("readelf").args(["-W", what, &object])).ok().stdout;
+    let readelf =
+        |what: &str| CommandOutput::of(Command::new("readelf").args(["-W", what, &object])).ok().stdout;
     let dynamic = readelf("-d");
     assert!(dynamic.contains("INIT_ARRAY") && !dynamic.contains("NEEDED"), "{dynamic}");
     assert!(!dynamic.contains("VERNEED") && !dynamic.contains("TEXTREL"), "{dynamic}");
@@ -226,14 +227,14 @@ fn the_object_needs_no_library_and_no_version_of_one() {
 // The environment of the program
 
 /// Parses the output of `env -0`.
-fn variables(outcome: &Outcome) -> BTreeMap<String, String> {
+fn variables(outcome: &CommandOutput) -> BTreeMap<String, String> {
     let entries = outcome.stdout.split('\0').filter_map(|e| e.split_once('='));
     entries.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
 #[test]
 fn the_environment_gains_only_the_documented_variables() {
-    let plain = variables(&Outcome::of(Command::new("env").arg("-0")).ok());
+    let plain = variables(&CommandOutput::of(Command::new("env").arg("-0")).ok());
     let mut ranked = variables(&local(1, "1M", &[], &["env", "-0"]).ok());
     let mut added: Vec<String> = ranked.keys().filter(|name| !plain.contains_key(*name)).cloned().collect();
     added.sort();
@@ -271,7 +272,7 @@ fn a_users_own_preload_list_and_sanitizer_options_are_kept() {
     let mut command = Command::new(hostbuf());
     command.args(["run", "--launcher", "local", "-n", "1", "--size", "1M", "--", "env", "-0"]);
     let outcome =
-        Outcome::of(command.env("ASAN_OPTIONS", "detect_leaks=0").env("LD_PRELOAD", "libm.so.6")).ok();
+        CommandOutput::of(command.env("ASAN_OPTIONS", "detect_leaks=0").env("LD_PRELOAD", "libm.so.6")).ok();
     let ranked = variables(&outcome);
     assert_eq!(ranked["ASAN_OPTIONS"], "detect_leaks=0:verify_asan_link_order=0");
     assert!(ranked["LD_PRELOAD"].ends_with(":libm.so.6"), "{ranked:?}");
@@ -281,7 +282,7 @@ fn a_users_own_preload_list_and_sanitizer_options_are_kept() {
 fn no_descriptor_signal_mask_limit_or_folder_differs() {
     let script = "ls /proc/$$/fd; ulimit -a; umask; pwd; grep -E '^(Sig[^Q]|Shd|NoNewPrivs|Seccomp|Cap)' /proc/self/status; \
                   grep -c . /proc/self/mountinfo; nice; ls -l /proc/$$/ns";
-    let plain = Outcome::of(Command::new("bash").args(["-c", script])).ok();
+    let plain = CommandOutput::of(Command::new("bash").args(["-c", script])).ok();
     let ranked = local(1, "1M", &[], &["bash", "-c", script]).ok();
     assert_eq!(ranked.stdout, plain.stdout);
     // The check also applies to a later process image.

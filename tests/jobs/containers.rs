@@ -2,18 +2,18 @@
 
 use std::process::Command;
 
-use hostbuf_tests::{Outcome, have, hostbuf, skip};
+use hostbuf_tests::{CommandOutput, have, hostbuf, skip};
 
 use crate::address::build;
 use crate::image::{image, object};
 use crate::without_buffer::{all_absent, all_used, one_line};
 
 /// Runs a job of two ranks in a container.
-fn contained(more: &[&str], words: &[&str]) -> Outcome {
+fn contained(more: &[&str], words: &[&str]) -> CommandOutput {
     let mut command = Command::new(hostbuf());
     command.args(["run", "--launcher", "local", "-n", "2", "--size", "4M"]).args(more).arg("--").args(words);
     // Charliecloud requires this variable.
-    Outcome::of(command.env("USER", "root"))
+    CommandOutput::of(command.env("USER", "root"))
 }
 
 /// Returns whether the container runtime works here; records a skip if not.
@@ -21,7 +21,7 @@ fn can_run(words: &[&str]) -> bool {
     if !have("ldd") || !have(words[0]) {
         return false;
     }
-    let outcome = Outcome::of(Command::new(words[0]).args(&words[1..]).env("USER", "root"));
+    let outcome = CommandOutput::of(Command::new(words[0]).args(&words[1..]).env("USER", "root"));
     if outcome.status != 0 {
         skip(&format!("{}: {}", words[0], outcome.stderr.lines().next().unwrap_or("")));
     }

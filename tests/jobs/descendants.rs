@@ -7,28 +7,28 @@ use std::time::{Duration, Instant};
 
 use hostbuf_os::process;
 use hostbuf_tests::{
-    Outcome, Scratch, can_simulate, eventually, fixture, flavours, hostbuf, local, simulated,
+    CommandOutput, Scratch, can_simulate, eventually, fixture, flavours, hostbuf, local, simulated,
 };
 use nix::sys::signal::{SigHandler, Signal, kill};
 use nix::unistd::Pid;
 
-use crate::watched::{ARRIVAL, Job, SOON, kill_now, remains};
+use crate::watched::{ARRIVAL, RunningJob, SOON, kill_now, remains};
 
 /// The relation of a rank's child to it (tests/fixtures/family.c).
 const RELATIONS: [&[&str]; 2] = [&[], &["daemon"]];
 
 /// Starts a job of a rank with a child of the given relation, and of the programs in `more`.
-fn family(mark: &str, flags: &[&str], relation: &[&str], more: &[&str]) -> Job {
+fn family(mark: &str, flags: &[&str], relation: &[&str], more: &[&str]) -> RunningJob {
     let program = fixture("cc", "family.c", flags).expect("a C compiler is there");
     let program = [&[program.to_str().expect("UTF-8"), "DIR"], relation, more].concat();
-    let job = Job::start(mark, "size=1M", &["-n", "1"], &program, |_, _| {});
+    let job = RunningJob::start(mark, "size=1M", &["-n", "1"], &program, |_, _| {});
     eventually("the rank's child", ARRIVAL, || job.dir.has("child"));
     job
 }
 
 /// Checks that all processes of the job have ended with the launcher.
 #[track_caller]
-fn nothing_is_left(job: &Job, what: &str) {
+fn nothing_is_left(job: &RunningJob, what: &str) {
     let left = job.remains();
     assert!(left.is_empty(), "{what}: {left:#?}\n{}", job.err());
 }
@@ -110,7 +110,7 @@ fn a_process_from_before_the_job_survives() {
             "sleep 1000 >/dev/null 2>&1 & echo $!; exec {} run --launcher local -n 1 --size 1M -- {program}",
             hostbuf().display()
         );
-        let outcome = Outcome::of(Command::new("bash").args(["-c", &script]));
+        let outcome = CommandOutput::of(Command::new("bash").args(["-c", &script]));
         let pid = outcome.stdout.trim().parse().expect("a process number");
         let name = process::name(pid);
         let stays = process::state(pid).is_some_and(|state| state != 'Z') && name == "sleep";
@@ -187,7 +187,7 @@ fn a_terminal_that_closes_ends_the_job() {
     let mut command = Command::new("timeout");
     command.args(["-k", "1", "30"]).arg(&terminal).arg(dir.path("child")).arg(hostbuf());
     let options = ["run", "--launcher", "local", "-n", "2", "--buffer", &buffer, "--"];
-    let outcome = Outcome::of(command.args(options).arg(&family).arg(&dir.0));
+    let outcome = CommandOutput::of(command.args(options).arg(&family).arg(&dir.0));
     assert_eq!(outcome.status, 129, "{outcome:?}");
     let left = remains(&format!("name={job},"), "");
     assert!(left.is_empty(), "{left:#?}");
@@ -197,7 +197,7 @@ fn a_terminal_that_closes_ends_the_job() {
 
 #[test]
 fn under_nohup_a_hangup_stays_ignored() {
-    let job = Job::start("nohup", "size=1M", &["-n", "1"], &["sleep", "1000"], |command, _| {
+    let job = RunningJob::start("nohup", "size=1M", &["-n", "1"], &["sleep", "1000"], |command, _| {
         use std::os::unix::process::CommandExt;
         // SAFETY: the closure makes one system call between fork and exec.
         #[allow(unsafe_code, reason = "a closure runs between fork and exec")]

@@ -3,13 +3,13 @@
 use std::fs;
 use std::process::Command;
 
-use hostbuf_tests::{Outcome, hostbuf, root};
+use hostbuf_tests::{CommandOutput, hostbuf, root};
 
 #[test]
 fn the_descriptor_limit_agrees_with_the_agent_and_the_documentation() {
     let with = |limit: &str| {
         let script = format!("ulimit -n {limit}; exec \"$0\" doctor");
-        let outcome = Outcome::of(Command::new("bash").args(["-c", &script]).arg(hostbuf()));
+        let outcome = CommandOutput::of(Command::new("bash").args(["-c", &script]).arg(hostbuf()));
         let from = outcome.stdout.find("descriptors (ulimit -n)").expect("the doctor tells of them");
         let begin = outcome.stdout[..from].rfind('\n').map_or(0, |at| at + 1);
         // The output is wrapped.

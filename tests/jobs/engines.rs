@@ -7,7 +7,7 @@ fn show() -> String {
 }
 
 /// Runs `script` on `hosts` simulated hosts under every installed MPI.
-fn under_every_mpi(hosts: usize, script: &str, mut check: impl FnMut(&str, hostbuf_tests::Outcome)) {
+fn under_every_mpi(hosts: usize, script: &str, mut check: impl FnMut(&str, hostbuf_tests::CommandOutput)) {
     if can_simulate() {
         for flavour in flavours() {
             check(&flavour, simulated(hosts, &flavour, script));

@@ -17,14 +17,14 @@ use serde_json::Value;
 
 use crate::address::all_but;
 use crate::other_user::OtherUser;
-use crate::watched::{ARRIVAL, Job, SOON, hold, kill_now};
+use crate::watched::{ARRIVAL, RunningJob, SOON, hold, kill_now};
 use hostbuf_tests::{
-    Outcome, Scratch, can_simulate, eventually, fixture, flavours, hostbuf, root, run, simulated,
+    CommandOutput, Scratch, can_simulate, eventually, fixture, flavours, hostbuf, root, run, simulated,
 };
 
 /// A failed job: its outcome, and the failures that the agents have reported.
 struct FailedJob {
-    outcome: Outcome,
+    outcome: CommandOutput,
     reports: Vec<Value>,
 }
 
@@ -64,7 +64,7 @@ fn failed(name: &str, arguments: &[&str], set: impl FnOnce(&mut Command)) -> Fai
     let mut command = Command::new(hostbuf());
     command.args(["run", "--launcher", "local", "--agent", &agent.path()]).args(arguments);
     set(&mut command);
-    FailedJob { outcome: Outcome::of(&mut command), reports: agent.reports() }
+    FailedJob { outcome: CommandOutput::of(&mut command), reports: agent.reports() }
 }
 
 impl FailedJob {
@@ -110,7 +110,7 @@ fn a_refusal_of_the_kernel_keeps_its_class() {
         &agent.path(),
     ]);
     command.args(["--size", "40M", "--", "true"]);
-    let job = FailedJob { outcome: Outcome::of(&mut command), reports: agent.reports() };
+    let job = FailedJob { outcome: CommandOutput::of(&mut command), reports: agent.reports() };
     let (line, report) = job.agrees(85);
     assert!(line.starts_with("creating a memory file of 41943040 bytes"), "{line}");
     assert_eq!(report["host"], process::host_name(), "{report}");
@@ -155,10 +155,11 @@ fn an_address_in_use_names_the_rank_that_differs() {
 
 #[test]
 fn a_rank_that_ends_too_early_is_lost() {
-    let mut job = Job::start("errors-lost", "size=1M", &["-n", "2"], &["sleep", "1000"], |command, dir| {
-        command.env("LD_PRELOAD", hold()).env("HOLD_RANK", "1").env("HOLD_AT", "image");
-        command.env("HOLD_FILE", dir.path("held"));
-    });
+    let mut job =
+        RunningJob::start("errors-lost", "size=1M", &["-n", "2"], &["sleep", "1000"], |command, dir| {
+            command.env("LD_PRELOAD", hold()).env("HOLD_RANK", "1").env("HOLD_AT", "image");
+            command.env("HOLD_FILE", dir.path("held"));
+        });
     eventually("rank 1 is held", ARRIVAL, || job.dir.has("held"));
     let rank = job.rank(1).expect("it is held");
     kill_now(rank);
@@ -178,7 +179,7 @@ fn a_killed_agent_is_reported_once() {
     // end of the agent afterwards.
     for at in ["exec", "image", "ballot", "agreed"] {
         let mut job =
-            Job::start("errors-agent", "size=1M", &["-n", "4"], &["sleep", "1000"], |command, dir| {
+            RunningJob::start("errors-agent", "size=1M", &["-n", "4"], &["sleep", "1000"], |command, dir| {
                 command.env("LD_PRELOAD", hold()).env("HOLD_RANK", "0").env("HOLD_AT", at);
                 command.env("HOLD_FILE", dir.path("held"));
             });
@@ -211,7 +212,7 @@ fn another_user_gets_the_class_of_a_failed_attachment() {
     let _listener = socket::listen_on(&name).expect("the name is free");
     let mut command = other.command(other.hostbuf());
     command.args(["exec", "--socket", &name, "--names", "default", "--", "true"]);
-    let outcome = Outcome::of(&mut command);
+    let outcome = CommandOutput::of(&mut command);
     assert_eq!((outcome.status, outcome.said().len()), (86, 1), "{outcome:?}");
     assert!(outcome.stderr.contains("belongs to user 0, and this process to user 65534"), "{outcome:?}");
 }
@@ -225,7 +226,7 @@ fn a_program_that_demands_the_buffer_reports_that_its_job_is_over() {
     for (required, status) in [(true, "status 86\n"), (false, "status 0\n")] {
         let options: &[&str] = if required { &["--verbose", "--require"] } else { &["--verbose"] };
         let program = ["sh", "-c", script, "DIR", show];
-        let mut job = Job::start("errors-over", "size=1M", options, &program, |_, dir| {
+        let mut job = RunningJob::start("errors-over", "size=1M", options, &program, |_, dir| {
             mkfifo(&dir.0.join("go"), Mode::S_IRWXU).expect("the folder is writable");
         });
         // Opening the pipe waits for the shell, which has its buffer then.
@@ -296,7 +297,7 @@ fn a_rank_distinguishes_the_end_of_its_agent_from_its_own_errors() {
         let script = "exec env LD_PRELOAD=$0 HOSTBUF_JOB=$1 HOSTBUF_CONNECTION=$2:$$ $3";
         let mut command = Command::new("sh");
         command.args(["-c", script, &object, &name, &kept.as_raw_fd().to_string()]).arg(&show);
-        Outcome::of(&mut command)
+        CommandOutput::of(&mut command)
     };
     let connected = |last: Option<Message<'_>>| {
         let client = socket::connect(&name).expect("it listens");

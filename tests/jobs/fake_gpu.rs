@@ -4,12 +4,12 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
-use hostbuf_tests::{Outcome, Scratch, fixture, hostbuf, root, skip};
+use hostbuf_tests::{CommandOutput, Scratch, fixture, hostbuf, root, skip};
 
 use crate::watched::probe;
 
 /// Runs `hostbuf` with `arguments` and the driver in `folder`.
-fn with_driver(folder: &Scratch, arguments: &[&str]) -> Outcome {
+fn with_driver(folder: &Scratch, arguments: &[&str]) -> CommandOutput {
     let driver =
         fixture("cc", "fake_cuda.c", &["-shared", "-fPIC"]).expect("a C compiler built this test's crate");
     if !folder.has("libcuda.so.1") {
@@ -18,7 +18,9 @@ fn with_driver(folder: &Scratch, arguments: &[&str]) -> Outcome {
         symlink(&driver, folder.path("libcuda.so")).expect("it is new");
     }
     let mut command = Command::new(hostbuf());
-    Outcome::of(command.args(arguments).env("LD_LIBRARY_PATH", &folder.0).env("FAKE_CUDA_READ_ONLY", "0"))
+    CommandOutput::of(
+        command.args(arguments).env("LD_LIBRARY_PATH", &folder.0).env("FAKE_CUDA_READ_ONLY", "0"),
+    )
 }
 
 fn can_register() -> bool {

@@ -12,7 +12,7 @@ use nix::unistd::Pid;
 
 use crate::other_user::OtherUser;
 use crate::watched::{
-    ARRIVAL, Job, SOON, children, environment, hold, kill_now, probe, remains, socket_of, words,
+    ARRIVAL, RunningJob, SOON, children, environment, hold, kill_now, probe, remains, socket_of, words,
 };
 
 /// Lists all nonempty subsets of `0..n`, those of more than one element in two orders.
@@ -32,7 +32,7 @@ const NAMES: [&str; 4] = ["launcher", "agent", "rank 0", "rank 1"];
 
 /// Starts a job by `start`, kills every subset of its processes, and checks that nothing remains.
 /// `agreed` is true if the ranks already run, so that they no longer need an agent.
-fn kill_every_subset(phase: &str, ranks: usize, agreed: bool, start: impl Fn() -> Job) {
+fn kill_every_subset(phase: &str, ranks: usize, agreed: bool, start: impl Fn() -> RunningJob) {
     for subset in subsets(2 + ranks) {
         let names: Vec<&str> = subset.iter().map(|&i| NAMES[i]).collect();
         let what = format!("{phase}, after {}", names.join(", then "));
@@ -80,8 +80,8 @@ fn explained(err: &str, what: &str) {
 }
 
 /// Starts two ranks, and holds rank 1 at `place` before its main.
-fn held(mark: &str, place: &'static str, then: &'static str) -> Job {
-    let job = Job::start(mark, "size=1M", &["-n", "2"], &["sleep", "1000"], |command, dir| {
+fn held(mark: &str, place: &'static str, then: &'static str) -> RunningJob {
+    let job = RunningJob::start(mark, "size=1M", &["-n", "2"], &["sleep", "1000"], |command, dir| {
         command.env("LD_PRELOAD", hold()).env("HOLD_RANK", "1").env("HOLD_AT", place).env("HOLD_THEN", then);
         command.env("HOLD_FILE", dir.path("held"));
     });
@@ -95,7 +95,7 @@ fn a_job_killed_during_page_allocation_leaves_nothing() {
     let oom_kills = memory::oom_kills();
     for subset in subsets(3) {
         let mut job =
-            Job::start("populating", "size=3G,pages=4k", &["-n", "2"], &["sleep", "1000"], |_, _| {});
+            RunningJob::start("populating", "size=3G,pages=4k", &["-n", "2"], &["sleep", "1000"], |_, _| {});
         let mut workers = Vec::new();
         eventually("the agent's children", ARRIVAL, || {
             workers = job.agent().map(children).unwrap_or_default();
@@ -135,7 +135,8 @@ fn a_job_killed_during_page_allocation_leaves_nothing() {
 /// was killed.
 #[test]
 fn an_agent_that_allocates_pages_ends_at_once_with_its_launcher() {
-    let job = Job::start("stopped-workers", "size=3G,pages=4k", &["-n", "2"], &["sleep", "1000"], |_, _| {});
+    let job =
+        RunningJob::start("stopped-workers", "size=3G,pages=4k", &["-n", "2"], &["sleep", "1000"], |_, _| {});
     // SIGTERM does not end a stopped worker.
     let maps_the_buffer = |worker: i32| {
         fs::read_to_string(format!("/proc/{worker}/maps")).is_ok_and(|maps| maps.contains("/memfd:hostbuf:"))
@@ -181,7 +182,7 @@ fn a_job_killed_while_the_ranks_map_leaves_nothing() {
 fn a_job_killed_while_the_ranks_run_leaves_nothing() {
     let probe = probe();
     kill_every_subset("running", 2, true, || {
-        let job = Job::start("running", "size=1M", &["-n", "2"], &[&probe, "stay", "DIR"], |_, _| {});
+        let job = RunningJob::start("running", "size=1M", &["-n", "2"], &[&probe, "stay", "DIR"], |_, _| {});
         eventually("both ranks run", ARRIVAL, || job.dir.has("stay.0") && job.dir.has("stay.1"));
         job
     });
@@ -191,7 +192,13 @@ fn a_job_killed_while_the_ranks_run_leaves_nothing() {
 fn a_job_killed_while_a_rank_fills_leaves_nothing() {
     let probe = probe();
     kill_every_subset("filling", 2, true, || {
-        let job = Job::start("filling", "size=1M", &["-n", "2"], &[&probe, "fill-forever", "DIR"], |_, _| {});
+        let job = RunningJob::start(
+            "filling",
+            "size=1M",
+            &["-n", "2"],
+            &[&probe, "fill-forever", "DIR"],
+            |_, _| {},
+        );
         eventually("a rank fills", ARRIVAL, || job.dir.has("filling.0") || job.dir.has("filling.1"));
         job
     });
@@ -393,7 +400,8 @@ fn a_job_of_two_hosts_killed_while_a_rank_is_missing_leaves_nothing() {
 #[test]
 fn two_concurrent_jobs_of_one_user_are_independent() {
     let probe = probe();
-    let stay = |mark: &str| Job::start(mark, "size=1M", &["-n", "2"], &[&probe, "stay", "DIR"], |_, _| {});
+    let stay =
+        |mark: &str| RunningJob::start(mark, "size=1M", &["-n", "2"], &[&probe, "stay", "DIR"], |_, _| {});
     let jobs = [stay("first"), stay("second")];
     let addresses = jobs.each_ref().map(|job| {
         eventually("both ranks run", ARRIVAL, || job.dir.has("stay.0") && job.dir.has("stay.1"));
@@ -428,10 +436,10 @@ fn buffer_of(pid: i32, name: &str) -> (String, String) {
 fn concurrent_jobs_of_two_users_are_independent() {
     let Some(other) = OtherUser::new("two users") else { return };
     let probe = probe();
-    let mine = Job::start("mine", "size=1M", &["-n", "2"], &[&probe, "stay", "DIR"], |_, _| {});
+    let mine = RunningJob::start("mine", "size=1M", &["-n", "2"], &[&probe, "stay", "DIR"], |_, _| {});
     let place = |mark: &str| (other.hostbuf(), Scratch(other.own_folder(mark)));
     let program = [&*other.program(&probe), "stay", "DIR"];
-    let theirs = Job::start_at(place, "theirs", "size=1M", &["-n", "2"], &program, |command, _| {
+    let theirs = RunningJob::start_at(place, "theirs", "size=1M", &["-n", "2"], &program, |command, _| {
         // The launcher keeps its preloaded object in that folder for the user's next job.
         other.runs(command, &other.own_folder("cache"));
     });

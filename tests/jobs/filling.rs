@@ -4,15 +4,15 @@ use std::fs;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use hostbuf_tests::{Outcome, eventually, hostbuf, local};
+use hostbuf_tests::{CommandOutput, eventually, hostbuf, local};
 
-use crate::watched::{ARRIVAL, Job, SOON, kill_now, probe};
+use crate::watched::{ARRIVAL, RunningJob, SOON, kill_now, probe};
 
 /// Starts ranks that outlive their programs, so the job continues after one of the programs is
 /// killed.
-fn under_shells(mark: &str, ranks: usize, what: &str) -> Job {
+fn under_shells(mark: &str, ranks: usize, what: &str) -> RunningJob {
     let script = format!("{} {what}; true", probe());
-    Job::start(
+    RunningJob::start(
         mark,
         "size=8M",
         &["-n", &ranks.to_string()],
@@ -26,9 +26,11 @@ fn a_killed_filler_is_replaced_within_a_second() {
     for size in ["", ",lazy"] {
         let script = format!("{} takeover $0; true", probe());
         let size = format!("size=8M{size}");
-        let mut job = Job::start("takeover", &size, &["-n", "3"], &["sh", "-c", &script, "DIR"], |_, _| {});
-        let filling =
-            |job: &Job| (0..3).find_map(|r| fs::read_to_string(job.dir.path(&format!("filling.{r}"))).ok());
+        let mut job =
+            RunningJob::start("takeover", &size, &["-n", "3"], &["sh", "-c", &script, "DIR"], |_, _| {});
+        let filling = |job: &RunningJob| {
+            (0..3).find_map(|r| fs::read_to_string(job.dir.path(&format!("filling.{r}"))).ok())
+        };
         eventually("one fills", ARRIVAL, || filling(&job).is_some());
         let filler: i32 = filling(&job).expect("the value was just read").parse().expect("its pid");
         // The others wait.
@@ -64,7 +66,7 @@ fn no_rank_hangs_if_every_filler_but_the_last_is_killed() {
     // The first three of four fillers are killed during their fill, one after another.
     let mut job = under_shells("one-by-one", 4, "fill-forever DIR");
     for round in 0..4 {
-        let fillers = |job: &Job| -> Vec<i32> {
+        let fillers = |job: &RunningJob| -> Vec<i32> {
             let read = (0..4).filter_map(|r| fs::read_to_string(job.dir.path(&format!("filling.{r}"))).ok());
             read.map(|p| p.parse().expect("a pid")).collect()
         };
@@ -163,10 +165,10 @@ fn the_error_names_processes_that_may_still_write() {
 }
 
 /// Runs a job of one rank, for at most a minute.
-fn bounded(what: &str) -> Outcome {
+fn bounded(what: &str) -> CommandOutput {
     let mut command = Command::new("timeout");
     command.arg("60").arg(hostbuf()).args(["run", "--launcher", "local", "-n", "1", "--size", "1M", "--"]);
-    Outcome::of(command.args([&probe(), what]))
+    CommandOutput::of(command.args([&probe(), what]))
 }
 
 #[test]

@@ -2,11 +2,11 @@
 
 use std::process::Command;
 
-use hostbuf_tests::{Outcome, local, program, root, skip};
+use hostbuf_tests::{CommandOutput, local, program, root, skip};
 
 #[test]
 fn a_child_does_not_wait_for_an_attachment_of_its_parent() {
-    let outcome = Outcome::of(Command::new(program("fork_probe")).arg("attaching")).ok();
+    let outcome = CommandOutput::of(Command::new(program("fork_probe")).arg("attaching")).ok();
     assert_eq!(outcome.stdout, "well\n", "{outcome:?}");
 }
 

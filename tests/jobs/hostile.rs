@@ -13,10 +13,10 @@ use hostbuf_protocol::failure::{ErrorClass, ErrorRecord};
 use hostbuf_protocol::frame::{self, FRAME_MAX, FrameError, FrameWriter};
 use hostbuf_protocol::limits::TEXT_MAX;
 use hostbuf_protocol::message::{Hello, Message, Role};
-use hostbuf_tests::{Outcome, Scratch, eventually, fixture, hostbuf};
+use hostbuf_tests::{CommandOutput, Scratch, eventually, fixture, hostbuf};
 
 use crate::other_user::OtherUser;
-use crate::watched::{ARRIVAL, Job, SOON, hold, kill_now, probe};
+use crate::watched::{ARRIVAL, RunningJob, SOON, hold, kill_now, probe};
 
 fn connect(name: &str) -> OwnedFd {
     socket::connect(name).expect("the agent listens")
@@ -154,8 +154,8 @@ fn descriptors(agent: i32) -> usize {
 }
 
 /// Starts two ranks that succeed once `DIR/held.go` exists; rank 1 is held before it connects.
-fn waiting_job(mark: &str) -> Job {
-    let job = Job::start(mark, "size=4M", &["-n", "2"], &[&probe(), "tables"], |command, dir| {
+fn waiting_job(mark: &str) -> RunningJob {
+    let job = RunningJob::start(mark, "size=4M", &["-n", "2"], &[&probe(), "tables"], |command, dir| {
         command.env("LD_PRELOAD", hold()).env("HOLD_RANK", "1").env("HOLD_AT", "exec");
         command.env("HOLD_FILE", dir.path("held"));
     });
@@ -164,7 +164,7 @@ fn waiting_job(mark: &str) -> Job {
 }
 
 #[track_caller]
-fn ends_well(job: &mut Job) {
+fn ends_well(job: &mut RunningJob) {
     fs::write(job.dir.path("held.go"), "").expect("the folder is there");
     let status = job.end(ARRIVAL);
     assert!(status.success(), "{status}: {}", job.err());
@@ -174,8 +174,8 @@ fn ends_well(job: &mut Job) {
 }
 
 /// Starts two ranks that run until they are killed.
-fn running_job(mark: &str) -> Job {
-    let job = Job::start(mark, "size=4M", &["-n", "2"], &[&probe(), "stay", "DIR"], |_, _| {});
+fn running_job(mark: &str) -> RunningJob {
+    let job = RunningJob::start(mark, "size=4M", &["-n", "2"], &[&probe(), "stay", "DIR"], |_, _| {});
     eventually("both ranks run", ARRIVAL, || job.dir.has("stay.0") && job.dir.has("stay.1"));
     job
 }
@@ -277,7 +277,7 @@ fn a_refused_client_does_not_report_that_the_job_has_failed() {
     // A later image runs without the buffer, and reports it.
     let dir = Scratch::new("refuses");
     let object = dir.path("object.so");
-    Outcome::of(Command::new(hostbuf()).args(["object", &object])).ok();
+    CommandOutput::of(Command::new(hostbuf()).args(["object", &object])).ok();
     let mut late = Command::new("true");
     late.env("LD_PRELOAD", &object).env("HOSTBUF_JOB", &name).env("HOSTBUF_REPORT", "rank 0 on h0");
     let output = run_with_answer(&listener, &refusal, &mut late);
@@ -378,7 +378,7 @@ fn the_agent_refuses_another_user() {
     let Some(other) = OtherUser::new("another user who connects to the agent") else { return };
     let job = running_job("other-client");
     let outcome =
-        Outcome::of(other.command(other.program(&probe())).args(["request-memory", &job.socket])).ok();
+        CommandOutput::of(other.command(other.program(&probe())).args(["request-memory", &job.socket])).ok();
     assert_eq!(outcome.stdout, "got nothing, nothing, nothing\n", "{outcome:?}");
     still_serves(&job.socket);
 }
@@ -401,7 +401,7 @@ fn a_socket_name_taken_by_another_user_is_detected() {
     let exec = || {
         let mut command = Command::new("timeout");
         command.args(["20"]).arg(hostbuf()).args(["exec", "--size", "1M", "--", "echo", "ran"]);
-        Outcome::of(command.env("PMIX_NAMESPACE", &namespace))
+        CommandOutput::of(command.env("PMIX_NAMESPACE", &namespace))
     };
     // The name is the right one: without another process on it the job runs.
     assert_eq!(exec().ok().stdout, "ran\n");
@@ -432,7 +432,7 @@ fn a_socket_name_taken_by_another_user_is_detected() {
 fn an_agent_without_descriptors_reports_the_limit_at_once() {
     let script =
         format!("ulimit -n 16; exec {} run --launcher local -n 40 --size 1M -- true", hostbuf().display());
-    let outcome = Outcome::of(Command::new("sh").args(["-c", &script]));
+    let outcome = CommandOutput::of(Command::new("sh").args(["-c", &script]));
     assert_eq!(outcome.status, 85, "{outcome:?}");
     let line =
         outcome.stderr.lines().find(|line| line.starts_with("hostbuf run: ")).expect("one line says why");

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use hostbuf_tests::{Outcome, Scratch, local};
+use hostbuf_tests::{CommandOutput, Scratch, local};
 
 /// Returns the path of the preloaded object on this host.
 pub fn object() -> String {
@@ -18,7 +18,7 @@ pub fn image(programs: &[&str], more: &[&str]) -> Scratch {
     let dir = Scratch::new("image");
     let mut files: Vec<String> = more.iter().map(ToString::to_string).collect();
     for program in programs {
-        let libraries = Outcome::of(Command::new("ldd").arg(program)).stdout;
+        let libraries = CommandOutput::of(Command::new("ldd").arg(program)).stdout;
         files.extend(libraries.split_whitespace().filter(|word| word.starts_with('/')).map(str::to_owned));
         files.push((*program).to_owned());
     }

@@ -1,22 +1,27 @@
 //! Ranks that never connect, vote or map: the job fails after the time limit, and names them.
 
 use hostbuf_os::process;
-use hostbuf_tests::{Outcome, can_simulate, eventually, flavours, hostbuf, run, simulated, skip};
+use hostbuf_tests::{CommandOutput, can_simulate, eventually, flavours, hostbuf, run, simulated, skip};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::arguments::one_line;
-use crate::watched::{ARRIVAL, Job, SOON, hold};
+use crate::watched::{ARRIVAL, RunningJob, SOON, hold};
 
 /// Starts two ranks. Rank 1 waits forever at `place` before its main. The time limit of the job is
 /// `seconds`.
-fn held(place: &'static str, seconds: &str) -> Job {
+fn held(place: &'static str, seconds: &str) -> RunningJob {
     let options = ["-n", "2", "--start-timeout", seconds];
-    let job =
-        Job::start(&format!("late-{place}"), "size=1M", &options, &["sleep", "1000"], |command, dir| {
+    let job = RunningJob::start(
+        &format!("late-{place}"),
+        "size=1M",
+        &options,
+        &["sleep", "1000"],
+        |command, dir| {
             command.env("LD_PRELOAD", hold()).env("HOLD_RANK", "1").env("HOLD_AT", place);
             command.env("HOLD_FILE", dir.path("held"));
-        });
+        },
+    );
     eventually("rank 1 is held", ARRIVAL, || job.dir.has("held"));
     job
 }
@@ -83,11 +88,12 @@ fn the_environment_sets_the_limit() {
         "--",
         "true",
     ]);
-    one_line(&Outcome::of(&mut command), 2, &["HOSTBUF_START_TIMEOUT", "\"soon\"", "seconds"]);
-    let mut job = Job::start("late-variable", "size=1M", &["-n", "2"], &["sleep", "1000"], |command, dir| {
-        command.env("LD_PRELOAD", hold()).env("HOLD_RANK", "1").env("HOLD_AT", "image");
-        command.env("HOLD_FILE", dir.path("held")).env("HOSTBUF_START_TIMEOUT", "1");
-    });
+    one_line(&CommandOutput::of(&mut command), 2, &["HOSTBUF_START_TIMEOUT", "\"soon\"", "seconds"]);
+    let mut job =
+        RunningJob::start("late-variable", "size=1M", &["-n", "2"], &["sleep", "1000"], |command, dir| {
+            command.env("LD_PRELOAD", hold()).env("HOLD_RANK", "1").env("HOLD_AT", "image");
+            command.env("HOLD_FILE", dir.path("held")).env("HOSTBUF_START_TIMEOUT", "1");
+        });
     assert_eq!(job.end(3 * SOON).code(), Some(87), "{}", job.err());
     assert!(job.err().contains("has not voted within 1 s"), "{}", job.err());
     job.leaves_nothing("variable");

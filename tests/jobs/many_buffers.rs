@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
 use hostbuf_protocol::limits::MAX_BUFFERS;
-use hostbuf_tests::{Outcome, can_simulate, eventually, fixture, flavours, hostbuf, simulated};
+use hostbuf_tests::{CommandOutput, can_simulate, eventually, fixture, flavours, hostbuf, simulated};
 
 use crate::other_user::OtherUser;
 use crate::watched::{ARRIVAL, probe};
@@ -15,10 +15,10 @@ fn options(count: usize) -> Vec<String> {
     (0..count).map(|i| format!("--buffer=name=b-{i},size={},lazy", (i + 1) * 4096 - 1)).collect()
 }
 
-fn run(count: usize, ranks: &str, program: &[&str]) -> Outcome {
+fn run(count: usize, ranks: &str, program: &[&str]) -> CommandOutput {
     let mut command = Command::new("timeout");
     command.args(["60"]).arg(hostbuf()).args(["run", "--launcher", "local", "-n", ranks]);
-    Outcome::of(command.args(options(count)).arg("--").args(program))
+    CommandOutput::of(command.args(options(count)).arg("--").args(program))
 }
 
 /// Returns the variables that a program printed, one in a line.
@@ -81,7 +81,7 @@ fn a_limit_of_open_files_below_the_number_of_buffers_is_reported() {
         hostbuf().display(),
         options(100).join(" ")
     );
-    let outcome = Outcome::of(Command::new("timeout").args(["60", "sh", "-c", &script]));
+    let outcome = CommandOutput::of(Command::new("timeout").args(["60", "sh", "-c", &script]));
     assert_ne!(outcome.status, 0, "{outcome:?}");
     let words = ["descriptors", "ulimit -n"];
     let line = outcome.said().into_iter().find(|line| words.iter().all(|word| line.contains(word)));

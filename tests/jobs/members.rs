@@ -7,8 +7,8 @@ use hostbuf_os::Received;
 use hostbuf_os::session::Session;
 use hostbuf_protocol::message::{Hello, Message, Role};
 
-use crate::watched::{ARRIVAL, Job, probe};
-use hostbuf_tests::{Outcome, Scratch, eventually, local};
+use crate::watched::{ARRIVAL, RunningJob, probe};
+use hostbuf_tests::{CommandOutput, Scratch, eventually, local};
 
 /// Runs `ranks` ranks of `member_rounds` with the step `what`, and returns the line of each.
 #[track_caller]
@@ -17,7 +17,8 @@ fn lines(ranks: usize, what: &str) -> Vec<String> {
     let program = hostbuf_tests::program("member_rounds");
     let program = program.to_str().expect("the repository's path is UTF-8");
     let folder = dir.0.to_str().expect("UTF-8");
-    let outcome: Outcome = local(ranks, "1M", &["--quiet"], &["timeout", "60", program, what, folder]).ok();
+    let outcome: CommandOutput =
+        local(ranks, "1M", &["--quiet"], &["timeout", "60", program, what, folder]).ok();
     (0..ranks)
         .map(|rank| {
             let line = outcome.lines(&format!("rank {rank}: "));
@@ -79,7 +80,7 @@ fn a_rank_that_ends_without_the_group_fails_the_operations_of_the_others() {
 }
 
 /// Joins as a member of a host with two ranks, without the library.
-fn member(job: &Job, local_rank: u64) -> Session {
+fn member(job: &RunningJob, local_rank: u64) -> Session {
     let hello = Hello { local_rank, local_size: 2, ..Hello::of(Role::Member) };
     Session::open(&job.socket, &Message::Hello { hello, command: b"" }).expect("the agent listens")
 }
@@ -91,7 +92,7 @@ fn send_part(member: &Session, group: u64, part: &[u8]) {
 
 #[test]
 fn a_part_of_an_abandoned_operation_is_not_used() {
-    let job = Job::start("abandoned", "size=1M", &["-n", "1"], &[&probe(), "stay", "DIR"], |_, _| {});
+    let job = RunningJob::start("abandoned", "size=1M", &["-n", "1"], &[&probe(), "stay", "DIR"], |_, _| {});
     eventually("the rank runs", ARRIVAL, || job.dir.has("stay.0"));
     let (first, second) = (member(&job, 0), member(&job, 1));
     send_part(&first, 7, b"abandoned");

@@ -1,7 +1,7 @@
 //! Limits on the number of processes and threads (RLIMIT_NPROC), which count all processes of a
 //! user.
 
-use hostbuf_tests::Outcome;
+use hostbuf_tests::CommandOutput;
 
 use crate::other_user::OtherUser;
 
@@ -18,7 +18,7 @@ fn a_process_limit_ends_the_job_with_an_error_that_names_it() {
             "ulimit -u {limit} && exec timeout -s KILL 60 {} run --launcher local -n 2 --size 1M -- true",
             other.hostbuf().display()
         );
-        let outcome = Outcome::of(other.command("bash").args(["-c", &script]));
+        let outcome = CommandOutput::of(other.command("bash").args(["-c", &script]));
         let err = &outcome.stderr;
         if outcome.status == 0 {
             assert_eq!(err, "", "limit {limit}");
@@ -40,7 +40,7 @@ fn a_process_limit_ends_the_job_with_an_error_that_names_it() {
 fn a_process_limit_that_forbids_the_agent_of_exec_is_named() {
     let Some(other) = OtherUser::new("a limit on processes for an agent") else { return };
     let script = format!("ulimit -u 1 && exec {} exec --size 1M -- true", other.hostbuf().display());
-    let outcome = Outcome::of(other.command("bash").args(["-c", &script]));
+    let outcome = CommandOutput::of(other.command("bash").args(["-c", &script]));
     let lines: Vec<&str> = outcome.stderr.lines().collect();
     let [line] = lines[..] else { panic!("{outcome:?}") };
     assert!(line.contains("starting the agent of this host (raise `ulimit -u`"), "{line}");
@@ -55,7 +55,7 @@ fn an_agent_of_exec_without_its_thread_is_reported_by_its_rank() {
     // for the first thread of the agent and none for the stack of another.
     for limit in [768, 1024, 1280] {
         let script = format!("ulimit -d {limit} && exec {} exec --size 1M -- true", program.display());
-        let outcome = Outcome::of(std::process::Command::new("bash").args(["-c", &script]));
+        let outcome = CommandOutput::of(std::process::Command::new("bash").args(["-c", &script]));
         let begins = outcome.stderr.starts_with("hostbuf: starting a thread of the agent on ");
         assert!(begins && outcome.stderr.contains("`-d`"), "limit {limit}: {outcome:?}");
         assert_eq!((outcome.status, outcome.stderr.lines().count()), (85, 1), "limit {limit}: {outcome:?}");

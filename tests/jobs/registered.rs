@@ -6,14 +6,14 @@ use std::process::Command;
 
 use hostbuf::register::CudaHost;
 use hostbuf_tests::{
-    Outcome, Scratch, can_simulate, eventually, fixture, flavours, have, hostbuf, local, root, run,
+    CommandOutput, Scratch, can_simulate, eventually, fixture, flavours, have, hostbuf, local, root, run,
     simulated, skip,
 };
 
 use crate::address::build;
 use crate::arguments::one_line;
 use crate::other_user::OtherUser;
-use crate::watched::{ARRIVAL, Job, SOON, kill_now, probe};
+use crate::watched::{ARRIVAL, RunningJob, SOON, kill_now, probe};
 
 const AT: &str = "0x550000000000";
 
@@ -32,7 +32,7 @@ fn registered() -> String {
 }
 
 /// Returns the lines that begin with `prefix`, without it, sorted by rank.
-fn ranks(outcome: &Outcome, prefix: &str) -> Vec<String> {
+fn ranks(outcome: &CommandOutput, prefix: &str) -> Vec<String> {
     let mut lines = outcome.lines(prefix);
     lines.sort();
     lines
@@ -115,12 +115,13 @@ fn structures_of_other_sizes_are_filled_or_refused() {
 }
 
 /// Starts two ranks. The first is still registering when the other has mapped the buffer.
-fn registering_job(mark: &str) -> Job {
+fn registering_job(mark: &str) -> RunningJob {
     let slow = fixture("cc", "slow_lock.c", &["-shared", "-fPIC"]).expect("a C compiler is there");
     let words = ["sh", "-c", "echo >$0/ran.$HOSTBUF_RANK", "DIR"];
-    let job = Job::start(mark, "size=4M", &["-n", "2", "--register", "mlock"], &words, |command, dir| {
-        command.env("LD_PRELOAD", slow).env("LOCK_FILE", dir.path("locking"));
-    });
+    let job =
+        RunningJob::start(mark, "size=4M", &["-n", "2", "--register", "mlock"], &words, |command, dir| {
+            command.env("LD_PRELOAD", slow).env("LOCK_FILE", dir.path("locking"));
+        });
     eventually("rank 0 registers", ARRIVAL, || job.dir.has("locking"));
     let has_mapped = |pid| {
         let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
@@ -180,7 +181,7 @@ fn the_doctor_tries_to_register() {
 const OWN: &str = r#"$0 stat | sed -n "/^job ${HOSTBUF_JOB##*/} /,/^$/p""#;
 
 /// Returns the lines of `hostbuf stat` about registrations, with single spaces.
-fn shown(outcome: &Outcome) -> Vec<String> {
+fn shown(outcome: &CommandOutput) -> Vec<String> {
     let lines = outcome.stdout.lines().filter(|l| l.contains("  mlock  "));
     lines.map(|l| l.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
 }
@@ -289,7 +290,7 @@ fn freezing_deregisters_before_the_seal_and_registers_after_it() {
             "plain",
         ]);
         command.env("LD_PRELOAD", &stand_in);
-        Outcome::of(command.envs(fails.map(|value| ("END_FAILS", value))))
+        CommandOutput::of(command.envs(fails.map(|value| ("END_FAILS", value))))
     };
     let outcome = job(None).ok();
     assert_eq!(outcome.lines("end "), [format!("{AT} 4194304 rw-s")], "{outcome:?}");
@@ -339,7 +340,7 @@ fn a_failed_registration_gives_the_reason() {
     let mut command = other.command("prlimit");
     command.arg("--memlock=65536:65536").arg(other.hostbuf());
     command.args(["run", "--launcher", "local", "-n", "2", "--size", "1M", "--register", "mlock"]);
-    let outcome = Outcome::of(command.args(["--", "echo", "ran"]));
+    let outcome = CommandOutput::of(command.args(["--", "echo", "ran"]));
     one_line(&outcome, 95, &["rank 0", "mlock", "1 MiB", "ulimit -l"]);
 }
 
@@ -419,7 +420,7 @@ fn without_the_object_one_line_gives_the_build_command() {
             "echo",
             "ran",
         ]);
-        Outcome::of(&mut command)
+        CommandOutput::of(&mut command)
     };
     one_line(&job("mlock"), 82, &["lib/hostbuf/libhostbuf_register.so", "scripts/install --prefix"]);
     one_line(&job("rdma"), 82, &["lib/hostbuf/libhostbuf_register_all.so", "install-deps rdma"]);
@@ -447,8 +448,9 @@ fn the_objects_export_the_functions_of_the_header_and_load_after_the_preloaded_o
             skip(&format!("{name}: it is not built (scripts/build, with the headers of libibverbs)"));
             continue;
         }
-        let readelf =
-            |what: &str| Outcome::of(Command::new("readelf").args(["-W", what]).arg(&object)).ok().stdout;
+        let readelf = |what: &str| {
+            CommandOutput::of(Command::new("readelf").args(["-W", what]).arg(&object)).ok().stdout
+        };
         assert!(readelf("-d").contains("Shared library: [libhostbuf_preload.so]"), "{name}");
         // Any other exported name could replace a program's own function of that name.
         let symbols = readelf("--dyn-syms");

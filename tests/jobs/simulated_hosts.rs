@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-use hostbuf_tests::{Outcome, can_simulate, root};
+use hostbuf_tests::{CommandOutput, can_simulate, root};
 
 /// A reachable host refuses a connection to a closed port; a disconnected one does not reply.
 const REACH: &str = r#"
@@ -30,7 +30,7 @@ fn the_network_starts_without_the_command_ip() {
     fs::set_permissions(place.join("ip"), fs::Permissions::from_mode(0o755)).expect("it was just made");
     let path = format!("{}:{}", place.display(), std::env::var("PATH").expect("a PATH"));
     let mut command = Command::new(root().join("scripts/simhosts"));
-    let outcome = Outcome::of(command.args(["3", "--", "bash", "-c", REACH]).env("PATH", path));
+    let outcome = CommandOutput::of(command.args(["3", "--", "bash", "-c", REACH]).env("PATH", path));
     fs::remove_dir_all(&place).expect("it was just made");
     let seen: Vec<&str> = outcome.stdout.lines().collect();
     assert_eq!(seen, ["reached", "reached", "reached", "silence", "reached"], "{outcome:?}");

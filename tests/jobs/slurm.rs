@@ -2,13 +2,13 @@
 
 use std::process::Command;
 
-use hostbuf_tests::{Outcome, fixture, hostbuf, root, skip};
+use hostbuf_tests::{CommandOutput, fixture, hostbuf, root, skip};
 
 /// Runs a shell script inside an allocation of 4 hosts x 2 ranks. Returns `None` if Slurm cannot
 /// run.
-fn in_allocation(script: &str) -> Option<Outcome> {
+fn in_allocation(script: &str) -> Option<CommandOutput> {
     let simslurm = root().join("scripts/simslurm");
-    if Outcome::of(Command::new(&simslurm).arg("--check")).status != 0 {
+    if CommandOutput::of(Command::new(&simslurm).arg("--check")).status != 0 {
         skip(if !nix::unistd::geteuid().is_root() {
             "Slurm: only root can start its daemons"
         } else {
@@ -18,7 +18,7 @@ fn in_allocation(script: &str) -> Option<Outcome> {
     }
     let mut command = Command::new(&simslurm);
     command.args(["4", "--", "salloc", "--quiet", "-N4", "-n8", "bash", "-c", script]);
-    Some(Outcome::of(command.current_dir(root()).env("HOSTBUF", hostbuf())))
+    Some(CommandOutput::of(command.current_dir(root()).env("HOSTBUF", hostbuf())))
 }
 
 fn show() -> String {
@@ -27,7 +27,7 @@ fn show() -> String {
 
 /// Asserts that each of `ranks` ranks printed the buffer at the common address.
 #[track_caller]
-fn assert_shown(outcome: &Outcome, ranks: usize, bytes: u64) {
+fn assert_shown(outcome: &CommandOutput, ranks: usize, bytes: u64) {
     let lines = outcome.lines("buffer ");
     assert_eq!(lines.len(), ranks, "{outcome:?}");
     assert!(lines.iter().all(|l| l.starts_with(&format!("0x550000000000 {bytes} "))), "{outcome:?}");
@@ -123,7 +123,7 @@ fn a_signal_to_the_job_step_reaches_the_ranks() {
 fn outside_an_allocation_the_error_says_so_and_nothing_is_queued() {
     let mut command = Command::new(hostbuf());
     command.args(["run", "--launcher", "slurm", "--size", "1M", "--", "true"]).env_remove("SLURM_JOB_ID");
-    let outcome = Outcome::of(&mut command);
+    let outcome = CommandOutput::of(&mut command);
     assert_eq!((outcome.status, outcome.said().len()), (82, 1), "{outcome:?}");
     assert!(outcome.stderr.contains("not inside a Slurm allocation"), "{outcome:?}");
 }

@@ -9,15 +9,17 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use hostbuf_tests::{Outcome, can_simulate, eventually, flavours, hostbuf, local, root, simulated, skip};
+use hostbuf_tests::{
+    CommandOutput, can_simulate, eventually, flavours, hostbuf, local, root, simulated, skip,
+};
 
 use crate::address::build;
-use crate::watched::{ARRIVAL, Job, SOON, children, probe};
+use crate::watched::{ARRIVAL, RunningJob, SOON, children, probe};
 
 /// Asserts that the error is one line with all four parts, and returns the available bytes that it
 /// states.
 #[track_caller]
-fn refusal(outcome: &Outcome) -> u64 {
+fn refusal(outcome: &CommandOutput) -> u64 {
     let err = &outcome.stderr;
     let ours: Vec<&str> = err.lines().filter(|l| l.starts_with("hostbuf")).collect();
     assert_eq!((outcome.status, ours.len()), (83, 1), "{outcome:?}");
@@ -44,7 +46,7 @@ fn a_buffer_larger_than_free_memory_is_refused_at_once() {
         ["a", "b"].map(|n| format!("--buffer=name={n},size={three_quarters}")).to_vec();
     let mut command = Command::new(hostbuf());
     command.args(["run", "--launcher", "local", "-n", "2"]).args(buffers).args(["--", "true"]);
-    refusal(&Outcome::of(&mut command));
+    refusal(&CommandOutput::of(&mut command));
 }
 
 #[test]
@@ -112,10 +114,10 @@ impl Cgroup {
         }
     }
 
-    fn local(&self, size: u64, more: &[&str], program: &[&str]) -> Outcome {
+    fn local(&self, size: u64, more: &[&str], program: &[&str]) -> CommandOutput {
         let mut command = Command::new(hostbuf());
         command.args(["run", "--launcher", "local", "-n", "1", "--size", &size.to_string()]);
-        Outcome::of(self.enter(command.args(more).arg("--").args(program)))
+        CommandOutput::of(self.enter(command.args(more).arg("--").args(program)))
     }
 }
 
@@ -204,13 +206,14 @@ fn a_kill_by_the_cgroup_gives_the_same_error() {
     for pages in ["4k", "thp"] {
         cgroup.limit(4 * GIB).expect("it was possible before");
         let size = format!("size=3G,pages={pages}");
-        let mut job = Job::start("kill", &size, &["-n", "2"], &["sleep", "1000"], |command, _| {
+        let mut job = RunningJob::start("kill", &size, &["-n", "2"], &["sleep", "1000"], |command, _| {
             cgroup.enter(command);
         });
         eventually("the agent takes pages", ARRIVAL, || job.agent().is_some_and(|a| !children(a).is_empty()));
         eventually("the limit falls", ARRIVAL, || cgroup.limit(cgroup.usage() + (64 << 20)).is_ok());
         let status = job.end(2 * SOON);
-        let outcome = Outcome { status: status.code().unwrap_or(-1), stdout: job.out(), stderr: job.err() };
+        let outcome =
+            CommandOutput { status: status.code().unwrap_or(-1), stdout: job.out(), stderr: job.err() };
         refusal(&outcome);
         assert!(outcome.stderr.contains("hostbuf-test-kill"), "{outcome:?}");
         job.leaves_nothing(pages);
@@ -230,7 +233,7 @@ fn a_small_dev_shm_does_not_matter() {
         command = Command::new("unshare");
         command.args(["--mount", "sh", "-c", &script]);
     }
-    let outcome = Outcome::of(&mut command);
+    let outcome = CommandOutput::of(&mut command);
     if outcome.stderr.contains("unshare") || outcome.stderr.contains("mount:") {
         return skip(&format!("a small /dev/shm: {}", outcome.stderr.trim()));
     }
@@ -239,21 +242,21 @@ fn a_small_dev_shm_does_not_matter() {
 
 /// The pool of 2 MiB pages at a chosen size, for one test at a time. Dropping it restores the
 /// former size.
-struct Pool {
+struct HugePagePool {
     before: String,
     _lock: nix::fcntl::Flock<File>,
 }
 
 const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
 
-impl Pool {
-    fn of(pages: u64) -> Option<Pool> {
+impl HugePagePool {
+    fn of(pages: u64) -> Option<HugePagePool> {
         let lock = File::create(root().join("target/tmp/huge-pages.lock")).expect("target/tmp is there");
         // The kernel releases this lock if the test dies.
         let lock = nix::fcntl::Flock::lock(lock, nix::fcntl::FlockArg::LockExclusive);
         let lock = lock.map_err(|(_, e)| e).expect("the lock can be waited for");
         let before = fs::read_to_string(POOL).unwrap_or_default();
-        let pool = Pool { before, _lock: lock };
+        let pool = HugePagePool { before, _lock: lock };
         if let Err(error) = fs::write(POOL, pages.to_string()) {
             skip(&format!("reserved huge pages: {POOL}: {error}"));
             return None;
@@ -267,7 +270,7 @@ impl Pool {
     }
 }
 
-impl Drop for Pool {
+impl Drop for HugePagePool {
     fn drop(&mut self) {
         let _ = fs::write(POOL, &self.before);
     }
@@ -277,7 +280,7 @@ impl Drop for Pool {
 fn reserved_huge_pages_are_used_and_their_absence_is_an_error_on_request() {
     let probe = probe();
     let touch: &[&str] = &[&probe, "touch"];
-    if let Some(_pool) = Pool::of(0) {
+    if let Some(_pool) = HugePagePool::of(0) {
         let outcome = local(2, "40M", &["--pages", "2m"], touch);
         assert_eq!(refusal(&outcome), 0);
         assert!(
@@ -287,7 +290,7 @@ fn reserved_huge_pages_are_used_and_their_absence_is_an_error_on_request() {
         // Below the reserved pages `auto` falls back to transparent huge pages.
         assert_eq!(local(2, "40M", &[], touch).ok().lines("touched 41943040 pages thp ").len(), 2);
     }
-    let Some(_pool) = Pool::of(20) else { return };
+    let Some(_pool) = HugePagePool::of(20) else { return };
     let all = "touched 41943040 pages 2m huge 41943040 wrong None";
     // The buffer fits the pool exactly and is required to use it. The second run shows that the
     // first one returned all pages.
@@ -316,15 +319,15 @@ fn reserved_huge_pages_are_used_and_their_absence_is_an_error_on_request() {
         "--buffer",
         "name=b,size=30M",
     ]);
-    let outcome = Outcome::of(command.arg("--").args(touch)).ok();
+    let outcome = CommandOutput::of(command.arg("--").args(touch)).ok();
     assert_eq!(outcome.lines("touched 31457280 pages 2m ").len(), 1, "{outcome:?}");
 }
 
 #[test]
 fn jobs_that_see_the_same_free_pages_get_others_where_auto_permits() {
-    let Some(_pool) = Pool::of(20) else { return };
+    let Some(_pool) = HugePagePool::of(20) else { return };
     let probe = probe();
-    let outcomes: Vec<Outcome> = std::thread::scope(|scope| {
+    let outcomes: Vec<CommandOutput> = std::thread::scope(|scope| {
         let start = |_| scope.spawn(|| local(1, "40M", &[], &[&probe, "touch"]));
         let jobs: Vec<_> = (0..6).map(start).collect();
         jobs.into_iter().map(|job| job.join().expect("it returns")).collect()
@@ -339,7 +342,7 @@ fn jobs_that_see_the_same_free_pages_get_others_where_auto_permits() {
 #[test]
 #[allow(unsafe_code, reason = "a closure runs between fork and exec")]
 fn auto_uses_small_pages_without_transparent_huge_pages() {
-    let Some(_pool) = Pool::of(0) else { return };
+    let Some(_pool) = HugePagePool::of(0) else { return };
     let without = |pages: &str| {
         let mut command = Command::new(hostbuf());
         command.args(["run", "--launcher", "local", "-n", "1", "--size", "6M", "--pages", pages, "--"]);
@@ -350,7 +353,7 @@ fn auto_uses_small_pages_without_transparent_huge_pages() {
                 _ => Err(std::io::Error::last_os_error()),
             });
         }
-        Outcome::of(command.args([&probe(), "touch"]))
+        CommandOutput::of(command.args([&probe(), "touch"]))
     };
     let outcome = without("auto").ok();
     assert_eq!(outcome.lines("touched 6291456 pages 4k huge 0 wrong None").len(), 1, "{outcome:?}");
@@ -379,7 +382,7 @@ fn a_limited_address_space_is_detected_before_any_page_is_touched() {
     let limited = |kilobytes: u64, more: &str, size: &str| {
         let (hostbuf, probe) = (hostbuf().display().to_string(), probe());
         let line = format!("{hostbuf} run --launcher local -n 2 --size {size} {more} -- {probe} touch");
-        Outcome::of(Command::new("sh").args(["-c", &format!("ulimit -v {kilobytes}; exec {line}")]))
+        CommandOutput::of(Command::new("sh").args(["-c", &format!("ulimit -v {kilobytes}; exec {line}")]))
     };
     for more in ["--pages 4k", "--lazy"] {
         let outcome = limited(600_000, more, "1G");
@@ -395,7 +398,7 @@ fn a_lazy_buffer_takes_no_page_before_the_first_touch() {
     let probe = probe();
     for (lazy, taken) in [(",lazy", 0), ("", 64 << 20)] {
         let size = format!("size=64M{lazy}");
-        let job = Job::start("lazy", &size, &["-n", "1"], &[&probe, "stay", "DIR"], |_, _| {});
+        let job = RunningJob::start("lazy", &size, &["-n", "1"], &[&probe, "stay", "DIR"], |_, _| {});
         eventually("the rank runs", ARRIVAL, || job.dir.has("stay.0"));
         let agent = job.agent().expect("it serves");
         let held = fs::read_dir(format!("/proc/{agent}/fd")).expect("our own process").flatten();
@@ -432,7 +435,7 @@ fn the_error_for_a_file_size_limit_names_the_remedy() {
             "ulimit -f {kibibytes}; exec {} run --launcher local --size 4M -- true",
             hostbuf().display()
         );
-        let outcome = Outcome::of(Command::new("bash").args(["-c", &script]));
+        let outcome = CommandOutput::of(Command::new("bash").args(["-c", &script]));
         let lines: Vec<&str> = outcome.stderr.lines().collect();
         assert!(matches!(lines[..], [line] if line.contains("(raise `ulimit -f`)")), "{outcome:?}");
         assert_eq!(outcome.status, 85);

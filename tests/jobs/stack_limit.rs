@@ -2,15 +2,15 @@
 
 use std::process::Command;
 
-use hostbuf_tests::{Outcome, fixture, hostbuf};
+use hostbuf_tests::{CommandOutput, fixture, hostbuf};
 
 /// The limit, below which programs of the C library do not start either.
 const LIMIT: &str = "--stack=65536";
 
 /// Runs a command with this limit.
-fn limited(words: &[&str]) -> Outcome {
+fn limited(words: &[&str]) -> CommandOutput {
     let mut command = Command::new("prlimit");
-    Outcome::of(command.args([LIMIT, hostbuf().to_str().expect("UTF-8")]).args(words))
+    CommandOutput::of(command.args([LIMIT, hostbuf().to_str().expect("UTF-8")]).args(words))
 }
 
 #[test]

@@ -23,7 +23,7 @@ pub fn probe() -> String {
 
 /// A job that runs beside the test. All its processes have its mark in their command line or
 /// environment.
-pub struct Job {
+pub struct RunningJob {
     pub mark: String,
     pub dir: Scratch,
     pub launcher: Child,
@@ -31,7 +31,7 @@ pub struct Job {
     pub socket: String,
 }
 
-impl Job {
+impl RunningJob {
     /// Runs `hostbuf run --launcher local` with one buffer of `size` and the options `more`. In
     /// `program`, DIR stands for the job's own folder.
     pub fn start(
@@ -40,12 +40,12 @@ impl Job {
         more: &[&str],
         program: &[&str],
         set: impl FnOnce(&mut Command, &Scratch),
-    ) -> Job {
-        Job::start_at(|mark| (hostbuf(), Scratch::new(mark)), mark, size, more, program, set)
+    ) -> RunningJob {
+        RunningJob::start_at(|mark| (hostbuf(), Scratch::new(mark)), mark, size, more, program, set)
     }
 
-    /// Starts a job like [`Job::start`], with the command and the directory that `place` returns
-    /// for the job's mark.
+    /// Starts a job like [`RunningJob::start`], with the command and the directory that `place`
+    /// returns for the job's mark.
     pub fn start_at(
         place: impl FnOnce(&str) -> (PathBuf, Scratch),
         mark: &str,
@@ -53,7 +53,7 @@ impl Job {
         more: &[&str],
         program: &[&str],
         set: impl FnOnce(&mut Command, &Scratch),
-    ) -> Job {
+    ) -> RunningJob {
         let mark = format!("{mark}-{}", std::process::id());
         let (hostbuf, dir) = place(&mark);
         let mut command = Command::new(hostbuf);
@@ -69,7 +69,7 @@ impl Job {
         command.stdin(Stdio::null()).stdout(file("out")).stderr(file("err"));
         set(&mut command, &dir);
         let launcher = command.spawn().expect("the launcher starts");
-        let mut job = Job { mark, dir, launcher, socket: String::new() };
+        let mut job = RunningJob { mark, dir, launcher, socket: String::new() };
         eventually("an agent", ARRIVAL, || {
             job.socket = socket_of(&job.mark).unwrap_or_default();
             !job.socket.is_empty()
@@ -132,7 +132,7 @@ impl Job {
     }
 }
 
-impl Drop for Job {
+impl Drop for RunningJob {
     fn drop(&mut self) {
         let _ = self.launcher.kill();
         let _ = self.launcher.wait();

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use hostbuf_os::process::host_name;
 use hostbuf_tests::{
-    Outcome, Scratch, can_simulate, fixture, flavours, have, local, root, run, simulated, skip,
+    CommandOutput, Scratch, can_simulate, fixture, flavours, have, local, root, run, simulated, skip,
 };
 
 use crate::address::{all_at, build, probe};
@@ -16,7 +16,7 @@ const FIRST: &str = "0x550000000000";
 
 /// Checks that standard error is one line that contains all of `parts`.
 #[track_caller]
-pub fn one_line(outcome: &Outcome, parts: &[&str]) {
+pub fn one_line(outcome: &CommandOutput, parts: &[&str]) {
     assert_eq!(outcome.said().len(), 1, "{outcome:?}");
     for part in parts {
         assert!(outcome.stderr.contains(part), "{part:?} is missing: {outcome:?}");
@@ -25,13 +25,13 @@ pub fn one_line(outcome: &Outcome, parts: &[&str]) {
 
 /// Checks that `ranks` programs ran, and that none of them found a variable of the buffer.
 #[track_caller]
-pub fn all_absent(outcome: &Outcome, ranks: usize) {
+pub fn all_absent(outcome: &CommandOutput, ranks: usize) {
     assert_eq!(outcome.lines("variables "), vec!["absent absent"; ranks], "{outcome:?}");
 }
 
 /// Checks that `ranks` programs ran, and that all of them used the buffer.
 #[track_caller]
-pub fn all_used(outcome: &Outcome, ranks: usize) {
+pub fn all_used(outcome: &CommandOutput, ranks: usize) {
     assert_eq!(outcome.lines("variables "), vec!["0x0000550000000000 4194304"; ranks], "{outcome:?}");
     assert_eq!(outcome.lines("used "), vec!["16"; ranks], "{outcome:?}");
     assert!(outcome.said().is_empty(), "{outcome:?}");
@@ -75,7 +75,7 @@ fn the_example_in_the_readme_detects_a_missing_buffer() {
     for (flags, status) in [(&["-O1"][..], 0), (&["-O1", "-static"], 1)] {
         let mut compiler = Command::new("gcc");
         compiler.args(flags).args([&dir.path("readme.c"), "-o", &dir.path("readme")]);
-        Outcome::of(&mut compiler).ok();
+        CommandOutput::of(&mut compiler).ok();
         let program = dir.path("readme");
         // The same holds if a shell starts the program, as its child or in its place: a static
         // program inherits the shell's variables.
@@ -176,7 +176,7 @@ fn privileged_rank(what: &str, reason: &str, grant: impl Fn(&str)) {
     let mut command = other.command(other.hostbuf());
     command.args(["run", "--launcher", "local", "-n", "1", "--size", "4M", "--", &special]);
     command.args([":", "-n", "1", "--", &plain]);
-    let outcome = Outcome::of(&mut command).ok();
+    let outcome = CommandOutput::of(&mut command).ok();
     // The dynamic linker preloads nothing into a program with more privileges than its user. The
     // other rank has its buffer.
     assert!(outcome.stdout.contains("variables absent absent"), "{outcome:?}");
@@ -262,7 +262,8 @@ fn a_static_rust_program_attaches_at_the_address_of_the_dynamic_rank() {
 
 /// Returns whether `unshare` can make a network namespace here; records a skip if not.
 fn can_unshare() -> bool {
-    let able = have("unshare") && Outcome::of(Command::new("unshare").args(["-rn", "true"])).status == 0;
+    let able =
+        have("unshare") && CommandOutput::of(Command::new("unshare").args(["-rn", "true"])).status == 0;
     if !able {
         skip("network namespaces: unshare -rn is not allowed here");
     }

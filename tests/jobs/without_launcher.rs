@@ -12,7 +12,7 @@ use hostbuf_protocol::message::{Hello, Message, Role};
 
 use crate::hostile::name_for;
 use crate::watched::{ARRIVAL, SOON, hold, kill_now, probe};
-use hostbuf_tests::{Outcome, Scratch, eventually, fixture, hostbuf};
+use hostbuf_tests::{CommandOutput, Scratch, eventually, fixture, hostbuf};
 
 /// A job of `hostbuf exec` with a name of its own.
 struct ExecJob {
@@ -41,22 +41,22 @@ impl ExecJob {
     }
 
     /// Starts the agent as a child of the test.
-    fn agent(&self, bytes: &str) -> Process {
+    fn agent(&self, bytes: &str) -> ChildProcess {
         let own = std::process::id() as i32;
         let start = process::start_time(own).expect("this process runs");
         let mut command = Command::new(hostbuf());
         command.args(["agent", "--job=1", &format!("--buffer=size={bytes}")]);
         command.arg(format!("--socket={}", self.socket())).arg(format!("--lifeline={own}:{start}"));
-        Process::start(command.stdin(Stdio::null()))
+        ChildProcess::start(command.stdin(Stdio::null()))
     }
 }
 
 /// A process that ends with the test.
-struct Process(Child);
+struct ChildProcess(Child);
 
-impl Process {
-    fn start(command: &mut Command) -> Process {
-        Process(command.spawn().expect("the command starts"))
+impl ChildProcess {
+    fn start(command: &mut Command) -> ChildProcess {
+        ChildProcess(command.spawn().expect("the command starts"))
     }
 
     fn status(&mut self) -> Option<i32> {
@@ -64,7 +64,7 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -81,7 +81,7 @@ fn wait_for_failure(job: &ExecJob) {
     let mut outcome = None;
     eventually("the agent listens", ARRIVAL, || {
         let mut command = Command::new(probe());
-        outcome = Some(Outcome::of(command.arg("names").env("HOSTBUF_JOB", job.socket())));
+        outcome = Some(CommandOutput::of(command.arg("names").env("HOSTBUF_JOB", job.socket())));
         outcome.as_ref().is_some_and(|outcome| !outcome.stderr.contains("does not answer"))
     });
     assert!(outcome.as_ref().is_some_and(|o| o.stderr.contains("not enough memory")), "{outcome:?}");
@@ -92,11 +92,11 @@ fn a_rank_that_connects_after_the_failure_prints_it() {
     let job = ExecJob::new("prints");
     let mut agent = job.agent("50T");
     wait_for_failure(&job);
-    let first = Outcome::of(&mut job.rank(0, 2, "50T", &["true"]));
+    let first = CommandOutput::of(&mut job.rank(0, 2, "50T", &["true"]));
     assert_eq!((first.status, first.said().len()), (83, 1), "{first:?}");
     assert!(first.stderr.starts_with("hostbuf: not enough memory on "), "{first:?}");
     assert_eq!(agent.status(), None, "rank 1 has yet to connect");
-    let second = Outcome::of(&mut job.rank(1, 2, "50T", &["true"]));
+    let second = CommandOutput::of(&mut job.rank(1, 2, "50T", &["true"]));
     assert_eq!((second.status, second.stderr.as_str()), (83, ""), "{second:?}");
     eventually("the agent's end", SOON, || agent.status() == Some(1));
 }
@@ -158,7 +158,8 @@ fn a_rank_starts_a_limited_number_of_agents_that_end_at_once() {
     let (job, dir) = (ExecJob::new("ends-at-once"), Scratch::new("ends-at-once"));
     let mut rank = job.rank(0, 1, "1M", &["true"]);
     rank.env("LD_PRELOAD", object).env("END_AGENT", dir.path("agent"));
-    let mut rank = Process::start(rank.stderr(File::create(dir.path("err")).expect("the folder is there")));
+    let mut rank =
+        ChildProcess::start(rank.stderr(File::create(dir.path("err")).expect("the folder is there")));
     let mut status = None;
     eventually("the rank's end", ARRIVAL, || {
         status = rank.status();
@@ -208,10 +209,10 @@ fn every_rank_reports_a_killed_agent() {
 fn every_rank_reports_a_missing_program() {
     let (job, dir) = (ExecJob::new("missing-later"), Scratch::new("missing-later"));
     let folder = dir.0.to_str().expect("UTF-8");
-    let _other = Process::start(&mut job.rank(0, 2, "1M", &[&probe(), "stay", folder]));
-    let first = Outcome::of(&mut job.rank(1, 2, "1M", &["true"])).ok();
+    let _other = ChildProcess::start(&mut job.rank(0, 2, "1M", &[&probe(), "stay", folder]));
+    let first = CommandOutput::of(&mut job.rank(1, 2, "1M", &["true"])).ok();
     assert_eq!(first.stderr, "", "{first:?}");
-    let second = Outcome::of(&mut job.rank(1, 2, "1M", &["/no/such/program"]));
+    let second = CommandOutput::of(&mut job.rank(1, 2, "1M", &["/no/such/program"]));
     assert_eq!((second.status, second.said().len()), (127, 1), "{second:?}");
     assert!(second.stderr.starts_with("hostbuf exec: ") && second.stderr.contains("/no/such"), "{second:?}");
 }
@@ -223,7 +224,7 @@ fn the_agent_waits_for_a_hello_that_is_on_its_way() {
         let dir = Scratch::new("hello-on-its-way");
         let folder = dir.0.to_str().expect("UTF-8");
         let mut rank = job.rank(0, 1, "1M", &[&probe(), "stay", folder]);
-        let rank = Process::start(&mut rank);
+        let rank = ChildProcess::start(&mut rank);
         eventually("the rank runs", ARRIVAL, || dir.has("stay.0"));
         let pid = std::fs::read_to_string(dir.path("stay.0")).expect("it is complete");
         let connected = Instant::now();
@@ -252,7 +253,7 @@ fn a_second_process_in_the_place_of_a_rank_is_refused_and_the_job_goes_on() {
     let held = dir.path("held");
     let mut first = job.rank(0, 2, "1M", &["true"]);
     first.env("LD_PRELOAD", hold()).env("HOLD_RANK", "0").env("HOLD_AT", "image").env("HOLD_FILE", &held);
-    let mut first = Process::start(&mut first);
+    let mut first = ChildProcess::start(&mut first);
     eventually("rank 0 is connected", ARRIVAL, || dir.has("held"));
     for (local_rank, local_size) in [(0, 2), (1, 3)] {
         let hello = Hello { local_rank, local_size, ..Hello::of(Role::Rank) };
@@ -270,7 +271,7 @@ fn a_second_process_in_the_place_of_a_rank_is_refused_and_the_job_goes_on() {
         let _ = other.connection().send(&ready, &[]);
     }
     std::fs::write(format!("{held}.go"), "").expect("the folder is there");
-    let second = Outcome::of(&mut job.rank(1, 2, "1M", &["echo", "ran"])).ok();
+    let second = CommandOutput::of(&mut job.rank(1, 2, "1M", &["echo", "ran"])).ok();
     assert_eq!((second.stdout.as_str(), second.stderr.as_str()), ("ran\n", ""), "{second:?}");
     assert!(first.0.wait().expect("it is a child").success());
 }
@@ -279,11 +280,11 @@ fn a_second_process_in_the_place_of_a_rank_is_refused_and_the_job_goes_on() {
 fn one_program_after_another_runs_as_one_rank() {
     let (job, dir) = (ExecJob::new("restarted"), Scratch::new("restarted"));
     let folder = dir.0.to_str().expect("UTF-8");
-    let _other = Process::start(&mut job.rank(1, 2, "1M", &[&probe(), "stay", folder]));
+    let _other = ChildProcess::start(&mut job.rank(1, 2, "1M", &[&probe(), "stay", folder]));
     let print = ["sh", "-c", "echo $HOSTBUF_ADDRESS"];
     let addresses: Vec<String> = (0..3)
         .map(|_| {
-            let outcome = Outcome::of(&mut job.rank(0, 2, "1M", &print)).ok();
+            let outcome = CommandOutput::of(&mut job.rank(0, 2, "1M", &print)).ok();
             assert_eq!(outcome.stderr, "", "{outcome:?}");
             outcome.stdout.trim().to_owned()
         })
@@ -292,7 +293,7 @@ fn one_program_after_another_runs_as_one_rank() {
     // A program that cannot have the address says so.
     let plant = fixture("cc", "plant.c", &[]).expect("a C compiler is there");
     let mut rank = job.rank(0, 2, "1M", &[plant.to_str().expect("UTF-8")]);
-    let outcome = Outcome::of(rank.env("PLANT_0", &addresses[0]));
+    let outcome = CommandOutput::of(rank.env("PLANT_0", &addresses[0]));
     assert_eq!((outcome.status, outcome.said().len()), (86, 1), "{outcome:?}");
     let address = u64::from_str_radix(&addresses[0][2..], 16).expect("a number");
     let parts = [&format!("an anonymous mapping occupies {address:#x}-"), "run it as a job of its own"];

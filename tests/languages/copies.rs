@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use hostbuf_tests::{Outcome, fixture, hostbuf, program, root, skip};
+use hostbuf_tests::{CommandOutput, fixture, hostbuf, program, root, skip};
 
 /// Returns libhostbuf, or records a skip.
 fn library() -> Option<PathBuf> {
@@ -41,7 +41,7 @@ print(name)";
 
 /// Runs a scenario of tests/programs/src/bin/copies, by the launcher with the options `launched` or
 /// directly.
-fn scenario(launched: Option<&[&str]>, arguments: &[&str]) -> Outcome {
+fn scenario(launched: Option<&[&str]>, arguments: &[&str]) -> CommandOutput {
     let probe = program("copies");
     let mut command = match launched {
         Some(options) => {
@@ -57,7 +57,7 @@ fn scenario(launched: Option<&[&str]>, arguments: &[&str]) -> Outcome {
     };
     command.args(arguments).env("PYTHONPATH", root().join("target/python-plain"));
     command.env("PYTHONDONTWRITEBYTECODE", "1").env_remove("HOSTBUF_CACHE_MONITOR");
-    let outcome = Outcome::of(&mut command).ok();
+    let outcome = CommandOutput::of(&mut command).ok();
     assert_eq!(outcome.lines("well "), [arguments[0]], "{outcome:?}");
     outcome
 }

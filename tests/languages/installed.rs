@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
-use hostbuf_tests::{Outcome, Scratch, can_simulate, flavours, hostbuf, root, simulated, skip};
+use hostbuf_tests::{CommandOutput, Scratch, can_simulate, flavours, hostbuf, root, simulated, skip};
 
 /// An installation in a scratch folder.
 struct Installation(Scratch);
@@ -31,7 +31,7 @@ impl Installation {
     }
 
     /// Runs a shell script in this folder, with `$ROOT` and `$PREFIX` set.
-    fn run(&self, script: &str) -> Outcome {
+    fn run(&self, script: &str) -> CommandOutput {
         let mut command = Command::new("bash");
         command.args(["-euo", "pipefail", "-c", script]).current_dir(self.folder());
         command
@@ -39,7 +39,7 @@ impl Installation {
             .env("PREFIX", self.folder().join("prefix"))
             .env_remove("MANPATH")
             .env("LC_ALL", "C");
-        Outcome::of(command.env("PKG_CONFIG_PATH", self.folder().join("prefix/lib/pkgconfig")))
+        CommandOutput::of(command.env("PKG_CONFIG_PATH", self.folder().join("prefix/lib/pkgconfig")))
     }
 
     /// Lists every file and folder below `prefix`, in the format of the manifest.
@@ -372,7 +372,7 @@ fn the_debian_package_is_complete_and_its_programs_run() {
 
 /// Returns the number of lines on standard error, without those about progress, which appear on
 /// slow machines.
-fn said(outcome: &Outcome) -> usize {
+fn said(outcome: &CommandOutput) -> usize {
     outcome.stderr.lines().filter(|line| !line.starts_with("hostbuf: allocating memory")).count()
 }
 

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use hostbuf_tests::{Outcome, Scratch, root, skip};
+use hostbuf_tests::{CommandOutput, Scratch, root, skip};
 
 /// A built program, removed on drop.
 struct Built(PathBuf);
@@ -43,14 +43,14 @@ fn built(compiler: &str, flags: &[&str], source: &str) -> Option<Built> {
         Some(archive) => command.arg(archive).args(["-lpthread", "-ldl", "-lm"]),
         None => command.arg("-L").arg(&library).args(["-lhostbuf", &rpath]),
     };
-    Outcome::of(&mut command).ok();
+    CommandOutput::of(&mut command).ok();
     Some(made)
 }
 
 /// Builds `source` and runs it.
 fn interface(compiler: &str, flags: &[&str], source: &str) {
     let Some(program) = built(compiler, flags, source) else { return };
-    let said = Outcome::of(Command::new(&program.0).env("ASAN_OPTIONS", "detect_leaks=1")).ok();
+    let said = CommandOutput::of(Command::new(&program.0).env("ASAN_OPTIONS", "detect_leaks=1")).ok();
     assert!(
         said.stdout.ends_with("all as it should be\n") && said.stderr.is_empty(),
         "{}{}",
@@ -120,8 +120,8 @@ fn the_module_for_fortran_compiles_and_passes() {
         .args(["bindings/fortran/hostbuf.f90", "tests/fixtures/fortran_interface.f90", "-o"])
         .arg(&fortran);
     command.arg("-L").arg(&library).args(["-lhostbuf", &format!("-Wl,-rpath,{}", library.display())]);
-    Outcome::of(&mut command).ok();
-    let said = Outcome::of(&mut Command::new(&fortran)).ok().stdout;
+    CommandOutput::of(&mut command).ok();
+    let said = CommandOutput::of(&mut Command::new(&fortran)).ok().stdout;
     let source = folder.0.join("sizes.c");
     let types = ["options", "info", "key", "lease", "collective", "cache_stats", "proof"]
         .map(|name| format!("sizeof(hostbuf_{name})"));
@@ -131,8 +131,8 @@ fn the_module_for_fortran_compiles_and_passes() {
     );
     fs::write(&source, program).expect("the folder is there");
     let include = root().join("include");
-    Outcome::of(Command::new("gcc").arg("-I").arg(include).arg(&source).arg("-o").arg(&sizes)).ok();
-    let wanted = Outcome::of(&mut Command::new(&sizes)).ok().stdout;
+    CommandOutput::of(Command::new("gcc").arg("-I").arg(include).arg(&source).arg("-o").arg(&sizes)).ok();
+    let wanted = CommandOutput::of(&mut Command::new(&sizes)).ok().stdout;
     assert_eq!(said, format!("{wanted}\nall as it should be\n"));
 }
 
@@ -149,7 +149,7 @@ fn the_library_has_the_documented_soname() {
         .and_then(|(_, rest)| rest.split_once('`'))
         .expect("the page states it")
         .0;
-    let dynamic = Outcome::of(Command::new("readelf").arg("-dW").arg(&library)).ok().stdout;
+    let dynamic = CommandOutput::of(Command::new("readelf").arg("-dW").arg(&library)).ok().stdout;
     let wanted = format!("Library soname: [{documented}]");
     assert!(dynamic.contains(&wanted), "{wanted} in {dynamic}");
     assert!(!dynamic.contains("VERDEF"), "the page says that symbols have no versions: {dynamic}");
@@ -281,7 +281,7 @@ fn valgrind(program: Option<Built>) {
         ]);
         command.arg("--errors-for-leak-kinds=definite,indirect,possible");
         command.arg(format!("--suppressions={}", known.0.display())).arg(&program.0).arg(rounds);
-        let said = Outcome::of(&mut command).ok().stderr;
+        let said = CommandOutput::of(&mut command).ok().stderr;
         let line =
             said.lines().find(|line| line.contains("in use at exit:")).expect("valgrind sums up").to_owned();
         line.split("in use at exit:").nth(1).expect("it was found").to_owned()

@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use hostbuf_tests::{Outcome, can_simulate, hostbuf, root, simulated, skip};
+use hostbuf_tests::{CommandOutput, can_simulate, hostbuf, root, simulated, skip};
 
 use crate::guides::one_of_each;
 use crate::python::{by_each, python};
@@ -55,7 +55,7 @@ os.write(1, f"{said}\n".encode())
         .arg("--")
         .arg(python)
         .args(["-c", script]);
-    let mut said: Vec<_> = Outcome::of(&mut command).ok().lines("");
+    let mut said: Vec<_> = CommandOutput::of(&mut command).ok().lines("");
     said.sort();
     assert_eq!(said, ["filled", "refused"]);
 }

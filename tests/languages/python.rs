@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use hostbuf_tests::{Outcome, can_simulate, flavours, root, simulated, skip};
+use hostbuf_tests::{CommandOutput, can_simulate, flavours, root, simulated, skip};
 
 use crate::guides::{one_of_each, patch};
 
@@ -30,7 +30,7 @@ fn strict(python: &Path) -> Command {
 }
 
 /// Asserts that a command succeeded and printed nothing on standard error.
-fn silent(outcome: Outcome) -> Outcome {
+fn silent(outcome: CommandOutput) -> CommandOutput {
     let outcome = outcome.ok();
     assert_eq!(outcome.stderr, "", "it said something");
     outcome
@@ -41,7 +41,7 @@ fn the_packages_own_tests_pass() {
     let Some(python) = python() else { return };
     // unittest reports on standard error.
     let arguments = ["-m", "unittest", "discover", "--verbose", "--start-directory", "."];
-    let said = Outcome::of(strict(&python).args(arguments)).ok();
+    let said = CommandOutput::of(strict(&python).args(arguments)).ok();
     let skipped: Vec<_> = said.stderr.lines().filter_map(|line| line.split_once(" ... skipped ")).collect();
     for (_, why) in &skipped {
         skip(&format!("Python: {}", why.trim_matches(['\'', '"'])));
@@ -65,7 +65,7 @@ print(sum(result.failed for result in results.values()), sum(result.attempted fo
 for name in hostbuf.__all__:
     assert getattr(hostbuf, name).__doc__, name
 ";
-    let said = silent(Outcome::of(strict(&python).args(["-c", script])));
+    let said = silent(CommandOutput::of(strict(&python).args(["-c", script])));
     let (failed, attempted) = said.stdout.trim().rsplit_once(' ').expect("two numbers");
     assert_eq!(failed, "0", "{}", said.stdout);
     assert!(attempted.parse::<u32>().expect("a number") >= 20, "only {attempted} examples ran");
@@ -77,7 +77,7 @@ fn the_type_hints_are_consistent() {
     let cache = format!("target/fixtures/mypy-{}", std::process::id());
     let mut command = Command::new(python);
     command.current_dir(root()).args(["-m", "mypy", "--strict", "--cache-dir", &cache]);
-    let outcome = Outcome::of(command.args(["python/package/hostbuf", "examples/python"]));
+    let outcome = CommandOutput::of(command.args(["python/package/hostbuf", "examples/python"]));
     std::fs::remove_dir_all(root().join(cache)).expect("it was made");
     outcome.ok();
 }
@@ -113,7 +113,7 @@ print(*sys.version_info[:2])
     for python in pythons() {
         let mut command = strict(&python);
         command.env("PYTHONPATH", root().join("target/python-plain")).env("PYTHONDONTWRITEBYTECODE", "1");
-        ran.push(silent(Outcome::of(command.args(["-c", script]))).stdout);
+        ran.push(silent(CommandOutput::of(command.args(["-c", script]))).stdout);
     }
     ran.sort();
     ran.dedup();
@@ -137,7 +137,13 @@ fn pythons() -> Vec<PathBuf> {
 /// Runs a script on two simulated hosts by every MPI of `flavours`, and returns its output. The
 /// script has `$python`, `$hosts` (mpirun's options), `$run` (hostbuf run) and `$made` (a folder of
 /// its own, with `name` in its path).
-pub fn by_each(name: &str, flavours: &[String], python: &Path, script: &str, look: impl Fn(&str, Outcome)) {
+pub fn by_each(
+    name: &str,
+    flavours: &[String],
+    python: &Path,
+    script: &str,
+    look: impl Fn(&str, CommandOutput),
+) {
     for flavour in flavours {
         // mpi4py looks for the library of MPICH by the name in MPICH's own builds; Debian's has
         // another name.
@@ -218,7 +224,7 @@ if names: print(MPI.COMM_WORLD.size, *names)
         );
         let mut command = Command::new("bash");
         command.args(["-c", &script]).current_dir(root()).env("HOME", &home);
-        let said = Outcome::of(command.env_remove("MPI4PY_MPIABI").env_remove("MPI4PY_LIBMPI"));
+        let said = CommandOutput::of(command.env_remove("MPI4PY_MPIABI").env_remove("MPI4PY_LIBMPI"));
         std::fs::remove_dir_all(&home).expect("it was made");
         let name = if flavour.starts_with("openmpi") { "Open" } else { "MPICH" };
         assert_eq!(said.ok().stdout, format!("2 {name} {name}\n"), "{flavour}");

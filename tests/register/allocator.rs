@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use hostbuf::register::{MonitorMode, Overlap, Probe};
 
-use crate::memory::{Area, PAGE, map_over};
+use crate::memory::{GuardedMapping, PAGE, map_over};
 use crate::unsound_monitor::is_alone;
 use crate::{MANY, READ, kept_one, skip, strict, strict_with};
 
@@ -99,7 +99,7 @@ fn the_monitors_thread_neither_allocates_nor_frees() {
     let thread = crate::descriptors::monitors_thread().rsplit('/').next().unwrap().parse().unwrap();
     OBSERVED.store(thread, Ordering::Relaxed);
     for round in 0..20 {
-        let area = Area::new(256);
+        let area = GuardedMapping::new(256);
         let page = |n: usize| (area.at() + n * PAGE) as *const u8;
         // On a busy machine several requests may be needed.
         (0..256).for_each(|n| {
@@ -139,7 +139,7 @@ fn the_monitors_thread_neither_allocates_nor_frees() {
 
 /// Purges a page until the monitor gives it up, and waits until the monitor watches it again.
 fn purged_and_watched_again(cache: &crate::FakeCache) {
-    let area = Area::new(3);
+    let area = GuardedMapping::new(3);
     let begun = Instant::now();
     let in_time =
         |what: &str| assert!(begun.elapsed() < Duration::from_secs(60), "{what}: {:?}", cache.stats());

@@ -8,10 +8,10 @@ use hostbuf::register::testing::delays;
 use hostbuf::register::testing::fake::Fake;
 use hostbuf::register::{Budget, Lease, MonitorMode, Overlap, Span};
 
-use crate::memory::{Area, PAGE, map_over};
+use crate::memory::{GuardedMapping, PAGE, map_over};
 use crate::{FakeCache, MANY, READ, Stamped, at, cache, explicit, span, strict, strict_with};
 
-fn spans(areas: &[Area]) -> Vec<Span> {
+fn spans(areas: &[GuardedMapping]) -> Vec<Span> {
     areas.iter().map(|area| span(area.at(), area.len())).collect()
 }
 
@@ -22,7 +22,7 @@ fn numbers(cache: &FakeCache, spans: &[Span]) -> Vec<u64> {
 #[test]
 fn get_many_registers_only_the_changed_ranges_again() {
     let Some((fake, cache)) = strict() else { return };
-    let areas: Vec<Area> = (0..8).map(|_| Area::new(2)).collect();
+    let areas: Vec<GuardedMapping> = (0..8).map(|_| GuardedMapping::new(2)).collect();
     let spans = spans(&areas);
     let mut before = numbers(&cache, &spans);
     assert_eq!((numbers(&cache, &spans), fake.made()), (before.clone(), 8));
@@ -45,7 +45,7 @@ fn get_many_registers_only_the_changed_ranges_again() {
 fn get_many_does_not_hit_between_a_change_and_its_event() {
     let Some((_, cache)) = strict() else { return };
     delays::delay_events(Duration::from_micros(200));
-    let areas: Vec<Area> = (0..4).map(|_| Area::new(2)).collect();
+    let areas: Vec<GuardedMapping> = (0..4).map(|_| GuardedMapping::new(2)).collect();
     let spans = spans(&areas);
     let mut before = numbers(&cache, &spans);
     for round in 0..1000 {
@@ -73,7 +73,7 @@ fn get_many_does_not_hit_between_a_change_and_its_event() {
 fn get_many_succeeds_under_changes_and_a_small_budget() {
     let budget = Budget::new(6).bytes(12 * PAGE);
     let Some((fake, cache)) = strict_with(Overlap::Free, budget) else { return };
-    let areas: Vec<Area> = (0..4).map(|_| Area::new(2)).collect();
+    let areas: Vec<GuardedMapping> = (0..4).map(|_| GuardedMapping::new(2)).collect();
     let spans = spans(&areas);
     let busy = AtomicBool::new(true);
     std::thread::scope(|scope| {

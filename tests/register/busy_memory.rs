@@ -12,7 +12,7 @@ use hostbuf::register::{
     Access, Memory, MonitorMode, Overlap, Probe, Registrar, RegistrarProperties, RegistrationCache,
 };
 
-use crate::memory::{Area, PAGE};
+use crate::memory::{GuardedMapping, PAGE};
 use crate::{MANY, READ, Stamped, rounds, skip, strict};
 
 /// A device whose handle contains the first byte of the memory at the time of the registration.
@@ -60,7 +60,7 @@ fn discard_while_others_ask(pages: usize, most: usize) {
     }
     let cache =
         RegistrationCache::new(Arc::new(Peek(Fake::new(Overlap::Free))), MANY, MonitorMode::Strict).unwrap();
-    let area = Area::new(pages);
+    let area = GuardedMapping::new(pages);
     let last = (area.at() + (pages - 1) * PAGE) as *const u8;
     let (mut stale, mut asked, mut discards) = (0, 0, 0);
     // With all cores in use a discard takes up to a second.
@@ -111,14 +111,14 @@ fn no_request_registers_the_old_pages_of_a_short_discard() {
 #[test]
 fn requests_continue_while_other_memory_changes_without_pause() {
     let Some((fake, cache)) = strict() else { return };
-    let area = Area::new(1);
+    let area = GuardedMapping::new(1);
     drop(cache.get(area.pointer(), PAGE, READ).unwrap());
     let stop = AtomicBool::new(false);
     let changes = AtomicUsize::new(0);
     let slowest = std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
-                let own = Area::new(1);
+                let own = GuardedMapping::new(1);
                 drop(cache.get(own.pointer(), PAGE, READ).unwrap());
                 while !stop.load(Ordering::Relaxed) {
                     // SAFETY: the test's own page.
@@ -167,7 +167,7 @@ fn while_a_page_is_being_discarded(late: Duration, address: usize, meanwhile: im
 fn try_get_does_not_wait_for_a_change_in_progress() {
     let Some((_, cache)) = strict() else { return };
     // The pages are in one mapping, so that one userfaultfd reports the changes of both.
-    let area = Area::new(2);
+    let area = GuardedMapping::new(2);
     drop(cache.get(area.pointer(), PAGE, READ).unwrap());
     assert!(cache.try_get(area.pointer(), PAGE, READ).is_some());
     while_a_page_is_being_discarded(Duration::from_secs(2), area.at() + PAGE, || {
@@ -191,7 +191,7 @@ fn try_get_does_not_wait_for_a_change_in_progress() {
 #[test]
 fn a_change_in_one_mapping_delays_no_hit_in_another() {
     let Some((_, cache)) = strict() else { return };
-    let (area, same, other) = (Area::new(1), Area::new(2), Area::new(1));
+    let (area, same, other) = (GuardedMapping::new(1), GuardedMapping::new(2), GuardedMapping::new(1));
     for area in [&area, &same, &other] {
         drop(cache.get(area.pointer(), PAGE, READ).unwrap());
     }
@@ -217,7 +217,7 @@ fn a_change_in_one_mapping_delays_no_hit_in_another() {
 #[test]
 fn busy_memory_is_named_as_the_cause_of_a_refusal() {
     let Some((_, cache)) = crate::strict_with(Overlap::Refused, MANY) else { return };
-    let area = Area::new(2);
+    let area = GuardedMapping::new(2);
     crate::kept_one(&cache, area.pointer(), PAGE);
     let held = cache.get(area.pointer(), PAGE, READ).unwrap();
     while_a_page_is_being_discarded(Duration::from_secs(4), area.at() + PAGE, || {
@@ -240,7 +240,7 @@ fn busy_memory_is_named_as_the_cause_of_a_refusal() {
 #[test]
 fn get_timeout_keeps_its_limit_while_memory_is_busy() {
     let Some((_, cache)) = crate::strict_with(Overlap::Refused, MANY) else { return };
-    let area = Area::new(2);
+    let area = GuardedMapping::new(2);
     let held = cache.get(area.pointer(), PAGE, READ).unwrap();
     // The shortest of several attempts counts, since a thread may wait for a core.
     let attempt = || {
@@ -287,7 +287,7 @@ fn a_page_that_is_purged_without_a_pause_does_not_delay_its_mapping() {
         return skip("pages that are purged without a pause: PROCMAP_QUERY, Linux 6.11");
     }
     let Some((fake, cache)) = strict() else { return };
-    let area = Area::new(3);
+    let area = GuardedMapping::new(3);
     let (sent, purged) = (area.pointer(), area.at() + PAGE);
     let stamp = crate::kept_one(&cache, sent, PAGE);
     assert!(mapping_at(area.at()).1 && mapping_at(purged).1);
@@ -339,7 +339,7 @@ fn a_mapping_is_joined_again_after_its_purging_ends() {
         return skip("pages that are purged all the time: PROCMAP_QUERY, Linux 6.11");
     }
     let Some((_fake, cache)) = strict() else { return };
-    let area = Area::new(3);
+    let area = GuardedMapping::new(3);
     let (sent, purged) = (area.pointer(), area.at() + PAGE);
     crate::kept_one(&cache, sent, PAGE);
     let stop = AtomicBool::new(false);
@@ -373,7 +373,7 @@ fn a_mapping_is_joined_again_after_its_purging_ends() {
 #[test]
 fn a_request_inside_a_lease_succeeds_however_busy_its_mapping_is() {
     let Some((_, cache)) = crate::strict_with(Overlap::Refused, MANY) else { return };
-    let area = Area::new(4);
+    let area = GuardedMapping::new(4);
     let stamp = crate::kept_one(&cache, area.pointer(), 2 * PAGE);
     let held = cache.get(area.pointer(), 2 * PAGE, READ).unwrap();
     let stop = AtomicBool::new(false);

@@ -19,7 +19,7 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
 use crate::child::{End, does};
-use crate::memory::{Area, PAGE};
+use crate::memory::{GuardedMapping, PAGE};
 use crate::time_limit::within;
 use crate::unsound_monitor::is_alone;
 use crate::{READ, Stamped, kept_one, skip, strict};
@@ -49,7 +49,7 @@ pub(crate) fn monitors_thread() -> String {
 fn the_monitors_thread_has_only_its_own_descriptors() {
     let (mut reader, writer) = std::io::pipe().unwrap();
     let Some((_, cache)) = strict() else { return };
-    let area = Area::new(1);
+    let area = GuardedMapping::new(1);
     kept_one(&cache, area.pointer(), PAGE);
     let open = descriptors(&format!("{}/fd", monitors_thread()));
     // The last descriptor is that of /proc/self/maps, for queries by address.
@@ -75,7 +75,7 @@ fn a_process_with_xpmem_keeps_one_descriptor_table() {
     fs::create_dir(folder.0.join("dev")).unwrap();
     let device = fs::File::create(folder.path("dev/xpmem")).unwrap();
     let (_, cache) = strict().unwrap();
-    let area = Area::new(1);
+    let area = GuardedMapping::new(1);
     let kept = kept_one(&cache, area.pointer(), PAGE);
     let monitors = descriptors(&format!("{}/fd", monitors_thread()));
     assert!(monitors.iter().any(|(fd, _)| *fd == device.as_raw_fd()), "{monitors:?}");
@@ -135,7 +135,7 @@ fn a_replaced_descriptor_is_noticed_at_once_and_reported_once() {
         return;
     }
     let Some((fake, cache)) = strict() else { return };
-    let area = Area::new(2);
+    let area = GuardedMapping::new(2);
     let before = kept_one(&cache, area.pointer(), PAGE);
     let other = fs::File::open("/dev/null").unwrap();
     for fd in userfaultfds() {
@@ -194,7 +194,7 @@ fn a_file_that_answers_as_a_quiet_userfaultfd_is_noticed_by_the_next_miss() {
     }
     let Some((fake, cache)) = strict() else { return };
     let other = file_that_refuses_as_a_userfaultfd_does();
-    let (known, new) = (Area::new(2), Area::new(2));
+    let (known, new) = (GuardedMapping::new(2), GuardedMapping::new(2));
     // The cache knows one page of `new`, so that the other one is a miss in watched memory.
     let before = [&known, &new].map(|area| kept_one(&cache, area.pointer(), PAGE));
     let [fd] = userfaultfds()[..] else { panic!("{:?}", userfaultfds()) };
@@ -253,7 +253,7 @@ fn the_last_cache_can_be_dropped_in_a_thread_without_the_monitors_descriptors() 
             is_ready.recv().unwrap();
             let before = descriptors("/proc/self/fd");
             let (_, cache) = strict().expect("there was one");
-            let area = Area::new(1);
+            let area = GuardedMapping::new(1);
             kept_one(&cache, area.pointer(), PAGE);
             let numbers = descriptors("/proc/self/fd").into_iter().map(|(fd, _)| fd);
             let numbers =
@@ -279,7 +279,7 @@ fn the_last_cache_can_be_dropped_when_only_the_monitors_eventfd_is_replaced() {
     }
     let before = descriptors("/proc/self/fd");
     let Some((_, cache)) = strict() else { return };
-    let area = Area::new(1);
+    let area = GuardedMapping::new(1);
     kept_one(&cache, area.pointer(), PAGE);
     let (mut reader, writer) = std::io::pipe().unwrap();
     nix::fcntl::fcntl(&reader, nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK)).unwrap();
@@ -330,7 +330,7 @@ fn the_monitor_leaves_the_program_descriptors() {
             let (_, cache) = crate::cache(Overlap::Free, crate::MANY, MonitorMode::Strict);
             let opened = userfaultfds_below(used + free) - before;
             let left = std::iter::from_fn(|| open().ok()).collect::<Vec<_>>().len();
-            let area = Area::new(1);
+            let area = GuardedMapping::new(1);
             drop(cache.get(area.pointer(), PAGE, READ).unwrap());
             let found = (cache.stats().unproven == 0).then_some(opened);
             eprintln!("{free} free: {opened} userfaultfds, {left} left");
@@ -370,7 +370,7 @@ fn an_unshared_thread_needs_the_monitors_descriptors_in_its_table() {
         }
     });
     is_ready.recv().unwrap();
-    let area = Area::new(1);
+    let area = GuardedMapping::new(1);
     let Some((_, cache)) = strict() else {
         drop(go);
         return assert!(early.join().is_err());
@@ -408,7 +408,7 @@ fn an_unshared_thread_sees_changes_under_later_caches_too() {
     for round in 0..5 {
         let (_, cache) = strict().unwrap();
         let cache = Arc::new(cache);
-        let area = Area::new(1);
+        let area = GuardedMapping::new(1);
         let kept = kept_one(&cache, area.pointer(), PAGE);
         send.send((cache.clone(), area.at())).unwrap();
         let (_, stamp) = stamps.recv().unwrap();

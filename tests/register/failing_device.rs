@@ -13,7 +13,7 @@ use hostbuf::register::{
 };
 use hostbuf::register::{Error, Result};
 
-use crate::memory::{Area, PAGE, map_over};
+use crate::memory::{GuardedMapping, PAGE, map_over};
 use crate::{MANY, READ, at, skip, span};
 
 /// A device that counts its registrations and fails in turn.
@@ -244,7 +244,7 @@ fn a_failed_deregistration_by_the_reaper_is_counted_as_leaked() {
         return skip(&format!("the strict monitor: {why}"));
     }
     let (failing, cache) = failing(8, MonitorMode::Strict);
-    let area = Area::new(1);
+    let area = GuardedMapping::new(1);
     failing.ending.fail(2);
     for round in 1..=5 {
         drop(cache.get(area.pointer(), PAGE, READ).unwrap());

@@ -9,7 +9,7 @@ use hostbuf::register::{MonitorMode, Overlap};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
 
-use crate::memory::{Area, PAGE, map_over};
+use crate::memory::{GuardedMapping, PAGE, map_over};
 use crate::{MANY, READ, Stamped, cache, requests_until_kept, rounds, span};
 
 /// The time after which a test forks no further children: one child takes 0.1 s if others use all
@@ -19,7 +19,7 @@ const ENOUGH: Duration = Duration::from_secs(20);
 #[test]
 fn a_forked_child_gets_an_error_and_ends_no_registration_of_its_parent() {
     let (fake, cache) = cache(Overlap::Free, MANY, MonitorMode::Strict);
-    let area = Area::new(4);
+    let area = GuardedMapping::new(4);
     let lease = cache.get(area.pointer(), area.len(), READ).unwrap();
     // SAFETY: the child only asks, drops, and ends.
     match unsafe { fork() }.unwrap() {
@@ -51,7 +51,7 @@ fn a_forked_child_gets_an_error_and_ends_no_registration_of_its_parent() {
 #[test]
 fn memory_is_unmapped_and_the_cache_dropped_while_a_child_lives() {
     let (fake, cache) = cache(Overlap::Free, MANY, MonitorMode::Strict);
-    let area = Area::new(4);
+    let area = GuardedMapping::new(4);
     drop(cache.get(area.pointer(), area.len(), READ).unwrap());
     let (reader, writer) = std::io::pipe().unwrap();
     // SAFETY: the child only waits and ends.
@@ -80,14 +80,14 @@ fn memory_is_unmapped_and_the_cache_dropped_while_a_child_lives() {
 fn fork_succeeds_while_threads_use_the_cache() {
     use std::sync::atomic::{AtomicBool, Ordering};
     let Some((fake, cache)) = crate::strict() else { return };
-    let kept = Area::new(4);
+    let kept = GuardedMapping::new(4);
     let lease = cache.get(kept.pointer(), kept.len(), READ).unwrap();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for _ in 0..2 {
             let (cache, kept, stop) = (&cache, &kept, &stop);
             scope.spawn(move || {
-                let area = Area::new(4);
+                let area = GuardedMapping::new(4);
                 while !stop.load(Ordering::Relaxed) {
                     drop(cache.get(area.pointer(), area.len(), READ).unwrap());
                     drop(cache.get(kept.pointer(), 100, READ).unwrap());
@@ -232,7 +232,7 @@ fn a_child_can_start_its_own_monitor() {
             match unsafe { fork() }.unwrap() {
                 ForkResult::Child => {
                     let (_, own) = cache(Overlap::Free, MANY, MonitorMode::Strict);
-                    let area = Area::new(1);
+                    let area = GuardedMapping::new(1);
                     let kept = requests_until_kept(&own, area.pointer(), area.len()).is_some();
                     // SAFETY: runs nothing of the parent's.
                     unsafe { libc::_exit(i32::from(!kept)) }

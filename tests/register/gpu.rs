@@ -20,9 +20,9 @@ use hostbuf::{BufferOptions, HostBuffer, Pages, Proof};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
 
-use crate::memory::{Area, PAGE};
+use crate::memory::{GuardedMapping, PAGE};
 use crate::span;
-use copies::{Device, ok};
+use copies::{GpuMemory, ok};
 
 const MIB: usize = 1 << 20;
 
@@ -68,12 +68,12 @@ fn the_callers_context_stays_current() {
         context
     };
     std::thread::spawn(move || {
-        let area = Area::new(1);
+        let area = GuardedMapping::new(1);
         assert!(current().is_null());
         let registration = Registration::new(&gpu, span(area.at(), 10), Access::WRITE).expect("mapped");
         assert!(current().is_null());
         registration.deregister().expect("registered");
-        let _device = Device::new(PAGE);
+        let _device = GpuMemory::new(PAGE);
         let mine = current();
         assert!(!mine.is_null());
         Registration::new(&gpu, span(area.at(), 10), Access::WRITE).map(drop).expect("mapped");
@@ -87,7 +87,7 @@ fn the_callers_context_stays_current() {
 #[ignore = "needs a GPU"]
 fn an_overlap_is_an_error_that_names_it() {
     let gpu = gpu();
-    let area = Area::new(4);
+    let area = GuardedMapping::new(4);
     let _held = Registration::new(&gpu, span(area.at(), 2 * PAGE), Access::WRITE).expect("mapped");
     let error = Registration::new(&gpu, span(area.at(), 4 * PAGE), Access::WRITE).unwrap_err();
     println!("overlap: {error}");
@@ -98,7 +98,7 @@ fn an_overlap_is_an_error_that_names_it() {
 #[ignore = "needs a GPU"]
 fn unmapped_memory_is_an_error_that_names_it() {
     let gpu = gpu();
-    let area = Area::new(1);
+    let area = GuardedMapping::new(1);
     for access in [Access::READ, Access::WRITE] {
         let error = Registration::new(&gpu, span(area.at(), 2 * PAGE), access).unwrap_err();
         println!("not mapped, {access}: {error}");
@@ -126,7 +126,7 @@ fn a_frozen_buffer_can_be_read_by_the_gpu_and_not_written() {
     cache.keep(buffer.as_ptr().as_ptr(), buffer.len(), Access::WRITE).expect("kept");
     let frozen = buffer.freeze(&Solo).expect("frozen");
     assert_eq!((frozen.proof(), cache.stats().registrations), (&Proof::Sealed, 0));
-    let device = Device::new(buffer.len());
+    let device = GpuMemory::new(buffer.len());
 
     let error = gpu.register(&span.into(), Access::WRITE).expect_err("nobody may write to it");
     println!("frozen, for writing: {error}");
@@ -148,11 +148,11 @@ fn a_frozen_buffer_can_be_read_by_the_gpu_and_not_written() {
 #[ignore = "needs a GPU"]
 fn a_cache_of_64_buffers_registers_each_once() {
     let gpu = gpu();
-    let areas: Vec<Area> = (0..64).map(|_| Area::new(MIB / PAGE)).collect();
+    let areas: Vec<GuardedMapping> = (0..64).map(|_| GuardedMapping::new(MIB / PAGE)).collect();
     let budget = Budget::new(64).bytes(64 * MIB);
     for monitor in [MonitorMode::Explicit, MonitorMode::Strict] {
         let cache = RegistrationCache::new(gpu.clone(), budget, monitor).expect("with room");
-        let device = Device::new(MIB);
+        let device = GpuMemory::new(MIB);
         for _ in 0..10 {
             for area in &areas {
                 let lease = cache.get(area.pointer(), MIB, Access::READ).expect("room for all");
@@ -199,7 +199,7 @@ fn a_range_above_64_gib_is_registered_in_chunks_or_not_at_all() {
     let edge = registration.handle().chunks()[1].host.start();
     assert!(registration.handle().chunks().len() == 2 && edge.is_multiple_of(2 << 20));
     // A copy across the boundary of two chunks, in pieces.
-    let device = Device::new(4 * MIB);
+    let device = GpuMemory::new(4 * MIB);
     for piece in registration.handle().pieces(span(edge - MIB, 2 * MIB)) {
         device.copy_in(piece.host.start(), piece.host.len());
     }
@@ -227,9 +227,9 @@ fn a_broken_context_gives_errors_that_name_it() {
         return;
     }
     let gpu = gpu();
-    let area = Area::new(4);
+    let area = GuardedMapping::new(4);
     let before = Registration::new(&gpu, span(area.at(), PAGE), Access::WRITE).expect("mapped");
-    let device = Device::new(PAGE);
+    let device = GpuMemory::new(PAGE);
     let broken = device.break_context();
     println!("the kernel: {broken:?}");
     assert_ne!(broken, sys::CUresult::CUDA_SUCCESS);
@@ -248,7 +248,7 @@ fn a_broken_context_gives_errors_that_name_it() {
 #[ignore = "needs a GPU"]
 fn a_forked_child_gets_an_error_and_ends_no_registration_of_its_parent() {
     let gpu = gpu();
-    let area = Area::new(2);
+    let area = GuardedMapping::new(2);
     let registration = Registration::new(&gpu, span(area.at(), PAGE), Access::WRITE).expect("mapped");
     // SAFETY: the child only asks, drops, and ends.
     match unsafe { fork() }.expect("a child") {

@@ -10,7 +10,7 @@ use hostbuf::register::{
     Access, Memory, MonitorMode, Overlap, Registrar, RegistrarProperties, RegistrationCache,
 };
 
-use crate::memory::{Area, PAGE, map_over};
+use crate::memory::{GuardedMapping, PAGE, map_over};
 use crate::{FakeCache, MANY, READ, explicit, strict, strict_with};
 
 /// The number of rounds after which a test fails because the monitor had no core in any of them.
@@ -39,7 +39,7 @@ fn a_growing_range_registers_at_most_twice_its_last_bytes() {
     // |-|
     // |---|           each twice as long as the longest so far, where it was grown into
     // |-------|
-    let area = Area::new(1024);
+    let area = GuardedMapping::new(1024);
     let round = undisturbed(Overlap::Free, |fake, cache| {
         for pages in 1..=1024 {
             let lease = cache.get(area.pointer(), pages * PAGE, READ).unwrap();
@@ -57,7 +57,7 @@ fn a_growing_range_registers_at_most_twice_its_last_bytes() {
 #[test]
 fn a_range_that_grows_to_both_sides_stays_within_the_bound() {
     type Shape<'a> = &'a dyn Fn(usize) -> (usize, usize);
-    let area = Area::new(4096);
+    let area = GuardedMapping::new(4096);
     let shapes: [(Shape, usize); 4] = [
         (&|step| (2048 - step.div_ceil(2), step), 1030),
         (&|step| (2048 - step / 3, step), 700),
@@ -88,7 +88,7 @@ fn longest(fake: &Fake) -> usize {
 /// A window of constant size that moves on is not a growing range.
 #[test]
 fn a_moving_window_is_registered_as_requested() {
-    let area = Area::new(1024);
+    let area = GuardedMapping::new(1024);
     let round = undisturbed(Overlap::Free, |fake, cache| {
         for first in 0..1000 {
             drop(cache.get((area.at() + first * PAGE) as *const u8, 8 * PAGE, READ).unwrap());
@@ -104,7 +104,7 @@ fn a_moving_window_is_registered_as_requested() {
 #[test]
 fn growth_stops_at_a_mapping_with_another_protection() {
     let Some((_, cache)) = strict() else { return };
-    let area = Area::new(32);
+    let area = GuardedMapping::new(32);
     let middle = area.at() + 12 * PAGE;
     // SAFETY: the test's own pages.
     assert_eq!(unsafe { libc::mprotect(middle as *mut _, 20 * PAGE, libc::PROT_READ) }, 0);
@@ -153,7 +153,7 @@ fn growth_stops_at_the_longest_range_of_the_device() {
     if strict().is_none() {
         return;
     }
-    let (area, other) = (Area::new(32), Area::new(1));
+    let (area, other) = (GuardedMapping::new(32), GuardedMapping::new(1));
     let cache = RegistrationCache::new(Arc::new(Limited(12 * PAGE)), MANY, MonitorMode::Strict).unwrap();
     drop(cache.get(other.pointer(), PAGE, READ).unwrap());
     for pages in 1..=12 {
@@ -171,7 +171,7 @@ fn growth_stops_at_the_longest_range_of_the_device() {
 /// the program knows of changes. The program may request the whole.
 #[test]
 fn an_explicit_monitor_registers_exactly_the_request() {
-    let area = Area::new(64);
+    let area = GuardedMapping::new(64);
     for whole in [false, true] {
         let (fake, cache) = explicit(MANY);
         if whole {
@@ -188,7 +188,7 @@ fn an_explicit_monitor_registers_exactly_the_request() {
 #[test]
 fn nothing_grows_over_discarded_pages() {
     let Some((_, cache)) = strict() else { return };
-    let area = Area::new(64);
+    let area = GuardedMapping::new(64);
     drop(cache.get(area.pointer(), PAGE, READ).unwrap());
     // SAFETY: the test's own page.
     unsafe { libc::madvise((area.at() + 63 * PAGE) as *mut _, PAGE, libc::MADV_DONTNEED) };
@@ -200,7 +200,7 @@ fn nothing_grows_over_discarded_pages() {
 
 #[test]
 fn growth_stays_in_one_mapping_and_one_access() {
-    let area = Area::new(3);
+    let area = GuardedMapping::new(3);
     let end = undisturbed(Overlap::Free, |_, cache| {
         drop(cache.get(area.pointer(), 2 * PAGE, READ).unwrap());
         cache.get(area.pointer(), 2 * PAGE + 1, READ).unwrap().span().end()
@@ -208,7 +208,7 @@ fn growth_stays_in_one_mapping_and_one_access() {
     let Some(end) = end else { return };
     assert_eq!(end, area.at() + area.len());
     let Some((_, cache)) = strict() else { return };
-    let other = Area::new(8);
+    let other = GuardedMapping::new(8);
     drop(cache.get(other.pointer(), PAGE, READ).unwrap());
     let writing = cache.get(other.pointer(), PAGE + 1, Access::WRITE).unwrap();
     assert_eq!(writing.span().len(), PAGE + 1);
@@ -223,7 +223,7 @@ fn growth_stays_in_one_mapping_and_one_access() {
 fn a_range_grows_downwards_and_on_a_device_without_overlaps() {
     for overlap in [Overlap::Free, Overlap::Refused] {
         for left in [false, true] {
-            let area = Area::new(1024);
+            let area = GuardedMapping::new(1024);
             let made = undisturbed(overlap, |fake, cache| {
                 for pages in 1..=1024 {
                     let start = if left { area.at() + area.len() - pages * PAGE } else { area.at() };
@@ -243,7 +243,7 @@ fn a_range_grows_downwards_and_on_a_device_without_overlaps() {
 /// On such a device no range grows into a registered neighbour.
 #[test]
 fn growth_does_not_reach_a_registered_neighbour() {
-    let area = Area::new(16);
+    let area = GuardedMapping::new(16);
     let live = undisturbed(Overlap::Refused, |fake, cache| {
         let _neighbour = cache.get((area.at() + 6 * PAGE) as *const u8, PAGE, READ).unwrap();
         for pages in 1..=6 {
@@ -260,7 +260,7 @@ fn a_new_mapping_beside_a_watched_one_is_kept() {
     for half in 0..2 {
         for touched in [false, true] {
             let round = undisturbed(Overlap::Free, |fake, cache| {
-                let area = Area::new(8);
+                let area = GuardedMapping::new(8);
                 drop(cache.get(area.pointer(), area.len(), READ).unwrap());
                 let new = area.at() + half * 4 * PAGE;
                 map_over(new, 4 * PAGE);
@@ -293,7 +293,7 @@ fn a_new_mapping_beside_a_watched_one_is_kept() {
 #[test]
 fn a_new_mapping_between_two_watched_ones_is_kept_with_both() {
     let round = undisturbed(Overlap::Free, |fake, cache| {
-        let area = Area::new(3);
+        let area = GuardedMapping::new(3);
         drop(cache.get(area.pointer(), PAGE, READ).unwrap());
         let last = area.at() + 2 * PAGE;
         map_over(last, PAGE);

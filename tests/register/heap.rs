@@ -260,7 +260,7 @@ fn reused_thread_stacks_stay_registered() {
 /// A heap that discards free pages immediately and reuses them at once.
 #[test]
 fn blocks_of_a_scavenging_heap_stay_registered() {
-    let area = crate::memory::Area::new(16);
+    let area = crate::memory::GuardedMapping::new(16);
     let mut n = 0;
     let sends = |cache: &FakeCache| {
         n = (n * 5 + 3) % 16;

@@ -3,7 +3,7 @@
 use hostbuf::register::Error;
 use hostbuf::register::{Budget, MonitorMode, Overlap, Registrar};
 
-use crate::memory::{Area, PAGE, map_over};
+use crate::memory::{GuardedMapping, PAGE, map_over};
 use crate::{READ, Stamped, at, cache, explicit, kept_one, span, strict};
 
 const TWO: Budget = Budget::new(2).bytes(1 << 30);
@@ -50,7 +50,7 @@ fn a_kept_registration_blocks_overlapping_ones_on_a_device_without_overlaps() {
 #[test]
 fn keep_does_not_outlive_a_change_of_the_memory() {
     let Some((fake, cache)) = strict() else { return };
-    let area = Area::new(4);
+    let area = GuardedMapping::new(4);
     cache.keep(area.pointer(), area.len(), READ).unwrap();
     let before = kept_one(&cache, area.pointer(), area.len());
     map_over(area.at(), PAGE);

@@ -13,7 +13,7 @@ use crate::stale::changed_by;
 use crate::{READ, strict};
 
 /// A loaded library; dropping it calls dlclose.
-struct Library(*mut c_void);
+struct LoadedLibrary(*mut c_void);
 
 /// Builds tests/fixtures/late.c as a library for one test.
 fn build(name: &str) -> PathBuf {
@@ -26,13 +26,13 @@ fn build(name: &str) -> PathBuf {
     built
 }
 
-impl Library {
-    fn load(path: &std::path::Path) -> Library {
+impl LoadedLibrary {
+    fn load(path: &std::path::Path) -> LoadedLibrary {
         let path = CString::new(path.as_os_str().as_encoded_bytes()).unwrap();
         // SAFETY: the library has no constructors.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         assert!(!handle.is_null(), "{path:?} cannot be loaded");
-        Library(handle)
+        LoadedLibrary(handle)
     }
 
     fn symbol(&self, name: &CStr) -> *mut c_void {
@@ -49,7 +49,7 @@ impl Library {
     }
 }
 
-impl Drop for Library {
+impl Drop for LoadedLibrary {
     fn drop(&mut self) {
         // SAFETY: it was loaded once, and nothing of it is used any more.
         assert_eq!(unsafe { libc::dlclose(self.0) }, 0);
@@ -60,7 +60,7 @@ impl Drop for Library {
 fn a_library_loaded_later_changes_memory_and_hits_stay_correct() {
     let Some((_, cache)) = strict() else { return };
     // The monitor starts before the library is loaded.
-    let library = Library::load(&build("changes"));
+    let library = LoadedLibrary::load(&build("changes"));
     for name in [c"late_remap", c"late_raw_remap", c"late_raw_over", c"late_raw_discard"] {
         type Change = unsafe extern "C" fn(*mut u8, usize) -> i32;
         // SAFETY: so it is declared.
@@ -80,7 +80,7 @@ fn dlclose_ends_registrations_of_the_library_data() {
     let path = build("goes");
     let mut again = 0;
     for round in 0..50 {
-        let library = Library::load(&path);
+        let library = LoadedLibrary::load(&path);
         let table = library.table();
         let get = || *cache.get(table as *const u8, LENGTH, READ).unwrap().handle();
         let mut before = get();
@@ -94,7 +94,7 @@ fn dlclose_ends_registrations_of_the_library_data() {
         drop(library);
         assert!(cache.try_get(table as *const u8, PAGE, READ).is_none(), "round {round}");
         // The next load often uses the same addresses.
-        let library = Library::load(&path);
+        let library = LoadedLibrary::load(&path);
         if library.table() == table {
             again += 1;
             assert!(cache.try_get(table as *const u8, PAGE, READ).is_none(), "round {round}");
@@ -118,7 +118,7 @@ fn dlclose_does_not_deadlock_with_busy_threads() {
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
-                let area = crate::memory::Area::new(4);
+                let area = crate::memory::GuardedMapping::new(4);
                 while !stop.load(Ordering::Relaxed) {
                     drop(cache.get(area.pointer(), area.len(), READ).unwrap());
                     map_over(area.at(), area.len());
@@ -132,7 +132,7 @@ fn dlclose_does_not_deadlock_with_busy_threads() {
         let begun = Instant::now();
         let mut rounds = 0;
         while begun.elapsed() < Duration::from_millis(700) || rounds < 20 {
-            let library = Library::load(&path);
+            let library = LoadedLibrary::load(&path);
             let table = library.table() as *const u8;
             let lease = cache.get(table, LENGTH, READ).unwrap();
             drop(library);

@@ -9,7 +9,7 @@ use hostbuf::register::{Access, Budget, Mlock, MonitorMode, Registrar, Registrat
 use nix::sys::resource::{Resource, setrlimit};
 
 use crate::child::{self, End};
-use crate::memory::{Area, PAGE, map_over};
+use crate::memory::{GuardedMapping, PAGE, map_over};
 use crate::{READ, skip, span};
 
 /// Returns the bytes that this process has locked. Each test is a process of its own.
@@ -44,7 +44,7 @@ fn unmapped_holes_leave_nothing_locked() {
     // The larger range is unlocked by mappings, the smaller one by pages.
     for pages in [16, 512] {
         for holes in [&[0][..], &[3], &[pages - 1], &[0, 5, 6, pages - 1]] {
-            let area = Area::new(pages);
+            let area = GuardedMapping::new(pages);
             let whole = span(area.at(), area.len());
             mlock.register(&whole.into(), READ).unwrap();
             assert_eq!(locked(), area.len());
@@ -62,7 +62,7 @@ fn other_registrations_stay_locked_beside_a_hole() {
         return;
     }
     let mlock = Arc::new(Mlock::new());
-    let area = Area::new(200);
+    let area = GuardedMapping::new(200);
     let first = Registration::new(&mlock, span(area.at(), area.len()), READ).unwrap();
     let second = Registration::new(&mlock, span(area.at() + 150 * PAGE, 10 * PAGE), READ).unwrap();
     unmap(area.at() + 100 * PAGE, PAGE);
@@ -80,7 +80,7 @@ fn unmapped_holes_leave_nothing_locked_through_a_cache() {
     }
     let budget = Budget::new(16).bytes(16 * PAGE);
     let cache = RegistrationCache::new(Arc::new(Mlock::new()), budget, MonitorMode::Explicit).unwrap();
-    let areas: Vec<Area> = (0..20).map(|_| Area::new(16)).collect();
+    let areas: Vec<GuardedMapping> = (0..20).map(|_| GuardedMapping::new(16)).collect();
     for area in &areas {
         drop(cache.get(area.pointer(), area.len(), READ).unwrap());
         unmap(area.at(), PAGE);
@@ -96,7 +96,7 @@ fn a_range_beyond_the_mapped_memory_fails_at_once() {
     if !alone() {
         return;
     }
-    let area = Area::new(16);
+    let area = GuardedMapping::new(16);
     let mlock = Arc::new(Mlock::new());
     let held = Registration::new(&mlock, span(area.at() + 4 * PAGE, PAGE), READ).unwrap();
     for shift in [30, 40, 46, 62] {
@@ -113,7 +113,7 @@ fn a_range_beyond_the_mapped_memory_fails_at_once() {
 #[test]
 fn a_forked_child_locks_nothing_with_its_parents_registrar() {
     let mlock = Arc::new(Mlock::new());
-    let area = Area::new(4);
+    let area = GuardedMapping::new(4);
     let whole = span(area.at(), area.len());
     let registration = Registration::new(&mlock, whole, READ).unwrap();
     let dropped = &raw const registration;
@@ -137,8 +137,8 @@ fn forked_children_wait_for_no_lock_of_their_parents() {
     use std::sync::atomic::{AtomicBool, Ordering};
     let mlock = Mlock::new();
     let stop = AtomicBool::new(false);
-    let areas = [Area::new(64), Area::new(64)];
-    let whole = |area: &Area| span(area.at(), area.len());
+    let areas = [GuardedMapping::new(64), GuardedMapping::new(64)];
+    let whole = |area: &GuardedMapping| span(area.at(), area.len());
     let failed = std::thread::scope(|scope| {
         for area in &areas {
             let (mlock, stop) = (&mlock, &stop);
@@ -165,7 +165,7 @@ fn forked_children_wait_for_no_lock_of_their_parents() {
 #[test]
 fn a_partly_registered_mapping_moves_as_a_whole_after_deregistration() {
     let mlock = Arc::new(Mlock::new());
-    let area = Area::new(4);
+    let area = GuardedMapping::new(4);
     let part = Registration::new(&mlock, span(area.at() + PAGE, PAGE), READ).unwrap();
     let refused = remap(area.at(), area.len()).unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(libc::EFAULT));
@@ -183,7 +183,7 @@ fn remap(start: usize, length: usize) -> std::io::Result<usize> {
 
 #[test]
 fn read_only_memory_can_be_registered_for_reading() {
-    let area = Area::new(1);
+    let area = GuardedMapping::new(1);
     // SAFETY: a test's own page.
     assert_eq!(unsafe { libc::mprotect(area.at() as *mut _, PAGE, libc::PROT_READ) }, 0);
     Registration::new(&Arc::new(Mlock::new()), span(area.at(), PAGE), Access::WRITE).unwrap();
@@ -192,7 +192,7 @@ fn read_only_memory_can_be_registered_for_reading() {
 #[test]
 fn the_memlock_limit_error_names_the_remedy() {
     const LIMIT: usize = 64 << 10;
-    let area = Area::new(64);
+    let area = GuardedMapping::new(64);
     let end = child::does(|| {
         child::obey_limits();
         let limited = |bytes: usize| setrlimit(Resource::RLIMIT_MEMLOCK, bytes as u64, bytes as u64).unwrap();

@@ -15,7 +15,7 @@ use nix::sys::wait::waitpid;
 use nix::unistd::{ForkResult, fork};
 
 use crate::allocator::give_back_with_each_call;
-use crate::memory::{Area, PAGE};
+use crate::memory::{GuardedMapping, PAGE};
 use crate::time_limit::within;
 use crate::{READ, Stamped, span, strict, strict_with};
 
@@ -25,8 +25,8 @@ fn dropping_a_cache_does_not_deadlock_with_an_allocator_that_unmaps() {
         return;
     }
     let stop = AtomicBool::new(false);
-    let (given_back, other) = (Area::new(1), Area::new(1));
-    let areas: Vec<Area> = (0..32).map(|_| Area::new(1)).collect();
+    let (given_back, other) = (GuardedMapping::new(1), GuardedMapping::new(1));
+    let areas: Vec<GuardedMapping> = (0..32).map(|_| GuardedMapping::new(1)).collect();
     within("dropping caches", Duration::from_secs(80), || {
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -54,7 +54,7 @@ fn dropping_a_cache_does_not_deadlock_with_an_allocator_that_unmaps() {
 #[test]
 fn a_refused_freeze_does_not_deadlock_with_an_allocator_that_unmaps() {
     let Some((_, cache)) = strict() else { return };
-    let given_back = Area::new(1);
+    let given_back = GuardedMapping::new(1);
     drop(cache.get(given_back.pointer(), PAGE, READ).unwrap());
     let buffer = HostBuffer::allocate(&Solo, BufferOptions::new(1 << 20).pages(Pages::Small)).unwrap();
     buffer.initialize(|arena| arena.place(1u64)).unwrap();
@@ -77,9 +77,9 @@ fn no_operation_deadlocks_with_an_allocator_that_unmaps() {
     for overlap in [Overlap::Free, Overlap::Refused] {
         let budget = Budget::new(4).bytes(64 * PAGE);
         let Some((fake, cache)) = strict_with(overlap, budget) else { return };
-        let given_back = Area::new(1);
+        let given_back = GuardedMapping::new(1);
         drop(cache.get(given_back.pointer(), PAGE, READ).unwrap());
-        let areas: Vec<Area> = (0..8).map(|_| Area::new(8)).collect();
+        let areas: Vec<GuardedMapping> = (0..8).map(|_| GuardedMapping::new(8)).collect();
         let brief = Duration::from_millis(1);
         within("everything", Duration::from_secs(60), || {
             give_back_with_each_call(given_back.at());
@@ -130,7 +130,7 @@ fn the_monitor_stops_when_no_file_can_be_opened() {
     nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE, few, limit.1).unwrap();
     let all: Vec<_> = std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect();
     // New memory is still watched, and its registrations are kept.
-    let fresh = Area::new(2);
+    let fresh = GuardedMapping::new(2);
     let before = cache.get(fresh.pointer(), PAGE, READ).unwrap().stamp();
     assert_eq!(cache.get(fresh.pointer(), PAGE, READ).unwrap().stamp(), before);
     assert_eq!(cache.stats().unwatchable, 0);
@@ -173,7 +173,7 @@ fn unmap(start: usize, length: usize) {
 /// Returns eight pages of which the cache knows the first four: the mapping has grown in place.
 fn grown(cache: &crate::FakeCache) -> usize {
     for _ in 0..100 {
-        let area = std::mem::ManuallyDrop::new(Area::new(8));
+        let area = std::mem::ManuallyDrop::new(GuardedMapping::new(8));
         unmap(area.at() + 4 * PAGE, 5 * PAGE);
         drop(cache.get(area.pointer(), 4 * PAGE, READ).unwrap());
         // SAFETY: the test's own pages; what is behind them is nobody's, or somebody's by now: then
@@ -189,7 +189,7 @@ fn grown(cache: &crate::FakeCache) -> usize {
 #[test]
 fn a_moved_mapping_is_unwatched_at_shutdown() {
     let Some((_, cache)) = strict() else { return };
-    let area = std::mem::ManuallyDrop::new(Area::new(4));
+    let area = std::mem::ManuallyDrop::new(GuardedMapping::new(4));
     drop(cache.get(area.pointer(), area.len(), READ).unwrap());
     let moved = remap(area.at(), area.len(), 8 * PAGE, libc::MREMAP_MAYMOVE);
     assert_ne!(moved, area.at());
@@ -223,7 +223,7 @@ fn the_end_of_a_grown_and_truncated_mapping_is_unwatched_at_shutdown() {
 #[test]
 fn the_target_of_a_moved_mapping_does_not_count_as_watched() {
     let Some((_, cache)) = strict() else { return };
-    let area = std::mem::ManuallyDrop::new(Area::new(4));
+    let area = std::mem::ManuallyDrop::new(GuardedMapping::new(4));
     drop(cache.get(area.pointer(), area.len(), READ).unwrap());
     let moved = remap(area.at(), area.len(), 8 * PAGE, libc::MREMAP_MAYMOVE);
     for start in [moved, moved + 4 * PAGE] {
@@ -250,7 +250,7 @@ fn one_cache_too_many_is_an_error_and_the_others_continue() {
     };
     assert!(matches!(&refused, Error::Invalid { what } if what.contains("256")), "{refused}");
     assert_eq!(others.len(), 255);
-    let area = Area::new(1);
+    let area = GuardedMapping::new(1);
     let before = cache.get(area.pointer(), PAGE, READ).unwrap().stamp();
     crate::memory::map_over(area.at(), PAGE);
     assert_ne!(cache.get(area.pointer(), PAGE, READ).unwrap().stamp(), before);

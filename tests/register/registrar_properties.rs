@@ -10,7 +10,7 @@ use hostbuf::register::{
     Registrar, RegistrarProperties, Registration, RegistrationCache,
 };
 
-use crate::memory::{Area, PAGE};
+use crate::memory::{GuardedMapping, PAGE};
 use crate::{MANY, READ, at, skip};
 
 /// Returns a fake of host memory with a longest range.
@@ -34,7 +34,7 @@ fn a_cache_requests_no_range_longer_than_the_longest() {
 
 #[test]
 fn a_growing_range_stays_within_the_longest() {
-    let area = Area::new(64);
+    let area = GuardedMapping::new(64);
     let longest = 24 * PAGE;
     let fake = limited(longest);
     if let Probe::Missing(why) = MonitorMode::probe() {

@@ -2,7 +2,7 @@
 
 use hostbuf::register::Budget;
 
-use crate::memory::{Area, PAGE, map_over};
+use crate::memory::{GuardedMapping, PAGE, map_over};
 use crate::{MANY, READ, at, explicit, span, strict};
 
 #[test]
@@ -123,7 +123,7 @@ fn counters_are_exact() {
 #[test]
 fn forty_thousand_unmaps_of_one_page_leave_nothing_pending() {
     let Some((fake, cache)) = strict() else { return };
-    let area = Area::new(1);
+    let area = GuardedMapping::new(1);
     for round in 0..40_000 {
         if round % 100 == 0 {
             drop(cache.get(area.pointer(), PAGE, READ).unwrap());

@@ -9,7 +9,7 @@ use hostbuf::register::testing::delays;
 use hostbuf::register::testing::fake::Fake;
 use hostbuf::register::{Budget, MonitorMode, Overlap, RegistrationCache};
 
-use crate::memory::{Area, PAGE, map_over};
+use crate::memory::{GuardedMapping, PAGE, map_over};
 use crate::{MANY, READ, Stamped, cache, skip, strict, strict_with};
 
 /// Registers eight pages, changes them by `change`, and checks that the next request gets a new
@@ -28,7 +28,7 @@ pub fn changed_by(what: &str, change: impl Fn(usize, usize)) {
 #[track_caller]
 fn changed_in(fake: &Fake, cache: RegistrationCache<Fake>, what: &str, change: &impl Fn(usize, usize)) {
     for round in 0..50 {
-        let area = Area::new(8);
+        let area = GuardedMapping::new(8);
         let get = || cache.get(area.pointer(), area.len(), READ).unwrap().stamp();
         // The cache keeps the registration: unchanged memory hits. On a busy machine the monitor
         // may confirm that too late. That is counted, and the request is repeated.
@@ -59,7 +59,7 @@ fn changed_in(fake: &Fake, cache: RegistrationCache<Fake>, what: &str, change: &
 fn a_mapping_that_another_descriptor_watches_is_not_served_by_the_old_registration() {
     let Some((_, cache)) = strict() else { return };
     for round in 0..5 {
-        let area = Area::new(1);
+        let area = GuardedMapping::new(1);
         let before = crate::kept_one(&cache, area.pointer(), PAGE);
         // Longer than the time for which a request waits for the monitor's thread.
         delays::delay_notifications(Duration::from_millis(60));
@@ -238,7 +238,7 @@ fn free_and_realloc_of_large_blocks_end_the_registration() {
 fn no_hit_between_a_change_and_its_event() {
     let Some((_, cache)) = strict() else { return };
     delays::delay_events(std::time::Duration::from_micros(200));
-    let area = Area::new(4);
+    let area = GuardedMapping::new(4);
     for round in 0..3000 {
         let before = cache.get(area.pointer(), area.len(), READ).unwrap().stamp();
         let stop = std::sync::atomic::AtomicBool::new(false);
@@ -268,7 +268,7 @@ fn no_stale_entry_when_memory_changes_between_watching_and_registering() {
     let Some((_, cache)) = strict() else { return };
     let pause = std::time::Duration::from_micros(200);
     delays::pause_requests(pause);
-    let area = Area::new(4);
+    let area = GuardedMapping::new(4);
     let mut stale = 0;
     for round in 0..500 {
         std::thread::scope(|scope| {
@@ -348,7 +348,7 @@ fn an_unmapped_registration_frees_its_budget_at_once() {
     for overlap in [Overlap::Free, Overlap::Refused] {
         let (fake, cache) = cache(overlap, MANY.registrations(1), MonitorMode::Strict);
         for round in 0..300 {
-            let area = Area::new(2);
+            let area = GuardedMapping::new(2);
             let lease = cache.get(area.pointer(), area.len(), READ);
             drop(lease.unwrap_or_else(|e| panic!("round {round}: {e}; {:?}", cache.stats())));
             map_over(area.at(), area.len());

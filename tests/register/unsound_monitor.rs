@@ -9,21 +9,21 @@ use std::process::Command;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use crate::memory::{Area, PAGE};
+use crate::memory::{GuardedMapping, PAGE};
 use crate::{FakeCache, READ, Stamped, span, strict};
 
 /// Another userfaultfd of this process, as a program or a library may have.
-struct Other(OwnedFd);
+struct OtherUserfaultfd(OwnedFd);
 
-impl Other {
-    fn open() -> Other {
+impl OtherUserfaultfd {
+    fn open() -> OtherUserfaultfd {
         const API: libc::c_ulong = 0xc018_aa3f;
         const UNMAPPINGS: u64 = 1 << 6;
         // SAFETY: no memory is passed but three words, as the request wants.
         unsafe {
             let fd = libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | 1) as i32;
             assert!(fd >= 0, "{}", io::Error::last_os_error());
-            let other = Other(OwnedFd::from_raw_fd(fd));
+            let other = OtherUserfaultfd(OwnedFd::from_raw_fd(fd));
             assert_eq!(libc::ioctl(fd, API, [0xaa, UNMAPPINGS | 1, 0].as_mut_ptr()), 0);
             other
         }
@@ -40,9 +40,9 @@ impl Other {
 }
 
 /// Reads one event when it is dropped; until then the thread that changed the memory waits.
-struct Heard<'a>(&'a Other);
+struct EventOnDrop<'a>(&'a OtherUserfaultfd);
 
-impl Drop for Heard<'_> {
+impl Drop for EventOnDrop<'_> {
     fn drop(&mut self) {
         let mut message = [0u64; 4];
         // SAFETY: one message has 32 bytes.
@@ -59,8 +59,8 @@ impl Drop for Heard<'_> {
 ///   |-------------- unmapped -------------|
 /// ```
 fn while_memory_changes(cache: &FakeCache, meanwhile: impl FnOnce()) {
-    let other = Other::open();
-    let area = Area::new(8);
+    let other = OtherUserfaultfd::open();
+    let area = GuardedMapping::new(8);
     other.watch(area.at(), 4 * PAGE);
     let cached = (area.at() + 4 * PAGE) as *const u8;
     drop(cache.get(cached, 4 * PAGE, READ).unwrap());
@@ -76,7 +76,7 @@ fn while_memory_changes(cache: &FakeCache, meanwhile: impl FnOnce()) {
             }
         });
         // Whatever happens here: who waits in the kernel goes on.
-        let heard = Heard(&other);
+        let event = EventOnDrop(&other);
         // SAFETY: asks only whether the page is mapped.
         while unsafe { libc::msync(area.at() as *mut _, PAGE, libc::MS_ASYNC) } == 0 {
             std::thread::yield_now();
@@ -84,7 +84,7 @@ fn while_memory_changes(cache: &FakeCache, meanwhile: impl FnOnce()) {
         assert!(is_done.try_recv().is_err());
         meanwhile();
         assert!(is_done.try_recv().is_err());
-        drop(heard);
+        drop(event);
         is_done.recv().unwrap();
     });
     assert!(cache.try_get(cached, 4 * PAGE, READ).is_none());
@@ -116,7 +116,7 @@ fn nothing_is_kept_while_the_monitor_is_unsound() {
         return;
     }
     let Some((fake, cache)) = strict() else { return };
-    let area = Area::new(4);
+    let area = GuardedMapping::new(4);
     let get = || cache.get(area.pointer(), area.len(), READ).unwrap();
     drop(get());
     assert_eq!(get().stamp(), get().stamp());
@@ -152,7 +152,7 @@ fn many_short_changes_do_not_make_the_monitor_unsound() {
         return;
     }
     let Some((_, cache)) = strict() else { return };
-    let area = Area::new(4);
+    let area = GuardedMapping::new(4);
     let first = cache.get(area.pointer(), area.len(), READ).unwrap().stamp();
     for _ in 0..4 {
         std::thread::scope(|scope| {

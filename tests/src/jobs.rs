@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::{Outcome, program, root, skip};
+use crate::{CommandOutput, program, root, skip};
 
 /// Returns the path of the command under test.
 #[must_use]
@@ -13,25 +13,25 @@ pub fn hostbuf() -> PathBuf {
 
 /// Runs `hostbuf` with `arguments` on this host, outside of simulated hosts.
 #[must_use]
-pub fn run(arguments: &[&str]) -> Outcome {
-    Outcome::of(Command::new(hostbuf()).args(arguments))
+pub fn run(arguments: &[&str]) -> CommandOutput {
+    CommandOutput::of(Command::new(hostbuf()).args(arguments))
 }
 
 /// Runs `ranks` ranks of `program` by `hostbuf run` without MPI, with a buffer of `size` and the
 /// options `more`.
 #[must_use]
-pub fn local(ranks: usize, size: &str, more: &[&str], program: &[&str]) -> Outcome {
+pub fn local(ranks: usize, size: &str, more: &[&str], program: &[&str]) -> CommandOutput {
     let mut command = Command::new(hostbuf());
     command.args(["run", "--launcher", "local", "-n", &ranks.to_string(), "--size", size]);
-    Outcome::of(command.args(more).arg("--").args(program))
+    CommandOutput::of(command.args(more).arg("--").args(program))
 }
 
 /// Runs a shell script on the first of `hosts` simulated hosts (h0, h1, ...), in the repository's
 /// folder. scripts/mpienv sets up the MPI `flavour` ($MPIRUN, $MPIRUN_FLAGS, ...); `$HOSTBUF` is
 /// the command under test.
 #[must_use]
-pub fn simulated(hosts: usize, flavour: &str, script: &str) -> Outcome {
-    Outcome::of(&mut simulated_command(hosts, flavour, script))
+pub fn simulated(hosts: usize, flavour: &str, script: &str) -> CommandOutput {
+    CommandOutput::of(&mut simulated_command(hosts, flavour, script))
 }
 
 /// Returns the command that [`simulated`] runs.
@@ -47,7 +47,7 @@ pub fn simulated_command(hosts: usize, flavour: &str, script: &str) -> Command {
 /// Lists the MPIs of scripts/mpienv that are usable here and have an agent (scripts/build).
 #[must_use]
 pub fn flavours() -> Vec<String> {
-    let listed = Outcome::of(Command::new(root().join("scripts/mpienv")).args(["list", "-v"])).ok();
+    let listed = CommandOutput::of(Command::new(root().join("scripts/mpienv")).args(["list", "-v"])).ok();
     for line in listed.stderr.lines() {
         skip(&format!("MPI {line}"));
     }
@@ -64,7 +64,7 @@ pub fn flavours() -> Vec<String> {
 /// Returns true if hosts can be simulated here, and records a skip if not.
 #[must_use]
 pub fn can_simulate() -> bool {
-    let able = Outcome::of(Command::new(root().join("scripts/simhosts")).arg("--check")).status == 0;
+    let able = CommandOutput::of(Command::new(root().join("scripts/simhosts")).arg("--check")).status == 0;
     if !able {
         skip("simulated hosts: namespaces are not allowed here");
     }

@@ -1,16 +1,16 @@
 //! The parts that the tests share: the repository's folder, programs that are built beforehand or
 //! on demand, jobs, temporary folders, and tests that are skipped.
 
+mod command_output;
 mod fixture;
 mod jobs;
-mod outcome;
 mod processes;
 mod rounds;
 mod scratch;
 
+pub use command_output::CommandOutput;
 pub use fixture::fixture;
 pub use jobs::{can_simulate, flavours, hostbuf, local, run, simulated, simulated_command};
-pub use outcome::Outcome;
 pub use processes::{eventually, processes_with};
 pub use rounds::rounds;
 pub use scratch::Scratch;

@@ -7,13 +7,13 @@ use std::ptr::null_mut;
 pub const PAGE: usize = 4096;
 
 /// A mapping with unmapped pages on both sides, so that it merges with nothing.
-pub struct Area {
+pub struct GuardedMapping {
     base: usize,
     pages: usize,
 }
 
-impl Area {
-    pub fn new(pages: usize) -> Area {
+impl GuardedMapping {
+    pub fn new(pages: usize) -> GuardedMapping {
         let length = (pages + 2) * PAGE;
         // SAFETY: new memory, of which only the inner part is made accessible.
         unsafe {
@@ -23,7 +23,7 @@ impl Area {
             let inner = base.byte_add(PAGE);
             assert_eq!(libc::mprotect(inner, pages * PAGE, libc::PROT_READ | libc::PROT_WRITE), 0);
             inner.cast::<u8>().write_bytes(1, pages * PAGE);
-            Area { base: base as usize, pages }
+            GuardedMapping { base: base as usize, pages }
         }
     }
 
@@ -41,7 +41,7 @@ impl Area {
     }
 }
 
-impl Drop for Area {
+impl Drop for GuardedMapping {
     fn drop(&mut self) {
         // SAFETY: nothing else lies there: what a test unmaps it maps again.
         unsafe { libc::munmap(self.base as *mut _, (self.pages + 2) * PAGE) };

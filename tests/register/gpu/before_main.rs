@@ -8,7 +8,7 @@ use cudarc::driver::sys;
 use hostbuf::job::{Collective, Local};
 use hostbuf::{HostBuffer, Proof};
 
-use super::copies::Device;
+use super::copies::GpuMemory;
 use crate::skip;
 use hostbuf_programs::registered::registered;
 
@@ -82,7 +82,7 @@ fn rank() {
         let [one] = found[..] else { panic!("the leader has {found:?}") };
         assert_eq!((one.device().as_str(), one.address as usize, one.length), ("cuda 0", at, buffer.len()));
         assert_eq!((one.writable, one.device_address), (1, at as u64));
-        let gpu = Device::new(BYTES);
+        let gpu = GpuMemory::new(BYTES);
         let speed = copies(&gpu, at);
         // The buffer receives the copy from the GPU.
         // SAFETY: both addresses are valid for 4096 bytes, and the copy waits for its end.
@@ -117,7 +117,7 @@ fn rank() {
 }
 
 /// Returns the rate of repeated copies of the buffer to the GPU, in GB/s.
-fn copies(gpu: &Device, at: usize) -> f64 {
+fn copies(gpu: &GpuMemory, at: usize) -> f64 {
     gpu.copy_in(at, BYTES);
     gpu.finish();
     let begun = Instant::now();

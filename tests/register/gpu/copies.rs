@@ -12,13 +12,13 @@ pub fn ok(code: CUresult) {
 }
 
 /// Memory of the GPU; its context is current in the thread that made it.
-pub struct Device {
+pub struct GpuMemory {
     at: sys::CUdeviceptr,
     stream: sys::CUstream,
 }
 
-impl Device {
-    pub fn new(bytes: usize) -> Device {
+impl GpuMemory {
+    pub fn new(bytes: usize) -> GpuMemory {
         let (mut context, mut at, mut stream) = (null_mut(), 0, null_mut());
         // SAFETY: the driver is initialised by the registrar; the answers go to this function's
         // variables. The context stays retained until the process ends.
@@ -28,7 +28,7 @@ impl Device {
             ok(sys::cuMemAlloc_v2(&raw mut at, bytes));
             ok(sys::cuStreamCreate(&raw mut stream, 1));
         }
-        Device { at, stream }
+        GpuMemory { at, stream }
     }
 
     pub fn at(&self) -> sys::CUdeviceptr {
@@ -72,7 +72,7 @@ impl Device {
     }
 }
 
-impl Drop for Device {
+impl Drop for GpuMemory {
     fn drop(&mut self) {
         // SAFETY: made by `new`; in a broken context both fail, and nothing is left to do.
         unsafe {
@@ -83,19 +83,19 @@ impl Drop for Device {
 }
 
 /// Host memory that the driver allocated itself; filled.
-pub struct Pinned {
+pub struct DriverHostMemory {
     at: usize,
 }
 
-impl Pinned {
-    pub fn new(bytes: usize) -> Pinned {
+impl DriverHostMemory {
+    pub fn new(bytes: usize) -> DriverHostMemory {
         let mut at = null_mut();
         // SAFETY: the answer goes to this function's variable; the memory is as long as is said.
         unsafe {
             ok(sys::cuMemHostAlloc(&raw mut at, bytes, 0));
             at.cast::<u8>().write_bytes(1, bytes);
         }
-        Pinned { at: at as usize }
+        DriverHostMemory { at: at as usize }
     }
 
     pub fn at(&self) -> usize {
@@ -103,7 +103,7 @@ impl Pinned {
     }
 }
 
-impl Drop for Pinned {
+impl Drop for DriverHostMemory {
     fn drop(&mut self) {
         // SAFETY: allocated by `new`.
         ok(unsafe { sys::cuMemFreeHost(self.at as *mut _) });

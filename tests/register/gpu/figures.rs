@@ -1,7 +1,7 @@
 //! Measurements, printed as the tables of docs/gpu.md.
 
 use super::*;
-use copies::Pinned;
+use copies::DriverHostMemory;
 
 const GIB: usize = 1 << 30;
 const ROUNDS: usize = 7;
@@ -28,8 +28,8 @@ fn speed(bytes: usize, mut work: impl FnMut()) -> f64 {
 fn registered_memory_is_as_fast_as_the_drivers_own() {
     const BYTES: usize = 512 * MIB;
     let gpu = gpu();
-    let device = Device::new(BYTES);
-    let own = Pinned::new(BYTES);
+    let device = GpuMemory::new(BYTES);
+    let own = DriverHostMemory::new(BYTES);
     let mut rows = Vec::new();
     let copy = |at| {
         device.copy_in(at, BYTES);
@@ -40,7 +40,7 @@ fn registered_memory_is_as_fast_as_the_drivers_own() {
         ("transparent 2 MiB", Pages::Transparent),
         ("2 MiB of the pool", Pages::Huge2M),
     ] {
-        let _pool = Pool::of(BYTES);
+        let _pool = EnlargedHugePagePool::of(BYTES);
         let Ok(buffer) = buffer(BYTES, pages) else {
             println!("no {name} pages here");
             continue;
@@ -65,20 +65,20 @@ fn registered_memory_is_as_fast_as_the_drivers_own() {
 
 /// The kernel's pool of huge pages, enlarged by `bytes` if this process may. Dropping it restores
 /// the pool.
-struct Pool(Option<String>);
+struct EnlargedHugePagePool(Option<String>);
 
 const POOL: &str = "/proc/sys/vm/nr_hugepages";
 
-impl Pool {
-    fn of(bytes: usize) -> Pool {
+impl EnlargedHugePagePool {
+    fn of(bytes: usize) -> EnlargedHugePagePool {
         let before = std::fs::read_to_string(POOL).unwrap_or_default().trim().to_owned();
         let more = before.parse::<usize>().unwrap_or(0) + bytes / (2 << 20) + 16;
         let raised = std::fs::write(POOL, more.to_string()).is_ok();
-        Pool(raised.then_some(before))
+        EnlargedHugePagePool(raised.then_some(before))
     }
 }
 
-impl Drop for Pool {
+impl Drop for EnlargedHugePagePool {
     fn drop(&mut self) {
         if let Some(before) = &self.0 {
             let _ = std::fs::write(POOL, before);
@@ -97,7 +97,7 @@ fn registering_one_gib_is_measured() {
         ("transparent 2 MiB", Pages::Transparent),
         ("2 MiB of the pool", Pages::Huge2M),
     ] {
-        let _pool = Pool::of(GIB);
+        let _pool = EnlargedHugePagePool::of(GIB);
         let buffer = match buffer(GIB, pages) {
             Ok(buffer) => buffer,
             Err(error) => {
@@ -141,7 +141,7 @@ fn registering_small_ranges_is_measured() {
     println!("\n| registering, 4 KiB pages | for writing | for reading | end |");
     println!("| --- | --- | --- | --- |");
     for (name, bytes) in [("4 KiB", PAGE), ("64 KiB", 16 * PAGE), ("1 MiB", MIB), ("16 MiB", 16 * MIB)] {
-        let area = Area::new(bytes / PAGE);
+        let area = GuardedMapping::new(bytes / PAGE);
         let (mut register, mut end) = ([Vec::new(), Vec::new()], Vec::new());
         for _ in 0..TIMES {
             for (access, samples) in [Access::WRITE, Access::READ].into_iter().zip(&mut register) {
@@ -163,10 +163,10 @@ fn registering_small_ranges_is_measured() {
 fn repeated_sends_are_measured() {
     const MANY: usize = 64;
     let gpu = gpu();
-    let device = Device::new(MIB);
-    let areas: Vec<Area> = (0..MANY).map(|_| Area::new(MIB / PAGE)).collect();
-    let own: Vec<Pinned> = (0..MANY).map(|_| Pinned::new(MIB)).collect();
-    let drivers = |device: &Device| {
+    let device = GpuMemory::new(MIB);
+    let areas: Vec<GuardedMapping> = (0..MANY).map(|_| GuardedMapping::new(MIB / PAGE)).collect();
+    let own: Vec<DriverHostMemory> = (0..MANY).map(|_| DriverHostMemory::new(MIB)).collect();
+    let drivers = |device: &GpuMemory| {
         for memory in &own {
             device.copy_in(memory.at(), MIB);
         }

@@ -85,7 +85,8 @@ impl Launcher<'_> {
             if self.misses_agent() {
                 // An agent with much memory takes long to end, and states the reason only then.
                 if !self.agents.as_ref().is_some_and(|agents| process::is_ending(agents.id() as i32)) {
-                    self.failure.record(self.no_agents());
+                    let error = self.no_agents();
+                    self.failure.record(error);
                 }
                 return None;
             }

@@ -17,25 +17,25 @@ pub const WRITE: c_int = 1;
 pub const DEFAULT: c_int = 0;
 pub const STRICT: c_int = 1;
 
-/// A loaded library, which stays loaded until [`unload`](Library::unload).
-pub struct Library(*mut c_void);
+/// A loaded library, which stays loaded until [`unload`](LoadedCopy::unload).
+pub struct LoadedCopy(*mut c_void);
 
 // SAFETY: the loader's functions may be called by several threads.
-unsafe impl Sync for Library {}
+unsafe impl Sync for LoadedCopy {}
 
 /// A `hostbuf_lease`, whose first word is its size, with room to spare.
 #[derive(Default)]
-pub struct Lease(#[allow(dead_code, reason = "the library uses it")] [u64; 16]);
+pub struct LeaseStorage(#[allow(dead_code, reason = "the library uses it")] [u64; 16]);
 
 pub type Filler = extern "C" fn(*mut c_void, *mut c_void) -> *mut c_void;
 
-impl Library {
-    pub fn load(path: &str) -> Library {
+impl LoadedCopy {
+    pub fn load(path: &str) -> LoadedCopy {
         let name = CString::new(path).expect("a path");
         // SAFETY: the library's constructors only prepare its standard library.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         assert!(!handle.is_null(), "{path} cannot be loaded");
-        Library(handle)
+        LoadedCopy(handle)
     }
 
     pub fn unload(self) {
@@ -108,7 +108,7 @@ impl Library {
 
 /// An object of the library.
 pub struct Handle<'l> {
-    library: &'l Library,
+    library: &'l LoadedCopy,
     pointer: *mut c_void,
     close: &'static CStr,
 }
@@ -125,7 +125,7 @@ impl Drop for Handle<'_> {
 
 /// Operations of a cache.
 impl Handle<'_> {
-    pub fn get(&self, start: usize, length: usize, access: c_int) -> Result<Lease, c_int> {
+    pub fn get(&self, start: usize, length: usize, access: c_int) -> Result<LeaseStorage, c_int> {
         self.lease(c"hostbuf_cache_get", start, length, access)
     }
 
@@ -143,20 +143,22 @@ impl Handle<'_> {
         }
     }
 
-    fn lease(&self, name: &CStr, start: usize, length: usize, access: c_int) -> Result<Lease, c_int> {
-        let mut lease = Lease::default();
-        lease.0[0] = size_of::<Lease>() as u64;
+    fn lease(&self, name: &CStr, start: usize, length: usize, access: c_int) -> Result<LeaseStorage, c_int> {
+        let mut lease = LeaseStorage::default();
+        lease.0[0] = size_of::<LeaseStorage>() as u64;
         // SAFETY: as include/hostbuf.h has it; the place is larger than a lease.
         let status = unsafe {
-            type Get = extern "C" fn(*mut c_void, usize, usize, c_int, *mut Lease) -> c_int;
+            type Get = extern "C" fn(*mut c_void, usize, usize, c_int, *mut LeaseStorage) -> c_int;
             self.library.function::<Get>(name)(self.pointer, start, length, access, &raw mut lease)
         };
         if status == OK { Ok(lease) } else { Err(status) }
     }
 
-    pub fn put(&self, mut lease: Lease) {
+    pub fn put(&self, mut lease: LeaseStorage) {
         // SAFETY: as above; put back once.
-        unsafe { self.library.function::<extern "C" fn(*mut Lease)>(c"hostbuf_cache_put")(&raw mut lease) };
+        unsafe {
+            self.library.function::<extern "C" fn(*mut LeaseStorage)>(c"hostbuf_cache_put")(&raw mut lease);
+        };
     }
 
     pub fn get_and_put(&self, start: usize, length: usize, access: c_int) {

@@ -17,11 +17,11 @@ use std::time::{Duration, Instant};
 use hostbuf::job::Solo;
 use hostbuf::register::{Access, Budget, Error, Mlock, MonitorMode, Probe, RegistrationCache};
 use hostbuf::{HostBuffer, Proof};
-use hostbuf_programs::memory::{Area, PAGE, map_over};
+use hostbuf_programs::memory::{GuardedMapping, PAGE, map_over};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{ForkResult, fork};
 
-use library::{DEFAULT, FILL, FREEZE, Library, READ, STRICT, UNSUPPORTED, WRITE};
+use library::{DEFAULT, FILL, FREEZE, LoadedCopy, READ, STRICT, UNSUPPORTED, WRITE};
 use python::Python;
 
 fn main() {
@@ -29,11 +29,11 @@ fn main() {
     let library = words.get(2).expect("libhostbuf");
     let interpreter = || Python::start(words.get(3).expect("the library of an interpreter"));
     match words[1].as_str() {
-        "freeze" => freeze(&Library::load(library), &interpreter()),
-        "monitor" => monitor(&Library::load(library), &interpreter()),
-        "own" => own(&Library::load(library)),
-        "fill" => fill(&Library::load(library)),
-        "fork" => forks(&Library::load(library)),
+        "freeze" => freeze(&LoadedCopy::load(library), &interpreter()),
+        "monitor" => monitor(&LoadedCopy::load(library), &interpreter()),
+        "own" => own(&LoadedCopy::load(library)),
+        "fill" => fill(&LoadedCopy::load(library)),
+        "fork" => forks(&LoadedCopy::load(library)),
         "unload" => unload(library),
         "race" => race(library),
         "skew" => skew(&words[2]),
@@ -66,7 +66,7 @@ fn refused(buffer: &HostBuffer) -> String {
 }
 
 /// Checks that freezing in the program's copy asks the caches of all others.
-fn freeze(library: &Library, python: &Python) {
+fn freeze(library: &LoadedCopy, python: &Python) {
     let buffer = filled();
     let start = start_of(&buffer);
     let own = cache(MonitorMode::Explicit).expect("a cache");
@@ -125,12 +125,12 @@ fn registered() -> Option<usize> {
 
 /// Checks that one copy has the monitor, and that the others have no stale hits, and say why they
 /// have no monitor.
-fn monitor(library: &Library, python: &Python) {
+fn monitor(library: &LoadedCopy, python: &Python) {
     let own = cache(MonitorMode::Required).expect("the monitor");
     let device = library.device();
     let program = std::env::current_exe().expect("a path");
     let program = program.to_str().expect("UTF-8");
-    let area = Area::new(4);
+    let area = GuardedMapping::new(4);
     let (start, length) = (area.at(), area.len());
 
     // The environment selects the mode of the other languages.
@@ -189,7 +189,7 @@ fn monitor(library: &Library, python: &Python) {
 
 /// Checks that memory that one copy owns is own memory for the caches of the others, which keep it
 /// mapped.
-fn own(library: &Library) {
+fn own(library: &LoadedCopy) {
     let buffer = HostBuffer::allocate(&Solo, hostbuf::BufferOptions::new(1 << 16)).expect("a buffer");
     let (start, length) = (start_of(&buffer), buffer.len());
     let device = library.device();
@@ -212,7 +212,7 @@ extern "C" fn filler(_: *mut c_void, _: *mut c_void) -> *mut c_void {
 }
 
 /// Checks that one copy fills a buffer at a time, although a record lock belongs to the process.
-fn fill(library: &Library) {
+fn fill(library: &LoadedCopy) {
     let buffer = HostBuffer::attach().expect("a launcher has started this program");
     let other = library.attach();
     let root = std::thread::scope(|scope| {
@@ -240,10 +240,10 @@ fn fill(library: &Library) {
 }
 
 /// Checks that any copy may start a monitor in a forked child, which has none.
-fn forks(library: &Library) {
+fn forks(library: &LoadedCopy) {
     let own = cache(MonitorMode::Required).expect("the monitor");
     let device = library.device();
-    let area = Area::new(1);
+    let area = GuardedMapping::new(1);
     for _ in 0..20 {
         // SAFETY: the child makes caches, and ends.
         let ForkResult::Parent { child } = (unsafe { fork() }).expect("a child") else {
@@ -270,10 +270,10 @@ fn forks(library: &Library) {
 /// may be unloaded.
 fn unload(path: &str) {
     let is_loaded = || std::fs::read_to_string("/proc/self/maps").expect("the mappings").contains(path);
-    Library::load(path).unload();
+    LoadedCopy::load(path).unload();
     assert!(!is_loaded());
     let buffer = filled();
-    let library = Library::load(path);
+    let library = LoadedCopy::load(path);
     // In a thread that ends, since the C library keeps an object loaded while a thread has values
     // of it to be dropped.
     std::thread::scope(|scope| {
@@ -290,7 +290,7 @@ fn unload(path: &str) {
 
 /// Checks that two copies find each other that are used for the first time at once.
 fn race(path: &str) {
-    let library = Library::load(path);
+    let library = LoadedCopy::load(path);
     let barrier = std::sync::Barrier::new(2);
     let (own, other) = std::thread::scope(|scope| {
         let own = scope.spawn(|| {
@@ -311,7 +311,7 @@ fn race(path: &str) {
 /// is frozen and no monitor starts.
 fn skew(path: &str) {
     let buffer = filled();
-    let newer = Library::load(path);
+    let newer = LoadedCopy::load(path);
     for refused in [
         buffer.freeze(&Solo).map(drop).unwrap_err(),
         cache(MonitorMode::Required).map(drop).unwrap_err().into(),

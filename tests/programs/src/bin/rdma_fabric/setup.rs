@@ -13,7 +13,7 @@ pub(crate) const SIZE: usize = 132 * MIB;
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The state that all checks share.
-pub(crate) struct Setup {
+pub(crate) struct FabricSetup {
     pub(crate) world: Tcp,
     pub(crate) buffer: HostBuffer,
     pub(crate) fabric: Fabric,
@@ -31,7 +31,7 @@ pub(crate) fn connect(
     unsafe { Fabric::connect(world, buffer, options) }
 }
 
-impl Setup {
+impl FabricSetup {
     pub(crate) fn at(&self, offset: usize) -> *mut u8 {
         self.buffer.as_ptr().as_ptr().wrapping_add(offset)
     }

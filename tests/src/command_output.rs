@@ -4,7 +4,7 @@ use std::process::{Command, Stdio};
 
 /// The status and the output of a command that ended.
 #[derive(Debug)]
-pub struct Outcome {
+pub struct CommandOutput {
     /// The exit status, or 128 plus the number of the signal.
     pub status: i32,
     /// The standard output.
@@ -13,17 +13,17 @@ pub struct Outcome {
     pub stderr: String,
 }
 
-impl Outcome {
+impl CommandOutput {
     /// Runs a command with an empty standard input.
     ///
     /// # Panics
     /// If it does not start.
-    pub fn of(command: &mut Command) -> Outcome {
+    pub fn of(command: &mut Command) -> CommandOutput {
         use std::os::unix::process::ExitStatusExt;
         let output = command.stdin(Stdio::null()).output().expect("the command starts");
         let status = output.status.code().unwrap_or_else(|| 128 + output.status.signal().unwrap_or(0));
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-        Outcome { status, stdout: text(output.stdout), stderr: text(output.stderr) }
+        CommandOutput { status, stdout: text(output.stdout), stderr: text(output.stderr) }
     }
 
     /// Checks that the command succeeded.
@@ -31,7 +31,7 @@ impl Outcome {
     /// # Panics
     /// With everything that was printed, if not.
     #[track_caller]
-    pub fn ok(self) -> Outcome {
+    pub fn ok(self) -> CommandOutput {
         assert!(
             self.status == 0,
             "status {}\nstdout:\n{}\nstderr:\n{}",

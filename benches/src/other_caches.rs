@@ -8,15 +8,15 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use crate::chain::{PAGES, SEED, STRIDE};
 
 /// A program that walks the same chain through another cache.
-pub(crate) struct Peer {
+pub(crate) struct CacheProgram {
     child: Child,
     turns: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
 }
 
-impl Peer {
+impl CacheProgram {
     /// Starts the program with this number of entries, without waiting for it.
-    pub(crate) fn start(program: &str, base: usize, entries: usize) -> std::io::Result<Peer> {
+    pub(crate) fn start(program: &str, base: usize, entries: usize) -> std::io::Result<CacheProgram> {
         let mut child = Command::new(program)
             .args([base, entries, PAGES, STRIDE].map(|n| n.to_string()))
             .arg(SEED.to_string())
@@ -25,7 +25,7 @@ impl Peer {
             .spawn()?;
         let turns = child.stdin.take();
         let answers = BufReader::new(child.stdout.take().expect("it is piped"));
-        Ok(Peer { child, turns, answers })
+        Ok(CacheProgram { child, turns, answers })
     }
 
     /// Returns the name and version of the library that the program calls.
