@@ -12,8 +12,8 @@ use hostbuf::register::{
 /// The result of a benchmark.
 pub(crate) type BenchResult = Result<(), Box<dyn std::error::Error>>;
 
-/// A registrar that does nothing: what is left is the cache. While the gate is closed its calls
-/// wait.
+/// A registrar that does nothing, so that only the cache costs time. While the gate is closed its
+/// calls wait.
 #[derive(Default)]
 pub(crate) struct Idle {
     made: AtomicU64,

@@ -75,7 +75,7 @@ fn while_memory_changes(cache: &FakeCache, meanwhile: impl FnOnce()) {
                 done.send(()).unwrap();
             }
         });
-        // Whatever happens here: who waits in the kernel goes on.
+        // If an assertion fails, this reads the event, and the other thread leaves the kernel.
         let event = EventOnDrop(&other);
         // SAFETY: asks only whether the page is mapped.
         while unsafe { libc::msync(area.at() as *mut _, PAGE, libc::MS_ASYNC) } == 0 {
