@@ -8,7 +8,7 @@ use hostbuf_tests::{
     CommandOutput, can_simulate, eventually, fixture, flavours, hostbuf, local, run, simulated, skip,
 };
 
-use crate::watched::{SOON, probe, remains};
+use crate::running_job::{SOON, probe, remains};
 
 /// Asserts that hostbuf printed one line on standard error that contains all of `words`.
 #[track_caller]

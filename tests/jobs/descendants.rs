@@ -12,7 +12,7 @@ use hostbuf_tests::{
 use nix::sys::signal::{SigHandler, Signal, kill};
 use nix::unistd::Pid;
 
-use crate::watched::{ARRIVAL, RunningJob, SOON, kill_now, remains};
+use crate::running_job::{ARRIVAL, RunningJob, SOON, kill_now, remains};
 
 /// The relation of a rank's child to it (tests/fixtures/family.c).
 const RELATIONS: [&[&str]; 2] = [&[], &["daemon"]];

@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use crate::address::all_but;
 use crate::other_user::OtherUser;
-use crate::watched::{ARRIVAL, RunningJob, SOON, hold, kill_now};
+use crate::running_job::{ARRIVAL, RunningJob, SOON, hold, kill_now};
 use hostbuf_tests::{
     CommandOutput, Scratch, can_simulate, eventually, fixture, flavours, hostbuf, root, run, simulated,
 };

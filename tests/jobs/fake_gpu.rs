@@ -6,7 +6,7 @@ use std::process::Command;
 
 use hostbuf_tests::{CommandOutput, Scratch, fixture, hostbuf, root, skip};
 
-use crate::watched::probe;
+use crate::running_job::probe;
 
 /// Runs `hostbuf` with `arguments` and the driver in `folder`.
 fn with_driver(folder: &Scratch, arguments: &[&str]) -> CommandOutput {

@@ -11,7 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::other_user::OtherUser;
-use crate::watched::{
+use crate::running_job::{
     ARRIVAL, RunningJob, SOON, children, environment, hold, kill_now, probe, remains, socket_of, words,
 };
 

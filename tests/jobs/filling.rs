@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use hostbuf_tests::{CommandOutput, eventually, hostbuf, local};
 
-use crate::watched::{ARRIVAL, RunningJob, SOON, kill_now, probe};
+use crate::running_job::{ARRIVAL, RunningJob, SOON, kill_now, probe};
 
 /// Starts ranks that outlive their programs, so the job continues after one of the programs is
 /// killed.

@@ -8,7 +8,7 @@ use hostbuf_protocol::limits::MAX_BUFFERS;
 use hostbuf_tests::{CommandOutput, can_simulate, eventually, fixture, flavours, hostbuf, simulated};
 
 use crate::other_user::OtherUser;
-use crate::watched::{ARRIVAL, probe};
+use crate::running_job::{ARRIVAL, probe};
 
 /// Returns the options for `count` lazy buffers named `b-0`, `b-1`, ..., of 1, 2, ... pages.
 fn options(count: usize) -> Vec<String> {

@@ -7,7 +7,7 @@ use hostbuf_os::Received;
 use hostbuf_os::session::Session;
 use hostbuf_protocol::message::{Hello, Message, Role};
 
-use crate::watched::{ARRIVAL, RunningJob, probe};
+use crate::running_job::{ARRIVAL, RunningJob, probe};
 use hostbuf_tests::{CommandOutput, Scratch, eventually, local};
 
 /// Runs `ranks` ranks of `member_rounds` with the step `what`, and returns the line of each.

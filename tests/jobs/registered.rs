@@ -13,7 +13,7 @@ use hostbuf_tests::{
 use crate::address::build;
 use crate::arguments::one_line;
 use crate::other_user::OtherUser;
-use crate::watched::{ARRIVAL, RunningJob, SOON, kill_now, probe};
+use crate::running_job::{ARRIVAL, RunningJob, SOON, kill_now, probe};
 
 const AT: &str = "0x550000000000";
 

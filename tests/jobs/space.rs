@@ -14,7 +14,7 @@ use hostbuf_tests::{
 };
 
 use crate::address::build;
-use crate::watched::{ARRIVAL, RunningJob, SOON, children, probe};
+use crate::running_job::{ARRIVAL, RunningJob, SOON, children, probe};
 
 /// Asserts that the error is one line with all four parts, and returns the available bytes that it
 /// states.
@@ -128,7 +128,7 @@ impl Drop for Cgroup {
         // ended.
         while fs::remove_dir(&self.0).is_err() && begun.elapsed() < SOON {
             for pid in fs::read_to_string(self.0.join("cgroup.procs")).unwrap_or_default().lines() {
-                crate::watched::kill_now(pid.parse().expect("a number"));
+                crate::running_job::kill_now(pid.parse().expect("a number"));
             }
             std::thread::sleep(Duration::from_millis(5));
         }

@@ -10,8 +10,8 @@ use hostbuf_os::session::{Session, SessionError};
 use hostbuf_os::{encode, socket};
 use hostbuf_protocol::message::{Hello, Message, Role};
 
-use crate::hostile::name_for;
-use crate::watched::{ARRIVAL, SOON, hold, kill_now, probe};
+use crate::running_job::{ARRIVAL, SOON, hold, kill_now, probe};
+use crate::untrusted_clients::name_for;
 use hostbuf_tests::{CommandOutput, Scratch, eventually, fixture, hostbuf};
 
 /// A job of `hostbuf exec` with a name of its own.

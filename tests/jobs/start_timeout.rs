@@ -6,7 +6,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::arguments::one_line;
-use crate::watched::{ARRIVAL, RunningJob, SOON, hold};
+use crate::running_job::{ARRIVAL, RunningJob, SOON, hold};
 
 /// Starts two ranks. Rank 1 waits forever at `place` before its main. The time limit of the job is
 /// `seconds`.

@@ -1,4 +1,4 @@
-//! A minimal job with each installed engine.
+//! A buffer that the ranks of a host share, in a minimal job of each installed engine.
 
 use hostbuf_tests::{can_simulate, fixture, flavours, local, simulated};
 

@@ -16,7 +16,7 @@ use hostbuf_protocol::message::{Hello, Message, Role};
 use hostbuf_tests::{CommandOutput, Scratch, eventually, fixture, hostbuf};
 
 use crate::other_user::OtherUser;
-use crate::watched::{ARRIVAL, RunningJob, SOON, hold, kill_now, probe};
+use crate::running_job::{ARRIVAL, RunningJob, SOON, hold, kill_now, probe};
 
 fn connect(name: &str) -> OwnedFd {
     socket::connect(name).expect("the agent listens")
